@@ -1,0 +1,2 @@
+//! Ranks files of token embeddings with MaxSim.
+fn main() {}

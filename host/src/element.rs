@@ -1,0 +1,60 @@
+//! Element types of token matrices, as Rust types.
+
+use half::{bf16, f16};
+pub use maxsim_kernels::element::ElementType;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
+    impl Sealed for f32 {}
+}
+
+/// A Rust type that can be an element of a token matrix: [`half::f16`],
+/// [`half::bf16`] or `f32`. Sealed: kernels exist for these only.
+pub trait Element: sealed::Sealed + bytemuck::Pod + Send + Sync + 'static {
+    /// The element type this is.
+    const TYPE: ElementType;
+
+    /// The value as `f32`; exact for all three types.
+    fn to_f32(self) -> f32;
+
+    /// The nearest value of this type (ties to even).
+    fn from_f32(value: f32) -> Self;
+}
+
+impl Element for f16 {
+    const TYPE: ElementType = ElementType::F16;
+
+    fn to_f32(self) -> f32 {
+        f16::to_f32(self)
+    }
+
+    fn from_f32(value: f32) -> Self {
+        f16::from_f32(value)
+    }
+}
+
+impl Element for bf16 {
+    const TYPE: ElementType = ElementType::Bf16;
+
+    fn to_f32(self) -> f32 {
+        bf16::to_f32(self)
+    }
+
+    fn from_f32(value: f32) -> Self {
+        bf16::from_f32(value)
+    }
+}
+
+impl Element for f32 {
+    const TYPE: ElementType = ElementType::F32;
+
+    fn to_f32(self) -> f32 {
+        self
+    }
+
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+}

@@ -1,0 +1,32 @@
+//! Fused late-interaction (ColBERT / ColPali) scoring.
+//!
+//! MaxSim scores a query against a document as
+//!
+//! ```text
+//! scores[q, d] = Σ_s max_t ⟨Q[q, s], D[d, t]⟩
+//! ```
+//!
+//! with `s` over the query's valid tokens and `t` over the document's. The
+//! token-by-token similarities are never stored.
+
+#![deny(unsafe_code)]
+
+pub mod device;
+pub mod element;
+pub mod error;
+pub mod pairing;
+pub mod plan;
+pub mod problem;
+pub mod scores;
+pub mod tokens;
+
+mod cpu;
+
+pub use device::{Device, DeviceTokens, Input};
+pub use element::{Element, ElementType};
+pub use error::{Error, Result};
+pub use pairing::Pairing;
+pub use plan::Plan;
+pub use problem::{Problem, ScoreShape, TokenOffsets};
+pub use scores::{Ranked, Ranking, ScoreOptions, Scores, TopK};
+pub use tokens::{LayoutKind, TokenLayout, Tokens};

@@ -1,0 +1,219 @@
+//! The checks between queries, documents and pairing; afterwards a [`Problem`] is the proof.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::pairing::{Kind, Pairing};
+use crate::tokens::{TokenLayout, check_count};
+
+/// Shape of the scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScoreShape {
+    /// `[n_queries, n_documents]`
+    Cross {
+        /// Rows.
+        n_queries: usize,
+        /// Columns.
+        n_documents: usize,
+    },
+    /// `[n_queries, k]`
+    Candidates {
+        /// Rows.
+        n_queries: usize,
+        /// Columns.
+        k: usize,
+    },
+    /// `[n_pairs]`
+    Pairs {
+        /// Entries.
+        n_pairs: usize,
+    },
+}
+
+impl ScoreShape {
+    /// Number of scores.
+    pub fn n_scores(self) -> usize {
+        match self {
+            ScoreShape::Cross { n_queries, n_documents } => n_queries * n_documents,
+            ScoreShape::Candidates { n_queries, k } => n_queries * k,
+            ScoreShape::Pairs { n_pairs } => n_pairs,
+        }
+    }
+
+    /// Scores per query, where every query has equally many.
+    pub(crate) fn row_len(self) -> Option<usize> {
+        match self {
+            ScoreShape::Cross { n_documents, .. } => Some(n_documents),
+            ScoreShape::Candidates { k, .. } => Some(k),
+            ScoreShape::Pairs { .. } => None,
+        }
+    }
+}
+
+/// A well-formed request: layouts that fit together and a pairing whose ids exist.
+#[derive(Clone, Debug)]
+pub struct Problem<'a> {
+    queries: &'a TokenLayout,
+    documents: &'a TokenLayout,
+    pairing: &'a Pairing,
+    shape: ScoreShape,
+}
+
+impl<'a> Problem<'a> {
+    /// Checks queries, documents and pairing against each other.
+    pub fn new(
+        queries: &'a TokenLayout,
+        documents: &'a TokenLayout,
+        pairing: &'a Pairing,
+    ) -> Result<Problem<'a>> {
+        if queries.dim() != documents.dim() {
+            return Err(Error::Shape {
+                argument: "documents",
+                expected: format!("dim {} like the queries", queries.dim()),
+                found: format!("dim {}", documents.dim()),
+            });
+        }
+        let (n_queries, n_documents) = (queries.n_items(), documents.n_items());
+        let shape = match &pairing.0 {
+            Kind::Cross => ScoreShape::Cross { n_queries, n_documents },
+            Kind::OwnCandidates { k } => {
+                if n_queries.checked_mul(*k) != Some(n_documents) {
+                    return Err(Error::Shape {
+                        argument: "documents",
+                        expected: format!("{n_queries} queries × {k} own candidates"),
+                        found: format!("{n_documents} documents"),
+                    });
+                }
+                ScoreShape::Candidates { n_queries, k: *k }
+            }
+            Kind::Candidates { ids, k } => {
+                if n_queries.checked_mul(*k) != Some(ids.len()) {
+                    return Err(Error::Shape {
+                        argument: "candidate ids",
+                        expected: format!("{n_queries} queries × {k} ids"),
+                        found: format!("{} ids", ids.len()),
+                    });
+                }
+                check_ids("candidate ids", ids.iter().copied(), n_documents)?;
+                ScoreShape::Candidates { n_queries, k: *k }
+            }
+            Kind::Pairs { ids } => {
+                check_ids("query_ids", ids.iter().map(|p| p[0]), n_queries)?;
+                check_ids("document_ids", ids.iter().map(|p| p[1]), n_documents)?;
+                ScoreShape::Pairs { n_pairs: ids.len() }
+            }
+        };
+        if let ScoreShape::Cross { .. } = shape {
+            check_count("number of pairs", n_queries.saturating_mul(n_documents))?;
+        }
+        check_count("number of pairs", shape.n_scores())?;
+        Ok(Problem { queries, documents, pairing, shape })
+    }
+
+    /// The queries' layout.
+    pub fn queries(&self) -> &'a TokenLayout {
+        self.queries
+    }
+
+    /// The documents' layout.
+    pub fn documents(&self) -> &'a TokenLayout {
+        self.documents
+    }
+
+    /// The pairing.
+    pub fn pairing(&self) -> &'a Pairing {
+        self.pairing
+    }
+
+    /// Elements per token.
+    pub fn dim(&self) -> usize {
+        self.queries.dim()
+    }
+
+    /// Shape of the scores.
+    pub fn shape(&self) -> ScoreShape {
+        self.shape
+    }
+
+    /// The (query, document) of score `p`, which must be below the number of scores.
+    pub fn pair(&self, p: usize) -> (usize, usize) {
+        match &self.pairing.0 {
+            Kind::Cross => (p / self.documents.n_items(), p % self.documents.n_items()),
+            Kind::OwnCandidates { k } => (p / k, p),
+            Kind::Candidates { ids, k } => (p / k, ids[p] as usize),
+            Kind::Pairs { ids } => (ids[p][0] as usize, ids[p][1] as usize),
+        }
+    }
+
+    /// Where the query tokens of each score lie in the pair-major outputs.
+    pub fn token_offsets(&self) -> TokenOffsets {
+        let mut total = 0u64;
+        let mut next = |tokens: u64| {
+            let base = total;
+            total += tokens;
+            base
+        };
+        let len = |q: usize| self.queries.item_len(q) as u64;
+        match self.shape.row_len() {
+            Some(row_len) => {
+                let n = self.queries.n_items();
+                let bases = (0..n).map(|q| next(len(q) * row_len as u64)).collect();
+                let lens = (0..n).map(len).collect();
+                TokenOffsets { bases, row_len: Some(row_len), lens, total }
+            }
+            None => {
+                let lens: Vec<u64> =
+                    (0..self.shape.n_scores()).map(|p| len(self.pair(p).0)).collect();
+                let bases = lens.iter().map(|&l| next(l)).collect();
+                TokenOffsets { bases, row_len: None, lens, total }
+            }
+        }
+    }
+}
+
+/// Where the query tokens of score `p` lie in `winners` and `token_scores`: pair-major,
+/// the query's length in consecutive entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenOffsets {
+    /// Per query (row_len known) or per score.
+    bases: Vec<u64>,
+    row_len: Option<usize>,
+    lens: Vec<u64>,
+    total: u64,
+}
+
+impl TokenOffsets {
+    /// Entries of `winners` and `token_scores` that belong to score `p`.
+    ///
+    /// # Panics
+    /// When there is no score `p`.
+    pub fn range(&self, p: usize) -> Range<usize> {
+        let (start, len) = match self.row_len {
+            Some(row_len) => {
+                let (q, j) = (p / row_len, p % row_len);
+                (self.bases[q] + j as u64 * self.lens[q], self.lens[q])
+            }
+            None => (self.bases[p], self.lens[p]),
+        };
+        start as usize..(start + len) as usize
+    }
+
+    /// Number of entries in all.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// First entry per query (when every query has equally many scores) or per score.
+    pub fn bases(&self) -> &[u64] {
+        &self.bases
+    }
+}
+
+fn check_ids(argument: &'static str, ids: impl Iterator<Item = u32>, n_items: usize) -> Result<()> {
+    for (index, id) in ids.enumerate() {
+        if id as usize >= n_items {
+            return Err(Error::Id { argument, index, found: i64::from(id), n_items });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,366 @@
+//! Token matrices and how items (queries or documents) lie in them.
+//!
+//! Every layout is *segments over one token matrix*: a row-major matrix
+//! `[rows, dim]` and, per item, a run of consecutive rows. Padded, packed and
+//! scattered are three ways to say which rows; a mask may switch single rows off.
+//! All checks happen here, once.
+
+use std::borrow::Cow;
+
+use crate::element::Element;
+use crate::error::{Error, Result};
+
+/// Largest number of elements per token.
+pub const MAX_DIM: usize = 4096;
+
+/// Rows, items and pairs are counted below this (2³¹).
+pub const MAX_COUNT: usize = 1 << 31;
+
+/// How the items of a token matrix were described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayoutKind {
+    /// `[n, len, dim]`: item `i` starts at row `i · len`.
+    Padded,
+    /// Items one after the other, from `offsets` ("cu_seqlens").
+    Packed,
+    /// Items anywhere in a larger matrix, from `starts` and `lengths`.
+    Scattered,
+}
+
+/// Shape of a token matrix and the rows of each item; no data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenLayout {
+    kind: LayoutKind,
+    rows: usize,
+    dim: usize,
+    /// (start row, length) per item.
+    segments: Vec<[u32; 2]>,
+    max_len: usize,
+    total_len: u64,
+    masked: bool,
+    /// Per item: does it have a valid token?
+    has_tokens: Vec<bool>,
+}
+
+impl TokenLayout {
+    fn new(kind: LayoutKind, rows: usize, dim: usize, segments: Vec<[u32; 2]>) -> TokenLayout {
+        let max_len = segments.iter().map(|s| s[1] as usize).max().unwrap_or(0);
+        let total_len = segments.iter().map(|s| u64::from(s[1])).sum();
+        let has_tokens = segments.iter().map(|s| s[1] > 0).collect();
+        TokenLayout { kind, rows, dim, segments, max_len, total_len, masked: false, has_tokens }
+    }
+
+    /// Layout of `[n, len, dim]`, every item of full length.
+    pub fn padded(n: usize, len: usize, dim: usize) -> Result<TokenLayout> {
+        check_dim(dim)?;
+        let rows = n.checked_mul(len).unwrap_or(usize::MAX);
+        check_count("rows of a token matrix", rows)?;
+        check_count("number of items", n)?;
+        let segments = (0..n).map(|i| [(i * len) as u32, len as u32]).collect();
+        Ok(TokenLayout::new(LayoutKind::Padded, rows, dim, segments))
+    }
+
+    /// Shortens item `i` of a padded layout to its first `lengths[i]` tokens.
+    pub fn with_lengths<I: Copy + Into<i64>>(mut self, lengths: &[I]) -> Result<TokenLayout> {
+        if self.kind != LayoutKind::Padded || self.masked {
+            return Err(Error::Shape {
+                argument: "lengths",
+                expected: "a padded layout whose mask is not set yet".into(),
+                found: format!("{:?}", self.kind),
+            });
+        }
+        check_len("lengths", self.segments.len(), "one per item", lengths.len())?;
+        for (index, (segment, &length)) in self.segments.iter_mut().zip(lengths).enumerate() {
+            segment[1] = checked_entry("lengths", index, length.into(), 0, i64::from(segment[1]))?;
+        }
+        Ok(TokenLayout::new(self.kind, self.rows, self.dim, self.segments))
+    }
+
+    /// Layout of items one after the other in `[rows, dim]`: item `i` is the rows
+    /// `offsets[i] .. offsets[i + 1]`. `offsets` has one entry more than there are items.
+    pub fn packed<I: Copy + Into<i64>>(
+        rows: usize,
+        dim: usize,
+        offsets: &[I],
+    ) -> Result<TokenLayout> {
+        check_dim(dim)?;
+        check_count("rows of a token matrix", rows)?;
+        if offsets.is_empty() {
+            return Err(Error::Shape {
+                argument: "offsets",
+                expected: "number of items + 1 entries".into(),
+                found: "0 entries".into(),
+            });
+        }
+        check_count("number of items", offsets.len() - 1)?;
+        let mut segments = Vec::with_capacity(offsets.len() - 1);
+        let mut start = checked_entry("offsets", 0, offsets[0].into(), 0, rows as i64)?;
+        for (index, &offset) in offsets.iter().enumerate().skip(1) {
+            let end =
+                checked_entry("offsets", index, offset.into(), i64::from(start), rows as i64)?;
+            segments.push([start, end - start]);
+            start = end;
+        }
+        Ok(TokenLayout::new(LayoutKind::Packed, rows, dim, segments))
+    }
+
+    /// Layout of items anywhere in `[rows, dim]`: item `i` is the `lengths[i]` rows from
+    /// `starts[i]`. Items may overlap.
+    pub fn scattered<I: Copy + Into<i64>>(
+        rows: usize,
+        dim: usize,
+        starts: &[I],
+        lengths: &[I],
+    ) -> Result<TokenLayout> {
+        check_dim(dim)?;
+        check_count("rows of a token matrix", rows)?;
+        check_count("number of items", starts.len())?;
+        check_len("lengths", starts.len(), "as many as starts", lengths.len())?;
+        let mut segments = Vec::with_capacity(starts.len());
+        for (index, (&start, &length)) in starts.iter().zip(lengths).enumerate() {
+            let start = checked_entry("starts", index, start.into(), 0, rows as i64)?;
+            let most = rows as i64 - i64::from(start);
+            segments.push([start, checked_entry("lengths", index, length.into(), 0, most)?]);
+        }
+        Ok(TokenLayout::new(LayoutKind::Scattered, rows, dim, segments))
+    }
+
+    /// Takes a row mask into account: finds the items left without a valid token.
+    pub fn with_mask(mut self, mask: &[u8]) -> Result<TokenLayout> {
+        check_len("mask", self.rows, "one byte per row", mask.len())?;
+        self.masked = true;
+        for (has, segment) in self.has_tokens.iter_mut().zip(&self.segments) {
+            let start = segment[0] as usize;
+            *has = mask[start..start + segment[1] as usize].iter().any(|&m| m != 0);
+        }
+        Ok(self)
+    }
+
+    /// How the items were described.
+    pub fn kind(&self) -> LayoutKind {
+        self.kind
+    }
+
+    /// Rows of the token matrix.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements per token.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Number of items (queries or documents).
+    pub fn n_items(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// (start row, length in rows) of every item.
+    pub fn segments(&self) -> &[[u32; 2]] {
+        &self.segments
+    }
+
+    /// The rows of item `i`.
+    ///
+    /// # Panics
+    /// When there is no item `i`.
+    pub fn item_rows(&self, i: usize) -> std::ops::Range<usize> {
+        let [start, len] = self.segments[i];
+        start as usize..start as usize + len as usize
+    }
+
+    /// Length of item `i` in tokens, masked ones included.
+    ///
+    /// # Panics
+    /// When there is no item `i`.
+    pub fn item_len(&self, i: usize) -> usize {
+        self.segments[i][1] as usize
+    }
+
+    /// Length of the longest item in tokens.
+    pub fn max_len(&self) -> usize {
+        self.max_len
+    }
+
+    /// Sum of the items' lengths in tokens.
+    pub fn total_len(&self) -> u64 {
+        self.total_len
+    }
+
+    /// Whether single rows are masked.
+    pub fn is_masked(&self) -> bool {
+        self.masked
+    }
+
+    /// Whether item `i` has a valid token: a document without one scores 0.
+    ///
+    /// # Panics
+    /// When there is no item `i`.
+    pub fn has_tokens(&self, i: usize) -> bool {
+        self.has_tokens[i]
+    }
+}
+
+/// Token embeddings in host memory: a matrix `[rows, dim]`, the rows of each item,
+/// and optionally a mask. Borrows its data, or owns it after [`Tokens::pack`].
+#[derive(Clone, Debug)]
+pub struct Tokens<'a, T: Element> {
+    data: Cow<'a, [T]>,
+    layout: TokenLayout,
+    mask: Option<Cow<'a, [u8]>>,
+}
+
+impl<'a, T: Element> Tokens<'a, T> {
+    /// Items of equal length: `data` is `[n, len, dim]`, row-major.
+    pub fn padded(data: &'a [T], n: usize, len: usize, dim: usize) -> Result<Self> {
+        Tokens::from_layout(data, TokenLayout::padded(n, len, dim)?)
+    }
+
+    /// Keeps the first `lengths[i]` tokens of item `i` of a padded layout.
+    pub fn with_lengths<I: Copy + Into<i64>>(self, lengths: &[I]) -> Result<Self> {
+        let layout = self.layout.with_lengths(lengths)?;
+        Ok(Tokens { layout, ..self })
+    }
+
+    /// Items one after the other: `data` is `[rows, dim]`, item `i` the rows
+    /// `offsets[i] .. offsets[i + 1]`.
+    pub fn packed<I: Copy + Into<i64>>(data: &'a [T], dim: usize, offsets: &[I]) -> Result<Self> {
+        let rows = whole_rows(data.len(), dim)?;
+        Tokens::from_layout(data, TokenLayout::packed(rows, dim, offsets)?)
+    }
+
+    /// Items anywhere in `data` `[rows, dim]`: item `i` is the `lengths[i]` rows from `starts[i]`.
+    pub fn scattered<I: Copy + Into<i64>>(
+        data: &'a [T],
+        dim: usize,
+        starts: &[I],
+        lengths: &[I],
+    ) -> Result<Self> {
+        let rows = whole_rows(data.len(), dim)?;
+        Tokens::from_layout(data, TokenLayout::scattered(rows, dim, starts, lengths)?)
+    }
+
+    /// Any layout over `data` `[rows, dim]`. A layout made with a mask is refused: give the
+    /// mask to [`Tokens::with_mask`].
+    pub fn from_layout(data: impl Into<Cow<'a, [T]>>, layout: TokenLayout) -> Result<Self> {
+        let data = data.into();
+        let expected = layout.rows as u64 * layout.dim as u64;
+        if data.len() as u64 != expected {
+            return Err(Error::Shape {
+                argument: "data",
+                expected: format!("{expected} elements ({} rows of {})", layout.rows, layout.dim),
+                found: format!("{} elements", data.len()),
+            });
+        }
+        if layout.masked {
+            return Err(Error::Shape {
+                argument: "layout",
+                expected: "a layout without a mask".into(),
+                found: "a masked layout".into(),
+            });
+        }
+        Ok(Tokens { data, layout, mask: None })
+    }
+
+    /// Switches rows off: one byte per row of the matrix, non-zero = valid, any pattern.
+    pub fn with_mask(self, mask: impl Into<Cow<'a, [u8]>>) -> Result<Self> {
+        let mask = mask.into();
+        let layout = self.layout.with_mask(&mask)?;
+        Ok(Tokens { layout, mask: Some(mask), ..self })
+    }
+
+    /// The token matrix, row-major.
+    pub fn data(&self) -> &[T] {
+        &self.data
+    }
+
+    /// Shape and items.
+    pub fn layout(&self) -> &TokenLayout {
+        &self.layout
+    }
+
+    /// The row mask, where there is one.
+    pub fn mask(&self) -> Option<&[u8]> {
+        self.mask.as_deref()
+    }
+}
+
+impl<T: Element> Tokens<'static, T> {
+    /// Copies a list of matrices, each `[len, dim]` row-major, into one packed matrix.
+    pub fn pack<M: AsRef<[T]>>(matrices: &[M], dim: usize) -> Result<Self> {
+        check_dim(dim)?;
+        let total: usize = matrices.iter().map(|m| m.as_ref().len()).sum();
+        let mut data = Vec::new();
+        data.try_reserve_exact(total)
+            .map_err(|_| Error::HostMemory { requested_bytes: (total * size_of::<T>()) as u64 })?;
+        let mut offsets = vec![0i64];
+        for matrix in matrices {
+            whole_rows(matrix.as_ref().len(), dim)?;
+            data.extend_from_slice(matrix.as_ref());
+            offsets.push((data.len() / dim) as i64);
+        }
+        let layout = TokenLayout::packed(data.len() / dim, dim, &offsets)?;
+        Tokens::from_layout(data, layout)
+    }
+}
+
+fn whole_rows(elements: usize, dim: usize) -> Result<usize> {
+    check_dim(dim)?;
+    if !elements.is_multiple_of(dim) {
+        return Err(Error::Shape {
+            argument: "data",
+            expected: format!("whole rows of {dim} elements"),
+            found: format!("{elements} elements"),
+        });
+    }
+    Ok(elements / dim)
+}
+
+fn check_dim(dim: usize) -> Result<()> {
+    if dim == 0 || dim > MAX_DIM {
+        return Err(Error::Shape {
+            argument: "dim",
+            expected: format!("1 to {MAX_DIM}"),
+            found: dim.to_string(),
+        });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_count(what: &'static str, count: usize) -> Result<()> {
+    if count >= MAX_COUNT {
+        return Err(Error::TooLarge { what, limit: MAX_COUNT as u64 - 1, found: count as u64 });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_len(
+    argument: &'static str,
+    expected: usize,
+    meaning: &str,
+    found: usize,
+) -> Result<()> {
+    if expected != found {
+        return Err(Error::Shape {
+            argument,
+            expected: format!("{expected} entries ({meaning})"),
+            found: format!("{found} entries"),
+        });
+    }
+    Ok(())
+}
+
+fn checked_entry(
+    argument: &'static str,
+    index: usize,
+    value: i64,
+    least: i64,
+    most: i64,
+) -> Result<u32> {
+    if value < least || value > most {
+        let expected = format!("{least} to {most}");
+        return Err(Error::Offset { argument, index, expected, found: value });
+    }
+    Ok(value as u32)
+}

@@ -1,0 +1,1 @@
+//! The oracle and the suites that every engine must pass.
