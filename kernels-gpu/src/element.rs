@@ -33,6 +33,8 @@ impl ElementType {
     }
 }
 
+// Formatting is for the host: on the device it would drag in calls.
+#[cfg(not(target_arch = "nvptx64"))]
 impl core::fmt::Display for ElementType {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(self.name())

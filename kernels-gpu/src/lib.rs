@@ -6,8 +6,24 @@
 
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch, stdarch_nvptx))]
+#![cfg_attr(target_arch = "nvptx64", allow(named_asm_labels))]
 
 pub mod element;
 pub mod layout;
 pub mod params;
 pub mod variants;
+
+#[cfg(target_arch = "nvptx64")]
+mod entry;
+#[cfg(target_arch = "nvptx64")]
+mod ptx;
+#[cfg(target_arch = "nvptx64")]
+mod reduce;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod sm80;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_90a"))]
+mod sm90;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod sum;
+#[cfg(target_arch = "nvptx64")]
+mod work;

@@ -99,22 +99,22 @@ macro_rules! forward_variants {
             sm80 maxsim_forward_sm80_f32_winners { F32, winners, dim_max 512, warps 2, stages 4, registers 168 }
             // 256 resident query rows take 32 KB per slab; the ring of 16 KB slabs takes what
             // is left of 227 KB. Two consumer warpgroups of 232 registers.
-            sm90 maxsim_forward_sm90_f16_d64 { F16, scores, slabs 1, stages 8 }
-            sm90 maxsim_forward_sm90_f16_d128 { F16, scores, slabs 2, stages 8 }
-            sm90 maxsim_forward_sm90_f16_d192 { F16, scores, slabs 3, stages 7 }
-            sm90 maxsim_forward_sm90_f16_d256 { F16, scores, slabs 4, stages 5 }
-            sm90 maxsim_forward_sm90_bf16_d64 { Bf16, scores, slabs 1, stages 8 }
-            sm90 maxsim_forward_sm90_bf16_d128 { Bf16, scores, slabs 2, stages 8 }
-            sm90 maxsim_forward_sm90_bf16_d192 { Bf16, scores, slabs 3, stages 7 }
-            sm90 maxsim_forward_sm90_bf16_d256 { Bf16, scores, slabs 4, stages 5 }
-            sm90 maxsim_forward_sm90_f16_d64_winners { F16, winners, slabs 1, stages 8 }
-            sm90 maxsim_forward_sm90_f16_d128_winners { F16, winners, slabs 2, stages 8 }
-            sm90 maxsim_forward_sm90_f16_d192_winners { F16, winners, slabs 3, stages 7 }
-            sm90 maxsim_forward_sm90_f16_d256_winners { F16, winners, slabs 4, stages 5 }
-            sm90 maxsim_forward_sm90_bf16_d64_winners { Bf16, winners, slabs 1, stages 8 }
-            sm90 maxsim_forward_sm90_bf16_d128_winners { Bf16, winners, slabs 2, stages 8 }
-            sm90 maxsim_forward_sm90_bf16_d192_winners { Bf16, winners, slabs 3, stages 7 }
-            sm90 maxsim_forward_sm90_bf16_d256_winners { Bf16, winners, slabs 4, stages 5 }
+            sm90 maxsim_forward_sm90_f16_d64 { F16, scores, slabs 1, stages 12 }
+            sm90 maxsim_forward_sm90_f16_d128 { F16, scores, slabs 2, stages 10 }
+            sm90 maxsim_forward_sm90_f16_d192 { F16, scores, slabs 3, stages 8 }
+            sm90 maxsim_forward_sm90_f16_d256 { F16, scores, slabs 4, stages 6 }
+            sm90 maxsim_forward_sm90_bf16_d64 { Bf16, scores, slabs 1, stages 12 }
+            sm90 maxsim_forward_sm90_bf16_d128 { Bf16, scores, slabs 2, stages 10 }
+            sm90 maxsim_forward_sm90_bf16_d192 { Bf16, scores, slabs 3, stages 8 }
+            sm90 maxsim_forward_sm90_bf16_d256 { Bf16, scores, slabs 4, stages 6 }
+            sm90 maxsim_forward_sm90_f16_d64_winners { F16, winners, slabs 1, stages 12 }
+            sm90 maxsim_forward_sm90_f16_d128_winners { F16, winners, slabs 2, stages 10 }
+            sm90 maxsim_forward_sm90_f16_d192_winners { F16, winners, slabs 3, stages 8 }
+            sm90 maxsim_forward_sm90_f16_d256_winners { F16, winners, slabs 4, stages 6 }
+            sm90 maxsim_forward_sm90_bf16_d64_winners { Bf16, winners, slabs 1, stages 12 }
+            sm90 maxsim_forward_sm90_bf16_d128_winners { Bf16, winners, slabs 2, stages 10 }
+            sm90 maxsim_forward_sm90_bf16_d192_winners { Bf16, winners, slabs 3, stages 8 }
+            sm90 maxsim_forward_sm90_bf16_d256_winners { Bf16, winners, slabs 4, stages 6 }
         }
     };
 }

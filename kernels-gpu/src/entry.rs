@@ -1,0 +1,64 @@
+//! The entries: one per row of the variant table, and the sum of partials.
+
+use crate::params::ForwardParams;
+use crate::variants::forward_variants;
+
+macro_rules! winners {
+    (scores) => {
+        false
+    };
+    (winners) => {
+        true
+    };
+}
+
+macro_rules! entry {
+    (sm80 $name:ident $element:ident $outputs:ident dim_max $dim:literal, warps $warps:literal, stages $stages:literal, registers $registers:literal) => {
+        /// # Safety
+        /// Launched by the host with the row's block size and shared memory, and parameters
+        /// as [`ForwardParams`] says.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: ForwardParams) {
+            // SAFETY: the host's promise.
+            unsafe {
+                crate::sm80::forward::<crate::sm80::$element, $warps, $stages, { winners!($outputs) }>(
+                    &params,
+                )
+            }
+        }
+    };
+    (sm90 $name:ident $element:ident $outputs:ident slabs $slabs:literal, stages $stages:literal) => {
+        /// # Safety
+        /// As the sm_80 entries; the parameter is aligned to 64 bytes.
+        #[cfg(maxsim_arch = "sm_90a")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: ForwardParams) {
+            let maps = crate::ptx::parameter_address!($name);
+            // SAFETY: the host's promise; the maps are the parameter's first two fields.
+            unsafe {
+                crate::sm90::forward::<crate::sm90::$element, $slabs, $stages, { winners!($outputs) }>(
+                    &params,
+                    maps,
+                    maps + size_of::<crate::params::TensorMap>() as u64,
+                )
+            }
+        }
+    };
+}
+
+macro_rules! entries {
+    ($($arch:ident $name:ident { $element:ident, $outputs:ident, $($tile:tt)* })*) => {
+        $(entry!($arch $name $element $outputs $($tile)*);)*
+    };
+}
+forward_variants!(entries);
+
+/// # Safety
+/// Launched by the host with parameters as [`crate::params::SumPartialsParams`] says.
+#[cfg(maxsim_arch = "sm_80")]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn maxsim_sum_partials(params: crate::params::SumPartialsParams) {
+    // SAFETY: the host's promise.
+    unsafe { crate::sum::sum_partials(&params) }
+}

@@ -1,0 +1,70 @@
+//! Asynchronous copies from global to shared memory.
+
+use core::arch::asm;
+
+/// Starts a copy of 16 bytes, of which the first `n_bytes` are read and the rest are zeros.
+///
+/// # Safety
+/// `shared` must be aligned to 16 and free to be overwritten; `global` must be aligned to
+/// 16 and readable for `n_bytes` (0 to 16).
+#[inline(always)]
+pub unsafe fn copy_async_16(shared: u32, global: u64, n_bytes: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "cp.async.cg.shared.global [{0}], [{1}], 16, {2};",
+            in(reg32) shared,
+            in(reg64) global,
+            in(reg32) n_bytes,
+            options(nostack),
+        );
+    }
+}
+
+/// Closes a group of the copies that this thread has started.
+#[inline(always)]
+pub fn copy_commit() {
+    // SAFETY: orders this thread's own copies.
+    unsafe { asm!("cp.async.commit_group;", options(nostack)) }
+}
+
+/// Waits until at most `N` of this thread's groups are under way.
+#[inline(always)]
+pub fn copy_wait<const N: u32>() {
+    // SAFETY: waits for this thread's own copies.
+    unsafe { asm!("cp.async.wait_group {n};", n = const N, options(nostack)) }
+}
+
+/// Starts a copy of a box of a 2-D tensor map; its bytes complete on `barrier`.
+///
+/// # Safety
+/// `map` must be the generic address of a tensor map; `shared` must be 1024-byte aligned
+/// (128-byte swizzle), hold the whole box and be free to be overwritten; `barrier` must
+/// expect the box's bytes.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn copy_tile(shared: u32, map: u64, column: u32, row: u32, barrier: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{2}, {3}}}], [{4}];",
+            in(reg32) shared,
+            in(reg64) map,
+            in(reg32) column,
+            in(reg32) row,
+            in(reg32) barrier,
+            options(nostack),
+        );
+    }
+}
+
+/// Fetches a tensor map ahead of its first use.
+///
+/// # Safety
+/// `map` must be the generic address of a tensor map.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn prefetch_map(map: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("prefetch.tensormap [{0}];", in(reg64) map, options(nostack)) }
+}

@@ -1,0 +1,38 @@
+//! Arithmetic that Rust has no operator for.
+
+use core::arch::asm;
+
+/// The larger value; NaN when either is NaN.
+#[inline(always)]
+pub fn max_nan(a: f32, b: f32) -> f32 {
+    let result;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "max.NaN.f32 {0}, {1}, {2};",
+            out(reg32) result,
+            in(reg32) a,
+            in(reg32) b,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}
+
+/// `a * b + c` with one rounding.
+#[inline(always)]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    let result;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "fma.rn.f32 {0}, {1}, {2}, {3};",
+            out(reg32) result,
+            in(reg32) a,
+            in(reg32) b,
+            in(reg32) c,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}

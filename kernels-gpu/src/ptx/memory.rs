@@ -1,0 +1,178 @@
+//! Loads and stores: global memory by 64-bit address, shared memory by window address.
+//!
+//! Addresses come from parameter structs as integers; `ld.global` and `st.global`
+//! take them as they are, because the global window is the generic address space.
+
+use core::arch::{asm, global_asm};
+
+// The block's dynamic shared memory. Aligned as the 128-byte swizzle needs.
+global_asm!(".extern .shared .align 1024 .b8 smem_dyn[];");
+
+/// Window address of the block's dynamic shared memory.
+#[inline(always)]
+pub fn dynamic_shared() -> u32 {
+    let address;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!("mov.u32 {0}, smem_dyn;", out(reg32) address, options(pure, nomem, nostack));
+    }
+    address
+}
+
+macro_rules! loads {
+    ($($(#[$doc:meta])* $name:ident: $class:ident $type:ty = $text:literal;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// `address` must be a readable address of the type's size and alignment, not
+        /// written while the kernel runs.
+        #[inline(always)]
+        pub unsafe fn $name(address: u64) -> $type {
+            let value;
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!($text, out($class) value, in(reg64) address, options(pure, readonly, nostack));
+            }
+            value
+        }
+    )*};
+}
+
+loads! {
+    /// One byte of read-only global memory.
+    load_u8: reg32 u32 = "ld.global.nc.u8 {0}, [{1}];";
+    /// Two bytes of read-only global memory.
+    load_u16: reg32 u32 = "ld.global.nc.u16 {0}, [{1}];";
+    /// Four bytes of read-only global memory.
+    load_u32: reg32 u32 = "ld.global.nc.b32 {0}, [{1}];";
+    /// Eight bytes of read-only global memory.
+    load_u64: reg64 u64 = "ld.global.nc.b64 {0}, [{1}];";
+}
+
+/// Two consecutive words of read-only global memory.
+///
+/// # Safety
+/// `address` must be readable for 8 bytes, aligned to 8, and not written while the kernel runs.
+#[inline(always)]
+pub unsafe fn load_u32x2(address: u64) -> [u32; 2] {
+    let (a, b);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "ld.global.nc.v2.b32 {{{0}, {1}}}, [{2}];",
+            out(reg32) a,
+            out(reg32) b,
+            in(reg64) address,
+            options(pure, readonly, nostack),
+        );
+    }
+    [a, b]
+}
+
+/// Four bytes of global memory written by an earlier kernel.
+///
+/// # Safety
+/// `address` must be readable for 4 bytes and aligned to 4.
+#[inline(always)]
+pub unsafe fn load_f32(address: u64) -> f32 {
+    let value;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.global.f32 {0}, [{1}];", out(reg32) value, in(reg64) address, options(readonly, nostack));
+    }
+    value
+}
+
+/// Writes four bytes of global memory.
+///
+/// # Safety
+/// `address` must be writable for 4 bytes, aligned to 4, and owned by this thread.
+#[inline(always)]
+pub unsafe fn store_u32(address: u64, value: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.global.b32 [{0}], {1};", in(reg64) address, in(reg32) value, options(nostack));
+    }
+}
+
+/// Writes the low two bytes of `value` to global memory.
+///
+/// # Safety
+/// `address` must be writable for 2 bytes, aligned to 2, and owned by this thread.
+#[inline(always)]
+pub unsafe fn store_u16(address: u64, value: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.global.u16 [{0}], {1};", in(reg64) address, in(reg32) value, options(nostack));
+    }
+}
+
+/// Four bytes of shared memory.
+///
+/// # Safety
+/// `address` must lie in the block's shared memory, aligned to 4, and its writer must have
+/// been synchronised with.
+#[inline(always)]
+pub unsafe fn load_shared_f32(address: u32) -> f32 {
+    let value;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.shared.f32 {0}, [{1}];", out(reg32) value, in(reg32) address, options(readonly, nostack));
+    }
+    value
+}
+
+/// Sixteen bytes of shared memory.
+///
+/// # Safety
+/// As [`load_shared_f32`], aligned to 16.
+#[inline(always)]
+pub unsafe fn load_shared_f32x4(address: u32) -> [f32; 4] {
+    let (a, b, c, d);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "ld.shared.v4.f32 {{{0}, {1}, {2}, {3}}}, [{4}];",
+            out(reg32) a,
+            out(reg32) b,
+            out(reg32) c,
+            out(reg32) d,
+            in(reg32) address,
+            options(readonly, nostack),
+        );
+    }
+    [a, b, c, d]
+}
+
+/// Writes four bytes of shared memory.
+///
+/// # Safety
+/// `address` must lie in the block's shared memory, aligned to 4, with no unsynchronised
+/// reader or writer.
+#[inline(always)]
+pub unsafe fn store_shared_f32(address: u32, value: f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.shared.f32 [{0}], {1};", in(reg32) address, in(reg32) value, options(nostack));
+    }
+}
+
+/// Writes sixteen bytes of shared memory.
+///
+/// # Safety
+/// As [`store_shared_f32`], aligned to 16.
+#[inline(always)]
+pub unsafe fn store_shared_u32x4(address: u32, value: [u32; 4]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "st.shared.v4.b32 [{0}], {{{1}, {2}, {3}, {4}}};",
+            in(reg32) address,
+            in(reg32) value[0],
+            in(reg32) value[1],
+            in(reg32) value[2],
+            in(reg32) value[3],
+            options(nostack),
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! Thread and block indices, and the block-wide barrier.
+
+use core::arch::asm;
+use core::arch::nvptx;
+
+/// Index of the thread in its block.
+#[inline(always)]
+pub fn thread_idx_x() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_thread_idx_x() as u32 }
+}
+
+/// Index of the block in the grid.
+#[inline(always)]
+pub fn block_idx_x() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_block_idx_x() as u32 }
+}
+
+/// Number of blocks in the grid.
+#[inline(always)]
+pub fn grid_dim_x() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_grid_dim_x() as u32 }
+}
+
+/// Waits for all threads of the block; their earlier shared-memory accesses are visible after.
+///
+/// # Safety
+/// Every thread of the block must reach it.
+#[inline(always)]
+pub unsafe fn sync_threads() {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("bar.sync 0;", options(nostack)) }
+}
+
+/// Changes the register limit of this warpgroup to `N`, downwards.
+///
+/// # Safety
+/// All warps of the warpgroup must execute it; no register above `N` may be live.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn release_registers<const N: u32>() {
+    // SAFETY: the caller's promise; the assembler checks liveness.
+    unsafe { asm!("setmaxnreg.dec.sync.aligned.u32 {n};", n = const N, options(nostack)) }
+}
+
+/// Changes the register limit of this warpgroup to `N`, upwards; waits until they are free.
+///
+/// # Safety
+/// All warps of the warpgroup must execute it, and enough registers must be released.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn claim_registers<const N: u32>() {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("setmaxnreg.inc.sync.aligned.u32 {n};", n = const N, options(nostack)) }
+}

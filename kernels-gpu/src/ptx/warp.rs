@@ -1,0 +1,75 @@
+//! Exchange between the 32 threads of a warp. All need the whole warp.
+
+use core::arch::asm;
+
+/// `value` of the lane whose index differs by the bits of `MASK`.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn shuffle_xor<const MASK: u32>(value: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "shfl.sync.bfly.b32 {0}, {1}, {m}, 31, 0xffffffff;",
+            out(reg32) result,
+            in(reg32) value,
+            m = const MASK,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
+/// [`shuffle_xor`] of a float.
+///
+/// # Safety
+/// As [`shuffle_xor`].
+#[inline(always)]
+pub unsafe fn shuffle_xor_f32<const MASK: u32>(value: f32) -> f32 {
+    // SAFETY: the caller's promise.
+    f32::from_bits(unsafe { shuffle_xor::<MASK>(value.to_bits()) })
+}
+
+/// Bit `l` of the result says whether lane `l` passed a non-zero value.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn ballot(value: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {1}, 0;",
+            "vote.sync.ballot.b32 {0}, p, 0xffffffff;",
+            "}}",
+            out(reg32) result,
+            in(reg32) value,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
+/// `value` of lane 0.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn broadcast(value: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "shfl.sync.idx.b32 {0}, {1}, 0, 31, 0xffffffff;",
+            out(reg32) result,
+            in(reg32) value,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
