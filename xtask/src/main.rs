@@ -1,2 +1,63 @@
 //! Builds and checks the PTX, gathers bundles, compares evidence.
-fn main() {}
+
+mod build_ptx;
+mod bundle;
+mod check_ptx;
+mod device_rustc;
+mod entries;
+mod evidence;
+mod fingerprint;
+mod ptx_text;
+mod ptxas;
+mod rust_src;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  build-ptx            compile kernels-gpu for every architecture into host/ptx
+  build-ptx --check    lint the device code and fail when host/ptx is not what it compiles to
+  check-ptx            assemble host/ptx with ptxas (PATH or $PTXAS) and check its resources
+  bundle [--out DIR]   gather tests, benchmark and tool into a folder for a GPU machine (bundle/)
+  evidence [--strict]  compare host/ptx with the recorded GPU runs in docs/measured
+
+environment:
+  MAXSIM_RUST_SRC      the standard library's source (`library/` or a .tar.xz of it), used
+                       instead of the toolchain's component rust-src
+  PTXAS                the assembler that check-ptx calls";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let root = workspace_root();
+    let result = match args[..] {
+        ["build-ptx"] => build_ptx::write(&root),
+        ["build-ptx", "--check"] => build_ptx::check(&root),
+        ["check-ptx"] => check_ptx::run(&root),
+        ["bundle"] => bundle::run(&root, &root.join("bundle")),
+        ["bundle", "--out", out] => bundle::run(&root, Path::new(out)),
+        ["evidence"] => evidence::run(&root, false),
+        ["evidence", "--strict"] => evidence::run(&root, true),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The folder that holds the workspace's Cargo.toml.
+fn workspace_root() -> PathBuf {
+    // Cargo sets the variable for `cargo run`, so that a moved checkout needs no rebuild.
+    let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    manifest_dir.parent().map_or(manifest_dir.clone(), Path::to_path_buf)
+}

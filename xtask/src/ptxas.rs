@@ -1,0 +1,148 @@
+//! The assembler: finds it, runs it, and reads what it says about resources.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// An assembler that runs.
+#[derive(Debug)]
+pub struct Ptxas {
+    program: PathBuf,
+    /// Its version line.
+    pub version: String,
+}
+
+/// What an assembled entry uses.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Resources {
+    /// Registers per thread.
+    pub registers: usize,
+    /// Static shared memory in bytes.
+    pub static_shared_bytes: usize,
+    /// Local memory for the stack in bytes.
+    pub stack_bytes: usize,
+    /// Spilled bytes, stores and loads.
+    pub spill_bytes: usize,
+}
+
+/// How an assembly ended.
+#[derive(Debug)]
+pub enum Assembled {
+    /// This assembler does not know the target.
+    UnknownTarget,
+    /// The file does not assemble; the assembler's words.
+    Failed(String),
+    /// It does, with these resources; warnings are lines that should not be there.
+    Done(Resources, Vec<String>),
+}
+
+impl Ptxas {
+    /// The one that `PTXAS` names, or the one on the path, if any.
+    pub fn find() -> Result<Option<Ptxas>> {
+        let named = std::env::var_os("PTXAS").map(PathBuf::from);
+        let program = named.clone().unwrap_or_else(|| "ptxas".into());
+        match Command::new(&program).arg("--version").output() {
+            Ok(output) => {
+                ensure!(output.status.success(), "{} --version failed", program.display());
+                let text = String::from_utf8_lossy(&output.stdout);
+                let version = text.lines().find(|line| line.contains("release"));
+                let version = version.unwrap_or("of unknown version").to_string();
+                Ok(Some(Ptxas { program, version }))
+            }
+            Err(error) if named.is_some() => {
+                Err(error).with_context(|| format!("PTXAS is {}", program.display()))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Assembles a file for a target and throws the result away.
+    pub fn assemble(&self, file: &Path, target: &str) -> Result<Assembled> {
+        let output = Command::new(&self.program)
+            .arg(format!("--gpu-name={target}"))
+            .args(["--verbose", "--output-file", "/dev/null"])
+            .arg(file)
+            .output()
+            .with_context(|| format!("running {}", self.program.display()))?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        if output.status.success() {
+            let (resources, warnings) = read(&said)?;
+            Ok(Assembled::Done(resources, warnings))
+        } else if said.contains("is not defined for option 'gpu-name'") {
+            Ok(Assembled::UnknownTarget)
+        } else {
+            Ok(Assembled::Failed(said.trim().to_string()))
+        }
+    }
+}
+
+/// Reads `ptxas --verbose` of a file with one entry.
+fn read(said: &str) -> Result<(Resources, Vec<String>)> {
+    let used = said.lines().find(|line| line.contains("Used "));
+    let used = used.with_context(|| format!("ptxas reports no registers: {said}"))?;
+    let stack = said.lines().find(|line| line.contains("bytes stack frame"));
+    let stack = stack.with_context(|| format!("ptxas reports no stack frame: {said}"))?;
+    let resources = Resources {
+        registers: number_before(used, "registers").context("ptxas reports no registers")?,
+        static_shared_bytes: number_before(used, "bytes smem").unwrap_or(0),
+        stack_bytes: number_before(stack, "bytes stack frame").unwrap_or(0),
+        spill_bytes: number_before(stack, "bytes spill stores").unwrap_or(0)
+            + number_before(stack, "bytes spill loads").unwrap_or(0),
+    };
+    // (C75xx) is how ptxas reports serialised wgmma and an ignored setmaxnreg, as mere info.
+    let warnings = said
+        .lines()
+        .filter(|line| line.contains("(C75") || line.to_lowercase().contains("warning"))
+        .map(str::to_string)
+        .collect();
+    Ok((resources, warnings))
+}
+
+/// The number in front of `unit`, such as 168 in "Used 168 registers".
+fn number_before(line: &str, unit: &str) -> Option<usize> {
+    let before = line[..line.find(unit)?].trim_end();
+    before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_read_from_the_verbose_output() {
+        let said = "\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'e' for 'sm_90a'
+ptxas info    : Function properties for e
+    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers, 8 bytes cumulative stack size, 1024 bytes smem, 528 bytes cmem[0]
+ptxas info    : Compile time = 1.2 ms
+";
+        let expected = Resources {
+            registers: 168,
+            static_shared_bytes: 1024,
+            stack_bytes: 8,
+            spill_bytes: 16,
+        };
+        assert_eq!(read(said).unwrap(), (expected, vec![]));
+    }
+
+    #[test]
+    fn performance_notes_count_as_warnings() {
+        let said = "\
+ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 90 registers
+";
+        let (resources, warnings) = read(said).unwrap();
+        assert_eq!((resources.registers, resources.static_shared_bytes), (90, 0));
+        assert_eq!(warnings.len(), 1);
+    }
+
+    #[test]
+    fn silence_is_an_error() {
+        assert!(read("").is_err());
+    }
+}
