@@ -1,9 +1,51 @@
 //! The CPU engine.
+//!
+//! A task is a few queries against a run of documents ([`tasks`]). The queries' valid tokens
+//! are packed into panels of at most [`PANEL_LEN`] columns ([`queries`]); the documents'
+//! valid tokens pass by in tiles of at most [`TILE_LEN`] rows ([`tiles`]); a GEMM gives the
+//! similarities of one tile and one panel ([`gemm`]), which stay in the first-level cache
+//! until the running maxima have taken them in ([`reduce`]).
+//!
+//! Two properties carry the semantics:
+//!  - Masked tokens of either side never reach the GEMM, so nothing has to be masked after it.
+//!  - A similarity is one chain of fused multiply-adds over dim (in blocks that depend on dim
+//!    alone), wherever its row and column lie. Identical rows therefore tie bitwise, and no
+//!    result depends on the pairing, the tiles or the number of threads.
+
+mod gemm;
+mod queries;
+mod reduce;
+mod run;
+mod scratch;
+mod tasks;
+mod tiles;
+
+#[cfg(test)]
+mod tests;
+
+use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use crate::element::Element;
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores};
+use run::Call;
+use scratch::Scratch;
+use tasks::Tasks;
+
+/// Most query tokens of a panel. The widest GEMM micro-kernel (AVX-512) has 64 rows.
+const PANEL_LEN: usize = 64;
+
+/// Panels widths are multiples of this: one AVX-512 register of f32.
+const LANES: usize = 16;
+
+/// Most query tokens that share one pass over the documents: enough arithmetic per document
+/// byte to leave the memory behind, little enough for the panels to stay in cache.
+const BLOCK_LEN: usize = 4 * PANEL_LEN;
+
+/// Most document tokens of a tile: a multiple of the micro-kernels' 4 and 6 columns, and the
+/// most for which `gemm` reads the query panel in place (8 · 6) instead of packing it anew.
+const TILE_LEN: usize = 48;
 
 /// A token matrix in host memory; its layout is the problem's.
 #[derive(Clone, Copy, Debug)]
@@ -25,43 +67,12 @@ pub(crate) fn score<T: Element>(
     options: &ScoreOptions,
 ) -> Result<Scores> {
     let mut scores = Scores::new(problem, options)?;
-    let dim = problem.dim();
-    let valid = |m: &Matrix<'_, T>, row: usize| m.mask.is_none_or(|mask| mask[row] != 0);
-    for p in 0..problem.shape().n_scores() {
-        let (q, d) = problem.pair(p);
-        if !problem.documents().has_tokens(d) {
-            continue;
-        }
-        let mut sum = 0.0f32;
-        let first_token = scores.token_offsets.as_ref().map_or(0, |o| o.range(p).start);
-        for (s, row) in problem.queries().item_rows(q).enumerate() {
-            if !valid(&queries, row) {
-                continue;
-            }
-            let (mut best, mut winner) = (f32::NEG_INFINITY, -1i32);
-            for (t, token) in problem.documents().item_rows(d).enumerate() {
-                if !valid(&documents, token) {
-                    continue;
-                }
-                let dot: f32 = (0..dim)
-                    .map(|k| {
-                        queries.data[row * dim + k].to_f32()
-                            * documents.data[token * dim + k].to_f32()
-                    })
-                    .sum();
-                if winner < 0 || dot > best || (dot.is_nan() && !best.is_nan()) {
-                    (best, winner) = (dot, t as i32);
-                }
-            }
-            sum += best;
-            if let Some(winners) = &mut scores.winners {
-                winners[first_token + s] = winner;
-            }
-            if let Some(token_scores) = &mut scores.token_scores {
-                token_scores[first_token + s] = best;
-            }
-        }
-        scores.values[p] = sum;
-    }
+    let call = Call { problem, queries, documents };
+    // A task owns its part of the outputs, so it does not matter which thread takes it when.
+    Tasks::new(problem, &mut scores)
+        .par_bridge()
+        .try_for_each_init(Scratch::new, |scratch, batch| {
+            batch.into_iter().try_for_each(|task| call.run(task, scratch))
+        })?;
     Ok(scores)
 }

@@ -1,0 +1,51 @@
+//! Working memory of one thread: bounded by the constants of the engine and dim, whatever
+//! the sizes of the problem. It grows once and is reused by every task.
+
+use pulp::Arch;
+
+use super::queries::Panel;
+use super::reduce::Maxima;
+use super::tiles::Span;
+use crate::error::{Error, Result};
+
+/// Buffers that a task works in.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// The CPU's instruction set, looked up once.
+    pub arch: Arch,
+    pub panels: Vec<Panel>,
+    /// Panels in use.
+    pub n_panels: usize,
+    /// One per panel.
+    pub maxima: Vec<Maxima>,
+    /// Rows of a tile as f32, where they cannot be read in place.
+    pub rows: Vec<f32>,
+    /// Similarities of a tile and a panel.
+    pub products: Vec<f32>,
+    pub spans: Vec<Span>,
+    /// Σ of the maxima so far: per query of the task and document of the task. In f64, so
+    /// that a long query loses nothing.
+    pub sums: Vec<f64>,
+}
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        Scratch::default()
+    }
+}
+
+/// Makes `values` `len` copies of `value`, or says how much memory is missing.
+pub(super) fn fill<T: Clone>(values: &mut Vec<T>, len: usize, value: T) -> Result<()> {
+    values.clear();
+    reserve(values, len)?;
+    values.resize(len, value);
+    Ok(())
+}
+
+/// Reserves room for `additional` more values, or says how much memory is missing.
+pub(super) fn reserve<T>(values: &mut Vec<T>, additional: usize) -> Result<()> {
+    values.try_reserve(additional).map_err(|_| Error::HostMemory {
+        requested_bytes: (values.len() as u64 + additional as u64)
+            .saturating_mul(size_of::<T>() as u64),
+    })
+}
