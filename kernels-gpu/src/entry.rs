@@ -28,7 +28,7 @@ macro_rules! entry {
             }
         }
     };
-    (sm90 $name:ident $element:ident $outputs:ident slabs $slabs:literal, stages $stages:literal) => {
+    (sm90 $name:ident $element:ident $outputs:ident fragments $fragments:literal, slabs $slabs:literal, stages $stages:literal) => {
         /// # Safety
         /// As the sm_80 entries; the parameter is aligned to 64 bytes.
         #[cfg(maxsim_arch = "sm_90a")]
@@ -37,7 +37,7 @@ macro_rules! entry {
             let maps = crate::ptx::parameter_address!($name);
             // SAFETY: the host's promise; the maps are the parameter's first two fields.
             unsafe {
-                crate::sm90::forward::<crate::sm90::$element, $slabs, $stages, { winners!($outputs) }>(
+                crate::sm90::forward::<crate::sm90::$element, $fragments, $slabs, $stages, { winners!($outputs) }>(
                     &params,
                     maps,
                     maps + size_of::<crate::params::TensorMap>() as u64,

@@ -47,46 +47,60 @@ pub mod sm80 {
     }
 }
 
-/// Geometry of the sm_90a kernels.
+/// Geometry of the sm_90a kernels. `query_tile` is the number of query rows per tile.
 pub mod sm90 {
     use super::SLAB_BYTES;
 
-    /// Query rows per tile: two consumer warpgroups with two 64-row fragments each.
-    pub const QUERY_TILE: usize = 256;
+    /// Consumer warpgroups.
+    pub const CONSUMERS: usize = 2;
+    /// Rows of a wgmma fragment; a consumer warpgroup owns one or two.
+    pub const FRAGMENT_ROWS: usize = 64;
     /// Document tokens per tile: N of the wgmma instruction.
     pub const DOCUMENT_TILE: usize = 128;
-    /// One producer warpgroup and two consumer warpgroups.
-    pub const THREADS: usize = 384;
-    /// Bytes of one slab of the query tile.
-    pub const QUERY_SLAB_BYTES: usize = QUERY_TILE * SLAB_BYTES;
+    /// Rows that one TMA instruction copies, of queries and of documents alike.
+    pub const BOX_ROWS: usize = 128;
+    /// Elements of a slab row, which is what one TMA instruction copies of a token.
+    pub const BOX_ELEMENTS: usize = 64;
+    /// One producer warpgroup and the consumers.
+    pub const THREADS: usize = 128 * (1 + CONSUMERS);
     /// Bytes of one ring stage: one slab of a document tile.
     pub const STAGE_BYTES: usize = DOCUMENT_TILE * SLAB_BYTES;
     /// Row sums in flight between consumers and the warp that stores scores.
     pub const SUM_SLOTS: usize = 4;
     /// Consumer warps, each with one partial row sum per slot.
-    pub const CONSUMER_WARPS: usize = 8;
+    pub const CONSUMER_WARPS: usize = 4 * CONSUMERS;
     /// The swizzle needs tiles aligned to this.
     pub const TILE_ALIGN: usize = 1024;
 
+    /// Query rows per tile.
+    pub const fn query_tile(fragments: usize) -> usize {
+        CONSUMERS * FRAGMENT_ROWS * fragments
+    }
+
+    /// Bytes of one slab of the query tile.
+    pub const fn query_slab_bytes(query_tile: usize) -> usize {
+        query_tile * SLAB_BYTES
+    }
+
     /// Offset of the ring behind the query tile.
-    pub const fn ring_offset(slabs: usize) -> usize {
-        slabs * QUERY_SLAB_BYTES
+    pub const fn ring_offset(query_tile: usize, slabs: usize) -> usize {
+        slabs * query_slab_bytes(query_tile)
     }
 
     /// Offset of the mbarriers: full and empty per stage, full and empty for the query
     /// tile, full and empty per sum slot.
-    pub const fn barriers_offset(slabs: usize, stages: usize) -> usize {
-        ring_offset(slabs) + stages * STAGE_BYTES
+    pub const fn barriers_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
+        ring_offset(query_tile, slabs) + stages * STAGE_BYTES
     }
 
     /// Offset of the partial row sums.
-    pub const fn sums_offset(slabs: usize, stages: usize) -> usize {
-        barriers_offset(slabs, stages) + 8 * (2 * stages + 2 + 2 * SUM_SLOTS)
+    pub const fn sums_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
+        barriers_offset(query_tile, slabs, stages) + 8 * (2 * stages + 2 + 2 * SUM_SLOTS)
     }
 
     /// Dynamic shared memory, with room to align its start.
-    pub const fn shared_bytes(slabs: usize, stages: usize) -> usize {
-        sums_offset(slabs, stages) + SUM_SLOTS * CONSUMER_WARPS * 4 + TILE_ALIGN
+    pub const fn shared_bytes(query_tile: usize, slabs: usize, stages: usize) -> usize {
+        sums_offset(query_tile, slabs, stages) + SUM_SLOTS * CONSUMER_WARPS * 4 + TILE_ALIGN
     }
 }
 

@@ -25,11 +25,14 @@ impl Best {
     pub const NONE: Best = Best { value: [f32::NEG_INFINITY; 2], winner: [NO_WINNER; 2] };
 }
 
-/// Straight-line repetition: `$body` sees `$i` as a constant from 0 to 15. A loop would
-/// leave the accumulators in memory.
-macro_rules! unroll16 {
-    ($i:ident => $body:block) => {
-        unroll16!($i => $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+/// Straight-line repetition: `$body` sees `$i` as a constant from 0 to the given 1 or 15. A
+/// loop would leave register arrays in memory.
+macro_rules! unroll {
+    ($i:ident in 0..2 => $body:block) => {
+        unroll!($i => $body; 0 1)
+    };
+    ($i:ident in 0..16 => $body:block) => {
+        unroll!($i => $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
     };
     ($i:ident => $body:block; $($value:literal)*) => {
         $({
@@ -38,8 +41,7 @@ macro_rules! unroll16 {
         })*
     };
 }
-#[cfg(maxsim_arch = "sm_80")]
-pub(crate) use unroll16;
+pub(crate) use unroll;
 
 /// Which columns of a tile are valid document tokens: bit `c % 32` of word `c / 32`.
 /// `row` is the matrix row of column 0, `limit` the number of columns before the document's end.
@@ -79,7 +81,7 @@ pub fn fold<const N: usize, const WORDS: usize, const MASKED: bool, const WINNER
 ) {
     // Four independent chains: two rows × two columns.
     let mut most = [f32::NEG_INFINITY; 4];
-    unroll16!(I => {
+    unroll!(I in 0..16 => {
         if 4 * I < N {
             let [left, right] = valid_pair::<WORDS, MASKED>(valid, I);
             let select = |keep: bool, v: f32| if keep { v } else { f32::NEG_INFINITY };
@@ -132,7 +134,7 @@ fn lowest_column<const N: usize, const WORDS: usize, const MASKED: bool, const R
 ) -> i32 {
     let mut found = -1;
     // From the last column to the first, so that the lowest hit stays.
-    unroll16!(I => {
+    unroll!(I in 0..16 => {
         const LAST: usize = 15 - I;
         if 4 * LAST < N {
             let [left, right] = valid_pair::<WORDS, MASKED>(valid, LAST);
@@ -212,6 +214,10 @@ pub struct QueryRows {
 }
 
 impl QueryRows {
+    /// No valid row.
+    #[cfg(maxsim_arch = "sm_90a")]
+    pub const NONE: QueryRows = QueryRows { row: 0, valid: [false; 2] };
+
     /// The thread's rows of the fragment whose first row is `fragment_row` of the tile.
     ///
     /// # Safety

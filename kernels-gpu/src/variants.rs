@@ -76,7 +76,7 @@ impl Variant {
             Arch::Sm80 => {
                 layout::sm80::shared_bytes(self.query_tile, self.document_tile, slabs, self.stages)
             }
-            Arch::Sm90a => layout::sm90::shared_bytes(slabs, self.stages),
+            Arch::Sm90a => layout::sm90::shared_bytes(self.query_tile, slabs, self.stages),
         }
     }
 }
@@ -97,24 +97,42 @@ macro_rules! forward_variants {
             // A slab holds 32 f32, so 32 query rows take the same 64 KB.
             sm80 maxsim_forward_sm80_f32 { F32, scores, dim_max 512, warps 2, stages 4, registers 168 }
             sm80 maxsim_forward_sm80_f32_winners { F32, winners, dim_max 512, warps 2, stages 4, registers 168 }
-            // 256 resident query rows take 32 KB per slab; the ring of 16 KB slabs takes what
-            // is left of 227 KB. Two consumer warpgroups of 232 registers.
-            sm90 maxsim_forward_sm90_f16_d64 { F16, scores, slabs 1, stages 12 }
-            sm90 maxsim_forward_sm90_f16_d128 { F16, scores, slabs 2, stages 10 }
-            sm90 maxsim_forward_sm90_f16_d192 { F16, scores, slabs 3, stages 8 }
-            sm90 maxsim_forward_sm90_f16_d256 { F16, scores, slabs 4, stages 6 }
-            sm90 maxsim_forward_sm90_bf16_d64 { Bf16, scores, slabs 1, stages 12 }
-            sm90 maxsim_forward_sm90_bf16_d128 { Bf16, scores, slabs 2, stages 10 }
-            sm90 maxsim_forward_sm90_bf16_d192 { Bf16, scores, slabs 3, stages 8 }
-            sm90 maxsim_forward_sm90_bf16_d256 { Bf16, scores, slabs 4, stages 6 }
-            sm90 maxsim_forward_sm90_f16_d64_winners { F16, winners, slabs 1, stages 12 }
-            sm90 maxsim_forward_sm90_f16_d128_winners { F16, winners, slabs 2, stages 10 }
-            sm90 maxsim_forward_sm90_f16_d192_winners { F16, winners, slabs 3, stages 8 }
-            sm90 maxsim_forward_sm90_f16_d256_winners { F16, winners, slabs 4, stages 6 }
-            sm90 maxsim_forward_sm90_bf16_d64_winners { Bf16, winners, slabs 1, stages 12 }
-            sm90 maxsim_forward_sm90_bf16_d128_winners { Bf16, winners, slabs 2, stages 10 }
-            sm90 maxsim_forward_sm90_bf16_d192_winners { Bf16, winners, slabs 3, stages 8 }
-            sm90 maxsim_forward_sm90_bf16_d256_winners { Bf16, winners, slabs 4, stages 6 }
+            // Two fragments per consumer: 256 resident query rows take 32 KB per slab, and the
+            // ring of 16 KB slabs what is left of 227 KB. 232 registers for consumers.
+            sm90 maxsim_forward_sm90_f16_d64_q256 { F16, scores, fragments 2, slabs 1, stages 12 }
+            sm90 maxsim_forward_sm90_f16_d128_q256 { F16, scores, fragments 2, slabs 2, stages 10 }
+            sm90 maxsim_forward_sm90_f16_d192_q256 { F16, scores, fragments 2, slabs 3, stages 8 }
+            sm90 maxsim_forward_sm90_f16_d256_q256 { F16, scores, fragments 2, slabs 4, stages 6 }
+            sm90 maxsim_forward_sm90_bf16_d64_q256 { Bf16, scores, fragments 2, slabs 1, stages 12 }
+            sm90 maxsim_forward_sm90_bf16_d128_q256 { Bf16, scores, fragments 2, slabs 2, stages 10 }
+            sm90 maxsim_forward_sm90_bf16_d192_q256 { Bf16, scores, fragments 2, slabs 3, stages 8 }
+            sm90 maxsim_forward_sm90_bf16_d256_q256 { Bf16, scores, fragments 2, slabs 4, stages 6 }
+            sm90 maxsim_forward_sm90_f16_d64_q256_winners { F16, winners, fragments 2, slabs 1, stages 12 }
+            sm90 maxsim_forward_sm90_f16_d128_q256_winners { F16, winners, fragments 2, slabs 2, stages 10 }
+            sm90 maxsim_forward_sm90_f16_d192_q256_winners { F16, winners, fragments 2, slabs 3, stages 8 }
+            sm90 maxsim_forward_sm90_f16_d256_q256_winners { F16, winners, fragments 2, slabs 4, stages 6 }
+            sm90 maxsim_forward_sm90_bf16_d64_q256_winners { Bf16, winners, fragments 2, slabs 1, stages 12 }
+            sm90 maxsim_forward_sm90_bf16_d128_q256_winners { Bf16, winners, fragments 2, slabs 2, stages 10 }
+            sm90 maxsim_forward_sm90_bf16_d192_q256_winners { Bf16, winners, fragments 2, slabs 3, stages 8 }
+            sm90 maxsim_forward_sm90_bf16_d256_q256_winners { Bf16, winners, fragments 2, slabs 4, stages 6 }
+            // One fragment per consumer for queries of up to 128 tokens: half the rows to
+            // multiply, and the ring gets the query tile's room.
+            sm90 maxsim_forward_sm90_f16_d64_q128 { F16, scores, fragments 1, slabs 1, stages 13 }
+            sm90 maxsim_forward_sm90_f16_d128_q128 { F16, scores, fragments 1, slabs 2, stages 12 }
+            sm90 maxsim_forward_sm90_f16_d192_q128 { F16, scores, fragments 1, slabs 3, stages 11 }
+            sm90 maxsim_forward_sm90_f16_d256_q128 { F16, scores, fragments 1, slabs 4, stages 10 }
+            sm90 maxsim_forward_sm90_bf16_d64_q128 { Bf16, scores, fragments 1, slabs 1, stages 13 }
+            sm90 maxsim_forward_sm90_bf16_d128_q128 { Bf16, scores, fragments 1, slabs 2, stages 12 }
+            sm90 maxsim_forward_sm90_bf16_d192_q128 { Bf16, scores, fragments 1, slabs 3, stages 11 }
+            sm90 maxsim_forward_sm90_bf16_d256_q128 { Bf16, scores, fragments 1, slabs 4, stages 10 }
+            sm90 maxsim_forward_sm90_f16_d64_q128_winners { F16, winners, fragments 1, slabs 1, stages 13 }
+            sm90 maxsim_forward_sm90_f16_d128_q128_winners { F16, winners, fragments 1, slabs 2, stages 12 }
+            sm90 maxsim_forward_sm90_f16_d192_q128_winners { F16, winners, fragments 1, slabs 3, stages 11 }
+            sm90 maxsim_forward_sm90_f16_d256_q128_winners { F16, winners, fragments 1, slabs 4, stages 10 }
+            sm90 maxsim_forward_sm90_bf16_d64_q128_winners { Bf16, winners, fragments 1, slabs 1, stages 13 }
+            sm90 maxsim_forward_sm90_bf16_d128_q128_winners { Bf16, winners, fragments 1, slabs 2, stages 12 }
+            sm90 maxsim_forward_sm90_bf16_d192_q128_winners { Bf16, winners, fragments 1, slabs 3, stages 11 }
+            sm90 maxsim_forward_sm90_bf16_d256_q128_winners { Bf16, winners, fragments 1, slabs 4, stages 10 }
         }
     };
 }
@@ -136,14 +154,14 @@ macro_rules! row {
             registers: $registers,
         }
     };
-    (sm90 $name:ident $element:ident $outputs:ident slabs $slabs:literal, stages $stages:literal) => {
+    (sm90 $name:ident $element:ident $outputs:ident fragments $fragments:literal, slabs $slabs:literal, stages $stages:literal) => {
         Variant {
             name: stringify!($name),
             arch: Arch::Sm90a,
             element: ElementType::$element,
             winners: row!($outputs),
             dim_max: 64 * $slabs,
-            query_tile: layout::sm90::QUERY_TILE,
+            query_tile: layout::sm90::query_tile($fragments),
             document_tile: layout::sm90::DOCUMENT_TILE,
             stages: $stages,
             threads: layout::sm90::THREADS,

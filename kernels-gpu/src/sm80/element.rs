@@ -5,7 +5,7 @@ use crate::layout::chunk_offset;
 use crate::ptx::math::fma;
 use crate::ptx::matrix::{load_matrix_x4, mma_bf16, mma_f16};
 use crate::ptx::memory::{load_shared_f32x4, load_u16, load_u32};
-use crate::reduce::unroll16;
+use crate::reduce::unroll;
 
 /// Accumulators of a warp's 16 × 64 tile, in the layout of [`crate::reduce`].
 pub type Accumulators = [f32; N_ACCUMULATORS];
@@ -70,7 +70,7 @@ macro_rules! half {
                     // SAFETY: the caller's promise; addresses stay within the slabs.
                     unsafe {
                         let a = load_matrix_x4(queries + chunk_offset(a_row, 2 * k + a_chunk));
-                        unroll16!(I => {
+                        unroll!(I in 0..16 => {
                             if I < 4 {
                                 let b = load_matrix_x4(
                                     documents + chunk_offset(16 * I as u32 + b_row, 2 * k + b_chunk),
@@ -124,7 +124,7 @@ impl Element for F32 {
             unsafe {
                 let top = load_shared_f32x4(queries + chunk_offset(row, chunk));
                 let bottom = load_shared_f32x4(queries + chunk_offset(row + 8, chunk));
-                unroll16!(I => {
+                unroll!(I in 0..16 => {
                     if 4 * I < N_ACCUMULATORS {
                         const C: usize = 4 * I % N_ACCUMULATORS;
                         let token = 8 * I as u32 + token;

@@ -1,6 +1,7 @@
 //! A consumer warpgroup: multiply, fold, sum.
 
 use super::{Half, Ring, Shared};
+use crate::layout::SLAB_BYTES;
 use crate::layout::sm90::*;
 use crate::params::{ForwardParams, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
@@ -8,11 +9,11 @@ use crate::ptx::memory::store_shared_f32;
 use crate::ptx::thread::{block_idx_x, grid_dim_x};
 use crate::ptx::warp::broadcast;
 use crate::ptx::wgmma::{self, Accumulators};
-use crate::reduce::{Best, QueryRows, combine_quad, fold, sum_quads, valid_columns};
+use crate::reduce::{Best, QueryRows, combine_quad, fold, sum_quads, unroll, valid_columns};
 use crate::work::{self, Work};
 
-/// Rows of an m64 fragment.
-const FRAGMENT_ROWS: u32 = 64;
+/// Bytes of a fragment's rows in a slab.
+const FRAGMENT_BYTES: u32 = (FRAGMENT_ROWS * SLAB_BYTES) as u32;
 /// Words of a tile's column mask.
 const WORDS: usize = DOCUMENT_TILE / 32;
 
@@ -20,7 +21,7 @@ const WORDS: usize = DOCUMENT_TILE / 32;
 struct Consumer<'a> {
     params: &'a ForwardParams,
     shared: &'a Shared,
-    /// Thread of the two consumer warpgroups: warpgroup 0 owns rows 0 to 127 of the tile.
+    /// Warp of the two consumer warpgroups: warpgroup 0 owns the first half of the tile.
     warp: u32,
     lane: u32,
     ring: Ring,
@@ -32,7 +33,12 @@ struct Consumer<'a> {
 /// # Safety
 /// All 256 consumer threads; shared memory and barriers as [`super::forward`] sets them up.
 #[inline(always)]
-pub(super) unsafe fn consume<E: Half, const SLABS: usize, const WINNERS: bool>(
+pub(super) unsafe fn consume<
+    E: Half,
+    const FRAGMENTS: usize,
+    const SLABS: usize,
+    const WINNERS: bool,
+>(
     params: &ForwardParams,
     shared: &Shared,
     thread: u32,
@@ -42,8 +48,8 @@ pub(super) unsafe fn consume<E: Half, const SLABS: usize, const WINNERS: bool>(
     let warp = unsafe { broadcast(thread / 32) };
     let mut consumer =
         Consumer { params, shared, warp, lane: thread % 32, ring: Ring::START, sums: Ring::START };
-    // Rows of the thread's warp within its fragments.
-    let fragment = warp / 4 * 2 * FRAGMENT_ROWS + warp % 4 * 16;
+    // First row of the warp in its first fragment.
+    let first_row = (warp / 4 * FRAGMENTS as u32) * FRAGMENT_ROWS as u32 + warp % 4 * 16;
     let mut tile = u32::MAX;
     let mut query_parity = 0;
     let mut unit = block_idx_x();
@@ -62,10 +68,13 @@ pub(super) unsafe fn consume<E: Half, const SLABS: usize, const WINNERS: bool>(
                     barrier_wait(shared.query_full(), query_parity);
                     query_parity ^= 1;
                 }
-                let rows = [
-                    QueryRows::new(params, &work, fragment, consumer.lane),
-                    QueryRows::new(params, &work, fragment + FRAGMENT_ROWS, consumer.lane),
-                ];
+                let mut rows = [QueryRows::NONE; FRAGMENTS];
+                unroll!(I in 0..2 => {
+                    if I < FRAGMENTS {
+                        let row = first_row + (I * FRAGMENT_ROWS) as u32;
+                        rows[I] = QueryRows::new(params, &work, row, consumer.lane);
+                    }
+                });
                 let mut entry = work.entry;
                 let mut document = work::document(params, work.query, entry);
                 while entry < work.entry_end {
@@ -74,7 +83,8 @@ pub(super) unsafe fn consume<E: Half, const SLABS: usize, const WINNERS: bool>(
                     } else {
                         document
                     };
-                    consumer.document::<E, SLABS, WINNERS>(&work, &rows, entry, document);
+                    consumer
+                        .document::<E, FRAGMENTS, SLABS, WINNERS>(&work, &rows, entry, document);
                     document = next;
                     entry += 1;
                 }
@@ -87,14 +97,14 @@ pub(super) unsafe fn consume<E: Half, const SLABS: usize, const WINNERS: bool>(
 impl Consumer<'_> {
     /// One document against the resident query tile.
     #[inline(always)]
-    unsafe fn document<E: Half, const SLABS: usize, const WINNERS: bool>(
+    unsafe fn document<E: Half, const FRAGMENTS: usize, const SLABS: usize, const WINNERS: bool>(
         &mut self,
         work: &Work,
-        rows: &[QueryRows; 2],
+        rows: &[QueryRows; FRAGMENTS],
         entry: u32,
         document: Segment,
     ) {
-        let mut best = [Best::NONE; 2];
+        let mut best = [Best::NONE; FRAGMENTS];
         // Tiles whose 128 columns are all valid need no mask. Two loops rather than a
         // branch: the accumulators' pipeline must not meet a branch.
         let whole = match self.params.documents.mask {
@@ -106,7 +116,7 @@ impl Consumer<'_> {
         // SAFETY: the caller's promise; the producer loads these tiles in this order.
         unsafe {
             while row < whole {
-                self.tile::<E, SLABS, false, WINNERS>(&mut best, &[0; WORDS], row);
+                self.tile::<E, FRAGMENTS, SLABS, false, WINNERS>(&mut best, &[0; WORDS], row);
                 row += DOCUMENT_TILE as u32;
             }
             while row < document.len {
@@ -122,19 +132,23 @@ impl Consumer<'_> {
                     valid[i] >>= 2 * (self.lane % 4);
                     i += 1;
                 }
-                self.tile::<E, SLABS, true, WINNERS>(&mut best, &valid, row);
+                self.tile::<E, FRAGMENTS, SLABS, true, WINNERS>(&mut best, &valid, row);
                 row += DOCUMENT_TILE as u32;
             }
-            combine_quad::<WINNERS>(&mut best[0]);
-            combine_quad::<WINNERS>(&mut best[1]);
-            let sum = sum_quads(rows[0].sum(&best[0]) + rows[1].sum(&best[1]));
-            if has_tokens
+            let store = has_tokens
                 && self.lane % 4 == 0
-                && self.params.winners | self.params.token_scores != 0
-            {
-                rows[0].store(self.params, work, entry, &best[0]);
-                rows[1].store(self.params, work, entry, &best[1]);
-            }
+                && self.params.winners | self.params.token_scores != 0;
+            let mut sum = 0.0;
+            unroll!(I in 0..2 => {
+                if I < FRAGMENTS {
+                    combine_quad::<WINNERS>(&mut best[I]);
+                    sum += rows[I].sum(&best[I]);
+                    if store {
+                        rows[I].store(self.params, work, entry, &best[I]);
+                    }
+                }
+            });
+            let sum = sum_quads(sum);
             self.hand_over(if has_tokens { sum } else { 0.0 });
         }
     }
@@ -154,24 +168,37 @@ impl Consumer<'_> {
         self.sums = self.sums.next(SUM_SLOTS as u32);
     }
 
-    /// One tile of 128 document tokens against both fragments.
+    /// One tile of 128 document tokens against the warpgroup's fragments.
     #[inline(always)]
-    unsafe fn tile<E: Half, const SLABS: usize, const MASKED: bool, const WINNERS: bool>(
+    unsafe fn tile<
+        E: Half,
+        const FRAGMENTS: usize,
+        const SLABS: usize,
+        const MASKED: bool,
+        const WINNERS: bool,
+    >(
         &mut self,
-        best: &mut [Best; 2],
+        best: &mut [Best; FRAGMENTS],
         valid: &[u32; WORDS],
         row: u32,
     ) {
+        const { assert!(FRAGMENTS == 1 || FRAGMENTS == 2) };
         let column = (row + 2 * (self.lane % 4)) as i32;
         // SAFETY: the producer fills the ring's next SLABS stages with this tile; the fence
         // orders the last reads of the accumulators before they are written again.
         unsafe {
-            let queries = self.shared.queries + self.warp / 4 * (2 * FRAGMENT_ROWS * 128);
+            let offset = self.warp / 4 * FRAGMENTS as u32 * FRAGMENT_BYTES;
             self.wait_for_tile::<SLABS>();
             wgmma::fence();
-            let c0 = self.multiply::<E, SLABS>(queries);
+            let c0 = self.multiply::<E, SLABS>(offset);
             wgmma::commit();
-            let c1 = self.multiply::<E, SLABS>(queries + FRAGMENT_ROWS * 128);
+            if FRAGMENTS == 1 {
+                let c0 = wgmma::wait::<0>(c0);
+                self.release::<SLABS>();
+                fold::<64, WORDS, MASKED, WINNERS>(&mut best[0], &c0, valid, column);
+                return;
+            }
+            let c1 = self.multiply::<E, SLABS>(offset + FRAGMENT_BYTES);
             wgmma::commit();
             if MASKED || WINNERS {
                 // A longer fold: the other warpgroup keeps the tensor cores busy.
@@ -179,13 +206,13 @@ impl Consumer<'_> {
                 let c1 = wgmma::wait::<0>(c1);
                 self.release::<SLABS>();
                 fold::<64, WORDS, MASKED, WINNERS>(&mut best[0], &c0, valid, column);
-                fold::<64, WORDS, MASKED, WINNERS>(&mut best[1], &c1, valid, column);
+                fold::<64, WORDS, MASKED, WINNERS>(&mut best[FRAGMENTS - 1], &c1, valid, column);
             } else {
                 let c0 = wgmma::wait::<1>(c0);
                 fold::<64, WORDS, false, false>(&mut best[0], &c0, valid, column);
                 let c1 = wgmma::wait::<0>(c1);
                 self.release::<SLABS>();
-                fold::<64, WORDS, false, false>(&mut best[1], &c1, valid, column);
+                fold::<64, WORDS, false, false>(&mut best[FRAGMENTS - 1], &c1, valid, column);
             }
         }
     }
@@ -204,13 +231,14 @@ impl Consumer<'_> {
         }
     }
 
-    /// Starts the product of one fragment with the tile at the head of the ring.
+    /// Starts the product of the fragment `offset` bytes into the query slabs with the tile at
+    /// the head of the ring.
     #[inline(always)]
-    unsafe fn multiply<E: Half, const SLABS: usize>(&self, queries: u32) -> Accumulators {
+    unsafe fn multiply<E: Half, const SLABS: usize>(&self, offset: u32) -> Accumulators {
         const { assert!(SLABS >= 1 && SLABS <= 4) };
         let mut ring = self.ring;
         let mut descriptors = |slab: u32| {
-            let a = wgmma::descriptor(queries + slab * QUERY_SLAB_BYTES as u32);
+            let a = wgmma::descriptor(self.shared.query_slab(slab) + offset);
             let b = wgmma::descriptor(self.shared.stage(ring.slot));
             ring = ring.next(self.shared.stages);
             (a, b)

@@ -2,12 +2,12 @@
 //!
 //! `scores[q, d] = Σ_s max_t ⟨Q[q, s], D[d, t]⟩`
 //!
-//! Tiling: 256 query rows stay in shared memory while the documents of a unit stream
-//! past in tiles of 128 tokens; a row's maximum over a document stays in registers.
+//! Tiling: 256 (or 128) query rows stay in shared memory while the documents of a unit
+//! stream past in tiles of 128 tokens; a row's maximum over a document stays in registers.
 //!
 //! Pipeline:
 //!  1. The producer thread fills a ring of document slabs (128 tokens × 64 elements) by TMA.
-//!  2. Two consumer warpgroups multiply each tile with two 64-row fragments each, and fold
+//!  2. Two consumer warpgroups multiply each tile with two (or one) 64-row fragments, and fold
 //!     the first fragment's maxima while the second is still being multiplied.
 //!  3. After a document's last tile each consumer warp adds its rows' maxima and hands the
 //!     sum to the storing thread through a small ring.
@@ -18,7 +18,7 @@
 //! accumulators); shared memory as `layout::sm90` says, one block per multiprocessor.
 //!
 //! Known loss: a query's last tile multiplies rows that do not exist, and so does a
-//! document's last tile; short queries waste most of the 256 rows.
+//! document's last tile; short queries waste most of a tile's rows.
 
 mod consumer;
 mod element;
@@ -41,20 +41,29 @@ struct Shared {
     barriers: u32,
     sums: u32,
     stages: u32,
+    /// Query rows per tile.
+    query_tile: u32,
 }
 
 impl Shared {
     #[inline(always)]
-    fn new(slabs: usize, stages: usize) -> Shared {
+    fn new(query_tile: usize, slabs: usize, stages: usize) -> Shared {
         let align = TILE_ALIGN as u32;
         let base = (dynamic_shared() + align - 1) & !(align - 1);
         Shared {
             queries: base,
-            ring: base + ring_offset(slabs) as u32,
-            barriers: base + barriers_offset(slabs, stages) as u32,
-            sums: base + sums_offset(slabs, stages) as u32,
+            ring: base + ring_offset(query_tile, slabs) as u32,
+            barriers: base + barriers_offset(query_tile, slabs, stages) as u32,
+            sums: base + sums_offset(query_tile, slabs, stages) as u32,
             stages: stages as u32,
+            query_tile: query_tile as u32,
         }
+    }
+
+    /// Slab of the query tile.
+    #[inline(always)]
+    fn query_slab(&self, slab: u32) -> u32 {
+        self.queries + slab * query_slab_bytes(self.query_tile as usize) as u32
     }
 
     /// Slab of the document ring.
@@ -130,15 +139,20 @@ impl Ring {
 /// The forward kernel of one row of the variant table.
 ///
 /// # Safety
-/// Launched with `THREADS` threads and `shared_bytes(SLABS, STAGES)` of dynamic shared
-/// memory; `params` as [`ForwardParams`] says; the addresses are those of its tensor maps.
+/// Launched with `THREADS` threads and the row's dynamic shared memory; `params` as [`ForwardParams`] says; the addresses are those of its tensor maps.
 #[inline(always)]
-pub unsafe fn forward<E: Half, const SLABS: usize, const STAGES: usize, const WINNERS: bool>(
+pub unsafe fn forward<
+    E: Half,
+    const FRAGMENTS: usize,
+    const SLABS: usize,
+    const STAGES: usize,
+    const WINNERS: bool,
+>(
     params: &ForwardParams,
     query_map: u64,
     document_map: u64,
 ) {
-    let shared = Shared::new(SLABS, STAGES);
+    let shared = Shared::new(query_tile(FRAGMENTS), SLABS, STAGES);
     let thread = thread_idx_x();
     // SAFETY: one thread initialises every barrier once, before the block-wide barrier.
     unsafe {
@@ -174,7 +188,7 @@ pub unsafe fn forward<E: Half, const SLABS: usize, const STAGES: usize, const WI
             }
         } else {
             claim_registers::<232>();
-            consumer::consume::<E, SLABS, WINNERS>(params, &shared, thread - 128);
+            consumer::consume::<E, FRAGMENTS, SLABS, WINNERS>(params, &shared, thread - 128);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The two single threads of the first warpgroup: one loads, one stores.
 
 use super::{Ring, Shared};
+use crate::layout::SLAB_BYTES;
 use crate::layout::sm90::*;
 use crate::params::ForwardParams;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_wait};
@@ -8,9 +9,6 @@ use crate::ptx::copy::copy_tile;
 use crate::ptx::memory::load_shared_f32;
 use crate::ptx::thread::{block_idx_x, grid_dim_x};
 use crate::work;
-
-/// Elements of a slab row.
-const SLAB_ELEMENTS: u32 = 64;
 
 /// Loads query tiles and document slabs, in the order in which consumers use them.
 ///
@@ -36,16 +34,21 @@ pub(super) unsafe fn load<const SLABS: usize>(
                     tile = work.tile;
                     barrier_wait(shared.query_empty(), query_parity);
                     query_parity ^= 1;
-                    barrier_expect(shared.query_full(), (SLABS * QUERY_SLAB_BYTES) as u32);
+                    let tile_bytes = SLABS * query_slab_bytes(shared.query_tile as usize);
+                    barrier_expect(shared.query_full(), tile_bytes as u32);
                     let mut slab = 0;
                     while slab < SLABS as u32 {
-                        copy_tile(
-                            shared.queries + slab * QUERY_SLAB_BYTES as u32,
-                            query_map,
-                            slab * SLAB_ELEMENTS,
-                            work.rows.start + work.tile_row,
-                            shared.query_full(),
-                        );
+                        let mut row = 0;
+                        while row < shared.query_tile {
+                            copy_tile(
+                                shared.query_slab(slab) + row * SLAB_BYTES as u32,
+                                query_map,
+                                slab * BOX_ELEMENTS as u32,
+                                work.rows.start + work.tile_row + row,
+                                shared.query_full(),
+                            );
+                            row += BOX_ROWS as u32;
+                        }
                         slab += 1;
                     }
                 }
@@ -67,7 +70,7 @@ pub(super) unsafe fn load<const SLABS: usize>(
                             copy_tile(
                                 shared.stage(ring.slot),
                                 document_map,
-                                slab * SLAB_ELEMENTS,
+                                slab * BOX_ELEMENTS as u32,
                                 document.start + row,
                                 shared.full(ring.slot),
                             );
@@ -107,7 +110,7 @@ pub(super) unsafe fn store_sums(params: &ForwardParams, shared: &Shared) {
                     warp += 1;
                 }
                 barrier_arrive_if(shared.sum_empty(ring.slot), 1);
-                work::store_sum(params, QUERY_TILE as u32, &work, entry, sum);
+                work::store_sum(params, shared.query_tile, &work, entry, sum);
                 ring = ring.next(SUM_SLOTS as u32);
                 entry += 1;
             }
