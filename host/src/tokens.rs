@@ -53,7 +53,7 @@ impl TokenLayout {
     /// Layout of `[n, len, dim]`, every item of full length.
     pub fn padded(n: usize, len: usize, dim: usize) -> Result<TokenLayout> {
         check_dim(dim)?;
-        let rows = n.checked_mul(len).unwrap_or(usize::MAX);
+        let rows = n.saturating_mul(len);
         check_count("rows of a token matrix", rows)?;
         check_count("number of items", n)?;
         let segments = (0..n).map(|i| [(i * len) as u32, len as u32]).collect();
