@@ -38,13 +38,9 @@ pub fn write(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lints the device code, and fails when `host/ptx` is not what the sources compile to.
+/// Fails when `host/ptx` is not what the sources compile to.
 pub fn check(root: &Path) -> Result<()> {
-    let rustc = DeviceRustc::new(root)?;
-    for arch in entries::ARCHS {
-        rustc.lint(arch)?;
-    }
-    let files = generate(&rustc, root)?;
+    let files = generate(&DeviceRustc::new(root)?, root)?;
     let changed = differences(&files, &committed(&ptx_dir(root))?);
     ensure!(
         changed.is_empty(),
@@ -52,6 +48,14 @@ pub fn check(root: &Path) -> Result<()> {
         changed.into_iter().collect::<Vec<_>>().join(", ")
     );
     println!("host/ptx: {} files, all as compiled", files.len());
+    Ok(())
+}
+
+/// Runs clippy over the code that `cargo clippy` does not see: it compiles for the GPU alone.
+pub fn lint(root: &Path) -> Result<()> {
+    let rustc = DeviceRustc::new(root)?;
+    entries::ARCHS.into_iter().try_for_each(|arch| rustc.lint(arch))?;
+    println!("kernels-gpu: no lints for the GPU");
     Ok(())
 }
 

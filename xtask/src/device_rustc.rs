@@ -81,7 +81,7 @@ impl DeviceRustc {
         fs::read_to_string(&out).with_context(|| format!("reading {}", out.display()))
     }
 
-    /// Runs clippy over the code that only this compilation sees.
+    /// Runs clippy over the kernel crate as it compiles for one architecture.
     pub fn lint(&self, arch: Arch) -> Result<()> {
         let mut clippy = self.kernels("clippy-driver", arch);
         clippy.args(LINTS).arg("--emit=metadata").arg("-o");

@@ -18,7 +18,8 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   build-ptx            compile kernels-gpu for every architecture into host/ptx
-  build-ptx --check    lint the device code and fail when host/ptx is not what it compiles to
+  build-ptx --check    fail when host/ptx is not what kernels-gpu compiles to
+  lint-device          run clippy over kernels-gpu as it compiles for the GPU
   check-ptx            assemble host/ptx with ptxas (PATH or $PTXAS) and check its resources
   bundle [--out DIR]   gather tests, benchmark and tool into a folder for a GPU machine (bundle/)
   evidence [--strict]  compare host/ptx with the recorded GPU runs in docs/measured
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     let result = match args[..] {
         ["build-ptx"] => build_ptx::write(&root),
         ["build-ptx", "--check"] => build_ptx::check(&root),
+        ["lint-device"] => build_ptx::lint(&root),
         ["check-ptx"] => check_ptx::run(&root),
         ["bundle"] => bundle::run(&root, &root.join("bundle")),
         ["bundle", "--out", out] => bundle::run(&root, Path::new(out)),

@@ -31,7 +31,7 @@ pub struct Resources {
 pub enum Assembled {
     /// This assembler does not know the target.
     UnknownTarget,
-    /// The file does not assemble; the assembler's words.
+    /// The file does not assemble; the assembler's first words.
     Failed(String),
     /// It does, with these resources; warnings are lines that should not be there.
     Done(Resources, Vec<String>),
@@ -73,7 +73,8 @@ impl Ptxas {
         } else if said.contains("is not defined for option 'gpu-name'") {
             Ok(Assembled::UnknownTarget)
         } else {
-            Ok(Assembled::Failed(said.trim().to_string()))
+            let first_lines: Vec<&str> = said.lines().take(3).collect();
+            Ok(Assembled::Failed(first_lines.join("\n    ")))
         }
     }
 }
