@@ -1,5 +1,205 @@
-//! stub
-use std::path::Path;
-pub fn run(_: &Path, _: &Path) -> anyhow::Result<()> {
+//! `bundle`: tests, benchmark and tool in one folder, for a GPU machine without Rust.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::fingerprint::of_ptx;
+
+/// What the folder may weigh, so that it travels easily.
+const SIZE_LIMIT_BYTES: u64 = 40 << 20;
+
+/// The packages whose tests travel, with their folder: the working folder of their tests.
+const PACKAGES: [(&str, &str); 3] =
+    [("maxsim", "host"), ("maxsim-tests", "tests"), ("maxsim-cli", "cli")];
+
+/// Test targets that call cargo or rustc, which the target machine lacks.
+const NEED_RUST: [&str; 2] = ["compile_fail", "outside"];
+
+/// Data beside the programs, from and to; what is not there is left out.
+const DATA: [(&str, &str); 3] = [
+    ("cli/examples/debian-packages", "cli/examples/debian-packages"),
+    ("tests/bench", "tests/bench"),
+    ("../shared/data/debian-packages", "data/debian-packages"),
+];
+
+/// An executable that cargo built.
+struct Program {
+    package: String,
+    target: String,
+    is_test: bool,
+    path: PathBuf,
+}
+
+/// Builds everything and writes the folder anew.
+pub fn run(root: &Path, out: &Path) -> Result<()> {
+    let programs = build(root)?;
+    if out.exists() {
+        // Never remove a folder that only happens to have the name.
+        ensure!(
+            out.join("manifest.json").is_file(),
+            "{} is there and is no bundle; remove it or name another with --out",
+            out.display()
+        );
+        fs::remove_dir_all(out).with_context(|| format!("removing {}", out.display()))?;
+    }
+    let mut tests = Vec::new();
+    for program in &programs {
+        let Some((_, package_dir)) = PACKAGES.iter().find(|(name, _)| *name == program.package)
+        else {
+            continue;
+        };
+        if !program.is_test {
+            copy(&program.path, &out.join("bin").join(&program.target))?;
+        } else if !NEED_RUST.contains(&program.target.as_str()) {
+            let name = format!("{}-{}", program.package, program.target);
+            let file = format!("programs/{name}");
+            copy(&program.path, &out.join(&file))?;
+            tests.push(json!({
+                "name": name,
+                "file": file,
+                "package_dir": package_dir,
+                // The tool's tests start other processes, which a sanitizer does not follow.
+                "uses_gpu": program.package != "maxsim-cli",
+            }));
+        }
+    }
+    for (from, to) in DATA {
+        let from = root.join(from);
+        if from.is_dir() {
+            copy_dir(&from, &out.join(to))?;
+        } else {
+            println!("left out, since it is not there: {}", from.display());
+        }
+    }
+    let manifest = json!({
+        "rustc": first_line("rustc", &["--version"])?,
+        "commit": first_line("git", &["describe", "--always", "--dirty"]).ok(),
+        "programs": tests,
+        "ptx": of_ptx(root)?,
+    });
+    fs::write(out.join("manifest.json"), format!("{manifest:#}\n"))?;
+    fs::write(out.join("run"), include_str!("../bundle/run"))?;
+    fs::set_permissions(out.join("run"), fs::Permissions::from_mode(0o755))?;
+
+    let bytes = size_bytes(out)?;
+    println!("{}: {} test programs, {} MB", out.display(), tests.len(), bytes >> 20);
+    ensure!(
+        bytes <= SIZE_LIMIT_BYTES,
+        "{} has {bytes} bytes, more than the {SIZE_LIMIT_BYTES} allowed",
+        out.display()
+    );
     Ok(())
+}
+
+/// Builds test executables and binaries: optimised, stripped.
+fn build(root: &Path) -> Result<Vec<Program>> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(root).args(["test", "--no-run", "--release", "--lib", "--bins", "--tests"]);
+    cargo.args(["--config", "profile.release.strip=\"symbols\""]);
+    cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+    for (package, _) in PACKAGES {
+        cargo.args(["--package", package]);
+    }
+    let output = cargo.output().context("running cargo")?;
+    ensure!(output.status.success(), "cargo could not build the tests");
+    let messages = String::from_utf8(output.stdout).context("cargo's messages are not UTF-8")?;
+    let mut programs = Vec::new();
+    for line in messages.lines() {
+        let message: Value = serde_json::from_str(line).context("reading cargo's messages")?;
+        programs.extend(program(&message));
+    }
+    ensure!(programs.iter().any(|program| program.is_test), "cargo built no test executables");
+    Ok(programs)
+}
+
+/// The executable that a message of cargo's speaks of, if any.
+fn program(message: &Value) -> Option<Program> {
+    let path = message.get("executable")?.as_str()?;
+    Some(Program {
+        package: package_name(message.get("package_id")?.as_str()?).to_string(),
+        target: message["target"]["name"].as_str()?.to_string(),
+        is_test: message["profile"]["test"].as_bool()?,
+        path: PathBuf::from(path),
+    })
+}
+
+/// The name in a package id such as `path+file:///src/cli#maxsim-cli@0.1.0`; where name and
+/// folder are the same, cargo leaves the name out: `path+file:///src/maxsim#0.1.0`.
+fn package_name(id: &str) -> &str {
+    let (folder, name_and_version) = id.rsplit_once('#').unwrap_or(("", id));
+    match name_and_version.split_once('@') {
+        Some((name, _)) => name,
+        None => folder.rsplit('/').next().unwrap_or(folder),
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::copy(from, to)
+        .with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+fn copy_dir(from: &Path, to: &Path) -> Result<()> {
+    for file in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let file = file?;
+        let to = to.join(file.file_name());
+        if file.file_type()?.is_dir() {
+            copy_dir(&file.path(), &to)?;
+        } else {
+            copy(&file.path(), &to)?;
+        }
+    }
+    Ok(())
+}
+
+fn size_bytes(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for file in fs::read_dir(dir)? {
+        let file = file?;
+        let metadata = file.metadata()?;
+        bytes += if metadata.is_dir() { size_bytes(&file.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
+}
+
+fn first_line(program: &str, args: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(args).output().with_context(|| program.to_string())?;
+    ensure!(output.status.success(), "{program} {} failed", args.join(" "));
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().next().unwrap_or_default().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executables_are_read_from_cargos_messages() {
+        let message = json!({
+            "reason": "compiler-artifact",
+            "package_id": "path+file:///src/cli#maxsim-cli@0.1.0",
+            "target": {"name": "rank"},
+            "profile": {"test": true},
+            "executable": "/target/release/deps/rank-1",
+        });
+        let read = program(&message).unwrap();
+        assert_eq!((read.package.as_str(), read.target.as_str()), ("maxsim-cli", "rank"));
+        assert!(read.is_test);
+        assert!(program(&json!({"reason": "compiler-artifact", "executable": null})).is_none());
+        assert!(program(&json!({"reason": "build-finished"})).is_none());
+    }
+
+    #[test]
+    fn package_names_are_read_from_both_kinds_of_id() {
+        assert_eq!(package_name("path+file:///src/cli#maxsim-cli@0.1.0"), "maxsim-cli");
+        assert_eq!(package_name("path+file:///src/maxsim#0.1.0"), "maxsim");
+    }
 }
