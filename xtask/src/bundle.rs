@@ -38,15 +38,7 @@ struct Program {
 /// Builds everything and writes the folder anew.
 pub fn run(root: &Path, out: &Path) -> Result<()> {
     let programs = build(root)?;
-    if out.exists() {
-        // Never remove a folder that only happens to have the name.
-        ensure!(
-            out.join("manifest.json").is_file(),
-            "{} is there and is no bundle; remove it or name another with --out",
-            out.display()
-        );
-        fs::remove_dir_all(out).with_context(|| format!("removing {}", out.display()))?;
-    }
+    remove_earlier(out)?;
     let mut tests = Vec::new();
     for program in &programs {
         let Some((_, package_dir)) = PACKAGES.iter().find(|(name, _)| *name == program.package)
@@ -55,7 +47,7 @@ pub fn run(root: &Path, out: &Path) -> Result<()> {
         };
         if !program.is_test {
             copy(&program.path, &out.join("bin").join(&program.target))?;
-        } else if !NEED_RUST.contains(&program.target.as_str()) {
+        } else if !NEED_RUST.contains(&program.target.as_str()) && has_tests(&program.path)? {
             let name = format!("{}-{}", program.package, program.target);
             let file = format!("programs/{name}");
             copy(&program.path, &out.join(&file))?;
@@ -68,6 +60,7 @@ pub fn run(root: &Path, out: &Path) -> Result<()> {
             }));
         }
     }
+    pack(out)?;
     for (from, to) in DATA {
         let from = root.join(from);
         if from.is_dir() {
@@ -96,25 +89,65 @@ pub fn run(root: &Path, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds test executables and binaries: optimised, stripped.
+/// Removes the bundle that is there, and never a folder that only happens to have the name.
+fn remove_earlier(out: &Path) -> Result<()> {
+    if out.exists() {
+        ensure!(
+            out.join("manifest.json").is_file(),
+            "{} is there and is no bundle; remove it or name another with --out",
+            out.display()
+        );
+        fs::remove_dir_all(out).with_context(|| format!("removing {}", out.display()))?;
+    }
+    Ok(())
+}
+
+/// Puts the programs into one archive: nearly every one holds the whole PTX, which the archive
+/// holds once.
+fn pack(out: &Path) -> Result<()> {
+    let mut tar = Command::new("tar");
+    tar.current_dir(out).env("XZ_OPT", "-9");
+    let status = tar.args(["-cJf", "programs.tar.xz", "bin", "programs"]).status();
+    ensure!(status.context("running tar")?.success(), "tar could not pack the programs");
+    fs::remove_dir_all(out.join("bin"))?;
+    fs::remove_dir_all(out.join("programs"))?;
+    Ok(())
+}
+
+/// Builds binaries and test executables: optimised, stripped.
 fn build(root: &Path) -> Result<Vec<Program>> {
+    let mut programs = executables(root, &["build", "--bins"])?;
+    let tests = executables(root, &["test", "--no-run", "--lib", "--bins", "--tests"])?;
+    programs.extend(tests.into_iter().filter(|program| program.is_test));
+    Ok(programs)
+}
+
+/// Runs cargo for the packages; the executables that it speaks of.
+fn executables(root: &Path, command: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = Command::new("cargo");
-    cargo.current_dir(root).args(["test", "--no-run", "--release", "--lib", "--bins", "--tests"]);
-    cargo.args(["--config", "profile.release.strip=\"symbols\""]);
-    cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+    cargo.current_dir(root).args(command).stderr(Stdio::inherit());
+    cargo.args(["--release", "--config", "profile.release.strip=\"symbols\""]);
+    cargo.arg("--message-format=json-render-diagnostics");
     for (package, _) in PACKAGES {
         cargo.args(["--package", package]);
     }
     let output = cargo.output().context("running cargo")?;
-    ensure!(output.status.success(), "cargo could not build the tests");
+    ensure!(output.status.success(), "cargo {} failed", command.join(" "));
     let messages = String::from_utf8(output.stdout).context("cargo's messages are not UTF-8")?;
     let mut programs = Vec::new();
     for line in messages.lines() {
         let message: Value = serde_json::from_str(line).context("reading cargo's messages")?;
         programs.extend(program(&message));
     }
-    ensure!(programs.iter().any(|program| program.is_test), "cargo built no test executables");
     Ok(programs)
+}
+
+/// Whether there is anything to run: cargo makes a test executable of every target.
+fn has_tests(program: &Path) -> Result<bool> {
+    let list = Command::new(program).args(["--list", "--format", "terse"]).output();
+    let list = list.with_context(|| format!("running {}", program.display()))?;
+    ensure!(list.status.success(), "{} --list failed", program.display());
+    Ok(!list.stdout.is_empty())
 }
 
 /// The executable that a message of cargo's speaks of, if any.
