@@ -17,9 +17,6 @@ const SIZE_LIMIT_BYTES: u64 = 40 << 20;
 const PACKAGES: [(&str, &str); 3] =
     [("maxsim", "host"), ("maxsim-tests", "tests"), ("maxsim-cli", "cli")];
 
-/// Test targets that call cargo or rustc, which the target machine lacks.
-const NEED_RUST: [&str; 2] = ["compile_fail", "outside"];
-
 /// Data beside the programs, from and to; what is not there is left out.
 const DATA: [(&str, &str); 3] = [
     ("cli/examples/debian-packages", "cli/examples/debian-packages"),
@@ -47,7 +44,7 @@ pub fn run(root: &Path, out: &Path) -> Result<()> {
         };
         if !program.is_test {
             copy(&program.path, &out.join("bin").join(&program.target))?;
-        } else if !NEED_RUST.contains(&program.target.as_str()) && has_tests(&program.path)? {
+        } else if has_tests(&program.path)? {
             let name = format!("{}-{}", program.package, program.target);
             let file = format!("programs/{name}");
             copy(&program.path, &out.join(&file))?;

@@ -1,0 +1,148 @@
+//! The bundle's script, with shell scripts in place of test programs and sanitizer.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+const GOOD: &str = r#"
+printf '{"cases": %s, "passed": %s}' "$MAXSIM_CASES" "$MAXSIM_CASES" > "$MAXSIM_RECORD_DIR/random.json"
+echo "ptxas info: compiled" >> "$MAXSIM_JIT_LOG"
+echo "in $(basename "$PWD")"
+echo "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s"
+"#;
+const FAILING: &str = r#"
+echo "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
+exit 101
+"#;
+const SERIALISED: &str = r#"
+echo "info (C7510) Potential Performance Loss: wgmma serialized" >> "$MAXSIM_JIT_LOG"
+echo "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
+"#;
+
+struct Bundle(PathBuf);
+
+impl Bundle {
+    /// `None`, said loudly, on a machine without Python.
+    fn new(test: &str, programs: &[(&str, &str)]) -> Option<Bundle> {
+        if Command::new("python3").arg("--version").output().is_err() {
+            eprintln!("SKIPPED (no python3): {test}");
+            return None;
+        }
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("programs")).unwrap();
+        fs::write(dir.join("run"), include_str!("../bundle/run")).unwrap();
+        let bundle = Bundle(dir);
+        let mut rows = Vec::new();
+        for (name, text) in programs {
+            let file = format!("programs/{name}");
+            bundle.script(&file, text);
+            rows.push(
+                json!({"name": name, "file": file, "package_dir": "tests", "uses_gpu": true}),
+            );
+        }
+        let manifest = json!({
+            "rustc": "rustc 1.95.0", "commit": "abc", "programs": rows, "ptx": {"a.ptx": "1"},
+        });
+        fs::write(bundle.0.join("manifest.json"), manifest.to_string()).unwrap();
+        Some(bundle)
+    }
+
+    fn script(&self, file: &str, text: &str) {
+        let path = self.0.join(file);
+        fs::write(&path, format!("#!/bin/sh\n{text}")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut python = Command::new("python3");
+        python.arg(self.0.join("run")).args(args).env("OUT", self.0.join("out"));
+        python.env("COMPUTE_SANITIZER", self.0.join("sanitizer")).env("TEST_SECONDS", "1");
+        python.env("MAXSIM_CASES", "7").output().unwrap()
+    }
+
+    fn record(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.0.join("out/tests.json")).unwrap()).unwrap()
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_good_run_is_recorded() {
+    let Some(bundle) = Bundle::new("good", &[("good", GOOD)]) else { return };
+    let output = bundle.run(&["tests"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output).contains("in tests"), "{output:?}");
+    let record = bundle.record();
+    assert_eq!(record["programs"]["good"]["result"], "ok");
+    assert_eq!(record["programs"]["good"]["passed"], 3);
+    assert_eq!(record["programs"]["good"]["ignored"], 1);
+    assert_eq!(record["suites"]["random"], json!({"cases": 7, "passed": 7}));
+    assert_eq!(record["jit_log"], json!(["ptxas info: compiled"]));
+    assert_eq!(record["ptx"], json!({"a.ptx": "1"}));
+}
+
+#[test]
+fn a_later_run_is_merged_unless_the_build_is_another() {
+    let Some(bundle) = Bundle::new("merged", &[("good", GOOD), ("failing", FAILING)]) else {
+        return;
+    };
+    assert!(bundle.run(&["tests", "good"]).status.success());
+    assert!(!bundle.run(&["tests", "failing"]).status.success());
+    let record = bundle.record();
+    assert_eq!(record["programs"]["good"]["result"], "ok");
+    assert_eq!(record["programs"]["failing"]["result"], "FAILED");
+    assert_eq!(record["programs"]["failing"]["failed"], 2);
+
+    let manifest = fs::read_to_string(bundle.0.join("manifest.json")).unwrap();
+    let other = manifest.replace(r#""a.ptx":"1""#, r#""a.ptx":"2""#);
+    assert_ne!(manifest, other);
+    fs::write(bundle.0.join("manifest.json"), other).unwrap();
+    assert!(bundle.run(&["tests", "good"]).status.success());
+    assert_eq!(bundle.record()["programs"].as_object().unwrap().len(), 1);
+}
+
+#[test]
+fn serialised_kernels_hangs_and_unknown_names_fail() {
+    let programs = [("serialised", SERIALISED), ("hangs", "exec sleep 30"), ("dies", "exit 0")];
+    let Some(bundle) = Bundle::new("bad", &programs) else { return };
+    let output = bundle.run(&["tests", "serialised"]);
+    assert!(!output.status.success() && text(&output).contains("1 with C75xx"), "{output:?}");
+    assert!(!bundle.run(&["tests", "hangs", "dies"]).status.success());
+    assert_eq!(bundle.record()["programs"]["hangs"]["result"], "timed out");
+    // A program that ends well without the test runner's closing line did not run its tests.
+    assert_eq!(bundle.record()["programs"]["dies"]["result"], "FAILED");
+    let output = bundle.run(&["tests", "absent"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("absent"), "{output:?}");
+}
+
+#[test]
+fn the_sanitizers_words_become_a_verdict() {
+    let Some(bundle) = Bundle::new("sanitizer", &[("good", GOOD)]) else { return };
+    let verdict = |says: &str| {
+        bundle.script("sanitizer", says);
+        let output = bundle.run(&["sanitize"]);
+        let record = bundle.record();
+        let of = |tool: &str| record["sanitizer"][tool]["good"].as_str().unwrap().to_string();
+        (output.status.success(), of("memcheck"), of("racecheck"))
+    };
+    let (good, memcheck, racecheck) = verdict(
+        r#"if [ "$2" = memcheck ]; then echo "========= ERROR SUMMARY: 0 errors"
+           else echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"; fi"#,
+    );
+    assert_eq!((good, memcheck.as_str(), racecheck.as_str()), (true, "clean", "clean"));
+    let (good, memcheck, _) = verdict("echo '========= ERROR SUMMARY: 2 errors'; exit 86");
+    assert!(!good && memcheck.starts_with("REPORTS"), "{memcheck}");
+    let (good, memcheck, _) = verdict("echo '========= ERROR SUMMARY: 0 errors'; exit 101");
+    assert!(!good && memcheck.starts_with("FAILED"), "{memcheck}");
+    let (good, memcheck, _) = verdict("echo '========= Error: Device not supported'; exit 1");
+    assert!(!good && memcheck.starts_with("refused: "), "{memcheck}");
+    let (good, memcheck, _) = verdict("exit 1");
+    assert!(!good && memcheck.starts_with("refused: "), "{memcheck}");
+}
