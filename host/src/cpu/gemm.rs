@@ -8,11 +8,8 @@ use super::{LANES, PANEL_LEN, TILE_LEN};
 /// depend on the shape of the whole call; splitting here keeps similarities independent of it.
 const DEPTH_LEN: usize = 512;
 
-/// Fewest dims of a call: below, `gemm` takes another route, whose rounding may depend on
-/// where a row lies. Shorter rows are padded with zeros by the caller.
-pub(super) const MIN_DIM: usize = 4;
-
-/// Fewest rows of a tile, for the same reason.
+/// Fewest rows of a tile: a single one would take `gemm`'s matrix-vector route, which adds
+/// up in another order. The caller adds a row of zeros.
 pub(super) const MIN_ROWS: usize = 2;
 
 /// Writes `similarities[t · width + s] = Σ_k panel[k · width + s] · rows[t · dim + k]`.
@@ -31,13 +28,12 @@ pub(super) fn similarities(
     similarities: &mut [f32],
 ) {
     let n_rows = rows.len() / dim;
-    assert!(dim >= MIN_DIM);
     assert!(width > 0 && width <= PANEL_LEN && width.is_multiple_of(LANES));
     assert!((MIN_ROWS..=TILE_LEN).contains(&n_rows));
     assert_eq!(panel.len(), dim * width);
     assert_eq!(rows.len(), dim * n_rows);
     assert_eq!(similarities.len(), n_rows * width);
-    // Blocks of nearly equal length: none is as short as the special cases of `gemm`.
+    // Blocks of nearly equal length, so that none is short.
     let n_blocks = dim.div_ceil(DEPTH_LEN);
     for block in 0..n_blocks {
         let (start, end) = (block * dim / n_blocks, (block + 1) * dim / n_blocks);
@@ -83,7 +79,9 @@ mod tests {
 
     #[test]
     fn identical_rows_tie_bitwise_wherever_they_lie() {
-        for dim in [4, 5, 6, 7, 8, 15, 16, 17, 31, 64, 127, 128, 129, 511, 512, 513, 1023, 1025] {
+        for dim in
+            [1, 2, 3, 4, 5, 6, 7, 8, 15, 16, 17, 31, 64, 127, 128, 129, 511, 512, 513, 1023, 1025]
+        {
             let row: Vec<f32> = (0..dim).map(value).collect();
             let token: Vec<f32> = (0..dim).map(|k| value(k + 7777)).collect();
             let mut seen = None;

@@ -36,11 +36,11 @@ use tasks::Tasks;
 /// Most query tokens of a panel. The widest GEMM micro-kernel (AVX-512) has 64 rows.
 const PANEL_LEN: usize = 64;
 
-/// Panels widths are multiples of this: one AVX-512 register of f32.
+/// Panel widths are multiples of this: one AVX-512 register of f32.
 const LANES: usize = 16;
 
 /// Most query tokens that share one pass over the documents: enough arithmetic per document
-/// byte to leave the memory behind, little enough for the panels to stay in cache.
+/// byte that memory is not the limit, little enough for the panels to stay in cache.
 const BLOCK_LEN: usize = 4 * PANEL_LEN;
 
 /// Most document tokens of a tile: a multiple of the micro-kernels' 4 and 6 columns, and the

@@ -2,7 +2,6 @@
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use super::gemm::MIN_DIM;
 use super::scratch::{fill, reserve};
 use super::{LANES, Matrix, PANEL_LEN};
 use crate::element::{Element, ElementType};
@@ -19,7 +18,7 @@ pub(super) struct QueryToken {
     pub row: usize,
 }
 
-/// Up to [`PANEL_LEN`] query tokens as columns: `values` is `[depth, width]`.
+/// Up to [`PANEL_LEN`] query tokens as columns: `values` is `[dim, width]`.
 #[derive(Debug, Default)]
 pub(super) struct Panel {
     /// What each column is; columns from here to `width` are zeros.
@@ -41,7 +40,7 @@ impl Panel {
         reserve(&mut self.columns, PANEL_LEN)?;
         self.columns.extend(tokens.take(PANEL_LEN));
         self.width = self.columns.len().next_multiple_of(LANES);
-        fill(&mut self.values, depth(dim) * self.width, 0.0)?;
+        fill(&mut self.values, dim * self.width, 0.0)?;
         fill(row, dim, 0.0)?;
         for (s, column) in self.columns.iter().enumerate() {
             widen(&queries.data[column.row * dim..][..dim], row);
@@ -51,11 +50,6 @@ impl Panel {
         }
         Ok(!self.columns.is_empty())
     }
-}
-
-/// Elements per row in the GEMM: dim, and zeros where that is too short.
-pub(super) fn depth(dim: usize) -> usize {
-    dim.max(MIN_DIM)
 }
 
 /// Converts elements to f32, exactly.

@@ -1,7 +1,7 @@
 //! One task, from its tokens to its scores.
 
 use super::gemm::similarities;
-use super::queries::{Panel, QueryToken, depth};
+use super::queries::{Panel, QueryToken};
 use super::reduce::Maxima;
 use super::scratch::{Scratch, fill, reserve};
 use super::tasks::Task;
@@ -30,11 +30,8 @@ impl<T: Element> Call<'_, T> {
         }
         let mut sums = scratch.sums.iter();
         for query in &mut task.queries {
-            let scores = query.outputs.scores.iter_mut();
-            for ((score, d), &sum) in scores.zip(task.documents.iter()).zip(&mut sums) {
-                if self.problem.documents().has_tokens(d) {
-                    *score = sum as f32;
-                }
+            for (score, &sum) in query.outputs.scores.iter_mut().zip(&mut sums) {
+                *score = sum as f32;
             }
         }
         Ok(())
@@ -81,10 +78,10 @@ impl<T: Element> Call<'_, T> {
         let items = documents.iter().map(|d| self.problem.documents().item_rows(d));
         for_each_tile(items, self.documents.mask, spans, |spans| {
             let rows = tile_rows(spans, self.documents, dim, rows)?;
-            let n_rows = rows.len() / depth(dim);
+            let n_rows = rows.len() / dim;
             for (panel, maxima) in panels.iter().zip(&mut *maxima) {
                 let products = &mut products[..n_rows * panel.width];
-                similarities(&panel.values, panel.width, rows, depth(dim), products);
+                similarities(&panel.values, panel.width, rows, dim, products);
                 let mut products = &*products;
                 for span in spans {
                     let (part, rest) = products.split_at(span.rows.len() * panel.width);

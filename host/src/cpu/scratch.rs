@@ -42,6 +42,14 @@ pub(super) fn fill<T: Clone>(values: &mut Vec<T>, len: usize, value: T) -> Resul
     Ok(())
 }
 
+/// Makes `values` at least `len` long, whatever they hold.
+pub(super) fn grow(values: &mut Vec<f32>, len: usize) -> Result<()> {
+    if values.len() < len {
+        fill(values, len, 0.0)?;
+    }
+    Ok(())
+}
+
 /// Reserves room for `additional` more values, or says how much memory is missing.
 pub(super) fn reserve<T>(values: &mut Vec<T>, additional: usize) -> Result<()> {
     values.try_reserve(additional).map_err(|_| Error::HostMemory {

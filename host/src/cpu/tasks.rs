@@ -118,7 +118,8 @@ impl<'a> Task<'a> {
         let (mut n, mut work) = (0, 0);
         for d in self.documents.iter().take(TASK_DOCUMENTS) {
             let len = problem.documents().item_len(d) as u64;
-            work += DOCUMENT_WORK + len.saturating_mul(token_work);
+            let products = len.saturating_mul(token_work);
+            work = products.saturating_add(work).saturating_add(DOCUMENT_WORK);
             n += 1;
             if work >= budget {
                 break;
@@ -226,7 +227,7 @@ impl<'a> Iterator for Tasks<'a> {
                 }
             }
             let (task, task_work) = self.current.split_off(self.problem, TASK_WORK - work);
-            work += task_work + DOCUMENT_WORK;
+            work = task_work.saturating_add(work).saturating_add(DOCUMENT_WORK);
             batch.push(task);
         }
         (!batch.is_empty()).then_some(batch)

@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use super::gemm::MIN_ROWS;
-use super::queries::{depth, widen};
-use super::scratch::fill;
+use super::queries::widen;
+use super::scratch::grow;
 use super::{Matrix, TILE_LEN};
 use crate::element::{Element, ElementType};
 use crate::error::Result;
@@ -84,7 +84,7 @@ fn valid_runs(rows: Range<usize>, mask: Option<&[u8]>) -> impl Iterator<Item = R
     })
 }
 
-/// The rows of a tile as f32 `[n, depth]`: in place where possible, else in `buffer`.
+/// The rows of a tile as f32 `[n, dim]`: in place where possible, else in `buffer`.
 ///
 /// `n` may be more than the spans' rows: rows of zeros follow.
 pub(super) fn tile_rows<'a, T: Element>(
@@ -96,15 +96,16 @@ pub(super) fn tile_rows<'a, T: Element>(
     let n_rows = spans.iter().map(|span| span.rows.len()).sum::<usize>().max(MIN_ROWS);
     let (start, end) = (spans[0].rows.start, spans[spans.len() - 1].rows.end);
     let is_contiguous = spans.windows(2).all(|s| s[0].rows.end == s[1].rows.start);
-    if T::TYPE == ElementType::F32 && is_contiguous && end - start == n_rows && depth(dim) == dim {
+    if T::TYPE == ElementType::F32 && is_contiguous && end - start == n_rows {
         return Ok(bytemuck::cast_slice(&documents.data[start * dim..end * dim]));
     }
-    fill(buffer, n_rows * depth(dim), 0.0)?;
-    let mut free = buffer.chunks_exact_mut(depth(dim));
+    grow(buffer, n_rows * dim)?;
+    let mut free = buffer.chunks_exact_mut(dim).take(n_rows);
     for span in spans {
-        for (row, values) in span.rows.clone().zip(&mut free) {
-            widen(&documents.data[row * dim..][..dim], &mut values[..dim]);
+        for (row, values) in span.rows.clone().zip(free.by_ref()) {
+            widen(&documents.data[row * dim..][..dim], values);
         }
     }
-    Ok(buffer)
+    free.for_each(|values| values.fill(0.0));
+    Ok(&buffer[..n_rows * dim])
 }
