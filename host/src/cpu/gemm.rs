@@ -9,7 +9,7 @@ use super::{LANES, PANEL_LEN, TILE_LEN};
 const DEPTH_LEN: usize = 512;
 
 /// Fewest rows of a tile: a single one would take `gemm`'s matrix-vector route, which adds
-/// up in another order. The caller adds a row of zeros.
+/// up in another order. The caller adds a row.
 pub(super) const MIN_ROWS: usize = 2;
 
 /// Writes `similarities[t · width + s] = Σ_k panel[k · width + s] · rows[t · dim + k]`.

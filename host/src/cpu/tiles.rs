@@ -86,7 +86,7 @@ fn valid_runs(rows: Range<usize>, mask: Option<&[u8]>) -> impl Iterator<Item = R
 
 /// The rows of a tile as f32 `[n, dim]`: in place where possible, else in `buffer`.
 ///
-/// `n` may be more than the spans' rows: rows of zeros follow.
+/// `n` is at least [`MIN_ROWS`]: a row beyond the spans may hold anything.
 pub(super) fn tile_rows<'a, T: Element>(
     spans: &[Span],
     documents: Matrix<'a, T>,
@@ -106,6 +106,5 @@ pub(super) fn tile_rows<'a, T: Element>(
             widen(&documents.data[row * dim..][..dim], values);
         }
     }
-    free.for_each(|values| values.fill(0.0));
     Ok(&buffer[..n_rows * dim])
 }
