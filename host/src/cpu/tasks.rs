@@ -7,10 +7,14 @@ use crate::pairing::Kind;
 use crate::problem::Problem;
 use crate::scores::Scores;
 
-/// Multiply-adds of a task: some tenths of a millisecond, so that packing the queries and
-/// handing out tasks cost little and the threads still end together. Independent of the
-/// number of threads.
-const TASK_WORK: u64 = 1 << 24;
+/// Multiply-adds that a thread takes at once: some tenths of a millisecond, so that handing
+/// them out costs little and the threads still end together. Independent of the number of
+/// threads.
+const BATCH_WORK: u64 = 1 << 24;
+
+/// Fewest document tokens of a task, as long as there are enough: packing a query element
+/// costs as much as some tens of multiply-adds.
+const TASK_TOKENS: u64 = 2048;
 
 /// Work that a document costs beside its multiply-adds, in the same unit.
 const DOCUMENT_WORK: u64 = 1 << 10;
@@ -115,6 +119,7 @@ impl<'a> Task<'a> {
     fn split_off(&mut self, problem: &Problem<'_>, budget: u64) -> (Task<'a>, u64) {
         let n_tokens: usize = self.queries.iter().map(|query| query.len).sum();
         let token_work = (n_tokens * problem.dim()) as u64;
+        let budget = budget.max(token_work.saturating_mul(TASK_TOKENS));
         let (mut n, mut work) = (0, 0);
         for d in self.documents.iter().take(TASK_DOCUMENTS) {
             let len = problem.documents().item_len(d) as u64;
@@ -137,7 +142,7 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Hands out all tasks of a problem, in batches of about [`TASK_WORK`]. Lazy: a list of all
+/// Hands out all tasks of a problem, in batches of about [`BATCH_WORK`]. Lazy: a list of all
 /// of them could outgrow the scores.
 pub(super) struct Tasks<'a> {
     problem: &'a Problem<'a>,
@@ -219,14 +224,14 @@ impl<'a> Iterator for Tasks<'a> {
     fn next(&mut self) -> Option<Vec<Task<'a>>> {
         let mut batch = Vec::new();
         let mut work = 0;
-        while work < TASK_WORK {
+        while work < BATCH_WORK {
             if self.current.documents.len() == 0 {
                 match self.next_task() {
                     Some(task) => self.current = task,
                     None => break,
                 }
             }
-            let (task, task_work) = self.current.split_off(self.problem, TASK_WORK - work);
+            let (task, task_work) = self.current.split_off(self.problem, BATCH_WORK - work);
             work = task_work.saturating_add(work).saturating_add(DOCUMENT_WORK);
             batch.push(task);
         }
