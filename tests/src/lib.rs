@@ -1,1 +1,15 @@
 //! The oracle and the suites that every engine must pass.
+//!
+//! A [`case::Case`] describes a problem; its data goes to the [`oracle`] and, on every
+//! engine of the machine, to the library; [`agree`] says whether the two answers agree.
+//!
+//! Environment: MAXSIM_CASES (random cases per suite, 2000 unless told), MAXSIM_RECORD_DIR
+//! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure).
+
+pub mod agree;
+pub mod case;
+pub mod engines;
+pub mod oracle;
+pub mod strategy;
+pub mod suite;
+pub mod values;

@@ -1,0 +1,150 @@
+//! The engines of this machine, and one problem run on all of them.
+
+use std::sync::OnceLock;
+
+use half::{bf16, f16};
+use maxsim::{
+    Device, DeviceTokens, Element, ElementType, Error, Input, Pairing, ScoreOptions, Scores, Tokens,
+};
+use maxsim_kernels::variants::{FORWARD, Variant};
+
+use crate::agree;
+use crate::case::{Case, Data, elements, tokens};
+use crate::oracle::{Answer, maxsim};
+use crate::suite::Suite;
+
+/// The CUDA devices that can run the kernels; empty without a GPU.
+///
+/// # Panics
+/// Without one, when MAXSIM_REQUIRE_GPU=1.
+pub fn cuda_devices() -> &'static [Device] {
+    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        let first_missing = |ordinal: usize| Device::cuda(ordinal).err();
+        let devices: Vec<Device> = (0..).map_while(|n| Device::cuda(n).ok()).collect();
+        if devices.is_empty() && std::env::var("MAXSIM_REQUIRE_GPU").is_ok_and(|v| v == "1") {
+            panic!("MAXSIM_REQUIRE_GPU=1, but: {}", first_missing(0).expect("no device 0"));
+        }
+        devices
+    })
+}
+
+/// A way to run a problem: the CPU, a device's own choice of kernel, or one row of the table.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    /// Where.
+    pub device: Device,
+    /// The row of the variant table to run; `None` = as the device likes.
+    pub row: Option<&'static Variant>,
+    /// Whether winners are asked for.
+    pub winners: bool,
+}
+
+impl Engine {
+    /// Every engine of this machine that may run this element type.
+    pub fn all(element: ElementType) -> Vec<Engine> {
+        let mut engines = Vec::new();
+        for device in std::iter::once(&Device::cpu()).chain(cuda_devices()) {
+            for winners in [false, true] {
+                engines.push(Engine { device: device.clone(), row: None, winners });
+            }
+        }
+        for device in cuda_devices() {
+            for row in FORWARD.iter().filter(|row| row.element == element) {
+                let winners = row.winners;
+                engines.push(Engine { device: device.clone(), row: Some(row), winners });
+            }
+        }
+        engines
+    }
+
+    /// What to ask the library for.
+    pub fn options(&self, token_scores: bool) -> ScoreOptions {
+        let kernel = self.row.map(|row| row.name.to_string());
+        ScoreOptions { winners: self.winners, token_scores, kernel }
+    }
+
+    /// The name in the record: device, then the kernel row or the way it was chosen.
+    pub fn name(&self) -> String {
+        match self.row {
+            Some(row) => format!("{} {}", self.device, row.name),
+            None if self.winners => format!("{} with winners", self.device),
+            None => self.device.to_string(),
+        }
+    }
+}
+
+/// Runs a case on every engine that is eligible and compares each with the oracle.
+pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
+    match case.element {
+        ElementType::F16 => check_as::<f16>(suite, case),
+        ElementType::Bf16 => check_as::<bf16>(suite, case),
+        ElementType::F32 => check_as::<f32>(suite, case),
+    }
+}
+
+fn check_as<T: Element>(suite: &Suite, case: &Case) -> Result<(), String> {
+    let problem = Problem::<T>::new(case);
+    for engine in Engine::all(case.element) {
+        let options = engine.options(case.token_scores);
+        let at = |what: String| format!("{}: {what}", engine.name());
+        match problem.run(&engine.device, &options) {
+            Ok(Some(found)) => {
+                agree::check(&problem.data, &problem.expected, &options, &found).map_err(at)?;
+                suite.count(&engine.name());
+            }
+            Ok(None) => {}
+            Err(error) => return Err(at(error.to_string())),
+        }
+    }
+    Ok(())
+}
+
+/// A case with its data and the oracle's answers.
+#[derive(Debug)]
+pub struct Problem<'a, T: Element> {
+    case: &'a Case,
+    /// The data.
+    pub data: Data,
+    /// The oracle's answer per score.
+    pub expected: Vec<Answer>,
+    elements: [Vec<T>; 2],
+}
+
+impl<'a, T: Element> Problem<'a, T> {
+    /// Draws the data and asks the oracle.
+    pub fn new(case: &'a Case) -> Self {
+        let data = case.data();
+        let expected =
+            data.pairs.iter().map(|&(q, d)| maxsim(&data.queries, q, &data.documents, d)).collect();
+        let elements = [elements(&data.queries), elements(&data.documents)];
+        Problem { case, data, expected, elements }
+    }
+
+    /// Queries, documents and pairing as the library takes them.
+    pub fn inputs(&self) -> Result<(Tokens<'_, T>, Tokens<'_, T>, Pairing), Error> {
+        Ok((
+            tokens(&self.case.queries, &self.data.queries, &self.elements[0])?,
+            tokens(&self.case.documents, &self.data.documents, &self.elements[1])?,
+            self.case.pairing(&self.data)?,
+        ))
+    }
+
+    /// Scores on a device; `None` where the row named in `options` is not eligible.
+    pub fn run(&self, device: &Device, options: &ScoreOptions) -> Result<Option<Scores>, Error> {
+        let (queries, documents, pairing) = self.inputs()?;
+        let upload =
+            |tokens: &Tokens<'_, T>, yes: bool| -> Result<Option<DeviceTokens<T>>, Error> {
+                yes.then(|| device.upload(tokens)).transpose()
+            };
+        let handles =
+            (upload(&queries, self.case.upload[0])?, upload(&documents, self.case.upload[1])?);
+        let queries = handles.0.as_ref().map_or(Input::Host(&queries), Input::Device);
+        let documents = handles.1.as_ref().map_or(Input::Host(&documents), Input::Device);
+        match device.plan(queries, documents, &pairing, options) {
+            Err(Error::Unsupported { .. }) if options.kernel.is_some() => return Ok(None),
+            plan => plan?,
+        };
+        device.score_with(queries, documents, &pairing, options).map(Some)
+    }
+}

@@ -1,0 +1,183 @@
+//! A suite: named, counted, recorded.
+//!
+//! With MAXSIM_RECORD_DIR set, each suite leaves `<dir>/<suite>.json` behind. `passed`
+//! reaches `cases` only when the whole suite has passed.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+
+use crate::engines::cuda_devices;
+
+/// Cases that one runner draws from one seed: the cases of a suite are the same on every
+/// machine, however many threads share them.
+const CASES_PER_SHARD: usize = 50;
+
+/// A running suite.
+#[derive(Debug)]
+pub struct Suite {
+    name: &'static str,
+    rows: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Suite {
+    /// Runs the cases of a suite in order.
+    ///
+    /// # Panics
+    /// With the first case that fails: this is the test's failure.
+    pub fn run<C: Debug>(
+        name: &'static str,
+        cases: impl IntoIterator<Item = C>,
+        check: impl Fn(&Suite, &C) -> Result<(), String>,
+    ) {
+        let suite = Suite::start(name);
+        let mut passed = 0;
+        for case in cases {
+            if let Err(why) = check(&suite, &case) {
+                suite.fail(passed, passed + 1, &format!("{why}\n{case:#?}"));
+            }
+            passed += 1;
+        }
+        suite.pass(passed);
+    }
+
+    /// Runs [`n_cases`] random cases of a suite on every core; a failing one is shrunk.
+    ///
+    /// # Panics
+    /// With the smallest failing case: this is the test's failure.
+    pub fn run_random<S: Strategy>(
+        name: &'static str,
+        strategy: impl Fn() -> S + Sync,
+        check: impl Fn(&Suite, &S::Value) -> Result<(), String> + Sync,
+    ) {
+        let suite = Suite::start(name);
+        let n_cases = n_cases();
+        let (next, passed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let failure = Mutex::new(None);
+        let work = || {
+            while failure.lock().expect("failure").is_none() {
+                let shard = next.fetch_add(1, Ordering::Relaxed);
+                let first = shard * CASES_PER_SHARD;
+                if first >= n_cases {
+                    break;
+                }
+                let cases = CASES_PER_SHARD.min(n_cases - first);
+                match run_shard(name, shard, cases, &strategy(), |case| check(&suite, case)) {
+                    Ok(()) => _ = passed.fetch_add(cases, Ordering::Relaxed),
+                    Err(why) => *failure.lock().expect("failure") = Some(why),
+                }
+            }
+        };
+        let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| (0..n_threads).for_each(|_| _ = scope.spawn(work)));
+        match failure.into_inner().expect("failure") {
+            Some(why) => suite.fail(passed.into_inner(), n_cases, &why),
+            None => suite.pass(n_cases),
+        }
+    }
+
+    /// Runs a suite that needs a GPU, once; without one it says so and does nothing.
+    ///
+    /// # Panics
+    /// With the check's own message: this is the test's failure.
+    pub fn run_gpu(name: &'static str, check: impl Fn(&Suite) -> Result<usize, String>) {
+        let suite = Suite::start(name);
+        if cuda_devices().is_empty() {
+            return;
+        }
+        match check(&suite) {
+            Ok(cases) => suite.pass(cases),
+            Err(why) => suite.fail(0, 1, &why),
+        }
+    }
+
+    fn start(name: &'static str) -> Suite {
+        let suite = Suite { name, rows: Mutex::default() };
+        if cuda_devices().is_empty() {
+            say(&format!("SKIPPED (no CUDA device): {name}"));
+        }
+        // What an earlier run left is not this run's record, should it end early.
+        suite.record(0, 0, Some("did not finish"));
+        suite
+    }
+
+    /// Counts one case that passed on one engine.
+    pub fn count(&self, row: &str) {
+        let mut rows = self.rows.lock().expect("rows");
+        match rows.get_mut(row) {
+            Some(n) => *n += 1,
+            None => _ = rows.insert(row.into(), 1),
+        }
+    }
+
+    fn pass(&self, cases: usize) {
+        self.record(cases, cases, None);
+        let rows = self.rows.lock().expect("rows");
+        let rows: Vec<String> = rows.iter().map(|(row, n)| format!("{row}: {n}")).collect();
+        say(&format!("{}: {cases} cases passed ({})", self.name, rows.join(", ")));
+    }
+
+    fn fail(&self, passed: usize, cases: usize, why: &str) -> ! {
+        self.record(cases, passed, Some(why));
+        panic!("{}: {why}", self.name);
+    }
+
+    fn record(&self, cases: usize, passed: usize, failure: Option<&str>) {
+        let Some(dir) = std::env::var_os("MAXSIM_RECORD_DIR") else { return };
+        let mut record = serde_json::json!({
+            "suite": self.name,
+            "engine rows": *self.rows.lock().expect("rows"),
+            "cases": cases,
+            "passed": passed,
+        });
+        if let Some(why) = failure {
+            record["failure"] = why.into();
+        }
+        let path = Path::new(&dir).join(format!("{}.json", self.name));
+        std::fs::create_dir_all(&dir)
+            .and_then(|()| std::fs::write(&path, format!("{record:#}\n")))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+}
+
+/// Random cases per suite: MAXSIM_CASES, or 2000.
+pub fn n_cases() -> usize {
+    match std::env::var("MAXSIM_CASES") {
+        Ok(n) => n.parse().expect("MAXSIM_CASES is a number"),
+        Err(_) => 2000,
+    }
+}
+
+fn run_shard<S: Strategy>(
+    name: &str,
+    shard: usize,
+    cases: usize,
+    strategy: &S,
+    check: impl Fn(&S::Value) -> Result<(), String>,
+) -> Result<(), String> {
+    let config = Config {
+        cases: cases as u32,
+        failure_persistence: None,
+        max_shrink_iters: 1000,
+        ..Config::default()
+    };
+    let mut seed = [0u8; 32];
+    seed[..8].copy_from_slice(&(shard as u64).to_le_bytes());
+    seed[8..].iter_mut().zip(name.bytes()).for_each(|(s, byte)| *s = byte);
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    TestRunner::new_with_rng(config, rng)
+        .run(strategy, |case| check(&case).map_err(TestCaseError::fail))
+        .map_err(|error| error.to_string())
+}
+
+/// Past the test harness's capture, so that it is seen when the test passes.
+fn say(line: &str) {
+    // A closed stderr is no reason to fail.
+    _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -1,0 +1,111 @@
+//! The numbers in the rows.
+
+use half::{bf16, f16};
+use maxsim::{Element, ElementType};
+use rand::RngExt;
+use rand::rngs::SmallRng;
+
+/// Distribution of the stored values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Rows of length 1.
+    Unit,
+    /// -3 to 3, both zeros among them: many ties, and no sum rounds.
+    Integers,
+    /// Every similarity is negative.
+    Negative,
+    /// Unit rows, each drawn from a few.
+    Duplicates,
+    /// Rows of lengths from 2⁻¹² to 2⁶: subnormal f16 among them.
+    Mixed,
+    /// Unit rows, some with a NaN, an infinity or zeros in place of elements.
+    Special,
+}
+
+impl Values {
+    /// Every distribution.
+    pub const ALL: [Values; 6] = [
+        Values::Unit,
+        Values::Integers,
+        Values::Negative,
+        Values::Duplicates,
+        Values::Mixed,
+        Values::Special,
+    ];
+}
+
+/// The side that rows are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Query tokens.
+    Query,
+    /// Document tokens.
+    Document,
+}
+
+/// Draws a matrix `[n_rows, dim]`.
+pub fn rows(values: Values, role: Role, n_rows: usize, dim: usize, rng: &mut SmallRng) -> Vec<f32> {
+    let mut matrix = vec![0.0; n_rows * dim];
+    if values == Values::Duplicates {
+        let few: Vec<f32> = (0..3).flat_map(|_| unit_row(dim, rng)).collect();
+        for row in matrix.chunks_exact_mut(dim) {
+            row.copy_from_slice(&few[rng.random_range(0..3) * dim..][..dim]);
+        }
+        return matrix;
+    }
+    for row in matrix.chunks_exact_mut(dim) {
+        match values {
+            Values::Integers => row.fill_with(|| rng.random_range(-3i8..=3).into()),
+            Values::Negative => {
+                let sign = if role == Role::Query { 1.0 } else { -1.0 };
+                row.fill_with(|| sign * rng.random_range(0.1f32..1.0));
+            }
+            _ => row.copy_from_slice(&unit_row(dim, rng)),
+        }
+        match values {
+            Values::Integers => {
+                let at = rng.random_range(0..dim);
+                row[at] = -0.0;
+            }
+            Values::Mixed => {
+                let scale = 2f32.powi(rng.random_range(-12..=6));
+                row.iter_mut().for_each(|x| *x *= scale);
+            }
+            Values::Special if rng.random_range(0..6) == 0 => {
+                let at = rng.random_range(0..dim);
+                match rng.random_range(0..5) {
+                    0 => row[at] = f32::NAN,
+                    1 => row[at] = f32::INFINITY,
+                    2 => row[at] = f32::NEG_INFINITY,
+                    3 => row[at] = -f32::NAN,
+                    _ => row.fill(0.0),
+                }
+            }
+            _ => {}
+        }
+    }
+    matrix
+}
+
+fn unit_row(dim: usize, rng: &mut SmallRng) -> Vec<f32> {
+    let mut row: Vec<f32> = (0..dim).map(|_| rng.random_range(-1.0f32..1.0)).collect();
+    let norm = row.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-6);
+    row.iter_mut().for_each(|x| *x /= norm);
+    row
+}
+
+/// Fills the rows that are not `used` with values that show wherever they leak.
+pub fn poison(matrix: &mut [f32], dim: usize, used: &[bool], rng: &mut SmallRng) {
+    for (row, _) in matrix.chunks_exact_mut(dim).zip(used).filter(|(_, used)| !**used) {
+        row.fill([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 6e4][rng.random_range(0..4)]);
+    }
+}
+
+/// What is left of `x` once it is stored as `element`.
+pub fn stored(element: ElementType, x: f32) -> f32 {
+    match element {
+        ElementType::F16 => f16::from_f32(x).to_f32(),
+        ElementType::Bf16 => bf16::from_f32(x).to_f32(),
+        ElementType::F32 => Element::to_f32(x),
+    }
+}
