@@ -1,0 +1,142 @@
+//! Edge cases by hand: every axis at the edges of every tile, and what tends to break.
+
+use maxsim::ElementType;
+use maxsim_tests::case::{Case, Layout, Pairs, Side};
+use maxsim_tests::engines::check_case;
+use maxsim_tests::strategy::EDGE_DIMS;
+use maxsim_tests::suite::Suite;
+use maxsim_tests::values::Values;
+
+/// Tile heights and widths that kernels may have.
+const TILES: [usize; 4] = [16, 64, 128, 256];
+
+/// 1, tile - 1, tile, tile + 1, 2 · tile + 1 of every tile.
+fn edges() -> Vec<usize> {
+    let around = |tile| [tile - 1, tile, tile + 1, 2 * tile + 1];
+    let mut edges: Vec<usize> = TILES.into_iter().flat_map(around).chain([1]).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    edges
+}
+
+/// The same cases for every element type.
+fn run(name: &'static str, cases: Vec<Case>) {
+    let of = |element| cases.iter().map(move |case| Case { element, ..case.clone() });
+    Suite::run(name, ElementType::ALL.into_iter().flat_map(of), check_case);
+}
+
+#[test]
+fn lengths() {
+    // The whole grid of query length × document length, small otherwise.
+    let grid = edges().into_iter().flat_map(|q| edges().into_iter().map(move |d| (q, d)));
+    run("edges_lengths", grid.map(|(q, d)| Case::new(8, &[q], &[d])).collect());
+}
+
+#[test]
+fn dims() {
+    let dims = EDGE_DIMS.into_iter().chain(edges().into_iter().filter(|&dim| dim <= 512));
+    let shape = |dim| [Case::new(dim, &[17, 3], &[65, 1, 16]), Case::new(dim, &[65], &[129])];
+    run("edges_dims", dims.flat_map(shape).collect());
+}
+
+#[test]
+fn n_items() {
+    let shape = |n| {
+        let lengths =
+            |longest: usize| -> Vec<usize> { (0..n).map(|i| i % (longest + 1)).collect() };
+        [Case::new(16, &lengths(5), &[3, 0, 9]), Case::new(16, &[4, 1], &lengths(9))]
+    };
+    run("edges_n_items", edges().into_iter().flat_map(shape).collect());
+}
+
+#[test]
+fn pairings_and_layouts() {
+    let mut cases = Vec::new();
+    let pairings = [
+        Pairs::Cross,
+        Pairs::Own { k: 3 },
+        Pairs::Own { k: 0 },
+        Pairs::Candidates { k: 5 },
+        Pairs::Candidates { k: 0 },
+        Pairs::List { n: 20 },
+        Pairs::List { n: 0 },
+    ];
+    let layouts = [Layout::Padded, Layout::PaddedLengths, Layout::Packed, Layout::Scattered];
+    for pairs in pairings {
+        for query_layout in layouts {
+            for document_layout in layouts {
+                for (query_mask, document_mask) in
+                    [(None, None), (Some(50), None), (None, Some(50)), (Some(50), Some(50))]
+                {
+                    let mut case = Case::new(32, &[5, 0, 17, 1], &[16, 70, 0, 1, 9]);
+                    case.pairs = pairs;
+                    case.values = Values::Integers;
+                    case.poison = true;
+                    for (side, layout, valid_percent) in [
+                        (&mut case.queries, query_layout, query_mask),
+                        (&mut case.documents, document_layout, document_mask),
+                    ] {
+                        *side = Side {
+                            layout,
+                            lengths: side.lengths.clone(),
+                            spare_rows: 3,
+                            valid_percent,
+                        };
+                    }
+                    cases.push(case);
+                }
+            }
+        }
+    }
+    run("edges_pairings_and_layouts", cases);
+}
+
+#[test]
+fn nothing_there() {
+    let mut cases = Vec::new();
+    // No items, or items without tokens, on either side or both.
+    let sides: [&[usize]; 5] = [&[], &[0], &[0, 0, 0], &[2, 0, 3], &[4]];
+    for queries in sides {
+        for documents in sides {
+            for pairs in [
+                Pairs::Cross,
+                Pairs::Own { k: 2 },
+                Pairs::Candidates { k: 2 },
+                Pairs::List { n: 5 },
+            ] {
+                cases.push(Case { pairs, ..Case::new(16, queries, documents) });
+            }
+        }
+    }
+    // Everything masked, on either side or both, over values that would show.
+    for (queries, documents) in [(Some(0), None), (None, Some(0)), (Some(0), Some(0))] {
+        let mut case = Case::new(16, &[17, 65], &[129, 3]);
+        case.queries.valid_percent = queries;
+        case.documents.valid_percent = documents;
+        case.poison = true;
+        cases.push(case);
+    }
+    run("edges_nothing_there", cases);
+}
+
+#[test]
+fn values() {
+    let mut cases = Vec::new();
+    for values in Values::ALL {
+        for (dim, queries, documents) in [
+            (1, vec![1], vec![1]),
+            (7, vec![3, 70], vec![2, 140]),
+            (128, vec![33], vec![1, 300, 17]),
+        ] {
+            for valid_percent in [None, Some(70)] {
+                let mut case = Case { values, ..Case::new(dim, &queries, &documents) };
+                case.poison = true;
+                case.queries.spare_rows = 5;
+                case.documents.spare_rows = 5;
+                case.documents.valid_percent = valid_percent;
+                cases.push(case);
+            }
+        }
+    }
+    run("edges_values", cases);
+}
