@@ -131,8 +131,8 @@ fn winner(
     }
     let limit = data.documents.dim as f64 * ULP * want.magnitude.max(got.magnitude);
     let difference = want.exact - got.exact;
-    if data.exact || !difference.is_finite() || difference > limit {
-        return wrong(format!("its similarity is {difference:e} below, allowed {limit:e}"));
+    if data.exact || !difference.is_finite() || difference.abs() > limit {
+        return wrong(format!("its similarity is {difference:e} away, allowed {limit:e}"));
     }
     if (0..found).any(|t| token(t) == Some(row)) {
         return wrong("an earlier token has the same row".into());

@@ -24,6 +24,7 @@ const CASES_PER_SHARD: usize = 50;
 pub struct Suite {
     name: &'static str,
     rows: Mutex<BTreeMap<String, u64>>,
+    notes: Mutex<Vec<String>>,
 }
 
 impl Suite {
@@ -98,7 +99,7 @@ impl Suite {
     }
 
     fn start(name: &'static str) -> Suite {
-        let suite = Suite { name, rows: Mutex::default() };
+        let suite = Suite { name, rows: Mutex::default(), notes: Mutex::default() };
         if cuda_devices().is_empty() {
             say(&format!("SKIPPED (no CUDA device): {name}"));
         }
@@ -114,6 +115,12 @@ impl Suite {
             Some(n) => *n += 1,
             None => _ = rows.insert(row.into(), 1),
         }
+    }
+
+    /// Adds a measured figure to the record.
+    pub fn note(&self, figure: &str) {
+        say(&format!("{}: {figure}", self.name));
+        self.notes.lock().expect("notes").push(figure.into());
     }
 
     fn pass(&self, cases: usize) {
@@ -136,6 +143,10 @@ impl Suite {
             "cases": cases,
             "passed": passed,
         });
+        let notes = self.notes.lock().expect("notes");
+        if !notes.is_empty() {
+            record["notes"] = notes.as_slice().into();
+        }
         if let Some(why) = failure {
             record["failure"] = why.into();
         }
