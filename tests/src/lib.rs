@@ -9,6 +9,7 @@
 pub mod agree;
 pub mod case;
 pub mod engines;
+pub mod misuse;
 pub mod oracle;
 pub mod strategy;
 pub mod suite;

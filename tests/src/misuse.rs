@@ -1,0 +1,162 @@
+//! Misuse that must not compile.
+//!
+//! Each example comes twice: as it should be, which compiles, and with the one wrong
+//! line, which must not; so nothing else can be the reason. Stable rustdoc takes the
+//! error codes as comments; one that runs with RUSTC_BOOTSTRAP=1 checks them.
+//!
+//! # Tokens borrow their data
+//!
+//! ```
+//! # use maxsim::Tokens;
+//! let data = vec![0.0f32; 8];
+//! let tokens = Tokens::padded(&data, 1, 2, 4).unwrap();
+//! assert_eq!(tokens.layout().rows(), 2);
+//! drop(data);
+//! ```
+//!
+//! They cannot outlive it:
+//!
+//! ```compile_fail,E0505
+//! # use maxsim::Tokens;
+//! let data = vec![0.0f32; 8];
+//! let tokens = Tokens::padded(&data, 1, 2, 4).unwrap();
+//! drop(data);
+//! assert_eq!(tokens.layout().rows(), 2);
+//! ```
+//!
+//! nor can it change under them:
+//!
+//! ```compile_fail,E0502
+//! # use maxsim::Tokens;
+//! let mut data = vec![0.0f32; 8];
+//! let tokens = Tokens::padded(&data, 1, 2, 4).unwrap();
+//! data[0] = 1.0;
+//! assert_eq!(tokens.layout().rows(), 2);
+//! ```
+//!
+//! The same goes for a mask that is lent:
+//!
+//! ```
+//! # use maxsim::Tokens;
+//! # let data = vec![0.0f32; 8];
+//! let mask = vec![1u8; 2];
+//! let tokens = Tokens::padded(&data, 1, 2, 4).unwrap().with_mask(&mask).unwrap();
+//! assert_eq!(tokens.mask(), Some(&[1, 1][..]));
+//! drop(mask);
+//! ```
+//!
+//! ```compile_fail,E0505
+//! # use maxsim::Tokens;
+//! # let data = vec![0.0f32; 8];
+//! let mask = vec![1u8; 2];
+//! let tokens = Tokens::padded(&data, 1, 2, 4).unwrap().with_mask(&mask).unwrap();
+//! drop(mask);
+//! assert_eq!(tokens.mask(), Some(&[1, 1][..]));
+//! ```
+//!
+//! A packed list owns its copy, and a handle owns its memory: both may outlive the data.
+//!
+//! ```
+//! # use maxsim::{Device, Tokens};
+//! let data = vec![0.0f32; 8];
+//! let packed = Tokens::pack(&[&data[..4], &data[4..]], 4).unwrap();
+//! let handle = Device::cpu().upload(&Tokens::padded(&data, 1, 2, 4).unwrap()).unwrap();
+//! drop(data);
+//! assert_eq!((packed.layout().n_items(), handle.layout().n_items()), (2, 1));
+//! ```
+//!
+//! # Queries and documents have one element type
+//!
+//! ```
+//! # use half::f16;
+//! # use maxsim::{Device, Pairing, Tokens};
+//! let (q, d) = (vec![f16::ZERO; 4], vec![f16::ZERO; 4]);
+//! let queries = Tokens::padded(&q, 1, 1, 4).unwrap();
+//! let documents = Tokens::padded(&d, 1, 1, 4).unwrap();
+//! Device::cpu().score(&queries, &documents, &Pairing::cross()).unwrap();
+//! ```
+//!
+//! ```compile_fail,E0277
+//! # use half::{bf16, f16};
+//! # use maxsim::{Device, Pairing, Tokens};
+//! let (q, d) = (vec![f16::ZERO; 4], vec![bf16::ZERO; 4]);
+//! let queries = Tokens::padded(&q, 1, 1, 4).unwrap();
+//! let documents = Tokens::padded(&d, 1, 1, 4).unwrap();
+//! Device::cpu().score(&queries, &documents, &Pairing::cross()).unwrap();
+//! ```
+//!
+//! On handles as well:
+//!
+//! ```
+//! # use half::f16;
+//! # use maxsim::{Device, Pairing, Tokens};
+//! # let (q, d) = (vec![f16::ZERO; 4], vec![f16::ZERO; 4]);
+//! let queries = Device::cpu().upload(&Tokens::padded(&q, 1, 1, 4).unwrap()).unwrap();
+//! let documents = Tokens::padded(&d, 1, 1, 4).unwrap();
+//! Device::cpu().score(&queries, &documents, &Pairing::cross()).unwrap();
+//! ```
+//!
+//! ```compile_fail,E0277
+//! # use half::{bf16, f16};
+//! # use maxsim::{Device, Pairing, Tokens};
+//! # let (q, d) = (vec![f16::ZERO; 4], vec![bf16::ZERO; 4]);
+//! let queries = Device::cpu().upload(&Tokens::padded(&q, 1, 1, 4).unwrap()).unwrap();
+//! let documents = Tokens::padded(&d, 1, 1, 4).unwrap();
+//! Device::cpu().score(&queries, &documents, &Pairing::cross()).unwrap();
+//! ```
+//!
+//! # Only the three element types exist
+//!
+//! ```
+//! # use maxsim::Tokens;
+//! Tokens::padded(&[0.0f32; 4], 1, 1, 4).unwrap();
+//! ```
+//!
+//! ```compile_fail,E0277
+//! # use maxsim::Tokens;
+//! Tokens::padded(&[0.0f64; 4], 1, 1, 4).unwrap();
+//! ```
+//!
+//! and no crate can add one, since kernels exist for these only:
+//!
+//! ```
+//! # use maxsim::ElementType;
+//! #[derive(Clone, Copy)]
+//! #[repr(transparent)]
+//! struct Mine(f32);
+//! // SAFETY: an f32 in all but name.
+//! unsafe impl bytemuck::Zeroable for Mine {}
+//! // SAFETY: as above.
+//! unsafe impl bytemuck::Pod for Mine {}
+//! impl Mine {
+//!     const TYPE: ElementType = ElementType::F32;
+//!     fn to_f32(self) -> f32 {
+//!         self.0
+//!     }
+//!     fn from_f32(value: f32) -> Self {
+//!         Mine(value)
+//!     }
+//! }
+//! assert_eq!((Mine::TYPE, Mine::from_f32(1.0).to_f32()), (ElementType::F32, 1.0));
+//! ```
+//!
+//! ```compile_fail,E0277
+//! # use maxsim::{Element, ElementType};
+//! #[derive(Clone, Copy)]
+//! #[repr(transparent)]
+//! struct Mine(f32);
+//! // SAFETY: an f32 in all but name.
+//! unsafe impl bytemuck::Zeroable for Mine {}
+//! // SAFETY: as above.
+//! unsafe impl bytemuck::Pod for Mine {}
+//! impl Element for Mine {
+//!     const TYPE: ElementType = ElementType::F32;
+//!     fn to_f32(self) -> f32 {
+//!         self.0
+//!     }
+//!     fn from_f32(value: f32) -> Self {
+//!         Mine(value)
+//!     }
+//! }
+//! assert_eq!((Mine::TYPE, Mine::from_f32(1.0).to_f32()), (ElementType::F32, 1.0));
+//! ```
