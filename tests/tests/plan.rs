@@ -1,0 +1,139 @@
+//! Which rows of the kernel table may run, and which one is chosen: no GPU needed.
+
+use maxsim::plan::{Access, DeviceLimits};
+use maxsim::{ElementType, Pairing, Plan, Problem, ScoreOptions, TokenLayout};
+use maxsim_kernels::variants::{Arch, FORWARD};
+use maxsim_tests::strategy::EDGE_DIMS;
+
+const H200: DeviceLimits =
+    DeviceLimits { capability: (9, 0), n_multiprocessors: 132, shared_bytes: 227 * 1024 };
+
+/// Every capability from 8.0 on, with the least shared memory that any of them has.
+fn every_device() -> Vec<DeviceLimits> {
+    let limits =
+        |capability| DeviceLimits { capability, n_multiprocessors: 28, shared_bytes: 99 * 1024 };
+    let mut devices: Vec<DeviceLimits> =
+        [(8, 0), (8, 6), (8, 7), (8, 9), (10, 0), (12, 0)].map(limits).to_vec();
+    devices.push(H200);
+    devices
+}
+
+/// The name of the kernel for matrices with rows at these distances, or why there is none.
+fn plan(
+    element: ElementType,
+    dim: usize,
+    pitch_bytes: [u64; 2],
+    limits: &DeviceLimits,
+    winners: bool,
+    kernel: Option<&str>,
+) -> Result<&'static str, String> {
+    let queries = TokenLayout::padded(3, 1024, dim).expect("queries");
+    let documents = TokenLayout::padded(100, 1024, dim).expect("documents");
+    let cross = Pairing::cross();
+    let problem = Problem::new(&queries, &documents, &cross).expect("problem");
+    let access = |pitch_bytes| Access { base: 1024, pitch_bytes };
+    let options = ScoreOptions { winners, token_scores: false, kernel: kernel.map(str::to_string) };
+    Plan::choose(
+        &problem,
+        element,
+        limits,
+        access(pitch_bytes[0]),
+        access(pitch_bytes[1]),
+        &options,
+    )
+    .map(|plan| plan.name())
+    .map_err(|error| error.to_string())
+}
+
+fn uploaded(element: ElementType, dim: usize) -> [u64; 2] {
+    [Access::uploaded(dim, element).pitch_bytes; 2]
+}
+
+#[test]
+fn every_problem_has_a_kernel_on_every_device() {
+    for limits in every_device() {
+        for element in ElementType::ALL {
+            for dim in 1..=512 {
+                let tight = (dim * element.size_bytes()) as u64;
+                for pitch_bytes in [uploaded(element, dim), [tight; 2]] {
+                    for winners in [false, true] {
+                        plan(element, dim, pitch_bytes, &limits, winners, None)
+                            .unwrap_or_else(|why| panic!("{element} {dim} {limits:?}: {why}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_eligible_for_what_they_can_do_and_nothing_else() {
+    for limits in every_device() {
+        for row in FORWARD {
+            for element in ElementType::ALL {
+                for dim in EDGE_DIMS {
+                    for winners in [false, true] {
+                        let found = plan(
+                            element,
+                            dim,
+                            uploaded(element, dim),
+                            &limits,
+                            winners,
+                            Some(row.name),
+                        );
+                        let fits = row.arch == Arch::Sm80
+                            || limits.capability == (9, 0) && dim.is_multiple_of(8);
+                        let expected = element == row.element
+                            && winners == row.winners
+                            && dim <= row.dim_max
+                            && fits;
+                        assert_eq!(found.is_ok(), expected, "{} dim {dim}: {found:?}", row.name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hopper_runs_its_own_kernels_where_they_are_eligible() {
+    for element in [ElementType::F16, ElementType::Bf16] {
+        for winners in [false, true] {
+            let name = |dim, pitch_bytes| plan(element, dim, pitch_bytes, &H200, winners, None);
+            for (dim, class) in
+                [(8, "d64"), (64, "d64"), (72, "d128"), (128, "d128"), (256, "d256")]
+            {
+                let name = name(dim, uploaded(element, dim)).expect("a kernel");
+                assert!(name.contains("sm90") && name.contains(class), "dim {dim}: {name}");
+            }
+            for dim in [7, 129, 264, 512] {
+                let name = name(dim, uploaded(element, dim)).expect("a kernel");
+                assert!(name.contains("sm80"), "dim {dim}: {name}");
+            }
+            // TMA cannot take rows that are not 16-byte aligned, on either side.
+            for pitch_bytes in [[256, 258], [258, 256]] {
+                let name = name(128, pitch_bytes).expect("a kernel");
+                assert!(name.contains("sm80"), "{pitch_bytes:?}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_tells_what_runs_and_why_not_the_others() {
+    let layout = TokenLayout::padded(1, 32, 100).expect("layout");
+    let cross = Pairing::cross();
+    let problem = Problem::new(&layout, &layout, &cross).expect("problem");
+    let access = Access::uploaded(100, ElementType::F16);
+    let options = ScoreOptions::default();
+    let plan = Plan::choose(&problem, ElementType::F16, &H200, access, access, &options);
+    let plan = plan.expect("a kernel");
+    let variant = plan.variant().expect("not the CPU");
+    assert_eq!(plan.name(), variant.name);
+    assert_eq!(plan.rejected().len(), FORWARD.len() - 1);
+    let text = plan.to_string();
+    assert!(text.starts_with(variant.name), "{text}");
+    for row in FORWARD.iter().filter(|row| row.name != variant.name) {
+        assert!(text.contains(&format!("not {}:", row.name)), "{text}");
+    }
+}
