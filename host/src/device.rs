@@ -1,25 +1,42 @@
-//! Devices, and tokens that live on them.
+//! Devices: where scores are computed.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::cpu;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda::{self, CudaDevice, CudaEvent, CudaStream, CudaTokens, CudaWork};
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::handle::{DeviceTokens, Input, Storage};
 use crate::pairing::Pairing;
-use crate::plan::Plan;
+use crate::plan::{DeviceLimits, Plan};
 use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores};
-use crate::tokens::{TokenLayout, Tokens};
+use crate::stream::{Event, EventInner, OutputShape, Stream, StreamInner, Work, WorkInner};
+use crate::tokens::Tokens;
 
 /// Where scores are computed: the CPU, or one CUDA device.
 ///
-/// Cheap to clone; clones are the same device. The same calls work on every device.
+/// Cheap to clone; clones are the same device. The same calls work on every device, from any
+/// number of threads.
 #[derive(Clone, Debug)]
 pub struct Device(Inner);
 
 #[derive(Clone, Debug)]
 enum Inner {
     Cpu,
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(Arc<CudaDevice>),
+}
+
+/// Device memory in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Free for everyone who uses the device.
+    pub free_bytes: u64,
+    /// All there is.
+    pub total_bytes: u64,
 }
 
 impl Device {
@@ -28,28 +45,115 @@ impl Device {
         Device(Inner::Cpu)
     }
 
-    /// CUDA device number `ordinal`. Opens the driver at first use.
+    /// CUDA device number `ordinal`, in its primary context. Opens the driver at first use.
+    /// A device stays open until the process ends.
+    ///
+    /// # Errors
+    /// [`Error::CudaNotBuilt`], [`Error::NoDriver`], [`Error::NoDevice`],
+    /// [`Error::UnsupportedDevice`], [`Error::DeviceMemory`] where the context has no room,
+    /// and [`Error::Driver`] for what else the driver may say.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub fn cuda(ordinal: usize) -> Result<Device> {
+        Ok(Device(Inner::Cuda(cuda::open(ordinal)?)))
+    }
+
+    /// CUDA device number `ordinal`.
+    ///
+    /// # Errors
+    /// [`Error::CudaNotBuilt`]: this build has no GPU support.
+    #[cfg(not(all(feature = "cuda", target_os = "linux")))]
     pub fn cuda(_ordinal: usize) -> Result<Device> {
         Err(Error::CudaNotBuilt)
     }
 
-    /// The first CUDA device that can run the kernels, or else the CPU.
-    pub fn best() -> Device {
-        Device::cuda(0).unwrap_or_else(|_| Device::cpu())
+    /// Number of CUDA devices that the driver sees, able to run the kernels or not.
+    ///
+    /// # Errors
+    /// [`Error::CudaNotBuilt`], [`Error::NoDriver`], or [`Error::Driver`] where the driver
+    /// cannot be initialised.
+    pub fn n_cuda() -> Result<usize> {
+        #[cfg(all(feature = "cuda", target_os = "linux"))]
+        return cuda::n_devices();
+        #[cfg(not(all(feature = "cuda", target_os = "linux")))]
+        Err(Error::CudaNotBuilt)
     }
 
-    /// Copies tokens to the device, to be scored any number of times.
-    pub fn upload<T: Element>(&self, tokens: &Tokens<'_, T>) -> Result<DeviceTokens<T>> {
+    /// Every device that can score: the CUDA devices that can run the kernels, then the CPU.
+    pub fn all() -> Vec<Device> {
+        let n_cuda = Device::n_cuda().unwrap_or(0);
+        let cuda = (0..n_cuda).filter_map(|ordinal| Device::cuda(ordinal).ok());
+        cuda.chain([Device::cpu()]).collect()
+    }
+
+    /// The first CUDA device that can run the kernels, or else the CPU.
+    pub fn best() -> Device {
+        let n_cuda = Device::n_cuda().unwrap_or(0);
+        (0..n_cuda).find_map(|ordinal| Device::cuda(ordinal).ok()).unwrap_or_else(Device::cpu)
+    }
+
+    /// The number that [`Device::cuda`] takes; `None` for the CPU.
+    pub fn ordinal(&self) -> Option<usize> {
         match &self.0 {
-            Inner::Cpu => Ok(DeviceTokens {
-                device: self.clone(),
-                layout: tokens.layout().clone(),
-                storage: Storage::Host {
-                    data: tokens.data().to_vec(),
-                    mask: tokens.mask().map(<[u8]>::to_vec),
-                },
-            }),
+            Inner::Cpu => None,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Inner::Cuda(device) => Some(device.ordinal()),
         }
+    }
+
+    /// The product's name, as the driver gives it; `CPU` for the CPU.
+    pub fn name(&self) -> &str {
+        match &self.0 {
+            Inner::Cpu => "CPU",
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Inner::Cuda(device) => device.name(),
+        }
+    }
+
+    /// What decides which kernels can run; `None` for the CPU.
+    pub fn limits(&self) -> Option<&DeviceLimits> {
+        match &self.0 {
+            Inner::Cpu => None,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Inner::Cuda(device) => Some(device.limits()),
+        }
+    }
+
+    /// CUDA version of the driver as 1000 · major + 10 · minor; `None` for the CPU.
+    pub fn driver_version(&self) -> Option<u32> {
+        match &self.0 {
+            Inner::Cpu => None,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Inner::Cuda(device) => Some(device.driver_version()),
+        }
+    }
+
+    /// Device memory; `None` for the CPU.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] after a fault.
+    pub fn memory(&self) -> Result<Option<Memory>> {
+        match &self.0 {
+            Inner::Cpu => Ok(None),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Inner::Cuda(device) => {
+                let (free_bytes, total_bytes) = device.memory_bytes()?;
+                Ok(Some(Memory { free_bytes, total_bytes }))
+            }
+        }
+    }
+
+    /// Copies tokens to the device, to be scored any number of times. The bytes have arrived
+    /// when this returns.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMemory`] where there is no room; the device stays usable.
+    pub fn upload<T: Element>(&self, tokens: &Tokens<'_, T>) -> Result<DeviceTokens<T>> {
+        let storage = match &self.0 {
+            Inner::Cpu => Storage::host(tokens)?,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Inner::Cuda(device) => Storage::Cuda(CudaTokens::upload(device, tokens)?),
+        };
+        Ok(DeviceTokens::new(self.clone(), tokens.layout().clone(), storage))
     }
 
     /// Scores queries against documents.
@@ -74,11 +178,18 @@ impl Device {
     ) -> Result<Scores> {
         let (queries, documents) = (queries.into(), documents.into());
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
-        match &self.0 {
-            Inner::Cpu => {
-                Plan::cpu(options, cpu::n_threads())?;
-                let queries = queries.host_matrix("queries", self)?;
-                let documents = documents.host_matrix("documents", self)?;
+        let plan = self.plan_problem(&problem, &queries, &documents, options)?;
+        match (&self.0, plan.variant()) {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (Inner::Cuda(device), Some(variant)) => {
+                let (mut own_queries, mut own_documents) = (None, None);
+                let queries = queries.cuda_tokens("queries", self, &mut own_queries)?;
+                let documents = documents.cuda_tokens("documents", self, &mut own_documents)?;
+                device.score(&problem, variant, queries, documents, options)
+            }
+            _ => {
+                let queries = queries.host_matrix("queries")?;
+                let documents = documents.host_matrix("documents")?;
                 cpu::score(&problem, queries, documents, options)
             }
         }
@@ -93,82 +204,129 @@ impl Device {
         options: &ScoreOptions,
     ) -> Result<Plan> {
         let (queries, documents) = (queries.into(), documents.into());
-        let _problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+        self.plan_problem(&problem, &queries, &documents, options)
+    }
+
+    /// Checks and plans a problem, loads its kernel and uploads its work lists, for any
+    /// number of [`Stream::score_into`] calls with handles of these layouts.
+    ///
+    /// # Errors
+    /// Those of [`Device::score_with`].
+    pub fn prepare<T: Element>(
+        &self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Work> {
+        let plan = self.plan(queries, documents, pairing, options)?;
+        self.prepare_planned(plan, queries, documents, pairing, options)
+    }
+
+    /// A new stream of work on this device.
+    pub fn stream(&self) -> Result<Stream> {
+        let inner = match &self.0 {
+            Inner::Cpu => StreamInner::Cpu,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Inner::Cuda(device) => StreamInner::Cuda(CudaStream::new(device)?),
+        };
+        Ok(Stream { device: self.clone(), inner })
+    }
+
+    /// A new event, to be recorded on streams of this device.
+    pub fn event(&self) -> Result<Event> {
+        let inner = match &self.0 {
+            Inner::Cpu => EventInner::Cpu(std::time::Instant::now()),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Inner::Cuda(device) => EventInner::Cuda(CudaEvent::timing(device)?),
+        };
+        Ok(Event { device: self.clone(), inner, is_recorded: false })
+    }
+
+    fn plan_problem<T: Element>(
+        &self,
+        problem: &Problem<'_>,
+        queries: &Input<'_, T>,
+        documents: &Input<'_, T>,
+        options: &ScoreOptions,
+    ) -> Result<Plan> {
+        queries.check_device("queries", self)?;
+        documents.check_device("documents", self)?;
+        match self.limits() {
+            None => Plan::cpu(options, cpu::n_threads()),
+            Some(limits) => {
+                let access = [queries.access(), documents.access()];
+                Plan::choose(problem, T::TYPE, limits, access[0], access[1], options)
+            }
+        }
+    }
+
+    fn prepare_planned<T: Element>(
+        &self,
+        plan: Plan,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Work> {
+        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+        let outputs = OutputShape::new(&problem, options);
+        let inner = match (&self.0, plan.variant()) {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (Inner::Cuda(device), Some(variant)) => {
+                WorkInner::Cuda(Box::new(CudaWork::new(device, &problem, variant, &outputs)?))
+            }
+            _ => WorkInner::Cpu,
+        };
+        Ok(Work {
+            device: self.clone(),
+            element: T::TYPE,
+            queries: queries.layout.clone(),
+            documents: documents.layout.clone(),
+            pairing: pairing.clone(),
+            options: options.clone(),
+            plan,
+            outputs: Arc::new(outputs),
+            inner,
+        })
+    }
+
+    /// Checks that something of device `found` can be used here.
+    pub(crate) fn check_same(&self, argument: &'static str, found: &Device) -> Result<()> {
+        let is_same = match (&self.0, &found.0) {
+            (Inner::Cpu, Inner::Cpu) => true,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (Inner::Cuda(a), Inner::Cuda(b)) => Arc::ptr_eq(a, b),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            _ => false,
+        };
+        if is_same {
+            return Ok(());
+        }
+        let (expected, found) = (self.to_string(), found.to_string());
+        Err(Error::WrongDevice { argument, expected, found })
+    }
+
+    /// The CUDA device, for something that only a CUDA device has.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn cuda_device(&self, argument: &'static str) -> Result<&Arc<CudaDevice>> {
         match &self.0 {
-            Inner::Cpu => Plan::cpu(options, cpu::n_threads()),
+            Inner::Cuda(device) => Ok(device),
+            Inner::Cpu => Err(Error::WrongDevice {
+                argument,
+                expected: "a CUDA device".into(),
+                found: self.to_string(),
+            }),
         }
     }
 }
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Inner::Cpu => f.write_str("cpu"),
+        match self.ordinal() {
+            None => f.write_str("cpu"),
+            Some(ordinal) => write!(f, "cuda:{ordinal}"),
         }
-    }
-}
-
-/// Tokens on a device: made once, scored any number of times.
-#[derive(Debug)]
-pub struct DeviceTokens<T: Element> {
-    device: Device,
-    layout: TokenLayout,
-    storage: Storage<T>,
-}
-
-#[derive(Debug)]
-enum Storage<T: Element> {
-    Host { data: Vec<T>, mask: Option<Vec<u8>> },
-}
-
-impl<T: Element> DeviceTokens<T> {
-    /// Shape and items.
-    pub fn layout(&self) -> &TokenLayout {
-        &self.layout
-    }
-
-    /// The device that holds the tokens.
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-}
-
-/// One side of a call: host tokens or a handle.
-#[derive(Clone, Copy, Debug)]
-pub enum Input<'a, T: Element> {
-    /// Tokens in host memory, uploaded for this call where that is needed.
-    Host(&'a Tokens<'a, T>),
-    /// Tokens on the device.
-    Device(&'a DeviceTokens<T>),
-}
-
-impl<'a, T: Element> Input<'a, T> {
-    /// Shape and items.
-    pub fn layout(&self) -> &'a TokenLayout {
-        match self {
-            Input::Host(tokens) => tokens.layout(),
-            Input::Device(tokens) => tokens.layout(),
-        }
-    }
-
-    fn host_matrix(&self, _argument: &'static str, _device: &Device) -> Result<cpu::Matrix<'a, T>> {
-        match self {
-            Input::Host(tokens) => Ok(cpu::Matrix { data: tokens.data(), mask: tokens.mask() }),
-            Input::Device(DeviceTokens { storage: Storage::Host { data, mask }, .. }) => {
-                Ok(cpu::Matrix { data, mask: mask.as_deref() })
-            }
-        }
-    }
-}
-
-impl<'a, T: Element> From<&'a Tokens<'a, T>> for Input<'a, T> {
-    fn from(tokens: &'a Tokens<'a, T>) -> Self {
-        Input::Host(tokens)
-    }
-}
-
-impl<'a, T: Element> From<&'a DeviceTokens<T>> for Input<'a, T> {
-    fn from(tokens: &'a DeviceTokens<T>) -> Self {
-        Input::Device(tokens)
     }
 }

@@ -14,19 +14,25 @@
 pub mod device;
 pub mod element;
 pub mod error;
+pub mod handle;
 pub mod pairing;
 pub mod plan;
 pub mod problem;
 pub mod scores;
+pub mod stream;
 pub mod tokens;
 
 mod cpu;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+mod cuda;
 
-pub use device::{Device, DeviceTokens, Input};
+pub use device::{Device, Memory};
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};
+pub use handle::{DeviceTokens, Input};
 pub use pairing::Pairing;
-pub use plan::Plan;
+pub use plan::{DeviceLimits, Plan};
 pub use problem::{Problem, ScoreShape, TokenOffsets};
 pub use scores::{Ranked, Ranking, ScoreOptions, Scores, TopK};
+pub use stream::{DeviceScores, Event, Stream, Work};
 pub use tokens::{LayoutKind, TokenLayout, Tokens};

@@ -31,12 +31,22 @@ impl Scores {
     pub(crate) fn new(problem: &Problem<'_>, options: &ScoreOptions) -> Result<Scores> {
         let tokens = options.winners || options.token_scores;
         let token_offsets = tokens.then(|| problem.token_offsets());
+        Scores::with_room(problem.shape(), token_offsets, options.winners, options.token_scores)
+    }
+
+    /// Room for results: scores 0, and winners -1 and token scores 0 where asked for.
+    pub(crate) fn with_room(
+        shape: ScoreShape,
+        token_offsets: Option<TokenOffsets>,
+        winners: bool,
+        token_scores: bool,
+    ) -> Result<Scores> {
         let n_tokens = token_offsets.as_ref().map_or(0, TokenOffsets::total);
         Ok(Scores {
-            shape: problem.shape(),
-            values: filled(problem.shape().n_scores() as u64, 0.0)?,
-            winners: options.winners.then(|| filled(n_tokens, -1)).transpose()?,
-            token_scores: options.token_scores.then(|| filled(n_tokens, 0.0)).transpose()?,
+            shape,
+            values: filled(shape.n_scores() as u64, 0.0)?,
+            winners: winners.then(|| filled(n_tokens, -1)).transpose()?,
+            token_scores: token_scores.then(|| filled(n_tokens, 0.0)).transpose()?,
             token_offsets,
         })
     }

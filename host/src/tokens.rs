@@ -188,6 +188,11 @@ impl TokenLayout {
         self.total_len
     }
 
+    /// Whether the items are the same rows of an equally large matrix, masks aside.
+    pub(crate) fn same_items(&self, other: &TokenLayout) -> bool {
+        self.rows == other.rows && self.dim == other.dim && self.segments == other.segments
+    }
+
     /// Whether single rows are masked.
     pub fn is_masked(&self) -> bool {
         self.masked

@@ -1,0 +1,222 @@
+//! Devices: one per ordinal and process, in the device's primary context.
+//!
+//! The primary context is the one that the CUDA runtime uses, so addresses are shared with
+//! other CUDA libraries of the process. Every entry point makes it current for as long as
+//! it runs ([`CudaDevice::enter`]) and leaves the caller's current context as it was.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cust::context::Context;
+use cust::context::legacy::CurrentContext;
+use cust::device::{Device, DeviceAttribute};
+use cust::error::CudaError;
+
+use super::forward::{library, raw};
+use super::module::Kernels;
+use super::status;
+use super::stream::CudaStream;
+use super::upload::Uploader;
+use crate::error::{Error, Result};
+use crate::plan::DeviceLimits;
+
+/// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`, which `cust` does not name.
+const SHARED_MEMORY_PER_BLOCK_OPT_IN: i32 = 97;
+
+/// The oldest compute capability that a kernel is compiled for.
+const OLDEST: (u32, u32) = (8, 0);
+
+/// A CUDA device and what this process keeps on it.
+pub(crate) struct CudaDevice {
+    ordinal: usize,
+    name: String,
+    limits: DeviceLimits,
+    driver_version: u32,
+    context: Context,
+    /// The call and code of the fault that ended the device's use, once there was one.
+    lost: OnceLock<(&'static str, u32)>,
+    pub(super) kernels: Kernels,
+    pub(super) uploader: Mutex<Option<Uploader>>,
+    /// The stream of synchronous calls, while none of them has it.
+    pub(super) idle_stream: Mutex<Option<CudaStream>>,
+}
+
+/// Proof that a device's context is current on this thread.
+pub(super) struct Entered<'a> {
+    device: &'a CudaDevice,
+    /// A context is current per thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Number of CUDA devices. Opens the driver at first use.
+pub(crate) fn n_devices() -> Result<usize> {
+    library().map_err(|why| Error::NoDriver { why: why.into() })?;
+    // SAFETY: may be called any number of times.
+    match unsafe { raw::cuInit(0) } {
+        0 => {}
+        status::NO_DEVICE => return Ok(0),
+        code => return Err(status::error("cuInit", code)),
+    }
+    let n = Device::num_devices().map_err(from_cust("cuDeviceGetCount"))?;
+    Ok(n as usize)
+}
+
+/// Device number `ordinal`: the same one every time.
+pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaDevice>> {
+    static DEVICES: Mutex<BTreeMap<usize, Arc<CudaDevice>>> = Mutex::new(BTreeMap::new());
+    let n_devices = n_devices()?;
+    if ordinal >= n_devices {
+        return Err(Error::NoDevice { ordinal, n_devices });
+    }
+    let mut devices = lock(&DEVICES);
+    if let Some(device) = devices.get(&ordinal) {
+        return Ok(device.clone());
+    }
+    let device = Arc::new(CudaDevice::new(ordinal)?);
+    devices.insert(ordinal, device.clone());
+    Ok(device)
+}
+
+/// Locks what stays consistent when a holder panics.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn from_cust(call: &'static str) -> impl Fn(CudaError) -> Error {
+    move |error| status::error(call, error as u32)
+}
+
+impl CudaDevice {
+    fn new(ordinal: usize) -> Result<CudaDevice> {
+        let device = Device::get_device(ordinal as u32).map_err(from_cust("cuDeviceGet"))?;
+        let attribute = |attribute: DeviceAttribute| {
+            device.get_attribute(attribute).map_err(from_cust("cuDeviceGetAttribute"))
+        };
+        let name = device.name().map_err(from_cust("cuDeviceGetName"))?;
+        let capability = (
+            attribute(DeviceAttribute::ComputeCapabilityMajor)? as u32,
+            attribute(DeviceAttribute::ComputeCapabilityMinor)? as u32,
+        );
+        if capability < OLDEST {
+            return Err(Error::UnsupportedDevice { name, capability });
+        }
+        let n_multiprocessors = attribute(DeviceAttribute::MultiprocessorCount)? as usize;
+        let mut shared_bytes = 0;
+        let opt_in = SHARED_MEMORY_PER_BLOCK_OPT_IN;
+        // SAFETY: `shared_bytes` outlives the call; the device exists.
+        match unsafe { raw::cuDeviceGetAttribute(&mut shared_bytes, opt_in, device.as_raw()) } {
+            0 => {}
+            code => return Err(status::error("cuDeviceGetAttribute", code)),
+        }
+        let mut driver_version = 0;
+        // SAFETY: `driver_version` outlives the call.
+        match unsafe { raw::cuDriverGetVersion(&mut driver_version) } {
+            0 => {}
+            code => return Err(status::error("cuDriverGetVersion", code)),
+        }
+        // Retaining a context makes it current: the caller's is put back.
+        let callers = CurrentContext::get_current().map_err(from_cust("cuCtxGetCurrent"))?;
+        let context = Context::new(device);
+        CurrentContext::set_current(&callers).map_err(from_cust("cuCtxSetCurrent"))?;
+        Ok(CudaDevice {
+            ordinal,
+            name,
+            limits: DeviceLimits {
+                capability,
+                n_multiprocessors,
+                shared_bytes: shared_bytes as usize,
+            },
+            driver_version: driver_version as u32,
+            context: context.map_err(from_cust("cuDevicePrimaryCtxRetain"))?,
+            lost: OnceLock::new(),
+            kernels: Kernels::default(),
+            uploader: Mutex::new(None),
+            idle_stream: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn limits(&self) -> &DeviceLimits {
+        &self.limits
+    }
+
+    /// The primary context's handle, to compare with.
+    pub(super) fn context_address(&self) -> usize {
+        self.context.as_raw().addr()
+    }
+
+    /// CUDA version of the driver, as 1000 · major + 10 · minor.
+    pub(crate) fn driver_version(&self) -> u32 {
+        self.driver_version
+    }
+
+    /// (free, total) bytes of device memory.
+    pub(crate) fn memory_bytes(&self) -> Result<(u64, u64)> {
+        let _entered = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both outlive the call; the context is current.
+        self.check("cuMemGetInfo", unsafe { raw::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Makes the device's context current until the result is dropped. Every use of the
+    /// driver starts here, so that a lost device is not touched again.
+    pub(super) fn enter(&self) -> Result<Entered<'_>> {
+        if let Some(&(call, code)) = self.lost.get() {
+            return Err(Error::DeviceLost { call, code });
+        }
+        // SAFETY: the context lives as long as the device.
+        let code = unsafe { raw::cuCtxPushCurrent_v2(self.context.as_raw()) };
+        self.check("cuCtxPushCurrent", code)?;
+        Ok(Entered { device: self, _not_send: PhantomData })
+    }
+
+    /// Turns a status code into a result, and remembers a fault that ends the device's use.
+    pub(super) fn check(&self, call: &'static str, code: u32) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        if status::is_sticky(code) {
+            let &(call, code) = self.lost.get_or_init(|| (call, code));
+            return Err(Error::DeviceLost { call, code });
+        }
+        Err(status::error(call, code))
+    }
+
+    /// Waits until all work of the context is done, so that its memory may be freed.
+    pub(super) fn synchronize(&self, _entered: &Entered<'_>) -> Result<()> {
+        // SAFETY: the context is current.
+        self.check("cuCtxSynchronize", unsafe { raw::cuCtxSynchronize() })
+    }
+}
+
+impl fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cuda:{} ({})", self.ordinal, self.name)
+    }
+}
+
+impl<'a> Entered<'a> {
+    pub(super) fn device(&self) -> &'a CudaDevice {
+        self.device
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut popped = ptr::null_mut();
+        // SAFETY: pops what `enter` pushed on this thread. It can fail only when the driver
+        // is shutting down, when there is nothing left to restore.
+        unsafe { raw::cuCtxPopCurrent_v2(&mut popped) };
+    }
+}

@@ -1,0 +1,99 @@
+//! Events: points in a stream that others wait for or measure between.
+
+use std::ptr;
+use std::sync::Arc;
+
+use cust::event::EventFlags;
+use cust::sys::{CUevent, CUstream};
+
+use super::context::{CudaDevice, Entered};
+use super::forward::raw;
+use super::stream::CudaStream;
+use crate::error::Result;
+
+/// A driver event. (`cust`'s own does not give its handle away, which waiting needs.)
+#[derive(Debug)]
+pub(crate) struct CudaEvent {
+    device: Arc<CudaDevice>,
+    raw: CUevent,
+}
+
+// SAFETY: the driver's event functions may be called from any thread.
+unsafe impl Send for CudaEvent {}
+// SAFETY: as above; recording and waiting are atomic in the driver.
+unsafe impl Sync for CudaEvent {}
+
+impl CudaEvent {
+    /// An event that only orders work, or one that also takes the time.
+    pub(super) fn new(device: &Arc<CudaDevice>, timing: bool) -> Result<CudaEvent> {
+        let _entered = device.enter()?;
+        let flags = if timing { EventFlags::DEFAULT } else { EventFlags::DISABLE_TIMING };
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` outlives the call; the context is current.
+        device.check("cuEventCreate", unsafe { raw::cuEventCreate(&mut raw, flags.bits()) })?;
+        Ok(CudaEvent { device: device.clone(), raw })
+    }
+
+    /// An event that takes the time.
+    pub(crate) fn timing(device: &Arc<CudaDevice>) -> Result<CudaEvent> {
+        CudaEvent::new(device, true)
+    }
+
+    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
+
+    /// Marks the work enqueued so far.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the event's context, or null for the legacy default one.
+    pub(super) unsafe fn record(&self, entered: &Entered<'_>, stream: CUstream) -> Result<()> {
+        // SAFETY: the event lives; the caller's promise for the stream.
+        entered.device().check("cuEventRecord", unsafe { raw::cuEventRecord(self.raw, stream) })
+    }
+
+    /// Marks the work that a stream of the same device has been given so far.
+    pub(crate) fn record_on(&self, stream: &CudaStream) -> Result<()> {
+        let entered = self.device.enter()?;
+        // SAFETY: one device has one context here, and the caller gives a stream of it.
+        unsafe { self.record(&entered, stream.raw()) }
+    }
+
+    /// Makes later work of the stream wait for the marked work.
+    ///
+    /// # Safety
+    /// As [`CudaEvent::record`].
+    pub(super) unsafe fn hold_back(&self, entered: &Entered<'_>, stream: CUstream) -> Result<()> {
+        // SAFETY: the event lives; the caller's promise for the stream.
+        let code = unsafe { raw::cuStreamWaitEvent(stream, self.raw, 0) };
+        entered.device().check("cuStreamWaitEvent", code)
+    }
+
+    /// Waits on the host for the marked work; at once when none was ever marked.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        let _entered = self.device.enter()?;
+        // SAFETY: the event lives; the context is current.
+        self.device.check("cuEventSynchronize", unsafe { raw::cuEventSynchronize(self.raw) })
+    }
+
+    /// Milliseconds from `start` to this event, waiting for both.
+    pub(crate) fn elapsed_ms(&self, start: &CudaEvent) -> Result<f32> {
+        start.synchronize()?;
+        self.synchronize()?;
+        let _entered = self.device.enter()?;
+        let mut ms = 0.0;
+        // SAFETY: both events live; `ms` outlives the call.
+        let code = unsafe { raw::cuEventElapsedTime(&mut ms, start.raw, self.raw) };
+        self.device.check("cuEventElapsedTime", code)?;
+        Ok(ms)
+    }
+}
+
+impl Drop for CudaEvent {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.device.enter() else { return };
+        // SAFETY: this is the only owner; the driver keeps what pending waits need.
+        let code = unsafe { raw::cuEventDestroy_v2(self.raw) };
+        let _ = self.device.check("cuEventDestroy", code);
+    }
+}

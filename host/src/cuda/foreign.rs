@@ -1,0 +1,259 @@
+//! Device memory that belongs to others, checked before it is used.
+
+use std::ptr;
+use std::sync::Arc;
+
+use super::context::CudaDevice;
+use super::forward::raw;
+use super::memory::download;
+use super::outputs::{CudaOutputs, OutputAddresses};
+use super::status;
+use super::stream::CudaStream;
+use super::tokens::CudaTokens;
+use crate::device::Device;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::handle::{DeviceTokens, Storage};
+use crate::plan::Access;
+use crate::stream::{DeviceScores, ScoresInner, Stream, StreamInner, Work};
+use crate::tokens::TokenLayout;
+
+// `CUpointer_attribute`
+const CONTEXT: i32 = 1;
+const MEMORY_TYPE: i32 = 2;
+const DEVICE_ORDINAL: i32 = 9;
+
+/// `CU_MEMORYTYPE_DEVICE`
+const DEVICE_MEMORY: u32 = 2;
+
+/// Checks that `len_bytes` bytes from `address` are one allocation's device memory of this
+/// device and context, aligned to `align_bytes`.
+pub(super) fn check_range(
+    device: &CudaDevice,
+    address: u64,
+    len_bytes: u64,
+    align_bytes: u64,
+) -> Result<()> {
+    let refuse = |why: String| Err(Error::ForeignPointer { address, why });
+    if len_bytes == 0 {
+        return Ok(());
+    }
+    if !address.is_multiple_of(align_bytes) {
+        return refuse(format!("it must be a multiple of the element size of {align_bytes} bytes"));
+    }
+    let entered = device.enter()?;
+    let memory_type = match attribute(device, MEMORY_TYPE, address, 0u32)? {
+        Some(memory_type) => memory_type,
+        None => return refuse("the driver knows no memory there".into()),
+    };
+    if memory_type != DEVICE_MEMORY {
+        return refuse("it is host memory; device memory was expected".into());
+    }
+    let ordinal = attribute(device, DEVICE_ORDINAL, address, -1i32)?;
+    if ordinal != Some(device.ordinal() as i32) {
+        let found = ordinal.map_or("no device".into(), |ordinal| format!("cuda:{ordinal}"));
+        return refuse(format!("it is on {found}, not on cuda:{}", device.ordinal()));
+    }
+    // Memory that was mapped or came from a pool belongs to no context.
+    let context = attribute(device, CONTEXT, address, 0usize)?.unwrap_or(0);
+    if context != 0 && context != device.context_address() {
+        return refuse("it belongs to another CUDA context than the device's primary one".into());
+    }
+    let (mut base, mut size) = (0, 0);
+    // SAFETY: both outlive the call; the context is current.
+    match unsafe { raw::cuMemGetAddressRange_v2(&mut base, &mut size, address) } {
+        0 => {}
+        code if status::is_sticky(code) => device.check("cuMemGetAddressRange", code)?,
+        code => return refuse(format!("its allocation is unknown: {}", status::describe(code))),
+    }
+    drop(entered);
+    let left = (base + size as u64).saturating_sub(address);
+    if address < base || left < len_bytes {
+        return refuse(format!(
+            "{len_bytes} bytes are needed, its allocation has {left} from there"
+        ));
+    }
+    Ok(())
+}
+
+/// An attribute of an address; `None` where the driver does not know the address. `unset`
+/// must be of the attribute's type.
+fn attribute<V: bytemuck::Pod>(
+    device: &CudaDevice,
+    attribute: i32,
+    address: u64,
+    unset: V,
+) -> Result<Option<V>> {
+    let mut value = unset;
+    // SAFETY: `value` has the attribute's type and outlives the call.
+    match unsafe { raw::cuPointerGetAttribute((&raw mut value).cast(), attribute, address) } {
+        status::INVALID_VALUE => Ok(None),
+        code => device.check("cuPointerGetAttribute", code).map(|()| Some(value)),
+    }
+}
+
+/// Bytes from the first element of a matrix to past its last.
+fn extent_bytes(rows: usize, row_bytes: u64, pitch_bytes: u64) -> Result<u64> {
+    let limit = u64::MAX;
+    match rows as u64 {
+        0 => Ok(0),
+        rows => (rows - 1)
+            .checked_mul(pitch_bytes)
+            .and_then(|bytes| bytes.checked_add(row_bytes))
+            .ok_or(Error::TooLarge { what: "bytes of a token matrix", limit, found: limit }),
+    }
+}
+
+impl<T: Element> DeviceTokens<T> {
+    /// Tokens in device memory that belongs to somebody else, without a copy.
+    ///
+    /// Row `i` of the matrix `[rows, dim]` starts at `address + i · pitch_bytes`; `layout`
+    /// (made without a mask) says which rows make up each item. `mask` is the address of one
+    /// byte per row, non-zero = valid; it is read once here, to know which items are empty.
+    /// Rows that are not 16-byte aligned are scored too, by a slower kernel.
+    ///
+    /// The memory must come from the device's primary context, as that of the CUDA runtime
+    /// does. This is checked, and so are its range and alignment. Waits for the device.
+    ///
+    /// # Safety
+    /// Until this handle is dropped *and* every call that was given it has finished, the
+    /// memory must stay allocated, and nobody may write to the matrix (during a call) or to
+    /// the mask (ever).
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`] on the CPU device, [`Error::Shape`] for a pitch shorter than a
+    /// row or a masked layout, [`Error::ForeignPointer`] for an address that is not such memory.
+    pub unsafe fn from_raw_parts(
+        device: &Device,
+        address: u64,
+        pitch_bytes: u64,
+        layout: TokenLayout,
+        mask: Option<u64>,
+    ) -> Result<DeviceTokens<T>> {
+        let cuda = device.cuda_device("device")?;
+        let row_bytes = (layout.dim() * size_of::<T>()) as u64;
+        let element_bytes = size_of::<T>() as u64;
+        if pitch_bytes < row_bytes || !pitch_bytes.is_multiple_of(element_bytes) {
+            return Err(Error::Shape {
+                argument: "pitch_bytes",
+                expected: format!("a multiple of {element_bytes}, at least {row_bytes}"),
+                found: pitch_bytes.to_string(),
+            });
+        }
+        if layout.is_masked() {
+            return Err(Error::Shape {
+                argument: "layout",
+                expected: "a layout without a mask (give the mask's address)".into(),
+                found: "a masked layout".into(),
+            });
+        }
+        let len_bytes = extent_bytes(layout.rows(), row_bytes, pitch_bytes)?;
+        check_range(cuda, address, len_bytes, element_bytes)?;
+        let layout = match mask {
+            Some(mask) => {
+                let mask = read_mask(cuda, mask, layout.rows())?;
+                layout.with_mask(&mask)?
+            }
+            None => layout,
+        };
+        let access = Access { base: address, pitch_bytes };
+        let tokens =
+            CudaTokens::new(cuda, T::TYPE, &layout, access, mask.unwrap_or(0), Vec::new())?;
+        Ok(DeviceTokens::new(device.clone(), layout, Storage::Cuda(tokens)))
+    }
+}
+
+impl DeviceScores {
+    /// Results of a work in device memory that belongs to somebody else: `n_scores` f32 at
+    /// `scores` and, exactly where the work was prepared for them, winners (see
+    /// [`DeviceScores::winner_bytes`]) and f32 token scores. The memory's place, range and
+    /// alignment are checked as for [`DeviceTokens::from_raw_parts`]; its contents stay as
+    /// they are until the first call.
+    ///
+    /// # Safety
+    /// Until this value is dropped *and* every call that was given it has finished, the memory
+    /// must stay allocated, and nobody else may write to it, or read it while a call runs.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`] for a work of the CPU, [`Error::Shape`] where winners or token
+    /// scores are given but not asked for or the reverse, [`Error::ForeignPointer`].
+    pub unsafe fn from_raw_parts(
+        work: &Work,
+        scores: u64,
+        winners: Option<u64>,
+        token_scores: Option<u64>,
+    ) -> Result<DeviceScores> {
+        let cuda = work.device.cuda_device("work")?;
+        let shape = &work.outputs;
+        for (argument, is_given, is_wanted) in [
+            ("winners", winners.is_some(), shape.winners),
+            ("token_scores", token_scores.is_some(), shape.token_scores),
+        ] {
+            if is_given != is_wanted {
+                let word = |is: bool| if is { "an address" } else { "no address" };
+                let (expected, found) = (word(is_wanted).into(), word(is_given).into());
+                return Err(Error::Shape { argument, expected, found });
+            }
+        }
+        let addresses = OutputAddresses {
+            scores,
+            winners: winners.unwrap_or(0),
+            token_scores: token_scores.unwrap_or(0),
+        };
+        // SAFETY: the caller's promise.
+        let outputs = unsafe { CudaOutputs::from_raw_parts(cuda, shape, addresses)? };
+        let (device, shape) = (work.device.clone(), shape.clone());
+        Ok(DeviceScores { device, shape, inner: ScoresInner::Cuda(outputs) })
+    }
+}
+
+impl Stream {
+    /// A stream of another CUDA library of the process; 0 is the legacy default stream.
+    /// Its workspace is this value's own.
+    ///
+    /// # Safety
+    /// `handle` must be 0 or a `CUstream` (`cudaStream_t`) of the device's primary context
+    /// that outlives this value.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`] for the CPU device.
+    pub unsafe fn from_raw(device: &Device, handle: u64) -> Result<Stream> {
+        let cuda = device.cuda_device("device")?;
+        let handle = ptr::with_exposed_provenance_mut(handle as usize);
+        // SAFETY: the caller's promise.
+        let stream = unsafe { CudaStream::from_raw(cuda, handle) };
+        Ok(Stream { device: device.clone(), inner: StreamInner::Cuda(stream) })
+    }
+
+    /// The `CUstream` (`cudaStream_t`), valid while this value lives; `None` on the CPU.
+    pub fn handle(&self) -> Option<u64> {
+        match &self.inner {
+            StreamInner::Cpu => None,
+            StreamInner::Cuda(stream) => Some(stream.raw().expose_provenance() as u64),
+        }
+    }
+}
+
+fn read_mask(device: &Arc<CudaDevice>, address: u64, rows: usize) -> Result<Vec<u8>> {
+    check_range(device, address, rows as u64, 1)?;
+    let mut mask = vec![0; rows];
+    let entered = device.enter()?;
+    // Whoever wrote the mask may have done so on any stream.
+    device.synchronize(&entered)?;
+    // SAFETY: the range was just checked.
+    unsafe { download(&entered, address, &mut mask)? };
+    Ok(mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extent_ends_with_the_last_row_not_with_its_pitch() {
+        assert_eq!(extent_bytes(0, 20, 32).unwrap(), 0);
+        assert_eq!(extent_bytes(1, 20, 32).unwrap(), 20);
+        assert_eq!(extent_bytes(3, 20, 32).unwrap(), 84);
+        assert!(matches!(extent_bytes(3, 20, u64::MAX / 2), Err(Error::TooLarge { .. })));
+    }
+}

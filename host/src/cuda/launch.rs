@@ -1,0 +1,330 @@
+//! The only launch: a problem's work lists on the device, and the kernels that run them.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use bytemuck::cast_slice;
+use cust::sys::CUstream;
+use maxsim_kernels::params::{ForwardParams, SumPartialsParams, TensorMap};
+use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
+
+use super::context::{CudaDevice, Entered};
+use super::forward::raw;
+use super::memory::{Buffer, fill};
+use super::module::Kernel;
+use super::outputs::CudaOutputs;
+use super::stream::CudaStream;
+use super::tokens::CudaTokens;
+use super::upload::upload;
+use super::work::{Launch, Shape, WorkList};
+use crate::error::{Error, Result};
+use crate::problem::Problem;
+use crate::scores::{ScoreOptions, Scores};
+use crate::stream::OutputShape;
+
+/// Most bytes of partial sums that a launch leaves in the workspace.
+const WORKSPACE_BYTES_MAX: u64 = 32 << 20;
+
+/// A problem made ready for one kernel: checked, with its lists on the device.
+#[derive(Debug)]
+pub(crate) struct CudaWork {
+    device: Arc<CudaDevice>,
+    variant: &'static Variant,
+    kernel: Kernel,
+    sum_partials: Kernel,
+    dim: usize,
+    winner_bytes: usize,
+    entries_per_query: u32,
+    document_stride: u32,
+    n_partials: u64,
+    has_unvisited_scores: bool,
+    launches: Vec<Launch>,
+    addresses: ListAddresses,
+    _lists: Buffer,
+}
+
+/// Where the lists are; 0 = absent.
+#[derive(Clone, Copy, Debug, Default)]
+struct ListAddresses {
+    query_tiles: u64,
+    units: u64,
+    entry_document: u64,
+    entry_score: u64,
+    query_token_base: u64,
+    score_token_base: u64,
+}
+
+impl CudaDevice {
+    /// Scores a problem and waits for the results.
+    pub(crate) fn score(
+        self: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        variant: &'static Variant,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        options: &ScoreOptions,
+    ) -> Result<Scores> {
+        let shape = OutputShape::new(problem, options);
+        let work = CudaWork::new(self, problem, variant, &shape)?;
+        let mut outputs = CudaOutputs::new(self, &shape)?;
+        self.on_idle_stream(|stream| work.enqueue(stream, queries, documents, &mut outputs))?;
+        outputs.read(&shape)
+    }
+}
+
+impl CudaWork {
+    /// Builds and uploads the lists, and loads the kernel.
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        variant: &'static Variant,
+        outputs: &OutputShape,
+    ) -> Result<CudaWork> {
+        let kernel = device.kernel(variant)?;
+        let sum_partials = device.sum_partials_kernel()?;
+        let shared_bytes = variant.shared_bytes(problem.dim());
+        let n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
+        let list = WorkList::new(
+            problem,
+            &Shape {
+                query_tile: variant.query_tile,
+                n_blocks: device.limits().n_multiprocessors * n_resident,
+                prefers_whole_rounds: variant.arch == Arch::Sm90a,
+                partials_max: WORKSPACE_BYTES_MAX / 4,
+            },
+        )?;
+        let (addresses, lists) = upload_lists(device, &list, outputs)?;
+        Ok(CudaWork {
+            device: device.clone(),
+            variant,
+            kernel,
+            sum_partials,
+            dim: problem.dim(),
+            winner_bytes: outputs.winner_bytes,
+            entries_per_query: list.entries_per_query,
+            document_stride: list.document_stride,
+            n_partials: list.n_partials,
+            has_unvisited_scores: list.has_unvisited_scores,
+            launches: list.launches,
+            addresses,
+            _lists: lists,
+        })
+    }
+
+    /// Enqueues the work. Allocates nothing once the stream's workspace has grown.
+    ///
+    /// The handles' layouts and the outputs' shape must be those of the work; `Stream`
+    /// checks them.
+    pub(crate) fn enqueue(
+        &self,
+        stream: &mut CudaStream,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        outputs: &mut CudaOutputs,
+    ) -> Result<()> {
+        let maps = self.tensor_maps(queries, documents)?;
+        let entered = self.device.enter()?;
+        let workspace = match self.n_partials {
+            0 => 0,
+            n => stream.workspace(&entered, n * 4)?,
+        };
+        outputs.begin(&entered, stream, self.has_unvisited_scores)?;
+        let result = self.launches.iter().try_for_each(|launch| {
+            let params = self.params(launch, maps, queries, documents, outputs, workspace);
+            // SAFETY: the lists were made for this problem; the handles have its layouts and
+            // the outputs its shape (the caller's check), in this context; the workspace
+            // holds the largest launch, and only this stream uses it.
+            unsafe { self.launch(&entered, stream.raw(), launch, &params, outputs) }
+        });
+        // Even after an error, launches before it may be writing.
+        outputs.end(&entered, stream)?;
+        result
+    }
+
+    /// The tensor maps, where the kernel reads through them.
+    fn tensor_maps(&self, queries: &CudaTokens, documents: &CudaTokens) -> Result<[TensorMap; 2]> {
+        if self.variant.arch != Arch::Sm90a || self.launches.is_empty() {
+            return Ok([TensorMap::NONE; 2]);
+        }
+        let refuse = |argument: &'static str| Error::Shape {
+            argument,
+            expected: format!(
+                "rows on 16-byte boundaries, as kernel {} of this work reads them",
+                self.variant.name
+            ),
+            found: "other rows; prepare the work with these handles".into(),
+        };
+        Ok([
+            queries.query_map().ok_or_else(|| refuse("queries"))?,
+            documents.document_map().ok_or_else(|| refuse("documents"))?,
+        ])
+    }
+
+    fn params(
+        &self,
+        launch: &Launch,
+        [query_map, document_map]: [TensorMap; 2],
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        outputs: &CudaOutputs,
+        workspace: u64,
+    ) -> ForwardParams {
+        let out = outputs.addresses();
+        let is_partial = launch.n_partial_tiles > 0;
+        let aligned = queries.access().is_aligned() && documents.access().is_aligned();
+        let units = match self.addresses.units {
+            0 => 0,
+            units => units + u64::from(launch.first_unit) * 12,
+        };
+        ForwardParams {
+            query_map,
+            document_map,
+            queries: queries.matrix(),
+            documents: documents.matrix(),
+            query_tiles: self.addresses.query_tiles,
+            units,
+            entry_document: self.addresses.entry_document,
+            entry_score: self.addresses.entry_score,
+            query_token_base: self.addresses.query_token_base,
+            score_token_base: self.addresses.score_token_base,
+            results: if is_partial { workspace } else { out.scores },
+            winners: out.winners,
+            token_scores: out.token_scores,
+            partial_stride: if is_partial { launch.entries.len() as u64 } else { 0 },
+            entry_base: launch.entries.start,
+            entry_end: launch.entries.end,
+            tile_base: launch.tiles.start,
+            n_tiles: launch.tiles.len() as u32,
+            n_units: launch.n_units,
+            entries_per_query: self.entries_per_query,
+            entries_per_unit: launch.entries_per_unit,
+            document_stride: self.document_stride,
+            dim: self.dim as u32,
+            winner_bytes: self.winner_bytes as u32,
+            aligned: u32::from(aligned),
+            reserved: 0,
+        }
+    }
+
+    /// One launch of the forward kernel and, for partial results, of their sum.
+    ///
+    /// # Safety
+    /// `params` must describe memory of the context that lives until the launch has run, as
+    /// [`ForwardParams`] says, for `launch`; `stream` must be a stream of the context.
+    unsafe fn launch(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        launch: &Launch,
+        params: &ForwardParams,
+        outputs: &CudaOutputs,
+    ) -> Result<()> {
+        let n_entries = launch.entries.len() as u32;
+        let n_partials = u64::from(launch.n_partial_tiles) * u64::from(n_entries);
+        let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
+        // SAFETY: the caller's promise; partial results lie in the workspace, which holds
+        // `n_partials` of them; each kernel gets the parameter that it is declared with.
+        unsafe {
+            if launch.is_ragged {
+                fill(entered, params.results, 0, n_partials * 4, stream)?;
+            }
+            start(entered, stream, self.kernel, launch.grid, shared_bytes, params)?;
+            if launch.n_partial_tiles == 0 {
+                return Ok(());
+            }
+            let sum = SumPartialsParams {
+                partials: params.results,
+                scores: outputs.addresses().scores,
+                entry_score: params.entry_score,
+                stride: params.partial_stride,
+                entry_base: launch.entries.start,
+                n_entries,
+                n_tiles: launch.n_partial_tiles,
+                reserved: 0,
+            };
+            let grid = n_entries.div_ceil(SUM_PARTIALS_THREADS as u32);
+            start(entered, stream, self.sum_partials, grid, 0, &sum)
+        }
+    }
+}
+
+/// Launches a kernel that takes one struct by value.
+///
+/// # Safety
+/// `P` must be what the kernel takes, its addresses must be good for what the kernel does
+/// with them until it has run, and `stream` must be a stream of the context.
+unsafe fn start<P: Copy>(
+    entered: &Entered<'_>,
+    stream: CUstream,
+    kernel: Kernel,
+    grid: u32,
+    shared_bytes: u32,
+    params: &P,
+) -> Result<()> {
+    let mut arguments = [ptr::from_ref(params).cast_mut().cast::<c_void>()];
+    // SAFETY: the caller's promise; the driver copies the parameter before it returns.
+    let code = unsafe {
+        raw::cuLaunchKernel(
+            kernel.function,
+            grid,
+            1,
+            1,
+            kernel.n_threads,
+            1,
+            1,
+            shared_bytes,
+            stream,
+            arguments.as_mut_ptr(),
+            ptr::null_mut(),
+        )
+    };
+    entered.device().check("cuLaunchKernel", code)
+}
+
+/// Copies the lists to the device, in one piece.
+fn upload_lists(
+    device: &Arc<CudaDevice>,
+    list: &WorkList,
+    outputs: &OutputShape,
+) -> Result<(ListAddresses, Buffer)> {
+    let mut bytes = Vec::new();
+    // Offset + 1 of each list; 0 = absent.
+    let mut place = |list: &[u8]| {
+        if list.is_empty() {
+            return 0;
+        }
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
+        let offset = bytes.len() as u64;
+        bytes.extend_from_slice(list);
+        offset + 1
+    };
+    let query_tiles: Vec<[u32; 2]> = list.query_tiles.iter().map(|t| [t.query, t.row]).collect();
+    let units: Vec<[u32; 3]> =
+        list.units.iter().map(|u| [u.tile, u.entry_begin, u.entry_end]).collect();
+    let bases = outputs.token_offsets.as_ref().map_or(&[][..], |offsets| offsets.bases());
+    let (query_bases, score_bases) = match outputs.shape.row_len() {
+        Some(_) => (bases, &[][..]),
+        None => (&[][..], bases),
+    };
+    let places = [
+        place(cast_slice(&query_tiles)),
+        place(cast_slice(&units)),
+        place(cast_slice(&list.entry_document)),
+        place(cast_slice(&list.entry_score)),
+        place(cast_slice(query_bases)),
+        place(cast_slice(score_bases)),
+    ];
+    let buffer = upload(device, &bytes)?;
+    let [query_tiles, units, entry_document, entry_score, query_token_base, score_token_base] =
+        places.map(|place| if place == 0 { 0 } else { buffer.address() + place - 1 });
+    let addresses = ListAddresses {
+        query_tiles,
+        units,
+        entry_document,
+        entry_score,
+        query_token_base,
+        score_token_base,
+    };
+    Ok((addresses, buffer))
+}

@@ -1,0 +1,43 @@
+//! The CUDA driver layer: devices, memory, streams, kernels and the launch.
+//!
+//! The library's only `unsafe` code is in this folder, in the files named below. Above it
+//! stand safe types: a handle keeps its device, every use of the driver goes through
+//! [`context::CudaDevice::enter`], and a fault that ends the device's use is remembered there.
+
+#[allow(unsafe_code)]
+mod context;
+#[allow(unsafe_code)]
+mod event;
+#[allow(unsafe_code)]
+mod foreign;
+#[allow(unsafe_code, non_snake_case, clippy::too_many_arguments)]
+mod forward;
+#[allow(unsafe_code)]
+mod launch;
+#[allow(unsafe_code)]
+mod memory;
+#[allow(unsafe_code)]
+mod module;
+#[allow(unsafe_code)]
+mod outputs;
+mod split;
+#[allow(unsafe_code)]
+mod status;
+#[allow(unsafe_code)]
+mod stream;
+#[allow(unsafe_code)]
+mod tensor_map;
+mod tokens;
+#[allow(unsafe_code)]
+mod upload;
+mod work;
+
+#[cfg(test)]
+mod work_tests;
+
+pub(crate) use context::{CudaDevice, n_devices, open};
+pub(crate) use event::CudaEvent;
+pub(crate) use launch::CudaWork;
+pub(crate) use outputs::CudaOutputs;
+pub(crate) use stream::CudaStream;
+pub(crate) use tokens::CudaTokens;

@@ -1,0 +1,185 @@
+//! Kernels: one module per row of the variant table, compiled by the driver at first use.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::ptr;
+use std::sync::Mutex;
+
+use cust::sys::{CUfunction, CUmodule};
+use maxsim_kernels::variants::{SUM_PARTIALS, SUM_PARTIALS_THREADS, Variant};
+
+use super::context::{CudaDevice, lock};
+use super::forward::raw;
+use super::status::{UNSUPPORTED_PTX_VERSION, describe};
+use crate::error::{Error, Result};
+
+include!(concat!(env!("CARGO_MANIFEST_DIR"), "/ptx/index.rs"));
+
+// `CUjit_option`
+const INFO_LOG: i32 = 3;
+const INFO_LOG_BYTES: i32 = 4;
+const ERROR_LOG: i32 = 5;
+const ERROR_LOG_BYTES: i32 = 6;
+const LOG_VERBOSE: i32 = 12;
+
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
+const MAX_DYNAMIC_SHARED_BYTES: i32 = 8;
+
+/// Room for each of the compiler's logs.
+const LOG_BYTES: usize = 16 << 10;
+
+/// Environment variable: the file that the compiler's logs are appended to.
+const JIT_LOG: &str = "MAXSIM_JIT_LOG";
+
+/// A loaded entry, ready to be launched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernel {
+    pub function: CUfunction,
+    pub n_threads: u32,
+}
+
+// SAFETY: a handle that stays valid for as long as its module, which is never unloaded; the
+// driver takes it from any thread.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+/// The kernels that have been loaded on a device. They stay for the life of the process.
+#[derive(Debug, Default)]
+pub(super) struct Kernels(Mutex<BTreeMap<&'static str, Kernel>>);
+
+impl CudaDevice {
+    /// The kernel of a row of the variant table.
+    pub(super) fn kernel(&self, variant: &'static Variant) -> Result<Kernel> {
+        // Once for every dim that the row takes, as far as the device goes along.
+        let shared_bytes = variant.shared_bytes(variant.dim_max).min(self.limits().shared_bytes);
+        self.load(variant.name, variant.threads, shared_bytes)
+    }
+
+    /// The kernel that adds partial sums.
+    pub(super) fn sum_partials_kernel(&self) -> Result<Kernel> {
+        self.load(SUM_PARTIALS, SUM_PARTIALS_THREADS, 0)
+    }
+
+    /// Blocks of the kernel that a multiprocessor runs at once.
+    pub(super) fn blocks_per_multiprocessor(
+        &self,
+        kernel: Kernel,
+        shared_bytes: usize,
+    ) -> Result<usize> {
+        let _entered = self.enter()?;
+        let (mut n_blocks, n_threads) = (0, kernel.n_threads as i32);
+        // SAFETY: `n_blocks` outlives the call; the function lives as long as the process.
+        let code = unsafe {
+            raw::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut n_blocks,
+                kernel.function,
+                n_threads,
+                shared_bytes,
+            )
+        };
+        self.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)?;
+        Ok(n_blocks.max(1) as usize)
+    }
+
+    fn load(&self, name: &'static str, n_threads: usize, shared_bytes: usize) -> Result<Kernel> {
+        let mut kernels = lock(&self.kernels.0);
+        if let Some(&kernel) = kernels.get(name) {
+            return Ok(kernel);
+        }
+        let Some((_, ptx)) = PTX.iter().find(|(entry, _)| *entry == name) else {
+            return Err(Error::Unsupported {
+                what: format!("kernel {name}"),
+                why: "this build carries no PTX of it; run `cargo xtask build-ptx`".into(),
+            });
+        };
+        let _entered = self.enter()?;
+        let module = self.compile(name, ptx)?;
+        let entry = CString::new(name).unwrap_or_default();
+        let mut function = ptr::null_mut();
+        // SAFETY: the module was just loaded; `function` and `entry` outlive the call.
+        let code = unsafe { raw::cuModuleGetFunction(&mut function, module, entry.as_ptr()) };
+        self.check("cuModuleGetFunction", code)?;
+        // SAFETY: the function was just found.
+        let code = unsafe {
+            raw::cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_BYTES, shared_bytes as i32)
+        };
+        self.check("cuFuncSetAttribute", code)?;
+        let kernel = Kernel { function, n_threads: n_threads as u32 };
+        kernels.insert(name, kernel);
+        Ok(kernel)
+    }
+
+    fn compile(&self, name: &'static str, ptx: &str) -> Result<CUmodule> {
+        let image = CString::new(ptx).map_err(|_| Error::Unsupported {
+            what: format!("kernel {name}"),
+            why: "its PTX contains a zero byte; run `cargo xtask build-ptx`".into(),
+        })?;
+        let (mut info, mut error) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
+        let mut options = [INFO_LOG, INFO_LOG_BYTES, ERROR_LOG, ERROR_LOG_BYTES, LOG_VERBOSE];
+        let mut values = [
+            info.as_mut_ptr().cast(),
+            ptr::without_provenance_mut(LOG_BYTES),
+            error.as_mut_ptr().cast(),
+            ptr::without_provenance_mut(LOG_BYTES),
+            ptr::without_provenance_mut(1),
+        ];
+        let mut module = ptr::null_mut();
+        // SAFETY: the image ends in a zero byte; options and values are as many as said, each
+        // value as its option wants it; the logs are as long as said; all outlive the call.
+        let code = unsafe {
+            raw::cuModuleLoadDataEx(
+                &mut module,
+                image.as_ptr().cast(),
+                options.len() as u32,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        let (info, error) = (text(&info), text(&error));
+        append_log(name, &format!("{self:?}"), &info, &error)?;
+        match code {
+            UNSUPPORTED_PTX_VERSION => {
+                Err(Error::PtxTooNew { kernel: name.into(), driver_version: self.driver_version() })
+            }
+            _ => match self.check("cuModuleLoadDataEx", code) {
+                Ok(()) => Ok(module),
+                Err(Error::Driver { call, code, .. }) => {
+                    let message = format!("{}; kernel {name}: {}", describe(code), error.trim());
+                    Err(Error::Driver { call, code, message })
+                }
+                Err(other) => Err(other),
+            },
+        }
+    }
+}
+
+/// A log up to its first zero byte.
+fn text(log: &[u8]) -> String {
+    let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+    String::from_utf8_lossy(&log[..end]).into_owned()
+}
+
+/// Appends what the driver's compiler said to the file that MAXSIM_JIT_LOG names.
+fn append_log(kernel: &str, device: &str, info: &str, error: &str) -> Result<()> {
+    match std::env::var_os(JIT_LOG) {
+        Some(file) if !file.is_empty() => append(Path::new(&file), kernel, device, info, error),
+        _ => Ok(()),
+    }
+}
+
+fn append(file: &Path, kernel: &str, device: &str, info: &str, error: &str) -> Result<()> {
+    let text = format!("# {kernel} on {device}\n{}\n{}\n", info.trim(), error.trim());
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| Error::Unsupported {
+            what: format!("{JIT_LOG}={}", file.display()),
+            why: format!("the file cannot be written: {error}"),
+        })
+}

@@ -1,0 +1,180 @@
+//! Scores, winners and token scores in device memory.
+
+use std::ptr;
+use std::sync::Arc;
+
+use super::context::{CudaDevice, Entered};
+use super::event::CudaEvent;
+use super::foreign::check_range;
+use super::memory::{Buffer, download, fill};
+use super::stream::CudaStream;
+use crate::error::Result;
+use crate::scores::Scores;
+use crate::stream::OutputShape;
+
+/// Addresses of the outputs; 0 where one is not asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutputAddresses {
+    pub scores: u64,
+    pub winners: u64,
+    pub token_scores: u64,
+}
+
+/// Output memory, and the last work that writes it.
+#[derive(Debug)]
+pub(crate) struct CudaOutputs {
+    device: Arc<CudaDevice>,
+    addresses: OutputAddresses,
+    /// Bytes of scores, winners, token scores.
+    lens_bytes: [u64; 3],
+    /// Completes with the last work that was given the outputs.
+    written: CudaEvent,
+    /// Stream of that work; 0 = the legacy default stream.
+    writer: u64,
+    /// What the addresses point to, where it is ours.
+    _owned: Vec<Buffer>,
+}
+
+impl CudaOutputs {
+    /// New memory: scores 0, no winners, token scores 0.
+    pub(crate) fn new(device: &Arc<CudaDevice>, shape: &OutputShape) -> Result<CudaOutputs> {
+        let lens_bytes = shape.lens_bytes();
+        let owned = lens_bytes
+            .iter()
+            .map(|&len_bytes| Buffer::new(device, len_bytes))
+            .collect::<Result<Vec<_>>>()?;
+        let addresses = OutputAddresses {
+            scores: owned[0].address(),
+            winners: owned[1].address(),
+            token_scores: owned[2].address(),
+        };
+        let written = CudaEvent::new(device, false)?;
+        let device = device.clone();
+        let outputs =
+            CudaOutputs { device, addresses, lens_bytes, written, writer: 0, _owned: owned };
+        let entered = outputs.device.enter()?;
+        // SAFETY: the buffers were just made, with these lengths; null is the default stream.
+        unsafe {
+            outputs.clear(&entered, ptr::null_mut(), true)?;
+            outputs.written.record(&entered, ptr::null_mut())?;
+        }
+        drop(entered);
+        Ok(outputs)
+    }
+
+    /// Memory that belongs to somebody else, checked. Its contents stay as they are until
+    /// the first call writes them.
+    ///
+    /// # Safety
+    /// As [`crate::DeviceScores::from_raw_parts`].
+    pub(crate) unsafe fn from_raw_parts(
+        device: &Arc<CudaDevice>,
+        shape: &OutputShape,
+        addresses: OutputAddresses,
+    ) -> Result<CudaOutputs> {
+        let lens_bytes = shape.lens_bytes();
+        let aligns_bytes = [4, shape.winner_bytes as u64, 4];
+        let all = [addresses.scores, addresses.winners, addresses.token_scores];
+        for ((address, len_bytes), align_bytes) in all.into_iter().zip(lens_bytes).zip(aligns_bytes)
+        {
+            check_range(device, address, len_bytes, align_bytes)?;
+        }
+        let written = CudaEvent::new(device, false)?;
+        let device = device.clone();
+        Ok(CudaOutputs { device, addresses, lens_bytes, written, writer: 0, _owned: Vec::new() })
+    }
+
+    pub(crate) fn addresses(&self) -> OutputAddresses {
+        self.addresses
+    }
+
+    /// Orders a stream's next work behind the last work that was given the outputs, and
+    /// prepares winners, token scores and, if `scores_too`, scores.
+    pub(super) fn begin(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        scores_too: bool,
+    ) -> Result<()> {
+        // SAFETY: both belong to the context; the lengths are those of the memory.
+        unsafe {
+            if self.writer != stream.id() {
+                self.written.hold_back(entered, stream.raw())?;
+            }
+            self.clear(entered, stream.raw(), scores_too)
+        }
+    }
+
+    /// Notes that the stream's work so far may write the outputs.
+    pub(super) fn end(&mut self, entered: &Entered<'_>, stream: &CudaStream) -> Result<()> {
+        self.writer = stream.id();
+        // SAFETY: the stream belongs to the event's context.
+        unsafe { self.written.record(entered, stream.raw()) }
+    }
+
+    /// Fills `winners` with none and `token_scores` with 0, and `scores` if asked.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context, or null.
+    unsafe fn clear(
+        &self,
+        entered: &Entered<'_>,
+        stream: cust::sys::CUstream,
+        scores_too: bool,
+    ) -> Result<()> {
+        let [scores, winners, token_scores] = self.lens_bytes;
+        // SAFETY: the addresses have these lengths; the caller's promise for the stream.
+        unsafe {
+            if scores_too {
+                fill(entered, self.addresses.scores, 0, scores, stream)?;
+            }
+            fill(entered, self.addresses.winners, 0xFF, winners, stream)?;
+            fill(entered, self.addresses.token_scores, 0, token_scores, stream)
+        }
+    }
+
+    /// Waits for the last work and copies its results.
+    pub(crate) fn read(&self, shape: &OutputShape) -> Result<Scores> {
+        self.written.synchronize()?;
+        let mut scores = shape.host_scores()?;
+        let entered = self.device.enter()?;
+        let read = |address: u64, bytes: &mut [u8]| {
+            // SAFETY: the memory is as long as the shape says, which the bytes were made from.
+            unsafe { download(&entered, address, bytes) }
+        };
+        read(self.addresses.scores, bytemuck::cast_slice_mut(&mut scores.values))?;
+        if let Some(token_scores) = &mut scores.token_scores {
+            read(self.addresses.token_scores, bytemuck::cast_slice_mut(token_scores))?;
+        }
+        match &mut scores.winners {
+            Some(winners) if shape.winner_bytes == 2 => {
+                let mut narrow = vec![0u16; winners.len()];
+                read(self.addresses.winners, bytemuck::cast_slice_mut(&mut narrow))?;
+                for (winner, &narrow) in winners.iter_mut().zip(&narrow) {
+                    *winner = widen(narrow);
+                }
+            }
+            Some(winners) => read(self.addresses.winners, bytemuck::cast_slice_mut(winners))?,
+            None => {}
+        }
+        Ok(scores)
+    }
+}
+
+/// A winner of 2 bytes as the 4 bytes of the public type.
+fn widen(winner: u16) -> i32 {
+    match winner {
+        u16::MAX => -1,
+        winner => i32::from(winner),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_narrow_winner_means_none() {
+        assert_eq!([0, 65534, 65535].map(widen), [0, 65534, -1]);
+    }
+}

@@ -1,0 +1,128 @@
+//! Host to device, through two pinned halves: one is filled while the other travels.
+
+use std::sync::Arc;
+
+use super::context::{CudaDevice, lock};
+use super::event::CudaEvent;
+use super::forward::raw;
+use super::memory::{Buffer, Pinned};
+use super::stream::CudaStream;
+use crate::error::Result;
+
+/// Bytes of a half. At 25 GB/s this travels for 0.3 ms, which hides a copy's latency.
+const HALF_BYTES: usize = 8 << 20;
+
+/// Staging memory and the stream that empties it.
+#[derive(Debug)]
+pub(super) struct Uploader {
+    stream: CudaStream,
+    halves: [Half; 2],
+}
+
+#[derive(Debug)]
+struct Half {
+    pinned: Pinned,
+    /// The last copy out of the half.
+    copied: CudaEvent,
+}
+
+/// New device memory with the rows of `source`, each `row_bytes` long there and
+/// `pitch_bytes` here, padded with zeros. The bytes have arrived when this returns.
+pub(super) fn upload_rows(
+    device: &Arc<CudaDevice>,
+    source: &[u8],
+    row_bytes: usize,
+    pitch_bytes: usize,
+) -> Result<Buffer> {
+    let rows = source.len() / row_bytes.max(1);
+    let buffer = Buffer::new(device, rows as u64 * pitch_bytes as u64)?;
+    if rows == 0 {
+        return Ok(buffer);
+    }
+    let mut uploader = lock(&device.uploader);
+    if uploader.is_none() {
+        *uploader = Some(Uploader::new(device)?);
+    }
+    if let Some(uploader) = uploader.as_mut() {
+        uploader.upload(&buffer, source, row_bytes, pitch_bytes)?;
+    }
+    Ok(buffer)
+}
+
+/// New device memory with the bytes of `source`.
+pub(super) fn upload(device: &Arc<CudaDevice>, source: &[u8]) -> Result<Buffer> {
+    upload_rows(device, source, 1, 1)
+}
+
+impl Uploader {
+    fn new(device: &Arc<CudaDevice>) -> Result<Uploader> {
+        let half = || -> Result<Half> {
+            let pinned = Pinned::new(device, HALF_BYTES)?;
+            Ok(Half { pinned, copied: CudaEvent::new(device, false)? })
+        };
+        Ok(Uploader { stream: CudaStream::new(device)?, halves: [half()?, half()?] })
+    }
+
+    fn upload(
+        &mut self,
+        destination: &Buffer,
+        source: &[u8],
+        row_bytes: usize,
+        pitch_bytes: usize,
+    ) -> Result<()> {
+        let device = destination.device();
+        let entered = device.enter()?;
+        let stream = self.stream.raw();
+        let mut offset = 0u64;
+        let rows_at_once = HALF_BYTES / pitch_bytes;
+        for (i, rows) in source.chunks(rows_at_once * row_bytes).enumerate() {
+            let half = &mut self.halves[i % 2];
+            half.copied.synchronize()?;
+            let len = stage(half.pinned.as_mut_slice(), rows, row_bytes, pitch_bytes);
+            // SAFETY: the destination has `rows * pitch_bytes` bytes, of which these are the
+            // next; the pinned bytes stay untouched until `copied` says that they are read.
+            unsafe {
+                let code = raw::cuMemcpyHtoDAsync_v2(
+                    destination.address() + offset,
+                    half.pinned.as_ptr().cast(),
+                    len,
+                    stream,
+                );
+                device.check("cuMemcpyHtoDAsync", code)?;
+                half.copied.record(&entered, stream)?;
+            }
+            offset += len as u64;
+        }
+        self.stream.synchronize()
+    }
+}
+
+/// Writes rows at their pitch, with zeros between them; the bytes written.
+fn stage(staging: &mut [u8], rows: &[u8], row_bytes: usize, pitch_bytes: usize) -> usize {
+    if row_bytes == pitch_bytes {
+        staging[..rows.len()].copy_from_slice(rows);
+        return rows.len();
+    }
+    let mut len = 0;
+    for (row, place) in rows.chunks_exact(row_bytes).zip(staging.chunks_exact_mut(pitch_bytes)) {
+        let (filled, padding) = place.split_at_mut(row_bytes);
+        filled.copy_from_slice(row);
+        padding.fill(0);
+        len += pitch_bytes;
+    }
+    len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staged_rows_lie_at_their_pitch_with_zeros_between() {
+        let mut staging = [7u8; 20];
+        assert_eq!(stage(&mut staging, &[1, 2, 3, 4, 5, 6], 3, 8), 16);
+        assert_eq!(staging, [1, 2, 3, 0, 0, 0, 0, 0, 4, 5, 6, 0, 0, 0, 0, 0, 7, 7, 7, 7]);
+        assert_eq!(stage(&mut staging, &[9, 8], 1, 1), 2);
+        assert_eq!(staging[..4], [9, 8, 3, 0]);
+    }
+}
