@@ -77,7 +77,7 @@ pub enum Error {
     },
     /// The device has no room. The device and its handles stay usable.
     DeviceMemory {
-        /// Bytes that were asked for.
+        /// Bytes that were asked for; 0 where only the driver knows (contexts, kernels).
         requested_bytes: u64,
         /// Bytes that were free, where the driver could still say.
         free_bytes: Option<u64>,
@@ -160,7 +160,10 @@ impl fmt::Display for Error {
                 "out of host memory: {requested_bytes} bytes were needed; score fewer pairs at once"
             ),
             Error::DeviceMemory { requested_bytes, free_bytes } => {
-                write!(f, "out of device memory: {requested_bytes} bytes were needed")?;
+                f.write_str("out of device memory")?;
+                if *requested_bytes > 0 {
+                    write!(f, ": {requested_bytes} bytes were needed")?;
+                }
                 if let Some(free) = free_bytes {
                     write!(f, ", {free} were free")?;
                 }

@@ -381,3 +381,88 @@ impl Event {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokens::Tokens;
+
+    const DATA: [f32; 8] = [1.0, 0.0, 0.0, 1.0, 0.5, 0.5, -1.0, 2.0];
+
+    fn options() -> ScoreOptions {
+        ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() }
+    }
+
+    #[test]
+    fn streams_of_the_cpu_give_what_a_synchronous_call_gives() {
+        let device = Device::cpu();
+        let queries = device.upload(&Tokens::padded(&DATA, 2, 2, 2).unwrap()).unwrap();
+        let documents = device.upload(&Tokens::padded(&DATA, 1, 4, 2).unwrap()).unwrap();
+        let pairing = Pairing::cross();
+        let work = device.prepare(&queries, &documents, &pairing, &options()).unwrap();
+        let mut scores = DeviceScores::new(&work).unwrap();
+        assert_eq!(scores.read().unwrap().values(), [0.0, 0.0]);
+        let mut stream = device.stream().unwrap();
+        let (mut start, mut end) = (device.event().unwrap(), device.event().unwrap());
+        stream.record(&mut start).unwrap();
+        stream.score_into(&queries, &documents, &work, &mut scores).unwrap();
+        stream.record(&mut end).unwrap();
+        stream.synchronize().unwrap();
+        assert!(end.elapsed_ms(&start).unwrap() >= 0.0);
+        let expected = device.score_with(&queries, &documents, &pairing, &options()).unwrap();
+        assert_eq!(scores.read().unwrap(), expected);
+        assert_eq!((scores.address(), scores.winner_bytes()), (None, 2));
+    }
+
+    #[test]
+    fn work_takes_only_what_it_was_prepared_for() {
+        let device = Device::cpu();
+        let queries = device.upload(&Tokens::padded(&DATA, 2, 2, 2).unwrap()).unwrap();
+        let documents = device.upload(&Tokens::padded(&DATA, 1, 4, 2).unwrap()).unwrap();
+        let pairing = Pairing::cross();
+        let work = device.prepare(&queries, &documents, &pairing, &options()).unwrap();
+        let mut scores = DeviceScores::new(&work).unwrap();
+        let mut stream = device.stream().unwrap();
+        let shape_error = |result: Result<()>, expected: &str| match result {
+            Err(Error::Shape { argument, .. }) => assert_eq!(argument, expected),
+            other => panic!("{other:?} instead of a shape error for {expected}"),
+        };
+        shape_error(stream.score_into(&documents, &documents, &work, &mut scores), "queries");
+        shape_error(stream.score_into(&queries, &queries, &work, &mut scores), "documents");
+        // Equal layouts are as good as the same one.
+        let same = device.upload(&Tokens::padded(&DATA, 2, 2, 2).unwrap()).unwrap();
+        stream.score_into(&same, &documents, &work, &mut scores).unwrap();
+
+        let plain =
+            device.prepare(&queries, &documents, &pairing, &ScoreOptions::default()).unwrap();
+        let mut plain_scores = DeviceScores::new(&plain).unwrap();
+        shape_error(stream.score_into(&queries, &documents, &work, &mut plain_scores), "scores");
+
+        let half = [half::f16::ONE; 8];
+        let half_queries = device.upload(&Tokens::padded(&half, 2, 2, 2).unwrap()).unwrap();
+        let half_documents = device.upload(&Tokens::padded(&half, 1, 4, 2).unwrap()).unwrap();
+        shape_error(
+            stream.score_into(&half_queries, &half_documents, &work, &mut scores),
+            "queries",
+        );
+    }
+
+    #[test]
+    fn the_time_between_unrecorded_events_is_an_error() {
+        let device = Device::cpu();
+        let (start, mut end) = (device.event().unwrap(), device.event().unwrap());
+        device.stream().unwrap().record(&mut end).unwrap();
+        assert!(matches!(end.elapsed_ms(&start), Err(Error::Unsupported { .. })));
+    }
+
+    #[test]
+    fn winners_take_two_bytes_below_65535_tokens() {
+        let pairing = Pairing::cross();
+        let queries = TokenLayout::padded(1, 1, 1).unwrap();
+        for (len, bytes) in [(65534, 2), (65535, 4), (65536, 4)] {
+            let documents = TokenLayout::padded(1, len, 1).unwrap();
+            let problem = Problem::new(&queries, &documents, &pairing).unwrap();
+            assert_eq!(OutputShape::new(&problem, &options()).winner_bytes, bytes);
+        }
+    }
+}

@@ -220,3 +220,33 @@ impl Drop for Entered<'_> {
         unsafe { raw::cuCtxPopCurrent_v2(&mut popped) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a device number gives, whatever this machine has.
+    #[test]
+    fn a_missing_driver_and_a_missing_device_are_different_errors() {
+        let Err(error) = open(usize::MAX) else { panic!("there is no such device") };
+        match (library(), error) {
+            (Err(why), Error::NoDriver { why: found }) => assert_eq!(found, why),
+            (Ok(_), Error::NoDevice { ordinal, n_devices }) => {
+                assert_eq!(ordinal, usize::MAX);
+                assert!(n_devices < ordinal);
+            }
+            // A driver that refuses to start, on a machine with the library but no GPU.
+            (Ok(_), Error::Driver { call: "cuInit", .. }) => {}
+            (library, error) => panic!("{error} with a driver: {}", library.is_ok()),
+        }
+    }
+
+    /// What `cust` itself sees without a driver: an error, not a crash.
+    #[test]
+    fn cust_gets_no_device_where_there_is_no_driver() {
+        if library().is_err() {
+            assert_eq!(cust::init(cust::CudaFlags::empty()), Err(CudaError::NoDevice));
+            assert_eq!(Device::num_devices(), Err(CudaError::NoDevice));
+        }
+    }
+}

@@ -39,10 +39,6 @@ impl CudaEvent {
         CudaEvent::new(device, true)
     }
 
-    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
-        &self.device
-    }
-
     /// Marks the work enqueued so far.
     ///
     /// # Safety

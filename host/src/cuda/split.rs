@@ -93,7 +93,7 @@ pub(super) fn groups(first_entries: &[u32], first_tiles: &[u32], partials_max: u
 /// runs at once, or a few fewer so that a block meets the same query tile in every round.
 pub(super) fn grid(shape: &Shape, n_tiles: u64) -> u32 {
     let n_blocks = shape.n_blocks.max(1) as u64;
-    let rounds = if n_tiles == 0 { 0 } else { n_blocks / n_tiles * n_tiles };
+    let rounds = n_blocks.checked_div(n_tiles).map_or(0, |rounds| rounds * n_tiles);
     // Losing more than a sixteenth of the device costs more than loading a query tile again.
     let is_worth_it = shape.prefers_whole_rounds && rounds * 16 >= n_blocks * 15;
     (if is_worth_it { rounds } else { n_blocks }).min(i32::MAX as u64) as u32

@@ -54,10 +54,6 @@ impl CudaStream {
         CudaStream { device: device.clone(), raw, owned, id, workspace: None }
     }
 
-    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
-        &self.device
-    }
-
     pub(crate) fn raw(&self) -> CUstream {
         self.raw
     }

@@ -18,12 +18,10 @@ use crate::tokens::{TokenLayout, Tokens};
 /// A token matrix in device memory with its segments and mask, as kernels read it.
 #[derive(Debug)]
 pub(crate) struct CudaTokens {
-    device: Arc<CudaDevice>,
-    element: ElementType,
     access: Access,
     mask: u64,
     segments: Buffer,
-    maps: Option<Maps>,
+    maps: Option<Box<Maps>>,
     /// What the addresses point to, where it is ours.
     _owned: Vec<Buffer>,
 }
@@ -74,23 +72,14 @@ impl CudaTokens {
             let _entered = device.enter()?;
             let encode =
                 |box_rows| tensor_map::encode(device, element, access, rows, dim, box_rows);
-            Some(Maps {
+            Some(Box::new(Maps {
                 queries: encode(sm90::QUERY_TILE)?,
                 documents: encode(sm90::DOCUMENT_TILE)?,
-            })
+            }))
         } else {
             None
         };
-        let device = device.clone();
-        Ok(CudaTokens { device, element, access, mask, segments, maps, _owned: owned })
-    }
-
-    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
-        &self.device
-    }
-
-    pub(crate) fn element(&self) -> ElementType {
-        self.element
+        Ok(CudaTokens { access, mask, segments, maps, _owned: owned })
     }
 
     /// How kernels reach the rows.
