@@ -156,8 +156,8 @@ impl CudaWork {
             found: "other rows; prepare the work with these handles".into(),
         };
         Ok([
-            queries.query_map().ok_or_else(|| refuse("queries"))?,
-            documents.document_map().ok_or_else(|| refuse("documents"))?,
+            queries.map().ok_or_else(|| refuse("queries"))?,
+            documents.map().ok_or_else(|| refuse("documents"))?,
         ])
     }
 

@@ -1,6 +1,6 @@
 //! Tensor maps: how TMA finds a box of a token matrix.
 
-use maxsim_kernels::layout::SLAB_BYTES;
+use maxsim_kernels::layout::sm90::{BOX_ELEMENTS, BOX_ROWS};
 use maxsim_kernels::params::TensorMap;
 
 use super::context::CudaDevice;
@@ -32,7 +32,7 @@ pub(super) fn can_map(element: ElementType, access: Access, rows: usize, dim: us
         && dim.is_multiple_of(8)
 }
 
-/// The map of a matrix `[rows, dim]` that [`can_map`], in boxes of one slab of `box_rows`
+/// The map of a matrix `[rows, dim]` that [`can_map`], in boxes of one slab of [`BOX_ROWS`]
 /// rows, swizzled as `maxsim_kernels::layout` says. A box may reach outside the matrix, where
 /// it is filled with zeros.
 pub(super) fn encode(
@@ -41,7 +41,6 @@ pub(super) fn encode(
     access: Access,
     rows: usize,
     dim: usize,
-    box_rows: usize,
 ) -> Result<TensorMap> {
     let code = match element {
         ElementType::Bf16 => BFLOAT16,
@@ -49,9 +48,10 @@ pub(super) fn encode(
     };
     let dims = [dim as u64, rows as u64];
     let strides_bytes = [access.pitch_bytes];
-    let box_dims = [(SLAB_BYTES / element.size_bytes()) as u32, box_rows as u32];
+    let box_dims = [BOX_ELEMENTS as u32, BOX_ROWS as u32];
     let element_strides = [1, 1];
     let mut map = Aligned(TensorMap::NONE);
+    let _entered = device.enter()?;
     // SAFETY: the arrays have the lengths that rank 2 asks for (one stride fewer), the map is
     // 128 bytes aligned to 64. The driver only encodes: it does not read the matrix.
     let status = unsafe {

@@ -1,8 +1,8 @@
 //! Tokens in device memory.
 
+use std::fmt;
 use std::sync::Arc;
 
-use maxsim_kernels::layout::sm90;
 use maxsim_kernels::params::{Matrix, TensorMap};
 use maxsim_kernels::variants::Arch;
 
@@ -16,25 +16,19 @@ use crate::plan::Access;
 use crate::tokens::{TokenLayout, Tokens};
 
 /// A token matrix in device memory with its segments and mask, as kernels read it.
-#[derive(Debug)]
 pub(crate) struct CudaTokens {
     access: Access,
     mask: u64,
     segments: Buffer,
-    maps: Option<Box<Maps>>,
+    /// The matrix as TMA reads it, where TMA can take it.
+    map: Option<Box<TensorMap>>,
     /// What the addresses point to, where it is ours.
     _owned: Vec<Buffer>,
 }
 
-/// The matrix as TMA reads it.
-struct Maps {
-    queries: TensorMap,
-    documents: TensorMap,
-}
-
-impl std::fmt::Debug for Maps {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Maps")
+impl fmt::Debug for CudaTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaTokens").field("access", &self.access).finish_non_exhaustive()
     }
 }
 
@@ -68,18 +62,12 @@ impl CudaTokens {
         let (rows, dim) = (layout.rows(), layout.dim());
         let segments = upload(device, bytemuck::cast_slice(layout.segments()))?;
         let has_tma = Arch::Sm90a.runs_on(device.limits().capability);
-        let maps = if has_tma && tensor_map::can_map(element, access, rows, dim) {
-            let _entered = device.enter()?;
-            let encode =
-                |box_rows| tensor_map::encode(device, element, access, rows, dim, box_rows);
-            Some(Box::new(Maps {
-                queries: encode(sm90::QUERY_TILE)?,
-                documents: encode(sm90::DOCUMENT_TILE)?,
-            }))
+        let map = if has_tma && tensor_map::can_map(element, access, rows, dim) {
+            Some(Box::new(tensor_map::encode(device, element, access, rows, dim)?))
         } else {
             None
         };
-        Ok(CudaTokens { access, mask, segments, maps, _owned: owned })
+        Ok(CudaTokens { access, mask, segments, map, _owned: owned })
     }
 
     /// How kernels reach the rows.
@@ -96,13 +84,8 @@ impl CudaTokens {
         }
     }
 
-    /// The matrix in boxes of a query tile, where TMA can take it.
-    pub(super) fn query_map(&self) -> Option<TensorMap> {
-        self.maps.as_ref().map(|maps| maps.queries)
-    }
-
-    /// The matrix in boxes of a document tile, where TMA can take it.
-    pub(super) fn document_map(&self) -> Option<TensorMap> {
-        self.maps.as_ref().map(|maps| maps.documents)
+    /// The matrix as TMA reads it, where TMA can take it.
+    pub(super) fn map(&self) -> Option<TensorMap> {
+        self.map.as_deref().copied()
     }
 }
