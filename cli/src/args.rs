@@ -1,0 +1,147 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand, ValueEnum};
+use maxsim::Device;
+
+use crate::input::Reading;
+
+/// Late-interaction (MaxSim) ranking of token embeddings, on CPU and NVIDIA GPUs.
+#[derive(Debug, Parser)]
+#[command(name = "maxsim", version)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Rank documents for every query.
+    Rank(Box<RankArgs>),
+    /// List devices, kernels and limits.
+    Info,
+}
+
+/// Rank documents for every query.
+///
+/// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1], or
+/// `embeddings` [n, len, dim] with optional `lengths` [n]) or .npy (one array [n, len, dim]),
+/// of f16, bf16 or f32. Files must not change while the command runs.
+#[derive(Debug, clap::Args)]
+pub struct RankArgs {
+    /// Token embeddings of the queries.
+    #[arg(long, value_name = "FILE")]
+    pub queries: PathBuf,
+
+    /// Token embeddings of the documents.
+    #[arg(long, value_name = "FILE")]
+    pub documents: PathBuf,
+
+    /// Documents to list per query.
+    #[arg(long, value_name = "K", default_value = "10", value_parser = parse_top_k)]
+    pub top_k: usize,
+
+    /// Where to compute: auto takes the first usable GPU, or else the CPU.
+    #[arg(long, value_name = "auto|cpu|cuda:N", default_value = "auto")]
+    pub device: DeviceChoice,
+
+    /// Form of the output.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+
+    /// Write to this file instead of standard output. It appears whole or not at all.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// What the documents are, for the table: a JSON object a line with `id`, and `title` or
+    /// `package`, and `text`.
+    #[arg(long, value_name = "JSONL")]
+    pub texts: Option<PathBuf>,
+
+    /// Relevance judgements, for nDCG@10 and recall@10: a JSON object a line with `id`,
+    /// `relevant` (document ids), and optionally the query's `text`.
+    #[arg(long, value_name = "JSONL")]
+    pub qrels: Option<PathBuf>,
+
+    /// Read token files into memory instead of mapping them.
+    #[arg(long)]
+    pub no_mmap: bool,
+
+    /// Run this kernel (see `maxsim info`) instead of choosing one.
+    #[arg(long, value_name = "NAME")]
+    pub kernel: Option<String>,
+
+    /// Device memory that the documents in flight may take, in bytes.
+    #[arg(long, value_name = "BYTES", hide = true)]
+    pub chunk_bytes: Option<u64>,
+}
+
+impl RankArgs {
+    /// How token files are brought into memory.
+    pub fn reading(&self) -> Reading {
+        if self.no_mmap { Reading::Read } else { Reading::Map }
+    }
+}
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people: ranks, scores and titles.
+    Table,
+    /// One JSON object with ids and scores, and metrics where there are judgements.
+    Json,
+    /// TREC run lines: `qid Q0 docid rank score tag`.
+    Trec,
+}
+
+/// Where to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The first usable GPU, or else the CPU.
+    Auto,
+    /// The CPU engine.
+    Cpu,
+    /// The CUDA device of this number.
+    Cuda(usize),
+}
+
+impl DeviceChoice {
+    /// Opens the device.
+    pub fn open(self) -> Result<Device> {
+        match self {
+            DeviceChoice::Auto => Ok(Device::best()),
+            DeviceChoice::Cpu => Ok(Device::cpu()),
+            DeviceChoice::Cuda(ordinal) => {
+                Device::cuda(ordinal).with_context(|| format!("--device cuda:{ordinal}"))
+            }
+        }
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        match name {
+            "auto" => Ok(DeviceChoice::Auto),
+            "cpu" => Ok(DeviceChoice::Cpu),
+            _ => name
+                .strip_prefix("cuda:")
+                .and_then(|ordinal| ordinal.parse().ok())
+                .map(DeviceChoice::Cuda)
+                .ok_or_else(|| "expected auto, cpu or cuda:N".to_string()),
+        }
+    }
+}
+
+fn parse_top_k(value: &str) -> std::result::Result<usize, String> {
+    match value.parse() {
+        Ok(0) | Err(_) => Err("expected a whole number from 1".to_string()),
+        Ok(k) => Ok(k),
+    }
+}

@@ -1,0 +1,200 @@
+//! Files of token embeddings.
+//!
+//! A reader turns bytes into a [`Contents`]: where the matrix lies, its element type and its
+//! layout, everything checked. Embeddings are borrowed from the file, a range of items at a
+//! time, so that a corpus need fit neither the device nor, mapped, host memory.
+
+mod map;
+mod npy;
+mod safetensors;
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use maxsim::{Element, ElementType, TokenLayout, Tokens};
+
+use map::FileBytes;
+pub use map::Reading;
+
+/// Items of zero tokens cost a file nothing, but the program 9 bytes each: a padded array of
+/// length 0 may have this many, so that a file of 100 bytes cannot ask for gigabytes.
+const MAX_EMPTY_ITEMS: usize = 1 << 16;
+
+/// File formats of token embeddings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Tensor `embeddings` with `offsets` or `lengths`.
+    Safetensors,
+    /// One padded array.
+    Npy,
+}
+
+impl Format {
+    /// The format that a file's name says it has.
+    pub fn of(path: &Path) -> Result<Format> {
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("safetensors") => Ok(Format::Safetensors),
+            Some("npy") => Ok(Format::Npy),
+            _ => bail!("the name must end in .safetensors or .npy"),
+        }
+    }
+}
+
+/// What a file of token embeddings holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// Element type of the embeddings.
+    pub element: ElementType,
+    /// Where the matrix lies, in bytes from the start of the file: row-major, little-endian.
+    pub data: Range<usize>,
+    /// Rows, dim, and the rows of each item.
+    pub layout: TokenLayout,
+}
+
+impl Contents {
+    /// Reads the description of the embeddings out of a whole file's bytes.
+    pub fn parse(bytes: &[u8], format: Format) -> Result<Contents> {
+        match format {
+            Format::Safetensors => safetensors::parse(bytes),
+            Format::Npy => npy::parse(bytes),
+        }
+    }
+
+    /// The embeddings of a range of items of `bytes`, the file that this was parsed from.
+    /// Borrowed where the file has them on element boundaries, copied where it does not.
+    pub fn tokens<'a, T: Element>(
+        &self,
+        bytes: &'a [u8],
+        items: Range<usize>,
+    ) -> Result<Tokens<'a, T>> {
+        ensure!(T::TYPE == self.element, "the embeddings are {}, not {}", self.element, T::TYPE);
+        let segments = &self.layout.segments()[items.clone()];
+        let rows = self.rows(items);
+        let row_bytes = self.layout.dim() * self.element.size_bytes();
+        let matrix = &bytes[self.data.clone()];
+        let data = elements::<T>(&matrix[rows.start * row_bytes..rows.end * row_bytes])?;
+        // An empty item may start anywhere: it needs no row.
+        let starts: Vec<i64> = segments
+            .iter()
+            .map(|&[start, len]| if len == 0 { 0 } else { i64::from(start) - rows.start as i64 })
+            .collect();
+        let lengths: Vec<i64> = segments.iter().map(|&[_, len]| i64::from(len)).collect();
+        let layout = TokenLayout::scattered(rows.len(), self.layout.dim(), &starts, &lengths)?;
+        Ok(Tokens::from_layout(data, layout)?)
+    }
+
+    /// The rows from the first to the last token of a range of items.
+    pub fn rows(&self, items: Range<usize>) -> Range<usize> {
+        let segments = self.layout.segments()[items].iter().filter(|segment| segment[1] > 0);
+        let bounds = segments.fold(None, |bounds: Option<Range<usize>>, &[start, len]| {
+            let (start, end) = (start as usize, start as usize + len as usize);
+            Some(bounds.map_or(start..end, |b| b.start.min(start)..b.end.max(end)))
+        });
+        bounds.unwrap_or(0..0)
+    }
+}
+
+/// An open file of token embeddings.
+#[derive(Debug)]
+pub struct TokenFile {
+    bytes: FileBytes,
+    contents: Contents,
+}
+
+impl TokenFile {
+    /// Opens and checks a file; its embeddings are not read yet when it is mapped.
+    pub fn open(path: &Path, reading: Reading) -> Result<TokenFile> {
+        let open = || -> Result<TokenFile> {
+            let format = Format::of(path)?;
+            let bytes = FileBytes::open(path, reading)?;
+            let contents = Contents::parse(&bytes, format)?;
+            Ok(TokenFile { bytes, contents })
+        };
+        open().with_context(|| path.display().to_string())
+    }
+
+    /// Element type, layout, and place of the embeddings.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// Rows, dim, and the rows of each item.
+    pub fn layout(&self) -> &TokenLayout {
+        &self.contents.layout
+    }
+
+    /// Number of items.
+    pub fn n_items(&self) -> usize {
+        self.contents.layout.n_items()
+    }
+
+    /// The embeddings of a range of items.
+    pub fn tokens<T: Element>(&self, items: Range<usize>) -> Result<Tokens<'_, T>> {
+        self.contents.tokens(&self.bytes, items)
+    }
+}
+
+/// Layout of `[n, len, dim]`, of which an item may use fewer than `len` tokens.
+fn padded_layout([n, len, dim]: [usize; 3], lengths: Option<&[i64]>) -> Result<TokenLayout> {
+    ensure!(
+        len > 0 || n <= MAX_EMPTY_ITEMS,
+        "embeddings: {n} items of 0 tokens each; at most {MAX_EMPTY_ITEMS} empty items are taken"
+    );
+    let layout = TokenLayout::padded(n, len, dim)?;
+    Ok(match lengths {
+        Some(lengths) => layout.with_lengths(lengths)?,
+        None => layout,
+    })
+}
+
+/// Bytes as elements: the same memory where it is aligned, a copy where it is not.
+fn elements<T: Element>(bytes: &[u8]) -> Result<Cow<'_, [T]>> {
+    if let Ok(elements) = bytemuck::try_cast_slice(bytes) {
+        return Ok(Cow::Borrowed(elements));
+    }
+    let size = size_of::<T>();
+    let mut elements = reserved(bytes.len() / size)?;
+    elements.extend(bytes.chunks_exact(size).map(bytemuck::pod_read_unaligned::<T>));
+    Ok(Cow::Owned(elements))
+}
+
+/// An empty vector with room for `n` elements, or an error where there is none.
+fn reserved<T>(n: usize) -> Result<Vec<T>> {
+    let mut elements = Vec::new();
+    let bytes = n as u128 * size_of::<T>() as u128;
+    elements.try_reserve_exact(n).map_err(|_| anyhow::anyhow!("no memory for {bytes} bytes"))?;
+    Ok(elements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_off_their_boundary_are_copied() {
+        let floats = [1.5f32, -2.0, 3.25];
+        let mut bytes = vec![0u8; 4 * 4];
+        for shift in 0..4 {
+            bytes[shift..shift + 12].copy_from_slice(bytemuck::bytes_of(&floats));
+            let slice = &bytes[shift..shift + 12];
+            let read = elements::<f32>(slice).unwrap();
+            assert_eq!(&read[..], floats);
+            let aligned = slice.as_ptr().addr().is_multiple_of(4);
+            assert_eq!(matches!(read, Cow::Borrowed(_)), aligned);
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        assert!(reserved::<u64>(usize::MAX / 16).is_err());
+        assert!(reserved::<u64>(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn empty_items_are_bounded() {
+        assert!(padded_layout([MAX_EMPTY_ITEMS, 0, 4], None).is_ok());
+        assert!(padded_layout([MAX_EMPTY_ITEMS + 1, 0, 4], None).is_err());
+    }
+}

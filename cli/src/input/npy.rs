@@ -1,0 +1,222 @@
+//! Token embeddings in a `.npy` file: one padded array `[n, len, dim]` of f16 or f32.
+//!
+//! Format versions 1 to 3 (NEP 1): magic, version, header length (u16, from version 2 on u32),
+//! and a Python dictionary with `descr`, `fortran_order` and `shape`. Only what describes
+//! such an array is taken; the dictionary is never evaluated and no pickled object is read.
+
+use anyhow::{Context, Result, bail, ensure};
+use maxsim::ElementType;
+
+use super::{Contents, padded_layout};
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// numpy itself stops at 64 dimensions.
+const MAX_DIMENSIONS: usize = 64;
+
+/// Reads what the file says of its embeddings.
+pub(super) fn parse(bytes: &[u8]) -> Result<Contents> {
+    let (header, data_start) = split_header(bytes)?;
+    let header = Header::parse(header).context("the npy header is broken")?;
+    let element = element_type(&header.descr)?;
+    ensure!(
+        !header.fortran_order,
+        "the array is in Fortran order; save it with numpy.ascontiguousarray"
+    );
+    let &[n, len, dim] = header.shape.as_slice() else {
+        bail!("the array has shape {:?}; expected [n, len, dim]", header.shape)
+    };
+    let expected = [n, len, dim, element.size_bytes()]
+        .iter()
+        .try_fold(1u64, |product, &factor| product.checked_mul(factor as u64))
+        .with_context(|| format!("shape [{n}, {len}, {dim}] is beyond any file"))?;
+    let found = (bytes.len() - data_start) as u64;
+    ensure!(
+        expected == found,
+        "an array [{n}, {len}, {dim}] of {element} takes {expected} bytes, the file has {found}"
+    );
+    let layout = padded_layout([n, len, dim], None)?;
+    Ok(Contents { element, data: data_start..bytes.len(), layout })
+}
+
+/// The header's text and where the array starts.
+fn split_header(bytes: &[u8]) -> Result<(&str, usize)> {
+    let rest = bytes.strip_prefix(MAGIC).context("not an npy file")?;
+    let (&[major, minor], rest) =
+        rest.split_first_chunk::<2>().context("cut off within the npy header")?;
+    let (header_bytes, rest) = match (major, minor) {
+        (1, 0) => {
+            rest.split_first_chunk().map(|(&n, rest)| (u32::from(u16::from_le_bytes(n)), rest))
+        }
+        (2 | 3, 0) => rest.split_first_chunk().map(|(&n, rest)| (u32::from_le_bytes(n), rest)),
+        _ => bail!("npy format version {major}.{minor} is not one of 1.0, 2.0 and 3.0"),
+    }
+    .context("cut off within the npy header")?;
+    let header = rest.get(..header_bytes as usize).context("cut off within the npy header")?;
+    let data_start = bytes.len() - rest.len() + header.len();
+    Ok((std::str::from_utf8(header).context("the npy header is not text")?, data_start))
+}
+
+fn element_type(descr: &str) -> Result<ElementType> {
+    match descr {
+        "<f2" => Ok(ElementType::F16),
+        "<f4" => Ok(ElementType::F32),
+        ">f2" | ">f4" => bail!("the array is big-endian; save it as '<f2' or '<f4'"),
+        "|O" | "O" => bail!("the array holds pickled objects, which are never read"),
+        other => bail!("elements are '{other}'; '<f2' (f16) and '<f4' (f32) are taken"),
+    }
+}
+
+/// The dictionary of an npy header.
+#[derive(Debug, PartialEq, Eq)]
+struct Header {
+    descr: String,
+    fortran_order: bool,
+    shape: Vec<usize>,
+}
+
+impl Header {
+    fn parse(text: &str) -> Result<Header> {
+        let mut cursor = Cursor { rest: text };
+        let (mut descr, mut fortran_order, mut shape) = (None, None, None);
+        cursor.expect('{')?;
+        while !cursor.eat('}') {
+            let key = cursor.string()?;
+            cursor.expect(':')?;
+            let repeated = match key {
+                "descr" => descr.replace(cursor.descr()?).is_some(),
+                "fortran_order" => fortran_order.replace(cursor.boolean()?).is_some(),
+                "shape" => shape.replace(cursor.shape()?).is_some(),
+                other => bail!("unknown key '{other}'"),
+            };
+            ensure!(!repeated, "key '{key}' is there twice");
+            if !cursor.eat(',') {
+                cursor.expect('}')?;
+                break;
+            }
+        }
+        ensure!(cursor.rest.trim().is_empty(), "text after the dictionary");
+        Ok(Header {
+            descr: descr.context("no key 'descr'")?,
+            fortran_order: fortran_order.context("no key 'fortran_order'")?,
+            shape: shape.context("no key 'shape'")?,
+        })
+    }
+}
+
+/// What is left of a header; each method takes one thing off its front, and the space before.
+struct Cursor<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Cursor<'a> {
+    fn eat(&mut self, wanted: char) -> bool {
+        self.rest = self.rest.trim_start();
+        match self.rest.strip_prefix(wanted) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn expect(&mut self, wanted: char) -> Result<()> {
+        if self.eat(wanted) {
+            return Ok(());
+        }
+        match self.rest.chars().next() {
+            Some(found) => bail!("expected '{wanted}', found '{found}'"),
+            None => bail!("expected '{wanted}', found the end"),
+        }
+    }
+
+    /// A quoted string. numpy writes none with an escape where one is wanted here.
+    fn string(&mut self) -> Result<&'a str> {
+        let quote = if self.eat('"') { '"' } else { '\'' };
+        if quote == '\'' {
+            self.expect(quote)?;
+        }
+        let (string, rest) = self.rest.split_once(quote).context("a string without an end")?;
+        ensure!(!string.contains('\\'), "a string with an escape");
+        self.rest = rest;
+        Ok(string)
+    }
+
+    fn descr(&mut self) -> Result<String> {
+        ensure!(!self.eat('['), "the array has fields; expected plain f16 or f32");
+        Ok(self.string()?.to_string())
+    }
+
+    fn boolean(&mut self) -> Result<bool> {
+        self.rest = self.rest.trim_start();
+        for (word, value) in [("True", true), ("False", false)] {
+            if let Some(rest) = self.rest.strip_prefix(word) {
+                self.rest = rest;
+                return Ok(value);
+            }
+        }
+        bail!("expected True or False")
+    }
+
+    /// A tuple of whole numbers from 0.
+    fn shape(&mut self) -> Result<Vec<usize>> {
+        let mut shape = Vec::new();
+        self.expect('(')?;
+        while !self.eat(')') {
+            ensure!(shape.len() < MAX_DIMENSIONS, "more than {MAX_DIMENSIONS} dimensions");
+            self.rest = self.rest.trim_start();
+            let digits = self.rest.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, rest) = self.rest.split_at(digits);
+            shape.push(number.parse().context("expected whole numbers from 0 in the shape")?);
+            self.rest = rest;
+            if !self.eat(',') {
+                self.expect(')')?;
+                break;
+            }
+        }
+        Ok(shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_as_numpy_writes_them() {
+        let header = "{'descr': '<f2', 'fortran_order': False, 'shape': (3, 4, 5), }      \n";
+        let read = Header::parse(header).unwrap();
+        assert_eq!(
+            read,
+            Header { descr: "<f2".into(), fortran_order: false, shape: vec![3, 4, 5] }
+        );
+        assert_eq!(
+            Header::parse("{'shape': (), 'descr': \"x\", 'fortran_order': True}").unwrap(),
+            { Header { descr: "x".into(), fortran_order: true, shape: vec![] } }
+        );
+        assert_eq!(Cursor { rest: "(7,)" }.shape().unwrap(), [7]);
+    }
+
+    #[test]
+    fn other_headers_are_errors() {
+        for header in [
+            "",
+            "{",
+            "{}",
+            "{'descr'}",
+            "{'descr': '<f2', 'fortran_order': False}",
+            "{'descr': '<f2', 'descr': '<f2', 'fortran_order': False, 'shape': (1,)}",
+            "{'descr': [('a', '<f2')], 'fortran_order': False, 'shape': (1,)}",
+            "{'descr': '<f2', 'fortran_order': 0, 'shape': (1,)}",
+            "{'descr': '<f2', 'fortran_order': False, 'shape': (-1,)}",
+            "{'descr': '<f2', 'fortran_order': False, 'shape': (1 2)}",
+            "{'descr': '<f2', 'fortran_order': False, 'shape': (99999999999999999999,)}",
+            "{'descr': '<f2', 'fortran_order': False, 'shape': (1,), 'extra': 1}",
+            "{'descr': '<f2', 'fortran_order': False, 'shape': (1,)} x",
+            "{'descr': '<f\\x32', 'fortran_order': False, 'shape': (1,)}",
+        ] {
+            assert!(Header::parse(header).is_err(), "{header}");
+        }
+    }
+}

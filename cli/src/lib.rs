@@ -1,0 +1,28 @@
+//! What the `maxsim` command is made of: readers of token files, the ranking loop over
+//! chunks of documents, and the output formats.
+
+#![deny(unsafe_code)]
+
+pub mod args;
+pub mod info;
+pub mod input;
+pub mod jsonl;
+pub mod metrics;
+pub mod output;
+pub mod qrels;
+pub mod rank;
+pub mod stream;
+pub mod texts;
+
+use anyhow::Result;
+
+use crate::args::{Args, Command};
+
+/// Runs one command. Nothing is written to the output before everything that can fail
+/// has been done.
+pub fn run(args: &Args) -> Result<()> {
+    match &args.command {
+        Command::Rank(args) => rank::rank(args),
+        Command::Info => info::info(),
+    }
+}

@@ -1,0 +1,119 @@
+//! Where results go and in what form.
+
+mod json;
+mod table;
+mod trec;
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use maxsim::Ranking;
+use tempfile::NamedTempFile;
+
+use crate::args::{Format, RankArgs};
+use crate::metrics::Metrics;
+use crate::qrels::Qrels;
+use crate::texts::Texts;
+
+/// What a ranking and its inputs offer to print.
+#[derive(Clone, Copy, Debug)]
+pub struct Results<'a> {
+    /// Per query its best documents.
+    pub rankings: &'a [Ranking],
+    /// What the documents are.
+    pub texts: &'a Texts,
+    /// What is relevant, and the queries' texts.
+    pub qrels: Option<&'a Qrels>,
+    /// Metrics, where there are judgements.
+    pub metrics: Option<Metrics>,
+}
+
+/// Where results go.
+#[derive(Clone, Debug)]
+pub enum Destination {
+    /// Standard output.
+    Stdout,
+    /// A file, written beside its place and then moved there.
+    File(PathBuf),
+    /// A pipe or a device: something that a file must not take the place of.
+    Stream(PathBuf),
+}
+
+impl Destination {
+    /// Finds out, before any work is done, whether the output can be written.
+    pub fn new(args: &RankArgs) -> Result<Destination> {
+        let Some(path) = &args.output else { return Ok(Destination::Stdout) };
+        let inputs = [&args.queries, &args.documents].into_iter();
+        let inputs = inputs.chain(&args.texts).chain(&args.qrels);
+        Destination::of(path, inputs).with_context(|| format!("--output {}", path.display()))
+    }
+
+    fn of<'a>(path: &Path, mut inputs: impl Iterator<Item = &'a PathBuf>) -> Result<Destination> {
+        let destination = match std::fs::metadata(path) {
+            Ok(found) if found.is_dir() => bail!("is a folder; name a file"),
+            Ok(found) if !found.is_file() => return Ok(Destination::Stream(path.into())),
+            Ok(_) => {
+                // A link stays, what it points to is replaced.
+                let place = path.canonicalize()?;
+                let is_input = |input: &PathBuf| input.canonicalize().is_ok_and(|i| i == place);
+                ensure!(!inputs.any(is_input), "is an input of this run");
+                place
+            }
+            Err(_) => path.into(),
+        };
+        temporary(&destination)?;
+        Ok(Destination::File(destination))
+    }
+
+    /// Writes the results. A file appears only when it is complete.
+    pub fn write(&self, format: Format, results: &Results<'_>) -> Result<()> {
+        if format == Format::Json {
+            json::check(results)?;
+        }
+        match self {
+            Destination::Stdout => {
+                render(format, results, &mut BufWriter::new(io::stdout().lock()))
+                    .context("writing to standard output failed")
+            }
+            Destination::Stream(path) => File::options()
+                .write(true)
+                .open(path)
+                .and_then(|stream| render(format, results, &mut BufWriter::new(stream)))
+                .with_context(|| path.display().to_string()),
+            Destination::File(path) => {
+                let mut file = temporary(path)?;
+                render(format, results, &mut BufWriter::new(file.as_file_mut()))
+                    .with_context(|| path.display().to_string())?;
+                file.persist(path).with_context(|| path.display().to_string())?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An empty file in the folder of `path`, removed unless it is moved to its place.
+fn temporary(path: &Path) -> Result<NamedTempFile> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".maxsim-");
+    // Readable like any new file (the umask applies), not private as temporary files are.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder
+        .tempfile_in(folder)
+        .with_context(|| format!("cannot write in the folder {}", folder.display()))
+}
+
+fn render(format: Format, results: &Results<'_>, out: &mut impl Write) -> io::Result<()> {
+    match format {
+        Format::Table => table::write(results, out),
+        Format::Json => json::write(results, out),
+        Format::Trec => trec::write(results, out),
+    }?;
+    out.flush()
+}

@@ -1,0 +1,139 @@
+//! `maxsim rank`: files in, a ranking out.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use maxsim::{Device, Ranking, ScoreOptions};
+
+use crate::args::{Format, RankArgs};
+use crate::input::TokenFile;
+use crate::metrics::{self, Metrics};
+use crate::output::{Destination, Results};
+use crate::qrels::Qrels;
+use crate::stream::{self, CHUNK_BYTES, Outcome, Request};
+use crate::texts::Texts;
+
+/// Runs the command.
+pub fn rank(args: &RankArgs) -> Result<()> {
+    let destination = Destination::new(args)?;
+    let queries = TokenFile::open(&args.queries, args.reading())?;
+    let documents = TokenFile::open(&args.documents, args.reading())?;
+    check_agreement(args, &queries, &documents)?;
+    let texts = match &args.texts {
+        Some(path) => Texts::open(path, documents.n_items())?,
+        None => Texts::default(),
+    };
+    let qrels = match &args.qrels {
+        Some(path) => Some(Qrels::open(path, queries.n_items(), documents.n_items())?),
+        None => None,
+    };
+    let device = args.device.open()?;
+
+    let progress = progress_bar(documents.n_items());
+    let started = Instant::now();
+    let outcome = stream::rank(&Request {
+        queries: &queries,
+        documents: &documents,
+        device: &device,
+        options: &ScoreOptions { kernel: args.kernel.clone(), ..ScoreOptions::default() },
+        // The metrics look further than a short list.
+        top_k: if qrels.is_some() { args.top_k.max(metrics::DEPTH) } else { args.top_k },
+        chunk_bytes: args.chunk_bytes.unwrap_or(CHUNK_BYTES),
+        progress: &progress,
+    });
+    progress.finish_and_clear();
+    let outcome = outcome?;
+    let elapsed = started.elapsed();
+
+    let metrics = qrels.as_ref().map(|qrels| Metrics::new(&outcome.rankings, qrels));
+    let summary = Summary { queries: &queries, documents: &documents, device: &device, elapsed };
+    let mut report = summary.line(&outcome);
+    if let (Format::Trec, Some(metrics)) = (args.format, metrics) {
+        report += &format!("\n{metrics}");
+    }
+    let rankings = shortened(outcome.rankings, args.top_k);
+    let results = Results { rankings: &rankings, texts: &texts, qrels: qrels.as_ref(), metrics };
+    destination.write(args.format, &results)?;
+    // The ranking is out; a closed stderr takes nothing from it.
+    let _ = writeln!(std::io::stderr(), "{report}");
+    Ok(())
+}
+
+fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &TokenFile) -> Result<()> {
+    let (q, d) = (queries.contents(), documents.contents());
+    let names = || format!("{} and {}", args.queries.display(), args.documents.display());
+    ensure!(
+        q.element == d.element,
+        "{}: queries are {} and documents {}; convert one of them",
+        names(),
+        q.element,
+        d.element
+    );
+    ensure!(
+        q.layout.dim() == d.layout.dim(),
+        "{}: queries have dim {} and documents {}; they must come from one model",
+        names(),
+        q.layout.dim(),
+        d.layout.dim()
+    );
+    Ok(())
+}
+
+/// A bar on stderr where that is a terminal, and nothing elsewhere.
+fn progress_bar(n_documents: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style =
+        ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} documents, {eta} left")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(n_documents as u64).with_style(style)
+}
+
+fn shortened(mut rankings: Vec<Ranking>, top_k: usize) -> Vec<Ranking> {
+    for ranking in &mut rankings {
+        ranking.ranked.truncate(top_k);
+    }
+    rankings
+}
+
+/// What ran where, and how fast.
+struct Summary<'a> {
+    queries: &'a TokenFile,
+    documents: &'a TokenFile,
+    device: &'a Device,
+    elapsed: Duration,
+}
+
+impl Summary<'_> {
+    fn line(&self, outcome: &Outcome) -> String {
+        let (queries, documents) = (self.queries.layout(), self.documents.layout());
+        let n_pairs = queries.n_items() as f64 * documents.n_items() as f64;
+        let seconds = self.elapsed.as_secs_f64();
+        let mut line = format!(
+            "{} queries × {} documents ({n_pairs} pairs; {} × {} tokens of {} {}) in {seconds:.3} s, {:.3e} pairs/s, on {}",
+            queries.n_items(),
+            documents.n_items(),
+            queries.total_len(),
+            documents.total_len(),
+            queries.dim(),
+            self.documents.contents().element,
+            n_pairs / seconds.max(1e-9),
+            self.device,
+        );
+        if outcome.kernels.iter().any(|&kernel| kernel != "cpu") {
+            line += &format!(" with {}", outcome.kernels.join(" and "));
+        }
+        if outcome.n_chunks > 1 {
+            line += &format!(", in {} chunks", outcome.n_chunks);
+        }
+        // Every query saw the same documents.
+        let n_empty = outcome.rankings.first().map_or(0, |ranking| ranking.n_empty);
+        if n_empty > 0 {
+            line += &format!("; {n_empty} documents without tokens rank last");
+        }
+        line
+    }
+}

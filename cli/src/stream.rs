@@ -1,0 +1,151 @@
+//! Ranking in chunks of documents: a running top-k per query, so that neither all scores nor
+//! all documents ever have to fit anywhere.
+
+use std::ops::Range;
+
+use anyhow::{Result, bail};
+use indicatif::ProgressBar;
+use maxsim::{Device, Element, ElementType, Error, Pairing, Ranked, Ranking, ScoreOptions, TopK};
+use rayon::prelude::*;
+
+use crate::input::TokenFile;
+
+/// Device memory that documents in flight and their scores may take, unless the caller says
+/// otherwise: large against the cost of a call, small against any device.
+pub const CHUNK_BYTES: u64 = 512 << 20;
+
+/// Device memory per document for its place in the work list.
+const DOCUMENT_BYTES: u64 = 16;
+
+/// Largest number of pairs per call.
+const MAX_PAIRS: u64 = maxsim::tokens::MAX_COUNT as u64 - 1;
+
+/// What to rank, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Queries; all of them go to the device at once.
+    pub queries: &'a TokenFile,
+    /// Documents, of the queries' element type and dim.
+    pub documents: &'a TokenFile,
+    /// Where to compute.
+    pub device: &'a Device,
+    /// Which kernel.
+    pub options: &'a ScoreOptions,
+    /// Documents to keep per query.
+    pub top_k: usize,
+    /// Device memory for the documents of one call and their scores, in bytes. A document
+    /// that needs more goes alone.
+    pub chunk_bytes: u64,
+    /// Advanced by the number of documents that are done.
+    pub progress: &'a ProgressBar,
+}
+
+/// What came out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Per query its best documents.
+    pub rankings: Vec<Ranking>,
+    /// Names of the kernels that ran (or `cpu`), in order of first use.
+    pub kernels: Vec<&'static str>,
+    /// Calls that were made.
+    pub n_chunks: usize,
+}
+
+/// Ranks, with the element type that the files have. NaN scores are errors.
+pub fn rank(request: &Request<'_>) -> Result<Outcome> {
+    match request.queries.contents().element {
+        ElementType::F16 => rank_elements::<half::f16>(request),
+        ElementType::Bf16 => rank_elements::<half::bf16>(request),
+        ElementType::F32 => rank_elements::<f32>(request),
+    }
+}
+
+fn rank_elements<T: Element>(request: &Request<'_>) -> Result<Outcome> {
+    let Request { device, documents, options, .. } = *request;
+    let n_queries = request.queries.n_items();
+    let queries = device.upload(&request.queries.tokens::<T>(0..n_queries)?)?;
+    let mut best = vec![TopK::new(request.top_k); n_queries];
+    let (mut kernels, mut n_chunks) = (Vec::new(), 0);
+    let mut chunk_bytes = request.chunk_bytes;
+    let mut start = 0;
+    while start < documents.n_items() {
+        let (items, bytes) = chunk(documents, n_queries, start, chunk_bytes);
+        let tokens = documents.tokens::<T>(items.clone())?;
+        let pairing = Pairing::cross();
+        let kernel = device.plan(&queries, &tokens, &pairing, options)?.name();
+        let scores = match device.score_with(&queries, &tokens, &pairing, options) {
+            // Somebody else may hold the device's memory: smaller chunks then.
+            Err(Error::DeviceMemory { .. }) if items.len() > 1 => {
+                chunk_bytes = bytes / 2;
+                continue;
+            }
+            scores => scores?,
+        };
+        merge(&mut best, scores.values(), &items, |id| documents.layout().has_tokens(id))?;
+        if !kernels.contains(&kernel) {
+            kernels.push(kernel);
+        }
+        n_chunks += 1;
+        start = items.end;
+        request.progress.inc(items.len() as u64);
+    }
+    let rankings = best.into_iter().map(TopK::into_ranking).collect();
+    Ok(Outcome { rankings, kernels, n_chunks })
+}
+
+/// The documents of the next call: as many from `start` on as `chunk_bytes` hold, at least
+/// one; and the device memory that they take, in bytes.
+fn chunk(
+    documents: &TokenFile,
+    n_queries: usize,
+    start: usize,
+    chunk_bytes: u64,
+) -> (Range<usize>, u64) {
+    let layout = documents.layout();
+    let row_bytes = layout.dim() * documents.contents().element.size_bytes();
+    // Devices pad rows to 16 bytes.
+    let row_bytes = row_bytes.next_multiple_of(16) as u64;
+    let score_bytes = size_of::<f32>() as u64 * n_queries as u64;
+    let mut bytes = 0u64;
+    let (mut first_row, mut end_row) = (u64::MAX, 0);
+    for document in start..layout.n_items() {
+        let n_documents = (document - start) as u64 + 1;
+        let [row, len] = layout.segments()[document].map(u64::from);
+        if len > 0 {
+            (first_row, end_row) = (first_row.min(row), end_row.max(row + len));
+        }
+        // Rows between documents (padding) travel with them.
+        let rows = end_row.saturating_sub(first_row);
+        let with_document = rows * row_bytes + n_documents * (score_bytes + DOCUMENT_BYTES);
+        let fits = with_document <= chunk_bytes && n_documents * n_queries as u64 <= MAX_PAIRS;
+        if document > start && !fits {
+            return (start..document, bytes);
+        }
+        bytes = with_document;
+    }
+    (start..layout.n_items(), bytes)
+}
+
+/// Takes the scores `[n_queries, n_documents of the chunk]` into the running top-k.
+fn merge(
+    best: &mut [TopK],
+    scores: &[f32],
+    items: &Range<usize>,
+    has_tokens: impl Fn(usize) -> bool + Sync,
+) -> Result<()> {
+    if let Some(p) = scores.iter().position(|score| score.is_nan()) {
+        let (query, document) = (p / items.len(), items.start + p % items.len());
+        bail!(
+            "the score of query {query} and document {document} is NaN: \
+             look for NaN or infinite values in their embeddings"
+        );
+    }
+    best.par_iter_mut().zip(scores.par_chunks(items.len())).for_each(|(best, scores)| {
+        for (document, &score) in items.clone().zip(scores) {
+            // A layout has fewer than 2³¹ items.
+            let id = document as u32;
+            best.push(Ranked { id, score, has_tokens: has_tokens(document) });
+        }
+    });
+    Ok(())
+}
