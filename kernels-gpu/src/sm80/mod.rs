@@ -183,7 +183,7 @@ impl Block<'_> {
             combine_quad::<WINNERS>(&mut best);
             let sum = sum_quads(rows.sum(&best));
             if has_tokens
-                && self.lane % 4 == 0
+                && self.lane.is_multiple_of(4)
                 && self.params.winners | self.params.token_scores != 0
             {
                 rows.store(self.params, work, entry, &best);

@@ -136,7 +136,7 @@ impl Consumer<'_> {
                 row += DOCUMENT_TILE as u32;
             }
             let store = has_tokens
-                && self.lane % 4 == 0
+                && self.lane.is_multiple_of(4)
                 && self.params.winners | self.params.token_scores != 0;
             let mut sum = 0.0;
             unroll!(I in 0..2 => {
