@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -88,8 +88,12 @@ impl Suite {
     /// # Panics
     /// With the check's own message: this is the test's failure.
     pub fn run_gpu(name: &'static str, check: impl Fn(&Suite) -> Result<usize, String>) {
+        // One at a time: some of them fill a device's memory.
+        static TURN: Mutex<()> = Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let suite = Suite::start(name);
         if cuda_devices().is_empty() {
+            suite.record(0, 0, Some("skipped (no CUDA device)"));
             return;
         }
         match check(&suite) {
