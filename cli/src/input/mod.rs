@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn elements_off_their_boundary_are_copied() {
         let floats = [1.5f32, -2.0, 3.25];
-        let mut bytes = vec![0u8; 4 * 4];
+        let mut bytes = [0u8; 4 * 4];
         for shift in 0..4 {
             bytes[shift..shift + 12].copy_from_slice(bytemuck::bytes_of(&floats));
             let slice = &bytes[shift..shift + 12];
