@@ -8,13 +8,15 @@ use crate::cpu;
 use crate::cuda::{self, CudaDevice, CudaEvent, CudaStream, CudaTokens, CudaWork};
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::event::{Event, EventInner};
 use crate::handle::{DeviceTokens, Input, Storage};
 use crate::pairing::Pairing;
 use crate::plan::{DeviceLimits, Plan};
 use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores};
-use crate::stream::{Event, EventInner, OutputShape, Stream, StreamInner, Work, WorkInner};
+use crate::stream::{Stream, StreamInner};
 use crate::tokens::Tokens;
+use crate::work::{OutputShape, Work, WorkInner};
 
 /// Where scores are computed: the CPU, or one CUDA device.
 ///

@@ -14,6 +14,7 @@
 pub mod device;
 pub mod element;
 pub mod error;
+pub mod event;
 pub mod handle;
 pub mod pairing;
 pub mod plan;
@@ -21,6 +22,7 @@ pub mod problem;
 pub mod scores;
 pub mod stream;
 pub mod tokens;
+pub mod work;
 
 mod cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -29,10 +31,12 @@ mod cuda;
 pub use device::{Device, Memory};
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};
+pub use event::Event;
 pub use handle::{DeviceTokens, Input};
 pub use pairing::Pairing;
 pub use plan::{DeviceLimits, Plan};
 pub use problem::{Problem, ScoreShape, TokenOffsets};
 pub use scores::{Ranked, Ranking, ScoreOptions, Scores, TopK};
-pub use stream::{DeviceScores, Event, Stream, Work};
+pub use stream::Stream;
 pub use tokens::{LayoutKind, TokenLayout, Tokens};
+pub use work::{DeviceScores, Work};

@@ -15,8 +15,9 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::handle::{DeviceTokens, Storage};
 use crate::plan::Access;
-use crate::stream::{DeviceScores, ScoresInner, Stream, StreamInner, Work};
+use crate::stream::{Stream, StreamInner};
 use crate::tokens::TokenLayout;
+use crate::work::{DeviceScores, ScoresInner, Work};
 
 // `CUpointer_attribute`
 const CONTEXT: i32 = 1;

@@ -4,24 +4,23 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use bytemuck::cast_slice;
 use cust::sys::CUstream;
 use maxsim_kernels::params::{ForwardParams, SumPartialsParams, TensorMap};
 use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
 
 use super::context::{CudaDevice, Entered};
 use super::forward::raw;
-use super::memory::{Buffer, fill};
+use super::lists::DeviceLists;
+use super::memory::fill;
 use super::module::Kernel;
 use super::outputs::CudaOutputs;
 use super::stream::CudaStream;
 use super::tokens::CudaTokens;
-use super::upload::upload;
 use super::work::{Launch, Shape, WorkList};
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores};
-use crate::stream::OutputShape;
+use crate::work::OutputShape;
 
 /// Most bytes of partial sums that a launch leaves in the workspace.
 const WORKSPACE_BYTES_MAX: u64 = 32 << 20;
@@ -32,7 +31,8 @@ pub(crate) struct CudaWork {
     device: Arc<CudaDevice>,
     variant: &'static Variant,
     kernel: Kernel,
-    sum_partials: Kernel,
+    /// Where scores are sums over several query tiles.
+    sum_partials: Option<Kernel>,
     dim: usize,
     winner_bytes: usize,
     entries_per_query: u32,
@@ -40,19 +40,7 @@ pub(crate) struct CudaWork {
     n_partials: u64,
     has_unvisited_scores: bool,
     launches: Vec<Launch>,
-    addresses: ListAddresses,
-    _lists: Buffer,
-}
-
-/// Where the lists are; 0 = absent.
-#[derive(Clone, Copy, Debug, Default)]
-struct ListAddresses {
-    query_tiles: u64,
-    units: u64,
-    entry_document: u64,
-    entry_score: u64,
-    query_token_base: u64,
-    score_token_base: u64,
+    lists: DeviceLists,
 }
 
 impl CudaDevice {
@@ -82,7 +70,6 @@ impl CudaWork {
         outputs: &OutputShape,
     ) -> Result<CudaWork> {
         let kernel = device.kernel(variant)?;
-        let sum_partials = device.sum_partials_kernel()?;
         let shared_bytes = variant.shared_bytes(problem.dim());
         let n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
         let list = WorkList::new(
@@ -94,7 +81,9 @@ impl CudaWork {
                 partials_max: WORKSPACE_BYTES_MAX / 4,
             },
         )?;
-        let (addresses, lists) = upload_lists(device, &list, outputs)?;
+        let sum_partials =
+            (list.n_partials > 0).then(|| device.sum_partials_kernel()).transpose()?;
+        let lists = DeviceLists::upload(device, &list, outputs)?;
         Ok(CudaWork {
             device: device.clone(),
             variant,
@@ -107,8 +96,7 @@ impl CudaWork {
             n_partials: list.n_partials,
             has_unvisited_scores: list.has_unvisited_scores,
             launches: list.launches,
-            addresses,
-            _lists: lists,
+            lists,
         })
     }
 
@@ -173,7 +161,7 @@ impl CudaWork {
         let out = outputs.addresses();
         let is_partial = launch.n_partial_tiles > 0;
         let aligned = queries.access().is_aligned() && documents.access().is_aligned();
-        let units = match self.addresses.units {
+        let units = match self.lists.units {
             0 => 0,
             units => units + u64::from(launch.first_unit) * 12,
         };
@@ -182,12 +170,12 @@ impl CudaWork {
             document_map,
             queries: queries.matrix(),
             documents: documents.matrix(),
-            query_tiles: self.addresses.query_tiles,
+            query_tiles: self.lists.query_tiles,
             units,
-            entry_document: self.addresses.entry_document,
-            entry_score: self.addresses.entry_score,
-            query_token_base: self.addresses.query_token_base,
-            score_token_base: self.addresses.score_token_base,
+            entry_document: self.lists.entry_document,
+            entry_score: self.lists.entry_score,
+            query_token_base: self.lists.query_token_base,
+            score_token_base: self.lists.score_token_base,
             results: if is_partial { workspace } else { out.scores },
             winners: out.winners,
             token_scores: out.token_scores,
@@ -230,9 +218,9 @@ impl CudaWork {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;
             }
             start(entered, stream, self.kernel, launch.grid, shared_bytes, params)?;
-            if launch.n_partial_tiles == 0 {
+            let (Some(sum_partials), 1..) = (self.sum_partials, launch.n_partial_tiles) else {
                 return Ok(());
-            }
+            };
             let sum = SumPartialsParams {
                 partials: params.results,
                 scores: outputs.addresses().scores,
@@ -244,7 +232,7 @@ impl CudaWork {
                 reserved: 0,
             };
             let grid = n_entries.div_ceil(SUM_PARTIALS_THREADS as u32);
-            start(entered, stream, self.sum_partials, grid, 0, &sum)
+            start(entered, stream, sum_partials, grid, 0, &sum)
         }
     }
 }
@@ -280,51 +268,4 @@ unsafe fn start<P: Copy>(
         )
     };
     entered.device().check("cuLaunchKernel", code)
-}
-
-/// Copies the lists to the device, in one piece.
-fn upload_lists(
-    device: &Arc<CudaDevice>,
-    list: &WorkList,
-    outputs: &OutputShape,
-) -> Result<(ListAddresses, Buffer)> {
-    let mut bytes = Vec::new();
-    // Offset + 1 of each list; 0 = absent.
-    let mut place = |list: &[u8]| {
-        if list.is_empty() {
-            return 0;
-        }
-        bytes.resize(bytes.len().next_multiple_of(16), 0);
-        let offset = bytes.len() as u64;
-        bytes.extend_from_slice(list);
-        offset + 1
-    };
-    let query_tiles: Vec<[u32; 2]> = list.query_tiles.iter().map(|t| [t.query, t.row]).collect();
-    let units: Vec<[u32; 3]> =
-        list.units.iter().map(|u| [u.tile, u.entry_begin, u.entry_end]).collect();
-    let bases = outputs.token_offsets.as_ref().map_or(&[][..], |offsets| offsets.bases());
-    let (query_bases, score_bases) = match outputs.shape.row_len() {
-        Some(_) => (bases, &[][..]),
-        None => (&[][..], bases),
-    };
-    let places = [
-        place(cast_slice(&query_tiles)),
-        place(cast_slice(&units)),
-        place(cast_slice(&list.entry_document)),
-        place(cast_slice(&list.entry_score)),
-        place(cast_slice(query_bases)),
-        place(cast_slice(score_bases)),
-    ];
-    let buffer = upload(device, &bytes)?;
-    let [query_tiles, units, entry_document, entry_score, query_token_base, score_token_base] =
-        places.map(|place| if place == 0 { 0 } else { buffer.address() + place - 1 });
-    let addresses = ListAddresses {
-        query_tiles,
-        units,
-        entry_document,
-        entry_score,
-        query_token_base,
-        score_token_base,
-    };
-    Ok((addresses, buffer))
 }

@@ -14,6 +14,7 @@ mod foreign;
 mod forward;
 #[allow(unsafe_code)]
 mod launch;
+mod lists;
 #[allow(unsafe_code)]
 mod memory;
 #[allow(unsafe_code)]

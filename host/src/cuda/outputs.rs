@@ -10,7 +10,7 @@ use super::memory::{Buffer, download, fill};
 use super::stream::CudaStream;
 use crate::error::Result;
 use crate::scores::Scores;
-use crate::stream::OutputShape;
+use crate::work::OutputShape;
 
 /// Addresses of the outputs; 0 where one is not asked for.
 #[derive(Clone, Copy, Debug)]

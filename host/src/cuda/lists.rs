@@ -1,0 +1,74 @@
+//! A call's work lists in device memory.
+
+use std::sync::Arc;
+
+use bytemuck::cast_slice;
+
+use super::context::CudaDevice;
+use super::memory::Buffer;
+use super::upload::upload;
+use super::work::WorkList;
+use crate::error::Result;
+use crate::work::OutputShape;
+
+/// A work list in device memory: where each of its lists is; 0 = absent.
+#[derive(Debug)]
+pub(super) struct DeviceLists {
+    pub query_tiles: u64,
+    pub units: u64,
+    pub entry_document: u64,
+    pub entry_score: u64,
+    pub query_token_base: u64,
+    pub score_token_base: u64,
+    _memory: Buffer,
+}
+
+impl DeviceLists {
+    /// Copies the lists to the device, in one piece.
+    pub(super) fn upload(
+        device: &Arc<CudaDevice>,
+        list: &WorkList,
+        outputs: &OutputShape,
+    ) -> Result<DeviceLists> {
+        let mut bytes = Vec::new();
+        // Offset + 1 of each list; 0 = absent.
+        let mut place = |list: &[u8]| {
+            if list.is_empty() {
+                return 0;
+            }
+            bytes.resize(bytes.len().next_multiple_of(16), 0);
+            let offset = bytes.len() as u64;
+            bytes.extend_from_slice(list);
+            offset + 1
+        };
+        let query_tiles: Vec<[u32; 2]> =
+            list.query_tiles.iter().map(|t| [t.query, t.row]).collect();
+        let units: Vec<[u32; 3]> =
+            list.units.iter().map(|u| [u.tile, u.entry_begin, u.entry_end]).collect();
+        let bases = outputs.token_offsets.as_ref().map_or(&[][..], |offsets| offsets.bases());
+        let (query_bases, score_bases) = match outputs.shape.row_len() {
+            Some(_) => (bases, &[][..]),
+            None => (&[][..], bases),
+        };
+        let places = [
+            place(cast_slice(&query_tiles)),
+            place(cast_slice(&units)),
+            place(cast_slice(&list.entry_document)),
+            place(cast_slice(&list.entry_score)),
+            place(cast_slice(query_bases)),
+            place(cast_slice(score_bases)),
+        ];
+        let buffer = upload(device, &bytes)?;
+        let [query_tiles, units, entry_document, entry_score, query_token_base, score_token_base] =
+            places.map(|place| if place == 0 { 0 } else { buffer.address() + place - 1 });
+        Ok(DeviceLists {
+            query_tiles,
+            units,
+            entry_document,
+            entry_score,
+            query_token_base,
+            score_token_base,
+            _memory: buffer,
+        })
+    }
+}
