@@ -185,13 +185,13 @@ impl Device {
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             (Inner::Cuda(device), Some(variant)) => {
                 let (mut own_queries, mut own_documents) = (None, None);
-                let queries = queries.cuda_tokens("queries", self, &mut own_queries)?;
-                let documents = documents.cuda_tokens("documents", self, &mut own_documents)?;
+                let queries = queries.cuda_tokens(self, &mut own_queries)?;
+                let documents = documents.cuda_tokens(self, &mut own_documents)?;
                 device.score(&problem, variant, queries, documents, options)
             }
             _ => {
-                let queries = queries.host_matrix("queries")?;
-                let documents = documents.host_matrix("documents")?;
+                let queries = queries.host_matrix()?;
+                let documents = documents.host_matrix()?;
                 cpu::score(&problem, queries, documents, options)
             }
         }

@@ -62,26 +62,26 @@ impl<T: Element> DeviceTokens<T> {
         &self.device
     }
 
-    pub(crate) fn host_matrix(&self, argument: &'static str) -> Result<cpu::Matrix<'_, T>> {
+    pub(crate) fn host_matrix(&self) -> Result<cpu::Matrix<'_, T>> {
         match &self.storage {
             Storage::Host { data, mask } => Ok(cpu::Matrix { data, mask: mask.as_deref() }),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Storage::Cuda(_) => Err(self.wrong_device(argument, "cpu")),
+            Storage::Cuda(_) => Err(self.wrong_device("cpu")),
         }
     }
 
     #[cfg(all(feature = "cuda", target_os = "linux"))]
-    pub(crate) fn cuda_tokens(&self, argument: &'static str) -> Result<&CudaTokens> {
+    pub(crate) fn cuda_tokens(&self) -> Result<&CudaTokens> {
         match &self.storage {
             Storage::Cuda(tokens) => Ok(tokens),
-            Storage::Host { .. } => Err(self.wrong_device(argument, "a CUDA device")),
+            Storage::Host { .. } => Err(self.wrong_device("a CUDA device")),
         }
     }
 
     #[cfg(all(feature = "cuda", target_os = "linux"))]
-    fn wrong_device(&self, argument: &'static str, expected: &str) -> Error {
+    fn wrong_device(&self, expected: &str) -> Error {
         let (expected, found) = (expected.into(), self.device.to_string());
-        Error::WrongDevice { argument, expected, found }
+        Error::WrongDevice { argument: "tokens", expected, found }
     }
 
     fn access(&self) -> Access {
@@ -126,10 +126,10 @@ impl<'a, T: Element> Input<'a, T> {
         }
     }
 
-    pub(crate) fn host_matrix(&self, argument: &'static str) -> Result<cpu::Matrix<'a, T>> {
+    pub(crate) fn host_matrix(&self) -> Result<cpu::Matrix<'a, T>> {
         match self {
             Input::Host(tokens) => Ok(cpu::Matrix { data: tokens.data(), mask: tokens.mask() }),
-            Input::Device(tokens) => tokens.host_matrix(argument),
+            Input::Device(tokens) => tokens.host_matrix(),
         }
     }
 
@@ -137,7 +137,6 @@ impl<'a, T: Element> Input<'a, T> {
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn cuda_tokens<'b>(
         &self,
-        argument: &'static str,
         device: &Device,
         own: &'b mut Option<DeviceTokens<T>>,
     ) -> Result<&'b CudaTokens>
@@ -145,8 +144,8 @@ impl<'a, T: Element> Input<'a, T> {
         'a: 'b,
     {
         match self {
-            Input::Host(tokens) => own.insert(device.upload(tokens)?).cuda_tokens(argument),
-            Input::Device(tokens) => tokens.cuda_tokens(argument),
+            Input::Host(tokens) => own.insert(device.upload(tokens)?).cuda_tokens(),
+            Input::Device(tokens) => tokens.cuda_tokens(),
         }
     }
 }

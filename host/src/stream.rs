@@ -88,15 +88,15 @@ impl Stream {
         match (&mut self.inner, &work.inner, &mut scores.inner) {
             (StreamInner::Cpu, WorkInner::Cpu, ScoresInner::Cpu(scores)) => {
                 let problem = Problem::new(queries.layout(), documents.layout(), &work.pairing)?;
-                let queries = queries.host_matrix("queries")?;
-                let documents = documents.host_matrix("documents")?;
+                let queries = queries.host_matrix()?;
+                let documents = documents.host_matrix()?;
                 *scores = cpu::score(&problem, queries, documents, &work.options)?;
                 Ok(())
             }
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             (StreamInner::Cuda(stream), WorkInner::Cuda(cuda), ScoresInner::Cuda(outputs)) => {
-                let queries = queries.cuda_tokens("queries")?;
-                let documents = documents.cuda_tokens("documents")?;
+                let queries = queries.cuda_tokens()?;
+                let documents = documents.cuda_tokens()?;
                 cuda.enqueue(stream, queries, documents, outputs)
             }
             #[cfg(all(feature = "cuda", target_os = "linux"))]
