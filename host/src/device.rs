@@ -310,15 +310,14 @@ impl Device {
         Err(Error::WrongDevice { argument, expected, found })
     }
 
-    /// The CUDA device, for something that only a CUDA device has.
+    /// The CUDA device, for `what` only a CUDA device has.
     #[cfg(all(feature = "cuda", target_os = "linux"))]
-    pub(crate) fn cuda_device(&self, argument: &'static str) -> Result<&Arc<CudaDevice>> {
+    pub(crate) fn cuda_device(&self, what: &str) -> Result<&Arc<CudaDevice>> {
         match &self.0 {
             Inner::Cuda(device) => Ok(device),
-            Inner::Cpu => Err(Error::WrongDevice {
-                argument,
-                expected: "a CUDA device".into(),
-                found: self.to_string(),
+            Inner::Cpu => Err(Error::Unsupported {
+                what: format!("{what} on the CPU"),
+                why: "it needs a device from Device::cuda".into(),
             }),
         }
     }

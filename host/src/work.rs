@@ -149,7 +149,7 @@ impl DeviceScores {
             WorkInner::Cpu => ScoresInner::Cpu(work.outputs.host_scores()?),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             WorkInner::Cuda(_) => {
-                let cuda = work.device.cuda_device("work")?;
+                let cuda = work.device.cuda_device("work for a CUDA device")?;
                 ScoresInner::Cuda(CudaOutputs::new(cuda, &work.outputs)?)
             }
         };

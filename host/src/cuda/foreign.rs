@@ -122,7 +122,7 @@ impl<T: Element> DeviceTokens<T> {
     /// the mask (ever).
     ///
     /// # Errors
-    /// [`Error::WrongDevice`] on the CPU device, [`Error::Shape`] for a pitch shorter than a
+    /// [`Error::Unsupported`] on the CPU, [`Error::Shape`] for a pitch shorter than a
     /// row or a masked layout, [`Error::ForeignPointer`] for an address that is not such memory.
     pub unsafe fn from_raw_parts(
         device: &Device,
@@ -131,7 +131,7 @@ impl<T: Element> DeviceTokens<T> {
         layout: TokenLayout,
         mask: Option<u64>,
     ) -> Result<DeviceTokens<T>> {
-        let cuda = device.cuda_device("device")?;
+        let cuda = device.cuda_device("memory of a CUDA device")?;
         let row_bytes = (layout.dim() * size_of::<T>()) as u64;
         let element_bytes = size_of::<T>() as u64;
         if pitch_bytes < row_bytes || !pitch_bytes.is_multiple_of(element_bytes) {
@@ -176,7 +176,7 @@ impl DeviceScores {
     /// must stay allocated, and nobody else may write to it, or read it while a call runs.
     ///
     /// # Errors
-    /// [`Error::WrongDevice`] for a work of the CPU, [`Error::Shape`] where winners or token
+    /// [`Error::Unsupported`] for a work of the CPU, [`Error::Shape`] where winners or token
     /// scores are given but not asked for or the reverse, [`Error::ForeignPointer`].
     pub unsafe fn from_raw_parts(
         work: &Work,
@@ -184,7 +184,7 @@ impl DeviceScores {
         winners: Option<u64>,
         token_scores: Option<u64>,
     ) -> Result<DeviceScores> {
-        let cuda = work.device.cuda_device("work")?;
+        let cuda = work.device.cuda_device("memory of a CUDA device")?;
         let shape = &work.outputs;
         for (argument, is_given, is_wanted) in [
             ("winners", winners.is_some(), shape.winners),
@@ -217,9 +217,9 @@ impl Stream {
     /// that outlives this value.
     ///
     /// # Errors
-    /// [`Error::WrongDevice`] for the CPU device.
+    /// [`Error::Unsupported`] for the CPU.
     pub unsafe fn from_raw(device: &Device, handle: u64) -> Result<Stream> {
-        let cuda = device.cuda_device("device")?;
+        let cuda = device.cuda_device("a stream of a CUDA device")?;
         let handle = ptr::with_exposed_provenance_mut(handle as usize);
         // SAFETY: the caller's promise.
         let stream = unsafe { CudaStream::from_raw(cuda, handle) };
