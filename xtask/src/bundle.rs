@@ -10,6 +10,13 @@ use serde_json::{Value, json};
 
 use crate::fingerprint::of_ptx;
 
+/// A profile of its own: release, less the link-time optimisation of every test executable.
+const PROFILE: [&str; 3] = [
+    "profile.bundle.inherits=\"release\"",
+    "profile.bundle.lto=false",
+    "profile.bundle.strip=\"symbols\"",
+];
+
 /// What the folder may weigh, so that it travels easily.
 const SIZE_LIMIT_BYTES: u64 = 40 << 20;
 
@@ -123,8 +130,10 @@ fn build(root: &Path) -> Result<Vec<Program>> {
 fn executables(root: &Path, command: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root).args(command).stderr(Stdio::inherit());
-    cargo.args(["--release", "--config", "profile.release.strip=\"symbols\""]);
-    cargo.arg("--message-format=json-render-diagnostics");
+    for setting in PROFILE {
+        cargo.args(["--config", setting]);
+    }
+    cargo.args(["--profile", "bundle", "--message-format=json-render-diagnostics"]);
     for (package, _) in PACKAGES {
         cargo.args(["--package", package]);
     }
