@@ -169,7 +169,6 @@ def main():
             "cores": os.cpu_count(),
             "threads": args.threads,
             "load_before": load,
-            "kernel": platform.release(),
             "python": platform.python_version(),
             "rustc": command_line("rustc", "--version"),
             "commit": command_line("git", "rev-parse", "--short", "HEAD"),
