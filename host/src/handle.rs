@@ -84,7 +84,8 @@ impl<T: Element> DeviceTokens<T> {
         Error::WrongDevice { argument: "tokens", expected, found }
     }
 
-    fn access(&self) -> Access {
+    /// Where the rows are in device memory, and how far apart. Base 0 on the CPU.
+    pub fn access(&self) -> Access {
         match &self.storage {
             Storage::Host { .. } => Access::uploaded(self.layout.dim(), T::TYPE),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
