@@ -20,10 +20,11 @@ use crate::suite::Suite;
 pub fn cuda_devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| {
-        let first_missing = |ordinal: usize| Device::cuda(ordinal).err();
-        let devices: Vec<Device> = (0..).map_while(|n| Device::cuda(n).ok()).collect();
-        if devices.is_empty() && std::env::var("MAXSIM_REQUIRE_GPU").is_ok_and(|v| v == "1") {
-            panic!("MAXSIM_REQUIRE_GPU=1, but: {}", first_missing(0).expect("no device 0"));
+        let devices: Vec<Device> =
+            Device::all().into_iter().filter(|device| device.ordinal().is_some()).collect();
+        let required = std::env::var("MAXSIM_REQUIRE_GPU").is_ok_and(|v| v == "1");
+        if let (true, true, Err(why)) = (required, devices.is_empty(), Device::cuda(0)) {
+            panic!("MAXSIM_REQUIRE_GPU=1, but: {why}");
         }
         devices
     })

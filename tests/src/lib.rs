@@ -9,6 +9,7 @@
 pub mod agree;
 pub mod case;
 pub mod engines;
+pub mod gpu;
 pub mod misuse;
 pub mod oracle;
 pub mod strategy;

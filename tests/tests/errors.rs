@@ -3,7 +3,8 @@
 
 use maxsim::plan::{Access, DeviceLimits};
 use maxsim::{
-    Device, ElementType, Error, Pairing, Plan, Problem, Result, ScoreOptions, TokenLayout, Tokens,
+    Device, DeviceScores, DeviceTokens, ElementType, Error, Pairing, Plan, Problem, Result,
+    ScoreOptions, TokenLayout, Tokens,
 };
 
 const DATA: [f32; 24] = [0.0; 24];
@@ -295,6 +296,28 @@ fn a_device_that_is_not_there() {
     let tokens = Tokens::padded(&DATA, 2, 3, 4).expect("well-formed");
     let scores = Device::best().score(&tokens, &tokens, &Pairing::cross()).expect("scores");
     assert_eq!(scores.values(), [0.0; 4]);
+}
+
+#[test]
+fn foreign_memory_of_the_cpu() {
+    let layout = TokenLayout::padded(1, 1, 4).expect("well-formed");
+    // SAFETY: refused before the address is used.
+    let handle =
+        unsafe { DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), 256, 16, layout, None) };
+    let expected = "a CUDA device";
+    refused!(
+        handle,
+        Error::WrongDevice { argument: "device", expected: e, found: f }
+            if e == expected && f == "cpu",
+        ["device", expected, "cpu"]
+    );
+    let tokens = Device::cpu().upload(&Tokens::padded(&DATA, 2, 3, 4).expect("tokens"));
+    let tokens = tokens.expect("room");
+    let options = ScoreOptions::default();
+    let work = Device::cpu().prepare(&tokens, &tokens, &Pairing::cross(), &options);
+    // SAFETY: as above.
+    let scores = unsafe { DeviceScores::from_raw_parts(&work.expect("work"), 256, None, None) };
+    refused!(scores, Error::WrongDevice { argument: "work", .. }, ["work", expected, "cpu"]);
 }
 
 #[test]

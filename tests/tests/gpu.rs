@@ -1,66 +1,25 @@
-//! What only a GPU can show: repeats, sizes, threads, memory. Agreement with the oracle on
-//! every kernel row is in the other suites.
+//! What only a GPU can show: repeats, sizes, threads. Agreement with the oracle on every
+//! kernel row is in the other suites.
 
 use half::f16;
 use maxsim::{
-    Device, DeviceTokens, Element, ElementType, Error, Pairing, ScoreOptions, Scores, Tokens,
+    Device, DeviceScores, Element, ElementType, Error, Pairing, ScoreOptions, ScoreShape, Scores,
+    Tokens,
 };
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::variants::FORWARD;
 use maxsim_tests::agree;
-use maxsim_tests::case::{Case, Data, Pairs, elements, tokens};
+use maxsim_tests::case::{Case, Data, elements, tokens};
 use maxsim_tests::engines::{Problem, cuda_devices};
+use maxsim_tests::gpu::{on_every_row, options, ragged_cases, run, same_bits, text};
 use maxsim_tests::oracle::{Matrix, maxsim};
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
-
-/// Ragged items, several tiles on every axis: all the ways in which work is split.
-fn cases(element: ElementType) -> Vec<Case> {
-    let queries: Vec<usize> = (0..9).map(|i| (i * 83) % 300).collect();
-    let documents: Vec<usize> = (0..150).map(|i| (i * 37) % 290).collect();
-    let pairings = [Pairs::Cross, Pairs::Candidates { k: 40 }, Pairs::List { n: 500 }];
-    let mut cases = Vec::new();
-    for dim in [64, 100, 128, 256] {
-        for pairs in pairings {
-            let mut case = Case { element, pairs, ..Case::new(dim, &queries, &documents) };
-            case.upload = [true; 2];
-            case.documents.valid_percent = Some(90);
-            cases.push(case);
-        }
-    }
-    cases
-}
-
-fn options(row: &Variant) -> ScoreOptions {
-    let kernel = Some(row.name.to_string());
-    ScoreOptions { winners: row.winners, token_scores: true, kernel }
-}
-
-/// The same numbers, bit for bit: `==` would take +0 for -0 and no NaN for itself.
-fn same_bits(a: &Scores, b: &Scores) -> bool {
-    let bits = |values: &[f32]| -> Vec<u32> { values.iter().map(|x| x.to_bits()).collect() };
-    bits(a.values()) == bits(b.values())
-        && a.winners() == b.winners()
-        && a.token_scores().map(bits) == b.token_scores().map(bits)
-}
-
-/// Calls `check` with every row of the element type, on every device.
-fn on_every_row(
-    element: ElementType,
-    mut check: impl FnMut(&Device, &'static Variant) -> Result<(), String>,
-) -> Result<(), String> {
-    for device in cuda_devices() {
-        for row in FORWARD.iter().filter(|row| row.element == element) {
-            check(device, row).map_err(|why| format!("{device} {}: {why}", row.name))?;
-        }
-    }
-    Ok(())
-}
 
 #[test]
 fn twenty_runs_give_the_same_bits() {
     fn repeat<T: Element>(suite: &Suite) -> Result<usize, String> {
         let mut n_cases = 0;
-        for case in cases(T::TYPE) {
+        for case in ragged_cases(T::TYPE) {
             let data = case.data();
             let stored = [elements::<T>(&data.queries), elements::<T>(&data.documents)];
             let queries = tokens(&case.queries, &data.queries, &stored[0]).map_err(text)?;
@@ -115,9 +74,9 @@ fn past_2_31_elements() {
         let (starts, lengths) =
             ([&starts[..], &[ROWS - 200]].concat(), [&lengths[..], &[200]].concat());
         let as_i64 = |list: &[usize]| -> Vec<i64> { list.iter().map(|&x| x as i64).collect() };
-        let tokens = Tokens::scattered(&documents, DIM, &as_i64(&starts), &as_i64(&lengths));
-        let tokens = tokens.map_err(text)?;
-        let queries = tokens_of(&seed, &pattern, &queries)?;
+        let scattered = Tokens::scattered(&documents, DIM, &as_i64(&starts), &as_i64(&lengths));
+        let scattered = scattered.map_err(text)?;
+        let queries = tokens(&seed.queries, &pattern.queries, &queries).map_err(text)?;
 
         // The oracle sees the sampled rows alone.
         let row = |row: usize| &pattern.documents.values[row % PERIOD * DIM..][..DIM];
@@ -131,7 +90,7 @@ fn past_2_31_elements() {
             (0..2).flat_map(|q| (0..lengths.len()).map(move |d| (q, d))).collect();
         let expected: Vec<_> =
             pairs.iter().map(|&(q, d)| maxsim(&pattern.queries, q, &sampled, d)).collect();
-        let shape = maxsim::ScoreShape::Cross { n_queries: 2, n_documents: lengths.len() };
+        let shape = ScoreShape::Cross { n_queries: 2, n_documents: lengths.len() };
         let data = Data {
             queries: pattern.queries.clone(),
             documents: sampled,
@@ -141,7 +100,7 @@ fn past_2_31_elements() {
         };
 
         for device in cuda_devices() {
-            let documents = device.upload(&tokens).map_err(text)?;
+            let documents = device.upload(&scattered).map_err(text)?;
             for row in FORWARD.iter().filter(|row| row.element == ElementType::F16) {
                 let options = options(row);
                 let cross = Pairing::cross();
@@ -205,7 +164,7 @@ fn past_2_31_outputs() {
 #[test]
 fn threads_do_not_disturb_each_other() {
     Suite::run_gpu("gpu_threads", |suite| {
-        let cases = cases(ElementType::F16);
+        let cases = ragged_cases(ElementType::F16);
         let problems: Vec<Problem<f16>> = cases.iter().map(Problem::new).collect();
         let options = ScoreOptions { winners: true, token_scores: true, kernel: None };
         for device in cuda_devices() {
@@ -227,6 +186,8 @@ fn threads_do_not_disturb_each_other() {
                 threads.into_iter().try_for_each(|t| t.join().expect("no panic"))
             })?;
             suite.count(&device.to_string());
+            streams(&problems, &alone, device, &options)?;
+            suite.count(&format!("{device} streams"));
         }
         // And all devices at once.
         std::thread::scope(|scope| {
@@ -246,6 +207,45 @@ fn threads_do_not_disturb_each_other() {
         })?;
         Ok(8 * 3 * problems.len())
     });
+}
+
+/// Work of several streams at once, each stream of a thread of its own, over shared handles.
+fn streams(
+    problems: &[Problem<'_, f16>],
+    alone: &[Scores],
+    device: &Device,
+    options: &ScoreOptions,
+) -> Result<(), String> {
+    let mut works = Vec::new();
+    for problem in problems {
+        let (queries, documents, pairing) = problem.inputs().map_err(text)?;
+        let queries = device.upload(&queries).map_err(text)?;
+        let documents = device.upload(&documents).map_err(text)?;
+        let work = device.prepare(&queries, &documents, &pairing, options).map_err(text)?;
+        works.push((queries, documents, work));
+    }
+    let thread = |first: usize| -> Result<(), String> {
+        let mut stream = device.stream().map_err(text)?;
+        let mut outputs = Vec::new();
+        // All enqueued before any is read; each twice, over its own results.
+        for (queries, documents, work) in &works {
+            let mut scores = DeviceScores::new(work).map_err(text)?;
+            for _ in 0..2 {
+                stream.score_into(queries, documents, work, &mut scores).map_err(text)?;
+            }
+            outputs.push(scores);
+        }
+        for (i, (scores, alone)) in outputs.iter().zip(alone).enumerate() {
+            if !same_bits(alone, &scores.read().map_err(text)?) {
+                return Err(format!("{device}: stream {first}, problem {i} differs"));
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|first| scope.spawn(move || thread(first))).collect();
+        threads.into_iter().try_for_each(|t| t.join().expect("no panic"))
+    })
 }
 
 #[test]
@@ -278,70 +278,4 @@ fn handles_of_other_devices_are_refused() {
         }
         Ok(n_cases)
     });
-}
-
-#[test]
-fn out_of_memory_is_an_error_and_nothing_breaks() {
-    /// 4 GiB of tokens: no device holds a hundred of them.
-    const ROWS: usize = 1 << 24;
-    Suite::run_gpu("gpu_out_of_memory", |suite| {
-        let case = &cases(ElementType::F16)[0];
-        let problem = Problem::<f16>::new(case);
-        let (queries, documents, pairing) = problem.inputs().map_err(text)?;
-        let options = ScoreOptions { winners: true, token_scores: true, kernel: None };
-        let large = vec![f16::ZERO; ROWS * 128];
-        let large = Tokens::padded(&large, 1, ROWS, 128).map_err(text)?;
-        for device in cuda_devices() {
-            let queries = device.upload(&queries).map_err(text)?;
-            let documents = device.upload(&documents).map_err(text)?;
-            let score = || device.score_with(&queries, &documents, &pairing, &options);
-            let before = score().map_err(text)?;
-            let mut handles: Vec<DeviceTokens<f16>> = Vec::new();
-            let error = loop {
-                match device.upload(&large) {
-                    Ok(handle) if handles.len() < 100 => handles.push(handle),
-                    Ok(_) => return Err("a hundred times 4 GiB are no device's memory".into()),
-                    Err(error) => break error,
-                }
-            };
-            match &error {
-                Error::DeviceMemory { requested_bytes, .. } if *requested_bytes > 0 => {}
-                other => return Err(format!("{device}: {other:?}")),
-            }
-            suite.note(&format!("{device}: after {} GiB: {error}", 4 * handles.len()));
-            // While memory is short a call may fail, with the same error and no other.
-            match score() {
-                Ok(scores) if same_bits(&before, &scores) => {}
-                Err(Error::DeviceMemory { .. }) => {}
-                other => return Err(format!("{device}, memory full: {other:?}")),
-            }
-            drop(handles);
-            if !same_bits(&before, &score().map_err(text)?) {
-                return Err(format!("{device}: other scores after memory ran out"));
-            }
-            device.upload(&large).map_err(text)?;
-            suite.count(&device.to_string());
-        }
-        Ok(1)
-    });
-}
-
-fn run<T: Element>(
-    problem: &Problem<'_, T>,
-    device: &Device,
-    options: &ScoreOptions,
-) -> Result<Scores, String> {
-    problem.run(device, options).map_err(text)?.ok_or_else(|| "no kernel".into())
-}
-
-fn tokens_of<'a>(
-    case: &Case,
-    data: &'a Data,
-    stored: &'a [f16],
-) -> Result<Tokens<'a, f16>, String> {
-    tokens(&case.queries, &data.queries, stored).map_err(text)
-}
-
-fn text(error: Error) -> String {
-    error.to_string()
 }

@@ -1,0 +1,65 @@
+//! What the suites of the GPU share.
+
+use maxsim::{Device, Element, ElementType, Error, ScoreOptions, Scores};
+use maxsim_kernels::variants::{FORWARD, Variant};
+
+use crate::case::{Case, Pairs};
+use crate::engines::{Problem, cuda_devices};
+
+/// Ragged items, several tiles on every axis: all the ways in which work is split.
+pub fn ragged_cases(element: ElementType) -> Vec<Case> {
+    let queries: Vec<usize> = (0..9).map(|i| (i * 83) % 300).collect();
+    let documents: Vec<usize> = (0..150).map(|i| (i * 37) % 290).collect();
+    let pairings = [Pairs::Cross, Pairs::Candidates { k: 40 }, Pairs::List { n: 500 }];
+    let mut cases = Vec::new();
+    for dim in [64, 100, 128, 256] {
+        for pairs in pairings {
+            let mut case = Case { element, pairs, ..Case::new(dim, &queries, &documents) };
+            case.upload = [true; 2];
+            case.documents.valid_percent = Some(90);
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// The options that force a row, with everything that it can give.
+pub fn options(row: &Variant) -> ScoreOptions {
+    let kernel = Some(row.name.to_string());
+    ScoreOptions { winners: row.winners, token_scores: true, kernel }
+}
+
+/// The same numbers, bit for bit: `==` would take +0 for -0 and no NaN for itself.
+pub fn same_bits(a: &Scores, b: &Scores) -> bool {
+    let bits = |values: &[f32]| -> Vec<u32> { values.iter().map(|x| x.to_bits()).collect() };
+    bits(a.values()) == bits(b.values())
+        && a.winners() == b.winners()
+        && a.token_scores().map(bits) == b.token_scores().map(bits)
+}
+
+/// Calls `check` with every row of the element type, on every device.
+pub fn on_every_row(
+    element: ElementType,
+    mut check: impl FnMut(&Device, &'static Variant) -> Result<(), String>,
+) -> Result<(), String> {
+    for device in cuda_devices() {
+        for row in FORWARD.iter().filter(|row| row.element == element) {
+            check(device, row).map_err(|why| format!("{device} {}: {why}", row.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a problem that every device can run.
+pub fn run<T: Element>(
+    problem: &Problem<'_, T>,
+    device: &Device,
+    options: &ScoreOptions,
+) -> Result<Scores, String> {
+    problem.run(device, options).map_err(text)?.ok_or_else(|| "no kernel".into())
+}
+
+/// An error as the suites report it.
+pub fn text(error: Error) -> String {
+    error.to_string()
+}
