@@ -160,3 +160,64 @@
 //! }
 //! assert_eq!((Mine::TYPE, Mine::from_f32(1.0).to_f32()), (ElementType::F32, 1.0));
 //! ```
+//!
+//! # A call borrows its handles
+//!
+//! ```
+//! # use maxsim::{Device, Input, Pairing, Tokens};
+//! # let device = Device::cpu();
+//! # let tokens = Tokens::padded(&[1.0f32; 4], 1, 1, 4).unwrap();
+//! let handle = device.upload(&tokens).unwrap();
+//! let input = Input::from(&handle);
+//! device.score(input, input, &Pairing::cross()).unwrap();
+//! drop(handle);
+//! ```
+//!
+//! ```compile_fail,E0505
+//! # use maxsim::{Device, Input, Pairing, Tokens};
+//! # let device = Device::cpu();
+//! # let tokens = Tokens::padded(&[1.0f32; 4], 1, 1, 4).unwrap();
+//! let handle = device.upload(&tokens).unwrap();
+//! let input = Input::from(&handle);
+//! drop(handle);
+//! device.score(input, input, &Pairing::cross()).unwrap();
+//! ```
+//!
+//! # A stream runs one thread's calls
+//!
+//! Its workspace belongs to one call at a time, so two threads need two streams:
+//!
+//! ```
+//! # use maxsim::Device;
+//! let (mut a, mut b) = (Device::cpu().stream().unwrap(), Device::cpu().stream().unwrap());
+//! std::thread::scope(|scope| {
+//!     scope.spawn(|| { let _mine = &mut a; });
+//!     scope.spawn(|| { let _mine = &mut b; });
+//! });
+//! ```
+//!
+//! ```compile_fail,E0499
+//! # use maxsim::Device;
+//! let mut a = Device::cpu().stream().unwrap();
+//! std::thread::scope(|scope| {
+//!     scope.spawn(|| { let _mine = &mut a; });
+//!     scope.spawn(|| { let _mine = &mut a; });
+//! });
+//! ```
+//!
+//! # Foreign memory is the caller's word
+//!
+//! ```
+//! # use maxsim::{Device, DeviceTokens, TokenLayout};
+//! let layout = TokenLayout::padded(1, 1, 4).unwrap();
+//! // SAFETY: the CPU has no device memory: refused before the address is used.
+//! let view = unsafe { DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), 0, 16, layout, None) };
+//! assert!(view.is_err());
+//! ```
+//!
+//! ```compile_fail,E0133
+//! # use maxsim::{Device, DeviceTokens, TokenLayout};
+//! let layout = TokenLayout::padded(1, 1, 4).unwrap();
+//! let view = DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), 0, 16, layout, None);
+//! assert!(view.is_err());
+//! ```
