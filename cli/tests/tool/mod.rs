@@ -1,0 +1,65 @@
+//! The tool as a process.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The tool: MAXSIM_BIN where the tests run on another machine than they were built on.
+pub fn command() -> Command {
+    let built = || PathBuf::from(env!("CARGO_BIN_EXE_maxsim"));
+    Command::new(std::env::var_os("MAXSIM_BIN").map_or_else(built, PathBuf::from))
+}
+
+/// What a run left behind.
+pub struct Run {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Run {
+    pub fn of(output: Output) -> Run {
+        let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
+        Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// The standard output of a run that must have worked.
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self.stdout
+    }
+
+    /// The error of a run that must have failed as every failure does: exit code 2, one line
+    /// on stderr, nothing on stdout.
+    pub fn error(self) -> String {
+        assert_eq!(self.code, Some(2), "{}{}", self.stdout, self.stderr);
+        assert_eq!(self.stdout, "");
+        let line = self.stderr.strip_suffix('\n').expect("a whole line");
+        assert!(!line.chars().any(char::is_control), "{line:?}");
+        line.strip_prefix("error: ").unwrap_or_else(|| panic!("{line}")).to_string()
+    }
+}
+
+pub fn run<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Run {
+    Run::of(command().args(args).output().expect("the tool starts"))
+}
+
+/// `maxsim rank` with queries and documents, on the CPU unless `more` names a device.
+pub fn rank(queries: &Path, documents: &Path, more: &[&str]) -> Run {
+    let mut command = command();
+    command.arg("rank").arg("--queries").arg(queries).arg("--documents").arg(documents);
+    if !more.contains(&"--device") {
+        command.args(["--device", "cpu"]);
+    }
+    Run::of(command.args(more).output().expect("the tool starts"))
+}
+
+/// The sample in the repository. Test programs run in their package's folder.
+pub fn sample(file: &str) -> PathBuf {
+    Path::new("examples/debian-packages").join(file)
+}
+
+pub fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
