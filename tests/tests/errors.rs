@@ -4,7 +4,7 @@
 use maxsim::plan::{Access, DeviceLimits};
 use maxsim::{
     Device, DeviceScores, DeviceTokens, ElementType, Error, Pairing, Plan, Problem, Result,
-    ScoreOptions, TokenLayout, Tokens,
+    ScoreOptions, Stream, TokenLayout, Tokens,
 };
 
 const DATA: [f32; 24] = [0.0; 24];
@@ -304,20 +304,19 @@ fn foreign_memory_of_the_cpu() {
     // SAFETY: refused before the address is used.
     let handle =
         unsafe { DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), 256, 16, layout, None) };
-    let expected = "a CUDA device";
-    refused!(
-        handle,
-        Error::WrongDevice { argument: "device", expected: e, found: f }
-            if e == expected && f == "cpu",
-        ["device", expected, "cpu"]
-    );
+    let what = "memory of a CUDA device";
+    refused!(handle, Error::Unsupported { what: w, .. } if w.contains(what), [what, "CPU", "Device::cuda"]);
     let tokens = Device::cpu().upload(&Tokens::padded(&DATA, 2, 3, 4).expect("tokens"));
     let tokens = tokens.expect("room");
     let options = ScoreOptions::default();
     let work = Device::cpu().prepare(&tokens, &tokens, &Pairing::cross(), &options);
     // SAFETY: as above.
     let scores = unsafe { DeviceScores::from_raw_parts(&work.expect("work"), 256, None, None) };
-    refused!(scores, Error::WrongDevice { argument: "work", .. }, ["work", expected, "cpu"]);
+    refused!(scores, Error::Unsupported { what: w, .. } if w.contains(what), [what, "CPU", "Device::cuda"]);
+    // SAFETY: as above.
+    let stream = unsafe { Stream::from_raw(&Device::cpu(), 0) };
+    let what = "a stream of a CUDA device";
+    refused!(stream, Error::Unsupported { what: w, .. } if w.contains(what), [what, "CPU", "Device::cuda"]);
 }
 
 #[test]
