@@ -7,18 +7,26 @@
 //! ```
 //!
 //! With `data=FILE` instead of `seed`, the file holds the query and then the document tokens
-//! as little-endian f32. The answer is `ready` and the plan. Then, a line each: `run` makes one
-//! scoring call and prints its milliseconds; `scores FILE` makes one and writes its scores as
-//! little-endian f32. The end of the input ends the program.
+//! as little-endian elements. The answer is `ready` and the plan. Then, a line each:
+//!
+//! - `run` makes one scoring call and prints the milliseconds that the caller waited;
+//! - `device` reads 512 MB first, so that caches hold something else, then makes one call in a
+//!   stream and prints the milliseconds between events before and after it;
+//! - `memory` prints the bytes that were allocated on the device beyond inputs and outputs;
+//! - `scores FILE` makes one call and writes its scores as little-endian f32.
+//!
+//! The end of the input ends the program.
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::str::FromStr;
 use std::time::Instant;
 
 use half::{bf16, f16};
-use maxsim::{Device, Element, Pairing, ScoreOptions, Tokens};
+use maxsim::{
+    Device, DeviceScores, DeviceTokens, Element, Event, Pairing, ScoreOptions, Stream, Tokens, Work,
+};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -69,17 +77,17 @@ impl Setup {
     /// Query and document tokens, both `[n, len, dim]`.
     fn data<T: Element>(&self, n_query: usize, n_document: usize) -> Result<(Vec<T>, Vec<T>)> {
         if let Ok(path) = self.word("data") {
-            let bytes = std::fs::read(path)?;
-            if bytes.len() != (n_query + n_document) * 4 {
-                return Err(
-                    format!("{path} has {} bytes, not what the shapes say", bytes.len()).into()
-                );
+            let mut elements = vec![T::from_f32(0.0); n_query + n_document];
+            let bytes = bytemuck::cast_slice_mut(&mut elements);
+            let mut file = std::fs::File::open(path)?;
+            let found = file.metadata()?.len();
+            if found != bytes.len() as u64 {
+                let expected = bytes.len();
+                return Err(format!("{path} has {found} bytes, the shapes say {expected}").into());
             }
-            let mut values = bytes
-                .chunks_exact(4)
-                .map(|b| T::from_f32(f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-            let queries = values.by_ref().take(n_query).collect();
-            return Ok((queries, values.collect()));
+            file.read_exact(bytes)?;
+            let documents = elements.split_off(n_query);
+            return Ok((elements, documents));
         }
         let mut state: u64 = self.number("seed")?;
         let mut tokens = |n| (0..n).map(|_| T::from_f32(uniform(&mut state))).collect();
@@ -111,25 +119,104 @@ fn serve<T: Element>(
     );
     drop((queries, documents));
     let (queries, documents) = uploaded;
-    let pairing = Pairing::cross();
-    let plan = device.plan(&queries, &documents, &pairing, &ScoreOptions::default())?;
+    let mut timed = Timed::new(&device, &queries, &documents)?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "ready {}", plan.to_string().lines().next().unwrap_or_default())?;
+    writeln!(out, "ready {}", timed.work.plan().to_string().lines().next().unwrap_or_default())?;
     for line in lines {
         let line = line?;
-        let start = Instant::now();
-        let scores = device.score(&queries, &documents, &pairing)?;
-        let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
-        match line.split_once(' ') {
-            None if line == "run" => writeln!(out, "{elapsed_ms}")?,
-            Some(("scores", path)) => {
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("run", "") => {
+                let start = Instant::now();
+                device.score(&queries, &documents, &Pairing::cross())?;
+                writeln!(out, "{}", start.elapsed().as_secs_f64() * 1e3)?;
+            }
+            ("device", "") => writeln!(out, "{}", timed.device_ms(&queries, &documents)?)?,
+            ("memory", "") => writeln!(out, "{}", timed.extra_bytes)?,
+            ("scores", path) => {
+                let scores = device.score(&queries, &documents, &Pairing::cross())?;
                 let bytes: Vec<u8> = scores.values().iter().flat_map(|s| s.to_le_bytes()).collect();
                 std::fs::write(path, bytes)?;
                 writeln!(out, "written")?;
             }
-            _ => return Err(format!("expected `run` or `scores FILE`, found `{line}`").into()),
+            _ => return Err("expected `run`, `device`, `memory` or `scores FILE`".into()),
         }
         out.flush()?;
     }
     Ok(())
+}
+
+/// A prepared call, and what empties the caches before it.
+struct Timed<T: Element> {
+    stream: Stream,
+    work: Work,
+    scores: DeviceScores,
+    flush: Option<Flush<T>>,
+    events: [Event; 2],
+    /// Device memory in use beyond inputs and outputs, once the call is warm.
+    extra_bytes: u64,
+}
+
+/// A read of 512 MB: one query of one token against as many documents.
+struct Flush<T: Element> {
+    query: DeviceTokens<T>,
+    documents: DeviceTokens<T>,
+    work: Work,
+    scores: DeviceScores,
+}
+
+impl<T: Element> Timed<T> {
+    fn new(
+        device: &Device,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+    ) -> Result<Timed<T>> {
+        let flush = match device.ordinal() {
+            Some(_) => Some(Flush::new(device)?),
+            None => None,
+        };
+        let free = |device: &Device| -> Result<u64> {
+            Ok(device.memory()?.map_or(0, |memory| memory.free_bytes))
+        };
+        let before = free(device)?;
+        let work =
+            device.prepare(queries, documents, &Pairing::cross(), &ScoreOptions::default())?;
+        let mut scores = DeviceScores::new(&work)?;
+        let mut stream = device.stream()?;
+        stream.score_into(queries, documents, &work, &mut scores)?;
+        stream.synchronize()?;
+        let outputs = 4 * work.shape().n_scores() as u64;
+        let extra_bytes = before.saturating_sub(free(device)?).saturating_sub(outputs);
+        let events = [device.event()?, device.event()?];
+        Ok(Timed { stream, work, scores, flush, events, extra_bytes })
+    }
+
+    fn device_ms(&mut self, queries: &DeviceTokens<T>, documents: &DeviceTokens<T>) -> Result<f32> {
+        let [start, end] = &mut self.events;
+        if let Some(Flush { query, documents, work, scores }) = &mut self.flush {
+            // Twice: the second read keeps the queue full while the call is enqueued.
+            self.stream.score_into(query, documents, work, scores)?;
+            self.stream.score_into(query, documents, work, scores)?;
+        }
+        self.stream.record(start)?;
+        self.stream.score_into(queries, documents, &self.work, &mut self.scores)?;
+        self.stream.record(end)?;
+        Ok(end.elapsed_ms(start)?)
+    }
+}
+
+impl<T: Element> Flush<T> {
+    fn new(device: &Device) -> Result<Flush<T>> {
+        const DIM: usize = 64;
+        let len = 1024;
+        let n = (512 << 20) / (len * DIM * size_of::<T>());
+        let mut state = 1;
+        let document: Vec<T> = (0..len * DIM).map(|_| T::from_f32(uniform(&mut state))).collect();
+        let all = document.repeat(n);
+        let query = device.upload(&Tokens::padded(&document[..DIM], 1, 1, DIM)?)?;
+        let documents = device.upload(&Tokens::padded(&all, n, len, DIM)?)?;
+        let work =
+            device.prepare(&query, &documents, &Pairing::cross(), &ScoreOptions::default())?;
+        let scores = DeviceScores::new(&work)?;
+        Ok(Flush { query, documents, work, scores })
+    }
 }
