@@ -14,6 +14,7 @@ use super::lists::DeviceLists;
 use super::memory::fill;
 use super::module::Kernel;
 use super::outputs::CudaOutputs;
+use super::split::entries_per_unit_max;
 use super::stream::CudaStream;
 use super::tokens::CudaTokens;
 use super::work::{Launch, Shape, WorkList};
@@ -79,6 +80,10 @@ impl CudaWork {
                 n_blocks: device.limits().n_multiprocessors * n_resident,
                 prefers_whole_rounds: variant.arch == Arch::Sm90a,
                 partials_max: WORKSPACE_BYTES_MAX / 4,
+                entries_per_unit_max: entries_per_unit_max(
+                    problem.documents().n_items(),
+                    problem.documents().total_len(),
+                ),
             },
         )?;
         let sum_partials =

@@ -7,6 +7,10 @@ use super::work::Shape;
 /// Most entries of a unit. More would only make the last blocks finish later.
 const ENTRIES_PER_UNIT_MAX: u64 = 64;
 
+/// Document tokens of a unit. Blocks with different tiles of a query read the same documents;
+/// in longer units they drift apart, and the second reader finds them gone from the L2 cache.
+const TOKENS_PER_UNIT: u64 = 4096;
+
 /// Units per block that even out documents of different lengths.
 const ROUNDS: u64 = 8;
 
@@ -99,13 +103,20 @@ pub(super) fn grid(shape: &Shape, n_tiles: u64) -> u32 {
     (if is_worth_it { rounds } else { n_blocks }).min(i32::MAX as u64) as u32
 }
 
-/// Entries per unit for which the busiest block has the least to do, given `n_tiles` tiles
-/// with `n_entries` entries each. At least [`ROUNDS`] units per block where there is enough
+/// Most entries of a unit, for documents of `n_tokens` tokens in all.
+pub(super) fn entries_per_unit_max(n_documents: usize, n_tokens: u64) -> u64 {
+    (TOKENS_PER_UNIT * n_documents as u64)
+        .checked_div(n_tokens)
+        .map_or(ENTRIES_PER_UNIT_MAX, |n| n.clamp(1, ENTRIES_PER_UNIT_MAX))
+}
+
+/// Entries per unit (at most `most`) for which the busiest block has the least to do, given
+/// `n_tiles` tiles with `n_entries` entries each. At least [`ROUNDS`] units per block where there is enough
 /// work.
-pub(super) fn entries_per_unit(n_tiles: u64, n_entries: u64, grid: u32) -> u32 {
+pub(super) fn entries_per_unit(n_tiles: u64, n_entries: u64, grid: u32, most: u64) -> u32 {
     let grid = u64::from(grid.max(1));
     let rounds = |per_unit: u64| (n_tiles * n_entries.div_ceil(per_unit)).div_ceil(grid);
-    let most = (1..=ENTRIES_PER_UNIT_MAX)
+    let most = (1..=most)
         .take_while(|&per_unit| per_unit == 1 || rounds(per_unit) >= ROUNDS)
         .last()
         .unwrap_or(1);

@@ -24,6 +24,8 @@ pub(super) struct Shape {
     pub prefers_whole_rounds: bool,
     /// Partial sums that the workspace may hold.
     pub partials_max: u64,
+    /// Most entries of a unit.
+    pub entries_per_unit_max: u64,
 }
 
 /// One launch of the forward kernel, and of the sum of its partial results.
@@ -155,7 +157,8 @@ impl WorkList {
         // A group is whole queries, or some entries of one.
         let n_entries = u64::from(self.entries_per_query).min(group.entries.len() as u64);
         let grid_max = grid(shape, n_tiles);
-        let entries_per_unit = entries_per_unit(n_tiles, n_entries, grid_max);
+        let entries_per_unit =
+            entries_per_unit(n_tiles, n_entries, grid_max, shape.entries_per_unit_max);
         let n_units = n_tiles * n_entries.div_ceil(u64::from(entries_per_unit));
         launch(group, tiles, 0, n_units, entries_per_unit, grid_max)
     }
@@ -179,7 +182,8 @@ impl WorkList {
             })
             .sum();
         let grid_max = grid(shape, 0);
-        let entries_per_unit = entries_per_unit(1, n_tile_entries, grid_max);
+        let entries_per_unit =
+            entries_per_unit(1, n_tile_entries, grid_max, shape.entries_per_unit_max);
         for q in group.queries.clone() {
             let entries = group.entries_of(q, first_entries);
             for entry_begin in entries.clone().step_by(entries_per_unit as usize) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::split::{entries_per_unit, grid, groups};
+use super::split::{entries_per_unit, entries_per_unit_max, grid, groups};
 use super::work::{Launch, Shape, WorkList};
 use crate::pairing::Pairing;
 use crate::problem::Problem;
@@ -127,6 +127,7 @@ fn every_tile_meets_every_entry_once() {
             n_blocks: 1 + random.below(9) as usize,
             prefers_whole_rounds: random.below(2) == 0,
             partials_max: 1 + random.below(60),
+            entries_per_unit_max: 1 + random.below(64),
         };
         let mut pairings = vec![Pairing::cross()];
         if n_documents == n_queries * k {
@@ -153,8 +154,13 @@ fn pairs_are_numbered_by_query_and_keep_their_order() {
     let (queries, documents) = (layout(&[3, 0, 5]), layout(&[1; 9]));
     let pairing = Pairing::pairs(&[2, 0, 1, 2, 0], &[8, 1, 2, 3, 4]).unwrap();
     let problem = Problem::new(&queries, &documents, &pairing).unwrap();
-    let shape =
-        Shape { query_tile: 4, n_blocks: 2, prefers_whole_rounds: false, partials_max: 100 };
+    let shape = Shape {
+        query_tile: 4,
+        n_blocks: 2,
+        prefers_whole_rounds: false,
+        partials_max: 100,
+        entries_per_unit_max: 64,
+    };
     let work = WorkList::new(&problem, &shape).unwrap();
     assert_eq!(work.entry_score, [1, 4, 2, 0, 3]);
     assert_eq!(work.entry_document, [1, 4, 2, 8, 3]);
@@ -163,8 +169,13 @@ fn pairs_are_numbered_by_query_and_keep_their_order() {
 
 #[test]
 fn nothing_is_launched_without_tokens_or_pairs() {
-    let shape =
-        Shape { query_tile: 4, n_blocks: 2, prefers_whole_rounds: false, partials_max: 100 };
+    let shape = Shape {
+        query_tile: 4,
+        n_blocks: 2,
+        prefers_whole_rounds: false,
+        partials_max: 100,
+        entries_per_unit_max: 64,
+    };
     for (query_lens, document_lens, unvisited) in [
         (vec![], vec![1, 2], false),
         (vec![9], vec![], false),
@@ -202,12 +213,17 @@ fn a_query_with_too_many_entries_is_cut_and_others_are_kept_whole() {
 #[test]
 fn the_busiest_block_has_little_more_than_the_average() {
     // One query of four tiles against 10 000 documents, on 132 blocks.
-    let shape =
-        Shape { query_tile: 256, n_blocks: 132, prefers_whole_rounds: true, partials_max: 8 << 20 };
+    let shape = Shape {
+        query_tile: 256,
+        n_blocks: 132,
+        prefers_whole_rounds: true,
+        partials_max: 8 << 20,
+        entries_per_unit_max: 64,
+    };
     for (n_tiles, n_entries) in [(4, 10_000), (1, 10_000), (2, 1_000), (8, 12_345), (32, 300)] {
         let grid = grid(&shape, n_tiles);
         assert!(grid >= 124 && u64::from(grid).is_multiple_of(n_tiles));
-        let per_unit = u64::from(entries_per_unit(n_tiles, n_entries, grid));
+        let per_unit = u64::from(entries_per_unit(n_tiles, n_entries, grid, 64));
         let n_units = n_tiles * n_entries.div_ceil(per_unit);
         let busiest = n_units.div_ceil(grid.into()) * per_unit;
         let average = (n_tiles * n_entries) as f64 / f64::from(grid);
@@ -215,5 +231,8 @@ fn the_busiest_block_has_little_more_than_the_average() {
     }
     // A multiple of 100 tiles would leave a quarter of the device idle.
     assert_eq!(grid(&shape, 100), 132);
-    assert_eq!(entries_per_unit(1, 0, 132), 1);
+    assert_eq!(entries_per_unit(1, 0, 132, 64), 1);
+    // Documents of 1024 tokens: four to a unit.
+    assert_eq!(entries_per_unit_max(10_000, 10_000 * 1024), 4);
+    assert_eq!(entries_per_unit_max(3, 0), 64);
 }
