@@ -3,12 +3,9 @@
 use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, Result};
+use maxsim::Device;
 use maxsim::tokens::{MAX_COUNT, MAX_DIM};
-use maxsim::{Device, Error};
 use maxsim_kernels::variants::FORWARD;
-
-/// No machine has more CUDA devices.
-const MAX_DEVICES: usize = 64;
 
 /// Runs the command.
 pub fn info() -> Result<()> {
@@ -21,20 +18,17 @@ fn write(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\ndevices")?;
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
     writeln!(out, "  {}: {n_threads} threads", Device::cpu())?;
-    for ordinal in 0..MAX_DEVICES {
-        match Device::cuda(ordinal) {
-            Ok(device) => writeln!(out, "  {device}")?,
-            Err(Error::NoDevice { .. }) if ordinal > 0 => break,
-            Err(error) => {
-                writeln!(out, "  cuda:{ordinal}: {error}")?;
-                if matches!(
-                    error,
-                    Error::NoDevice { .. } | Error::NoDriver { .. } | Error::CudaNotBuilt
-                ) {
-                    break;
+    match Device::n_cuda() {
+        Ok(0) => writeln!(out, "  no CUDA device")?,
+        Ok(n_devices) => {
+            for ordinal in 0..n_devices {
+                match Device::cuda(ordinal).and_then(|device| cuda_line(&device)) {
+                    Ok(line) => writeln!(out, "  {line}")?,
+                    Err(error) => writeln!(out, "  cuda:{ordinal}: {error}")?,
                 }
             }
         }
+        Err(error) => writeln!(out, "  no CUDA device: {error}")?,
     }
     writeln!(out, "  --device auto takes {}", Device::best())?;
 
@@ -42,7 +36,7 @@ fn write(out: &mut impl Write) -> io::Result<()> {
     for row in FORWARD {
         writeln!(
             out,
-            "  {:42} {:6} {:4} dim ≤ {:3}, tiles of {:3} query × {:3} document tokens, {} stages, {} threads, {:3} KB shared{}",
+            "  {:38} {:6} {:4}  dim ≤ {:3}, tiles of {:3} query × {:3} document tokens, {} stages, {} threads, {:3} KB shared{}",
             row.name,
             row.arch.target(),
             row.element,
@@ -61,4 +55,26 @@ fn write(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  elements f16, bf16, f32; one type for queries and documents")?;
     writeln!(out, "  dim 1 to {MAX_DIM} on the CPU, to {dim_max} on CUDA devices")?;
     writeln!(out, "  below {MAX_COUNT} token rows a file; documents are streamed in chunks")
+}
+
+/// What decides which kernels run on a CUDA device, and how much it holds.
+fn cuda_line(device: &Device) -> maxsim::Result<String> {
+    let mut line = format!("{device}: {}", device.name());
+    if let Some(limits) = device.limits() {
+        let (major, minor) = limits.capability;
+        line += &format!(
+            ", compute capability {major}.{minor}, {} multiprocessors, {} KB shared",
+            limits.n_multiprocessors,
+            limits.shared_bytes / 1024
+        );
+    }
+    if let Some(memory) = device.memory()? {
+        let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+        let (free, total) = (gib(memory.free_bytes), gib(memory.total_bytes));
+        line += &format!(", {free:.1} of {total:.1} GiB free");
+    }
+    if let Some(version) = device.driver_version() {
+        line += &format!(", driver for CUDA {}.{}", version / 1000, version % 1000 / 10);
+    }
+    Ok(line)
 }

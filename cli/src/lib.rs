@@ -26,3 +26,8 @@ pub fn run(args: &Args) -> Result<()> {
         Command::Info => info::info(),
     }
 }
+
+// The README's example is compiled and run as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

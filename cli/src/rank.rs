@@ -12,7 +12,7 @@ use crate::input::TokenFile;
 use crate::metrics::{self, Metrics};
 use crate::output::{Destination, Results};
 use crate::qrels::Qrels;
-use crate::stream::{self, CHUNK_BYTES, Outcome, Request};
+use crate::stream::{self, Outcome, Request};
 use crate::texts::Texts;
 
 /// Runs the command.
@@ -40,7 +40,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         options: &ScoreOptions { kernel: args.kernel.clone(), ..ScoreOptions::default() },
         // The metrics look further than a short list.
         top_k: if qrels.is_some() { args.top_k.max(metrics::DEPTH) } else { args.top_k },
-        chunk_bytes: args.chunk_bytes.unwrap_or(CHUNK_BYTES),
+        chunk_bytes: args.chunk_bytes,
         progress: &progress,
     });
     progress.finish_and_clear();
@@ -123,8 +123,9 @@ impl Summary<'_> {
             n_pairs / seconds.max(1e-9),
             self.device,
         );
-        if outcome.kernels.iter().any(|&kernel| kernel != "cpu") {
-            line += &format!(" with {}", outcome.kernels.join(" and "));
+        if self.device.ordinal().is_some() {
+            let kernels = outcome.kernels.join(" and ");
+            line += &format!(" ({}) with {kernels}", self.device.name());
         }
         if outcome.n_chunks > 1 {
             line += &format!(", in {} chunks", outcome.n_chunks);

@@ -10,9 +10,13 @@ use rayon::prelude::*;
 
 use crate::input::TokenFile;
 
-/// Device memory that documents in flight and their scores may take, unless the caller says
-/// otherwise: large against the cost of a call, small against any device.
-pub const CHUNK_BYTES: u64 = 512 << 20;
+/// Device memory for the documents of one call and their scores, unless the caller says
+/// otherwise: beyond this a call's fixed cost no longer shows.
+const CHUNK_BYTES: u64 = 512 << 20;
+
+/// Share of a device's free memory that a call may take: other processes may use it too, and
+/// the engines need room of their own.
+const FREE_SHARE: u64 = 4;
 
 /// Device memory per document for its place in the work list.
 const DOCUMENT_BYTES: u64 = 16;
@@ -33,9 +37,9 @@ pub struct Request<'a> {
     pub options: &'a ScoreOptions,
     /// Documents to keep per query.
     pub top_k: usize,
-    /// Device memory for the documents of one call and their scores, in bytes. A document
-    /// that needs more goes alone.
-    pub chunk_bytes: u64,
+    /// Device memory for the documents of one call and their scores, in bytes; `None` goes by
+    /// the device's free memory. A document that needs more goes alone.
+    pub chunk_bytes: Option<u64>,
     /// Advanced by the number of documents that are done.
     pub progress: &'a ProgressBar,
 }
@@ -66,7 +70,11 @@ fn rank_elements<T: Element>(request: &Request<'_>) -> Result<Outcome> {
     let queries = device.upload(&request.queries.tokens::<T>(0..n_queries)?)?;
     let mut best = vec![TopK::new(request.top_k); n_queries];
     let (mut kernels, mut n_chunks) = (Vec::new(), 0);
-    let mut chunk_bytes = request.chunk_bytes;
+    let mut chunk_bytes = match (request.chunk_bytes, device.memory()?) {
+        (Some(bytes), _) => bytes,
+        (None, Some(memory)) => CHUNK_BYTES.min(memory.free_bytes / FREE_SHARE),
+        (None, None) => CHUNK_BYTES,
+    };
     let mut start = 0;
     while start < documents.n_items() {
         let (items, bytes) = chunk(documents, n_queries, start, chunk_bytes);

@@ -94,8 +94,10 @@ fn check(set: &Path, device: &str, kernel: Option<&str>) {
     assert!((metric("recall@10") - RECALL).abs() <= NDCG_TOLERANCE, "{}", output["metrics"]);
 }
 
-/// Documents and scores of one query.
-fn entries(query: &Value) -> Vec<(u64, f64)> {
+/// Documents and scores of one query, best first.
+type Entries = Vec<(u64, f64)>;
+
+fn entries(query: &Value) -> Entries {
     let array = |key: &str| query[key].as_array().unwrap().iter();
     let documents = array("documents").map(|id| id.as_u64().unwrap());
     documents.zip(array("scores").map(|score| score.as_f64().unwrap())).collect()
@@ -121,12 +123,11 @@ fn check_ranking(query: usize, found: &[(u64, f64)], expected: &[(u64, f64)]) {
 
 #[test]
 fn the_comparison_sees_wrong_rankings() {
-    let expected: Vec<(u64, f64)> =
-        (0..10u32).map(|i| (i.into(), 10.0 - f64::from(i) / 2.0)).collect();
+    let expected: Entries = (0..10u32).map(|i| (i.into(), 10.0 - f64::from(i) / 2.0)).collect();
     let fails = |found: &[(u64, f64)]| {
         std::panic::catch_unwind(|| check_ranking(0, found, &expected)).is_err()
     };
-    let changed = |change: &dyn Fn(&mut Vec<(u64, f64)>)| {
+    let changed = |change: &dyn Fn(&mut Entries)| {
         let mut found = expected.clone();
         change(&mut found);
         fails(&found)

@@ -8,6 +8,22 @@
 //!
 //! with `s` over the query's valid tokens and `t` over the document's. The
 //! token-by-token similarities are never stored.
+//!
+//! ```
+//! use maxsim::{Device, Pairing, Tokens};
+//!
+//! // One query of two tokens; documents of one and two tokens; dim 2.
+//! let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?;
+//! let documents = Tokens::packed(&[2.0f32, 0.0, 3.0, 4.0, -1.0, 5.0], 2, &[0i64, 1, 3])?;
+//! let scores = Device::best().score(&queries, &documents, &Pairing::cross())?;
+//! // max(2) + max(0), max(3, -1) + max(4, 5)
+//! assert_eq!(scores.values(), [2.0, 8.0]);
+//! # Ok::<(), maxsim::Error>(())
+//! ```
+//!
+//! [`Device`] is where to start: it scores, uploads [`Tokens`] into handles, and says which
+//! kernel it would run. [`Pairing`] says which queries meet which documents, [`ScoreOptions`]
+//! what to compute besides scores, and [`TopK`] turns scores into a ranking.
 
 #![deny(unsafe_code)]
 
