@@ -22,16 +22,16 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Rank documents for every query.
+    ///
+    /// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1], or
+    /// `embeddings` [n, len, dim] with optional `lengths` [n]) or .npy (one array
+    /// [n, len, dim]), of f16, bf16 or f32. They must not change while the command runs.
     Rank(Box<RankArgs>),
     /// List devices, kernels and limits.
     Info,
 }
 
-/// Rank documents for every query.
-///
-/// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1], or
-/// `embeddings` [n, len, dim] with optional `lengths` [n]) or .npy (one array [n, len, dim]),
-/// of f16, bf16 or f32. Files must not change while the command runs.
+/// What `maxsim rank` takes.
 #[derive(Debug, clap::Args)]
 pub struct RankArgs {
     /// Token embeddings of the queries.

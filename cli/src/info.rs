@@ -33,13 +33,14 @@ fn write(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  --device auto takes {}", Device::best())?;
 
     writeln!(out, "\nkernels (--kernel NAME)")?;
+    let name_width = FORWARD.iter().map(|row| row.name.len()).max().unwrap_or(0);
     for row in FORWARD {
         writeln!(
             out,
-            "  {:38} {:6} {:4}  dim ≤ {:3}, tiles of {:3} query × {:3} document tokens, {} stages, {} threads, {:3} KB shared{}",
+            "  {:name_width$}  {:6} {:4}  dim ≤ {:3}, tiles of {:3} query × {:3} document tokens, {} stages, {} threads, {:3} KB shared{}",
             row.name,
             row.arch.target(),
-            row.element,
+            row.element.name(),
             row.dim_max,
             row.query_tile,
             row.document_tile,

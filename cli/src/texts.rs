@@ -12,7 +12,7 @@ use crate::jsonl;
 const TITLE_CHARS: usize = 40;
 
 /// Characters kept of a text.
-const TEXT_CHARS: usize = 100;
+const TEXT_CHARS: usize = 72;
 
 /// Titles and beginnings of texts by document id, printable.
 #[derive(Clone, Debug, Default)]

@@ -323,6 +323,10 @@ fn an_output_file_is_complete_and_alone() {
         // A device is written to, not replaced.
         folder.rank(&["--output", "/dev/null"]).ok();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+        if Path::new("/dev/full").exists() {
+            let error = folder.rank(&["--output", "/dev/full"]).error();
+            assert!(error.starts_with("/dev/full: "), "{error}");
+        }
     }
 }
 

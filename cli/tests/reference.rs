@@ -37,7 +37,7 @@ fn reference_set() -> Option<PathBuf> {
 #[test]
 fn cpu_gives_the_reference_ranking() {
     if let Some(set) = reference_set() {
-        check(&set, "cpu", None);
+        check(&set, "cpu", &[]);
     }
 }
 
@@ -53,7 +53,8 @@ fn cuda_gives_the_reference_ranking() {
             return;
         }
     };
-    check(&set, "cuda:0", None);
+    check(&set, "cuda:0", &[]);
+    check(&set, "cuda:0", &["--chunk-bytes", "1000000"]);
     let queries = TokenFile::open(&set.join("queries.safetensors"), Reading::Map).unwrap();
     let tokens = queries.tokens::<f16>(0..queries.n_items()).unwrap();
     let mut archs: Vec<Arch> = Vec::new();
@@ -61,7 +62,7 @@ fn cuda_gives_the_reference_ranking() {
         let options = ScoreOptions { kernel: Some(row.name.into()), ..ScoreOptions::default() };
         match device.plan(&tokens, &tokens, &Pairing::cross(), &options) {
             Ok(_) => {
-                check(&set, "cuda:0", Some(row.name));
+                check(&set, "cuda:0", &["--kernel", row.name]);
                 archs.push(row.arch);
             }
             Err(error) => eprintln!("not eligible: {error}"),
@@ -70,13 +71,13 @@ fn cuda_gives_the_reference_ranking() {
     assert!(archs.contains(&Arch::Sm80), "no sm_80 kernel ran");
 }
 
-fn check(set: &Path, device: &str, kernel: Option<&str>) {
+fn check(set: &Path, device: &str, options: &[&str]) {
     let qrels = set.join("queries.jsonl");
     let mut more = vec!["--device", device, "--format", "json", "--qrels", qrels.to_str().unwrap()];
-    more.extend(kernel.iter().flat_map(|name| ["--kernel", name]));
+    more.extend(options);
     let run = rank(&set.join("queries.safetensors"), &set.join("documents.safetensors"), &more);
     eprint!("{}", run.stderr);
-    if let Some(kernel) = kernel {
+    if let ["--kernel", kernel] = options {
         assert!(run.stderr.contains(kernel), "{}", run.stderr);
     }
     let output = json(&run.ok());
