@@ -2,11 +2,14 @@
 
 use std::fmt;
 
+use maxsim_kernels::layout::SLAB_BYTES;
+use maxsim_kernels::layout::sm90::tail_width;
+use maxsim_kernels::params::Group;
 use maxsim_kernels::variants::{Arch, FORWARD, Variant};
 
 use crate::element::ElementType;
 use crate::error::{Error, Result};
-use crate::problem::Problem;
+use crate::problem::{Problem, ScoreShape};
 use crate::scores::ScoreOptions;
 
 /// What eligibility needs to know of a CUDA device.
@@ -96,7 +99,7 @@ impl Plan {
             match eligible(row, problem, element, limits, queries, documents, options) {
                 Err(why) => rejected.push((row.name, why)),
                 Ok(()) => {
-                    let cost = cost(row, problem);
+                    let cost = cost(row, problem, limits);
                     match best {
                         Some((least, _)) if cost >= least => {
                             rejected.push((row.name, format!("costs more ({cost:.3e})")));
@@ -197,10 +200,10 @@ fn eligible(
             limits.shared_bytes
         ));
     }
+    if row.tf32 && !options.allow_tf32 {
+        return Err("rounds to TF32, which the call does not allow".into());
+    }
     if row.arch == Arch::Sm90a {
-        if !dim.is_multiple_of(8) {
-            return Err("TMA needs a dim that is a multiple of 8".into());
-        }
         for (name, access) in [("queries", queries), ("documents", documents)] {
             if !access.is_aligned() {
                 return Err(format!("TMA needs 16-byte aligned rows, the {name} are not"));
@@ -210,25 +213,70 @@ fn eligible(
     Ok(())
 }
 
-/// Tensor-core clocks that the tiles take, padding included, per multiprocessor-second of
-/// the slower instruction set. Only ratios matter.
-fn cost(row: &Variant, problem: &Problem<'_>) -> f64 {
-    let padded = |lens: &mut dyn Iterator<Item = usize>, tile: usize| -> f64 {
-        lens.map(|len| (len.div_ceil(tile) * tile) as f64).sum()
+/// Clocks that the device takes, padding included. Only ratios matter.
+fn cost(row: &Variant, problem: &Problem<'_>, limits: &DeviceLimits) -> f64 {
+    let (queries, documents) = (problem.queries(), problem.documents());
+    let n_documents = documents.n_items().max(1) as f64;
+    let columns: usize = documents.segments().iter().map(|s| columns(row, s[1] as usize)).sum();
+    let columns = columns as f64 / n_documents;
+    let n_groups = |q: usize| queries.item_len(q).div_ceil(Group::ROWS);
+    let groups_per_tile = row.query_tile / Group::ROWS;
+    // Queries share tiles where all of them meet every document.
+    let (n_tiles, entries_per_tile) = match problem.shape() {
+        ScoreShape::Cross { n_queries, .. } => {
+            let n_groups: usize = (0..n_queries).map(n_groups).sum();
+            (n_groups.div_ceil(groups_per_tile), n_documents)
+        }
+        shape => {
+            let n_queries = queries.n_items();
+            let tiles = |q| n_groups(q).div_ceil(groups_per_tile);
+            let per_query = shape.n_scores() as f64 / n_queries.max(1) as f64;
+            ((0..n_queries).map(tiles).sum(), per_query)
+        }
     };
-    let queries = problem.queries();
-    let documents = problem.documents();
-    let q = padded(&mut (0..queries.n_items()).map(|i| queries.item_len(i)), row.query_tile);
-    let d = padded(&mut (0..documents.n_items()).map(|i| documents.item_len(i)), row.document_tile);
-    // Pairs are spread as in a cross product: only the kernel's padding differs.
+    // Multiply-adds per clock and multiprocessor, as a share of the peak that is seen in
+    // practice. The fewer rows a tile has, the more shared memory is read per product, and the
+    // sooner documents arrive too slowly.
     let rate = match (row.arch, row.element) {
-        // Multiply-adds per clock and multiprocessor, as a share of peak seen in practice.
-        // With 128 query rows the tensor cores read shared memory at its full rate.
-        (Arch::Sm90a, _) if row.query_tile < 256 => 2048.0 * 0.55,
-        (Arch::Sm90a, _) => 2048.0 * 0.8,
+        (Arch::Sm90a, element) => {
+            let peak = if element == ElementType::F32 { 1024.0 } else { 2048.0 };
+            let share = match (row.query_tile, row.streams_queries) {
+                (256.., false) => 0.8,
+                (256.., true) => 0.7,
+                (128.., false) => 0.55,
+                (128.., true) => 0.45,
+                _ => 0.31,
+            };
+            peak * share
+        }
         (Arch::Sm80, ElementType::F32) => 64.0 * 0.3,
         (Arch::Sm80, _) => 1024.0 * 0.4,
     };
-    let k = (row.slabs(problem.dim()) * 128 / row.element.size_bytes()) as f64;
-    q * d * k / rate
+    let k = (row.slabs(problem.dim()) * SLAB_BYTES / row.element.size_bytes()) as f64;
+    let clocks_per_entry = (columns + DOCUMENT_COLUMNS) * row.query_tile as f64 * k / rate;
+    // Blocks that share a multiprocessor share its time, unless there are too few of them.
+    let n_entries = n_tiles as f64 * entries_per_tile;
+    let n_multiprocessors = limits.n_multiprocessors.max(1) as f64;
+    let rounds = match n_entries <= n_multiprocessors {
+        true => 1.0,
+        false => {
+            let n_blocks = n_multiprocessors * row.blocks as f64;
+            (n_entries / n_blocks).ceil() * row.blocks as f64
+        }
+    };
+    rounds * clocks_per_entry
+}
+
+/// What a document costs besides its columns, in columns: the sum over the rows.
+const DOCUMENT_COLUMNS: f64 = 24.0;
+
+/// Columns that a kernel multiplies for a document of `len` tokens.
+fn columns(row: &Variant, len: usize) -> usize {
+    let tail = len % row.document_tile;
+    let whole = len - tail;
+    match (tail, row.arch) {
+        (0, _) => whole,
+        (_, Arch::Sm80) => whole + row.document_tile,
+        (tail, Arch::Sm90a) => whole + tail_width(row.tail_step, row.winners, tail),
+    }
 }

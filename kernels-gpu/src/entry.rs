@@ -28,21 +28,32 @@ macro_rules! entry {
             }
         }
     };
-    (sm90 $name:ident $element:ident $outputs:ident fragments $fragments:literal, slabs $slabs:literal, stages $stages:literal) => {
+    (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, slabs $slabs:literal, stages $stages:literal, tail $tail:literal) => {
         /// # Safety
         /// As the sm_80 entries; the parameter is aligned to 64 bytes.
         #[cfg(maxsim_arch = "sm_90a")]
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(params: ForwardParams) {
-            let maps = crate::ptx::parameter_address!($name);
-            // SAFETY: the host's promise; the maps are the parameter's first two fields.
-            unsafe {
-                crate::sm90::forward::<crate::sm90::$element, $fragments, $slabs, $stages, { winners!($outputs) }>(
-                    &params,
-                    maps,
-                    maps + size_of::<crate::params::TensorMap>() as u64,
-                )
+            struct Row;
+            impl crate::sm90::Kernel for Row {
+                type Element = crate::sm90::$element;
+                const CONSUMERS: usize = $consumers;
+                const FRAGMENTS: usize = $fragments;
+                const SLABS: usize = $slabs;
+                const STAGES: usize = $stages;
+                const TAIL_STEP: usize = $tail;
+                const WINNERS: bool = winners!($outputs);
             }
+            const MAP_BYTES: u64 = size_of::<crate::params::TensorMap>() as u64;
+            let first = crate::ptx::parameter_address!($name);
+            // The maps are the parameter's first three fields.
+            let maps = crate::sm90::Maps {
+                queries: first,
+                documents: first + MAP_BYTES,
+                document_tails: first + 2 * MAP_BYTES,
+            };
+            // SAFETY: the host's promise.
+            unsafe { crate::sm90::forward::<Row>(&params, maps) }
         }
     };
 }

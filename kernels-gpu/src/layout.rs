@@ -47,34 +47,54 @@ pub mod sm80 {
     }
 }
 
-/// Geometry of the sm_90a kernels. `query_tile` is the number of query rows per tile.
+/// Geometry of the sm_90a kernels. `query_tile` is the number of query rows per tile, `slabs` the
+/// number of query slabs that stay in shared memory: 0 where they stream along with the
+/// documents'.
 pub mod sm90 {
     use super::SLAB_BYTES;
+    use crate::params::Group;
 
-    /// Consumer warpgroups.
-    pub const CONSUMERS: usize = 2;
     /// Rows of a wgmma fragment; a consumer warpgroup owns one or two.
     pub const FRAGMENT_ROWS: usize = 64;
     /// Document tokens per tile: N of the wgmma instruction.
     pub const DOCUMENT_TILE: usize = 128;
-    /// Rows that one TMA instruction copies, of queries and of documents alike.
-    pub const BOX_ROWS: usize = 128;
-    /// Elements of a slab row, which is what one TMA instruction copies of a token.
-    pub const BOX_ELEMENTS: usize = 64;
-    /// One producer warpgroup and the consumers.
-    pub const THREADS: usize = 128 * (1 + CONSUMERS);
-    /// Bytes of one ring stage: one slab of a document tile.
-    pub const STAGE_BYTES: usize = DOCUMENT_TILE * SLAB_BYTES;
-    /// Row sums in flight between consumers and the warp that stores scores.
+    /// Bytes of one slab of a document tile.
+    pub const DOCUMENT_SLAB_BYTES: usize = DOCUMENT_TILE * SLAB_BYTES;
+    /// Bytes of one slab of a group's rows: what one TMA instruction copies of a query, and of
+    /// a document's end.
+    pub const GROUP_SLAB_BYTES: usize = Group::ROWS * SLAB_BYTES;
+    /// Sums in flight between consumers and the warp that stores results.
     pub const SUM_SLOTS: usize = 4;
-    /// Consumer warps, each with one partial row sum per slot.
-    pub const CONSUMER_WARPS: usize = 4 * CONSUMERS;
+    /// Bytes of a tile's column mask.
+    pub const MASK_BYTES: usize = DOCUMENT_TILE / 8;
     /// The swizzle needs tiles aligned to this.
     pub const TILE_ALIGN: usize = 1024;
 
+    /// Whether the last tile of a document may be this wide: any multiple of the step up to 64,
+    /// above it multiples of 32. Finding winners halves the columns again and again.
+    pub const fn has_width(tail_step: usize, winners: bool, width: usize) -> bool {
+        width.is_multiple_of(tail_step)
+            && (width <= 64 || width.is_multiple_of(32))
+            && (!winners || width.is_power_of_two())
+    }
+
+    /// The width of a last tile of `len` tokens (1 to 128).
+    pub const fn tail_width(tail_step: usize, winners: bool, len: usize) -> usize {
+        let mut width = 16;
+        while width < len || !has_width(tail_step, winners, width) {
+            width += 16;
+        }
+        width
+    }
+
+    /// One warpgroup that loads and stores, and the consumers.
+    pub const fn threads(consumers: usize) -> usize {
+        128 * (1 + consumers)
+    }
+
     /// Query rows per tile.
-    pub const fn query_tile(fragments: usize) -> usize {
-        CONSUMERS * FRAGMENT_ROWS * fragments
+    pub const fn query_tile(consumers: usize, fragments: usize) -> usize {
+        consumers * fragments * FRAGMENT_ROWS
     }
 
     /// Bytes of one slab of the query tile.
@@ -82,25 +102,41 @@ pub mod sm90 {
         query_tile * SLAB_BYTES
     }
 
-    /// Offset of the ring behind the query tile.
+    /// Bytes of one ring stage: one slab of a document tile and, where queries stream, of the
+    /// query tile behind it.
+    pub const fn stage_bytes(query_tile: usize, slabs: usize) -> usize {
+        match slabs {
+            0 => DOCUMENT_SLAB_BYTES + query_slab_bytes(query_tile),
+            _ => DOCUMENT_SLAB_BYTES,
+        }
+    }
+
+    /// Offset of the ring behind the resident query slabs.
     pub const fn ring_offset(query_tile: usize, slabs: usize) -> usize {
         slabs * query_slab_bytes(query_tile)
+    }
+
+    /// Offset of the column masks, one per stage.
+    pub const fn masks_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
+        ring_offset(query_tile, slabs) + stages * stage_bytes(query_tile, slabs)
     }
 
     /// Offset of the mbarriers: full and empty per stage, full and empty for the query
     /// tile, full and empty per sum slot.
     pub const fn barriers_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
-        ring_offset(query_tile, slabs) + stages * STAGE_BYTES
+        masks_offset(query_tile, slabs, stages) + stages * MASK_BYTES
     }
 
-    /// Offset of the partial row sums.
+    /// Offset of the groups' sums, in slots.
     pub const fn sums_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
         barriers_offset(query_tile, slabs, stages) + 8 * (2 * stages + 2 + 2 * SUM_SLOTS)
     }
 
     /// Dynamic shared memory, with room to align its start.
     pub const fn shared_bytes(query_tile: usize, slabs: usize, stages: usize) -> usize {
-        sums_offset(query_tile, slabs, stages) + SUM_SLOTS * CONSUMER_WARPS * 4 + TILE_ALIGN
+        sums_offset(query_tile, slabs, stages)
+            + SUM_SLOTS * (query_tile / Group::ROWS) * 4
+            + TILE_ALIGN
     }
 }
 

@@ -13,20 +13,58 @@ pub struct Segment {
     pub len: u32,
 }
 
-/// A tile of consecutive rows of one query.
+/// Up to 16 consecutive tokens of one query: what one warp multiplies at a time.
+///
+/// A *tile* is as many groups as a kernel's query tile holds, of one query or of several.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueryTile {
-    /// Index of the query.
+pub struct Group {
+    /// Index of the query; [`Group::NO_QUERY`] for a group without tokens.
     pub query: u32,
-    /// First row of the tile within the query; a multiple of the tile height.
+    /// First row of the group in the matrix.
+    pub start: u32,
+    /// First row of the group within its query; a multiple of 16.
     pub row: u32,
+    /// Number of rows (0 to 16), and in the bits above [`Group::PART_SHIFT`] which of the
+    /// query's tiles this is.
+    pub rows_and_part: u32,
 }
 
-/// A unit of work: one query tile against a run of entries of that query.
+impl Group {
+    /// Rows of a group.
+    pub const ROWS: usize = 16;
+    /// The query of a group without tokens.
+    pub const NO_QUERY: u32 = u32::MAX;
+    /// Where the part's number starts.
+    pub const PART_SHIFT: u32 = 5;
+    /// Tiles that a query may have.
+    pub const PARTS_MAX: u32 = 1 << (32 - Self::PART_SHIFT);
+    /// A group without tokens.
+    pub const NONE: Group = Group { query: Self::NO_QUERY, start: 0, row: 0, rows_and_part: 0 };
+
+    /// The group of rows `row .. row + n_rows` of a query that starts at `start - row`.
+    pub const fn new(query: u32, start: u32, row: u32, n_rows: u32, part: u32) -> Group {
+        Group { query, start, row, rows_and_part: n_rows | part << Self::PART_SHIFT }
+    }
+
+    /// Number of rows.
+    #[inline(always)]
+    pub const fn n_rows(self) -> u32 {
+        self.rows_and_part & ((1 << Self::PART_SHIFT) - 1)
+    }
+
+    /// Which of its query's tiles the group is in.
+    #[inline(always)]
+    pub const fn part(self) -> u32 {
+        self.rows_and_part >> Self::PART_SHIFT
+    }
+}
+
+/// A unit of work: one query tile against a run of entries.
 ///
-/// An *entry* is one (query, document) pair. Entries are numbered so that those
-/// of one query are consecutive.
+/// In a cross product an *entry* is a document, which meets every query of the tile.
+/// Otherwise an entry is one (query, document) pair, tiles hold groups of one query, and
+/// entries are numbered so that those of one query are consecutive.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
@@ -56,10 +94,15 @@ pub struct Matrix {
     pub base: u64,
     /// Distance between rows in bytes.
     pub pitch_bytes: u64,
-    /// Address of `n` [`Segment`]s, one per item.
+    /// Address of `n` [`Segment`]s, one per item; 0 = item `i` is `item_len` rows from row
+    /// `i * item_len`. Without a list nothing has to be fetched before the first copy.
     pub segments: u64,
     /// Address of one byte per row, non-zero = valid; 0 = every row is valid.
     pub mask: u64,
+    /// Rows of every item, where there is no list of segments.
+    pub item_len: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 /// Parameters of every forward entry.
@@ -69,21 +112,26 @@ pub struct Matrix {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ForwardParams {
-    /// Queries as a tensor map (sm_90a entries only).
+    /// Queries as a tensor map in boxes of a group's rows (sm_90a entries only).
     pub query_map: TensorMap,
-    /// Documents as a tensor map (sm_90a entries only).
+    /// Documents as a tensor map in boxes of a tile's rows (sm_90a entries only).
     pub document_map: TensorMap,
+    /// Documents as a tensor map in boxes of a group's rows (sm_90a entries only).
+    pub document_tail_map: TensorMap,
     /// The query tokens.
     pub queries: Matrix,
     /// The document tokens.
     pub documents: Matrix,
-    /// Address of the [`QueryTile`]s.
-    pub query_tiles: u64,
+    /// Address of the [`Group`]s, tile by tile.
+    pub groups: u64,
     /// Address of explicit [`Unit`]s; 0 = units are computed from the fields below.
     pub units: u64,
-    /// Address of an i32 document index per entry; 0 = `entry - query * document_stride`.
+    /// Address of the first entry of each unit of a tile, and the end (computed units); 0 =
+    /// every unit has `entries_per_unit`.
+    pub unit_entries: u64,
+    /// Address of an i32 document index per entry; 0 = the entry itself.
     pub entry_document: u64,
-    /// Address of an i32 score index per entry; 0 = the entry itself.
+    /// Address of an i32 score index per entry; 0 = see `query_stride`.
     pub entry_score: u64,
     /// Address of an i64 per query: where the query tokens of its first entry go in
     /// the pair-major outputs; further entries follow at the query's length. 0 = use
@@ -91,15 +139,21 @@ pub struct ForwardParams {
     pub query_token_base: u64,
     /// Address of an i64 per score: where its query tokens go in the pair-major outputs.
     pub score_token_base: u64,
-    /// Address of the f32 results: the scores, or partial sums (see `partial_stride`).
+    /// Address of the f32 results: the scores, or partial sums.
     pub results: u64,
     /// Address of the winners, or 0.
     pub winners: u64,
     /// Address of the f32 token scores, or 0.
     pub token_scores: u64,
-    /// 0: results are scores, at the entry's score index. Otherwise partial sums, at
-    /// `tile_of_query * partial_stride + entry - entry_base`.
-    pub partial_stride: u64,
+    /// A result's index is `part * part_stride + query * query_stride + entry - origin`, or
+    /// for scores with a list, the entry's score index.
+    pub part_stride: u64,
+    /// See `part_stride`. Results per query of a cross product, 0 for other pairings.
+    pub query_stride: u64,
+    /// See `part_stride`.
+    pub origin: u64,
+    /// 1 when results are partial sums, one per tile of a query.
+    pub is_partial: u32,
     /// First entry of this launch.
     pub entry_base: u32,
     /// One past the last entry of this launch (computed units).
@@ -112,38 +166,41 @@ pub struct ForwardParams {
     pub n_units: u32,
     /// Entries of every query (computed units).
     pub entries_per_query: u32,
-    /// Entries per unit (computed units).
+    /// Entries per unit (computed units without a list).
     pub entries_per_unit: u32,
-    /// See `entry_document`.
-    pub document_stride: u32,
+    /// First entry of query `q` is `q * entry_stride`: 0 in a cross product.
+    pub entry_stride: u32,
     /// Elements per token.
     pub dim: u32,
     /// Bytes of a winner: 2 (u16, none = 0xFFFF) or 4 (i32, none = -1).
     pub winner_bytes: u32,
     /// 1 when rows of both matrices start on 16-byte boundaries (sm_80 entries).
     pub aligned: u32,
-    /// Padding that keeps the size a multiple of 8.
-    pub reserved: u32,
 }
 
-/// Parameters of `maxsim_sum_partials`: `scores[i] = Σ_t partials[t][i]`, in the order of `t`.
+/// Parameters of `maxsim_sum_partials`: `scores[i] = Σ_p partials[p][i]`, in the order of the
+/// parts `p`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SumPartialsParams {
-    /// Address of the f32 partial sums `[n_tiles, stride]`.
+    /// Address of the f32 partial sums `[n_parts, n_results]`.
     pub partials: u64,
     /// Address of the f32 scores.
     pub scores: u64,
-    /// Address of an i32 score index per entry; 0 = the entry itself.
+    /// Address of an i32 score index per entry; 0 = see `row_len`.
     pub entry_score: u64,
-    /// Distance between tiles in elements.
-    pub stride: u64,
-    /// First entry of this launch.
+    /// Result `i` belongs to score `score_base + i / row_len * score_stride + i % row_len`.
+    pub row_len: u32,
+    /// See `row_len`.
+    pub score_stride: u32,
+    /// See `row_len`.
+    pub score_base: u64,
+    /// First entry of this launch, for the list of scores.
     pub entry_base: u32,
-    /// Number of entries of this launch.
-    pub n_entries: u32,
-    /// Tiles to add.
-    pub n_tiles: u32,
+    /// Number of results of this launch.
+    pub n_results: u32,
+    /// Parts to add.
+    pub n_parts: u32,
     /// Padding that keeps the size a multiple of 8.
     pub reserved: u32,
 }

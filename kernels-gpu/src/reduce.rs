@@ -5,10 +5,10 @@
 //! accumulators is row `g + 8 r`, column `8 n + 2 (lane % 4) + b`. The four lanes of a
 //! quad share their rows. `mma.sync` and `wgmma` agree on this, so this code serves both.
 
-use crate::params::{ForwardParams, Matrix};
-use crate::ptx::math::max_nan;
-use crate::ptx::warp::{ballot, shuffle_xor, shuffle_xor_f32};
-use crate::work::{Work, row_is_valid, store_token, token_base};
+use crate::params::{ForwardParams, Group, Matrix};
+use crate::ptx::math::{max_nan, max_nan_where};
+use crate::ptx::warp::{ballot, shuffle_down, shuffle_xor, shuffle_xor_f32};
+use crate::work::{TokenPlace, row_is_valid, store_sum, store_token};
 
 /// Index of a query token's winner when it has none.
 pub const NO_WINNER: i32 = -1;
@@ -25,11 +25,17 @@ impl Best {
     pub const NONE: Best = Best { value: [f32::NEG_INFINITY; 2], winner: [NO_WINNER; 2] };
 }
 
-/// Straight-line repetition: `$body` sees `$i` as a constant from 0 to the given 1 or 15. A
+/// Straight-line repetition: `$body` sees `$i` as a constant from 0 to the given 1, 3 or 15. A
 /// loop would leave register arrays in memory.
 macro_rules! unroll {
     ($i:ident in 0..2 => $body:block) => {
         unroll!($i => $body; 0 1)
+    };
+    ($i:ident in 0..4 => $body:block) => {
+        unroll!($i => $body; 0 1 2 3)
+    };
+    ($i:ident in 0..8 => $body:block) => {
+        unroll!($i => $body; 0 1 2 3 4 5 6 7)
     };
     ($i:ident in 0..16 => $body:block) => {
         unroll!($i => $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
@@ -69,97 +75,195 @@ pub unsafe fn valid_columns<const WORDS: usize>(
     words
 }
 
-/// Takes a tile of similarities into account. `valid` holds the valid columns, already
-/// shifted right by `2 (lane % 4)`, and counts only when `MASKED`; `column` is the
-/// document token of this thread's first column.
+/// Makes columns from `limit` on lose; those below `safe` are known to be below the limit.
 #[inline(always)]
-pub fn fold<const N: usize, const WORDS: usize, const MASKED: bool, const WINNERS: bool>(
-    best: &mut Best,
-    c: &[f32; N],
-    valid: &[u32; WORDS],
-    column: i32,
-) {
+pub fn mask_tail<const N: usize>(mut c: [f32; N], safe: usize, limit: u32, lane: u32) -> [f32; N] {
+    let first = 2 * (lane % 4);
+    unroll!(I in 0..16 => {
+        if 4 * I < N && 8 * I >= safe {
+            unroll!(J in 0..4 => {
+                let column = first + (8 * I + J % 2) as u32;
+                c[4 * I + J] = if column < limit { c[4 * I + J] } else { f32::NEG_INFINITY };
+            });
+        }
+    });
+    c
+}
+
+/// Takes a tile of similarities into account; `column` is the document token of this
+/// thread's first column; `winners` (a constant to the caller) says whether to find them.
+#[inline(always)]
+pub fn fold<const N: usize>(best: &mut Best, c: &[f32; N], column: i32, winners: bool) {
+    if winners {
+        unroll!(ROW in 0..2 => {
+            let (most, found) = first_most::<N, ROW>(c);
+            take(best, ROW, most, found + column);
+        });
+        return;
+    }
     // Four independent chains: two rows × two columns.
     let mut most = [f32::NEG_INFINITY; 4];
     unroll!(I in 0..16 => {
         if 4 * I < N {
-            let [left, right] = valid_pair::<WORDS, MASKED>(valid, I);
-            let select = |keep: bool, v: f32| if keep { v } else { f32::NEG_INFINITY };
-            most[0] = max_nan(most[0], select(left, c[4 * I]));
-            most[1] = max_nan(most[1], select(right, c[4 * I + 1]));
-            most[2] = max_nan(most[2], select(left, c[4 * I + 2]));
-            most[3] = max_nan(most[3], select(right, c[4 * I + 3]));
+            unroll!(J in 0..4 => {
+                most[J] = max_nan(most[J], c[4 * I + J]);
+            });
         }
     });
-    fold_row::<N, WORDS, MASKED, WINNERS, 0>(best, c, valid, column, max_nan(most[0], most[1]));
-    fold_row::<N, WORDS, MASKED, WINNERS, 1>(best, c, valid, column, max_nan(most[2], most[3]));
+    best.value[0] = max_nan(best.value[0], max_nan(most[0], most[1]));
+    best.value[1] = max_nan(best.value[1], max_nan(most[2], most[3]));
 }
 
+/// [`fold`] of the columns whose bit is set in `valid`, which is already shifted right by
+/// `2 (lane % 4)`.
 #[inline(always)]
-fn fold_row<
-    const N: usize,
-    const WORDS: usize,
-    const MASKED: bool,
-    const WINNERS: bool,
-    const ROW: usize,
->(
+pub fn fold_masked<const N: usize, const WORDS: usize>(
     best: &mut Best,
-    c: &[f32; N],
+    mut c: [f32; N],
     valid: &[u32; WORDS],
     column: i32,
-    most: f32,
+    winners: bool,
 ) {
-    if !WINNERS {
-        best.value[ROW] = max_nan(best.value[ROW], most);
+    if !winners {
+        let mut most = [f32::NEG_INFINITY; 4];
+        unroll!(I in 0..16 => {
+            if 4 * I < N {
+                let quad = [c[4 * I], c[4 * I + 1], c[4 * I + 2], c[4 * I + 3]];
+                most = max_nan_where::<{ 8 * (I as u32 % 4) }>(most, quad, valid[I / 4]);
+            }
+        });
+        best.value[0] = max_nan(best.value[0], max_nan(most[0], most[1]));
+        best.value[1] = max_nan(best.value[1], max_nan(most[2], most[3]));
         return;
     }
-    // The lowest column that attains the tile's maximum; for a NaN maximum, a NaN column.
-    let found = if most.is_nan() {
-        lowest_column::<N, WORDS, MASKED, ROW>(c, valid, |v| v.is_nan())
-    } else {
-        lowest_column::<N, WORDS, MASKED, ROW>(c, valid, |v| v == most)
-    };
-    if found >= 0 && beats(most, found + column, best.value[ROW], best.winner[ROW]) {
-        best.value[ROW] = most;
-        best.winner[ROW] = found + column;
-    }
-}
-
-/// Lowest valid column of a row (relative to the thread's first) that satisfies `hit`, or -1.
-#[inline(always)]
-fn lowest_column<const N: usize, const WORDS: usize, const MASKED: bool, const ROW: usize>(
-    c: &[f32; N],
-    valid: &[u32; WORDS],
-    hit: impl Fn(f32) -> bool,
-) -> i32 {
-    let mut found = -1;
-    // From the last column to the first, so that the lowest hit stays.
     unroll!(I in 0..16 => {
-        const LAST: usize = 15 - I;
-        if 4 * LAST < N {
-            let [left, right] = valid_pair::<WORDS, MASKED>(valid, LAST);
-            if right & hit(c[4 * LAST + 2 * ROW + 1]) {
-                found = 8 * LAST as i32 + 1;
-            }
-            if left & hit(c[4 * LAST + 2 * ROW]) {
-                found = 8 * LAST as i32;
-            }
+        if 4 * I < N {
+            let bits = valid[I / 4] >> (8 * (I % 4));
+            unroll!(J in 0..4 => {
+                let keep = bits & (1 << (J % 2)) != 0;
+                c[4 * I + J] = if keep { c[4 * I + J] } else { f32::NEG_INFINITY };
+            });
         }
     });
-    found
+    let first = first_valid(valid);
+    unroll!(ROW in 0..2 => {
+        let (most, found) = first_most::<N, ROW>(&c);
+        // Among similarities of -∞ an invalid column must not win.
+        let found = if most == f32::NEG_INFINITY { first } else { found };
+        if first >= 0 {
+            take(best, ROW, most, found + column);
+        }
+    });
 }
 
-/// Validity of the thread's two columns in 8-column group `group`.
+/// Lowest valid column (relative to the thread's first), or -1.
 #[inline(always)]
-fn valid_pair<const WORDS: usize, const MASKED: bool>(
-    valid: &[u32; WORDS],
-    group: usize,
-) -> [bool; 2] {
-    if !MASKED {
-        return [true; 2];
+fn first_valid<const WORDS: usize>(valid: &[u32; WORDS]) -> i32 {
+    let mut first = -1;
+    let mut i = WORDS;
+    while i > 0 {
+        i -= 1;
+        // The thread has two columns of every eight.
+        let bits = valid[i] & 0x0303_0303;
+        if bits != 0 {
+            first = (32 * i as u32 + bits.trailing_zeros()) as i32;
+        }
     }
-    let bits = valid[group / 4] >> (8 * (group % 4));
-    [bits & 1 != 0, bits & 2 != 0]
+    first
+}
+
+/// Remembers a tile's maximum if it beats the best so far.
+#[inline(always)]
+fn take(best: &mut Best, row: usize, value: f32, winner: i32) {
+    let better = beats(value, winner, best.value[row], best.winner[row]);
+    best.value[row] = if better { value } else { best.value[row] };
+    best.winner[row] = if better { winner } else { best.winner[row] };
+}
+
+/// Maximum of a row, and the lowest column (relative to the thread's first) that attains it;
+/// for a NaN maximum, a NaN column.
+///
+/// A tree of maxima, then down again: at each level one comparison says whether the left half
+/// holds the maximum, and the candidates of the levels below are halved. About one select per
+/// column, where following the index upwards takes a comparison and a select each. `N` is 8, 16,
+/// 32 or 64.
+#[inline(always)]
+fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
+    // Leaves in the order of columns: N / 2 of them.
+    let mut left = [f32::NEG_INFINITY; 16];
+    let mut pairs = [f32::NEG_INFINITY; 16];
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            left[I] = c[4 * I + 2 * ROW];
+            pairs[I] = max_nan(left[I], c[4 * I + 2 * ROW + 1]);
+        }
+    });
+    let mut fours = [f32::NEG_INFINITY; 8];
+    unroll!(I in 0..8 => {
+        if 8 * I < N {
+            fours[I] = max_nan(pairs[2 * I], pairs[2 * I + 1]);
+        }
+    });
+    let mut eights = [f32::NEG_INFINITY; 4];
+    unroll!(I in 0..4 => {
+        if 16 * I < N {
+            eights[I] = match N {
+                8 => fours[0],
+                _ => max_nan(fours[2 * I], fours[2 * I + 1]),
+            };
+        }
+    });
+    let mut halves = [f32::NEG_INFINITY; 2];
+    unroll!(I in 0..2 => {
+        if 32 * I < N {
+            halves[I] = match N {
+                8 | 16 => eights[0],
+                _ => max_nan(eights[2 * I], eights[2 * I + 1]),
+            };
+        }
+    });
+    let most = match N {
+        64 => max_nan(halves[0], halves[1]),
+        _ => halves[0],
+    };
+    let is_left = |value: f32| value == most || value.is_nan();
+    let pick = |left: bool, a: f32, b: f32| if left { a } else { b };
+    let mut found = 0;
+    // Each step halves what may hold the maximum.
+    if N == 64 {
+        let here = is_left(halves[0]);
+        found += if here { 0 } else { 16 };
+        unroll!(I in 0..2 => { eights[I] = pick(here, eights[I], eights[I + 2]); });
+        unroll!(I in 0..4 => { fours[I] = pick(here, fours[I], fours[I + 4]); });
+        unroll!(I in 0..8 => {
+            pairs[I] = pick(here, pairs[I], pairs[I + 8]);
+            left[I] = pick(here, left[I], left[I + 8]);
+        });
+    }
+    if N >= 32 {
+        let here = is_left(eights[0]);
+        found += if here { 0 } else { 8 };
+        unroll!(I in 0..2 => { fours[I] = pick(here, fours[I], fours[I + 2]); });
+        unroll!(I in 0..4 => {
+            pairs[I] = pick(here, pairs[I], pairs[I + 4]);
+            left[I] = pick(here, left[I], left[I + 4]);
+        });
+    }
+    if N >= 16 {
+        let here = is_left(fours[0]);
+        found += if here { 0 } else { 4 };
+        unroll!(I in 0..2 => {
+            pairs[I] = pick(here, pairs[I], pairs[I + 2]);
+            left[I] = pick(here, left[I], left[I + 2]);
+        });
+    }
+    let here = is_left(pairs[0]);
+    found += if here { 0 } else { 2 };
+    let leaf = pick(here, left[0], left[1]);
+    found += if is_left(leaf) { 0 } else { 1 };
+    // Leaves 2 n and 2 n + 1 are columns 8 n and 8 n + 1.
+    let found = (found & !1) << 2 | found & 1;
+    (most, found)
 }
 
 /// Whether similarity `value` at token `winner` replaces the best so far: it is larger, or
@@ -173,63 +277,65 @@ fn beats(value: f32, winner: i32, best: f32, best_winner: i32) -> bool {
 }
 
 /// Brings the bests of the four lanes of a quad together; all four then hold the rows' maxima.
+/// `winners` (a constant to the caller) says whether winners come along.
 ///
 /// # Safety
 /// All 32 lanes must call it together.
 #[inline(always)]
-pub unsafe fn combine_quad<const WINNERS: bool>(best: &mut Best) {
+pub unsafe fn combine_quad(best: &mut Best, winners: bool) {
     // SAFETY: the caller's promise.
     unsafe {
-        combine_lanes::<1, WINNERS>(best);
-        combine_lanes::<2, WINNERS>(best);
+        combine_lanes::<1>(best, winners);
+        combine_lanes::<2>(best, winners);
     }
 }
 
 #[inline(always)]
-unsafe fn combine_lanes<const MASK: u32, const WINNERS: bool>(best: &mut Best) {
-    let mut row = 0;
-    while row < 2 {
+unsafe fn combine_lanes<const MASK: u32>(best: &mut Best, winners: bool) {
+    unroll!(ROW in 0..2 => {
         // SAFETY: the caller's promise: all lanes are here.
-        let value = unsafe { shuffle_xor_f32::<MASK>(best.value[row]) };
-        if WINNERS {
+        let value = unsafe { shuffle_xor_f32::<MASK>(best.value[ROW]) };
+        if winners {
             // SAFETY: as above.
-            let winner = unsafe { shuffle_xor::<MASK>(best.winner[row] as u32) } as i32;
-            if winner >= 0 && beats(value, winner, best.value[row], best.winner[row]) {
-                best.value[row] = value;
-                best.winner[row] = winner;
+            let winner = unsafe { shuffle_xor::<MASK>(best.winner[ROW] as u32) } as i32;
+            if winner >= 0 {
+                take(best, ROW, value, winner);
             }
         } else {
-            best.value[row] = max_nan(best.value[row], value);
+            best.value[ROW] = max_nan(best.value[ROW], value);
         }
-        row += 1;
-    }
+    });
 }
 
-/// Rows of a fragment that are valid query tokens, for one thread.
+/// A group's rows that are valid query tokens, for one thread of the warp that has the group.
 #[derive(Clone, Copy)]
 pub struct QueryRows {
-    /// Index within the query of the thread's first row; the second is 8 below it.
-    row: u32,
     valid: [bool; 2],
+    place: TokenPlace,
 }
 
 impl QueryRows {
     /// No valid row.
     #[cfg(maxsim_arch = "sm_90a")]
-    pub const NONE: QueryRows = QueryRows { row: 0, valid: [false; 2] };
+    pub const NONE: QueryRows = QueryRows { valid: [false; 2], place: TokenPlace::NONE };
 
-    /// The thread's rows of the fragment whose first row is `fragment_row` of the tile.
+    /// The thread's rows of a group.
     ///
     /// # Safety
-    /// The work must be of this launch.
+    /// The group must be of this launch.
     #[inline(always)]
-    pub unsafe fn new(params: &ForwardParams, work: &Work, fragment_row: u32, lane: u32) -> Self {
-        let row = work.tile_row + fragment_row + lane / 4;
+    pub unsafe fn new(params: &ForwardParams, group: Group, lane: u32) -> Self {
         let valid = |row: u32| {
-            // SAFETY: only rows of the query are looked up.
-            row < work.rows.len && unsafe { row_is_valid(&params.queries, work.rows.start + row) }
+            // SAFETY: only rows of the group are looked up.
+            row < group.n_rows() && unsafe { row_is_valid(&params.queries, group.start + row) }
         };
-        QueryRows { row, valid: [valid(row), valid(row + 8)] }
+        let mut rows =
+            QueryRows { valid: [valid(lane / 4), valid(lane / 4 + 8)], place: TokenPlace::NONE };
+        if group.n_rows() > 0 && params.winners | params.token_scores != 0 {
+            // SAFETY: the group has tokens, and pair-major outputs are asked for.
+            rows.place = unsafe { TokenPlace::new(params, group) };
+        }
+        rows
     }
 
     /// The thread's share of the row sum; invalid rows add nothing.
@@ -242,21 +348,21 @@ impl QueryRows {
     /// Stores winners and token scores of the thread's valid rows.
     ///
     /// # Safety
-    /// The entry must belong to the work and have a valid document token; one lane of
-    /// each quad may call it.
+    /// The entry must belong to the group's query and have a valid document token; the first
+    /// lane of each quad may call it.
     #[inline(always)]
-    pub unsafe fn store(&self, params: &ForwardParams, work: &Work, entry: u32, best: &Best) {
+    pub unsafe fn store(&self, params: &ForwardParams, entry: u32, best: &Best, lane: u32) {
+        if !(self.valid[0] | self.valid[1]) {
+            return;
+        }
         // SAFETY: pair-major outputs are asked for, and each row has one owner.
         unsafe {
-            let base = token_base(params, work, entry);
-            let mut i = 0;
-            while i < 2 {
-                if self.valid[i] {
-                    let index = base + u64::from(self.row + 8 * i as u32);
-                    store_token(params, index, best.winner[i], best.value[i]);
+            let index = self.place.index(params, entry) + u64::from(lane / 4);
+            unroll!(ROW in 0..2 => {
+                if self.valid[ROW] {
+                    store_token(params, index + 8 * ROW as u64, best.winner[ROW], best.value[ROW]);
                 }
-                i += 1;
-            }
+            });
         }
     }
 }
@@ -272,5 +378,52 @@ pub unsafe fn sum_quads(value: f32) -> f32 {
         let value = value + shuffle_xor_f32::<4>(value);
         let value = value + shuffle_xor_f32::<8>(value);
         value + shuffle_xor_f32::<16>(value)
+    }
+}
+
+/// The groups of a tile, one per lane of the warp that stores results.
+#[derive(Clone, Copy)]
+pub struct TileGroups {
+    group: Group,
+    lane: u32,
+    /// One past the last lane whose group belongs to the same query.
+    end: u32,
+    /// Whether the lane has its query's first group.
+    is_first: bool,
+}
+
+impl TileGroups {
+    /// The groups of a tile; lanes without one get [`Group::NONE`].
+    ///
+    /// # Safety
+    /// All 32 lanes must call it together.
+    #[inline(always)]
+    pub unsafe fn new(group: Group, lane: u32) -> TileGroups {
+        // SAFETY: the caller's promise.
+        let next_is_other = unsafe {
+            let next = shuffle_down(group.query, 1);
+            ballot((lane == 31 || next != group.query) as u32)
+        };
+        let end = lane + 1 + (next_is_other >> lane).trailing_zeros();
+        let is_first = lane == 0 || next_is_other >> (lane.wrapping_sub(1) & 31) & 1 != 0;
+        TileGroups { group, lane, end, is_first }
+    }
+
+    /// Adds the groups' sums by query, in a fixed order, and stores the results of an entry.
+    ///
+    /// # Safety
+    /// All 32 lanes must call it together; the entry must be of this launch.
+    #[inline(always)]
+    pub unsafe fn store(&self, params: &ForwardParams, entry: u32, mut sum: f32) {
+        unroll!(I in 0..4 => {
+            const STEP: u32 = 1 << I;
+            // SAFETY: the caller's promise.
+            let other = f32::from_bits(unsafe { shuffle_down(sum.to_bits(), STEP) });
+            sum += if self.lane + STEP < self.end { other } else { 0.0 };
+        });
+        if self.is_first && self.group.query != Group::NO_QUERY {
+            // SAFETY: the first lane alone stores a query's result.
+            unsafe { store_sum(params, self.group, entry, sum) };
+        }
     }
 }

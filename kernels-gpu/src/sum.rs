@@ -1,36 +1,44 @@
-//! `scores[i] = Σ_t partials[t, i]`, in the order of the query tiles `t`.
+//! `scores[i] = Σ_p partials[p, i]`, in the order of the parts `p` (a query's tiles).
 //!
-//! One thread per entry; reads are coalesced, and the order makes scores repeatable.
+//! One thread per result; reads are coalesced, and the order makes scores repeatable.
+
+use core::hint::assert_unchecked;
 
 use crate::params::SumPartialsParams;
 use crate::ptx::memory::{load_f32, load_u32, store_u32};
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::variants::SUM_PARTIALS_THREADS;
 
-/// Adds the partial sums of this thread's entry.
+/// Adds the partial sums of this thread's result.
 ///
 /// # Safety
 /// `params` must describe the partial sums of an earlier kernel of the same stream.
 #[inline(always)]
 pub unsafe fn sum_partials(params: &SumPartialsParams) {
     let i = block_idx_x() * SUM_PARTIALS_THREADS as u32 + thread_idx_x();
-    if i >= params.n_entries {
+    if i >= params.n_results {
         return;
     }
-    // SAFETY: the host sized partials, scores and the entry list for all entries.
+    // SAFETY: the host sized partials, scores and the list for all results, and rows are not
+    // empty.
     unsafe {
+        assert_unchecked(params.row_len != 0);
         let mut sum = 0.0;
-        let mut tile = 0;
-        while tile < params.n_tiles {
-            let index = u64::from(tile) * params.stride + u64::from(i);
+        let mut part = 0;
+        while part < params.n_parts {
+            let index = u64::from(part) * u64::from(params.n_results) + u64::from(i);
             sum += load_f32(params.partials + index * 4);
-            tile += 1;
+            part += 1;
         }
-        let entry = params.entry_base + i;
         let score = match params.entry_score {
-            0 => entry,
-            scores => load_u32(scores + u64::from(entry) * 4),
+            0 => {
+                let (row, column) = (i / params.row_len, i % params.row_len);
+                params.score_base
+                    + u64::from(row) * u64::from(params.score_stride)
+                    + u64::from(column)
+            }
+            list => u64::from(load_u32(list + u64::from(params.entry_base + i) * 4)),
         };
-        store_u32(params.scores + u64::from(score) * 4, sum.to_bits());
+        store_u32(params.scores + score * 4, sum.to_bits());
     }
 }

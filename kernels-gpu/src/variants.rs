@@ -6,6 +6,9 @@
 use crate::element::ElementType;
 use crate::layout;
 
+/// Largest dim of any kernel.
+pub const DIM_MAX: usize = 4096;
+
 /// Instruction sets that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Arch {
@@ -42,6 +45,8 @@ pub struct Variant {
     pub arch: Arch,
     /// Element type of queries and documents.
     pub element: ElementType,
+    /// Whether f32 elements are rounded to TF32 before they are multiplied.
+    pub tf32: bool,
     /// Whether the kernel also finds the winners.
     pub winners: bool,
     /// Largest dim.
@@ -50,10 +55,18 @@ pub struct Variant {
     pub query_tile: usize,
     /// Document tokens per tile.
     pub document_tile: usize,
+    /// Narrowest of the widths that a document's last tile may have, in tokens
+    /// ([`layout::sm90::has_width`]).
+    pub tail_step: usize,
+    /// Whether query slabs stream through the ring with the documents' instead of staying in
+    /// shared memory.
+    pub streams_queries: bool,
     /// Depth of the ring of document slabs in shared memory.
     pub stages: usize,
     /// Threads per block.
     pub threads: usize,
+    /// Blocks that share a multiprocessor.
+    pub blocks: usize,
     /// Registers per thread that the kernel may use at entry.
     pub registers: usize,
 }
@@ -62,10 +75,12 @@ impl Variant {
     /// 128-byte slabs per token row that the kernel works on for this dim.
     pub const fn slabs(&self, dim: usize) -> usize {
         match self.arch {
-            // The loop over slabs has a run-time bound.
-            Arch::Sm80 => layout::slabs(dim, self.element.size_bytes()),
             // Unrolled for the row's largest dim.
-            Arch::Sm90a => layout::slabs(self.dim_max, self.element.size_bytes()),
+            Arch::Sm90a if !self.streams_queries => {
+                layout::slabs(self.dim_max, self.element.size_bytes())
+            }
+            // The loop over slabs has a run-time bound.
+            _ => layout::slabs(dim, self.element.size_bytes()),
         }
     }
 
@@ -76,7 +91,10 @@ impl Variant {
             Arch::Sm80 => {
                 layout::sm80::shared_bytes(self.query_tile, self.document_tile, slabs, self.stages)
             }
-            Arch::Sm90a => layout::sm90::shared_bytes(self.query_tile, slabs, self.stages),
+            Arch::Sm90a => {
+                let resident = if self.streams_queries { 0 } else { slabs };
+                layout::sm90::shared_bytes(self.query_tile, resident, self.stages)
+            }
         }
     }
 }
@@ -98,41 +116,55 @@ macro_rules! forward_variants {
             sm80 maxsim_forward_sm80_f32 { F32, scores, dim_max 512, warps 2, stages 4, registers 168 }
             sm80 maxsim_forward_sm80_f32_winners { F32, winners, dim_max 512, warps 2, stages 4, registers 168 }
             // Two fragments per consumer: 256 resident query rows take 32 KB per slab, and the
-            // ring of 16 KB slabs what is left of 227 KB. 232 registers for consumers.
-            sm90 maxsim_forward_sm90_f16_d64_q256 { F16, scores, fragments 2, slabs 1, stages 12 }
-            sm90 maxsim_forward_sm90_f16_d128_q256 { F16, scores, fragments 2, slabs 2, stages 10 }
-            sm90 maxsim_forward_sm90_f16_d192_q256 { F16, scores, fragments 2, slabs 3, stages 8 }
-            sm90 maxsim_forward_sm90_f16_d256_q256 { F16, scores, fragments 2, slabs 4, stages 6 }
-            sm90 maxsim_forward_sm90_bf16_d64_q256 { Bf16, scores, fragments 2, slabs 1, stages 12 }
-            sm90 maxsim_forward_sm90_bf16_d128_q256 { Bf16, scores, fragments 2, slabs 2, stages 10 }
-            sm90 maxsim_forward_sm90_bf16_d192_q256 { Bf16, scores, fragments 2, slabs 3, stages 8 }
-            sm90 maxsim_forward_sm90_bf16_d256_q256 { Bf16, scores, fragments 2, slabs 4, stages 6 }
-            sm90 maxsim_forward_sm90_f16_d64_q256_winners { F16, winners, fragments 2, slabs 1, stages 12 }
-            sm90 maxsim_forward_sm90_f16_d128_q256_winners { F16, winners, fragments 2, slabs 2, stages 10 }
-            sm90 maxsim_forward_sm90_f16_d192_q256_winners { F16, winners, fragments 2, slabs 3, stages 8 }
-            sm90 maxsim_forward_sm90_f16_d256_q256_winners { F16, winners, fragments 2, slabs 4, stages 6 }
-            sm90 maxsim_forward_sm90_bf16_d64_q256_winners { Bf16, winners, fragments 2, slabs 1, stages 12 }
-            sm90 maxsim_forward_sm90_bf16_d128_q256_winners { Bf16, winners, fragments 2, slabs 2, stages 10 }
-            sm90 maxsim_forward_sm90_bf16_d192_q256_winners { Bf16, winners, fragments 2, slabs 3, stages 8 }
-            sm90 maxsim_forward_sm90_bf16_d256_q256_winners { Bf16, winners, fragments 2, slabs 4, stages 6 }
-            // One fragment per consumer for queries of up to 128 tokens: half the rows to
-            // multiply, and the ring gets the query tile's room.
-            sm90 maxsim_forward_sm90_f16_d64_q128 { F16, scores, fragments 1, slabs 1, stages 13 }
-            sm90 maxsim_forward_sm90_f16_d128_q128 { F16, scores, fragments 1, slabs 2, stages 12 }
-            sm90 maxsim_forward_sm90_f16_d192_q128 { F16, scores, fragments 1, slabs 3, stages 11 }
-            sm90 maxsim_forward_sm90_f16_d256_q128 { F16, scores, fragments 1, slabs 4, stages 10 }
-            sm90 maxsim_forward_sm90_bf16_d64_q128 { Bf16, scores, fragments 1, slabs 1, stages 13 }
-            sm90 maxsim_forward_sm90_bf16_d128_q128 { Bf16, scores, fragments 1, slabs 2, stages 12 }
-            sm90 maxsim_forward_sm90_bf16_d192_q128 { Bf16, scores, fragments 1, slabs 3, stages 11 }
-            sm90 maxsim_forward_sm90_bf16_d256_q128 { Bf16, scores, fragments 1, slabs 4, stages 10 }
-            sm90 maxsim_forward_sm90_f16_d64_q128_winners { F16, winners, fragments 1, slabs 1, stages 13 }
-            sm90 maxsim_forward_sm90_f16_d128_q128_winners { F16, winners, fragments 1, slabs 2, stages 12 }
-            sm90 maxsim_forward_sm90_f16_d192_q128_winners { F16, winners, fragments 1, slabs 3, stages 11 }
-            sm90 maxsim_forward_sm90_f16_d256_q128_winners { F16, winners, fragments 1, slabs 4, stages 10 }
-            sm90 maxsim_forward_sm90_bf16_d64_q128_winners { Bf16, winners, fragments 1, slabs 1, stages 13 }
-            sm90 maxsim_forward_sm90_bf16_d128_q128_winners { Bf16, winners, fragments 1, slabs 2, stages 12 }
-            sm90 maxsim_forward_sm90_bf16_d192_q128_winners { Bf16, winners, fragments 1, slabs 3, stages 11 }
-            sm90 maxsim_forward_sm90_bf16_d256_q128_winners { Bf16, winners, fragments 1, slabs 4, stages 10 }
+            // ring of 16 KB slabs what is left of 227 KB. 232 registers for consumers. The last
+            // tile's widths start at 16 columns for dim 128, where most models are.
+            sm90 maxsim_forward_sm90_f16_d64_q256 { F16, scores, consumers 2, fragments 2, slabs 1, stages 12, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d128_q256 { F16, scores, consumers 2, fragments 2, slabs 2, stages 10, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d256_q256 { F16, scores, consumers 2, fragments 2, slabs 4, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d64_q256 { Bf16, scores, consumers 2, fragments 2, slabs 1, stages 12, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d128_q256 { Bf16, scores, consumers 2, fragments 2, slabs 2, stages 10, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d256_q256 { Bf16, scores, consumers 2, fragments 2, slabs 4, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d64_q256_winners { F16, winners, consumers 2, fragments 2, slabs 1, stages 12, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d128_q256_winners { F16, winners, consumers 2, fragments 2, slabs 2, stages 10, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d64_q256_winners { Bf16, winners, consumers 2, fragments 2, slabs 1, stages 12, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d128_q256_winners { Bf16, winners, consumers 2, fragments 2, slabs 2, stages 10, tail 32 }
+            // One fragment per consumer for up to 128 query rows: half the rows to multiply, and
+            // the ring gets the query tile's room.
+            sm90 maxsim_forward_sm90_f16_d64_q128 { F16, scores, consumers 2, fragments 1, slabs 1, stages 13, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d128_q128 { F16, scores, consumers 2, fragments 1, slabs 2, stages 12, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d256_q128 { F16, scores, consumers 2, fragments 1, slabs 4, stages 10, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d64_q128 { Bf16, scores, consumers 2, fragments 1, slabs 1, stages 13, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d128_q128 { Bf16, scores, consumers 2, fragments 1, slabs 2, stages 12, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d256_q128 { Bf16, scores, consumers 2, fragments 1, slabs 4, stages 10, tail 32 }
+            // One consumer of one fragment for up to 64 query rows, where reading the documents
+            // takes longest: two such blocks share a multiprocessor (113 KB each), so that one
+            // loads while the other finishes a document.
+            sm90 maxsim_forward_sm90_f16_d64_q64 { F16, scores, consumers 1, fragments 1, slabs 1, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d128_q64 { F16, scores, consumers 1, fragments 1, slabs 2, stages 5, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d256_q64 { F16, scores, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d64_q64 { Bf16, scores, consumers 1, fragments 1, slabs 1, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d128_q64 { Bf16, scores, consumers 1, fragments 1, slabs 2, stages 5, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d256_q64 { Bf16, scores, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d64_q64_winners { F16, winners, consumers 1, fragments 1, slabs 1, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d128_q64_winners { F16, winners, consumers 1, fragments 1, slabs 2, stages 5, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d256_q64_winners { F16, winners, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d64_q64_winners { Bf16, winners, consumers 1, fragments 1, slabs 1, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d128_q64_winners { Bf16, winners, consumers 1, fragments 1, slabs 2, stages 5, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d256_q64_winners { Bf16, winners, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
+            // Above dim 256 query slabs stream along: a stage holds a slab of both sides (48 KB
+            // and 32 KB).
+            sm90 maxsim_forward_sm90_f16_wide_q256 { F16, scores, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_f16_wide_q128 { F16, scores, consumers 2, fragments 1, slabs 0, stages 7, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_wide_q256 { Bf16, scores, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_wide_q128 { Bf16, scores, consumers 2, fragments 1, slabs 0, stages 7, tail 32 }
+            sm90 maxsim_forward_sm90_f16_wide_q256_winners { F16, winners, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_wide_q256_winners { Bf16, winners, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
+            // TF32 where the caller allows it: slabs of 32 elements, which TMA rounds.
+            sm90 maxsim_forward_sm90_tf32_d128_q256 { Tf32, scores, consumers 2, fragments 2, slabs 4, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_tf32_wide_q256 { Tf32, scores, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_tf32_d128_q64 { Tf32, scores, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_tf32_wide_q128 { Tf32, scores, consumers 2, fragments 1, slabs 0, stages 7, tail 32 }
+            sm90 maxsim_forward_sm90_tf32_wide_q256_winners { Tf32, winners, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
         }
     };
 }
@@ -145,28 +177,52 @@ macro_rules! row {
             name: stringify!($name),
             arch: Arch::Sm80,
             element: ElementType::$element,
+            tf32: false,
             winners: row!($outputs),
             dim_max: $dim,
             query_tile: layout::sm80::QUERY_ROWS_PER_WARP * $warps,
             document_tile: layout::sm80::DOCUMENT_TILE,
+            tail_step: layout::sm80::DOCUMENT_TILE,
+            streams_queries: false,
             stages: $stages,
             threads: 32 * $warps,
+            blocks: 1,
             registers: $registers,
         }
     };
-    (sm90 $name:ident $element:ident $outputs:ident fragments $fragments:literal, slabs $slabs:literal, stages $stages:literal) => {
+    (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, slabs $slabs:literal, stages $stages:literal, tail $tail:literal) => {
         Variant {
             name: stringify!($name),
             arch: Arch::Sm90a,
-            element: ElementType::$element,
+            element: row!(element $element),
+            tf32: row!(tf32 $element),
             winners: row!($outputs),
-            dim_max: 64 * $slabs,
-            query_tile: layout::sm90::query_tile($fragments),
+            dim_max: match $slabs {
+                0 => DIM_MAX,
+                slabs => layout::SLAB_BYTES / row!(element $element).size_bytes() * slabs,
+            },
+            query_tile: layout::sm90::query_tile($consumers, $fragments),
             document_tile: layout::sm90::DOCUMENT_TILE,
+            tail_step: $tail,
+            streams_queries: $slabs == 0,
             stages: $stages,
-            threads: layout::sm90::THREADS,
-            registers: 168,
+            threads: layout::sm90::threads($consumers),
+            // A single consumer leaves half of the multiprocessor to a second block.
+            blocks: 3 - $consumers,
+            registers: if $consumers == 1 { 128 } else { 168 },
         }
+    };
+    (element Tf32) => {
+        ElementType::F32
+    };
+    (element $element:ident) => {
+        ElementType::$element
+    };
+    (tf32 Tf32) => {
+        true
+    };
+    (tf32 $element:ident) => {
+        false
     };
     (scores) => {
         false
@@ -187,7 +243,7 @@ forward_variants!(table);
 /// The entry that adds partial sums (compiled for [`Arch::Sm80`], runs everywhere).
 pub const SUM_PARTIALS: &str = "maxsim_sum_partials";
 
-/// Threads per block of [`SUM_PARTIALS`]; each adds the partial sums of one entry.
+/// Threads per block of [`SUM_PARTIALS`]; each adds the partial sums of one result.
 pub const SUM_PARTIALS_THREADS: usize = 256;
 
 #[cfg(test)]
@@ -208,7 +264,8 @@ mod tests {
         for row in FORWARD {
             let limit = match row.arch {
                 Arch::Sm80 => 99 * 1024,
-                Arch::Sm90a => 227 * 1024,
+                // A multiprocessor has 228 KB, of which each block costs 1 KB.
+                Arch::Sm90a => 228 * 1024 / row.blocks - 1024,
             };
             assert!(row.shared_bytes(row.dim_max) <= limit, "{}", row.name);
         }

@@ -2,19 +2,16 @@
 
 use core::hint::assert_unchecked;
 
-use crate::params::{ForwardParams, Matrix, Segment};
-use crate::ptx::memory::{load_u8, load_u32, load_u32x2, load_u64, store_u16, store_u32};
+use crate::params::{ForwardParams, Group, Matrix, Segment};
+use crate::ptx::memory::{
+    load_u8, load_u32, load_u32x2, load_u32x4, load_u64, store_u16, store_u32,
+};
+use crate::ptx::thread::{block_idx_x, grid_dim_x};
 
-/// One query tile against a run of entries of its query.
+/// One query tile against a run of entries.
 #[derive(Clone, Copy)]
 pub struct Work {
-    /// Index of the query.
-    pub query: u32,
-    /// The query's rows.
-    pub rows: Segment,
-    /// First row of the tile within the query.
-    pub tile_row: u32,
-    /// Index of the query tile among all.
+    /// Index of the query tile.
     pub tile: u32,
     /// First entry.
     pub entry: u32,
@@ -22,41 +19,83 @@ pub struct Work {
     pub entry_end: u32,
 }
 
+/// The units of this block, one after the other.
+pub struct Units<'a> {
+    params: &'a ForwardParams,
+    unit: u32,
+}
+
+impl<'a> Units<'a> {
+    /// The block's units.
+    #[inline(always)]
+    pub fn new(params: &'a ForwardParams) -> Self {
+        Units { params, unit: block_idx_x() }
+    }
+
+    /// The next unit. `n_groups` is the number of groups of a tile.
+    ///
+    /// # Safety
+    /// `params` must describe a launch as [`ForwardParams`] says.
+    #[inline(always)]
+    pub unsafe fn next(&mut self, n_groups: u32) -> Option<Work> {
+        if self.unit >= self.params.n_units {
+            return None;
+        }
+        // SAFETY: the unit exists.
+        let work = unsafe { unit(self.params, self.unit, n_groups) };
+        self.unit += grid_dim_x();
+        Some(work)
+    }
+}
+
 /// Unit `unit` of this launch.
 ///
 /// # Safety
 /// `params` must describe a launch as [`ForwardParams`] says, with `unit < n_units`.
 #[inline(always)]
-pub unsafe fn unit(params: &ForwardParams, unit: u32) -> Work {
-    let explicit = params.units != 0;
-    let (tile, mut range, chunk);
-    if explicit {
+unsafe fn unit(params: &ForwardParams, unit: u32, n_groups: u32) -> Work {
+    if params.units != 0 {
         let address = params.units + u64::from(unit) * 12;
         // SAFETY: three words per explicit unit.
-        unsafe {
-            tile = load_u32(address);
-            range = [load_u32(address + 4), load_u32(address + 8)];
-        }
-        chunk = 0;
-    } else {
-        // SAFETY: a launch with computed units has query tiles.
-        unsafe { assert_unchecked(params.n_tiles != 0) };
-        tile = params.tile_base + unit % params.n_tiles;
-        chunk = unit / params.n_tiles;
-        range = [0, 0];
+        return unsafe {
+            Work {
+                tile: load_u32(address),
+                entry: load_u32(address + 4),
+                entry_end: load_u32(address + 8),
+            }
+        };
     }
-    // SAFETY: eight bytes per query tile and per segment.
-    let ([query, tile_row], rows) = unsafe {
-        let tile = load_u32x2(params.query_tiles + u64::from(tile) * 8);
-        (tile, segment(&params.queries, tile[0]))
-    };
-    if !explicit {
-        let first = query * params.entries_per_query;
+    // SAFETY: a launch with computed units has query tiles.
+    unsafe { assert_unchecked(params.n_tiles != 0) };
+    let tile = params.tile_base + unit % params.n_tiles;
+    let chunk = unit / params.n_tiles;
+    // SAFETY: two neighbours of the list of boundaries; 16 bytes per group.
+    unsafe {
+        if params.unit_entries != 0 {
+            let address = params.unit_entries + u64::from(chunk) * 4;
+            return Work { tile, entry: load_u32(address), entry_end: load_u32(address + 4) };
+        }
+        let first = match params.entry_stride {
+            0 => 0,
+            stride => group(params, tile * n_groups).query * stride,
+        };
         let begin = first.max(params.entry_base) + chunk * params.entries_per_unit;
         let end = (first + params.entries_per_query).min(params.entry_end);
-        range = [begin.min(end), (begin + params.entries_per_unit).min(end)];
+        let entry_end = (begin + params.entries_per_unit).min(end);
+        Work { tile, entry: begin.min(end), entry_end }
     }
-    Work { query, rows, tile_row, tile, entry: range[0], entry_end: range[1] }
+}
+
+/// Group `index` of the list.
+///
+/// # Safety
+/// The list must have it.
+#[inline(always)]
+pub unsafe fn group(params: &ForwardParams, index: u32) -> Group {
+    // SAFETY: 16 bytes per group.
+    let [query, start, row, rows_and_part] =
+        unsafe { load_u32x4(params.groups + u64::from(index) * 16) };
+    Group { query, start, row, rows_and_part }
 }
 
 /// The rows of item `item` of a matrix.
@@ -65,24 +104,78 @@ pub unsafe fn unit(params: &ForwardParams, unit: u32) -> Work {
 /// The matrix must have the item.
 #[inline(always)]
 pub unsafe fn segment(matrix: &Matrix, item: u32) -> Segment {
+    if matrix.segments == 0 {
+        return Segment { start: item * matrix.item_len, len: matrix.item_len };
+    }
     // SAFETY: eight bytes per item.
     let [start, len] = unsafe { load_u32x2(matrix.segments + u64::from(item) * 8) };
     Segment { start, len }
 }
 
-/// The document rows of entry `entry` of query `query`.
+/// The document rows of entry `entry`.
 ///
 /// # Safety
-/// The entry must belong to the query.
+/// The entry must exist.
 #[inline(always)]
-pub unsafe fn document(params: &ForwardParams, query: u32, entry: u32) -> Segment {
-    let mut document = entry - query * params.document_stride;
+pub unsafe fn document(params: &ForwardParams, entry: u32) -> Segment {
     // SAFETY: four bytes per entry; document ids were checked on the host.
     unsafe {
-        if params.entry_document != 0 {
-            document = load_u32(params.entry_document + u64::from(entry) * 4);
-        }
+        let document = match params.entry_document {
+            0 => entry,
+            list => load_u32(list + u64::from(entry) * 4),
+        };
         segment(&params.documents, document)
+    }
+}
+
+/// The documents of a unit; the next one's rows are fetched while the last is worked on.
+pub struct Documents<'a> {
+    params: &'a ForwardParams,
+    entry: u32,
+    entry_end: u32,
+    ahead: Segment,
+}
+
+impl<'a> Documents<'a> {
+    /// The documents of a unit.
+    ///
+    /// # Safety
+    /// The work must be of this launch.
+    #[inline(always)]
+    pub unsafe fn new(params: &'a ForwardParams, work: &Work) -> Self {
+        let mut documents = Documents {
+            params,
+            entry: work.entry,
+            entry_end: work.entry_end,
+            ahead: Segment { start: 0, len: 0 },
+        };
+        // SAFETY: the caller's promise.
+        unsafe { documents.fetch() };
+        documents
+    }
+
+    /// The next entry and its document.
+    ///
+    /// # Safety
+    /// As [`Documents::new`].
+    #[inline(always)]
+    pub unsafe fn next(&mut self) -> Option<(u32, Segment)> {
+        if self.entry >= self.entry_end {
+            return None;
+        }
+        let next = (self.entry, self.ahead);
+        self.entry += 1;
+        // SAFETY: the caller's promise.
+        unsafe { self.fetch() };
+        Some(next)
+    }
+
+    #[inline(always)]
+    unsafe fn fetch(&mut self) {
+        if self.entry < self.entry_end {
+            // SAFETY: the entry exists.
+            self.ahead = unsafe { document(self.params, self.entry) };
+        }
     }
 }
 
@@ -96,7 +189,7 @@ pub unsafe fn row_is_valid(matrix: &Matrix, row: u32) -> bool {
     matrix.mask == 0 || unsafe { load_u8(matrix.mask + u64::from(row)) } != 0
 }
 
-/// Score index of an entry.
+/// Score index of an entry of a query.
 ///
 /// # Safety
 /// The entry must exist.
@@ -109,45 +202,75 @@ unsafe fn score_index(params: &ForwardParams, entry: u32) -> u32 {
     }
 }
 
-/// Stores the sum over a query tile's rows: a score, or a partial sum of one.
+/// Stores the sum over the rows that a tile has of a query: a score, or a part of one.
 ///
 /// # Safety
 /// The entry must belong to this launch, and only one thread may store it.
 #[inline(always)]
-pub unsafe fn store_sum(
-    params: &ForwardParams,
-    query_tile: u32,
-    work: &Work,
-    entry: u32,
-    sum: f32,
-) {
-    // SAFETY: the host sized the results for every entry (and tile) of the launch.
+pub unsafe fn store_sum(params: &ForwardParams, group: Group, entry: u32, sum: f32) {
+    // SAFETY: the host sized the results for every entry (and part) of the launch.
     unsafe {
-        let index = if params.partial_stride == 0 {
+        let index = if params.is_partial == 0 && params.entry_score != 0 {
             u64::from(score_index(params, entry))
         } else {
-            u64::from(work.tile_row / query_tile) * params.partial_stride
-                + u64::from(entry - params.entry_base)
+            (u64::from(group.part()) * params.part_stride
+                + u64::from(group.query) * params.query_stride
+                + u64::from(entry))
+            .wrapping_sub(params.origin)
         };
         store_u32(params.results + index * 4, sum.to_bits());
     }
 }
 
-/// Index of an entry's first query token in the pair-major outputs.
-///
-/// # Safety
-/// The entry must belong to the work, and pair-major outputs must be asked for.
-#[inline(always)]
-pub unsafe fn token_base(params: &ForwardParams, work: &Work, entry: u32) -> u64 {
-    // SAFETY: eight bytes per query, or per score.
-    unsafe {
-        if params.query_token_base != 0 {
-            let first = work.query * params.entries_per_query;
-            load_u64(params.query_token_base + u64::from(work.query) * 8)
-                + u64::from(entry - first) * u64::from(work.rows.len)
-        } else {
-            load_u64(params.score_token_base + u64::from(score_index(params, entry)) * 8)
+/// Where a group's query tokens go in the pair-major outputs.
+#[derive(Clone, Copy)]
+pub struct TokenPlace {
+    /// Index of the group's first row for entry 0 where every query has equally many entries;
+    /// otherwise the group's first row within its query.
+    base: u64,
+    /// Tokens of the query.
+    len: u32,
+}
+
+impl TokenPlace {
+    /// No place.
+    pub const NONE: TokenPlace = TokenPlace { base: 0, len: 0 };
+
+    /// The place of a group with tokens.
+    ///
+    /// # Safety
+    /// The group must be of this launch, and pair-major outputs must be asked for.
+    #[inline(always)]
+    pub unsafe fn new(params: &ForwardParams, group: Group) -> TokenPlace {
+        let base = u64::from(group.row);
+        if params.query_token_base == 0 {
+            return TokenPlace { base, len: 0 };
         }
+        // SAFETY: eight bytes per query; the query exists.
+        unsafe {
+            let len = segment(&params.queries, group.query).len;
+            let first = u64::from(group.query * params.entry_stride) * u64::from(len);
+            let own = load_u64(params.query_token_base + u64::from(group.query) * 8);
+            TokenPlace { base: (base + own).wrapping_sub(first), len }
+        }
+    }
+
+    /// Index of the group's first row for an entry.
+    ///
+    /// # Safety
+    /// The entry must belong to the group's query.
+    #[inline(always)]
+    pub unsafe fn index(&self, params: &ForwardParams, entry: u32) -> u64 {
+        let offset = if params.query_token_base != 0 {
+            u64::from(entry) * u64::from(self.len)
+        } else {
+            // SAFETY: eight bytes per score.
+            unsafe {
+                let score = score_index(params, entry);
+                load_u64(params.score_token_base + u64::from(score) * 8)
+            }
+        };
+        self.base.wrapping_add(offset)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::agree;
 use crate::case::{Case, Data, elements, tokens};
 use crate::oracle::{Answer, maxsim};
 use crate::suite::Suite;
+use crate::values;
 
 /// The CUDA devices that can run the kernels; empty without a GPU.
 ///
@@ -62,7 +63,12 @@ impl Engine {
     /// What to ask the library for.
     pub fn options(&self, token_scores: bool) -> ScoreOptions {
         let kernel = self.row.map(|row| row.name.to_string());
-        ScoreOptions { winners: self.winners, token_scores, kernel }
+        ScoreOptions { winners: self.winners, token_scores, allow_tf32: self.is_tf32(), kernel }
+    }
+
+    /// Whether elements are rounded to TF32.
+    pub fn is_tf32(&self) -> bool {
+        self.row.is_some_and(|row| row.tf32)
     }
 
     /// The name in the record: device, then the kernel row or the way it was chosen.
@@ -105,7 +111,12 @@ fn check_on(suite: &Suite, case: &Case, engines: Vec<Engine>) -> Result<(), Stri
 
 fn check_as<T: Element>(suite: &Suite, case: &Case, engines: Vec<Engine>) -> Result<(), String> {
     let problem = Problem::<T>::new(case);
+    let rounded = engines.iter().any(Engine::is_tf32).then(|| problem.rounded_to_tf32());
     for engine in engines {
+        let problem = match &rounded {
+            Some(rounded) if engine.is_tf32() => rounded,
+            _ => &problem,
+        };
         let options = engine.options(case.token_scores);
         let at = |what: String| format!("{}: {what}", engine.name());
         match problem.run(&engine.device, &options) {
@@ -139,6 +150,17 @@ impl<'a, T: Element> Problem<'a, T> {
             data.pairs.iter().map(|&(q, d)| maxsim(&data.queries, q, &data.documents, d)).collect();
         let elements = [elements(&data.queries), elements(&data.documents)];
         Problem { case, data, expected, elements }
+    }
+
+    /// The same elements, with the answers for their values rounded to TF32.
+    pub fn rounded_to_tf32(&self) -> Self {
+        let mut data = self.data.clone();
+        for side in [&mut data.queries, &mut data.documents] {
+            side.values.iter_mut().for_each(|x| *x = values::rounded_to_tf32(*x));
+        }
+        let expected =
+            data.pairs.iter().map(|&(q, d)| maxsim(&data.queries, q, &data.documents, d)).collect();
+        Problem { case: self.case, data, expected, elements: self.elements.clone() }
     }
 
     /// Queries, documents and pairing as the library takes them.

@@ -101,6 +101,15 @@ pub fn poison(matrix: &mut [f32], dim: usize, used: &[bool], rng: &mut SmallRng)
     }
 }
 
+/// The nearest value with 10 fraction bits (ties to even), as the TF32 kernels multiply it.
+pub fn rounded_to_tf32(x: f32) -> f32 {
+    if !x.is_finite() {
+        return x;
+    }
+    let bits = x.to_bits();
+    f32::from_bits((bits + 0xFFF + (bits >> 13 & 1)) & !0x1FFF)
+}
+
 /// What is left of `x` once it is stored as `element`.
 pub fn stored(element: ElementType, x: f32) -> f32 {
     match element {

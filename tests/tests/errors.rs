@@ -231,7 +231,7 @@ fn host_memory() {
     let documents = Tokens::padded(&data[..0], 1 << 11, 0, 1);
     let (queries, documents) = (queries.expect("queries"), documents.expect("documents"));
     for (winners, token_scores) in [(true, false), (false, true)] {
-        let options = ScoreOptions { winners, token_scores, kernel: None };
+        let options = ScoreOptions { winners, token_scores, ..ScoreOptions::default() };
         refused!(
             Device::cpu().score_with(&queries, &documents, &Pairing::cross(), &options),
             Error::HostMemory { requested_bytes: 281474976710656 },

@@ -134,7 +134,8 @@ fn past_2_31_outputs() {
         let sample = [0, 1, 32_767, 65_531, 65_532, 65_535, 65_536, N_DOCUMENTS - 1];
         for device in cuda_devices() {
             for winners in [false, true] {
-                let options = ScoreOptions { winners, token_scores: !winners, kernel: None };
+                let options =
+                    ScoreOptions { winners, token_scores: !winners, ..ScoreOptions::default() };
                 let found = device.score_with(&queries, &documents, &Pairing::cross(), &options);
                 let found = found.map_err(text)?;
                 for d in sample {
@@ -166,7 +167,7 @@ fn threads_do_not_disturb_each_other() {
     Suite::run_gpu("gpu_threads", |suite| {
         let cases = ragged_cases(ElementType::F16);
         let problems: Vec<Problem<f16>> = cases.iter().map(Problem::new).collect();
-        let options = ScoreOptions { winners: true, token_scores: true, kernel: None };
+        let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
         for device in cuda_devices() {
             let alone: Vec<Scores> =
                 problems.iter().map(|p| run(p, device, &options)).collect::<Result<_, _>>()?;

@@ -327,7 +327,7 @@ fn out_of_memory_is_an_error_and_nothing_breaks() {
         let case = &ragged_cases(ElementType::F16)[0];
         let problem = Problem::<f16>::new(case);
         let (queries, documents, pairing) = problem.inputs().map_err(text)?;
-        let options = ScoreOptions { winners: true, token_scores: true, kernel: None };
+        let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
         let large = vec![f16::ZERO; ROWS * 128];
         let large = Tokens::padded(&large, 1, ROWS, 128).map_err(text)?;
         for device in cuda_devices() {

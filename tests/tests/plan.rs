@@ -32,7 +32,8 @@ fn plan(
     let cross = Pairing::cross();
     let problem = Problem::new(&queries, &documents, &cross).expect("problem");
     let access = |pitch_bytes| Access { base: 1024, pitch_bytes };
-    let options = ScoreOptions { winners, token_scores: false, kernel: kernel.map(str::to_string) };
+    let kernel = kernel.map(str::to_string);
+    let options = ScoreOptions { winners, kernel, ..ScoreOptions::default() };
     Plan::choose(
         &problem,
         element,

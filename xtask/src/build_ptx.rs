@@ -94,7 +94,8 @@ fn files_of(rustc: &DeviceRustc, arch: Arch) -> Result<Files> {
     for compiled in &module.entries {
         let row = wanted.iter().find(|row| row.name == compiled.name);
         let row = row.context("an entry left the table")?;
-        let bounds = LaunchBounds { threads: row.threads, tensor_maps: arch == Arch::Sm90a };
+        let tensor_maps = arch == Arch::Sm90a;
+        let bounds = LaunchBounds { threads: row.threads, blocks: row.blocks, tensor_maps };
         let text = module.file_of(compiled, bounds)?;
         if let [first, rest @ ..] = &offences(&text)[..] {
             bail!("{}: {first} (and {} more such lines)", row.name, rest.len());

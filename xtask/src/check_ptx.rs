@@ -61,7 +61,7 @@ fn check_text(entry: &Entry, text: &str) -> Vec<String> {
     for line in [
         format!(".target {}", entry.arch.target()),
         format!(".maxntid {}, 1, 1", entry.threads),
-        ".minnctapersm 1".to_string(),
+        format!(".minnctapersm {}", entry.blocks),
     ] {
         if !text.lines().any(|found| found == line) {
             problems.push(format!("lacks the line `{line}`"));
@@ -164,6 +164,7 @@ mod tests {
             name: "maxsim_e",
             arch: Arch::Sm80,
             threads: 128,
+            blocks: 1,
             registers: 168,
             dynamic_shared_bytes: 98 * 1024,
         }

@@ -14,6 +14,8 @@ pub struct Entry {
     pub arch: Arch,
     /// Threads per block.
     pub threads: usize,
+    /// Blocks that share a multiprocessor.
+    pub blocks: usize,
     /// Registers per thread it may use at entry.
     pub registers: usize,
     /// Dynamic shared memory of its largest launch in bytes.
@@ -28,6 +30,7 @@ pub fn all() -> Vec<Entry> {
             name: row.name,
             arch: row.arch,
             threads: row.threads,
+            blocks: row.blocks,
             registers: row.registers,
             dynamic_shared_bytes: row.shared_bytes(row.dim_max),
         })
@@ -36,6 +39,7 @@ pub fn all() -> Vec<Entry> {
         name: SUM_PARTIALS,
         arch: Arch::Sm80,
         threads: SUM_PARTIALS_THREADS,
+        blocks: 1,
         // A block of this size may use what the register file holds.
         registers: (65536 / SUM_PARTIALS_THREADS).min(255),
         dynamic_shared_bytes: 0,

@@ -27,6 +27,8 @@ pub struct EntryText {
 pub struct LaunchBounds {
     /// Threads per block.
     pub threads: usize,
+    /// Blocks that share a multiprocessor.
+    pub blocks: usize,
     /// Whether the first parameter starts with tensor maps, which TMA wants on 64-byte boundaries.
     pub tensor_maps: bool,
 }
@@ -129,8 +131,8 @@ fn with_launch_bounds(text: &str, name: &str, bounds: LaunchBounds) -> Result<St
     } else {
         parameters.to_string()
     };
-    let threads = bounds.threads;
-    Ok(format!("{parameters}\n.maxntid {threads}, 1, 1\n.minnctapersm 1\n{{\n{body}"))
+    let LaunchBounds { threads, blocks, .. } = bounds;
+    Ok(format!("{parameters}\n.maxntid {threads}, 1, 1\n.minnctapersm {blocks}\n{{\n{body}"))
 }
 
 /// What must not be in shipped PTX: symbols whose names depend on the compiler's hashes, calls,
@@ -216,7 +218,7 @@ mov.u32 %r6, smem_dyn;
 }
 ";
 
-    const BOUNDS: LaunchBounds = LaunchBounds { threads: 384, tensor_maps: true };
+    const BOUNDS: LaunchBounds = LaunchBounds { threads: 384, blocks: 1, tensor_maps: true };
 
     #[test]
     fn a_module_falls_into_header_declarations_and_entries() {

@@ -14,12 +14,12 @@ use super::lists::DeviceLists;
 use super::memory::fill;
 use super::module::Kernel;
 use super::outputs::CudaOutputs;
-use super::split::entries_per_unit_max;
+use super::split::UNIT_TOKENS_MAX;
 use super::stream::CudaStream;
 use super::tokens::CudaTokens;
-use super::work::{Launch, Shape, WorkList};
+use super::work::{Launch, Shape, Units, WorkList};
 use crate::error::{Error, Result};
-use crate::problem::Problem;
+use crate::problem::{Problem, ScoreShape};
 use crate::scores::{ScoreOptions, Scores};
 use crate::work::OutputShape;
 
@@ -37,7 +37,9 @@ pub(crate) struct CudaWork {
     dim: usize,
     winner_bytes: usize,
     entries_per_query: u32,
-    document_stride: u32,
+    entry_stride: u32,
+    /// Scores per query of a cross product, 0 for other pairings.
+    query_stride: u32,
     n_partials: u64,
     has_unvisited_scores: bool,
     launches: Vec<Launch>,
@@ -80,10 +82,7 @@ impl CudaWork {
                 n_blocks: device.limits().n_multiprocessors * n_resident,
                 prefers_whole_rounds: variant.arch == Arch::Sm90a,
                 partials_max: WORKSPACE_BYTES_MAX / 4,
-                entries_per_unit_max: entries_per_unit_max(
-                    problem.documents().n_items(),
-                    problem.documents().total_len(),
-                ),
+                unit_tokens_max: UNIT_TOKENS_MAX,
             },
         )?;
         let sum_partials =
@@ -97,7 +96,11 @@ impl CudaWork {
             dim: problem.dim(),
             winner_bytes: outputs.winner_bytes,
             entries_per_query: list.entries_per_query,
-            document_stride: list.document_stride,
+            entry_stride: list.entry_stride,
+            query_stride: match problem.shape() {
+                ScoreShape::Cross { n_documents, .. } => n_documents as u32,
+                _ => 0,
+            },
             n_partials: list.n_partials,
             has_unvisited_scores: list.has_unvisited_scores,
             launches: list.launches,
@@ -136,9 +139,9 @@ impl CudaWork {
     }
 
     /// The tensor maps, where the kernel reads through them.
-    fn tensor_maps(&self, queries: &CudaTokens, documents: &CudaTokens) -> Result<[TensorMap; 2]> {
+    fn tensor_maps(&self, queries: &CudaTokens, documents: &CudaTokens) -> Result<[TensorMap; 3]> {
         if self.variant.arch != Arch::Sm90a || self.launches.is_empty() {
-            return Ok([TensorMap::NONE; 2]);
+            return Ok([TensorMap::NONE; 3]);
         }
         let refuse = |argument: &'static str| Error::Shape {
             argument,
@@ -148,35 +151,40 @@ impl CudaWork {
             ),
             found: "other rows; prepare the work with these handles".into(),
         };
-        Ok([
-            queries.map().ok_or_else(|| refuse("queries"))?,
-            documents.map().ok_or_else(|| refuse("documents"))?,
-        ])
+        let queries = queries.maps().ok_or_else(|| refuse("queries"))?;
+        let documents = documents.maps().ok_or_else(|| refuse("documents"))?;
+        Ok([queries.groups, documents.tiles, documents.groups])
     }
 
     fn params(
         &self,
         launch: &Launch,
-        [query_map, document_map]: [TensorMap; 2],
+        [query_map, document_map, document_tail_map]: [TensorMap; 3],
         queries: &CudaTokens,
         documents: &CudaTokens,
         outputs: &CudaOutputs,
         workspace: u64,
     ) -> ForwardParams {
         let out = outputs.addresses();
-        let is_partial = launch.n_partial_tiles > 0;
+        let is_partial = launch.n_parts > 0;
         let aligned = queries.access().is_aligned() && documents.access().is_aligned();
-        let units = match self.lists.units {
-            0 => 0,
-            units => units + u64::from(launch.first_unit) * 12,
-        };
+        let (mut units, mut unit_entries, mut entries_per_unit) = (0, 0, 0);
+        match launch.units {
+            Units::Alike(n) => entries_per_unit = n,
+            Units::Bounds(first) => unit_entries = self.lists.unit_entries + u64::from(first) * 4,
+            Units::Listed(first) => units = self.lists.units + u64::from(first) * 12,
+        }
+        let first_result = u64::from(launch.first_query) * u64::from(launch.query_stride)
+            + u64::from(launch.entries.start);
         ForwardParams {
             query_map,
             document_map,
+            document_tail_map,
             queries: queries.matrix(),
             documents: documents.matrix(),
-            query_tiles: self.lists.query_tiles,
+            groups: self.lists.groups,
             units,
+            unit_entries,
             entry_document: self.lists.entry_document,
             entry_score: self.lists.entry_score,
             query_token_base: self.lists.query_token_base,
@@ -184,19 +192,24 @@ impl CudaWork {
             results: if is_partial { workspace } else { out.scores },
             winners: out.winners,
             token_scores: out.token_scores,
-            partial_stride: if is_partial { launch.entries.len() as u64 } else { 0 },
+            part_stride: if is_partial { u64::from(launch.n_results) } else { 0 },
+            query_stride: match is_partial {
+                true => launch.query_stride.into(),
+                false => self.query_stride.into(),
+            },
+            origin: if is_partial { first_result } else { 0 },
+            is_partial: u32::from(is_partial),
             entry_base: launch.entries.start,
             entry_end: launch.entries.end,
             tile_base: launch.tiles.start,
             n_tiles: launch.tiles.len() as u32,
             n_units: launch.n_units,
             entries_per_query: self.entries_per_query,
-            entries_per_unit: launch.entries_per_unit,
-            document_stride: self.document_stride,
+            entries_per_unit,
+            entry_stride: self.entry_stride,
             dim: self.dim as u32,
             winner_bytes: self.winner_bytes as u32,
             aligned: u32::from(aligned),
-            reserved: 0,
         }
     }
 
@@ -213,30 +226,35 @@ impl CudaWork {
         params: &ForwardParams,
         outputs: &CudaOutputs,
     ) -> Result<()> {
-        let n_entries = launch.entries.len() as u32;
-        let n_partials = u64::from(launch.n_partial_tiles) * u64::from(n_entries);
+        let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
         let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
         // SAFETY: the caller's promise; partial results lie in the workspace, which holds
         // `n_partials` of them; each kernel gets the parameter that it is declared with.
         unsafe {
-            if launch.is_ragged {
+            if launch.is_ragged && launch.n_parts > 0 {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;
             }
             start(entered, stream, self.kernel, launch.grid, shared_bytes, params)?;
-            let (Some(sum_partials), 1..) = (self.sum_partials, launch.n_partial_tiles) else {
+            let (Some(sum_partials), 1..) = (self.sum_partials, launch.n_parts) else {
                 return Ok(());
             };
             let sum = SumPartialsParams {
                 partials: params.results,
                 scores: outputs.addresses().scores,
                 entry_score: params.entry_score,
-                stride: params.partial_stride,
+                row_len: match launch.query_stride {
+                    0 => launch.n_results,
+                    entries => entries,
+                },
+                score_stride: self.query_stride,
+                score_base: u64::from(launch.first_query) * u64::from(self.query_stride)
+                    + u64::from(launch.entries.start),
                 entry_base: launch.entries.start,
-                n_entries,
-                n_tiles: launch.n_partial_tiles,
+                n_results: launch.n_results,
+                n_parts: launch.n_parts,
                 reserved: 0,
             };
-            let grid = n_entries.div_ceil(SUM_PARTIALS_THREADS as u32);
+            let grid = launch.n_results.div_ceil(SUM_PARTIALS_THREADS as u32);
             start(entered, stream, sum_partials, grid, 0, &sum)
         }
     }

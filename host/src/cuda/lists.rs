@@ -14,8 +14,9 @@ use crate::work::OutputShape;
 /// A work list in device memory: where each of its lists is; 0 = absent.
 #[derive(Debug)]
 pub(super) struct DeviceLists {
-    pub query_tiles: u64,
+    pub groups: u64,
     pub units: u64,
+    pub unit_entries: u64,
     pub entry_document: u64,
     pub entry_score: u64,
     pub query_token_base: u64,
@@ -41,8 +42,8 @@ impl DeviceLists {
             bytes.extend_from_slice(list);
             offset + 1
         };
-        let query_tiles: Vec<[u32; 2]> =
-            list.query_tiles.iter().map(|t| [t.query, t.row]).collect();
+        let groups: Vec<[u32; 4]> =
+            list.tiles.groups.iter().map(|g| [g.query, g.start, g.row, g.rows_and_part]).collect();
         let units: Vec<[u32; 3]> =
             list.units.iter().map(|u| [u.tile, u.entry_begin, u.entry_end]).collect();
         let bases = outputs.token_offsets.as_ref().map_or(&[][..], |offsets| offsets.bases());
@@ -51,19 +52,28 @@ impl DeviceLists {
             None => (&[][..], bases),
         };
         let places = [
-            place(cast_slice(&query_tiles)),
+            place(cast_slice(&groups)),
             place(cast_slice(&units)),
+            place(cast_slice(&list.unit_entries)),
             place(cast_slice(&list.entry_document)),
             place(cast_slice(&list.entry_score)),
             place(cast_slice(query_bases)),
             place(cast_slice(score_bases)),
         ];
         let buffer = upload(device, &bytes)?;
-        let [query_tiles, units, entry_document, entry_score, query_token_base, score_token_base] =
-            places.map(|place| if place == 0 { 0 } else { buffer.address() + place - 1 });
-        Ok(DeviceLists {
-            query_tiles,
+        let [
+            groups,
             units,
+            unit_entries,
+            entry_document,
+            entry_score,
+            query_token_base,
+            score_token_base,
+        ] = places.map(|place| if place == 0 { 0 } else { buffer.address() + place - 1 });
+        Ok(DeviceLists {
+            groups,
+            units,
+            unit_entries,
             entry_document,
             entry_score,
             query_token_base,

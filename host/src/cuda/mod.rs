@@ -28,6 +28,7 @@ mod status;
 mod stream;
 #[allow(unsafe_code)]
 mod tensor_map;
+mod tiles;
 mod tokens;
 #[allow(unsafe_code)]
 mod upload;

@@ -4,19 +4,20 @@ use std::ops::Range;
 
 use super::work::Shape;
 
-/// Most entries of a unit. More would only make the last blocks finish later.
-const ENTRIES_PER_UNIT_MAX: u64 = 64;
-
 /// Document tokens of a unit. Blocks with different tiles of a query read the same documents;
 /// in longer units they drift apart, and the second reader finds them gone from the L2 cache.
-const TOKENS_PER_UNIT: u64 = 4096;
+pub(super) const UNIT_TOKENS_MAX: u64 = 4096;
 
 /// Units per block that even out documents of different lengths.
 const ROUNDS: u64 = 8;
 
+/// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
+/// columns that its last tile wastes.
+const DOCUMENT_TOKENS: u64 = 32;
+
 /// Consecutive entries that one launch covers: those of whole queries, or some of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct Cut {
     pub queries: Range<usize>,
     pub entries: Range<u32>,
     /// Tiles of the longest query.
@@ -25,7 +26,7 @@ pub(super) struct Group {
     pub is_ragged: bool,
 }
 
-impl Group {
+impl Cut {
     /// Partial sums: one per tile and entry, none where each score has one tile.
     pub(super) fn n_partials(&self) -> u64 {
         match self.max_tiles {
@@ -34,39 +35,39 @@ impl Group {
         }
     }
 
-    /// The group's entries of query `q`.
+    /// The cut's entries of query `q`.
     pub(super) fn entries_of(&self, q: usize, first_entries: &[u32]) -> Range<u32> {
         let begin = first_entries[q].max(self.entries.start);
         begin..first_entries[q + 1].min(self.entries.end).max(begin)
     }
 }
 
-/// Cuts the entries into groups of at most `partials_max` partial sums (or, if one entry has
+/// Cuts the entries into runs of at most `partials_max` partial sums (or, if one entry has
 /// more, of one entry). `first_entries` and `first_tiles` have one number per query and the
 /// total.
-pub(super) fn groups(first_entries: &[u32], first_tiles: &[u32], partials_max: u64) -> Vec<Group> {
+pub(super) fn cuts(first_entries: &[u32], first_tiles: &[u32], partials_max: u64) -> Vec<Cut> {
     let n_queries = first_entries.len() - 1;
     let n_tiles = |q: usize| first_tiles[q + 1] - first_tiles[q];
-    let mut groups = Vec::new();
+    let mut cuts = Vec::new();
     if (0..n_queries).all(|q| n_tiles(q) <= 1) {
-        groups.push(Group {
+        cuts.push(Cut {
             queries: 0..n_queries,
             entries: 0..first_entries[n_queries],
             max_tiles: 1,
             is_ragged: false,
         });
-        return groups;
+        return cuts;
     }
-    let mut open: Option<Group> = None;
+    let mut open: Option<Cut> = None;
     for q in 0..n_queries {
         let entries = first_entries[q]..first_entries[q + 1];
         if entries.is_empty() {
             continue;
         }
         let max_tiles = n_tiles(q);
-        let own = Group { queries: q..q + 1, entries, max_tiles, is_ragged: false };
+        let own = Cut { queries: q..q + 1, entries, max_tiles, is_ragged: false };
         let joined = match &open {
-            Some(open) => Group {
+            Some(open) => Cut {
                 queries: open.queries.start..q + 1,
                 entries: open.entries.start..own.entries.end,
                 max_tiles: open.max_tiles.max(own.max_tiles),
@@ -78,19 +79,19 @@ pub(super) fn groups(first_entries: &[u32], first_tiles: &[u32], partials_max: u
             open = Some(joined);
             continue;
         }
-        groups.extend(open.take());
+        cuts.extend(open.take());
         if own.n_partials() <= partials_max {
             open = Some(own);
             continue;
         }
         let n_at_once = (partials_max / u64::from(own.max_tiles)).max(1);
-        groups.extend(own.entries.clone().step_by(n_at_once as usize).map(|begin| Group {
+        cuts.extend(own.entries.clone().step_by(n_at_once as usize).map(|begin| Cut {
             entries: begin..own.entries.end.min(begin.saturating_add(n_at_once as u32)),
             ..own.clone()
         }));
     }
-    groups.extend(open);
-    groups
+    cuts.extend(open);
+    cuts
 }
 
 /// Blocks for `n_tiles` query tiles that take turns (0 = they do not): as many as the device
@@ -103,18 +104,12 @@ pub(super) fn grid(shape: &Shape, n_tiles: u64) -> u32 {
     (if is_worth_it { rounds } else { n_blocks }).min(i32::MAX as u64) as u32
 }
 
-/// Most entries of a unit, for documents of `n_tokens` tokens in all.
-pub(super) fn entries_per_unit_max(n_documents: usize, n_tokens: u64) -> u64 {
-    (TOKENS_PER_UNIT * n_documents as u64)
-        .checked_div(n_tokens)
-        .map_or(ENTRIES_PER_UNIT_MAX, |n| n.clamp(1, ENTRIES_PER_UNIT_MAX))
-}
-
 /// Entries per unit (at most `most`) for which the busiest block has the least to do, given
-/// `n_tiles` tiles with `n_entries` entries each. At least [`ROUNDS`] units per block where there is enough
-/// work.
+/// `n_tiles` tiles with `n_entries` entries each. At least [`ROUNDS`] units per block where
+/// there is enough work.
 pub(super) fn entries_per_unit(n_tiles: u64, n_entries: u64, grid: u32, most: u64) -> u32 {
     let grid = u64::from(grid.max(1));
+    let most = most.clamp(1, 64);
     let rounds = |per_unit: u64| (n_tiles * n_entries.div_ceil(per_unit)).div_ceil(grid);
     let most = (1..=most)
         .take_while(|&per_unit| per_unit == 1 || rounds(per_unit) >= ROUNDS)
@@ -123,4 +118,38 @@ pub(super) fn entries_per_unit(n_tiles: u64, n_entries: u64, grid: u32, most: u6
     // A unit costs about a quarter of an entry more than its entries.
     let busiest = |per_unit: u64| rounds(per_unit) * (4 * per_unit + 1);
     (1..=most).rev().min_by_key(|&per_unit| busiest(per_unit)).unwrap_or(1) as u32
+}
+
+/// Cost of a document, in tokens.
+fn cost([_, len]: [u32; 2]) -> u64 {
+    u64::from(len) + DOCUMENT_TOKENS
+}
+
+/// Units per tile for documents of different lengths: whole rounds of all blocks, of units of at
+/// most `unit_tokens_max` tokens.
+pub(super) fn n_chunks(lens: &[[u32; 2]], n_tiles: u64, grid: u32, unit_tokens_max: u64) -> u64 {
+    let grid = u64::from(grid.max(1));
+    let total: u64 = lens.iter().copied().map(cost).sum();
+    let n_units = n_tiles * total.div_ceil(unit_tokens_max.max(1));
+    let n_units = n_units.max(1).next_multiple_of(grid);
+    (n_units / n_tiles.max(1)).clamp(1, lens.len().max(1) as u64)
+}
+
+/// Bounds of `n_chunks` runs of documents of about equal cost: one more than runs, from 0 to the
+/// number of documents.
+pub(super) fn balanced(lens: &[[u32; 2]], n_chunks: u64) -> Vec<usize> {
+    let total: u64 = lens.iter().copied().map(cost).sum();
+    let mut bounds = vec![0];
+    let mut sum = 0;
+    for (i, &len) in lens.iter().enumerate() {
+        // A run ends where its share of the cost is nearest.
+        let share = |n: usize| (u128::from(total) * n as u128 / u128::from(n_chunks.max(1))) as u64;
+        while bounds.len() < n_chunks as usize && sum + cost(len) / 2 >= share(bounds.len()) {
+            bounds.push(i);
+        }
+        sum += cost(len);
+    }
+    bounds.resize(n_chunks.max(1) as usize, lens.len());
+    bounds.push(lens.len());
+    bounds
 }

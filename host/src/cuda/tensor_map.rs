@@ -1,7 +1,8 @@
 //! Tensor maps: how TMA finds a box of a token matrix.
 
-use maxsim_kernels::layout::sm90::{BOX_ELEMENTS, BOX_ROWS};
-use maxsim_kernels::params::TensorMap;
+use maxsim_kernels::layout::SLAB_BYTES;
+use maxsim_kernels::layout::sm90::DOCUMENT_TILE;
+use maxsim_kernels::params::{Group, TensorMap};
 
 use super::context::CudaDevice;
 use super::forward::raw;
@@ -12,6 +13,8 @@ use crate::plan::Access;
 // Values of the driver's enums, which the bindings (CUDA 11.4) do not have yet.
 const FLOAT16: i32 = 6;
 const BFLOAT16: i32 = 9;
+/// binary32 in memory, rounded to TF32 on the way.
+const TFLOAT32: i32 = 11;
 const INTERLEAVE_NONE: i32 = 0;
 const SWIZZLE_128B: i32 = 3;
 const L2_PROMOTION_256B: i32 = 3;
@@ -22,33 +25,51 @@ const OUT_OF_BOUNDS_ZERO: i32 = 0;
 #[repr(C, align(64))]
 struct Aligned(TensorMap);
 
-/// Whether TMA can take a matrix: half precision, rows on 16-byte boundaries that are whole
-/// 16-byte chunks, at least one row.
-pub(super) fn can_map(element: ElementType, access: Access, rows: usize, dim: usize) -> bool {
-    matches!(element, ElementType::F16 | ElementType::Bf16)
-        && access.is_aligned()
-        && access.pitch_bytes < 1 << 40
-        && rows > 0
-        && dim.is_multiple_of(8)
+/// A matrix as TMA reads it.
+pub(super) struct Maps {
+    /// In boxes of a group's rows.
+    pub groups: TensorMap,
+    /// In boxes of a document tile's rows.
+    pub tiles: TensorMap,
 }
 
-/// The map of a matrix `[rows, dim]` that [`can_map`], in boxes of one slab of [`BOX_ROWS`]
-/// rows, swizzled as `maxsim_kernels::layout` says. A box may reach outside the matrix, where
-/// it is filled with zeros.
-pub(super) fn encode(
+/// Whether TMA can take a matrix: rows on 16-byte boundaries, at least one row.
+pub(super) fn can_map(access: Access, rows: usize) -> bool {
+    access.is_aligned() && access.pitch_bytes < 1 << 40 && rows > 0
+}
+
+impl Maps {
+    /// The maps of a matrix `[rows, dim]` that [`can_map`].
+    pub(super) fn new(
+        device: &CudaDevice,
+        element: ElementType,
+        access: Access,
+        rows: usize,
+        dim: usize,
+    ) -> Result<Maps> {
+        let encode = |box_rows| encode(device, element, access, [rows, dim], box_rows);
+        Ok(Maps { groups: encode(Group::ROWS)?, tiles: encode(DOCUMENT_TILE)? })
+    }
+}
+
+/// The map of a matrix in boxes of one slab of `box_rows` rows, swizzled as
+/// `maxsim_kernels::layout` says. A box may reach outside the matrix, where it is filled with
+/// zeros.
+fn encode(
     device: &CudaDevice,
     element: ElementType,
     access: Access,
-    rows: usize,
-    dim: usize,
+    [rows, dim]: [usize; 2],
+    box_rows: usize,
 ) -> Result<TensorMap> {
     let code = match element {
+        ElementType::F16 => FLOAT16,
         ElementType::Bf16 => BFLOAT16,
-        _ => FLOAT16,
+        ElementType::F32 => TFLOAT32,
     };
     let dims = [dim as u64, rows as u64];
     let strides_bytes = [access.pitch_bytes];
-    let box_dims = [BOX_ELEMENTS as u32, BOX_ROWS as u32];
+    let box_dims = [(SLAB_BYTES / element.size_bytes()) as u32, box_rows as u32];
     let element_strides = [1, 1];
     let mut map = Aligned(TensorMap::NONE);
     let _entered = device.enter()?;

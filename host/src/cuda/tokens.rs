@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use maxsim_kernels::params::{Matrix, TensorMap};
+use maxsim_kernels::params::Matrix;
 use maxsim_kernels::variants::Arch;
 
 use super::context::CudaDevice;
 use super::memory::Buffer;
-use super::tensor_map;
+use super::tensor_map::{Maps, can_map};
 use super::upload::{upload, upload_rows};
 use crate::element::{Element, ElementType};
 use crate::error::Result;
@@ -19,9 +19,11 @@ use crate::tokens::{TokenLayout, Tokens};
 pub(crate) struct CudaTokens {
     access: Access,
     mask: u64,
-    segments: Buffer,
+    /// The items' rows, unless item `i` is `item_len` rows from row `i * item_len`.
+    segments: Option<Buffer>,
+    item_len: u32,
     /// The matrix as TMA reads it, where TMA can take it.
-    map: Option<Box<TensorMap>>,
+    maps: Option<Box<Maps>>,
     /// What the addresses point to, where it is ours.
     _owned: Vec<Buffer>,
 }
@@ -60,14 +62,20 @@ impl CudaTokens {
         owned: Vec<Buffer>,
     ) -> Result<CudaTokens> {
         let (rows, dim) = (layout.rows(), layout.dim());
-        let segments = upload(device, bytemuck::cast_slice(layout.segments()))?;
+        let item_len = layout.segments().first().map_or(0, |segment| segment[1]);
+        let mut expected = (0u32..).map(|i| [i.wrapping_mul(item_len), item_len]);
+        let is_regular = layout.segments().iter().all(|&segment| Some(segment) == expected.next());
+        let segments = match is_regular {
+            true => None,
+            false => Some(upload(device, bytemuck::cast_slice(layout.segments()))?),
+        };
         let has_tma = Arch::Sm90a.runs_on(device.limits().capability);
-        let map = if has_tma && tensor_map::can_map(element, access, rows, dim) {
-            Some(Box::new(tensor_map::encode(device, element, access, rows, dim)?))
+        let maps = if has_tma && can_map(access, rows) {
+            Some(Box::new(Maps::new(device, element, access, rows, dim)?))
         } else {
             None
         };
-        Ok(CudaTokens { access, mask, segments, map, _owned: owned })
+        Ok(CudaTokens { access, mask, segments, item_len, maps, _owned: owned })
     }
 
     /// How kernels reach the rows.
@@ -79,13 +87,15 @@ impl CudaTokens {
         Matrix {
             base: self.access.base,
             pitch_bytes: self.access.pitch_bytes,
-            segments: self.segments.address(),
+            segments: self.segments.as_ref().map_or(0, Buffer::address),
             mask: self.mask,
+            item_len: self.item_len,
+            reserved: 0,
         }
     }
 
     /// The matrix as TMA reads it, where TMA can take it.
-    pub(super) fn map(&self) -> Option<TensorMap> {
-        self.map.as_deref().copied()
+    pub(super) fn maps(&self) -> Option<&Maps> {
+        self.maps.as_deref()
     }
 }

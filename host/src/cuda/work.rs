@@ -1,17 +1,20 @@
 //! The work of a call as lists and launches: pure functions of shapes.
 //!
-//! *Entries* are (query, document) pairs, numbered so that those of one query are
-//! consecutive. A *unit* is one query tile against a run of entries. Where every query has
-//! equally many entries, units are computed on the device; otherwise they are listed.
+//! In a cross product *entries* are documents, and tiles hold rows of any queries. Otherwise
+//! entries are (query, document) pairs, numbered so that those of one query are consecutive,
+//! and every query has tiles of its own. A *unit* is one query tile against a run of entries.
+//! Where units are alike they are computed on the device; otherwise they are listed.
 
 use std::ops::Range;
 
-use maxsim_kernels::params::{QueryTile, Unit};
+use maxsim_kernels::params::Unit;
 
-use super::split::{Group, entries_per_unit, grid, groups};
+use super::split::{Cut, balanced, cuts, entries_per_unit, grid, n_chunks};
+use super::tiles::{Packed, Tiles};
 use crate::error::{Error, Result};
 use crate::pairing::Kind;
 use crate::problem::Problem;
+use crate::tokens::TokenLayout;
 
 /// What the launches of a kernel depend on besides the problem.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +27,8 @@ pub(super) struct Shape {
     pub prefers_whole_rounds: bool,
     /// Partial sums that the workspace may hold.
     pub partials_max: u64,
-    /// Most entries of a unit.
-    pub entries_per_unit_max: u64,
+    /// Most document tokens of a unit of several documents.
+    pub unit_tokens_max: u64,
 }
 
 /// One launch of the forward kernel, and of the sum of its partial results.
@@ -33,32 +36,50 @@ pub(super) struct Shape {
 pub(super) struct Launch {
     pub entries: Range<u32>,
     pub tiles: Range<u32>,
-    /// First listed unit, where units are listed.
-    pub first_unit: u32,
+    pub units: Units,
     pub n_units: u32,
-    pub entries_per_unit: u32,
     pub grid: u32,
-    /// Tiles per query that are added up; 0 = the kernel writes the scores itself.
-    pub n_partial_tiles: u32,
-    /// Some of those tiles do not exist for some queries: partial sums must start at 0.
+    /// Parts that are added up; 0 = the kernel writes the scores itself.
+    pub n_parts: u32,
+    /// Some queries have fewer parts: partial sums must start at 0.
     pub is_ragged: bool,
+    /// Results of the launch (partial sums: per part).
+    pub n_results: u32,
+    /// Results of a query that follow each other: the launch's entries of a cross product, 0
+    /// for other pairings.
+    pub query_stride: u32,
+    /// First query.
+    pub first_query: u32,
+}
+
+/// How a launch's units are told to the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Units {
+    /// This many entries each.
+    Alike(u32),
+    /// Every tile's units start at these entries: first index into `unit_entries`.
+    Bounds(u32),
+    /// One by one: first index into `units`.
+    Listed(u32),
 }
 
 /// The lists and launches of a call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WorkList {
-    pub query_tiles: Vec<QueryTile>,
-    /// Listed units; empty where they are computed.
+    pub tiles: Tiles,
+    /// Listed units.
     pub units: Vec<Unit>,
-    /// Document per entry; empty where it follows from the entry.
+    /// Bounds of the units of launches of a cross product.
+    pub unit_entries: Vec<u32>,
+    /// Document per entry; empty where it is the entry.
     pub entry_document: Vec<u32>,
     /// Score per entry; empty where they are the same.
     pub entry_score: Vec<u32>,
     pub launches: Vec<Launch>,
     /// Entries of every query, where units are computed.
     pub entries_per_query: u32,
-    /// What to subtract per query to get from an entry to its document.
-    pub document_stride: u32,
+    /// First entry of query `q` is `q` times this.
+    pub entry_stride: u32,
     /// Partial sums of the largest launch.
     pub n_partials: u64,
     /// Some score belongs to a query without tokens, which no kernel visits.
@@ -67,65 +88,126 @@ pub(super) struct WorkList {
 
 impl WorkList {
     pub(super) fn new(problem: &Problem<'_>, shape: &Shape) -> Result<WorkList> {
-        let queries = problem.queries();
-        let mut work = WorkList::default();
-        let mut first_entries = vec![0u32];
-        match &problem.pairing().0 {
-            Kind::Pairs { ids } => {
-                first_entries = work.sort_pairs(ids, queries.n_items())?;
-            }
-            kind => {
-                let n_queries = queries.n_items();
-                let row_len = problem.shape().n_scores().checked_div(n_queries).unwrap_or(0);
-                first_entries.extend((1..=n_queries).map(|q| (q * row_len) as u32));
-                work.entries_per_query = row_len as u32;
-                match kind {
-                    Kind::Cross => work.document_stride = row_len as u32,
-                    Kind::Candidates { ids, .. } => work.entry_document = ids.clone(),
-                    Kind::OwnCandidates { .. } | Kind::Pairs { .. } => {}
-                }
-            }
-        }
-        let n_entries = |q: usize| first_entries[q + 1] - first_entries[q];
-        let mut first_tiles = vec![0u32];
-        for q in 0..queries.n_items() {
-            let len = queries.item_len(q);
-            // A query without entries needs no tiles: listed units would never name them.
-            let len = if n_entries(q) == 0 { 0 } else { len };
-            work.has_unvisited_scores |= len == 0 && n_entries(q) > 0;
-            work.query_tiles.extend(
-                (0..len)
-                    .step_by(shape.query_tile)
-                    .map(|row| QueryTile { query: q as u32, row: row as u32 }),
-            );
-            first_tiles.push(u32::try_from(work.query_tiles.len()).map_err(|_| {
-                Error::TooLarge {
-                    what: "number of query tiles",
-                    limit: u64::from(u32::MAX),
-                    found: work.query_tiles.len() as u64,
-                }
-            })?);
-        }
-        let is_listed = matches!(problem.pairing().0, Kind::Pairs { .. });
+        let mut work = WorkList {
+            tiles: Tiles::new(shape.query_tile),
+            units: Vec::new(),
+            unit_entries: Vec::new(),
+            entry_document: Vec::new(),
+            entry_score: Vec::new(),
+            launches: Vec::new(),
+            entries_per_query: 0,
+            entry_stride: 0,
+            n_partials: 0,
+            has_unvisited_scores: false,
+        };
         // Without a document token every score is 0: no kernel has to look.
         if problem.documents().max_len() == 0 {
             work.has_unvisited_scores = problem.shape().n_scores() > 0;
             return Ok(work);
         }
-        for group in groups(&first_entries, &first_tiles, shape.partials_max) {
-            let launch = if is_listed {
-                work.list_units(&group, &first_entries, &first_tiles, shape)?
-            } else {
-                work.compute_units(&group, &first_tiles, shape)?
-            };
-            work.n_partials = work.n_partials.max(group.n_partials());
-            work.launches.extend(launch);
+        match &problem.pairing().0 {
+            Kind::Cross => work.cross(problem, shape)?,
+            Kind::OwnCandidates { k } => work.candidates(problem, shape, *k)?,
+            Kind::Candidates { ids, k } => {
+                work.entry_document = ids.clone();
+                work.candidates(problem, shape, *k)?;
+            }
+            Kind::Pairs { ids } => {
+                let first_entries = work.sort_pairs(ids, problem.queries().n_items());
+                work.by_query(problem, shape, &first_entries, true)?;
+            }
+        }
+        for launch in &work.launches {
+            let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
+            work.n_partials = work.n_partials.max(n_partials);
         }
         Ok(work)
     }
 
+    /// Every query meets every document: entries are documents.
+    fn cross(&mut self, problem: &Problem<'_>, shape: &Shape) -> Result<()> {
+        let (queries, documents) = (problem.queries(), problem.documents());
+        let (n_queries, n_documents) = (queries.n_items(), documents.n_items());
+        self.entries_per_query = n_documents as u32;
+        self.has_unvisited_scores = (0..n_queries).any(|q| queries.item_len(q) == 0);
+        let packed = self.tiles.shared(queries, 0..n_queries)?;
+        let n_scores = problem.shape().n_scores() as u64;
+        if packed.n_parts <= 1 || n_scores * u64::from(packed.n_parts) <= shape.partials_max {
+            let all = 0..n_documents as u32;
+            return self.cross_launch(documents, shape, 0..n_queries, all, packed);
+        }
+        // Too many partial sums: some queries at a time, or some documents for one query.
+        self.tiles = Tiles::new(shape.query_tile);
+        let bound = |q: usize| self.tiles.parts_bound(queries.item_len(q));
+        let n_parts = (0..n_queries).map(bound).max().unwrap_or(1);
+        let n_at_once = (shape.partials_max / n_parts / n_documents as u64) as usize;
+        let n_documents_at_once = match n_at_once {
+            0 => (shape.partials_max / n_parts).max(1) as usize,
+            _ => n_documents,
+        };
+        for first in (0..n_queries).step_by(n_at_once.max(1)) {
+            let range = first..n_queries.min(first + n_at_once.max(1));
+            let packed = self.tiles.shared(queries, range.clone())?;
+            for begin in (0..n_documents).step_by(n_documents_at_once) {
+                let end = n_documents.min(begin + n_documents_at_once);
+                let entries = begin as u32..end as u32;
+                self.cross_launch(documents, shape, range.clone(), entries, packed.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cross_launch(
+        &mut self,
+        documents: &TokenLayout,
+        shape: &Shape,
+        queries: Range<usize>,
+        entries: Range<u32>,
+        packed: Packed,
+    ) -> Result<()> {
+        let n_tiles = packed.tiles.len() as u64;
+        let grid = grid(shape, n_tiles);
+        let lens = &documents.segments()[entries.start as usize..entries.end as usize];
+        let n_entries = lens.len() as u64;
+        let is_alike = lens.iter().all(|len| len[1] == lens[0][1]);
+        let (units, n_chunks) = if is_alike {
+            let per_unit = entries_per_unit(n_tiles, n_entries, grid, most_entries(shape, lens));
+            (Units::Alike(per_unit), n_entries.div_ceil(u64::from(per_unit)))
+        } else {
+            let n_chunks = n_chunks(lens, n_tiles, grid, shape.unit_tokens_max);
+            let first = self.unit_entries.len() as u32;
+            let bounds = balanced(lens, n_chunks).into_iter();
+            self.unit_entries.extend(bounds.map(|i| entries.start + i as u32));
+            (Units::Bounds(first), n_chunks)
+        };
+        let n_results = (queries.len() * lens.len()) as u32;
+        self.launch(Launch {
+            query_stride: entries.len() as u32,
+            entries,
+            tiles: packed.tiles,
+            units,
+            n_units: count(n_tiles * n_chunks)?,
+            grid,
+            n_parts: if packed.n_parts > 1 { packed.n_parts } else { 0 },
+            is_ragged: packed.is_ragged,
+            n_results,
+            first_query: queries.start as u32,
+        });
+        Ok(())
+    }
+
+    fn candidates(&mut self, problem: &Problem<'_>, shape: &Shape, k: usize) -> Result<()> {
+        let n_queries = problem.queries().n_items();
+        let first_entries: Vec<u32> = (0..=n_queries).map(|q| (q * k) as u32).collect();
+        self.entries_per_query = k as u32;
+        self.entry_stride = k as u32;
+        let segments = problem.documents().segments();
+        let is_alike = segments.iter().all(|len| len[1] == segments[0][1]);
+        self.by_query(problem, shape, &first_entries, !is_alike)
+    }
+
     /// Numbers pairs by query, stable; first entry per query.
-    fn sort_pairs(&mut self, ids: &[[u32; 2]], n_queries: usize) -> Result<Vec<u32>> {
+    fn sort_pairs(&mut self, ids: &[[u32; 2]], n_queries: usize) -> Vec<u32> {
         let mut first_entries = vec![0u32; n_queries + 1];
         for &[query, _] in ids {
             first_entries[query as usize + 1] += 1;
@@ -142,87 +224,132 @@ impl WorkList {
             self.entry_score[*entry as usize] = pair as u32;
             *entry += 1;
         }
-        Ok(first_entries)
+        first_entries
     }
 
-    /// The launch of a group whose units the device computes.
-    fn compute_units(
-        &self,
-        group: &Group,
-        first_tiles: &[u32],
+    /// Every query has entries of its own.
+    fn by_query(
+        &mut self,
+        problem: &Problem<'_>,
         shape: &Shape,
-    ) -> Result<Option<Launch>> {
-        let tiles = first_tiles[group.queries.start]..first_tiles[group.queries.end];
-        let n_tiles = tiles.len() as u64;
-        // A group is whole queries, or some entries of one.
-        let n_entries = u64::from(self.entries_per_query).min(group.entries.len() as u64);
-        let grid_max = grid(shape, n_tiles);
-        let entries_per_unit =
-            entries_per_unit(n_tiles, n_entries, grid_max, shape.entries_per_unit_max);
-        let n_units = n_tiles * n_entries.div_ceil(u64::from(entries_per_unit));
-        launch(group, tiles, 0, n_units, entries_per_unit, grid_max)
+        first_entries: &[u32],
+        is_listed: bool,
+    ) -> Result<()> {
+        let queries = problem.queries();
+        let n_queries = queries.n_items();
+        let mut first_tiles = vec![0u32];
+        for q in 0..n_queries {
+            // A query without entries needs no tiles: no unit would name them.
+            if first_entries[q + 1] > first_entries[q] {
+                self.has_unvisited_scores |= queries.item_len(q) == 0;
+                self.tiles.own(queries, q)?;
+            }
+            first_tiles.push(self.tiles.n_tiles()?);
+        }
+        for cut in cuts(first_entries, &first_tiles, shape.partials_max) {
+            let tiles = first_tiles[cut.queries.start]..first_tiles[cut.queries.end];
+            let (units, n_units, grid) = match is_listed {
+                true => self.list_units(problem, &cut, first_entries, &first_tiles, shape),
+                false => self.alike_units(problem, &cut, tiles.len() as u64, shape),
+            };
+            self.launch(Launch {
+                n_results: cut.entries.len() as u32,
+                n_parts: if cut.max_tiles > 1 { cut.max_tiles } else { 0 },
+                is_ragged: cut.is_ragged,
+                entries: cut.entries,
+                tiles,
+                units,
+                n_units: count(n_units)?,
+                grid,
+                query_stride: 0,
+                first_query: 0,
+            });
+        }
+        Ok(())
     }
 
-    /// Lists the units of a group: all tiles of a query side by side, so that they read the
+    fn alike_units(
+        &self,
+        problem: &Problem<'_>,
+        cut: &Cut,
+        n_tiles: u64,
+        shape: &Shape,
+    ) -> (Units, u64, u32) {
+        let grid = grid(shape, n_tiles);
+        // A cut is whole queries, or some entries of one.
+        let n_entries = u64::from(self.entries_per_query).min(cut.entries.len() as u64);
+        let most = most_entries(shape, problem.documents().segments());
+        let per_unit = entries_per_unit(n_tiles, n_entries, grid, most);
+        (Units::Alike(per_unit), n_tiles * n_entries.div_ceil(u64::from(per_unit)), grid)
+    }
+
+    /// Lists the units of a cut: all tiles of a query side by side, so that they read the
     /// same documents at the same time.
     fn list_units(
         &mut self,
-        group: &Group,
+        problem: &Problem<'_>,
+        cut: &Cut,
         first_entries: &[u32],
         first_tiles: &[u32],
         shape: &Shape,
-    ) -> Result<Option<Launch>> {
+    ) -> (Units, u64, u32) {
+        let grid = grid(shape, 0);
         let first_unit = self.units.len();
-        let n_tile_entries = group
+        let segments = problem.documents().segments();
+        let n_tiles = |q: usize| u64::from(first_tiles[q + 1] - first_tiles[q]);
+        let lens = |q: usize, entry_document: &[u32]| -> Vec<[u32; 2]> {
+            let entries = cut.entries_of(q, first_entries);
+            let document = |entry: u32| match entry_document.get(entry as usize) {
+                Some(&document) => document,
+                None => entry,
+            };
+            entries.map(|entry| segments[document(entry) as usize]).collect()
+        };
+        let n_tile_entries: u64 = cut
             .queries
             .clone()
-            .map(|q| {
-                let n_tiles = u64::from(first_tiles[q + 1] - first_tiles[q]);
-                n_tiles * group.entries_of(q, first_entries).len() as u64
-            })
+            .map(|q| n_tiles(q) * cut.entries_of(q, first_entries).len() as u64)
             .sum();
-        let grid_max = grid(shape, 0);
-        let entries_per_unit =
-            entries_per_unit(1, n_tile_entries, grid_max, shape.entries_per_unit_max);
-        for q in group.queries.clone() {
-            let entries = group.entries_of(q, first_entries);
-            for entry_begin in entries.clone().step_by(entries_per_unit as usize) {
-                let entry_end = entries.end.min(entry_begin.saturating_add(entries_per_unit));
+        for q in cut.queries.clone() {
+            let lens = lens(q, &self.entry_document);
+            if lens.is_empty() || n_tiles(q) == 0 {
+                continue;
+            }
+            // Each query gets its share of the units that would fill the device.
+            let share = n_tiles(q) as f64 * lens.len() as f64 / n_tile_entries as f64;
+            let n_blocks = (f64::from(grid) * share).ceil() as u32;
+            let bounds =
+                balanced(&lens, n_chunks(&lens, n_tiles(q), n_blocks, shape.unit_tokens_max));
+            let first = cut.entries_of(q, first_entries).start;
+            for bounds in bounds.windows(2).filter(|bounds| bounds[0] < bounds[1]) {
+                let (entry_begin, entry_end) = (first + bounds[0] as u32, first + bounds[1] as u32);
                 let tiles = first_tiles[q]..first_tiles[q + 1];
                 self.units.extend(tiles.map(|tile| Unit { tile, entry_begin, entry_end }));
             }
         }
         let n_units = (self.units.len() - first_unit) as u64;
-        let tiles = first_tiles[group.queries.start]..first_tiles[group.queries.end];
-        launch(group, tiles, first_unit as u64, n_units, entries_per_unit, grid_max)
+        (Units::Listed(first_unit as u32), n_units, grid)
+    }
+
+    /// Adds a launch, unless there is nothing to do.
+    fn launch(&mut self, launch: Launch) {
+        if launch.n_units > 0 {
+            let grid = launch.grid.min(launch.n_units);
+            self.launches.push(Launch { grid, ..launch });
+        }
     }
 }
 
-/// A launch of a group's units; none when there are none.
-fn launch(
-    group: &Group,
-    tiles: Range<u32>,
-    first_unit: u64,
-    n_units: u64,
-    entries_per_unit: u32,
-    grid_max: u32,
-) -> Result<Option<Launch>> {
+fn count(n_units: u64) -> Result<u32> {
     let limit = i32::MAX as u64;
-    if first_unit + n_units > limit {
-        let found = first_unit + n_units;
-        return Err(Error::TooLarge { what: "number of work units", limit, found });
+    if n_units > limit {
+        return Err(Error::TooLarge { what: "number of work units", limit, found: n_units });
     }
-    if n_units == 0 {
-        return Ok(None);
-    }
-    Ok(Some(Launch {
-        entries: group.entries.clone(),
-        tiles,
-        first_unit: first_unit as u32,
-        n_units: n_units as u32,
-        entries_per_unit,
-        grid: grid_max.min(n_units as u32),
-        n_partial_tiles: if group.max_tiles > 1 { group.max_tiles } else { 0 },
-        is_ragged: group.is_ragged,
-    }))
+    Ok(n_units as u32)
+}
+
+/// Most documents of a unit, so that it has about as many tokens as the shape says.
+fn most_entries(shape: &Shape, lens: &[[u32; 2]]) -> u64 {
+    let len = lens.first().map_or(0, |len| u64::from(len[1]));
+    shape.unit_tokens_max.checked_div(len).unwrap_or(u64::MAX)
 }

@@ -1,12 +1,16 @@
 //! Lists and launches against brute force: what the kernels would do with them, as
-//! `maxsim_kernels::params` says, must visit every (tile, entry) exactly once.
+//! `maxsim_kernels::params` says, must visit every (query row group, entry) exactly once and
+//! write every score once.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use super::split::{entries_per_unit, entries_per_unit_max, grid, groups};
-use super::work::{Launch, Shape, WorkList};
+use maxsim_kernels::params::Group;
+
+use super::split::{balanced, cuts, entries_per_unit, grid, n_chunks};
+use super::work::{Launch, Shape, Units, WorkList};
 use crate::pairing::Pairing;
-use crate::problem::Problem;
+use crate::problem::{Problem, ScoreShape};
 use crate::tokens::TokenLayout;
 
 /// A small generator, so that the cases are the same in every run.
@@ -28,90 +32,118 @@ fn layout(lens: &[usize]) -> TokenLayout {
 }
 
 /// Unit `u` of a launch as the kernel sees it: tile and entries.
-fn unit(work: &WorkList, launch: &Launch, u: u32) -> (u32, std::ops::Range<u32>) {
-    if !work.units.is_empty() {
-        let unit = work.units[(launch.first_unit + u) as usize];
-        return (unit.tile, unit.entry_begin..unit.entry_end);
-    }
+fn unit(work: &WorkList, launch: &Launch, u: u32, n_groups: usize) -> (u32, Range<u32>) {
     let n_tiles = launch.tiles.len() as u32;
-    let tile = launch.tiles.start + u % n_tiles;
-    let first = work.query_tiles[tile as usize].query * work.entries_per_query;
-    let begin = first.max(launch.entries.start) + u / n_tiles * launch.entries_per_unit;
-    let end = (first + work.entries_per_query).min(launch.entries.end);
-    (tile, begin.min(end)..(begin + launch.entries_per_unit).min(end))
+    let (tile, chunk) = (launch.tiles.start + u % n_tiles.max(1), u / n_tiles.max(1));
+    match launch.units {
+        Units::Listed(first) => {
+            let unit = work.units[(first + u) as usize];
+            (unit.tile, unit.entry_begin..unit.entry_end)
+        }
+        Units::Bounds(first) => {
+            let bounds = &work.unit_entries[(first + chunk) as usize..];
+            (tile, bounds[0]..bounds[1])
+        }
+        Units::Alike(per_unit) => {
+            let first = match work.entry_stride {
+                0 => 0,
+                stride => work.tiles.groups[tile as usize * n_groups].query * stride,
+            };
+            let begin = first.max(launch.entries.start) + chunk * per_unit;
+            let end = (first + work.entries_per_query).min(launch.entries.end);
+            (tile, begin.min(end)..(begin + per_unit).min(end))
+        }
+    }
 }
 
 /// Runs the launches: how often each (score, query row) was visited, and with what pair.
 fn check(problem: &Problem<'_>, shape: &Shape) {
     let work = WorkList::new(problem, shape).unwrap();
+    let n_groups = shape.query_tile / Group::ROWS;
+    let score_stride = match problem.shape() {
+        ScoreShape::Cross { n_documents, .. } => n_documents as u32,
+        _ => 0,
+    };
+    let score_of = |query: u32, entry: u32| match work.entry_score.is_empty() {
+        true => (query * score_stride + entry) as usize,
+        false => work.entry_score[entry as usize] as usize,
+    };
     let mut visits: BTreeMap<(usize, u32), u32> = BTreeMap::new();
     let mut written = vec![0u32; problem.shape().n_scores()];
     for launch in &work.launches {
         assert!(launch.n_units > 0 && launch.grid > 0 && launch.grid <= launch.n_units);
-        assert!((1..=64).contains(&launch.entries_per_unit));
-        let n_partials = u64::from(launch.n_partial_tiles) * launch.entries.len() as u64;
+        let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
         assert!(n_partials <= work.n_partials);
         assert!(n_partials <= shape.partials_max || launch.entries.len() == 1);
         let mut partials = vec![0u32; n_partials as usize];
         for u in 0..launch.n_units {
-            let (tile, entries) = unit(&work, launch, u);
-            let tile = work.query_tiles[tile as usize];
+            let (tile, entries) = unit(&work, launch, u, n_groups);
+            let groups = &work.tiles.groups[tile as usize * n_groups..][..n_groups];
             for entry in entries {
                 assert!(launch.entries.contains(&entry));
-                let score = match work.entry_score.is_empty() {
-                    true => entry,
-                    false => work.entry_score[entry as usize],
-                };
                 let document = match work.entry_document.is_empty() {
-                    true => entry - tile.query * work.document_stride,
+                    true => entry,
                     false => work.entry_document[entry as usize],
                 };
-                let pair = problem.pair(score as usize);
-                assert_eq!(pair, (tile.query as usize, document as usize));
-                *visits.entry((score as usize, tile.row)).or_default() += 1;
-                match launch.n_partial_tiles {
-                    0 => written[score as usize] += 1,
-                    _ => {
-                        let row = tile.row / shape.query_tile as u32;
-                        let stride = launch.entries.len() as u32;
-                        partials[(row * stride + entry - launch.entries.start) as usize] += 1;
+                for (i, group) in groups.iter().enumerate() {
+                    if group.query == Group::NO_QUERY {
+                        continue;
+                    }
+                    let score = score_of(group.query, entry);
+                    assert_eq!(problem.pair(score), (group.query as usize, document as usize));
+                    let start = problem.queries().segments()[group.query as usize][0];
+                    assert_eq!(group.start, start + group.row);
+                    *visits.entry((score, group.row)).or_default() += group.n_rows();
+                    let is_first = i == 0 || groups[i - 1].query != group.query;
+                    match (is_first, launch.n_parts) {
+                        (false, _) => {}
+                        (true, 0) => written[score] += 1,
+                        (true, _) => {
+                            let first = launch.first_query * launch.query_stride;
+                            let result = group.query * launch.query_stride + entry
+                                - first
+                                - launch.entries.start;
+                            assert!(result < launch.n_results);
+                            partials[(group.part() * launch.n_results + result) as usize] += 1;
+                        }
                     }
                 }
             }
         }
-        if launch.n_partial_tiles > 0 {
+        if launch.n_parts > 0 {
             assert!(partials.iter().all(|&n| n <= 1));
             assert!(launch.is_ragged || partials.iter().all(|&n| n == 1));
-            for entry in launch.entries.clone() {
-                let score = match work.entry_score.is_empty() {
-                    true => entry,
-                    false => work.entry_score[entry as usize],
-                };
-                written[score as usize] += 1;
+            let row_len = match launch.query_stride {
+                0 => launch.n_results,
+                entries => entries,
+            };
+            for i in 0..launch.n_results {
+                let (query, entry) = (i / row_len, launch.entries.start + i % row_len);
+                written[score_of(launch.first_query + query, entry)] += 1;
             }
         }
     }
     let mut expected = BTreeMap::new();
     let has_documents = problem.documents().max_len() > 0;
     for (p, &n_written) in written.iter().enumerate() {
-        let len = problem.queries().item_len(problem.pair(p).0);
+        let len = problem.queries().item_len(problem.pair(p).0) as u32;
         assert!(n_written <= 1);
         assert!(n_written == 1 || work.has_unvisited_scores, "score {p} is left as it was");
         if has_documents {
             assert!(n_written == 1 || len == 0);
-            let rows = (0..len as u32).step_by(shape.query_tile);
-            expected.extend(rows.map(|row| ((p, row), 1)));
+            let rows = (0..len).step_by(Group::ROWS);
+            expected.extend(rows.map(|row| ((p, row), (len - row).min(16))));
         }
     }
     assert_eq!(visits, expected);
 }
 
 #[test]
-fn every_tile_meets_every_entry_once() {
+fn every_group_meets_every_entry_once() {
     let mut random = Random(1);
     for _ in 0..2000 {
         let n_queries = random.below(6) as usize;
-        let longest = [1, 4, 5, 40][random.below(4) as usize];
+        let longest = [1, 16, 33, 160][random.below(4) as usize];
         let query_lens: Vec<usize> =
             (0..n_queries).map(|_| random.below(longest + 1) as usize).collect();
         let k = random.below(9) as usize;
@@ -119,15 +151,16 @@ fn every_tile_meets_every_entry_once() {
             0 => n_queries * k,
             _ => 1 + random.below(12) as usize,
         };
+        let longest_document = [0, 1, 2, 300][random.below(4) as usize];
         let document_lens: Vec<usize> =
-            (0..n_documents).map(|_| random.below(3) as usize).collect();
+            (0..n_documents).map(|_| random.below(longest_document + 1) as usize).collect();
         let (queries, documents) = (layout(&query_lens), layout(&document_lens));
         let shape = Shape {
-            query_tile: 4,
+            query_tile: [16, 64, 128][random.below(3) as usize],
             n_blocks: 1 + random.below(9) as usize,
             prefers_whole_rounds: random.below(2) == 0,
             partials_max: 1 + random.below(60),
-            entries_per_unit_max: 1 + random.below(64),
+            unit_tokens_max: 1 + random.below(600),
         };
         let mut pairings = vec![Pairing::cross()];
         if n_documents == n_queries * k {
@@ -155,11 +188,11 @@ fn pairs_are_numbered_by_query_and_keep_their_order() {
     let pairing = Pairing::pairs(&[2, 0, 1, 2, 0], &[8, 1, 2, 3, 4]).unwrap();
     let problem = Problem::new(&queries, &documents, &pairing).unwrap();
     let shape = Shape {
-        query_tile: 4,
+        query_tile: 64,
         n_blocks: 2,
         prefers_whole_rounds: false,
         partials_max: 100,
-        entries_per_unit_max: 64,
+        unit_tokens_max: 4096,
     };
     let work = WorkList::new(&problem, &shape).unwrap();
     assert_eq!(work.entry_score, [1, 4, 2, 0, 3]);
@@ -170,11 +203,11 @@ fn pairs_are_numbered_by_query_and_keep_their_order() {
 #[test]
 fn nothing_is_launched_without_tokens_or_pairs() {
     let shape = Shape {
-        query_tile: 4,
+        query_tile: 64,
         n_blocks: 2,
         prefers_whole_rounds: false,
         partials_max: 100,
-        entries_per_unit_max: 64,
+        unit_tokens_max: 4096,
     };
     for (query_lens, document_lens, unvisited) in [
         (vec![], vec![1, 2], false),
@@ -194,8 +227,8 @@ fn nothing_is_launched_without_tokens_or_pairs() {
 #[test]
 fn a_query_with_too_many_entries_is_cut_and_others_are_kept_whole() {
     // Tiles 2, 1, 3 with 5, 4, 20 entries; at most 12 partial sums.
-    let groups = groups(&[0, 5, 9, 29], &[0, 2, 3, 6], 12);
-    let cuts: Vec<_> = groups.iter().map(|g| (g.queries.clone(), g.entries.clone())).collect();
+    let cuts = cuts(&[0, 5, 9, 29], &[0, 2, 3, 6], 12);
+    let cuts: Vec<_> = cuts.iter().map(|g| (g.queries.clone(), g.entries.clone())).collect();
     assert_eq!(
         cuts,
         [
@@ -218,7 +251,7 @@ fn the_busiest_block_has_little_more_than_the_average() {
         n_blocks: 132,
         prefers_whole_rounds: true,
         partials_max: 8 << 20,
-        entries_per_unit_max: 64,
+        unit_tokens_max: 4096,
     };
     for (n_tiles, n_entries) in [(4, 10_000), (1, 10_000), (2, 1_000), (8, 12_345), (32, 300)] {
         let grid = grid(&shape, n_tiles);
@@ -232,7 +265,21 @@ fn the_busiest_block_has_little_more_than_the_average() {
     // A multiple of 100 tiles would leave a quarter of the device idle.
     assert_eq!(grid(&shape, 100), 132);
     assert_eq!(entries_per_unit(1, 0, 132, 64), 1);
-    // Documents of 1024 tokens: four to a unit.
-    assert_eq!(entries_per_unit_max(10_000, 10_000 * 1024), 4);
-    assert_eq!(entries_per_unit_max(3, 0), 64);
+}
+
+#[test]
+fn units_of_ragged_documents_are_about_equal() {
+    let mut random = Random(2);
+    let lens: Vec<[u32; 2]> = (0..10_000).map(|_| [0, random.below(300) as u32]).collect();
+    let n = n_chunks(&lens, 4, 132, 4096);
+    assert!((4 * n) % 132 < 4, "{n} units per tile are no whole rounds");
+    let bounds = balanced(&lens, n);
+    assert_eq!((bounds.len(), bounds[0], bounds[n as usize]), (n as usize + 1, 0, lens.len()));
+    let costs: Vec<u32> =
+        bounds.windows(2).map(|b| lens[b[0]..b[1]].iter().map(|len| len[1] + 32).sum()).collect();
+    let (least, most) = (costs.iter().min().unwrap(), costs.iter().max().unwrap());
+    assert!(most - least <= 2 * 332, "{least} to {most}");
+    // More units than documents would be empty ones.
+    assert_eq!(n_chunks(&lens[..5], 1, 132, 4096), 5);
+    assert_eq!(balanced(&[], 1), [0, 0]);
 }

@@ -69,6 +69,28 @@ pub unsafe fn load_u32x2(address: u64) -> [u32; 2] {
     [a, b]
 }
 
+/// Four consecutive words of read-only global memory.
+///
+/// # Safety
+/// `address` must be readable for 16 bytes, aligned to 16, and not written while the kernel runs.
+#[inline(always)]
+pub unsafe fn load_u32x4(address: u64) -> [u32; 4] {
+    let (a, b, c, d);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "ld.global.nc.v4.b32 {{{0}, {1}, {2}, {3}}}, [{4}];",
+            out(reg32) a,
+            out(reg32) b,
+            out(reg32) c,
+            out(reg32) d,
+            in(reg64) address,
+            options(pure, readonly, nostack),
+        );
+    }
+    [a, b, c, d]
+}
+
 /// Four bytes of global memory written by an earlier kernel.
 ///
 /// # Safety
@@ -142,6 +164,16 @@ pub unsafe fn load_shared_f32x4(address: u32) -> [f32; 4] {
         );
     }
     [a, b, c, d]
+}
+
+/// Four words of shared memory.
+///
+/// # Safety
+/// As [`load_shared_f32x4`].
+#[inline(always)]
+pub unsafe fn load_shared_u32x4(address: u32) -> [u32; 4] {
+    // SAFETY: the caller's promise.
+    unsafe { load_shared_f32x4(address) }.map(f32::to_bits)
 }
 
 /// Writes four bytes of shared memory.

@@ -32,6 +32,36 @@ pub unsafe fn shuffle_xor_f32<const MASK: u32>(value: f32) -> f32 {
     f32::from_bits(unsafe { shuffle_xor::<MASK>(value.to_bits()) })
 }
 
+/// `value` of the lane `delta` above; the lane's own where there is none.
+///
+/// # Safety
+/// All 32 lanes must execute it together, with the same `delta`.
+#[inline(always)]
+pub unsafe fn shuffle_down(value: u32, delta: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "shfl.sync.down.b32 {0}, {1}, {2}, 31, 0xffffffff;",
+            out(reg32) result,
+            in(reg32) value,
+            in(reg32) delta,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
+/// Orders the memory accesses of the warp's lanes before those that follow.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn sync_warp() {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) }
+}
+
 /// Bit `l` of the result says whether lane `l` passed a non-zero value.
 ///
 /// # Safety

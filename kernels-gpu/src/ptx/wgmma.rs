@@ -1,18 +1,16 @@
-//! Warpgroup matrix multiply-adds: m64n128k16, operands in shared memory (sm_90a).
+//! Warpgroup matrix multiply-adds, operands in shared memory (sm_90a).
 //!
-//! Accumulators are arrays of 64 floats that live in registers: thread `t` of the
-//! warpgroup holds in element `i` row `16 (t / 32) + (t % 32) / 4 + 8 ((i / 2) % 2)`,
-//! column `8 (i / 4) + 2 (t % 4) + i % 2`. Between the first multiply-add of a group
-//! and the wait for it, no other code may touch them; the wait takes and returns
-//! them, so that nothing that reads them can move above it.
+//! One instruction multiplies 64 rows with N columns, 32 bytes deep: 16 elements of 2 bytes or
+//! 8 of 4. Accumulators are arrays of N / 2 floats that live in registers: thread `t` of the
+//! warpgroup holds in element `i` row `16 (t / 32) + (t % 32) / 4 + 8 ((i / 2) % 2)`, column
+//! `8 (i / 4) + 2 (t % 4) + i % 2`. Between the first multiply-add of a group and the wait for
+//! it, no other code may touch them; the wait takes and returns them, so that nothing that
+//! reads them can move above it.
 
 use core::arch::asm;
 
-/// Accumulators of one 64 × 128 tile.
-pub type Accumulators = [f32; 64];
-
 /// Low word of the descriptor of a K-major tile with 128-byte swizzle. Add [`K_STEP`] for
-/// the next 16 elements of the slab.
+/// the next 32 bytes of the slab.
 ///
 /// The high word is the same for all: rows of 128 bytes, groups of 8 rows 1024 bytes apart
 /// (64 units of 16 bytes in bits 32 to 45), swizzle mode 1 in bits 62 and 63.
@@ -21,7 +19,7 @@ pub fn descriptor(address: u32) -> u32 {
     (address & 0x3_FFFF) >> 4 | 1 << 16
 }
 
-/// Step of a descriptor along the slab: 16 elements of 2 bytes, in units of 16 bytes.
+/// Step of a descriptor along the slab: 32 bytes, in units of 16 bytes.
 pub const K_STEP: u32 = 2;
 
 /// Orders earlier register accesses before the following multiply-adds.
@@ -44,90 +42,182 @@ pub unsafe fn commit() {
     unsafe { asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
 }
 
-macro_rules! instructions {
-    ([$($i:literal)*]) => {
-        /// Waits until at most `N` groups are under way; `c` belongs to a finished one.
-        ///
-        /// # Safety
-        /// All threads of the warpgroup must execute it together.
-        #[inline(always)]
-        pub unsafe fn wait<const N: u32>(mut c: Accumulators) -> Accumulators {
-            // SAFETY: the caller's promise.
-            unsafe {
-                asm!(
-                    "wgmma.wait_group.sync.aligned {n};",
-                    "// {0} {1} {2} {3} {4} {5} {6} {7} {8} {9} {10} {11} {12} {13} {14} {15} {16} {17} {18} {19} {20} {21} {22} {23} {24} {25} {26} {27} {28} {29} {30} {31} {32} {33} {34} {35} {36} {37} {38} {39} {40} {41} {42} {43} {44} {45} {46} {47} {48} {49} {50} {51} {52} {53} {54} {55} {56} {57} {58} {59} {60} {61} {62} {63}",
-                    $(inout(reg32) c[$i],)*
-                    n = const N,
-                    options(nostack),
-                );
-            }
-            c
-        }
+/// What the instruction multiplies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Operands {
+    /// IEEE 754 binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// The upper 19 bits of an IEEE 754 binary32.
+    Tf32,
+}
 
-        macro_rules! multiply {
-            ($first:ident, $add:ident, $types:literal) => {
-                /// Starts `a · b` of a 64×16 and a 128×16 tile.
-                ///
-                /// # Safety
-                /// All threads of the warpgroup must execute it together after [`fence`]; the
-                /// descriptors must name tiles that stay unchanged until the group is waited for.
-                #[inline(always)]
-                pub unsafe fn $first(a: u32, b: u32) -> Accumulators {
-                    let mut c = core::mem::MaybeUninit::<Accumulators>::uninit();
-                    // SAFETY: the caller's promise; every element is written.
-                    unsafe {
-                        let out = &mut *c.as_mut_ptr();
-                        asm!(
-                            "{{",
-                            ".reg .b64 a, b;",
-                            "mov.b64 a, {{{64}, 0x40000040}};",
-                            "mov.b64 b, {{{65}, 0x40000040}};",
-                            concat!("wgmma.mma_async.sync.aligned.m64n128k16.f32.", $types, " {{"),
-                            "{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15},", "{16}, {17}, {18}, {19}, {20}, {21}, {22}, {23}, {24}, {25}, {26}, {27}, {28}, {29}, {30}, {31},", "{32}, {33}, {34}, {35}, {36}, {37}, {38}, {39}, {40}, {41}, {42}, {43}, {44}, {45}, {46}, {47},", "{48}, {49}, {50}, {51}, {52}, {53}, {54}, {55}, {56}, {57}, {58}, {59}, {60}, {61}, {62}, {63}",
-                            "}}, a, b, 0, 1, 1, 0, 0;",
-                            "}}",
-                            $(out(reg32) out[$i],)*
-                            in(reg32) a,
-                            in(reg32) b,
-                            options(nostack),
-                        );
-                        c.assume_init()
-                    }
-                }
+/// An element type, as a type.
+pub trait Element {
+    /// What the instruction multiplies.
+    const OPERANDS: Operands;
+    /// Elements of a slab row of 128 bytes.
+    const SLAB_ELEMENTS: u32;
+}
 
-                /// Starts `c + a · b` of a 64×16 and a 128×16 tile.
-                ///
-                /// # Safety
-                /// As the instruction that starts a sum; `c` must be its result.
-                #[inline(always)]
-                pub unsafe fn $add(mut c: Accumulators, a: u32, b: u32) -> Accumulators {
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        asm!(
-                            "{{",
-                            ".reg .b64 a, b;",
-                            "mov.b64 a, {{{64}, 0x40000040}};",
-                            "mov.b64 b, {{{65}, 0x40000040}};",
-                            concat!("wgmma.mma_async.sync.aligned.m64n128k16.f32.", $types, " {{"),
-                            "{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15},", "{16}, {17}, {18}, {19}, {20}, {21}, {22}, {23}, {24}, {25}, {26}, {27}, {28}, {29}, {30}, {31},", "{32}, {33}, {34}, {35}, {36}, {37}, {38}, {39}, {40}, {41}, {42}, {43}, {44}, {45}, {46}, {47},", "{48}, {49}, {50}, {51}, {52}, {53}, {54}, {55}, {56}, {57}, {58}, {59}, {60}, {61}, {62}, {63}",
-                            "}}, a, b, 1, 1, 1, 0, 0;",
-                            "}}",
-                            $(inout(reg32) c[$i],)*
-                            in(reg32) a,
-                            in(reg32) b,
-                            options(nostack),
-                        );
-                    }
-                    c
-                }
-            };
-        }
-        multiply!(mma_f16, mma_add_f16, "f16.f16");
-        multiply!(mma_bf16, mma_add_bf16, "bf16.bf16");
+/// Accumulators of a product.
+pub trait Accumulators: Copy {
+    /// Starts `a · b`.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup must execute it together after [`fence`]; the descriptors
+    /// must name tiles that stay unchanged until the group is waited for.
+    unsafe fn start<E: Element>(a: u32, b: u32) -> Self;
+
+    /// Adds `a · b`.
+    ///
+    /// # Safety
+    /// As [`Accumulators::start`].
+    unsafe fn add<E: Element>(self, a: u32, b: u32) -> Self;
+
+    /// Waits until at most `N` groups are under way; `self` belongs to a finished one.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup must execute it together.
+    unsafe fn wait<const N: u32>(self) -> Self;
+}
+
+/// Calls `$m!(n: 0 1 .. n - 1)` for every number of accumulators.
+macro_rules! each_width {
+    ($m:ident) => {
+        $m!(8: 0 1 2 3 4 5 6 7);
+        $m!(16: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+        $m!(24: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
+        $m!(32: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
+        $m!(40: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39);
+        $m!(48: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47);
+        $m!(56: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55);
+        $m!(64: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63);
     };
 }
 
-instructions!([
-    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
-]);
+/// The operands `{0}` to `{n - 1}` as a template.
+macro_rules! registers {
+    (8) => {
+        "{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}"
+    };
+    (16) => {
+        concat!(registers!(8), ", {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}")
+    };
+    (24) => {
+        concat!(registers!(16), ", {16}, {17}, {18}, {19}, {20}, {21}, {22}, {23}")
+    };
+    (32) => {
+        concat!(registers!(24), ", {24}, {25}, {26}, {27}, {28}, {29}, {30}, {31}")
+    };
+    (40) => {
+        concat!(registers!(32), ", {32}, {33}, {34}, {35}, {36}, {37}, {38}, {39}")
+    };
+    (48) => {
+        concat!(registers!(40), ", {40}, {41}, {42}, {43}, {44}, {45}, {46}, {47}")
+    };
+    (56) => {
+        concat!(registers!(48), ", {48}, {49}, {50}, {51}, {52}, {53}, {54}, {55}")
+    };
+    (64) => {
+        concat!(registers!(56), ", {56}, {57}, {58}, {59}, {60}, {61}, {62}, {63}")
+    };
+}
+
+/// Columns of `n` accumulators.
+macro_rules! columns {
+    (8) => {
+        "16"
+    };
+    (16) => {
+        "32"
+    };
+    (24) => {
+        "48"
+    };
+    (32) => {
+        "64"
+    };
+    (40) => {
+        "80"
+    };
+    (48) => {
+        "96"
+    };
+    (56) => {
+        "112"
+    };
+    (64) => {
+        "128"
+    };
+}
+
+macro_rules! accumulators {
+    ($n:tt: $($i:literal)*) => {
+        impl Accumulators for [f32; $n] {
+            #[inline(always)]
+            unsafe fn start<E: Element>(a: u32, b: u32) -> Self {
+                let mut c = core::mem::MaybeUninit::<Self>::uninit();
+                // SAFETY: the caller's promise; every element is written.
+                unsafe {
+                    let c = &mut *c.as_mut_ptr();
+                    match E::OPERANDS {
+                        Operands::F16 => accumulators!($n "k16.f32.f16.f16" "0" ", 0, 0;" c a b out $($i)*),
+                        Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "0" ", 0, 0;" c a b out $($i)*),
+                        Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "0" ";" c a b out $($i)*),
+                    }
+                }
+                // SAFETY: as above.
+                unsafe { c.assume_init() }
+            }
+
+            #[inline(always)]
+            unsafe fn add<E: Element>(self, a: u32, b: u32) -> Self {
+                let mut c = self;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match E::OPERANDS {
+                        Operands::F16 => accumulators!($n "k16.f32.f16.f16" "1" ", 0, 0;" c a b inout $($i)*),
+                        Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "1" ", 0, 0;" c a b inout $($i)*),
+                        Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "1" ";" c a b inout $($i)*),
+                    }
+                }
+                c
+            }
+
+            #[inline(always)]
+            unsafe fn wait<const N: u32>(self) -> Self {
+                let mut c = self;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    asm!(
+                        "wgmma.wait_group.sync.aligned {n};",
+                        concat!("// ", registers!($n)),
+                        $(inout(reg32) c[$i],)*
+                        n = const N,
+                        options(nostack),
+                    );
+                }
+                c
+            }
+        }
+    };
+    ($n:tt $types:literal $keep:literal $end:literal $c:ident $a:ident $b:ident $way:ident $($i:literal)*) => {
+        asm!(
+            "{{",
+            ".reg .b64 a, b;",
+            "mov.b64 a, {{{a}, 0x40000040}};",
+            "mov.b64 b, {{{b}, 0x40000040}};",
+            concat!("wgmma.mma_async.sync.aligned.m64n", columns!($n), $types, " {{"),
+            registers!($n),
+            concat!("}}, a, b, ", $keep, ", 1, 1", $end),
+            "}}",
+            $($way(reg32) $c[$i],)*
+            a = in(reg32) $a,
+            b = in(reg32) $b,
+            options(nostack),
+        )
+    };
+}
+each_width!(accumulators);

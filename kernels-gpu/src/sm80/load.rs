@@ -24,54 +24,49 @@ impl Block<'_> {
         n_steps: u32,
     ) {
         if step < n_steps {
-            let row = step / self.n_slabs * DOCUMENT_TILE as u32;
-            let rows = Segment { start: document.start + row, len: document.len - row };
+            let first = step / self.n_slabs * DOCUMENT_TILE as u32;
             // SAFETY: the caller's promise.
             unsafe {
                 self.load_slab::<E, WARPS>(
                     &self.params.documents,
-                    rows,
                     DOCUMENT_TILE as u32,
                     step % self.n_slabs,
                     self.stage::<STAGES>(step),
+                    |row| (first + row < document.len).then_some(document.start + first + row),
                 );
             }
         }
         copy_commit();
     }
 
-    /// Starts the copy of slab `slab` of `n_rows` rows. Rows from `rows.len` on, and bytes
-    /// past the row's end, become zeros.
+    /// Starts the copy of slab `slab` of `n_rows` rows, the matrix rows that `row_of` gives.
+    /// Rows without one, and bytes past the row's end, become zeros.
     ///
     /// # Safety
-    /// Every thread of the block; `rows` must be rows of the matrix; `shared` must be free.
+    /// Every thread of the block; `row_of` must give rows of the matrix; `shared` must be free.
     #[inline(always)]
     pub(super) unsafe fn load_slab<E: Element, const WARPS: usize>(
         &self,
         matrix: &Matrix,
-        rows: Segment,
         n_rows: u32,
         slab: u32,
         shared: u32,
+        row_of: impl Fn(u32) -> Option<u32>,
     ) {
         let row_bytes = self.params.dim * E::BYTES as u32;
         let mut i = self.thread;
         while i < n_rows * CHUNKS {
             let (row, chunk) = (i / CHUNKS, i % CHUNKS);
             let offset = slab * SLAB_BYTES as u32 + chunk * CHUNK_BYTES as u32;
-            let mut n_bytes = row_bytes.saturating_sub(offset).min(CHUNK_BYTES as u32);
-            if row >= rows.len {
-                n_bytes = 0;
-            }
+            let row_bytes_left = row_bytes.saturating_sub(offset).min(CHUNK_BYTES as u32);
             let to = shared + chunk_offset(row, chunk);
-            let from = match n_bytes {
-                // Nothing is read; the address only has to be aligned.
-                0 => matrix.base & !15,
-                _ => {
-                    matrix.base
-                        + u64::from(rows.start + row) * matrix.pitch_bytes
-                        + u64::from(offset)
+            let (from, n_bytes) = match row_of(row) {
+                Some(row) if row_bytes_left > 0 => {
+                    let start = matrix.base + u64::from(row) * matrix.pitch_bytes;
+                    (start + u64::from(offset), row_bytes_left)
                 }
+                // Nothing is read; the address only has to be aligned.
+                _ => (matrix.base & !15, 0),
             };
             // SAFETY: `n_bytes` bytes from there belong to the row.
             unsafe {

@@ -26,12 +26,14 @@ use core::hint::assert_unchecked;
 
 use crate::layout::sm80::*;
 use crate::layout::{SLAB_BYTES, slabs};
-use crate::params::{ForwardParams, Segment};
+use crate::params::{ForwardParams, Group, Segment};
 use crate::ptx::copy::{copy_commit, copy_wait};
 use crate::ptx::memory::{dynamic_shared, load_shared_f32, store_shared_f32};
 use crate::ptx::thread::*;
-use crate::reduce::{Best, QueryRows, combine_quad, fold, sum_quads, valid_columns};
-use crate::work::{self, Work};
+use crate::reduce::{
+    Best, QueryRows, TileGroups, combine_quad, fold, fold_masked, sum_quads, valid_columns,
+};
+use crate::work::{self, Documents, Units};
 
 /// Accumulators of a warp's 16 × 64 tile, per thread.
 const N_ACCUMULATORS: usize = DOCUMENT_TILE / 2;
@@ -77,43 +79,46 @@ pub unsafe fn forward<E: Element, const WARPS: usize, const STAGES: usize, const
         sums: ring + (STAGES * stage_bytes(DOCUMENT_TILE)) as u32,
     };
     let mut tile = u32::MAX;
-    let mut unit = block_idx_x();
-    while unit < params.n_units {
-        // SAFETY: the unit exists; every branch below is uniform over the block.
-        unsafe {
-            let work = work::unit(params, unit);
-            if work.entry < work.entry_end {
-                if work.tile != tile {
-                    tile = work.tile;
-                    block.load_queries::<E, WARPS>(&work);
-                }
-                let fragment = block.warp * QUERY_ROWS_PER_WARP as u32;
-                let rows = QueryRows::new(params, &work, fragment, block.lane);
-                let mut entry = work.entry;
-                while entry < work.entry_end {
-                    let document = work::document(params, work.query, entry);
-                    block.document::<E, WARPS, STAGES, WINNERS>(&work, &rows, entry, document);
-                    entry += 1;
-                }
+    let mut units = Units::new(params);
+    // SAFETY: every branch below is uniform over the block.
+    unsafe {
+        let mut groups = TileGroups::new(Group::NONE, block.lane);
+        let mut rows = QueryRows::new(params, Group::NONE, block.lane);
+        while let Some(work) = units.next(WARPS as u32) {
+            if work.tile != tile && work.entry < work.entry_end {
+                tile = work.tile;
+                let group = |warp: u32| work::group(params, tile * WARPS as u32 + warp);
+                block.load_queries::<E, WARPS>(tile);
+                rows = QueryRows::new(params, group(block.warp), block.lane);
+                let own = if block.lane < WARPS as u32 { group(block.lane) } else { Group::NONE };
+                groups = TileGroups::new(own, block.lane);
+            }
+            let mut documents = Documents::new(params, &work);
+            while let Some((entry, document)) = documents.next() {
+                block.document::<E, WARPS, STAGES, WINNERS>(&groups, &rows, entry, document);
             }
         }
-        unit += grid_dim_x();
     }
 }
 
 impl Block<'_> {
-    /// Copies the work's query tile; it is complete after the next barrier of the ring.
+    /// Copies a query tile; it is complete after the next barrier of the ring.
     #[inline(always)]
-    unsafe fn load_queries<E: Element, const WARPS: usize>(&self, work: &Work) {
+    unsafe fn load_queries<E: Element, const WARPS: usize>(&self, tile: u32) {
         let n_rows = (WARPS * QUERY_ROWS_PER_WARP) as u32;
-        let rows =
-            Segment { start: work.rows.start + work.tile_row, len: work.rows.len - work.tile_row };
         let mut slab = 0;
         // SAFETY: nobody reads the old tile any more: each document ends with a barrier.
         unsafe {
             while slab < self.n_slabs {
                 let shared = self.queries + slab * n_rows * SLAB_BYTES as u32;
-                self.load_slab::<E, WARPS>(&self.params.queries, rows, n_rows, slab, shared);
+                self.load_slab::<E, WARPS>(&self.params.queries, n_rows, slab, shared, |row| {
+                    let group = work::group(
+                        self.params,
+                        tile * WARPS as u32 + row / QUERY_ROWS_PER_WARP as u32,
+                    );
+                    let row = row % QUERY_ROWS_PER_WARP as u32;
+                    (row < group.n_rows()).then_some(group.start + row)
+                });
                 slab += 1;
             }
         }
@@ -124,7 +129,7 @@ impl Block<'_> {
     #[inline(always)]
     unsafe fn document<E: Element, const WARPS: usize, const STAGES: usize, const WINNERS: bool>(
         &self,
-        work: &Work,
+        groups: &TileGroups,
         rows: &QueryRows,
         entry: u32,
         document: Segment,
@@ -163,58 +168,44 @@ impl Block<'_> {
                 let column = (row + 2 * (self.lane % 4)) as i32;
                 if left >= DOCUMENT_TILE as u32 && self.params.documents.mask == 0 {
                     has_tokens = true;
-                    fold::<N_ACCUMULATORS, WORDS, false, WINNERS>(
-                        &mut best,
-                        &c,
-                        &[0; WORDS],
-                        column,
-                    );
+                    fold(&mut best, &c, column, WINNERS);
                 } else {
                     let documents = &self.params.documents;
-                    let mut valid =
+                    let valid =
                         valid_columns::<WORDS>(documents, document.start + row, left, self.lane);
                     has_tokens |= valid[0] | valid[1] != 0;
-                    valid[0] >>= 2 * (self.lane % 4);
-                    valid[1] >>= 2 * (self.lane % 4);
-                    fold::<N_ACCUMULATORS, WORDS, true, WINNERS>(&mut best, &c, &valid, column);
+                    let valid = valid.map(|word| word >> (2 * (self.lane % 4)));
+                    fold_masked(&mut best, c, &valid, column, WINNERS);
                 }
                 row += DOCUMENT_TILE as u32;
             }
-            combine_quad::<WINNERS>(&mut best);
+            combine_quad(&mut best, WINNERS);
             let sum = sum_quads(rows.sum(&best));
             if has_tokens
                 && self.lane.is_multiple_of(4)
                 && self.params.winners | self.params.token_scores != 0
             {
-                rows.store(self.params, work, entry, &best);
+                rows.store(self.params, entry, &best, self.lane);
             }
-            self.store_sum::<WARPS>(work, entry, if has_tokens { sum } else { 0.0 });
+            self.store_sums::<WARPS>(groups, entry, if has_tokens { sum } else { 0.0 });
         }
     }
 
-    /// Adds the warps' sums in order. Ends with all shared memory free for the next document.
+    /// Adds the warps' sums by query. Ends with all shared memory free for the next document.
     #[inline(always)]
-    unsafe fn store_sum<const WARPS: usize>(&self, work: &Work, entry: u32, sum: f32) {
+    unsafe fn store_sums<const WARPS: usize>(&self, groups: &TileGroups, entry: u32, sum: f32) {
         // SAFETY: every thread of the block is here; warps write different words.
         unsafe {
             if self.lane == 0 {
                 store_shared_f32(self.sums + 4 * self.warp, sum);
             }
             sync_threads();
-            if self.thread == 0 {
-                let mut total = 0.0;
-                let mut warp = 0;
-                while warp < WARPS as u32 {
-                    total += load_shared_f32(self.sums + 4 * warp);
-                    warp += 1;
+            if self.warp == 0 {
+                let mut sum = 0.0;
+                if self.lane < WARPS as u32 {
+                    sum = load_shared_f32(self.sums + 4 * self.lane);
                 }
-                work::store_sum(
-                    self.params,
-                    (WARPS * QUERY_ROWS_PER_WARP) as u32,
-                    work,
-                    entry,
-                    total,
-                );
+                groups.store(self.params, entry, sum);
             }
             sync_threads();
         }

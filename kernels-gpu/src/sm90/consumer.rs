@@ -1,229 +1,299 @@
 //! A consumer warpgroup: multiply, fold, sum.
 
-use super::{Half, Ring, Shared};
+use super::{Kernel, Ring, Shared, n_slabs};
 use crate::layout::SLAB_BYTES;
 use crate::layout::sm90::*;
 use crate::params::{ForwardParams, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
-use crate::ptx::memory::store_shared_f32;
-use crate::ptx::thread::{block_idx_x, grid_dim_x};
+use crate::ptx::memory::{load_shared_u32x4, store_shared_f32};
 use crate::ptx::warp::broadcast;
-use crate::ptx::wgmma::{self, Accumulators};
-use crate::reduce::{Best, QueryRows, combine_quad, fold, sum_quads, unroll, valid_columns};
-use crate::work::{self, Work};
+use crate::ptx::wgmma::{self, Accumulators, Element};
+use crate::reduce::{
+    Best, QueryRows, combine_quad, fold, fold_masked, mask_tail, sum_quads, unroll,
+};
+use crate::work::{self, Documents, Units};
 
 /// Bytes of a fragment's rows in a slab.
 const FRAGMENT_BYTES: u32 = (FRAGMENT_ROWS * SLAB_BYTES) as u32;
-/// Words of a tile's column mask.
-const WORDS: usize = DOCUMENT_TILE / 32;
+
+/// Every column is a document token.
+const WHOLE: u32 = 0;
+/// Columns beyond the document's end are none.
+const TAIL: u32 = 1;
+/// The mask says which columns are.
+const MASKED: u32 = 2;
 
 /// Where a consumer thread is, and the registers that live across documents.
 struct Consumer<'a> {
     params: &'a ForwardParams,
     shared: &'a Shared,
-    /// Warp of the two consumer warpgroups: warpgroup 0 owns the first half of the tile.
+    /// Warp of the consumer warpgroups: warpgroup 0 owns the tile's first rows.
     warp: u32,
     lane: u32,
+    n_slabs: u32,
     ring: Ring,
     sums: Ring,
+    rows: [QueryRows; 2],
 }
 
 /// Works through the block's units.
 ///
 /// # Safety
-/// All 256 consumer threads; shared memory and barriers as [`super::forward`] sets them up.
+/// All consumer threads; shared memory and barriers as [`super::forward`] sets them up.
 #[inline(always)]
-pub(super) unsafe fn consume<
-    E: Half,
-    const FRAGMENTS: usize,
-    const SLABS: usize,
-    const WINNERS: bool,
->(
-    params: &ForwardParams,
-    shared: &Shared,
-    thread: u32,
-) {
+pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u32) {
+    const { assert!(K::FRAGMENTS == 1 || K::FRAGMENTS == 2) };
     // SAFETY: every warp is whole here. The broadcast tells the assembler that the number is
     // the same in all lanes, so that descriptors live in uniform registers.
     let warp = unsafe { broadcast(thread / 32) };
-    let mut consumer =
-        Consumer { params, shared, warp, lane: thread % 32, ring: Ring::START, sums: Ring::START };
-    // First row of the warp in its first fragment.
-    let first_row = (warp / 4 * FRAGMENTS as u32) * FRAGMENT_ROWS as u32 + warp % 4 * 16;
+    let mut consumer = Consumer {
+        params,
+        shared,
+        warp,
+        lane: thread % 32,
+        n_slabs: n_slabs::<K>(params),
+        ring: Ring::START,
+        sums: Ring::START,
+        rows: [QueryRows::NONE; 2],
+    };
     let mut tile = u32::MAX;
     let mut query_parity = 0;
-    let mut unit = block_idx_x();
-    while unit < params.n_units {
-        // SAFETY: the unit exists; the producer loads what is waited for, in this order.
-        unsafe {
-            let work = work::unit(params, unit);
-            if work.entry < work.entry_end {
-                if work.tile != tile {
+    let mut units = Units::new(params);
+    // SAFETY: the producer loads what is waited for, in this order.
+    unsafe {
+        while let Some(work) = units.next(K::GROUPS) {
+            if work.entry >= work.entry_end {
+                continue;
+            }
+            if work.tile != tile {
+                if K::SLABS > 0 {
                     // The first tile needs no release: the producer's first wait passes.
-                    barrier_arrive_if(
-                        shared.query_empty(),
-                        (tile != u32::MAX && consumer.lane == 0) as u32,
-                    );
-                    tile = work.tile;
+                    let is_first = tile == u32::MAX;
+                    let releases = !is_first && consumer.lane == 0;
+                    barrier_arrive_if(shared.query_empty(), releases as u32);
+                }
+                tile = work.tile;
+                consumer.load_rows::<K>(tile);
+                if K::SLABS > 0 {
                     barrier_wait(shared.query_full(), query_parity);
                     query_parity ^= 1;
                 }
-                let mut rows = [QueryRows::NONE; FRAGMENTS];
-                unroll!(I in 0..2 => {
-                    if I < FRAGMENTS {
-                        let row = first_row + (I * FRAGMENT_ROWS) as u32;
-                        rows[I] = QueryRows::new(params, &work, row, consumer.lane);
-                    }
-                });
-                let mut entry = work.entry;
-                let mut document = work::document(params, work.query, entry);
-                while entry < work.entry_end {
-                    let next = if entry + 1 < work.entry_end {
-                        work::document(params, work.query, entry + 1)
-                    } else {
-                        document
-                    };
-                    consumer
-                        .document::<E, FRAGMENTS, SLABS, WINNERS>(&work, &rows, entry, document);
-                    document = next;
-                    entry += 1;
-                }
+            }
+            let mut documents = Documents::new(params, &work);
+            while let Some((entry, document)) = documents.next() {
+                consumer.document::<K>(entry, document);
             }
         }
-        unit += grid_dim_x();
     }
 }
 
 impl Consumer<'_> {
+    /// The warp's group in its fragment `fragment`.
+    #[inline(always)]
+    fn group<K: Kernel>(&self, fragment: usize) -> u32 {
+        let fragment = self.warp / 4 * K::FRAGMENTS as u32 + fragment as u32;
+        4 * fragment + self.warp % 4
+    }
+
+    /// Finds out which rows of the tile are valid query tokens.
+    #[inline(always)]
+    unsafe fn load_rows<K: Kernel>(&mut self, tile: u32) {
+        unroll!(I in 0..2 => {
+            if I < K::FRAGMENTS {
+                // SAFETY: a tile has this many groups.
+                unsafe {
+                    let index = tile * K::GROUPS + self.group::<K>(I);
+                    let group = work::group(self.params, index);
+                    self.rows[I] = QueryRows::new(self.params, group, self.lane);
+                }
+            }
+        });
+    }
+
     /// One document against the resident query tile.
     #[inline(always)]
-    unsafe fn document<E: Half, const FRAGMENTS: usize, const SLABS: usize, const WINNERS: bool>(
-        &mut self,
-        work: &Work,
-        rows: &[QueryRows; FRAGMENTS],
-        entry: u32,
-        document: Segment,
-    ) {
-        let mut best = [Best::NONE; FRAGMENTS];
-        // Tiles whose 128 columns are all valid need no mask. Two loops rather than a
-        // branch: the accumulators' pipeline must not meet a branch.
-        let whole = match self.params.documents.mask {
-            0 => document.len & !(DOCUMENT_TILE as u32 - 1),
-            _ => 0,
-        };
-        let mut has_tokens = whole > 0;
+    unsafe fn document<K: Kernel>(&mut self, entry: u32, document: Segment) {
+        let mut best = [Best::NONE; 2];
+        let mut has_tokens = document.len > 0;
         let mut row = 0;
+        // Loops of their own for each kind of tile: the accumulators' pipeline must not meet a
+        // branch.
         // SAFETY: the caller's promise; the producer loads these tiles in this order.
         unsafe {
-            while row < whole {
-                self.tile::<E, FRAGMENTS, SLABS, false, WINNERS>(&mut best, &[0; WORDS], row);
-                row += DOCUMENT_TILE as u32;
-            }
-            while row < document.len {
-                let mut valid = valid_columns::<WORDS>(
-                    &self.params.documents,
-                    document.start + row,
-                    document.len - row,
-                    self.lane,
-                );
-                has_tokens |= valid[0] | valid[1] | valid[2] | valid[3] != 0;
-                let mut i = 0;
-                while i < WORDS {
-                    valid[i] >>= 2 * (self.lane % 4);
-                    i += 1;
+            if self.params.documents.mask == 0 {
+                let whole = document.len & !(DOCUMENT_TILE as u32 - 1);
+                while row < whole {
+                    self.tile::<K, 64, WHOLE>(&mut best, row, 0);
+                    row += DOCUMENT_TILE as u32;
                 }
-                self.tile::<E, FRAGMENTS, SLABS, true, WINNERS>(&mut best, &valid, row);
-                row += DOCUMENT_TILE as u32;
+                // The same in all lanes, as the assembler has to know.
+                let left = broadcast(document.len - row);
+                if left > 0 {
+                    self.tail::<K>(&mut best, row, left);
+                }
+            } else {
+                let mut any = 0;
+                while row < document.len {
+                    any |= self.tile::<K, 64, MASKED>(&mut best, row, 0);
+                    row += DOCUMENT_TILE as u32;
+                }
+                has_tokens = any != 0;
             }
             let store = has_tokens
                 && self.lane.is_multiple_of(4)
                 && self.params.winners | self.params.token_scores != 0;
-            let mut sum = 0.0;
+            let mut sums = [0.0; 2];
             unroll!(I in 0..2 => {
-                if I < FRAGMENTS {
-                    combine_quad::<WINNERS>(&mut best[I]);
-                    sum += rows[I].sum(&best[I]);
+                if I < K::FRAGMENTS {
+                    combine_quad(&mut best[I], K::WINNERS);
+                    let sum = sum_quads(self.rows[I].sum(&best[I]));
+                    sums[I] = if has_tokens { sum } else { 0.0 };
                     if store {
-                        rows[I].store(self.params, work, entry, &best[I]);
+                        self.rows[I].store(self.params, entry, &best[I], self.lane);
                     }
                 }
             });
-            let sum = sum_quads(sum);
-            self.hand_over(if has_tokens { sum } else { 0.0 });
+            self.hand_over::<K>(sums);
         }
     }
 
-    /// Puts the warp's sum into the next slot.
+    /// A document's last tile of `left` tokens, in the narrowest product that holds them.
     #[inline(always)]
-    unsafe fn hand_over(&mut self, sum: f32) {
+    unsafe fn tail<K: Kernel>(&mut self, best: &mut [Best; 2], row: u32, left: u32) {
+        macro_rules! widths {
+            ($($n:literal)*) => {
+                $(
+                    if has_width(K::TAIL_STEP, K::WINNERS, 2 * $n) && left <= 2 * $n {
+                        // SAFETY: the caller's promise.
+                        unsafe { self.tile::<K, $n, TAIL>(best, row, left) };
+                        return;
+                    }
+                )*
+            };
+        }
+        widths!(8 16 24 32 40 48 56 64);
+    }
+
+    /// Puts the warp's sums into the next slot.
+    #[inline(always)]
+    unsafe fn hand_over<K: Kernel>(&mut self, sums: [f32; 2]) {
         let (slot, parity) = (self.sums.slot, self.sums.parity);
-        // SAFETY: the storing thread empties the slots in this order.
+        // SAFETY: the storing warp empties the slots in this order.
         unsafe {
             barrier_wait(self.shared.sum_empty(slot), parity ^ 1);
             if self.lane == 0 {
-                store_shared_f32(self.shared.sum(slot, self.warp), sum);
+                unroll!(I in 0..2 => {
+                    if I < K::FRAGMENTS {
+                        store_shared_f32(self.shared.sum(slot, self.group::<K>(I)), sums[I]);
+                    }
+                });
             }
             barrier_arrive_if(self.shared.sum_full(slot), (self.lane == 0) as u32);
         }
         self.sums = self.sums.next(SUM_SLOTS as u32);
     }
 
-    /// One tile of 128 document tokens against the warpgroup's fragments.
+    /// One tile of up to 2 · `N` document tokens against the warpgroup's fragments; says whether
+    /// a masked tile has valid columns.
     #[inline(always)]
-    unsafe fn tile<
-        E: Half,
-        const FRAGMENTS: usize,
-        const SLABS: usize,
-        const MASKED: bool,
-        const WINNERS: bool,
-    >(
+    unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
         &mut self,
-        best: &mut [Best; FRAGMENTS],
-        valid: &[u32; WORDS],
+        best: &mut [Best; 2],
         row: u32,
-    ) {
-        const { assert!(FRAGMENTS == 1 || FRAGMENTS == 2) };
+        left: u32,
+    ) -> u32
+    where
+        [f32; N]: Accumulators,
+    {
         let column = (row + 2 * (self.lane % 4)) as i32;
-        // SAFETY: the producer fills the ring's next SLABS stages with this tile; the fence
-        // orders the last reads of the accumulators before they are written again.
+        let lane = self.lane;
+        // SAFETY: the producer fills the ring's next stages with this tile; the fence orders
+        // the last reads of the accumulators before they are written again.
         unsafe {
-            let offset = self.warp / 4 * FRAGMENTS as u32 * FRAGMENT_BYTES;
-            self.wait_for_tile::<SLABS>();
+            let mut columns = Columns { valid: [0; 4], left, column, lane };
+            if K::SLABS == 0 {
+                let (c0, c1) = self.streamed::<K, N, KIND>(&mut columns);
+                columns.fold::<K, N, KIND>(&mut best[0], c0);
+                if K::FRAGMENTS == 2 {
+                    columns.fold::<K, N, KIND>(&mut best[1], c1);
+                }
+                return columns.any();
+            }
+            self.wait_for_tile::<K>();
+            if KIND == MASKED {
+                columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
+            }
+            let offset = self.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
             wgmma::fence();
-            let c0 = self.multiply::<E, SLABS>(offset);
+            let c0 = self.multiply::<K, N>(offset);
             wgmma::commit();
-            if FRAGMENTS == 1 {
-                let c0 = wgmma::wait::<0>(c0);
-                self.release::<SLABS>();
-                fold::<64, WORDS, MASKED, WINNERS>(&mut best[0], &c0, valid, column);
-                return;
+            if K::FRAGMENTS == 1 {
+                let c0 = c0.wait::<0>();
+                self.release(K::SLABS as u32);
+                columns.fold::<K, N, KIND>(&mut best[0], c0);
+                return columns.any();
             }
-            let c1 = self.multiply::<E, SLABS>(offset + FRAGMENT_BYTES);
+            let c1 = self.multiply::<K, N>(offset + FRAGMENT_BYTES);
             wgmma::commit();
-            if MASKED || WINNERS {
-                // A longer fold: the other warpgroup keeps the tensor cores busy.
-                let c0 = wgmma::wait::<0>(c0);
-                let c1 = wgmma::wait::<0>(c1);
-                self.release::<SLABS>();
-                fold::<64, WORDS, MASKED, WINNERS>(&mut best[0], &c0, valid, column);
-                fold::<64, WORDS, MASKED, WINNERS>(&mut best[FRAGMENTS - 1], &c1, valid, column);
-            } else {
-                let c0 = wgmma::wait::<1>(c0);
-                fold::<64, WORDS, false, false>(&mut best[0], &c0, valid, column);
-                let c1 = wgmma::wait::<0>(c1);
-                self.release::<SLABS>();
-                fold::<64, WORDS, false, false>(&mut best[FRAGMENTS - 1], &c1, valid, column);
+            let c0 = c0.wait::<1>();
+            columns.fold::<K, N, KIND>(&mut best[0], c0);
+            let c1 = c1.wait::<0>();
+            self.release(K::SLABS as u32);
+            columns.fold::<K, N, KIND>(&mut best[1], c1);
+            columns.any()
+        }
+    }
+
+    /// Products of a tile whose query slabs come with the documents', one stage at a time.
+    #[inline(always)]
+    unsafe fn streamed<K: Kernel, const N: usize, const KIND: u32>(
+        &mut self,
+        columns: &mut Columns,
+    ) -> ([f32; N], [f32; N])
+    where
+        [f32; N]: Accumulators,
+    {
+        let offset = self.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
+        // SAFETY: all-zero bytes are floats (a literal would become a loop in memory); the
+        // producer fills one stage per slab.
+        unsafe {
+            let mut c0: [f32; N] = core::mem::zeroed();
+            let mut c1: [f32; N] = core::mem::zeroed();
+            if KIND == MASKED {
+                barrier_wait(self.shared.full(self.ring.slot), self.ring.parity);
+                columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
             }
+            let mut slab = 0;
+            while slab < self.n_slabs {
+                let slot = self.ring.slot;
+                barrier_wait(self.shared.full(slot), self.ring.parity);
+                let a = wgmma::descriptor(self.shared.stage_queries(slot) + offset);
+                let b = wgmma::descriptor(self.shared.stage(slot));
+                wgmma::fence();
+                c0 = multiply_steps::<K::Element, N, 0>(c0, a, b);
+                if K::FRAGMENTS == 2 {
+                    let a = a + FRAGMENT_BYTES / 16;
+                    c1 = multiply_steps::<K::Element, N, 0>(c1, a, b);
+                }
+                wgmma::commit();
+                c0 = c0.wait::<0>();
+                if K::FRAGMENTS == 2 {
+                    c1 = c1.wait::<0>();
+                }
+                self.release(1);
+                slab += 1;
+            }
+            (c0, c1)
         }
     }
 
     /// Waits for the tile's slabs. All of them before the first product: a wait is a loop,
     /// and the assembler breaks the accumulators' pipeline at every loop.
     #[inline(always)]
-    unsafe fn wait_for_tile<const SLABS: usize>(&self) {
+    unsafe fn wait_for_tile<K: Kernel>(&self) {
         let mut ring = self.ring;
         let mut slab = 0;
-        while slab < SLABS {
+        while slab < K::SLABS {
             // SAFETY: the producer fills these stages.
             unsafe { barrier_wait(self.shared.full(ring.slot), ring.parity) };
             ring = ring.next(self.shared.stages);
@@ -234,8 +304,11 @@ impl Consumer<'_> {
     /// Starts the product of the fragment `offset` bytes into the query slabs with the tile at
     /// the head of the ring.
     #[inline(always)]
-    unsafe fn multiply<E: Half, const SLABS: usize>(&self, offset: u32) -> Accumulators {
-        const { assert!(SLABS >= 1 && SLABS <= 4) };
+    unsafe fn multiply<K: Kernel, const N: usize>(&self, offset: u32) -> [f32; N]
+    where
+        [f32; N]: Accumulators,
+    {
+        const { assert!(K::SLABS <= 4) };
         let mut ring = self.ring;
         let mut descriptors = |slab: u32| {
             let a = wgmma::descriptor(self.shared.query_slab(slab) + offset);
@@ -246,13 +319,13 @@ impl Consumer<'_> {
         // SAFETY: the caller's promise; the first step starts the sum.
         unsafe {
             let (a, b) = descriptors(0);
-            let c = E::multiply(a, b);
-            let mut c = multiply_steps::<E, 1>(c, a, b);
+            let c = <[f32; N]>::start::<K::Element>(a, b);
+            let mut c = multiply_steps::<K::Element, N, 1>(c, a, b);
             macro_rules! slab {
                 ($slab:literal) => {
-                    if $slab < SLABS {
+                    if $slab < K::SLABS {
                         let (a, b) = descriptors($slab);
-                        c = multiply_steps::<E, 0>(c, a, b);
+                        c = multiply_steps::<K::Element, N, 0>(c, a, b);
                     }
                 };
             }
@@ -263,11 +336,11 @@ impl Consumer<'_> {
         }
     }
 
-    /// Gives the tile's stages back to the producer.
+    /// Gives stages back to the producer.
     #[inline(always)]
-    unsafe fn release<const SLABS: usize>(&mut self) {
+    unsafe fn release(&mut self, n_stages: u32) {
         let mut slab = 0;
-        while slab < SLABS {
+        while slab < n_stages {
             // SAFETY: this warp has waited for every product that reads the stage.
             unsafe {
                 barrier_arrive_if(self.shared.empty(self.ring.slot), (self.lane == 0) as u32)
@@ -278,20 +351,67 @@ impl Consumer<'_> {
     }
 }
 
-/// Adds the products of a slab's four steps of 16 elements, from step `FIRST` on.
+/// Which columns of a tile are document tokens.
+struct Columns {
+    /// Of a masked tile: bit `c % 32` of word `c / 32`.
+    valid: [u32; 4],
+    /// Of a document's last tile: tokens.
+    left: u32,
+    /// Document token of the thread's first column.
+    column: i32,
+    lane: u32,
+}
+
+impl Columns {
+    /// Takes a fragment's similarities into account.
+    #[inline(always)]
+    fn fold<K: Kernel, const N: usize, const KIND: u32>(&self, best: &mut Best, c: [f32; N]) {
+        if KIND == MASKED {
+            let shift = 2 * (self.lane % 4);
+            let valid = self.valid.map(|word| word >> shift);
+            fold_masked(best, c, &valid, self.column, K::WINNERS);
+            return;
+        }
+        let c = match KIND {
+            TAIL => mask_tail::<N>(c, narrower::<K>(2 * N), self.left, self.lane),
+            _ => c,
+        };
+        fold(best, &c, self.column, K::WINNERS);
+    }
+
+    /// Non-zero when a masked tile has a valid column.
+    #[inline(always)]
+    fn any(&self) -> u32 {
+        self.valid[0] | self.valid[1] | self.valid[2] | self.valid[3]
+    }
+}
+
+/// The next narrower width of a kernel's last tiles, or 0.
+const fn narrower<K: Kernel>(width: usize) -> usize {
+    let mut narrower = width - 16;
+    while narrower > 0 && !has_width(K::TAIL_STEP, K::WINNERS, narrower) {
+        narrower -= 16;
+    }
+    narrower
+}
+
+/// Adds the products of a slab's four steps of 32 bytes, from step `FIRST` on.
 #[inline(always)]
-unsafe fn multiply_steps<E: Half, const FIRST: u32>(
-    mut c: Accumulators,
+unsafe fn multiply_steps<E: Element, const N: usize, const FIRST: u32>(
+    mut c: [f32; N],
     a: u32,
     b: u32,
-) -> Accumulators {
+) -> [f32; N]
+where
+    [f32; N]: Accumulators,
+{
     // SAFETY: the caller's promise.
     unsafe {
         if FIRST == 0 {
-            c = E::multiply_add(c, a, b);
+            c = c.add::<E>(a, b);
         }
-        c = E::multiply_add(c, a + wgmma::K_STEP, b + wgmma::K_STEP);
-        c = E::multiply_add(c, a + 2 * wgmma::K_STEP, b + 2 * wgmma::K_STEP);
-        E::multiply_add(c, a + 3 * wgmma::K_STEP, b + 3 * wgmma::K_STEP)
+        c = c.add::<E>(a + wgmma::K_STEP, b + wgmma::K_STEP);
+        c = c.add::<E>(a + 2 * wgmma::K_STEP, b + 2 * wgmma::K_STEP);
+        c.add::<E>(a + 3 * wgmma::K_STEP, b + 3 * wgmma::K_STEP)
     }
 }

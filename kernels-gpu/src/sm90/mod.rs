@@ -2,29 +2,32 @@
 //!
 //! `scores[q, d] = Σ_s max_t ⟨Q[q, s], D[d, t]⟩`
 //!
-//! Tiling: 256 (or 128) query rows stay in shared memory while the documents of a unit
-//! stream past in tiles of 128 tokens; a row's maximum over a document stays in registers.
+//! Tiling: 256, 128 or 64 query rows, in groups of 16 that may belong to different queries, stay
+//! in shared memory while the documents of a unit stream past in tiles of 128 tokens; a row's
+//! maximum over a document stays in registers. Above dim 256 query slabs stream along.
 //!
 //! Pipeline:
-//!  1. The producer thread fills a ring of document slabs (128 tokens × 64 elements) by TMA.
-//!  2. Two consumer warpgroups multiply each tile with two (or one) 64-row fragments, and fold
-//!     the first fragment's maxima while the second is still being multiplied.
-//!  3. After a document's last tile each consumer warp adds its rows' maxima and hands the
-//!     sum to the storing thread through a small ring.
-//!  4. The storing thread adds the eight sums in order and writes the score, so that
+//!  1. The loading warp fills a ring of document slabs (128 tokens × 128 bytes) by TMA. A
+//!     document's last tile is copied in boxes of 16 tokens.
+//!  2. Consumer warpgroups multiply each tile with two (or one) 64-row fragments, and fold the
+//!     first fragment's maxima while the second is still being multiplied. The last tile is as
+//!     wide as its tokens need.
+//!  3. After a document's last tile each consumer warp adds its rows' maxima and hands the sum
+//!     of each group to the storing warp through a small ring.
+//!  4. The storing warp adds the groups of each query in order and writes the results, so that
 //!     consumers never wait for each other.
+//!  5. Where documents are masked, a fourth warp turns the mask into column bits, a tile ahead.
 //!
-//! Budget: 40 registers for the producer's warpgroup, 232 for consumers (2 × 64
-//! accumulators); shared memory as `layout::sm90` says, one block per multiprocessor.
+//! Budget: 40 registers for the first warpgroup, 232 for each of two consumers (2 × 64
+//! accumulators): 504 in all, as the block has at entry (3 × 168; a claim beyond that waits for
+//! ever). 216 for the only consumer where two blocks share a multiprocessor (2 × 128 at entry).
+//! Shared memory as `layout::sm90` says.
 //!
-//! Known loss: a query's last tile multiplies rows that do not exist, and so does a
-//! document's last tile; short queries waste most of a tile's rows.
+//! Known loss: a tile's rows beyond the last query, and a document's columns up to the next
+//! width of the product.
 
 mod consumer;
-mod element;
-mod producer;
-
-pub use element::{Bf16, F16, Half};
+mod first;
 
 use crate::layout::sm90::*;
 use crate::params::ForwardParams;
@@ -32,44 +35,117 @@ use crate::ptx::barrier::{barrier_fence, barrier_init};
 use crate::ptx::copy::prefetch_map;
 use crate::ptx::memory::dynamic_shared;
 use crate::ptx::thread::*;
+use crate::ptx::wgmma::{Element, Operands};
+
+/// A row of the variant table.
+pub trait Kernel {
+    /// What is multiplied.
+    type Element: Element;
+    /// Consumer warpgroups.
+    const CONSUMERS: usize;
+    /// 64-row fragments of each.
+    const FRAGMENTS: usize;
+    /// Query slabs that stay in shared memory; 0 where they stream.
+    const SLABS: usize;
+    /// Depth of the ring.
+    const STAGES: usize;
+    /// Narrowest of the widths of a document's last tile, in columns.
+    const TAIL_STEP: usize;
+    /// Whether winners are found.
+    const WINNERS: bool;
+    /// Query rows per tile.
+    const QUERY_TILE: usize = query_tile(Self::CONSUMERS, Self::FRAGMENTS);
+    /// Groups of 16 rows per tile.
+    const GROUPS: u32 = (Self::QUERY_TILE / crate::params::Group::ROWS) as u32;
+}
+
+macro_rules! elements {
+    ($($(#[$doc:meta])* $name:ident $slab_elements:literal;)*) => {$(
+        $(#[$doc])*
+        pub struct $name;
+
+        impl Element for $name {
+            const OPERANDS: Operands = Operands::$name;
+            const SLAB_ELEMENTS: u32 = $slab_elements;
+        }
+    )*};
+}
+
+elements! {
+    /// IEEE 754 binary16.
+    F16 64;
+    /// bfloat16.
+    Bf16 64;
+    /// binary32 that TMA rounds to its upper 19 bits.
+    Tf32 32;
+}
+
+/// The tensor maps' addresses.
+#[derive(Clone, Copy)]
+pub struct Maps {
+    /// Queries in boxes of 16 rows.
+    pub queries: u64,
+    /// Documents in boxes of 128 rows.
+    pub documents: u64,
+    /// Documents in boxes of 16 rows.
+    pub document_tails: u64,
+}
 
 /// Window addresses of the block's shared memory.
 #[derive(Clone, Copy)]
 struct Shared {
     queries: u32,
     ring: u32,
+    masks: u32,
     barriers: u32,
     sums: u32,
     stages: u32,
-    /// Query rows per tile.
-    query_tile: u32,
+    stage_bytes: u32,
+    query_slab_bytes: u32,
+    n_groups: u32,
 }
 
 impl Shared {
     #[inline(always)]
-    fn new(query_tile: usize, slabs: usize, stages: usize) -> Shared {
+    fn new<K: Kernel>() -> Shared {
         let align = TILE_ALIGN as u32;
         let base = (dynamic_shared() + align - 1) & !(align - 1);
+        let (rows, slabs, stages) = (K::QUERY_TILE, K::SLABS, K::STAGES);
         Shared {
             queries: base,
-            ring: base + ring_offset(query_tile, slabs) as u32,
-            barriers: base + barriers_offset(query_tile, slabs, stages) as u32,
-            sums: base + sums_offset(query_tile, slabs, stages) as u32,
+            ring: base + ring_offset(rows, slabs) as u32,
+            masks: base + masks_offset(rows, slabs, stages) as u32,
+            barriers: base + barriers_offset(rows, slabs, stages) as u32,
+            sums: base + sums_offset(rows, slabs, stages) as u32,
             stages: stages as u32,
-            query_tile: query_tile as u32,
+            stage_bytes: stage_bytes(rows, slabs) as u32,
+            query_slab_bytes: query_slab_bytes(rows) as u32,
+            n_groups: K::GROUPS,
         }
     }
 
-    /// Slab of the query tile.
+    /// Resident slab of the query tile.
     #[inline(always)]
     fn query_slab(&self, slab: u32) -> u32 {
-        self.queries + slab * query_slab_bytes(self.query_tile as usize) as u32
+        self.queries + slab * self.query_slab_bytes
     }
 
-    /// Slab of the document ring.
+    /// Document slab of a stage.
     #[inline(always)]
     fn stage(&self, slot: u32) -> u32 {
-        self.ring + slot * STAGE_BYTES as u32
+        self.ring + slot * self.stage_bytes
+    }
+
+    /// Query slab of a stage, where queries stream.
+    #[inline(always)]
+    fn stage_queries(&self, slot: u32) -> u32 {
+        self.stage(slot) + DOCUMENT_SLAB_BYTES as u32
+    }
+
+    /// Column mask of the tile whose first slab is in a stage.
+    #[inline(always)]
+    fn mask(&self, slot: u32) -> u32 {
+        self.masks + slot * MASK_BYTES as u32
     }
 
     /// Completes when a stage holds a slab.
@@ -96,22 +172,22 @@ impl Shared {
         self.barriers + 8 * (2 * self.stages + 1)
     }
 
-    /// Completes when every consumer warp has put its sum into a slot.
+    /// Completes when every consumer warp has put its sums into a slot.
     #[inline(always)]
     fn sum_full(&self, slot: u32) -> u32 {
         self.barriers + 8 * (2 * self.stages + 2 + slot)
     }
 
-    /// Completes when the sums of a slot are stored.
+    /// Completes when the sums of a slot are read.
     #[inline(always)]
     fn sum_empty(&self, slot: u32) -> u32 {
         self.barriers + 8 * (2 * self.stages + 2 + SUM_SLOTS as u32 + slot)
     }
 
-    /// A consumer warp's place in a slot of sums.
+    /// A group's place in a slot of sums.
     #[inline(always)]
-    fn sum(&self, slot: u32, warp: u32) -> u32 {
-        self.sums + 4 * (slot * CONSUMER_WARPS as u32 + warp)
+    fn sum(&self, slot: u32, group: u32) -> u32 {
+        self.sums + 4 * (slot * self.n_groups + group)
     }
 }
 
@@ -136,40 +212,43 @@ impl Ring {
     }
 }
 
+/// Slabs of a token row.
+#[inline(always)]
+fn n_slabs<K: Kernel>(params: &ForwardParams) -> u32 {
+    match K::SLABS {
+        0 => params.dim.div_ceil(K::Element::SLAB_ELEMENTS),
+        slabs => slabs as u32,
+    }
+}
+
 /// The forward kernel of one row of the variant table.
 ///
 /// # Safety
-/// Launched with `THREADS` threads and the row's dynamic shared memory; `params` as [`ForwardParams`] says; the addresses are those of its tensor maps.
+/// Launched with the row's threads and dynamic shared memory; `params` as [`ForwardParams`]
+/// says; the addresses are those of its tensor maps.
 #[inline(always)]
-pub unsafe fn forward<
-    E: Half,
-    const FRAGMENTS: usize,
-    const SLABS: usize,
-    const STAGES: usize,
-    const WINNERS: bool,
->(
-    params: &ForwardParams,
-    query_map: u64,
-    document_map: u64,
-) {
-    let shared = Shared::new(query_tile(FRAGMENTS), SLABS, STAGES);
+pub unsafe fn forward<K: Kernel>(params: &ForwardParams, maps: Maps) {
+    let shared = Shared::new::<K>();
     let thread = thread_idx_x();
     // SAFETY: one thread initialises every barrier once, before the block-wide barrier.
     unsafe {
         if thread == 0 {
-            prefetch_map(query_map);
-            prefetch_map(document_map);
+            prefetch_map(maps.queries);
+            prefetch_map(maps.documents);
+            prefetch_map(maps.document_tails);
+            let consumer_warps = 4 * K::CONSUMERS as u32;
+            let loaders = if params.documents.mask == 0 { 1 } else { 2 };
             let mut slot = 0;
-            while slot < STAGES as u32 {
-                barrier_init(shared.full(slot), 1);
-                barrier_init(shared.empty(slot), CONSUMER_WARPS as u32);
+            while slot < K::STAGES as u32 {
+                barrier_init(shared.full(slot), loaders);
+                barrier_init(shared.empty(slot), consumer_warps);
                 slot += 1;
             }
             barrier_init(shared.query_full(), 1);
-            barrier_init(shared.query_empty(), CONSUMER_WARPS as u32);
+            barrier_init(shared.query_empty(), consumer_warps);
             slot = 0;
             while slot < SUM_SLOTS as u32 {
-                barrier_init(shared.sum_full(slot), CONSUMER_WARPS as u32);
+                barrier_init(shared.sum_full(slot), consumer_warps);
                 barrier_init(shared.sum_empty(slot), 1);
                 slot += 1;
             }
@@ -180,15 +259,28 @@ pub unsafe fn forward<
     // SAFETY: the branch is uniform per warpgroup, and each warpgroup has one role.
     unsafe {
         if thread < 128 {
-            release_registers::<40>();
-            match thread {
-                0 => producer::load::<SLABS>(params, &shared, query_map, document_map),
-                32 => producer::store_sums(params, &shared),
+            // The loading warp of streamed queries keeps more.
+            if K::SLABS == 0 {
+                release_registers::<56>();
+            } else {
+                release_registers::<40>();
+            }
+            let lane = thread % 32;
+            match thread / 32 {
+                0 => first::load::<K>(params, &shared, maps, lane),
+                1 => first::store_sums::<K>(params, &shared, lane),
+                2 => first::load_masks::<K>(params, &shared, lane),
                 _ => {}
             }
         } else {
-            claim_registers::<232>();
-            consumer::consume::<E, FRAGMENTS, SLABS, WINNERS>(params, &shared, thread - 128);
+            if K::CONSUMERS == 1 {
+                claim_registers::<216>();
+            } else if K::SLABS == 0 {
+                claim_registers::<224>();
+            } else {
+                claim_registers::<232>();
+            }
+            consumer::consume::<K>(params, &shared, thread - 128);
         }
     }
 }

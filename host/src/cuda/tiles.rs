@@ -1,0 +1,162 @@
+//! Queries as groups of 16 tokens, and groups as tiles.
+
+use std::ops::Range;
+
+use maxsim_kernels::params::Group;
+
+use crate::error::{Error, Result};
+use crate::tokens::TokenLayout;
+
+/// Filling tiles across query borders costs a second kernel that adds partial sums. It must
+/// save this share of the tiles.
+const WORTH_SPLITTING: f64 = 0.07;
+
+/// Tiles of a launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Packed {
+    pub tiles: Range<u32>,
+    /// Tiles of the query that has most.
+    pub n_parts: u32,
+    /// Some query has fewer.
+    pub is_ragged: bool,
+}
+
+/// The tiles of all launches: `groups_per_tile` groups each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tiles {
+    pub groups: Vec<Group>,
+    groups_per_tile: usize,
+}
+
+impl Tiles {
+    pub(super) fn new(query_tile: usize) -> Tiles {
+        Tiles { groups: Vec::new(), groups_per_tile: query_tile / Group::ROWS }
+    }
+
+    /// Number of tiles; the last one is complete.
+    pub(super) fn n_tiles(&self) -> Result<u32> {
+        let n_groups = self.groups.len() as u64;
+        let limit = u64::from(u32::MAX);
+        if n_groups > limit {
+            return Err(Error::TooLarge { what: "groups of query tokens", limit, found: n_groups });
+        }
+        Ok((self.groups.len() / self.groups_per_tile) as u32)
+    }
+
+    /// Most tiles that a query of `len` tokens can touch.
+    pub(super) fn parts_bound(&self, len: usize) -> u64 {
+        match len.div_ceil(Group::ROWS) {
+            0 | 1 => 1,
+            n_groups => ((n_groups + self.groups_per_tile - 2) / self.groups_per_tile + 1) as u64,
+        }
+    }
+
+    /// Tiles that several queries share.
+    pub(super) fn shared(&mut self, queries: &TokenLayout, range: Range<usize>) -> Result<Packed> {
+        let first = self.n_tiles()?;
+        let n_groups = |q: usize| queries.item_len(q).div_ceil(Group::ROWS);
+        // Groups in use when a query that would cross a border starts a new tile instead.
+        let mut kept_whole = 0;
+        for q in range.clone() {
+            kept_whole += self.skip_for(kept_whole, n_groups(q)) + n_groups(q);
+        }
+        let all: usize = range.clone().map(n_groups).sum();
+        let n_tiles = |n_groups: usize| n_groups.div_ceil(self.groups_per_tile) as f64;
+        let splits = n_tiles(kept_whole) > n_tiles(all) * (1.0 + WORTH_SPLITTING);
+        let (mut n_parts, mut fewest) = (0, u32::MAX);
+        for q in range {
+            if !splits {
+                let n_skipped = self.skip_for(self.groups.len(), n_groups(q));
+                self.groups.resize(self.groups.len() + n_skipped, Group::NONE);
+            }
+            let own = self.push(queries, q)?;
+            n_parts = own.max(n_parts);
+            fewest = own.min(fewest);
+        }
+        Ok(Packed { tiles: first..self.close()?, n_parts, is_ragged: fewest < n_parts })
+    }
+
+    /// The tiles of one query.
+    pub(super) fn own(&mut self, queries: &TokenLayout, q: usize) -> Result<Range<u32>> {
+        let first = self.n_tiles()?;
+        self.push(queries, q)?;
+        Ok(first..self.close()?)
+    }
+
+    /// Groups to leave out behind the first `n`, so that `more` of one query do not cross a
+    /// border that they need not cross.
+    fn skip_for(&self, n: usize, more: usize) -> usize {
+        let used = n % self.groups_per_tile;
+        let fits = used + more <= self.groups_per_tile;
+        if used == 0 || fits { 0 } else { self.groups_per_tile - used }
+    }
+
+    /// Adds a query's groups; the number of tiles that they touch.
+    fn push(&mut self, queries: &TokenLayout, q: usize) -> Result<u32> {
+        let [start, len] = queries.segments()[q];
+        let first = self.groups.len() / self.groups_per_tile;
+        let mut n_parts = 0;
+        for row in (0..len).step_by(Group::ROWS) {
+            let part = (self.groups.len() / self.groups_per_tile - first) as u32;
+            let n_rows = (len - row).min(Group::ROWS as u32);
+            self.groups.push(Group::new(q as u32, start + row, row, n_rows, part));
+            n_parts = part + 1;
+        }
+        let limit = u64::from(Group::PARTS_MAX);
+        match u64::from(n_parts) {
+            n if n > limit => Err(Error::TooLarge { what: "tiles of a query", limit, found: n }),
+            _ => Ok(n_parts),
+        }
+    }
+
+    /// Fills the last tile up; the number of tiles.
+    fn close(&mut self) -> Result<u32> {
+        let n_groups = self.groups.len().next_multiple_of(self.groups_per_tile);
+        self.groups.resize(n_groups, Group::NONE);
+        self.n_tiles()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(lens: &[i64]) -> TokenLayout {
+        let starts: Vec<i64> = lens.iter().map(|_| 0).collect();
+        TokenLayout::scattered(10_000, 8, &starts, lens).unwrap()
+    }
+
+    fn packed(lens: &[i64]) -> (u32, u32, bool) {
+        let queries = layout(lens);
+        let mut tiles = Tiles::new(256);
+        let packed = tiles.shared(&queries, 0..lens.len()).unwrap();
+        assert_eq!(tiles.groups.len() % 16, 0);
+        let n_rows: u32 = tiles.groups.iter().map(|g| g.n_rows()).sum();
+        assert_eq!(i64::from(n_rows), lens.iter().sum::<i64>());
+        for &len in lens {
+            assert!(
+                u64::from(packed.n_parts) <= tiles.parts_bound(len as usize).max(1) || len == 0
+            );
+        }
+        (packed.tiles.len() as u32, packed.n_parts, packed.is_ragged)
+    }
+
+    #[test]
+    fn short_queries_fill_tiles_and_keep_whole() {
+        assert_eq!(packed(&[32; 32]), (4, 1, false));
+        // Five queries of three groups in 16: a sixteenth is left over, which is not worth a sum.
+        assert_eq!(packed(&[33; 100]), (20, 1, false));
+        assert_eq!(packed(&[32, 0, 32]), (1, 1, true));
+        assert_eq!(packed(&[]), (0, 0, false));
+    }
+
+    #[test]
+    fn long_queries_share_tiles_where_that_saves_some() {
+        // 65 groups a query: five tiles each, or four and a sixteenth.
+        assert_eq!(packed(&[1030; 16]), (65, 5, false));
+        // Nine groups a query.
+        assert_eq!(packed(&[130; 16]), (9, 2, true));
+        assert_eq!(packed(&[1024; 4]), (16, 4, false));
+        assert_eq!(packed(&[1024]), (4, 4, false));
+    }
+}

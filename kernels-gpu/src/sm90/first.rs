@@ -1,0 +1,222 @@
+//! The warps of the first warpgroup: one loads, one stores, one prepares masks.
+
+use super::{Kernel, Maps, Ring, Shared, n_slabs};
+use crate::layout::sm90::*;
+use crate::params::{ForwardParams, Group};
+use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_wait};
+use crate::ptx::copy::copy_tile;
+use crate::ptx::memory::{load_shared_f32, store_shared_u32x4};
+use crate::ptx::warp::{ballot, sync_warp};
+use crate::ptx::wgmma::Element;
+use crate::reduce::{TileGroups, valid_columns};
+use crate::work::{self, Documents, Units};
+
+/// Loads query tiles and document slabs, in the order in which consumers use them. Each lane
+/// has one of the tile's groups.
+///
+/// # Safety
+/// One whole warp per block; shared memory and barriers as [`super::forward`] sets them up.
+#[inline(always)]
+pub(super) unsafe fn load<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    maps: Maps,
+    lane: u32,
+) {
+    let n_slabs = n_slabs::<K>(params);
+    let slab_elements = K::Element::SLAB_ELEMENTS;
+    let mut ring = Ring::START;
+    let mut tile = u32::MAX;
+    let mut group = Group::NONE;
+    let mut query_slab_bytes = 0;
+    let mut query_parity = 1;
+    let mut units = Units::new(params);
+    // SAFETY: each wait is for arrivals that the consumers owe; stages are overwritten after it.
+    unsafe {
+        while let Some(work) = units.next(K::GROUPS) {
+            if work.entry >= work.entry_end {
+                continue;
+            }
+            if work.tile != tile {
+                tile = work.tile;
+                group = tile_group::<K>(params, tile, lane);
+                let n_groups = ballot((group.n_rows() > 0) as u32).count_ones();
+                query_slab_bytes = n_groups * GROUP_SLAB_BYTES as u32;
+                if K::SLABS > 0 {
+                    barrier_wait(shared.query_empty(), query_parity);
+                    query_parity ^= 1;
+                    if lane == 0 {
+                        barrier_expect(shared.query_full(), n_slabs * query_slab_bytes);
+                    }
+                    let mut slab = 0;
+                    while slab < n_slabs {
+                        load_group(
+                            shared.query_slab(slab),
+                            maps,
+                            slab * slab_elements,
+                            group,
+                            lane,
+                            shared.query_full(),
+                        );
+                        slab += 1;
+                    }
+                }
+            }
+            let mut documents = Documents::new(params, &work);
+            while let Some((_, document)) = documents.next() {
+                let mut row = 0;
+                while row < document.len {
+                    let left = document.len - row;
+                    let is_whole = left >= DOCUMENT_TILE as u32;
+                    let n_boxes = left.div_ceil(Group::ROWS as u32);
+                    let mut bytes = match is_whole {
+                        true => DOCUMENT_SLAB_BYTES as u32,
+                        false => n_boxes * GROUP_SLAB_BYTES as u32,
+                    };
+                    if K::SLABS == 0 {
+                        bytes += query_slab_bytes;
+                    }
+                    let mut slab = 0;
+                    while slab < n_slabs {
+                        let (stage, full) = (shared.stage(ring.slot), shared.full(ring.slot));
+                        let column = slab * slab_elements;
+                        barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
+                        if lane == 0 {
+                            barrier_expect(full, bytes);
+                        }
+                        if is_whole {
+                            if lane == 0 {
+                                copy_tile(
+                                    stage,
+                                    maps.documents,
+                                    column,
+                                    document.start + row,
+                                    full,
+                                );
+                            }
+                        } else if lane < n_boxes {
+                            let first = row + lane * Group::ROWS as u32;
+                            copy_tile(
+                                stage + lane * GROUP_SLAB_BYTES as u32,
+                                maps.document_tails,
+                                column,
+                                document.start + first,
+                                full,
+                            );
+                        }
+                        if K::SLABS == 0 {
+                            let queries = shared.stage_queries(ring.slot);
+                            load_group(queries, maps, column, group, lane, full);
+                        }
+                        ring = ring.next(shared.stages);
+                        slab += 1;
+                    }
+                    row += DOCUMENT_TILE as u32;
+                }
+            }
+        }
+    }
+}
+
+/// Starts the copy of the lane's group into its place in a query slab.
+///
+/// # Safety
+/// `barrier` must expect the bytes of every group with rows; the place must be free.
+#[inline(always)]
+unsafe fn load_group(slab: u32, maps: Maps, column: u32, group: Group, lane: u32, barrier: u32) {
+    if group.n_rows() > 0 {
+        let place = slab + lane * GROUP_SLAB_BYTES as u32;
+        // SAFETY: the caller's promise.
+        unsafe { copy_tile(place, maps.queries, column, group.start, barrier) };
+    }
+}
+
+/// The lane's group of a tile.
+///
+/// # Safety
+/// The tile must be of this launch.
+#[inline(always)]
+unsafe fn tile_group<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) -> Group {
+    if lane < K::GROUPS {
+        // SAFETY: a tile has this many groups.
+        unsafe { work::group(params, tile * K::GROUPS + lane) }
+    } else {
+        Group::NONE
+    }
+}
+
+/// Adds the groups' sums by query and stores scores or partial sums.
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shared, lane: u32) {
+    let mut ring = Ring::START;
+    let mut tile = u32::MAX;
+    let mut units = Units::new(params);
+    // SAFETY: consumers fill one slot per entry, in this order; the whole warp is here.
+    unsafe {
+        let mut groups = TileGroups::new(Group::NONE, lane);
+        while let Some(work) = units.next(K::GROUPS) {
+            if work.tile != tile && work.entry < work.entry_end {
+                tile = work.tile;
+                groups = TileGroups::new(tile_group::<K>(params, tile, lane), lane);
+            }
+            let mut entry = work.entry;
+            while entry < work.entry_end {
+                barrier_wait(shared.sum_full(ring.slot), ring.parity);
+                let mut sum = 0.0;
+                if lane < K::GROUPS {
+                    sum = load_shared_f32(shared.sum(ring.slot, lane));
+                }
+                sync_warp();
+                barrier_arrive_if(shared.sum_empty(ring.slot), (lane == 0) as u32);
+                groups.store(params, entry, sum);
+                ring = ring.next(SUM_SLOTS as u32);
+                entry += 1;
+            }
+        }
+    }
+}
+
+/// Turns the documents' mask into bits, one word per 32 columns, for each tile.
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+pub(super) unsafe fn load_masks<K: Kernel>(params: &ForwardParams, shared: &Shared, lane: u32) {
+    if params.documents.mask == 0 {
+        return;
+    }
+    let n_slabs = n_slabs::<K>(params);
+    let mut ring = Ring::START;
+    let mut units = Units::new(params);
+    // SAFETY: as for the slabs; the whole warp is here.
+    unsafe {
+        while let Some(work) = units.next(K::GROUPS) {
+            let mut documents = Documents::new(params, &work);
+            while let Some((_, document)) = documents.next() {
+                let mut row = 0;
+                while row < document.len {
+                    let words = valid_columns::<4>(
+                        &params.documents,
+                        document.start + row,
+                        document.len - row,
+                        lane,
+                    );
+                    let mut slab = 0;
+                    while slab < n_slabs {
+                        barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
+                        if lane == 0 && slab == 0 {
+                            store_shared_u32x4(shared.mask(ring.slot), words);
+                        }
+                        barrier_arrive_if(shared.full(ring.slot), (lane == 0) as u32);
+                        ring = ring.next(shared.stages);
+                        slab += 1;
+                    }
+                    row += DOCUMENT_TILE as u32;
+                }
+            }
+        }
+    }
+}
