@@ -24,6 +24,11 @@
 //! [`Device`] is where to start: it scores, uploads [`Tokens`] into handles, and says which
 //! kernel it would run. [`Pairing`] says which queries meet which documents, [`ScoreOptions`]
 //! what to compute besides scores, and [`TopK`] turns scores into a ranking.
+//!
+//! Environment: MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files assembled for the
+//! device, or have the driver compile them, and fail where that cannot be; unset, the first
+//! where possible and else the second), MAXSIM_JIT_LOG (a file that every loaded kernel and
+//! the logs of the driver's compiler are appended to).
 
 #![deny(unsafe_code)]
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::fingerprint::of_ptx;
+use crate::fingerprint::{of_cubins, of_ptx};
 
 /// A profile of its own: release, less the link-time optimisation of every test executable.
 const PROFILE: [&str; 3] = [
@@ -78,6 +78,7 @@ pub fn run(root: &Path, out: &Path) -> Result<()> {
         "commit": first_line("git", &["describe", "--always", "--dirty"]).ok(),
         "programs": tests,
         "ptx": of_ptx(root)?,
+        "cubins": of_cubins(root)?,
     });
     fs::write(out.join("manifest.json"), format!("{manifest:#}\n"))?;
     fs::write(out.join("run"), include_str!("../bundle/run"))?;
@@ -106,7 +107,7 @@ fn remove_earlier(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts the programs into one archive: nearly every one holds the whole PTX, which the archive
+/// Puts the programs into one archive: nearly every one holds all the kernels, which the archive
 /// holds once.
 fn pack(out: &Path) -> Result<()> {
     let mut tar = Command::new("tar");

@@ -10,9 +10,9 @@ use anyhow::{Context, Result, ensure};
 use maxsim_kernels::variants::Arch;
 
 use crate::entries::{self, Entry};
-use crate::fingerprint::{of_ptx, ptx_dir};
+use crate::fingerprint::{of_cubins, of_ptx, ptx_dir};
 use crate::ptx_text::{entry_names, offences};
-use crate::ptxas::{Assembled, Ptxas, Resources};
+use crate::ptxas::{Assembled, Ptxas, Resources, how_to_get};
 
 /// Checks every file; prints the resource table where an assembler is found.
 pub fn run(root: &Path) -> Result<()> {
@@ -25,11 +25,12 @@ pub fn run(root: &Path) -> Result<()> {
             problems.extend(check_text(entry, &text));
         }
     }
-    match Ptxas::find()? {
+    match Ptxas::find(root)? {
         Some(ptxas) => problems.extend(assemble_all(root, &entries, &ptxas)?),
         None => println!(
-            "\nNO PTXAS FOUND (neither $PTXAS nor the path): THE PTX WAS NOT ASSEMBLED.\n\
-             Checked: the text alone. `pip download nvidia-cuda-nvcc==13.0.88` has a ptxas.\n"
+            "\nNO PTXAS FOUND ($PTXAS, target, the path): THE PTX WAS NOT ASSEMBLED.\n\
+             Checked: the text alone. {}.\n",
+            how_to_get()
         ),
     }
     for problem in &problems {
@@ -41,13 +42,20 @@ pub fn run(root: &Path) -> Result<()> {
 }
 
 fn file_of(root: &Path, entry: &Entry) -> PathBuf {
-    ptx_dir(root).join(format!("{}.ptx", entry.name))
+    ptx_dir(root).join(entry.ptx_file())
 }
 
 /// The files are exactly those of the table.
 fn check_names(root: &Path, entries: &[Entry]) -> Result<Vec<String>> {
-    let files: BTreeSet<String> = of_ptx(root)?.into_keys().collect();
-    let wanted: BTreeSet<String> = entries.iter().map(|e| format!("{}.ptx", e.name)).collect();
+    let files: BTreeSet<String> =
+        of_ptx(root)?.into_keys().chain(of_cubins(root)?.into_keys()).collect();
+    let wanted: BTreeSet<String> = entries
+        .iter()
+        .flat_map(|entry| {
+            let cubins = entries::cubin_targets(entry.arch).iter();
+            cubins.map(|target| entry.cubin_file(target)).chain([entry.ptx_file()])
+        })
+        .collect();
     let missing = wanted.difference(&files).map(|name| format!("{name}: missing"));
     let extra = files.difference(&wanted).map(|name| format!("{name}: not in the variant table"));
     Ok(missing.chain(extra).collect())
@@ -94,7 +102,8 @@ fn assemble_all(root: &Path, entries: &[Entry], ptxas: &Ptxas) -> Result<Vec<Str
                 loop {
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     let Some(&(entry, target)) = work.get(i) else { break };
-                    let assembled = ptxas.assemble(&file_of(root, entry), target);
+                    let assembled =
+                        ptxas.assemble(&file_of(root, entry), target, Path::new("/dev/null"));
                     if let Ok(mut done) = done.lock() {
                         done.insert(i, (entry, target, assembled));
                     }

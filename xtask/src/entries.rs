@@ -5,6 +5,28 @@ use maxsim_kernels::variants::{Arch, FORWARD, SUM_PARTIALS, SUM_PARTIALS_THREADS
 /// The architectures that kernels are compiled for.
 pub const ARCHS: [Arch; 2] = [Arch::Sm80, Arch::Sm90a];
 
+/// The targets that an entry's cubins are assembled for. A cubin runs on devices of its major
+/// capability, so the entries that Hopper shares with Ampere get one for each: the sum of
+/// partial results alone would otherwise have to wait for the driver's compiler there.
+pub fn cubin_targets(arch: Arch) -> &'static [Target] {
+    const SM80: Target = Target { name: "sm_80", capability: (8, 0) };
+    const SM90: Target = Target { name: "sm_90", capability: (9, 0) };
+    const SM90A: Target = Target { name: "sm_90a", capability: (9, 0) };
+    match arch {
+        Arch::Sm80 => &[SM80, SM90],
+        Arch::Sm90a => &[SM90A],
+    }
+}
+
+/// What a cubin is assembled for.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The assembler's name of it.
+    pub name: &'static str,
+    /// Its compute capability (major, minor).
+    pub capability: (u32, u32),
+}
+
 /// One PTX entry with its budget.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -20,6 +42,18 @@ pub struct Entry {
     pub registers: usize,
     /// Dynamic shared memory of its largest launch in bytes.
     pub dynamic_shared_bytes: usize,
+}
+
+impl Entry {
+    /// Name of the file with the entry's PTX.
+    pub fn ptx_file(&self) -> String {
+        format!("{}.ptx", self.name)
+    }
+
+    /// Name of the file with the entry's cubin for a target.
+    pub fn cubin_file(&self, target: &Target) -> String {
+        format!("{}.{}.cubin", self.name, target.name)
+    }
 }
 
 /// Every entry, sorted by name.

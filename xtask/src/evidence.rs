@@ -1,4 +1,4 @@
-//! `evidence`: do the recorded GPU runs speak of the PTX that is committed?
+//! `evidence`: do the recorded GPU runs speak of the PTX and the cubins that are committed?
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::fingerprint::of_ptx;
+use crate::fingerprint::{of_cubins, of_ptx};
 
 /// Compares every `docs/measured/*/tests.json`; `strict` turns stale or missing into an error.
 pub fn run(root: &Path, strict: bool) -> Result<()> {
-    let committed = of_ptx(root)?;
+    let committed = [("ptx", of_ptx(root)?), ("cubins", of_cubins(root)?)];
     let records = records(&root.join("docs/measured"))?;
     if records.is_empty() {
         println!("NO EVIDENCE: no docs/measured/*/tests.json");
@@ -21,15 +21,22 @@ pub fn run(root: &Path, strict: bool) -> Result<()> {
         let shown = path.strip_prefix(root).unwrap_or(&path).display();
         let text = fs::read_to_string(&path).with_context(|| format!("reading {shown}"))?;
         let record: Value = serde_json::from_str(&text).with_context(|| format!("in {shown}"))?;
-        let files = stale_files(&committed, &record).with_context(|| format!("in {shown}"))?;
-        if files.is_empty() {
-            println!("{shown}: {} PTX files ran as they are committed", committed.len());
-        } else {
+        for (kernels, committed) in &committed {
+            let files = stale_files(kernels, committed, &record);
+            let why = match files.is_empty() {
+                false if record[kernels].is_null() => "none recorded".to_string(),
+                false => files.join(", "),
+                true if has_run(kernels, &record) => {
+                    println!("{shown}: {} {kernels} ran as they are committed", committed.len());
+                    continue;
+                }
+                true => format!("no suite ran with the {kernels}"),
+            };
             stale = true;
-            println!("EVIDENCE STALE: {shown}: {}", files.join(", "));
+            println!("EVIDENCE STALE: {shown}: {kernels}: {why}");
         }
     }
-    ensure!(!(strict && stale), "the committed PTX is not what the recorded runs tested");
+    ensure!(!(strict && stale), "the committed kernels are not what the recorded runs tested");
     Ok(())
 }
 
@@ -48,15 +55,23 @@ fn records(measured: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Files that the record lacks, has with other content, or has although they are gone.
-fn stale_files(committed: &BTreeMap<String, String>, record: &Value) -> Result<Vec<String>> {
-    let ran = record.get("ptx").and_then(Value::as_object).context("no object `ptx`")?;
+fn stale_files(kernels: &str, committed: &BTreeMap<String, String>, record: &Value) -> Vec<String> {
+    let none = serde_json::Map::new();
+    let recorded = record[kernels].as_object().unwrap_or(&none);
     let differs = |name: &String| {
-        committed.get(name).map(String::as_str) != ran.get(name).and_then(Value::as_str)
+        committed.get(name).map(String::as_str) != recorded.get(name).and_then(Value::as_str)
     };
-    let mut names: Vec<String> = committed.keys().chain(ran.keys()).cloned().collect();
+    let mut names: Vec<String> = committed.keys().chain(recorded.keys()).cloned().collect();
     names.sort();
     names.dedup();
-    Ok(names.into_iter().filter(differs).collect())
+    names.into_iter().filter(differs).collect()
+}
+
+/// Whether some suite ran with these kernels forced, and not with what the device preferred.
+fn has_run(kernels: &str, record: &Value) -> bool {
+    let forced = kernels.trim_end_matches('s');
+    let suites = record["kernels"][forced]["suites"].as_object();
+    suites.is_some_and(|suites| !suites.is_empty())
 }
 
 #[cfg(test)]
@@ -70,11 +85,17 @@ mod tests {
             .map(|(name, sum)| (name.to_string(), sum.to_string()))
             .into();
         let record = json!({"ptx": {"a.ptx": "1", "b.ptx": "9", "d.ptx": "4"}});
-        assert_eq!(stale_files(&committed, &record).unwrap(), ["b.ptx", "c.ptx", "d.ptx"]);
+        assert_eq!(stale_files("ptx", &committed, &record), ["b.ptx", "c.ptx", "d.ptx"]);
+        assert_eq!(stale_files("cubins", &committed, &record), ["a.ptx", "b.ptx", "c.ptx"]);
     }
 
     #[test]
-    fn a_record_without_sums_is_an_error() {
-        assert!(stale_files(&BTreeMap::new(), &json!({})).is_err());
+    fn each_kind_of_kernel_must_have_run() {
+        let record = json!({"kernels": {
+            "cubin": {"suites": {"gpu": {}}}, "ptx": {"suites": {}}, "auto": {"suites": {"a": {}}},
+        }});
+        assert!(has_run("cubins", &record));
+        assert!(!has_run("ptx", &record));
+        assert!(!has_run("ptx", &json!({})));
     }
 }

@@ -1,8 +1,9 @@
-//! Builds and checks the PTX, gathers bundles, compares evidence.
+//! Builds and checks PTX and cubins, gathers bundles, compares evidence.
 
 mod build_ptx;
 mod bundle;
 mod check_ptx;
+mod cubins;
 mod device_rustc;
 mod entries;
 mod evidence;
@@ -14,27 +15,31 @@ mod rust_src;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::build_ptx::Cubins;
+
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  build-ptx            compile kernels-gpu for every architecture into host/ptx
-  build-ptx --check    fail when host/ptx is not what kernels-gpu compiles to
+  build-ptx            compile kernels-gpu for every architecture into host/ptx, and assemble it
+  build-ptx --ptx-only the same without cubins, for want of an assembler; removes those there are
+  build-ptx --check    fail when host/ptx is not what kernels-gpu compiles and assembles to
   lint-device          run clippy over kernels-gpu as it compiles for the GPU
-  check-ptx            assemble host/ptx with ptxas (PATH or $PTXAS) and check its resources
+  check-ptx            assemble host/ptx with ptxas and check its resources
   bundle [--out DIR]   gather tests, benchmark and tool into a folder for a GPU machine (bundle/)
   evidence [--strict]  compare host/ptx with the recorded GPU runs in docs/measured
 
 environment:
   MAXSIM_RUST_SRC      the standard library's source (`library/` or a .tar.xz of it), used
                        instead of the toolchain's component rust-src
-  PTXAS                the assembler that check-ptx calls";
+  PTXAS                the assembler; unless told, the pinned one below target, or that on the path";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let root = workspace_root();
     let result = match args[..] {
-        ["build-ptx"] => build_ptx::write(&root),
+        ["build-ptx"] => build_ptx::write(&root, Cubins::With),
+        ["build-ptx", "--ptx-only"] => build_ptx::write(&root, Cubins::Without),
         ["build-ptx", "--check"] => build_ptx::check(&root),
         ["lint-device"] => build_ptx::lint(&root),
         ["check-ptx"] => check_ptx::run(&root),

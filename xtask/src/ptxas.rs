@@ -3,7 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+
+/// The package on PyPI whose assembler makes the committed cubins, pinned. CI reads it too.
+const PACKAGE: &str = include_str!("../ptxas.txt");
+
+/// Where CI puts the assembler, below the package's folder.
+const PROGRAM: &str = "nvidia/cu13/bin/ptxas";
 
 /// An assembler that runs.
 #[derive(Debug)]
@@ -11,6 +17,21 @@ pub struct Ptxas {
     program: PathBuf,
     /// Its version line.
     pub version: String,
+}
+
+/// How to get the pinned assembler, as commands to be run in the repository's root.
+pub fn how_to_get() -> String {
+    let folder = folder();
+    format!(
+        "`python3 -m pip install --no-deps --target {folder} {}` and `chmod +x \
+         {folder}/{PROGRAM}` get it",
+        PACKAGE.trim()
+    )
+}
+
+/// The pinned package's folder, relative to the repository's root.
+fn folder() -> String {
+    format!("target/{}", PACKAGE.trim().replace("==", "-"))
 }
 
 /// What an assembled entry uses.
@@ -38,10 +59,13 @@ pub enum Assembled {
 }
 
 impl Ptxas {
-    /// The one that `PTXAS` names, or the one on the path, if any.
-    pub fn find() -> Result<Option<Ptxas>> {
+    /// The one that `PTXAS` names, or the pinned one below `target`, or the one on the path,
+    /// if any.
+    pub fn find(root: &Path) -> Result<Option<Ptxas>> {
         let named = std::env::var_os("PTXAS").map(PathBuf::from);
-        let program = named.clone().unwrap_or_else(|| "ptxas".into());
+        let pinned = root.join(folder()).join(PROGRAM);
+        let unnamed = || if pinned.is_file() { pinned } else { "ptxas".into() };
+        let program = named.clone().unwrap_or_else(unnamed);
         match Command::new(&program).arg("--version").output() {
             Ok(output) => {
                 ensure!(output.status.success(), "{} --version failed", program.display());
@@ -57,11 +81,32 @@ impl Ptxas {
         }
     }
 
-    /// Assembles a file for a target and throws the result away.
-    pub fn assemble(&self, file: &Path, target: &str) -> Result<Assembled> {
+    /// The assembler of the pinned version, whose output is the same everywhere.
+    pub fn pinned(root: &Path) -> Result<Ptxas> {
+        let wanted = PACKAGE.trim().rsplit("==").next().unwrap_or_default();
+        match Ptxas::find(root)? {
+            Some(ptxas) if ptxas.is_version(wanted) => Ok(ptxas),
+            Some(ptxas) => bail!(
+                "cubins are assembled with ptxas {wanted}, and {} is {}; {}",
+                ptxas.program.display(),
+                ptxas.version,
+                how_to_get()
+            ),
+            None => bail!("there is no ptxas to assemble cubins with; {}", how_to_get()),
+        }
+    }
+
+    fn is_version(&self, wanted: &str) -> bool {
+        // "Cuda compilation tools, release 13.0, V13.0.88"
+        self.version.rsplit(", V").next() == Some(wanted)
+    }
+
+    /// Assembles a file for a target into `out`; `/dev/null` throws the cubin away.
+    pub fn assemble(&self, file: &Path, target: &str, out: &Path) -> Result<Assembled> {
         let output = Command::new(&self.program)
             .arg(format!("--gpu-name={target}"))
-            .args(["--verbose", "--output-file", "/dev/null"])
+            .args(["--verbose", "--output-file"])
+            .arg(out)
             .arg(file)
             .output()
             .with_context(|| format!("running {}", self.program.display()))?;
@@ -140,6 +185,14 @@ ptxas info    : Used 90 registers
         let (resources, warnings) = read(said).unwrap();
         assert_eq!((resources.registers, resources.static_shared_bytes), (90, 0));
         assert_eq!(warnings.len(), 1);
+    }
+
+    #[test]
+    fn the_version_is_the_last_word_of_its_line() {
+        let version = "Cuda compilation tools, release 13.0, V13.0.88".to_string();
+        let ptxas = Ptxas { program: PathBuf::new(), version };
+        assert!(ptxas.is_version("13.0.88"));
+        assert!(!ptxas.is_version("13.0.8") && !ptxas.is_version("3.0.88"));
     }
 
     #[test]

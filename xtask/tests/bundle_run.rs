@@ -46,6 +46,7 @@ impl Bundle {
         }
         let manifest = json!({
             "rustc": "rustc 1.95.0", "commit": "abc", "programs": rows, "ptx": {"a.ptx": "1"},
+            "cubins": {"a.cubin": "2"},
         });
         fs::write(bundle.0.join("manifest.json"), manifest.to_string()).unwrap();
         Some(bundle)
@@ -58,14 +59,28 @@ impl Bundle {
     }
 
     fn run(&self, args: &[&str]) -> Output {
+        self.run_with("auto", args)
+    }
+
+    fn run_with(&self, kernels: &str, args: &[&str]) -> Output {
         let mut python = Command::new("python3");
         python.arg(self.0.join("run")).args(args).env("OUT", self.0.join("out"));
         python.env("COMPUTE_SANITIZER", self.0.join("sanitizer")).env("TEST_SECONDS", "1");
+        match kernels {
+            "auto" => python.env_remove("MAXSIM_KERNELS"),
+            forced => python.env("MAXSIM_KERNELS", forced),
+        };
         python.env("MAXSIM_CASES", "7").output().unwrap()
     }
 
-    fn record(&self) -> Value {
+    /// The whole record.
+    fn build_record(&self) -> Value {
         serde_json::from_slice(&fs::read(self.0.join("out/tests.json")).unwrap()).unwrap()
+    }
+
+    /// What was recorded of runs that may load kernels from anything.
+    fn record(&self) -> Value {
+        self.build_record()["kernels"]["auto"].take()
     }
 }
 
@@ -85,7 +100,27 @@ fn a_good_run_is_recorded() {
     assert_eq!(record["programs"]["good"]["ignored"], 1);
     assert_eq!(record["suites"]["random"], json!({"cases": 7, "passed": 7}));
     assert_eq!(record["jit_log"], json!(["ptxas info: compiled"]));
+    let record = bundle.build_record();
     assert_eq!(record["ptx"], json!({"a.ptx": "1"}));
+    assert_eq!(record["cubins"], json!({"a.cubin": "2"}));
+}
+
+#[test]
+fn runs_with_cubins_and_with_ptx_have_records_of_their_own() {
+    let Some(bundle) = Bundle::new("kernels", &[("good", GOOD), ("failing", FAILING)]) else {
+        return;
+    };
+    assert!(bundle.run_with("cubin", &["tests", "good"]).status.success());
+    assert!(!bundle.run_with("ptx", &["tests", "failing"]).status.success());
+    let output = bundle.run_with("ptx", &["tests", "good"]);
+    assert!(text(&output).contains("kernels: ptx"), "{output:?}");
+    let record = bundle.build_record();
+    let of = |kernels: &str, part: &str| {
+        record["kernels"][kernels][part].as_object().map(|part| part.len())
+    };
+    assert_eq!((of("cubin", "programs"), of("ptx", "programs")), (Some(1), Some(2)));
+    assert_eq!((of("cubin", "suites"), of("ptx", "suites")), (Some(1), Some(1)));
+    assert_eq!(of("auto", "programs"), None);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod event;
 mod foreign;
 #[allow(unsafe_code, non_snake_case, clippy::too_many_arguments)]
 mod forward;
+mod image;
 #[allow(unsafe_code)]
 mod launch;
 mod lists;

@@ -1,4 +1,7 @@
-//! Kernels: one module per row of the variant table, compiled by the driver at first use.
+//! Kernels: one module per row of the variant table, loaded at first use.
+//!
+//! A cubin that fits the device is loaded as it is; otherwise, or where the driver refuses it,
+//! the driver compiles the PTX. MAXSIM_KERNELS=cubin or =ptx allows one of them alone.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -13,10 +16,9 @@ use maxsim_kernels::variants::{SUM_PARTIALS, SUM_PARTIALS_THREADS, Variant};
 
 use super::context::{CudaDevice, lock};
 use super::forward::raw;
-use super::status::{UNSUPPORTED_PTX_VERSION, describe};
+use super::image::{Cubin, Image, Wanted};
+use super::status::{self, UNSUPPORTED_PTX_VERSION, describe};
 use crate::error::{Error, Result};
-
-include!(concat!(env!("CARGO_MANIFEST_DIR"), "/ptx/index.rs"));
 
 // `CUjit_option`
 const INFO_LOG: i32 = 3;
@@ -31,7 +33,8 @@ const MAX_DYNAMIC_SHARED_BYTES: i32 = 8;
 /// Room for each of the compiler's logs.
 const LOG_BYTES: usize = 16 << 10;
 
-/// Environment variable: the file that the compiler's logs are appended to.
+/// Environment variable: the file that what was loaded, and the compiler's logs, are
+/// appended to.
 const JIT_LOG: &str = "MAXSIM_JIT_LOG";
 
 /// A loaded entry, ready to be launched.
@@ -90,14 +93,9 @@ impl CudaDevice {
         if let Some(&kernel) = kernels.get(name) {
             return Ok(kernel);
         }
-        let Some((_, ptx)) = PTX.iter().find(|(entry, _)| *entry == name) else {
-            return Err(Error::Unsupported {
-                what: format!("kernel {name}"),
-                why: "this build carries no PTX of it; run `cargo xtask build-ptx`".into(),
-            });
-        };
+        let image = Image::find(name)?;
         let _entered = self.enter()?;
-        let module = self.compile(name, ptx)?;
+        let module = self.module(image)?;
         let entry = CString::new(name).unwrap_or_default();
         let mut function = ptr::null_mut();
         // SAFETY: the module was just loaded; `function` and `entry` outlive the call.
@@ -113,6 +111,52 @@ impl CudaDevice {
         Ok(kernel)
     }
 
+    fn module(&self, image: &Image) -> Result<CUmodule> {
+        let wanted = Wanted::of_environment()?;
+        let cubin = image.cubin(self.limits().capability);
+        let refused = match (wanted, cubin) {
+            (Wanted::Ptx, _) | (Wanted::Any, None) => None,
+            (Wanted::Cubin, None) => {
+                let (major, minor) = self.limits().capability;
+                Some(format!("no cubin of it fits compute capability {major}.{minor}"))
+            }
+            (Wanted::Any | Wanted::Cubin, Some(cubin)) => match self.load_cubin(image, cubin)? {
+                Ok(module) => return Ok(module),
+                Err(code) => Some(format!("the driver refuses its cubin: {}", describe(code))),
+            },
+        };
+        match (wanted, refused) {
+            (Wanted::Cubin, Some(why)) => {
+                let what = format!("MAXSIM_KERNELS=cubin for kernel {}", image.name);
+                Err(Error::Unsupported { what, why })
+            }
+            _ => self.compile(image.name, image.ptx),
+        }
+    }
+
+    /// Loads a cubin, or gives the code with which the driver refuses to run such a file.
+    fn load_cubin(
+        &self,
+        image: &Image,
+        cubin: &Cubin,
+    ) -> Result<std::result::Result<CUmodule, u32>> {
+        // The driver reads ELF headers in place: they must lie as they would in a file.
+        let mut aligned = vec![0u64; cubin.bytes.len().div_ceil(8)];
+        bytemuck::cast_slice_mut(&mut aligned)[..cubin.bytes.len()].copy_from_slice(cubin.bytes);
+        let mut module = ptr::null_mut();
+        // SAFETY: the image is a whole ELF file, which says itself how long it is; it and
+        // `module` outlive the call.
+        let code = unsafe { raw::cuModuleLoadData(&mut module, aligned.as_ptr().cast()) };
+        if status::is_refused_image(code) {
+            return Ok(Err(code));
+        }
+        self.check("cuModuleLoadData", code)?;
+        let (major, minor) = cubin.capability;
+        let said = format!("cubin for compute capability {major}.{minor}");
+        append_log(image.name, &format!("{self:?}"), &said, "")?;
+        Ok(Ok(module))
+    }
+
     fn compile(&self, name: &'static str, ptx: &str) -> Result<CUmodule> {
         let image = CString::new(ptx).map_err(|_| Error::Unsupported {
             what: format!("kernel {name}"),
@@ -125,7 +169,7 @@ impl CudaDevice {
             ptr::without_provenance_mut(LOG_BYTES),
             error.as_mut_ptr().cast(),
             ptr::without_provenance_mut(LOG_BYTES),
-            ptr::without_provenance_mut(1),
+            ptr::without_provenance_mut(usize::from(std::env::var_os(JIT_LOG).is_some())),
         ];
         let mut module = ptr::null_mut();
         // SAFETY: the image ends in a zero byte; options and values are as many as said, each

@@ -37,6 +37,20 @@ pub(super) fn is_sticky(code: u32) -> bool {
     STICKY.contains(&code)
 }
 
+/// Whether the driver says that it cannot run a module, which another image of the same
+/// kernel may mend: no fault of the device's or of the call's.
+pub(super) fn is_refused_image(code: u32) -> bool {
+    const REFUSED: &[u32] = &[
+        200, // invalid image
+        209, // no binary for the GPU
+        218, // invalid PTX
+        UNSUPPORTED_PTX_VERSION,
+        300, // invalid source
+        801, // not supported
+    ];
+    REFUSED.contains(&code)
+}
+
 /// The code, or `CUDA_ERROR_UNKNOWN` where `cust`'s enum of CUDA 11.4 lacks it: an enum of
 /// another value would be undefined behaviour there.
 pub(super) fn known_to_cust(code: u32) -> u32 {
@@ -87,6 +101,16 @@ mod tests {
         }
         for code in [0, 1, 2, 46, 100, 222, 400, 500, 600, 701, 801, 900, 912, 999] {
             assert!(!is_sticky(code), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_refused_image_is_no_fault_and_no_lack_of_memory() {
+        for code in [200, 209, 218, 222, 300, 801] {
+            assert!(is_refused_image(code) && !is_sticky(code), "{code}");
+        }
+        for code in [0, 1, OUT_OF_MEMORY, 500, 700, 999] {
+            assert!(!is_refused_image(code), "{code}");
         }
     }
 
