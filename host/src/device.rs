@@ -9,6 +9,7 @@ use crate::cuda::{self, CudaDevice, CudaEvent, CudaStream, CudaTokens, CudaWork}
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventInner};
+use crate::graph::{Capture, Graph};
 use crate::handle::{DeviceTokens, Input, Storage};
 use crate::pairing::Pairing;
 use crate::plan::{DeviceLimits, Plan};
@@ -153,7 +154,7 @@ impl Device {
         let storage = match &self.0 {
             Inner::Cpu => Storage::host(tokens)?,
             #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Inner::Cuda(device) => Storage::Cuda(CudaTokens::upload(device, tokens)?),
+            Inner::Cuda(device) => Storage::Cuda(Arc::new(CudaTokens::upload(device, tokens)?)),
         };
         Ok(DeviceTokens::new(self.clone(), tokens.layout().clone(), storage))
     }
@@ -246,6 +247,17 @@ impl Device {
         Ok(Event { device: self.clone(), inner, is_recorded: false })
     }
 
+    /// Captures calls into a graph, which launches all of them at once, any number of times.
+    /// Nothing is scored until then.
+    ///
+    /// # Errors
+    /// Those of `calls`; and [`Error::DeviceMemory`] where there is no room for the graph.
+    pub fn capture(&self, calls: impl FnOnce(&mut Capture) -> Result<()>) -> Result<Graph> {
+        let mut capture = Capture::new(self);
+        calls(&mut capture)?;
+        capture.finish()
+    }
+
     fn plan_problem<T: Element>(
         &self,
         problem: &Problem<'_>,
@@ -277,7 +289,7 @@ impl Device {
         let inner = match (&self.0, plan.variant()) {
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             (Inner::Cuda(device), Some(variant)) => {
-                WorkInner::Cuda(Box::new(CudaWork::new(device, &problem, variant, &outputs)?))
+                WorkInner::Cuda(Arc::new(CudaWork::new(device, &problem, variant, &outputs)?))
             }
             _ => WorkInner::Cpu,
         };
@@ -286,7 +298,7 @@ impl Device {
             element: T::TYPE,
             queries: queries.layout.clone(),
             documents: documents.layout.clone(),
-            pairing: pairing.clone(),
+            pairing: Arc::new(pairing.clone()),
             options: options.clone(),
             plan,
             outputs: Arc::new(outputs),

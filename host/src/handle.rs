@@ -13,7 +13,8 @@ use crate::tokens::{TokenLayout, Tokens};
 
 /// Tokens on a device: made once, scored any number of times, as queries or as documents.
 ///
-/// Dropping a handle waits for the calls that use it.
+/// Dropping a handle waits for the calls that use it. What a [`Graph`](crate::Graph) uses stays
+/// until the graph is dropped too.
 #[derive(Debug)]
 pub struct DeviceTokens<T: Element> {
     device: Device,
@@ -23,19 +24,30 @@ pub struct DeviceTokens<T: Element> {
 
 #[derive(Debug)]
 pub(crate) enum Storage<T: Element> {
-    Host {
-        data: Vec<T>,
-        mask: Option<Vec<u8>>,
-    },
+    Host(Arc<HostTokens<T>>),
     #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(CudaTokens),
+    Cuda(Arc<CudaTokens>),
+}
+
+/// A token matrix in host memory with its mask.
+#[derive(Debug)]
+pub(crate) struct HostTokens<T: Element> {
+    data: Vec<T>,
+    mask: Option<Vec<u8>>,
+}
+
+impl<T: Element> HostTokens<T> {
+    pub(crate) fn matrix(&self) -> cpu::Matrix<'_, T> {
+        cpu::Matrix { data: &self.data, mask: self.mask.as_deref() }
+    }
 }
 
 impl<T: Element> Storage<T> {
     /// A copy in host memory.
     pub(crate) fn host(tokens: &Tokens<'_, T>) -> Result<Storage<T>> {
         let data = copy_of(tokens.data())?;
-        Ok(Storage::Host { data, mask: tokens.mask().map(copy_of).transpose()? })
+        let mask = tokens.mask().map(copy_of).transpose()?;
+        Ok(Storage::Host(Arc::new(HostTokens { data, mask })))
     }
 }
 
@@ -62,19 +74,19 @@ impl<T: Element> DeviceTokens<T> {
         &self.device
     }
 
-    pub(crate) fn host_matrix(&self) -> Result<cpu::Matrix<'_, T>> {
+    pub(crate) fn host_tokens(&self) -> Result<&Arc<HostTokens<T>>> {
         match &self.storage {
-            Storage::Host { data, mask } => Ok(cpu::Matrix { data, mask: mask.as_deref() }),
+            Storage::Host(tokens) => Ok(tokens),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             Storage::Cuda(_) => Err(self.wrong_device("cpu")),
         }
     }
 
     #[cfg(all(feature = "cuda", target_os = "linux"))]
-    pub(crate) fn cuda_tokens(&self) -> Result<&CudaTokens> {
+    pub(crate) fn cuda_tokens(&self) -> Result<&Arc<CudaTokens>> {
         match &self.storage {
             Storage::Cuda(tokens) => Ok(tokens),
-            Storage::Host { .. } => Err(self.wrong_device("a CUDA device")),
+            Storage::Host(_) => Err(self.wrong_device("a CUDA device")),
         }
     }
 
@@ -87,7 +99,7 @@ impl<T: Element> DeviceTokens<T> {
     /// Where the rows are in device memory, and how far apart. Base 0 on the CPU.
     pub fn access(&self) -> Access {
         match &self.storage {
-            Storage::Host { .. } => Access::uploaded(self.layout.dim(), T::TYPE),
+            Storage::Host(_) => Access::uploaded(self.layout.dim(), T::TYPE),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             Storage::Cuda(tokens) => tokens.access(),
         }
@@ -130,7 +142,7 @@ impl<'a, T: Element> Input<'a, T> {
     pub(crate) fn host_matrix(&self) -> Result<cpu::Matrix<'a, T>> {
         match self {
             Input::Host(tokens) => Ok(cpu::Matrix { data: tokens.data(), mask: tokens.mask() }),
-            Input::Device(tokens) => tokens.host_matrix(),
+            Input::Device(tokens) => Ok(tokens.host_tokens()?.matrix()),
         }
     }
 
@@ -140,7 +152,7 @@ impl<'a, T: Element> Input<'a, T> {
         &self,
         device: &Device,
         own: &'b mut Option<DeviceTokens<T>>,
-    ) -> Result<&'b CudaTokens>
+    ) -> Result<&'b Arc<CudaTokens>>
     where
         'a: 'b,
     {

@@ -20,20 +20,19 @@
 //! # }
 //! ```
 //!
+//! Calls that come again and again together are cheaper as a [`Graph`](crate::Graph).
 //! On [`Device::cpu`] the same calls work, one after the other.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::CudaStream;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventInner};
+use crate::graph::CpuCall;
 use crate::handle::DeviceTokens;
-use crate::problem::Problem;
 use crate::work::{DeviceScores, ScoresInner, Work, WorkInner};
 
 /// A queue of work on a device. Calls return at once and run in order; different streams
@@ -59,8 +58,8 @@ impl Stream {
 
     /// Enqueues the scoring of queries against documents.
     ///
-    /// Does not wait, and allocates nothing once the stream's workspace (at most 32 MB) has
-    /// grown to what the work needs. Dropping a handle, the work or the scores waits for
+    /// Does not wait, and on a CUDA device allocates nothing, on the host neither, once the
+    /// stream's workspace (at most 32 MB) has grown to what the work needs. Dropping a handle, the work or the scores waits for
     /// calls that use them.
     ///
     /// # Errors
@@ -74,24 +73,10 @@ impl Stream {
         work: &Work,
         scores: &mut DeviceScores,
     ) -> Result<()> {
-        self.device.check_same("work", &work.device)?;
-        work.check("queries", queries, &work.queries)?;
-        work.check("documents", documents, &work.documents)?;
-        self.device.check_same("scores", &scores.device)?;
-        if !Arc::ptr_eq(&scores.shape, &work.outputs) && scores.shape != work.outputs {
-            return Err(Error::Shape {
-                argument: "scores",
-                expected: format!("room for the work's results {:?}", work.outputs.shape),
-                found: format!("room for other results {:?}", scores.shape.shape),
-            });
-        }
-        match (&mut self.inner, &work.inner, &mut scores.inner) {
-            (StreamInner::Cpu, WorkInner::Cpu, ScoresInner::Cpu(scores)) => {
-                let problem = Problem::new(queries.layout(), documents.layout(), &work.pairing)?;
-                let queries = queries.host_matrix()?;
-                let documents = documents.host_matrix()?;
-                *scores = cpu::score(&problem, queries, documents, &work.options)?;
-                Ok(())
+        work.check_call(&self.device, queries, documents, scores)?;
+        match (&mut self.inner, &work.inner, &scores.inner) {
+            (StreamInner::Cpu, WorkInner::Cpu, ScoresInner::Cpu(_)) => {
+                CpuCall::new(queries, documents, work, scores)?.run()
             }
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             (StreamInner::Cuda(stream), WorkInner::Cuda(cuda), ScoresInner::Cuda(outputs)) => {
@@ -141,6 +126,7 @@ impl Stream {
 mod tests {
     use super::*;
     use crate::pairing::Pairing;
+    use crate::problem::Problem;
     use crate::scores::ScoreOptions;
     use crate::tokens::{TokenLayout, Tokens};
     use crate::work::OutputShape;

@@ -1,6 +1,6 @@
 //! Problems made ready for a device, and room for their results there.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaOutputs, CudaWork};
@@ -24,7 +24,7 @@ pub struct Work {
     pub(crate) element: ElementType,
     pub(crate) queries: Arc<TokenLayout>,
     pub(crate) documents: Arc<TokenLayout>,
-    pub(crate) pairing: Pairing,
+    pub(crate) pairing: Arc<Pairing>,
     pub(crate) options: ScoreOptions,
     pub(crate) plan: Plan,
     pub(crate) outputs: Arc<OutputShape>,
@@ -35,7 +35,7 @@ pub struct Work {
 pub(crate) enum WorkInner {
     Cpu,
     #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Box<CudaWork>),
+    Cuda(Arc<CudaWork>),
 }
 
 impl Work {
@@ -54,8 +54,31 @@ impl Work {
         self.outputs.shape
     }
 
+    /// Checks that a call on `device` with these handles and scores is one that the work was
+    /// prepared for. Allocates nothing when it is.
+    pub(crate) fn check_call<T: Element>(
+        &self,
+        device: &Device,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        scores: &DeviceScores,
+    ) -> Result<()> {
+        device.check_same("work", &self.device)?;
+        self.check("queries", queries, &self.queries)?;
+        self.check("documents", documents, &self.documents)?;
+        device.check_same("scores", &scores.device)?;
+        if !Arc::ptr_eq(&scores.shape, &self.outputs) && scores.shape != self.outputs {
+            return Err(Error::Shape {
+                argument: "scores",
+                expected: format!("room for the work's results {:?}", self.outputs.shape),
+                found: format!("room for other results {:?}", scores.shape.shape),
+            });
+        }
+        Ok(())
+    }
+
     /// Checks that tokens are what one side of the work was prepared for.
-    pub(crate) fn check<T: Element>(
+    fn check<T: Element>(
         &self,
         argument: &'static str,
         tokens: &DeviceTokens<T>,
@@ -124,7 +147,8 @@ impl OutputShape {
 
 /// Results on a device: written by [`Stream::score_into`](crate::Stream::score_into), read when needed.
 ///
-/// Calls on different streams that write the same results run one after the other.
+/// Calls on different streams that write the same results run one after the other. What a
+/// [`Graph`](crate::Graph) writes stays until the graph is dropped too.
 #[derive(Debug)]
 pub struct DeviceScores {
     pub(crate) device: Device,
@@ -134,9 +158,9 @@ pub struct DeviceScores {
 
 #[derive(Debug)]
 pub(crate) enum ScoresInner {
-    Cpu(Scores),
+    Cpu(Arc<Mutex<Scores>>),
     #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(CudaOutputs),
+    Cuda(Arc<CudaOutputs>),
 }
 
 impl DeviceScores {
@@ -146,11 +170,11 @@ impl DeviceScores {
     /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
     pub fn new(work: &Work) -> Result<DeviceScores> {
         let inner = match &work.inner {
-            WorkInner::Cpu => ScoresInner::Cpu(work.outputs.host_scores()?),
+            WorkInner::Cpu => ScoresInner::Cpu(Arc::new(Mutex::new(work.outputs.host_scores()?))),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             WorkInner::Cuda(_) => {
                 let cuda = work.device.cuda_device("work for a CUDA device")?;
-                ScoresInner::Cuda(CudaOutputs::new(cuda, &work.outputs)?)
+                ScoresInner::Cuda(Arc::new(CudaOutputs::new(cuda, &work.outputs)?))
             }
         };
         Ok(DeviceScores { device: work.device.clone(), shape: work.outputs.clone(), inner })
@@ -161,13 +185,16 @@ impl DeviceScores {
         self.shape.shape
     }
 
-    /// Waits for the last call that was given these results, and copies them to the host.
+    /// Waits for the last call or launch that was given these results, and copies them to the
+    /// host.
     ///
     /// # Errors
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<Scores> {
         match &self.inner {
-            ScoresInner::Cpu(scores) => Ok(scores.clone()),
+            ScoresInner::Cpu(scores) => {
+                Ok(scores.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            }
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             ScoresInner::Cuda(outputs) => outputs.read(&self.shape),
         }

@@ -48,10 +48,14 @@ impl Arena {
 #[test]
 fn outputs_are_written_and_nothing_beside_them() {
     fn on_every_engine<T: Element>(suite: &Suite) -> Result<usize, String> {
-        let lengths = [[1usize, 65, 0, 17, 129, 3], [64, 7, 0, 300, 1, 33]];
+        // Without empty items nothing is filled before the kernel writes.
+        let with_empty = [[1usize, 65, 0, 17, 129, 3], [64, 7, 0, 300, 1, 33]];
+        let full = [[1usize, 65, 5, 17, 129, 3], [64, 7, 2, 300, 1, 33]];
         let mut n_cases = 0;
         for dim in [64, 100, 256] {
-            for listed in [false, true] {
+            for (listed, lengths) in
+                [(false, with_empty), (true, with_empty), (false, full), (true, full)]
+            {
                 let mut case =
                     Case { element: T::TYPE, ..Case::new(dim, &lengths[0], &lengths[1]) };
                 if listed {

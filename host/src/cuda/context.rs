@@ -42,6 +42,11 @@ pub(crate) struct CudaDevice {
     pub(super) uploader: Mutex<Option<Uploader>>,
     /// The stream of synchronous calls, while none of them has it.
     pub(super) idle_stream: Mutex<Option<CudaStream>>,
+    /// Held while a graph of ours is captured and while all of the context's work is waited
+    /// for: the driver refuses the second during the first.
+    pub(super) quiet: Mutex<()>,
+    /// Addresses whose owners are gone, but which could not be freed yet.
+    pub(super) unfreed: Mutex<Vec<u64>>,
 }
 
 /// Proof that a device's context is current on this thread.
@@ -135,6 +140,8 @@ impl CudaDevice {
             kernels: Kernels::default(),
             uploader: Mutex::new(None),
             idle_stream: Mutex::new(None),
+            quiet: Mutex::new(()),
+            unfreed: Mutex::new(Vec::new()),
         })
     }
 
@@ -195,6 +202,7 @@ impl CudaDevice {
 
     /// Waits until all work of the context is done, so that its memory may be freed.
     pub(super) fn synchronize(&self, _entered: &Entered<'_>) -> Result<()> {
+        let _quiet = lock(&self.quiet);
         // SAFETY: the context is current.
         self.check("cuCtxSynchronize", unsafe { raw::cuCtxSynchronize() })
     }

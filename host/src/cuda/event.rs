@@ -8,8 +8,13 @@ use cust::sys::{CUevent, CUstream};
 
 use super::context::{CudaDevice, Entered};
 use super::forward::raw;
-use super::stream::CudaStream;
+use super::stream::{CudaStream, Order};
 use crate::error::Result;
+
+/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: while a stream is captured, a node
+/// of the graph that records the event, or waits for it, whenever the graph runs. Without it
+/// the event would belong to the capture, and nobody outside could wait for it.
+const EXTERNAL: u32 = 1;
 
 /// A driver event. (`cust`'s own does not give its handle away, which waiting needs.)
 #[derive(Debug)]
@@ -42,26 +47,54 @@ impl CudaEvent {
     /// Marks the work enqueued so far.
     ///
     /// # Safety
-    /// `stream` must be a stream of the event's context, or null for the legacy default one.
+    /// `stream` must be a stream of the event's context that is not captured, or null for the
+    /// legacy default one.
     pub(super) unsafe fn record(&self, entered: &Entered<'_>, stream: CUstream) -> Result<()> {
         // SAFETY: the event lives; the caller's promise for the stream.
         entered.device().check("cuEventRecord", unsafe { raw::cuEventRecord(self.raw, stream) })
     }
 
+    /// Marks the work that a stream of the same device has been given so far; while it is
+    /// captured, the same place in the graph.
+    pub(super) fn record_in(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        order: Order,
+    ) -> Result<()> {
+        // SAFETY: the event lives; one device has one context here, and the caller gives a
+        // stream of it, which `order` says is captured or not.
+        unsafe {
+            match order {
+                Order::Stream(_) => self.record(entered, stream.raw()),
+                Order::Capture(_) => entered.device().check(
+                    "cuEventRecordWithFlags",
+                    raw::cuEventRecordWithFlags(self.raw, stream.raw(), EXTERNAL),
+                ),
+            }
+        }
+    }
+
     /// Marks the work that a stream of the same device has been given so far.
     pub(crate) fn record_on(&self, stream: &CudaStream) -> Result<()> {
         let entered = self.device.enter()?;
-        // SAFETY: one device has one context here, and the caller gives a stream of it.
-        unsafe { self.record(&entered, stream.raw()) }
+        self.record_in(&entered, stream, stream.order(&entered)?)
     }
 
-    /// Makes later work of the stream wait for the marked work.
-    ///
-    /// # Safety
-    /// As [`CudaEvent::record`].
-    pub(super) unsafe fn hold_back(&self, entered: &Entered<'_>, stream: CUstream) -> Result<()> {
-        // SAFETY: the event lives; the caller's promise for the stream.
-        let code = unsafe { raw::cuStreamWaitEvent(stream, self.raw, 0) };
+    /// Makes later work of a stream of the same device wait for the marked work; while it is
+    /// captured, later work in the graph for what is marked when the graph runs.
+    pub(super) fn hold_back(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        order: Order,
+    ) -> Result<()> {
+        let flags = match order {
+            Order::Stream(_) => 0,
+            Order::Capture(_) => EXTERNAL,
+        };
+        // SAFETY: the event lives; the stream belongs to the device's context.
+        let code = unsafe { raw::cuStreamWaitEvent(stream.raw(), self.raw, flags) };
         entered.device().check("cuStreamWaitEvent", code)
     }
 

@@ -117,9 +117,9 @@ impl<T: Element> DeviceTokens<T> {
     /// does. This is checked, and so are its range and alignment. Waits for the device.
     ///
     /// # Safety
-    /// Until this handle is dropped *and* every call that was given it has finished, the
-    /// memory must stay allocated, and nobody may write to the matrix (during a call) or to
-    /// the mask (ever).
+    /// Until this handle and every graph that captured it are dropped *and* every call and
+    /// launch that was given them has finished, the memory must stay allocated, and nobody may
+    /// write to the matrix (during a call or launch) or to the mask (ever).
     ///
     /// # Errors
     /// [`Error::Unsupported`] on the CPU, [`Error::Shape`] for a pitch shorter than a
@@ -160,7 +160,7 @@ impl<T: Element> DeviceTokens<T> {
         let access = Access { base: address, pitch_bytes };
         let tokens =
             CudaTokens::new(cuda, T::TYPE, &layout, access, mask.unwrap_or(0), Vec::new())?;
-        Ok(DeviceTokens::new(device.clone(), layout, Storage::Cuda(tokens)))
+        Ok(DeviceTokens::new(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
     }
 }
 
@@ -172,8 +172,9 @@ impl DeviceScores {
     /// they are until the first call.
     ///
     /// # Safety
-    /// Until this value is dropped *and* every call that was given it has finished, the memory
-    /// must stay allocated, and nobody else may write to it, or read it while a call runs.
+    /// Until this value and every graph that captured it are dropped *and* every call and
+    /// launch that was given them has finished, the memory must stay allocated, and nobody else
+    /// may write to it, or read it while a call or launch runs.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a work of the CPU, [`Error::Shape`] where winners or token
@@ -204,7 +205,7 @@ impl DeviceScores {
         // SAFETY: the caller's promise.
         let outputs = unsafe { CudaOutputs::from_raw_parts(cuda, shape, addresses)? };
         let (device, shape) = (work.device.clone(), shape.clone());
-        Ok(DeviceScores { device, shape, inner: ScoresInner::Cuda(outputs) })
+        Ok(DeviceScores { device, shape, inner: ScoresInner::Cuda(Arc::new(outputs)) })
     }
 }
 
@@ -212,9 +213,16 @@ impl Stream {
     /// A stream of another CUDA library of the process; 0 is the legacy default stream.
     /// Its workspace is this value's own.
     ///
+    /// While the stream is captured, calls become part of the graph that its owner captures,
+    /// if a call as large was made before: the workspace cannot grow meanwhile. (A capture by
+    /// this library is [`Device::capture`], which needs none of this.)
+    ///
     /// # Safety
     /// `handle` must be 0 or a `CUstream` (`cudaStream_t`) of the device's primary context
-    /// that outlives this value.
+    /// that outlives this value. For as long as a graph that calls were captured into can
+    /// run, this value and whatever the calls were given must be kept; no such graph may run
+    /// beside other work of this value, and tokens, works, scores or graphs may not be dropped
+    /// during the capture.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for the CPU.

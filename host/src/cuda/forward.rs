@@ -208,7 +208,15 @@ pub(super) mod raw {
             block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint,
             h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void
         );
-        fn cuStreamIsCapturing(h_stream: CUstream, capture_status: *mut c_int);
+        fn cuStreamBeginCapture_v2(h_stream: CUstream, mode: c_int);
+        fn cuStreamEndCapture(h_stream: CUstream, ph_graph: *mut CUgraph);
+        fn cuStreamGetCaptureInfo(h_stream: CUstream, capture_status: *mut c_int, id: *mut u64);
+        fn cuEventRecordWithFlags(h_event: CUevent, h_stream: CUstream, flags: c_uint);
+        fn cuGraphInstantiateWithFlags(
+            ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, flags: u64
+        );
+        fn cuGraphLaunch(h_graph_exec: CUgraphExec, h_stream: CUstream);
+        fn cuGraphExecDestroy(h_graph_exec: CUgraphExec);
         fn cuTensorMapEncodeTiled(
             map: *mut c_void, element: c_int, rank: c_uint, base: *mut c_void, dims: *const u64,
             strides_bytes: *const u64, box_dims: *const u32, element_strides: *const u32,

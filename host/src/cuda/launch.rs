@@ -58,8 +58,8 @@ impl CudaDevice {
     ) -> Result<Scores> {
         let shape = OutputShape::new(problem, options);
         let work = CudaWork::new(self, problem, variant, &shape)?;
-        let mut outputs = CudaOutputs::new(self, &shape)?;
-        self.on_idle_stream(|stream| work.enqueue(stream, queries, documents, &mut outputs))?;
+        let outputs = CudaOutputs::new(self, &shape)?;
+        self.on_idle_stream(|stream| work.enqueue(stream, queries, documents, &outputs))?;
         outputs.read(&shape)
     }
 }
@@ -117,29 +117,70 @@ impl CudaWork {
         stream: &mut CudaStream,
         queries: &CudaTokens,
         documents: &CudaTokens,
-        outputs: &mut CudaOutputs,
+        outputs: &CudaOutputs,
     ) -> Result<()> {
         let maps = self.tensor_maps(queries, documents)?;
         let entered = self.device.enter()?;
-        let workspace = match self.n_partials {
+        let order = stream.order(&entered)?;
+        let workspace = match self.workspace_bytes() {
             0 => 0,
-            n => stream.workspace(&entered, n * 4)?,
+            len_bytes => stream.workspace(order, len_bytes)?,
         };
-        outputs.begin(&entered, stream, self.has_unvisited_scores)?;
-        let result = self.launches.iter().try_for_each(|launch| {
-            let params = self.params(launch, maps, queries, documents, outputs, workspace);
-            // SAFETY: the lists were made for this problem; the handles have its layouts and
-            // the outputs its shape (the caller's check), in this context; the workspace
-            // holds the largest launch, and only this stream uses it.
-            unsafe { self.launch(&entered, stream.raw(), launch, &params, outputs) }
-        });
+        let turn = outputs.begin(&entered, stream, order)?;
+        // SAFETY: the handles have the problem's layouts and the outputs its shape (the
+        // caller's check), in this context; only this stream uses its workspace, and it is
+        // this call's turn to write the outputs.
+        let result = unsafe {
+            self.run(&entered, stream.raw(), maps, queries, documents, outputs, workspace)
+        };
         // Even after an error, launches before it may be writing.
-        outputs.end(&entered, stream)?;
+        turn.end(&entered, stream)?;
         result
     }
 
+    /// Bytes of workspace that the work needs.
+    pub(super) fn workspace_bytes(&self) -> u64 {
+        self.n_partials * 4
+    }
+
+    /// Enqueues the work's launches, and what must be filled before them.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context; the handles must have the problem's layouts,
+    /// be those of the maps, and with the outputs, of its shape, live until the launches have
+    /// run. Until then nothing else may use the workspace, which must have
+    /// [`CudaWork::workspace_bytes`], or the outputs.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe fn run(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        maps: [TensorMap; 3],
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        outputs: &CudaOutputs,
+        workspace: u64,
+    ) -> Result<()> {
+        let unvisited = self.has_unvisited_scores;
+        // Kernels write every valid query token of a visited score whose document has a valid
+        // token. For the others alone winners and token scores must be filled.
+        let tokens = unvisited || queries.is_masked() || documents.has_empty_items();
+        // SAFETY: the lists were made for this problem; the caller's promise for the rest.
+        unsafe {
+            outputs.clear(entered, stream, unvisited, tokens)?;
+            self.launches.iter().try_for_each(|launch| {
+                let params = self.params(launch, maps, queries, documents, outputs, workspace);
+                self.launch(entered, stream, launch, &params, outputs)
+            })
+        }
+    }
+
     /// The tensor maps, where the kernel reads through them.
-    fn tensor_maps(&self, queries: &CudaTokens, documents: &CudaTokens) -> Result<[TensorMap; 3]> {
+    pub(super) fn tensor_maps(
+        &self,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+    ) -> Result<[TensorMap; 3]> {
         if self.variant.arch != Arch::Sm90a || self.launches.is_empty() {
             return Ok([TensorMap::NONE; 3]);
         }

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::context::{CudaDevice, Entered};
+use super::context::{CudaDevice, Entered, lock};
 use super::forward::raw;
 use super::status;
 use crate::error::{Error, Result};
@@ -55,10 +55,16 @@ impl Drop for Buffer {
         }
         // The memory of a lost device is gone with its context.
         let Ok(entered) = self.device.enter() else { return };
-        // Work that still uses the memory may be in flight on any stream.
-        if self.device.synchronize(&entered).is_ok() {
-            // SAFETY: this is the only owner, and no work uses the memory any more.
-            let code = unsafe { raw::cuMemFree_v2(self.address) };
+        let mut unfreed = lock(&self.device.unfreed);
+        unfreed.push(self.address);
+        // Work that still uses the memory may be in flight on any stream. While somebody
+        // captures a stream the driver refuses to wait for all of them: the next drop frees.
+        if self.device.synchronize(&entered).is_err() {
+            return;
+        }
+        for address in unfreed.drain(..) {
+            // SAFETY: each address had one owner, which is gone; no work uses it any more.
+            let code = unsafe { raw::cuMemFree_v2(address) };
             // Nobody to tell, but a fault is remembered.
             let _ = self.device.check("cuMemFree", code);
         }

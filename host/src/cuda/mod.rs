@@ -12,6 +12,8 @@ mod event;
 mod foreign;
 #[allow(unsafe_code, non_snake_case, clippy::too_many_arguments)]
 mod forward;
+#[allow(unsafe_code)]
+mod graph;
 mod image;
 #[allow(unsafe_code)]
 mod launch;
@@ -36,10 +38,14 @@ mod upload;
 mod work;
 
 #[cfg(test)]
+#[allow(unsafe_code)]
+mod graph_tests;
+#[cfg(test)]
 mod work_tests;
 
 pub(crate) use context::{CudaDevice, n_devices, open};
 pub(crate) use event::CudaEvent;
+pub(crate) use graph::{CudaCall, CudaGraph};
 pub(crate) use launch::CudaWork;
 pub(crate) use outputs::CudaOutputs;
 pub(crate) use stream::CudaStream;

@@ -1,13 +1,13 @@
 //! Scores, winners and token scores in device memory.
 
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::context::{CudaDevice, Entered};
+use super::context::{CudaDevice, Entered, lock};
 use super::event::CudaEvent;
 use super::foreign::check_range;
 use super::memory::{Buffer, download, fill};
-use super::stream::CudaStream;
+use super::stream::{CudaStream, Order};
 use crate::error::Result;
 use crate::scores::Scores;
 use crate::work::OutputShape;
@@ -27,12 +27,27 @@ pub(crate) struct CudaOutputs {
     addresses: OutputAddresses,
     /// Bytes of scores, winners, token scores.
     lens_bytes: [u64; 3],
-    /// Completes with the last work that was given the outputs.
-    written: CudaEvent,
-    /// Stream of that work; 0 = the legacy default stream.
-    writer: u64,
+    last: Mutex<LastWrite>,
     /// What the addresses point to, where it is ours.
     _owned: Vec<Buffer>,
+}
+
+/// The last work that was given some outputs.
+#[derive(Debug)]
+struct LastWrite {
+    /// Completes with it.
+    written: CudaEvent,
+    /// Its order, where that is known. Once the outputs were captured into a graph of
+    /// somebody else's, this stays with the capture: nobody says here when that graph runs.
+    order: Option<Order>,
+}
+
+/// The outputs while work that writes them is enqueued: nobody else enqueues such work or
+/// reads them meanwhile.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    last: MutexGuard<'a, LastWrite>,
+    order: Order,
 }
 
 impl CudaOutputs {
@@ -48,15 +63,14 @@ impl CudaOutputs {
             winners: owned[1].address(),
             token_scores: owned[2].address(),
         };
-        let written = CudaEvent::new(device, false)?;
-        let device = device.clone();
-        let outputs =
-            CudaOutputs { device, addresses, lens_bytes, written, writer: 0, _owned: owned };
+        let last = LastWrite { written: CudaEvent::new(device, false)?, order: None };
+        let (device, last) = (device.clone(), Mutex::new(last));
+        let outputs = CudaOutputs { device, addresses, lens_bytes, last, _owned: owned };
         let entered = outputs.device.enter()?;
         // SAFETY: the buffers were just made, with these lengths; null is the default stream.
         unsafe {
-            outputs.clear(&entered, ptr::null_mut(), true)?;
-            outputs.written.record(&entered, ptr::null_mut())?;
+            outputs.clear(&entered, ptr::null_mut(), true, true)?;
+            lock(&outputs.last).written.record(&entered, ptr::null_mut())?;
         }
         drop(entered);
         Ok(outputs)
@@ -79,63 +93,61 @@ impl CudaOutputs {
         {
             check_range(device, address, len_bytes, align_bytes)?;
         }
-        let written = CudaEvent::new(device, false)?;
-        let device = device.clone();
-        Ok(CudaOutputs { device, addresses, lens_bytes, written, writer: 0, _owned: Vec::new() })
+        let last = LastWrite { written: CudaEvent::new(device, false)?, order: None };
+        let (device, last) = (device.clone(), Mutex::new(last));
+        Ok(CudaOutputs { device, addresses, lens_bytes, last, _owned: Vec::new() })
     }
 
     pub(crate) fn addresses(&self) -> OutputAddresses {
         self.addresses
     }
 
-    /// Orders a stream's next work behind the last work that was given the outputs, and
-    /// prepares winners, token scores and, if `scores_too`, scores.
+    /// Orders a stream's next work behind the last work that was given the outputs. Until the
+    /// result is dropped nobody else enqueues such work.
     pub(super) fn begin(
         &self,
         entered: &Entered<'_>,
         stream: &CudaStream,
-        scores_too: bool,
-    ) -> Result<()> {
-        // SAFETY: both belong to the context; the lengths are those of the memory.
-        unsafe {
-            if self.writer != stream.id() {
-                self.written.hold_back(entered, stream.raw())?;
-            }
-            self.clear(entered, stream.raw(), scores_too)
+        order: Order,
+    ) -> Result<Turn<'_>> {
+        let last = lock(&self.last);
+        if last.order != Some(order) {
+            last.written.hold_back(entered, stream, order)?;
         }
+        Ok(Turn { last, order })
     }
 
-    /// Notes that the stream's work so far may write the outputs.
-    pub(super) fn end(&mut self, entered: &Entered<'_>, stream: &CudaStream) -> Result<()> {
-        self.writer = stream.id();
-        // SAFETY: the stream belongs to the event's context.
-        unsafe { self.written.record(entered, stream.raw()) }
-    }
-
-    /// Fills `winners` with none and `token_scores` with 0, and `scores` if asked.
+    /// Fills the scores with 0, and the winners with none and the token scores with 0, each as
+    /// asked.
     ///
     /// # Safety
-    /// `stream` must be a stream of the context, or null.
-    unsafe fn clear(
+    /// `stream` must be a stream of the context, or null, and the outputs must be its to write.
+    pub(super) unsafe fn clear(
         &self,
         entered: &Entered<'_>,
         stream: cust::sys::CUstream,
-        scores_too: bool,
+        scores: bool,
+        tokens: bool,
     ) -> Result<()> {
-        let [scores, winners, token_scores] = self.lens_bytes;
+        let [scores_bytes, winners_bytes, token_scores_bytes] = self.lens_bytes;
         // SAFETY: the addresses have these lengths; the caller's promise for the stream.
         unsafe {
-            if scores_too {
-                fill(entered, self.addresses.scores, 0, scores, stream)?;
+            if scores {
+                fill(entered, self.addresses.scores, 0, scores_bytes, stream)?;
             }
-            fill(entered, self.addresses.winners, 0xFF, winners, stream)?;
-            fill(entered, self.addresses.token_scores, 0, token_scores, stream)
+            if tokens {
+                fill(entered, self.addresses.winners, 0xFF, winners_bytes, stream)?;
+                fill(entered, self.addresses.token_scores, 0, token_scores_bytes, stream)?;
+            }
         }
+        Ok(())
     }
 
-    /// Waits for the last work and copies its results.
+    /// Waits for the last work and copies its results. They are those of one piece of work:
+    /// others that would write wait to be enqueued.
     pub(crate) fn read(&self, shape: &OutputShape) -> Result<Scores> {
-        self.written.synchronize()?;
+        let last = lock(&self.last);
+        last.written.synchronize()?;
         let mut scores = shape.host_scores()?;
         let entered = self.device.enter()?;
         let read = |address: u64, bytes: &mut [u8]| {
@@ -158,6 +170,17 @@ impl CudaOutputs {
             None => {}
         }
         Ok(scores)
+    }
+}
+
+impl Turn<'_> {
+    /// Notes that the stream's work so far may write the outputs.
+    pub(super) fn end(mut self, entered: &Entered<'_>, stream: &CudaStream) -> Result<()> {
+        let is_captured = matches!(self.last.order, Some(Order::Capture(_)));
+        if !is_captured || matches!(self.order, Order::Capture(_)) {
+            self.last.order = Some(self.order);
+        }
+        self.last.written.record_in(entered, stream, self.order)
     }
 }
 

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 
 /// A queue of device work with its own workspace.
 ///
-/// Streams made here wait for the legacy default stream and it for them (`cust` makes no
-/// others), so that work of CUDA libraries that use the default stream is ordered too.
+/// The streams of users wait for the legacy default stream and it for them, so that work of
+/// CUDA libraries that use the default stream is ordered too.
 #[derive(Debug)]
 pub(crate) struct CudaStream {
     device: Arc<CudaDevice>,
@@ -24,6 +24,19 @@ pub(crate) struct CudaStream {
     owned: Option<Stream>,
     id: u64,
     workspace: Option<Buffer>,
+    /// A graph of somebody else's uses the workspace: from then on it stays.
+    is_captured: bool,
+    /// Earlier workspaces that such graphs use.
+    captured: Vec<Buffer>,
+}
+
+/// In which order enqueued work runs: pieces of equal order one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// That of the stream of this number.
+    Stream(u64),
+    /// That of the capture of this number, into a graph of somebody else's.
+    Capture(u64),
 }
 
 // SAFETY: the driver takes a stream from any thread; the workspace needs `&mut self`.
@@ -33,8 +46,18 @@ unsafe impl Sync for CudaStream {}
 
 impl CudaStream {
     pub(crate) fn new(device: &Arc<CudaDevice>) -> Result<CudaStream> {
+        CudaStream::with_flags(device, StreamFlags::DEFAULT)
+    }
+
+    /// A stream to capture work on. It has nothing to do with the legacy default stream, which
+    /// may thus be used meanwhile.
+    pub(super) fn independent(device: &Arc<CudaDevice>) -> Result<CudaStream> {
+        CudaStream::with_flags(device, StreamFlags::NON_BLOCKING)
+    }
+
+    fn with_flags(device: &Arc<CudaDevice>, flags: StreamFlags) -> Result<CudaStream> {
         let _entered = device.enter()?;
-        let stream = Stream::new(StreamFlags::DEFAULT, None)
+        let stream = Stream::new(flags, None)
             .map_err(|error| status::error("cuStreamCreateWithPriority", error as u32))?;
         Ok(CudaStream::with_handle(device, stream.as_inner(), Some(stream)))
     }
@@ -51,16 +74,21 @@ impl CudaStream {
     fn with_handle(device: &Arc<CudaDevice>, raw: CUstream, owned: Option<Stream>) -> CudaStream {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        CudaStream { device: device.clone(), raw, owned, id, workspace: None }
+        let (device, captured) = (device.clone(), Vec::new());
+        CudaStream { device, raw, owned, id, workspace: None, is_captured: false, captured }
     }
 
     pub(crate) fn raw(&self) -> CUstream {
         self.raw
     }
 
-    /// A number that no other stream of this process has.
-    pub(super) fn id(&self) -> u64 {
-        self.id
+    /// The order in which work runs that is enqueued now.
+    pub(super) fn order(&self, entered: &Entered<'_>) -> Result<Order> {
+        let (mut status, mut id) = (0, 0);
+        // SAFETY: the stream lives; `status` and `id` outlive the call.
+        let code = unsafe { raw::cuStreamGetCaptureInfo(self.raw, &mut status, &mut id) };
+        entered.device().check("cuStreamGetCaptureInfo", code)?;
+        Ok(if status == 0 { Order::Stream(self.id) } else { Order::Capture(id) })
     }
 
     /// Waits until all work of the stream is done.
@@ -70,33 +98,32 @@ impl CudaStream {
         self.device.check("cuStreamSynchronize", unsafe { raw::cuStreamSynchronize(self.raw) })
     }
 
-    /// Address of at least `len_bytes` bytes of workspace, for work of this stream only.
-    pub(super) fn workspace(&mut self, entered: &Entered<'_>, len_bytes: u64) -> Result<u64> {
+    /// Address of at least `len_bytes` bytes of workspace, for work of this stream only, which
+    /// is enqueued in `order`.
+    pub(super) fn workspace(&mut self, order: Order, len_bytes: u64) -> Result<u64> {
+        let is_capture = matches!(order, Order::Capture(_));
+        self.is_captured |= is_capture;
         if let Some(workspace) = &self.workspace
             && workspace.len_bytes() >= len_bytes
         {
             return Ok(workspace.address());
         }
-        if self.is_capturing(entered)? {
+        if is_capture {
             return Err(Error::Unsupported {
                 what: "growing a stream's workspace while the stream is captured".into(),
                 why: "run the same call once before the capture".into(),
             });
         }
         // The old one first: dropping it waits for the work that uses it.
-        self.workspace = None;
+        if let Some(old) = self.workspace.take()
+            && self.is_captured
+        {
+            self.captured.push(old);
+        }
         let workspace = Buffer::new(&self.device, len_bytes)?;
         let address = workspace.address();
         self.workspace = Some(workspace);
         Ok(address)
-    }
-
-    fn is_capturing(&self, entered: &Entered<'_>) -> Result<bool> {
-        let mut status = 0;
-        // SAFETY: the stream lives; `status` outlives the call.
-        let code = unsafe { raw::cuStreamIsCapturing(self.raw, &mut status) };
-        entered.device().check("cuStreamIsCapturing", code)?;
-        Ok(status != 0)
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) struct CudaTokens {
     /// The items' rows, unless item `i` is `item_len` rows from row `i * item_len`.
     segments: Option<Buffer>,
     item_len: u32,
+    /// Some item has no valid token.
+    has_empty_items: bool,
     /// The matrix as TMA reads it, where TMA can take it.
     maps: Option<Box<Maps>>,
     /// What the addresses point to, where it is ours.
@@ -75,12 +77,31 @@ impl CudaTokens {
         } else {
             None
         };
-        Ok(CudaTokens { access, mask, segments, item_len, maps, _owned: owned })
+        let has_empty_items = (0..layout.n_items()).any(|i| !layout.has_tokens(i));
+        Ok(CudaTokens {
+            access,
+            mask,
+            segments,
+            item_len,
+            has_empty_items,
+            maps,
+            _owned: owned,
+        })
     }
 
     /// How kernels reach the rows.
     pub(crate) fn access(&self) -> Access {
         self.access
+    }
+
+    /// Whether single rows may be masked.
+    pub(super) fn is_masked(&self) -> bool {
+        self.mask != 0
+    }
+
+    /// Whether some item has no valid token.
+    pub(super) fn has_empty_items(&self) -> bool {
+        self.has_empty_items
     }
 
     pub(super) fn matrix(&self) -> Matrix {

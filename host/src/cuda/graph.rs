@@ -1,0 +1,179 @@
+//! Graphs: calls captured once and launched together, any number of times.
+//!
+//! Users' code never runs while the driver captures: a graph is made of calls that were
+//! collected before, on a stream of its own, so that other threads may do what they like.
+
+use std::ptr;
+use std::sync::Arc;
+
+use cust::sys::{CUgraph, CUgraphExec};
+
+use super::context::{CudaDevice, Entered, lock};
+use super::forward::raw;
+use super::launch::CudaWork;
+use super::memory::Buffer;
+use super::outputs::{CudaOutputs, Turn};
+use super::stream::{CudaStream, Order};
+use super::tokens::CudaTokens;
+use crate::error::{Error, Result};
+
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: calls that allocate or wait are refused on this thread
+/// alone. No call of ours does either.
+const THREAD_LOCAL: i32 = 1;
+
+/// A call with everything that it uses.
+#[derive(Debug)]
+pub(crate) struct CudaCall {
+    work: Arc<CudaWork>,
+    queries: Arc<CudaTokens>,
+    documents: Arc<CudaTokens>,
+    outputs: Arc<CudaOutputs>,
+}
+
+/// Calls as the driver's graph. It shares what they use, and owns their workspace.
+#[derive(Debug)]
+pub(crate) struct CudaGraph {
+    device: Arc<CudaDevice>,
+    exec: CUgraphExec,
+    /// What the calls write, each once, in the order of their places in memory.
+    outputs: Vec<Arc<CudaOutputs>>,
+    _calls: Vec<CudaCall>,
+    _workspace: Buffer,
+}
+
+// SAFETY: the driver takes a graph from any thread, if from one at a time: all but dropping it
+// needs `&mut self`.
+unsafe impl Send for CudaGraph {}
+// SAFETY: as above; nothing can be done with `&self`.
+unsafe impl Sync for CudaGraph {}
+
+impl CudaCall {
+    /// The handles' layouts and the outputs' shape must be those of the work; `Work` checks them.
+    pub(crate) fn new(
+        work: &Arc<CudaWork>,
+        queries: &Arc<CudaTokens>,
+        documents: &Arc<CudaTokens>,
+        outputs: &Arc<CudaOutputs>,
+    ) -> Result<CudaCall> {
+        // Refused now rather than when the graph is made of it.
+        work.tensor_maps(queries, documents)?;
+        Ok(CudaCall {
+            work: work.clone(),
+            queries: queries.clone(),
+            documents: documents.clone(),
+            outputs: outputs.clone(),
+        })
+    }
+
+    /// Enqueues the call.
+    ///
+    /// # Safety
+    /// `stream` must be captured into a graph that keeps the call, that nothing else uses the
+    /// workspace of while it runs, and that runs in its turn for the outputs.
+    unsafe fn capture(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        workspace: u64,
+    ) -> Result<()> {
+        let CudaCall { work, queries, documents, outputs } = self;
+        let maps = work.tensor_maps(queries, documents)?;
+        // SAFETY: `new`'s caller has checked handles and outputs; the caller's promise.
+        unsafe { work.run(entered, stream.raw(), maps, queries, documents, outputs, workspace) }
+    }
+}
+
+impl CudaGraph {
+    /// Makes a graph of calls of one device, which run in this order.
+    pub(crate) fn new(device: &Arc<CudaDevice>, calls: Vec<CudaCall>) -> Result<CudaGraph> {
+        let len_bytes = calls.iter().map(|call| call.work.workspace_bytes()).max().unwrap_or(0);
+        let workspace = Buffer::new(device, len_bytes)?;
+        let stream = CudaStream::independent(device)?;
+        let mut outputs: Vec<_> = calls.iter().map(|call| call.outputs.clone()).collect();
+        outputs.sort_by_key(Arc::as_ptr);
+        outputs.dedup_by(|a, b| Arc::ptr_eq(a, b));
+
+        let entered = device.enter()?;
+        let captured = capture(&entered, &stream, |entered| {
+            // SAFETY: the graph keeps the calls and the workspace, which is as large as the
+            // largest needs and no other graph's; `launch` waits for its turn.
+            calls
+                .iter()
+                .try_for_each(|call| unsafe { call.capture(entered, &stream, workspace.address()) })
+        })?;
+        let mut exec = ptr::null_mut();
+        // SAFETY: the graph was just captured; `exec` outlives the call.
+        let instantiated = device.check("cuGraphInstantiateWithFlags", unsafe {
+            raw::cuGraphInstantiateWithFlags(&mut exec, captured, 0)
+        });
+        // SAFETY: the graph is not used any more: what was instantiated is a copy.
+        let destroyed = device.check("cuGraphDestroy", unsafe { raw::cuGraphDestroy(captured) });
+        instantiated?;
+        drop(entered);
+        let device = device.clone();
+        let graph = CudaGraph { device, exec, outputs, _calls: calls, _workspace: workspace };
+        destroyed.map(|()| graph)
+    }
+
+    /// Enqueues all calls. Launches of one graph run one after the other, on whatever streams:
+    /// the driver sees to that.
+    pub(crate) fn launch(&mut self, stream: &CudaStream) -> Result<()> {
+        let entered = self.device.enter()?;
+        let order = stream.order(&entered)?;
+        if matches!(order, Order::Capture(_)) {
+            return Err(Error::Unsupported {
+                what: "launching a graph on a stream that is captured".into(),
+                why: "capture its calls instead".into(),
+            });
+        }
+        // In the order of their addresses, so that no two launches wait for each other.
+        let turns: Vec<Turn<'_>> = self
+            .outputs
+            .iter()
+            .map(|outputs| outputs.begin(&entered, stream, order))
+            .collect::<Result<_>>()?;
+        // SAFETY: the graph keeps all that it uses; the stream belongs to its context; it is
+        // this launch's turn to write the outputs, behind everybody before.
+        let code = unsafe { raw::cuGraphLaunch(self.exec, stream.raw()) };
+        let launched = self.device.check("cuGraphLaunch", code);
+        // Even after an error, some of it may be running.
+        turns.into_iter().try_for_each(|turn| turn.end(&entered, stream))?;
+        launched
+    }
+}
+
+impl Drop for CudaGraph {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.device.enter() else { return };
+        // SAFETY: this is the only owner. A running launch completes; the memory that it uses
+        // is freed after this, each piece when all work is done.
+        let code = unsafe { raw::cuGraphExecDestroy(self.exec) };
+        let _ = self.device.check("cuGraphExecDestroy", code);
+    }
+}
+
+/// Captures what `enqueue` enqueues on a stream of ours, whether it succeeds or not.
+fn capture(
+    entered: &Entered<'_>,
+    stream: &CudaStream,
+    enqueue: impl FnOnce(&Entered<'_>) -> Result<()>,
+) -> Result<CUgraph> {
+    let device = entered.device();
+    let _quiet = lock(&device.quiet);
+    // SAFETY: the stream lives, and is not captured yet: it was made for this.
+    let code = unsafe { raw::cuStreamBeginCapture_v2(stream.raw(), THREAD_LOCAL) };
+    device.check("cuStreamBeginCapture", code)?;
+    let enqueued = enqueue(entered);
+    let mut graph = ptr::null_mut();
+    // SAFETY: the capture began above; `graph` outlives the call.
+    let code = unsafe { raw::cuStreamEndCapture(stream.raw(), &mut graph) };
+    let ended = device.check("cuStreamEndCapture", code);
+    if let Err(error) = enqueued.and(ended) {
+        if !graph.is_null() {
+            // SAFETY: the graph was just captured, and nothing was made of it.
+            let _ = device.check("cuGraphDestroy", unsafe { raw::cuGraphDestroy(graph) });
+        }
+        return Err(error);
+    }
+    Ok(graph)
+}
