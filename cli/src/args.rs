@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
-use maxsim::Device;
+use maxsim::{Device, ElementType};
 
 use crate::input::Reading;
 
@@ -29,6 +29,28 @@ pub enum Command {
     Rank(Box<RankArgs>),
     /// List devices, kernels and limits.
     Info,
+    /// Load kernels as a server would at its start, and say how long each takes.
+    WarmUp(WarmUpArgs),
+}
+
+/// What `maxsim warm-up` takes.
+#[derive(Debug, clap::Args)]
+pub struct WarmUpArgs {
+    /// What to load kernels on: auto takes the first usable GPU, or else the CPU.
+    #[arg(long, value_name = "auto|cpu|cuda:N", default_value = "auto")]
+    pub device: DeviceChoice,
+
+    /// Element type of the calls to be ready for (may be repeated); all unless told.
+    #[arg(long, value_name = "f16|bf16|f32", value_parser = parse_element)]
+    pub element: Vec<ElementType>,
+
+    /// Elements per token of the calls (may be repeated); all unless told.
+    #[arg(long, value_name = "N")]
+    pub dim: Vec<usize>,
+
+    /// Whether the calls ask for winners; both unless told.
+    #[arg(long, value_name = "true|false")]
+    pub winners: Option<bool>,
 }
 
 /// What `maxsim rank` takes.
@@ -137,6 +159,11 @@ impl FromStr for DeviceChoice {
                 .ok_or_else(|| "expected auto, cpu or cuda:N".to_string()),
         }
     }
+}
+
+fn parse_element(value: &str) -> std::result::Result<ElementType, String> {
+    let found = ElementType::ALL.into_iter().find(|element| element.name() == value);
+    found.ok_or_else(|| "expected f16, bf16 or f32".to_string())
 }
 
 fn parse_top_k(value: &str) -> std::result::Result<usize, String> {

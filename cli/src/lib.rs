@@ -13,6 +13,7 @@ pub mod qrels;
 pub mod rank;
 pub mod stream;
 pub mod texts;
+pub mod warm_up;
 
 use anyhow::Result;
 
@@ -24,6 +25,7 @@ pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Rank(args) => rank::rank(args),
         Command::Info => info::info(),
+        Command::WarmUp(args) => warm_up::warm_up(args),
     }
 }
 

@@ -448,6 +448,27 @@ fn a_reader_that_goes_away_is_no_panic() {
 }
 
 #[test]
+fn warm_up_lists_what_it_has_loaded() {
+    let output = run(["warm-up", "--device", "cpu", "--element", "f16", "--dim", "128"]).ok();
+    assert!(output.starts_with("cpu: CPU, opened in "), "{output}");
+    assert!(output.ends_with("the CPU engine has no kernels to load\n"), "{output}");
+    for (args, words) in [
+        (["--element", "f64"], "expected f16, bf16 or f32"),
+        (["--dim", "many"], "--dim"),
+        (["--winners", "maybe"], "--winners"),
+        (["--device", "cuda:99"], "--device cuda:99"),
+    ] {
+        let error = run([&["warm-up"], &args[..]].concat()).error();
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    let best = run(["warm-up", "--element", "f32", "--element", "f16", "--winners", "false"]).ok();
+    let on_gpu = best.starts_with("cuda:");
+    assert_eq!(on_gpu, best.contains("maxsim_forward_sm80_f32 "), "{best}");
+    assert_eq!(on_gpu, best.contains("maxsim_sum_partials"), "{best}");
+    assert!(!best.contains("winners") && !best.contains("bf16"), "{best}");
+}
+
+#[test]
 fn info_lists_devices_kernels_and_limits() {
     let output = run(["info"]).ok();
     for part in [

@@ -17,6 +17,7 @@ use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores};
 use crate::stream::{Stream, StreamInner};
 use crate::tokens::Tokens;
+use crate::warm_up::{WarmUp, Warmed};
 use crate::work::{OutputShape, Work, WorkInner};
 
 /// Where scores are computed: the CPU, or one CUDA device.
@@ -245,6 +246,28 @@ impl Device {
             Inner::Cuda(device) => EventInner::Cuda(CudaEvent::timing(device)?),
         };
         Ok(Event { device: self.clone(), inner, is_recorded: false })
+    }
+
+    /// Loads every kernel that calls like these can choose, and makes ready what uploads and
+    /// synchronous calls need, so that the first call takes no longer than later ones. May be
+    /// called again, from any thread: what is there stays. The CPU engine has nothing to load.
+    ///
+    /// # Errors
+    /// Those of [`WarmUp::kernels`], and of the loading itself: [`Error::PtxTooNew`],
+    /// [`Error::DeviceMemory`], [`Error::Driver`].
+    pub fn warm_up(&self, calls: &WarmUp) -> Result<Warmed> {
+        match &self.0 {
+            Inner::Cpu => {
+                let _ = calls;
+                Ok(Warmed::default())
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Inner::Cuda(device) => {
+                let start = std::time::Instant::now();
+                let kernels = device.warm_up(&calls.kernels(device.limits())?)?;
+                Ok(Warmed { kernels, time: start.elapsed() })
+            }
+        }
     }
 
     /// Captures calls into a graph, which launches all of them at once, any number of times.

@@ -39,14 +39,18 @@ use crate::cpu;
 use crate::cuda::{CudaCall, CudaGraph};
 use crate::device::Device;
 use crate::element::Element;
-use crate::error::{Error, Result};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::error::Error;
+use crate::error::Result;
 use crate::handle::{DeviceTokens, HostTokens};
 use crate::pairing::Pairing;
 use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores};
 use crate::stream::{Stream, StreamInner};
 use crate::tokens::TokenLayout;
-use crate::work::{DeviceScores, ScoresInner, Work, WorkInner};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::work::WorkInner;
+use crate::work::{DeviceScores, ScoresInner, Work};
 
 /// Collects the calls of a graph; see [`Device::capture`].
 #[derive(Debug)]

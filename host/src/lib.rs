@@ -44,6 +44,7 @@ pub mod problem;
 pub mod scores;
 pub mod stream;
 pub mod tokens;
+pub mod warm_up;
 pub mod work;
 
 mod cpu;
@@ -62,4 +63,5 @@ pub use problem::{Problem, ScoreShape, TokenOffsets};
 pub use scores::{Ranked, Ranking, ScoreOptions, Scores, TopK};
 pub use stream::Stream;
 pub use tokens::{LayoutKind, TokenLayout, Tokens};
+pub use warm_up::{KernelSource, LoadedKernel, WarmUp, Warmed};
 pub use work::{DeviceScores, Work};

@@ -29,7 +29,9 @@ use std::time::Instant;
 use crate::cuda::CudaStream;
 use crate::device::Device;
 use crate::element::Element;
-use crate::error::{Error, Result};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::error::Error;
+use crate::error::Result;
 use crate::event::{Event, EventInner};
 use crate::graph::CpuCall;
 use crate::handle::DeviceTokens;
@@ -125,6 +127,7 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use crate::pairing::Pairing;
     use crate::problem::Problem;
     use crate::scores::ScoreOptions;

@@ -9,7 +9,8 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::ptr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use cust::sys::{CUfunction, CUmodule};
 use maxsim_kernels::variants::{SUM_PARTIALS, SUM_PARTIALS_THREADS, Variant};
@@ -18,7 +19,9 @@ use super::context::{CudaDevice, lock};
 use super::forward::raw;
 use super::image::{Cubin, Image, Wanted};
 use super::status::{self, UNSUPPORTED_PTX_VERSION, describe};
+use super::upload::upload;
 use crate::error::{Error, Result};
+use crate::warm_up::{KernelSource, LoadedKernel};
 
 // `CUjit_option`
 const INFO_LOG: i32 = 3;
@@ -42,6 +45,7 @@ const JIT_LOG: &str = "MAXSIM_JIT_LOG";
 pub(super) struct Kernel {
     pub function: CUfunction,
     pub n_threads: u32,
+    pub source: KernelSource,
 }
 
 // SAFETY: a handle that stays valid for as long as its module, which is never unloaded; the
@@ -65,6 +69,28 @@ impl CudaDevice {
     /// The kernel that adds partial sums.
     pub(super) fn sum_partials_kernel(&self) -> Result<Kernel> {
         self.load(SUM_PARTIALS, SUM_PARTIALS_THREADS, 0)
+    }
+
+    /// Loads these rows and what goes with them, and makes ready what uploads and synchronous
+    /// calls need.
+    pub(crate) fn warm_up(
+        self: &Arc<CudaDevice>,
+        rows: &[&'static Variant],
+    ) -> Result<Vec<LoadedKernel>> {
+        upload(self, &[0])?;
+        self.on_idle_stream(|_| Ok(()))?;
+        let timed = |name, load: &dyn Fn() -> Result<Kernel>| {
+            let is_new = !lock(&self.kernels.0).contains_key(name);
+            let start = Instant::now();
+            let source = load()?.source;
+            Ok(LoadedKernel { name, source, time: is_new.then(|| start.elapsed()) })
+        };
+        let mut kernels = rows
+            .iter()
+            .map(|row| timed(row.name, &|| self.kernel(row)))
+            .collect::<Result<Vec<_>>>()?;
+        kernels.push(timed(SUM_PARTIALS, &|| self.sum_partials_kernel())?);
+        Ok(kernels)
     }
 
     /// Blocks of the kernel that a multiprocessor runs at once.
@@ -95,7 +121,7 @@ impl CudaDevice {
         }
         let image = Image::find(name)?;
         let _entered = self.enter()?;
-        let module = self.module(image)?;
+        let (module, source) = self.module(image)?;
         let entry = CString::new(name).unwrap_or_default();
         let mut function = ptr::null_mut();
         // SAFETY: the module was just loaded; `function` and `entry` outlive the call.
@@ -106,12 +132,12 @@ impl CudaDevice {
             raw::cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_BYTES, shared_bytes as i32)
         };
         self.check("cuFuncSetAttribute", code)?;
-        let kernel = Kernel { function, n_threads: n_threads as u32 };
+        let kernel = Kernel { function, n_threads: n_threads as u32, source };
         kernels.insert(name, kernel);
         Ok(kernel)
     }
 
-    fn module(&self, image: &Image) -> Result<CUmodule> {
+    fn module(&self, image: &Image) -> Result<(CUmodule, KernelSource)> {
         let wanted = Wanted::of_environment()?;
         let cubin = image.cubin(self.limits().capability);
         let refused = match (wanted, cubin) {
@@ -121,7 +147,7 @@ impl CudaDevice {
                 Some(format!("no cubin of it fits compute capability {major}.{minor}"))
             }
             (Wanted::Any | Wanted::Cubin, Some(cubin)) => match self.load_cubin(image, cubin)? {
-                Ok(module) => return Ok(module),
+                Ok(module) => return Ok((module, KernelSource::Cubin)),
                 Err(code) => Some(format!("the driver refuses its cubin: {}", describe(code))),
             },
         };
@@ -130,7 +156,7 @@ impl CudaDevice {
                 let what = format!("MAXSIM_KERNELS=cubin for kernel {}", image.name);
                 Err(Error::Unsupported { what, why })
             }
-            _ => self.compile(image.name, image.ptx),
+            _ => Ok((self.compile(image.name, image.ptx)?, KernelSource::Ptx)),
         }
     }
 

@@ -16,7 +16,9 @@ const HALF_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(super) struct Uploader {
     stream: CudaStream,
-    halves: [Half; 2],
+    /// The second one is made when an upload first has more than one half: page-locking takes
+    /// milliseconds, which a first call should not wait for in vain.
+    halves: Vec<Half>,
 }
 
 #[derive(Debug)]
@@ -24,6 +26,13 @@ struct Half {
     pinned: Pinned,
     /// The last copy out of the half.
     copied: CudaEvent,
+}
+
+impl Half {
+    fn new(device: &Arc<CudaDevice>) -> Result<Half> {
+        let pinned = Pinned::new(device, HALF_BYTES)?;
+        Ok(Half { pinned, copied: CudaEvent::new(device, false)? })
+    }
 }
 
 /// New device memory with the rows of `source`, each `row_bytes` long there and
@@ -56,11 +65,8 @@ pub(super) fn upload(device: &Arc<CudaDevice>, source: &[u8]) -> Result<Buffer> 
 
 impl Uploader {
     fn new(device: &Arc<CudaDevice>) -> Result<Uploader> {
-        let half = || -> Result<Half> {
-            let pinned = Pinned::new(device, HALF_BYTES)?;
-            Ok(Half { pinned, copied: CudaEvent::new(device, false)? })
-        };
-        Ok(Uploader { stream: CudaStream::new(device)?, halves: [half()?, half()?] })
+        let stream = CudaStream::new(device)?;
+        Ok(Uploader { stream, halves: vec![Half::new(device)?] })
     }
 
     fn upload(
@@ -76,6 +82,9 @@ impl Uploader {
         let mut offset = 0u64;
         let rows_at_once = HALF_BYTES / pitch_bytes;
         for (i, rows) in source.chunks(rows_at_once * row_bytes).enumerate() {
+            if i == self.halves.len() && i < 2 {
+                self.halves.push(Half::new(device)?);
+            }
             let half = &mut self.halves[i % 2];
             half.copied.synchronize()?;
             let len = stage(half.pinned.as_mut_slice(), rows, row_bytes, pitch_bytes);

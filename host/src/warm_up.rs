@@ -1,0 +1,187 @@
+//! Loading kernels before the first call needs them.
+//!
+//! A kernel is loaded by the first call that runs it. A program that serves requests says at its
+//! start what calls will come, and none of them has to wait:
+//!
+//! ```
+//! use maxsim::{Device, ElementType, WarmUp};
+//!
+//! let device = Device::best();
+//! let calls = WarmUp { elements: vec![ElementType::F16], dims: vec![128], winners: Some(false) };
+//! let warmed = device.warm_up(&calls)?;
+//! for kernel in &warmed.kernels {
+//!     println!("{}: {} in {:?}", kernel.name, kernel.source, kernel.time);
+//! }
+//! println!("ready after {:?}", warmed.time);
+//! # Ok::<(), maxsim::Error>(())
+//! ```
+
+use std::fmt;
+use std::time::Duration;
+
+use maxsim_kernels::variants::{FORWARD, Variant};
+
+use crate::element::ElementType;
+use crate::error::Result;
+use crate::pairing::Pairing;
+use crate::plan::{Access, DeviceLimits, Plan};
+use crate::problem::Problem;
+use crate::scores::ScoreOptions;
+use crate::tokens::TokenLayout;
+
+/// Which calls a device is made ready for; `default()` is all that its kernels can run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WarmUp {
+    /// Their element types; empty = all.
+    pub elements: Vec<ElementType>,
+    /// Their elements per token; empty = whatever there are kernels for.
+    pub dims: Vec<usize>,
+    /// Whether they ask for winners; `None` = some do and some do not. (Every kernel gives
+    /// scores and token scores.)
+    pub winners: Option<bool>,
+}
+
+/// What [`Device::warm_up`](crate::Device::warm_up) has loaded.
+#[derive(Clone, Debug, Default)]
+pub struct Warmed {
+    /// The kernels that the calls can choose, in the order of the variant table.
+    pub kernels: Vec<LoadedKernel>,
+    /// Time that all took.
+    pub time: Duration,
+}
+
+/// A kernel on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedKernel {
+    /// Its name, as plans have it.
+    pub name: &'static str,
+    /// What it was loaded from.
+    pub source: KernelSource,
+    /// Time that loading took; `None` where the kernel was there already.
+    pub time: Option<Duration>,
+}
+
+/// What a kernel was loaded from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelSource {
+    /// Code for this kind of device, assembled when the library was built.
+    Cubin,
+    /// PTX, compiled by the driver (unless its own cache had the result).
+    Ptx,
+}
+
+impl fmt::Display for KernelSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KernelSource::Cubin => "cubin",
+            KernelSource::Ptx => "ptx",
+        })
+    }
+}
+
+impl WarmUp {
+    /// The rows of the variant table that such calls can choose on a device, whatever lengths
+    /// and layouts they have: every eligible one.
+    ///
+    /// # Errors
+    /// As calls with one of the dims would fail: [`crate::Error::Unsupported`] where no kernel
+    /// takes it, [`crate::Error::TooLarge`] or [`crate::Error::Shape`] for no dim at all.
+    pub fn kernels(&self, limits: &DeviceLimits) -> Result<Vec<&'static Variant>> {
+        let elements = match &self.elements[..] {
+            [] => &ElementType::ALL[..],
+            elements => elements,
+        };
+        let winners = self.winners.map_or(vec![false, true], |winners| vec![winners]);
+        let all = elements.iter().flat_map(|&e| winners.iter().map(move |&w| (e, w)));
+        let all: Vec<(ElementType, bool)> = all.collect();
+        for &dim in &self.dims {
+            for &(element, winners) in &all {
+                plan(element, dim, limits, winners, None)?;
+            }
+        }
+        let runs = |row: &&Variant| {
+            let dims = if self.dims.is_empty() { &[8, row.dim_max][..] } else { &self.dims };
+            all.contains(&(row.element, row.winners))
+                && dims
+                    .iter()
+                    .any(|&dim| plan(row.element, dim, limits, row.winners, Some(row.name)).is_ok())
+        };
+        Ok(FORWARD.iter().filter(runs).collect())
+    }
+}
+
+/// The plan for one token against one, which every eligible row can run.
+fn plan(
+    element: ElementType,
+    dim: usize,
+    limits: &DeviceLimits,
+    winners: bool,
+    kernel: Option<&str>,
+) -> Result<Plan> {
+    let layout = TokenLayout::padded(1, 1, dim)?;
+    let pairing = Pairing::cross();
+    let problem = Problem::new(&layout, &layout, &pairing)?;
+    let access = Access::uploaded(dim, element);
+    let kernel = kernel.map(str::to_string);
+    let options = ScoreOptions { winners, token_scores: false, kernel };
+    Plan::choose(&problem, element, limits, access, access, &options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    const H200: DeviceLimits =
+        DeviceLimits { capability: (9, 0), n_multiprocessors: 132, shared_bytes: 227 * 1024 };
+    const ADA: DeviceLimits =
+        DeviceLimits { capability: (8, 9), n_multiprocessors: 128, shared_bytes: 99 * 1024 };
+
+    #[test]
+    fn everything_is_every_row_that_the_device_runs() {
+        for limits in [H200, ADA] {
+            let kernels = WarmUp::default().kernels(&limits).unwrap();
+            let runs = |row: &&Variant| row.arch.runs_on(limits.capability);
+            assert_eq!(kernels, FORWARD.iter().filter(runs).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_is_chosen_is_among_the_rows() {
+        for dim in [1, 8, 64, 100, 128, 200, 256, 512] {
+            for element in ElementType::ALL {
+                for winners in [false, true] {
+                    let calls =
+                        WarmUp { elements: vec![element], dims: vec![dim], winners: Some(winners) };
+                    let kernels = calls.kernels(&H200).unwrap();
+                    assert!(kernels.iter().all(|row| row.element == element));
+                    assert!(kernels.iter().all(|row| row.winners == winners));
+                    assert!(kernels.iter().all(|row| row.dim_max >= dim));
+                    for (query_len, n_documents) in [(1, 1), (32, 1000), (300, 7), (1024, 1000)] {
+                        let queries = TokenLayout::padded(3, query_len, dim).unwrap();
+                        let documents = TokenLayout::padded(n_documents, 300, dim).unwrap();
+                        let cross = Pairing::cross();
+                        let problem = Problem::new(&queries, &documents, &cross).unwrap();
+                        let options = ScoreOptions { winners, ..ScoreOptions::default() };
+                        // Views that are not aligned have fewer rows to choose from.
+                        let uploaded = Access::uploaded(dim, element);
+                        for access in [uploaded, Access { base: 4, ..uploaded }] {
+                            let plan =
+                                Plan::choose(&problem, element, &H200, access, access, &options);
+                            let chosen = plan.unwrap().variant().unwrap();
+                            assert!(kernels.contains(&chosen), "{} for {calls:?}", chosen.name);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_dim_without_a_kernel_is_an_error() {
+        let kernels = |dim| WarmUp { dims: vec![128, dim], ..WarmUp::default() }.kernels(&H200);
+        assert!(matches!(kernels(4096), Err(Error::Unsupported { .. })));
+        assert!(kernels(0).is_err() && kernels(5000).is_err());
+        assert!(kernels(64).is_ok());
+    }
+}
