@@ -1,5 +1,7 @@
 //! What the suites of the GPU share.
 
+use std::time::Duration;
+
 use maxsim::{Device, Element, ElementType, Error, ScoreOptions, Scores};
 use maxsim_kernels::variants::{FORWARD, Variant};
 
@@ -57,6 +59,11 @@ pub fn run<T: Element>(
     options: &ScoreOptions,
 ) -> Result<Scores, String> {
     problem.run(device, options).map_err(text)?.ok_or_else(|| "no kernel".into())
+}
+
+/// Whether a time is above its limit and limits count: not with MAXSIM_UNTIMED=1.
+pub fn is_too_long(time: Duration, limit: Duration) -> bool {
+    time > limit && std::env::var("MAXSIM_UNTIMED").as_deref() != Ok("1")
 }
 
 /// An error as the suites report it.

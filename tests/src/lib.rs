@@ -4,7 +4,8 @@
 //! engine of the machine, to the library; [`agree`] says whether the two answers agree.
 //!
 //! Environment: MAXSIM_CASES (random cases per suite, 2000 unless told), MAXSIM_RECORD_DIR
-//! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure).
+//! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),
+//! MAXSIM_UNTIMED=1 (times are recorded but never too long, as under a sanitizer).
 
 pub mod agree;
 pub mod case;

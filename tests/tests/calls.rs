@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use half::f16;
 use maxsim::{Device, DeviceScores, Pairing, Result, ScoreOptions, Tokens};
 use maxsim_tests::engines::cuda_devices;
-use maxsim_tests::gpu::text;
+use maxsim_tests::gpu::{is_too_long, text};
 use maxsim_tests::suite::Suite;
 
 /// The system's allocator, counting what each thread asks it for.
@@ -156,7 +156,7 @@ fn a_steady_call_allocates_nothing_and_returns_soon() {
                     let outputs = if everything { "all outputs" } else { "scores" };
                     let micros = least.as_secs_f64() * 1e6;
                     suite.note(&format!("{device} {}, {outputs}: {micros:.2} µs a call", call.0));
-                    if least > LIMIT {
+                    if is_too_long(least, LIMIT) {
                         return Err(format!("{}, {outputs}: {micros:.2} µs a call", call.0));
                     }
                 }

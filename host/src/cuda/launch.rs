@@ -58,7 +58,8 @@ impl CudaDevice {
     ) -> Result<Scores> {
         let shape = OutputShape::new(problem, options);
         let work = CudaWork::new(self, problem, variant, &shape)?;
-        let outputs = CudaOutputs::new(self, &shape)?;
+        // A call writes every output, filled or computed.
+        let outputs = CudaOutputs::unfilled(self, &shape)?;
         self.on_idle_stream(|stream| work.enqueue(stream, queries, documents, &outputs))?;
         outputs.read(&shape)
     }

@@ -53,6 +53,19 @@ pub(super) struct Turn<'a> {
 impl CudaOutputs {
     /// New memory: scores 0, no winners, token scores 0.
     pub(crate) fn new(device: &Arc<CudaDevice>, shape: &OutputShape) -> Result<CudaOutputs> {
+        let outputs = CudaOutputs::unfilled(device, shape)?;
+        let entered = outputs.device.enter()?;
+        // SAFETY: the buffers were just made, with these lengths; null is the default stream.
+        unsafe {
+            outputs.clear(&entered, ptr::null_mut(), true, true)?;
+            lock(&outputs.last).written.record(&entered, ptr::null_mut())?;
+        }
+        drop(entered);
+        Ok(outputs)
+    }
+
+    /// New memory with anything in it, to be written before it is read.
+    pub(super) fn unfilled(device: &Arc<CudaDevice>, shape: &OutputShape) -> Result<CudaOutputs> {
         let lens_bytes = shape.lens_bytes();
         let owned = lens_bytes
             .iter()
@@ -65,15 +78,7 @@ impl CudaOutputs {
         };
         let last = LastWrite { written: CudaEvent::new(device, false)?, order: None };
         let (device, last) = (device.clone(), Mutex::new(last));
-        let outputs = CudaOutputs { device, addresses, lens_bytes, last, _owned: owned };
-        let entered = outputs.device.enter()?;
-        // SAFETY: the buffers were just made, with these lengths; null is the default stream.
-        unsafe {
-            outputs.clear(&entered, ptr::null_mut(), true, true)?;
-            lock(&outputs.last).written.record(&entered, ptr::null_mut())?;
-        }
-        drop(entered);
-        Ok(outputs)
+        Ok(CudaOutputs { device, addresses, lens_bytes, last, _owned: owned })
     }
 
     /// Memory that belongs to somebody else, checked. Its contents stay as they are until
