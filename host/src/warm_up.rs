@@ -101,10 +101,10 @@ impl WarmUp {
         }
         let runs = |row: &&Variant| {
             let dims = if self.dims.is_empty() { &[8, row.dim_max][..] } else { &self.dims };
-            all.contains(&(row.element, row.winners))
-                && dims
-                    .iter()
-                    .any(|&dim| plan(row.element, dim, limits, row.winners, Some(row.name)).is_ok())
+            all.iter().filter(|(element, _)| *element == row.element).any(|&(element, winners)| {
+                let can = |&dim| plan(element, dim, limits, winners, Some(row.name)).is_ok();
+                dims.iter().any(can)
+            })
         };
         Ok(FORWARD.iter().filter(runs).collect())
     }
@@ -155,7 +155,6 @@ mod tests {
                         WarmUp { elements: vec![element], dims: vec![dim], winners: Some(winners) };
                     let kernels = calls.kernels(&H200).unwrap();
                     assert!(kernels.iter().all(|row| row.element == element));
-                    assert!(kernels.iter().all(|row| row.winners == winners));
                     assert!(kernels.iter().all(|row| row.dim_max >= dim));
                     for (query_len, n_documents) in [(1, 1), (32, 1000), (300, 7), (1024, 1000)] {
                         let queries = TokenLayout::padded(3, query_len, dim).unwrap();
