@@ -123,7 +123,7 @@ fn plan(
     let problem = Problem::new(&layout, &layout, &pairing)?;
     let access = Access::uploaded(dim, element);
     let kernel = kernel.map(str::to_string);
-    let options = ScoreOptions { winners, token_scores: false, kernel };
+    let options = ScoreOptions { winners, allow_tf32: true, kernel, ..ScoreOptions::default() };
     Plan::choose(&problem, element, limits, access, access, &options)
 }
 
