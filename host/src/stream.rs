@@ -26,7 +26,7 @@
 use std::time::Instant;
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
-use crate::cuda::CudaStream;
+use crate::cuda::{self, CudaStream};
 use crate::device::Device;
 use crate::element::Element;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -92,6 +92,32 @@ impl Stream {
                 expected: self.device.to_string(),
                 found: "another device".into(),
             }),
+        }
+    }
+
+    /// Enqueues a kernel that reads the whole matrix of `tokens` once and computes nothing,
+    /// with so many blocks of 512 threads per multiprocessor. A call that must read these
+    /// tokens from memory can hardly be faster: benchmarks take its time as the limit.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on the CPU, [`Error::WrongDevice`], and [`Error::Shape`] for a
+    /// matrix that is not on a 16-byte boundary or for no blocks.
+    pub fn read_roof<T: Element>(
+        &mut self,
+        tokens: &DeviceTokens<T>,
+        blocks_per_multiprocessor: usize,
+    ) -> Result<()> {
+        self.device.check_same("tokens", tokens.device())?;
+        match &mut self.inner {
+            StreamInner::Cpu => {
+                let _ = blocks_per_multiprocessor;
+                Err(Error::Unsupported {
+                    what: "the read of a matrix for its time on the CPU".into(),
+                    why: "it needs a device from Device::cuda".into(),
+                })
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            StreamInner::Cuda(stream) => cuda::read(stream, tokens, blocks_per_multiprocessor),
         }
     }
 
@@ -192,6 +218,14 @@ mod tests {
             stream.score_into(&half_queries, &half_documents, &work, &mut scores),
             "queries",
         );
+    }
+
+    #[test]
+    fn the_read_roof_is_a_cuda_devices() {
+        let device = Device::cpu();
+        let tokens = device.upload(&Tokens::padded(&DATA, 2, 2, 2).unwrap()).unwrap();
+        let read = device.stream().unwrap().read_roof(&tokens, 1);
+        assert!(matches!(read, Err(Error::Unsupported { .. })));
     }
 
     #[test]

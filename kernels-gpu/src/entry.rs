@@ -1,4 +1,4 @@
-//! The entries: one per row of the variant table, and the sum of partials.
+//! The entries: one per row of the variant table, the sum of partials, and the read.
 
 use crate::params::ForwardParams;
 use crate::variants::forward_variants;
@@ -72,4 +72,13 @@ forward_variants!(entries);
 pub unsafe extern "ptx-kernel" fn maxsim_sum_partials(params: crate::params::SumPartialsParams) {
     // SAFETY: the host's promise.
     unsafe { crate::sum::sum_partials(&params) }
+}
+
+/// # Safety
+/// Launched by the host with parameters as [`crate::params::ReadParams`] says.
+#[cfg(maxsim_arch = "sm_80")]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn maxsim_read(params: crate::params::ReadParams) {
+    // SAFETY: the host's promise.
+    unsafe { crate::read::read(&params) }
 }

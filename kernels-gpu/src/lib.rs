@@ -17,6 +17,8 @@ pub mod variants;
 mod entry;
 #[cfg(target_arch = "nvptx64")]
 mod ptx;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod read;
 #[cfg(target_arch = "nvptx64")]
 mod reduce;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]

@@ -246,6 +246,13 @@ pub const SUM_PARTIALS: &str = "maxsim_sum_partials";
 /// Threads per block of [`SUM_PARTIALS`]; each adds the partial sums of one result.
 pub const SUM_PARTIALS_THREADS: usize = 256;
 
+/// The entry that reads memory and does nothing else (compiled for [`Arch::Sm80`]): how fast
+/// a kernel bound by memory could be.
+pub const READ: &str = "maxsim_read";
+
+/// Threads per block of [`READ`].
+pub const READ_THREADS: usize = 512;
+
 #[cfg(test)]
 mod tests {
     use super::*;

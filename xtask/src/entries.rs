@@ -1,6 +1,8 @@
 //! The PTX entries that the variant table promises.
 
-use maxsim_kernels::variants::{Arch, FORWARD, SUM_PARTIALS, SUM_PARTIALS_THREADS};
+use maxsim_kernels::variants::{
+    Arch, FORWARD, READ, READ_THREADS, SUM_PARTIALS, SUM_PARTIALS_THREADS,
+};
 
 /// The architectures that kernels are compiled for.
 pub const ARCHS: [Arch; 2] = [Arch::Sm80, Arch::Sm90a];
@@ -69,15 +71,18 @@ pub fn all() -> Vec<Entry> {
             dynamic_shared_bytes: row.shared_bytes(row.dim_max),
         })
         .collect();
-    entries.push(Entry {
-        name: SUM_PARTIALS,
-        arch: Arch::Sm80,
-        threads: SUM_PARTIALS_THREADS,
-        blocks: 1,
+    for (name, threads) in [(SUM_PARTIALS, SUM_PARTIALS_THREADS), (READ, READ_THREADS)] {
         // A block of this size may use what the register file holds.
-        registers: (65536 / SUM_PARTIALS_THREADS).min(255),
-        dynamic_shared_bytes: 0,
-    });
+        let registers = (65536 / threads).min(255);
+        entries.push(Entry {
+            name,
+            arch: Arch::Sm80,
+            threads,
+            blocks: 1,
+            registers,
+            dynamic_shared_bytes: 0,
+        });
+    }
     entries.sort_by_key(|entry| entry.name);
     entries
 }

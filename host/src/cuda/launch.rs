@@ -307,7 +307,7 @@ impl CudaWork {
 /// # Safety
 /// `P` must be what the kernel takes, its addresses must be good for what the kernel does
 /// with them until it has run, and `stream` must be a stream of the context.
-unsafe fn start<P: Copy>(
+pub(super) unsafe fn start<P: Copy>(
     entered: &Entered<'_>,
     stream: CUstream,
     kernel: Kernel,

@@ -24,6 +24,8 @@ mod memory;
 mod module;
 #[allow(unsafe_code)]
 mod outputs;
+#[allow(unsafe_code)]
+mod read;
 mod split;
 #[allow(unsafe_code)]
 mod status;
@@ -48,5 +50,6 @@ pub(crate) use event::CudaEvent;
 pub(crate) use graph::{CudaCall, CudaGraph};
 pub(crate) use launch::CudaWork;
 pub(crate) use outputs::CudaOutputs;
+pub(crate) use read::read;
 pub(crate) use stream::CudaStream;
 pub(crate) use tokens::CudaTokens;

@@ -114,7 +114,12 @@ impl CudaDevice {
         Ok(n_blocks.max(1) as usize)
     }
 
-    fn load(&self, name: &'static str, n_threads: usize, shared_bytes: usize) -> Result<Kernel> {
+    pub(super) fn load(
+        &self,
+        name: &'static str,
+        n_threads: usize,
+        shared_bytes: usize,
+    ) -> Result<Kernel> {
         let mut kernels = lock(&self.kernels.0);
         if let Some(&kernel) = kernels.get(name) {
             return Ok(kernel);

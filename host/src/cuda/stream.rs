@@ -91,6 +91,11 @@ impl CudaStream {
         Ok(if status == 0 { Order::Stream(self.id) } else { Order::Capture(id) })
     }
 
+    /// The device that the stream's work runs on.
+    pub(super) fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
+
     /// Waits until all work of the stream is done.
     pub(crate) fn synchronize(&self) -> Result<()> {
         let _entered = self.device.enter()?;

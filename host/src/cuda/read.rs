@@ -1,0 +1,44 @@
+//! A read of tokens that computes nothing: the limit of kernels that are bound by memory.
+
+use maxsim_kernels::params::ReadParams;
+use maxsim_kernels::variants::{READ, READ_THREADS};
+
+use super::launch::start;
+use super::stream::CudaStream;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::handle::DeviceTokens;
+use crate::plan::Access;
+
+/// Bytes that a thread loads at once, and that the matrix must be aligned to.
+const PIECE_BYTES: u64 = 16;
+
+/// Enqueues a read of a whole matrix, less what follows its last piece of 16 bytes.
+pub(crate) fn read<T: Element>(
+    stream: &mut CudaStream,
+    tokens: &DeviceTokens<T>,
+    blocks_per_multiprocessor: usize,
+) -> Result<()> {
+    let device = stream.device().clone();
+    let Access { base, pitch_bytes } = tokens.cuda_tokens()?.access();
+    // Without the padding after the last row, which a view may not own.
+    let (rows, dim) = (tokens.layout().rows() as u64, tokens.layout().dim());
+    let len_bytes =
+        rows.saturating_sub(1) * pitch_bytes + rows.min(1) * (dim * size_of::<T>()) as u64;
+    if !base.is_multiple_of(PIECE_BYTES) || blocks_per_multiprocessor == 0 {
+        return Err(Error::Shape {
+            argument: "tokens, blocks_per_multiprocessor",
+            expected: "a matrix on a 16-byte boundary, at least one block".into(),
+            found: format!("a matrix at {base:#x}, {blocks_per_multiprocessor} blocks"),
+        });
+    }
+    let kernel = device.load(READ, READ_THREADS, 0)?;
+    let entered = device.enter()?;
+    let order = stream.order(&entered)?;
+    let sink = stream.workspace(order, 4)?;
+    let params = ReadParams { base, n_pieces: len_bytes / PIECE_BYTES, sink };
+    let grid = (device.limits().n_multiprocessors * blocks_per_multiprocessor) as u32;
+    // SAFETY: a handle's matrix has the rows of its layout at its pitch, and is not written
+    // during a call; the sink is this stream's; the kernel takes this struct.
+    unsafe { start(&entered, stream.raw(), kernel, grid, 0, &params) }
+}
