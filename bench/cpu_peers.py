@@ -1,8 +1,8 @@
 """Times the CPU engine beside maxsim-cpu and numpy: same data, same threads, interleaved.
 
-    cargo build --release -p maxsim-tests --bin maxsim_bench
+    cargo build --release -p maxsim-bench
     pip install numpy maxsim-cpu==0.1.0
-    python tests/bench/cpu_peers.py --output docs/measured/<machine>/peers.json
+    python bench/cpu_peers.py --output docs/measured/<machine>/peers.json
 
 Scores are compared before anything is timed. Needs about 1.7 GB of memory.
 """
@@ -32,14 +32,14 @@ class Maxsim:
 
     def __init__(self, program, data, document_len, env):
         self.process = subprocess.Popen(
-            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+            [program, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
         ready = self.ask(
             f"device=cpu element=f32 queries=1 query_len={QUERY_LEN} documents={N_DOCUMENTS} "
             f"document_len={document_len} dim={DIM} data={data}"
         )
         if not ready.startswith("ready"):
-            raise SystemExit(f"maxsim_bench did not start: {ready!r}")
+            raise SystemExit(f"maxsim-bench did not start: {ready!r}")
 
     def ask(self, line):
         self.process.stdin.write(line + "\n")
@@ -149,7 +149,7 @@ def bench(args, document_len, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", default="target/release/maxsim_bench")
+    parser.add_argument("--program", default="target/release/maxsim-bench")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--warmups", type=int, default=2)

@@ -1,0 +1,221 @@
+//! What handles of the C interface refer to.
+
+use std::ffi::CString;
+
+use half::{bf16, f16};
+use maxsim::{
+    Device, DeviceScores, DeviceTokens, Element, Pairing, ScoreOptions, Stream, TokenLayout,
+    Tokens, Work,
+};
+
+/// Errors of the interface are texts: its callers only show them.
+pub(crate) type Result<T> = std::result::Result<T, String>;
+
+/// Whatever a handle refers to. One type, so that a wrong handle is an error with a name.
+pub enum Object {
+    /// A device, and what it is as JSON.
+    Device(Device, CString),
+    /// Tokens of any element type.
+    Tokens(AnyTokens),
+    /// A prepared problem, and its plan as text.
+    Work(Work, CString),
+    /// Results of a work.
+    Outputs(Outputs),
+    /// A stream.
+    Stream(Stream),
+}
+
+impl Object {
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Object::Device(..) => "a device",
+            Object::Tokens(_) => "tokens",
+            Object::Work(..) => "a work",
+            Object::Outputs(_) => "outputs",
+            Object::Stream(_) => "a stream",
+        }
+    }
+}
+
+/// Tokens of any element type.
+pub enum AnyTokens {
+    /// Half precision.
+    F16(DeviceTokens<f16>),
+    /// bfloat16.
+    Bf16(DeviceTokens<bf16>),
+    /// Single precision.
+    F32(DeviceTokens<f32>),
+}
+
+/// Runs code with tokens of whatever element type.
+macro_rules! with_tokens {
+    ($tokens:expr, $name:ident => $code:expr) => {
+        match $tokens {
+            $crate::object::AnyTokens::F16($name) => $code,
+            $crate::object::AnyTokens::Bf16($name) => $code,
+            $crate::object::AnyTokens::F32($name) => $code,
+        }
+    };
+}
+pub(crate) use with_tokens;
+
+/// Runs code with queries and documents of the same element type.
+macro_rules! with_both {
+    ($queries:expr, $documents:expr, ($q:ident, $d:ident) => $code:expr) => {
+        match ($queries, $documents) {
+            ($crate::object::AnyTokens::F16($q), $crate::object::AnyTokens::F16($d)) => $code,
+            ($crate::object::AnyTokens::Bf16($q), $crate::object::AnyTokens::Bf16($d)) => $code,
+            ($crate::object::AnyTokens::F32($q), $crate::object::AnyTokens::F32($d)) => $code,
+            _ => Err("queries and documents have different element types".to_string()),
+        }
+    };
+}
+
+/// What [`AnyTokens::at`] needs to know of tokens in memory.
+pub(crate) struct Place<'a> {
+    pub element: &'a str,
+    pub address: u64,
+    pub layout: TokenLayout,
+    /// Address of the mask, 0 = none.
+    pub mask: u64,
+}
+
+impl AnyTokens {
+    /// Tokens at an address, without a copy (on the CPU, where addresses are the host's, with
+    /// one).
+    ///
+    /// # Safety
+    /// As for [`DeviceTokens::from_raw_parts`]; on the CPU the memory must be readable.
+    pub(crate) unsafe fn at(device: &Device, place: Place<'_>) -> Result<AnyTokens> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match place.element {
+                "f16" => Ok(AnyTokens::F16(typed(device, place)?)),
+                "bf16" => Ok(AnyTokens::Bf16(typed(device, place)?)),
+                "f32" => Ok(AnyTokens::F32(typed(device, place)?)),
+                other => Err(format!("element {other}: expected f16, bf16 or f32")),
+            }
+        }
+    }
+
+    pub(crate) fn prepare(
+        &self,
+        documents: &AnyTokens,
+        candidates: usize,
+        options: &ScoreOptions,
+    ) -> Result<Work> {
+        let pairing = match candidates {
+            0 => Pairing::cross(),
+            k => Pairing::own_candidates(k),
+        };
+        with_both!(self, documents, (q, d) => {
+            q.device().prepare(q, d, &pairing, options).map_err(text)
+        })
+    }
+}
+
+/// # Safety
+/// As [`AnyTokens::at`].
+unsafe fn typed<T: Element>(device: &Device, place: Place<'_>) -> Result<DeviceTokens<T>> {
+    let Place { address, layout, mask, .. } = place;
+    if device.ordinal().is_some() {
+        let pitch_bytes = (layout.dim() * size_of::<T>()) as u64;
+        let mask = (mask != 0).then_some(mask);
+        // SAFETY: the caller's promise.
+        let tokens =
+            unsafe { DeviceTokens::from_raw_parts(device, address, pitch_bytes, layout, mask) };
+        return tokens.map_err(text);
+    }
+    let n = layout.rows() * layout.dim();
+    let rows = layout.rows();
+    // SAFETY: the caller's promise: readable memory of this many elements, and mask bytes.
+    let (data, mask) = unsafe {
+        (slice::<T>(address, n)?, if mask == 0 { None } else { Some(slice::<u8>(mask, rows)?) })
+    };
+    let tokens = Tokens::from_layout(data, layout).map_err(text)?;
+    let tokens = match mask {
+        Some(mask) => tokens.with_mask(mask).map_err(text)?,
+        None => tokens,
+    };
+    device.upload(&tokens).map_err(text)
+}
+
+/// # Safety
+/// `n` values of the type must be readable at the address, unless it is refused.
+unsafe fn slice<'a, V>(address: u64, n: usize) -> Result<&'a [V]> {
+    if n == 0 {
+        return Ok(&[]);
+    }
+    let pointer: *const V = std::ptr::with_exposed_provenance(address as usize);
+    if pointer.is_null() || !pointer.is_aligned() {
+        return Err(format!("host address {address:#x} is null or not aligned"));
+    }
+    // SAFETY: the caller's promise; not null and aligned, as just checked.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, n) })
+}
+
+/// Results at an address; on the CPU, copied there after each call.
+pub struct Outputs {
+    pub(crate) scores: DeviceScores,
+    copy_to: Option<u64>,
+}
+
+impl Outputs {
+    /// # Safety
+    /// As for [`DeviceScores::from_raw_parts`]; on the CPU the scores' memory must be writable.
+    pub(crate) unsafe fn at(
+        work: &Work,
+        scores: u64,
+        winners: u64,
+        token_scores: u64,
+    ) -> Result<Outputs> {
+        if work.device().ordinal().is_none() {
+            let copy_to = Some(scores);
+            return Ok(Outputs { scores: DeviceScores::new(work).map_err(text)?, copy_to });
+        }
+        let given = |address: u64| (address != 0).then_some(address);
+        // SAFETY: the caller's promise.
+        let scores = unsafe {
+            DeviceScores::from_raw_parts(work, scores, given(winners), given(token_scores))
+        };
+        Ok(Outputs { scores: scores.map_err(text)?, copy_to: None })
+    }
+
+    /// Brings results of the CPU to where they are wanted.
+    fn settle(&self) -> Result<()> {
+        let Some(address) = self.copy_to else { return Ok(()) };
+        let scores = self.scores.read().map_err(text)?;
+        let to: *mut f32 = std::ptr::with_exposed_provenance_mut(address as usize);
+        if to.is_null() || !to.is_aligned() {
+            return Err(format!("host address {address:#x} is null or not aligned"));
+        }
+        // SAFETY: the promise made to `Outputs::at`.
+        unsafe { std::ptr::copy(scores.values().as_ptr(), to, scores.values().len()) };
+        Ok(())
+    }
+}
+
+/// Enqueues a prepared call.
+pub(crate) fn enqueue(
+    stream: &mut Stream,
+    queries: &AnyTokens,
+    documents: &AnyTokens,
+    work: &Work,
+    outputs: &mut Outputs,
+) -> Result<()> {
+    with_both!(queries, documents, (q, d) => {
+        stream.score_into(q, d, work, &mut outputs.scores).map_err(text)
+    })?;
+    outputs.settle()
+}
+
+/// An error with the causes behind it.
+pub(crate) fn text(error: maxsim::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,43 @@
+//! Options of a call as text: `name=value` words, separated by commas.
+
+use maxsim::ScoreOptions;
+
+/// Reads options. Text rather than a struct, so that a new option changes no signature.
+pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
+    let mut options = ScoreOptions::default();
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let (name, value) =
+            word.split_once('=').ok_or_else(|| format!("option {word}: expected name=value"))?;
+        match name {
+            "winners" => options.winners = flag(name, value)?,
+            "token_scores" => options.token_scores = flag(name, value)?,
+            "kernel" => options.kernel = Some(value.to_string()),
+            _ => return Err(format!("option {name}: expected winners, token_scores or kernel")),
+        }
+    }
+    Ok(options)
+}
+
+fn flag(name: &str, value: &str) -> Result<bool, String> {
+    match value {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(format!("option {name}={value}: expected 0 or 1")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_options_and_others_are_refused_by_name() {
+        assert_eq!(parse("").unwrap(), ScoreOptions::default());
+        let options = parse("winners=1, kernel=some_row,token_scores=0").unwrap();
+        assert_eq!(options.kernel.as_deref(), Some("some_row"));
+        assert_eq!((options.winners, options.token_scores), (true, false));
+        for (text, said) in [("winners=yes", "winners=yes"), ("speed=1", "speed"), ("x", "x")] {
+            assert!(parse(text).unwrap_err().contains(said), "{text}");
+        }
+    }
+}
