@@ -21,19 +21,26 @@ const PROFILE: [&str; 3] = [
 const SIZE_LIMIT_BYTES: u64 = 40 << 20;
 
 /// The packages whose tests travel, with their folder: the working folder of their tests.
-const PACKAGES: [(&str, &str); 3] =
-    [("maxsim", "host"), ("maxsim-tests", "tests"), ("maxsim-cli", "cli")];
+const PACKAGES: [(&str, &str); 4] = [
+    ("maxsim", "host"),
+    ("maxsim-tests", "tests"),
+    ("maxsim-cli", "cli"),
+    ("maxsim-bench", "bench"),
+];
 
 /// Data beside the programs, from and to; what is not there is left out.
-const DATA: [(&str, &str); 3] = [
+const DATA: [(&str, &str); 2] = [
     ("cli/examples/debian-packages", "cli/examples/debian-packages"),
-    ("tests/bench", "tests/bench"),
     ("../shared/data/debian-packages", "data/debian-packages"),
 ];
 
-/// An executable that cargo built.
+/// The folder of the benchmark's scripts, here and there.
+const SCRIPTS: &str = "bench";
+
+/// An executable, or a library for other languages, that cargo built.
 struct Program {
     package: String,
+    /// Name of the file in the bundle.
     target: String,
     is_test: bool,
     path: PathBuf,
@@ -59,8 +66,9 @@ pub fn run(root: &Path, out: &Path) -> Result<()> {
                 "name": name,
                 "file": file,
                 "package_dir": package_dir,
-                // The tool's tests start other processes, which a sanitizer does not follow.
-                "uses_gpu": program.package != "maxsim-cli",
+                // The tool's tests start other processes, which a sanitizer does not follow; the
+                // benchmark's run on the CPU.
+                "uses_gpu": !matches!(&*program.package, "maxsim-cli" | "maxsim-bench"),
             }));
         }
     }
@@ -73,6 +81,7 @@ pub fn run(root: &Path, out: &Path) -> Result<()> {
             println!("left out, since it is not there: {}", from.display());
         }
     }
+    copy_scripts(&root.join(SCRIPTS), &out.join(SCRIPTS))?;
     let manifest = json!({
         "rustc": first_line("rustc", &["--version"])?,
         "commit": first_line("git", &["describe", "--always", "--dirty"]).ok(),
@@ -121,7 +130,7 @@ fn pack(out: &Path) -> Result<()> {
 
 /// Builds binaries and test executables: optimised, stripped.
 fn build(root: &Path) -> Result<Vec<Program>> {
-    let mut programs = executables(root, &["build", "--bins"])?;
+    let mut programs = executables(root, &["build", "--lib", "--bins"])?;
     let tests = executables(root, &["test", "--no-run", "--lib", "--bins", "--tests"])?;
     programs.extend(tests.into_iter().filter(|program| program.is_test));
     Ok(programs)
@@ -157,15 +166,20 @@ fn has_tests(program: &Path) -> Result<bool> {
     Ok(!list.stdout.is_empty())
 }
 
-/// The executable that a message of cargo's speaks of, if any.
+/// The executable or shared library that a message of cargo's speaks of, if any.
 fn program(message: &Value) -> Option<Program> {
-    let path = message.get("executable")?.as_str()?;
-    Some(Program {
-        package: package_name(message.get("package_id")?.as_str()?).to_string(),
-        target: message["target"]["name"].as_str()?.to_string(),
-        is_test: message["profile"]["test"].as_bool()?,
-        path: PathBuf::from(path),
-    })
+    let package = package_name(message.get("package_id")?.as_str()?).to_string();
+    let is_test = message["profile"]["test"].as_bool()?;
+    if let Some(path) = message.get("executable")?.as_str() {
+        let target = message["target"]["name"].as_str()?.to_string();
+        return Some(Program { package, target, is_test, path: PathBuf::from(path) });
+    }
+    // Procedural macros are shared libraries too, which nobody loads but the compiler.
+    let kinds = message["target"]["kind"].as_array()?;
+    let files = message["filenames"].as_array()?.iter().filter_map(Value::as_str);
+    let path = files.map(PathBuf::from).find(|path| path.extension().is_some_and(|e| e == "so"))?;
+    let target = path.file_name()?.to_string_lossy().into_owned();
+    kinds.iter().any(|kind| kind == "cdylib").then_some(Program { package, target, is_test, path })
 }
 
 /// The name in a package id such as `path+file:///src/cli#maxsim-cli@0.1.0`; where name and
@@ -184,6 +198,17 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     }
     fs::copy(from, to)
         .with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// Copies the Python files of a folder.
+fn copy_scripts(from: &Path, to: &Path) -> Result<()> {
+    for file in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let path = file?.path();
+        if path.extension().is_some_and(|extension| extension == "py") {
+            copy(&path, &to.join(path.file_name().unwrap_or_default()))?;
+        }
+    }
     Ok(())
 }
 
@@ -233,6 +258,16 @@ mod tests {
         let read = program(&message).unwrap();
         assert_eq!((read.package.as_str(), read.target.as_str()), ("maxsim-cli", "rank"));
         assert!(read.is_test);
+        let mut library = json!({
+            "package_id": "path+file:///src/bench#maxsim-bench@0.1.0",
+            "target": {"name": "maxsim_bench", "kind": ["cdylib", "rlib"]},
+            "profile": {"test": false},
+            "executable": null,
+            "filenames": ["/target/libmaxsim_bench.rlib", "/target/libmaxsim_bench.so"],
+        });
+        assert_eq!(program(&library).unwrap().target, "libmaxsim_bench.so");
+        library["target"]["kind"] = json!(["proc-macro"]);
+        assert!(program(&library).is_none());
         assert!(program(&json!({"reason": "compiler-artifact", "executable": null})).is_none());
         assert!(program(&json!({"reason": "build-finished"})).is_none());
     }

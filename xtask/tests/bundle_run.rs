@@ -181,3 +181,18 @@ fn the_sanitizers_words_become_a_verdict() {
     let (good, memcheck, _) = verdict("exit 1");
     assert!(!good && memcheck.starts_with("refused: "), "{memcheck}");
 }
+
+#[test]
+fn benchmark_scripts_get_their_arguments_and_the_folder_for_results() {
+    let Some(bundle) = Bundle::new("bench", &[("good", GOOD)]) else { return };
+    fs::create_dir_all(bundle.0.join("bench")).unwrap();
+    let script = "import sys; print('got', *sys.argv[1:]); sys.exit(len(sys.argv) - 4)";
+    fs::write(bundle.0.join("bench/campaign.py"), script).unwrap();
+    let output = bundle.run(&["bench", "campaign", "f32"]);
+    assert!(output.status.success(), "{output:?}");
+    let out = bundle.0.join("out").display().to_string();
+    assert!(text(&output).contains(&format!("got f32 --out {out}")), "{output:?}");
+    assert!(!bundle.run(&["bench", "campaign", "f32", "--quick"]).status.success());
+    let output = bundle.run(&["bench", "absent"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("campaign"), "{output:?}");
+}

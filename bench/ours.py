@@ -1,0 +1,113 @@
+"""maxsim in this process: the C interface of bench/src/ffi.rs, by ctypes."""
+
+import ctypes
+import json
+import os
+import pathlib
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+NAME = "libmaxsim_bench.so"
+HANDLE, TEXT, WORD = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64
+OFFSETS = ctypes.POINTER(ctypes.c_int64)
+
+# function: (result, arguments)
+SIGNATURES = {
+    "last_error": (TEXT, []),
+    "open": (HANDLE, [ctypes.c_int32]),
+    "tokens": (HANDLE, [HANDLE, TEXT, WORD, WORD, WORD, WORD, OFFSETS, WORD]),
+    "prepare": (HANDLE, [HANDLE, HANDLE, WORD, TEXT]),
+    "text": (TEXT, [HANDLE]),
+    "outputs": (HANDLE, [HANDLE, WORD, WORD, WORD]),
+    "stream": (HANDLE, [HANDLE, WORD]),
+    "enqueue": (ctypes.c_int32, [HANDLE] * 5),
+    "enqueue_us": (ctypes.c_int32, [HANDLE] * 5 + [WORD, ctypes.POINTER(ctypes.c_double)]),
+    "call": (ctypes.c_int32, [HANDLE, HANDLE, HANDLE, WORD, TEXT, WORD]),
+    "read": (ctypes.c_int32, [HANDLE, HANDLE, WORD]),
+    "free": (None, [HANDLE]),
+}
+
+
+class Error(RuntimeError):
+    """What the library said."""
+
+
+def library_path():
+    """MAXSIM_BENCH_LIBRARY, the bundle's library, or that of a release build."""
+    named = os.environ.get("MAXSIM_BENCH_LIBRARY")
+    places = [FOLDER.parent / "bin" / NAME, FOLDER.parent / "target" / "release" / NAME]
+    for place in [pathlib.Path(named)] if named else places:
+        if place.is_file():
+            return place
+    raise Error(f"{NAME} is not there: cargo build --release -p maxsim-bench")
+
+
+class Device:
+    """A device, and the stream of PyTorch's that everything is enqueued on."""
+
+    def __init__(self, ordinal, stream):
+        loaded = ctypes.CDLL(str(library_path()))
+        self.functions = {}
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(loaded, f"maxsim_bench_{name}")
+            function.restype, function.argtypes = result, arguments
+            self.functions[name] = function
+        self.handle = self("open", ordinal)
+        self.about = json.loads(self("text", self.handle))
+        self.raw_stream = stream
+
+    def __call__(self, name, *arguments):
+        """Calls a function of the interface; its error is raised."""
+        result = self.functions[name](*arguments)
+        failed = result is None if SIGNATURES[name][0] in (HANDLE, TEXT) else result not in (0, None)
+        if failed and name != "free":
+            raise Error(self.functions["last_error"]().decode())
+        return result
+
+    def tokens(self, element, address, dim, n, length, offsets=None, mask=0):
+        """Tokens `[n, length, dim]` or, with offsets, `[offsets[n], dim]` at an address."""
+        array = (ctypes.c_int64 * (n + 1))(*offsets) if offsets is not None else None
+        return self("tokens", self.handle, element.encode(), address, dim, n, length, array, mask)
+
+    def stream(self):
+        """A handle of PyTorch's stream with a workspace of its own."""
+        return self("stream", self.handle, self.raw_stream)
+
+    def read(self, stream, tokens, blocks):
+        """A call that reads the tokens' matrix and computes nothing."""
+        return lambda: self("read", stream, tokens, blocks)
+
+    def free(self, *handles):
+        for handle in handles:
+            self("free", handle)
+
+
+class Call:
+    """A prepared problem whose scores go to an address; calling it enqueues it."""
+
+    def __init__(self, device, queries, documents, candidates, options, scores, winners=0):
+        self.device, self.scores, self.stream = device, scores, device.stream()
+        self.problem = (queries, documents, candidates, options.encode())
+        self.work = device("prepare", *self.problem)
+        self.plan = device("text", self.work).decode()
+        self.outputs = device("outputs", self.work, scores, winners, 0)
+        handles = (self.stream, queries, documents, self.work, self.outputs)
+        # Made once: the call's cost is what is measured, not the conversion of its arguments.
+        self.arguments = [ctypes.c_void_p(handle) for handle in handles]
+        self.enqueue = device.functions["enqueue"]
+
+    def __call__(self):
+        if self.enqueue(*self.arguments):
+            raise Error(self.device.functions["last_error"]().decode())
+
+    def unprepared(self):
+        """The same with nothing prepared: checks, plan, lists, launch."""
+        self.device("call", self.stream, *self.problem, self.scores)
+
+    def enqueue_us(self, n):
+        """Mean host time of a call from Rust, of n calls without waiting."""
+        mean = ctypes.c_double()
+        self.device("enqueue_us", *self.arguments, n, ctypes.byref(mean))
+        return mean.value
+
+    def free(self):
+        self.device.free(self.outputs, self.work, self.stream)

@@ -1,0 +1,145 @@
+"""What needs neither a GPU nor PyTorch: python3 -m unittest discover --start-directory bench"""
+
+import argparse
+import io
+import json
+import pathlib
+import tempfile
+import unittest
+from unittest import mock
+
+import campaign
+import cases
+import record
+import timing
+
+
+def row(case, ms, **more):
+    """A row as a case's process hands it over, with made-up figures."""
+    peers = {"slow": {"ms": 4.0}, "fast": {"ms": 3.0}, "broken": {"error": "no"}}
+    plan = "maxsim_forward_x: least cost"
+    targets = {"x": 1.5, "limit": None, "plain": None}
+    return {
+        "case": case, "name": "page-10k", "flop": 2e12, "rate": "f16", "read_ms": 0.5,
+        "targets": targets, "ours": {"ms": ms, "plan": plan}, "peers": peers, **more,
+    }
+
+
+class RecordTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name) / "forward.json"
+        patch = mock.patch.object(record, "ptx_sha256", lambda: {"maxsim_forward_x.ptx": "12ab"})
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def read(self):
+        return json.loads(self.path.read_text())
+
+    def test_a_row_gets_ratios_and_the_larger_of_two_limits(self):
+        made = record.Record(self.path)
+        made.take({"roofs": {"f16": {"tflop_per_s": 1000.0}}})
+        made.take({"rows": [row("a", 2.0), row("b", 2.0, read_ms=4.0, plain_ms=1.6)]})
+        a, b = self.read()["rows"]
+        self.assertEqual((a["best_peer"], a["best_peer_ms"], a["x_best_peer"]), ("fast", 3.0, 1.5))
+        self.assertEqual((a["limit_ms"], a["limit_is"], a["of_limit"]), (2.0, "arithmetic", 1.0))
+        self.assertEqual((b["limit_ms"], b["limit_is"], b["of_limit"]), (4.0, "memory", 2.0))
+        self.assertEqual((a["x_plain"], b["x_plain"]), (None, 1.25))
+        self.assertEqual(a["kernel_sha256"], "12ab")
+
+    def test_a_failed_row_says_why_and_has_no_figures(self):
+        made = record.Record(self.path)
+        made.take({"rows": [row("a", 2.0, ours={"error": "refused"}), {"case": "b", "name": "b", "ours": {"error": "gone"}}]})
+        a, b = self.read()["rows"]
+        self.assertEqual((a["ours_ms"], a["x_best_peer"], a["of_limit"]), (None, None, None))
+        self.assertEqual(b["best_peer"], None)
+        self.assertIn("gone", record.table([a, b]))
+
+    def test_a_later_campaign_replaces_its_rows_and_keeps_the_others(self):
+        record.Record(self.path).take({"rows": [row("a", 2.0), row("b", 2.0)], "versions": {"torch": "1"}})
+        record.Record(self.path).take({"rows": [row("a", 3.0)], "gpu": "G"})
+        found = self.read()
+        self.assertEqual([(r["case"], r["ours_ms"]) for r in found["rows"]], [("a", 3.0), ("b", 2.0)])
+        self.assertEqual((found["gpu"], found["versions"]), ("G", {"torch": "1"}))
+        other = pathlib.Path(self.folder.name) / "other.json"
+        record.Record(other, self.path).take({})
+        self.assertEqual(len(json.loads(other.read_text())["rows"]), 2)
+
+
+class CasesTest(unittest.TestCase):
+    def test_names_and_words_are_unique(self):
+        words = [case.words + v.words for case in cases.CASES for v in case.variants]
+        self.assertEqual(len(words), len(set(words)))
+        self.assertEqual(len(cases.BY_NAME), len(cases.CASES) + 1 + len(cases.BASELINES))
+
+    def test_cases_are_chosen_by_name_prefix_and_group(self):
+        self.assertEqual(campaign.chosen(["f32", "ragged-100k"]), ["f32", "ragged-100k"])
+        self.assertEqual(campaign.chosen(["candidates"]), ["candidates-100", "candidates-10", "candidates-16"])
+        self.assertEqual(campaign.chosen(["all"])[0], "roofs")
+        with self.assertRaises(SystemExit):
+            campaign.chosen(["absent"])
+
+
+class CampaignTest(unittest.TestCase):
+    """The campaign with made-up processes."""
+
+    def run_cases(self, names, outcomes):
+        started = []
+
+        class Child:
+            def __init__(self, args, name, caches, log, more=()):
+                self.key = " ".join([name, *more])
+
+            def finish(self, timeout):
+                started.append(self.key)
+                return outcomes.get(self.key, {"rows": []})
+
+            def close(self):
+                pass
+
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(campaign, "Child", Child):
+            args = argparse.Namespace(out=pathlib.Path(folder), timeout=1, deadline=1e9, keep_compiled=False)
+            made = record.Record(args.out / "forward.json")
+            ran = campaign.Campaign(args, made)
+            with mock.patch("sys.stdout", io.StringIO()):
+                ran.run(names)
+            return started, ran.failed, json.loads((args.out / "forward.json").read_text())
+
+    def test_a_process_that_dies_is_tried_with_less(self):
+        dead = {"error": "exit status -6"}
+        outcomes = {"page-10k": dead, "page-10k --variants 1": {"rows": [row("a", 2.0)]}}
+        started, failed, found = self.run_cases(["page-10k", "f32"], outcomes)
+        self.assertEqual(started, ["page-10k", "page-10k --variants 1", "f32"])
+        self.assertEqual((len(failed), found["rows"][0]["ours_ms"]), (1, 2.0))
+
+    def test_a_case_that_always_dies_is_a_row(self):
+        slow = {"error": "did not end within 1 s"}
+        outcomes = {"f32": slow, "f32 --variants 1 --no-peers": {"error": "exit status 1"}}
+        started, failed, found = self.run_cases(["f32"], outcomes)
+        self.assertEqual(started, ["f32", "f32 --variants 1 --no-peers"])
+        self.assertEqual(found["rows"][0]["ours"], {"error": "exit status 1"})
+
+    def test_a_series_keeps_its_points(self):
+        point = lambda n: {"n_docs": n, "results": {}}
+        outcomes = {
+            "scaling": {"error": "exit status 1", "scaling": [point(1), point(2)]},
+            "scaling --no-peers": {"scaling": [point(1), point(2), point(3)]},
+        }
+        _, _, found = self.run_cases(["scaling"], outcomes)
+        self.assertEqual([p["n_docs"] for p in found["scaling"]], [1, 2, 3])
+
+
+class TimingTest(unittest.TestCase):
+    def test_methods_that_fail_are_errors_and_the_others_are_timed(self):
+        def broken():
+            raise ValueError("no such kernel")
+
+        results = timing.measure(timing.Cpu(), {"good": lambda: None, "bad": broken}, 0.01)
+        self.assertIn("no such kernel", results["bad"]["error"])
+        self.assertGreaterEqual(results["good"]["n"], 7)
+        self.assertLessEqual({"ms", "iqr_ms", "warm_ms", "enqueue_us"}, results["good"].keys())
+
+
+if __name__ == "__main__":
+    unittest.main()
