@@ -1,4 +1,5 @@
-//! Builds and checks PTX and cubins, gathers bundles, compares evidence.
+//! Builds and checks PTX and cubins, gathers bundles, compares evidence, writes the benchmark
+//! report.
 
 mod build_ptx;
 mod bundle;
@@ -10,6 +11,7 @@ mod evidence;
 mod fingerprint;
 mod ptx_text;
 mod ptxas;
+mod report;
 mod rust_src;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +29,8 @@ usage: cargo xtask <command>
   check-ptx            assemble host/ptx with ptxas and check its resources
   bundle [--out DIR]   gather tests, benchmark and tool into a folder for a GPU machine (bundle/)
   evidence [--strict]  compare host/ptx with the recorded GPU runs in docs/measured
+  report               write docs/benchmarks.md and the plots from docs/measured/*/*.json
+  report --check       fail when they are not what the records say
 
 environment:
   MAXSIM_RUST_SRC      the standard library's source (`library/` or a .tar.xz of it), used
@@ -47,6 +51,8 @@ fn main() -> ExitCode {
         ["bundle", "--out", out] => bundle::run(&root, Path::new(out)),
         ["evidence"] => evidence::run(&root, false),
         ["evidence", "--strict"] => evidence::run(&root, true),
+        ["report"] => report::write(&root),
+        ["report", "--check"] => report::check(&root),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

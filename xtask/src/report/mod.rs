@@ -1,0 +1,96 @@
+//! `report`: the benchmarks' records as `docs/benchmarks.md` and plots.
+
+mod markdown;
+mod plots;
+mod record;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use record::Record;
+
+/// The records of a GPU's folder, in this order.
+const RECORDS: [(&str, &str); 3] =
+    [("forward", "Forward"), ("training", "Training"), ("compressed", "Compressed documents")];
+
+/// Path below the root to content.
+type Files = BTreeMap<PathBuf, String>;
+
+/// One GPU's records.
+struct Gpu {
+    /// Name of its folder.
+    folder: String,
+    /// Title and record.
+    records: Vec<(&'static str, Record)>,
+}
+
+/// Writes the report.
+pub fn write(root: &Path) -> Result<()> {
+    let files = generate(root)?;
+    for (path, content) in &files {
+        let path = root.join(path);
+        fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+/// Fails when the report is not what the records say.
+pub fn check(root: &Path) -> Result<()> {
+    let files = generate(root)?;
+    let is_stale =
+        |path: &&PathBuf| fs::read_to_string(root.join(path)).ok().as_ref() != files.get(*path);
+    let stale: Vec<String> =
+        files.keys().filter(is_stale).map(|path| path.display().to_string()).collect();
+    ensure!(stale.is_empty(), "run `cargo xtask report` and commit: {}", stale.join(", "));
+    println!("the benchmark report is up to date ({} files)", files.len());
+    Ok(())
+}
+
+fn generate(root: &Path) -> Result<Files> {
+    let gpus = read(&root.join("docs/measured"))?;
+    let mut files = Files::new();
+    if gpus.is_empty() {
+        println!("nothing to report: no docs/measured/*/forward.json");
+        return Ok(files);
+    }
+    for gpu in &gpus {
+        for (name, plot) in plots::all(gpu)? {
+            files.insert(format!("docs/measured/{}/{name}", gpu.folder).into(), plot);
+        }
+    }
+    files.insert("docs/benchmarks.md".into(), markdown::page(&gpus));
+    Ok(files)
+}
+
+/// The folders of `measured` that hold a record, by name.
+fn read(measured: &Path) -> Result<Vec<Gpu>> {
+    let mut gpus = Vec::new();
+    if !measured.is_dir() {
+        return Ok(gpus);
+    }
+    for folder in fs::read_dir(measured)? {
+        let folder = folder?;
+        let mut records = Vec::new();
+        for (name, title) in RECORDS {
+            let path = folder.path().join(format!("{name}.json"));
+            if path.is_file() {
+                let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+                let record = serde_json::from_str(&text)
+                    .with_context(|| format!("in {}", path.display()))?;
+                records.push((title, record));
+            }
+        }
+        if !records.is_empty() {
+            gpus.push(Gpu { folder: folder.file_name().to_string_lossy().into_owned(), records });
+        }
+    }
+    gpus.sort_by(|a, b| a.folder.cmp(&b.folder));
+    Ok(gpus)
+}
+
+#[cfg(test)]
+mod tests;

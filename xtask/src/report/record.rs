@@ -1,0 +1,140 @@
+//! What `bench/campaign.py` writes, as far as the report needs it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// A campaign on one GPU.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    pub gpu: Option<String>,
+    pub driver: Option<String>,
+    pub date: Option<String>,
+    pub protocol: Option<String>,
+    pub versions: BTreeMap<String, String>,
+    pub ptx_sha256: BTreeMap<String, String>,
+    /// Matrix products by element type.
+    pub roofs: BTreeMap<String, Timed>,
+    pub rows: Vec<Row>,
+    pub scaling: Vec<Point>,
+    pub baselines: Vec<Baseline>,
+    pub cold_start: BTreeMap<String, ColdStart>,
+}
+
+/// A method's figures, or why there are none.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Timed {
+    pub ms: Option<f64>,
+    pub iqr_ms: Option<f64>,
+    pub warm_ms: Option<f64>,
+    pub call_ms: Option<f64>,
+    /// Host time of a call that is not waited for, from Python.
+    pub enqueue_us: Option<f64>,
+    /// The same from Rust.
+    pub enqueue_rust_us: Option<f64>,
+    /// The first call, with whatever it compiles and tunes.
+    pub first_call_s: Option<f64>,
+    pub device_bytes: Option<f64>,
+    pub largest_relative_error: Option<f64>,
+    pub tflop_per_s: Option<f64>,
+    pub error: Option<String>,
+}
+
+/// A line of the table.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Row {
+    pub case: String,
+    pub name: String,
+    pub element: String,
+    pub flop: f64,
+    pub bytes: f64,
+    pub read_ms: Option<f64>,
+    pub ours: Timed,
+    pub peers: BTreeMap<String, Timed>,
+    pub ours_ms: Option<f64>,
+    pub best_peer: Option<String>,
+    pub best_peer_ms: Option<f64>,
+    pub x_best_peer: Option<f64>,
+    pub limit_ms: Option<f64>,
+    pub limit_is: Option<String>,
+    pub of_limit: Option<f64>,
+    /// Our time over that of the plain variant of the case.
+    pub x_plain: Option<f64>,
+    pub targets: Targets,
+    pub kernel: Option<String>,
+    pub kernel_sha256: Option<String>,
+}
+
+/// What was asked for: at least, at least, at most.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Targets {
+    pub x: Option<f64>,
+    pub limit: Option<f64>,
+    pub plain: Option<f64>,
+}
+
+/// A point of the series over the number of documents.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Point {
+    pub n_docs: f64,
+    pub doc_len: f64,
+    pub results: BTreeMap<String, Timed>,
+}
+
+/// maxsim beside PyTorch.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Baseline {
+    pub case: String,
+    pub results: BTreeMap<String, Timed>,
+}
+
+/// The first score of a process.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ColdStart {
+    pub open_ms: Option<f64>,
+    pub first_score_ms: Option<f64>,
+    pub second_score_ms: Option<f64>,
+    pub error: Option<String>,
+}
+
+impl Row {
+    /// The goals that the row has and misses, in words.
+    pub fn missed(&self) -> Vec<String> {
+        let mut missed = Vec::new();
+        let mut goal = |found: Option<f64>, goal: Option<f64>, is_least: bool, what: &str| {
+            let Some(goal) = goal else { return };
+            match found {
+                None => missed.push(format!("{what}: no figure, goal {goal:.2}")),
+                Some(found) if is_least && found < goal || !is_least && found > goal => {
+                    missed.push(format!("{what} {found:.3}, goal {goal:.2}"));
+                }
+                Some(_) => {}
+            }
+        };
+        goal(self.x_best_peer, self.targets.x, true, "× the best peer");
+        goal(self.of_limit, self.targets.limit, true, "of the limit");
+        goal(self.x_plain, self.targets.plain, false, "× the plain call");
+        // Nowhere slower than a peer, whatever the row's own goal.
+        if self.targets.x.is_none() {
+            goal(self.x_best_peer, self.x_best_peer.map(|_| 0.98), true, "× the best peer");
+        }
+        missed
+    }
+
+    /// Whether the kernel that ran is not the one of the record's last campaign.
+    pub fn is_of_earlier_build(&self, record: &Record) -> bool {
+        match (&self.kernel, &self.kernel_sha256) {
+            (Some(kernel), Some(sum)) => {
+                record.ptx_sha256.get(&format!("{kernel}.ptx")) != Some(sum)
+            }
+            _ => false,
+        }
+    }
+}
