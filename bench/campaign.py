@@ -61,7 +61,7 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="few rounds, no warm column")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a case is given up (default 120)")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="start no case after so many seconds")
-    parser.add_argument("--keep-compiled", action="store_true", help="one compiler cache for all cases: they still tune for themselves, but compile less")
+    parser.add_argument("--keep-compiled", action="store_true", help="one compiler cache for all cases, less what was tuned: they compile less")
     parser.add_argument("--dry-run", action="store_true", help="only print what would run")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: try the scripts; the times mean nothing")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the documents, to try the scripts")
@@ -112,7 +112,7 @@ class Child:
         command += ["--seconds", str(args.seconds), "--device", args.device, "--scale", str(args.scale)]
         command += ["--quick"] if args.quick else []
         compiled = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-        shared = args.compiled if args.keep_compiled else caches
+        self.shared = shared = args.compiled if args.keep_compiled else caches
         env = os.environ | {name: str(shared / folder) for name, folder in compiled.items()}
         self.process = subprocess.Popen(
             [*command, *more], stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, text=True
@@ -120,6 +120,9 @@ class Child:
 
     def finish(self, timeout):
         """Lets it run; what it found, or why not."""
+        # What another case tuned for its shape must not be taken for this one's.
+        for tuned in self.shared.rglob("*.autotune.json"):
+            tuned.unlink()
         try:
             self.process.communicate("go\n", timeout=timeout)
         except subprocess.TimeoutExpired:

@@ -63,7 +63,8 @@ fn speedup(gpu: &str, record: &Record) -> Result<String> {
             let corners = [(LABELS, top + 3), (at(x), top + BAR - 3)];
             root.draw(&Rectangle::new(corners, color.filled()))?;
             root.draw(&Text::new(row.case.clone(), (LABELS - 8, middle), right.clone()))?;
-            root.draw(&Text::new(format!("{x:.2}"), (at(x) + 6, middle), left.clone()))?;
+            // Right of the line at 1 too, which would cross the figure.
+            root.draw(&Text::new(format!("{x:.2}"), (at(x.max(1.0)) + 6, middle), left.clone()))?;
         }
         let line = vec![(at(1.0), TOP - 4), (at(1.0), TOP + BAR * rows.len() as i32 + 4)];
         root.draw(&PathElement::new(line, BLACK.stroke_width(1)))?;
@@ -99,6 +100,8 @@ fn roofline(gpu: &str, record: &Record) -> Result<String> {
             .configure_mesh()
             .light_line_style(WHITE)
             .bold_line_style(FAINT.mix(0.4))
+            .x_label_formatter(&short)
+            .y_label_formatter(&short)
             .x_desc("FLOP per byte of documents")
             .y_desc("TFLOP/s")
             .label_style(("sans-serif", 13))
@@ -168,6 +171,8 @@ fn documents(gpu: &str, record: &Record) -> Result<String> {
             .configure_mesh()
             .light_line_style(WHITE)
             .bold_line_style(FAINT.mix(0.4))
+            .x_label_formatter(&short)
+            .y_label_formatter(&short)
             .x_desc("documents")
             .y_desc("ms")
             .label_style(("sans-serif", 13))
@@ -194,6 +199,11 @@ fn documents(gpu: &str, record: &Record) -> Result<String> {
             .draw()?;
         Ok(())
     })
+}
+
+/// A number without the digits that it does not need.
+fn short(value: &f64) -> String {
+    format!("{value}")
 }
 
 /// Least and largest value with some room, for a logarithmic axis.
