@@ -59,6 +59,7 @@ def arguments():
     parser.add_argument("--merge", type=pathlib.Path, help="a forward.json to start from where DIR has none")
     parser.add_argument("--seconds", type=float, default=3.0, help="measuring time per case (default 3)")
     parser.add_argument("--quick", action="store_true", help="few rounds, no warm column")
+    parser.add_argument("--no-peers", action="store_true", help="only maxsim and the limits, while kernels are written")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a case is given up (default 120)")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="start no case after so many seconds")
     parser.add_argument("--keep-compiled", action="store_true", help="one compiler cache for all cases, less what was tuned: they compile less")
@@ -111,6 +112,7 @@ class Child:
         command = [sys.executable, str(FOLDER / "case.py"), name, "--result", str(self.result)]
         command += ["--seconds", str(args.seconds), "--device", args.device, "--scale", str(args.scale)]
         command += ["--quick"] if args.quick else []
+        command += ["--no-peers"] if args.no_peers else []
         compiled = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
         self.shared = shared = args.compiled if args.keep_compiled else caches
         env = os.environ | {name: str(shared / folder) for name, folder in compiled.items()}

@@ -25,11 +25,11 @@ class Record:
         self.path = path
         source = path if path.is_file() else earlier
         self.data = {"gpu": None, "driver": None, "date": None, "versions": {}, "protocol": PROTOCOL}
-        self.data |= {"ptx_sha256": {}, "roofs": {}, "rows": [], "scaling": [], "baselines": []}
+        self.data |= {"ptx_sha256": {}, "cubin_sha256": {}, "roofs": {}, "rows": [], "scaling": [], "baselines": []}
         self.data |= {"cold_start": {}}
         if source is not None and source.is_file():
             self.data |= json.loads(source.read_text())
-        self.data["ptx_sha256"] = ptx_sha256()
+        self.data |= kernels_sha256()
 
     def take(self, found):
         """Adds what a case found; rows of the same case are replaced."""
@@ -95,13 +95,17 @@ def replaced(rows, new):
     return kept + list(by_case.values())
 
 
-def ptx_sha256():
+def kernels_sha256():
     """Of the bundle's manifest, or of the files of the checkout."""
     manifest = FOLDER.parent / "manifest.json"
     if manifest.is_file():
-        return json.loads(manifest.read_text())["ptx"]
-    files = sorted((FOLDER.parent / "host" / "ptx").glob("*.ptx"))
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+        found = json.loads(manifest.read_text())
+        return {"ptx_sha256": found["ptx"], "cubin_sha256": found.get("cubins", {})}
+    sums = {}
+    for kind in ("ptx", "cubin"):
+        files = sorted((FOLDER.parent / "host" / "ptx").glob(f"*.{kind}"))
+        sums[f"{kind}_sha256"] = {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+    return sums
 
 
 def table(rows):

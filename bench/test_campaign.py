@@ -30,7 +30,8 @@ class RecordTest(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.path = pathlib.Path(self.folder.name) / "forward.json"
-        patch = mock.patch.object(record, "ptx_sha256", lambda: {"maxsim_forward_x.ptx": "12ab"})
+        sums = {"ptx_sha256": {"maxsim_forward_x.ptx": "12ab"}}
+        patch = mock.patch.object(record, "kernels_sha256", lambda: sums)
         patch.start()
         self.addCleanup(patch.stop)
 

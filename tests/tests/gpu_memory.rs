@@ -280,6 +280,40 @@ fn foreign_memory_is_checked_before_it_is_used() {
     });
 }
 
+/// Under compute-sanitizer this shows that nothing past the matrix is read.
+#[test]
+fn the_read_roof_takes_matrices_of_any_size() {
+    Suite::run_gpu("gpu_read_roof", |suite| {
+        for device in cuda_devices() {
+            let mut stream = device.stream().map_err(text)?;
+            // A grid reads 16 bytes × 512 × 132 at once, eight times over: 8.6 MB on an H200.
+            for rows in [0, 1, 3, 1000, 33_791, 33_793, 70_001] {
+                let data = vec![f16::ONE; rows * 128];
+                let tokens = Tokens::padded(&data, rows, 1, 128).map_err(text)?;
+                let tokens = device.upload(&tokens).map_err(text)?;
+                for blocks_per_multiprocessor in [1, 2, 4] {
+                    stream.read_roof(&tokens, blocks_per_multiprocessor).map_err(text)?;
+                }
+                stream.synchronize().map_err(text)?;
+            }
+            let memory = Arena::new(device, 64).map_err(text)?;
+            let layout = TokenLayout::padded(1, 3, 4).map_err(text)?;
+            // SAFETY: the arena outlives the handle and nobody writes to it.
+            let shifted = unsafe {
+                DeviceTokens::<f32>::from_raw_parts(device, memory.address() + 4, 16, layout, None)
+            };
+            for (tokens, n_blocks) in [(&shifted.map_err(text)?, 1), (&memory.tokens, 0)] {
+                match stream.read_roof(tokens, n_blocks) {
+                    Err(Error::Shape { .. }) => {}
+                    other => return Err(format!("{n_blocks} blocks: {other:?}")),
+                }
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(23)
+    });
+}
+
 #[test]
 fn what_another_thread_drops_is_freed() {
     /// More than anything that a driver keeps back.
