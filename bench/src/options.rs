@@ -11,8 +11,13 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
         match name {
             "winners" => options.winners = flag(name, value)?,
             "token_scores" => options.token_scores = flag(name, value)?,
+            "tf32" => options.allow_tf32 = flag(name, value)?,
             "kernel" => options.kernel = Some(value.to_string()),
-            _ => return Err(format!("option {name}: expected winners, token_scores or kernel")),
+            _ => {
+                return Err(format!(
+                    "option {name}: expected winners, token_scores, tf32 or kernel"
+                ));
+            }
         }
     }
     Ok(options)

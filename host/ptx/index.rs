@@ -398,6 +398,14 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_read",
+        ptx: include_str!("maxsim_read.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_read.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_read.sm_90.cubin") },
+        ],
+    },
+    Image {
         name: "maxsim_sum_partials",
         ptx: include_str!("maxsim_sum_partials.ptx"),
         cubins: &[

@@ -47,7 +47,7 @@ struct Two<T: Element> {
 }
 
 fn pairings() -> Result<[(Pairing, ScoreOptions); 2]> {
-    let all = ScoreOptions { winners: true, token_scores: true, kernel: None };
+    let all = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
     let list = Pairing::pairs(&[4, 0, 1, 0, 2], &[5, 5, 1, 0, 3])?;
     Ok([(Pairing::cross(), all), (list, ScoreOptions::default())])
 }

@@ -78,15 +78,7 @@ impl CudaTokens {
             None
         };
         let has_empty_items = (0..layout.n_items()).any(|i| !layout.has_tokens(i));
-        Ok(CudaTokens {
-            access,
-            mask,
-            segments,
-            item_len,
-            has_empty_items,
-            maps,
-            _owned: owned,
-        })
+        Ok(CudaTokens { access, mask, segments, item_len, has_empty_items, maps, _owned: owned })
     }
 
     /// How kernels reach the rows.
