@@ -150,7 +150,7 @@ fn a_steady_call_allocates_nothing_and_returns_soon() {
                     let options = ScoreOptions {
                         winners: everything,
                         token_scores: everything,
-                        kernel: None,
+                        ..ScoreOptions::default()
                     };
                     let least = steady(device, call, &options).map_err(text)??;
                     let outputs = if everything { "all outputs" } else { "scores" };
