@@ -74,6 +74,20 @@ pub struct Unit {
     pub entry_begin: u32,
     /// One past the last entry.
     pub entry_end: u32,
+    /// Rows of the first entry's document: copies start without looking them up.
+    pub first: Segment,
+}
+
+/// Where a unit of a cross product starts, for documents of different lengths.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitStart {
+    /// First entry; the unit ends where the next one starts.
+    pub entry: u32,
+    /// Rows of the first entry's document; empty behind the last entry.
+    pub first: Segment,
+    /// Padding that makes it one load.
+    pub reserved: u32,
 }
 
 /// An encoded tensor map (`CUtensorMap`): opaque to everyone but the driver and TMA.
@@ -126,9 +140,9 @@ pub struct ForwardParams {
     pub groups: u64,
     /// Address of explicit [`Unit`]s; 0 = units are computed from the fields below.
     pub units: u64,
-    /// Address of the first entry of each unit of a tile, and the end (computed units); 0 =
-    /// every unit has `entries_per_unit`.
-    pub unit_entries: u64,
+    /// Address of a [`UnitStart`] for each unit of a tile, and one behind the last (computed
+    /// units); 0 = every unit has `entries_per_unit`, the first `n_longer_units` one more.
+    pub unit_starts: u64,
     /// Address of an i32 document index per entry; 0 = the entry itself.
     pub entry_document: u64,
     /// Address of an i32 score index per entry; 0 = see `query_stride`.
@@ -141,19 +155,29 @@ pub struct ForwardParams {
     pub score_token_base: u64,
     /// Address of the f32 results: the scores, or partial sums.
     pub results: u64,
+    /// Address of a u32 per `n_parts` units, 0 before and after every launch; 0 = nobody adds
+    /// partial sums. Units `n_parts * i` and following are those of a query's parts with the
+    /// same entries: who counts the last of them adds the parts.
+    pub counters: u64,
+    /// Address of the f32 scores, where partial sums are added.
+    pub scores: u64,
     /// Address of the winners, or 0.
     pub winners: u64,
     /// Address of the f32 token scores, or 0.
     pub token_scores: u64,
     /// A result's index is `part * part_stride + query * query_stride + entry - origin`, or
     /// for scores with a list, the entry's score index.
-    pub part_stride: u64,
+    pub part_stride: u32,
     /// See `part_stride`. Results per query of a cross product, 0 for other pairings.
-    pub query_stride: u64,
+    pub query_stride: u32,
     /// See `part_stride`.
-    pub origin: u64,
+    pub origin: u32,
+    /// Scores per query of a cross product, 0 for other pairings, where partial sums are added.
+    pub score_stride: u32,
     /// 1 when results are partial sums, one per tile of a query.
     pub is_partial: u32,
+    /// Parts of every query, where partial sums are added.
+    pub n_parts: u32,
     /// First entry of this launch.
     pub entry_base: u32,
     /// One past the last entry of this launch (computed units).
@@ -168,6 +192,10 @@ pub struct ForwardParams {
     pub entries_per_query: u32,
     /// Entries per unit (computed units without a list).
     pub entries_per_unit: u32,
+    /// See `unit_starts`.
+    pub n_longer_units: u32,
+    /// Tiles of every query, where entries are a query's own; 0 = look the query up.
+    pub tiles_per_query: u32,
     /// First entry of query `q` is `q * entry_stride`: 0 in a cross product.
     pub entry_stride: u32,
     /// Elements per token.
@@ -176,6 +204,8 @@ pub struct ForwardParams {
     pub winner_bytes: u32,
     /// 1 when rows of both matrices start on 16-byte boundaries (sm_80 entries).
     pub aligned: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 /// Parameters of `maxsim_sum_partials`: `scores[i] = Σ_p partials[p][i]`, in the order of the

@@ -7,6 +7,8 @@
 
 use crate::params::{ForwardParams, Group, Matrix};
 use crate::ptx::math::{max_nan, max_nan_where};
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::ptx::warp::broadcast;
 use crate::ptx::warp::{ballot, shuffle_down, shuffle_xor, shuffle_xor_f32};
 use crate::work::{TokenPlace, row_is_valid, store_sum, store_token};
 
@@ -407,6 +409,17 @@ impl TileGroups {
         let end = lane + 1 + (next_is_other >> lane).trailing_zeros();
         let is_first = lane == 0 || next_is_other >> (lane.wrapping_sub(1) & 31) & 1 != 0;
         TileGroups { group, lane, end, is_first }
+    }
+
+    /// Query of the tile's first group.
+    ///
+    /// # Safety
+    /// All 32 lanes must call it together.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub unsafe fn first_query(&self) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { broadcast(self.group.query) }
     }
 
     /// Adds the groups' sums by query, in a fixed order, and stores the results of an entry.

@@ -2,21 +2,29 @@
 
 use core::hint::assert_unchecked;
 
-use crate::params::{ForwardParams, Group, Matrix, Segment};
+use crate::params::{ForwardParams, Group, Matrix, Segment, Unit};
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::ptx::memory::{add_u32, fence_device, load_f32};
 use crate::ptx::memory::{
     load_u8, load_u32, load_u32x2, load_u32x4, load_u64, store_u16, store_u32,
 };
 use crate::ptx::thread::{block_idx_x, grid_dim_x};
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::ptx::warp::{broadcast, sync_warp};
 
 /// One query tile against a run of entries.
 #[derive(Clone, Copy)]
 pub struct Work {
+    /// Index of the unit.
+    unit: u32,
     /// Index of the query tile.
     pub tile: u32,
     /// First entry.
     pub entry: u32,
     /// One past the last entry.
     pub entry_end: u32,
+    /// Rows of the first document, where the list of units has them.
+    first: Option<Segment>,
 }
 
 /// The units of this block, one after the other.
@@ -55,13 +63,16 @@ impl<'a> Units<'a> {
 #[inline(always)]
 unsafe fn unit(params: &ForwardParams, unit: u32, n_groups: u32) -> Work {
     if params.units != 0 {
-        let address = params.units + u64::from(unit) * 12;
-        // SAFETY: three words per explicit unit.
+        let address = params.units + u64::from(unit) * size_of::<Unit>() as u64;
+        // SAFETY: five words per explicit unit.
         return unsafe {
+            let first = Segment { start: load_u32(address + 12), len: load_u32(address + 16) };
             Work {
+                unit,
                 tile: load_u32(address),
                 entry: load_u32(address + 4),
                 entry_end: load_u32(address + 8),
+                first: Some(first),
             }
         };
     }
@@ -69,20 +80,35 @@ unsafe fn unit(params: &ForwardParams, unit: u32, n_groups: u32) -> Work {
     unsafe { assert_unchecked(params.n_tiles != 0) };
     let tile = params.tile_base + unit % params.n_tiles;
     let chunk = unit / params.n_tiles;
-    // SAFETY: two neighbours of the list of boundaries; 16 bytes per group.
+    // SAFETY: two neighbours of the list of starts.
     unsafe {
-        if params.unit_entries != 0 {
-            let address = params.unit_entries + u64::from(chunk) * 4;
-            return Work { tile, entry: load_u32(address), entry_end: load_u32(address + 4) };
+        if params.unit_starts != 0 {
+            let address = params.unit_starts + u64::from(chunk) * 16;
+            let [entry, start, len, _] = load_u32x4(address);
+            let first = Some(Segment { start, len });
+            return Work { unit, tile, entry, entry_end: load_u32(address + 16), first };
         }
-        let first = match params.entry_stride {
-            0 => 0,
-            stride => group(params, tile * n_groups).query * stride,
-        };
-        let begin = first.max(params.entry_base) + chunk * params.entries_per_unit;
-        let end = (first + params.entries_per_query).min(params.entry_end);
-        let entry_end = (begin + params.entries_per_unit).min(end);
-        Work { tile, entry: begin.min(end), entry_end }
+    }
+    let base = match params.entry_stride {
+        0 => params.entry_base,
+        // SAFETY: the tile has a first group.
+        stride => (unsafe { query(params, tile, n_groups) } * stride).max(params.entry_base),
+    };
+    let entry = base + chunk * params.entries_per_unit + chunk.min(params.n_longer_units);
+    let n_entries = params.entries_per_unit + u32::from(chunk < params.n_longer_units);
+    Work { unit, tile, entry, entry_end: entry + n_entries, first: None }
+}
+
+/// The query that has the rows of a tile.
+///
+/// # Safety
+/// The tile must hold rows of one query only.
+#[inline(always)]
+unsafe fn query(params: &ForwardParams, tile: u32, n_groups: u32) -> u32 {
+    match params.tiles_per_query {
+        // SAFETY: a tile has this many groups.
+        0 => unsafe { group(params, tile * n_groups).query },
+        tiles_per_query => tile / tiles_per_query,
     }
 }
 
@@ -149,8 +175,11 @@ impl<'a> Documents<'a> {
             entry_end: work.entry_end,
             ahead: Segment { start: 0, len: 0 },
         };
-        // SAFETY: the caller's promise.
-        unsafe { documents.fetch() };
+        match work.first {
+            Some(first) => documents.ahead = first,
+            // SAFETY: the caller's promise.
+            None => unsafe { documents.fetch() },
+        }
         documents
     }
 
@@ -213,12 +242,63 @@ pub unsafe fn store_sum(params: &ForwardParams, group: Group, entry: u32, sum: f
         let index = if params.is_partial == 0 && params.entry_score != 0 {
             u64::from(score_index(params, entry))
         } else {
-            (u64::from(group.part()) * params.part_stride
-                + u64::from(group.query) * params.query_stride
-                + u64::from(entry))
-            .wrapping_sub(params.origin)
+            result_index(params, group.part(), group.query, entry)
         };
         store_u32(params.results + index * 4, sum.to_bits());
+    }
+}
+
+/// Index of a result that is no score with a list. Results are fewer than 2³² (scores fewer than
+/// 2³¹, partial sums what the workspace holds), so the sums may wrap on the way.
+#[inline(always)]
+fn result_index(params: &ForwardParams, part: u32, query: u32, entry: u32) -> u64 {
+    let index = (part * params.part_stride + query * params.query_stride + entry)
+        .wrapping_sub(params.origin);
+    u64::from(index)
+}
+
+/// Counts a unit of partial sums; the warp that counts the last part of these entries adds the
+/// parts in their order and stores the scores.
+///
+/// # Safety
+/// One whole warp, which has stored the unit's partial sums; counters must be asked for.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn count_part(params: &ForwardParams, work: &Work, query: u32, lane: u32) {
+    // SAFETY: the host has a counter per `n_parts` units; partial sums of other blocks were
+    // stored and fenced before they were counted; the whole warp is here.
+    unsafe {
+        assert_unchecked(params.n_parts != 0);
+        let counter = params.counters + u64::from(work.unit / params.n_parts) * 4;
+        fence_device();
+        sync_warp();
+        let mut n_before = 0;
+        if lane == 0 {
+            n_before = add_u32(counter, 1);
+        }
+        if broadcast(n_before) + 1 < params.n_parts {
+            return;
+        }
+        fence_device();
+        let mut entry = work.entry + lane;
+        while entry < work.entry_end {
+            let mut sum = 0.0;
+            let mut part = 0;
+            while part < params.n_parts {
+                let index = result_index(params, part, query, entry);
+                sum += load_f32(params.results + index * 4);
+                part += 1;
+            }
+            let score = match params.entry_score {
+                0 => query * params.score_stride + entry,
+                _ => score_index(params, entry),
+            };
+            store_u32(params.scores + u64::from(score) * 4, sum.to_bits());
+            entry += 32;
+        }
+        if lane == 0 {
+            store_u32(counter, 0);
+        }
     }
 }
 

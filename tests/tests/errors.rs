@@ -271,7 +271,8 @@ fn kernels_that_cannot_run() {
         Error::Unsupported { .. },
         ["f16", "works on f32", name]
     );
-    refused!(plan(513, &h200, &any), Error::Unsupported { .. }, ["dim 513", "at most 512"]);
+    let ampere = DeviceLimits { capability: (8, 0), ..h200.clone() };
+    refused!(plan(513, &ampere, &any), Error::Unsupported { .. }, ["dim 513", "at most 512"]);
     let old = DeviceLimits { capability: (7, 5), ..h200.clone() };
     refused!(plan(4, &old, &any), Error::Unsupported { .. }, ["sm_80", "7.5"]);
     let small = DeviceLimits { shared_bytes: 48 * 1024, capability: (8, 0), ..h200 };

@@ -82,8 +82,7 @@ fn rows_are_eligible_for_what_they_can_do_and_nothing_else() {
                             winners,
                             Some(row.name),
                         );
-                        let fits = row.arch == Arch::Sm80
-                            || limits.capability == (9, 0) && dim.is_multiple_of(8);
+                        let fits = row.arch == Arch::Sm80 || limits.capability == (9, 0);
                         let expected = element == row.element
                             && winners == row.winners
                             && dim <= row.dim_max
@@ -101,16 +100,19 @@ fn hopper_runs_its_own_kernels_where_they_are_eligible() {
     for element in [ElementType::F16, ElementType::Bf16] {
         for winners in [false, true] {
             let name = |dim, pitch_bytes| plan(element, dim, pitch_bytes, &H200, winners, None);
-            for (dim, class) in
-                [(8, "d64"), (64, "d64"), (72, "d128"), (128, "d128"), (256, "d256")]
-            {
+            for (dim, class) in [
+                (7, "d64"),
+                (64, "d64"),
+                (65, "d128"),
+                (128, "d128"),
+                (257, "wide"),
+                (4096, "wide"),
+            ] {
                 let name = name(dim, uploaded(element, dim)).expect("a kernel");
                 assert!(name.contains("sm90") && name.contains(class), "dim {dim}: {name}");
             }
-            for dim in [7, 129, 264, 512] {
-                let name = name(dim, uploaded(element, dim)).expect("a kernel");
-                assert!(name.contains("sm80"), "dim {dim}: {name}");
-            }
+            let widest = name(256, uploaded(element, 256)).expect("a kernel");
+            assert!(widest.contains(if winners { "wide" } else { "d256" }), "{widest}");
             // TMA cannot take rows that are not 16-byte aligned, on either side.
             for pitch_bytes in [[256, 258], [258, 256]] {
                 let name = name(128, pitch_bytes).expect("a kernel");

@@ -84,9 +84,9 @@ impl Module {
     }
 }
 
-/// The line without its comment and trailing space.
+/// The line without its comment and the space around it.
 fn without_comment(line: &str) -> &str {
-    line.split("//").next().unwrap_or_default().trim_end()
+    line.split("//").next().unwrap_or_default().trim()
 }
 
 /// The words of PTX text: identifiers, directives and instructions, without punctuation.

@@ -87,7 +87,7 @@ impl CudaGraph {
     /// Makes a graph of calls of one device, which run in this order.
     pub(crate) fn new(device: &Arc<CudaDevice>, calls: Vec<CudaCall>) -> Result<CudaGraph> {
         let len_bytes = calls.iter().map(|call| call.work.workspace_bytes()).max().unwrap_or(0);
-        let workspace = Buffer::new(device, len_bytes)?;
+        let workspace = Buffer::zeroed(device, len_bytes)?;
         let stream = CudaStream::independent(device)?;
         let mut outputs: Vec<_> = calls.iter().map(|call| call.outputs.clone()).collect();
         outputs.sort_by_key(Arc::as_ptr);

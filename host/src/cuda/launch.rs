@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use cust::sys::CUstream;
-use maxsim_kernels::params::{ForwardParams, SumPartialsParams, TensorMap};
+use maxsim_kernels::params::{ForwardParams, SumPartialsParams, TensorMap, Unit, UnitStart};
 use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
 
 use super::context::{CudaDevice, Entered};
@@ -24,7 +24,10 @@ use crate::scores::{ScoreOptions, Scores};
 use crate::work::OutputShape;
 
 /// Most bytes of partial sums that a launch leaves in the workspace.
-const WORKSPACE_BYTES_MAX: u64 = 32 << 20;
+const PARTIALS_BYTES_MAX: u64 = 32 << 20;
+
+/// Counters of parts at the start of every workspace. They are 0 between kernels.
+const N_COUNTERS: u64 = 16 << 10;
 
 /// A problem made ready for one kernel: checked, with its lists on the device.
 #[derive(Debug)]
@@ -38,6 +41,7 @@ pub(crate) struct CudaWork {
     winner_bytes: usize,
     entries_per_query: u32,
     entry_stride: u32,
+    tiles_per_query: u32,
     /// Scores per query of a cross product, 0 for other pairings.
     query_stride: u32,
     n_partials: u64,
@@ -82,12 +86,18 @@ impl CudaWork {
                 query_tile: variant.query_tile,
                 n_blocks: device.limits().n_multiprocessors * n_resident,
                 prefers_whole_rounds: variant.arch == Arch::Sm90a,
-                partials_max: WORKSPACE_BYTES_MAX / 4,
+                partials_max: PARTIALS_BYTES_MAX / 4,
+                n_counters_max: if variant.arch == Arch::Sm90a { N_COUNTERS } else { 0 },
                 unit_tokens_max: UNIT_TOKENS_MAX,
             },
         )?;
-        let sum_partials =
-            (list.n_partials > 0).then(|| device.sum_partials_kernel()).transpose()?;
+        let needs_sum = |launch: &Launch| launch.n_parts > 0 && !launch.sums_in_kernel;
+        let sum_partials = list
+            .launches
+            .iter()
+            .any(needs_sum)
+            .then(|| device.sum_partials_kernel())
+            .transpose()?;
         let lists = DeviceLists::upload(device, &list, outputs)?;
         Ok(CudaWork {
             device: device.clone(),
@@ -98,6 +108,7 @@ impl CudaWork {
             winner_bytes: outputs.winner_bytes,
             entries_per_query: list.entries_per_query,
             entry_stride: list.entry_stride,
+            tiles_per_query: list.tiles_per_query,
             query_stride: match problem.shape() {
                 ScoreShape::Cross { n_documents, .. } => n_documents as u32,
                 _ => 0,
@@ -141,7 +152,10 @@ impl CudaWork {
 
     /// Bytes of workspace that the work needs.
     pub(super) fn workspace_bytes(&self) -> u64 {
-        self.n_partials * 4
+        match self.n_partials {
+            0 => 0,
+            n => (N_COUNTERS + n) * 4,
+        }
     }
 
     /// Enqueues the work's launches, and what must be filled before them.
@@ -210,14 +224,20 @@ impl CudaWork {
         let out = outputs.addresses();
         let is_partial = launch.n_parts > 0;
         let aligned = queries.access().is_aligned() && documents.access().is_aligned();
-        let (mut units, mut unit_entries, mut entries_per_unit) = (0, 0, 0);
+        let (mut units, mut unit_starts, mut entries_per_unit, mut n_longer_units) = (0, 0, 0, 0);
         match launch.units {
-            Units::Alike(n) => entries_per_unit = n,
-            Units::Bounds(first) => unit_entries = self.lists.unit_entries + u64::from(first) * 4,
-            Units::Listed(first) => units = self.lists.units + u64::from(first) * 12,
+            Units::Even { per_unit, n_longer } => {
+                (entries_per_unit, n_longer_units) = (per_unit, n_longer);
+            }
+            Units::Starts(first) => {
+                unit_starts =
+                    self.lists.unit_starts + u64::from(first) * size_of::<UnitStart>() as u64;
+            }
+            Units::Listed(first) => {
+                units = self.lists.units + u64::from(first) * size_of::<Unit>() as u64;
+            }
         }
-        let first_result = u64::from(launch.first_query) * u64::from(launch.query_stride)
-            + u64::from(launch.entries.start);
+        let first_result = launch.first_query * launch.query_stride + launch.entries.start;
         ForwardParams {
             query_map,
             document_map,
@@ -226,21 +246,22 @@ impl CudaWork {
             documents: documents.matrix(),
             groups: self.lists.groups,
             units,
-            unit_entries,
+            unit_starts,
             entry_document: self.lists.entry_document,
             entry_score: self.lists.entry_score,
             query_token_base: self.lists.query_token_base,
             score_token_base: self.lists.score_token_base,
-            results: if is_partial { workspace } else { out.scores },
+            results: if is_partial { workspace + N_COUNTERS * 4 } else { out.scores },
+            counters: if launch.sums_in_kernel { workspace } else { 0 },
+            scores: out.scores,
+            score_stride: self.query_stride,
             winners: out.winners,
             token_scores: out.token_scores,
-            part_stride: if is_partial { u64::from(launch.n_results) } else { 0 },
-            query_stride: match is_partial {
-                true => launch.query_stride.into(),
-                false => self.query_stride.into(),
-            },
+            part_stride: if is_partial { launch.n_results } else { 0 },
+            query_stride: if is_partial { launch.query_stride } else { self.query_stride },
             origin: if is_partial { first_result } else { 0 },
             is_partial: u32::from(is_partial),
+            n_parts: launch.n_parts,
             entry_base: launch.entries.start,
             entry_end: launch.entries.end,
             tile_base: launch.tiles.start,
@@ -248,10 +269,13 @@ impl CudaWork {
             n_units: launch.n_units,
             entries_per_query: self.entries_per_query,
             entries_per_unit,
+            n_longer_units,
+            tiles_per_query: self.tiles_per_query,
             entry_stride: self.entry_stride,
             dim: self.dim as u32,
             winner_bytes: self.winner_bytes as u32,
             aligned: u32::from(aligned),
+            reserved: 0,
         }
     }
 
@@ -277,7 +301,9 @@ impl CudaWork {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;
             }
             start(entered, stream, self.kernel, launch.grid, shared_bytes, params)?;
-            let (Some(sum_partials), 1..) = (self.sum_partials, launch.n_parts) else {
+            let (Some(sum_partials), 1.., false) =
+                (self.sum_partials, launch.n_parts, launch.sums_in_kernel)
+            else {
                 return Ok(());
             };
             let sum = SumPartialsParams {

@@ -16,7 +16,7 @@ use crate::work::OutputShape;
 pub(super) struct DeviceLists {
     pub groups: u64,
     pub units: u64,
-    pub unit_entries: u64,
+    pub unit_starts: u64,
     pub entry_document: u64,
     pub entry_score: u64,
     pub query_token_base: u64,
@@ -44,8 +44,13 @@ impl DeviceLists {
         };
         let groups: Vec<[u32; 4]> =
             list.tiles.groups.iter().map(|g| [g.query, g.start, g.row, g.rows_and_part]).collect();
-        let units: Vec<[u32; 3]> =
-            list.units.iter().map(|u| [u.tile, u.entry_begin, u.entry_end]).collect();
+        let units: Vec<[u32; 5]> = list
+            .units
+            .iter()
+            .map(|u| [u.tile, u.entry_begin, u.entry_end, u.first.start, u.first.len])
+            .collect();
+        let unit_starts: Vec<[u32; 4]> =
+            list.unit_starts.iter().map(|u| [u.entry, u.first.start, u.first.len, 0]).collect();
         let bases = outputs.token_offsets.as_ref().map_or(&[][..], |offsets| offsets.bases());
         let (query_bases, score_bases) = match outputs.shape.row_len() {
             Some(_) => (bases, &[][..]),
@@ -54,7 +59,7 @@ impl DeviceLists {
         let places = [
             place(cast_slice(&groups)),
             place(cast_slice(&units)),
-            place(cast_slice(&list.unit_entries)),
+            place(cast_slice(&unit_starts)),
             place(cast_slice(&list.entry_document)),
             place(cast_slice(&list.entry_score)),
             place(cast_slice(query_bases)),
@@ -64,7 +69,7 @@ impl DeviceLists {
         let [
             groups,
             units,
-            unit_entries,
+            unit_starts,
             entry_document,
             entry_score,
             query_token_base,
@@ -73,7 +78,7 @@ impl DeviceLists {
         Ok(DeviceLists {
             groups,
             units,
-            unit_entries,
+            unit_starts,
             entry_document,
             entry_score,
             query_token_base,

@@ -35,6 +35,17 @@ impl Buffer {
         Ok(Buffer { device: device.clone(), address, len_bytes })
     }
 
+    /// Memory of zeros, which are there when this returns.
+    pub(super) fn zeroed(device: &Arc<CudaDevice>, len_bytes: u64) -> Result<Buffer> {
+        let buffer = Buffer::new(device, len_bytes)?;
+        let entered = device.enter()?;
+        // SAFETY: the buffer was just made, with this length; null is the default stream.
+        unsafe { fill(&entered, buffer.address, 0, len_bytes, ptr::null_mut())? };
+        device.synchronize(&entered)?;
+        drop(entered);
+        Ok(buffer)
+    }
+
     pub(super) fn device(&self) -> &Arc<CudaDevice> {
         &self.device
     }

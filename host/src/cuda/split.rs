@@ -8,9 +8,6 @@ use super::work::Shape;
 /// in longer units they drift apart, and the second reader finds them gone from the L2 cache.
 pub(super) const UNIT_TOKENS_MAX: u64 = 4096;
 
-/// Units per block that even out documents of different lengths.
-const ROUNDS: u64 = 8;
-
 /// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
 /// columns that its last tile wastes.
 const DOCUMENT_TOKENS: u64 = 32;
@@ -104,44 +101,32 @@ pub(super) fn grid(shape: &Shape, n_tiles: u64) -> u32 {
     (if is_worth_it { rounds } else { n_blocks }).min(i32::MAX as u64) as u32
 }
 
-/// Entries per unit (at most `most`) for which the busiest block has the least to do, given
-/// `n_tiles` tiles with `n_entries` entries each. At least [`ROUNDS`] units per block where
-/// there is enough work.
-pub(super) fn entries_per_unit(n_tiles: u64, n_entries: u64, grid: u32, most: u64) -> u32 {
-    let grid = u64::from(grid.max(1));
-    let most = most.clamp(1, 64);
-    let rounds = |per_unit: u64| (n_tiles * n_entries.div_ceil(per_unit)).div_ceil(grid);
-    let most = (1..=most)
-        .take_while(|&per_unit| per_unit == 1 || rounds(per_unit) >= ROUNDS)
-        .last()
-        .unwrap_or(1);
-    // A unit costs about a quarter of an entry more than its entries.
-    let busiest = |per_unit: u64| rounds(per_unit) * (4 * per_unit + 1);
-    (1..=most).rev().min_by_key(|&per_unit| busiest(per_unit)).unwrap_or(1) as u32
-}
-
-/// Cost of a document, in tokens.
-fn cost([_, len]: [u32; 2]) -> u64 {
+/// Cost of a document of `len` tokens, in tokens.
+pub(super) fn cost(len: u32) -> u64 {
     u64::from(len) + DOCUMENT_TOKENS
 }
 
-/// Units per tile for documents of different lengths: whole rounds of all blocks, of units of at
-/// most `unit_tokens_max` tokens.
-pub(super) fn n_chunks(lens: &[[u32; 2]], n_tiles: u64, grid: u32, unit_tokens_max: u64) -> u64 {
-    let grid = u64::from(grid.max(1));
-    let total: u64 = lens.iter().copied().map(cost).sum();
+/// Units per tile for `n_entries` entries that cost `total`: whole rounds of all blocks, of units
+/// of at most `unit_tokens_max` tokens.
+pub(super) fn n_chunks(
+    total: u64,
+    n_entries: usize,
+    n_tiles: u64,
+    grid: u32,
+    unit_tokens_max: u64,
+) -> u64 {
     let n_units = n_tiles * total.div_ceil(unit_tokens_max.max(1));
-    let n_units = n_units.max(1).next_multiple_of(grid);
-    (n_units / n_tiles.max(1)).clamp(1, lens.len().max(1) as u64)
+    let n_units = n_units.max(1).next_multiple_of(u64::from(grid.max(1)));
+    (n_units / n_tiles.max(1)).clamp(1, n_entries.max(1) as u64)
 }
 
 /// Bounds of `n_chunks` runs of documents of about equal cost: one more than runs, from 0 to the
 /// number of documents.
 pub(super) fn balanced(lens: &[[u32; 2]], n_chunks: u64) -> Vec<usize> {
-    let total: u64 = lens.iter().copied().map(cost).sum();
+    let total: u64 = lens.iter().map(|len| cost(len[1])).sum();
     let mut bounds = vec![0];
     let mut sum = 0;
-    for (i, &len) in lens.iter().enumerate() {
+    for (i, &[_, len]) in lens.iter().enumerate() {
         // A run ends where its share of the cost is nearest.
         let share = |n: usize| (u128::from(total) * n as u128 / u128::from(n_chunks.max(1))) as u64;
         while bounds.len() < n_chunks as usize && sum + cost(len) / 2 >= share(bounds.len()) {

@@ -1,15 +1,15 @@
 //! Streams, and the workspace that belongs to each.
 
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cust::stream::{Stream, StreamFlags};
+use cust::stream::StreamFlags;
 use cust::sys::CUstream;
 
 use super::context::{CudaDevice, Entered, lock};
 use super::forward::raw;
 use super::memory::Buffer;
-use super::status;
 use crate::error::{Error, Result};
 
 /// A queue of device work with its own workspace.
@@ -21,7 +21,7 @@ pub(crate) struct CudaStream {
     device: Arc<CudaDevice>,
     raw: CUstream,
     /// The stream, where it is ours.
-    owned: Option<Stream>,
+    owned: bool,
     id: u64,
     workspace: Option<Buffer>,
     /// A graph of somebody else's uses the workspace: from then on it stays.
@@ -55,11 +55,14 @@ impl CudaStream {
         CudaStream::with_flags(device, StreamFlags::NON_BLOCKING)
     }
 
+    /// A stream of our own. Not one of `cust`'s, which removes `NON_BLOCKING`.
     fn with_flags(device: &Arc<CudaDevice>, flags: StreamFlags) -> Result<CudaStream> {
-        let _entered = device.enter()?;
-        let stream = Stream::new(flags, None)
-            .map_err(|error| status::error("cuStreamCreateWithPriority", error as u32))?;
-        Ok(CudaStream::with_handle(device, stream.as_inner(), Some(stream)))
+        let entered = device.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` outlives the call; the context is current.
+        let code = unsafe { raw::cuStreamCreateWithPriority(&mut raw, flags.bits(), 0) };
+        entered.device().check("cuStreamCreateWithPriority", code)?;
+        Ok(CudaStream::with_handle(device, raw, true))
     }
 
     /// A stream that belongs to somebody else.
@@ -68,10 +71,10 @@ impl CudaStream {
     /// `raw` must be a stream of the device's primary context (or null, the legacy default
     /// stream) and outlive this value.
     pub(crate) unsafe fn from_raw(device: &Arc<CudaDevice>, raw: CUstream) -> CudaStream {
-        CudaStream::with_handle(device, raw, None)
+        CudaStream::with_handle(device, raw, false)
     }
 
-    fn with_handle(device: &Arc<CudaDevice>, raw: CUstream, owned: Option<Stream>) -> CudaStream {
+    fn with_handle(device: &Arc<CudaDevice>, raw: CUstream, owned: bool) -> CudaStream {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (device, captured) = (device.clone(), Vec::new());
@@ -125,7 +128,7 @@ impl CudaStream {
         {
             self.captured.push(old);
         }
-        let workspace = Buffer::new(&self.device, len_bytes)?;
+        let workspace = Buffer::zeroed(&self.device, len_bytes)?;
         let address = workspace.address();
         self.workspace = Some(workspace);
         Ok(address)
@@ -134,12 +137,15 @@ impl CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
-        let Some(owned) = self.owned.take() else { return };
-        match self.device.enter() {
-            // Pending work still completes.
-            Ok(_entered) => drop(owned),
-            // A lost device is not touched again.
-            Err(_) => std::mem::forget(owned),
+        // A lost device is not touched again.
+        if self.owned
+            && let Ok(entered) = self.device.enter()
+        {
+            // SAFETY: made by `with_flags`, and nobody uses it any more; pending work still
+            // completes.
+            let code = unsafe { raw::cuStreamDestroy_v2(self.raw) };
+            // Nobody to tell, but a fault is remembered.
+            let _ = entered.device().check("cuStreamDestroy", code);
         }
     }
 }

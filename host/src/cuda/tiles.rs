@@ -19,6 +19,8 @@ pub(super) struct Packed {
     pub n_parts: u32,
     /// Some query has fewer.
     pub is_ragged: bool,
+    /// Some tile has groups of several queries.
+    pub is_shared: bool,
 }
 
 /// The tiles of all launches: `groups_per_tile` groups each.
@@ -73,7 +75,13 @@ impl Tiles {
             n_parts = own.max(n_parts);
             fewest = own.min(fewest);
         }
-        Ok(Packed { tiles: first..self.close()?, n_parts, is_ragged: fewest < n_parts })
+        let tiles = first..self.close()?;
+        let groups = &self.groups[tiles.start as usize * self.groups_per_tile..];
+        let is_shared = groups.chunks(self.groups_per_tile).any(|tile| {
+            let other = |group: &Group| ![tile[0].query, Group::NO_QUERY].contains(&group.query);
+            tile.iter().any(other)
+        });
+        Ok(Packed { tiles, n_parts, is_ragged: fewest < n_parts, is_shared })
     }
 
     /// The tiles of one query.

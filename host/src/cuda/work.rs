@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-use maxsim_kernels::params::Unit;
+use maxsim_kernels::params::{Segment, Unit, UnitStart};
 
-use super::split::{Cut, balanced, cuts, entries_per_unit, grid, n_chunks};
+use super::split::{Cut, balanced, cost, cuts, grid, n_chunks};
 use super::tiles::{Packed, Tiles};
 use crate::error::{Error, Result};
 use crate::pairing::Kind;
@@ -27,6 +27,8 @@ pub(super) struct Shape {
     pub prefers_whole_rounds: bool,
     /// Partial sums that the workspace may hold.
     pub partials_max: u64,
+    /// Counters of parts that the workspace has; 0 where the kernel cannot add parts itself.
+    pub n_counters_max: u64,
     /// Most document tokens of a unit of several documents.
     pub unit_tokens_max: u64,
 }
@@ -43,6 +45,9 @@ pub(super) struct Launch {
     pub n_parts: u32,
     /// Some queries have fewer parts: partial sums must start at 0.
     pub is_ragged: bool,
+    /// Whether the block that brings the last part of a unit adds the parts up. Otherwise a
+    /// kernel of its own does.
+    pub sums_in_kernel: bool,
     /// Results of the launch (partial sums: per part).
     pub n_results: u32,
     /// Results of a query that follow each other: the launch's entries of a cross product, 0
@@ -55,10 +60,10 @@ pub(super) struct Launch {
 /// How a launch's units are told to the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Units {
-    /// This many entries each.
-    Alike(u32),
-    /// Every tile's units start at these entries: first index into `unit_entries`.
-    Bounds(u32),
+    /// Of this many entries, the first `n_longer` of a tile one more.
+    Even { per_unit: u32, n_longer: u32 },
+    /// Every tile's units start at these entries: first index into `unit_starts`.
+    Starts(u32),
     /// One by one: first index into `units`.
     Listed(u32),
 }
@@ -69,8 +74,8 @@ pub(super) struct WorkList {
     pub tiles: Tiles,
     /// Listed units.
     pub units: Vec<Unit>,
-    /// Bounds of the units of launches of a cross product.
-    pub unit_entries: Vec<u32>,
+    /// Starts of the units of launches of a cross product, each with one behind the last.
+    pub unit_starts: Vec<UnitStart>,
     /// Document per entry; empty where it is the entry.
     pub entry_document: Vec<u32>,
     /// Score per entry; empty where they are the same.
@@ -80,6 +85,8 @@ pub(super) struct WorkList {
     pub entries_per_query: u32,
     /// First entry of query `q` is `q` times this.
     pub entry_stride: u32,
+    /// Tiles of every query, where entries are a query's own and all have as many.
+    pub tiles_per_query: u32,
     /// Partial sums of the largest launch.
     pub n_partials: u64,
     /// Some score belongs to a query without tokens, which no kernel visits.
@@ -91,7 +98,8 @@ impl WorkList {
         let mut work = WorkList {
             tiles: Tiles::new(shape.query_tile),
             units: Vec::new(),
-            unit_entries: Vec::new(),
+            unit_starts: Vec::new(),
+            tiles_per_query: 0,
             entry_document: Vec::new(),
             entry_score: Vec::new(),
             launches: Vec::new(),
@@ -168,19 +176,22 @@ impl WorkList {
         let n_tiles = packed.tiles.len() as u64;
         let grid = grid(shape, n_tiles);
         let lens = &documents.segments()[entries.start as usize..entries.end as usize];
-        let n_entries = lens.len() as u64;
-        let is_alike = lens.iter().all(|len| len[1] == lens[0][1]);
-        let (units, n_chunks) = if is_alike {
-            let per_unit = entries_per_unit(n_tiles, n_entries, grid, most_entries(shape, lens));
-            (Units::Alike(per_unit), n_entries.div_ceil(u64::from(per_unit)))
+        let total = lens.iter().map(|len| cost(len[1])).sum();
+        let n_chunks = n_chunks(total, lens.len(), n_tiles, grid, shape.unit_tokens_max);
+        let units = if lens.iter().all(|len| len[1] == lens[0][1]) {
+            even(lens.len(), n_chunks)
         } else {
-            let n_chunks = n_chunks(lens, n_tiles, grid, shape.unit_tokens_max);
-            let first = self.unit_entries.len() as u32;
-            let bounds = balanced(lens, n_chunks).into_iter();
-            self.unit_entries.extend(bounds.map(|i| entries.start + i as u32));
-            (Units::Bounds(first), n_chunks)
+            let first = self.unit_starts.len() as u32;
+            self.unit_starts.extend(balanced(lens, n_chunks).into_iter().map(|i| {
+                let [start, len] = lens.get(i).copied().unwrap_or_default();
+                let entry = entries.start + i as u32;
+                UnitStart { entry, first: Segment { start, len }, reserved: 0 }
+            }));
+            Units::Starts(first)
         };
         let n_results = (queries.len() * lens.len()) as u32;
+        // The tiles of each query must be its own, one after the other.
+        let sums_in_kernel = !packed.is_shared && can_count(shape, &packed, n_chunks);
         self.launch(Launch {
             query_stride: entries.len() as u32,
             entries,
@@ -190,6 +201,7 @@ impl WorkList {
             grid,
             n_parts: if packed.n_parts > 1 { packed.n_parts } else { 0 },
             is_ragged: packed.is_ragged,
+            sums_in_kernel,
             n_results,
             first_query: queries.start as u32,
         });
@@ -246,16 +258,23 @@ impl WorkList {
             }
             first_tiles.push(self.tiles.n_tiles()?);
         }
+        let mut tiles = first_tiles.windows(2).map(|tiles| tiles[1] - tiles[0]);
+        self.tiles_per_query = match tiles.next() {
+            Some(n) if tiles.all(|other| other == n) => n,
+            _ => 0,
+        };
         for cut in cuts(first_entries, &first_tiles, shape.partials_max) {
             let tiles = first_tiles[cut.queries.start]..first_tiles[cut.queries.end];
             let (units, n_units, grid) = match is_listed {
                 true => self.list_units(problem, &cut, first_entries, &first_tiles, shape),
-                false => self.alike_units(problem, &cut, tiles.len() as u64, shape),
+                false => self.even_units(problem, &cut, tiles.len() as u64, shape),
             };
             self.launch(Launch {
                 n_results: cut.entries.len() as u32,
                 n_parts: if cut.max_tiles > 1 { cut.max_tiles } else { 0 },
                 is_ragged: cut.is_ragged,
+                sums_in_kernel: !cut.is_ragged
+                    && n_units <= shape.n_counters_max * u64::from(cut.max_tiles),
                 entries: cut.entries,
                 tiles,
                 units,
@@ -268,7 +287,7 @@ impl WorkList {
         Ok(())
     }
 
-    fn alike_units(
+    fn even_units(
         &self,
         problem: &Problem<'_>,
         cut: &Cut,
@@ -277,10 +296,10 @@ impl WorkList {
     ) -> (Units, u64, u32) {
         let grid = grid(shape, n_tiles);
         // A cut is whole queries, or some entries of one.
-        let n_entries = u64::from(self.entries_per_query).min(cut.entries.len() as u64);
-        let most = most_entries(shape, problem.documents().segments());
-        let per_unit = entries_per_unit(n_tiles, n_entries, grid, most);
-        (Units::Alike(per_unit), n_tiles * n_entries.div_ceil(u64::from(per_unit)), grid)
+        let n_entries = cut.entries.len().min(self.entries_per_query as usize);
+        let total = n_entries as u64 * cost(problem.documents().max_len() as u32);
+        let n_chunks = n_chunks(total, n_entries, n_tiles, grid, shape.unit_tokens_max);
+        (even(n_entries, n_chunks), n_tiles * n_chunks, grid)
     }
 
     /// Lists the units of a cut: all tiles of a query side by side, so that they read the
@@ -318,13 +337,21 @@ impl WorkList {
             // Each query gets its share of the units that would fill the device.
             let share = n_tiles(q) as f64 * lens.len() as f64 / n_tile_entries as f64;
             let n_blocks = (f64::from(grid) * share).ceil() as u32;
-            let bounds =
-                balanced(&lens, n_chunks(&lens, n_tiles(q), n_blocks, shape.unit_tokens_max));
+            let total = lens.iter().map(|len| cost(len[1])).sum();
+            let most = shape.unit_tokens_max;
+            let bounds = balanced(&lens, n_chunks(total, lens.len(), n_tiles(q), n_blocks, most));
             let first = cut.entries_of(q, first_entries).start;
             for bounds in bounds.windows(2).filter(|bounds| bounds[0] < bounds[1]) {
                 let (entry_begin, entry_end) = (first + bounds[0] as u32, first + bounds[1] as u32);
+                let [start, len] = lens[bounds[0]];
+                let rows = Segment { start, len };
                 let tiles = first_tiles[q]..first_tiles[q + 1];
-                self.units.extend(tiles.map(|tile| Unit { tile, entry_begin, entry_end }));
+                self.units.extend(tiles.map(|tile| Unit {
+                    tile,
+                    entry_begin,
+                    entry_end,
+                    first: rows,
+                }));
             }
         }
         let n_units = (self.units.len() - first_unit) as u64;
@@ -335,7 +362,8 @@ impl WorkList {
     fn launch(&mut self, launch: Launch) {
         if launch.n_units > 0 {
             let grid = launch.grid.min(launch.n_units);
-            self.launches.push(Launch { grid, ..launch });
+            let sums_in_kernel = launch.sums_in_kernel && launch.n_parts > 0;
+            self.launches.push(Launch { grid, sums_in_kernel, ..launch });
         }
     }
 }
@@ -348,8 +376,14 @@ fn count(n_units: u64) -> Result<u32> {
     Ok(n_units as u32)
 }
 
-/// Most documents of a unit, so that it has about as many tokens as the shape says.
-fn most_entries(shape: &Shape, lens: &[[u32; 2]]) -> u64 {
-    let len = lens.first().map_or(0, |len| u64::from(len[1]));
-    shape.unit_tokens_max.checked_div(len).unwrap_or(u64::MAX)
+/// `n_chunks` units of `n_entries` entries that differ by one at most.
+fn even(n_entries: usize, n_chunks: u64) -> Units {
+    let per_unit = (n_entries as u64 / n_chunks) as u32;
+    Units::Even { per_unit, n_longer: (n_entries as u64 % n_chunks) as u32 }
+}
+
+/// Whether all queries have equally many parts, and there are counters for every unit.
+fn can_count(shape: &Shape, packed: &Packed, n_chunks: u64) -> bool {
+    let n_units = packed.tiles.len() as u64 * n_chunks;
+    !packed.is_ragged && n_units <= shape.n_counters_max * u64::from(packed.n_parts)
 }

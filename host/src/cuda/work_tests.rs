@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use maxsim_kernels::params::Group;
 
-use super::split::{balanced, cuts, entries_per_unit, grid, n_chunks};
+use super::split::{balanced, cost, cuts, grid, n_chunks};
 use super::work::{Launch, Shape, Units, WorkList};
 use crate::pairing::Pairing;
 use crate::problem::{Problem, ScoreShape};
@@ -40,18 +40,40 @@ fn unit(work: &WorkList, launch: &Launch, u: u32, n_groups: usize) -> (u32, Rang
             let unit = work.units[(first + u) as usize];
             (unit.tile, unit.entry_begin..unit.entry_end)
         }
-        Units::Bounds(first) => {
-            let bounds = &work.unit_entries[(first + chunk) as usize..];
-            (tile, bounds[0]..bounds[1])
+        Units::Starts(first) => {
+            let starts = &work.unit_starts[(first + chunk) as usize..];
+            (tile, starts[0].entry..starts[1].entry)
         }
-        Units::Alike(per_unit) => {
-            let first = match work.entry_stride {
-                0 => 0,
-                stride => work.tiles.groups[tile as usize * n_groups].query * stride,
+        Units::Even { per_unit, n_longer } => {
+            let query = match work.tiles_per_query {
+                0 => work.tiles.groups[tile as usize * n_groups].query,
+                n => tile / n,
             };
-            let begin = first.max(launch.entries.start) + chunk * per_unit;
-            let end = (first + work.entries_per_query).min(launch.entries.end);
-            (tile, begin.min(end)..(begin + per_unit).min(end))
+            let base = (query * work.entry_stride).max(launch.entries.start);
+            let begin = base + chunk * per_unit + chunk.min(n_longer);
+            (tile, begin..begin + per_unit + u32::from(chunk < n_longer))
+        }
+    }
+}
+
+/// The first document's rows that a list of units gives must be those of its first entry.
+fn check_first_documents(work: &WorkList, problem: &Problem<'_>) {
+    let segment = |entry: u32| {
+        let document = match work.entry_document.is_empty() {
+            true => entry,
+            false => work.entry_document[entry as usize],
+        };
+        problem.documents().segments()[document as usize]
+    };
+    for unit in &work.units {
+        assert_eq!([unit.first.start, unit.first.len], segment(unit.entry_begin));
+    }
+    for launch in &work.launches {
+        let Units::Starts(first) = launch.units else { continue };
+        let n_chunks = launch.n_units as usize / launch.tiles.len();
+        let starts = &work.unit_starts[first as usize..][..n_chunks + 1];
+        for starts in starts.windows(2).filter(|s| s[0].entry < s[1].entry) {
+            assert_eq!([starts[0].first.start, starts[0].first.len], segment(starts[0].entry));
         }
     }
 }
@@ -59,6 +81,7 @@ fn unit(work: &WorkList, launch: &Launch, u: u32, n_groups: usize) -> (u32, Rang
 /// Runs the launches: how often each (score, query row) was visited, and with what pair.
 fn check(problem: &Problem<'_>, shape: &Shape) {
     let work = WorkList::new(problem, shape).unwrap();
+    check_first_documents(&work, problem);
     let n_groups = shape.query_tile / Group::ROWS;
     let score_stride = match problem.shape() {
         ScoreShape::Cross { n_documents, .. } => n_documents as u32,
@@ -76,9 +99,22 @@ fn check(problem: &Problem<'_>, shape: &Shape) {
         assert!(n_partials <= work.n_partials);
         assert!(n_partials <= shape.partials_max || launch.entries.len() == 1);
         let mut partials = vec![0u32; n_partials as usize];
+        // Parts of a score that arrive at a counter; the last one adds them up.
+        let mut counters = BTreeMap::<u32, u32>::new();
         for u in 0..launch.n_units {
             let (tile, entries) = unit(&work, launch, u, n_groups);
             let groups = &work.tiles.groups[tile as usize * n_groups..][..n_groups];
+            if launch.sums_in_kernel {
+                let counter = u / launch.n_parts;
+                assert!(u64::from(counter) < shape.n_counters_max);
+                *counters.entry(counter).or_default() += 1;
+                // All units of a counter have the same query and entries.
+                let first = unit(&work, launch, counter * launch.n_parts, n_groups);
+                let query = |tile: u32| work.tiles.groups[tile as usize * n_groups].query;
+                assert_eq!((query(first.0), &first.1), (query(tile), &entries));
+                let owns = |group: &Group| [query(tile), Group::NO_QUERY].contains(&group.query);
+                assert!(groups.iter().all(owns));
+            }
             for entry in entries {
                 assert!(launch.entries.contains(&entry));
                 let document = match work.entry_document.is_empty() {
@@ -110,6 +146,7 @@ fn check(problem: &Problem<'_>, shape: &Shape) {
                 }
             }
         }
+        assert!(counters.values().all(|&n| n == launch.n_parts));
         if launch.n_parts > 0 {
             assert!(partials.iter().all(|&n| n <= 1));
             assert!(launch.is_ragged || partials.iter().all(|&n| n == 1));
@@ -159,6 +196,7 @@ fn every_group_meets_every_entry_once() {
             query_tile: [16, 64, 128][random.below(3) as usize],
             n_blocks: 1 + random.below(9) as usize,
             prefers_whole_rounds: random.below(2) == 0,
+            n_counters_max: random.below(2) * 50,
             partials_max: 1 + random.below(60),
             unit_tokens_max: 1 + random.below(600),
         };
@@ -191,6 +229,7 @@ fn pairs_are_numbered_by_query_and_keep_their_order() {
         query_tile: 64,
         n_blocks: 2,
         prefers_whole_rounds: false,
+        n_counters_max: 0,
         partials_max: 100,
         unit_tokens_max: 4096,
     };
@@ -206,6 +245,7 @@ fn nothing_is_launched_without_tokens_or_pairs() {
         query_tile: 64,
         n_blocks: 2,
         prefers_whole_rounds: false,
+        n_counters_max: 0,
         partials_max: 100,
         unit_tokens_max: 4096,
     };
@@ -250,36 +290,42 @@ fn the_busiest_block_has_little_more_than_the_average() {
         query_tile: 256,
         n_blocks: 132,
         prefers_whole_rounds: true,
+        n_counters_max: 0,
         partials_max: 8 << 20,
         unit_tokens_max: 4096,
     };
     for (n_tiles, n_entries) in [(4, 10_000), (1, 10_000), (2, 1_000), (8, 12_345), (32, 300)] {
         let grid = grid(&shape, n_tiles);
         assert!(grid >= 124 && u64::from(grid).is_multiple_of(n_tiles));
-        let per_unit = u64::from(entries_per_unit(n_tiles, n_entries, grid, 64));
-        let n_units = n_tiles * n_entries.div_ceil(per_unit);
-        let busiest = n_units.div_ceil(grid.into()) * per_unit;
-        let average = (n_tiles * n_entries) as f64 / f64::from(grid);
-        assert!(busiest as f64 <= 1.07 * average + 1.0, "{n_tiles} × {n_entries}: {busiest}");
+        let n = n_chunks(n_entries as u64 * cost(1024), n_entries, n_tiles, grid, 4096);
+        let per_unit = n_entries as u64 / n;
+        assert!(per_unit < 4, "{n_tiles} × {n_entries}: {per_unit} documents a unit");
+        // Units of a block are as many as rounds; the longer ones are dealt out first.
+        let rounds = (n_tiles * n).div_ceil(grid.into());
+        let longer = (n_tiles * (n_entries as u64 % n)).div_ceil(grid.into());
+        let busiest = rounds * per_unit + longer;
+        let average = (n_tiles * n_entries as u64) as f64 / f64::from(grid);
+        assert!(busiest as f64 <= average + 2.0, "{n_tiles} × {n_entries}: {busiest}");
     }
     // A multiple of 100 tiles would leave a quarter of the device idle.
     assert_eq!(grid(&shape, 100), 132);
-    assert_eq!(entries_per_unit(1, 0, 132, 64), 1);
+    assert_eq!(n_chunks(0, 0, 1, 132, 4096), 1);
 }
 
 #[test]
 fn units_of_ragged_documents_are_about_equal() {
     let mut random = Random(2);
     let lens: Vec<[u32; 2]> = (0..10_000).map(|_| [0, random.below(300) as u32]).collect();
-    let n = n_chunks(&lens, 4, 132, 4096);
+    let total = lens.iter().map(|len| cost(len[1])).sum();
+    let n = n_chunks(total, lens.len(), 4, 132, 4096);
     assert!((4 * n) % 132 < 4, "{n} units per tile are no whole rounds");
     let bounds = balanced(&lens, n);
     assert_eq!((bounds.len(), bounds[0], bounds[n as usize]), (n as usize + 1, 0, lens.len()));
-    let costs: Vec<u32> =
-        bounds.windows(2).map(|b| lens[b[0]..b[1]].iter().map(|len| len[1] + 32).sum()).collect();
+    let costs: Vec<u64> =
+        bounds.windows(2).map(|b| lens[b[0]..b[1]].iter().map(|len| cost(len[1])).sum()).collect();
     let (least, most) = (costs.iter().min().unwrap(), costs.iter().max().unwrap());
-    assert!(most - least <= 2 * 332, "{least} to {most}");
+    assert!(most - least <= 2 * cost(300), "{least} to {most}");
     // More units than documents would be empty ones.
-    assert_eq!(n_chunks(&lens[..5], 1, 132, 4096), 5);
+    assert_eq!(n_chunks(1000, 5, 1, 132, 4096), 5);
     assert_eq!(balanced(&[], 1), [0, 0]);
 }

@@ -91,7 +91,8 @@ pub unsafe fn load_u32x4(address: u64) -> [u32; 4] {
     [a, b, c, d]
 }
 
-/// Four bytes of global memory written by an earlier kernel.
+/// Four bytes of global memory written by an earlier kernel, or by a block that has said so
+/// behind a [`fence_device`]. Read from the L2 cache, which all blocks share.
 ///
 /// # Safety
 /// `address` must be readable for 4 bytes and aligned to 4.
@@ -100,9 +101,38 @@ pub unsafe fn load_f32(address: u64) -> f32 {
     let value;
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("ld.global.f32 {0}, [{1}];", out(reg32) value, in(reg64) address, options(readonly, nostack));
+        asm!("ld.global.cg.f32 {0}, [{1}];", out(reg32) value, in(reg64) address, options(readonly, nostack));
     }
     value
+}
+
+/// Adds to four bytes of global memory; the value before. Other blocks may do so too.
+///
+/// # Safety
+/// `address` must be writable for 4 bytes, aligned to 4, and only be accessed this way by others.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn add_u32(address: u64, value: u32) -> u32 {
+    let before;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "atom.global.add.u32 {0}, [{1}], {2};",
+            out(reg32) before,
+            in(reg64) address,
+            in(reg32) value,
+            options(nostack),
+        );
+    }
+    before
+}
+
+/// Orders this thread's accesses to global memory before those that follow, for the whole device.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn fence_device() {
+    // SAFETY: a fence.
+    unsafe { asm!("fence.acq_rel.gpu;", options(nostack)) }
 }
 
 /// Writes four bytes of global memory.

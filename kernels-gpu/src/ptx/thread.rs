@@ -34,6 +34,28 @@ pub unsafe fn sync_threads() {
     unsafe { asm!("bar.sync 0;", options(nostack)) }
 }
 
+/// Does nothing for about `clocks` clocks of the multiprocessor.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn pause(clocks: u32) {
+    // SAFETY: reads a clock until it has advanced.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            ".reg .b32 start, now;",
+            "mov.u32 start, %clock;",
+            "PAUSE: mov.u32 now, %clock;",
+            "sub.u32 now, now, start;",
+            "setp.lt.u32 p, now, {0};",
+            "@p bra PAUSE;",
+            "}}",
+            in(reg32) clocks,
+            options(nostack),
+        );
+    }
+}
+
 /// Changes the register limit of this warpgroup to `N`, downwards.
 ///
 /// # Safety

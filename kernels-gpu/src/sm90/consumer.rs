@@ -6,6 +6,7 @@ use crate::layout::sm90::*;
 use crate::params::{ForwardParams, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::memory::{load_shared_u32x4, store_shared_f32};
+use crate::ptx::thread::pause;
 use crate::ptx::warp::broadcast;
 use crate::ptx::wgmma::{self, Accumulators, Element};
 use crate::reduce::{
@@ -77,6 +78,11 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
                 if K::SLABS > 0 {
                     barrier_wait(shared.query_full(), query_parity);
                     query_parity ^= 1;
+                }
+                // Both warpgroups start here at once. In step, both would fold at the same time
+                // and leave the tensor cores idle: the second one lets the first go ahead.
+                if K::CONSUMERS == 2 && warp >= 4 {
+                    pause(tile_clocks::<K>());
                 }
             }
             let mut documents = Documents::new(params, &work);
@@ -349,6 +355,13 @@ impl Consumer<'_> {
             slab += 1;
         }
     }
+}
+
+/// Clocks that the tensor cores take for a warpgroup's part of a tile: 64 for each 32 bytes of
+/// each fragment.
+const fn tile_clocks<K: Kernel>() -> u32 {
+    let slabs = if K::SLABS == 0 { 1 } else { K::SLABS };
+    (64 * 4 * slabs * K::FRAGMENTS) as u32
 }
 
 /// Which columns of a tile are document tokens.

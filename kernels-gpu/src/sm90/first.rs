@@ -1,4 +1,4 @@
-//! The warps of the first warpgroup: one loads, one stores, one prepares masks.
+//! The warps of the first warpgroup: two load, one stores, one prepares masks.
 
 use super::{Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
@@ -11,8 +11,8 @@ use crate::ptx::wgmma::Element;
 use crate::reduce::{TileGroups, valid_columns};
 use crate::work::{self, Documents, Units};
 
-/// Loads query tiles and document slabs, in the order in which consumers use them. Each lane
-/// has one of the tile's groups.
+/// Loads document slabs, and query slabs where they stream, in the order in which consumers use
+/// them. Each lane has one of the tile's groups.
 ///
 /// # Safety
 /// One whole warp per block; shared memory and barriers as [`super::forward`] sets them up.
@@ -29,7 +29,6 @@ pub(super) unsafe fn load<K: Kernel>(
     let mut tile = u32::MAX;
     let mut group = Group::NONE;
     let mut query_slab_bytes = 0;
-    let mut query_parity = 1;
     let mut units = Units::new(params);
     // SAFETY: each wait is for arrivals that the consumers owe; stages are overwritten after it.
     unsafe {
@@ -37,30 +36,9 @@ pub(super) unsafe fn load<K: Kernel>(
             if work.entry >= work.entry_end {
                 continue;
             }
-            if work.tile != tile {
+            if K::SLABS == 0 && work.tile != tile {
                 tile = work.tile;
-                group = tile_group::<K>(params, tile, lane);
-                let n_groups = ballot((group.n_rows() > 0) as u32).count_ones();
-                query_slab_bytes = n_groups * GROUP_SLAB_BYTES as u32;
-                if K::SLABS > 0 {
-                    barrier_wait(shared.query_empty(), query_parity);
-                    query_parity ^= 1;
-                    if lane == 0 {
-                        barrier_expect(shared.query_full(), n_slabs * query_slab_bytes);
-                    }
-                    let mut slab = 0;
-                    while slab < n_slabs {
-                        load_group(
-                            shared.query_slab(slab),
-                            maps,
-                            slab * slab_elements,
-                            group,
-                            lane,
-                            shared.query_full(),
-                        );
-                        slab += 1;
-                    }
-                }
+                (group, query_slab_bytes) = tile_group::<K>(params, tile, lane);
             }
             let mut documents = Documents::new(params, &work);
             while let Some((_, document)) = documents.next() {
@@ -118,6 +96,48 @@ pub(super) unsafe fn load<K: Kernel>(
     }
 }
 
+/// Loads query tiles that stay. A warp of its own, so that documents need not wait until the
+/// tile's groups have been looked up.
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+pub(super) unsafe fn load_queries<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    maps: Maps,
+    lane: u32,
+) {
+    if K::SLABS == 0 {
+        return;
+    }
+    let mut tile = u32::MAX;
+    let mut parity = 1;
+    let mut units = Units::new(params);
+    // SAFETY: as for the documents' slabs.
+    unsafe {
+        while let Some(work) = units.next(K::GROUPS) {
+            if work.tile == tile || work.entry >= work.entry_end {
+                continue;
+            }
+            tile = work.tile;
+            let (group, slab_bytes) = tile_group::<K>(params, tile, lane);
+            barrier_wait(shared.query_empty(), parity);
+            parity ^= 1;
+            if lane == 0 {
+                barrier_expect(shared.query_full(), K::SLABS as u32 * slab_bytes);
+            }
+            let mut slab = 0;
+            while slab < K::SLABS as u32 {
+                let column = slab * K::Element::SLAB_ELEMENTS;
+                let place = shared.query_slab(slab);
+                load_group(place, maps, column, group, lane, shared.query_full());
+                slab += 1;
+            }
+        }
+    }
+}
+
 /// Starts the copy of the lane's group into its place in a query slab.
 ///
 /// # Safety
@@ -131,18 +151,20 @@ unsafe fn load_group(slab: u32, maps: Maps, column: u32, group: Group, lane: u32
     }
 }
 
-/// The lane's group of a tile.
+/// The lane's group of a tile, and the bytes of one slab of all its groups with rows.
 ///
 /// # Safety
-/// The tile must be of this launch.
+/// One whole warp; the tile must be of this launch.
 #[inline(always)]
-unsafe fn tile_group<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) -> Group {
+unsafe fn tile_group<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) -> (Group, u32) {
+    let mut group = Group::NONE;
     if lane < K::GROUPS {
         // SAFETY: a tile has this many groups.
-        unsafe { work::group(params, tile * K::GROUPS + lane) }
-    } else {
-        Group::NONE
+        group = unsafe { work::group(params, tile * K::GROUPS + lane) };
     }
+    // SAFETY: the whole warp is here.
+    let n_groups = unsafe { ballot((group.n_rows() > 0) as u32) }.count_ones();
+    (group, n_groups * GROUP_SLAB_BYTES as u32)
 }
 
 /// Adds the groups' sums by query and stores scores or partial sums.
@@ -160,7 +182,7 @@ pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shar
         while let Some(work) = units.next(K::GROUPS) {
             if work.tile != tile && work.entry < work.entry_end {
                 tile = work.tile;
-                groups = TileGroups::new(tile_group::<K>(params, tile, lane), lane);
+                groups = TileGroups::new(tile_group::<K>(params, tile, lane).0, lane);
             }
             let mut entry = work.entry;
             while entry < work.entry_end {
@@ -174,6 +196,9 @@ pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shar
                 groups.store(params, entry, sum);
                 ring = ring.next(SUM_SLOTS as u32);
                 entry += 1;
+            }
+            if params.counters != 0 {
+                work::count_part(params, &work, groups.first_query(), lane);
             }
         }
     }

@@ -7,7 +7,7 @@
 //! maximum over a document stays in registers. Above dim 256 query slabs stream along.
 //!
 //! Pipeline:
-//!  1. The loading warp fills a ring of document slabs (128 tokens × 128 bytes) by TMA. A
+//!  1. A loading warp fills a ring of document slabs (128 tokens × 128 bytes) by TMA. A
 //!     document's last tile is copied in boxes of 16 tokens.
 //!  2. Consumer warpgroups multiply each tile with two (or one) 64-row fragments, and fold the
 //!     first fragment's maxima while the second is still being multiplied. The last tile is as
@@ -16,11 +16,12 @@
 //!     of each group to the storing warp through a small ring.
 //!  4. The storing warp adds the groups of each query in order and writes the results, so that
 //!     consumers never wait for each other.
-//!  5. Where documents are masked, a fourth warp turns the mask into column bits, a tile ahead.
+//!  5. Of the other two warps of the first warpgroup, one loads query tiles; where documents are
+//!     masked, the other turns the mask into column bits, a tile ahead.
 //!
-//! Budget: 40 registers for the first warpgroup, 232 for each of two consumers (2 × 64
+//! Budget: 56 registers for the first warpgroup, 224 for each of two consumers (2 × 64
 //! accumulators): 504 in all, as the block has at entry (3 × 168; a claim beyond that waits for
-//! ever). 216 for the only consumer where two blocks share a multiprocessor (2 × 128 at entry).
+//! ever). 200 for the only consumer where two blocks share a multiprocessor (2 × 128 at entry).
 //! Shared memory as `layout::sm90` says.
 //!
 //! Known loss: a tile's rows beyond the last query, and a document's columns up to the next
@@ -259,26 +260,19 @@ pub unsafe fn forward<K: Kernel>(params: &ForwardParams, maps: Maps) {
     // SAFETY: the branch is uniform per warpgroup, and each warpgroup has one role.
     unsafe {
         if thread < 128 {
-            // The loading warp of streamed queries keeps more.
-            if K::SLABS == 0 {
-                release_registers::<56>();
-            } else {
-                release_registers::<40>();
-            }
+            release_registers::<56>();
             let lane = thread % 32;
             match thread / 32 {
                 0 => first::load::<K>(params, &shared, maps, lane),
                 1 => first::store_sums::<K>(params, &shared, lane),
                 2 => first::load_masks::<K>(params, &shared, lane),
-                _ => {}
+                _ => first::load_queries::<K>(params, &shared, maps, lane),
             }
         } else {
             if K::CONSUMERS == 1 {
-                claim_registers::<216>();
-            } else if K::SLABS == 0 {
-                claim_registers::<224>();
+                claim_registers::<200>();
             } else {
-                claim_registers::<232>();
+                claim_registers::<224>();
             }
             consumer::consume::<K>(params, &shared, thread - 128);
         }
