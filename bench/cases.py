@@ -81,7 +81,7 @@ CASES = [
             BF16,
             Variant(", half of the document tokens masked", masked=True, peers=False, plain=1.15),
             Variant(", with winners", "winners=1", peers=False, plain=1.10),
-            Variant(", sm_80 kernel", row="maxsim_forward_sm80_f16", x=0.9),
+            Variant(", sm_80 kernel", row="maxsim_forward_sm80_f16_d128_q256", x=0.9),
         ),
     ),
     case("visual-10k", "one query of 512 x 10 000 x 1024", (1, 512, 10000, 1024), 1.62, 1.02),

@@ -417,7 +417,7 @@ fn wrong_input_is_one_line_exit_code_2_and_no_output() {
     check(&q, &d, &["--qrels", &file("twice.jsonl")], "line 2: query 1 is there twice");
     check(&q, &d, &["--qrels", &file("beyond.jsonl")], "query 9 does not exist");
     check(&q, &d, &["--qrels", &file("relevant.jsonl")], "relevant document 9 does not exist");
-    check(&q, &d, &["--kernel", "maxsim_forward_sm80_f32"], "kernel");
+    check(&q, &d, &["--kernel", "maxsim_forward_sm80_f32_q256"], "kernel");
     check(&q, &d, &["--device", "gpu"], "expected auto, cpu or cuda:N");
     check(&q, &d, &["--device", "cuda:x"], "expected auto, cpu or cuda:N");
     check(&q, &d, &["--device", "cuda:4000"], "--device cuda:4000");
@@ -463,7 +463,7 @@ fn warm_up_lists_what_it_has_loaded() {
     }
     let best = run(["warm-up", "--element", "f32", "--element", "f16", "--winners", "false"]).ok();
     let on_gpu = best.starts_with("cuda:");
-    assert_eq!(on_gpu, best.contains("maxsim_forward_sm80_f32 "), "{best}");
+    assert_eq!(on_gpu, best.contains("maxsim_forward_sm80_f32_q256 "), "{best}");
     assert_eq!(on_gpu, best.contains("maxsim_sum_partials"), "{best}");
     assert!(!best.contains("bf16"), "{best}");
 }
@@ -476,7 +476,7 @@ fn info_lists_devices_kernels_and_limits() {
         "cpu: ",
         "--device auto takes",
         "kernels",
-        "maxsim_forward_sm80_f16 ",
+        "maxsim_forward_sm80_f16_d128_q256 ",
         "limits",
         "dim 1 to 4096",
     ] {

@@ -249,8 +249,20 @@ fn cost(row: &Variant, problem: &Problem<'_>, limits: &DeviceLimits) -> f64 {
             };
             peak * share
         }
-        (Arch::Sm80, ElementType::F32) => 64.0 * 0.3,
-        (Arch::Sm80, _) => 1024.0 * 0.4,
+        (Arch::Sm80, ElementType::F32) => match row.query_tile {
+            256.. => 64.0 * 0.8,
+            _ => 64.0 * 0.6,
+        },
+        // The tensor cores of compute capability 8.0.
+        (Arch::Sm80, _) => {
+            let share = match (row.query_tile, row.streams_queries) {
+                (256.., _) => 0.85,
+                (128.., false) => 0.7,
+                (128.., true) => 0.55,
+                _ => 0.4,
+            };
+            1024.0 * share
+        }
     };
     let k = (row.slabs(problem.dim()) * SLAB_BYTES / row.element.size_bytes()) as f64;
     let clocks_per_entry = (columns + DOCUMENT_COLUMNS) * row.query_tile as f64 * k / rate;
@@ -276,7 +288,11 @@ fn columns(row: &Variant, len: usize) -> usize {
     let whole = len - tail;
     match (tail, row.arch) {
         (0, _) => whole,
-        (_, Arch::Sm80) => whole + row.document_tile,
+        (tail, Arch::Sm80) if row.streams_queries => {
+            // Half a tile or all of it.
+            whole + tail.next_multiple_of(row.document_tile / 2)
+        }
+        (tail, Arch::Sm80) => whole + tail.next_multiple_of(row.tail_step),
         (tail, Arch::Sm90a) => whole + tail_width(row.tail_step, row.winners, tail),
     }
 }

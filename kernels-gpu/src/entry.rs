@@ -12,20 +12,37 @@ macro_rules! winners {
     };
 }
 
+#[cfg(maxsim_arch = "sm_80")]
+macro_rules! product {
+    (resident $tile:literal) => {
+        crate::sm80::Resident
+    };
+    (streamed $tile:literal) => {
+        crate::sm80::Streamed<{ $tile / 2 }>
+    };
+}
+
 macro_rules! entry {
-    (sm80 $name:ident $element:ident $outputs:ident dim_max $dim:literal, warps $warps:literal, stages $stages:literal, registers $registers:literal) => {
+    (sm80 $name:ident $element:ident $outputs:ident $product:ident $slabs:literal, warps $warps:literal, fragments $fragments:literal, tile $tile:literal, stages $stages:literal, blocks $blocks:literal) => {
         /// # Safety
         /// Launched by the host with the row's block size and shared memory, and parameters
         /// as [`ForwardParams`] says.
         #[cfg(maxsim_arch = "sm_80")]
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(params: ForwardParams) {
-            // SAFETY: the host's promise.
-            unsafe {
-                crate::sm80::forward::<crate::sm80::$element, $warps, $stages, { winners!($outputs) }>(
-                    &params,
-                )
+            struct Row;
+            impl crate::sm80::Kernel for Row {
+                type Element = crate::sm80::$element;
+                type Product = product!($product $tile);
+                const WARPS: usize = $warps;
+                const FRAGMENTS: usize = $fragments;
+                const SLABS: usize = $slabs;
+                const TILE: usize = $tile;
+                const STAGES: usize = $stages;
+                const WINNERS: bool = winners!($outputs);
             }
+            // SAFETY: the host's promise.
+            unsafe { crate::sm80::forward::<Row>(&params) }
         }
     };
     (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, slabs $slabs:literal, stages $stages:literal, tail $tail:literal) => {

@@ -22,28 +22,70 @@ pub const fn chunk_offset(row: u32, chunk: u32) -> u32 {
     row * SLAB_BYTES as u32 + ((chunk ^ (row & 7)) * CHUNK_BYTES as u32)
 }
 
-/// Geometry of the sm_80 kernels.
+/// Geometry of the sm_80 kernels. `slabs` is the number of slabs of a document tile that lie in
+/// a stage; 0 where stages hold one slab of the document tile and one of the query tile.
 pub mod sm80 {
     use super::SLAB_BYTES;
+    use crate::params::Group;
 
-    /// Query rows per warp: one `m16n8k16` fragment.
-    pub const QUERY_ROWS_PER_WARP: usize = 16;
-    /// Document tokens per tile.
-    pub const DOCUMENT_TILE: usize = 64;
+    /// Columns of a product that the last tile of a document skips or takes as a whole.
+    pub const TAIL_STEP: usize = 16;
+    /// Documents whose sums are in flight between the warps and the one that stores results.
+    pub const SUM_SLOTS: usize = 2;
+    /// Bytes of what a stage's loader says about it.
+    pub const WORDS_BYTES: usize = 16;
 
-    /// Bytes of one ring stage: one slab of a document tile.
-    pub const fn stage_bytes(document_tile: usize) -> usize {
-        document_tile * SLAB_BYTES
+    /// Query rows per tile: each warp has `fragments` groups.
+    pub const fn query_tile(warps: usize, fragments: usize) -> usize {
+        warps * fragments * Group::ROWS
     }
 
-    /// Dynamic shared memory: resident query tile, ring, one f32 per warp for row sums.
+    /// Stages that a query tile takes on its way into registers: one holds as many rows of it
+    /// as of a document tile. Where slabs stream, one that is empty announces the tile.
+    pub const fn query_stages(query_tile: usize, document_tile: usize, slabs: usize) -> usize {
+        match slabs {
+            0 => 1,
+            _ => query_tile.div_ceil(document_tile),
+        }
+    }
+
+    /// Bytes of one ring stage.
+    pub const fn stage_bytes(query_tile: usize, document_tile: usize, slabs: usize) -> usize {
+        match slabs {
+            0 => (document_tile + query_tile) * SLAB_BYTES,
+            slabs => document_tile * slabs * SLAB_BYTES,
+        }
+    }
+
+    /// Offset of the groups' sums, in slots, behind the ring.
+    pub const fn sums_offset(
+        query_tile: usize,
+        document_tile: usize,
+        slabs: usize,
+        stages: usize,
+    ) -> usize {
+        stages * stage_bytes(query_tile, document_tile, slabs)
+    }
+
+    /// Offset of what the stages hold, four words each.
+    pub const fn words_offset(
+        query_tile: usize,
+        document_tile: usize,
+        slabs: usize,
+        stages: usize,
+    ) -> usize {
+        sums_offset(query_tile, document_tile, slabs, stages)
+            + (SUM_SLOTS * (query_tile / Group::ROWS) * 4).next_multiple_of(WORDS_BYTES)
+    }
+
+    /// Dynamic shared memory.
     pub const fn shared_bytes(
         query_tile: usize,
         document_tile: usize,
         slabs: usize,
         stages: usize,
     ) -> usize {
-        query_tile * slabs * SLAB_BYTES + stages * stage_bytes(document_tile) + 32
+        words_offset(query_tile, document_tile, slabs, stages) + stages * WORDS_BYTES
     }
 }
 
@@ -163,6 +205,28 @@ mod tests {
             }
             assert_eq!(seen, [true; 8]);
         }
+    }
+
+    #[test]
+    fn one_exclusive_or_moves_a_swizzled_address_to_another_step() {
+        // What the sm_80 kernels rely on for the four 32-byte steps of a slab.
+        for row in 0..64 {
+            for half in 0..2 {
+                let first = chunk_offset(row, half);
+                for step in 0..4 {
+                    assert_eq!(chunk_offset(row, 2 * step + half), first ^ (32 * step));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_blocks_of_128_dims_share_an_ampere_multiprocessor() {
+        // 164 KB, of which each block costs 1 KB.
+        assert_eq!(sm80::stage_bytes(256, 64, 2), 16 * 1024);
+        assert_eq!(sm80::query_stages(256, 64, 2), 4);
+        assert!(2 * (sm80::shared_bytes(256, 64, 2, 5) + 1024) <= 164 * 1024);
+        assert_eq!(sm80::stage_bytes(128, 128, 0), 32 * 1024);
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub unsafe fn valid_columns<const WORDS: usize>(
 pub fn mask_tail<const N: usize>(mut c: [f32; N], safe: usize, limit: u32, lane: u32) -> [f32; N] {
     let first = 2 * (lane % 4);
     unroll!(I in 0..16 => {
-        if 4 * I < N && 8 * I >= safe {
+        if 4 * I < N && 8 * I + 8 > safe {
             unroll!(J in 0..4 => {
                 let column = first + (8 * I + J % 2) as u32;
                 c[4 * I + J] = if column < limit { c[4 * I + J] } else { f32::NEG_INFINITY };
@@ -104,9 +104,9 @@ pub fn fold<const N: usize>(best: &mut Best, c: &[f32; N], column: i32, winners:
         return;
     }
     // Four independent chains: two rows × two columns.
-    let mut most = [f32::NEG_INFINITY; 4];
+    let mut most = [c[0], c[1], c[2], c[3]];
     unroll!(I in 0..16 => {
-        if 4 * I < N {
+        if I != 0 && 4 * I < N {
             unroll!(J in 0..4 => {
                 most[J] = max_nan(most[J], c[4 * I + J]);
             });
@@ -340,7 +340,15 @@ impl QueryRows {
         rows
     }
 
+    /// Bit `r` says whether the thread's row `r` is valid.
+    #[cfg(maxsim_arch = "sm_80")]
+    #[inline(always)]
+    pub fn bits(&self) -> u32 {
+        u32::from(self.valid[0]) | u32::from(self.valid[1]) << 1
+    }
+
     /// The thread's share of the row sum; invalid rows add nothing.
+    #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
     pub fn sum(&self, best: &Best) -> f32 {
         let part = |row: usize| if self.valid[row] { best.value[row] } else { 0.0 };
@@ -369,6 +377,14 @@ impl QueryRows {
     }
 }
 
+/// [`QueryRows::sum`] for rows whose [`QueryRows::bits`] are the lowest two of `bits`.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub fn sum_rows(best: &Best, bits: u32) -> f32 {
+    let part = |row: usize| if bits >> row & 1 != 0 { best.value[row] } else { 0.0 };
+    part(0) + part(1)
+}
+
 /// Adds one value per quad over the warp, in a fixed order; every lane gets the sum.
 ///
 /// # Safety
@@ -387,9 +403,8 @@ pub unsafe fn sum_quads(value: f32) -> f32 {
 #[derive(Clone, Copy)]
 pub struct TileGroups {
     group: Group,
-    lane: u32,
-    /// One past the last lane whose group belongs to the same query.
-    end: u32,
+    /// Lanes from this one on whose groups belong to the same query.
+    n_same: u32,
     /// Whether the lane has its query's first group.
     is_first: bool,
 }
@@ -406,9 +421,9 @@ impl TileGroups {
             let next = shuffle_down(group.query, 1);
             ballot((lane == 31 || next != group.query) as u32)
         };
-        let end = lane + 1 + (next_is_other >> lane).trailing_zeros();
+        let n_same = 1 + (next_is_other >> lane).trailing_zeros();
         let is_first = lane == 0 || next_is_other >> (lane.wrapping_sub(1) & 31) & 1 != 0;
-        TileGroups { group, lane, end, is_first }
+        TileGroups { group, n_same, is_first }
     }
 
     /// Query of the tile's first group.
@@ -432,7 +447,7 @@ impl TileGroups {
             const STEP: u32 = 1 << I;
             // SAFETY: the caller's promise.
             let other = f32::from_bits(unsafe { shuffle_down(sum.to_bits(), STEP) });
-            sum += if self.lane + STEP < self.end { other } else { 0.0 };
+            sum += if STEP < self.n_same { other } else { 0.0 };
         });
         if self.is_first && self.group.query != Group::NO_QUERY {
             // SAFETY: the first lane alone stores a query's result.

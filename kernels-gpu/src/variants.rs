@@ -55,11 +55,11 @@ pub struct Variant {
     pub query_tile: usize,
     /// Document tokens per tile.
     pub document_tile: usize,
-    /// Narrowest of the widths that a document's last tile may have, in tokens
-    /// ([`layout::sm90::has_width`]).
+    /// Narrowest of the widths that a document's last tile may have, in tokens: any multiple of
+    /// it for sm_80, [`layout::sm90::has_width`] for sm_90a.
     pub tail_step: usize,
     /// Whether query slabs stream through the ring with the documents' instead of staying in
-    /// shared memory.
+    /// registers (sm_80) or shared memory (sm_90a).
     pub streams_queries: bool,
     /// Depth of the ring of document slabs in shared memory.
     pub stages: usize,
@@ -74,27 +74,25 @@ pub struct Variant {
 impl Variant {
     /// 128-byte slabs per token row that the kernel works on for this dim.
     pub const fn slabs(&self, dim: usize) -> usize {
-        match self.arch {
+        match self.streams_queries {
             // Unrolled for the row's largest dim.
-            Arch::Sm90a if !self.streams_queries => {
-                layout::slabs(self.dim_max, self.element.size_bytes())
-            }
+            false => layout::slabs(self.dim_max, self.element.size_bytes()),
             // The loop over slabs has a run-time bound.
-            _ => layout::slabs(dim, self.element.size_bytes()),
+            true => layout::slabs(dim, self.element.size_bytes()),
         }
     }
 
     /// Dynamic shared memory of a block in bytes.
     pub const fn shared_bytes(&self, dim: usize) -> usize {
-        let slabs = self.slabs(dim);
+        let resident = if self.streams_queries { 0 } else { self.slabs(dim) };
         match self.arch {
-            Arch::Sm80 => {
-                layout::sm80::shared_bytes(self.query_tile, self.document_tile, slabs, self.stages)
-            }
-            Arch::Sm90a => {
-                let resident = if self.streams_queries { 0 } else { slabs };
-                layout::sm90::shared_bytes(self.query_tile, resident, self.stages)
-            }
+            Arch::Sm80 => layout::sm80::shared_bytes(
+                self.query_tile,
+                self.document_tile,
+                resident,
+                self.stages,
+            ),
+            Arch::Sm90a => layout::sm90::shared_bytes(self.query_tile, resident, self.stages),
         }
     }
 }
@@ -105,16 +103,35 @@ impl Variant {
 macro_rules! forward_variants {
     ($emit:ident) => {
         $emit! {
-            // 64 query rows stay resident (64 KB at dim 512), slabs of 64 document tokens
-            // (8 KB) stream through 4 stages: 96 KB, within the 99 KB of compute
-            // capability 8.6, 8.9 and 12.x.
-            sm80 maxsim_forward_sm80_f16 { F16, scores, dim_max 512, warps 4, stages 4, registers 168 }
-            sm80 maxsim_forward_sm80_f16_winners { F16, winners, dim_max 512, warps 4, stages 4, registers 168 }
-            sm80 maxsim_forward_sm80_bf16 { Bf16, scores, dim_max 512, warps 4, stages 4, registers 168 }
-            sm80 maxsim_forward_sm80_bf16_winners { Bf16, winners, dim_max 512, warps 4, stages 4, registers 168 }
-            // A slab holds 32 f32, so 32 query rows take the same 64 KB.
-            sm80 maxsim_forward_sm80_f32 { F32, scores, dim_max 512, warps 2, stages 4, registers 168 }
-            sm80 maxsim_forward_sm80_f32_winners { F32, winners, dim_max 512, warps 2, stages 4, registers 168 }
+            // Query fragments stay in registers: 64 rows × 128 dims per warp take 128 of them. A
+            // ring of 5 stages of 16 KB (64 tokens × 128 dims): two blocks fit the 164 KB of
+            // compute capability 8.0, one the 100 KB of 8.6, 8.9 and 12.x.
+            sm80 maxsim_forward_sm80_f16_d128_q256 { F16, scores, resident 2, warps 4, fragments 4, tile 64, stages 5, blocks 2 }
+            sm80 maxsim_forward_sm80_f16_d128_q256_winners { F16, winners, resident 2, warps 4, fragments 4, tile 64, stages 5, blocks 2 }
+            sm80 maxsim_forward_sm80_bf16_d128_q256 { Bf16, scores, resident 2, warps 4, fragments 4, tile 64, stages 5, blocks 2 }
+            sm80 maxsim_forward_sm80_bf16_d128_q256_winners { Bf16, winners, resident 2, warps 4, fragments 4, tile 64, stages 5, blocks 2 }
+            // 16 rows per warp for short queries.
+            sm80 maxsim_forward_sm80_f16_d128_q64 { F16, scores, resident 2, warps 4, fragments 1, tile 64, stages 5, blocks 2 }
+            sm80 maxsim_forward_sm80_f16_d128_q64_winners { F16, winners, resident 2, warps 4, fragments 1, tile 64, stages 5, blocks 2 }
+            sm80 maxsim_forward_sm80_bf16_d128_q64 { Bf16, scores, resident 2, warps 4, fragments 1, tile 64, stages 5, blocks 2 }
+            sm80 maxsim_forward_sm80_bf16_d128_q64_winners { Bf16, winners, resident 2, warps 4, fragments 1, tile 64, stages 5, blocks 2 }
+            // 32 rows × 256 dims are as many registers, 32 tokens as many bytes.
+            sm80 maxsim_forward_sm80_f16_d256_q128 { F16, scores, resident 4, warps 4, fragments 2, tile 32, stages 5, blocks 2 }
+            sm80 maxsim_forward_sm80_f16_d256_q128_winners { F16, winners, resident 4, warps 4, fragments 2, tile 32, stages 5, blocks 2 }
+            sm80 maxsim_forward_sm80_bf16_d256_q128 { Bf16, scores, resident 4, warps 4, fragments 2, tile 32, stages 5, blocks 2 }
+            sm80 maxsim_forward_sm80_bf16_d256_q128_winners { Bf16, winners, resident 4, warps 4, fragments 2, tile 32, stages 5, blocks 2 }
+            // Any dim: slabs of both sides stream, and the sums of a whole tile are in registers.
+            // 32 KB a stage.
+            sm80 maxsim_forward_sm80_f16_wide_q128 { F16, scores, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
+            sm80 maxsim_forward_sm80_f16_wide_q128_winners { F16, winners, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
+            sm80 maxsim_forward_sm80_bf16_wide_q128 { Bf16, scores, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
+            sm80 maxsim_forward_sm80_bf16_wide_q128_winners { Bf16, winners, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
+            // Exact f32: 8 rows × 16 tokens per thread with the tallest tile; 40, 24 and 16 KB a
+            // stage. The winners' search has no registers left for it.
+            sm80 maxsim_forward_sm80_f32_q256 { F32, scores, streamed 0, warps 4, fragments 4, tile 64, stages 2, blocks 2 }
+            sm80 maxsim_forward_sm80_f32_q128_winners { F32, winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
+            sm80 maxsim_forward_sm80_f32_q64 { F32, scores, streamed 0, warps 2, fragments 2, tile 64, stages 3, blocks 4 }
+            sm80 maxsim_forward_sm80_f32_q64_winners { F32, winners, streamed 0, warps 2, fragments 2, tile 64, stages 3, blocks 4 }
             // Two fragments per consumer: 256 resident query rows take 32 KB per slab, and the
             // ring of 16 KB slabs what is left of 227 KB. 232 registers for consumers. The last
             // tile's widths start at 16 columns for dim 128, where most models are.
@@ -172,22 +189,29 @@ macro_rules! forward_variants {
 pub(crate) use forward_variants;
 
 macro_rules! row {
-    (sm80 $name:ident $element:ident $outputs:ident dim_max $dim:literal, warps $warps:literal, stages $stages:literal, registers $registers:literal) => {
+    (sm80 $name:ident $element:ident $outputs:ident $product:ident $slabs:literal, warps $warps:literal, fragments $fragments:literal, tile $tile:literal, stages $stages:literal, blocks $blocks:literal) => {
         Variant {
             name: stringify!($name),
             arch: Arch::Sm80,
             element: ElementType::$element,
             tf32: false,
             winners: row!($outputs),
-            dim_max: $dim,
-            query_tile: layout::sm80::QUERY_ROWS_PER_WARP * $warps,
-            document_tile: layout::sm80::DOCUMENT_TILE,
-            tail_step: layout::sm80::DOCUMENT_TILE,
-            streams_queries: false,
+            dim_max: match $slabs {
+                0 => DIM_MAX,
+                slabs => layout::SLAB_BYTES / ElementType::$element.size_bytes() * slabs,
+            },
+            query_tile: layout::sm80::query_tile($warps, $fragments),
+            document_tile: $tile,
+            tail_step: layout::sm80::TAIL_STEP,
+            streams_queries: $slabs == 0,
             stages: $stages,
             threads: 32 * $warps,
-            blocks: 1,
-            registers: $registers,
+            blocks: $blocks,
+            // What the blocks leave each other, in steps of 8, and at most 255.
+            registers: match 65536 / (32 * $warps * $blocks) / 8 * 8 {
+                256.. => 255,
+                registers => registers,
+            },
         }
     };
     (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, slabs $slabs:literal, stages $stages:literal, tail $tail:literal) => {

@@ -163,6 +163,13 @@ pub struct Documents<'a> {
 }
 
 impl<'a> Documents<'a> {
+    /// No documents.
+    #[cfg(maxsim_arch = "sm_80")]
+    #[inline(always)]
+    pub fn none(params: &'a ForwardParams) -> Self {
+        Documents { params, entry: 0, entry_end: 0, ahead: Segment { start: 0, len: 0 } }
+    }
+
     /// The documents of a unit.
     ///
     /// # Safety

@@ -9,8 +9,10 @@ use crate::case::{Case, Layout, Pairs, Side};
 use crate::values::Values;
 
 /// Dims at the edges of fragments, slabs and kernel rows.
-pub const EDGE_DIMS: [usize; 19] =
-    [1, 7, 8, 15, 16, 17, 63, 64, 65, 96, 100, 127, 128, 129, 192, 255, 256, 257, 512];
+pub const EDGE_DIMS: [usize; 23] = [
+    1, 7, 8, 15, 16, 17, 63, 64, 65, 96, 100, 127, 128, 129, 192, 255, 256, 257, 512, 513, 768,
+    1030, 4096,
+];
 
 /// Lengths at the edges of tiles.
 pub const EDGE_LENGTHS: [usize; 15] =

@@ -245,7 +245,7 @@ fn kernels_that_cannot_run() {
     let tokens = Tokens::padded(&DATA, 2, 3, 4).expect("well-formed");
     let cross = Pairing::cross();
     let named = |name: &str| ScoreOptions { kernel: Some(name.into()), ..ScoreOptions::default() };
-    let name = "maxsim_forward_sm80_f32";
+    let name = "maxsim_forward_sm80_f32_q256";
     refused!(
         Device::cpu().score_with(&tokens, &tokens, &cross, &named(name)),
         Error::Unsupported { what, .. } if what.contains(name),
@@ -271,8 +271,11 @@ fn kernels_that_cannot_run() {
         Error::Unsupported { .. },
         ["f16", "works on f32", name]
     );
-    let ampere = DeviceLimits { capability: (8, 0), ..h200.clone() };
-    refused!(plan(513, &ampere, &any), Error::Unsupported { .. }, ["dim 513", "at most 512"]);
+    refused!(
+        plan(129, &h200, &named("maxsim_forward_sm80_f16_d128_q64")),
+        Error::Unsupported { .. },
+        ["dim", "at most 128"]
+    );
     let old = DeviceLimits { capability: (7, 5), ..h200.clone() };
     refused!(plan(4, &old, &any), Error::Unsupported { .. }, ["sm_80", "7.5"]);
     let small = DeviceLimits { shared_bytes: 48 * 1024, capability: (8, 0), ..h200 };

@@ -1,6 +1,7 @@
 //! Which rows of the kernel table may run, and which one is chosen: no GPU needed.
 
 use maxsim::plan::{Access, DeviceLimits};
+use maxsim::tokens::MAX_DIM;
 use maxsim::{ElementType, Pairing, Plan, Problem, ScoreOptions, TokenLayout};
 use maxsim_kernels::variants::{Arch, FORWARD};
 use maxsim_tests::strategy::EDGE_DIMS;
@@ -54,7 +55,7 @@ fn uploaded(element: ElementType, dim: usize) -> [u64; 2] {
 fn every_problem_has_a_kernel_on_every_device() {
     for limits in every_device() {
         for element in ElementType::ALL {
-            for dim in 1..=512 {
+            for dim in (1..=520).chain([768, 1030, 2048, 4095, MAX_DIM]) {
                 let tight = (dim * element.size_bytes()) as u64;
                 for pitch_bytes in [uploaded(element, dim), [tight; 2]] {
                     for winners in [false, true] {
@@ -82,11 +83,14 @@ fn rows_are_eligible_for_what_they_can_do_and_nothing_else() {
                             winners,
                             Some(row.name),
                         );
-                        let fits = row.arch == Arch::Sm80 || limits.capability == (9, 0);
+                        let fits = row.shared_bytes(dim) <= limits.shared_bytes
+                            && (row.arch == Arch::Sm80 || limits.capability == (9, 0));
                         let expected = element == row.element
                             && winners == row.winners
                             && dim <= row.dim_max
-                            && fits;
+                            && fits
+                            // Only where the call allows it.
+                            && !row.tf32;
                         assert_eq!(found.is_ok(), expected, "{} dim {dim}: {found:?}", row.name);
                     }
                 }

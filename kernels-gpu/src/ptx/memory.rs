@@ -19,6 +19,24 @@ pub fn dynamic_shared() -> u32 {
     address
 }
 
+/// `value`, of which the compiler does not know where it comes from. It turns a choice between two
+/// fields into a choice between their addresses, and what has an address lives in local memory.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub fn opaque(value: u64) -> u64 {
+    let result;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "mov.b64 {0}, {1};",
+            out(reg64) result,
+            in(reg64) value,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}
+
 macro_rules! loads {
     ($($(#[$doc:meta])* $name:ident: $class:ident $type:ty = $text:literal;)*) => {$(
         $(#[$doc])*

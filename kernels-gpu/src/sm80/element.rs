@@ -1,38 +1,31 @@
 //! What differs between element types: a chunk's loads, and the product of a slab.
 
-use super::N_ACCUMULATORS;
-use crate::layout::chunk_offset;
+use crate::layout::{SLAB_BYTES, chunk_offset};
+use crate::params::Group;
 use crate::ptx::math::fma;
 use crate::ptx::matrix::{load_matrix_x4, mma_bf16, mma_f16};
 use crate::ptx::memory::{load_shared_f32x4, load_u16, load_u32};
 use crate::reduce::unroll;
 
-/// Accumulators of a warp's 16 × 64 tile, in the layout of [`crate::reduce`].
-pub type Accumulators = [f32; N_ACCUMULATORS];
-
-/// An element type of the sm_80 kernels.
+/// An element type of the sm_80 kernels. Accumulators lie as [`crate::reduce`] says.
 pub trait Element {
     /// Bytes of an element.
     const BYTES: usize;
 
-    /// Sums of nothing.
-    #[inline(always)]
-    fn zero() -> Accumulators {
-        // SAFETY: all-zero bytes are floats. (A literal would become a loop in memory.)
-        unsafe { core::mem::zeroed() }
-    }
-
-    /// Adds the products of a slab: 16 query rows at `queries`, 64 document tokens at
-    /// `documents`, 128 bytes each.
+    /// Adds the products of a slab: `fragments` (a constant to the caller) groups of query rows
+    /// at `queries`, `2 * N` document tokens at `documents`, 128 bytes each. Products with
+    /// tokens from `n_columns` on may be left out.
     ///
     /// # Safety
     /// All 32 lanes together; both slabs must be complete.
-    unsafe fn multiply_add(
-        c: Accumulators,
+    unsafe fn multiply_slab<const N: usize>(
+        c: &mut [[f32; N]; 4],
+        fragments: usize,
         queries: u32,
         documents: u32,
+        n_columns: u32,
         lane: u32,
-    ) -> Accumulators;
+    );
 
     /// Reads the first `n_bytes` of a chunk whose address need not be aligned to 16; the
     /// rest are zeros.
@@ -42,6 +35,15 @@ pub trait Element {
     unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4];
 }
 
+/// An element type that the tensor cores multiply in steps of 16.
+pub trait Half: Element {
+    /// `c + a · b` of 16 query rows and 16 document tokens.
+    ///
+    /// # Safety
+    /// All 32 lanes together.
+    unsafe fn multiply_add_16(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8];
+}
+
 /// IEEE 754 binary16.
 pub struct F16;
 /// bfloat16.
@@ -49,45 +51,86 @@ pub struct Bf16;
 /// IEEE 754 binary32, multiplied and added in exactly that.
 pub struct F32;
 
+/// Adds the products of one step of 16 elements with the first `2 * n` tokens. The step's
+/// addresses are those of queries and documents.
+#[inline(always)]
+unsafe fn multiply_step<E: Half, const N: usize>(
+    c: &mut [[f32; N]; 4],
+    n: usize,
+    fragments: usize,
+    (queries, documents): (u32, u32),
+) {
+    // SAFETY: the caller's promise; addresses stay within the slabs.
+    unsafe {
+        let mut a = [[0; 4]; 4];
+        unroll!(F in 0..4 => {
+            if F < fragments {
+                a[F] = load_matrix_x4(queries + (F * Group::ROWS * SLAB_BYTES) as u32);
+            }
+        });
+        unroll!(I in 0..8 => {
+            if 8 * I < n {
+                let b = load_matrix_x4(documents + (16 * I * SLAB_BYTES) as u32);
+                unroll!(F in 0..4 => {
+                    if F < fragments {
+                        let mut part = [0.0; 8];
+                        unroll!(J in 0..8 => { part[J] = c[F][(8 * I + J) % N]; });
+                        let part = E::multiply_add_16(part, a[F], b);
+                        unroll!(J in 0..8 => { c[F][(8 * I + J) % N] = part[J]; });
+                    }
+                });
+            }
+        });
+    }
+}
+
 macro_rules! half {
     ($name:ident, $mma:ident) => {
+        impl Half for $name {
+            #[inline(always)]
+            unsafe fn multiply_add_16(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8] {
+                let [l0, l1, l2, l3, r0, r1, r2, r3] = c;
+                // SAFETY: the caller's promise.
+                let ([l0, l1, l2, l3], [r0, r1, r2, r3]) = unsafe {
+                    (
+                        $mma([l0, l1, l2, l3], a, [b[0], b[1]]),
+                        $mma([r0, r1, r2, r3], a, [b[2], b[3]]),
+                    )
+                };
+                [l0, l1, l2, l3, r0, r1, r2, r3]
+            }
+        }
+
         impl Element for $name {
             const BYTES: usize = 2;
 
             #[inline(always)]
-            unsafe fn multiply_add(
-                mut c: Accumulators,
+            unsafe fn multiply_slab<const N: usize>(
+                c: &mut [[f32; N]; 4],
+                fragments: usize,
                 queries: u32,
                 documents: u32,
+                n_columns: u32,
                 lane: u32,
-            ) -> Accumulators {
+            ) {
                 // Lane addresses of ldmatrix: A as (rows 0-7, 8-15) × (k 0-7, 8-15), B as two
                 // groups of 8 tokens × (k 0-7, 8-15).
-                let (a_row, a_chunk) = (lane % 16, lane / 16);
-                let (b_row, b_chunk) = (lane % 8 + lane / 16 * 8, lane / 8 % 2);
-                let mut k = 0;
-                while k < 4 {
-                    // SAFETY: the caller's promise; addresses stay within the slabs.
-                    unsafe {
-                        let a = load_matrix_x4(queries + chunk_offset(a_row, 2 * k + a_chunk));
-                        unroll!(I in 0..16 => {
-                            if I < 4 {
-                                let b = load_matrix_x4(
-                                    documents + chunk_offset(16 * I as u32 + b_row, 2 * k + b_chunk),
-                                );
-                                let (left, right) = (8 * I % N_ACCUMULATORS, (8 * I + 4) % N_ACCUMULATORS);
-                                let sum = [c[left], c[left + 1], c[left + 2], c[left + 3]];
-                                let sum = $mma(sum, a, [b[0], b[1]]);
-                                [c[left], c[left + 1], c[left + 2], c[left + 3]] = sum;
-                                let sum = [c[right], c[right + 1], c[right + 2], c[right + 3]];
-                                let sum = $mma(sum, a, [b[2], b[3]]);
-                                [c[right], c[right + 1], c[right + 2], c[right + 3]] = sum;
-                            }
+                let queries = queries + chunk_offset(lane % 16, lane / 16);
+                let documents = documents + chunk_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+                // Straight-line code for either half: loads overlap the products before them.
+                let step = |k: u32| (queries ^ (32 * k), documents ^ (32 * k));
+                // SAFETY: the caller's promise; addresses stay within the slabs.
+                unsafe {
+                    if n_columns > N as u32 {
+                        unroll!(K in 0..4 => {
+                            multiply_step::<Self, N>(c, N, fragments, step(K as u32));
+                        });
+                    } else {
+                        unroll!(K in 0..4 => {
+                            multiply_step::<Self, N>(c, N / 2, fragments, step(K as u32));
                         });
                     }
-                    k += 1;
                 }
-                c
             }
 
             #[inline(always)]
@@ -111,35 +154,49 @@ impl Element for F32 {
     const BYTES: usize = 4;
 
     #[inline(always)]
-    unsafe fn multiply_add(
-        mut c: Accumulators,
+    unsafe fn multiply_slab<const N: usize>(
+        c: &mut [[f32; N]; 4],
+        fragments: usize,
         queries: u32,
         documents: u32,
+        n_columns: u32,
         lane: u32,
-    ) -> Accumulators {
+    ) {
         let (row, token) = (lane / 4, 2 * (lane % 4));
+        let more = n_columns > N as u32;
         let mut chunk = 0;
         while chunk < 8 {
+            // Rows that differ by a multiple of eight are swizzled alike.
+            let queries = queries + chunk_offset(row, chunk);
+            let lefts = documents + chunk_offset(token, chunk);
+            let rights = documents + chunk_offset(token + 1, chunk);
             // SAFETY: the caller's promise; addresses stay within the slabs.
             unsafe {
-                let top = load_shared_f32x4(queries + chunk_offset(row, chunk));
-                let bottom = load_shared_f32x4(queries + chunk_offset(row + 8, chunk));
+                let mut a = [[0.0; 4]; 8];
+                unroll!(R in 0..8 => {
+                    if R < 2 * fragments {
+                        a[R] = load_shared_f32x4(queries + (8 * R * SLAB_BYTES) as u32);
+                    }
+                });
                 unroll!(I in 0..16 => {
-                    if 4 * I < N_ACCUMULATORS {
-                        const C: usize = 4 * I % N_ACCUMULATORS;
-                        let token = 8 * I as u32 + token;
-                        let left = load_shared_f32x4(documents + chunk_offset(token, chunk));
-                        let right = load_shared_f32x4(documents + chunk_offset(token + 1, chunk));
-                        c[C] = dot(top, left, c[C]);
-                        c[C + 1] = dot(top, right, c[C + 1]);
-                        c[C + 2] = dot(bottom, left, c[C + 2]);
-                        c[C + 3] = dot(bottom, right, c[C + 3]);
+                    // Two halves: finer steps would keep loads from overlapping products.
+                    if 4 * I < N && (4 * I < N / 2 || more) {
+                        let offset = (8 * I * SLAB_BYTES) as u32;
+                        let left = load_shared_f32x4(lefts + offset);
+                        let right = load_shared_f32x4(rights + offset);
+                        unroll!(R in 0..8 => {
+                            if R < 2 * fragments {
+                                let at = 4 * I + 2 * (R % 2);
+                                let sums = &mut c[R / 2];
+                                sums[at % N] = dot(a[R], left, sums[at % N]);
+                                sums[(at + 1) % N] = dot(a[R], right, sums[(at + 1) % N]);
+                            }
+                        });
                     }
                 });
             }
             chunk += 1;
         }
-        c
     }
 
     #[inline(always)]

@@ -2,218 +2,380 @@
 //!
 //! `scores[q, d] = Σ_s max_t ⟨Q[q, s], D[d, t]⟩`
 //!
-//! Tiling: 16 query rows per warp stay in shared memory while the documents of a unit
-//! stream past in tiles of 64 tokens; a row's maximum over a document stays in registers.
+//! Tiling: each warp has up to 64 rows of a query tile and multiplies them with every token of
+//! a document, tile by tile; a row's maximum over a document never leaves the warp. Up to dim
+//! 256 the rows live in registers ([`Resident`]), above it they stream ([`Streamed`]).
 //!
 //! Pipeline:
-//!  1. All threads copy the query tile, then the document's slabs (64 tokens × 128 bytes)
-//!     into a ring, `STAGES - 1` slabs ahead. Rows past an end are zeros, never foreign rows.
-//!  2. Each warp multiplies its 16 rows with every slab of a tile, then folds the maxima.
-//!  3. After the document each warp adds its rows' maxima; thread 0 adds the warps' sums in
-//!     order and stores the score.
+//!  1. All threads copy stages of a ring, `STAGES - 1` ahead of the products: the query tile
+//!     where it is new, then the document tiles, across documents and units without a break.
+//!  2. One barrier per stage: it is there for everyone, and the last one is free.
+//!  3. Each warp multiplies its rows with the stage and folds the maxima.
+//!  4. After the document each warp adds its groups' maxima; behind the next stage's barrier
+//!     warp 0 adds the groups by query, in order, and stores the results.
 //!
-//! Budget: 32 accumulators per thread; shared memory as `layout::sm80` says.
+//! Budget: 128 registers of query fragments and 32 accumulators, or 128 accumulators, of 255 per
+//! thread; shared memory as `layout::sm80` says.
 //!
-//! Known loss: the ring drains at the end of each document; other blocks of the
-//! multiprocessor fill in.
+//! Known loss: every thread addresses its copies, about 14 instructions per 16 bytes, and a
+//! warp's maxima wait for its last product; a second block per multiprocessor fills in, where
+//! shared memory has room for one.
 
 mod element;
-mod load;
+mod resident;
+mod stages;
+mod streamed;
 
 pub use element::{Bf16, Element, F16, F32};
+pub use resident::Resident;
+pub use streamed::Streamed;
 
-use core::hint::assert_unchecked;
+use core::marker::PhantomData;
 
+use crate::layout::slabs;
 use crate::layout::sm80::*;
-use crate::layout::{SLAB_BYTES, slabs};
-use crate::params::{ForwardParams, Group, Segment};
-use crate::ptx::copy::{copy_commit, copy_wait};
+use crate::params::{ForwardParams, Group};
+use crate::ptx::copy::copy_wait;
 use crate::ptx::memory::{dynamic_shared, load_shared_f32, store_shared_f32};
 use crate::ptx::thread::*;
+use crate::ptx::warp::broadcast;
 use crate::reduce::{
-    Best, QueryRows, TileGroups, combine_quad, fold, fold_masked, sum_quads, valid_columns,
+    Best, QueryRows, TileGroups, combine_quad, fold, fold_masked, sum_quads, sum_rows, unroll,
+    valid_columns,
 };
-use crate::work::{self, Documents, Units};
+use crate::work;
+use stages::{Kind, Loader, Stage, Tile};
 
-/// Accumulators of a warp's 16 × 64 tile, per thread.
-const N_ACCUMULATORS: usize = DOCUMENT_TILE / 2;
-/// Words of a tile's column mask.
-const WORDS: usize = DOCUMENT_TILE / 32;
+/// A row of the variant table.
+pub trait Kernel: Sized {
+    /// Element type.
+    type Element: Element;
+    /// How tiles are multiplied.
+    type Product: Product<Self>;
+    /// Warps.
+    const WARPS: usize;
+    /// Groups of query rows per warp, at most 4.
+    const FRAGMENTS: usize;
+    /// Slabs of a token row; 0 where they stream.
+    const SLABS: usize;
+    /// Document tokens per tile.
+    const TILE: usize;
+    /// Depth of the ring.
+    const STAGES: usize;
+    /// Whether to find the winners.
+    const WINNERS: bool;
 
-/// Where a thread is, and the block's shared memory.
-struct Block<'a> {
+    /// Groups of a query tile.
+    const GROUPS: u32 = (Self::WARPS * Self::FRAGMENTS) as u32;
+    /// Rows of a query tile.
+    const QUERY_TILE: usize = query_tile(Self::WARPS, Self::FRAGMENTS);
+    /// Stages that bring the query tile.
+    const QUERY_STAGES: u32 = query_stages(Self::QUERY_TILE, Self::TILE, Self::SLABS) as u32;
+    /// Bytes of a stage.
+    const STAGE_BYTES: u32 = stage_bytes(Self::QUERY_TILE, Self::TILE, Self::SLABS) as u32;
+    /// Threads.
+    const THREADS: u32 = 32 * Self::WARPS as u32;
+}
+
+/// How a warp multiplies its query rows with the stages that the ring brings.
+pub trait Product<K: Kernel> {
+    /// Without queries.
+    fn new() -> Self;
+
+    /// Takes part `part` of a new query tile.
+    ///
+    /// # Safety
+    /// All threads of the block together; the part must be at `stage`.
+    unsafe fn take_queries(&mut self, pipeline: &Pipeline<'_, K>, part: u32, stage: u32);
+
+    /// Takes a stage of a document tile into account; non-zero when the tile has a valid column.
+    ///
+    /// # Safety
+    /// All threads of the block together; the stage must be at `stage`.
+    unsafe fn take_documents(
+        &mut self,
+        pipeline: &Pipeline<'_, K>,
+        best: &mut [Best; 4],
+        tile: &Tile,
+        stage: u32,
+    ) -> u32;
+}
+
+/// No entry waits for its sums to be added. Above it: rounds until the ring is full.
+const NOTHING: u32 = 1 << 31;
+
+/// Where a thread is, and what lives across documents.
+pub struct Pipeline<'a, K: Kernel> {
     params: &'a ForwardParams,
-    thread: u32,
     lane: u32,
     warp: u32,
     n_slabs: u32,
-    /// Window addresses: query tile `[slab][row][128 B]`, ring, one sum per warp.
-    queries: u32,
+    /// Window address of the ring.
     ring: u32,
-    sums: u32,
+    /// The query tile and its groups.
+    tile: u32,
+    groups: TileGroups,
+    /// [`QueryRows::bits`] of each fragment.
+    valid_rows: u32,
+    /// Entry whose sums warp 0 has yet to add, and the slot they are in; or [`NOTHING`], or, to
+    /// save a register, the rounds until then.
+    pending: u32,
+    sum_slot: u32,
+    kernel: PhantomData<K>,
 }
 
 /// The forward kernel of one row of the variant table.
+///
+/// One loop whose every round starts the copy of a stage and, but for the first rounds, uses one:
+/// the code of both exists once.
 ///
 /// # Safety
 /// Launched with `32 * WARPS` threads and the row's dynamic shared memory; `params` as
 /// [`ForwardParams`] says.
 #[inline(always)]
-pub unsafe fn forward<E: Element, const WARPS: usize, const STAGES: usize, const WINNERS: bool>(
-    params: &ForwardParams,
-) {
+pub unsafe fn forward<K: Kernel>(params: &ForwardParams) {
+    const { assert!(K::FRAGMENTS <= 4 && K::STAGES >= 2 && K::GROUPS <= 16) };
     let thread = thread_idx_x();
-    let n_slabs = slabs(params.dim as usize, E::BYTES) as u32;
-    // SAFETY: the host refuses dim 0. (Otherwise the divisions by it could panic.)
-    unsafe { assert_unchecked(n_slabs != 0) };
-    let queries = dynamic_shared();
-    let ring = queries + n_slabs * (WARPS * QUERY_ROWS_PER_WARP * SLAB_BYTES) as u32;
-    let block = Block {
-        params,
-        thread,
-        lane: thread % 32,
-        warp: thread / 32,
-        n_slabs,
-        queries,
-        ring,
-        sums: ring + (STAGES * stage_bytes(DOCUMENT_TILE)) as u32,
-    };
-    let mut tile = u32::MAX;
-    let mut units = Units::new(params);
+    let n_slabs = slabs(params.dim as usize, K::Element::BYTES) as u32;
     // SAFETY: every branch below is uniform over the block.
     unsafe {
-        let mut groups = TileGroups::new(Group::NONE, block.lane);
-        let mut rows = QueryRows::new(params, Group::NONE, block.lane);
-        while let Some(work) = units.next(WARPS as u32) {
-            if work.tile != tile && work.entry < work.entry_end {
-                tile = work.tile;
-                let group = |warp: u32| work::group(params, tile * WARPS as u32 + warp);
-                block.load_queries::<E, WARPS>(tile);
-                rows = QueryRows::new(params, group(block.warp), block.lane);
-                let own = if block.lane < WARPS as u32 { group(block.lane) } else { Group::NONE };
-                groups = TileGroups::new(own, block.lane);
+        let mut pipeline = Pipeline::<K>::new(params, thread, n_slabs);
+        let mut product = K::Product::new();
+        let mut best = [Best::NONE; 4];
+        let mut has_tokens = 0;
+        let mut loader = Loader::<K>::new(params, n_slabs);
+        let mut slot = 0;
+        loop {
+            if pipeline.pending <= NOTHING {
+                copy_wait_all_but::<K>();
+                sync_threads();
+                pipeline.store_pending();
             }
-            let mut documents = Documents::new(params, &work);
-            while let Some((entry, document)) = documents.next() {
-                block.document::<E, WARPS, STAGES, WINNERS>(&groups, &rows, entry, document);
+            // Behind the barrier everyone is done with what was in this slot.
+            loader.load(pipeline.stage(slot), pipeline.words(slot), thread);
+            slot = if slot == K::STAGES as u32 - 1 { 0 } else { slot + 1 };
+            if pipeline.pending > NOTHING {
+                pipeline.pending -= 1;
+                continue;
+            }
+            match Stage::read(pipeline.words(slot)) {
+                Kind::End => return,
+                Kind::Queries { tile, part } => {
+                    if part == 0 {
+                        pipeline.take_groups(tile);
+                    }
+                    product.take_queries(&pipeline, part, pipeline.stage(slot));
+                }
+                Kind::Documents(tile) => {
+                    let stage = pipeline.stage(slot);
+                    has_tokens |= product.take_documents(&pipeline, &mut best, &tile, stage);
+                    if tile.ends_tile && tile.ends_document {
+                        pipeline.finish(tile.entry, best, has_tokens != 0);
+                        best = [Best::NONE; 4];
+                        has_tokens = 0;
+                    }
+                }
             }
         }
     }
 }
 
-impl Block<'_> {
-    /// Copies a query tile; it is complete after the next barrier of the ring.
-    #[inline(always)]
-    unsafe fn load_queries<E: Element, const WARPS: usize>(&self, tile: u32) {
-        let n_rows = (WARPS * QUERY_ROWS_PER_WARP) as u32;
-        let mut slab = 0;
-        // SAFETY: nobody reads the old tile any more: each document ends with a barrier.
-        unsafe {
-            while slab < self.n_slabs {
-                let shared = self.queries + slab * n_rows * SLAB_BYTES as u32;
-                self.load_slab::<E, WARPS>(&self.params.queries, n_rows, slab, shared, |row| {
-                    let group = work::group(
-                        self.params,
-                        tile * WARPS as u32 + row / QUERY_ROWS_PER_WARP as u32,
-                    );
-                    let row = row % QUERY_ROWS_PER_WARP as u32;
-                    (row < group.n_rows()).then_some(group.start + row)
-                });
-                slab += 1;
-            }
-        }
-        copy_commit();
+/// Waits until the stage that is used next is complete, as far as this thread copies it.
+#[inline(always)]
+fn copy_wait_all_but<K: Kernel>() {
+    const { assert!(K::STAGES <= 5) };
+    match K::STAGES {
+        2 => copy_wait::<0>(),
+        3 => copy_wait::<1>(),
+        4 => copy_wait::<2>(),
+        _ => copy_wait::<3>(),
     }
+}
 
-    /// One document against the resident query tile.
+impl<'a, K: Kernel> Pipeline<'a, K> {
+    /// Without queries.
+    ///
+    /// # Safety
+    /// Every thread of the block.
     #[inline(always)]
-    unsafe fn document<E: Element, const WARPS: usize, const STAGES: usize, const WINNERS: bool>(
-        &self,
-        groups: &TileGroups,
-        rows: &QueryRows,
-        entry: u32,
-        document: Segment,
-    ) {
-        let n_slabs = self.n_slabs;
-        let n_steps = document.len.div_ceil(DOCUMENT_TILE as u32) * n_slabs;
-        let mut best = Best::NONE;
-        let mut has_tokens = false;
-        // SAFETY: every thread of the block takes the same path.
-        unsafe {
-            let mut step = 0;
-            while step < STAGES as u32 - 1 {
-                self.load_step::<E, WARPS, STAGES>(document, step, n_steps);
-                step += 1;
-            }
-            let mut step = 0;
-            let mut row = 0;
-            while row < document.len {
-                let mut c = E::zero();
-                let mut slab = 0;
-                while slab < n_slabs {
-                    // The slab of this step is there, and everyone is done with the last one.
-                    copy_wait::<2>();
-                    const { assert!(STAGES == 4) };
-                    sync_threads();
-                    self.load_step::<E, WARPS, STAGES>(document, step + STAGES as u32 - 1, n_steps);
-                    let rows_bytes = (WARPS * QUERY_ROWS_PER_WARP * SLAB_BYTES) as u32;
-                    let queries = self.queries
-                        + slab * rows_bytes
-                        + self.warp * (QUERY_ROWS_PER_WARP * SLAB_BYTES) as u32;
-                    c = E::multiply_add(c, queries, self.stage::<STAGES>(step), self.lane);
-                    step += 1;
-                    slab += 1;
-                }
-                let left = document.len - row;
-                let column = (row + 2 * (self.lane % 4)) as i32;
-                if left >= DOCUMENT_TILE as u32 && self.params.documents.mask == 0 {
-                    has_tokens = true;
-                    fold(&mut best, &c, column, WINNERS);
-                } else {
-                    let documents = &self.params.documents;
-                    let valid =
-                        valid_columns::<WORDS>(documents, document.start + row, left, self.lane);
-                    has_tokens |= valid[0] | valid[1] != 0;
-                    let valid = valid.map(|word| word >> (2 * (self.lane % 4)));
-                    fold_masked(&mut best, c, &valid, column, WINNERS);
-                }
-                row += DOCUMENT_TILE as u32;
-            }
-            combine_quad(&mut best, WINNERS);
-            let sum = sum_quads(rows.sum(&best));
-            if has_tokens
-                && self.lane.is_multiple_of(4)
-                && self.params.winners | self.params.token_scores != 0
-            {
-                rows.store(self.params, entry, &best, self.lane);
-            }
-            self.store_sums::<WARPS>(groups, entry, if has_tokens { sum } else { 0.0 });
+    unsafe fn new(params: &'a ForwardParams, thread: u32, n_slabs: u32) -> Self {
+        let lane = thread % 32;
+        Pipeline {
+            params,
+            lane,
+            // SAFETY: every lane is here. The broadcast tells the assembler that the number is the
+            // same in all lanes.
+            warp: unsafe { broadcast(thread / 32) },
+            n_slabs,
+            ring: dynamic_shared(),
+            tile: 0,
+            // SAFETY: every lane is here.
+            groups: unsafe { TileGroups::new(Group::NONE, lane) },
+            valid_rows: 0,
+            pending: NOTHING + K::STAGES as u32 - 1,
+            sum_slot: 0,
+            kernel: PhantomData,
         }
     }
 
-    /// Adds the warps' sums by query. Ends with all shared memory free for the next document.
+    /// Window address of a slot of the ring.
     #[inline(always)]
-    unsafe fn store_sums<const WARPS: usize>(&self, groups: &TileGroups, entry: u32, sum: f32) {
-        // SAFETY: every thread of the block is here; warps write different words.
+    fn stage(&self, slot: u32) -> u32 {
+        self.ring + slot * K::STAGE_BYTES
+    }
+
+    /// Window address of what a slot holds.
+    #[inline(always)]
+    fn words(&self, slot: u32) -> u32 {
+        let offset = words_offset(K::QUERY_TILE, K::TILE, K::SLABS, K::STAGES) as u32;
+        self.ring + offset + slot * WORDS_BYTES as u32
+    }
+
+    /// Index of a group of this warp in its tile.
+    #[inline(always)]
+    fn group(&self, fragment: u32) -> u32 {
+        self.warp * K::FRAGMENTS as u32 + fragment
+    }
+
+    /// Finds out which queries a tile belongs to, and which of the thread's rows are valid
+    /// query tokens.
+    #[inline(always)]
+    unsafe fn take_groups(&mut self, tile: u32) {
+        let (params, lane, first) = (self.params, self.lane, tile * K::GROUPS);
+        self.tile = tile;
+        let mut bits = 0;
+        // SAFETY: a tile has this many groups.
         unsafe {
-            if self.lane == 0 {
-                store_shared_f32(self.sums + 4 * self.warp, sum);
+            let own = match lane < K::GROUPS {
+                true => work::group(params, first + lane),
+                false => Group::NONE,
+            };
+            self.groups = TileGroups::new(own, lane);
+            unroll!(F in 0..4 => {
+                if F < K::FRAGMENTS {
+                    let group = work::group(params, first + self.group(F as u32));
+                    bits |= QueryRows::new(params, group, lane).bits() << (2 * F);
+                }
+            });
+        }
+        self.valid_rows = bits;
+    }
+
+    /// Ends a document: adds each group's maxima, and stores winners and token scores.
+    #[inline(always)]
+    unsafe fn finish(&mut self, entry: u32, mut best: [Best; 4], has_tokens: bool) {
+        let (params, lane) = (self.params, self.lane);
+        let first = self.group(0);
+        // SAFETY: all lanes of the warp are here; the slot's last reader has passed the barrier
+        // of this document's first stage.
+        unsafe {
+            unroll!(F in 0..4 => {
+                if F < K::FRAGMENTS {
+                    combine_quad(&mut best[F], K::WINNERS);
+                    let sum = sum_quads(sum_rows(&best[F], self.valid_rows >> (2 * F)));
+                    if lane == 0 {
+                        let sum = if has_tokens { sum } else { 0.0 };
+                        store_shared_f32(self.sums() + 4 * (first + F as u32), sum);
+                    }
+                }
+            });
+            if has_tokens && lane.is_multiple_of(4) && params.winners | params.token_scores != 0 {
+                let mut fragment = 0;
+                while fragment < K::FRAGMENTS as u32 {
+                    // Not indexed: registers have no addresses.
+                    let mut own = best[0];
+                    unroll!(F in 0..4 => { own = if fragment == F as u32 { best[F] } else { own }; });
+                    let group = work::group(params, self.tile * K::GROUPS + first + fragment);
+                    QueryRows::new(params, group, lane).store(params, entry, &own, lane);
+                    fragment += 1;
+                }
             }
-            sync_threads();
-            if self.warp == 0 {
+        }
+        self.pending = entry;
+    }
+
+    /// Window address of the current slot of sums.
+    #[inline(always)]
+    fn sums(&self) -> u32 {
+        let offset = sums_offset(K::QUERY_TILE, K::TILE, K::SLABS, K::STAGES) as u32;
+        self.ring + offset + self.sum_slot * 4 * K::GROUPS
+    }
+
+    /// Adds and stores the sums of the document before, where they are new.
+    ///
+    /// # Safety
+    /// All threads of the block together, behind a barrier.
+    #[inline(always)]
+    unsafe fn store_pending(&mut self) {
+        if self.pending == NOTHING {
+            return;
+        }
+        if self.warp == 0 {
+            // SAFETY: the caller's promise; the warp is whole here.
+            unsafe {
                 let mut sum = 0.0;
-                if self.lane < WARPS as u32 {
-                    sum = load_shared_f32(self.sums + 4 * self.lane);
+                if self.lane < K::GROUPS {
+                    sum = load_shared_f32(self.sums() + 4 * self.lane);
                 }
-                groups.store(self.params, entry, sum);
+                self.groups.store(self.params, self.pending, sum);
             }
-            sync_threads();
         }
+        self.pending = NOTHING;
+        self.sum_slot ^= 1;
+        const { assert!(SUM_SLOTS == 2) };
     }
+}
 
-    /// Window address of the ring stage of a step.
-    #[inline(always)]
-    fn stage<const STAGES: usize>(&self, step: u32) -> u32 {
-        self.ring + step % STAGES as u32 * stage_bytes(DOCUMENT_TILE) as u32
+/// Which columns of a tile are document tokens: all of them, or those whose bits are set, bit
+/// `c % 32` of word `c / 32`.
+///
+/// # Safety
+/// All 32 lanes must call it together.
+#[inline(always)]
+unsafe fn columns<K: Kernel>(params: &ForwardParams, tile: &Tile, lane: u32) -> Option<[u32; 4]> {
+    let n_columns = tile.n_columns;
+    if params.documents.mask != 0 {
+        let (documents, first) = (&params.documents, tile.matrix_row);
+        // SAFETY: the document has these rows; the branch is uniform.
+        return Some(unsafe { valid_columns(documents, first, n_columns, lane) });
     }
+    let word = |i: u32| match n_columns.saturating_sub(32 * i) {
+        32.. => u32::MAX,
+        left => (1 << left) - 1,
+    };
+    (n_columns < K::TILE as u32).then(|| [word(0), word(1), word(2), word(3)])
+}
+
+/// Takes all columns of a product into account.
+#[inline(always)]
+fn fold_all<K: Kernel, const N: usize>(
+    best: &mut [Best; 4],
+    c: &[[f32; N]; 4],
+    row: u32,
+    lane: u32,
+) {
+    let column = (row + 2 * (lane % 4)) as i32;
+    unroll!(F in 0..4 => {
+        if F < K::FRAGMENTS {
+            fold(&mut best[F], &c[F], column, K::WINNERS);
+        }
+    });
+}
+
+/// Takes the columns of a product whose bits are set into account.
+#[inline(always)]
+fn fold_valid<K: Kernel, const N: usize, const WORDS: usize>(
+    best: &mut [Best; 4],
+    c: &[[f32; N]; 4],
+    words: [u32; WORDS],
+    row: u32,
+    lane: u32,
+) {
+    let column = (row + 2 * (lane % 4)) as i32;
+    let valid = words.map(|word| word >> (2 * (lane % 4)));
+    unroll!(F in 0..4 => {
+        if F < K::FRAGMENTS {
+            fold_masked(&mut best[F], c[F], &valid, column, K::WINNERS);
+        }
+    });
 }

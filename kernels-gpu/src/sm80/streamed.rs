@@ -1,0 +1,56 @@
+//! Products with query slabs that stream along with the documents'.
+
+use super::{Element, Kernel, Pipeline, Product, Tile, columns, fold_all, fold_valid};
+use crate::layout::SLAB_BYTES;
+use crate::params::Group;
+use crate::reduce::Best;
+
+/// Sums of a tile whose slabs are under way; `N` is half of the document tile.
+pub struct Streamed<const N: usize> {
+    c: [[f32; N]; 4],
+}
+
+impl<K: Kernel, const N: usize> Product<K> for Streamed<N> {
+    #[inline(always)]
+    fn new() -> Self {
+        const { assert!(K::TILE == 2 * N && K::SLABS == 0) };
+        // SAFETY: all-zero bytes are floats. (A literal would become a loop in memory.)
+        Streamed { c: unsafe { core::mem::zeroed() } }
+    }
+
+    #[inline(always)]
+    unsafe fn take_queries(&mut self, _: &Pipeline<'_, K>, _: u32, _: u32) {}
+
+    #[inline(always)]
+    unsafe fn take_documents(
+        &mut self,
+        pipeline: &Pipeline<'_, K>,
+        best: &mut [Best; 4],
+        tile: &Tile,
+        stage: u32,
+    ) -> u32 {
+        let lane = pipeline.lane;
+        let rows = pipeline.group(0) * (Group::ROWS * SLAB_BYTES) as u32;
+        let queries = stage + (K::TILE * SLAB_BYTES) as u32 + rows;
+        // SAFETY: the caller's promise; all-zero bytes are floats.
+        unsafe {
+            let c = &mut self.c;
+            K::Element::multiply_slab(c, K::FRAGMENTS, queries, stage, tile.n_columns, lane);
+            if !tile.ends_tile {
+                return 0;
+            }
+            let any = match columns::<K>(pipeline.params, tile, lane) {
+                None => {
+                    fold_all::<K, N>(best, c, tile.row, lane);
+                    1
+                }
+                Some(words) => {
+                    fold_valid::<K, N, 4>(best, c, words, tile.row, lane);
+                    words[0] | words[1] | words[2] | words[3]
+                }
+            };
+            *c = core::mem::zeroed();
+            any
+        }
+    }
+}
