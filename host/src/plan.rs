@@ -264,7 +264,7 @@ fn cost(row: &Variant, problem: &Problem<'_>, limits: &DeviceLimits) -> f64 {
             1024.0 * share
         }
     };
-    let k = (row.slabs(problem.dim()) * SLAB_BYTES / row.element.size_bytes()) as f64;
+    let k = (row.slabs_multiplied(problem.dim()) * SLAB_BYTES / row.element.size_bytes()) as f64;
     let clocks_per_entry = (columns + DOCUMENT_COLUMNS) * row.query_tile as f64 * k / rate;
     // Blocks that share a multiprocessor share its time, unless there are too few of them.
     let n_entries = n_tiles as f64 * entries_per_tile;

@@ -82,6 +82,17 @@ impl Variant {
         }
     }
 
+    /// Slabs that the kernel multiplies for this dim.
+    pub const fn slabs_multiplied(&self, dim: usize) -> usize {
+        let slabs = layout::slabs(dim, self.element.size_bytes());
+        match (self.arch, self.slabs(dim)) {
+            // Empty slabs are left out: the second of two, the fourth of four.
+            (Arch::Sm80, 4) if !self.streams_queries && slabs < 3 => 3,
+            (Arch::Sm80, _) => slabs,
+            (Arch::Sm90a, slabs) => slabs,
+        }
+    }
+
     /// Dynamic shared memory of a block in bytes.
     pub const fn shared_bytes(&self, dim: usize) -> usize {
         let resident = if self.streams_queries { 0 } else { self.slabs(dim) };

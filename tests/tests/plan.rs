@@ -127,6 +127,29 @@ fn hopper_runs_its_own_kernels_where_they_are_eligible() {
 }
 
 #[test]
+fn ampere_keeps_query_fragments_in_registers_where_they_fit() {
+    let ampere =
+        DeviceLimits { capability: (8, 0), n_multiprocessors: 108, shared_bytes: 163 * 1024 };
+    for element in [ElementType::F16, ElementType::Bf16] {
+        for winners in [false, true] {
+            for (dim, class) in [
+                (1, "d128_q256"),
+                (64, "d128_q256"),
+                (128, "d128_q256"),
+                (129, "d256_q128"),
+                (256, "d256_q128"),
+                (257, "wide_q128"),
+                (MAX_DIM, "wide_q128"),
+            ] {
+                let pitch = uploaded(element, dim);
+                let name = plan(element, dim, pitch, &ampere, winners, None).expect("a kernel");
+                assert!(name.contains(class), "dim {dim}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_plan_tells_what_runs_and_why_not_the_others() {
     let layout = TokenLayout::padded(1, 32, 100).expect("layout");
     let cross = Pairing::cross();

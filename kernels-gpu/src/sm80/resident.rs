@@ -60,8 +60,17 @@ where
             let mut row = tile.row;
             let end = row + tile.n_columns;
             let Some([low, high, ..]) = columns::<K>(pipeline.params, tile, lane) else {
+                // Up to dim 64 the second of two slabs is empty. A loop of its own: a branch
+                // between slabs would keep loads from overlapping products.
+                let is_half = K::SLABS == 2 && n_slabs == 1;
+                while is_half && row < end {
+                    let c = self.multiply::<K, 1>(n_slabs, address);
+                    fold_all::<K, N>(best, &c, row, lane);
+                    address += (COLUMNS * SLAB_BYTES) as u32;
+                    row += COLUMNS as u32;
+                }
                 while row < end {
-                    let c = self.multiply::<K>(n_slabs, address);
+                    let c = self.multiply::<K, 4>(n_slabs, address);
                     fold_all::<K, N>(best, &c, row, lane);
                     address += (COLUMNS * SLAB_BYTES) as u32;
                     row += COLUMNS as u32;
@@ -72,7 +81,7 @@ where
             while words != 0 {
                 let valid = words as u32 & ((1 << COLUMNS) - 1);
                 if valid != 0 {
-                    let c = self.multiply::<K>(n_slabs, address);
+                    let c = self.multiply::<K, 4>(n_slabs, address);
                     fold_valid::<K, N, 1>(best, &c, [valid], row, lane);
                 }
                 address += (COLUMNS * SLAB_BYTES) as u32;
@@ -101,9 +110,14 @@ impl Resident {
         });
     }
 
-    /// The products of the warp's rows with 16 tokens, of which a lane's is at `address`.
+    /// The products of the warp's rows with 16 tokens, of which a lane's is at `address`, over at
+    /// most `SLABS` slabs.
     #[inline(always)]
-    unsafe fn multiply<K: Kernel>(&self, n_slabs: u32, address: u32) -> [[f32; N]; 4]
+    unsafe fn multiply<K: Kernel, const SLABS: usize>(
+        &self,
+        n_slabs: u32,
+        address: u32,
+    ) -> [[f32; N]; 4]
     where
         K::Element: Half,
     {
@@ -115,7 +129,7 @@ impl Resident {
             macro_rules! steps {
                 ($last:literal) => {
                     unroll!(I in 0..16 => {
-                        if I < K::SLABS * STEPS && (I >= 3 * STEPS) == $last {
+                        if I < K::SLABS.min(SLABS) * STEPS && (I >= 3 * STEPS) == $last {
                             let offset = I / STEPS * K::TILE * SLAB_BYTES;
                             let b = load_matrix_x4(steps[I % STEPS] + offset as u32);
                             unroll!(F in 0..4 => {
