@@ -30,8 +30,6 @@ pub mod sm80 {
 
     /// Columns of a product that the last tile of a document skips or takes as a whole.
     pub const TAIL_STEP: usize = 16;
-    /// Documents whose sums are in flight between the warps and the one that stores results.
-    pub const SUM_SLOTS: usize = 2;
     /// Bytes of what a stage's loader says about it.
     pub const WORDS_BYTES: usize = 16;
 
@@ -57,7 +55,7 @@ pub mod sm80 {
         }
     }
 
-    /// Offset of the groups' sums, in slots, behind the ring.
+    /// Offset of the groups' sums, one set per stage, behind the ring.
     pub const fn sums_offset(
         query_tile: usize,
         document_tile: usize,
@@ -75,7 +73,7 @@ pub mod sm80 {
         stages: usize,
     ) -> usize {
         sums_offset(query_tile, document_tile, slabs, stages)
-            + (SUM_SLOTS * (query_tile / Group::ROWS) * 4).next_multiple_of(WORDS_BYTES)
+            + (stages * (query_tile / Group::ROWS) * 4).next_multiple_of(WORDS_BYTES)
     }
 
     /// Dynamic shared memory.

@@ -117,10 +117,9 @@ pub struct Pipeline<'a, K: Kernel> {
     groups: TileGroups,
     /// [`QueryRows::bits`] of each fragment.
     valid_rows: u32,
-    /// Entry whose sums warp 0 has yet to add, and the slot they are in; or [`NOTHING`], or, to
-    /// save a register, the rounds until then.
+    /// Entry whose sums warp 0 has yet to add; or [`NOTHING`], or, to save a register, the rounds
+    /// until then.
     pending: u32,
-    sum_slot: u32,
     kernel: PhantomData<K>,
 }
 
@@ -149,7 +148,7 @@ pub unsafe fn forward<K: Kernel>(params: &ForwardParams) {
             if pipeline.pending <= NOTHING {
                 copy_wait_all_but::<K>();
                 sync_threads();
-                pipeline.store_pending();
+                pipeline.store_pending(slot);
             }
             // Behind the barrier everyone is done with what was in this slot.
             loader.load(pipeline.stage(slot), pipeline.words(slot), thread);
@@ -170,7 +169,7 @@ pub unsafe fn forward<K: Kernel>(params: &ForwardParams) {
                     let stage = pipeline.stage(slot);
                     has_tokens |= product.take_documents(&pipeline, &mut best, &tile, stage);
                     if tile.ends_tile && tile.ends_document {
-                        pipeline.finish(tile.entry, best, has_tokens != 0);
+                        pipeline.finish(slot, tile.entry, best, has_tokens != 0);
                         best = [Best::NONE; 4];
                         has_tokens = 0;
                     }
@@ -213,7 +212,6 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
             groups: unsafe { TileGroups::new(Group::NONE, lane) },
             valid_rows: 0,
             pending: NOTHING + K::STAGES as u32 - 1,
-            sum_slot: 0,
             kernel: PhantomData,
         }
     }
@@ -263,11 +261,11 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
 
     /// Ends a document: adds each group's maxima, and stores winners and token scores.
     #[inline(always)]
-    unsafe fn finish(&mut self, entry: u32, mut best: [Best; 4], has_tokens: bool) {
+    unsafe fn finish(&mut self, slot: u32, entry: u32, mut best: [Best; 4], has_tokens: bool) {
         let (params, lane) = (self.params, self.lane);
         let first = self.group(0);
-        // SAFETY: all lanes of the warp are here; the slot's last reader has passed the barrier
-        // of this document's first stage.
+        // SAFETY: all lanes of the warp are here; the slot's last reader has passed a barrier
+        // since: the slot's stage has been filled and waited for.
         unsafe {
             unroll!(F in 0..4 => {
                 if F < K::FRAGMENTS {
@@ -275,7 +273,7 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
                     let sum = sum_quads(sum_rows(&best[F], self.valid_rows >> (2 * F)));
                     if lane == 0 {
                         let sum = if has_tokens { sum } else { 0.0 };
-                        store_shared_f32(self.sums() + 4 * (first + F as u32), sum);
+                        store_shared_f32(self.sums(slot) + 4 * (first + F as u32), sum);
                     }
                 }
             });
@@ -294,19 +292,19 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
         self.pending = entry;
     }
 
-    /// Window address of the current slot of sums.
+    /// Window address of the sums of a document whose last stage is in this slot.
     #[inline(always)]
-    fn sums(&self) -> u32 {
+    fn sums(&self, slot: u32) -> u32 {
         let offset = sums_offset(K::QUERY_TILE, K::TILE, K::SLABS, K::STAGES) as u32;
-        self.ring + offset + self.sum_slot * 4 * K::GROUPS
+        self.ring + offset + slot * 4 * K::GROUPS
     }
 
-    /// Adds and stores the sums of the document before, where they are new.
+    /// Adds and stores the sums of a document whose last stage was the one before, in `slot`.
     ///
     /// # Safety
     /// All threads of the block together, behind a barrier.
     #[inline(always)]
-    unsafe fn store_pending(&mut self) {
+    unsafe fn store_pending(&mut self, slot: u32) {
         if self.pending == NOTHING {
             return;
         }
@@ -315,14 +313,12 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
             unsafe {
                 let mut sum = 0.0;
                 if self.lane < K::GROUPS {
-                    sum = load_shared_f32(self.sums() + 4 * self.lane);
+                    sum = load_shared_f32(self.sums(slot) + 4 * self.lane);
                 }
                 self.groups.store(self.params, self.pending, sum);
             }
         }
         self.pending = NOTHING;
-        self.sum_slot ^= 1;
-        const { assert!(SUM_SLOTS == 2) };
     }
 }
 
