@@ -99,7 +99,7 @@ pub fn fold<const N: usize>(best: &mut Best, c: &[f32; N], column: i32, winners:
     if winners {
         unroll!(ROW in 0..2 => {
             let (most, found) = first_most::<N, ROW>(c);
-            take(best, ROW, most, found + column);
+            take_later(best, ROW, most, found + column);
         });
         return;
     }
@@ -153,7 +153,7 @@ pub fn fold_masked<const N: usize, const WORDS: usize>(
         // Among similarities of -∞ an invalid column must not win.
         let found = if most == f32::NEG_INFINITY { first } else { found };
         if first >= 0 {
-            take(best, ROW, most, found + column);
+            take_later(best, ROW, most, found + column);
         }
     });
 }
@@ -174,7 +174,18 @@ fn first_valid<const WORDS: usize>(valid: &[u32; WORDS]) -> i32 {
     first
 }
 
-/// Remembers a tile's maximum if it beats the best so far.
+/// Remembers the maximum of columns behind all before: equal ones do not beat the best so far.
+#[inline(always)]
+fn take_later(best: &mut Best, row: usize, value: f32, winner: i32) {
+    let before = best.value[row];
+    let most = max_nan(before, value);
+    // Without branches, which would cost more than the comparisons. (NaN differs from anything.)
+    let is_better = (best.winner[row] < 0) | (!before.is_nan() & (most != before));
+    best.value[row] = most;
+    best.winner[row] = if is_better { winner } else { best.winner[row] };
+}
+
+/// Remembers a maximum if it beats the best so far.
 #[inline(always)]
 fn take(best: &mut Best, row: usize, value: f32, winner: i32) {
     let better = beats(value, winner, best.value[row], best.winner[row]);
@@ -272,10 +283,11 @@ fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
 /// the first, or NaN where the best is not, or equal at a lower token.
 #[inline(always)]
 fn beats(value: f32, winner: i32, best: f32, best_winner: i32) -> bool {
-    best_winner < 0
-        || value > best
-        || (value.is_nan() && !best.is_nan())
-        || (value == best && winner < best_winner)
+    // Without branches, which would cost more than the comparisons.
+    (best_winner < 0)
+        | (value > best)
+        | (value.is_nan() & !best.is_nan())
+        | ((value == best) & (winner < best_winner))
 }
 
 /// Brings the bests of the four lanes of a quad together; all four then hold the rows' maxima.
