@@ -2,86 +2,226 @@
 
 pub(super) static IMAGES: &[Image] = &[
     Image {
-        name: "maxsim_forward_sm80_bf16",
-        ptx: include_str!("maxsim_forward_sm80_bf16.ptx"),
+        name: "maxsim_forward_sm80_bf16_d128_q256",
+        ptx: include_str!("maxsim_forward_sm80_bf16_d128_q256.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_bf16.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q256.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_bf16.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q256.sm_90.cubin"),
             },
         ],
     },
     Image {
-        name: "maxsim_forward_sm80_bf16_winners",
-        ptx: include_str!("maxsim_forward_sm80_bf16_winners.ptx"),
+        name: "maxsim_forward_sm80_bf16_d128_q256_winners",
+        ptx: include_str!("maxsim_forward_sm80_bf16_d128_q256_winners.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_bf16_winners.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q256_winners.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_bf16_winners.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q256_winners.sm_90.cubin"),
             },
         ],
     },
     Image {
-        name: "maxsim_forward_sm80_f16",
-        ptx: include_str!("maxsim_forward_sm80_f16.ptx"),
+        name: "maxsim_forward_sm80_bf16_d128_q64",
+        ptx: include_str!("maxsim_forward_sm80_bf16_d128_q64.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_f16.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q64.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_f16.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q64.sm_90.cubin"),
             },
         ],
     },
     Image {
-        name: "maxsim_forward_sm80_f16_winners",
-        ptx: include_str!("maxsim_forward_sm80_f16_winners.ptx"),
+        name: "maxsim_forward_sm80_bf16_d128_q64_winners",
+        ptx: include_str!("maxsim_forward_sm80_bf16_d128_q64_winners.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_f16_winners.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q64_winners.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_f16_winners.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q64_winners.sm_90.cubin"),
             },
         ],
     },
     Image {
-        name: "maxsim_forward_sm80_f32",
-        ptx: include_str!("maxsim_forward_sm80_f32.ptx"),
+        name: "maxsim_forward_sm80_bf16_wide_q128",
+        ptx: include_str!("maxsim_forward_sm80_bf16_wide_q128.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_f32.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_f32.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128.sm_90.cubin"),
             },
         ],
     },
     Image {
-        name: "maxsim_forward_sm80_f32_winners",
-        ptx: include_str!("maxsim_forward_sm80_f32_winners.ptx"),
+        name: "maxsim_forward_sm80_bf16_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm80_bf16_wide_q128_winners.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_f32_winners.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128_winners.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_forward_sm80_f32_winners.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128_winners.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f16_d128_q256",
+        ptx: include_str!("maxsim_forward_sm80_f16_d128_q256.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q256.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q256.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f16_d128_q256_winners",
+        ptx: include_str!("maxsim_forward_sm80_f16_d128_q256_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q256_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q256_winners.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f16_d128_q64",
+        ptx: include_str!("maxsim_forward_sm80_f16_d128_q64.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q64.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q64.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f16_d128_q64_winners",
+        ptx: include_str!("maxsim_forward_sm80_f16_d128_q64_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q64_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q64_winners.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f16_wide_q128",
+        ptx: include_str!("maxsim_forward_sm80_f16_wide_q128.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f16_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm80_f16_wide_q128_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128_winners.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f32_q128_winners",
+        ptx: include_str!("maxsim_forward_sm80_f32_q128_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q128_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q128_winners.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f32_q256",
+        ptx: include_str!("maxsim_forward_sm80_f32_q256.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q256.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q256.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f32_q64",
+        ptx: include_str!("maxsim_forward_sm80_f32_q64.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q64.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q64.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f32_q64_winners",
+        ptx: include_str!("maxsim_forward_sm80_f32_q64_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q64_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q64_winners.sm_90.cubin"),
             },
         ],
     },
@@ -126,14 +266,6 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
-        name: "maxsim_forward_sm90_bf16_d256_q128",
-        ptx: include_str!("maxsim_forward_sm90_bf16_d256_q128.ptx"),
-        cubins: &[Cubin {
-            capability: (9, 0),
-            bytes: include_bytes!("maxsim_forward_sm90_bf16_d256_q128.sm_90a.cubin"),
-        }],
-    },
-    Image {
         name: "maxsim_forward_sm90_bf16_d256_q256",
         ptx: include_str!("maxsim_forward_sm90_bf16_d256_q256.ptx"),
         cubins: &[Cubin {
@@ -155,14 +287,6 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_bf16_d256_q64_winners.sm_90a.cubin"),
-        }],
-    },
-    Image {
-        name: "maxsim_forward_sm90_bf16_d64_q128",
-        ptx: include_str!("maxsim_forward_sm90_bf16_d64_q128.ptx"),
-        cubins: &[Cubin {
-            capability: (9, 0),
-            bytes: include_bytes!("maxsim_forward_sm90_bf16_d64_q128.sm_90a.cubin"),
         }],
     },
     Image {
@@ -262,14 +386,6 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
-        name: "maxsim_forward_sm90_f16_d256_q128",
-        ptx: include_str!("maxsim_forward_sm90_f16_d256_q128.ptx"),
-        cubins: &[Cubin {
-            capability: (9, 0),
-            bytes: include_bytes!("maxsim_forward_sm90_f16_d256_q128.sm_90a.cubin"),
-        }],
-    },
-    Image {
         name: "maxsim_forward_sm90_f16_d256_q256",
         ptx: include_str!("maxsim_forward_sm90_f16_d256_q256.ptx"),
         cubins: &[Cubin {
@@ -291,14 +407,6 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_f16_d256_q64_winners.sm_90a.cubin"),
-        }],
-    },
-    Image {
-        name: "maxsim_forward_sm90_f16_d64_q128",
-        ptx: include_str!("maxsim_forward_sm90_f16_d64_q128.ptx"),
-        cubins: &[Cubin {
-            capability: (9, 0),
-            bytes: include_bytes!("maxsim_forward_sm90_f16_d64_q128.sm_90a.cubin"),
         }],
     },
     Image {
@@ -371,14 +479,6 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_tf32_d128_q64.sm_90a.cubin"),
-        }],
-    },
-    Image {
-        name: "maxsim_forward_sm90_tf32_wide_q128",
-        ptx: include_str!("maxsim_forward_sm90_tf32_wide_q128.ptx"),
-        cubins: &[Cubin {
-            capability: (9, 0),
-            bytes: include_bytes!("maxsim_forward_sm90_tf32_wide_q128.sm_90a.cubin"),
         }],
     },
     Image {

@@ -126,11 +126,6 @@ macro_rules! forward_variants {
             sm80 maxsim_forward_sm80_f16_d128_q64_winners { F16, winners, resident 2, warps 4, fragments 1, tile 64, stages 5, blocks 2 }
             sm80 maxsim_forward_sm80_bf16_d128_q64 { Bf16, scores, resident 2, warps 4, fragments 1, tile 64, stages 5, blocks 2 }
             sm80 maxsim_forward_sm80_bf16_d128_q64_winners { Bf16, winners, resident 2, warps 4, fragments 1, tile 64, stages 5, blocks 2 }
-            // 32 rows × 256 dims are as many registers, 32 tokens as many bytes.
-            sm80 maxsim_forward_sm80_f16_d256_q128 { F16, scores, resident 4, warps 4, fragments 2, tile 32, stages 5, blocks 2 }
-            sm80 maxsim_forward_sm80_f16_d256_q128_winners { F16, winners, resident 4, warps 4, fragments 2, tile 32, stages 5, blocks 2 }
-            sm80 maxsim_forward_sm80_bf16_d256_q128 { Bf16, scores, resident 4, warps 4, fragments 2, tile 32, stages 5, blocks 2 }
-            sm80 maxsim_forward_sm80_bf16_d256_q128_winners { Bf16, winners, resident 4, warps 4, fragments 2, tile 32, stages 5, blocks 2 }
             // Any dim: slabs of both sides stream, and the sums of a whole tile are in registers.
             // 32 KB a stage.
             sm80 maxsim_forward_sm80_f16_wide_q128 { F16, scores, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
@@ -158,12 +153,8 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_bf16_d128_q256_winners { Bf16, winners, consumers 2, fragments 2, slabs 2, stages 10, tail 32 }
             // One fragment per consumer for up to 128 query rows: half the rows to multiply, and
             // the ring gets the query tile's room.
-            sm90 maxsim_forward_sm90_f16_d64_q128 { F16, scores, consumers 2, fragments 1, slabs 1, stages 13, tail 32 }
             sm90 maxsim_forward_sm90_f16_d128_q128 { F16, scores, consumers 2, fragments 1, slabs 2, stages 12, tail 16 }
-            sm90 maxsim_forward_sm90_f16_d256_q128 { F16, scores, consumers 2, fragments 1, slabs 4, stages 10, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d64_q128 { Bf16, scores, consumers 2, fragments 1, slabs 1, stages 13, tail 32 }
             sm90 maxsim_forward_sm90_bf16_d128_q128 { Bf16, scores, consumers 2, fragments 1, slabs 2, stages 12, tail 16 }
-            sm90 maxsim_forward_sm90_bf16_d256_q128 { Bf16, scores, consumers 2, fragments 1, slabs 4, stages 10, tail 32 }
             // One consumer of one fragment for up to 64 query rows, where reading the documents
             // takes longest: two such blocks share a multiprocessor (113 KB each), so that one
             // loads while the other finishes a document.
@@ -191,7 +182,6 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_tf32_d128_q256 { Tf32, scores, consumers 2, fragments 2, slabs 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_tf32_wide_q256 { Tf32, scores, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
             sm90 maxsim_forward_sm90_tf32_d128_q64 { Tf32, scores, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
-            sm90 maxsim_forward_sm90_tf32_wide_q128 { Tf32, scores, consumers 2, fragments 1, slabs 0, stages 7, tail 32 }
             sm90 maxsim_forward_sm90_tf32_wide_q256_winners { Tf32, winners, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
         }
     };
