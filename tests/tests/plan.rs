@@ -136,9 +136,7 @@ fn ampere_keeps_query_fragments_in_registers_where_they_fit() {
                 (1, "d128_q256"),
                 (64, "d128_q256"),
                 (128, "d128_q256"),
-                (129, "d256_q128"),
-                (256, "d256_q128"),
-                (257, "wide_q128"),
+                (129, "wide_q128"),
                 (MAX_DIM, "wide_q128"),
             ] {
                 let pitch = uploaded(element, dim);

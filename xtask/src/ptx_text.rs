@@ -240,20 +240,20 @@ mov.u32 %r6, smem_dyn;
 .address_size 64
 .extern .shared .align 1024 .b8 smem_dyn[];
 .visible .entry first(
-\t.param .align 64 .b8 first_param_0[144],
-\t.param .u64 first_param_1
+.param .align 64 .b8 first_param_0[144],
+.param .u64 first_param_1
 )
 .maxntid 384, 1, 1
 .minnctapersm 1
 {
-\t.reg .b32 \t%r<9>;
+.reg .b32 \t%r<9>;
 $L__BB_4:
-\t{
+{
 .reg .pred p;
 mov.u32 %r6, smem_dyn;
 }
-\t@%p1 bra \t$L__BB_4;
-\tret;
+@%p1 bra \t$L__BB_4;
+ret;
 }
 "
         );
