@@ -94,6 +94,10 @@ pub struct RankArgs {
     #[arg(long)]
     pub no_mmap: bool,
 
+    /// Let f32 elements be rounded to TF32 (10 fraction bits) where that is faster.
+    #[arg(long)]
+    pub allow_tf32: bool,
+
     /// Run this kernel (see `maxsim info`) instead of choosing one.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,

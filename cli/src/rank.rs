@@ -37,7 +37,11 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         queries: &queries,
         documents: &documents,
         device: &device,
-        options: &ScoreOptions { kernel: args.kernel.clone(), ..ScoreOptions::default() },
+        options: &ScoreOptions {
+            allow_tf32: args.allow_tf32,
+            kernel: args.kernel.clone(),
+            ..ScoreOptions::default()
+        },
         // The metrics look further than a short list.
         top_k: if qrels.is_some() { args.top_k.max(metrics::DEPTH) } else { args.top_k },
         chunk_bytes: args.chunk_bytes,

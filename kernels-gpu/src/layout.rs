@@ -228,6 +228,26 @@ mod tests {
     }
 
     #[test]
+    fn last_tiles_are_the_narrowest_that_hold_the_tokens() {
+        for (tail_step, winners) in [(16, false), (32, false), (32, true)] {
+            let mut widths = [0; 8];
+            for len in 1..=sm90::DOCUMENT_TILE {
+                let width = sm90::tail_width(tail_step, winners, len);
+                assert!(width >= len && sm90::has_width(tail_step, winners, width));
+                let mut narrower = (16..width).step_by(16);
+                assert!(
+                    narrower.all(|w| w < len || !sm90::has_width(tail_step, winners, w)),
+                    "{len} tokens in {width} columns"
+                );
+                widths[width / 16 - 1] += 1;
+            }
+            assert_eq!(widths.iter().sum::<usize>(), sm90::DOCUMENT_TILE);
+        }
+        assert_eq!(sm90::tail_width(16, false, 44), 48);
+        assert_eq!(sm90::tail_width(32, true, 65), 128);
+    }
+
+    #[test]
     fn slabs_cover_the_row() {
         assert_eq!(slabs(1, 2), 1);
         assert_eq!(slabs(64, 2), 1);

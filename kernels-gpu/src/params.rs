@@ -246,3 +246,27 @@ pub struct ReadParams {
     /// Address of four bytes that nobody needs.
     pub sink: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_keeps_its_rows_and_its_part() {
+        for (n_rows, part) in [(0, 0), (1, 5), (16, 0), (16, Group::PARTS_MAX - 1)] {
+            let group = Group::new(7, 100, 32, n_rows, part);
+            assert_eq!((group.n_rows(), group.part()), (n_rows, part));
+        }
+        assert_eq!(Group::NONE.n_rows(), 0);
+    }
+
+    #[test]
+    fn structs_have_no_padding_that_nobody_named() {
+        assert_eq!(size_of::<Unit>(), 20);
+        assert_eq!(size_of::<UnitStart>(), 16);
+        assert_eq!(size_of::<Group>(), 16);
+        assert_eq!(size_of::<Matrix>(), 40);
+        // Three maps, two matrices, 12 addresses, 20 words.
+        assert_eq!(size_of::<ForwardParams>(), 3 * 128 + 2 * 40 + 12 * 8 + 20 * 4);
+    }
+}

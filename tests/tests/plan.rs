@@ -127,6 +127,31 @@ fn hopper_runs_its_own_kernels_where_they_are_eligible() {
 }
 
 #[test]
+fn the_tile_is_as_tall_as_the_queries_that_share_it() {
+    let choose = |n_queries: usize, query_len: usize, pairing: &Pairing| {
+        let n_documents = match pairing == &Pairing::cross() {
+            true => 1024,
+            false => n_queries * 100,
+        };
+        let queries = TokenLayout::padded(n_queries, query_len, 128).expect("queries");
+        let documents = TokenLayout::padded(n_documents, 300, 128).expect("documents");
+        let problem = Problem::new(&queries, &documents, pairing).expect("problem");
+        let access = Access::uploaded(128, ElementType::F16);
+        let options = ScoreOptions::default();
+        let plan = Plan::choose(&problem, ElementType::F16, &H200, access, access, &options);
+        plan.expect("a kernel").variant().expect("not the CPU").query_tile
+    };
+    let cross = Pairing::cross();
+    for (n_queries, query_len, tile) in
+        [(1, 32, 64), (2, 32, 64), (1, 128, 128), (4, 32, 128), (1, 1024, 256), (32, 32, 256)]
+    {
+        assert_eq!(choose(n_queries, query_len, &cross), tile, "{n_queries} × {query_len}");
+    }
+    // A query with documents of its own shares its tile with nobody.
+    assert_eq!(choose(32, 32, &Pairing::own_candidates(100)), 64);
+}
+
+#[test]
 fn ampere_keeps_query_fragments_in_registers_where_they_fit() {
     let ampere =
         DeviceLimits { capability: (8, 0), n_multiprocessors: 108, shared_bytes: 163 * 1024 };
