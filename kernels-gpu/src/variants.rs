@@ -139,7 +139,7 @@ macro_rules! forward_variants {
             sm80 maxsim_forward_sm80_f32_q64 { F32, scores, streamed 0, warps 2, fragments 2, tile 64, stages 3, blocks 4 }
             sm80 maxsim_forward_sm80_f32_q64_winners { F32, winners, streamed 0, warps 2, fragments 2, tile 64, stages 3, blocks 4 }
             // Two fragments per consumer: 256 resident query rows take 32 KB per slab, and the
-            // ring of 16 KB slabs what is left of 227 KB. 232 registers for consumers. The last
+            // ring of 16 KB slabs what is left of 227 KB. 224 registers for consumers. The last
             // tile's widths start at 16 columns for dim 128, where most models are.
             sm90 maxsim_forward_sm90_f16_d64_q256 { F16, scores, consumers 2, fragments 2, slabs 1, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_f16_d128_q256 { F16, scores, consumers 2, fragments 2, slabs 2, stages 10, tail 16 }
