@@ -29,9 +29,7 @@ use std::time::Instant;
 use crate::cuda::{self, CudaStream};
 use crate::device::Device;
 use crate::element::Element;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::{Event, EventInner};
 use crate::graph::CpuCall;
 use crate::handle::DeviceTokens;
