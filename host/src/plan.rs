@@ -3,7 +3,7 @@
 use std::fmt;
 
 use maxsim_kernels::layout::SLAB_BYTES;
-use maxsim_kernels::layout::sm90::tail_width;
+use maxsim_kernels::layout::sm90::{DOCUMENT_TILE, tail_width};
 use maxsim_kernels::params::Group;
 use maxsim_kernels::variants::{Arch, FORWARD, Variant};
 
@@ -89,6 +89,7 @@ impl Plan {
                 why: "the variant table has no such row; `maxsim info` lists them".into(),
             });
         }
+        let lens = DocumentLens::of(problem);
         let mut rejected = Vec::new();
         let mut best: Option<(f64, &'static Variant)> = None;
         for row in FORWARD {
@@ -99,7 +100,7 @@ impl Plan {
             match eligible(row, problem, element, limits, queries, documents, options) {
                 Err(why) => rejected.push((row.name, why)),
                 Ok(()) => {
-                    let cost = cost(row, problem, limits);
+                    let cost = cost(row, problem, &lens, limits);
                     match best {
                         Some((least, _)) if cost >= least => {
                             rejected.push((row.name, format!("costs more ({cost:.3e})")));
@@ -214,11 +215,10 @@ fn eligible(
 }
 
 /// Clocks that the device takes, padding included. Only ratios matter.
-fn cost(row: &Variant, problem: &Problem<'_>, limits: &DeviceLimits) -> f64 {
-    let (queries, documents) = (problem.queries(), problem.documents());
-    let n_documents = documents.n_items().max(1) as f64;
-    let columns: usize = documents.segments().iter().map(|s| columns(row, s[1] as usize)).sum();
-    let columns = columns as f64 / n_documents;
+fn cost(row: &Variant, problem: &Problem<'_>, lens: &DocumentLens, limits: &DeviceLimits) -> f64 {
+    let queries = problem.queries();
+    let n_documents = problem.documents().n_items().max(1) as f64;
+    let columns = lens.columns(row) as f64 / n_documents;
     let n_groups = |q: usize| queries.item_len(q).div_ceil(Group::ROWS);
     let groups_per_tile = row.query_tile / Group::ROWS;
     // Queries share tiles where all of them meet every document.
@@ -282,6 +282,36 @@ fn cost(row: &Variant, problem: &Problem<'_>, limits: &DeviceLimits) -> f64 {
 /// What a document costs besides its columns, in columns: the sum over the rows.
 const DOCUMENT_COLUMNS: f64 = 24.0;
 
+/// A multiple of every kernel's document tile.
+const WHOLE_TILES: usize = DOCUMENT_TILE;
+
+/// The documents' lengths as far as kernels differ in what they make of them. Counted once for
+/// all rows of the table: there may be millions of documents.
+struct DocumentLens {
+    /// Tokens in whole tiles of every kernel.
+    whole: usize,
+    /// Documents by the number of tokens beyond those.
+    tails: [usize; WHOLE_TILES],
+}
+
+impl DocumentLens {
+    fn of(problem: &Problem<'_>) -> DocumentLens {
+        let mut lens = DocumentLens { whole: 0, tails: [0; WHOLE_TILES] };
+        for &[_, len] in problem.documents().segments() {
+            let tail = len as usize % WHOLE_TILES;
+            lens.whole += len as usize - tail;
+            lens.tails[tail] += 1;
+        }
+        lens
+    }
+
+    /// Columns that a kernel multiplies for all documents.
+    fn columns(&self, row: &Variant) -> usize {
+        let tails = self.tails.iter().enumerate().map(|(len, n)| n * columns(row, len));
+        self.whole + tails.sum::<usize>()
+    }
+}
+
 /// Columns that a kernel multiplies for a document of `len` tokens.
 fn columns(row: &Variant, len: usize) -> usize {
     let tail = len % row.document_tile;
@@ -294,5 +324,24 @@ fn columns(row: &Variant, len: usize) -> usize {
         }
         (tail, Arch::Sm80) => whole + tail.next_multiple_of(row.tail_step),
         (tail, Arch::Sm90a) => whole + tail_width(row.tail_step, row.winners, tail),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pairing::Pairing;
+    use crate::tokens::TokenLayout;
+
+    #[test]
+    fn counted_lengths_give_the_columns_of_the_documents_themselves() {
+        let lens: Vec<i64> = (0..700).collect();
+        let documents = TokenLayout::scattered(700, 8, &[0i64; 700], &lens).unwrap();
+        let (queries, cross) = (TokenLayout::padded(1, 1, 8).unwrap(), Pairing::cross());
+        let counted = DocumentLens::of(&Problem::new(&queries, &documents, &cross).unwrap());
+        for row in FORWARD {
+            let each: usize = (0..700).map(|len| columns(row, len)).sum();
+            assert_eq!(counted.columns(row), each, "{}", row.name);
+        }
     }
 }
