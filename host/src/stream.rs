@@ -59,8 +59,8 @@ impl Stream {
     /// Enqueues the scoring of queries against documents.
     ///
     /// Does not wait, and on a CUDA device allocates nothing, on the host neither, once the
-    /// stream's workspace (at most 32 MB) has grown to what the work needs. Dropping a handle, the work or the scores waits for
-    /// calls that use them.
+    /// stream's workspace (at most 32 MB) has grown to what the work needs. Dropping a handle,
+    /// the work or the scores waits for calls that use them.
     ///
     /// # Errors
     /// [`Error::WrongDevice`], or [`Error::Shape`] where handles or scores are not what the

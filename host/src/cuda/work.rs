@@ -178,7 +178,7 @@ impl WorkList {
         let lens = &documents.segments()[entries.start as usize..entries.end as usize];
         let total = lens.iter().map(|len| cost(len[1])).sum();
         let n_chunks = n_chunks(total, lens.len(), n_tiles, grid, shape.unit_tokens_max);
-        let units = if lens.iter().all(|len| len[1] == lens[0][1]) {
+        let units = if are_alike(lens) {
             even(lens.len(), n_chunks)
         } else {
             let first = self.unit_starts.len() as u32;
@@ -191,13 +191,15 @@ impl WorkList {
         };
         let n_results = (queries.len() * lens.len()) as u32;
         // The tiles of each query must be its own, one after the other.
-        let sums_in_kernel = !packed.is_shared && can_count(shape, &packed, n_chunks);
+        let is_even = !packed.is_shared && !packed.is_ragged;
+        let n_units = n_tiles * n_chunks;
+        let sums_in_kernel = is_even && can_count(shape, n_units, packed.n_parts);
         self.launch(Launch {
             query_stride: entries.len() as u32,
             entries,
             tiles: packed.tiles,
             units,
-            n_units: count(n_tiles * n_chunks)?,
+            n_units: count(n_units)?,
             grid,
             n_parts: if packed.n_parts > 1 { packed.n_parts } else { 0 },
             is_ragged: packed.is_ragged,
@@ -213,9 +215,8 @@ impl WorkList {
         let first_entries: Vec<u32> = (0..=n_queries).map(|q| (q * k) as u32).collect();
         self.entries_per_query = k as u32;
         self.entry_stride = k as u32;
-        let segments = problem.documents().segments();
-        let is_alike = segments.iter().all(|len| len[1] == segments[0][1]);
-        self.by_query(problem, shape, &first_entries, !is_alike)
+        let is_listed = !are_alike(problem.documents().segments());
+        self.by_query(problem, shape, &first_entries, is_listed)
     }
 
     /// Numbers pairs by query, stable; first entry per query.
@@ -273,8 +274,7 @@ impl WorkList {
                 n_results: cut.entries.len() as u32,
                 n_parts: if cut.max_tiles > 1 { cut.max_tiles } else { 0 },
                 is_ragged: cut.is_ragged,
-                sums_in_kernel: !cut.is_ragged
-                    && n_units <= shape.n_counters_max * u64::from(cut.max_tiles),
+                sums_in_kernel: !cut.is_ragged && can_count(shape, n_units, cut.max_tiles),
                 entries: cut.entries,
                 tiles,
                 units,
@@ -382,8 +382,12 @@ fn even(n_entries: usize, n_chunks: u64) -> Units {
     Units::Even { per_unit, n_longer: (n_entries as u64 % n_chunks) as u32 }
 }
 
-/// Whether all queries have equally many parts, and there are counters for every unit.
-fn can_count(shape: &Shape, packed: &Packed, n_chunks: u64) -> bool {
-    let n_units = packed.tiles.len() as u64 * n_chunks;
-    !packed.is_ragged && n_units <= shape.n_counters_max * u64::from(packed.n_parts)
+/// Whether there are counters for all units, of queries of `n_parts` parts each.
+fn can_count(shape: &Shape, n_units: u64, n_parts: u32) -> bool {
+    n_units <= shape.n_counters_max * u64::from(n_parts)
+}
+
+/// Whether documents have the same length.
+fn are_alike(lens: &[[u32; 2]]) -> bool {
+    lens.iter().all(|len| len[1] == lens[0][1])
 }

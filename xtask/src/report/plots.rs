@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, anyhow};
+use plotters::coord::combinators::LogCoord;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -90,22 +91,12 @@ fn roofline(gpu: &str, record: &Record) -> Result<String> {
         .collect();
     let (least, most) = span(&rates, 1.6);
     drawn((900, 560), |root| {
-        let mut chart = ChartBuilder::on(root)
-            .caption(format!("Roofline, f16 and bf16, {gpu}"), ("sans-serif", 18))
-            .margin(16)
-            .x_label_area_size(44)
-            .y_label_area_size(64)
-            .build_cartesian_2d((low..high).log_scale(), (least..most).log_scale())?;
-        chart
-            .configure_mesh()
-            .light_line_style(WHITE)
-            .bold_line_style(FAINT.mix(0.4))
-            .x_label_formatter(&short)
-            .y_label_formatter(&short)
-            .x_desc("FLOP per byte of documents")
-            .y_desc("TFLOP/s")
-            .label_style(("sans-serif", 13))
-            .draw()?;
+        let mut chart = log_chart(
+            root,
+            &format!("Roofline, f16 and bf16, {gpu}"),
+            [(low, high), (least, most)],
+            ["FLOP per byte of documents", "TFLOP/s"],
+        )?;
         if let Some(compute) = compute {
             let line = vec![(low, compute), (high, compute)];
             chart
@@ -161,22 +152,7 @@ fn documents(gpu: &str, record: &Record) -> Result<String> {
     let doc_len = record.scaling[0].doc_len;
     drawn((900, 560), |root| {
         let title = format!("One query of 32 tokens against n documents of {doc_len}, {gpu}");
-        let mut chart = ChartBuilder::on(root)
-            .caption(title, ("sans-serif", 18))
-            .margin(16)
-            .x_label_area_size(44)
-            .y_label_area_size(64)
-            .build_cartesian_2d((low..high).log_scale(), (least..most).log_scale())?;
-        chart
-            .configure_mesh()
-            .light_line_style(WHITE)
-            .bold_line_style(FAINT.mix(0.4))
-            .x_label_formatter(&short)
-            .y_label_formatter(&short)
-            .x_desc("documents")
-            .y_desc("ms")
-            .label_style(("sans-serif", 13))
-            .draw()?;
+        let mut chart = log_chart(root, &title, [(low, high), (least, most)], ["documents", "ms"])?;
         let mut colors = PEERS.iter().cycle();
         for name in &names {
             let color = match *name {
@@ -215,6 +191,34 @@ fn span(values: &[f64], room: f64) -> (f64, f64) {
 
 type Root<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Failure = Box<dyn std::error::Error>;
+type LogAxes = Cartesian2d<LogCoord<f64>, LogCoord<f64>>;
+type LogChart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, LogAxes>;
+
+/// A chart with two logarithmic axes, each with its range and its name.
+fn log_chart<'a, 'b>(
+    root: &'a Root<'b>,
+    title: &str,
+    [(low, high), (least, most)]: [(f64, f64); 2],
+    [x_name, y_name]: [&str; 2],
+) -> std::result::Result<LogChart<'a, 'b>, Failure> {
+    let mut chart = ChartBuilder::on(root)
+        .caption(title, ("sans-serif", 18))
+        .margin(16)
+        .x_label_area_size(44)
+        .y_label_area_size(64)
+        .build_cartesian_2d((low..high).log_scale(), (least..most).log_scale())?;
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .bold_line_style(FAINT.mix(0.4))
+        .x_label_formatter(&short)
+        .y_label_formatter(&short)
+        .x_desc(x_name)
+        .y_desc(y_name)
+        .label_style(("sans-serif", 13))
+        .draw()?;
+    Ok(chart)
+}
 
 /// An SVG of this size, drawn on white.
 fn drawn(
