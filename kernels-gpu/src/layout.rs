@@ -105,6 +105,10 @@ pub mod sm90 {
     pub const GROUP_SLAB_BYTES: usize = Group::ROWS * SLAB_BYTES;
     /// Sums in flight between consumers and the warp that stores results.
     pub const SUM_SLOTS: usize = 4;
+    /// Units in flight between the warp that loads documents and the others.
+    pub const UNIT_SLOTS: usize = 4;
+    /// Bytes of what a slot says of its unit.
+    pub const UNIT_BYTES: usize = 32;
     /// Bytes of a tile's column mask.
     pub const MASK_BYTES: usize = DOCUMENT_TILE / 8;
     /// The swizzle needs tiles aligned to this.
@@ -161,22 +165,30 @@ pub mod sm90 {
         ring_offset(query_tile, slabs) + stages * stage_bytes(query_tile, slabs)
     }
 
-    /// Offset of the mbarriers: full and empty per stage, full and empty for the query
-    /// tile, full and empty per sum slot.
+    /// Offset of the mbarriers: full and empty per stage, for the query tile, per slot of sums
+    /// and of units.
     pub const fn barriers_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
         masks_offset(query_tile, slabs, stages) + stages * MASK_BYTES
     }
 
     /// Offset of the groups' sums, in slots.
     pub const fn sums_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
-        barriers_offset(query_tile, slabs, stages) + 8 * (2 * stages + 2 + 2 * SUM_SLOTS)
+        barriers_offset(query_tile, slabs, stages) + 8 * n_barriers(stages)
+    }
+
+    /// Number of mbarriers, an even one.
+    pub const fn n_barriers(stages: usize) -> usize {
+        2 * (stages + 1 + SUM_SLOTS + UNIT_SLOTS)
+    }
+
+    /// Offset of the units, in slots.
+    pub const fn units_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
+        sums_offset(query_tile, slabs, stages) + SUM_SLOTS * (query_tile / Group::ROWS) * 4
     }
 
     /// Dynamic shared memory, with room to align its start.
     pub const fn shared_bytes(query_tile: usize, slabs: usize, stages: usize) -> usize {
-        sums_offset(query_tile, slabs, stages)
-            + SUM_SLOTS * (query_tile / Group::ROWS) * 4
-            + TILE_ALIGN
+        units_offset(query_tile, slabs, stages) + UNIT_SLOTS * UNIT_BYTES + TILE_ALIGN
     }
 }
 

@@ -60,7 +60,7 @@ impl Group {
     }
 }
 
-/// A unit of work: one query tile against a run of entries.
+/// A unit of work: one query tile against a run of entries, of which there is at least one.
 ///
 /// In a cross product an *entry* is a document, which meets every query of the tile.
 /// Otherwise an entry is one (query, document) pair, tiles hold groups of one query, and
@@ -132,19 +132,58 @@ pub struct ForwardParams {
     pub document_map: TensorMap,
     /// Documents as a tensor map in boxes of a group's rows (sm_90a entries only).
     pub document_tail_map: TensorMap,
-    /// The query tokens.
-    pub queries: Matrix,
+    // What the first copies of a block depend on stands together, so that it comes with two lines
+    // of the constant cache.
+    /// Number of units of this launch.
+    pub n_units: u32,
+    /// Number of query tiles of this launch (computed units).
+    pub n_tiles: u32,
+    /// Dividing by `n_tiles`: see [`divide`].
+    pub n_tiles_inverse: u32,
+    /// First query tile of this launch (computed units).
+    pub tile_base: u32,
+    /// First entry of this launch.
+    pub entry_base: u32,
+    /// One past the last entry of this launch (computed units).
+    pub entry_end: u32,
+    /// Entries of every query (computed units).
+    pub entries_per_query: u32,
+    /// First entry of query `q` is `q * entry_stride`: 0 in a cross product.
+    pub entry_stride: u32,
+    /// Entries per unit (computed units without a list).
+    pub entries_per_unit: u32,
+    /// See `unit_starts`.
+    pub n_longer_units: u32,
+    /// See `unit_starts`.
+    pub longer_by: u32,
+    /// Tiles of every query, where entries are a query's own; 0 = look the query up.
+    pub tiles_per_query: u32,
+    /// Dividing by `tiles_per_query`: see [`divide`].
+    pub tiles_per_query_inverse: u32,
+    /// Elements per token.
+    pub dim: u32,
+    /// Bytes of a winner: 2 (u16, none = 0xFFFF) or 4 (i32, none = -1).
+    pub winner_bytes: u32,
+    /// Parts of every query, where partial sums are added.
+    pub n_parts: u32,
     /// The document tokens.
     pub documents: Matrix,
-    /// Address of the [`Group`]s, tile by tile.
-    pub groups: u64,
-    /// Address of explicit [`Unit`]s; 0 = units are computed from the fields below.
+    /// Address of explicit [`Unit`]s; 0 = units are computed.
     pub units: u64,
     /// Address of a [`UnitStart`] for each unit of a tile, and one behind the last (computed
-    /// units); 0 = every unit has `entries_per_unit`, the first `n_longer_units` one more.
+    /// units); 0 = every unit has `entries_per_unit`, each of a tile's first `n_longer_units`
+    /// `longer_by` more, and the last one those that are left.
     pub unit_starts: u64,
+    /// Address of a u32 counter that blocks draw their units from, 0 before and after every
+    /// launch: a block's first unit has its number, ticket `t` is unit `grid + t`. 0 = block `b`
+    /// works on units `b`, `b + grid`, ...
+    pub draws: u64,
     /// Address of an i32 document index per entry; 0 = the entry itself.
     pub entry_document: u64,
+    /// Address of the [`Group`]s, tile by tile.
+    pub groups: u64,
+    /// The query tokens.
+    pub queries: Matrix,
     /// Address of an i32 score index per entry; 0 = see `query_stride`.
     pub entry_score: u64,
     /// Address of an i64 per query: where the query tokens of its first entry go in
@@ -176,36 +215,31 @@ pub struct ForwardParams {
     pub score_stride: u32,
     /// 1 when results are partial sums, one per tile of a query.
     pub is_partial: u32,
-    /// Parts of every query, where partial sums are added.
-    pub n_parts: u32,
-    /// First entry of this launch.
-    pub entry_base: u32,
-    /// One past the last entry of this launch (computed units).
-    pub entry_end: u32,
-    /// First query tile of this launch (computed units).
-    pub tile_base: u32,
-    /// Number of query tiles of this launch (computed units).
-    pub n_tiles: u32,
-    /// Number of units of this launch.
-    pub n_units: u32,
-    /// Entries of every query (computed units).
-    pub entries_per_query: u32,
-    /// Entries per unit (computed units without a list).
-    pub entries_per_unit: u32,
-    /// See `unit_starts`.
-    pub n_longer_units: u32,
-    /// Tiles of every query, where entries are a query's own; 0 = look the query up.
-    pub tiles_per_query: u32,
-    /// First entry of query `q` is `q * entry_stride`: 0 in a cross product.
-    pub entry_stride: u32,
-    /// Elements per token.
-    pub dim: u32,
-    /// Bytes of a winner: 2 (u16, none = 0xFFFF) or 4 (i32, none = -1).
-    pub winner_bytes: u32,
     /// 1 when rows of both matrices start on 16-byte boundaries (sm_80 entries).
     pub aligned: u32,
-    /// Padding that keeps the size a multiple of 8.
-    pub reserved: u32,
+}
+
+/// `n / d`, as a rule without a division, which would delay a block's first copy. `inverse` is
+/// that of `d` ([`inverse`]); `d` is not 0.
+#[inline(always)]
+pub const fn divide(n: u32, d: u32, inverse: u32) -> u32 {
+    match (d, inverse) {
+        (1, _) => n,
+        (_, 0) => match n.checked_div(d) {
+            Some(quotient) => quotient,
+            None => 0,
+        },
+        (_, inverse) => ((n as u64 * inverse as u64) >> 32) as u32,
+    }
+}
+
+/// For [`divide`] of numbers up to `most`: `1 / d` in units of 2⁻³², rounded up, or 0 where the
+/// quotient would not be exact (`most * d` is 2³² or more).
+pub const fn inverse(d: u32, most: u32) -> u32 {
+    match (d, d as u64 * most as u64) {
+        (0 | 1, _) | (_, 0x1_0000_0000..) => 0,
+        _ => u32::MAX / d + 1,
+    }
 }
 
 /// Parameters of `maxsim_sum_partials`: `scores[i] = Σ_p partials[p][i]`, in the order of the
@@ -261,12 +295,23 @@ mod tests {
     }
 
     #[test]
+    fn quotients_are_exact() {
+        for d in [1, 2, 3, 5, 7, 33, 64, 1000, 65_535, 65_537, 1 << 20, u32::MAX] {
+            for most in [0, 1, 2, 1000, 65_535, 65_536, 4_000_000_000 / d, i32::MAX as u32] {
+                for n in [0, 1, most / 2, most.saturating_sub(1), most, most / d * d] {
+                    assert_eq!(divide(n, d, inverse(d, most)), n / d, "{n} / {d}, up to {most}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn structs_have_no_padding_that_nobody_named() {
         assert_eq!(size_of::<Unit>(), 20);
         assert_eq!(size_of::<UnitStart>(), 16);
         assert_eq!(size_of::<Group>(), 16);
         assert_eq!(size_of::<Matrix>(), 40);
-        // Three maps, two matrices, 12 addresses, 20 words.
-        assert_eq!(size_of::<ForwardParams>(), 3 * 128 + 2 * 40 + 12 * 8 + 20 * 4);
+        // Three maps, two matrices, 13 addresses, 22 words.
+        assert_eq!(size_of::<ForwardParams>(), 3 * 128 + 2 * 40 + 13 * 8 + 22 * 4);
     }
 }

@@ -2,12 +2,13 @@
 
 use core::hint::assert_unchecked;
 
-use crate::params::{ForwardParams, Group, Matrix, Segment, Unit};
+use crate::params::{ForwardParams, Group, Matrix, Segment, Unit, divide};
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::memory::{add_u32, fence_device, load_f32};
 use crate::ptx::memory::{
     load_u8, load_u32, load_u32x2, load_u32x4, load_u64, store_u16, store_u32,
 };
+#[cfg(maxsim_arch = "sm_80")]
 use crate::ptx::thread::{block_idx_x, grid_dim_x};
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::warp::{broadcast, sync_warp};
@@ -16,23 +17,25 @@ use crate::ptx::warp::{broadcast, sync_warp};
 #[derive(Clone, Copy)]
 pub struct Work {
     /// Index of the unit.
-    unit: u32,
+    pub unit: u32,
     /// Index of the query tile.
     pub tile: u32,
     /// First entry.
     pub entry: u32,
     /// One past the last entry.
     pub entry_end: u32,
-    /// Rows of the first document, where the list of units has them.
-    first: Option<Segment>,
+    /// Rows of the first document, where they are known.
+    pub first: Option<Segment>,
 }
 
 /// The units of this block, one after the other.
+#[cfg(maxsim_arch = "sm_80")]
 pub struct Units<'a> {
     params: &'a ForwardParams,
     unit: u32,
 }
 
+#[cfg(maxsim_arch = "sm_80")]
 impl<'a> Units<'a> {
     /// The block's units.
     #[inline(always)]
@@ -61,7 +64,9 @@ impl<'a> Units<'a> {
 /// # Safety
 /// `params` must describe a launch as [`ForwardParams`] says, with `unit < n_units`.
 #[inline(always)]
-unsafe fn unit(params: &ForwardParams, unit: u32, n_groups: u32) -> Work {
+pub unsafe fn unit(params: &ForwardParams, unit: u32, n_groups: u32) -> Work {
+    // SAFETY: the caller's promise.
+    let tile = unsafe { tile(params, unit) };
     if params.units != 0 {
         let address = params.units + u64::from(unit) * size_of::<Unit>() as u64;
         // SAFETY: five words per explicit unit.
@@ -69,17 +74,14 @@ unsafe fn unit(params: &ForwardParams, unit: u32, n_groups: u32) -> Work {
             let first = Segment { start: load_u32(address + 12), len: load_u32(address + 16) };
             Work {
                 unit,
-                tile: load_u32(address),
+                tile,
                 entry: load_u32(address + 4),
                 entry_end: load_u32(address + 8),
                 first: Some(first),
             }
         };
     }
-    // SAFETY: a launch with computed units has query tiles.
-    unsafe { assert_unchecked(params.n_tiles != 0) };
-    let tile = params.tile_base + unit % params.n_tiles;
-    let chunk = unit / params.n_tiles;
+    let chunk = divide(unit, params.n_tiles, params.n_tiles_inverse);
     // SAFETY: two neighbours of the list of starts.
     unsafe {
         if params.unit_starts != 0 {
@@ -89,14 +91,35 @@ unsafe fn unit(params: &ForwardParams, unit: u32, n_groups: u32) -> Work {
             return Work { unit, tile, entry, entry_end: load_u32(address + 16), first };
         }
     }
-    let base = match params.entry_stride {
-        0 => params.entry_base,
+    let first = match params.entry_stride {
+        0 => 0,
         // SAFETY: the tile has a first group.
-        stride => (unsafe { query(params, tile, n_groups) } * stride).max(params.entry_base),
+        stride => (unsafe { query(params, tile, n_groups) }) * stride,
     };
-    let entry = base + chunk * params.entries_per_unit + chunk.min(params.n_longer_units);
-    let n_entries = params.entries_per_unit + u32::from(chunk < params.n_longer_units);
-    Work { unit, tile, entry, entry_end: entry + n_entries, first: None }
+    let end = (first + params.entries_per_query).min(params.entry_end);
+    let n_longer = chunk.min(params.n_longer_units);
+    let entry = first.max(params.entry_base)
+        + chunk * params.entries_per_unit
+        + n_longer * params.longer_by;
+    let is_longer = chunk < params.n_longer_units;
+    let n_entries = params.entries_per_unit + if is_longer { params.longer_by } else { 0 };
+    Work { unit, tile, entry, entry_end: (entry + n_entries).min(end), first: None }
+}
+
+/// Query tile of unit `unit` of this launch.
+///
+/// # Safety
+/// As [`unit`].
+#[inline(always)]
+pub unsafe fn tile(params: &ForwardParams, unit: u32) -> u32 {
+    match params.units {
+        0 => {
+            let chunk = divide(unit, params.n_tiles, params.n_tiles_inverse);
+            params.tile_base + unit - chunk * params.n_tiles
+        }
+        // SAFETY: five words per explicit unit, of which the tile is the first.
+        units => unsafe { load_u32(units + u64::from(unit) * size_of::<Unit>() as u64) },
+    }
 }
 
 /// The query that has the rows of a tile.
@@ -108,7 +131,7 @@ unsafe fn query(params: &ForwardParams, tile: u32, n_groups: u32) -> u32 {
     match params.tiles_per_query {
         // SAFETY: a tile has this many groups.
         0 => unsafe { group(params, tile * n_groups).query },
-        tiles_per_query => tile / tiles_per_query,
+        tiles_per_query => divide(tile, tiles_per_query, params.tiles_per_query_inverse),
     }
 }
 
@@ -188,6 +211,13 @@ impl<'a> Documents<'a> {
             None => unsafe { documents.fetch() },
         }
         documents
+    }
+
+    /// Rows of the first document, before [`Documents::next`] has been called.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub fn first(&self) -> Segment {
+        self.ahead
     }
 
     /// The next entry and its document.
@@ -286,6 +316,8 @@ pub unsafe fn count_part(params: &ForwardParams, work: &Work, query: u32, lane: 
         if broadcast(n_before) + 1 < params.n_parts {
             return;
         }
+        // What lane 0 has seen in the counter holds for all lanes, and for what they read next.
+        sync_warp();
         fence_device();
         let mut entry = work.entry + lane;
         while entry < work.entry_end {

@@ -20,7 +20,7 @@ use crate::ptxas::Ptxas;
 const INDEX: &str = "index.rs";
 
 /// What the PTX and the cubins may weigh together: every program with the library carries them.
-const SIZE_LIMIT_BYTES: usize = 10 << 20;
+const SIZE_LIMIT_BYTES: usize = 12 << 20;
 
 /// File name to content.
 pub type Files = BTreeMap<String, Vec<u8>>;

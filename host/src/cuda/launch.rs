@@ -5,7 +5,9 @@ use std::ptr;
 use std::sync::Arc;
 
 use cust::sys::CUstream;
-use maxsim_kernels::params::{ForwardParams, SumPartialsParams, TensorMap, Unit, UnitStart};
+use maxsim_kernels::params::{
+    ForwardParams, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
+};
 use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
 
 use super::context::{CudaDevice, Entered};
@@ -14,7 +16,7 @@ use super::lists::DeviceLists;
 use super::memory::fill;
 use super::module::Kernel;
 use super::outputs::CudaOutputs;
-use super::split::UNIT_TOKENS_MAX;
+use super::split::{DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX};
 use super::stream::CudaStream;
 use super::tokens::CudaTokens;
 use super::work::{Launch, Shape, Units, WorkList};
@@ -26,8 +28,9 @@ use crate::work::OutputShape;
 /// Most bytes of partial sums that a launch leaves in the workspace.
 const PARTIALS_BYTES_MAX: u64 = 32 << 20;
 
-/// Counters of parts at the start of every workspace. They are 0 between kernels.
-const N_COUNTERS: u64 = 16 << 10;
+/// Counters at the start of every workspace, 0 between kernels: the one that units are drawn from,
+/// then those of parts.
+pub(super) const N_COUNTERS: u64 = 16 << 10;
 
 /// A problem made ready for one kernel: checked, with its lists on the device.
 #[derive(Debug)]
@@ -80,14 +83,16 @@ impl CudaWork {
         let kernel = device.kernel(variant)?;
         let shared_bytes = variant.shared_bytes(problem.dim());
         let n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
+        let counts = variant.arch == Arch::Sm90a;
         let list = WorkList::new(
             problem,
             &Shape {
                 query_tile: variant.query_tile,
                 n_blocks: device.limits().n_multiprocessors * n_resident,
-                prefers_whole_rounds: variant.arch == Arch::Sm90a,
+                prefers_whole_rounds: counts,
                 partials_max: PARTIALS_BYTES_MAX / 4,
-                n_counters_max: if variant.arch == Arch::Sm90a { N_COUNTERS } else { 0 },
+                n_counters_max: if counts { N_COUNTERS - 1 } else { 0 },
+                drawn_tokens_min: if counts { DRAWN_TOKENS_MIN } else { u64::MAX },
                 unit_tokens_max: UNIT_TOKENS_MAX,
             },
         )?;
@@ -152,7 +157,9 @@ impl CudaWork {
 
     /// Bytes of workspace that the work needs.
     pub(super) fn workspace_bytes(&self) -> u64 {
+        let draws = self.launches.iter().any(|launch| launch.draws);
         match self.n_partials {
+            0 if draws => N_COUNTERS * 4,
             0 => 0,
             n => (N_COUNTERS + n) * 4,
         }
@@ -224,10 +231,12 @@ impl CudaWork {
         let out = outputs.addresses();
         let is_partial = launch.n_parts > 0;
         let aligned = queries.access().is_aligned() && documents.access().is_aligned();
-        let (mut units, mut unit_starts, mut entries_per_unit, mut n_longer_units) = (0, 0, 0, 0);
+        let (mut units, mut unit_starts) = (0, 0);
+        let (mut entries_per_unit, mut n_longer_units, mut longer_by) = (0, 0, 0);
         match launch.units {
-            Units::Even { per_unit, n_longer } => {
-                (entries_per_unit, n_longer_units) = (per_unit, n_longer);
+            Units::Even(even) => {
+                (entries_per_unit, n_longer_units) = (even.per_unit, even.n_longer);
+                longer_by = even.longer_by;
             }
             Units::Starts(first) => {
                 unit_starts =
@@ -252,7 +261,8 @@ impl CudaWork {
             query_token_base: self.lists.query_token_base,
             score_token_base: self.lists.score_token_base,
             results: if is_partial { workspace + N_COUNTERS * 4 } else { out.scores },
-            counters: if launch.sums_in_kernel { workspace } else { 0 },
+            counters: if launch.sums_in_kernel { workspace + 4 } else { 0 },
+            draws: if launch.draws { workspace } else { 0 },
             scores: out.scores,
             score_stride: self.query_stride,
             winners: out.winners,
@@ -266,16 +276,18 @@ impl CudaWork {
             entry_end: launch.entries.end,
             tile_base: launch.tiles.start,
             n_tiles: launch.tiles.len() as u32,
+            n_tiles_inverse: inverse(launch.tiles.len() as u32, launch.n_units),
             n_units: launch.n_units,
             entries_per_query: self.entries_per_query,
             entries_per_unit,
             n_longer_units,
+            longer_by,
             tiles_per_query: self.tiles_per_query,
+            tiles_per_query_inverse: inverse(self.tiles_per_query, launch.tiles.end),
             entry_stride: self.entry_stride,
             dim: self.dim as u32,
             winner_bytes: self.winner_bytes as u32,
             aligned: u32::from(aligned),
-            reserved: 0,
         }
     }
 

@@ -3,7 +3,7 @@
 use maxsim_kernels::params::ReadParams;
 use maxsim_kernels::variants::{READ, READ_THREADS};
 
-use super::launch::start;
+use super::launch::{N_COUNTERS, start};
 use super::stream::CudaStream;
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -35,7 +35,8 @@ pub(crate) fn read<T: Element>(
     let kernel = device.load(READ, READ_THREADS, 0)?;
     let entered = device.enter()?;
     let order = stream.order(&entered)?;
-    let sink = stream.workspace(order, 4)?;
+    // Behind the counters.
+    let sink = stream.workspace(order, (N_COUNTERS + 1) * 4)? + N_COUNTERS * 4;
     let params = ReadParams { base, n_pieces: len_bytes / PIECE_BYTES, sink };
     let grid = (device.limits().n_multiprocessors * blocks_per_multiprocessor) as u32;
     // SAFETY: a handle's matrix has the rows of its layout at its pitch, and is not written

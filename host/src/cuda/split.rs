@@ -8,6 +8,16 @@ use super::work::Shape;
 /// in longer units they drift apart, and the second reader finds them gone from the L2 cache.
 pub(super) const UNIT_TOKENS_MAX: u64 = 4096;
 
+/// Fewest tokens per block for which blocks draw their units. A block draws as soon as it has room
+/// for copies, of hundreds of tokens: with fewer tokens all is drawn before anybody is late. With
+/// several query tiles blocks take turns in any case: arithmetic bounds such calls, and a drawn
+/// unit costs each consumer some hundred clocks.
+pub(super) const DRAWN_TOKENS_MIN: u64 = 8192;
+
+/// Units that a block draws on average, where units are not too small or too large: all blocks
+/// then end within a fraction of a unit.
+const DRAWS_PER_BLOCK: u64 = 8;
+
 /// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
 /// columns that its last tile wastes.
 const DOCUMENT_TOKENS: u64 = 32;
@@ -106,35 +116,117 @@ pub(super) fn cost(len: u32) -> u64 {
     u64::from(len) + DOCUMENT_TOKENS
 }
 
-/// Units per tile for `n_entries` entries that cost `total`: whole rounds of all blocks, of units
-/// of at most `unit_tokens_max` tokens.
-pub(super) fn n_chunks(
-    total: u64,
-    n_entries: usize,
-    n_tiles: u64,
-    grid: u32,
-    unit_tokens_max: u64,
-) -> u64 {
-    let n_units = n_tiles * total.div_ceil(unit_tokens_max.max(1));
-    let n_units = n_units.max(1).next_multiple_of(u64::from(grid.max(1)));
-    (n_units / n_tiles.max(1)).clamp(1, n_entries.max(1) as u64)
+/// How a tile's entries are cut into units, by their cost in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chunks {
+    /// Units of a tile.
+    pub n: u64,
+    /// The first units, each of cost `first`.
+    pub n_first: u64,
+    pub first: u64,
+    /// Cost of each of the others.
+    pub rest: u64,
+    /// Whether blocks draw their units; otherwise they take turns.
+    pub draws: bool,
 }
 
-/// Bounds of `n_chunks` runs of documents of about equal cost: one more than runs, from 0 to the
-/// number of documents.
-pub(super) fn balanced(lens: &[[u32; 2]], n_chunks: u64) -> Vec<usize> {
-    let total: u64 = lens.iter().map(|len| cost(len[1])).sum();
-    let mut bounds = vec![0];
-    let mut sum = 0;
-    for (i, &[_, len]) in lens.iter().enumerate() {
-        // A run ends where its share of the cost is nearest.
-        let share = |n: usize| (u128::from(total) * n as u128 / u128::from(n_chunks.max(1))) as u64;
-        while bounds.len() < n_chunks as usize && sum + cost(len) / 2 >= share(bounds.len()) {
-            bounds.push(i);
+impl Chunks {
+    /// For `n_entries` entries of each tile that cost `total`.
+    pub(super) fn new(
+        shape: &Shape,
+        total: u64,
+        n_entries: usize,
+        n_tiles: u64,
+        grid: u32,
+    ) -> Chunks {
+        let n_blocks = u64::from(grid);
+        let are_enough = total / n_blocks.max(1) >= shape.drawn_tokens_min;
+        if n_tiles == 1 && are_enough && n_entries as u64 > n_blocks {
+            return Chunks::drawn(shape, total, n_blocks);
         }
-        sum += cost(len);
+        Chunks::in_turns(shape, total, n_entries, n_tiles, grid)
     }
-    bounds.resize(n_chunks.max(1) as usize, lens.len());
-    bounds.push(lens.len());
-    bounds
+
+    /// Units that blocks take in turns: whole rounds of all blocks, of units of at most
+    /// `unit_tokens_max` tokens.
+    pub(super) fn in_turns(
+        shape: &Shape,
+        total: u64,
+        n_entries: usize,
+        n_tiles: u64,
+        grid: u32,
+    ) -> Chunks {
+        let n_units = n_tiles * total.div_ceil(shape.unit_tokens_max.max(1));
+        let n_units = n_units.max(1).next_multiple_of(u64::from(grid.max(1)));
+        let n = (n_units / n_tiles.max(1)).clamp(1, n_entries.max(1) as u64);
+        Chunks { n, n_first: 0, first: 0, rest: total.div_ceil(n).max(1), draws: false }
+    }
+
+    /// Units that blocks draw. The first ones are half of the work: what is drawn evens out by
+    /// how much blocks differ, and has to be told to every warp of the block.
+    fn drawn(shape: &Shape, total: u64, n_blocks: u64) -> Chunks {
+        let first = total / n_blocks / 2;
+        let rest = (first / DRAWS_PER_BLOCK).clamp(1, shape.unit_tokens_max.max(1));
+        let n = n_blocks + (total - first * n_blocks).div_ceil(rest);
+        Chunks { n, n_first: n_blocks, first, rest, draws: true }
+    }
+
+    /// Cost of the first `n` units.
+    fn cost(&self, n: u64) -> u64 {
+        n.min(self.n_first) * self.first + n.saturating_sub(self.n_first) * self.rest
+    }
+
+    /// Units of `n_entries` entries of the same cost.
+    pub(super) fn even(&self, n_entries: usize, cost: u64) -> (Even, u64) {
+        let n_entries = n_entries as u64;
+        if !self.draws {
+            let (per_unit, n_longer) = (n_entries / self.n, n_entries % self.n);
+            let even = Even { per_unit: per_unit as u32, n_longer: n_longer as u32, longer_by: 1 };
+            return (even, self.n);
+        }
+        let entries = |share: u64| (share + cost / 2).checked_div(cost).unwrap_or(1).max(1);
+        let per_unit = entries(self.rest);
+        let first = entries(self.first).clamp(per_unit, (n_entries / self.n_first).max(per_unit));
+        let n_rest = n_entries.saturating_sub(first * self.n_first).div_ceil(per_unit);
+        let even = Even {
+            per_unit: per_unit as u32,
+            n_longer: self.n_first as u32,
+            longer_by: (first - per_unit) as u32,
+        };
+        (even, self.n_first + n_rest)
+    }
+
+    /// Bounds of the units of documents of any lengths: one more than units (at most `n`), rising
+    /// from 0 to the number of documents.
+    pub(super) fn bounds(&self, lens: &[[u32; 2]]) -> Vec<usize> {
+        let total: u64 = lens.iter().map(|len| cost(len[1])).sum();
+        let n = self.n.max(1);
+        // What rounding leaves is spread over all units.
+        let planned = self.cost(n).max(1);
+        let share = |i: usize| {
+            (u128::from(total) * u128::from(self.cost(i as u64)) / u128::from(planned)) as u64
+        };
+        let mut bounds = vec![0];
+        let mut sum = 0;
+        for (i, &[_, len]) in lens.iter().enumerate() {
+            // A unit ends where its share of the cost is nearest.
+            while bounds.len() < n as usize && sum + cost(len) / 2 >= share(bounds.len()) {
+                bounds.push(i);
+            }
+            sum += cost(len);
+        }
+        bounds.push(lens.len());
+        // No unit is empty: long documents take the place of several.
+        bounds.dedup();
+        bounds
+    }
+}
+
+/// Units of `per_unit` entries, of which each of a tile's first `n_longer` has `longer_by` more;
+/// the last one has what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Even {
+    pub per_unit: u32,
+    pub n_longer: u32,
+    pub longer_by: u32,
 }

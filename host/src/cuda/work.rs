@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use maxsim_kernels::params::{Segment, Unit, UnitStart};
 
-use super::split::{Cut, balanced, cost, cuts, grid, n_chunks};
+use super::split::{Chunks, Cut, Even, cost, cuts, grid};
 use super::tiles::{Packed, Tiles};
 use crate::error::{Error, Result};
 use crate::pairing::Kind;
@@ -29,6 +29,9 @@ pub(super) struct Shape {
     pub partials_max: u64,
     /// Counters of parts that the workspace has; 0 where the kernel cannot add parts itself.
     pub n_counters_max: u64,
+    /// Fewest tokens per block for which blocks draw their units; `u64::MAX` where the kernel
+    /// cannot.
+    pub drawn_tokens_min: u64,
     /// Most document tokens of a unit of several documents.
     pub unit_tokens_max: u64,
 }
@@ -48,6 +51,8 @@ pub(super) struct Launch {
     /// Whether the block that brings the last part of a unit adds the parts up. Otherwise a
     /// kernel of its own does.
     pub sums_in_kernel: bool,
+    /// Whether blocks draw their units; otherwise they take turns.
+    pub draws: bool,
     /// Results of the launch (partial sums: per part).
     pub n_results: u32,
     /// Results of a query that follow each other: the launch's entries of a cross product, 0
@@ -60,8 +65,8 @@ pub(super) struct Launch {
 /// How a launch's units are told to the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Units {
-    /// Of this many entries, the first `n_longer` of a tile one more.
-    Even { per_unit: u32, n_longer: u32 },
+    /// Computed.
+    Even(Even),
     /// Every tile's units start at these entries: first index into `unit_starts`.
     Starts(u32),
     /// One by one: first index into `units`.
@@ -177,17 +182,21 @@ impl WorkList {
         let grid = grid(shape, n_tiles);
         let lens = &documents.segments()[entries.start as usize..entries.end as usize];
         let total = lens.iter().map(|len| cost(len[1])).sum();
-        let n_chunks = n_chunks(total, lens.len(), n_tiles, grid, shape.unit_tokens_max);
-        let units = if are_alike(lens) {
-            even(lens.len(), n_chunks)
+        let chunks = Chunks::new(shape, total, lens.len(), n_tiles, grid);
+        let (units, n_chunks) = if are_alike(lens) {
+            let (even, n_chunks) =
+                chunks.even(lens.len(), lens.first().map_or(1, |len| cost(len[1])));
+            (Units::Even(even), n_chunks)
         } else {
             let first = self.unit_starts.len() as u32;
-            self.unit_starts.extend(balanced(lens, n_chunks).into_iter().map(|i| {
+            let bounds = chunks.bounds(lens);
+            let n_chunks = bounds.len() as u64 - 1;
+            self.unit_starts.extend(bounds.into_iter().map(|i| {
                 let [start, len] = lens.get(i).copied().unwrap_or_default();
                 let entry = entries.start + i as u32;
                 UnitStart { entry, first: Segment { start, len }, reserved: 0 }
             }));
-            Units::Starts(first)
+            (Units::Starts(first), n_chunks)
         };
         let n_results = (queries.len() * lens.len()) as u32;
         // The tiles of each query must be its own, one after the other.
@@ -204,6 +213,7 @@ impl WorkList {
             n_parts: if packed.n_parts > 1 { packed.n_parts } else { 0 },
             is_ragged: packed.is_ragged,
             sums_in_kernel,
+            draws: chunks.draws,
             n_results,
             first_query: queries.start as u32,
         });
@@ -266,7 +276,7 @@ impl WorkList {
         };
         for cut in cuts(first_entries, &first_tiles, shape.partials_max) {
             let tiles = first_tiles[cut.queries.start]..first_tiles[cut.queries.end];
-            let (units, n_units, grid) = match is_listed {
+            let (units, n_units, grid, draws) = match is_listed {
                 true => self.list_units(problem, &cut, first_entries, &first_tiles, shape),
                 false => self.even_units(problem, &cut, tiles.len() as u64, shape),
             };
@@ -275,6 +285,7 @@ impl WorkList {
                 n_parts: if cut.max_tiles > 1 { cut.max_tiles } else { 0 },
                 is_ragged: cut.is_ragged,
                 sums_in_kernel: !cut.is_ragged && can_count(shape, n_units, cut.max_tiles),
+                draws,
                 entries: cut.entries,
                 tiles,
                 units,
@@ -293,17 +304,19 @@ impl WorkList {
         cut: &Cut,
         n_tiles: u64,
         shape: &Shape,
-    ) -> (Units, u64, u32) {
+    ) -> (Units, u64, u32, bool) {
         let grid = grid(shape, n_tiles);
         // A cut is whole queries, or some entries of one.
         let n_entries = cut.entries.len().min(self.entries_per_query as usize);
-        let total = n_entries as u64 * cost(problem.documents().max_len() as u32);
-        let n_chunks = n_chunks(total, n_entries, n_tiles, grid, shape.unit_tokens_max);
-        (even(n_entries, n_chunks), n_tiles * n_chunks, grid)
+        let cost = cost(problem.documents().max_len() as u32);
+        let chunks = Chunks::new(shape, n_entries as u64 * cost, n_entries, n_tiles, grid);
+        let (even, n_chunks) = chunks.even(n_entries, cost);
+        (Units::Even(even), n_tiles * n_chunks, grid, chunks.draws)
     }
 
     /// Lists the units of a cut: all tiles of a query side by side, so that they read the
-    /// same documents at the same time.
+    /// same documents at the same time. Blocks take turns: to draw small units would be to change
+    /// the query tile with almost every one.
     fn list_units(
         &mut self,
         problem: &Problem<'_>,
@@ -311,7 +324,7 @@ impl WorkList {
         first_entries: &[u32],
         first_tiles: &[u32],
         shape: &Shape,
-    ) -> (Units, u64, u32) {
+    ) -> (Units, u64, u32, bool) {
         let grid = grid(shape, 0);
         let first_unit = self.units.len();
         let segments = problem.documents().segments();
@@ -338,10 +351,10 @@ impl WorkList {
             let share = n_tiles(q) as f64 * lens.len() as f64 / n_tile_entries as f64;
             let n_blocks = (f64::from(grid) * share).ceil() as u32;
             let total = lens.iter().map(|len| cost(len[1])).sum();
-            let most = shape.unit_tokens_max;
-            let bounds = balanced(&lens, n_chunks(total, lens.len(), n_tiles(q), n_blocks, most));
+            let chunks = Chunks::in_turns(shape, total, lens.len(), n_tiles(q), n_blocks);
+            let bounds = chunks.bounds(&lens);
             let first = cut.entries_of(q, first_entries).start;
-            for bounds in bounds.windows(2).filter(|bounds| bounds[0] < bounds[1]) {
+            for bounds in bounds.windows(2) {
                 let (entry_begin, entry_end) = (first + bounds[0] as u32, first + bounds[1] as u32);
                 let [start, len] = lens[bounds[0]];
                 let rows = Segment { start, len };
@@ -355,7 +368,7 @@ impl WorkList {
             }
         }
         let n_units = (self.units.len() - first_unit) as u64;
-        (Units::Listed(first_unit as u32), n_units, grid)
+        (Units::Listed(first_unit as u32), n_units, grid, false)
     }
 
     /// Adds a launch, unless there is nothing to do.
@@ -363,7 +376,9 @@ impl WorkList {
         if launch.n_units > 0 {
             let grid = launch.grid.min(launch.n_units);
             let sums_in_kernel = launch.sums_in_kernel && launch.n_parts > 0;
-            self.launches.push(Launch { grid, sums_in_kernel, ..launch });
+            // With no more units than blocks there is nothing left to draw.
+            let draws = launch.draws && launch.n_units > grid;
+            self.launches.push(Launch { grid, sums_in_kernel, draws, ..launch });
         }
     }
 }
@@ -374,12 +389,6 @@ fn count(n_units: u64) -> Result<u32> {
         return Err(Error::TooLarge { what: "number of work units", limit, found: n_units });
     }
     Ok(n_units as u32)
-}
-
-/// `n_chunks` units of `n_entries` entries that differ by one at most.
-fn even(n_entries: usize, n_chunks: u64) -> Units {
-    let per_unit = (n_entries as u64 / n_chunks) as u32;
-    Units::Even { per_unit, n_longer: (n_entries as u64 % n_chunks) as u32 }
 }
 
 /// Whether there are counters for all units, of queries of `n_parts` parts each.

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use maxsim_kernels::params::Group;
 
-use super::split::{balanced, cost, cuts, grid, n_chunks};
+use super::split::{Chunks, Even, cost, cuts, grid};
 use super::work::{Launch, Shape, Units, WorkList};
 use crate::pairing::Pairing;
 use crate::problem::{Problem, ScoreShape};
@@ -44,14 +44,19 @@ fn unit(work: &WorkList, launch: &Launch, u: u32, n_groups: usize) -> (u32, Rang
             let starts = &work.unit_starts[(first + chunk) as usize..];
             (tile, starts[0].entry..starts[1].entry)
         }
-        Units::Even { per_unit, n_longer } => {
-            let query = match work.tiles_per_query {
-                0 => work.tiles.groups[tile as usize * n_groups].query,
-                n => tile / n,
+        Units::Even(Even { per_unit, n_longer, longer_by }) => {
+            let query = match (work.entry_stride, work.tiles_per_query) {
+                (0, _) => 0,
+                (_, 0) => work.tiles.groups[tile as usize * n_groups].query,
+                (_, n) => tile / n,
             };
-            let base = (query * work.entry_stride).max(launch.entries.start);
-            let begin = base + chunk * per_unit + chunk.min(n_longer);
-            (tile, begin..begin + per_unit + u32::from(chunk < n_longer))
+            let first = query * work.entry_stride;
+            let end = (first + work.entries_per_query).min(launch.entries.end);
+            let begin = first.max(launch.entries.start)
+                + chunk * per_unit
+                + chunk.min(n_longer) * longer_by;
+            let longer_by = if chunk < n_longer { longer_by } else { 0 };
+            (tile, begin..(begin + per_unit + longer_by).min(end))
         }
     }
 }
@@ -101,8 +106,12 @@ fn check(problem: &Problem<'_>, shape: &Shape) {
         let mut partials = vec![0u32; n_partials as usize];
         // Parts of a score that arrive at a counter; the last one adds them up.
         let mut counters = BTreeMap::<u32, u32>::new();
+        // Who draws has one tile, and draws what is left after a unit for every block.
+        let can_draw = launch.tiles.len() == 1 && shape.drawn_tokens_min < u64::MAX;
+        assert!(!launch.draws || can_draw && launch.n_units > launch.grid);
         for u in 0..launch.n_units {
             let (tile, entries) = unit(&work, launch, u, n_groups);
+            assert!(!entries.is_empty(), "unit {u} is empty");
             let groups = &work.tiles.groups[tile as usize * n_groups..][..n_groups];
             if launch.sums_in_kernel {
                 let counter = u / launch.n_parts;
@@ -197,6 +206,7 @@ fn every_group_meets_every_entry_once() {
             n_blocks: 1 + random.below(9) as usize,
             prefers_whole_rounds: random.below(2) == 0,
             n_counters_max: random.below(2) * 50,
+            drawn_tokens_min: [u64::MAX, 0, 50][random.below(3) as usize],
             partials_max: 1 + random.below(60),
             unit_tokens_max: 1 + random.below(600),
         };
@@ -230,6 +240,7 @@ fn pairs_are_numbered_by_query_and_keep_their_order() {
         n_blocks: 2,
         prefers_whole_rounds: false,
         n_counters_max: 0,
+        drawn_tokens_min: u64::MAX,
         partials_max: 100,
         unit_tokens_max: 4096,
     };
@@ -246,6 +257,7 @@ fn nothing_is_launched_without_tokens_or_pairs() {
         n_blocks: 2,
         prefers_whole_rounds: false,
         n_counters_max: 0,
+        drawn_tokens_min: u64::MAX,
         partials_max: 100,
         unit_tokens_max: 4096,
     };
@@ -291,25 +303,40 @@ fn the_busiest_block_has_little_more_than_the_average() {
         n_blocks: 132,
         prefers_whole_rounds: true,
         n_counters_max: 0,
+        drawn_tokens_min: u64::MAX,
         partials_max: 8 << 20,
         unit_tokens_max: 4096,
     };
+    let drawing = Shape { drawn_tokens_min: 8192, ..shape };
     for (n_tiles, n_entries) in [(4, 10_000), (1, 10_000), (2, 1_000), (8, 12_345), (32, 300)] {
         let grid = grid(&shape, n_tiles);
         assert!(grid >= 124 && u64::from(grid).is_multiple_of(n_tiles));
-        let n = n_chunks(n_entries as u64 * cost(1024), n_entries, n_tiles, grid, 4096);
-        let per_unit = n_entries as u64 / n;
-        assert!(per_unit < 4, "{n_tiles} × {n_entries}: {per_unit} documents a unit");
+        let total = n_entries as u64 * cost(1024);
+        let in_turns = Chunks::new(&shape, total, n_entries, n_tiles, grid);
+        let (even, n) = in_turns.even(n_entries, cost(1024));
+        assert!(even.per_unit < 4, "{n_tiles} × {n_entries}: {even:?}");
         // Units of a block are as many as rounds; the longer ones are dealt out first.
         let rounds = (n_tiles * n).div_ceil(grid.into());
-        let longer = (n_tiles * (n_entries as u64 % n)).div_ceil(grid.into());
-        let busiest = rounds * per_unit + longer;
+        let longer = (n_tiles * u64::from(even.n_longer)).div_ceil(grid.into());
+        let busiest = rounds * u64::from(even.per_unit) + longer;
         let average = (n_tiles * n_entries as u64) as f64 / f64::from(grid);
         assert!(busiest as f64 <= average + 2.0, "{n_tiles} × {n_entries}: {busiest}");
+
+        // Who draws, draws small units behind a first one that is at most half of the work.
+        let drawn = Chunks::new(&drawing, total, n_entries, n_tiles, grid);
+        let (even, n) = drawn.even(n_entries, cost(1024));
+        assert_eq!(drawn.draws, n_tiles == 1);
+        if drawn.draws {
+            assert!(n > u64::from(grid));
+            assert!(f64::from(even.per_unit + even.longer_by) <= average / 2.0 + 1.0);
+            assert!(f64::from(even.per_unit) <= average / 16.0 + 1.0, "{average}: {even:?}");
+        }
     }
     // A multiple of 100 tiles would leave a quarter of the device idle.
     assert_eq!(grid(&shape, 100), 132);
-    assert_eq!(n_chunks(0, 0, 1, 132, 4096), 1);
+    assert_eq!(Chunks::new(&shape, 0, 0, 1, 132).n, 1);
+    // Too little for a ticket to be worth its time.
+    assert!(!Chunks::new(&drawing, 500 * 132, 1000, 1, 132).draws);
 }
 
 #[test]
@@ -317,15 +344,33 @@ fn units_of_ragged_documents_are_about_equal() {
     let mut random = Random(2);
     let lens: Vec<[u32; 2]> = (0..10_000).map(|_| [0, random.below(300) as u32]).collect();
     let total = lens.iter().map(|len| cost(len[1])).sum();
-    let n = n_chunks(total, lens.len(), 4, 132, 4096);
-    assert!((4 * n) % 132 < 4, "{n} units per tile are no whole rounds");
-    let bounds = balanced(&lens, n);
-    assert_eq!((bounds.len(), bounds[0], bounds[n as usize]), (n as usize + 1, 0, lens.len()));
-    let costs: Vec<u64> =
-        bounds.windows(2).map(|b| lens[b[0]..b[1]].iter().map(|len| cost(len[1])).sum()).collect();
-    let (least, most) = (costs.iter().min().unwrap(), costs.iter().max().unwrap());
-    assert!(most - least <= 2 * cost(300), "{least} to {most}");
+    let shape = Shape {
+        query_tile: 256,
+        n_blocks: 132,
+        prefers_whole_rounds: true,
+        n_counters_max: 0,
+        drawn_tokens_min: u64::MAX,
+        partials_max: 8 << 20,
+        unit_tokens_max: 4096,
+    };
+    let spread = |bounds: &[usize]| {
+        let cost = |b: &[usize]| lens[b[0]..b[1]].iter().map(|len| cost(len[1])).sum::<u64>();
+        let costs = bounds.windows(2).map(cost);
+        costs.clone().max().unwrap() - costs.min().unwrap()
+    };
+    let chunks = Chunks::new(&shape, total, lens.len(), 4, 132);
+    assert!((4 * chunks.n) % 132 < 4, "{chunks:?} are no whole rounds");
+    let bounds = chunks.bounds(&lens);
+    assert_eq!((bounds.len() as u64, bounds[0]), (chunks.n + 1, 0));
+    assert_eq!(bounds[chunks.n as usize], lens.len());
+    assert!(spread(&bounds) <= 2 * cost(300), "{bounds:?}");
+    // First units and the others are alike among themselves.
+    let chunks = Chunks::new(&Shape { drawn_tokens_min: 8192, ..shape }, total, lens.len(), 1, 132);
+    let bounds = chunks.bounds(&lens);
+    assert!(chunks.n_first == 132 && chunks.draws);
+    assert_eq!(bounds[chunks.n as usize], lens.len());
+    assert!(spread(&bounds[..133]) <= 2 * cost(300) && spread(&bounds[132..]) <= 2 * cost(300));
     // More units than documents would be empty ones.
-    assert_eq!(n_chunks(1000, 5, 1, 132, 4096), 5);
-    assert_eq!(balanced(&[], 1), [0, 0]);
+    assert_eq!(Chunks::new(&shape, 1000, 5, 1, 132).n, 5);
+    assert_eq!(Chunks::new(&shape, 0, 0, 1, 132).bounds(&[]), [0]);
 }

@@ -124,6 +124,28 @@ pub unsafe fn load_f32(address: u64) -> f32 {
     value
 }
 
+/// Counts up in four bytes of global memory, from `last` back to 0; the value before. Other
+/// blocks may do so too.
+///
+/// # Safety
+/// As [`add_u32`].
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn count_up(address: u64, last: u32) -> u32 {
+    let before;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "atom.global.inc.u32 {0}, [{1}], {2};",
+            out(reg32) before,
+            in(reg64) address,
+            in(reg32) last,
+            options(nostack),
+        );
+    }
+    before
+}
+
 /// Adds to four bytes of global memory; the value before. Other blocks may do so too.
 ///
 /// # Safety

@@ -34,6 +34,28 @@ pub unsafe fn sync_threads() {
     unsafe { asm!("bar.sync 0;", options(nostack)) }
 }
 
+/// Waits until all `n_threads` threads of the block have come here or to [`arrive_threads`].
+///
+/// # Safety
+/// Each thread of the block must reach one of the two, whole warps at a time.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn wait_threads(n_threads: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("barrier.cta.sync 1, {0};", in(reg32) n_threads, options(nostack)) }
+}
+
+/// What those who wait in [`wait_threads`] wait for; this warp goes on.
+///
+/// # Safety
+/// As [`wait_threads`].
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn arrive_threads(n_threads: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("barrier.cta.arrive 1, {0};", in(reg32) n_threads, options(nostack)) }
+}
+
 /// Does nothing for about `clocks` clocks of the multiprocessor.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]

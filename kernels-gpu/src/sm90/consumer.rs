@@ -1,5 +1,6 @@
 //! A consumer warpgroup: multiply, fold, sum.
 
+use super::units::Told;
 use super::{Kernel, Ring, Shared, n_slabs};
 use crate::layout::SLAB_BYTES;
 use crate::layout::sm90::*;
@@ -12,7 +13,7 @@ use crate::ptx::wgmma::{self, Accumulators, Element};
 use crate::reduce::{
     Best, QueryRows, combine_quad, fold, fold_masked, mask_tail, sum_quads, unroll,
 };
-use crate::work::{self, Documents, Units};
+use crate::work::{self, Documents};
 
 /// Bytes of a fragment's rows in a slab.
 const FRAGMENT_BYTES: u32 = (FRAGMENT_ROWS * SLAB_BYTES) as u32;
@@ -59,13 +60,10 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
     };
     let mut tile = u32::MAX;
     let mut query_parity = 0;
-    let mut units = Units::new(params);
+    let mut units = Told::START;
     // SAFETY: the producer loads what is waited for, in this order.
     unsafe {
-        while let Some(work) = units.next(K::GROUPS) {
-            if work.entry >= work.entry_end {
-                continue;
-            }
+        while let Some(work) = units.next(shared, consumer.lane) {
             if work.tile != tile {
                 if K::SLABS > 0 {
                     // The first tile needs no release: the producer's first wait passes.
@@ -120,26 +118,28 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn document<K: Kernel>(&mut self, entry: u32, document: Segment) {
         let mut best = [Best::NONE; 2];
-        let mut has_tokens = document.len > 0;
+        // The same in all lanes, as the assembler has to know: branches are cheaper then.
+        // SAFETY: every warp is whole here.
+        let len = unsafe { broadcast(document.len) };
+        let mut has_tokens = len > 0;
         let mut row = 0;
         // Loops of their own for each kind of tile: the accumulators' pipeline must not meet a
         // branch.
         // SAFETY: the caller's promise; the producer loads these tiles in this order.
         unsafe {
             if self.params.documents.mask == 0 {
-                let whole = document.len & !(DOCUMENT_TILE as u32 - 1);
+                let whole = len & !(DOCUMENT_TILE as u32 - 1);
                 while row < whole {
                     self.tile::<K, 64, WHOLE>(&mut best, row, 0);
                     row += DOCUMENT_TILE as u32;
                 }
-                // The same in all lanes, as the assembler has to know.
-                let left = broadcast(document.len - row);
+                let left = len - row;
                 if left > 0 {
                     self.tail::<K>(&mut best, row, left);
                 }
             } else {
                 let mut any = 0;
-                while row < document.len {
+                while row < len {
                     any |= self.tile::<K, 64, MASKED>(&mut best, row, 0);
                     row += DOCUMENT_TILE as u32;
                 }

@@ -1,15 +1,17 @@
 //! The warps of the first warpgroup: two load, one stores, one prepares masks.
 
+use super::units::{Told, Units};
 use super::{Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
 use crate::params::{ForwardParams, Group};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_wait};
 use crate::ptx::copy::copy_tile;
 use crate::ptx::memory::{load_shared_f32, store_shared_u32x4};
+use crate::ptx::thread::block_idx_x;
 use crate::ptx::warp::{ballot, sync_warp};
 use crate::ptx::wgmma::Element;
 use crate::reduce::{TileGroups, valid_columns};
-use crate::work::{self, Documents, Units};
+use crate::work::{self, Documents};
 
 /// Loads document slabs, and query slabs where they stream, in the order in which consumers use
 /// them. Each lane has one of the tile's groups.
@@ -26,21 +28,24 @@ pub(super) unsafe fn load<K: Kernel>(
     let n_slabs = n_slabs::<K>(params);
     let slab_elements = K::Element::SLAB_ELEMENTS;
     let mut ring = Ring::START;
-    let mut tile = u32::MAX;
-    let mut group = Group::NONE;
-    let mut query_slab_bytes = 0;
+    let mut queries = QueryTile::NONE;
     let mut units = Units::new(params);
+    let mut is_first = true;
     // SAFETY: each wait is for arrivals that the consumers owe; stages are overwritten after it.
     unsafe {
-        while let Some(work) = units.next(K::GROUPS) {
-            if work.entry >= work.entry_end {
-                continue;
-            }
-            if K::SLABS == 0 && work.tile != tile {
-                tile = work.tile;
-                (group, query_slab_bytes) = tile_group::<K>(params, tile, lane);
+        while let Some(work) = units.next::<K>(shared, lane) {
+            if K::SLABS == 0 && work.tile != queries.tile {
+                queries = QueryTile::new::<K>(params, work.tile, lane);
             }
             let mut documents = Documents::new(params, &work);
+            let first = documents.first();
+            // The first copies of a block go before everything else. (Streamed tiles may have
+            // more slabs than the ring, and consumers must know of the unit to empty it.)
+            let mut is_told = !is_first || first.len == 0 || K::SLABS == 0;
+            is_first = false;
+            if is_told {
+                units.tell(shared, &work, first, lane);
+            }
             while let Some((_, document)) = documents.next() {
                 let mut row = 0;
                 while row < document.len {
@@ -52,7 +57,7 @@ pub(super) unsafe fn load<K: Kernel>(
                         false => n_boxes * GROUP_SLAB_BYTES as u32,
                     };
                     if K::SLABS == 0 {
-                        bytes += query_slab_bytes;
+                        bytes += queries.slab_bytes;
                     }
                     let mut slab = 0;
                     while slab < n_slabs {
@@ -83,11 +88,15 @@ pub(super) unsafe fn load<K: Kernel>(
                             );
                         }
                         if K::SLABS == 0 {
-                            let queries = shared.stage_queries(ring.slot);
-                            load_group(queries, maps, column, group, lane, full);
+                            let place = shared.stage_queries(ring.slot);
+                            load_group(place, maps, column, queries.group, lane, full);
                         }
                         ring = ring.next(shared.stages);
                         slab += 1;
+                    }
+                    if !is_told {
+                        is_told = true;
+                        units.tell(shared, &work, first, lane);
                     }
                     row += DOCUMENT_TILE as u32;
                 }
@@ -96,8 +105,50 @@ pub(super) unsafe fn load<K: Kernel>(
     }
 }
 
-/// Loads query tiles that stay. A warp of its own, so that documents need not wait until the
-/// tile's groups have been looked up.
+/// A query tile that is to be loaded: for each lane its group, and the bytes of one slab of all
+/// groups with rows.
+#[derive(Clone, Copy)]
+pub(super) struct QueryTile {
+    tile: u32,
+    group: Group,
+    slab_bytes: u32,
+}
+
+impl QueryTile {
+    /// No tile.
+    pub(super) const NONE: QueryTile =
+        QueryTile { tile: u32::MAX, group: Group::NONE, slab_bytes: 0 };
+
+    /// Looks up a tile's groups.
+    ///
+    /// # Safety
+    /// One whole warp; the tile must be of this launch.
+    #[inline(always)]
+    unsafe fn new<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) -> Self {
+        let mut group = Group::NONE;
+        if lane < K::GROUPS {
+            // SAFETY: a tile has this many groups.
+            group = unsafe { work::group(params, tile * K::GROUPS + lane) };
+        }
+        // SAFETY: the whole warp is here.
+        let n_groups = unsafe { ballot((group.n_rows() > 0) as u32) }.count_ones();
+        QueryTile { tile, group, slab_bytes: n_groups * GROUP_SLAB_BYTES as u32 }
+    }
+
+    /// That of the block's first unit, which needs no telling. Looked up while barriers are set
+    /// up: behind the copies of all blocks' first documents the query would be late.
+    ///
+    /// # Safety
+    /// One whole warp; `params` must describe the launch.
+    #[inline(always)]
+    pub(super) unsafe fn first<K: Kernel>(params: &ForwardParams, lane: u32) -> Self {
+        // SAFETY: there are no more blocks than units.
+        unsafe { QueryTile::new::<K>(params, work::tile(params, block_idx_x()), lane) }
+    }
+}
+
+/// Loads query tiles that stay, of which `next` is the first. A warp of its own, so that
+/// documents need not wait until the tile's groups have been looked up.
 ///
 /// # Safety
 /// As [`load`].
@@ -106,33 +157,35 @@ pub(super) unsafe fn load_queries<K: Kernel>(
     params: &ForwardParams,
     shared: &Shared,
     maps: Maps,
+    mut next: QueryTile,
     lane: u32,
 ) {
     if K::SLABS == 0 {
         return;
     }
-    let mut tile = u32::MAX;
     let mut parity = 1;
-    let mut units = Units::new(params);
+    let mut units = Told::START;
     // SAFETY: as for the documents' slabs.
     unsafe {
-        while let Some(work) = units.next(K::GROUPS) {
-            if work.tile == tile || work.entry >= work.entry_end {
-                continue;
-            }
-            tile = work.tile;
-            let (group, slab_bytes) = tile_group::<K>(params, tile, lane);
+        loop {
             barrier_wait(shared.query_empty(), parity);
             parity ^= 1;
             if lane == 0 {
-                barrier_expect(shared.query_full(), K::SLABS as u32 * slab_bytes);
+                barrier_expect(shared.query_full(), K::SLABS as u32 * next.slab_bytes);
             }
             let mut slab = 0;
             while slab < K::SLABS as u32 {
                 let column = slab * K::Element::SLAB_ELEMENTS;
                 let place = shared.query_slab(slab);
-                load_group(place, maps, column, group, lane, shared.query_full());
+                load_group(place, maps, column, next.group, lane, shared.query_full());
                 slab += 1;
+            }
+            let tile = next.tile;
+            while next.tile == tile {
+                let Some(work) = units.next(shared, lane) else { return };
+                if work.tile != tile {
+                    next = QueryTile::new::<K>(params, work.tile, lane);
+                }
             }
         }
     }
@@ -151,22 +204,6 @@ unsafe fn load_group(slab: u32, maps: Maps, column: u32, group: Group, lane: u32
     }
 }
 
-/// The lane's group of a tile, and the bytes of one slab of all its groups with rows.
-///
-/// # Safety
-/// One whole warp; the tile must be of this launch.
-#[inline(always)]
-unsafe fn tile_group<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) -> (Group, u32) {
-    let mut group = Group::NONE;
-    if lane < K::GROUPS {
-        // SAFETY: a tile has this many groups.
-        group = unsafe { work::group(params, tile * K::GROUPS + lane) };
-    }
-    // SAFETY: the whole warp is here.
-    let n_groups = unsafe { ballot((group.n_rows() > 0) as u32) }.count_ones();
-    (group, n_groups * GROUP_SLAB_BYTES as u32)
-}
-
 /// Adds the groups' sums by query and stores scores or partial sums.
 ///
 /// # Safety
@@ -175,14 +212,15 @@ unsafe fn tile_group<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) ->
 pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shared, lane: u32) {
     let mut ring = Ring::START;
     let mut tile = u32::MAX;
-    let mut units = Units::new(params);
+    let mut units = Told::START;
     // SAFETY: consumers fill one slot per entry, in this order; the whole warp is here.
     unsafe {
         let mut groups = TileGroups::new(Group::NONE, lane);
-        while let Some(work) = units.next(K::GROUPS) {
-            if work.tile != tile && work.entry < work.entry_end {
+        while let Some(work) = units.next(shared, lane) {
+            if work.tile != tile {
                 tile = work.tile;
-                groups = TileGroups::new(tile_group::<K>(params, tile, lane).0, lane);
+                let queries = QueryTile::new::<K>(params, tile, lane);
+                groups = TileGroups::new(queries.group, lane);
             }
             let mut entry = work.entry;
             while entry < work.entry_end {
@@ -215,10 +253,10 @@ pub(super) unsafe fn load_masks<K: Kernel>(params: &ForwardParams, shared: &Shar
     }
     let n_slabs = n_slabs::<K>(params);
     let mut ring = Ring::START;
-    let mut units = Units::new(params);
+    let mut units = Told::START;
     // SAFETY: as for the slabs; the whole warp is here.
     unsafe {
-        while let Some(work) = units.next(K::GROUPS) {
+        while let Some(work) = units.next(shared, lane) {
             let mut documents = Documents::new(params, &work);
             while let Some((_, document)) = documents.next() {
                 let mut row = 0;

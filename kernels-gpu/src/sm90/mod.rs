@@ -7,8 +7,8 @@
 //! maximum over a document stays in registers. Above dim 256 query slabs stream along.
 //!
 //! Pipeline:
-//!  1. A loading warp fills a ring of document slabs (128 tokens × 128 bytes) by TMA. A
-//!     document's last tile is copied in boxes of 16 tokens.
+//!  1. A loading warp draws units, tells the other warps, and fills a ring of document slabs
+//!     (128 tokens × 128 bytes) by TMA. A document's last tile is copied in boxes of 16 tokens.
 //!  2. Consumer warpgroups multiply each tile with two (or one) 64-row fragments, and fold the
 //!     first fragment's maxima while the second is still being multiplied. The last tile is as
 //!     wide as its tokens need.
@@ -29,6 +29,7 @@
 
 mod consumer;
 mod first;
+mod units;
 
 use crate::layout::sm90::*;
 use crate::params::ForwardParams;
@@ -36,6 +37,7 @@ use crate::ptx::barrier::{barrier_fence, barrier_init};
 use crate::ptx::copy::prefetch_map;
 use crate::ptx::memory::dynamic_shared;
 use crate::ptx::thread::*;
+use crate::ptx::warp::sync_warp;
 use crate::ptx::wgmma::{Element, Operands};
 
 /// A row of the variant table.
@@ -81,6 +83,9 @@ elements! {
     Tf32 32;
 }
 
+/// Warps of a consumer warpgroup.
+const CONSUMER_WARPS: u32 = 4;
+
 /// The tensor maps' addresses.
 #[derive(Clone, Copy)]
 pub struct Maps {
@@ -100,6 +105,7 @@ struct Shared {
     masks: u32,
     barriers: u32,
     sums: u32,
+    units: u32,
     stages: u32,
     stage_bytes: u32,
     query_slab_bytes: u32,
@@ -118,6 +124,7 @@ impl Shared {
             masks: base + masks_offset(rows, slabs, stages) as u32,
             barriers: base + barriers_offset(rows, slabs, stages) as u32,
             sums: base + sums_offset(rows, slabs, stages) as u32,
+            units: base + units_offset(rows, slabs, stages) as u32,
             stages: stages as u32,
             stage_bytes: stage_bytes(rows, slabs) as u32,
             query_slab_bytes: query_slab_bytes(rows) as u32,
@@ -185,6 +192,24 @@ impl Shared {
         self.barriers + 8 * (2 * self.stages + 2 + SUM_SLOTS as u32 + slot)
     }
 
+    /// Completes when a slot has a unit.
+    #[inline(always)]
+    fn unit_full(&self, slot: u32) -> u32 {
+        self.sum_empty(SUM_SLOTS as u32) + 8 * slot
+    }
+
+    /// Completes when every warp that is told has read a unit.
+    #[inline(always)]
+    fn unit_empty(&self, slot: u32) -> u32 {
+        self.unit_full(UNIT_SLOTS as u32) + 8 * slot
+    }
+
+    /// What a slot says of its unit.
+    #[inline(always)]
+    fn unit(&self, slot: u32) -> u32 {
+        self.units + slot * UNIT_BYTES as u32
+    }
+
     /// A group's place in a slot of sums.
     #[inline(always)]
     fn sum(&self, slot: u32, group: u32) -> u32 {
@@ -231,50 +256,105 @@ fn n_slabs<K: Kernel>(params: &ForwardParams) -> u32 {
 pub unsafe fn forward<K: Kernel>(params: &ForwardParams, maps: Maps) {
     let shared = Shared::new::<K>();
     let thread = thread_idx_x();
-    // SAFETY: one thread initialises every barrier once, before the block-wide barrier.
+    // Consumers first for the same reason.
+    // SAFETY: the branches are uniform per warp, where they change registers per warpgroup; each
+    // warp has one role. Barriers are initialised before others pass the block-wide barrier.
     unsafe {
-        if thread == 0 {
-            prefetch_map(maps.queries);
-            prefetch_map(maps.documents);
-            prefetch_map(maps.document_tails);
-            let consumer_warps = 4 * K::CONSUMERS as u32;
-            let loaders = if params.documents.mask == 0 { 1 } else { 2 };
-            let mut slot = 0;
-            while slot < K::STAGES as u32 {
-                barrier_init(shared.full(slot), loaders);
-                barrier_init(shared.empty(slot), consumer_warps);
-                slot += 1;
-            }
-            barrier_init(shared.query_full(), 1);
-            barrier_init(shared.query_empty(), consumer_warps);
-            slot = 0;
-            while slot < SUM_SLOTS as u32 {
-                barrier_init(shared.sum_full(slot), consumer_warps);
-                barrier_init(shared.sum_empty(slot), 1);
-                slot += 1;
-            }
-            barrier_fence();
-        }
-        sync_threads();
-    }
-    // SAFETY: the branch is uniform per warpgroup, and each warpgroup has one role.
-    unsafe {
-        if thread < 128 {
-            release_registers::<56>();
-            let lane = thread % 32;
-            match thread / 32 {
-                0 => first::load::<K>(params, &shared, maps, lane),
-                1 => first::store_sums::<K>(params, &shared, lane),
-                2 => first::load_masks::<K>(params, &shared, lane),
-                _ => first::load_queries::<K>(params, &shared, maps, lane),
-            }
-        } else {
+        if thread >= 128 {
+            wait_threads(n_threads::<K>());
             if K::CONSUMERS == 1 {
                 claim_registers::<200>();
             } else {
                 claim_registers::<224>();
             }
             consumer::consume::<K>(params, &shared, thread - 128);
+            return;
         }
+        let (warp, lane) = (thread / 32, thread % 32);
+        let mut queries = first::QueryTile::NONE;
+        if warp == 0 {
+            // Nobody else's barriers are needed to load documents: no wait.
+            if lane == 0 {
+                init_loading::<K>(params, &shared, maps);
+            }
+            sync_warp();
+            arrive_threads(n_threads::<K>());
+        } else {
+            if warp == 1 && lane == 0 {
+                init_storing::<K>(&shared);
+            }
+            if warp == 3 && K::SLABS > 0 {
+                if lane == 0 {
+                    prefetch_map(maps.queries);
+                }
+                queries = first::QueryTile::first::<K>(params, lane);
+            }
+            wait_threads(n_threads::<K>());
+        }
+        release_registers::<56>();
+        // Loading last, so that its code follows: a jump ahead is a miss of the instruction cache.
+        match warp {
+            1 => return first::store_sums::<K>(params, &shared, lane),
+            2 => return first::load_masks::<K>(params, &shared, lane),
+            3 => return first::load_queries::<K>(params, &shared, maps, queries, lane),
+            _ => {}
+        }
+        first::load::<K>(params, &shared, maps, lane);
+    }
+}
+
+/// Threads of a block.
+const fn n_threads<K: Kernel>() -> u32 {
+    threads(K::CONSUMERS) as u32
+}
+
+/// What the loading warp needs: the barriers of stages and of units. The maps' prefetch and the
+/// barriers' constant addresses keep this short, which delays the first copy.
+///
+/// # Safety
+/// One thread, before any use of the barriers.
+#[inline(always)]
+unsafe fn init_loading<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps) {
+    let is_masked = (params.documents.mask != 0) as u32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        prefetch_map(maps.documents);
+        prefetch_map(maps.document_tails);
+        if K::SLABS == 0 {
+            prefetch_map(maps.queries);
+        }
+        let mut slot = 0;
+        while slot < K::STAGES as u32 {
+            barrier_init(shared.full(slot), 1 + is_masked);
+            barrier_init(shared.empty(slot), CONSUMER_WARPS * K::CONSUMERS as u32);
+            slot += 1;
+        }
+        slot = 0;
+        while slot < UNIT_SLOTS as u32 {
+            barrier_init(shared.unit_full(slot), 1);
+            barrier_init(shared.unit_empty(slot), units::Told::n_warps::<K>(params));
+            slot += 1;
+        }
+        barrier_fence();
+    }
+}
+
+/// The barriers of the query tile and of sums.
+///
+/// # Safety
+/// As [`init_loading`].
+#[inline(always)]
+unsafe fn init_storing<K: Kernel>(shared: &Shared) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        barrier_init(shared.query_full(), 1);
+        barrier_init(shared.query_empty(), CONSUMER_WARPS * K::CONSUMERS as u32);
+        let mut slot = 0;
+        while slot < SUM_SLOTS as u32 {
+            barrier_init(shared.sum_full(slot), CONSUMER_WARPS * K::CONSUMERS as u32);
+            barrier_init(shared.sum_empty(slot), 1);
+            slot += 1;
+        }
+        barrier_fence();
     }
 }
