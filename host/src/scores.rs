@@ -20,9 +20,9 @@ pub struct ScoreOptions {
     /// Run this row of the variant table instead of choosing one. It must be eligible.
     pub kernel: Option<String>,
     /// On a GPU: cut documents into this many pieces that are scored side by side, or fewer where
-    /// they are short (pieces start at multiples of 128 tokens) or the pieces' token scores would
-    /// take more than 32 MB. 1 = never cut; `None` = as is faster. The sums of a score are then
-    /// added in another order. The CPU engine ignores it.
+    /// they are short (pieces start at multiples of 128 tokens) or the pieces' results would take
+    /// more than 32 MB. 1 = never cut; `None` = as is faster; 0 is an error. The same kernel gives
+    /// the same bits whether documents are cut or not. The CPU engine ignores it.
     pub document_pieces: Option<usize>,
 }
 

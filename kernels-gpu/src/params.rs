@@ -246,8 +246,8 @@ pub struct ScoreTokens {
     /// Where they go in the pair-major outputs. (What pieces leave in the workspace is fewer
     /// than 2³² values.)
     pub first: u32,
-    /// Padding that makes it one load.
-    pub reserved: u32,
+    /// Index of its first [`Group`] within the tile of that group.
+    pub first_group: u32,
 }
 
 /// Parameters of `maxsim_combine_pieces`: documents were cut into `n_pieces` pieces of
@@ -277,8 +277,8 @@ pub struct CombinePiecesParams {
     pub piece_len: u32,
     /// Bytes of a winner, as [`ForwardParams::winner_bytes`].
     pub winner_bytes: u32,
-    /// Padding that keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// Groups of the forward kernel's tiles: 16, or a number that it is a multiple of.
+    pub groups_per_tile: u32,
 }
 
 /// Bits of a token score that no kernel has stored: a NaN, but not the one that `max.NaN` gives,

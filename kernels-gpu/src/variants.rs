@@ -5,6 +5,7 @@
 
 use crate::element::ElementType;
 use crate::layout;
+use crate::params::Group;
 
 /// Largest dim of any kernel.
 pub const DIM_MAX: usize = 4096;
@@ -279,8 +280,8 @@ pub const COMBINE_PIECES: &str = "maxsim_combine_pieces";
 /// tokens.
 pub const COMBINE_PIECES_THREADS: usize = 256;
 
-/// Dynamic shared memory of [`COMBINE_PIECES`] in bytes: a sum per warp.
-pub const COMBINE_PIECES_SHARED_BYTES: usize = COMBINE_PIECES_THREADS / 32 * 4;
+/// Dynamic shared memory of [`COMBINE_PIECES`] in bytes: a sum per group of query tokens.
+pub const COMBINE_PIECES_SHARED_BYTES: usize = COMBINE_PIECES_THREADS / Group::ROWS * 4;
 
 /// The entry that reads memory and does nothing else (compiled for [`Arch::Sm80`]): how fast
 /// a kernel bound by memory could be.

@@ -87,7 +87,8 @@ impl CudaWork {
         let cut = CutProblem::new(problem, pieces)?;
         let problem = cut.problem(problem.queries())?;
         let left = OutputShape::of_pieces(&problem, outputs.winners);
-        let pieces = CudaPieces::new(device.combine_pieces_kernel()?, &cut, outputs, &left);
+        let pieces =
+            CudaPieces::new(device.combine_pieces_kernel()?, variant, &cut, outputs, &left);
         CudaWork::of(device, &problem, variant, &left, Some((&cut, pieces)))
     }
 
@@ -125,7 +126,8 @@ impl CudaWork {
             .any(needs_sum)
             .then(|| device.sum_partials_kernel())
             .transpose()?;
-        let lists = DeviceLists::upload(device, &list, outputs, cut)?;
+        let lists =
+            DeviceLists::upload(device, &list, outputs, cut.map(|cut| (cut, problem.queries())))?;
         Ok(CudaWork {
             device: device.clone(),
             variant,

@@ -10,6 +10,7 @@ use super::pieces::CutProblem;
 use super::upload::upload;
 use super::work::WorkList;
 use crate::error::Result;
+use crate::tokens::TokenLayout;
 use crate::work::OutputShape;
 
 /// A work list in device memory: where each of its lists is; 0 = absent.
@@ -36,7 +37,7 @@ impl DeviceLists {
         device: &Arc<CudaDevice>,
         list: &WorkList,
         outputs: &OutputShape,
-        cut: Option<&CutProblem>,
+        cut: Option<(&CutProblem, &TokenLayout)>,
     ) -> Result<DeviceLists> {
         let mut bytes = Vec::new();
         // Offset + 1 of each list; 0 = absent.
@@ -64,11 +65,13 @@ impl DeviceLists {
             None => (&[][..], bases),
         };
         let (piece_segments, score_tokens) = match cut {
-            Some(cut) => (cut.segments(), &cut.score_tokens[..]),
-            None => (&[][..], &[][..]),
+            Some((cut, queries)) => (cut.segments(), cut.score_tokens(queries, &list.tiles)),
+            None => (&[][..], Vec::new()),
         };
-        let score_tokens: Vec<[u32; 4]> =
-            score_tokens.iter().map(|s| [s.query_start, s.query_len, s.first, 0]).collect();
+        let score_tokens: Vec<[u32; 4]> = score_tokens
+            .iter()
+            .map(|s| [s.query_start, s.query_len, s.first, s.first_group])
+            .collect();
         let places = [
             place(cast_slice(&groups)),
             place(cast_slice(&units)),

@@ -5,8 +5,8 @@
 //! kernels leave their token scores and winners in the workspace; their sums are not used.
 
 use cust::sys::CUstream;
-use maxsim_kernels::params::{CombinePiecesParams, Matrix, NO_TOKEN_SCORE, ScoreTokens};
-use maxsim_kernels::variants::COMBINE_PIECES_SHARED_BYTES;
+use maxsim_kernels::params::{CombinePiecesParams, Group, Matrix, NO_TOKEN_SCORE, ScoreTokens};
+use maxsim_kernels::variants::{COMBINE_PIECES_SHARED_BYTES, Variant};
 
 use super::context::Entered;
 use super::launch::start;
@@ -14,6 +14,7 @@ use super::lists::DeviceLists;
 use super::memory::fill;
 use super::module::Kernel;
 use super::outputs::{CudaOutputs, OutputAddresses};
+use super::tiles::Tiles;
 use super::tokens::{CudaTokens, regular_len};
 use crate::error::Result;
 use crate::pairing::{Kind, Pairing};
@@ -29,8 +30,9 @@ pub(super) struct CutProblem {
     pieces: Pieces,
     documents: TokenLayout,
     pairing: Pairing,
-    /// Where the query tokens of each score of the whole problem are.
-    pub(super) score_tokens: Vec<ScoreTokens>,
+    /// Of each score of the whole problem: its query, and where that one's tokens go in the
+    /// pair-major outputs.
+    scores: Vec<(usize, u32)>,
 }
 
 impl CutProblem {
@@ -58,13 +60,20 @@ impl CutProblem {
             }
         };
         let offsets = problem.token_offsets();
-        let score_tokens = |p| {
-            let [query_start, query_len] = problem.queries().segments()[problem.pair(p).0];
-            let first = offsets.range(p).start as u32;
-            ScoreTokens { query_start, query_len, first, reserved: 0 }
+        let score = |p| (problem.pair(p).0, offsets.range(p).start as u32);
+        let scores = (0..n_scores).map(score).collect();
+        Ok(CutProblem { pieces, documents, pairing: Pairing(pairing), scores })
+    }
+
+    /// Where the query tokens of each score of the whole problem are: in their matrix, in tiles,
+    /// and in the pair-major outputs.
+    pub(super) fn score_tokens(&self, queries: &TokenLayout, tiles: &Tiles) -> Vec<ScoreTokens> {
+        let first_groups = tiles.first_groups(queries.n_items());
+        let score_tokens = |&(query, first): &(usize, u32)| {
+            let [query_start, query_len] = queries.segments()[query];
+            ScoreTokens { query_start, query_len, first, first_group: first_groups[query] }
         };
-        let score_tokens = (0..n_scores).map(score_tokens).collect();
-        Ok(CutProblem { pieces, documents, pairing: Pairing(pairing), score_tokens })
+        self.scores.iter().map(score_tokens).collect()
     }
 
     /// The problem of the pieces, with the queries of the whole one.
@@ -90,6 +99,7 @@ pub(super) struct CudaPieces {
     /// Some piece has no token.
     has_empty: bool,
     n_scores: u32,
+    groups_per_tile: u32,
     /// Bytes of a winner of the whole problem.
     winner_bytes: usize,
     /// Bytes of scores, winners and token scores of all pieces.
@@ -100,6 +110,7 @@ impl CudaPieces {
     /// `outputs` is of the whole problem, `of_pieces` of the pieces.
     pub(super) fn new(
         kernel: Kernel,
+        variant: &Variant,
         cut: &CutProblem,
         outputs: &OutputShape,
         of_pieces: &OutputShape,
@@ -108,7 +119,8 @@ impl CudaPieces {
             kernel,
             pieces: cut.pieces,
             has_empty: cut.documents.segments().iter().any(|segment| segment[1] == 0),
-            n_scores: cut.score_tokens.len() as u32,
+            n_scores: cut.scores.len() as u32,
+            groups_per_tile: (variant.query_tile / Group::ROWS) as u32,
             winner_bytes: outputs.winner_bytes,
             lens_bytes: of_pieces.lens_bytes(),
         }
@@ -184,7 +196,7 @@ impl CudaPieces {
             n_pieces: self.pieces.n as u32,
             piece_len: self.pieces.len as u32,
             winner_bytes: self.winner_bytes as u32,
-            reserved: 0,
+            groups_per_tile: self.groups_per_tile,
         };
         let shared_bytes = COMBINE_PIECES_SHARED_BYTES as u32;
         // SAFETY: the caller's promise; there is a block per score, as the kernel wants it.

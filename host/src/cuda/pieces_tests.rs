@@ -2,7 +2,7 @@
 
 use super::pieces::CutProblem;
 use super::tokens::regular_len;
-use super::work::Shape;
+use super::work::{Shape, WorkList};
 use super::work_tests::{Random, check, layout};
 use crate::pairing::Pairing;
 use crate::pieces::Pieces;
@@ -16,9 +16,22 @@ fn check_cut(problem: &Problem<'_>, pieces: Pieces) {
     let of_pieces = cut.problem(problem.queries()).unwrap();
     let n_scores = problem.shape().n_scores();
     assert_eq!(of_pieces.shape().n_scores(), n_scores * pieces.n);
-    assert_eq!(cut.score_tokens.len(), n_scores);
+    let shape = Shape {
+        query_tile: 64,
+        n_blocks: 9,
+        prefers_whole_rounds: true,
+        n_counters_max: 0,
+        partials_max: 100,
+        unit_tokens_max: 4096,
+    };
+    // Tokens are added as if nothing were cut: in the same tiles.
+    let unbound = Shape { partials_max: u64::MAX, ..shape };
+    let tiles = WorkList::new(&of_pieces, &unbound).unwrap().tiles;
+    assert_eq!(tiles, WorkList::new(problem, &unbound).unwrap().tiles);
+    let score_tokens = cut.score_tokens(problem.queries(), &tiles);
+    assert_eq!(score_tokens.len(), n_scores);
     let (whole_offsets, offsets) = (problem.token_offsets(), of_pieces.token_offsets());
-    for (p, tokens) in cut.score_tokens.iter().enumerate() {
+    for (p, tokens) in score_tokens.iter().enumerate() {
         let (query, document) = problem.pair(p);
         assert_eq!([tokens.query_start, tokens.query_len], problem.queries().segments()[query]);
         let query_len = tokens.query_len as usize;
@@ -45,14 +58,6 @@ fn check_cut(problem: &Problem<'_>, pieces: Pieces) {
         listed => assert_eq!(listed, segments),
     }
     // And kernels visit all of them.
-    let shape = Shape {
-        query_tile: 64,
-        n_blocks: 9,
-        prefers_whole_rounds: true,
-        n_counters_max: 0,
-        partials_max: 100,
-        unit_tokens_max: 4096,
-    };
     check(&of_pieces, &shape);
 }
 
@@ -101,4 +106,13 @@ fn whole_pieces_of_a_padded_matrix_need_no_list() {
         assert_eq!(!CutProblem::new(&problem, pieces).unwrap().segments().is_empty(), is_listed);
         check_cut(&problem, pieces);
     }
+}
+
+#[test]
+fn pieces_of_empty_documents_are_listed() {
+    let (queries, documents) = (layout(&[32]), layout(&[0, 512]));
+    let pairing = Pairing::candidates(&[0i64, 0], 2).unwrap();
+    let problem = Problem::new(&queries, &documents, &pairing).unwrap();
+    let cut = CutProblem::new(&problem, Pieces { n: 2, len: 256 }).unwrap();
+    assert_eq!(cut.segments(), [[0, 0]; 4]);
 }
