@@ -133,6 +133,7 @@ CASES = [
         "candidates-16", "candidates: 8 queries of 64 x 16 documents of 1024", (8, 64, 16, 1024),
         1.5, kind="candidates",
     ),
+    case("few-8", "one query of 32 x 8 x 8192", (1, 32, 8, 8192), None),
     wide(64, 1.6),
     wide(96, 1.6),
     wide(256, 1.8, 0.85),

@@ -2,6 +2,20 @@
 
 pub(super) static IMAGES: &[Image] = &[
     Image {
+        name: "maxsim_combine_pieces",
+        ptx: include_str!("maxsim_combine_pieces.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_combine_pieces.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_combine_pieces.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_forward_sm80_bf16_d128_q256",
         ptx: include_str!("maxsim_forward_sm80_bf16_d128_q256.ptx"),
         cubins: &[

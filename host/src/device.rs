@@ -183,13 +183,13 @@ impl Device {
         let (queries, documents) = (queries.into(), documents.into());
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let plan = self.plan_problem(&problem, &queries, &documents, options)?;
-        match (&self.0, plan.variant()) {
+        match (&self.0, plan.chosen()) {
             #[cfg(all(feature = "cuda", target_os = "linux"))]
-            (Inner::Cuda(device), Some(variant)) => {
+            (Inner::Cuda(device), Some(chosen)) => {
                 let (mut own_queries, mut own_documents) = (None, None);
                 let queries = queries.cuda_tokens(self, &mut own_queries)?;
                 let documents = documents.cuda_tokens(self, &mut own_documents)?;
-                device.score(&problem, variant, queries, documents, options)
+                device.score(&problem, chosen, queries, documents, options)
             }
             _ => {
                 let queries = queries.host_matrix()?;
@@ -309,10 +309,10 @@ impl Device {
     ) -> Result<Work> {
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let outputs = OutputShape::new(&problem, options);
-        let inner = match (&self.0, plan.variant()) {
+        let inner = match (&self.0, plan.chosen()) {
             #[cfg(all(feature = "cuda", target_os = "linux"))]
-            (Inner::Cuda(device), Some(variant)) => {
-                WorkInner::Cuda(Arc::new(CudaWork::new(device, &problem, variant, &outputs)?))
+            (Inner::Cuda(device), Some(chosen)) => {
+                WorkInner::Cuda(Arc::new(CudaWork::new(device, &problem, chosen, &outputs)?))
             }
             _ => WorkInner::Cpu,
         };

@@ -50,6 +50,7 @@ pub mod work;
 mod cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda;
+mod pieces;
 
 pub use device::{Device, Memory};
 pub use element::{Element, ElementType};

@@ -9,6 +9,7 @@ use maxsim_kernels::variants::{Arch, FORWARD, Variant};
 
 use crate::element::ElementType;
 use crate::error::{Error, Result};
+use crate::pieces::{Pieces, cut};
 use crate::problem::{Problem, ScoreShape};
 use crate::scores::ScoreOptions;
 
@@ -55,7 +56,15 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 enum Choice {
     Cpu { n_threads: usize },
-    Kernel { variant: &'static Variant, cost: f64, reason: String },
+    Kernel { chosen: Chosen, cost: f64, reason: String },
+}
+
+/// What runs on a CUDA device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chosen {
+    pub variant: &'static Variant,
+    /// How documents are cut; `None` = they are not.
+    pub pieces: Option<Pieces>,
 }
 
 impl Plan {
@@ -89,9 +98,16 @@ impl Plan {
                 why: "the variant table has no such row; `maxsim info` lists them".into(),
             });
         }
+        if options.document_pieces == Some(0) {
+            return Err(Error::Shape {
+                argument: "document_pieces",
+                expected: "1 or more, or None".into(),
+                found: "0".into(),
+            });
+        }
         let lens = DocumentLens::of(problem);
         let mut rejected = Vec::new();
-        let mut best: Option<(f64, &'static Variant)> = None;
+        let mut best: Option<(f64, Chosen)> = None;
         for row in FORWARD {
             let forced = options.kernel.as_deref() == Some(row.name);
             if options.kernel.is_some() && !forced {
@@ -100,13 +116,17 @@ impl Plan {
             match eligible(row, problem, element, limits, queries, documents, options) {
                 Err(why) => rejected.push((row.name, why)),
                 Ok(()) => {
-                    let cost = cost(row, problem, &lens, limits);
+                    let cut = cut(row, problem, limits, options);
+                    let whole = cost(row, problem, &lens, limits);
+                    let cost = cut.and_then(|cut| cut.clocks).map_or(whole, |cut| cut.min(whole));
+                    let chosen = Chosen { variant: row, pieces: cut.map(|cut| cut.pieces) };
                     match best {
                         Some((least, _)) if cost >= least => {
                             rejected.push((row.name, format!("costs more ({cost:.3e})")));
                         }
                         _ => {
-                            if let Some((least, other)) = best.replace((cost, row)) {
+                            if let Some((least, other)) = best.replace((cost, chosen)) {
+                                let other = other.variant;
                                 rejected.push((other.name, format!("costs more ({least:.3e})")));
                             }
                         }
@@ -114,7 +134,7 @@ impl Plan {
                 }
             }
         }
-        let Some((cost, variant)) = best else {
+        let Some((cost, chosen)) = best else {
             let why = rejected
                 .iter()
                 .filter(|(name, _)| options.kernel.as_deref().is_none_or(|k| k == *name))
@@ -128,14 +148,24 @@ impl Plan {
             Some(_) => "asked for by name".to_string(),
             None => "least cost of the eligible rows".to_string(),
         };
-        Ok(Plan { choice: Choice::Kernel { variant, cost, reason }, rejected })
+        Ok(Plan { choice: Choice::Kernel { chosen, cost, reason }, rejected })
     }
 
     /// The row of the variant table, or `None` for the CPU engine.
     pub fn variant(&self) -> Option<&'static Variant> {
+        self.chosen().map(|chosen| chosen.variant)
+    }
+
+    /// Pieces that every document is cut into; 1 = documents stay whole.
+    pub fn document_pieces(&self) -> usize {
+        self.chosen().and_then(|chosen| chosen.pieces).map_or(1, |pieces| pieces.n)
+    }
+
+    /// What runs on a CUDA device, or `None` for the CPU engine.
+    pub(crate) fn chosen(&self) -> Option<Chosen> {
         match &self.choice {
             Choice::Cpu { .. } => None,
-            Choice::Kernel { variant, .. } => Some(variant),
+            Choice::Kernel { chosen, .. } => Some(*chosen),
         }
     }
 
@@ -154,11 +184,16 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.choice {
             Choice::Cpu { n_threads } => write!(f, "cpu: {n_threads} threads")?,
-            Choice::Kernel { variant: v, cost, reason } => write!(
-                f,
-                "{}: {reason}; tiles of {} query rows × {} document tokens, {} stages, {} threads, estimated cost {cost:.3e}",
-                v.name, v.query_tile, v.document_tile, v.stages, v.threads
-            )?,
+            Choice::Kernel { chosen: Chosen { variant: v, pieces }, cost, reason } => {
+                write!(
+                    f,
+                    "{}: {reason}; tiles of {} query rows × {} document tokens, {} stages, {} threads, estimated cost {cost:.3e}",
+                    v.name, v.query_tile, v.document_tile, v.stages, v.threads
+                )?;
+                if let Some(Pieces { n, len }) = pieces {
+                    write!(f, "; documents cut into {n} pieces of up to {len} tokens")?;
+                }
+            }
         }
         for (name, why) in &self.rejected {
             write!(f, "\n  not {name}: {why}")?;
@@ -214,26 +249,46 @@ fn eligible(
     Ok(())
 }
 
-/// Clocks that the device takes, padding included. Only ratios matter.
+/// Clocks that the device takes, padding included. Only ratios matter, except where documents may
+/// be cut.
 fn cost(row: &Variant, problem: &Problem<'_>, lens: &DocumentLens, limits: &DeviceLimits) -> f64 {
-    let queries = problem.queries();
     let n_documents = problem.documents().n_items().max(1) as f64;
     let columns = lens.columns(row) as f64 / n_documents;
+    // Blocks that share a multiprocessor share its time, unless there are too few of them.
+    let n_entries = n_tile_entries(row, problem);
+    let n_multiprocessors = limits.n_multiprocessors.max(1) as f64;
+    let rounds = match n_entries <= n_multiprocessors {
+        true => 1.0,
+        false => {
+            let n_blocks = n_multiprocessors * row.blocks as f64;
+            (n_entries / n_blocks).ceil() * row.blocks as f64
+        }
+    };
+    rounds * document_clocks(row, problem.dim(), columns)
+}
+
+/// Documents that a kernel's query tiles meet, all tiles together.
+pub(crate) fn n_tile_entries(row: &Variant, problem: &Problem<'_>) -> f64 {
+    let queries = problem.queries();
     let n_groups = |q: usize| queries.item_len(q).div_ceil(Group::ROWS);
     let groups_per_tile = row.query_tile / Group::ROWS;
     // Queries share tiles where all of them meet every document.
-    let (n_tiles, entries_per_tile) = match problem.shape() {
-        ScoreShape::Cross { n_queries, .. } => {
+    match problem.shape() {
+        ScoreShape::Cross { n_queries, n_documents } => {
             let n_groups: usize = (0..n_queries).map(n_groups).sum();
-            (n_groups.div_ceil(groups_per_tile), n_documents)
+            n_groups.div_ceil(groups_per_tile) as f64 * n_documents as f64
         }
         shape => {
             let n_queries = queries.n_items();
             let tiles = |q| n_groups(q).div_ceil(groups_per_tile);
             let per_query = shape.n_scores() as f64 / n_queries.max(1) as f64;
-            ((0..n_queries).map(tiles).sum(), per_query)
+            (0..n_queries).map(tiles).sum::<usize>() as f64 * per_query
         }
-    };
+    }
+}
+
+/// Clocks that a multiprocessor takes for one query tile and a document of so many columns.
+pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
     // Multiply-adds per clock and multiprocessor, as a share of the peak that is seen in
     // practice. The fewer rows a tile has, the more shared memory is read per product, and the
     // sooner documents arrive too slowly.
@@ -264,19 +319,8 @@ fn cost(row: &Variant, problem: &Problem<'_>, lens: &DocumentLens, limits: &Devi
             1024.0 * share
         }
     };
-    let k = (row.slabs_multiplied(problem.dim()) * SLAB_BYTES / row.element.size_bytes()) as f64;
-    let clocks_per_entry = (columns + DOCUMENT_COLUMNS) * row.query_tile as f64 * k / rate;
-    // Blocks that share a multiprocessor share its time, unless there are too few of them.
-    let n_entries = n_tiles as f64 * entries_per_tile;
-    let n_multiprocessors = limits.n_multiprocessors.max(1) as f64;
-    let rounds = match n_entries <= n_multiprocessors {
-        true => 1.0,
-        false => {
-            let n_blocks = n_multiprocessors * row.blocks as f64;
-            (n_entries / n_blocks).ceil() * row.blocks as f64
-        }
-    };
-    rounds * clocks_per_entry
+    let k = (row.slabs_multiplied(dim) * SLAB_BYTES / row.element.size_bytes()) as f64;
+    (columns + DOCUMENT_COLUMNS) * row.query_tile as f64 * k / rate
 }
 
 /// What a document costs besides its columns, in columns: the sum over the rows.

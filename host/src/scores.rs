@@ -19,6 +19,11 @@ pub struct ScoreOptions {
     pub allow_tf32: bool,
     /// Run this row of the variant table instead of choosing one. It must be eligible.
     pub kernel: Option<String>,
+    /// On a GPU: cut documents into this many pieces that are scored side by side, or fewer where
+    /// they are short (pieces start at multiples of 128 tokens) or the pieces' results would take
+    /// more than 32 MB. 1 = never cut; `None` = as is faster; 0 is an error. The same kernel gives
+    /// the same bits whether documents are cut or not. The CPU engine ignores it.
+    pub document_pieces: Option<usize>,
 }
 
 /// Scores and, where they were asked for, winners and token scores.

@@ -128,8 +128,19 @@ impl OutputShape {
         }
     }
 
+    /// What kernels leave of each piece of cut documents, for a problem whose documents are
+    /// those pieces.
+    pub(crate) fn of_pieces(problem: &Problem<'_>, winners: bool) -> OutputShape {
+        OutputShape {
+            shape: problem.shape(),
+            token_offsets: Some(problem.token_offsets()),
+            winners,
+            token_scores: true,
+            winner_bytes: 4,
+        }
+    }
+
     /// Bytes of scores, winners and token scores on a CUDA device.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn lens_bytes(&self) -> [u64; 3] {
         let n_tokens = self.token_offsets.as_ref().map_or(0, TokenOffsets::total);
         [

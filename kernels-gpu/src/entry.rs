@@ -1,4 +1,5 @@
-//! The entries: one per row of the variant table, the sum of partials, and the read.
+//! The entries: one per row of the variant table, the sum of partials, the combination of pieces,
+//! and the read.
 
 use crate::params::ForwardParams;
 use crate::variants::forward_variants;
@@ -89,6 +90,18 @@ forward_variants!(entries);
 pub unsafe extern "ptx-kernel" fn maxsim_sum_partials(params: crate::params::SumPartialsParams) {
     // SAFETY: the host's promise.
     unsafe { crate::sum::sum_partials(&params) }
+}
+
+/// # Safety
+/// Launched by the host, a block per score with its shared memory, and parameters as
+/// [`crate::params::CombinePiecesParams`] says.
+#[cfg(maxsim_arch = "sm_80")]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn maxsim_combine_pieces(
+    params: crate::params::CombinePiecesParams,
+) {
+    // SAFETY: the host's promise.
+    unsafe { crate::combine::combine_pieces(&params) }
 }
 
 /// # Safety

@@ -13,6 +13,8 @@ pub mod layout;
 pub mod params;
 pub mod variants;
 
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod combine;
 #[cfg(target_arch = "nvptx64")]
 mod entry;
 #[cfg(target_arch = "nvptx64")]

@@ -5,6 +5,7 @@
 
 use crate::element::ElementType;
 use crate::layout;
+use crate::params::Group;
 
 /// Largest dim of any kernel.
 pub const DIM_MAX: usize = 4096;
@@ -270,6 +271,17 @@ pub const SUM_PARTIALS: &str = "maxsim_sum_partials";
 
 /// Threads per block of [`SUM_PARTIALS`]; each adds the partial sums of one result.
 pub const SUM_PARTIALS_THREADS: usize = 256;
+
+/// The entry that combines the pieces of cut documents (compiled for [`Arch::Sm80`], runs
+/// everywhere).
+pub const COMBINE_PIECES: &str = "maxsim_combine_pieces";
+
+/// Threads per block of [`COMBINE_PIECES`]; a block has one score, a thread some of its query
+/// tokens.
+pub const COMBINE_PIECES_THREADS: usize = 256;
+
+/// Dynamic shared memory of [`COMBINE_PIECES`] in bytes: a sum per group of query tokens.
+pub const COMBINE_PIECES_SHARED_BYTES: usize = COMBINE_PIECES_THREADS / Group::ROWS * 4;
 
 /// The entry that reads memory and does nothing else (compiled for [`Arch::Sm80`]): how fast
 /// a kernel bound by memory could be.

@@ -83,6 +83,8 @@ pub struct Case {
     pub poison: bool,
     /// Whether token scores are asked for.
     pub token_scores: bool,
+    /// Pieces that documents are cut into on a GPU; `None` = as the device likes.
+    pub document_pieces: Option<usize>,
     /// Whether queries, documents are uploaded before the call.
     pub upload: [bool; 2],
     /// What everything random is drawn from.
@@ -101,6 +103,7 @@ impl Case {
             values: Values::Unit,
             poison: false,
             token_scores: true,
+            document_pieces: None,
             upload: [false; 2],
             seed: 0x6d61_7873_696d,
         }

@@ -63,7 +63,13 @@ impl Engine {
     /// What to ask the library for.
     pub fn options(&self, token_scores: bool) -> ScoreOptions {
         let kernel = self.row.map(|row| row.name.to_string());
-        ScoreOptions { winners: self.winners, token_scores, allow_tf32: self.is_tf32(), kernel }
+        ScoreOptions {
+            winners: self.winners,
+            token_scores,
+            allow_tf32: self.is_tf32(),
+            kernel,
+            ..ScoreOptions::default()
+        }
     }
 
     /// Whether elements are rounded to TF32.
@@ -117,7 +123,8 @@ fn check_as<T: Element>(suite: &Suite, case: &Case, engines: Vec<Engine>) -> Res
             Some(rounded) if engine.is_tf32() => rounded,
             _ => &problem,
         };
-        let options = engine.options(case.token_scores);
+        let document_pieces = case.document_pieces;
+        let options = ScoreOptions { document_pieces, ..engine.options(case.token_scores) };
         let at = |what: String| format!("{}: {what}", engine.name());
         match problem.run(&engine.device, &options) {
             Ok(Some(found)) => {

@@ -28,16 +28,17 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
         (0..=60usize).prop_map(|n| Pairs::List { n }),
     ];
     let most = prop_oneof![14 => Just(1 << 19), 5 => Just(1 << 21), 1 => Just(1 << 23)];
+    let pieces = prop_oneof![3 => Just(None), 1 => (2..=5usize).prop_map(Some)];
     (
         (dim, side(), side(), pairs, select(&Values::ALL), any::<bool>()),
-        (any::<bool>(), any::<[bool; 2]>(), any::<u64>().no_shrink(), most),
+        (any::<bool>(), any::<[bool; 2]>(), any::<u64>().no_shrink(), most, pieces),
     )
         .prop_map(
             move |(
                 (dim, queries, documents, pairs, values, poison),
-                (token_scores, upload, seed, most),
+                (token_scores, upload, seed, most, document_pieces),
             )| {
-                let case = Case {
+                let mut case = Case {
                     element,
                     dim,
                     queries,
@@ -46,10 +47,16 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
                     values,
                     poison,
                     token_scores,
+                    document_pieces,
                     upload,
                     seed,
                 };
-                at_most(case, most)
+                // Pieces have 128 tokens: a case that is to be cut has some longer document.
+                if case.document_pieces.is_some() {
+                    case.documents.lengths.iter_mut().step_by(3).for_each(|len| *len += 150);
+                }
+                let least = if case.document_pieces.is_some() { 1 << 21 } else { 0 };
+                at_most(case, most.max(least))
             },
         )
 }

@@ -94,15 +94,17 @@ fn steady(
     options: &ScoreOptions,
 ) -> Result<std::result::Result<Duration, String>> {
     const DIM: usize = 128;
+    // Long enough to be cut in two.
+    const LEN: usize = 256;
     let rows = offsets[offsets.len() - 1] as usize;
-    let (query_data, document_data) = (vec![f16::ONE; rows * DIM], vec![f16::ONE; 16 * 8 * DIM]);
+    let (query_data, document_data) = (vec![f16::ONE; rows * DIM], vec![f16::ONE; 16 * LEN * DIM]);
     let mask: Vec<u8> = (0..rows).map(|row| u8::from(row % 3 > 0)).collect();
     let mut queries = Tokens::packed(&query_data, DIM, offsets)?;
     if masked {
         queries = queries.with_mask(&mask)?;
     }
     let queries = device.upload(&queries)?;
-    let documents = device.upload(&Tokens::padded(&document_data, 16, 8, DIM)?)?;
+    let documents = device.upload(&Tokens::padded(&document_data, 16, LEN, DIM)?)?;
     let work = device.prepare(&queries, &documents, &Pairing::cross(), options)?;
     let mut scores = DeviceScores::new(&work)?;
     let mut stream = device.stream()?;
@@ -146,14 +148,20 @@ fn a_steady_call_allocates_nothing_and_returns_soon() {
     Suite::run_gpu("gpu_steady_calls", |suite| {
         for device in cuda_devices() {
             for call in CALLS {
-                for everything in [false, true] {
+                for (everything, document_pieces) in [(false, None), (true, None), (true, Some(2))]
+                {
                     let options = ScoreOptions {
                         winners: everything,
                         token_scores: everything,
+                        document_pieces,
                         ..ScoreOptions::default()
                     };
                     let least = steady(device, call, &options).map_err(text)??;
-                    let outputs = if everything { "all outputs" } else { "scores" };
+                    let outputs = match (everything, document_pieces) {
+                        (false, _) => "scores",
+                        (true, None) => "all outputs",
+                        (true, Some(_)) => "all outputs, cut documents",
+                    };
                     let micros = least.as_secs_f64() * 1e6;
                     suite.note(&format!("{device} {}, {outputs}: {micros:.2} µs a call", call.0));
                     if is_too_long(least, LIMIT) {
@@ -163,6 +171,6 @@ fn a_steady_call_allocates_nothing_and_returns_soon() {
             }
             suite.count(&device.to_string());
         }
-        Ok(CALLS.len() * 2 * N_CALLS)
+        Ok(CALLS.len() * 3 * N_CALLS)
     });
 }

@@ -91,6 +91,52 @@ fn pairings_and_layouts() {
     run("edges_pairings_and_layouts", cases);
 }
 
+/// Documents that are cut: the edges of pieces, whatever is masked, missing or NaN in some of them.
+#[test]
+fn pieces() {
+    let mut cases = Vec::new();
+    let documents = [0, 1, 127, 128, 129, 255, 256, 257, 513, 700];
+    for (dim, queries, document_pieces) in
+        [(16, vec![3, 0, 70], 2), (128, vec![300, 1], 5), (8, vec![33], 9)]
+    {
+        for (values, poison) in [
+            (Values::Integers, true),
+            (Values::Negative, true),
+            (Values::Duplicates, false),
+            (Values::Special, true),
+        ] {
+            for pairs in [
+                Pairs::Cross,
+                Pairs::Own { k: 10 },
+                Pairs::Candidates { k: 7 },
+                Pairs::List { n: 9 },
+            ] {
+                for (query_mask, document_mask) in
+                    [(None, None), (Some(60), Some(60)), (None, Some(1))]
+                {
+                    let mut case =
+                        Case { pairs, values, poison, ..Case::new(dim, &queries, &documents) };
+                    case.document_pieces = Some(document_pieces);
+                    case.queries.valid_percent = query_mask;
+                    case.documents.valid_percent = document_mask;
+                    cases.push(case);
+                }
+            }
+            // All of one length, of whole pieces: nothing is listed.
+            let mut case = Case { values, poison, ..Case::new(dim, &queries, &[640; 3]) };
+            case.documents.layout = Layout::Padded;
+            case.document_pieces = Some(document_pieces);
+            cases.push(case);
+        }
+    }
+    // Without a mask and with equal lengths nothing is filled: what an earlier call left in the
+    // workspace must not show.
+    let mut case = Case::new(64, &[40, 5], &[256; 4]);
+    (case.document_pieces, case.values) = (Some(2), Values::Negative);
+    cases.push(case);
+    run("edges_pieces", cases);
+}
+
 #[test]
 fn nothing_there() {
     let mut cases = Vec::new();

@@ -66,10 +66,17 @@ fn outputs_are_written_and_nothing_beside_them() {
                     if engine.device.ordinal().is_none() {
                         continue;
                     }
-                    match guarded(&problem, &engine) {
-                        Ok(true) => suite.count(&engine.name()),
-                        Ok(false) => {}
-                        Err(why) => return Err(format!("{}: {why}\n{case:#?}", engine.name())),
+                    for document_pieces in [None, Some(2)] {
+                        match guarded(&problem, &engine, document_pieces) {
+                            Ok(true) => suite.count(&engine.name()),
+                            Ok(false) => {}
+                            Err(why) => {
+                                let name = engine.name();
+                                return Err(format!(
+                                    "{name}, {document_pieces:?}: {why}\n{case:#?}"
+                                ));
+                            }
+                        }
                     }
                 }
                 n_cases += 1;
@@ -85,12 +92,16 @@ fn outputs_are_written_and_nothing_beside_them() {
 }
 
 /// Scores into the middle of an arena; `false` where the engine's row is not eligible.
-fn guarded<T: Element>(problem: &Problem<'_, T>, engine: &Engine) -> Result<bool, String> {
+fn guarded<T: Element>(
+    problem: &Problem<'_, T>,
+    engine: &Engine,
+    document_pieces: Option<usize>,
+) -> Result<bool, String> {
     let device = &engine.device;
     let (queries, documents, pairing) = problem.inputs().map_err(text)?;
     let queries = device.upload(&queries).map_err(text)?;
     let documents = device.upload(&documents).map_err(text)?;
-    let options = engine.options(true);
+    let options = ScoreOptions { document_pieces, ..engine.options(true) };
     let work = match device.prepare(&queries, &documents, &pairing, &options) {
         Err(Error::Unsupported { .. }) => return Ok(false),
         work => work.map_err(text)?,

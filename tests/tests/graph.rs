@@ -49,7 +49,9 @@ struct Two<T: Element> {
 fn pairings() -> Result<[(Pairing, ScoreOptions); 2]> {
     let all = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
     let list = Pairing::pairs(&[4, 0, 1, 0, 2], &[5, 5, 1, 0, 3])?;
-    Ok([(Pairing::cross(), all), (list, ScoreOptions::default())])
+    // Of documents cut into pieces: more kernels, and a workspace of two calls.
+    let cut = ScoreOptions { document_pieces: Some(3), ..ScoreOptions::default() };
+    Ok([(Pairing::cross(), all), (list, cut)])
 }
 
 impl<T: Element> Two<T> {

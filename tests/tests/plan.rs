@@ -173,6 +173,29 @@ fn ampere_keeps_query_fragments_in_registers_where_they_fit() {
 }
 
 #[test]
+fn few_long_documents_are_cut_and_the_plan_says_so() {
+    let plan = |n_documents: usize, document_pieces: Option<usize>| {
+        let queries = TokenLayout::padded(1, 32, 128).expect("queries");
+        let documents = TokenLayout::padded(n_documents, 8192, 128).expect("documents");
+        let cross = Pairing::cross();
+        let problem = Problem::new(&queries, &documents, &cross).expect("problem");
+        let access = Access::uploaded(128, ElementType::F16);
+        let options = ScoreOptions { document_pieces, ..ScoreOptions::default() };
+        Plan::choose(&problem, ElementType::F16, &H200, access, access, &options)
+    };
+    let few = plan(8, None).expect("a kernel");
+    assert_eq!(few.document_pieces(), 32);
+    assert!(few.to_string().contains("cut into 32 pieces of up to 256 tokens"), "{few}");
+    for (n_documents, asked, found) in [(1000, None, 1), (8, Some(1), 1), (1000, Some(4), 4)] {
+        let plan = plan(n_documents, asked).expect("a kernel");
+        assert_eq!(plan.document_pieces(), found, "{n_documents} documents, {asked:?}");
+        assert_eq!(plan.to_string().contains("pieces"), found > 1, "{plan}");
+    }
+    let why = plan(8, Some(0)).expect_err("no pieces").to_string();
+    assert!(why.contains("document_pieces") && why.contains("1 or more"), "{why}");
+}
+
+#[test]
 fn a_plan_tells_what_runs_and_why_not_the_others() {
     let layout = TokenLayout::padded(1, 32, 100).expect("layout");
     let cross = Pairing::cross();

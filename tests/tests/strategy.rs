@@ -15,7 +15,7 @@ fn two_thousand_cases_meet_every_combination() {
     let mut runner = TestRunner::deterministic();
     let (mut combinations, mut dims, mut lengths) =
         (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let (mut values, mut worth, mut cost) = (BTreeSet::new(), 0, 0);
+    let (mut values, mut worth, mut cost, mut cut) = (BTreeSet::new(), 0, 0, 0);
     for _ in 0..2000 {
         let case = strategy.new_tree(&mut runner).expect("a case").current();
         let pairs = match case.pairs {
@@ -27,6 +27,8 @@ fn two_thousand_cases_meet_every_combination() {
         cost += case.cost();
         if case.cost() > 0 {
             worth += 1;
+            let longest = case.documents.lengths.iter().max();
+            cut += usize::from(case.document_pieces.is_some() && longest > Some(&128));
             combinations.insert((pairs, case.queries.layout as u8, case.documents.layout as u8));
             values.insert((case.values as u8, case.poison));
             dims.insert(case.dim);
@@ -39,5 +41,6 @@ fn two_thousand_cases_meet_every_combination() {
     assert!(EDGE_LENGTHS.iter().all(|len| lengths.contains(len)), "{lengths:?}");
     // Most cases have something to score, and none of it takes long.
     assert!(worth > 1400, "{worth} cases with work");
+    assert!(cut > 200, "{cut} cases whose documents can be cut");
     assert!(cost / 2000 < 1_000_000, "{} multiply-adds a case", cost / 2000);
 }

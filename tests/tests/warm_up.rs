@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use half::f16;
 use maxsim::{Device, ElementType, KernelSource, Pairing, Tokens, WarmUp};
-use maxsim_kernels::variants::SUM_PARTIALS;
+use maxsim_kernels::variants::{COMBINE_PIECES, SUM_PARTIALS};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::{is_too_long, text};
 use maxsim_tests::suite::Suite;
@@ -45,8 +45,8 @@ fn the_first_score_comes_soon_and_warm_up_loads_the_rest() {
             let warmed = device.warm_up(&all).map_err(text)?;
             let limits = device.limits().ok_or("a CUDA device has limits")?;
             let rows = all.kernels(limits).map_err(text)?;
-            let expected: Vec<&str> =
-                rows.iter().map(|row| row.name).chain([SUM_PARTIALS]).collect();
+            let others = [SUM_PARTIALS, COMBINE_PIECES];
+            let expected: Vec<&str> = rows.iter().map(|row| row.name).chain(others).collect();
             let found: Vec<&str> = warmed.kernels.iter().map(|kernel| kernel.name).collect();
             if found != expected {
                 return Err(format!("{device}: {found:?} instead of {expected:?}"));

@@ -1,7 +1,8 @@
 //! The PTX entries that the variant table promises.
 
 use maxsim_kernels::variants::{
-    Arch, FORWARD, READ, READ_THREADS, SUM_PARTIALS, SUM_PARTIALS_THREADS,
+    Arch, COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, FORWARD, READ,
+    READ_THREADS, SUM_PARTIALS, SUM_PARTIALS_THREADS,
 };
 
 /// The architectures that kernels are compiled for.
@@ -71,7 +72,11 @@ pub fn all() -> Vec<Entry> {
             dynamic_shared_bytes: row.shared_bytes(row.dim_max),
         })
         .collect();
-    for (name, threads) in [(SUM_PARTIALS, SUM_PARTIALS_THREADS), (READ, READ_THREADS)] {
+    for (name, threads, dynamic_shared_bytes) in [
+        (SUM_PARTIALS, SUM_PARTIALS_THREADS, 0),
+        (COMBINE_PIECES, COMBINE_PIECES_THREADS, COMBINE_PIECES_SHARED_BYTES),
+        (READ, READ_THREADS, 0),
+    ] {
         // A block of this size may use what the register file holds.
         let registers = (65536 / threads).min(255);
         entries.push(Entry {
@@ -80,7 +85,7 @@ pub fn all() -> Vec<Entry> {
             threads,
             blocks: 1,
             registers,
-            dynamic_shared_bytes: 0,
+            dynamic_shared_bytes,
         });
     }
     entries.sort_by_key(|entry| entry.name);

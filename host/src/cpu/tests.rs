@@ -26,8 +26,13 @@ impl Random {
     }
 }
 
-const EVERYTHING: ScoreOptions =
-    ScoreOptions { winners: true, token_scores: true, allow_tf32: false, kernel: None };
+const EVERYTHING: ScoreOptions = ScoreOptions {
+    winners: true,
+    token_scores: true,
+    allow_tf32: false,
+    kernel: None,
+    document_pieces: None,
+};
 
 fn engine<T: Element>(q: &Tokens<'_, T>, d: &Tokens<'_, T>, pairing: &Pairing) -> Scores {
     let problem = Problem::new(q.layout(), d.layout(), pairing).unwrap();

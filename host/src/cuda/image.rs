@@ -82,13 +82,14 @@ impl Wanted {
 
 #[cfg(test)]
 mod tests {
-    use maxsim_kernels::variants::{Arch, FORWARD, SUM_PARTIALS};
+    use maxsim_kernels::variants::{Arch, COMBINE_PIECES, FORWARD, SUM_PARTIALS};
 
     use super::*;
 
     #[test]
     fn every_entry_of_the_table_has_an_image() {
-        for name in FORWARD.iter().map(|row| row.name).chain([SUM_PARTIALS]) {
+        let others = [SUM_PARTIALS, COMBINE_PIECES];
+        for name in FORWARD.iter().map(|row| row.name).chain(others) {
             let image = Image::find(name).unwrap();
             assert!(image.ptx.contains(&format!(".entry {name}(")), "{name}");
             for cubin in image.cubins {

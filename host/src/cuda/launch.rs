@@ -15,12 +15,14 @@ use super::forward::raw;
 use super::lists::DeviceLists;
 use super::memory::fill;
 use super::module::Kernel;
-use super::outputs::CudaOutputs;
+use super::outputs::{CudaOutputs, OutputAddresses};
+use super::pieces::{CudaPieces, CutProblem};
 use super::split::{DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX};
 use super::stream::CudaStream;
 use super::tokens::CudaTokens;
 use super::work::{Launch, Shape, Units, WorkList};
 use crate::error::{Error, Result};
+use crate::plan::Chosen;
 use crate::problem::{Problem, ScoreShape};
 use crate::scores::{ScoreOptions, Scores};
 use crate::work::OutputShape;
@@ -38,8 +40,10 @@ pub(crate) struct CudaWork {
     device: Arc<CudaDevice>,
     variant: &'static Variant,
     kernel: Kernel,
-    /// Where scores are sums over several query tiles.
+    /// Where scores are sums over several query tiles, and nothing else adds them.
     sum_partials: Option<Kernel>,
+    /// Where documents are cut: all but the outputs is then the problem of the pieces.
+    pieces: Option<CudaPieces>,
     dim: usize,
     winner_bytes: usize,
     entries_per_query: u32,
@@ -58,13 +62,13 @@ impl CudaDevice {
     pub(crate) fn score(
         self: &Arc<CudaDevice>,
         problem: &Problem<'_>,
-        variant: &'static Variant,
+        chosen: Chosen,
         queries: &CudaTokens,
         documents: &CudaTokens,
         options: &ScoreOptions,
     ) -> Result<Scores> {
         let shape = OutputShape::new(problem, options);
-        let work = CudaWork::new(self, problem, variant, &shape)?;
+        let work = CudaWork::new(self, problem, chosen, &shape)?;
         // A call writes every output, filled or computed.
         let outputs = CudaOutputs::unfilled(self, &shape)?;
         self.on_idle_stream(|stream| work.enqueue(stream, queries, documents, &outputs))?;
@@ -77,13 +81,36 @@ impl CudaWork {
     pub(crate) fn new(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
-        variant: &'static Variant,
+        Chosen { variant, pieces }: Chosen,
         outputs: &OutputShape,
     ) -> Result<CudaWork> {
+        let Some(pieces) = pieces else {
+            return CudaWork::of(device, problem, variant, outputs, None);
+        };
+        let cut = CutProblem::new(problem, pieces)?;
+        let problem = cut.problem(problem.queries())?;
+        let left = OutputShape::of_pieces(&problem, outputs.winners);
+        let pieces =
+            CudaPieces::new(device.combine_pieces_kernel()?, variant, &cut, outputs, &left);
+        CudaWork::of(device, &problem, variant, &left, Some((&cut, pieces)))
+    }
+
+    /// The work of a problem as it is, or of the pieces of another one, whose outputs are what
+    /// kernels leave of them.
+    fn of(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        variant: &'static Variant,
+        outputs: &OutputShape,
+        pieces: Option<(&CutProblem, CudaPieces)>,
+    ) -> Result<CudaWork> {
+        let (cut, pieces) = pieces.unzip();
         let kernel = device.kernel(variant)?;
         let shared_bytes = variant.shared_bytes(problem.dim());
         let n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
         let counts = variant.arch == Arch::Sm90a;
+        // The sums over pieces are not used: nobody need add their parts.
+        let sums_in_kernel = counts && pieces.is_none();
         let list = WorkList::new(
             problem,
             &Shape {
@@ -91,24 +118,27 @@ impl CudaWork {
                 n_blocks: device.limits().n_multiprocessors * n_resident,
                 prefers_whole_rounds: counts,
                 partials_max: PARTIALS_BYTES_MAX / 4,
-                n_counters_max: if counts { N_COUNTERS - 1 } else { 0 },
+                n_counters_max: if sums_in_kernel { N_COUNTERS - 1 } else { 0 },
                 drawn_tokens_min: if counts { DRAWN_TOKENS_MIN } else { u64::MAX },
                 unit_tokens_max: UNIT_TOKENS_MAX,
             },
         )?;
-        let needs_sum = |launch: &Launch| launch.n_parts > 0 && !launch.sums_in_kernel;
+        let needs_sum =
+            |launch: &Launch| launch.n_parts > 0 && !launch.sums_in_kernel && pieces.is_none();
         let sum_partials = list
             .launches
             .iter()
             .any(needs_sum)
             .then(|| device.sum_partials_kernel())
             .transpose()?;
-        let lists = DeviceLists::upload(device, &list, outputs)?;
+        let lists =
+            DeviceLists::upload(device, &list, outputs, cut.map(|cut| (cut, problem.queries())))?;
         Ok(CudaWork {
             device: device.clone(),
             variant,
             kernel,
             sum_partials,
+            pieces,
             dim: problem.dim(),
             winner_bytes: outputs.winner_bytes,
             entries_per_query: list.entries_per_query,
@@ -157,11 +187,17 @@ impl CudaWork {
 
     /// Bytes of workspace that the work needs.
     pub(super) fn workspace_bytes(&self) -> u64 {
+        let of_pieces = self.pieces.as_ref().map_or(0, CudaPieces::workspace_bytes);
+        self.partials_bytes() + of_pieces
+    }
+
+    /// Bytes at the workspace's start for counters and partial sums.
+    fn partials_bytes(&self) -> u64 {
         let draws = self.launches.iter().any(|launch| launch.draws);
-        match self.n_partials {
-            0 if draws => N_COUNTERS * 4,
-            0 => 0,
-            n => (N_COUNTERS + n) * 4,
+        match (self.n_partials, &self.pieces) {
+            (0, None) if !draws => 0,
+            // The counters are other works' too: nothing else is stored where they are.
+            (n, _) => (N_COUNTERS + n) * 4,
         }
     }
 
@@ -190,10 +226,22 @@ impl CudaWork {
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
             outputs.clear(entered, stream, unvisited, tokens)?;
+            let out = match &self.pieces {
+                None => outputs.addresses(),
+                Some(pieces) => {
+                    let left = pieces.outputs(workspace + self.partials_bytes());
+                    pieces.begin(entered, stream, documents, left)?;
+                    left
+                }
+            };
             self.launches.iter().try_for_each(|launch| {
-                let params = self.params(launch, maps, queries, documents, outputs, workspace);
-                self.launch(entered, stream, launch, &params, outputs)
-            })
+                let params = self.params(launch, maps, queries, documents, out, workspace);
+                self.launch(entered, stream, launch, &params)
+            })?;
+            match &self.pieces {
+                None => Ok(()),
+                Some(pieces) => pieces.combine(entered, stream, &self.lists, queries, out, outputs),
+            }
         }
     }
 
@@ -225,10 +273,13 @@ impl CudaWork {
         [query_map, document_map, document_tail_map]: [TensorMap; 3],
         queries: &CudaTokens,
         documents: &CudaTokens,
-        outputs: &CudaOutputs,
+        out: OutputAddresses,
         workspace: u64,
     ) -> ForwardParams {
-        let out = outputs.addresses();
+        let documents_matrix = match &self.pieces {
+            None => documents.matrix(),
+            Some(pieces) => pieces.documents(documents.matrix(), &self.lists),
+        };
         let is_partial = launch.n_parts > 0;
         let aligned = queries.access().is_aligned() && documents.access().is_aligned();
         let (mut units, mut unit_starts) = (0, 0);
@@ -252,7 +303,7 @@ impl CudaWork {
             document_map,
             document_tail_map,
             queries: queries.matrix(),
-            documents: documents.matrix(),
+            documents: documents_matrix,
             groups: self.lists.groups,
             units,
             unit_starts,
@@ -302,14 +353,13 @@ impl CudaWork {
         stream: CUstream,
         launch: &Launch,
         params: &ForwardParams,
-        outputs: &CudaOutputs,
     ) -> Result<()> {
         let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
         let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
         // SAFETY: the caller's promise; partial results lie in the workspace, which holds
         // `n_partials` of them; each kernel gets the parameter that it is declared with.
         unsafe {
-            if launch.is_ragged && launch.n_parts > 0 {
+            if launch.is_ragged && self.sum_partials.is_some() {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;
             }
             start(entered, stream, self.kernel, launch.grid, shared_bytes, params)?;
@@ -320,7 +370,7 @@ impl CudaWork {
             };
             let sum = SumPartialsParams {
                 partials: params.results,
-                scores: outputs.addresses().scores,
+                scores: params.scores,
                 entry_score: params.entry_score,
                 row_len: match launch.query_stride {
                     0 => launch.n_results,

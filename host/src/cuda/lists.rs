@@ -6,9 +6,11 @@ use bytemuck::cast_slice;
 
 use super::context::CudaDevice;
 use super::memory::Buffer;
+use super::pieces::CutProblem;
 use super::upload::upload;
 use super::work::WorkList;
 use crate::error::Result;
+use crate::tokens::TokenLayout;
 use crate::work::OutputShape;
 
 /// A work list in device memory: where each of its lists is; 0 = absent.
@@ -21,15 +23,21 @@ pub(super) struct DeviceLists {
     pub entry_score: u64,
     pub query_token_base: u64,
     pub score_token_base: u64,
+    /// Of cut documents.
+    pub piece_segments: u64,
+    /// Of cut documents.
+    pub score_tokens: u64,
     _memory: Buffer,
 }
 
 impl DeviceLists {
-    /// Copies the lists to the device, in one piece.
+    /// Copies the lists to the device, in one go; where documents are cut, the list and the
+    /// outputs are those of the pieces.
     pub(super) fn upload(
         device: &Arc<CudaDevice>,
         list: &WorkList,
         outputs: &OutputShape,
+        cut: Option<(&CutProblem, &TokenLayout)>,
     ) -> Result<DeviceLists> {
         let mut bytes = Vec::new();
         // Offset + 1 of each list; 0 = absent.
@@ -56,6 +64,14 @@ impl DeviceLists {
             Some(_) => (bases, &[][..]),
             None => (&[][..], bases),
         };
+        let (piece_segments, score_tokens) = match cut {
+            Some((cut, queries)) => (cut.segments(), cut.score_tokens(queries, &list.tiles)),
+            None => (&[][..], Vec::new()),
+        };
+        let score_tokens: Vec<[u32; 4]> = score_tokens
+            .iter()
+            .map(|s| [s.query_start, s.query_len, s.first, s.first_group])
+            .collect();
         let places = [
             place(cast_slice(&groups)),
             place(cast_slice(&units)),
@@ -64,6 +80,8 @@ impl DeviceLists {
             place(cast_slice(&list.entry_score)),
             place(cast_slice(query_bases)),
             place(cast_slice(score_bases)),
+            place(cast_slice(piece_segments)),
+            place(cast_slice(&score_tokens)),
         ];
         let buffer = upload(device, &bytes)?;
         let [
@@ -74,6 +92,8 @@ impl DeviceLists {
             entry_score,
             query_token_base,
             score_token_base,
+            piece_segments,
+            score_tokens,
         ] = places.map(|place| if place == 0 { 0 } else { buffer.address() + place - 1 });
         Ok(DeviceLists {
             groups,
@@ -83,6 +103,8 @@ impl DeviceLists {
             entry_score,
             query_token_base,
             score_token_base,
+            piece_segments,
+            score_tokens,
             _memory: buffer,
         })
     }

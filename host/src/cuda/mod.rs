@@ -25,6 +25,8 @@ mod module;
 #[allow(unsafe_code)]
 mod outputs;
 #[allow(unsafe_code)]
+mod pieces;
+#[allow(unsafe_code)]
 mod read;
 mod split;
 #[allow(unsafe_code)]
@@ -42,6 +44,8 @@ mod work;
 #[cfg(test)]
 #[allow(unsafe_code)]
 mod graph_tests;
+#[cfg(test)]
+mod pieces_tests;
 #[cfg(test)]
 mod work_tests;
 

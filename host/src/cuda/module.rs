@@ -13,7 +13,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use cust::sys::{CUfunction, CUmodule};
-use maxsim_kernels::variants::{SUM_PARTIALS, SUM_PARTIALS_THREADS, Variant};
+use maxsim_kernels::variants::{
+    COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, SUM_PARTIALS,
+    SUM_PARTIALS_THREADS, Variant,
+};
 
 use super::context::{CudaDevice, lock};
 use super::forward::raw;
@@ -71,6 +74,11 @@ impl CudaDevice {
         self.load(SUM_PARTIALS, SUM_PARTIALS_THREADS, 0)
     }
 
+    /// The kernel that combines the pieces of cut documents.
+    pub(super) fn combine_pieces_kernel(&self) -> Result<Kernel> {
+        self.load(COMBINE_PIECES, COMBINE_PIECES_THREADS, COMBINE_PIECES_SHARED_BYTES)
+    }
+
     /// Loads these rows and what goes with them, and makes ready what uploads and synchronous
     /// calls need.
     pub(crate) fn warm_up(
@@ -90,6 +98,7 @@ impl CudaDevice {
             .map(|row| timed(row.name, &|| self.kernel(row)))
             .collect::<Result<Vec<_>>>()?;
         kernels.push(timed(SUM_PARTIALS, &|| self.sum_partials_kernel())?);
+        kernels.push(timed(COMBINE_PIECES, &|| self.combine_pieces_kernel())?);
         Ok(kernels)
     }
 

@@ -45,6 +45,17 @@ impl Tiles {
         Ok((self.groups.len() / self.groups_per_tile) as u32)
     }
 
+    /// Per query, the index of its first group within the tile of that group.
+    pub(super) fn first_groups(&self, n_queries: usize) -> Vec<u32> {
+        let mut first_groups = vec![0; n_queries];
+        for (i, group) in self.groups.iter().enumerate() {
+            if group.query != Group::NO_QUERY && group.row == 0 {
+                first_groups[group.query as usize] = (i % self.groups_per_tile) as u32;
+            }
+        }
+        first_groups
+    }
+
     /// Most tiles that a query of `len` tokens can touch.
     pub(super) fn parts_bound(&self, len: usize) -> u64 {
         match len.div_ceil(Group::ROWS) {
@@ -156,6 +167,15 @@ mod tests {
         assert_eq!(packed(&[33; 100]), (20, 1, false));
         assert_eq!(packed(&[32, 0, 32]), (1, 1, true));
         assert_eq!(packed(&[]), (0, 0, false));
+    }
+
+    #[test]
+    fn first_groups_are_where_queries_start_in_their_tiles() {
+        let queries = layout(&[32, 0, 40, 5, 100, 17]);
+        let mut tiles = Tiles::new(64);
+        tiles.shared(&queries, 0..6).unwrap();
+        // Tiles of four groups: 2 + 2 of 3 | 1 of 3 + 1 + 2 of 7 | 4 of 7 | 1 of 7 + 2.
+        assert_eq!(tiles.first_groups(6), [0, 0, 2, 1, 2, 1]);
     }
 
     #[test]

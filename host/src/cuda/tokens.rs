@@ -64,13 +64,12 @@ impl CudaTokens {
         owned: Vec<Buffer>,
     ) -> Result<CudaTokens> {
         let (rows, dim) = (layout.rows(), layout.dim());
-        let item_len = layout.segments().first().map_or(0, |segment| segment[1]);
-        let mut expected = (0u32..).map(|i| [i.wrapping_mul(item_len), item_len]);
-        let is_regular = layout.segments().iter().all(|&segment| Some(segment) == expected.next());
-        let segments = match is_regular {
-            true => None,
-            false => Some(upload(device, bytemuck::cast_slice(layout.segments()))?),
+        let regular_len = regular_len(layout.segments());
+        let segments = match regular_len {
+            Some(_) => None,
+            None => Some(upload(device, bytemuck::cast_slice(layout.segments()))?),
         };
+        let item_len = regular_len.unwrap_or(0);
         let has_tma = Arch::Sm90a.runs_on(device.limits().capability);
         let maps = if has_tma && can_map(access, rows) {
             Some(Box::new(Maps::new(device, element, access, rows, dim)?))
@@ -111,4 +110,12 @@ impl CudaTokens {
     pub(super) fn maps(&self) -> Option<&Maps> {
         self.maps.as_deref()
     }
+}
+
+/// The length of items of which `i` is that many rows from row `i` times it; `None` where they lie
+/// otherwise.
+pub(super) fn regular_len(segments: &[[u32; 2]]) -> Option<u32> {
+    let len = segments.first().map_or(0, |segment| segment[1]);
+    let mut expected = (0u32..).map(|i| [i.wrapping_mul(len), len]);
+    segments.iter().all(|&segment| Some(segment) == expected.next()).then_some(len)
 }

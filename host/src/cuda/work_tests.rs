@@ -14,16 +14,16 @@ use crate::problem::{Problem, ScoreShape};
 use crate::tokens::TokenLayout;
 
 /// A small generator, so that the cases are the same in every run.
-struct Random(u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) % n
     }
 }
 
-fn layout(lens: &[usize]) -> TokenLayout {
+pub(super) fn layout(lens: &[usize]) -> TokenLayout {
     let mut offsets = vec![0i64];
     for &len in lens {
         offsets.push(offsets[offsets.len() - 1] + len as i64);
@@ -84,7 +84,7 @@ fn check_first_documents(work: &WorkList, problem: &Problem<'_>) {
 }
 
 /// Runs the launches: how often each (score, query row) was visited, and with what pair.
-fn check(problem: &Problem<'_>, shape: &Shape) {
+pub(super) fn check(problem: &Problem<'_>, shape: &Shape) {
     let work = WorkList::new(problem, shape).unwrap();
     check_first_documents(&work, problem);
     let n_groups = shape.query_tile / Group::ROWS;

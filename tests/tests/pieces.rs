@@ -1,0 +1,209 @@
+//! Documents that are cut into pieces, as a device likes it and on every row of the table.
+
+use half::{bf16, f16};
+use maxsim::plan::{Access, DeviceLimits};
+use maxsim::{
+    Device, DeviceScores, Element, ElementType, Error, Pairing, Plan, ScoreOptions, Scores,
+    TokenLayout, Tokens,
+};
+use maxsim_tests::agree;
+use maxsim_tests::case::{Case, Layout, Pairs};
+use maxsim_tests::engines::{Problem, cuda_devices};
+use maxsim_tests::gpu::{on_every_row, options, ragged_cases, run, same_bits, text};
+use maxsim_tests::suite::Suite;
+use maxsim_tests::values::Values;
+
+const EVERYTHING: ScoreOptions = ScoreOptions {
+    winners: true,
+    token_scores: true,
+    allow_tf32: false,
+    kernel: None,
+    document_pieces: None,
+};
+
+#[test]
+fn the_cpu_engine_ignores_pieces() {
+    let case = Case::new(16, &[5, 0, 40], &[300, 0, 129]);
+    let problem = Problem::<f32>::new(&case);
+    let score = |document_pieces| {
+        let options = ScoreOptions { document_pieces, ..EVERYTHING };
+        run(&problem, &Device::cpu(), &options).expect("scores")
+    };
+    assert!(same_bits(&score(None), &score(Some(3))));
+}
+
+/// One query against few long documents, of equal and of other lengths, masked and not.
+fn few_long() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (query_len, documents, pairs) in [
+        (32, vec![8192; 8], Pairs::Cross),
+        (32, vec![8192, 0, 5000, 8191, 1, 300, 8064, 4097], Pairs::Cross),
+        (300, vec![4096; 4], Pairs::Own { k: 4 }),
+        (17, vec![6000, 70_000, 9000], Pairs::List { n: 5 }),
+    ] {
+        for valid_percent in [None, Some(40)] {
+            let mut case = Case { pairs, ..Case::new(128, &[query_len], &documents) };
+            case.element = ElementType::F16;
+            case.upload = [true; 2];
+            // Ties between pieces.
+            case.values = Values::Integers;
+            case.documents.layout =
+                if documents.len() == 4 { Layout::Padded } else { Layout::Packed };
+            case.documents.valid_percent = valid_percent;
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+#[test]
+fn few_long_documents_are_cut_on_an_h200() {
+    let h200 =
+        DeviceLimits { capability: (9, 0), n_multiprocessors: 132, shared_bytes: 227 * 1024 };
+    let access = Access::uploaded(128, ElementType::F16);
+    for case in few_long() {
+        let data = case.data();
+        let layout = |items: &[std::ops::Range<usize>]| {
+            let lens: Vec<i64> = items.iter().map(|item| item.len() as i64).collect();
+            TokenLayout::scattered(100_000, 128, &vec![0i64; lens.len()], &lens).expect("layout")
+        };
+        let (queries, documents) = (layout(&data.queries.items), layout(&data.documents.items));
+        let pairing = case.pairing(&data).expect("pairing");
+        let problem = maxsim::Problem::new(&queries, &documents, &pairing).expect("problem");
+        for winners in [false, true] {
+            let options = ScoreOptions { winners, ..EVERYTHING };
+            let plan = Plan::choose(&problem, ElementType::F16, &h200, access, access, &options);
+            let plan = plan.expect("a kernel");
+            assert!(plan.document_pieces() > 1, "{plan}\n{case:#?}");
+        }
+    }
+}
+
+#[test]
+fn few_long_documents_are_cut_and_agree() {
+    Suite::run_gpu("gpu_few_long_documents", |suite| {
+        let cases = few_long();
+        for case in &cases {
+            let problem = Problem::<f16>::new(case);
+            let (queries, documents, pairing) = problem.inputs().map_err(text)?;
+            for device in cuda_devices() {
+                for winners in [false, true] {
+                    let options = ScoreOptions { winners, ..EVERYTHING };
+                    let queries = device.upload(&queries).map_err(text)?;
+                    let documents = device.upload(&documents).map_err(text)?;
+                    let plan = device.plan(&queries, &documents, &pairing, &options);
+                    let n_pieces = plan.map_err(text)?.document_pieces();
+                    if n_pieces < 2 {
+                        return Err(format!("{device}: documents stay whole\n{case:#?}"));
+                    }
+                    let score = || device.score_with(&queries, &documents, &pairing, &options);
+                    let first = score().map_err(text)?;
+                    let at = |why: String| format!("{device}, {n_pieces} pieces: {why}\n{case:#?}");
+                    agree::check(&problem.data, &problem.expected, &options, &first).map_err(at)?;
+                    for i in 1..20 {
+                        if !same_bits(&first, &score().map_err(text)?) {
+                            return Err(at(format!("run {i} differs from run 0")));
+                        }
+                    }
+                    // Scores alone, too: nobody asks for what the pieces are combined from.
+                    let scores = ScoreOptions { token_scores: false, ..options.clone() };
+                    let found = run(&problem, device, &scores)?;
+                    agree::check(&problem.data, &problem.expected, &scores, &found).map_err(at)?;
+                    graph(device, &problem, &options, &first).map_err(at)?;
+                    suite.count(&format!("{device} {n_pieces} pieces"));
+                }
+            }
+        }
+        Ok(cases.len())
+    });
+}
+
+/// The same from prepared work: enqueued between other work of the stream, and as a graph.
+fn graph<T: Element>(
+    device: &Device,
+    problem: &Problem<'_, T>,
+    options: &ScoreOptions,
+    expected: &Scores,
+) -> Result<(), String> {
+    let (queries, documents, pairing) = problem.inputs().map_err(text)?;
+    let queries = device.upload(&queries).map_err(text)?;
+    let documents = device.upload(&documents).map_err(text)?;
+    let work = device.prepare(&queries, &documents, &pairing, options).map_err(text)?;
+    let whole = ScoreOptions { document_pieces: Some(1), ..options.clone() };
+    let whole = device.prepare(&queries, &documents, &pairing, &whole).map_err(text)?;
+    let mut stream = device.stream().map_err(text)?;
+    let mut scores = DeviceScores::new(&work).map_err(text)?;
+    let mut other = DeviceScores::new(&whole).map_err(text)?;
+    // Both works use the stream's workspace, whose counters must stay as they are.
+    for _ in 0..3 {
+        stream.score_into(&queries, &documents, &work, &mut scores).map_err(text)?;
+        stream.score_into(&queries, &documents, &whole, &mut other).map_err(text)?;
+    }
+    let check = |scores: &DeviceScores, what: &str| match scores.read().map_err(text)? {
+        found if same_bits(expected, &found) => Ok(()),
+        _ => Err(format!("{what} gives other bits")),
+    };
+    check(&scores, "prepared work")?;
+    let found = other.read().map_err(text)?;
+    agree::check(&problem.data, &problem.expected, options, &found)?;
+
+    let mut captured = DeviceScores::new(&work).map_err(text)?;
+    let mut graph = device
+        .capture(|capture| {
+            capture.score_into(&queries, &documents, &whole, &mut other)?;
+            capture.score_into(&queries, &documents, &work, &mut captured)
+        })
+        .map_err(text)?;
+    for _ in 0..3 {
+        graph.launch(&mut stream).map_err(text)?;
+    }
+    check(&captured, "a graph")
+}
+
+#[test]
+fn pieces_of_ragged_documents_agree_and_give_the_bits_of_whole_ones_on_every_row() {
+    fn check<T: Element>(suite: &Suite) -> Result<usize, String> {
+        let cases = ragged_cases(T::TYPE);
+        for case in &cases {
+            let problem = Problem::<T>::new(case);
+            on_every_row(T::TYPE, |device, row| {
+                let with = |n| ScoreOptions { document_pieces: Some(n), ..options(row) };
+                let score = |n| problem.run(device, &with(n)).map_err(text);
+                let Some(cut) = score(3)? else { return Ok(()) };
+                // Rounded elements would need answers of their own.
+                if !row.tf32 {
+                    agree::check(&problem.data, &problem.expected, &with(3), &cut)?;
+                }
+                // Other pieces, none, and a second run.
+                for n in [2, 1, 3] {
+                    if !score(n)?.is_some_and(|other| same_bits(&cut, &other)) {
+                        return Err(format!("{n} pieces give other bits than 3\n{case:#?}"));
+                    }
+                }
+                suite.count(&format!("{device} {}", row.name));
+                Ok(())
+            })?;
+        }
+        Ok(cases.len())
+    }
+    Suite::run_gpu("gpu_pieces", |suite| {
+        Ok(check::<f16>(suite)? + check::<bf16>(suite)? + check::<f32>(suite)?)
+    });
+}
+
+#[test]
+fn no_pieces_at_all_are_refused() {
+    Suite::run_gpu("gpu_no_pieces", |suite| {
+        for device in cuda_devices() {
+            let data = [0.0f32; 8];
+            let tokens = Tokens::padded(&data, 1, 2, 4).map_err(text)?;
+            let options = ScoreOptions { document_pieces: Some(0), ..ScoreOptions::default() };
+            match device.score_with(&tokens, &tokens, &Pairing::cross(), &options) {
+                Err(Error::Shape { argument: "document_pieces", .. }) => {}
+                other => return Err(format!("{device}: {other:?}")),
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(1)
+    });
+}
