@@ -239,7 +239,12 @@ fn cost(row: &Variant, problem: &Problem<'_>, lens: &DocumentLens, limits: &Devi
     // sooner documents arrive too slowly.
     let rate = match (row.arch, row.element) {
         (Arch::Sm90a, element) => {
-            let peak = if element == ElementType::F32 { 1024.0 } else { 2048.0 };
+            let peak = match (element, row.splits()) {
+                // Three products of half the rate.
+                (ElementType::F32, true) => 1024.0 / 3.0,
+                (ElementType::F32, false) => 1024.0,
+                _ => 2048.0,
+            };
             let share = match (row.query_tile, row.streams_queries) {
                 (256.., false) => 0.8,
                 (256.., true) => 0.7,

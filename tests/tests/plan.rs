@@ -127,6 +127,35 @@ fn hopper_runs_its_own_kernels_where_they_are_eligible() {
 }
 
 #[test]
+fn f32_stays_exact_on_tensor_cores_unless_the_call_allows_less() {
+    for winners in [false, true] {
+        for dim in [1, 32, 100, 128, 768, MAX_DIM] {
+            let choose = |query_len: usize, pitch_bytes: u64, allow_tf32: bool| {
+                let queries = TokenLayout::padded(3, query_len, dim).expect("queries");
+                let documents = TokenLayout::padded(100, 300, dim).expect("documents");
+                let cross = Pairing::cross();
+                let problem = Problem::new(&queries, &documents, &cross).expect("problem");
+                let access = Access { base: 1024, pitch_bytes };
+                let options = ScoreOptions { winners, allow_tf32, ..ScoreOptions::default() };
+                let f32 = ElementType::F32;
+                let plan = Plan::choose(&problem, f32, &H200, access, access, &options);
+                plan.expect("a kernel").variant().expect("not the CPU")
+            };
+            let pitch_bytes = Access::uploaded(dim, ElementType::F32).pitch_bytes;
+            for query_len in [1, 32, 300, 1024] {
+                let row = choose(query_len, pitch_bytes, false);
+                assert!(row.splits() && !row.tf32, "dim {dim}: {}", row.name);
+                let row = choose(query_len, pitch_bytes + 4, false);
+                assert!(row.arch == Arch::Sm80, "dim {dim}: {}", row.name);
+                let row = choose(query_len, pitch_bytes, true);
+                assert!(row.arch == Arch::Sm90a, "dim {dim}: {}", row.name);
+            }
+            assert!(choose(1024, pitch_bytes, true).tf32, "dim {dim}");
+        }
+    }
+}
+
+#[test]
 fn the_tile_is_as_tall_as_the_queries_that_share_it() {
     let choose = |n_queries: usize, query_len: usize, pairing: &Pairing| {
         let n_documents = match pairing == &Pairing::cross() {

@@ -56,7 +56,11 @@ pub(super) unsafe fn load<K: Kernel>(
                     }
                     let mut slab = 0;
                     while slab < n_slabs {
-                        let (stage, full) = (shared.stage(ring.slot), shared.full(ring.slot));
+                        let stage = shared.stage(ring.slot);
+                        let full = match K::Element::SPLITS {
+                            true => shared.landed(ring.slot),
+                            false => shared.full(ring.slot),
+                        };
                         let column = slab * slab_elements;
                         barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
                         if lane == 0 {
@@ -156,7 +160,11 @@ unsafe fn load_group(slab: u32, maps: Maps, column: u32, group: Group, lane: u32
 /// # Safety
 /// One whole warp; the tile must be of this launch.
 #[inline(always)]
-unsafe fn tile_group<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) -> (Group, u32) {
+pub(super) unsafe fn tile_group<K: Kernel>(
+    params: &ForwardParams,
+    tile: u32,
+    lane: u32,
+) -> (Group, u32) {
     let mut group = Group::NONE;
     if lane < K::GROUPS {
         // SAFETY: a tile has this many groups.
