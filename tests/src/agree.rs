@@ -13,7 +13,8 @@
 //! The twin is a sample of what f32 rounding does to these very numbers; the second term
 //! covers a twin that was lucky. Its unit, 2⁻²³ · m, bounds one truncated addition; a
 //! tensor core makes one of them per 16 products, and roundings to nearest in either
-//! direction add up to less (√n halves of it). The 4 is for what happens inside one step.
+//! direction add up to less (√n halves of it). The 4 is for what happens inside one step, and for products of f32 numbers that
+//! are split in two (`maxsim_kernels::tf32`), which err by up to 2⁻²¹ of themselves: 4 units.
 //!
 //! Winners are the oracle's, or another valid token whose exact similarity lies within
 //! dim · 2⁻²³ · m, the difference that engines may have; never a token after an identical
