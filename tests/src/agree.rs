@@ -13,12 +13,13 @@
 //! The twin is a sample of what f32 rounding does to these very numbers; the second term
 //! covers a twin that was lucky. Its unit, 2⁻²³ · m, bounds one truncated addition; a
 //! tensor core makes one of them per 16 products, and roundings to nearest in either
-//! direction add up to less (√n halves of it). The 4 is for what happens inside one step, and for products of f32 numbers that
-//! are split in two (`maxsim_kernels::tf32`), which err by up to 2⁻²¹ of themselves: 4 units.
+//! direction add up to less (√n halves of it). The 4 is for what happens inside one step, and
+//! for products of f32 numbers that are split in two (`maxsim_kernels::tf32`), which err by up to
+//! 2⁻²¹ of themselves: 4 units.
 //!
 //! Winners are the oracle's, or another valid token whose exact similarity lies within
-//! dim · 2⁻²³ · m, the difference that engines may have; never a token after an identical
-//! row. Where no sum can round (small integers), everything must be equal.
+//! (dim + 8) · 2⁻²³ · m, the difference that engines may have (8 for two such products); never a
+//! token after an identical row. Where no sum can round (small integers), everything must be equal.
 
 use maxsim::{ScoreOptions, Scores};
 
@@ -130,7 +131,7 @@ fn winner(
     if found == best {
         return Ok(());
     }
-    let limit = data.documents.dim as f64 * ULP * want.magnitude.max(got.magnitude);
+    let limit = (data.documents.dim + 8) as f64 * ULP * want.magnitude.max(got.magnitude);
     let difference = want.exact - got.exact;
     if data.exact || !difference.is_finite() || difference.abs() > limit {
         return wrong(format!("its similarity is {difference:e} away, allowed {limit:e}"));
