@@ -196,10 +196,11 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_tf32_d128_q64 { Tf32, scores, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
             sm90 maxsim_forward_sm90_tf32_wide_q256_winners { Tf32, winners, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
             // Exact f32 as three TF32 products: a stage holds both parts of a slab of both sides
-            // (64 KB), and a consumer the small products' sums besides the large
+            // (64 KB and 48 KB), and a consumer the small products' sums besides the large
             // ones', which leaves no room for a second fragment.
             sm90 maxsim_forward_sm90_f32_wide_q128 { F32, scores, consumers 2, fragments 1, slabs 0, stages 3, tail 64 }
             sm90 maxsim_forward_sm90_f32_wide_q128_winners { F32, winners, consumers 2, fragments 1, slabs 0, stages 3, tail 64 }
+            sm90 maxsim_forward_sm90_f32_wide_q64 { F32, scores, consumers 1, fragments 1, slabs 0, stages 2, tail 64 }
         }
     };
 }

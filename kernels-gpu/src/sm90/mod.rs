@@ -23,7 +23,7 @@
 //! Budget: 56 registers for the first warpgroup, 224 for each of two consumers (2 × 64
 //! accumulators): 504 in all, as the block has at entry (3 × 168; a claim beyond that waits for
 //! ever). 200 for the only consumer where two blocks share a multiprocessor (2 × 128 at entry).
-//! 72 and 216 where elements are split (3 × 64 floats in a consumer).
+//! 72, 216 and 184 where elements are split.
 //! Shared memory as `layout::sm90` says.
 //!
 //! Known loss: a tile's rows beyond the last query, and a document's columns up to the next
@@ -59,8 +59,8 @@ pub trait Kernel {
     const WINNERS: bool;
     /// Query rows per tile.
     const QUERY_TILE: usize = query_tile(Self::CONSUMERS, Self::FRAGMENTS);
-    /// Registers of a thread of the first warpgroup, and of one of two consumers.
-    const REGISTERS: [u32; 2] = if Self::Element::SPLITS { [72, 216] } else { [56, 224] };
+    /// Registers of a thread of the first warpgroup, of an only consumer, and of one of two.
+    const REGISTERS: [u32; 3] = if Self::Element::SPLITS { [72, 184, 216] } else { [56, 200, 224] };
     /// Groups of 16 rows per tile.
     const GROUPS: u32 = (Self::QUERY_TILE / crate::params::Group::ROWS) as u32;
 }
@@ -249,14 +249,14 @@ fn n_slabs<K: Kernel>(params: &ForwardParams) -> u32 {
     }
 }
 
-/// The forward kernel of one row of the variant table. `FIRST` and `CONSUMER` are its
+/// The forward kernel of one row of the variant table. `FIRST`, `ALONE` and `CONSUMER` are its
 /// [`Kernel::REGISTERS`].
 ///
 /// # Safety
 /// Launched with the row's threads and dynamic shared memory; `params` as [`ForwardParams`]
 /// says; the addresses are those of its tensor maps.
 #[inline(always)]
-pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
+pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSUMER: u32>(
     params: &ForwardParams,
     maps: Maps,
 ) {
@@ -312,7 +312,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
             }
         } else {
             if K::CONSUMERS == 1 {
-                claim_registers::<200>();
+                claim_registers::<ALONE>();
             } else {
                 claim_registers::<CONSUMER>();
             }

@@ -155,6 +155,21 @@ impl Consumer<'_> {
                 wgmma::fence();
                 let large = <[f32; N]>::start::<K::Element>(a, b);
                 let large = multiply_steps::<K::Element, N, 1>(large, a, b);
+                if K::CONSUMERS == 1 {
+                    // No registers for a third set of sums: one after the other.
+                    wgmma::commit();
+                    sum = add(sum, large.wait::<0>());
+                    wgmma::fence();
+                    let small = <[f32; N]>::start::<K::Element>(a, b + lower);
+                    let small = multiply_steps::<K::Element, N, 1>(small, a, b + lower);
+                    let small = multiply_steps::<K::Element, N, 0>(small, a + lower, b);
+                    wgmma::commit();
+                    let small = small.wait::<0>();
+                    self.release(1);
+                    sum = add_finite(sum, small);
+                    slab += 1;
+                    continue;
+                }
                 small = multiply_steps::<K::Element, N, 0>(small, a, b + lower);
                 small = multiply_steps::<K::Element, N, 0>(small, a + lower, b);
                 wgmma::commit();
