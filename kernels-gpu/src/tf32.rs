@@ -47,12 +47,11 @@ pub fn split(x: [f32; 4]) -> ([f32; 4], [f32; 4]) {
 fn unusual_hi(x: f32) -> f32 {
     let bits = x.to_bits();
     let nearest = f32::from_bits(bits.wrapping_add(HALF) & TF32_BITS);
-    let bits = match (x.is_nan(), is_finite(nearest)) {
-        (true, _) => bits & TF32_BITS | QUIET,
-        (false, true) => nearest.to_bits(),
-        (false, false) => bits & TF32_BITS,
-    };
-    f32::from_bits(bits)
+    // The carry of a NaN may have made anything of it.
+    let truncates = x.is_nan() | !is_finite(nearest);
+    let upper = if truncates { bits & TF32_BITS } else { nearest.to_bits() };
+    let quiet = if x.is_nan() { QUIET } else { 0 };
+    f32::from_bits(upper | quiet)
 }
 
 /// Whether `x` is neither infinite nor NaN: one comparison.
