@@ -23,7 +23,7 @@
 //! Budget: 56 registers for the first warpgroup, 224 for each of two consumers (2 × 64
 //! accumulators): 504 in all, as the block has at entry (3 × 168; a claim beyond that waits for
 //! ever). 200 for the only consumer where two blocks share a multiprocessor (2 × 128 at entry).
-//! 72, 216 and 184 where elements are split.
+//! 72 and 216, 80 and 176 where elements are split.
 //! Shared memory as `layout::sm90` says.
 //!
 //! Known loss: a tile's rows beyond the last query, and a document's columns up to the next
@@ -60,7 +60,11 @@ pub trait Kernel {
     /// Query rows per tile.
     const QUERY_TILE: usize = query_tile(Self::CONSUMERS, Self::FRAGMENTS);
     /// Registers of a thread of the first warpgroup, of an only consumer, and of one of two.
-    const REGISTERS: [u32; 3] = if Self::Element::SPLITS { [72, 184, 216] } else { [56, 200, 224] };
+    const REGISTERS: [u32; 3] = match (Self::Element::SPLITS, Self::CONSUMERS) {
+        (false, _) => [56, 200, 224],
+        (true, 1) => [80, 176, 216],
+        (true, _) => [72, 176, 216],
+    };
     /// Groups of 16 rows per tile.
     const GROUPS: u32 = (Self::QUERY_TILE / crate::params::Group::ROWS) as u32;
 }

@@ -72,14 +72,27 @@ pub(super) unsafe fn split_slabs<K: Kernel>(
                         // columns that a mask removes and in rows of no query.
                         let (stage, queries) =
                             (shared.stage(ring.slot), shared.stage_queries(ring.slot));
-                        let mut group = warp;
-                        while group < n_groups + n_query_groups {
-                            let place = match group < n_groups {
+                        let place = |group: u32| {
+                            let slab = match group < n_groups {
                                 true => stage + group * GROUP_SLAB_BYTES as u32,
                                 false => queries + (group - n_groups) * GROUP_SLAB_BYTES as u32,
                             };
-                            split_group(place + lane * 16, shared.lower_bytes());
+                            slab + lane * 16
+                        };
+                        // A document and a query with rows: each warp has a group.
+                        let end = n_groups + n_query_groups;
+                        let mut group = warp;
+                        let mut first = load_half(place(group));
+                        while group < end {
+                            // One warp alone hides the latency of its loads: each half of a
+                            // group is on its way while the one before it is split.
+                            let own = place(group);
+                            let second = load_half(own + HALF_GROUP_BYTES);
+                            split_half(own, shared.lower_bytes(), first);
                             group += WARPS;
+                            // Behind the last one its own again, unused: others may be writing.
+                            first = load_half(if group < end { place(group) } else { own });
+                            split_half(own + HALF_GROUP_BYTES, shared.lower_bytes(), second);
                         }
                         // Every lane for its own words, before one of them arrives for all.
                         fence_async();
@@ -95,21 +108,28 @@ pub(super) unsafe fn split_slabs<K: Kernel>(
     }
 }
 
-/// Splits the lane's 16 numbers of a group's slab; `lower` is the distance to the place of lo.
+/// Bytes of half a group's slab, of which each lane has 16 and, 512 further on, another 16.
+const HALF_GROUP_BYTES: u32 = GROUP_SLAB_BYTES as u32 / 2;
+
+/// The lane's 8 numbers of half a group's slab.
 ///
 /// # Safety
-/// All lanes, each with its own `place` of 16 bytes, 512 bytes of a group's slab in all; nobody
-/// else may read or write these.
+/// `place` must be the lane's first 16 bytes of a slab that is there.
 #[inline(always)]
-unsafe fn split_group(place: u32, lower: u32) {
+unsafe fn load_half(place: u32) -> [[f32; 4]; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { [load_shared_f32x4(place), load_shared_f32x4(place + 512)] }
+}
+
+/// Leaves hi of the lane's 8 numbers where they were, and lo `lower` bytes further on.
+///
+/// # Safety
+/// As [`load_half`]; nobody else may read or write these places.
+#[inline(always)]
+unsafe fn split_half(place: u32, lower: u32, x: [[f32; 4]; 2]) {
     // SAFETY: the caller's promise.
     unsafe {
-        // All loads before the first use: one warp alone has to hide their latency.
-        let mut x = [[0.0; 4]; 4];
-        unroll!(I in 0..4 => {
-            x[I] = load_shared_f32x4(place + 512 * I as u32);
-        });
-        unroll!(I in 0..4 => {
+        unroll!(I in 0..2 => {
             let (hi, lo) = split(x[I]);
             store_shared_u32x4(place + 512 * I as u32, hi.map(f32::to_bits));
             store_shared_u32x4(place + 512 * I as u32 + lower, lo.map(f32::to_bits));
