@@ -20,8 +20,9 @@ import ours
 import peers
 import timing
 
-# Relative errors against float64. Ours adds up exact products in f32; TF32 rounds the operands,
-# and the peers' bound only tells a slow right answer from a fast wrong one.
+# Relative errors against float64. Ours adds up exact products (of split f32 numbers: within 2^-21)
+# in f32; TF32 rounds the operands, and the peers' bound only tells a slow right answer from a fast
+# wrong one.
 TOLERANCE, TOLERANCE_TF32, TOLERANCE_PEERS = 1e-5, 1e-2, 2e-2
 SAMPLE = 24
 READ_GRIDS = (1, 2, 4)

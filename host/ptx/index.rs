@@ -480,6 +480,30 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_f32_wide_q128",
+        ptx: include_str!("maxsim_forward_sm90_f32_wide_q128.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f32_wide_q128.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_f32_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm90_f32_wide_q128_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f32_wide_q128_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_f32_wide_q64",
+        ptx: include_str!("maxsim_forward_sm90_f32_wide_q64.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f32_wide_q64.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_tf32_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_tf32_d128_q256.ptx"),
         cubins: &[Cubin {

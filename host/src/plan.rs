@@ -229,6 +229,9 @@ fn eligible(
     if dim > row.dim_max {
         return Err(format!("dim is at most {}", row.dim_max));
     }
+    if row.splits() && dim < SPLIT_DIM_MIN {
+        return Err(format!("dim is at least {SPLIT_DIM_MIN}: elements are split in two"));
+    }
     if row.shared_bytes(dim) > limits.shared_bytes {
         return Err(format!(
             "needs {} bytes of shared memory, the device has {}",
@@ -248,6 +251,10 @@ fn eligible(
     }
     Ok(())
 }
+
+/// Smallest dim of rows that split their elements. Two such products differ by up to 8 · 2⁻²³ of
+/// themselves ([`maxsim_kernels::tf32`]), and two engines' winners may by dim · 2⁻²³ of the sum.
+const SPLIT_DIM_MIN: usize = 16;
 
 /// Clocks that the device takes, padding included. Only ratios matter, except where documents may
 /// be cut.
@@ -294,7 +301,12 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
     // sooner documents arrive too slowly.
     let rate = match (row.arch, row.element) {
         (Arch::Sm90a, element) => {
-            let peak = if element == ElementType::F32 { 1024.0 } else { 2048.0 };
+            let peak = match (element, row.splits()) {
+                // Three products of half the rate.
+                (ElementType::F32, true) => 1024.0 / 3.0,
+                (ElementType::F32, false) => 1024.0,
+                _ => 2048.0,
+            };
             let share = match (row.query_tile, row.streams_queries) {
                 (256.., false) => 0.8,
                 (256.., true) => 0.7,

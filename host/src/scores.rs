@@ -14,8 +14,9 @@ pub struct ScoreOptions {
     pub token_scores: bool,
     /// Allow f32 elements to be rounded to TF32 (10 fraction bits, to nearest) before they are
     /// multiplied, where a kernel is faster for it: the error of a similarity is then up to
-    /// 2⁻¹⁰ · Σ_k |q_k d_k|. Engines without such a kernel stay exact; other element types are
-    /// not concerned.
+    /// 2⁻¹⁰ · Σ_k |q_k d_k|. Without it, as in engines that have no such kernel, products are
+    /// those of f32, or on Hopper's tensor cores within 2⁻²¹ · |q_k d_k| of them (infinities meet
+    /// zero where a factor is below 2⁻¹²⁶). Other element types are not concerned.
     pub allow_tf32: bool,
     /// Run this row of the variant table instead of choosing one. It must be eligible.
     pub kernel: Option<String>,

@@ -70,8 +70,13 @@ macro_rules! entry {
                 documents: first + MAP_BYTES,
                 document_tails: first + 2 * MAP_BYTES,
             };
+            const REGISTERS: [u32; 3] = <Row as crate::sm90::Kernel>::REGISTERS;
             // SAFETY: the host's promise.
-            unsafe { crate::sm90::forward::<Row>(&params, maps) }
+            unsafe {
+                crate::sm90::forward::<Row, { REGISTERS[0] }, { REGISTERS[1] }, { REGISTERS[2] }>(
+                    &params, maps,
+                )
+            }
         }
     };
 }

@@ -89,7 +89,7 @@ pub mod sm80 {
 
 /// Geometry of the sm_90a kernels. `query_tile` is the number of query rows per tile, `slabs` the
 /// number of query slabs that stay in shared memory: 0 where they stream along with the
-/// documents'.
+/// documents', `parts` the number of parts that elements are split into.
 pub mod sm90 {
     use super::SLAB_BYTES;
     use crate::params::Group;
@@ -146,13 +146,19 @@ pub mod sm90 {
         query_tile * SLAB_BYTES
     }
 
+    /// Parts of elements that may be split.
+    pub const fn parts(splits: bool) -> usize {
+        if splits { 2 } else { 1 }
+    }
+
     /// Bytes of one ring stage: one slab of a document tile and, where queries stream, of the
-    /// query tile behind it.
-    pub const fn stage_bytes(query_tile: usize, slabs: usize) -> usize {
-        match slabs {
-            0 => DOCUMENT_SLAB_BYTES + query_slab_bytes(query_tile),
-            _ => DOCUMENT_SLAB_BYTES,
-        }
+    /// query tile behind it, in each part.
+    pub const fn stage_bytes(query_tile: usize, slabs: usize, parts: usize) -> usize {
+        parts
+            * match slabs {
+                0 => DOCUMENT_SLAB_BYTES + query_slab_bytes(query_tile),
+                _ => DOCUMENT_SLAB_BYTES,
+            }
     }
 
     /// Offset of the ring behind the resident query slabs.
@@ -161,34 +167,59 @@ pub mod sm90 {
     }
 
     /// Offset of the column masks, one per stage.
-    pub const fn masks_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
-        ring_offset(query_tile, slabs) + stages * stage_bytes(query_tile, slabs)
+    pub const fn masks_offset(
+        query_tile: usize,
+        slabs: usize,
+        stages: usize,
+        parts: usize,
+    ) -> usize {
+        ring_offset(query_tile, slabs) + stages * stage_bytes(query_tile, slabs, parts)
     }
 
     /// Offset of the mbarriers: full and empty per stage, for the query tile, per slot of sums
-    /// and of units.
-    pub const fn barriers_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
-        masks_offset(query_tile, slabs, stages) + stages * MASK_BYTES
+    /// and of units; landed per stage where elements are split.
+    pub const fn barriers_offset(
+        query_tile: usize,
+        slabs: usize,
+        stages: usize,
+        parts: usize,
+    ) -> usize {
+        masks_offset(query_tile, slabs, stages, parts) + stages * MASK_BYTES
+    }
+
+    /// Room for mbarriers, an even number.
+    const fn n_barriers(stages: usize, parts: usize) -> usize {
+        (2 * (stages + 1 + SUM_SLOTS + UNIT_SLOTS) + (parts - 1) * stages).next_multiple_of(2)
     }
 
     /// Offset of the groups' sums, in slots.
-    pub const fn sums_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
-        barriers_offset(query_tile, slabs, stages) + 8 * n_barriers(stages)
-    }
-
-    /// Number of mbarriers, an even one.
-    pub const fn n_barriers(stages: usize) -> usize {
-        2 * (stages + 1 + SUM_SLOTS + UNIT_SLOTS)
+    pub const fn sums_offset(
+        query_tile: usize,
+        slabs: usize,
+        stages: usize,
+        parts: usize,
+    ) -> usize {
+        barriers_offset(query_tile, slabs, stages, parts) + 8 * n_barriers(stages, parts)
     }
 
     /// Offset of the units, in slots.
-    pub const fn units_offset(query_tile: usize, slabs: usize, stages: usize) -> usize {
-        sums_offset(query_tile, slabs, stages) + SUM_SLOTS * (query_tile / Group::ROWS) * 4
+    pub const fn units_offset(
+        query_tile: usize,
+        slabs: usize,
+        stages: usize,
+        parts: usize,
+    ) -> usize {
+        sums_offset(query_tile, slabs, stages, parts) + SUM_SLOTS * (query_tile / Group::ROWS) * 4
     }
 
     /// Dynamic shared memory, with room to align its start.
-    pub const fn shared_bytes(query_tile: usize, slabs: usize, stages: usize) -> usize {
-        units_offset(query_tile, slabs, stages) + UNIT_SLOTS * UNIT_BYTES + TILE_ALIGN
+    pub const fn shared_bytes(
+        query_tile: usize,
+        slabs: usize,
+        stages: usize,
+        parts: usize,
+    ) -> usize {
+        units_offset(query_tile, slabs, stages, parts) + UNIT_SLOTS * UNIT_BYTES + TILE_ALIGN
     }
 }
 

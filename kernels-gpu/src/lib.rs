@@ -11,6 +11,7 @@
 pub mod element;
 pub mod layout;
 pub mod params;
+pub mod tf32;
 pub mod variants;
 
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]

@@ -83,6 +83,13 @@ impl Variant {
         }
     }
 
+    /// Whether f32 elements are split in two to be multiplied by tensor cores
+    /// ([`crate::tf32`]).
+    pub const fn splits(&self) -> bool {
+        let is_f32 = matches!(self.element, ElementType::F32);
+        matches!(self.arch, Arch::Sm90a) && is_f32 && !self.tf32
+    }
+
     /// Slabs that the kernel multiplies for this dim.
     pub const fn slabs_multiplied(&self, dim: usize) -> usize {
         let slabs = layout::slabs(dim, self.element.size_bytes());
@@ -104,7 +111,12 @@ impl Variant {
                 resident,
                 self.stages,
             ),
-            Arch::Sm90a => layout::sm90::shared_bytes(self.query_tile, resident, self.stages),
+            Arch::Sm90a => layout::sm90::shared_bytes(
+                self.query_tile,
+                resident,
+                self.stages,
+                layout::sm90::parts(self.splits()),
+            ),
         }
     }
 }
@@ -184,6 +196,12 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_tf32_wide_q256 { Tf32, scores, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
             sm90 maxsim_forward_sm90_tf32_d128_q64 { Tf32, scores, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
             sm90 maxsim_forward_sm90_tf32_wide_q256_winners { Tf32, winners, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
+            // Exact f32 as three TF32 products: a stage holds both parts of a slab of both sides
+            // (64 KB and 48 KB), and a consumer the small products' sums besides the large
+            // ones', which leaves no room for a second fragment.
+            sm90 maxsim_forward_sm90_f32_wide_q128 { F32, scores, consumers 2, fragments 1, slabs 0, stages 3, tail 64 }
+            sm90 maxsim_forward_sm90_f32_wide_q128_winners { F32, winners, consumers 2, fragments 1, slabs 0, stages 3, tail 64 }
+            sm90 maxsim_forward_sm90_f32_wide_q64 { F32, scores, consumers 1, fragments 1, slabs 0, stages 2, tail 64 }
         }
     };
 }
@@ -300,6 +318,15 @@ mod tests {
             assert!(row.name.contains(row.element.name()), "{}", row.name);
             assert_eq!(row.name.ends_with("_winners"), row.winners, "{}", row.name);
             assert!(FORWARD[..i].iter().all(|other| other.name != row.name), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn hopper_splits_f32_unless_it_is_rounded() {
+        for row in FORWARD {
+            let expected = row.name.contains("sm90_f32");
+            assert_eq!(row.splits(), expected, "{}", row.name);
+            assert!(!expected || row.streams_queries && !row.tf32, "{}", row.name);
         }
     }
 

@@ -85,9 +85,11 @@ fn rows_are_eligible_for_what_they_can_do_and_nothing_else() {
                         );
                         let fits = row.shared_bytes(dim) <= limits.shared_bytes
                             && (row.arch == Arch::Sm80 || limits.capability == (9, 0));
+                        // Products of split elements need some room for their error.
+                        let dim_min = if row.splits() { 16 } else { 1 };
                         let expected = element == row.element
                             && winners == row.winners
-                            && dim <= row.dim_max
+                            && (dim_min..=row.dim_max).contains(&dim)
                             && fits
                             // Only where the call allows it.
                             && !row.tf32;
@@ -122,6 +124,35 @@ fn hopper_runs_its_own_kernels_where_they_are_eligible() {
                 let name = name(128, pitch_bytes).expect("a kernel");
                 assert!(name.contains("sm80"), "{pitch_bytes:?}: {name}");
             }
+        }
+    }
+}
+
+#[test]
+fn f32_stays_exact_on_tensor_cores_unless_the_call_allows_less() {
+    for winners in [false, true] {
+        for dim in [16, 32, 100, 128, 768, MAX_DIM] {
+            let choose = |query_len: usize, pitch_bytes: u64, allow_tf32: bool| {
+                let queries = TokenLayout::padded(3, query_len, dim).expect("queries");
+                let documents = TokenLayout::padded(100, 300, dim).expect("documents");
+                let cross = Pairing::cross();
+                let problem = Problem::new(&queries, &documents, &cross).expect("problem");
+                let access = Access { base: 1024, pitch_bytes };
+                let options = ScoreOptions { winners, allow_tf32, ..ScoreOptions::default() };
+                let f32 = ElementType::F32;
+                let plan = Plan::choose(&problem, f32, &H200, access, access, &options);
+                plan.expect("a kernel").variant().expect("not the CPU")
+            };
+            let pitch_bytes = Access::uploaded(dim, ElementType::F32).pitch_bytes;
+            for query_len in [1, 32, 300, 1024] {
+                let row = choose(query_len, pitch_bytes, false);
+                assert!(row.splits() && !row.tf32, "dim {dim}: {}", row.name);
+                let row = choose(query_len, pitch_bytes + 4, false);
+                assert!(row.arch == Arch::Sm80, "dim {dim}: {}", row.name);
+                let row = choose(query_len, pitch_bytes, true);
+                assert!(row.arch == Arch::Sm90a, "dim {dim}: {}", row.name);
+            }
+            assert!(choose(1024, pitch_bytes, true).tf32, "dim {dim}");
         }
     }
 }

@@ -262,8 +262,8 @@ impl CudaWork {
             ),
             found: "other rows; prepare the work with these handles".into(),
         };
-        let queries = queries.maps().ok_or_else(|| refuse("queries"))?;
-        let documents = documents.maps().ok_or_else(|| refuse("documents"))?;
+        let queries = queries.maps(self.variant).ok_or_else(|| refuse("queries"))?;
+        let documents = documents.maps(self.variant).ok_or_else(|| refuse("documents"))?;
         Ok([queries.groups, documents.tiles, documents.groups])
     }
 

@@ -21,6 +21,7 @@ fn check_cut(problem: &Problem<'_>, pieces: Pieces) {
         n_blocks: 9,
         prefers_whole_rounds: true,
         n_counters_max: 0,
+        drawn_tokens_min: 0,
         partials_max: 100,
         unit_tokens_max: 4096,
     };

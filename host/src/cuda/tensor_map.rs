@@ -12,6 +12,7 @@ use crate::plan::Access;
 
 // Values of the driver's enums, which the bindings (CUDA 11.4) do not have yet.
 const FLOAT16: i32 = 6;
+const FLOAT32: i32 = 7;
 const BFLOAT16: i32 = 9;
 /// binary32 in memory, rounded to TF32 on the way.
 const TFLOAT32: i32 = 11;
@@ -24,6 +25,15 @@ const OUT_OF_BOUNDS_ZERO: i32 = 0;
 /// `CUtensorMap`, aligned as the driver wants it. Kernel parameters align their copy anew.
 #[repr(C, align(64))]
 struct Aligned(TensorMap);
+
+/// How f32 elements arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rounding {
+    /// As they are.
+    None,
+    /// Rounded to TF32.
+    Tf32,
+}
 
 /// A matrix as TMA reads it.
 pub(super) struct Maps {
@@ -46,8 +56,9 @@ impl Maps {
         access: Access,
         rows: usize,
         dim: usize,
+        rounding: Rounding,
     ) -> Result<Maps> {
-        let encode = |box_rows| encode(device, element, access, [rows, dim], box_rows);
+        let encode = |box_rows| encode(device, element, access, [rows, dim], box_rows, rounding);
         Ok(Maps { groups: encode(Group::ROWS)?, tiles: encode(DOCUMENT_TILE)? })
     }
 }
@@ -61,11 +72,13 @@ fn encode(
     access: Access,
     [rows, dim]: [usize; 2],
     box_rows: usize,
+    rounding: Rounding,
 ) -> Result<TensorMap> {
-    let code = match element {
-        ElementType::F16 => FLOAT16,
-        ElementType::Bf16 => BFLOAT16,
-        ElementType::F32 => TFLOAT32,
+    let code = match (element, rounding) {
+        (ElementType::F16, _) => FLOAT16,
+        (ElementType::Bf16, _) => BFLOAT16,
+        (ElementType::F32, Rounding::None) => FLOAT32,
+        (ElementType::F32, Rounding::Tf32) => TFLOAT32,
     };
     let dims = [dim as u64, rows as u64];
     let strides_bytes = [access.pitch_bytes];

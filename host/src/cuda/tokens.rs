@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use maxsim_kernels::params::Matrix;
-use maxsim_kernels::variants::Arch;
+use maxsim_kernels::variants::{Arch, Variant};
 
 use super::context::CudaDevice;
 use super::memory::Buffer;
-use super::tensor_map::{Maps, can_map};
+use super::tensor_map::{Maps, Rounding, can_map};
 use super::upload::{upload, upload_rows};
 use crate::element::{Element, ElementType};
 use crate::error::Result;
@@ -26,6 +26,8 @@ pub(crate) struct CudaTokens {
     has_empty_items: bool,
     /// The matrix as TMA reads it, where TMA can take it.
     maps: Option<Box<Maps>>,
+    /// The same with elements rounded to TF32, of an f32 matrix.
+    tf32_maps: Option<Box<Maps>>,
     /// What the addresses point to, where it is ours.
     _owned: Vec<Buffer>,
 }
@@ -71,13 +73,23 @@ impl CudaTokens {
         };
         let item_len = regular_len.unwrap_or(0);
         let has_tma = Arch::Sm90a.runs_on(device.limits().capability);
-        let maps = if has_tma && can_map(access, rows) {
-            Some(Box::new(Maps::new(device, element, access, rows, dim)?))
-        } else {
-            None
+        let maps = |wanted: bool, rounding| match wanted && has_tma && can_map(access, rows) {
+            true => Maps::new(device, element, access, rows, dim, rounding).map(Box::new).map(Some),
+            false => Ok(None),
         };
+        let tf32_maps = maps(element == ElementType::F32, Rounding::Tf32)?;
+        let maps = maps(true, Rounding::None)?;
         let has_empty_items = (0..layout.n_items()).any(|i| !layout.has_tokens(i));
-        Ok(CudaTokens { access, mask, segments, item_len, has_empty_items, maps, _owned: owned })
+        Ok(CudaTokens {
+            access,
+            mask,
+            segments,
+            item_len,
+            has_empty_items,
+            maps,
+            tf32_maps,
+            _owned: owned,
+        })
     }
 
     /// How kernels reach the rows.
@@ -106,9 +118,9 @@ impl CudaTokens {
         }
     }
 
-    /// The matrix as TMA reads it, where TMA can take it.
-    pub(super) fn maps(&self) -> Option<&Maps> {
-        self.maps.as_deref()
+    /// The matrix as TMA reads it for a kernel, where TMA can take it.
+    pub(super) fn maps(&self, variant: &Variant) -> Option<&Maps> {
+        if variant.tf32 { self.tf32_maps.as_deref() } else { self.maps.as_deref() }
     }
 }
 

@@ -175,6 +175,15 @@ pub fn fence_device() {
     unsafe { asm!("fence.acq_rel.gpu;", options(nostack)) }
 }
 
+/// Orders this thread's accesses to shared memory before those of the copy engine and the tensor
+/// cores that follow.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn fence_async() {
+    // SAFETY: a fence.
+    unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
+}
+
 /// Writes four bytes of global memory.
 ///
 /// # Safety

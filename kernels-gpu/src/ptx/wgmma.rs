@@ -19,8 +19,14 @@ pub fn descriptor(address: u32) -> u32 {
     (address & 0x3_FFFF) >> 4 | 1 << 16
 }
 
-/// Step of a descriptor along the slab: 32 bytes, in units of 16 bytes.
-pub const K_STEP: u32 = 2;
+/// What to add to a descriptor for a tile `n_bytes` further on.
+#[inline(always)]
+pub const fn descriptor_step(n_bytes: u32) -> u32 {
+    n_bytes / 16
+}
+
+/// Step of a descriptor along the slab: 32 bytes.
+pub const K_STEP: u32 = descriptor_step(32);
 
 /// Orders earlier register accesses before the following multiply-adds.
 ///
@@ -59,6 +65,8 @@ pub trait Element {
     const OPERANDS: Operands;
     /// Elements of a slab row of 128 bytes.
     const SLAB_ELEMENTS: u32;
+    /// Whether elements are split in two ([`crate::tf32`]).
+    const SPLITS: bool = false;
 }
 
 /// Accumulators of a product.

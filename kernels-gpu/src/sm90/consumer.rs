@@ -16,24 +16,24 @@ use crate::reduce::{
 use crate::work::{self, Documents};
 
 /// Bytes of a fragment's rows in a slab.
-const FRAGMENT_BYTES: u32 = (FRAGMENT_ROWS * SLAB_BYTES) as u32;
+pub(super) const FRAGMENT_BYTES: u32 = (FRAGMENT_ROWS * SLAB_BYTES) as u32;
 
 /// Every column is a document token.
 const WHOLE: u32 = 0;
 /// Columns beyond the document's end are none.
 const TAIL: u32 = 1;
 /// The mask says which columns are.
-const MASKED: u32 = 2;
+pub(super) const MASKED: u32 = 2;
 
 /// Where a consumer thread is, and the registers that live across documents.
-struct Consumer<'a> {
+pub(super) struct Consumer<'a> {
     params: &'a ForwardParams,
-    shared: &'a Shared,
+    pub(super) shared: &'a Shared,
     /// Warp of the consumer warpgroups: warpgroup 0 owns the tile's first rows.
-    warp: u32,
+    pub(super) warp: u32,
     lane: u32,
-    n_slabs: u32,
-    ring: Ring,
+    pub(super) n_slabs: u32,
+    pub(super) ring: Ring,
     sums: Ring,
     rows: [QueryRows; 2],
 }
@@ -217,6 +217,11 @@ impl Consumer<'_> {
         // the last reads of the accumulators before they are written again.
         unsafe {
             let mut columns = Columns { valid: [0; 4], left, column, lane };
+            if K::Element::SPLITS {
+                let c = self.split_products::<K, N, KIND>(&mut columns);
+                columns.fold::<K, N, KIND>(&mut best[0], c);
+                return columns.any();
+            }
             if K::SLABS == 0 {
                 let (c0, c1) = self.streamed::<K, N, KIND>(&mut columns);
                 columns.fold::<K, N, KIND>(&mut best[0], c0);
@@ -344,7 +349,7 @@ impl Consumer<'_> {
 
     /// Gives stages back to the producer.
     #[inline(always)]
-    unsafe fn release(&mut self, n_stages: u32) {
+    pub(super) unsafe fn release(&mut self, n_stages: u32) {
         let mut slab = 0;
         while slab < n_stages {
             // SAFETY: this warp has waited for every product that reads the stage.
@@ -361,13 +366,14 @@ impl Consumer<'_> {
 /// each fragment.
 const fn tile_clocks<K: Kernel>() -> u32 {
     let slabs = if K::SLABS == 0 { 1 } else { K::SLABS };
-    (64 * 4 * slabs * K::FRAGMENTS) as u32
+    let products = if K::Element::SPLITS { 3 } else { 1 };
+    (64 * 4 * slabs * products * K::FRAGMENTS) as u32
 }
 
 /// Which columns of a tile are document tokens.
-struct Columns {
+pub(super) struct Columns {
     /// Of a masked tile: bit `c % 32` of word `c / 32`.
-    valid: [u32; 4],
+    pub(super) valid: [u32; 4],
     /// Of a document's last tile: tokens.
     left: u32,
     /// Document token of the thread's first column.
@@ -410,7 +416,7 @@ const fn narrower<K: Kernel>(width: usize) -> usize {
 
 /// Adds the products of a slab's four steps of 32 bytes, from step `FIRST` on.
 #[inline(always)]
-unsafe fn multiply_steps<E: Element, const N: usize, const FIRST: u32>(
+pub(super) unsafe fn multiply_steps<E: Element, const N: usize, const FIRST: u32>(
     mut c: [f32; N],
     a: u32,
     b: u32,

@@ -61,7 +61,11 @@ pub(super) unsafe fn load<K: Kernel>(
                     }
                     let mut slab = 0;
                     while slab < n_slabs {
-                        let (stage, full) = (shared.stage(ring.slot), shared.full(ring.slot));
+                        let stage = shared.stage(ring.slot);
+                        let full = match K::Element::SPLITS {
+                            true => shared.landed(ring.slot),
+                            false => shared.full(ring.slot),
+                        };
                         let column = slab * slab_elements;
                         barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
                         if lane == 0 {
@@ -109,8 +113,8 @@ pub(super) unsafe fn load<K: Kernel>(
 /// groups with rows.
 #[derive(Clone, Copy)]
 pub(super) struct QueryTile {
-    tile: u32,
-    group: Group,
+    pub tile: u32,
+    pub group: Group,
     slab_bytes: u32,
 }
 
@@ -124,7 +128,7 @@ impl QueryTile {
     /// # Safety
     /// One whole warp; the tile must be of this launch.
     #[inline(always)]
-    unsafe fn new<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) -> Self {
+    pub(super) unsafe fn new<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) -> Self {
         let mut group = Group::NONE;
         if lane < K::GROUPS {
             // SAFETY: a tile has this many groups.

@@ -17,11 +17,13 @@
 //!  4. The storing warp adds the groups of each query in order and writes the results, so that
 //!     consumers never wait for each other.
 //!  5. Of the other two warps of the first warpgroup, one loads query tiles; where documents are
-//!     masked, the other turns the mask into column bits, a tile ahead.
+//!     masked, the other turns the mask into column bits, a tile ahead. Where elements are split,
+//!     both do that between copy and product, and the mask besides.
 //!
 //! Budget: 56 registers for the first warpgroup, 224 for each of two consumers (2 × 64
 //! accumulators): 504 in all, as the block has at entry (3 × 168; a claim beyond that waits for
 //! ever). 200 for the only consumer where two blocks share a multiprocessor (2 × 128 at entry).
+//! 72 and 216, 80 and 176 where elements are split.
 //! Shared memory as `layout::sm90` says.
 //!
 //! Known loss: a tile's rows beyond the last query, and a document's columns up to the next
@@ -29,6 +31,7 @@
 
 mod consumer;
 mod first;
+mod split;
 mod units;
 
 use crate::layout::sm90::*;
@@ -58,6 +61,12 @@ pub trait Kernel {
     const WINNERS: bool;
     /// Query rows per tile.
     const QUERY_TILE: usize = query_tile(Self::CONSUMERS, Self::FRAGMENTS);
+    /// Registers of a thread of the first warpgroup, of an only consumer, and of one of two.
+    const REGISTERS: [u32; 3] = match (Self::Element::SPLITS, Self::CONSUMERS) {
+        (false, _) => [56, 200, 224],
+        (true, 1) => [80, 176, 216],
+        (true, _) => [72, 176, 216],
+    };
     /// Groups of 16 rows per tile.
     const GROUPS: u32 = (Self::QUERY_TILE / crate::params::Group::ROWS) as u32;
 }
@@ -81,6 +90,15 @@ elements! {
     Bf16 64;
     /// binary32 that TMA rounds to its upper 19 bits.
     Tf32 32;
+}
+
+/// binary32, multiplied as the sum of two numbers of 19 bits.
+pub struct F32;
+
+impl Element for F32 {
+    const OPERANDS: Operands = Operands::Tf32;
+    const SLAB_ELEMENTS: u32 = 32;
+    const SPLITS: bool = true;
 }
 
 /// Warps of a consumer warpgroup.
@@ -118,15 +136,16 @@ impl Shared {
         let align = TILE_ALIGN as u32;
         let base = (dynamic_shared() + align - 1) & !(align - 1);
         let (rows, slabs, stages) = (K::QUERY_TILE, K::SLABS, K::STAGES);
+        let parts = parts(K::Element::SPLITS);
         Shared {
             queries: base,
             ring: base + ring_offset(rows, slabs) as u32,
-            masks: base + masks_offset(rows, slabs, stages) as u32,
-            barriers: base + barriers_offset(rows, slabs, stages) as u32,
-            sums: base + sums_offset(rows, slabs, stages) as u32,
-            units: base + units_offset(rows, slabs, stages) as u32,
+            masks: base + masks_offset(rows, slabs, stages, parts) as u32,
+            barriers: base + barriers_offset(rows, slabs, stages, parts) as u32,
+            sums: base + sums_offset(rows, slabs, stages, parts) as u32,
+            units: base + units_offset(rows, slabs, stages, parts) as u32,
             stages: stages as u32,
-            stage_bytes: stage_bytes(rows, slabs) as u32,
+            stage_bytes: stage_bytes(rows, slabs, parts) as u32,
             query_slab_bytes: query_slab_bytes(rows) as u32,
             n_groups: K::GROUPS,
         }
@@ -150,10 +169,22 @@ impl Shared {
         self.stage(slot) + DOCUMENT_SLAB_BYTES as u32
     }
 
+    /// Distance from a stage's slabs to their lower parts, where elements are split.
+    #[inline(always)]
+    fn lower_bytes(&self) -> u32 {
+        self.stage_bytes / 2
+    }
+
     /// Column mask of the tile whose first slab is in a stage.
     #[inline(always)]
     fn mask(&self, slot: u32) -> u32 {
         self.masks + slot * MASK_BYTES as u32
+    }
+
+    /// Completes when a stage's slab is copied, where it has to be split then.
+    #[inline(always)]
+    fn landed(&self, slot: u32) -> u32 {
+        self.unit_empty(UNIT_SLOTS as u32) + 8 * slot
     }
 
     /// Completes when a stage holds a slab.
@@ -247,13 +278,17 @@ fn n_slabs<K: Kernel>(params: &ForwardParams) -> u32 {
     }
 }
 
-/// The forward kernel of one row of the variant table.
+/// The forward kernel of one row of the variant table. `FIRST`, `ALONE` and `CONSUMER` are its
+/// [`Kernel::REGISTERS`].
 ///
 /// # Safety
 /// Launched with the row's threads and dynamic shared memory; `params` as [`ForwardParams`]
 /// says; the addresses are those of its tensor maps.
 #[inline(always)]
-pub unsafe fn forward<K: Kernel>(params: &ForwardParams, maps: Maps) {
+pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSUMER: u32>(
+    params: &ForwardParams,
+    maps: Maps,
+) {
     let shared = Shared::new::<K>();
     let thread = thread_idx_x();
     // Consumers first for the same reason.
@@ -263,9 +298,9 @@ pub unsafe fn forward<K: Kernel>(params: &ForwardParams, maps: Maps) {
         if thread >= 128 {
             wait_threads(n_threads::<K>());
             if K::CONSUMERS == 1 {
-                claim_registers::<200>();
+                claim_registers::<ALONE>();
             } else {
-                claim_registers::<224>();
+                claim_registers::<CONSUMER>();
             }
             consumer::consume::<K>(params, &shared, thread - 128);
             return;
@@ -291,9 +326,12 @@ pub unsafe fn forward<K: Kernel>(params: &ForwardParams, maps: Maps) {
             }
             wait_threads(n_threads::<K>());
         }
-        release_registers::<56>();
+        release_registers::<FIRST>();
         // Loading last, so that its code follows: a jump ahead is a miss of the instruction cache.
         match warp {
+            2.. if K::Element::SPLITS => {
+                return split::split_slabs::<K>(params, &shared, warp - 2, lane);
+            }
             1 => return first::store_sums::<K>(params, &shared, lane),
             2 => return first::load_masks::<K>(params, &shared, lane),
             3 => return first::load_queries::<K>(params, &shared, maps, queries, lane),
@@ -315,7 +353,11 @@ const fn n_threads<K: Kernel>() -> u32 {
 /// One thread, before any use of the barriers.
 #[inline(always)]
 unsafe fn init_loading<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps) {
-    let is_masked = (params.documents.mask != 0) as u32;
+    let n_loaders = match params.documents.mask {
+        _ if K::Element::SPLITS => split::WARPS,
+        0 => 1,
+        _ => 2,
+    };
     // SAFETY: the caller's promise.
     unsafe {
         prefetch_map(maps.documents);
@@ -325,8 +367,11 @@ unsafe fn init_loading<K: Kernel>(params: &ForwardParams, shared: &Shared, maps:
         }
         let mut slot = 0;
         while slot < K::STAGES as u32 {
-            barrier_init(shared.full(slot), 1 + is_masked);
+            barrier_init(shared.full(slot), n_loaders);
             barrier_init(shared.empty(slot), CONSUMER_WARPS * K::CONSUMERS as u32);
+            if K::Element::SPLITS {
+                barrier_init(shared.landed(slot), 1);
+            }
             slot += 1;
         }
         slot = 0;

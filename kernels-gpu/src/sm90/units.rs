@@ -2,13 +2,14 @@
 //! One warp finds them, so that the code for it is there once: a block starts with cold
 //! instruction caches.
 
-use super::{CONSUMER_WARPS, Kernel, Ring, Shared};
+use super::{CONSUMER_WARPS, Kernel, Ring, Shared, split};
 use crate::layout::sm90::UNIT_SLOTS;
 use crate::params::{ForwardParams, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::memory::{count_up, load_shared_u32x4, store_shared_u32x4};
 use crate::ptx::thread::{block_idx_x, grid_dim_x};
 use crate::ptx::warp::{broadcast, sync_warp};
+use crate::ptx::wgmma::Element;
 use crate::work::{self, Work};
 
 /// In place of a unit's number: there are no more.
@@ -110,11 +111,13 @@ impl Told {
     /// Warps that are told.
     #[inline(always)]
     pub(super) fn n_warps<K: Kernel>(params: &ForwardParams) -> u32 {
-        let loads_queries = K::SLABS > 0;
-        CONSUMER_WARPS * K::CONSUMERS as u32
-            + 1
-            + loads_queries as u32
-            + (params.documents.mask != 0) as u32
+        // One stores; the last two of the first warpgroup split, or prepare masks and load queries.
+        let others = match params.documents.mask {
+            _ if K::Element::SPLITS => split::WARPS,
+            0 => (K::SLABS > 0) as u32,
+            _ => (K::SLABS > 0) as u32 + 1,
+        };
+        CONSUMER_WARPS * K::CONSUMERS as u32 + 1 + others
     }
 
     /// The next unit.
