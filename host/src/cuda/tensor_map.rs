@@ -18,6 +18,7 @@ const BFLOAT16: i32 = 9;
 const TFLOAT32: i32 = 11;
 const INTERLEAVE_NONE: i32 = 0;
 const SWIZZLE_128B: i32 = 3;
+const L2_PROMOTION_128B: i32 = 2;
 const L2_PROMOTION_256B: i32 = 3;
 /// Elements outside the matrix read as zero.
 const OUT_OF_BOUNDS_ZERO: i32 = 0;
@@ -84,6 +85,11 @@ fn encode(
     let strides_bytes = [access.pitch_bytes];
     let box_dims = [(SLAB_BYTES / element.size_bytes()) as u32, box_rows as u32];
     let element_strides = [1, 1];
+    // Measured: 2 to 6 % less time of short queries at dim 128, 2 % more at dim 256.
+    let promotion = match dim * element.size_bytes() {
+        ..=256 => L2_PROMOTION_128B,
+        _ => L2_PROMOTION_256B,
+    };
     let mut map = Aligned(TensorMap::NONE);
     let _entered = device.enter()?;
     // SAFETY: the arrays have the lengths that rank 2 asks for (one stride fewer), the map is
@@ -100,7 +106,7 @@ fn encode(
             element_strides.as_ptr(),
             INTERLEAVE_NONE,
             SWIZZLE_128B,
-            L2_PROMOTION_256B,
+            promotion,
             OUT_OF_BOUNDS_ZERO,
         )
     };

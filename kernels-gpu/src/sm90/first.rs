@@ -25,8 +25,6 @@ pub(super) unsafe fn load<K: Kernel>(
     maps: Maps,
     lane: u32,
 ) {
-    let n_slabs = n_slabs::<K>(params);
-    let slab_elements = K::Element::SLAB_ELEMENTS;
     let mut ring = Ring::START;
     let mut queries = QueryTile::NONE;
     let mut units = Units::new(params);
@@ -49,54 +47,13 @@ pub(super) unsafe fn load<K: Kernel>(
             while let Some((_, document)) = documents.next() {
                 let mut row = 0;
                 while row < document.len {
-                    let left = document.len - row;
-                    let is_whole = left >= DOCUMENT_TILE as u32;
-                    let n_boxes = left.div_ceil(Group::ROWS as u32);
-                    let mut bytes = match is_whole {
-                        true => DOCUMENT_SLAB_BYTES as u32,
-                        false => n_boxes * GROUP_SLAB_BYTES as u32,
-                    };
-                    if K::SLABS == 0 {
-                        bytes += queries.slab_bytes;
-                    }
-                    let mut slab = 0;
-                    while slab < n_slabs {
-                        let stage = shared.stage(ring.slot);
-                        let full = match K::Element::SPLITS {
-                            true => shared.landed(ring.slot),
-                            false => shared.full(ring.slot),
-                        };
-                        let column = slab * slab_elements;
-                        barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
-                        if lane == 0 {
-                            barrier_expect(full, bytes);
-                        }
-                        if is_whole {
-                            if lane == 0 {
-                                copy_tile(
-                                    stage,
-                                    maps.documents,
-                                    column,
-                                    document.start + row,
-                                    full,
-                                );
-                            }
-                        } else if lane < n_boxes {
-                            let first = row + lane * Group::ROWS as u32;
-                            copy_tile(
-                                stage + lane * GROUP_SLAB_BYTES as u32,
-                                maps.document_tails,
-                                column,
-                                document.start + first,
-                                full,
-                            );
-                        }
-                        if K::SLABS == 0 {
-                            let place = shared.stage_queries(ring.slot);
-                            load_group(place, maps, column, queries.group, lane, full);
-                        }
-                        ring = ring.next(shared.stages);
-                        slab += 1;
+                    let (start, left) = (document.start + row, document.len - row);
+                    if K::CONSUMERS == 1 && K::SLABS == 2 {
+                        load_rows::<K>(shared, maps, &mut ring, start, left, lane);
+                    } else {
+                        load_slabs::<K>(
+                            params, shared, maps, &queries, &mut ring, start, left, lane,
+                        );
                     }
                     if !is_told {
                         is_told = true;
@@ -105,6 +62,110 @@ pub(super) unsafe fn load<K: Kernel>(
                     row += DOCUMENT_TILE as u32;
                 }
             }
+        }
+    }
+}
+
+/// Starts the copies of a document tile of rows `start .. start + left`, or the first 128 of them:
+/// both slabs of 16 rows before the next 16. The halves of a token's row then come out of the
+/// memory together. Where one loading warp feeds a whole multiprocessor, so many small copies
+/// would keep the memory waiting.
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+unsafe fn load_rows<K: Kernel>(
+    shared: &Shared,
+    maps: Maps,
+    ring: &mut Ring,
+    start: u32,
+    left: u32,
+    lane: u32,
+) {
+    let n_boxes = left.min(DOCUMENT_TILE as u32).div_ceil(Group::ROWS as u32);
+    let (slab, group) = (lane % 2, lane / 2);
+    // SAFETY: stages are overwritten after the consumers' arrivals; the boxes are those of the
+    // tile, and lie in the lane's stage.
+    unsafe {
+        let mut own = 0;
+        let mut i = 0;
+        while i < 2 {
+            barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
+            if lane == 0 {
+                barrier_expect(shared.full(ring.slot), n_boxes * GROUP_SLAB_BYTES as u32);
+            }
+            own = if i == slab { ring.slot } else { own };
+            *ring = ring.next(shared.stages);
+            i += 1;
+        }
+        if group < n_boxes {
+            copy_tile(
+                shared.stage(own) + group * GROUP_SLAB_BYTES as u32,
+                maps.document_tails,
+                slab * K::Element::SLAB_ELEMENTS,
+                start + group * Group::ROWS as u32,
+                shared.full(own),
+            );
+        }
+    }
+}
+
+/// Starts the copies of a document tile, and of the query's slabs where they stream, stage by
+/// stage.
+///
+/// # Safety
+/// As [`load`].
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+unsafe fn load_slabs<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    maps: Maps,
+    queries: &QueryTile,
+    ring: &mut Ring,
+    start: u32,
+    left: u32,
+    lane: u32,
+) {
+    let n_slabs = n_slabs::<K>(params);
+    let is_whole = left >= DOCUMENT_TILE as u32;
+    let n_boxes = left.div_ceil(Group::ROWS as u32);
+    let mut bytes = match is_whole {
+        true => DOCUMENT_SLAB_BYTES as u32,
+        false => n_boxes * GROUP_SLAB_BYTES as u32,
+    };
+    if K::SLABS == 0 {
+        bytes += queries.slab_bytes;
+    }
+    // SAFETY: as for [`load_rows`].
+    unsafe {
+        let mut slab = 0;
+        while slab < n_slabs {
+            let stage = shared.stage(ring.slot);
+            let full = match K::Element::SPLITS {
+                true => shared.landed(ring.slot),
+                false => shared.full(ring.slot),
+            };
+            let column = slab * K::Element::SLAB_ELEMENTS;
+            barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
+            if lane == 0 {
+                barrier_expect(full, bytes);
+            }
+            if is_whole {
+                if lane == 0 {
+                    copy_tile(stage, maps.documents, column, start, full);
+                }
+            } else if lane < n_boxes {
+                let place = stage + lane * GROUP_SLAB_BYTES as u32;
+                let row = start + lane * Group::ROWS as u32;
+                copy_tile(place, maps.document_tails, column, row, full);
+            }
+            if K::SLABS == 0 {
+                let place = shared.stage_queries(ring.slot);
+                load_group(place, maps, column, queries.group, lane, full);
+            }
+            *ring = ring.next(shared.stages);
+            slab += 1;
         }
     }
 }
