@@ -63,6 +63,7 @@ def arguments():
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a case is given up (default 120)")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="start no case after so many seconds")
     parser.add_argument("--keep-compiled", action="store_true", help="one compiler cache for all cases, less what was tuned: they compile less")
+    parser.add_argument("--precompile", type=int, default=0, metavar="N", help="with --keep-compiled: let N processes at a time compile for all cases first, untimed")
     parser.add_argument("--dry-run", action="store_true", help="only print what would run")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: try the scripts; the times mean nothing")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the documents, to try the scripts")
@@ -144,6 +145,10 @@ class Child:
         """Ends it, where it still waits, and removes its files."""
         if self.process.poll() is None:
             self.process.communicate()
+        self.remove()
+
+    def remove(self):
+        """Removes its files."""
         shutil.rmtree(self.caches, ignore_errors=True)
 
 
@@ -166,9 +171,31 @@ class Campaign:
     def seconds(self):
         return time.monotonic() - self.start
 
+    def precompile(self, names, log):
+        """Fills the compiler cache, several cases at a time: tuning itself stays with each case."""
+        waiting = [name for name in names if name in cases.BY_NAME and name != cases.SCALING.name]
+        running, deadline = [], time.monotonic() + 2 * self.args.timeout
+        while waiting or running:
+            while waiting and len(running) < self.args.precompile:
+                child = self.child(waiting.pop(0), log, ["--compile-only"])
+                child.process.stdin.write("go\n")
+                child.process.stdin.close()
+                running.append(child)
+            time.sleep(0.1)
+            if time.monotonic() > deadline:
+                waiting.clear()
+                for child in running:
+                    child.process.kill()
+            for child in [child for child in running if child.process.poll() is not None]:
+                running.remove(child)
+                child.remove()
+        print(f"compiled ({self.seconds():.0f} s)", flush=True)
+
     def run(self, names):
         rows = []
         with open(self.args.out / "campaign.log", "a") as log:
+            if self.args.precompile and self.args.keep_compiled:
+                self.precompile(names, log)
             following = None
             for i, name in enumerate(names):
                 if self.seconds() > self.args.deadline:

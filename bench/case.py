@@ -286,6 +286,15 @@ def run_roofs(bench):
     }
 
 
+def compile_peers(case, args):
+    """The peers' first calls, for what their compilers leave in the cache."""
+    for call in peers.calls(data.Problem(case.scaled(args.scale), args.device)).values():
+        try:
+            call()
+        except Exception as error:  # the case itself will say so
+            print(timing.said(error), file=sys.stderr)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
@@ -296,6 +305,7 @@ def main():
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--variants", type=int, default=0, help="only the first so many")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--compile-only", action="store_true", help="only the peers' first calls")
     args = parser.parse_args()
     for name in ("flash_maxsim", "late_interaction_kernels"):
         try:
@@ -304,6 +314,8 @@ def main():
             pass  # its calls will say so
     if not sys.stdin.readline():
         return
+    if args.compile_only:
+        return compile_peers(cases.BY_NAME[args.name], args)
     bench = Bench(args)
     found = {"versions": {"torch": torch.__version__}, "gpu": bench.device.about["name"]}
     if args.name == "roofs":

@@ -100,7 +100,7 @@ class CampaignTest(unittest.TestCase):
                 pass
 
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(campaign, "Child", Child):
-            args = argparse.Namespace(out=pathlib.Path(folder), timeout=1, deadline=1e9, keep_compiled=False)
+            args = argparse.Namespace(out=pathlib.Path(folder), timeout=1, deadline=1e9, precompile=0, keep_compiled=False)
             made = record.Record(args.out / "forward.json")
             ran = campaign.Campaign(args, made)
             with mock.patch("sys.stdout", io.StringIO()):

@@ -1,5 +1,6 @@
 //! Which tiles a block works on: units, entries and documents (see [`crate::params`]).
 
+#[cfg(maxsim_arch = "sm_90a")]
 use core::hint::assert_unchecked;
 
 use crate::params::{ForwardParams, Group, Matrix, Segment, Unit, divide};
