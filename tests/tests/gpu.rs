@@ -53,6 +53,46 @@ fn twenty_runs_give_the_same_bits() {
     });
 }
 
+/// Calls of one query tile and so many tokens that Hopper's blocks draw their units: which block
+/// scores a document depends on the run, and nothing of the result may.
+#[test]
+fn drawn_units_agree_and_give_the_same_bits() {
+    Suite::run_gpu("gpu_drawn_units", |suite| {
+        // 40 000 documents of 65 tokens on average; an H200 has 132 multiprocessors, of which
+        // two blocks share each and draw from 8192 tokens on.
+        let documents: Vec<usize> = (0..40_000).map(|i| (i * 37) % 131).collect();
+        let mut n_cases = 0;
+        for (query_len, valid_percent) in [(5, None), (60, None), (5, Some(50))] {
+            let mut case = Case::new(8, &[query_len], &documents);
+            case.element = ElementType::F16;
+            case.upload = [true; 2];
+            case.documents.valid_percent = valid_percent;
+            let problem = Problem::<f16>::new(&case);
+            let (queries, documents, pairing) = problem.inputs().map_err(text)?;
+            for device in cuda_devices() {
+                let queries = device.upload(&queries).map_err(text)?;
+                let documents = device.upload(&documents).map_err(text)?;
+                for winners in [false, true] {
+                    let options =
+                        ScoreOptions { winners, token_scores: true, ..ScoreOptions::default() };
+                    let run = || device.score_with(&queries, &documents, &pairing, &options);
+                    let first = run().map_err(text)?;
+                    let at = |why: String| format!("{device}, query of {query_len}: {why}");
+                    agree::check(&problem.data, &problem.expected, &options, &first).map_err(at)?;
+                    for i in 1..20 {
+                        if !same_bits(&first, &run().map_err(text)?) {
+                            return Err(at(format!("run {i} differs from run 0")));
+                        }
+                    }
+                    suite.count(&device.to_string());
+                }
+            }
+            n_cases += 1;
+        }
+        Ok(n_cases)
+    });
+}
+
 /// A document matrix of more than 2³¹ elements: 32-bit element or byte offsets would read
 /// other rows, none of which is the same.
 #[test]

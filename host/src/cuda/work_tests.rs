@@ -7,11 +7,31 @@ use std::ops::Range;
 
 use maxsim_kernels::params::Group;
 
-use super::split::{Chunks, Even, cost, cuts, grid};
+use super::split::{Chunks, Even, UNIT_TOKENS_MAX, cost, cuts, grid};
 use super::work::{Launch, Shape, Units, WorkList};
 use crate::pairing::Pairing;
 use crate::problem::{Problem, ScoreShape};
 use crate::tokens::TokenLayout;
+
+/// Two blocks of small tiles that take turns.
+const SMALL: Shape = Shape {
+    query_tile: 64,
+    n_blocks: 2,
+    prefers_whole_rounds: false,
+    n_counters_max: 0,
+    drawn_tokens_min: u64::MAX,
+    partials_max: 100,
+    unit_tokens_max: UNIT_TOKENS_MAX,
+};
+
+/// A block of large tiles for each multiprocessor of an H200.
+const LARGE: Shape = Shape {
+    query_tile: 256,
+    n_blocks: 132,
+    prefers_whole_rounds: true,
+    partials_max: 8 << 20,
+    ..SMALL
+};
 
 /// A small generator, so that the cases are the same in every run.
 pub(super) struct Random(pub u64);
@@ -235,16 +255,7 @@ fn pairs_are_numbered_by_query_and_keep_their_order() {
     let (queries, documents) = (layout(&[3, 0, 5]), layout(&[1; 9]));
     let pairing = Pairing::pairs(&[2, 0, 1, 2, 0], &[8, 1, 2, 3, 4]).unwrap();
     let problem = Problem::new(&queries, &documents, &pairing).unwrap();
-    let shape = Shape {
-        query_tile: 64,
-        n_blocks: 2,
-        prefers_whole_rounds: false,
-        n_counters_max: 0,
-        drawn_tokens_min: u64::MAX,
-        partials_max: 100,
-        unit_tokens_max: 4096,
-    };
-    let work = WorkList::new(&problem, &shape).unwrap();
+    let work = WorkList::new(&problem, &SMALL).unwrap();
     assert_eq!(work.entry_score, [1, 4, 2, 0, 3]);
     assert_eq!(work.entry_document, [1, 4, 2, 8, 3]);
     assert!(work.has_unvisited_scores);
@@ -252,15 +263,6 @@ fn pairs_are_numbered_by_query_and_keep_their_order() {
 
 #[test]
 fn nothing_is_launched_without_tokens_or_pairs() {
-    let shape = Shape {
-        query_tile: 64,
-        n_blocks: 2,
-        prefers_whole_rounds: false,
-        n_counters_max: 0,
-        drawn_tokens_min: u64::MAX,
-        partials_max: 100,
-        unit_tokens_max: 4096,
-    };
     for (query_lens, document_lens, unvisited) in [
         (vec![], vec![1, 2], false),
         (vec![9], vec![], false),
@@ -270,7 +272,7 @@ fn nothing_is_launched_without_tokens_or_pairs() {
         let (queries, documents) = (layout(&query_lens), layout(&document_lens));
         let pairing = Pairing::cross();
         let problem = Problem::new(&queries, &documents, &pairing).unwrap();
-        let work = WorkList::new(&problem, &shape).unwrap();
+        let work = WorkList::new(&problem, &SMALL).unwrap();
         assert!(work.launches.is_empty());
         assert_eq!(work.has_unvisited_scores, unvisited);
     }
@@ -298,15 +300,7 @@ fn a_query_with_too_many_entries_is_cut_and_others_are_kept_whole() {
 #[test]
 fn the_busiest_block_has_little_more_than_the_average() {
     // One query of four tiles against 10 000 documents, on 132 blocks.
-    let shape = Shape {
-        query_tile: 256,
-        n_blocks: 132,
-        prefers_whole_rounds: true,
-        n_counters_max: 0,
-        drawn_tokens_min: u64::MAX,
-        partials_max: 8 << 20,
-        unit_tokens_max: 4096,
-    };
+    let shape = LARGE;
     let drawing = Shape { drawn_tokens_min: 8192, ..shape };
     for (n_tiles, n_entries) in [(4, 10_000), (1, 10_000), (2, 1_000), (8, 12_345), (32, 300)] {
         let grid = grid(&shape, n_tiles);
@@ -344,15 +338,7 @@ fn units_of_ragged_documents_are_about_equal() {
     let mut random = Random(2);
     let lens: Vec<[u32; 2]> = (0..10_000).map(|_| [0, random.below(300) as u32]).collect();
     let total = lens.iter().map(|len| cost(len[1])).sum();
-    let shape = Shape {
-        query_tile: 256,
-        n_blocks: 132,
-        prefers_whole_rounds: true,
-        n_counters_max: 0,
-        drawn_tokens_min: u64::MAX,
-        partials_max: 8 << 20,
-        unit_tokens_max: 4096,
-    };
+    let shape = LARGE;
     let spread = |bounds: &[usize]| {
         let cost = |b: &[usize]| lens[b[0]..b[1]].iter().map(|len| cost(len[1])).sum::<u64>();
         let costs = bounds.windows(2).map(cost);
