@@ -361,6 +361,30 @@ fn gradients_are_added_to_what_is_there() {
     assert!(n_untouched > 0);
 }
 
+/// The saved winners are what [`Backward::Owner`] reads, and what [`Backward::Recompute`] does
+/// not: it shows where the tokens have changed since they were scored.
+#[test]
+fn winners_are_saved_or_found_again() {
+    let device = Device::cpu();
+    let cross = Pairing::cross();
+    let queries = Tokens::padded(&[1.0f32], 1, 1, 1).expect("queries");
+    let scored = Tokens::padded(&[2.0f32, 1.0], 1, 2, 1).expect("documents");
+    let changed = Tokens::padded(&[2.0f32, 3.0], 1, 2, 1).expect("documents");
+    let scores = device.score_for_training(&queries, &scored, &cross).expect("scores");
+    for (strategy, of_query, of_document) in [
+        (Backward::Auto, [2.0], [1.0, 0.0]),
+        (Backward::Owner, [2.0], [1.0, 0.0]),
+        (Backward::Recompute, [3.0], [0.0, 1.0]),
+    ] {
+        let options = BackwardOptions { strategy };
+        let found = device
+            .backward(&queries, &changed, &cross, &scores, &[1.0], &options)
+            .expect("gradients");
+        assert_bits(&found.queries, &of_query);
+        assert_bits(&found.documents, &of_document);
+    }
+}
+
 /// Asserts a [`Error::Shape`] with these fields.
 fn assert_shape<T>(result: Result<T>, argument: &str, expected: &str, found: &str) {
     let error = result.map(|_| ()).expect_err("must be refused");
