@@ -24,6 +24,7 @@
 //! [`Device`] is where to start: it scores, uploads [`Tokens`] into handles, and says which
 //! kernel it would run. [`Pairing`] says which queries meet which documents, [`ScoreOptions`]
 //! what to compute besides scores, and [`TopK`] turns scores into a ranking.
+//! [`Device::backward`] gives the gradients of scores with respect to tokens.
 //!
 //! Environment: MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files assembled for the
 //! device, or have the driver compile them, and fail where that cannot be; unset, the first
@@ -32,6 +33,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod backward;
 pub mod device;
 pub mod element;
 pub mod error;
@@ -52,6 +54,7 @@ mod cpu;
 mod cuda;
 mod pieces;
 
+pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};
 pub use device::{Device, Memory};
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};

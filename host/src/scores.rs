@@ -94,7 +94,7 @@ impl Scores {
     }
 }
 
-fn filled<T: Clone>(n: u64, value: T) -> Result<Vec<T>> {
+pub(crate) fn filled<T: Clone>(n: u64, value: T) -> Result<Vec<T>> {
     let error = Error::HostMemory { requested_bytes: n.saturating_mul(size_of::<T>() as u64) };
     let Ok(n) = usize::try_from(n) else { return Err(error) };
     let mut values = Vec::new();

@@ -181,6 +181,21 @@ impl<'a, T: Element> Problem<'a, T> {
 
     /// Scores on a device; `None` where the row named in `options` is not eligible.
     pub fn run(&self, device: &Device, options: &ScoreOptions) -> Result<Option<Scores>, Error> {
+        self.call(device, |queries, documents, pairing| {
+            match device.plan(queries, documents, pairing, options) {
+                Err(Error::Unsupported { .. }) if options.kernel.is_some() => return Ok(None),
+                plan => plan?,
+            };
+            device.score_with(queries, documents, pairing, options).map(Some)
+        })
+    }
+
+    /// A call with queries, documents and pairing, uploaded where the case says so.
+    pub fn call<R>(
+        &self,
+        device: &Device,
+        call: impl FnOnce(Input<'_, T>, Input<'_, T>, &Pairing) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         let (queries, documents, pairing) = self.inputs()?;
         let upload =
             |tokens: &Tokens<'_, T>, yes: bool| -> Result<Option<DeviceTokens<T>>, Error> {
@@ -190,10 +205,6 @@ impl<'a, T: Element> Problem<'a, T> {
             (upload(&queries, self.case.upload[0])?, upload(&documents, self.case.upload[1])?);
         let queries = handles.0.as_ref().map_or(Input::Host(&queries), Input::Device);
         let documents = handles.1.as_ref().map_or(Input::Host(&documents), Input::Device);
-        match device.plan(queries, documents, &pairing, options) {
-            Err(Error::Unsupported { .. }) if options.kernel.is_some() => return Ok(None),
-            plan => plan?,
-        };
-        device.score_with(queries, documents, &pairing, options).map(Some)
+        call(queries, documents, &pairing)
     }
 }

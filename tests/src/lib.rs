@@ -2,6 +2,7 @@
 //!
 //! A [`case::Case`] describes a problem; its data goes to the [`oracle`] and, on every
 //! engine of the machine, to the library; [`agree`] says whether the two answers agree.
+//! [`gradients`] is the same for training: its oracle, and whether gradients agree.
 //!
 //! Environment: MAXSIM_CASES (random cases per suite, 2000 unless told), MAXSIM_RECORD_DIR
 //! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),
@@ -11,6 +12,7 @@ pub mod agree;
 pub mod case;
 pub mod engines;
 pub mod gpu;
+pub mod gradients;
 pub mod misuse;
 pub mod oracle;
 pub mod strategy;

@@ -11,8 +11,11 @@
 //!  - A similarity is one chain of fused multiply-adds over dim (in blocks that depend on dim
 //!    alone), wherever its row and column lie. Identical rows therefore tie bitwise, and no
 //!    result depends on the pairing, the tiles or the number of threads.
+//!
+//! Gradients are sums over the winners ([`gradients`]).
 
 mod gemm;
+mod gradients;
 mod queries;
 mod reduce;
 mod run;
@@ -29,6 +32,7 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores};
+pub(crate) use gradients::add_gradients;
 use run::Call;
 use scratch::Scratch;
 use tasks::Tasks;

@@ -242,6 +242,40 @@ fn results_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
+fn gradients_do_not_depend_on_the_number_of_threads() {
+    let mut random = Random(5);
+    let (dim, n_rows) = (40, 500);
+    let value = |i: usize| ((i * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
+    let q: Vec<f32> = (0..15 * 33 * dim).map(value).collect();
+    let d: Vec<f32> = (0..n_rows * dim).map(|i| value(i + 77)).collect();
+    // Documents overlap here and there: runs of one document and of several.
+    let starts: Vec<i64> = (0..300).map(|_| random.below(n_rows - 4) as i64).collect();
+    let lens: Vec<i64> = (0..300).map(|_| random.below(5) as i64).collect();
+    let (q, d) = (packed(&q, &[33; 15], dim), Tokens::scattered(&d, dim, &starts, &lens).unwrap());
+    let cross = Pairing::cross();
+    let problem = Problem::new(q.layout(), d.layout(), &cross).unwrap();
+    let scores = engine(&q, &d, &cross);
+    let winners = scores.winners().unwrap();
+    let grad_scores: Vec<f32> = (0..scores.values().len()).map(|p| value(p + 5)).collect();
+    let on = |n_threads| {
+        let mut gradients = [vec![0.0; q.data().len()], vec![0.0; d.data().len()]];
+        let [of_queries, of_documents] = &mut gradients;
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
+        pool.install(|| {
+            let outputs = [&mut of_queries[..], &mut of_documents[..]];
+            add_gradients(&problem, matrix(&q), matrix(&d), winners, &grad_scores, outputs)
+        })
+        .unwrap();
+        gradients.map(|gradient| bits(&gradient))
+    };
+    let one = on(1);
+    assert!(one.iter().all(|gradient| gradient.iter().any(|&x| x != 0)));
+    for n_threads in [1, 2, 3, 8] {
+        assert!(on(n_threads) == one, "{n_threads} threads");
+    }
+}
+
+#[test]
 fn scores_do_not_depend_on_the_pairing() {
     let value = |i: usize| ((i * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
     let (q, d): (Vec<f32>, Vec<f32>) =

@@ -1,0 +1,280 @@
+//! Training: scores whose winners are kept, and the gradients that they give.
+//!
+//! With `g` the gradient of a loss with respect to the scores, and `winner(q, d, s)` the document
+//! token that query token `s` chose,
+//!
+//! ```text
+//! ∂Q[q, s] = Σ_d g[q, d] · D[d, winner(q, d, s)]
+//! ∂D[d, t] = Σ_{(q, s): winner(q, d, s) = t} g[q, d] · Q[q, s]
+//! ```
+//!
+//! with the sums over the scored pairs, as often as a pair is scored. Rows that several items
+//! share get what each of them adds.
+
+use crate::cpu;
+use crate::device::Device;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::handle::Input;
+use crate::pairing::Pairing;
+use crate::problem::Problem;
+use crate::scores::{ScoreOptions, Scores, filled};
+use crate::tokens::{TokenLayout, check_len};
+
+/// How gradients are computed. All ways give the same gradients up to rounding, and each but
+/// [`Backward::Atomic`] the same bits every time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backward {
+    /// As the device likes; bitwise repeatable. On the CPU, [`Backward::Owner`].
+    #[default]
+    Auto,
+    /// From the saved winners, inverted per document: each gradient row is summed once, by one
+    /// owner, in the order of the scores and within a score of the query's tokens.
+    Owner,
+    /// By atomic additions, in any order: bits may differ from run to run. For GPUs only.
+    Atomic,
+    /// As [`Backward::Owner`], from winners that are found again: the saved ones are not read.
+    /// Takes the time of the scores once more, and 4 bytes per query token of each pair while
+    /// it runs.
+    Recompute,
+}
+
+/// How to compute gradients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackwardOptions {
+    /// The way to go.
+    pub strategy: Backward,
+}
+
+/// Scores with what their gradients need: the winners, and what was scored with what.
+///
+/// Made by [`Device::score_for_training`] and used any number of times, with any gradients of
+/// the scores.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingScores {
+    scores: Scores,
+    queries: TokenLayout,
+    documents: TokenLayout,
+    pairing: Pairing,
+}
+
+impl TrainingScores {
+    /// The scores and their winners; no token scores.
+    pub fn scores(&self) -> &Scores {
+        &self.scores
+    }
+
+    /// Checks that these are the scores of a problem: that its winners are rows that it has.
+    fn check(&self, problem: &Problem<'_>) -> Result<()> {
+        let differs = if *problem.queries() != self.queries {
+            "queries"
+        } else if *problem.documents() != self.documents {
+            "documents"
+        } else if *problem.pairing() != self.pairing {
+            "pairing"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Shape {
+            argument: differs,
+            expected: format!("the {differs} of the training scores {:?}", self.scores.shape()),
+            found: format!("others, for scores {:?}", problem.shape()),
+        })
+    }
+}
+
+/// Gradients of the queries' and of the documents' token matrix, in f32.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gradients {
+    /// `[rows, dim]` of the queries' matrix, row-major.
+    pub queries: Vec<f32>,
+    /// `[rows, dim]` of the documents' matrix, row-major.
+    pub documents: Vec<f32>,
+}
+
+impl Gradients {
+    /// Zeros, for [`Device::backward_into`] to add to.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] where there is no room.
+    pub fn zeros(queries: &TokenLayout, documents: &TokenLayout) -> Result<Gradients> {
+        let zeros = |layout: &TokenLayout| filled((layout.rows() * layout.dim()) as u64, 0.0);
+        Ok(Gradients { queries: zeros(queries)?, documents: zeros(documents)? })
+    }
+}
+
+impl Device {
+    /// Scores queries against documents and keeps the winners, for [`Device::backward`].
+    ///
+    /// # Errors
+    /// Those of [`Device::score`]; [`Error::Unsupported`] on a CUDA device: gradients run on the
+    /// CPU engine so far.
+    pub fn score_for_training<'a, T: Element>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, T>>,
+        pairing: &Pairing,
+    ) -> Result<TrainingScores> {
+        self.check_gradients()?;
+        let (queries, documents) = (queries.into(), documents.into());
+        Ok(TrainingScores {
+            scores: self.score_with(queries, documents, pairing, &with_winners())?,
+            queries: queries.layout().clone(),
+            documents: documents.layout().clone(),
+            pairing: pairing.clone(),
+        })
+    }
+
+    /// Gradients of a loss with respect to the tokens, from its gradients with respect to the
+    /// scores: `grad_scores` has one number per score, in the order of the scores.
+    ///
+    /// The tokens and the pairing are those that gave `scores`. Rows that no item names, masked
+    /// tokens, and tokens that no query token chose get exactly 0, whatever they hold. A winner
+    /// is a winner where the maximum is NaN, too. A sum of n terms g · x errs by at most
+    /// n · 2⁻²⁴ · Σ |g · x|, to first order.
+    ///
+    /// ```
+    /// use maxsim::{BackwardOptions, Device, Pairing, Tokens};
+    ///
+    /// // One query of two tokens; documents of one and two tokens; dim 2.
+    /// let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?;
+    /// let documents = Tokens::packed(&[2.0f32, 0.0, 3.0, 4.0, -1.0, 5.0], 2, &[0i64, 1, 3])?;
+    /// let (device, pairing) = (Device::cpu(), Pairing::cross());
+    /// let scores = device.score_for_training(&queries, &documents, &pairing)?;
+    /// assert_eq!(scores.scores().values(), [2.0, 8.0]);
+    /// assert_eq!(scores.scores().winners(), Some(&[0, 0, 0, 1][..]));
+    ///
+    /// // The loss is the first score and half of the second.
+    /// let options = BackwardOptions::default();
+    /// let gradients =
+    ///     device.backward(&queries, &documents, &pairing, &scores, &[1.0, 0.5], &options)?;
+    /// // (2, 0) + (3, 4) / 2, then (2, 0) + (-1, 5) / 2
+    /// assert_eq!(gradients.queries, [3.5, 2.0, 1.5, 2.5]);
+    /// // Both query tokens chose the only token of the first document, and each one of the second's.
+    /// assert_eq!(gradients.documents, [1.0, 1.0, 0.5, 0.0, 0.0, 0.5]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Device::score`]; [`Error::Shape`] where queries, documents or pairing are not
+    /// those of `scores`, or `grad_scores` has another length; [`Error::Unsupported`] for a
+    /// strategy that the device does not have, and on a CUDA device: gradients run on the CPU
+    /// engine so far.
+    pub fn backward<'a, T: Element>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, T>>,
+        pairing: &Pairing,
+        scores: &TrainingScores,
+        grad_scores: &[f32],
+        options: &BackwardOptions,
+    ) -> Result<Gradients> {
+        let (queries, documents) = (queries.into(), documents.into());
+        let call = Call::new(self, queries, documents, pairing, scores, grad_scores, options)?;
+        let mut gradients = Gradients::zeros(queries.layout(), documents.layout())?;
+        call.add_to(&mut gradients)?;
+        Ok(gradients)
+    }
+
+    /// As [`Device::backward`], but adds to what `gradients` hold, so that a batch can be scored
+    /// in parts. What is there counts as the first term of each sum.
+    ///
+    /// # Errors
+    /// Those of [`Device::backward`], and [`Error::Shape`] where `gradients` are not as long as
+    /// the token matrices; they are unchanged then. After [`Error::HostMemory`] they may hold a
+    /// part of the sums.
+    #[allow(clippy::too_many_arguments)] // those of `backward`, and where the result goes
+    pub fn backward_into<'a, T: Element>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, T>>,
+        pairing: &Pairing,
+        scores: &TrainingScores,
+        grad_scores: &[f32],
+        options: &BackwardOptions,
+        gradients: &mut Gradients,
+    ) -> Result<()> {
+        let (queries, documents) = (queries.into(), documents.into());
+        let call = Call::new(self, queries, documents, pairing, scores, grad_scores, options)?;
+        for (argument, layout, found) in [
+            ("gradients.queries", queries.layout(), gradients.queries.len()),
+            ("gradients.documents", documents.layout(), gradients.documents.len()),
+        ] {
+            let (rows, dim) = (layout.rows(), layout.dim());
+            check_len(argument, rows * dim, &format!("{rows} rows of {dim}"), found)?;
+        }
+        call.add_to(gradients)
+    }
+
+    fn check_gradients(&self) -> Result<()> {
+        match self.ordinal() {
+            None => Ok(()),
+            Some(_) => Err(Error::Unsupported {
+                what: format!("training on {self}"),
+                why: "gradients run on the CPU engine so far; use Device::cpu()".into(),
+            }),
+        }
+    }
+}
+
+/// A call that has been checked: nothing but memory can be missing.
+struct Call<'a, T: Element> {
+    problem: Problem<'a>,
+    queries: cpu::Matrix<'a, T>,
+    documents: cpu::Matrix<'a, T>,
+    scores: &'a TrainingScores,
+    grad_scores: &'a [f32],
+    finds_winners_again: bool,
+}
+
+impl<'a, T: Element> Call<'a, T> {
+    fn new(
+        device: &Device,
+        queries: Input<'a, T>,
+        documents: Input<'a, T>,
+        pairing: &'a Pairing,
+        scores: &'a TrainingScores,
+        grad_scores: &'a [f32],
+        options: &BackwardOptions,
+    ) -> Result<Self> {
+        device.check_gradients()?;
+        let finds_winners_again = match options.strategy {
+            Backward::Auto | Backward::Owner => false,
+            Backward::Recompute => true,
+            Backward::Atomic => {
+                return Err(Error::Unsupported {
+                    what: "Backward::Atomic on the CPU".into(),
+                    why: "it is for GPUs; choose Backward::Owner or Backward::Recompute".into(),
+                });
+            }
+        };
+        queries.check_device("queries", device)?;
+        documents.check_device("documents", device)?;
+        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+        scores.check(&problem)?;
+        check_len("grad_scores", problem.shape().n_scores(), "one per score", grad_scores.len())?;
+        let (queries, documents) = (queries.host_matrix()?, documents.host_matrix()?);
+        Ok(Call { problem, queries, documents, scores, grad_scores, finds_winners_again })
+    }
+
+    fn add_to(&self, gradients: &mut Gradients) -> Result<()> {
+        let found_again = self
+            .finds_winners_again
+            .then(|| cpu::score(&self.problem, self.queries, self.documents, &with_winners()))
+            .transpose()?;
+        let scores = found_again.as_ref().unwrap_or(&self.scores.scores);
+        cpu::add_gradients(
+            &self.problem,
+            self.queries,
+            self.documents,
+            scores.winners().unwrap_or_default(),
+            self.grad_scores,
+            [&mut gradients.queries, &mut gradients.documents],
+        )
+    }
+}
+
+fn with_winners() -> ScoreOptions {
+    ScoreOptions { winners: true, ..ScoreOptions::default() }
+}

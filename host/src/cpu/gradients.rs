@@ -1,0 +1,275 @@
+//! Gradients of scores with respect to tokens, from the winners.
+//!
+//! With g the gradient of a score, every winner of its pair (query row q, document row d) adds
+//!
+//! ```text
+//! ∂Q[q] += g · D[d]            ∂D[d] += g · Q[q]
+//! ```
+//!
+//! Both sides are the same sum, from the other side's rows. The rows of a side fall into *runs*
+//! that no item crosses: a run is an item, or several that overlap ([`Runs`]). The winners of a
+//! run's pairs are sorted by the gradient row they add to ([`Buckets`]), a bounded number at a
+//! time, and each row is then summed by one owner.
+//!
+//! The order is that of the scores, and within a score that of the query's tokens; the sum so
+//! far stays in the gradient itself, in f32. So no bit depends on the number of threads or on
+//! how many winners are sorted at a time, and nothing is atomic.
+
+use std::ops::Range;
+
+use rayon::iter::{
+    IndexedParallelIterator, IntoParallelIterator, IntoParallelRefIterator, ParallelIterator,
+};
+use rayon::slice::ParallelSliceMut;
+
+use super::Matrix;
+use super::queries::widen;
+use super::scratch::{fill, reserve};
+use crate::element::Element;
+use crate::error::Result;
+use crate::problem::{Problem, TokenOffsets};
+use crate::tokens::TokenLayout;
+
+/// Winners of a run that are sorted at a time, at least (more where the run has more rows, or
+/// one query more tokens): 1 MB of [`Source`]s a thread, enough that a pass over the run's rows
+/// is little beside the sums.
+const SORTED_LEN: usize = 1 << 17;
+
+/// Columns of a gradient row that are summed together: the f32 form of so many elements of a
+/// source row stays in registers or the first-level cache.
+const COLUMNS: usize = 128;
+
+/// The side that a gradient is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Queries = 0,
+    Documents = 1,
+}
+
+impl Side {
+    fn other(self) -> Side {
+        match self {
+            Side::Queries => Side::Documents,
+            Side::Documents => Side::Queries,
+        }
+    }
+}
+
+/// What a winner adds to a gradient row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Source {
+    /// Gradient of the pair's score.
+    factor: f32,
+    /// Row of the other side's matrix.
+    row: u32,
+}
+
+/// Adds the gradients of a problem to what `gradients` hold: of the queries, of the documents,
+/// each `[rows, dim]` of its matrix. `winners` must be the problem's, `grad_scores` one number
+/// per score.
+pub(crate) fn add_gradients<T: Element>(
+    problem: &Problem<'_>,
+    queries: Matrix<'_, T>,
+    documents: Matrix<'_, T>,
+    winners: &[i32],
+    grad_scores: &[f32],
+    gradients: [&mut [f32]; 2],
+) -> Result<()> {
+    let token_offsets = problem.token_offsets();
+    let call = Call { problem, token_offsets: &token_offsets, winners, grad_scores };
+    let [of_queries, of_documents] = gradients;
+    call.add(Side::Queries, documents.data, of_queries)?;
+    call.add(Side::Documents, queries.data, of_documents)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Call<'a> {
+    problem: &'a Problem<'a>,
+    token_offsets: &'a TokenOffsets,
+    winners: &'a [i32],
+    grad_scores: &'a [f32],
+}
+
+impl Call<'_> {
+    /// Adds the gradient of one side; `source` is the other side's matrix.
+    fn add<T: Element>(&self, side: Side, source: &[T], gradient: &mut [f32]) -> Result<()> {
+        let runs = Runs::new(self.layout(side))?;
+        let pairs = self.pairs_by_run(side, &runs)?;
+        let parts = runs.parts(gradient, self.problem.dim())?;
+        parts.into_par_iter().zip(runs.rows.par_iter()).enumerate().try_for_each(
+            |(run, (gradient, rows))| {
+                self.add_run(side, rows.start, pairs.of(run), source, gradient)
+            },
+        )
+    }
+
+    /// Adds the gradient of the rows of one run, from `first_row` on.
+    fn add_run<T: Element>(
+        &self,
+        side: Side,
+        first_row: usize,
+        mut pairs: &[u32],
+        source: &[T],
+        gradient: &mut [f32],
+    ) -> Result<()> {
+        let dim = self.problem.dim();
+        let n_rows = gradient.len() / dim;
+        let mut sources = Buckets::default();
+        while !pairs.is_empty() {
+            let (now, later) = pairs.split_at(self.n_sorted_together(pairs, n_rows));
+            pairs = later;
+            let winners = now.iter().flat_map(|&p| self.sources(side, p as usize));
+            sources.sort(n_rows, winners.map(|(row, source)| (row - first_row, source)))?;
+            gradient
+                .par_chunks_mut(dim)
+                .enumerate()
+                .for_each(|(row, sum)| add_rows(sources.of(row), source, sum));
+        }
+        Ok(())
+    }
+
+    /// How many of `pairs` have their winners sorted together: one at least.
+    fn n_sorted_together(&self, pairs: &[u32], n_rows: usize) -> usize {
+        let most = SORTED_LEN.max(n_rows);
+        let mut n_winners = 0;
+        let fits = |p: &&u32| {
+            n_winners += self.token_offsets.range(**p as usize).len();
+            n_winners <= most
+        };
+        pairs.iter().take_while(fits).count().max(1)
+    }
+
+    /// What the winners of score `p` add to the gradient of `side`, and to which row of it.
+    fn sources(&self, side: Side, p: usize) -> impl Iterator<Item = (usize, Source)> + Clone {
+        let factor = self.grad_scores[p];
+        let (q, d) = self.problem.pair(p);
+        let first_query_row = self.problem.queries().item_rows(q).start;
+        let first_document_row = self.problem.documents().item_rows(d).start;
+        let winners = self.winners[self.token_offsets.range(p)].iter().enumerate();
+        winners.filter(|(_, winner)| **winner >= 0).map(move |(s, &t)| {
+            let rows = [first_query_row + s, first_document_row + t as usize];
+            let row = rows[side.other() as usize] as u32;
+            (rows[side as usize], Source { factor, row })
+        })
+    }
+
+    /// The scores whose item of `side` lies in each run, in order.
+    fn pairs_by_run(&self, side: Side, runs: &Runs) -> Result<Buckets<u32>> {
+        let item = |p: usize| {
+            let (q, d) = self.problem.pair(p);
+            [q, d][side as usize]
+        };
+        let layout = self.layout(side);
+        let pairs = (0..self.grad_scores.len())
+            .map(|p| (item(p), p as u32))
+            .filter(|(item, _)| layout.item_len(*item) > 0)
+            .map(|(item, p)| (runs.of_item[item] as usize, p));
+        let mut buckets = Buckets::default();
+        buckets.sort(runs.rows.len(), pairs)?;
+        Ok(buckets)
+    }
+
+    fn layout(&self, side: Side) -> &TokenLayout {
+        match side {
+            Side::Queries => self.problem.queries(),
+            Side::Documents => self.problem.documents(),
+        }
+    }
+}
+
+/// Adds every source, in order, to the gradient row `sum`.
+fn add_rows<T: Element>(sources: &[Source], matrix: &[T], sum: &mut [f32]) {
+    let dim = sum.len();
+    for (block, sum) in sum.chunks_mut(COLUMNS).enumerate() {
+        let mut buffer = [0.0; COLUMNS];
+        let values = &mut buffer[..sum.len()];
+        for source in sources {
+            let start = source.row as usize * dim + block * COLUMNS;
+            widen(&matrix[start..start + values.len()], values);
+            for (sum, &x) in sum.iter_mut().zip(&*values) {
+                *sum += source.factor * x;
+            }
+        }
+    }
+}
+
+/// The rows of a layout's items, cut where no item goes on: items share rows only within a run.
+#[derive(Debug)]
+struct Runs {
+    /// Ascending and disjoint.
+    rows: Vec<Range<usize>>,
+    /// The run of each item that has tokens.
+    of_item: Vec<u32>,
+}
+
+impl Runs {
+    fn new(layout: &TokenLayout) -> Result<Runs> {
+        let mut items: Vec<u32> = Vec::new();
+        reserve(&mut items, layout.n_items())?;
+        let n_items = layout.n_items() as u32;
+        items.extend((0..n_items).filter(|&i| layout.item_len(i as usize) > 0));
+        items.sort_unstable_by_key(|&i| layout.segments()[i as usize][0]);
+        let mut runs = Runs { rows: Vec::new(), of_item: Vec::new() };
+        reserve(&mut runs.rows, items.len())?;
+        fill(&mut runs.of_item, layout.n_items(), 0)?;
+        for i in items {
+            let rows = layout.item_rows(i as usize);
+            match runs.rows.last_mut() {
+                Some(run) if rows.start < run.end => run.end = run.end.max(rows.end),
+                _ => runs.rows.push(rows),
+            }
+            runs.of_item[i as usize] = runs.rows.len() as u32 - 1;
+        }
+        Ok(runs)
+    }
+
+    /// The part of a matrix `[rows, dim]` that belongs to each run.
+    fn parts<'a>(&self, mut matrix: &'a mut [f32], dim: usize) -> Result<Vec<&'a mut [f32]>> {
+        let mut parts = Vec::new();
+        reserve(&mut parts, self.rows.len())?;
+        let mut end = 0;
+        for run in &self.rows {
+            let (part, rest) = matrix[(run.start - end) * dim..].split_at_mut(run.len() * dim);
+            parts.push(part);
+            (matrix, end) = (rest, run.end);
+        }
+        Ok(parts)
+    }
+}
+
+/// Values by bucket, in the order they came in: a counting sort.
+#[derive(Debug, Default)]
+struct Buckets<V> {
+    /// Where the values of each bucket end; they start where the bucket before ends.
+    ends: Vec<u32>,
+    values: Vec<V>,
+}
+
+impl<V: Copy + Default> Buckets<V> {
+    /// Takes in fewer than 2³² values, each with its bucket, which is below `n_buckets`.
+    fn sort(
+        &mut self,
+        n_buckets: usize,
+        values: impl Iterator<Item = (usize, V)> + Clone,
+    ) -> Result<()> {
+        fill(&mut self.ends, n_buckets, 0)?;
+        values.clone().for_each(|(bucket, _)| self.ends[bucket] += 1);
+        let mut total = 0;
+        for end in &mut self.ends {
+            // For now where the bucket starts: placing its values moves it to their end.
+            (*end, total) = (total, total + *end);
+        }
+        fill(&mut self.values, total as usize, V::default())?;
+        for (bucket, value) in values {
+            let at = &mut self.ends[bucket];
+            self.values[*at as usize] = value;
+            *at += 1;
+        }
+        Ok(())
+    }
+
+    fn of(&self, bucket: usize) -> &[V] {
+        let start = bucket.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.values[start as usize..self.ends[bucket] as usize]
+    }
+}

@@ -1,0 +1,206 @@
+//! The oracle of gradients: the closed form in f64, over given winners, and whether a result
+//! agrees with it.
+//!
+//! Winners are given because engines may differ in them where similarities nearly tie; that
+//! they are right is for [`agree`](crate::agree) to say.
+
+use maxsim::{
+    Backward, BackwardOptions, Device, Element, ElementType, Error, Gradients, ScoreOptions,
+    TrainingScores,
+};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::agree;
+use crate::case::{Case, Data};
+use crate::engines::Problem;
+use crate::oracle::{Answer, Matrix};
+use crate::suite::Suite;
+
+/// One element of a gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sum {
+    /// Σ g · x in f64.
+    pub exact: f64,
+    /// Σ |g · x|.
+    pub magnitude: f64,
+    /// Terms of the sum.
+    pub n_terms: usize,
+}
+
+impl Sum {
+    fn add(&mut self, g: f32, x: f32) {
+        let term = f64::from(g) * f64::from(x);
+        self.exact += term;
+        self.magnitude += term.abs();
+        self.n_terms += 1;
+    }
+
+    /// Whether an f32 sum of these terms may be `found`.
+    ///
+    /// With u = 2⁻²⁴: a product is rounded once, by at most u of itself, or by 2⁻¹⁵⁰ where it is
+    /// subnormal. It then takes part in at most n - 1 additions, since the first only adds it to
+    /// 0, and each rounds what it gives by at most u of itself, which is at most u · Σ |g · x|
+    /// when counted term by term. Each term is so rounded at most n times, and
+    ///
+    /// ```text
+    /// |found − exact| ≤ ((1 + u)ⁿ − 1) · Σ |g · x| + n · 2⁻¹⁵⁰ · (1 + u)ⁿ
+    /// ```
+    ///
+    /// As long as n · u ≤ 1, (1 + u)ⁿ − 1 ≤ n · u · (1 + n · u), which is what is used here; the
+    /// f64 sum's own error, n · 2⁻⁵³ of the magnitude, is far less than one part of it.
+    fn agrees(&self, exact_sums: bool, found: f32) -> bool {
+        let got = f64::from(found);
+        if self.n_terms == 0 {
+            // Not even -0: nothing was added.
+            return found.to_bits() == 0;
+        }
+        if !self.exact.is_finite() {
+            return got == self.exact || got.is_nan() && self.exact.is_nan();
+        }
+        if exact_sums {
+            return got == self.exact;
+        }
+        let nu = self.n_terms as f64 * 2f64.powi(-24);
+        let limit = nu * (1.0 + nu) * self.magnitude + 2.0 * self.n_terms as f64 * 2f64.powi(-150);
+        (got - self.exact).abs() <= limit
+    }
+}
+
+/// The gradients of both sides, `[rows, dim]` of each matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expected {
+    /// Of the queries.
+    pub queries: Vec<Sum>,
+    /// Of the documents.
+    pub documents: Vec<Sum>,
+}
+
+/// The closed form: `winners` pair-major, -1 = none; one number of `grad_scores` per score.
+pub fn gradients(data: &Data, winners: &[i32], grad_scores: &[f32]) -> Expected {
+    let (queries, documents) = (&data.queries, &data.documents);
+    let dim = documents.dim;
+    let zeros = |matrix: &Matrix| vec![Sum::default(); matrix.values.len()];
+    let mut expected = Expected { queries: zeros(queries), documents: zeros(documents) };
+    let mut winners = winners.iter();
+    for (&(q, d), &g) in data.pairs.iter().zip(grad_scores) {
+        for query_row in queries.items[q].clone() {
+            let winner = *winners.next().expect("a winner per query token of each pair");
+            let Ok(t) = usize::try_from(winner) else { continue };
+            let document_row = documents.items[d].start + t;
+            for k in 0..dim {
+                let (of_query, of_document) = (query_row * dim + k, document_row * dim + k);
+                expected.queries[of_query].add(g, documents.values[of_document]);
+                expected.documents[of_document].add(g, queries.values[of_query]);
+            }
+        }
+    }
+    assert!(winners.next().is_none(), "more winners than query tokens");
+    expected
+}
+
+/// The winners of the oracle's answers, as the library gives them.
+pub fn winners(answers: &[Answer]) -> Vec<i32> {
+    let tokens = answers.iter().flat_map(|answer| &answer.tokens);
+    tokens.map(|token| token.winner.map_or(-1, |t| t as i32)).collect()
+}
+
+/// Gradients of scores, some of them 0: small integers where no sum of `data` rounds.
+pub fn grad_scores(data: &Data, seed: u64) -> Vec<f32> {
+    let rng = &mut SmallRng::seed_from_u64(seed);
+    let mut grad = || match (rng.random_range(0..8), data.exact) {
+        (0, _) => 0.0,
+        (_, true) => rng.random_range(-3i8..=3).into(),
+        (_, false) => rng.random_range(-1.0f32..1.0),
+    };
+    data.pairs.iter().map(|_| grad()).collect()
+}
+
+/// Compares gradients with the oracle's.
+pub fn check(data: &Data, expected: &Expected, found: &Gradients) -> Result<(), String> {
+    for (side, matrix, expected, found) in [
+        ("queries", &data.queries, &expected.queries, &found.queries),
+        ("documents", &data.documents, &expected.documents, &found.documents),
+    ] {
+        if expected.len() != found.len() {
+            return Err(format!("{side}: expected {}, found {}", expected.len(), found.len()));
+        }
+        for (i, (expected, &found)) in expected.iter().zip(found).enumerate() {
+            if !expected.agrees(data.exact, found) {
+                let (row, k) = (i / matrix.dim, i % matrix.dim);
+                return Err(format!("{side}[{row}][{k}]: expected {expected:?}, found {found:e}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Strategies that the CPU engine has.
+pub const CPU_STRATEGIES: [Backward; 3] = [Backward::Auto, Backward::Owner, Backward::Recompute];
+
+/// Trains on a case: the scores with their winners, then the gradients by each strategy of the
+/// CPU engine, all of them compared with the oracle.
+pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
+    match case.element {
+        ElementType::F16 => check_as::<half::f16>(suite, case),
+        ElementType::Bf16 => check_as::<half::bf16>(suite, case),
+        ElementType::F32 => check_as::<f32>(suite, case),
+    }
+}
+
+fn check_as<T: Element>(suite: &Suite, case: &Case) -> Result<(), String> {
+    let problem = Problem::<T>::new(case);
+    let data = &problem.data;
+    let device = Device::cpu();
+    let grad_scores = grad_scores(data, case.seed);
+    let scores = train(&problem, &device).map_err(|e| e.to_string())?;
+    let winners = scores.scores().winners().ok_or("no winners")?;
+    let asked = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    agree::check(data, &problem.expected, &asked, scores.scores())?;
+    let expected = gradients(data, winners, &grad_scores);
+    let mut first: Option<Gradients> = None;
+    for strategy in CPU_STRATEGIES {
+        let at = |what: String| format!("{device} {strategy:?}: {what}");
+        let found = backward(&problem, &device, &scores, &grad_scores, strategy)
+            .map_err(|e| at(e.to_string()))?;
+        check(data, &expected, &found).map_err(at)?;
+        // Winners found again are the same winners, so the bits are the same.
+        if !same_bits(first.get_or_insert_with(|| found.clone()), &found) {
+            return Err(at("other bits than the first strategy's".into()));
+        }
+        suite.count(&format!("{device} {strategy:?}"));
+    }
+    Ok(())
+}
+
+/// The scores of a problem, with what their gradients need.
+pub fn train<T: Element>(
+    problem: &Problem<'_, T>,
+    device: &Device,
+) -> Result<TrainingScores, Error> {
+    problem.call(device, |queries, documents, pairing| {
+        device.score_for_training(queries, documents, pairing)
+    })
+}
+
+/// The gradients of a problem.
+pub fn backward<T: Element>(
+    problem: &Problem<'_, T>,
+    device: &Device,
+    scores: &TrainingScores,
+    grad_scores: &[f32],
+    strategy: Backward,
+) -> Result<Gradients, Error> {
+    problem.call(device, |queries, documents, pairing| {
+        let options = BackwardOptions { strategy };
+        device.backward(queries, documents, pairing, scores, grad_scores, &options)
+    })
+}
+
+/// Whether two results are the same to the bit, NaNs included.
+pub fn same_bits(a: &Gradients, b: &Gradients) -> bool {
+    let same = |a: &[f32], b: &[f32]| {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+    };
+    same(&a.queries, &b.queries) && same(&a.documents, &b.documents)
+}
