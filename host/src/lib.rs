@@ -24,7 +24,8 @@
 //! [`Device`] is where to start: it scores, uploads [`Tokens`] into handles, and says which
 //! kernel it would run. [`Pairing`] says which queries meet which documents, [`ScoreOptions`]
 //! what to compute besides scores, and [`TopK`] turns scores into a ranking.
-//! [`Device::backward`] gives the gradients of scores with respect to tokens.
+//! [`Device::backward`] gives the gradients of scores with respect to tokens, from those that the
+//! losses of [`loss`] have with respect to scores.
 //!
 //! Environment: MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files assembled for the
 //! device, or have the driver compile them, and fail where that cannot be; unset, the first
@@ -40,6 +41,7 @@ pub mod error;
 pub mod event;
 pub mod graph;
 pub mod handle;
+pub mod loss;
 pub mod pairing;
 pub mod plan;
 pub mod problem;
