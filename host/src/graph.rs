@@ -27,7 +27,7 @@
 //! A graph shares tokens, works and scores with their handles: they stay where they are, and
 //! are freed when the handle and every graph are gone. Its workspace is its own. A launch reads
 //! what the tokens hold at that time, which is how a view of foreign memory
-//! ([`DeviceTokens::from_raw_parts`]) is scored again with other contents.
+//! (`DeviceTokens::from_raw_parts`) is scored again with other contents.
 //!
 //! On [`Device::cpu`] the same calls work: a launch makes them one after the other.
 
@@ -146,7 +146,8 @@ impl Graph {
     /// far and that writes the same scores. Does not wait. Dropping the graph lets it finish.
     ///
     /// # Errors
-    /// [`Error::WrongDevice`]; [`Error::Unsupported`] on a foreign stream that is captured.
+    /// [`WrongDevice`](crate::Error::WrongDevice); [`Unsupported`](crate::Error::Unsupported) on
+    /// a foreign stream that is captured.
     pub fn launch(&mut self, stream: &mut Stream) -> Result<()> {
         self.device.check_same("stream", &stream.device)?;
         match (&mut self.inner, &mut stream.inner) {
