@@ -23,7 +23,7 @@ const WHOLE: u32 = 0;
 /// Columns beyond the document's end are none.
 const TAIL: u32 = 1;
 /// The mask says which columns are.
-pub(super) const MASKED: u32 = 2;
+const MASKED: u32 = 2;
 
 /// Where a consumer thread is, and the registers that live across documents.
 pub(super) struct Consumer<'a> {
@@ -270,16 +270,10 @@ impl Consumer<'_> {
         unsafe {
             let mut c0: [f32; N] = core::mem::zeroed();
             let mut c1: [f32; N] = core::mem::zeroed();
-            if KIND == MASKED {
-                barrier_wait(self.shared.full(self.ring.slot), self.ring.parity);
-                columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
-            }
+            self.wait_for_mask::<KIND>(columns);
             let mut slab = 0;
             while slab < self.n_slabs {
-                let slot = self.ring.slot;
-                barrier_wait(self.shared.full(slot), self.ring.parity);
-                let a = wgmma::descriptor(self.shared.stage_queries(slot) + offset);
-                let b = wgmma::descriptor(self.shared.stage(slot));
+                let (a, b) = self.wait_for_slabs(offset);
                 wgmma::fence();
                 c0 = multiply_steps::<K::Element, N, 0>(c0, a, b);
                 if K::FRAGMENTS == 2 {
@@ -296,6 +290,35 @@ impl Consumer<'_> {
             }
             (c0, c1)
         }
+    }
+
+    /// Waits for the first slab of a streamed tile, where a mask comes with it.
+    ///
+    /// # Safety
+    /// As `Consumer::tile`.
+    #[inline(always)]
+    pub(super) unsafe fn wait_for_mask<const KIND: u32>(&self, columns: &mut Columns) {
+        if KIND == MASKED {
+            // SAFETY: the producer fills this stage, the mask before it arrives.
+            unsafe {
+                barrier_wait(self.shared.full(self.ring.slot), self.ring.parity);
+                columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
+            }
+        }
+    }
+
+    /// Waits for the next stage of a streamed tile; descriptors of the fragment `offset` bytes into
+    /// its query slab, and of its document slab.
+    ///
+    /// # Safety
+    /// As `Consumer::tile`.
+    #[inline(always)]
+    pub(super) unsafe fn wait_for_slabs(&self, offset: u32) -> (u32, u32) {
+        let slot = self.ring.slot;
+        // SAFETY: the producer fills this stage.
+        unsafe { barrier_wait(self.shared.full(slot), self.ring.parity) };
+        let queries = self.shared.stage_queries(slot) + offset;
+        (wgmma::descriptor(queries), wgmma::descriptor(self.shared.stage(slot)))
     }
 
     /// Waits for the tile's slabs. All of them before the first product: a wait is a loop,
@@ -373,7 +396,7 @@ const fn tile_clocks<K: Kernel>() -> u32 {
 /// Which columns of a tile are document tokens.
 pub(super) struct Columns {
     /// Of a masked tile: bit `c % 32` of word `c / 32`.
-    pub(super) valid: [u32; 4],
+    valid: [u32; 4],
     /// Of a document's last tile: tokens.
     left: u32,
     /// Document token of the thread's first column.

@@ -1,6 +1,6 @@
 //! The warps of the first warpgroup: two load, one stores, one prepares masks.
 
-use super::units::{Told, Units};
+use super::units::{Told, Units, for_each_tile};
 use super::{Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
 use crate::params::{ForwardParams, Group};
@@ -44,24 +44,18 @@ pub(super) unsafe fn load<K: Kernel>(
             if is_told {
                 units.tell(shared, &work, first, lane);
             }
-            while let Some((_, document)) = documents.next() {
-                let mut row = 0;
-                while row < document.len {
-                    let (start, left) = (document.start + row, document.len - row);
-                    if K::CONSUMERS == 1 && K::SLABS == 2 {
-                        load_rows::<K>(shared, maps, &mut ring, start, left, lane);
-                    } else {
-                        load_slabs::<K>(
-                            params, shared, maps, &queries, &mut ring, start, left, lane,
-                        );
-                    }
-                    if !is_told {
-                        is_told = true;
-                        units.tell(shared, &work, first, lane);
-                    }
-                    row += DOCUMENT_TILE as u32;
+            for_each_tile!(documents, |document, row| {
+                let (start, left) = (document.start + row, document.len - row);
+                if K::CONSUMERS == 1 && K::SLABS == 2 {
+                    load_rows::<K>(shared, maps, &mut ring, start, left, lane);
+                } else {
+                    load_slabs::<K>(params, shared, maps, &queries, &mut ring, start, left, lane);
                 }
-            }
+                if !is_told {
+                    is_told = true;
+                    units.tell(shared, &work, first, lane);
+                }
+            });
         }
     }
 }
@@ -323,28 +317,20 @@ pub(super) unsafe fn load_masks<K: Kernel>(params: &ForwardParams, shared: &Shar
     unsafe {
         while let Some(work) = units.next(shared, lane) {
             let mut documents = Documents::new(params, &work);
-            while let Some((_, document)) = documents.next() {
-                let mut row = 0;
-                while row < document.len {
-                    let words = valid_columns::<4>(
-                        &params.documents,
-                        document.start + row,
-                        document.len - row,
-                        lane,
-                    );
-                    let mut slab = 0;
-                    while slab < n_slabs {
-                        barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
-                        if lane == 0 && slab == 0 {
-                            store_shared_u32x4(shared.mask(ring.slot), words);
-                        }
-                        barrier_arrive_if(shared.full(ring.slot), (lane == 0) as u32);
-                        ring = ring.next(shared.stages);
-                        slab += 1;
+            for_each_tile!(documents, |document, row| {
+                let (start, left) = (document.start + row, document.len - row);
+                let words = valid_columns::<4>(&params.documents, start, left, lane);
+                let mut slab = 0;
+                while slab < n_slabs {
+                    barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
+                    if lane == 0 && slab == 0 {
+                        store_shared_u32x4(shared.mask(ring.slot), words);
                     }
-                    row += DOCUMENT_TILE as u32;
+                    barrier_arrive_if(shared.full(ring.slot), (lane == 0) as u32);
+                    ring = ring.next(shared.stages);
+                    slab += 1;
                 }
-            }
+            });
         }
     }
 }

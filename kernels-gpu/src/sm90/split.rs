@@ -3,14 +3,14 @@
 //! A stage has room for both parts of its slabs, the upper half for lo. TMA fills the lower half;
 //! the splitting warps leave hi there, and lo in the upper half.
 
-use super::consumer::{Columns, Consumer, FRAGMENT_BYTES, MASKED, multiply_steps};
+use super::consumer::{Columns, Consumer, FRAGMENT_BYTES, multiply_steps};
 use super::first::QueryTile;
-use super::units::Told;
+use super::units::{Told, for_each_tile};
 use super::{Kernel, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
 use crate::params::{ForwardParams, Group};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
-use crate::ptx::memory::{fence_async, load_shared_f32x4, load_shared_u32x4, store_shared_u32x4};
+use crate::ptx::memory::{fence_async, load_shared_f32x4, store_shared_u32x4};
 use crate::ptx::warp::{ballot, sync_warp};
 use crate::ptx::wgmma::{self, Accumulators, Element};
 use crate::reduce::{unroll, valid_columns};
@@ -48,59 +48,55 @@ pub(super) unsafe fn split_slabs<K: Kernel>(
                 n_query_groups = 32 - ballot((queries.group.n_rows() > 0) as u32).leading_zeros();
             }
             let mut documents = Documents::new(params, &work);
-            while let Some((_, document)) = documents.next() {
-                let mut row = 0;
-                while row < document.len {
-                    let left = document.len - row;
-                    let n_rows = left.min(DOCUMENT_TILE as u32);
-                    let n_groups = n_rows.div_ceil(Group::ROWS as u32);
-                    let mut words = [0; 4];
-                    if params.documents.mask != 0 {
-                        let first = document.start + row;
-                        words = valid_columns::<4>(&params.documents, first, left, lane);
-                    }
-                    let mut slab = 0;
-                    while slab < n_slabs {
-                        barrier_wait(shared.landed(ring.slot), ring.parity);
-                        if params.documents.mask != 0 && slab == 0 && warp == 0 && lane == 0 {
-                            store_shared_u32x4(shared.mask(ring.slot), words);
-                        }
-                        // Rows that were not copied are not split: whatever they hold shows in
-                        // columns that a mask removes and in rows of no query.
-                        let (stage, queries) =
-                            (shared.stage(ring.slot), shared.stage_queries(ring.slot));
-                        let place = |group: u32| {
-                            let slab = match group < n_groups {
-                                true => stage + group * GROUP_SLAB_BYTES as u32,
-                                false => queries + (group - n_groups) * GROUP_SLAB_BYTES as u32,
-                            };
-                            slab + lane * 16
-                        };
-                        // A document and a query with rows: each warp has a group.
-                        let end = n_groups + n_query_groups;
-                        let mut group = warp;
-                        let mut first = load_half(place(group));
-                        while group < end {
-                            // One warp alone hides the latency of its loads: each half of a
-                            // group is on its way while the one before it is split.
-                            let own = place(group);
-                            let second = load_half(own + HALF_GROUP_BYTES);
-                            split_half(own, shared.lower_bytes(), first);
-                            group += WARPS;
-                            // Behind the last one its own again, unused: others may be writing.
-                            first = load_half(if group < end { place(group) } else { own });
-                            split_half(own + HALF_GROUP_BYTES, shared.lower_bytes(), second);
-                        }
-                        // Every lane for its own words, before one of them arrives for all.
-                        fence_async();
-                        sync_warp();
-                        barrier_arrive_if(shared.full(ring.slot), (lane == 0) as u32);
-                        ring = ring.next(shared.stages);
-                        slab += 1;
-                    }
-                    row += DOCUMENT_TILE as u32;
+            for_each_tile!(documents, |document, row| {
+                let left = document.len - row;
+                let n_rows = left.min(DOCUMENT_TILE as u32);
+                let n_groups = n_rows.div_ceil(Group::ROWS as u32);
+                let mut words = [0; 4];
+                if params.documents.mask != 0 {
+                    let start = document.start + row;
+                    words = valid_columns::<4>(&params.documents, start, left, lane);
                 }
-            }
+                let mut slab = 0;
+                while slab < n_slabs {
+                    barrier_wait(shared.landed(ring.slot), ring.parity);
+                    if params.documents.mask != 0 && slab == 0 && warp == 0 && lane == 0 {
+                        store_shared_u32x4(shared.mask(ring.slot), words);
+                    }
+                    // Rows that were not copied are not split: whatever they hold shows in
+                    // columns that a mask removes and in rows of no query.
+                    let (stage, queries) =
+                        (shared.stage(ring.slot), shared.stage_queries(ring.slot));
+                    let place = |group: u32| {
+                        let slab = match group < n_groups {
+                            true => stage + group * GROUP_SLAB_BYTES as u32,
+                            false => queries + (group - n_groups) * GROUP_SLAB_BYTES as u32,
+                        };
+                        slab + lane * 16
+                    };
+                    // A document and a query with rows: each warp has a group.
+                    let end = n_groups + n_query_groups;
+                    let mut group = warp;
+                    let mut first = load_half(place(group));
+                    while group < end {
+                        // One warp alone hides the latency of its loads: each half of a
+                        // group is on its way while the one before it is split.
+                        let own = place(group);
+                        let second = load_half(own + HALF_GROUP_BYTES);
+                        split_half(own, shared.lower_bytes(), first);
+                        group += WARPS;
+                        // Behind the last one its own again, unused: others may be writing.
+                        first = load_half(if group < end { place(group) } else { own });
+                        split_half(own + HALF_GROUP_BYTES, shared.lower_bytes(), second);
+                    }
+                    // Every lane for its own words, before one of them arrives for all.
+                    fence_async();
+                    sync_warp();
+                    barrier_arrive_if(shared.full(ring.slot), (lane == 0) as u32);
+                    ring = ring.next(shared.stages);
+                    slab += 1;
+                }
+            });
         }
     }
 }
@@ -159,16 +155,10 @@ impl Consumer<'_> {
         unsafe {
             let mut sum: [f32; N] = core::mem::zeroed();
             let mut small: [f32; N] = core::mem::zeroed();
-            if KIND == MASKED {
-                barrier_wait(self.shared.full(self.ring.slot), self.ring.parity);
-                columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
-            }
+            self.wait_for_mask::<KIND>(columns);
             let mut slab = 0;
             while slab < self.n_slabs {
-                let slot = self.ring.slot;
-                barrier_wait(self.shared.full(slot), self.ring.parity);
-                let a = wgmma::descriptor(self.shared.stage_queries(slot) + offset);
-                let b = wgmma::descriptor(self.shared.stage(slot));
+                let (a, b) = self.wait_for_slabs(offset);
                 wgmma::fence();
                 let large = <[f32; N]>::start::<K::Element>(a, b);
                 let large = multiply_steps::<K::Element, N, 1>(large, a, b);

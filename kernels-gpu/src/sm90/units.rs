@@ -151,3 +151,19 @@ impl Told {
         }
     }
 }
+
+/// Runs the body for each document tile of some documents, in the order in which all warps go
+/// through them: `$row` is the document's row that the tile starts with. A macro, so that the
+/// warps' registers stay registers.
+macro_rules! for_each_tile {
+    ($documents:expr, |$document:ident, $row:ident| $body:block) => {
+        while let Some((_, $document)) = $documents.next() {
+            let mut $row = 0;
+            while $row < $document.len {
+                $body
+                $row += $crate::layout::sm90::DOCUMENT_TILE as u32;
+            }
+        }
+    };
+}
+pub(super) use for_each_tile;
