@@ -7,7 +7,7 @@
 use maxsim_kernels::layout::sm90::DOCUMENT_TILE;
 use maxsim_kernels::variants::Variant;
 
-use crate::plan::{DeviceLimits, document_clocks, n_tile_entries};
+use crate::plan::{DeviceLimits, document_clocks};
 use crate::problem::{Problem, ScoreShape};
 use crate::scores::ScoreOptions;
 use crate::work::OutputShape;
@@ -62,14 +62,15 @@ impl Pieces {
     }
 }
 
-/// How a kernel's documents are cut; `None` = they are not.
+/// How a kernel's documents are cut, of which its query tiles meet `n_entries`
+/// ([`n_tile_entries`](crate::plan::n_tile_entries)); `None` = they are not.
 pub(crate) fn cut(
     row: &Variant,
     problem: &Problem<'_>,
+    n_entries: f64,
     limits: &DeviceLimits,
     options: &ScoreOptions,
 ) -> Option<Cut> {
-    let n_entries = n_tile_entries(row, problem);
     if n_entries < 1.0 {
         return None;
     }
@@ -121,6 +122,7 @@ mod tests {
 
     use super::*;
     use crate::pairing::Pairing;
+    use crate::plan::n_tile_entries;
     use crate::tokens::TokenLayout;
 
     const H200: DeviceLimits =
@@ -158,7 +160,8 @@ mod tests {
         let problem = Problem::new(&queries, &documents, &cross).unwrap();
         let row = FORWARD.iter().find(|known| known.name == row).unwrap();
         let options = ScoreOptions { document_pieces: most, ..ScoreOptions::default() };
-        cut(row, &problem, &H200, &options).map_or(1, |cut| cut.pieces.n)
+        let n_entries = n_tile_entries(row, &problem);
+        cut(row, &problem, n_entries, &H200, &options).map_or(1, |cut| cut.pieces.n)
     }
 
     #[test]
@@ -210,7 +213,8 @@ mod tests {
         let pairing = Pairing::candidates(&[7i64, 9, 9, 50], 4).unwrap();
         let problem = Problem::new(&queries, &documents, &pairing).unwrap();
         let row = FORWARD.iter().find(|row| row.name.ends_with("sm90_f16_d128_q64")).unwrap();
-        let cut = cut(row, &problem, &H200, &ScoreOptions::default()).unwrap();
+        let n_entries = n_tile_entries(row, &problem);
+        let cut = cut(row, &problem, n_entries, &H200, &ScoreOptions::default()).unwrap();
         assert_eq!(cut.pieces, Pieces { n: 16, len: 256 });
     }
 }

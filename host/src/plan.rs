@@ -116,8 +116,9 @@ impl Plan {
             match eligible(row, problem, element, limits, queries, documents, options) {
                 Err(why) => rejected.push((row.name, why)),
                 Ok(()) => {
-                    let cut = cut(row, problem, limits, options);
-                    let whole = cost(row, problem, &lens, limits);
+                    let n_entries = n_tile_entries(row, problem);
+                    let cut = cut(row, problem, n_entries, limits, options);
+                    let whole = cost(row, problem, n_entries, &lens, limits);
                     let cost = cut.and_then(|cut| cut.clocks).map_or(whole, |cut| cut.min(whole));
                     let chosen = Chosen { variant: row, pieces: cut.map(|cut| cut.pieces) };
                     match best {
@@ -256,13 +257,18 @@ fn eligible(
 /// themselves ([`maxsim_kernels::tf32`]), and two engines' winners may by dim · 2⁻²³ of the sum.
 const SPLIT_DIM_MIN: usize = 16;
 
-/// Clocks that the device takes, padding included. Only ratios matter, except where documents may
-/// be cut.
-fn cost(row: &Variant, problem: &Problem<'_>, lens: &DocumentLens, limits: &DeviceLimits) -> f64 {
+/// Clocks that the device takes for [`n_tile_entries`], padding included. Only ratios matter, except
+/// where documents may be cut.
+fn cost(
+    row: &Variant,
+    problem: &Problem<'_>,
+    n_entries: f64,
+    lens: &DocumentLens,
+    limits: &DeviceLimits,
+) -> f64 {
     let n_documents = problem.documents().n_items().max(1) as f64;
     let columns = lens.columns(row) as f64 / n_documents;
     // Blocks that share a multiprocessor share its time, unless there are too few of them.
-    let n_entries = n_tile_entries(row, problem);
     let n_multiprocessors = limits.n_multiprocessors.max(1) as f64;
     let rounds = match n_entries <= n_multiprocessors {
         true => 1.0,

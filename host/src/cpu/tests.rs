@@ -26,18 +26,14 @@ impl Random {
     }
 }
 
-const EVERYTHING: ScoreOptions = ScoreOptions {
-    winners: true,
-    token_scores: true,
-    allow_tf32: false,
-    kernel: None,
-    document_pieces: None,
-};
+fn everything() -> ScoreOptions {
+    ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() }
+}
 
 fn engine<T: Element>(q: &Tokens<'_, T>, d: &Tokens<'_, T>, pairing: &Pairing) -> Scores {
     let problem = Problem::new(q.layout(), d.layout(), pairing).unwrap();
     let (q, d) = (matrix(q), matrix(d));
-    score(&problem, q, d, &EVERYTHING).unwrap()
+    score(&problem, q, d, &everything()).unwrap()
 }
 
 fn matrix<'a, T: Element>(tokens: &'a Tokens<'_, T>) -> Matrix<'a, T> {
@@ -47,7 +43,7 @@ fn matrix<'a, T: Element>(tokens: &'a Tokens<'_, T>) -> Matrix<'a, T> {
 /// The definition, in f64: exact for whole numbers, and with plain rules for NaN and ties.
 fn definition<T: Element>(q: &Tokens<'_, T>, d: &Tokens<'_, T>, pairing: &Pairing) -> Scores {
     let problem = Problem::new(q.layout(), d.layout(), pairing).unwrap();
-    let mut scores = Scores::new(&problem, &EVERYTHING).unwrap();
+    let mut scores = Scores::new(&problem, &everything()).unwrap();
     let dim = problem.dim();
     let row = |t: &Tokens<'_, T>, r: usize| -> Vec<f64> {
         t.data()[r * dim..][..dim].iter().map(|x| f64::from(x.to_f32())).collect()
