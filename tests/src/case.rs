@@ -64,6 +64,19 @@ pub enum Pairs {
     },
 }
 
+impl Pairs {
+    /// Every pairing, with repeats of ids and without any document.
+    pub const ALL: [Pairs; 7] = [
+        Pairs::Cross,
+        Pairs::Own { k: 3 },
+        Pairs::Own { k: 0 },
+        Pairs::Candidates { k: 5 },
+        Pairs::Candidates { k: 0 },
+        Pairs::List { n: 20 },
+        Pairs::List { n: 0 },
+    ];
+}
+
 /// Description of one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
@@ -107,6 +120,31 @@ impl Case {
             upload: [false; 2],
             seed: 0x6d61_7873_696d,
         }
+    }
+
+    /// The case in every layout and pairing, with and without masks of either side.
+    pub fn in_every_layout_and_pairing(&self) -> Vec<Case> {
+        let layouts = [Layout::Padded, Layout::PaddedLengths, Layout::Packed, Layout::Scattered];
+        let masks = [(None, None), (Some(50), None), (None, Some(50)), (Some(50), Some(50))];
+        let side = |side: &Side, layout, valid_percent| Side {
+            layout,
+            lengths: side.lengths.clone(),
+            spare_rows: 3,
+            valid_percent,
+        };
+        let mut cases = Vec::new();
+        for pairs in Pairs::ALL {
+            for query_layout in layouts {
+                for document_layout in layouts {
+                    for (query_mask, document_mask) in masks {
+                        let queries = side(&self.queries, query_layout, query_mask);
+                        let documents = side(&self.documents, document_layout, document_mask);
+                        cases.push(Case { pairs, queries, documents, ..self.clone() });
+                    }
+                }
+            }
+        }
+        cases
     }
 
     /// The length of each document.

@@ -45,6 +45,17 @@ pub fn same_bits(a: &Scores, b: &Scores) -> bool {
         && a.token_scores().map(bits) == b.token_scores().map(bits)
 }
 
+/// Runs a call 20 times, which must give the same bits; what the first one gave.
+pub fn twenty_times(call: impl Fn() -> Result<Scores, Error>) -> Result<Scores, String> {
+    let first = call().map_err(text)?;
+    for i in 1..20 {
+        if !same_bits(&first, &call().map_err(text)?) {
+            return Err(format!("run {i} differs from run 0"));
+        }
+    }
+    Ok(first)
+}
+
 /// Calls `check` with every row of the element type, on every device.
 pub fn on_every_row(
     element: ElementType,

@@ -1,7 +1,7 @@
 //! Edge cases by hand: every axis at the edges of every tile, and what tends to break.
 
 use maxsim::ElementType;
-use maxsim_tests::case::{Case, Layout, Pairs, Side};
+use maxsim_tests::case::{Case, Layout, Pairs};
 use maxsim_tests::engines::check_case;
 use maxsim_tests::strategy::EDGE_DIMS;
 use maxsim_tests::suite::Suite;
@@ -51,44 +51,12 @@ fn n_items() {
 
 #[test]
 fn pairings_and_layouts() {
-    let mut cases = Vec::new();
-    let pairings = [
-        Pairs::Cross,
-        Pairs::Own { k: 3 },
-        Pairs::Own { k: 0 },
-        Pairs::Candidates { k: 5 },
-        Pairs::Candidates { k: 0 },
-        Pairs::List { n: 20 },
-        Pairs::List { n: 0 },
-    ];
-    let layouts = [Layout::Padded, Layout::PaddedLengths, Layout::Packed, Layout::Scattered];
-    for pairs in pairings {
-        for query_layout in layouts {
-            for document_layout in layouts {
-                for (query_mask, document_mask) in
-                    [(None, None), (Some(50), None), (None, Some(50)), (Some(50), Some(50))]
-                {
-                    let mut case = Case::new(32, &[5, 0, 17, 1], &[16, 70, 0, 1, 9]);
-                    case.pairs = pairs;
-                    case.values = Values::Integers;
-                    case.poison = true;
-                    for (side, layout, valid_percent) in [
-                        (&mut case.queries, query_layout, query_mask),
-                        (&mut case.documents, document_layout, document_mask),
-                    ] {
-                        *side = Side {
-                            layout,
-                            lengths: side.lengths.clone(),
-                            spare_rows: 3,
-                            valid_percent,
-                        };
-                    }
-                    cases.push(case);
-                }
-            }
-        }
-    }
-    run("edges_pairings_and_layouts", cases);
+    let case = Case {
+        values: Values::Integers,
+        poison: true,
+        ..Case::new(32, &[5, 0, 17, 1], &[16, 70, 0, 1, 9])
+    };
+    run("edges_pairings_and_layouts", case.in_every_layout_and_pairing());
 }
 
 /// Documents that are cut: the edges of pieces, whatever is masked, missing or NaN in some of them.

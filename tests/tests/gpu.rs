@@ -10,7 +10,7 @@ use maxsim_kernels::variants::FORWARD;
 use maxsim_tests::agree;
 use maxsim_tests::case::{Case, Data, elements, tokens};
 use maxsim_tests::engines::{Problem, cuda_devices};
-use maxsim_tests::gpu::{on_every_row, options, ragged_cases, run, same_bits, text};
+use maxsim_tests::gpu::{on_every_row, options, ragged_cases, run, same_bits, text, twenty_times};
 use maxsim_tests::oracle::{Matrix, maxsim};
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
@@ -34,13 +34,8 @@ fn twenty_runs_give_the_same_bits() {
                 }
                 let queries = device.upload(&queries).map_err(text)?;
                 let documents = device.upload(&documents).map_err(text)?;
-                let run = || device.score_with(&queries, &documents, &pairing, &options);
-                let first = run().map_err(text)?;
-                for i in 1..20 {
-                    if !same_bits(&first, &run().map_err(text)?) {
-                        return Err(format!("run {i} differs from run 0\n{case:#?}"));
-                    }
-                }
+                twenty_times(|| device.score_with(&queries, &documents, &pairing, &options))
+                    .map_err(|why| format!("{why}\n{case:#?}"))?;
                 suite.count(&format!("{device} {}", row.name));
                 Ok(())
             })?;
@@ -76,14 +71,9 @@ fn drawn_units_agree_and_give_the_same_bits() {
                     let options =
                         ScoreOptions { winners, token_scores: true, ..ScoreOptions::default() };
                     let run = || device.score_with(&queries, &documents, &pairing, &options);
-                    let first = run().map_err(text)?;
                     let at = |why: String| format!("{device}, query of {query_len}: {why}");
+                    let first = twenty_times(run).map_err(at)?;
                     agree::check(&problem.data, &problem.expected, &options, &first).map_err(at)?;
-                    for i in 1..20 {
-                        if !same_bits(&first, &run().map_err(text)?) {
-                            return Err(at(format!("run {i} differs from run 0")));
-                        }
-                    }
                     suite.count(&device.to_string());
                 }
             }

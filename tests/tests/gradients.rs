@@ -4,7 +4,7 @@ use half::f16;
 use maxsim::{
     Backward, BackwardOptions, Device, ElementType, Error, Gradients, Pairing, Result, Tokens,
 };
-use maxsim_tests::case::{Case, Data, Layout, Pairs, Side};
+use maxsim_tests::case::{Case, Data, Layout, Pairs};
 use maxsim_tests::engines::{Problem, cuda_devices};
 use maxsim_tests::gradients::{
     self, CPU_STRATEGIES, backward, check_case, grad_scores, same_bits, train,
@@ -13,45 +13,6 @@ use maxsim_tests::oracle::{Answer, maxsim};
 use maxsim_tests::strategy::{EDGE_DIMS, cases};
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
-
-const LAYOUTS: [Layout; 4] =
-    [Layout::Padded, Layout::PaddedLengths, Layout::Packed, Layout::Scattered];
-
-/// Every pairing, repeats of ids among them.
-const PAIRINGS: [Pairs; 7] = [
-    Pairs::Cross,
-    Pairs::Own { k: 3 },
-    Pairs::Own { k: 0 },
-    Pairs::Candidates { k: 5 },
-    Pairs::Candidates { k: 0 },
-    Pairs::List { n: 20 },
-    Pairs::List { n: 0 },
-];
-
-/// `case` in every layout and pairing, with and without masks of either side.
-fn in_every_layout_and_pairing(case: &Case) -> Vec<Case> {
-    let mut cases = Vec::new();
-    for pairs in PAIRINGS {
-        for query_layout in LAYOUTS {
-            for document_layout in LAYOUTS {
-                for (query_mask, document_mask) in
-                    [(None, None), (Some(50), None), (None, Some(50)), (Some(50), Some(50))]
-                {
-                    let side = |side: &Side, layout, valid_percent| Side {
-                        layout,
-                        lengths: side.lengths.clone(),
-                        spare_rows: 3,
-                        valid_percent,
-                    };
-                    let queries = side(&case.queries, query_layout, query_mask);
-                    let documents = side(&case.documents, document_layout, document_mask);
-                    cases.push(Case { pairs, queries, documents, ..case.clone() });
-                }
-            }
-        }
-    }
-    cases
-}
 
 /// The same cases for every element type.
 fn run(name: &'static str, cases: Vec<Case>) {
@@ -77,7 +38,8 @@ const STEP: f32 = 1.0 / 4096.0;
 #[test]
 fn oracle_is_the_derivative_of_the_scores() {
     let (mut n_near_ties, mut n_checked) = (0, 0);
-    for (i, case) in in_every_layout_and_pairing(&Case::new(3, &[2, 0, 3], &[2, 3, 0, 1]))
+    for (i, case) in Case::new(3, &[2, 0, 3], &[2, 3, 0, 1])
+        .in_every_layout_and_pairing()
         .into_iter()
         .enumerate()
     {
@@ -135,7 +97,7 @@ fn random_f32() {
 fn pairings_and_layouts() {
     let mut case = Case::new(32, &[5, 0, 17, 1], &[16, 33, 0, 1, 9]);
     (case.values, case.poison) = (Values::Integers, true);
-    run("gradients_pairings_and_layouts", in_every_layout_and_pairing(&case));
+    run("gradients_pairings_and_layouts", case.in_every_layout_and_pairing());
 }
 
 #[test]
@@ -150,7 +112,7 @@ fn nothing_there() {
     let sides: [&[usize]; 5] = [&[], &[0], &[0, 0, 0], &[2, 0, 3], &[4]];
     for queries in sides {
         for documents in sides {
-            for pairs in PAIRINGS {
+            for pairs in Pairs::ALL {
                 cases.push(Case { pairs, ..Case::new(16, queries, documents) });
             }
         }
