@@ -63,11 +63,13 @@ def arguments():
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a case is given up (default 120)")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="start no case after so many seconds")
     parser.add_argument("--keep-compiled", action="store_true", help="one compiler cache for all cases, less what was tuned: they compile less")
-    parser.add_argument("--precompile", type=int, default=0, metavar="N", help="with --keep-compiled: let N processes at a time compile for all cases first, untimed")
+    parser.add_argument("--precompile", type=int, default=0, metavar="N", help="let N processes at a time compile for all cases first, untimed; implies --keep-compiled")
     parser.add_argument("--dry-run", action="store_true", help="only print what would run")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: try the scripts; the times mean nothing")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the documents, to try the scripts")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.keep_compiled |= args.precompile > 0
+    return args
 
 
 def chosen(words):
@@ -194,7 +196,7 @@ class Campaign:
     def run(self, names):
         rows = []
         with open(self.args.out / "campaign.log", "a") as log:
-            if self.args.precompile and self.args.keep_compiled:
+            if self.args.precompile:
                 self.precompile(names, log)
             following = None
             for i, name in enumerate(names):
