@@ -6,7 +6,7 @@
 //! quad share their rows. `mma.sync` and `wgmma` agree on this, so this code serves both.
 
 use crate::params::{ForwardParams, Group, Matrix};
-use crate::ptx::math::{max_nan, max_nan_where};
+use crate::ptx::math::max_nan;
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::warp::broadcast;
 use crate::ptx::warp::{ballot, shuffle_down, shuffle_xor, shuffle_xor_f32};
@@ -18,12 +18,15 @@ pub const NO_WINNER: i32 = -1;
 /// Best similarity so far of the thread's two rows, and the document token that has it.
 #[derive(Clone, Copy)]
 pub struct Best {
-    value: [f32; 2],
-    winner: [i32; 2],
+    /// The similarities.
+    pub value: [f32; 2],
+    /// The document tokens, or [`NO_WINNER`].
+    pub winner: [i32; 2],
 }
 
 impl Best {
     /// Nothing seen yet.
+    #[cfg(maxsim_arch = "sm_80")]
     pub const NONE: Best = Best { value: [f32::NEG_INFINITY; 2], winner: [NO_WINNER; 2] };
 }
 
@@ -116,28 +119,13 @@ pub fn fold<const N: usize>(best: &mut Best, c: &[f32; N], column: i32, winners:
     best.value[1] = max_nan(best.value[1], max_nan(most[2], most[3]));
 }
 
-/// [`fold`] of the columns whose bit is set in `valid`, which is already shifted right by
+/// Makes columns lose whose bit is not set in `valid`, which is already shifted right by
 /// `2 (lane % 4)`.
 #[inline(always)]
-pub fn fold_masked<const N: usize, const WORDS: usize>(
-    best: &mut Best,
+pub fn valid_only<const N: usize, const WORDS: usize>(
     mut c: [f32; N],
     valid: &[u32; WORDS],
-    column: i32,
-    winners: bool,
-) {
-    if !winners {
-        let mut most = [f32::NEG_INFINITY; 4];
-        unroll!(I in 0..16 => {
-            if 4 * I < N {
-                let quad = [c[4 * I], c[4 * I + 1], c[4 * I + 2], c[4 * I + 3]];
-                most = max_nan_where::<{ 8 * (I as u32 % 4) }>(most, quad, valid[I / 4]);
-            }
-        });
-        best.value[0] = max_nan(best.value[0], max_nan(most[0], most[1]));
-        best.value[1] = max_nan(best.value[1], max_nan(most[2], most[3]));
-        return;
-    }
+) -> [f32; N] {
     unroll!(I in 0..16 => {
         if 4 * I < N {
             let bits = valid[I / 4] >> (8 * (I % 4));
@@ -147,6 +135,23 @@ pub fn fold_masked<const N: usize, const WORDS: usize>(
             });
         }
     });
+    c
+}
+
+/// [`fold`] of the columns whose bit is set in `valid` (as [`valid_only`] has it).
+#[inline(always)]
+pub fn fold_masked<const N: usize, const WORDS: usize>(
+    best: &mut Best,
+    c: [f32; N],
+    valid: &[u32; WORDS],
+    column: i32,
+    winners: bool,
+) {
+    let c = valid_only(c, valid);
+    if !winners {
+        fold(best, &c, column, false);
+        return;
+    }
     let first = first_valid(valid);
     unroll!(ROW in 0..2 => {
         let (most, found) = first_most::<N, ROW>(&c);
@@ -179,13 +184,14 @@ fn first_valid<const WORDS: usize>(valid: &[u32; WORDS]) -> i32 {
 fn take_later(best: &mut Best, row: usize, value: f32, winner: i32) {
     let before = best.value[row];
     let most = max_nan(before, value);
-    // Without branches, which would cost more than the comparisons. (NaN differs from anything.)
-    let is_better = (best.winner[row] < 0) | (!before.is_nan() & (most != before));
+    // Without branches, which would cost more than the comparisons. (Bits as in `first_most`.)
+    let is_better = (best.winner[row] < 0) | (most.to_bits() != before.to_bits());
     best.value[row] = most;
     best.winner[row] = if is_better { winner } else { best.winner[row] };
 }
 
 /// Remembers a maximum if it beats the best so far.
+#[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
 fn take(best: &mut Best, row: usize, value: f32, winner: i32) {
     let better = beats(value, winner, best.value[row], best.winner[row]);
@@ -239,13 +245,14 @@ fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
         64 => max_nan(halves[0], halves[1]),
         _ => halves[0],
     };
-    let is_left = |value: f32| value == most || value.is_nan();
+    // Equal floats have equal bits here: products give one NaN and no -0.
+    let is_left = |value: f32| value.to_bits() == most.to_bits();
     let pick = |left: bool, a: f32, b: f32| if left { a } else { b };
     let mut found = 0;
-    // Each step halves what may hold the maximum.
+    // Each step halves what may hold the maximum. Leaves 2 n and 2 n + 1 are columns 8 n and 8 n + 1.
     if N == 64 {
         let here = is_left(halves[0]);
-        found += if here { 0 } else { 16 };
+        found += if here { 0 } else { 64 };
         unroll!(I in 0..2 => { eights[I] = pick(here, eights[I], eights[I + 2]); });
         unroll!(I in 0..4 => { fours[I] = pick(here, fours[I], fours[I + 4]); });
         unroll!(I in 0..8 => {
@@ -255,7 +262,7 @@ fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
     }
     if N >= 32 {
         let here = is_left(eights[0]);
-        found += if here { 0 } else { 8 };
+        found += if here { 0 } else { 32 };
         unroll!(I in 0..2 => { fours[I] = pick(here, fours[I], fours[I + 2]); });
         unroll!(I in 0..4 => {
             pairs[I] = pick(here, pairs[I], pairs[I + 4]);
@@ -264,25 +271,23 @@ fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
     }
     if N >= 16 {
         let here = is_left(fours[0]);
-        found += if here { 0 } else { 4 };
+        found += if here { 0 } else { 16 };
         unroll!(I in 0..2 => {
             pairs[I] = pick(here, pairs[I], pairs[I + 2]);
             left[I] = pick(here, left[I], left[I + 2]);
         });
     }
     let here = is_left(pairs[0]);
-    found += if here { 0 } else { 2 };
+    found += if here { 0 } else { 8 };
     let leaf = pick(here, left[0], left[1]);
     found += if is_left(leaf) { 0 } else { 1 };
-    // Leaves 2 n and 2 n + 1 are columns 8 n and 8 n + 1.
-    let found = (found & !1) << 2 | found & 1;
     (most, found)
 }
 
 /// Whether similarity `value` at token `winner` replaces the best so far: it is larger, or
 /// the first, or NaN where the best is not, or equal at a lower token.
 #[inline(always)]
-fn beats(value: f32, winner: i32, best: f32, best_winner: i32) -> bool {
+pub fn beats(value: f32, winner: i32, best: f32, best_winner: i32) -> bool {
     // Without branches, which would cost more than the comparisons.
     (best_winner < 0)
         | (value > best)
@@ -295,6 +300,7 @@ fn beats(value: f32, winner: i32, best: f32, best_winner: i32) -> bool {
 ///
 /// # Safety
 /// All 32 lanes must call it together.
+#[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
 pub unsafe fn combine_quad(best: &mut Best, winners: bool) {
     // SAFETY: the caller's promise.
@@ -304,6 +310,7 @@ pub unsafe fn combine_quad(best: &mut Best, winners: bool) {
     }
 }
 
+#[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
 unsafe fn combine_lanes<const MASK: u32>(best: &mut Best, winners: bool) {
     unroll!(ROW in 0..2 => {
@@ -322,27 +329,23 @@ unsafe fn combine_lanes<const MASK: u32>(best: &mut Best, winners: bool) {
 }
 
 /// A group's rows that are valid query tokens, for one thread of the warp that has the group.
+#[cfg(maxsim_arch = "sm_80")]
 #[derive(Clone, Copy)]
 pub struct QueryRows {
     valid: [bool; 2],
     place: TokenPlace,
 }
 
+#[cfg(maxsim_arch = "sm_80")]
 impl QueryRows {
-    /// No valid row.
-    #[cfg(maxsim_arch = "sm_90a")]
-    pub const NONE: QueryRows = QueryRows { valid: [false; 2], place: TokenPlace::NONE };
-
     /// The thread's rows of a group.
     ///
     /// # Safety
     /// The group must be of this launch.
     #[inline(always)]
     pub unsafe fn new(params: &ForwardParams, group: Group, lane: u32) -> Self {
-        let valid = |row: u32| {
-            // SAFETY: only rows of the group are looked up.
-            row < group.n_rows() && unsafe { row_is_valid(&params.queries, group.start + row) }
-        };
+        // SAFETY: the caller's promise.
+        let valid = |row: u32| unsafe { is_valid(params, group, row) };
         let mut rows =
             QueryRows { valid: [valid(lane / 4), valid(lane / 4 + 8)], place: TokenPlace::NONE };
         if group.n_rows() > 0 && params.winners | params.token_scores != 0 {
@@ -353,18 +356,9 @@ impl QueryRows {
     }
 
     /// Bit `r` says whether the thread's row `r` is valid.
-    #[cfg(maxsim_arch = "sm_80")]
     #[inline(always)]
     pub fn bits(&self) -> u32 {
         u32::from(self.valid[0]) | u32::from(self.valid[1]) << 1
-    }
-
-    /// The thread's share of the row sum; invalid rows add nothing.
-    #[cfg(maxsim_arch = "sm_90a")]
-    #[inline(always)]
-    pub fn sum(&self, best: &Best) -> f32 {
-        let part = |row: usize| if self.valid[row] { best.value[row] } else { 0.0 };
-        part(0) + part(1)
     }
 
     /// Stores winners and token scores of the thread's valid rows.
@@ -389,7 +383,18 @@ impl QueryRows {
     }
 }
 
-/// [`QueryRows::sum`] for rows whose [`QueryRows::bits`] are the lowest two of `bits`.
+/// Whether a group's row is a valid query token.
+///
+/// # Safety
+/// The group must be of this launch.
+#[inline(always)]
+pub unsafe fn is_valid(params: &ForwardParams, group: Group, row: u32) -> bool {
+    // SAFETY: only rows of the group are looked up.
+    row < group.n_rows() && unsafe { row_is_valid(&params.queries, group.start + row) }
+}
+
+/// The thread's share of the row sum, for rows whose [`QueryRows::bits`] are the lowest two of
+/// `bits`; invalid rows add nothing.
 #[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
 pub fn sum_rows(best: &Best, bits: u32) -> f32 {

@@ -1,18 +1,18 @@
 //! A consumer warpgroup: multiply, fold, sum.
 
+use super::fold::{fold_bits, is_positive};
+use super::rows::WarpRows;
 use super::units::Told;
 use super::{Kernel, Ring, Shared, n_slabs};
 use crate::layout::SLAB_BYTES;
 use crate::layout::sm90::*;
-use crate::params::{ForwardParams, Segment};
+use crate::params::{ForwardParams, Group, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::memory::{load_shared_u32x4, store_shared_f32};
 use crate::ptx::thread::pause;
-use crate::ptx::warp::broadcast;
+use crate::ptx::warp::{ballot, broadcast};
 use crate::ptx::wgmma::{self, Accumulators, Element};
-use crate::reduce::{
-    Best, QueryRows, combine_quad, fold, fold_masked, mask_tail, sum_quads, unroll,
-};
+use crate::reduce::{Best, fold, fold_masked, mask_tail, unroll, valid_only};
 use crate::work::{self, Documents};
 
 /// Bytes of a fragment's rows in a slab.
@@ -35,7 +35,7 @@ pub(super) struct Consumer<'a> {
     pub(super) n_slabs: u32,
     pub(super) ring: Ring,
     sums: Ring,
-    rows: [QueryRows; 2],
+    rows: WarpRows,
 }
 
 /// Works through the block's units.
@@ -56,7 +56,7 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
         n_slabs: n_slabs::<K>(params),
         ring: Ring::START,
         sums: Ring::START,
-        rows: [QueryRows::NONE; 2],
+        rows: WarpRows::NONE,
     };
     let mut tile = u32::MAX;
     let mut query_parity = 0;
@@ -102,22 +102,22 @@ impl Consumer<'_> {
     /// Finds out which rows of the tile are valid query tokens.
     #[inline(always)]
     unsafe fn load_rows<K: Kernel>(&mut self, tile: u32) {
+        let mut groups = [Group::NONE; 2];
         unroll!(I in 0..2 => {
             if I < K::FRAGMENTS {
+                let index = tile * K::GROUPS + self.group::<K>(I);
                 // SAFETY: a tile has this many groups.
-                unsafe {
-                    let index = tile * K::GROUPS + self.group::<K>(I);
-                    let group = work::group(self.params, index);
-                    self.rows[I] = QueryRows::new(self.params, group, self.lane);
-                }
+                groups[I] = unsafe { work::group(self.params, index) };
             }
         });
+        // SAFETY: groups of this launch.
+        self.rows = unsafe { WarpRows::new::<K>(self.params, groups, self.lane) };
     }
 
     /// One document against the resident query tile.
     #[inline(always)]
     unsafe fn document<K: Kernel>(&mut self, entry: u32, document: Segment) {
-        let mut best = [Best::NONE; 2];
+        let mut best = self.rows.start();
         // The same in all lanes, as the assembler has to know: branches are cheaper then.
         // SAFETY: every warp is whole here.
         let len = unsafe { broadcast(document.len) };
@@ -145,21 +145,9 @@ impl Consumer<'_> {
                 }
                 has_tokens = any != 0;
             }
-            let store = has_tokens
-                && self.lane.is_multiple_of(4)
-                && self.params.winners | self.params.token_scores != 0;
-            let mut sums = [0.0; 2];
-            unroll!(I in 0..2 => {
-                if I < K::FRAGMENTS {
-                    combine_quad(&mut best[I], K::WINNERS);
-                    let sum = sum_quads(self.rows[I].sum(&best[I]));
-                    sums[I] = if has_tokens { sum } else { 0.0 };
-                    if store {
-                        self.rows[I].store(self.params, entry, &best[I], self.lane);
-                    }
-                }
-            });
-            self.hand_over::<K>(sums);
+            let store = has_tokens && self.params.winners | self.params.token_scores != 0;
+            let sum = self.rows.finish::<K>(self.params, entry, &best, store, self.lane);
+            self.hand_over::<K>(if has_tokens { sum } else { 0.0 });
         }
     }
 
@@ -180,21 +168,20 @@ impl Consumer<'_> {
         widths!(8 16 24 32 40 48 56 64);
     }
 
-    /// Puts the warp's sums into the next slot.
+    /// Puts the warp's sums, of which lane `f` has that of fragment `f`, into the next slot.
     #[inline(always)]
-    unsafe fn hand_over<K: Kernel>(&mut self, sums: [f32; 2]) {
+    unsafe fn hand_over<K: Kernel>(&mut self, sum: f32) {
         let (slot, parity) = (self.sums.slot, self.sums.parity);
-        // SAFETY: the storing warp empties the slots in this order.
+        let lanes = K::FRAGMENTS as u32;
+        let group = 4 * (self.warp / 4 * lanes + self.lane) + self.warp % 4;
+        // SAFETY: the storing warp empties the slots in this order, behind the arrivals of all
+        // lanes that store.
         unsafe {
             barrier_wait(self.shared.sum_empty(slot), parity ^ 1);
-            if self.lane == 0 {
-                unroll!(I in 0..2 => {
-                    if I < K::FRAGMENTS {
-                        store_shared_f32(self.shared.sum(slot, self.group::<K>(I)), sums[I]);
-                    }
-                });
+            if self.lane < lanes {
+                store_shared_f32(self.shared.sum(slot, group), sum);
             }
-            barrier_arrive_if(self.shared.sum_full(slot), (self.lane == 0) as u32);
+            barrier_arrive_if(self.shared.sum_full(slot), (self.lane < lanes) as u32);
         }
         self.sums = self.sums.next(SUM_SLOTS as u32);
     }
@@ -217,17 +204,20 @@ impl Consumer<'_> {
         // the last reads of the accumulators before they are written again.
         unsafe {
             let mut columns = Columns { valid: [0; 4], left, column, lane };
+            let before = *best;
             if K::Element::SPLITS {
                 let c = self.split_products::<K, N, KIND>(&mut columns);
-                columns.fold::<K, N, KIND>(&mut best[0], c);
+                columns.fold::<K, N, KIND>(&mut best[0], &c);
+                columns.fold_again::<K, N, KIND>(best, before, [&c; 2]);
                 return columns.any();
             }
             if K::SLABS == 0 {
                 let (c0, c1) = self.streamed::<K, N, KIND>(&mut columns);
-                columns.fold::<K, N, KIND>(&mut best[0], c0);
+                columns.fold::<K, N, KIND>(&mut best[0], &c0);
                 if K::FRAGMENTS == 2 {
-                    columns.fold::<K, N, KIND>(&mut best[1], c1);
+                    columns.fold::<K, N, KIND>(&mut best[1], &c1);
                 }
+                columns.fold_again::<K, N, KIND>(best, before, [&c0, &c1]);
                 return columns.any();
             }
             self.wait_for_tile::<K>();
@@ -236,21 +226,30 @@ impl Consumer<'_> {
             }
             let offset = self.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
             wgmma::fence();
+            if K::FRAGMENTS == 2 && K::SLABS == 4 {
+                let (c0, c1) = self.multiply_by_slabs::<K, N>(offset);
+                columns.fold::<K, N, KIND>(&mut best[0], &c0);
+                columns.fold::<K, N, KIND>(&mut best[1], &c1);
+                columns.fold_again::<K, N, KIND>(best, before, [&c0, &c1]);
+                return columns.any();
+            }
             let c0 = self.multiply::<K, N>(offset);
             wgmma::commit();
             if K::FRAGMENTS == 1 {
                 let c0 = c0.wait::<0>();
                 self.release(K::SLABS as u32);
-                columns.fold::<K, N, KIND>(&mut best[0], c0);
+                columns.fold::<K, N, KIND>(&mut best[0], &c0);
+                columns.fold_again::<K, N, KIND>(best, before, [&c0; 2]);
                 return columns.any();
             }
             let c1 = self.multiply::<K, N>(offset + FRAGMENT_BYTES);
             wgmma::commit();
             let c0 = c0.wait::<1>();
-            columns.fold::<K, N, KIND>(&mut best[0], c0);
+            columns.fold::<K, N, KIND>(&mut best[0], &c0);
             let c1 = c1.wait::<0>();
             self.release(K::SLABS as u32);
-            columns.fold::<K, N, KIND>(&mut best[1], c1);
+            columns.fold::<K, N, KIND>(&mut best[1], &c1);
+            columns.fold_again::<K, N, KIND>(best, before, [&c0, &c1]);
             columns.any()
         }
     }
@@ -370,6 +369,53 @@ impl Consumer<'_> {
         }
     }
 
+    /// Products of both fragments with a tile of four slabs, of which the ring holds one and a
+    /// half: a slab is given back as soon as both fragments have met it.
+    #[inline(always)]
+    unsafe fn multiply_by_slabs<K: Kernel, const N: usize>(
+        &mut self,
+        offset: u32,
+    ) -> ([f32; N], [f32; N])
+    where
+        [f32; N]: Accumulators,
+    {
+        let mut ring = self.ring;
+        let mut descriptors = |slab: u32| {
+            let a = wgmma::descriptor(self.shared.query_slab(slab) + offset);
+            let b = wgmma::descriptor(self.shared.stage(ring.slot));
+            ring = ring.next(self.shared.stages);
+            (a, b)
+        };
+        let second = FRAGMENT_BYTES / 16;
+        // SAFETY: the caller's promise; the first step starts the sums.
+        unsafe {
+            let (a, b) = descriptors(0);
+            let c0 = <[f32; N]>::start::<K::Element>(a, b);
+            let mut c0 = multiply_steps::<K::Element, N, 1>(c0, a, b);
+            let c1 = <[f32; N]>::start::<K::Element>(a + second, b);
+            let mut c1 = multiply_steps::<K::Element, N, 1>(c1, a + second, b);
+            wgmma::commit();
+            unroll!(SLAB in 0..4 => {
+                if SLAB > 0 {
+                    let (a, b) = descriptors(SLAB as u32);
+                    c0 = multiply_steps::<K::Element, N, 0>(c0, a, b);
+                    c1 = multiply_steps::<K::Element, N, 0>(c1, a + second, b);
+                    wgmma::commit();
+                }
+            });
+            let c0 = c0.wait::<3>();
+            self.release(1);
+            let c0 = c0.wait::<2>();
+            self.release(1);
+            let c0 = c0.wait::<1>();
+            self.release(1);
+            let c0 = c0.wait::<0>();
+            let c1 = c1.wait::<0>();
+            self.release(1);
+            (c0, c1)
+        }
+    }
+
     /// Gives stages back to the producer.
     #[inline(always)]
     pub(super) unsafe fn release(&mut self, n_stages: u32) {
@@ -405,20 +451,69 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Takes a fragment's similarities into account.
+    /// Takes a fragment's similarities into account; without winners, as bits.
     #[inline(always)]
-    fn fold<K: Kernel, const N: usize, const KIND: u32>(&self, best: &mut Best, c: [f32; N]) {
-        if KIND == MASKED {
-            let shift = 2 * (self.lane % 4);
-            let valid = self.valid.map(|word| word >> shift);
-            fold_masked(best, c, &valid, self.column, K::WINNERS);
+    fn fold<K: Kernel, const N: usize, const KIND: u32>(&self, best: &mut Best, c: &[f32; N]) {
+        match K::WINNERS {
+            true => self.fold_floats::<K, N, KIND>(best, c),
+            false => fold_bits(best, &self.valid_only::<K, N, KIND>(c)),
+        }
+    }
+
+    /// Folds a tile as floats that has left, as bits, a maximum which is not positive.
+    ///
+    /// # Safety
+    /// The whole warp must be here.
+    #[inline(always)]
+    unsafe fn fold_again<K: Kernel, const N: usize, const KIND: u32>(
+        &self,
+        best: &mut [Best; 2],
+        before: [Best; 2],
+        c: [&[f32; N]; 2],
+    ) {
+        if K::WINNERS {
             return;
         }
-        let c = match KIND {
-            TAIL => mask_tail::<N>(c, narrower::<K>(2 * N), self.left, self.lane),
-            _ => c,
-        };
-        fold(best, &c, self.column, K::WINNERS);
+        let is_sure = is_positive(&best[0]) && (K::FRAGMENTS == 1 || is_positive(&best[1]));
+        // SAFETY: the caller's promise.
+        if unsafe { ballot(!is_sure as u32) } == 0 {
+            return;
+        }
+        *best = before;
+        unroll!(I in 0..2 => {
+            if I < K::FRAGMENTS {
+                self.fold_floats::<K, N, KIND>(&mut best[I], c[I]);
+            }
+        });
+    }
+
+    #[inline(always)]
+    fn fold_floats<K: Kernel, const N: usize, const KIND: u32>(
+        &self,
+        best: &mut Best,
+        c: &[f32; N],
+    ) {
+        if KIND == MASKED && K::WINNERS {
+            fold_masked(best, *c, &self.own_bits(), self.column, true);
+        } else {
+            fold(best, &self.valid_only::<K, N, KIND>(c), self.column, K::WINNERS);
+        }
+    }
+
+    /// -∞ in columns that are no document tokens.
+    #[inline(always)]
+    fn valid_only<K: Kernel, const N: usize, const KIND: u32>(&self, c: &[f32; N]) -> [f32; N] {
+        match KIND {
+            TAIL => mask_tail(*c, narrower::<K>(2 * N), self.left, self.lane),
+            MASKED => valid_only(*c, &self.own_bits()),
+            _ => *c,
+        }
+    }
+
+    /// The mask's words from the thread's first column on.
+    #[inline(always)]
+    fn own_bits(&self) -> [u32; 4] {
+        self.valid.map(|word| word >> (2 * (self.lane % 4)))
     }
 
     /// Non-zero when a masked tile has a valid column.

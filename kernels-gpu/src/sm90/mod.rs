@@ -31,6 +31,8 @@
 
 mod consumer;
 mod first;
+mod fold;
+mod rows;
 mod split;
 mod units;
 
@@ -396,7 +398,9 @@ unsafe fn init_storing<K: Kernel>(shared: &Shared) {
         barrier_init(shared.query_empty(), CONSUMER_WARPS * K::CONSUMERS as u32);
         let mut slot = 0;
         while slot < SUM_SLOTS as u32 {
-            barrier_init(shared.sum_full(slot), CONSUMER_WARPS * K::CONSUMERS as u32);
+            // A lane of each warp for each fragment.
+            let n_lanes = (K::CONSUMERS * K::FRAGMENTS) as u32;
+            barrier_init(shared.sum_full(slot), CONSUMER_WARPS * n_lanes);
             barrier_init(shared.sum_empty(slot), 1);
             slot += 1;
         }
