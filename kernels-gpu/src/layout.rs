@@ -103,8 +103,11 @@ pub mod sm90 {
     /// Bytes of one slab of a group's rows: what one TMA instruction copies of a query, and of
     /// a document's end.
     pub const GROUP_SLAB_BYTES: usize = Group::ROWS * SLAB_BYTES;
-    /// Sums in flight between consumers and the warp that stores results.
-    pub const SUM_SLOTS: usize = 4;
+    /// Sums of a group that consumers leave to the warp that stores results to add: one for each
+    /// two of its rows.
+    pub const GROUP_SUMS: usize = Group::ROWS / 2;
+    /// Bytes of them.
+    pub const GROUP_SUMS_BYTES: usize = 4 * GROUP_SUMS;
     /// Units in flight between the warp that loads documents and the others.
     pub const UNIT_SLOTS: usize = 4;
     /// Bytes of what a slot says of its unit.
@@ -161,6 +164,11 @@ pub mod sm90 {
             }
     }
 
+    /// Documents whose sums are in flight: as many as fit beside the ring, up to four.
+    pub const fn sum_slots(query_tile: usize) -> usize {
+        if query_tile > 128 { 2 } else { 4 }
+    }
+
     /// Offset of the ring behind the resident query slabs.
     pub const fn ring_offset(query_tile: usize, slabs: usize) -> usize {
         slabs * query_slab_bytes(query_tile)
@@ -188,8 +196,9 @@ pub mod sm90 {
     }
 
     /// Room for mbarriers, an even number.
-    const fn n_barriers(stages: usize, parts: usize) -> usize {
-        (2 * (stages + 1 + SUM_SLOTS + UNIT_SLOTS) + (parts - 1) * stages).next_multiple_of(2)
+    const fn n_barriers(query_tile: usize, stages: usize, parts: usize) -> usize {
+        let rings = stages + 1 + sum_slots(query_tile) + UNIT_SLOTS;
+        (2 * rings + (parts - 1) * stages).next_multiple_of(2)
     }
 
     /// Offset of the groups' sums, in slots.
@@ -199,7 +208,7 @@ pub mod sm90 {
         stages: usize,
         parts: usize,
     ) -> usize {
-        barriers_offset(query_tile, slabs, stages, parts) + 8 * n_barriers(stages, parts)
+        barriers_offset(query_tile, slabs, stages, parts) + 8 * n_barriers(query_tile, stages, parts)
     }
 
     /// Offset of the units, in slots.
@@ -209,7 +218,8 @@ pub mod sm90 {
         stages: usize,
         parts: usize,
     ) -> usize {
-        sums_offset(query_tile, slabs, stages, parts) + SUM_SLOTS * (query_tile / Group::ROWS) * 4
+        let slot_bytes = query_tile / Group::ROWS * GROUP_SUMS_BYTES;
+        sums_offset(query_tile, slabs, stages, parts) + sum_slots(query_tile) * slot_bytes
     }
 
     /// Dynamic shared memory, with room to align its start.

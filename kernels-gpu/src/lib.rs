@@ -24,6 +24,8 @@ mod ptx;
 mod read;
 #[cfg(target_arch = "nvptx64")]
 mod reduce;
+#[cfg(target_arch = "nvptx64")]
+mod rows;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod sm80;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_90a"))]

@@ -9,8 +9,8 @@ use crate::params::{ForwardParams, Group, Matrix};
 use crate::ptx::math::max_nan;
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::warp::broadcast;
-use crate::ptx::warp::{ballot, shuffle_down, shuffle_xor, shuffle_xor_f32};
-use crate::work::{TokenPlace, row_is_valid, store_sum, store_token};
+use crate::ptx::warp::{ballot, shuffle_down};
+use crate::work::{row_is_valid, store_sum};
 
 /// Index of a query token's winner when it has none.
 pub const NO_WINNER: i32 = -1;
@@ -190,15 +190,6 @@ fn take_later(best: &mut Best, row: usize, value: f32, winner: i32) {
     best.winner[row] = if is_better { winner } else { best.winner[row] };
 }
 
-/// Remembers a maximum if it beats the best so far.
-#[cfg(maxsim_arch = "sm_80")]
-#[inline(always)]
-fn take(best: &mut Best, row: usize, value: f32, winner: i32) {
-    let better = beats(value, winner, best.value[row], best.winner[row]);
-    best.value[row] = if better { value } else { best.value[row] };
-    best.winner[row] = if better { winner } else { best.winner[row] };
-}
-
 /// Maximum of a row, and the lowest column (relative to the thread's first) that attains it;
 /// for a NaN maximum, a NaN column.
 ///
@@ -282,138 +273,6 @@ fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
     let leaf = pick(here, left[0], left[1]);
     found += if is_left(leaf) { 0 } else { 1 };
     (most, found)
-}
-
-/// Whether similarity `value` at token `winner` replaces the best so far: it is larger, or
-/// the first, or NaN where the best is not, or equal at a lower token.
-#[inline(always)]
-pub fn beats(value: f32, winner: i32, best: f32, best_winner: i32) -> bool {
-    // Without branches, which would cost more than the comparisons.
-    (best_winner < 0)
-        | (value > best)
-        | (value.is_nan() & !best.is_nan())
-        | ((value == best) & (winner < best_winner))
-}
-
-/// Brings the bests of the four lanes of a quad together; all four then hold the rows' maxima.
-/// `winners` (a constant to the caller) says whether winners come along.
-///
-/// # Safety
-/// All 32 lanes must call it together.
-#[cfg(maxsim_arch = "sm_80")]
-#[inline(always)]
-pub unsafe fn combine_quad(best: &mut Best, winners: bool) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        combine_lanes::<1>(best, winners);
-        combine_lanes::<2>(best, winners);
-    }
-}
-
-#[cfg(maxsim_arch = "sm_80")]
-#[inline(always)]
-unsafe fn combine_lanes<const MASK: u32>(best: &mut Best, winners: bool) {
-    unroll!(ROW in 0..2 => {
-        // SAFETY: the caller's promise: all lanes are here.
-        let value = unsafe { shuffle_xor_f32::<MASK>(best.value[ROW]) };
-        if winners {
-            // SAFETY: as above.
-            let winner = unsafe { shuffle_xor::<MASK>(best.winner[ROW] as u32) } as i32;
-            if winner >= 0 {
-                take(best, ROW, value, winner);
-            }
-        } else {
-            best.value[ROW] = max_nan(best.value[ROW], value);
-        }
-    });
-}
-
-/// A group's rows that are valid query tokens, for one thread of the warp that has the group.
-#[cfg(maxsim_arch = "sm_80")]
-#[derive(Clone, Copy)]
-pub struct QueryRows {
-    valid: [bool; 2],
-    place: TokenPlace,
-}
-
-#[cfg(maxsim_arch = "sm_80")]
-impl QueryRows {
-    /// The thread's rows of a group.
-    ///
-    /// # Safety
-    /// The group must be of this launch.
-    #[inline(always)]
-    pub unsafe fn new(params: &ForwardParams, group: Group, lane: u32) -> Self {
-        // SAFETY: the caller's promise.
-        let valid = |row: u32| unsafe { is_valid(params, group, row) };
-        let mut rows =
-            QueryRows { valid: [valid(lane / 4), valid(lane / 4 + 8)], place: TokenPlace::NONE };
-        if group.n_rows() > 0 && params.winners | params.token_scores != 0 {
-            // SAFETY: the group has tokens, and pair-major outputs are asked for.
-            rows.place = unsafe { TokenPlace::new(params, group) };
-        }
-        rows
-    }
-
-    /// Bit `r` says whether the thread's row `r` is valid.
-    #[inline(always)]
-    pub fn bits(&self) -> u32 {
-        u32::from(self.valid[0]) | u32::from(self.valid[1]) << 1
-    }
-
-    /// Stores winners and token scores of the thread's valid rows.
-    ///
-    /// # Safety
-    /// The entry must belong to the group's query and have a valid document token; the first
-    /// lane of each quad may call it.
-    #[inline(always)]
-    pub unsafe fn store(&self, params: &ForwardParams, entry: u32, best: &Best, lane: u32) {
-        if !(self.valid[0] | self.valid[1]) {
-            return;
-        }
-        // SAFETY: pair-major outputs are asked for, and each row has one owner.
-        unsafe {
-            let index = self.place.index(params, entry) + u64::from(lane / 4);
-            unroll!(ROW in 0..2 => {
-                if self.valid[ROW] {
-                    store_token(params, index + 8 * ROW as u64, best.winner[ROW], best.value[ROW]);
-                }
-            });
-        }
-    }
-}
-
-/// Whether a group's row is a valid query token.
-///
-/// # Safety
-/// The group must be of this launch.
-#[inline(always)]
-pub unsafe fn is_valid(params: &ForwardParams, group: Group, row: u32) -> bool {
-    // SAFETY: only rows of the group are looked up.
-    row < group.n_rows() && unsafe { row_is_valid(&params.queries, group.start + row) }
-}
-
-/// The thread's share of the row sum, for rows whose [`QueryRows::bits`] are the lowest two of
-/// `bits`; invalid rows add nothing.
-#[cfg(maxsim_arch = "sm_80")]
-#[inline(always)]
-pub fn sum_rows(best: &Best, bits: u32) -> f32 {
-    let part = |row: usize| if bits >> row & 1 != 0 { best.value[row] } else { 0.0 };
-    part(0) + part(1)
-}
-
-/// Adds one value per quad over the warp, in a fixed order; every lane gets the sum.
-///
-/// # Safety
-/// All 32 lanes must call it together.
-#[inline(always)]
-pub unsafe fn sum_quads(value: f32) -> f32 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let value = value + shuffle_xor_f32::<4>(value);
-        let value = value + shuffle_xor_f32::<8>(value);
-        value + shuffle_xor_f32::<16>(value)
-    }
 }
 
 /// The groups of a tile, one per lane of the warp that stores results.

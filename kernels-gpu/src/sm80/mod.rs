@@ -39,11 +39,9 @@ use crate::ptx::copy::copy_wait;
 use crate::ptx::memory::{dynamic_shared, load_shared_f32, store_shared_f32};
 use crate::ptx::thread::*;
 use crate::ptx::warp::broadcast;
-use crate::reduce::{
-    Best, QueryRows, TileGroups, combine_quad, fold, fold_masked, sum_quads, sum_rows, unroll,
-    valid_columns,
-};
-use crate::work;
+use crate::reduce::{Best, TileGroups, fold, fold_masked, unroll, valid_columns};
+use crate::rows::{OwnRows, deal, sum_halves, sum_quads, valid_rows};
+use crate::work::{self, TokenPlace};
 use stages::{Kind, Loader, Stage, Tile};
 
 /// A row of the variant table.
@@ -115,7 +113,7 @@ pub struct Pipeline<'a, K: Kernel> {
     /// The query tile and its groups.
     tile: u32,
     groups: TileGroups,
-    /// [`QueryRows::bits`] of each fragment.
+    /// [`valid_rows`] of each fragment, two bits each.
     valid_rows: u32,
     /// Entry whose sums warp 0 has yet to add; or [`NOTHING`], or, to save a register, the rounds
     /// until then.
@@ -252,7 +250,7 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
             unroll!(F in 0..4 => {
                 if F < K::FRAGMENTS {
                     let group = work::group(params, first + self.group(F as u32));
-                    bits |= QueryRows::new(params, group, lane).bits() << (2 * F);
+                    bits |= valid_rows(params, group, lane) << (2 * F);
                 }
             });
         }
@@ -261,31 +259,26 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
 
     /// Ends a document: adds each group's maxima, and stores winners and token scores.
     #[inline(always)]
-    unsafe fn finish(&mut self, slot: u32, entry: u32, mut best: [Best; 4], has_tokens: bool) {
+    unsafe fn finish(&mut self, slot: u32, entry: u32, best: [Best; 4], has_tokens: bool) {
         let (params, lane) = (self.params, self.lane);
         let first = self.group(0);
+        let own = OwnRows::new(K::FRAGMENTS, lane);
+        let valid = self.valid_rows >> (2 * own.fragment);
         // SAFETY: all lanes of the warp are here; the slot's last reader has passed a barrier
         // since: the slot's stage has been filled and waited for.
         unsafe {
-            unroll!(F in 0..4 => {
-                if F < K::FRAGMENTS {
-                    combine_quad(&mut best[F], K::WINNERS);
-                    let sum = sum_quads(sum_rows(&best[F], self.valid_rows >> (2 * F)));
-                    if lane == 0 {
-                        let sum = if has_tokens { sum } else { 0.0 };
-                        store_shared_f32(self.sums(slot) + 4 * (first + F as u32), sum);
-                    }
-                }
-            });
-            if has_tokens && lane.is_multiple_of(4) && params.winners | params.token_scores != 0 {
-                let mut fragment = 0;
-                while fragment < K::FRAGMENTS as u32 {
-                    // Not indexed: registers have no addresses.
-                    let mut own = best[0];
-                    unroll!(F in 0..4 => { own = if fragment == F as u32 { best[F] } else { own }; });
-                    let group = work::group(params, self.tile * K::GROUPS + first + fragment);
-                    QueryRows::new(params, group, lane).store(params, entry, &own, lane);
-                    fragment += 1;
+            let rows = deal(&best, K::FRAGMENTS, lane, K::WINNERS);
+            let sum = sum_quads(sum_halves(K::FRAGMENTS, own.values(&rows, valid)));
+            if lane < K::FRAGMENTS as u32 {
+                let sum = if has_tokens { sum } else { 0.0 };
+                store_shared_f32(self.sums(slot) + 4 * (first + lane), sum);
+            }
+            if has_tokens && params.winners | params.token_scores != 0 {
+                let index = self.tile * K::GROUPS + first + own.fragment;
+                let group = work::group(params, index);
+                if group.n_rows() > 0 {
+                    let place = TokenPlace::new(params, group);
+                    own.store(params, place, entry, &rows, valid, lane);
                 }
             }
         }

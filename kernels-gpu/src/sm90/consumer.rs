@@ -10,7 +10,7 @@ use crate::params::{ForwardParams, Group, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::memory::{load_shared_u32x4, store_shared_f32};
 use crate::ptx::thread::pause;
-use crate::ptx::warp::{ballot, broadcast};
+use crate::ptx::warp::{ballot, broadcast, sync_warp};
 use crate::ptx::wgmma::{self, Accumulators, Element};
 use crate::reduce::{Best, fold, fold_masked, mask_tail, unroll, valid_only};
 use crate::work::{self, Documents};
@@ -168,22 +168,25 @@ impl Consumer<'_> {
         widths!(8 16 24 32 40 48 56 64);
     }
 
-    /// Puts the warp's sums, of which lane `f` has that of fragment `f`, into the next slot.
+    /// Puts the warp's [`crate::rows::sum_halves`] into the next slot. Another warp adds them: at
+    /// a document's end every exchange between lanes keeps the tensor cores waiting.
     #[inline(always)]
     unsafe fn hand_over<K: Kernel>(&mut self, sum: f32) {
         let (slot, parity) = (self.sums.slot, self.sums.parity);
-        let lanes = K::FRAGMENTS as u32;
-        let group = 4 * (self.warp / 4 * lanes + self.lane) + self.warp % 4;
-        // SAFETY: the storing warp empties the slots in this order, behind the arrivals of all
-        // lanes that store.
+        let fragment = self.warp / 4 * K::FRAGMENTS as u32 + self.lane % 4;
+        let group = 4 * fragment + self.warp % 4;
+        // SAFETY: the storing warp empties the slots in this order; one lane arrives when all have
+        // stored.
         unsafe {
             barrier_wait(self.shared.sum_empty(slot), parity ^ 1);
-            if self.lane < lanes {
-                store_shared_f32(self.shared.sum(slot, group), sum);
+            if self.lane % 4 < K::FRAGMENTS as u32 {
+                let place = self.shared.sums(slot, group) + 4 * (self.lane / 4);
+                store_shared_f32(place, sum);
             }
-            barrier_arrive_if(self.shared.sum_full(slot), (self.lane < lanes) as u32);
+            sync_warp();
+            barrier_arrive_if(self.shared.sum_full(slot), (self.lane == 0) as u32);
         }
-        self.sums = self.sums.next(SUM_SLOTS as u32);
+        self.sums = self.sums.next(sum_slots(K::QUERY_TILE) as u32);
     }
 
     /// One tile of up to 2 · `N` document tokens against the warpgroup's fragments; says whether

@@ -6,11 +6,12 @@ use crate::layout::sm90::*;
 use crate::params::{ForwardParams, Group};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_wait};
 use crate::ptx::copy::copy_tile;
-use crate::ptx::memory::{load_shared_f32, store_shared_u32x4};
+use crate::ptx::memory::{load_shared_f32x4, store_shared_u32x4};
 use crate::ptx::thread::block_idx_x;
 use crate::ptx::warp::{ballot, sync_warp};
 use crate::ptx::wgmma::Element;
 use crate::reduce::{TileGroups, valid_columns};
+use crate::rows::sum_eight;
 use crate::work::{self, Documents};
 
 /// Loads document slabs, and query slabs where they stream, in the order in which consumers use
@@ -286,12 +287,13 @@ pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shar
                 barrier_wait(shared.sum_full(ring.slot), ring.parity);
                 let mut sum = 0.0;
                 if lane < K::GROUPS {
-                    sum = load_shared_f32(shared.sum(ring.slot, lane));
+                    let sums = shared.sums(ring.slot, lane);
+                    sum = sum_eight(load_shared_f32x4(sums), load_shared_f32x4(sums + 16));
                 }
                 sync_warp();
                 barrier_arrive_if(shared.sum_empty(ring.slot), (lane == 0) as u32);
                 groups.store(params, entry, sum);
-                ring = ring.next(SUM_SLOTS as u32);
+                ring = ring.next(sum_slots(K::QUERY_TILE) as u32);
                 entry += 1;
             }
             if params.counters != 0 {

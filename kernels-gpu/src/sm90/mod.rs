@@ -130,6 +130,7 @@ struct Shared {
     stage_bytes: u32,
     query_slab_bytes: u32,
     n_groups: u32,
+    sum_slots: u32,
 }
 
 impl Shared {
@@ -150,6 +151,7 @@ impl Shared {
             stage_bytes: stage_bytes(rows, slabs, parts) as u32,
             query_slab_bytes: query_slab_bytes(rows) as u32,
             n_groups: K::GROUPS,
+            sum_slots: sum_slots(rows) as u32,
         }
     }
 
@@ -222,13 +224,13 @@ impl Shared {
     /// Completes when the sums of a slot are read.
     #[inline(always)]
     fn sum_empty(&self, slot: u32) -> u32 {
-        self.barriers + 8 * (2 * self.stages + 2 + SUM_SLOTS as u32 + slot)
+        self.barriers + 8 * (2 * self.stages + 2 + self.sum_slots + slot)
     }
 
     /// Completes when a slot has a unit.
     #[inline(always)]
     fn unit_full(&self, slot: u32) -> u32 {
-        self.sum_empty(SUM_SLOTS as u32) + 8 * slot
+        self.sum_empty(self.sum_slots) + 8 * slot
     }
 
     /// Completes when every warp that is told has read a unit.
@@ -243,10 +245,10 @@ impl Shared {
         self.units + slot * UNIT_BYTES as u32
     }
 
-    /// A group's place in a slot of sums.
+    /// A group's sums in a slot.
     #[inline(always)]
-    fn sum(&self, slot: u32, group: u32) -> u32 {
-        self.sums + 4 * (slot * self.n_groups + group)
+    fn sums(&self, slot: u32, group: u32) -> u32 {
+        self.sums + GROUP_SUMS_BYTES as u32 * (slot * self.n_groups + group)
     }
 }
 
@@ -397,10 +399,8 @@ unsafe fn init_storing<K: Kernel>(shared: &Shared) {
         barrier_init(shared.query_full(), 1);
         barrier_init(shared.query_empty(), CONSUMER_WARPS * K::CONSUMERS as u32);
         let mut slot = 0;
-        while slot < SUM_SLOTS as u32 {
-            // A lane of each warp for each fragment.
-            let n_lanes = (K::CONSUMERS * K::FRAGMENTS) as u32;
-            barrier_init(shared.sum_full(slot), CONSUMER_WARPS * n_lanes);
+        while slot < sum_slots(K::QUERY_TILE) as u32 {
+            barrier_init(shared.sum_full(slot), CONSUMER_WARPS * K::CONSUMERS as u32);
             barrier_init(shared.sum_empty(slot), 1);
             slot += 1;
         }
