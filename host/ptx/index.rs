@@ -336,6 +336,14 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_bf16_d96_q256",
+        ptx: include_str!("maxsim_forward_sm90_bf16_d96_q256.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d96_q256.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_bf16_wide_q128",
         ptx: include_str!("maxsim_forward_sm90_bf16_wide_q128.ptx"),
         cubins: &[Cubin {
@@ -453,6 +461,14 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_f16_d64_q64_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_f16_d96_q256",
+        ptx: include_str!("maxsim_forward_sm90_f16_d96_q256.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d96_q256.sm_90a.cubin"),
         }],
     },
     Image {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use maxsim_kernels::layout::SLAB_BYTES;
 use maxsim_kernels::layout::sm90::{DOCUMENT_TILE, tail_width};
 use maxsim_kernels::params::Group;
 use maxsim_kernels::variants::{Arch, FORWARD, Variant};
@@ -337,8 +336,8 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
             1024.0 * share
         }
     };
-    let k = (row.slabs_multiplied(dim) * SLAB_BYTES / row.element.size_bytes()) as f64;
-    (columns + DOCUMENT_COLUMNS) * row.query_tile as f64 * k / rate
+    let work = (columns + DOCUMENT_COLUMNS) * row.query_tile as f64;
+    work * row.dim_multiplied(dim) as f64 / rate
 }
 
 /// What a document costs besides its columns, in columns: the sum over the rows.

@@ -46,7 +46,7 @@ macro_rules! entry {
             unsafe { crate::sm80::forward::<Row>(&params) }
         }
     };
-    (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, slabs $slabs:literal, stages $stages:literal, tail $tail:literal) => {
+    (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
         /// # Safety
         /// As the sm_80 entries; the parameter is aligned to 64 bytes.
         #[cfg(maxsim_arch = "sm_90a")]
@@ -57,7 +57,7 @@ macro_rules! entry {
                 type Element = crate::sm90::$element;
                 const CONSUMERS: usize = $consumers;
                 const FRAGMENTS: usize = $fragments;
-                const SLABS: usize = $slabs;
+                const STEPS: usize = $steps;
                 const STAGES: usize = $stages;
                 const TAIL_STEP: usize = $tail;
                 const WINNERS: bool = winners!($outputs);

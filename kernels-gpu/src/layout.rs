@@ -98,6 +98,10 @@ pub mod sm90 {
     pub const FRAGMENT_ROWS: usize = 64;
     /// Document tokens per tile: N of the wgmma instruction.
     pub const DOCUMENT_TILE: usize = 128;
+    /// Bytes of a row that one wgmma instruction multiplies.
+    pub const STEP_BYTES: usize = 32;
+    /// Such products of a slab.
+    pub const SLAB_STEPS: usize = SLAB_BYTES / STEP_BYTES;
     /// Bytes of one slab of a document tile.
     pub const DOCUMENT_SLAB_BYTES: usize = DOCUMENT_TILE * SLAB_BYTES;
     /// Bytes of one slab of a group's rows: what one TMA instruction copies of a query, and of

@@ -15,7 +15,8 @@ use crate::work::{row_is_valid, store_sum};
 /// Index of a query token's winner when it has none.
 pub const NO_WINNER: i32 = -1;
 
-/// Best similarity so far of the thread's two rows, and the document token that has it.
+/// Best similarity so far of the thread's two rows, and the document token that has it; none while
+/// it is -∞.
 #[derive(Clone, Copy)]
 pub struct Best {
     /// The similarities.
@@ -138,54 +139,14 @@ pub fn valid_only<const N: usize, const WORDS: usize>(
     c
 }
 
-/// [`fold`] of the columns whose bit is set in `valid` (as [`valid_only`] has it).
-#[inline(always)]
-pub fn fold_masked<const N: usize, const WORDS: usize>(
-    best: &mut Best,
-    c: [f32; N],
-    valid: &[u32; WORDS],
-    column: i32,
-    winners: bool,
-) {
-    let c = valid_only(c, valid);
-    if !winners {
-        fold(best, &c, column, false);
-        return;
-    }
-    let first = first_valid(valid);
-    unroll!(ROW in 0..2 => {
-        let (most, found) = first_most::<N, ROW>(&c);
-        // Among similarities of -∞ an invalid column must not win.
-        let found = if most == f32::NEG_INFINITY { first } else { found };
-        if first >= 0 {
-            take_later(best, ROW, most, found + column);
-        }
-    });
-}
-
-/// Lowest valid column (relative to the thread's first), or -1.
-#[inline(always)]
-fn first_valid<const WORDS: usize>(valid: &[u32; WORDS]) -> i32 {
-    let mut first = -1;
-    let mut i = WORDS;
-    while i > 0 {
-        i -= 1;
-        // The thread has two columns of every eight.
-        let bits = valid[i] & 0x0303_0303;
-        if bits != 0 {
-            first = (32 * i as u32 + bits.trailing_zeros()) as i32;
-        }
-    }
-    first
-}
-
-/// Remembers the maximum of columns behind all before: equal ones do not beat the best so far.
+/// Remembers the maximum of columns behind all before: equal ones do not beat the best so far, and
+/// -∞, which columns have that are no document tokens, never does.
 #[inline(always)]
 fn take_later(best: &mut Best, row: usize, value: f32, winner: i32) {
     let before = best.value[row];
     let most = max_nan(before, value);
-    // Without branches, which would cost more than the comparisons. (Bits as in `first_most`.)
-    let is_better = (best.winner[row] < 0) | (most.to_bits() != before.to_bits());
+    // Bits as in `first_most`.
+    let is_better = most.to_bits() != before.to_bits();
     best.value[row] = most;
     best.winner[row] = if is_better { winner } else { best.winner[row] };
 }

@@ -9,7 +9,7 @@
 use crate::params::{ForwardParams, Group};
 use crate::ptx::math::max_nan;
 use crate::ptx::warp::{shuffle_xor, shuffle_xor_f32};
-use crate::reduce::Best;
+use crate::reduce::{Best, NO_WINNER};
 use crate::work::{TokenPlace, row_is_valid, store_token};
 
 /// Best similarity of one row, and the document token that has it.
@@ -17,6 +17,26 @@ use crate::work::{TokenPlace, row_is_valid, store_token};
 pub struct RowBest {
     value: f32,
     winner: i32,
+}
+
+impl RowBest {
+    /// The winner. Where all similarities are -∞, nobody has kept one: the first valid token of the
+    /// document, which starts at row `start` of the matrix.
+    ///
+    /// # Safety
+    /// The document must have a valid token.
+    #[inline(always)]
+    unsafe fn token(&self, params: &ForwardParams, start: u32) -> i32 {
+        let mut token = self.winner;
+        if token == NO_WINNER && params.winners != 0 {
+            token = 0;
+            // SAFETY: the document has the rows up to the first valid one.
+            while !unsafe { row_is_valid(&params.documents, start + token as u32) } {
+                token += 1;
+            }
+        }
+        token
+    }
 }
 
 /// The rows that a lane gets, of a warp with so many fragments: with four, both of its quad's rows
@@ -61,7 +81,8 @@ impl OwnRows {
         i < self.n_rows && valid >> (self.half + i) & 1 != 0
     }
 
-    /// Stores winners and token scores of the lane's rows; `valid` as for [`OwnRows::values`].
+    /// Stores winners and token scores of the lane's rows, for an entry whose document starts at
+    /// row `start` of the matrix; `valid` as for [`OwnRows::values`].
     ///
     /// # Safety
     /// `place` must be that of the rows' group, the entry must belong to the group's query and
@@ -71,7 +92,7 @@ impl OwnRows {
         &self,
         params: &ForwardParams,
         place: TokenPlace,
-        entry: u32,
+        (entry, start): (u32, u32),
         rows: &[RowBest; 2],
         valid: u32,
         lane: u32,
@@ -84,10 +105,10 @@ impl OwnRows {
         unsafe {
             let index = place.index(params, entry) + u64::from(lane / 4 + 8 * self.half);
             if first {
-                store_token(params, index, rows[0].winner, rows[0].value);
+                store_token(params, index, rows[0].token(params, start), rows[0].value);
             }
             if second {
-                store_token(params, index + 8, rows[1].winner, rows[1].value);
+                store_token(params, index + 8, rows[1].token(params, start), rows[1].value);
             }
         }
     }

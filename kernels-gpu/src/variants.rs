@@ -90,15 +90,16 @@ impl Variant {
         matches!(self.arch, Arch::Sm90a) && is_f32 && !self.tf32
     }
 
-    /// Slabs that the kernel multiplies for this dim.
-    pub const fn slabs_multiplied(&self, dim: usize) -> usize {
+    /// The dim that the kernel multiplies for this one.
+    pub const fn dim_multiplied(&self, dim: usize) -> usize {
         let slabs = layout::slabs(dim, self.element.size_bytes());
-        match (self.arch, self.slabs(dim)) {
+        let slabs = match self.arch {
             // Empty slabs are left out: the second of two, the fourth of four.
-            (Arch::Sm80, 4) if !self.streams_queries && slabs < 3 => 3,
-            (Arch::Sm80, _) => slabs,
-            (Arch::Sm90a, slabs) => slabs,
-        }
+            Arch::Sm80 if !self.streams_queries && self.slabs(dim) == 4 && slabs < 3 => 3,
+            Arch::Sm90a if !self.streams_queries => return self.dim_max,
+            _ => slabs,
+        };
+        slabs * layout::SLAB_BYTES / self.element.size_bytes()
     }
 
     /// Dynamic shared memory of a block in bytes.
@@ -154,54 +155,56 @@ macro_rules! forward_variants {
             // Two fragments per consumer: 256 resident query rows take 32 KB per slab, and the
             // ring of 16 KB slabs what is left of 227 KB. 224 registers for consumers. The last
             // tile's widths start at 16 columns for dim 128, where most models are.
-            sm90 maxsim_forward_sm90_f16_d64_q256 { F16, scores, consumers 2, fragments 2, slabs 1, stages 12, tail 32 }
-            sm90 maxsim_forward_sm90_f16_d128_q256 { F16, scores, consumers 2, fragments 2, slabs 2, stages 10, tail 16 }
-            sm90 maxsim_forward_sm90_f16_d256_q256 { F16, scores, consumers 2, fragments 2, slabs 4, stages 6, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d64_q256 { Bf16, scores, consumers 2, fragments 2, slabs 1, stages 12, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d128_q256 { Bf16, scores, consumers 2, fragments 2, slabs 2, stages 10, tail 16 }
-            sm90 maxsim_forward_sm90_bf16_d256_q256 { Bf16, scores, consumers 2, fragments 2, slabs 4, stages 6, tail 32 }
-            sm90 maxsim_forward_sm90_f16_d64_q256_winners { F16, winners, consumers 2, fragments 2, slabs 1, stages 12, tail 32 }
-            sm90 maxsim_forward_sm90_f16_d128_q256_winners { F16, winners, consumers 2, fragments 2, slabs 2, stages 10, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d64_q256_winners { Bf16, winners, consumers 2, fragments 2, slabs 1, stages 12, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d128_q256_winners { Bf16, winners, consumers 2, fragments 2, slabs 2, stages 10, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d64_q256 { F16, scores, consumers 2, fragments 2, steps 4, stages 12, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d96_q256 { F16, scores, consumers 2, fragments 2, steps 6, stages 10, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d128_q256 { F16, scores, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d256_q256 { F16, scores, consumers 2, fragments 2, steps 16, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d64_q256 { Bf16, scores, consumers 2, fragments 2, steps 4, stages 12, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d96_q256 { Bf16, scores, consumers 2, fragments 2, steps 6, stages 10, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d128_q256 { Bf16, scores, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d256_q256 { Bf16, scores, consumers 2, fragments 2, steps 16, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d64_q256_winners { F16, winners, consumers 2, fragments 2, steps 4, stages 12, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d128_q256_winners { F16, winners, consumers 2, fragments 2, steps 8, stages 10, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d64_q256_winners { Bf16, winners, consumers 2, fragments 2, steps 4, stages 12, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d128_q256_winners { Bf16, winners, consumers 2, fragments 2, steps 8, stages 10, tail 32 }
             // One fragment per consumer for up to 128 query rows: half the rows to multiply, and
             // the ring gets the query tile's room.
-            sm90 maxsim_forward_sm90_f16_d128_q128 { F16, scores, consumers 2, fragments 1, slabs 2, stages 12, tail 16 }
-            sm90 maxsim_forward_sm90_bf16_d128_q128 { Bf16, scores, consumers 2, fragments 1, slabs 2, stages 12, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d128_q128 { F16, scores, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d128_q128 { Bf16, scores, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
             // One consumer of one fragment for up to 64 query rows, where reading the documents
             // takes longest: two such blocks share a multiprocessor (113 KB each), so that one
             // loads while the other finishes a document.
-            sm90 maxsim_forward_sm90_f16_d64_q64 { F16, scores, consumers 1, fragments 1, slabs 1, stages 6, tail 32 }
-            sm90 maxsim_forward_sm90_f16_d128_q64 { F16, scores, consumers 1, fragments 1, slabs 2, stages 5, tail 16 }
-            sm90 maxsim_forward_sm90_f16_d256_q64 { F16, scores, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d64_q64 { Bf16, scores, consumers 1, fragments 1, slabs 1, stages 6, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d128_q64 { Bf16, scores, consumers 1, fragments 1, slabs 2, stages 5, tail 16 }
-            sm90 maxsim_forward_sm90_bf16_d256_q64 { Bf16, scores, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
-            sm90 maxsim_forward_sm90_f16_d64_q64_winners { F16, winners, consumers 1, fragments 1, slabs 1, stages 6, tail 32 }
-            sm90 maxsim_forward_sm90_f16_d128_q64_winners { F16, winners, consumers 1, fragments 1, slabs 2, stages 5, tail 32 }
-            sm90 maxsim_forward_sm90_f16_d256_q64_winners { F16, winners, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d64_q64_winners { Bf16, winners, consumers 1, fragments 1, slabs 1, stages 6, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d128_q64_winners { Bf16, winners, consumers 1, fragments 1, slabs 2, stages 5, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d256_q64_winners { Bf16, winners, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d64_q64 { F16, scores, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d128_q64 { F16, scores, consumers 1, fragments 1, steps 8, stages 5, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d256_q64 { F16, scores, consumers 1, fragments 1, steps 16, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d64_q64 { Bf16, scores, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d128_q64 { Bf16, scores, consumers 1, fragments 1, steps 8, stages 5, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d256_q64 { Bf16, scores, consumers 1, fragments 1, steps 16, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d64_q64_winners { F16, winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d128_q64_winners { F16, winners, consumers 1, fragments 1, steps 8, stages 5, tail 32 }
+            sm90 maxsim_forward_sm90_f16_d256_q64_winners { F16, winners, consumers 1, fragments 1, steps 16, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d64_q64_winners { Bf16, winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d128_q64_winners { Bf16, winners, consumers 1, fragments 1, steps 8, stages 5, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_d256_q64_winners { Bf16, winners, consumers 1, fragments 1, steps 16, stages 4, tail 32 }
             // Above dim 256 query slabs stream along: a stage holds a slab of both sides (48 KB
             // and 32 KB).
-            sm90 maxsim_forward_sm90_f16_wide_q256 { F16, scores, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
-            sm90 maxsim_forward_sm90_f16_wide_q128 { F16, scores, consumers 2, fragments 1, slabs 0, stages 7, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_wide_q256 { Bf16, scores, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_wide_q128 { Bf16, scores, consumers 2, fragments 1, slabs 0, stages 7, tail 32 }
-            sm90 maxsim_forward_sm90_f16_wide_q256_winners { F16, winners, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_wide_q256_winners { Bf16, winners, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_f16_wide_q256 { F16, scores, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_f16_wide_q128 { F16, scores, consumers 2, fragments 1, steps 0, stages 7, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_wide_q256 { Bf16, scores, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_wide_q128 { Bf16, scores, consumers 2, fragments 1, steps 0, stages 7, tail 32 }
+            sm90 maxsim_forward_sm90_f16_wide_q256_winners { F16, winners, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_wide_q256_winners { Bf16, winners, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
             // TF32 where the caller allows it: slabs of 32 elements, which TMA rounds.
-            sm90 maxsim_forward_sm90_tf32_d128_q256 { Tf32, scores, consumers 2, fragments 2, slabs 4, stages 6, tail 32 }
-            sm90 maxsim_forward_sm90_tf32_wide_q256 { Tf32, scores, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
-            sm90 maxsim_forward_sm90_tf32_d128_q64 { Tf32, scores, consumers 1, fragments 1, slabs 4, stages 4, tail 32 }
-            sm90 maxsim_forward_sm90_tf32_wide_q256_winners { Tf32, winners, consumers 2, fragments 2, slabs 0, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_tf32_d128_q256 { Tf32, scores, consumers 2, fragments 2, steps 16, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_tf32_wide_q256 { Tf32, scores, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_tf32_d128_q64 { Tf32, scores, consumers 1, fragments 1, steps 16, stages 4, tail 32 }
+            sm90 maxsim_forward_sm90_tf32_wide_q256_winners { Tf32, winners, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
             // Exact f32 as three TF32 products: a stage holds both parts of a slab of both sides
             // (64 KB and 48 KB), and a consumer the small products' sums besides the large
             // ones', which leaves no room for a second fragment.
-            sm90 maxsim_forward_sm90_f32_wide_q128 { F32, scores, consumers 2, fragments 1, slabs 0, stages 3, tail 64 }
-            sm90 maxsim_forward_sm90_f32_wide_q128_winners { F32, winners, consumers 2, fragments 1, slabs 0, stages 3, tail 64 }
-            sm90 maxsim_forward_sm90_f32_wide_q64 { F32, scores, consumers 1, fragments 1, slabs 0, stages 2, tail 64 }
+            sm90 maxsim_forward_sm90_f32_wide_q128 { F32, scores, consumers 2, fragments 1, steps 0, stages 3, tail 64 }
+            sm90 maxsim_forward_sm90_f32_wide_q128_winners { F32, winners, consumers 2, fragments 1, steps 0, stages 3, tail 64 }
+            sm90 maxsim_forward_sm90_f32_wide_q64 { F32, scores, consumers 1, fragments 1, steps 0, stages 2, tail 64 }
         }
     };
 }
@@ -234,21 +237,21 @@ macro_rules! row {
             },
         }
     };
-    (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, slabs $slabs:literal, stages $stages:literal, tail $tail:literal) => {
+    (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
         Variant {
             name: stringify!($name),
             arch: Arch::Sm90a,
             element: row!(element $element),
             tf32: row!(tf32 $element),
             winners: row!($outputs),
-            dim_max: match $slabs {
+            dim_max: match $steps {
                 0 => DIM_MAX,
-                slabs => layout::SLAB_BYTES / row!(element $element).size_bytes() * slabs,
+                steps => layout::sm90::STEP_BYTES / row!(element $element).size_bytes() * steps,
             },
             query_tile: layout::sm90::query_tile($consumers, $fragments),
             document_tile: layout::sm90::DOCUMENT_TILE,
             tail_step: $tail,
-            streams_queries: $slabs == 0,
+            streams_queries: $steps == 0,
             stages: $stages,
             threads: layout::sm90::threads($consumers),
             // A single consumer leaves half of the multiprocessor to a second block.

@@ -39,7 +39,7 @@ use crate::ptx::copy::copy_wait;
 use crate::ptx::memory::{dynamic_shared, load_shared_f32, store_shared_f32};
 use crate::ptx::thread::*;
 use crate::ptx::warp::broadcast;
-use crate::reduce::{Best, TileGroups, fold, fold_masked, unroll, valid_columns};
+use crate::reduce::{Best, TileGroups, fold, unroll, valid_columns, valid_only};
 use crate::rows::{OwnRows, deal, sum_halves, sum_quads, valid_rows};
 use crate::work::{self, TokenPlace};
 use stages::{Kind, Loader, Stage, Tile};
@@ -167,7 +167,7 @@ pub unsafe fn forward<K: Kernel>(params: &ForwardParams) {
                     let stage = pipeline.stage(slot);
                     has_tokens |= product.take_documents(&pipeline, &mut best, &tile, stage);
                     if tile.ends_tile && tile.ends_document {
-                        pipeline.finish(slot, tile.entry, best, has_tokens != 0);
+                        pipeline.finish(slot, &tile, best, has_tokens != 0);
                         best = [Best::NONE; 4];
                         has_tokens = 0;
                     }
@@ -259,7 +259,8 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
 
     /// Ends a document: adds each group's maxima, and stores winners and token scores.
     #[inline(always)]
-    unsafe fn finish(&mut self, slot: u32, entry: u32, best: [Best; 4], has_tokens: bool) {
+    unsafe fn finish(&mut self, slot: u32, tile: &Tile, best: [Best; 4], has_tokens: bool) {
+        let (entry, start) = (tile.entry, tile.matrix_row - tile.row);
         let (params, lane) = (self.params, self.lane);
         let first = self.group(0);
         let own = OwnRows::new(K::FRAGMENTS, lane);
@@ -278,7 +279,7 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
                 let group = work::group(params, index);
                 if group.n_rows() > 0 {
                     let place = TokenPlace::new(params, group);
-                    own.store(params, place, entry, &rows, valid, lane);
+                    own.store(params, place, (entry, start), &rows, valid, lane);
                 }
             }
         }
@@ -364,7 +365,7 @@ fn fold_valid<K: Kernel, const N: usize, const WORDS: usize>(
     let valid = words.map(|word| word >> (2 * (lane % 4)));
     unroll!(F in 0..4 => {
         if F < K::FRAGMENTS {
-            fold_masked(&mut best[F], c[F], &valid, column, K::WINNERS);
+            fold(&mut best[F], &valid_only(c[F], &valid), column, K::WINNERS);
         }
     });
 }

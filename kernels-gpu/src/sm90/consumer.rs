@@ -12,7 +12,7 @@ use crate::ptx::memory::{load_shared_u32x4, store_shared_f32};
 use crate::ptx::thread::pause;
 use crate::ptx::warp::{ballot, broadcast, sync_warp};
 use crate::ptx::wgmma::{self, Accumulators, Element};
-use crate::reduce::{Best, fold, fold_masked, mask_tail, unroll, valid_only};
+use crate::reduce::{Best, fold, mask_tail, unroll, valid_only};
 use crate::work::{self, Documents};
 
 /// Bytes of a fragment's rows in a slab.
@@ -146,7 +146,8 @@ impl Consumer<'_> {
                 has_tokens = any != 0;
             }
             let store = has_tokens && self.params.winners | self.params.token_scores != 0;
-            let sum = self.rows.finish::<K>(self.params, entry, &best, store, self.lane);
+            let place = (entry, document.start);
+            let sum = self.rows.finish::<K>(self.params, place, &best, store, self.lane);
             self.hand_over::<K>(if has_tokens { sum } else { 0.0 });
         }
     }
@@ -229,7 +230,7 @@ impl Consumer<'_> {
             }
             let offset = self.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
             wgmma::fence();
-            if K::FRAGMENTS == 2 && K::SLABS == 4 {
+            if K::FRAGMENTS == 2 && K::STEPS == 4 * SLAB_STEPS {
                 let (c0, c1) = self.multiply_by_slabs::<K, N>(offset);
                 columns.fold::<K, N, KIND>(&mut best[0], &c0);
                 columns.fold::<K, N, KIND>(&mut best[1], &c1);
@@ -277,10 +278,10 @@ impl Consumer<'_> {
             while slab < self.n_slabs {
                 let (a, b) = self.wait_for_slabs(offset);
                 wgmma::fence();
-                c0 = multiply_steps::<K::Element, N, 0>(c0, a, b);
+                c0 = multiply_steps::<K::Element, N, 0>(c0, a, b, SLAB_STEPS);
                 if K::FRAGMENTS == 2 {
                     let a = a + FRAGMENT_BYTES / 16;
-                    c1 = multiply_steps::<K::Element, N, 0>(c1, a, b);
+                    c1 = multiply_steps::<K::Element, N, 0>(c1, a, b, SLAB_STEPS);
                 }
                 wgmma::commit();
                 c0 = c0.wait::<0>();
@@ -356,12 +357,12 @@ impl Consumer<'_> {
         unsafe {
             let (a, b) = descriptors(0);
             let c = <[f32; N]>::start::<K::Element>(a, b);
-            let mut c = multiply_steps::<K::Element, N, 1>(c, a, b);
+            let mut c = multiply_steps::<K::Element, N, 1>(c, a, b, steps::<K>(0));
             macro_rules! slab {
                 ($slab:literal) => {
                     if $slab < K::SLABS {
                         let (a, b) = descriptors($slab);
-                        c = multiply_steps::<K::Element, N, 0>(c, a, b);
+                        c = multiply_steps::<K::Element, N, 0>(c, a, b, steps::<K>($slab));
                     }
                 };
             }
@@ -394,15 +395,15 @@ impl Consumer<'_> {
         unsafe {
             let (a, b) = descriptors(0);
             let c0 = <[f32; N]>::start::<K::Element>(a, b);
-            let mut c0 = multiply_steps::<K::Element, N, 1>(c0, a, b);
+            let mut c0 = multiply_steps::<K::Element, N, 1>(c0, a, b, SLAB_STEPS);
             let c1 = <[f32; N]>::start::<K::Element>(a + second, b);
-            let mut c1 = multiply_steps::<K::Element, N, 1>(c1, a + second, b);
+            let mut c1 = multiply_steps::<K::Element, N, 1>(c1, a + second, b, SLAB_STEPS);
             wgmma::commit();
             unroll!(SLAB in 0..4 => {
                 if SLAB > 0 {
                     let (a, b) = descriptors(SLAB as u32);
-                    c0 = multiply_steps::<K::Element, N, 0>(c0, a, b);
-                    c1 = multiply_steps::<K::Element, N, 0>(c1, a + second, b);
+                    c0 = multiply_steps::<K::Element, N, 0>(c0, a, b, SLAB_STEPS);
+                    c1 = multiply_steps::<K::Element, N, 0>(c1, a + second, b, SLAB_STEPS);
                     wgmma::commit();
                 }
             });
@@ -437,9 +438,9 @@ impl Consumer<'_> {
 /// Clocks that the tensor cores take for a warpgroup's part of a tile: 64 for each 32 bytes of
 /// each fragment.
 const fn tile_clocks<K: Kernel>() -> u32 {
-    let slabs = if K::SLABS == 0 { 1 } else { K::SLABS };
+    let steps = if K::STEPS == 0 { SLAB_STEPS } else { K::STEPS };
     let products = if K::Element::SPLITS { 3 } else { 1 };
-    (64 * 4 * slabs * products * K::FRAGMENTS) as u32
+    (64 * steps * products * K::FRAGMENTS) as u32
 }
 
 /// Which columns of a tile are document tokens.
@@ -496,11 +497,7 @@ impl Columns {
         best: &mut Best,
         c: &[f32; N],
     ) {
-        if KIND == MASKED && K::WINNERS {
-            fold_masked(best, *c, &self.own_bits(), self.column, true);
-        } else {
-            fold(best, &self.valid_only::<K, N, KIND>(c), self.column, K::WINNERS);
-        }
+        fold(best, &self.valid_only::<K, N, KIND>(c), self.column, K::WINNERS);
     }
 
     /// -∞ in columns that are no document tokens.
@@ -508,15 +505,9 @@ impl Columns {
     fn valid_only<K: Kernel, const N: usize, const KIND: u32>(&self, c: &[f32; N]) -> [f32; N] {
         match KIND {
             TAIL => mask_tail(*c, narrower::<K>(2 * N), self.left, self.lane),
-            MASKED => valid_only(*c, &self.own_bits()),
+            MASKED => valid_only(*c, &self.valid.map(|word| word >> (2 * (self.lane % 4)))),
             _ => *c,
         }
-    }
-
-    /// The mask's words from the thread's first column on.
-    #[inline(always)]
-    fn own_bits(&self) -> [u32; 4] {
-        self.valid.map(|word| word >> (2 * (self.lane % 4)))
     }
 
     /// Non-zero when a masked tile has a valid column.
@@ -524,6 +515,12 @@ impl Columns {
     fn any(&self) -> u32 {
         self.valid[0] | self.valid[1] | self.valid[2] | self.valid[3]
     }
+}
+
+/// Steps of a resident slab: the last one may have fewer.
+const fn steps<K: Kernel>(slab: usize) -> usize {
+    let left = K::STEPS - slab * SLAB_STEPS;
+    if left < SLAB_STEPS { left } else { SLAB_STEPS }
 }
 
 /// The next narrower width of a kernel's last tiles, or 0.
@@ -535,23 +532,23 @@ const fn narrower<K: Kernel>(width: usize) -> usize {
     narrower
 }
 
-/// Adds the products of a slab's four steps of 32 bytes, from step `FIRST` on.
+/// Adds the products of a slab's steps of 32 bytes, from step `FIRST` to before step `END`.
 #[inline(always)]
-pub(super) unsafe fn multiply_steps<E: Element, const N: usize, const FIRST: u32>(
+pub(super) unsafe fn multiply_steps<E: Element, const N: usize, const FIRST: usize>(
     mut c: [f32; N],
     a: u32,
     b: u32,
+    end: usize,
 ) -> [f32; N]
 where
     [f32; N]: Accumulators,
 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if FIRST == 0 {
-            c = c.add::<E>(a, b);
+    unroll!(STEP in 0..4 => {
+        if STEP >= FIRST && STEP < end {
+            let offset = STEP as u32 * wgmma::K_STEP;
+            // SAFETY: the caller's promise.
+            c = unsafe { c.add::<E>(a + offset, b + offset) };
         }
-        c = c.add::<E>(a + wgmma::K_STEP, b + wgmma::K_STEP);
-        c = c.add::<E>(a + 2 * wgmma::K_STEP, b + 2 * wgmma::K_STEP);
-        c.add::<E>(a + 3 * wgmma::K_STEP, b + 3 * wgmma::K_STEP)
-    }
+    });
+    c
 }

@@ -53,14 +53,16 @@ pub trait Kernel {
     const CONSUMERS: usize;
     /// 64-row fragments of each.
     const FRAGMENTS: usize;
-    /// Query slabs that stay in shared memory; 0 where they stream.
-    const SLABS: usize;
+    /// Products of 32 bytes of each row; 0 where slabs of both sides stream.
+    const STEPS: usize;
     /// Depth of the ring.
     const STAGES: usize;
     /// Narrowest of the widths of a document's last tile, in columns.
     const TAIL_STEP: usize;
     /// Whether winners are found.
     const WINNERS: bool;
+    /// Query slabs that stay in shared memory.
+    const SLABS: usize = Self::STEPS.div_ceil(SLAB_STEPS);
     /// Query rows per tile.
     const QUERY_TILE: usize = query_tile(Self::CONSUMERS, Self::FRAGMENTS);
     /// Registers of a thread of the first warpgroup, of an only consumer, and of one of two.

@@ -60,7 +60,7 @@ impl WarpRows {
         })
     }
 
-    /// What a document leaves: stores winners and token scores, if `store`, and gives [`sum_halves`]
+    /// What a document that starts at row `start` leaves: stores winners and token scores, if `store`, and gives [`sum_halves`]
     /// of valid rows.
     ///
     /// # Safety
@@ -70,7 +70,7 @@ impl WarpRows {
     pub(super) unsafe fn finish<K: Kernel>(
         &self,
         params: &ForwardParams,
-        entry: u32,
+        (entry, start): (u32, u32),
         best: &[Best; 2],
         store: bool,
         lane: u32,
@@ -80,7 +80,7 @@ impl WarpRows {
         unsafe {
             let rows = deal(best, K::FRAGMENTS, lane, K::WINNERS);
             if store {
-                own.store(params, self.place, entry, &rows, self.own_valid, lane);
+                own.store(params, self.place, (entry, start), &rows, self.own_valid, lane);
             }
             sum_halves(K::FRAGMENTS, own.values(&rows, self.own_valid))
         }

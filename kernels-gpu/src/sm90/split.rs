@@ -161,15 +161,15 @@ impl Consumer<'_> {
                 let (a, b) = self.wait_for_slabs(offset);
                 wgmma::fence();
                 let large = <[f32; N]>::start::<K::Element>(a, b);
-                let large = multiply_steps::<K::Element, N, 1>(large, a, b);
+                let large = multiply_steps::<K::Element, N, 1>(large, a, b, SLAB_STEPS);
                 if K::CONSUMERS == 1 {
                     // No registers for a third set of sums: one after the other.
                     wgmma::commit();
                     sum = add(sum, large.wait::<0>());
                     wgmma::fence();
                     let small = <[f32; N]>::start::<K::Element>(a, b + lower);
-                    let small = multiply_steps::<K::Element, N, 1>(small, a, b + lower);
-                    let small = multiply_steps::<K::Element, N, 0>(small, a + lower, b);
+                    let small = multiply_steps::<K::Element, N, 1>(small, a, b + lower, SLAB_STEPS);
+                    let small = multiply_steps::<K::Element, N, 0>(small, a + lower, b, SLAB_STEPS);
                     wgmma::commit();
                     let small = small.wait::<0>();
                     self.release(1);
@@ -177,8 +177,8 @@ impl Consumer<'_> {
                     slab += 1;
                     continue;
                 }
-                small = multiply_steps::<K::Element, N, 0>(small, a, b + lower);
-                small = multiply_steps::<K::Element, N, 0>(small, a + lower, b);
+                small = multiply_steps::<K::Element, N, 0>(small, a, b + lower, SLAB_STEPS);
+                small = multiply_steps::<K::Element, N, 0>(small, a + lower, b, SLAB_STEPS);
                 wgmma::commit();
                 let large = large.wait::<0>();
                 small = small.wait::<0>();
