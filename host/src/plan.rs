@@ -267,15 +267,9 @@ fn cost(
 ) -> f64 {
     let n_documents = problem.documents().n_items().max(1) as f64;
     let columns = lens.columns(row) as f64 / n_documents;
-    // Blocks that share a multiprocessor share its time, unless there are too few of them.
-    let n_multiprocessors = limits.n_multiprocessors.max(1) as f64;
-    let rounds = match n_entries <= n_multiprocessors {
-        true => 1.0,
-        false => {
-            let n_blocks = n_multiprocessors * row.blocks as f64;
-            (n_entries / n_blocks).ceil() * row.blocks as f64
-        }
-    };
+    // Blocks that share a multiprocessor share its time: what counts is what the busiest
+    // multiprocessor gets.
+    let rounds = (n_entries / limits.n_multiprocessors.max(1) as f64).ceil().max(1.0);
     rounds * document_clocks(row, problem.dim(), columns)
 }
 

@@ -212,7 +212,8 @@ pub mod sm90 {
         stages: usize,
         parts: usize,
     ) -> usize {
-        barriers_offset(query_tile, slabs, stages, parts) + 8 * n_barriers(query_tile, stages, parts)
+        barriers_offset(query_tile, slabs, stages, parts)
+            + 8 * n_barriers(query_tile, stages, parts)
     }
 
     /// Offset of the units, in slots.

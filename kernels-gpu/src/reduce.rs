@@ -6,7 +6,7 @@
 //! quad share their rows. `mma.sync` and `wgmma` agree on this, so this code serves both.
 
 use crate::params::{ForwardParams, Group, Matrix};
-use crate::ptx::math::max_nan;
+use crate::ptx::math::{add_unless, max_nan};
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::warp::broadcast;
 use crate::ptx::warp::{ballot, shuffle_down};
@@ -204,7 +204,7 @@ fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
     // Each step halves what may hold the maximum. Leaves 2 n and 2 n + 1 are columns 8 n and 8 n + 1.
     if N == 64 {
         let here = is_left(halves[0]);
-        found += if here { 0 } else { 64 };
+        found = add_unless::<64>(found, here);
         unroll!(I in 0..2 => { eights[I] = pick(here, eights[I], eights[I + 2]); });
         unroll!(I in 0..4 => { fours[I] = pick(here, fours[I], fours[I + 4]); });
         unroll!(I in 0..8 => {
@@ -214,7 +214,7 @@ fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
     }
     if N >= 32 {
         let here = is_left(eights[0]);
-        found += if here { 0 } else { 32 };
+        found = add_unless::<32>(found, here);
         unroll!(I in 0..2 => { fours[I] = pick(here, fours[I], fours[I + 2]); });
         unroll!(I in 0..4 => {
             pairs[I] = pick(here, pairs[I], pairs[I + 4]);
@@ -223,16 +223,16 @@ fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
     }
     if N >= 16 {
         let here = is_left(fours[0]);
-        found += if here { 0 } else { 16 };
+        found = add_unless::<16>(found, here);
         unroll!(I in 0..2 => {
             pairs[I] = pick(here, pairs[I], pairs[I + 2]);
             left[I] = pick(here, left[I], left[I + 2]);
         });
     }
     let here = is_left(pairs[0]);
-    found += if here { 0 } else { 8 };
+    found = add_unless::<8>(found, here);
     let leaf = pick(here, left[0], left[1]);
-    found += if is_left(leaf) { 0 } else { 1 };
+    found = add_unless::<1>(found, is_left(leaf));
     (most, found)
 }
 

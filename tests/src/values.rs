@@ -20,17 +20,23 @@ pub enum Values {
     Mixed,
     /// Unit rows, some with a NaN, an infinity or zeros in place of elements.
     Special,
+    /// Every similarity is a zero of either sign: all tokens tie.
+    Zeros,
+    /// Every similarity is -∞: all tokens tie, and none beats having none.
+    Lowest,
 }
 
 impl Values {
     /// Every distribution.
-    pub const ALL: [Values; 6] = [
+    pub const ALL: [Values; 8] = [
         Values::Unit,
         Values::Integers,
         Values::Negative,
         Values::Duplicates,
         Values::Mixed,
         Values::Special,
+        Values::Zeros,
+        Values::Lowest,
     ];
 }
 
@@ -60,6 +66,14 @@ pub fn rows(values: Values, role: Role, n_rows: usize, dim: usize, rng: &mut Sma
                 let sign = if role == Role::Query { 1.0 } else { -1.0 };
                 row.fill_with(|| sign * rng.random_range(0.1f32..1.0));
             }
+            Values::Zeros => row.fill(match role {
+                Role::Query => 1.0,
+                Role::Document => [0.0, -0.0][rng.random_range(0..2)],
+            }),
+            Values::Lowest => row.fill(match role {
+                Role::Query => 1.0,
+                Role::Document => f32::NEG_INFINITY,
+            }),
             _ => row.copy_from_slice(&unit_row(dim, rng)),
         }
         match values {

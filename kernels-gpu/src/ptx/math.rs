@@ -36,3 +36,24 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     }
     result
 }
+
+/// `a`, and `B` more unless `skip`: one instruction under a predicate, where the assembler would
+/// select the number to add.
+#[inline(always)]
+pub fn add_unless<const B: i32>(mut a: i32, skip: bool) -> i32 {
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred skip;",
+            "setp.ne.u32 skip, {1}, 0;",
+            "@!skip add.s32 {0}, {0}, {2};",
+            "}}",
+            inout(reg32) a,
+            in(reg32) skip as u32,
+            const B,
+            options(pure, nomem, nostack),
+        );
+    }
+    a
+}
