@@ -50,7 +50,8 @@ pub enum Backward {
     /// lists: 32 bytes per eight rows of a query, 64 per 8192 winners of a document, and where
     /// documents are listed by ids or items of a side overlap, 40 per score.
     Owner,
-    /// By atomic additions, in any order: bits may differ from run to run. For GPUs only.
+    /// By atomic additions, in any order: bits may differ from run to run. For GPUs only, and not
+    /// there yet.
     Atomic,
     /// As [`Backward::Owner`], from winners that are found again: the saved ones are not read.
     /// Takes the time of the scores once more, and while it runs the memory of the winners: 4
@@ -373,13 +374,14 @@ impl Backward {
         match self {
             Backward::Auto | Backward::Owner => Ok(false),
             Backward::Recompute => Ok(true),
-            Backward::Atomic => Err(Error::Unsupported {
-                what: match device.ordinal() {
-                    None => "Backward::Atomic on the CPU".into(),
-                    Some(_) => format!("Backward::Atomic on {device}"),
-                },
-                why: "it is for GPUs; choose Backward::Owner or Backward::Recompute".into(),
-            }),
+            Backward::Atomic => {
+                let (what, why) = match device.ordinal() {
+                    None => ("Backward::Atomic on the CPU".into(), "it is for GPUs"),
+                    Some(_) => (format!("Backward::Atomic on {device}"), "no kernel has it yet"),
+                };
+                let why = format!("{why}; choose Backward::Owner or Backward::Recompute");
+                Err(Error::Unsupported { what, why })
+            }
         }
     }
 }
