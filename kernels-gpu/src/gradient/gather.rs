@@ -6,7 +6,7 @@
 //! Where tokens are few, pairs are cut into chunks, whose sums `sum` adds in their order.
 
 use super::output::store;
-use super::pairs::{pair, winner};
+use super::pairs::{pair, winner_if};
 use super::sources::{Columns, Element, Sums, add, add_slots};
 use super::{FirstPair, GatherParams, NO_ROW, RowTask, chunk_start};
 use crate::ptx::memory::load_u32x4;
@@ -50,12 +50,15 @@ unsafe fn gather_rows<T: Element, const ALIGNED: bool>(params: &GatherParams) {
         let columns = Columns::new::<T>(&params.source, column);
         let mut sums: Sums = core::mem::zeroed();
         let mut k = begin;
-        let mut next = source(params, &task.first, row, k, end);
-        while k < end {
-            let source_32 = next;
-            k += 32;
-            next = source(params, &task.first, row, k, end);
-            add::<T, ALIGNED>(&columns, source_32, 0, (end + 32 - k).min(32), &mut sums);
+        if begin < end {
+            let mut next = Ahead::load(params, &task.first, row, k, end);
+            while k < end {
+                let sources = next.source();
+                let count = (end - k).min(32);
+                k += 32;
+                next = Ahead::load(params, &task.first, row, k, end);
+                add::<T, ALIGNED>(&columns, sources, 0, count, &mut sums);
+            }
         }
         add_slots::<T>(&columns, &mut sums);
         let index = match params.n_chunks {
@@ -82,28 +85,46 @@ pub unsafe fn row_task(tasks: u64, task: u32) -> RowTask {
     }
 }
 
-/// Row and factor of this lane's pair, which is as many behind `k`.
-///
-/// # Safety
-/// There must be pairs up to `end`.
-#[inline(always)]
-unsafe fn source(params: &GatherParams, first: &FirstPair, row: u32, k: u32, end: u32) -> [u32; 2] {
-    let k = k + lane_idx();
-    if k >= end {
-        return [NO_ROW, 0];
+/// What is loaded of a lane's pair while earlier pairs are added. Nothing is done with it before it
+/// is used: that would be to wait for it.
+#[derive(Clone, Copy)]
+struct Ahead {
+    winner: u32,
+    factor: f32,
+    document_start: u32,
+    /// 0 where the lane has no pair.
+    document_len: u32,
+}
+
+impl Ahead {
+    /// Loads what this lane's pair has, which is as many behind `k` as the lane says.
+    ///
+    /// # Safety
+    /// There must be pairs up to `end`, and one at least.
+    #[inline(always)]
+    unsafe fn load(params: &GatherParams, first: &FirstPair, row: u32, k: u32, end: u32) -> Ahead {
+        let k = k + lane_idx();
+        // SAFETY: a pair that exists: the last one again behind it. It has a winner for each of
+        // its query's rows.
+        unsafe {
+            let pair = pair(&params.pairs, first, k.min(end - 1));
+            let token = row.wrapping_sub(pair.query_start);
+            // Not so for a row of another query that overlaps this one.
+            let is_there = (k < end) & (token < pair.query_len);
+            let index = pair.token_base + u64::from(token);
+            Ahead {
+                winner: winner_if(&params.pairs, index, u32::from(is_there)),
+                factor: pair.factor,
+                document_start: pair.document_start,
+                document_len: if is_there { pair.document_len } else { 0 },
+            }
+        }
     }
-    // SAFETY: the pair exists, and has a winner for each of its query's rows.
-    unsafe {
-        let pair = pair(&params.pairs, first, k);
-        // A row of another query that overlaps this one.
-        let token = row.wrapping_sub(pair.query_start);
-        if token >= pair.query_len {
-            return [NO_ROW, 0];
-        }
-        let winner = winner(&params.pairs, pair.token_base + u64::from(token));
-        match winner < pair.document_len {
-            true => [pair.document_start + winner, pair.factor.to_bits()],
-            false => [NO_ROW, 0],
-        }
+
+    /// Row and factor.
+    #[inline(always)]
+    fn source(self) -> [u32; 2] {
+        let is_there = self.winner < self.document_len;
+        [if is_there { self.document_start + self.winner } else { NO_ROW }, self.factor.to_bits()]
     }
 }

@@ -1,7 +1,8 @@
 //! The pairs of a call, as the device finds them.
 
-use super::{FirstPair, NO_ROW, PairSlot, Pairs};
-use crate::ptx::memory::{load_u16, load_u32, load_u32x4, load_u64};
+use super::{FirstPair, PairSlot, Pairs};
+use crate::ptx::memory::{load_u32, load_u32x4, load_u64};
+use crate::ptx::wide::{load_u16_if, load_u32_if};
 use crate::work::segment;
 
 /// A pair of a query and a document.
@@ -93,21 +94,20 @@ unsafe fn factor(pairs: &Pairs, score: u32) -> f32 {
     f32::from_bits(unsafe { load_u32(pairs.grad_scores + u64::from(score) * 4) })
 }
 
-/// The winner at an index of the pair-major outputs; where there is none, a number that no
-/// document has as many tokens as.
+/// The winner at an index of the pair-major outputs, where `condition` is not 0; where there is
+/// none, a number that no document has as many tokens as: 0xFFFF of two bytes is one, too, since
+/// winners have four where a document has 65 535. Nothing is done with it here, so that nobody
+/// waits for it before it is used.
 ///
 /// # Safety
-/// The outputs must have the index.
+/// Where `condition` is not 0, the outputs must have the index.
 #[inline(always)]
-pub unsafe fn winner(pairs: &Pairs, index: u64) -> u32 {
-    // SAFETY: so many bytes per winner. Documents have fewer than 65 535 tokens where these are 2.
+pub unsafe fn winner_if(pairs: &Pairs, index: u64, condition: u32) -> u32 {
+    // SAFETY: so many bytes per winner.
     unsafe {
         match pairs.winner_bytes {
-            2 => match load_u16(pairs.winners + index * 2) {
-                0xFFFF => NO_ROW,
-                winner => winner,
-            },
-            _ => load_u32(pairs.winners + index * 4),
+            2 => load_u16_if(pairs.winners + index * 2, condition),
+            _ => load_u32_if(pairs.winners + index * 4, condition),
         }
     }
 }

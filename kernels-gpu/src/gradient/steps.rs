@@ -1,7 +1,7 @@
 //! The winners of a sort's task, in steps of up to 32 tokens of one pair.
 
 use super::FirstPair;
-use super::pairs::{Pair, pair, winner};
+use super::pairs::{Pair, pair, winner_if};
 use super::{NO_ROW, Pairs, SortTask};
 use crate::ptx::memory::load_u32x4;
 use crate::ptx::wide::{lane_idx, shuffle};
@@ -98,10 +98,9 @@ pub unsafe fn for_each(pairs: &Pairs, task: &SortTask, warp: u32, mut visit: imp
                         row: start + token + lane,
                         factor: shuffle(own.factor.to_bits(), j),
                     };
-                    if is_there {
-                        let base = u64::from(low) | u64::from(high) << 32;
-                        winners[u] = winner(pairs, base + u64::from(token + lane));
-                    }
+                    let base = u64::from(low) | u64::from(high) << 32;
+                    let index = base + u64::from(token + lane);
+                    winners[u] = winner_if(pairs, index, u32::from(is_there));
                     token += 32;
                     if token >= len {
                         (j, token) = (j + 1, token_begin);
