@@ -16,6 +16,7 @@ use super::module::Kernel;
 use super::outputs::CudaOutputs;
 use super::stream::CudaStream;
 use super::tokens::{CudaTokens, regular_len};
+use super::turn::Turns;
 use super::upload::upload;
 use crate::element::ElementType;
 use crate::error::Result;
@@ -139,19 +140,28 @@ impl CudaBackward {
             0 => 0,
             len_bytes => stream.workspace(order, len_bytes)?,
         };
-        let turns =
-            call.outputs.turns().begin_both(call.gradients.turns(), &entered, stream, order)?;
-        let again = match &self.again {
-            Some((_, outputs)) => Some(outputs.turns().begin(&entered, stream, order)?),
-            None => None,
-        };
+        let turns = Turns::begin_each(
+            [
+                Some(call.outputs.turns().as_ref()),
+                Some(call.gradients.turns().as_ref()),
+                self.own_turns().map(AsRef::as_ref),
+            ],
+            &entered,
+            stream,
+            order,
+        )?;
         // SAFETY: handles, scores and gradients are those of the work (the caller's check), in
         // this context; only this stream uses its workspace, and it is this call's turn to use
         // the rest.
         let result = unsafe { self.run(&entered, stream.raw(), call, workspace) };
         // Even after an error, launches before it may be running.
-        let ended = turns.into_iter().chain(again).try_for_each(|turn| turn.end(&entered, stream));
+        let ended = turns.into_iter().flatten().try_for_each(|turn| turn.end(&entered, stream));
         result.and(ended)
+    }
+
+    /// The turns of the winners that are found again, which all calls of the work share.
+    pub(super) fn own_turns(&self) -> Option<&Arc<Turns>> {
+        self.again.as_ref().map(|(_, outputs)| outputs.turns())
     }
 
     /// Refuses handles that the work cannot take.

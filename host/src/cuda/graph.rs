@@ -113,11 +113,13 @@ impl CudaCall {
     }
 
     fn turns(&self) -> impl Iterator<Item = Arc<Turns>> {
-        let gradients = match &self.what {
-            What::Score(_) => None,
-            What::Backward { gradients, .. } => Some(gradients.turns().clone()),
+        let [gradients, own] = match &self.what {
+            What::Score(_) => [None, None],
+            What::Backward { work, gradients, .. } => {
+                [Some(gradients.turns().clone()), work.own_turns().cloned()]
+            }
         };
-        [self.outputs.turns().clone()].into_iter().chain(gradients)
+        [Some(self.outputs.turns().clone()), gradients, own].into_iter().flatten()
     }
 
     /// Enqueues the call.

@@ -65,18 +65,20 @@ impl Turns {
         Ok(last)
     }
 
-    /// Begins a turn of this memory and of other memory.
-    pub(super) fn begin_both<'a>(
-        &'a self,
-        other: &'a Turns,
+    /// Begins a turn of each of these, no two of which are the same.
+    pub(super) fn begin_each<'a, const N: usize>(
+        mut turns: [Option<&'a Turns>; N],
         entered: &Entered<'_>,
         stream: &CudaStream,
         order: Order,
-    ) -> Result<[Turn<'a>; 2]> {
+    ) -> Result<[Option<Turn<'a>>; N]> {
         // In the order of their addresses, so that no two calls wait for each other.
-        let is_first = ptr::from_ref(self) < ptr::from_ref(other);
-        let [first, second] = if is_first { [self, other] } else { [other, self] };
-        Ok([first.begin(entered, stream, order)?, second.begin(entered, stream, order)?])
+        turns.sort_unstable_by_key(|turns| turns.map_or(ptr::null(), ptr::from_ref));
+        let mut begun = [const { None }; N];
+        for (turn, turns) in begun.iter_mut().zip(turns) {
+            *turn = turns.map(|turns| turns.begin(entered, stream, order)).transpose()?;
+        }
+        Ok(begun)
     }
 }
 
