@@ -23,6 +23,9 @@ SIGNATURES = {
     "enqueue_us": (ctypes.c_int32, [HANDLE] * 5 + [WORD, ctypes.POINTER(ctypes.c_double)]),
     "call": (ctypes.c_int32, [HANDLE, HANDLE, HANDLE, WORD, TEXT, WORD]),
     "read": (ctypes.c_int32, [HANDLE, HANDLE, WORD]),
+    "prepare_backward": (HANDLE, [HANDLE, TEXT]),
+    "gradients": (HANDLE, [HANDLE, WORD, WORD, WORD]),
+    "enqueue_backward": (ctypes.c_int32, [HANDLE] * 6),
     "free": (None, [HANDLE]),
 }
 
@@ -111,3 +114,28 @@ class Call:
 
     def free(self):
         self.device.free(self.outputs, self.work, self.stream)
+
+
+class Step:
+    """Scores with winners, and their gradients: calling it enqueues both."""
+
+    def __init__(self, device, call, strategy, grad_scores, grad_queries, grad_documents):
+        self.device, self.call = device, call
+        self.work = device("prepare_backward", call.work, strategy.encode())
+        self.gradients = device("gradients", self.work, grad_scores, grad_queries, grad_documents)
+        queries, documents, _, _ = call.problem
+        handles = (call.stream, queries, documents, self.work, call.outputs, self.gradients)
+        self.arguments = [ctypes.c_void_p(handle) for handle in handles]
+        self.enqueue = device.functions["enqueue_backward"]
+
+    def backward(self):
+        """The gradients alone."""
+        if self.enqueue(*self.arguments):
+            raise Error(self.device.functions["last_error"]().decode())
+
+    def __call__(self):
+        self.call()
+        self.backward()
+
+    def free(self):
+        self.device.free(self.gradients, self.work)

@@ -4,8 +4,8 @@ use std::ffi::CString;
 
 use half::{bf16, f16};
 use maxsim::{
-    Device, DeviceScores, DeviceTokens, Element, Pairing, ScoreOptions, Stream, TokenLayout,
-    Tokens, Work,
+    BackwardWork, Device, DeviceGradScores, DeviceGradients, DeviceScores, DeviceTokens, Element,
+    Pairing, ScoreOptions, Stream, TokenLayout, Tokens, Work,
 };
 
 /// Errors of the interface are texts: its callers only show them.
@@ -23,6 +23,10 @@ pub enum Object {
     Outputs(Outputs),
     /// A stream.
     Stream(Stream),
+    /// Gradients of a prepared problem, made ready.
+    Backward(BackwardWork),
+    /// Gradients of scores, and of tokens.
+    Gradients(DeviceGradScores, DeviceGradients),
 }
 
 impl Object {
@@ -33,6 +37,8 @@ impl Object {
             Object::Work(..) => "a work",
             Object::Outputs(_) => "outputs",
             Object::Stream(_) => "a stream",
+            Object::Backward(_) => "a gradient's work",
+            Object::Gradients(..) => "gradients",
         }
     }
 }
@@ -207,6 +213,21 @@ pub(crate) fn enqueue(
         stream.score_into(q, d, work, &mut outputs.scores).map_err(text)
     })?;
     outputs.settle()
+}
+
+/// Enqueues the gradients of a call that has been enqueued.
+pub(crate) fn enqueue_backward(
+    stream: &mut Stream,
+    queries: &AnyTokens,
+    documents: &AnyTokens,
+    work: &BackwardWork,
+    outputs: &Outputs,
+    grad_scores: &DeviceGradScores,
+    gradients: &mut DeviceGradients,
+) -> Result<()> {
+    with_both!(queries, documents, (q, d) => {
+        stream.backward(q, d, work, &outputs.scores, grad_scores, gradients).map_err(text)
+    })
 }
 
 /// An error with the causes behind it.

@@ -1,6 +1,6 @@
 //! Options of a call as text: `name=value` words, separated by commas.
 
-use maxsim::ScoreOptions;
+use maxsim::{Backward, ScoreOptions};
 
 /// Reads options. Text rather than a struct, so that a new option changes no signature.
 pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
@@ -27,6 +27,15 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
     Ok(options)
 }
 
+/// How gradients are computed.
+pub(crate) fn strategy(text: &str) -> Result<Backward, String> {
+    match text {
+        "owner" => Ok(Backward::Owner),
+        "recompute" => Ok(Backward::Recompute),
+        _ => Err(format!("strategy {text}: expected owner or recompute")),
+    }
+}
+
 fn flag(name: &str, value: &str) -> Result<bool, String> {
     match value {
         "0" => Ok(false),
@@ -38,6 +47,12 @@ fn flag(name: &str, value: &str) -> Result<bool, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn strategies_have_names() {
+        assert_eq!(strategy("owner"), Ok(Backward::Owner));
+        assert!(strategy("fast").unwrap_err().contains("fast"));
+    }
 
     #[test]
     fn words_become_options_and_others_are_refused_by_name() {

@@ -552,6 +552,134 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_gradient_count",
+        ptx: include_str!("maxsim_gradient_count.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_count.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_count.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_gather_bf16",
+        ptx: include_str!("maxsim_gradient_gather_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_gather_f16",
+        ptx: include_str!("maxsim_gradient_gather_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_gather_f32",
+        ptx: include_str!("maxsim_gradient_gather_f32.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_f32.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_invert",
+        ptx: include_str!("maxsim_gradient_invert.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_invert.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_invert.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_join",
+        ptx: include_str!("maxsim_gradient_join.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_gradient_join.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_gradient_join.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_owner_bf16",
+        ptx: include_str!("maxsim_gradient_owner_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_owner_f16",
+        ptx: include_str!("maxsim_gradient_owner_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_owner_f32",
+        ptx: include_str!("maxsim_gradient_owner_f32.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_f32.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_sum",
+        ptx: include_str!("maxsim_gradient_sum.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_gradient_sum.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_gradient_sum.sm_90.cubin") },
+        ],
+    },
+    Image {
         name: "maxsim_read",
         ptx: include_str!("maxsim_read.ptx"),
         cubins: &[

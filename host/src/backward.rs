@@ -11,32 +11,53 @@
 //! with the sums over the scored pairs, as often as a pair is scored. Rows that several items
 //! share get what each of them adds.
 
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use std::sync::Arc;
+
 use crate::cpu;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda::{
+    BackwardCall, CudaBackward, CudaDevice, CudaGradScores, CudaGradients, CudaOutputs, CudaWork,
+    GradientMatrix,
+};
 use crate::device::Device;
 use crate::element::Element;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::element::ElementType;
 use crate::error::{Error, Result};
 use crate::handle::Input;
 use crate::pairing::Pairing;
 use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores, filled};
 use crate::tokens::{TokenLayout, check_len};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::work::OutputShape;
 
 /// How gradients are computed. All ways give the same gradients up to rounding, and each but
 /// [`Backward::Atomic`] the same bits every time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backward {
-    /// As the device likes; bitwise repeatable. On the CPU, [`Backward::Owner`].
+    /// As the device likes; bitwise repeatable. [`Backward::Owner`], so far on every device.
     #[default]
     Auto,
     /// From the saved winners, inverted per document: each gradient row is summed once, by one
     /// owner, in the order of the scores and within a score of the query's tokens.
+    ///
+    /// On a GPU, sources of a row that are many are cut into parts at places that depend on the
+    /// call and the device alone, each is summed in that order, and the parts are added in theirs.
+    /// Beyond inputs, winners and gradients it takes the stream's workspace of at most 32 MB and
+    /// lists: 32 bytes per eight rows of a query, 64 per 8192 winners of a document, and where
+    /// documents are listed by ids or items of a side overlap, 40 per score.
     Owner,
-    /// By atomic additions, in any order: bits may differ from run to run. For GPUs only.
+    /// By atomic additions, in any order: bits may differ from run to run. For GPUs only, and not
+    /// there yet.
     Atomic,
     /// As [`Backward::Owner`], from winners that are found again: the saved ones are not read.
-    /// Takes the time of the scores once more, and 4 bytes per query token of each pair while
-    /// it runs.
+    /// Takes the time of the scores once more, and while it runs the memory of the winners: 4
+    /// bytes per query token of each pair on the CPU, [`DeviceScores::winner_bytes`] on a GPU.
+    ///
+    /// [`DeviceScores::winner_bytes`]: crate::DeviceScores::winner_bytes
     Recompute,
 }
 
@@ -50,13 +71,25 @@ pub struct BackwardOptions {
 /// Scores with what their gradients need: the winners, and what was scored with what.
 ///
 /// Made by [`Device::score_for_training`] and used any number of times, with any gradients of
-/// the scores.
-#[derive(Clone, Debug, PartialEq)]
+/// the scores. On a CUDA device the winners stay there, too.
+#[derive(Clone, Debug)]
 pub struct TrainingScores {
     scores: Scores,
     queries: TokenLayout,
     documents: TokenLayout,
     pairing: Pairing,
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    on_device: Option<Arc<CudaOutputs>>,
+}
+
+/// Equal scores, winners, layouts and pairings, on whatever device.
+impl PartialEq for TrainingScores {
+    fn eq(&self, other: &TrainingScores) -> bool {
+        self.scores == other.scores
+            && self.queries == other.queries
+            && self.documents == other.documents
+            && self.pairing == other.pairing
+    }
 }
 
 impl TrainingScores {
@@ -108,18 +141,38 @@ impl Device {
     /// Scores queries against documents and keeps the winners, for [`Device::backward`].
     ///
     /// # Errors
-    /// Those of [`Device::score`]; [`Error::Unsupported`] on a CUDA device: gradients run on the
-    /// CPU engine so far.
+    /// Those of [`Device::score`].
     pub fn score_for_training<'a, T: Element>(
         &self,
         queries: impl Into<Input<'a, T>>,
         documents: impl Into<Input<'a, T>>,
         pairing: &Pairing,
     ) -> Result<TrainingScores> {
-        self.check_gradients()?;
         let (queries, documents) = (queries.into(), documents.into());
+        #[cfg(all(feature = "cuda", target_os = "linux"))]
+        if let Some(cuda) = self.as_cuda() {
+            let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+            let plan = self.plan_problem(&problem, &queries, &documents, &with_winners())?;
+            if let Some(chosen) = plan.chosen() {
+                let (mut own_queries, mut own_documents) = (None, None);
+                let query_tokens = queries.cuda_tokens(self, &mut own_queries)?;
+                let document_tokens = documents.cuda_tokens(self, &mut own_documents)?;
+                let options = with_winners();
+                let (scores, outputs) =
+                    cuda.score(&problem, chosen, query_tokens, document_tokens, &options)?;
+                return Ok(TrainingScores {
+                    scores,
+                    queries: queries.layout().clone(),
+                    documents: documents.layout().clone(),
+                    pairing: pairing.clone(),
+                    on_device: Some(Arc::new(outputs)),
+                });
+            }
+        }
         Ok(TrainingScores {
             scores: self.score_with(queries, documents, pairing, &with_winners())?,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            on_device: None,
             queries: queries.layout().clone(),
             documents: documents.layout().clone(),
             pairing: pairing.clone(),
@@ -159,8 +212,7 @@ impl Device {
     /// # Errors
     /// Those of [`Device::score`]; [`Error::Shape`] where queries, documents or pairing are not
     /// those of `scores`, or `grad_scores` has another length; [`Error::Unsupported`] for a
-    /// strategy that the device does not have, and on a CUDA device: gradients run on the CPU
-    /// engine so far.
+    /// strategy that the device does not have.
     pub fn backward<'a, T: Element>(
         &self,
         queries: impl Into<Input<'a, T>>,
@@ -206,23 +258,15 @@ impl Device {
         }
         call.add_to(gradients)
     }
-
-    fn check_gradients(&self) -> Result<()> {
-        match self.ordinal() {
-            None => Ok(()),
-            Some(_) => Err(Error::Unsupported {
-                what: format!("training on {self}"),
-                why: "gradients run on the CPU engine so far; use Device::cpu()".into(),
-            }),
-        }
-    }
 }
 
 /// A call that has been checked: nothing but memory can be missing.
 struct Call<'a, T: Element> {
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    device: &'a Device,
     problem: Problem<'a>,
-    queries: cpu::Matrix<'a, T>,
-    documents: cpu::Matrix<'a, T>,
+    queries: Input<'a, T>,
+    documents: Input<'a, T>,
     scores: &'a TrainingScores,
     grad_scores: &'a [f32],
     finds_winners_again: bool,
@@ -230,7 +274,7 @@ struct Call<'a, T: Element> {
 
 impl<'a, T: Element> Call<'a, T> {
     fn new(
-        device: &Device,
+        device: &'a Device,
         queries: Input<'a, T>,
         documents: Input<'a, T>,
         pairing: &'a Pairing,
@@ -238,43 +282,110 @@ impl<'a, T: Element> Call<'a, T> {
         grad_scores: &'a [f32],
         options: &BackwardOptions,
     ) -> Result<Self> {
-        device.check_gradients()?;
-        let finds_winners_again = match options.strategy {
-            Backward::Auto | Backward::Owner => false,
-            Backward::Recompute => true,
-            Backward::Atomic => {
-                return Err(Error::Unsupported {
-                    what: "Backward::Atomic on the CPU".into(),
-                    why: "it is for GPUs; choose Backward::Owner or Backward::Recompute".into(),
-                });
-            }
-        };
+        let finds_winners_again = options.strategy.finds_winners_again(device)?;
         queries.check_device("queries", device)?;
         documents.check_device("documents", device)?;
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         scores.check(&problem)?;
         check_len("grad_scores", problem.shape().n_scores(), "one per score", grad_scores.len())?;
-        let (queries, documents) = (queries.host_matrix()?, documents.host_matrix()?);
-        Ok(Call { problem, queries, documents, scores, grad_scores, finds_winners_again })
+        Ok(Call {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            device,
+            problem,
+            queries,
+            documents,
+            scores,
+            grad_scores,
+            finds_winners_again,
+        })
     }
 
     fn add_to(&self, gradients: &mut Gradients) -> Result<()> {
+        #[cfg(all(feature = "cuda", target_os = "linux"))]
+        if let Some(cuda) = self.device.as_cuda() {
+            return self.add_on(cuda, gradients);
+        }
+        let (queries, documents) = (self.queries.host_matrix()?, self.documents.host_matrix()?);
         let found_again = self
             .finds_winners_again
-            .then(|| cpu::score(&self.problem, self.queries, self.documents, &with_winners()))
+            .then(|| cpu::score(&self.problem, queries, documents, &with_winners()))
             .transpose()?;
         let scores = found_again.as_ref().unwrap_or(&self.scores.scores);
         cpu::add_gradients(
             &self.problem,
-            self.queries,
-            self.documents,
+            queries,
+            documents,
             scores.winners().unwrap_or_default(),
             self.grad_scores,
             [&mut gradients.queries, &mut gradients.documents],
         )
     }
+
+    /// As [`Call::add_to`], on a CUDA device.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    fn add_on(&self, cuda: &Arc<CudaDevice>, gradients: &mut Gradients) -> Result<()> {
+        let (device, problem, options) = (self.device, &self.problem, with_winners());
+        let shape = OutputShape::new(problem, &options);
+        let plan = device.plan_problem(problem, &self.queries, &self.documents, &options)?;
+        let again = match plan.chosen() {
+            Some(chosen) if self.finds_winners_again => {
+                Some(Arc::new(CudaWork::new(cuda, problem, chosen, &shape)?))
+            }
+            _ => None,
+        };
+        let element = ElementType::F32;
+        let work = CudaBackward::new(cuda, problem, T::TYPE, element, &shape, again.as_ref())?;
+        let outputs = match &self.scores.on_device {
+            Some(outputs) if Arc::ptr_eq(outputs.device(), cuda) => outputs.clone(),
+            _ => {
+                let winners = self.scores.scores.winners().unwrap_or_default();
+                Arc::new(CudaOutputs::of_winners(cuda, &shape, winners)?)
+            }
+        };
+        let matrices = [problem.queries(), problem.documents()].map(|layout| GradientMatrix {
+            address: 0,
+            element,
+            rows: layout.rows(),
+            dim: layout.dim(),
+        });
+        let on_device = CudaGradients::zeros(cuda, matrices)?;
+        on_device.write(0, &gradients.queries)?;
+        on_device.write(1, &gradients.documents)?;
+        let grad_scores = CudaGradScores::upload(cuda, self.grad_scores)?;
+        let (mut own_queries, mut own_documents) = (None, None);
+        let call = BackwardCall {
+            queries: self.queries.cuda_tokens(device, &mut own_queries)?,
+            documents: self.documents.cuda_tokens(device, &mut own_documents)?,
+            outputs: &outputs,
+            grad_scores: &grad_scores,
+            gradients: &on_device,
+            adds: true,
+        };
+        cuda.on_idle_stream(|stream| work.enqueue(stream, &call))?;
+        on_device.read(0, &mut gradients.queries)?;
+        on_device.read(1, &mut gradients.documents)
+    }
 }
 
-fn with_winners() -> ScoreOptions {
+impl Backward {
+    /// Whether the strategy does not read saved winners; an error where the device does not have
+    /// it.
+    pub(crate) fn finds_winners_again(self, device: &Device) -> Result<bool> {
+        match self {
+            Backward::Auto | Backward::Owner => Ok(false),
+            Backward::Recompute => Ok(true),
+            Backward::Atomic => {
+                let (what, why) = match device.ordinal() {
+                    None => ("Backward::Atomic on the CPU".into(), "it is for GPUs"),
+                    Some(_) => (format!("Backward::Atomic on {device}"), "no kernel has it yet"),
+                };
+                let why = format!("{why}; choose Backward::Owner or Backward::Recompute");
+                Err(Error::Unsupported { what, why })
+            }
+        }
+    }
+}
+
+pub(crate) fn with_winners() -> ScoreOptions {
     ScoreOptions { winners: true, ..ScoreOptions::default() }
 }

@@ -189,7 +189,7 @@ impl Device {
                 let (mut own_queries, mut own_documents) = (None, None);
                 let queries = queries.cuda_tokens(self, &mut own_queries)?;
                 let documents = documents.cuda_tokens(self, &mut own_documents)?;
-                device.score(&problem, chosen, queries, documents, options)
+                Ok(device.score(&problem, chosen, queries, documents, options)?.0)
             }
             _ => {
                 let queries = queries.host_matrix()?;
@@ -281,7 +281,7 @@ impl Device {
         capture.finish()
     }
 
-    fn plan_problem<T: Element>(
+    pub(crate) fn plan_problem<T: Element>(
         &self,
         problem: &Problem<'_>,
         queries: &Input<'_, T>,
@@ -343,6 +343,15 @@ impl Device {
         }
         let (expected, found) = (self.to_string(), found.to_string());
         Err(Error::WrongDevice { argument, expected, found })
+    }
+
+    /// The CUDA device, if it is one.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn as_cuda(&self) -> Option<&Arc<CudaDevice>> {
+        match &self.0 {
+            Inner::Cuda(device) => Some(device),
+            Inner::Cpu => None,
+        }
     }
 
     /// The CUDA device, for `what` only a CUDA device has.

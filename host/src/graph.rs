@@ -123,6 +123,27 @@ impl Capture {
         Ok(())
     }
 
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Adds a call of the CPU engine.
+    pub(crate) fn push_cpu(&mut self, call: impl Fn() -> Result<()> + Send + Sync + 'static) {
+        match &mut self.calls {
+            Calls::Cpu(calls) => calls.0.push(Box::new(call)),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Calls::Cuda(_) => {}
+        }
+    }
+
+    /// Adds a call of a CUDA device.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn push_cuda(&mut self, call: CudaCall) {
+        if let Calls::Cuda(calls) = &mut self.calls {
+            calls.push(call);
+        }
+    }
+
     pub(crate) fn finish(self) -> Result<Graph> {
         let inner = match self.calls {
             Calls::Cpu(calls) => GraphInner::Cpu(calls),

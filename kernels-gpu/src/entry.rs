@@ -1,6 +1,8 @@
 //! The entries: one per row of the variant table, the sum of partials, the combination of pieces,
-//! and the read.
+//! the read, and those of gradients.
 
+#[cfg(maxsim_arch = "sm_80")]
+use crate::gradient::sources::{Bf16, F16, F32};
 use crate::params::ForwardParams;
 use crate::variants::forward_variants;
 
@@ -116,4 +118,42 @@ pub unsafe extern "ptx-kernel" fn maxsim_combine_pieces(
 pub unsafe extern "ptx-kernel" fn maxsim_read(params: crate::params::ReadParams) {
     // SAFETY: the host's promise.
     unsafe { crate::read::read(&params) }
+}
+
+macro_rules! gradient_entry {
+    ($($(#[$doc:meta])* $name:ident($params:ident) = $run:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Launched by the host with parameters and a grid as their struct says.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::gradient::$params) {
+            // SAFETY: the host's promise.
+            unsafe { $run(&params) }
+        }
+    )*};
+}
+
+gradient_entry! {
+    /// Sums over pairs of f16 documents.
+    maxsim_gradient_gather_f16(GatherParams) = crate::gradient::gather::gather::<F16>;
+    /// Sums over pairs of bf16 documents.
+    maxsim_gradient_gather_bf16(GatherParams) = crate::gradient::gather::gather::<Bf16>;
+    /// Sums over pairs of f32 documents.
+    maxsim_gradient_gather_f32(GatherParams) = crate::gradient::gather::gather::<F32>;
+    /// Sums over sorted sources of f16 queries.
+    maxsim_gradient_owner_f16(OwnerParams) = crate::gradient::owner::owner::<F16>;
+    /// Sums over sorted sources of bf16 queries.
+    maxsim_gradient_owner_bf16(OwnerParams) = crate::gradient::owner::owner::<Bf16>;
+    /// Sums over sorted sources of f32 queries.
+    maxsim_gradient_owner_f32(OwnerParams) = crate::gradient::owner::owner::<F32>;
+    /// Counts sources.
+    maxsim_gradient_count(SortParams) = crate::gradient::count::count;
+    /// Sorts sources.
+    maxsim_gradient_invert(SortParams) = crate::gradient::invert::invert;
+    /// Joins rows.
+    maxsim_gradient_join(OwnerParams) = crate::gradient::join::join;
+    /// Adds chunks.
+    maxsim_gradient_sum(SumParams) = crate::gradient::sum::sum;
 }

@@ -9,6 +9,7 @@
 #![cfg_attr(target_arch = "nvptx64", allow(named_asm_labels))]
 
 pub mod element;
+pub mod gradient;
 pub mod layout;
 pub mod params;
 pub mod tf32;

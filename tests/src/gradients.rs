@@ -4,16 +4,19 @@
 //! Winners are given because engines may differ in them where similarities nearly tie; that
 //! they are right is for [`agree`](crate::agree) to say.
 
+use std::iter;
+
 use maxsim::{
-    Backward, BackwardOptions, Device, Element, ElementType, Error, Gradients, ScoreOptions,
-    TrainingScores,
+    Backward, BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceGradients,
+    DeviceScores, DeviceTokens, Element, ElementType, Error, GradientType, Gradients, Graph,
+    Pairing, ScoreOptions, Stream, Tokens, TrainingScores, Work,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::agree;
 use crate::case::{Case, Data};
-use crate::engines::Problem;
+use crate::engines::{Problem, cuda_devices};
 use crate::oracle::{Answer, Matrix};
 use crate::suite::Suite;
 
@@ -135,11 +138,20 @@ pub fn check(data: &Data, expected: &Expected, found: &Gradients) -> Result<(), 
     Ok(())
 }
 
-/// Strategies that the CPU engine has.
-pub const CPU_STRATEGIES: [Backward; 3] = [Backward::Auto, Backward::Owner, Backward::Recompute];
+/// Strategies that every device has. All of them give the same bits: winners found again are the
+/// same winners.
+pub const STRATEGIES: [Backward; 3] = [Backward::Auto, Backward::Owner, Backward::Recompute];
 
-/// Trains on a case: the scores with their winners, then the gradients by each strategy of the
-/// CPU engine, all of them compared with the oracle.
+/// The CPU and every CUDA device.
+pub fn all_devices() -> Vec<Device> {
+    iter::once(Device::cpu()).chain(cuda_devices().iter().cloned()).collect()
+}
+
+/// Of the cases, one in so many goes through a stream too.
+const STREAM_TURNS: u64 = 3;
+
+/// Trains on a case, on every device: the scores with their winners, then the gradients by each
+/// strategy, all of them compared with the oracle.
 pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
     match case.element {
         ElementType::F16 => check_as::<half::f16>(suite, case),
@@ -150,27 +162,178 @@ pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
 
 fn check_as<T: Element>(suite: &Suite, case: &Case) -> Result<(), String> {
     let problem = Problem::<T>::new(case);
+    for device in all_devices() {
+        let first = check_on(suite, &problem, &device, case.seed)?;
+        if case.seed.is_multiple_of(STREAM_TURNS) {
+            let at = |what: String| format!("{device} in stream order: {what}");
+            check_stream(&problem, &device, case.seed, &first).map_err(at)?;
+            suite.count(&format!("{device} in stream order"));
+        }
+    }
+    Ok(())
+}
+
+fn check_on<T: Element>(
+    suite: &Suite,
+    problem: &Problem<'_, T>,
+    device: &Device,
+    seed: u64,
+) -> Result<Gradients, String> {
     let data = &problem.data;
-    let device = Device::cpu();
-    let grad_scores = grad_scores(data, case.seed);
-    let scores = train(&problem, &device).map_err(|e| e.to_string())?;
+    let grad_scores = grad_scores(data, seed);
+    let scores = train(problem, device).map_err(|e| format!("{device}: {e}"))?;
     let winners = scores.scores().winners().ok_or("no winners")?;
     let asked = ScoreOptions { winners: true, ..ScoreOptions::default() };
     agree::check(data, &problem.expected, &asked, scores.scores())?;
     let expected = gradients(data, winners, &grad_scores);
     let mut first: Option<Gradients> = None;
-    for strategy in CPU_STRATEGIES {
+    for strategy in STRATEGIES {
         let at = |what: String| format!("{device} {strategy:?}: {what}");
-        let found = backward(&problem, &device, &scores, &grad_scores, strategy)
+        let found = backward(problem, device, &scores, &grad_scores, strategy)
             .map_err(|e| at(e.to_string()))?;
         check(data, &expected, &found).map_err(at)?;
-        // Winners found again are the same winners, so the bits are the same.
         if !same_bits(first.get_or_insert_with(|| found.clone()), &found) {
             return Err(at("other bits than the first strategy's".into()));
         }
         suite.count(&format!("{device} {strategy:?}"));
     }
+    first.ok_or_else(|| "no strategy".into())
+}
+
+/// The same gradients through a stream, in both element types, overwritten and added to.
+/// `expected` is what the synchronous call gave.
+fn check_stream<T: Element>(
+    problem: &Problem<'_, T>,
+    device: &Device,
+    seed: u64,
+    expected: &Gradients,
+) -> Result<(), String> {
+    let grads = grad_scores(&problem.data, seed);
+    let options = BackwardOptions::default();
+    let results = (|| {
+        let mut step = Step::new(problem, device, GradientType::F32, &options, &grads)?;
+        step.run()?;
+        // Whatever they hold, they are overwritten.
+        step.run()?;
+        let once = step.gradients.read()?;
+        step.run_adding()?;
+        let twice = step.gradients.read()?;
+        let mut step = Step::new(problem, device, GradientType::Tokens, &options, &grads)?;
+        step.run()?;
+        Ok::<_, Error>((once, twice, step.gradients.read()?))
+    })();
+    let (once, twice, rounded) = results.map_err(|e| e.to_string())?;
+    if !same_bits(&once, expected) {
+        return Err("other bits than the synchronous call's".into());
+    }
+    for (side, once, twice, rounded) in [
+        ("queries", &once.queries, &twice.queries, &rounded.queries),
+        ("documents", &once.documents, &twice.documents, &rounded.documents),
+    ] {
+        for (i, ((&x, &two), &narrow)) in once.iter().zip(twice).zip(rounded).enumerate() {
+            let nearest = T::from_f32(x).to_f32();
+            if narrow.to_bits() != nearest.to_bits() && !(narrow.is_nan() && x.is_nan()) {
+                return Err(format!("{side}[{i}]: {x:e} rounded to {narrow:e}"));
+            }
+            // The CPU engine goes on with the sum; its order of terms is another.
+            let is_double = two == 2.0 * x || two.is_nan() && x.is_nan();
+            if device.ordinal().is_some() && !is_double {
+                return Err(format!("{side}[{i}]: {x:e} and as much is {two:e}"));
+            }
+        }
+    }
     Ok(())
+}
+
+/// A step of training in stream order: scores and their gradients.
+#[derive(Debug)]
+pub struct Step<T: Element> {
+    /// The queries.
+    pub queries: DeviceTokens<T>,
+    /// The documents.
+    pub documents: DeviceTokens<T>,
+    /// The scores' work.
+    pub work: Work,
+    /// Where scores and winners go.
+    pub scores: DeviceScores,
+    /// The gradients' work.
+    pub backward: BackwardWork,
+    /// Gradients of the scores.
+    pub grad_scores: DeviceGradScores,
+    /// Where gradients go.
+    pub gradients: DeviceGradients,
+    /// Where it runs.
+    pub stream: Stream,
+}
+
+impl<T: Element> Step<T> {
+    /// Makes a step ready.
+    pub fn new(
+        problem: &Problem<'_, T>,
+        device: &Device,
+        element: GradientType,
+        options: &BackwardOptions,
+        grads: &[f32],
+    ) -> Result<Step<T>, Error> {
+        let (queries, documents, pairing) = problem.inputs()?;
+        Step::of(device, &queries, &documents, &pairing, element, options, grads)
+    }
+
+    /// Makes a step over any tokens ready.
+    pub fn of(
+        device: &Device,
+        queries: &Tokens<'_, T>,
+        documents: &Tokens<'_, T>,
+        pairing: &Pairing,
+        element: GradientType,
+        options: &BackwardOptions,
+        grads: &[f32],
+    ) -> Result<Step<T>, Error> {
+        let (queries, documents) = (device.upload(queries)?, device.upload(documents)?);
+        let winners = ScoreOptions { winners: true, ..ScoreOptions::default() };
+        let work = device.prepare(&queries, &documents, pairing, &winners)?;
+        let scores = DeviceScores::new(&work)?;
+        let backward = device.prepare_backward(&work, options, element)?;
+        let grad_scores = DeviceGradScores::new(&backward, grads)?;
+        let gradients = DeviceGradients::new(&backward)?;
+        let stream = device.stream()?;
+        Ok(Step { queries, documents, work, scores, backward, grad_scores, gradients, stream })
+    }
+
+    /// Enqueues the scores.
+    pub fn score(&mut self) -> Result<(), Error> {
+        let Step { queries, documents, work, scores, stream, .. } = self;
+        stream.score_into(queries, documents, work, scores)
+    }
+
+    /// Enqueues the gradients.
+    pub fn differentiate(&mut self) -> Result<(), Error> {
+        let Step { queries, documents, scores, backward, grad_scores, gradients, .. } = self;
+        self.stream.backward(queries, documents, backward, scores, grad_scores, gradients)
+    }
+
+    /// Enqueues both.
+    pub fn run(&mut self) -> Result<(), Error> {
+        self.score()?;
+        self.differentiate()
+    }
+
+    /// Enqueues both, and adds to the gradients that are there.
+    pub fn run_adding(&mut self) -> Result<(), Error> {
+        self.score()?;
+        let Step { queries, documents, scores, backward, grad_scores, gradients, .. } = self;
+        self.stream.backward_into(queries, documents, backward, scores, grad_scores, gradients)
+    }
+
+    /// Captures both into a graph.
+    pub fn capture(&mut self) -> Result<Graph, Error> {
+        let Step { queries, documents, work, scores, backward, grad_scores, gradients, .. } = self;
+        let device = queries.device().clone();
+        device.capture(|capture| {
+            capture.score_into(queries, documents, work, scores)?;
+            capture.backward(queries, documents, backward, scores, grad_scores, gradients)
+        })
+    }
 }
 
 /// The scores of a problem, with what their gradients need.

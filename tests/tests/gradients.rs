@@ -5,17 +5,19 @@ use maxsim::{
     Backward, BackwardOptions, Device, ElementType, Error, Gradients, Pairing, Result, Tokens,
 };
 use maxsim_tests::case::{Case, Data, Layout, Pairs};
-use maxsim_tests::engines::{Problem, cuda_devices};
+use maxsim_tests::engines::Problem;
 use maxsim_tests::gradients::{
-    self, CPU_STRATEGIES, backward, check_case, grad_scores, same_bits, train,
+    self, STRATEGIES, all_devices, backward, check_case, grad_scores, same_bits, train,
 };
 use maxsim_tests::oracle::{Answer, maxsim};
 use maxsim_tests::strategy::{EDGE_DIMS, cases};
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
 
-/// The same cases for every element type.
-fn run(name: &'static str, cases: Vec<Case>) {
+/// The same cases for every element type. Their seeds differ, so that they take turns in what is
+/// checked of some of them.
+fn run(name: &'static str, mut cases: Vec<Case>) {
+    (0..).zip(&mut cases).for_each(|(i, case)| case.seed += i);
     let of = |element| cases.iter().map(move |case| Case { element, ..case.clone() });
     Suite::run(name, ElementType::ALL.into_iter().flat_map(of), check_case);
 }
@@ -146,15 +148,39 @@ fn many_winners() {
     run("gradients_many_winners", cases);
 }
 
-fn cpu_gradients(
+/// By every strategy of every device, which all give the same bits for sums that are exact.
+fn all_gradients(
     queries: &Tokens<'_, f32>,
     documents: &Tokens<'_, f32>,
     pairing: &Pairing,
     grad_scores: &[f32],
 ) -> Gradients {
-    let device = Device::cpu();
+    let mut devices = all_devices().into_iter();
+    let of = |device| gradients_on(&device, queries, documents, pairing, grad_scores);
+    let first = of(devices.next().expect("a device"));
+    let bits = |values: &[f32]| -> Vec<u32> {
+        // One NaN is as good as another.
+        values.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }.to_bits()).collect()
+    };
+    for device in devices {
+        let name = device.to_string();
+        let other = of(device);
+        assert_eq!(bits(&other.queries), bits(&first.queries), "{name}");
+        assert_eq!(bits(&other.documents), bits(&first.documents), "{name}");
+    }
+    first
+}
+
+/// By every strategy of a device, which all give the same bits.
+fn gradients_on(
+    device: &Device,
+    queries: &Tokens<'_, f32>,
+    documents: &Tokens<'_, f32>,
+    pairing: &Pairing,
+    grad_scores: &[f32],
+) -> Gradients {
     let scores = device.score_for_training(queries, documents, pairing).expect("scores");
-    let mut results = CPU_STRATEGIES.into_iter().map(|strategy| {
+    let mut results = STRATEGIES.into_iter().map(|strategy| {
         let options = BackwardOptions { strategy };
         device
             .backward(queries, documents, pairing, &scores, grad_scores, &options)
@@ -177,11 +203,11 @@ fn ties_go_to_the_lowest_token() {
     // Identical rows, then equal similarities of different rows: +0 and -0.
     let rows = [0.0f32, 0.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0];
     let documents = Tokens::padded(&rows, 1, 4, 2).expect("documents");
-    let found = cpu_gradients(&queries, &documents, &Pairing::cross(), &[2.0]);
+    let found = all_gradients(&queries, &documents, &Pairing::cross(), &[2.0]);
     assert_bits(&found.queries, &[6.0, 2.0]);
     assert_bits(&found.documents, &[0.0, 0.0, 2.0, 4.0, 0.0, 0.0, 0.0, 0.0]);
     let documents = Tokens::padded(&[-0.0f32, -0.0, 0.0, 0.0], 1, 2, 2).expect("documents");
-    let found = cpu_gradients(&queries, &documents, &Pairing::cross(), &[2.0]);
+    let found = all_gradients(&queries, &documents, &Pairing::cross(), &[2.0]);
     assert_bits(&found.documents, &[2.0, 4.0, 0.0, 0.0]);
 }
 
@@ -192,7 +218,7 @@ fn one_row_that_every_token_chooses() {
     let rows = [-1.0f32, 0.0, 0.0, 0.5, 4.0, 4.0, 9.0, 9.0];
     let documents = Tokens::scattered(&rows, 2, &[0i64, 1], &[3, 2]).expect("documents");
     let grad_scores: Vec<f32> = (0..20).map(|p| if p % 2 == 0 { 1.0 } else { 3.0 }).collect();
-    let found = cpu_gradients(&queries, &documents, &Pairing::cross(), &grad_scores);
+    let found = all_gradients(&queries, &documents, &Pairing::cross(), &grad_scores);
     assert_bits(&found.queries, &[16.0; 100]);
     assert_bits(&found.documents, &[0.0, 0.0, 0.0, 0.0, 200.0, 200.0, 0.0, 0.0]);
 }
@@ -202,11 +228,11 @@ fn repeated_pairs_count_each_time() {
     let queries = Tokens::padded(&[1.0f32, 2.0], 2, 1, 1).expect("queries");
     let documents = Tokens::padded(&[3.0f32, 5.0], 2, 1, 1).expect("documents");
     let pairing = Pairing::pairs(&[1i64, 0, 1, 1], &[0i64, 1, 0, 0]).expect("pairs");
-    let found = cpu_gradients(&queries, &documents, &pairing, &[1.0, 10.0, 100.0, 0.5]);
+    let found = all_gradients(&queries, &documents, &pairing, &[1.0, 10.0, 100.0, 0.5]);
     assert_bits(&found.queries, &[50.0, 304.5]);
     assert_bits(&found.documents, &[203.0, 10.0]);
     let pairing = Pairing::candidates(&[0i64, 0, 1, 1], 2).expect("candidates");
-    let found = cpu_gradients(&queries, &documents, &pairing, &[1.0, 10.0, 100.0, 0.5]);
+    let found = all_gradients(&queries, &documents, &pairing, &[1.0, 10.0, 100.0, 0.5]);
     assert_bits(&found.queries, &[33.0, 502.5]);
     assert_bits(&found.documents, &[11.0, 201.0]);
 }
@@ -221,7 +247,7 @@ fn masked_and_foreign_rows_get_zeros_whatever_they_hold() {
     let documents = Tokens::scattered(&[NAN, -3.0f32, NAN, -2.0, NAN], 1, &[1i64, 0], &[3, 1]);
     let documents = documents.expect("documents").with_mask(&[0u8, 1, 0, 1, 1][..]).expect("mask");
     // The second document has no valid token: its gradient, NaN even, goes nowhere.
-    let found = cpu_gradients(&queries, &documents, &Pairing::cross(), &[1.0, NAN]);
+    let found = all_gradients(&queries, &documents, &Pairing::cross(), &[1.0, NAN]);
     assert_bits(&found.queries, &[0.0, -2.0, 0.0, -2.0, 0.0]);
     assert_bits(&found.documents, &[0.0, 0.0, 0.0, 3.0, 0.0]);
 }
@@ -230,14 +256,14 @@ fn masked_and_foreign_rows_get_zeros_whatever_they_hold() {
 fn zero_times_a_finite_row_is_zero_and_nan_shows_where_it_wins() {
     let queries = Tokens::padded(&[1.0f32, 2.0], 2, 1, 1).expect("queries");
     let documents = Tokens::packed(&[3.0f32, f32::NAN, 7.0], 1, &[0i64, 1, 3]).expect("documents");
-    let found = cpu_gradients(&queries, &documents, &Pairing::cross(), &[0.0, 0.0, 1.0, 0.0]);
+    let found = all_gradients(&queries, &documents, &Pairing::cross(), &[0.0, 0.0, 1.0, 0.0]);
     // 0 · NaN is NaN in the queries; the NaN token wins, and gets 0 · 1 + 0 · 2.
     assert!(found.queries.iter().all(|x| x.is_nan()), "{found:?}");
     assert_bits(&found.documents, &[2.0, 0.0, 0.0]);
-    let found = cpu_gradients(&queries, &documents, &Pairing::cross(), &[1.0, 5.0, 1.0, 0.0]);
+    let found = all_gradients(&queries, &documents, &Pairing::cross(), &[1.0, 5.0, 1.0, 0.0]);
     assert_bits(&found.documents, &[3.0, 5.0, 0.0]);
     let pairing = Pairing::pairs(&[0i64, 1], &[0i64, 0]).expect("pairs");
-    let found = cpu_gradients(&queries, &documents, &pairing, &[0.0, 0.0]);
+    let found = all_gradients(&queries, &documents, &pairing, &[0.0, 0.0]);
     assert_bits(&found.queries, &[0.0, 0.0]);
     assert_bits(&found.documents, &[0.0, 0.0, 0.0]);
 }
@@ -259,13 +285,14 @@ fn repeats_give_the_same_bits() {
         let case = Case { element: ElementType::F16, ..case };
         let problem = Problem::<f16>::new(&case);
         let grad_scores = grad_scores(&problem.data, 7);
-        let mut first = None;
-        for _ in 0..20 {
-            let device = Device::cpu();
-            let scores = train(&problem, &device).expect("scores");
-            let found = backward(&problem, &device, &scores, &grad_scores, Backward::Auto)
-                .expect("gradients");
-            assert!(same_bits(first.get_or_insert_with(|| found.clone()), &found));
+        for device in all_devices() {
+            let mut first = None;
+            for _ in 0..20 {
+                let scores = train(&problem, &device).expect("scores");
+                let found = backward(&problem, &device, &scores, &grad_scores, Backward::Auto)
+                    .expect("gradients");
+                assert!(same_bits(first.get_or_insert_with(|| found.clone()), &found));
+            }
         }
     }
 }
@@ -280,7 +307,7 @@ fn gradients_are_added_to_what_is_there() {
     let grad_scores = grad_scores(&problem.data, 8);
     let device = Device::cpu();
     let options = BackwardOptions::default();
-    let whole = cpu_gradients(&queries, &documents, &pairing, &grad_scores);
+    let whole = gradients_on(&device, &queries, &documents, &pairing, &grad_scores);
 
     let mut parts =
         Gradients::zeros(queries.layout(), documents.layout()).expect("room for gradients");
@@ -435,29 +462,4 @@ fn errors() {
         assert_shape(result, argument, "12 entries (6 rows of 2)", found);
         assert!(gradients.queries.iter().chain(&gradients.documents).all(|&x| x == 5.0));
     }
-}
-
-#[test]
-fn cuda_devices_say_that_gradients_run_on_the_cpu() {
-    Suite::run_gpu("gradients_unsupported", |suite| {
-        let tokens = Tokens::padded(&[1.0f32; 4], 1, 2, 2).map_err(|e| e.to_string())?;
-        let cross = Pairing::cross();
-        let scores = Device::cpu()
-            .score_for_training(&tokens, &tokens, &cross)
-            .map_err(|e| e.to_string())?;
-        for device in cuda_devices() {
-            let options = BackwardOptions::default();
-            for result in [
-                device.score_for_training(&tokens, &tokens, &cross).map(|_| ()),
-                device.backward(&tokens, &tokens, &cross, &scores, &[1.0], &options).map(|_| ()),
-            ] {
-                match result {
-                    Err(Error::Unsupported { why, .. }) if why.contains("Device::cpu()") => {}
-                    other => return Err(format!("{device}: {other:?}")),
-                }
-            }
-            suite.count(&device.to_string());
-        }
-        Ok(cuda_devices().len())
-    });
 }

@@ -1,5 +1,6 @@
 //! The PTX entries that the variant table promises.
 
+use maxsim_kernels::gradient;
 use maxsim_kernels::variants::{
     Arch, COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, FORWARD, READ,
     READ_THREADS, SUM_PARTIALS, SUM_PARTIALS_THREADS,
@@ -72,18 +73,30 @@ pub fn all() -> Vec<Entry> {
             dynamic_shared_bytes: row.shared_bytes(row.dim_max),
         })
         .collect();
-    for (name, threads, dynamic_shared_bytes) in [
-        (SUM_PARTIALS, SUM_PARTIALS_THREADS, 0),
-        (COMBINE_PIECES, COMBINE_PIECES_THREADS, COMBINE_PIECES_SHARED_BYTES),
-        (READ, READ_THREADS, 0),
-    ] {
-        // A block of this size may use what the register file holds.
-        let registers = (65536 / threads).min(255);
+    let summing =
+        |names: [&'static str; 3], blocks| names.map(|name| (name, gradient::THREADS, blocks, 0));
+    let gather = summing(gradient::GATHER, gradient::GATHER_BLOCKS);
+    let owner = summing(gradient::OWNER, gradient::OWNER_BLOCKS);
+    let sort_shared_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);
+    let alone = [
+        (SUM_PARTIALS, SUM_PARTIALS_THREADS, 1, 0),
+        (COMBINE_PIECES, COMBINE_PIECES_THREADS, 1, COMBINE_PIECES_SHARED_BYTES),
+        (READ, READ_THREADS, 1, 0),
+        (gradient::COUNT, gradient::THREADS, 1, sort_shared_bytes),
+        (gradient::INVERT, gradient::THREADS, 1, sort_shared_bytes),
+        (gradient::JOIN, gradient::THREADS, 1, gradient::JOIN_SHARED_BYTES),
+        (gradient::SUM, gradient::THREADS, 1, 0),
+    ];
+    for (name, threads, blocks, dynamic_shared_bytes) in
+        alone.into_iter().chain(gather).chain(owner)
+    {
+        // Blocks of this size may use what the register file holds.
+        let registers = (65536 / threads / blocks).min(255);
         entries.push(Entry {
             name,
             arch: Arch::Sm80,
             threads,
-            blocks: 1,
+            blocks,
             registers,
             dynamic_shared_bytes,
         });

@@ -195,15 +195,15 @@ fn add_rows<T: Element>(sources: &[Source], matrix: &[T], sum: &mut [f32]) {
 
 /// The rows of a layout's items, cut where no item goes on: items share rows only within a run.
 #[derive(Debug)]
-struct Runs {
+pub(crate) struct Runs {
     /// Ascending and disjoint.
-    rows: Vec<Range<usize>>,
+    pub rows: Vec<Range<usize>>,
     /// The run of each item that has tokens.
-    of_item: Vec<u32>,
+    pub of_item: Vec<u32>,
 }
 
 impl Runs {
-    fn new(layout: &TokenLayout) -> Result<Runs> {
+    pub(crate) fn new(layout: &TokenLayout) -> Result<Runs> {
         let mut items: Vec<u32> = Vec::new();
         reserve(&mut items, layout.n_items())?;
         let n_items = layout.n_items() as u32;

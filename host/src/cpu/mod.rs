@@ -32,6 +32,8 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub(crate) use gradients::Runs;
 pub(crate) use gradients::add_gradients;
 use run::Call;
 use scratch::Scratch;

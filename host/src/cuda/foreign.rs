@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::context::CudaDevice;
 use super::forward::raw;
+use super::gradients::{CudaGradScores, CudaGradients};
 use super::memory::download;
 use super::outputs::{CudaOutputs, OutputAddresses};
 use super::status;
@@ -13,6 +14,9 @@ use super::tokens::CudaTokens;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::gradients::{
+    BackwardWork, DeviceGradScores, DeviceGradients, GradScoresInner, GradientsInner,
+};
 use crate::handle::{DeviceTokens, Storage};
 use crate::plan::Access;
 use crate::stream::{Stream, StreamInner};
@@ -206,6 +210,53 @@ impl DeviceScores {
         let outputs = unsafe { CudaOutputs::from_raw_parts(cuda, shape, addresses)? };
         let (device, shape) = (work.device.clone(), shape.clone());
         Ok(DeviceScores { device, shape, inner: ScoresInner::Cuda(Arc::new(outputs)) })
+    }
+}
+
+impl DeviceGradScores {
+    /// Numbers in device memory that belongs to somebody else: f32, one per score of the work.
+    /// The memory's place, range and alignment are checked.
+    ///
+    /// # Safety
+    /// Until this value and every graph that captured it are dropped *and* every call and launch
+    /// that was given them has finished, the memory must stay allocated, and nobody may write to it
+    /// while a call or launch runs.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`].
+    pub unsafe fn from_raw_parts(work: &BackwardWork, address: u64) -> Result<DeviceGradScores> {
+        let device = work.device.cuda_device("memory of a CUDA device")?;
+        let n_scores = work.outputs.shape.n_scores();
+        // SAFETY: the caller's promise.
+        let own = unsafe { CudaGradScores::from_raw_parts(device, address, n_scores)? };
+        let inner = GradScoresInner::Cuda(Arc::new(own));
+        Ok(DeviceGradScores { device: work.device.clone(), n_scores, inner })
+    }
+}
+
+impl DeviceGradients {
+    /// Gradients in device memory that belongs to somebody else: of queries and of documents, each
+    /// `[rows, dim]` of its token matrix without gaps, in elements of
+    /// [`BackwardWork::element_type`]. The memory's place, range and alignment are checked; its
+    /// contents stay as they are until the first call.
+    ///
+    /// # Safety
+    /// Until this value and every graph that captured it are dropped *and* every call and launch
+    /// that was given them has finished, the memory must stay allocated, and nobody else may write
+    /// to it, or read it while a call or launch runs. It may not be memory that the call reads.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`].
+    pub unsafe fn from_raw_parts(
+        work: &BackwardWork,
+        queries: u64,
+        documents: u64,
+    ) -> Result<DeviceGradients> {
+        let device = work.device.cuda_device("memory of a CUDA device")?;
+        let matrices = work.matrices([queries, documents]);
+        // SAFETY: the caller's promise.
+        let gradients = unsafe { CudaGradients::from_raw_parts(device, matrices)? };
+        Ok(DeviceGradients::of(work, GradientsInner::Cuda(Arc::new(gradients))))
     }
 }
 

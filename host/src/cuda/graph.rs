@@ -8,13 +8,16 @@ use std::sync::Arc;
 
 use cust::sys::{CUgraph, CUgraphExec};
 
+use super::backward::{BackwardCall, CudaBackward};
 use super::context::{CudaDevice, Entered, lock};
 use super::forward::raw;
+use super::gradients::{CudaGradScores, CudaGradients};
 use super::launch::CudaWork;
 use super::memory::Buffer;
-use super::outputs::{CudaOutputs, Turn};
+use super::outputs::CudaOutputs;
 use super::stream::{CudaStream, Order};
 use super::tokens::CudaTokens;
+use super::turn::{Turn, Turns};
 use crate::error::{Error, Result};
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: calls that allocate or wait are refused on this thread
@@ -24,10 +27,22 @@ const THREAD_LOCAL: i32 = 1;
 /// A call with everything that it uses.
 #[derive(Debug)]
 pub(crate) struct CudaCall {
-    work: Arc<CudaWork>,
     queries: Arc<CudaTokens>,
     documents: Arc<CudaTokens>,
+    /// What a scoring writes, and a gradient reads.
     outputs: Arc<CudaOutputs>,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Score(Arc<CudaWork>),
+    Backward {
+        work: Arc<CudaBackward>,
+        grad_scores: Arc<CudaGradScores>,
+        gradients: Arc<CudaGradients>,
+        adds: bool,
+    },
 }
 
 /// Calls as the driver's graph. It shares what they use, and owns their workspace.
@@ -35,8 +50,9 @@ pub(crate) struct CudaCall {
 pub(crate) struct CudaGraph {
     device: Arc<CudaDevice>,
     exec: CUgraphExec,
-    /// What the calls write, each once, in the order of their places in memory.
-    outputs: Vec<Arc<CudaOutputs>>,
+    /// Of the memory that the calls write or share with others, each once, in the order of their
+    /// places in memory.
+    turns: Vec<Arc<Turns>>,
     _calls: Vec<CudaCall>,
     _workspace: Buffer,
 }
@@ -58,40 +74,100 @@ impl CudaCall {
         // Refused now rather than when the graph is made of it.
         work.tensor_maps(queries, documents)?;
         Ok(CudaCall {
-            work: work.clone(),
             queries: queries.clone(),
             documents: documents.clone(),
             outputs: outputs.clone(),
+            what: What::Score(work.clone()),
         })
+    }
+
+    /// Handles, scores and gradients must be those of the work; `BackwardWork` checks them.
+    pub(crate) fn backward(
+        work: &Arc<CudaBackward>,
+        queries: &Arc<CudaTokens>,
+        documents: &Arc<CudaTokens>,
+        outputs: &Arc<CudaOutputs>,
+        grad_scores: &Arc<CudaGradScores>,
+        gradients: &Arc<CudaGradients>,
+        adds: bool,
+    ) -> Result<CudaCall> {
+        work.check(queries, documents)?;
+        Ok(CudaCall {
+            queries: queries.clone(),
+            documents: documents.clone(),
+            outputs: outputs.clone(),
+            what: What::Backward {
+                work: work.clone(),
+                grad_scores: grad_scores.clone(),
+                gradients: gradients.clone(),
+                adds,
+            },
+        })
+    }
+
+    fn workspace_bytes(&self) -> u64 {
+        match &self.what {
+            What::Score(work) => work.workspace_bytes(),
+            What::Backward { work, .. } => work.workspace_bytes(),
+        }
+    }
+
+    fn turns(&self) -> impl Iterator<Item = Arc<Turns>> {
+        let [gradients, own] = match &self.what {
+            What::Score(_) => [None, None],
+            What::Backward { work, gradients, .. } => {
+                [Some(gradients.turns().clone()), work.own_turns().cloned()]
+            }
+        };
+        [Some(self.outputs.turns().clone()), gradients, own].into_iter().flatten()
     }
 
     /// Enqueues the call.
     ///
     /// # Safety
     /// `stream` must be captured into a graph that keeps the call, that nothing else uses the
-    /// workspace of while it runs, and that runs in its turn for the outputs.
+    /// workspace of while it runs, and that runs in its turn for what [`CudaCall::turns`] says.
     unsafe fn capture(
         &self,
         entered: &Entered<'_>,
         stream: &CudaStream,
         workspace: u64,
     ) -> Result<()> {
-        let CudaCall { work, queries, documents, outputs } = self;
-        let maps = work.tensor_maps(queries, documents)?;
-        // SAFETY: `new`'s caller has checked handles and outputs; the caller's promise.
-        unsafe { work.run(entered, stream.raw(), maps, queries, documents, outputs, workspace) }
+        let CudaCall { queries, documents, outputs, what } = self;
+        // SAFETY: `new`'s or `backward`'s caller has checked what the call uses; the caller's
+        // promise.
+        unsafe {
+            match what {
+                What::Score(work) => {
+                    let maps = work.tensor_maps(queries, documents)?;
+                    let stream = stream.raw();
+                    work.run(entered, stream, maps, queries, documents, outputs, workspace)
+                }
+                What::Backward { work, grad_scores, gradients, adds } => {
+                    let call = BackwardCall {
+                        queries,
+                        documents,
+                        outputs,
+                        grad_scores,
+                        gradients,
+                        adds: *adds,
+                    };
+                    work.run(entered, stream.raw(), &call, workspace)
+                }
+            }
+        }
     }
 }
 
 impl CudaGraph {
     /// Makes a graph of calls of one device, which run in this order.
     pub(crate) fn new(device: &Arc<CudaDevice>, calls: Vec<CudaCall>) -> Result<CudaGraph> {
-        let len_bytes = calls.iter().map(|call| call.work.workspace_bytes()).max().unwrap_or(0);
+        let len_bytes = calls.iter().map(CudaCall::workspace_bytes).max().unwrap_or(0);
         let workspace = Buffer::zeroed(device, len_bytes)?;
         let stream = CudaStream::independent(device)?;
-        let mut outputs: Vec<_> = calls.iter().map(|call| call.outputs.clone()).collect();
-        outputs.sort_by_key(Arc::as_ptr);
-        outputs.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let mut turns: Vec<_> = calls.iter().flat_map(CudaCall::turns).collect();
+        turns.sort_by_key(Arc::as_ptr);
+        turns.dedup_by(|a, b| Arc::ptr_eq(a, b));
 
         let entered = device.enter()?;
         let captured = capture(&entered, &stream, |entered| {
@@ -111,7 +187,7 @@ impl CudaGraph {
         instantiated?;
         drop(entered);
         let device = device.clone();
-        let graph = CudaGraph { device, exec, outputs, _calls: calls, _workspace: workspace };
+        let graph = CudaGraph { device, exec, turns, _calls: calls, _workspace: workspace };
         destroyed.map(|()| graph)
     }
 
@@ -128,12 +204,12 @@ impl CudaGraph {
         }
         // In the order of their addresses, so that no two launches wait for each other.
         let turns: Vec<Turn<'_>> = self
-            .outputs
+            .turns
             .iter()
-            .map(|outputs| outputs.begin(&entered, stream, order))
+            .map(|turns| turns.begin(&entered, stream, order))
             .collect::<Result<_>>()?;
         // SAFETY: the graph keeps all that it uses; the stream belongs to its context; it is
-        // this launch's turn to write the outputs, behind everybody before.
+        // this launch's turn to use what others use, too.
         let code = unsafe { raw::cuGraphLaunch(self.exec, stream.raw()) };
         let launched = self.device.check("cuGraphLaunch", code);
         // Even after an error, some of it may be running.

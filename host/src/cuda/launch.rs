@@ -58,7 +58,7 @@ pub(crate) struct CudaWork {
 }
 
 impl CudaDevice {
-    /// Scores a problem and waits for the results.
+    /// Scores a problem and waits for the results, which also stay on the device.
     pub(crate) fn score(
         self: &Arc<CudaDevice>,
         problem: &Problem<'_>,
@@ -66,13 +66,13 @@ impl CudaDevice {
         queries: &CudaTokens,
         documents: &CudaTokens,
         options: &ScoreOptions,
-    ) -> Result<Scores> {
+    ) -> Result<(Scores, CudaOutputs)> {
         let shape = OutputShape::new(problem, options);
         let work = CudaWork::new(self, problem, chosen, &shape)?;
         // A call writes every output, filled or computed.
         let outputs = CudaOutputs::unfilled(self, &shape)?;
         self.on_idle_stream(|stream| work.enqueue(stream, queries, documents, &outputs))?;
-        outputs.read(&shape)
+        Ok((outputs.read(&shape)?, outputs))
     }
 }
 
@@ -173,7 +173,7 @@ impl CudaWork {
             0 => 0,
             len_bytes => stream.workspace(order, len_bytes)?,
         };
-        let turn = outputs.begin(&entered, stream, order)?;
+        let turn = outputs.turns().begin(&entered, stream, order)?;
         // SAFETY: the handles have the problem's layouts and the outputs its shape (the
         // caller's check), in this context; only this stream uses its workspace, and it is
         // this call's turn to write the outputs.

@@ -5,6 +5,8 @@
 //! [`context::CudaDevice::enter`], and a fault that ends the device's use is remembered there.
 
 #[allow(unsafe_code)]
+mod backward;
+#[allow(unsafe_code)]
 mod context;
 #[allow(unsafe_code)]
 mod event;
@@ -12,6 +14,9 @@ mod event;
 mod foreign;
 #[allow(unsafe_code, non_snake_case, clippy::too_many_arguments)]
 mod forward;
+mod gradient_plan;
+#[allow(unsafe_code)]
+mod gradients;
 #[allow(unsafe_code)]
 mod graph;
 mod image;
@@ -38,9 +43,13 @@ mod tensor_map;
 mod tiles;
 mod tokens;
 #[allow(unsafe_code)]
+mod turn;
+#[allow(unsafe_code)]
 mod upload;
 mod work;
 
+#[cfg(test)]
+mod gradient_plan_tests;
 #[cfg(test)]
 #[allow(unsafe_code)]
 mod graph_tests;
@@ -49,8 +58,10 @@ mod pieces_tests;
 #[cfg(test)]
 mod work_tests;
 
+pub(crate) use backward::{BackwardCall, CudaBackward};
 pub(crate) use context::{CudaDevice, n_devices, open};
 pub(crate) use event::CudaEvent;
+pub(crate) use gradients::{CudaGradScores, CudaGradients, GradientMatrix};
 pub(crate) use graph::{CudaCall, CudaGraph};
 pub(crate) use launch::CudaWork;
 pub(crate) use outputs::CudaOutputs;

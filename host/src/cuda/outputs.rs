@@ -1,13 +1,13 @@
 //! Scores, winners and token scores in device memory.
 
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
-use super::context::{CudaDevice, Entered, lock};
-use super::event::CudaEvent;
+use super::context::{CudaDevice, Entered};
 use super::foreign::check_range;
 use super::memory::{Buffer, download, fill};
-use super::stream::{CudaStream, Order};
+use super::turn::Turns;
+use super::upload::upload;
 use crate::error::Result;
 use crate::scores::Scores;
 use crate::work::OutputShape;
@@ -27,27 +27,9 @@ pub(crate) struct CudaOutputs {
     addresses: OutputAddresses,
     /// Bytes of scores, winners, token scores.
     lens_bytes: [u64; 3],
-    last: Mutex<LastWrite>,
+    turns: Arc<Turns>,
     /// What the addresses point to, where it is ours.
     _owned: Vec<Buffer>,
-}
-
-/// The last work that was given some outputs.
-#[derive(Debug)]
-struct LastWrite {
-    /// Completes with it.
-    written: CudaEvent,
-    /// Its order, where that is known. Once the outputs were captured into a graph of
-    /// somebody else's, this stays with the capture: nobody says here when that graph runs.
-    order: Option<Order>,
-}
-
-/// The outputs while work that writes them is enqueued: nobody else enqueues such work or
-/// reads them meanwhile.
-#[derive(Debug)]
-pub(super) struct Turn<'a> {
-    last: MutexGuard<'a, LastWrite>,
-    order: Order,
 }
 
 impl CudaOutputs {
@@ -58,7 +40,7 @@ impl CudaOutputs {
         // SAFETY: the buffers were just made, with these lengths; null is the default stream.
         unsafe {
             outputs.clear(&entered, ptr::null_mut(), true, true)?;
-            lock(&outputs.last).written.record(&entered, ptr::null_mut())?;
+            outputs.turns.record(&entered)?;
         }
         drop(entered);
         Ok(outputs)
@@ -76,9 +58,28 @@ impl CudaOutputs {
             winners: owned[1].address(),
             token_scores: owned[2].address(),
         };
-        let last = LastWrite { written: CudaEvent::new(device, false)?, order: None };
-        let (device, last) = (device.clone(), Mutex::new(last));
-        Ok(CudaOutputs { device, addresses, lens_bytes, last, _owned: owned })
+        let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
+        Ok(CudaOutputs { device, addresses, lens_bytes, turns, _owned: owned })
+    }
+
+    /// New memory with winners of the host's, and nothing else in it.
+    pub(crate) fn of_winners(
+        device: &Arc<CudaDevice>,
+        shape: &OutputShape,
+        winners: &[i32],
+    ) -> Result<CudaOutputs> {
+        let owned = match shape.winner_bytes {
+            // None, -1, becomes all-ones.
+            2 => {
+                let narrow: Vec<u16> = winners.iter().map(|&winner| winner as u16).collect();
+                upload(device, bytemuck::cast_slice(&narrow))?
+            }
+            _ => upload(device, bytemuck::cast_slice(winners))?,
+        };
+        let addresses = OutputAddresses { scores: 0, winners: owned.address(), token_scores: 0 };
+        let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
+        let lens_bytes = [0, owned.len_bytes(), 0];
+        Ok(CudaOutputs { device, addresses, lens_bytes, turns, _owned: vec![owned] })
     }
 
     /// Memory that belongs to somebody else, checked. Its contents stay as they are until
@@ -98,28 +99,21 @@ impl CudaOutputs {
         {
             check_range(device, address, len_bytes, align_bytes)?;
         }
-        let last = LastWrite { written: CudaEvent::new(device, false)?, order: None };
-        let (device, last) = (device.clone(), Mutex::new(last));
-        Ok(CudaOutputs { device, addresses, lens_bytes, last, _owned: Vec::new() })
+        let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
+        Ok(CudaOutputs { device, addresses, lens_bytes, turns, _owned: Vec::new() })
+    }
+
+    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
     }
 
     pub(crate) fn addresses(&self) -> OutputAddresses {
         self.addresses
     }
 
-    /// Orders a stream's next work behind the last work that was given the outputs. Until the
-    /// result is dropped nobody else enqueues such work.
-    pub(super) fn begin(
-        &self,
-        entered: &Entered<'_>,
-        stream: &CudaStream,
-        order: Order,
-    ) -> Result<Turn<'_>> {
-        let last = lock(&self.last);
-        if last.order != Some(order) {
-            last.written.hold_back(entered, stream, order)?;
-        }
-        Ok(Turn { last, order })
+    /// The turns of work that uses the outputs.
+    pub(super) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
     }
 
     /// Fills the scores with 0, and the winners with none and the token scores with 0, each as
@@ -151,8 +145,7 @@ impl CudaOutputs {
     /// Waits for the last work and copies its results. They are those of one piece of work:
     /// others that would write wait to be enqueued.
     pub(crate) fn read(&self, shape: &OutputShape) -> Result<Scores> {
-        let last = lock(&self.last);
-        last.written.synchronize()?;
+        let _last = self.turns.wait()?;
         let mut scores = shape.host_scores()?;
         let entered = self.device.enter()?;
         let read = |address: u64, bytes: &mut [u8]| {
@@ -175,17 +168,6 @@ impl CudaOutputs {
             None => {}
         }
         Ok(scores)
-    }
-}
-
-impl Turn<'_> {
-    /// Notes that the stream's work so far may write the outputs.
-    pub(super) fn end(mut self, entered: &Entered<'_>, stream: &CudaStream) -> Result<()> {
-        let is_captured = matches!(self.last.order, Some(Order::Capture(_)));
-        if !is_captured || matches!(self.order, Order::Capture(_)) {
-            self.last.order = Some(self.order);
-        }
-        self.last.written.record_in(entered, stream, self.order)
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct CudaTokens {
     /// The same with elements rounded to TF32, of an f32 matrix.
     tf32_maps: Option<Box<Maps>>,
     /// What the addresses point to, where it is ours.
-    _owned: Vec<Buffer>,
+    owned: Vec<Buffer>,
 }
 
 impl fmt::Debug for CudaTokens {
@@ -80,16 +80,7 @@ impl CudaTokens {
         let tf32_maps = maps(element == ElementType::F32, Rounding::Tf32)?;
         let maps = maps(true, Rounding::None)?;
         let has_empty_items = (0..layout.n_items()).any(|i| !layout.has_tokens(i));
-        Ok(CudaTokens {
-            access,
-            mask,
-            segments,
-            item_len,
-            has_empty_items,
-            maps,
-            tf32_maps,
-            _owned: owned,
-        })
+        Ok(CudaTokens { access, mask, segments, item_len, has_empty_items, maps, tf32_maps, owned })
     }
 
     /// How kernels reach the rows.
@@ -105,6 +96,11 @@ impl CudaTokens {
     /// Whether some item has no valid token.
     pub(super) fn has_empty_items(&self) -> bool {
         self.has_empty_items
+    }
+
+    /// Whether the matrix is ours: rows have zeros behind them up to a 16-byte boundary.
+    pub(super) fn is_owned(&self) -> bool {
+        !self.owned.is_empty()
     }
 
     pub(super) fn matrix(&self) -> Matrix {

@@ -17,6 +17,7 @@ pub mod thread;
 pub mod warp;
 #[cfg(maxsim_arch = "sm_90a")]
 pub mod wgmma;
+pub mod wide;
 
 /// Address of a kernel's first parameter, as a generic address.
 ///

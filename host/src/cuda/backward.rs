@@ -1,0 +1,557 @@
+//! Gradients on a device: a call's lists there, and the kernels that run them.
+
+use std::sync::Arc;
+
+use cust::sys::CUstream;
+use maxsim_kernels::gradient::{
+    self, GatherParams, OwnerParams, Pairs, RowTask, Rows, SortParams, SortTask, SumParams, columns,
+};
+
+use super::context::{CudaDevice, Entered};
+use super::gradient_plan::{Carry, GradientPlan, Group, Shape, SidePairs};
+use super::gradients::{CudaGradScores, CudaGradients, output};
+use super::launch::{CudaWork, N_COUNTERS, start};
+use super::memory::{Buffer, fill};
+use super::module::Kernel;
+use super::outputs::CudaOutputs;
+use super::stream::CudaStream;
+use super::tokens::{CudaTokens, regular_len};
+use super::turn::Turns;
+use super::upload::upload;
+use crate::element::ElementType;
+use crate::error::Result;
+use crate::plan::Access;
+use crate::problem::Problem;
+use crate::work::OutputShape;
+
+/// Bytes of the workspace's parts, 32 MB together with the counters: sorted sources with their
+/// destinations; sums over parts of rows; sums over several passes. Counts take what is left.
+const LIST_BYTES_MAX: u64 = 23 << 20;
+const PARTS_BYTES_MAX: u64 = 5 << 20;
+const CARRY_BYTES_MAX: u64 = 3 << 18;
+
+/// Sources that one block sorts, where there are several.
+const TASK_SOURCES: u64 = gradient::WARP_SOURCES as u64 * gradient::WARPS as u64;
+
+/// Parts of the workspace start at multiples of this.
+const ALIGN_BYTES: u64 = 256;
+
+/// A gradient call made ready: its lists on the device, and its kernels.
+#[derive(Debug)]
+pub(crate) struct CudaBackward {
+    device: Arc<CudaDevice>,
+    element: ElementType,
+    dim: usize,
+    winner_bytes: usize,
+    row_len: u32,
+    kernels: Kernels,
+    plan: GradientPlan,
+    lists: Lists,
+    /// Whether every row of the queries has pairs, so that nothing must be cleared.
+    covers_queries: bool,
+    /// Finds the winners again.
+    again: Option<(Arc<CudaWork>, CudaOutputs)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kernels {
+    gather: Kernel,
+    owner: Kernel,
+    count: Kernel,
+    invert: Kernel,
+    join: Kernel,
+    sum: Kernel,
+}
+
+/// Where the lists are; 0 = absent.
+#[derive(Debug)]
+struct Lists {
+    slots: u64,
+    query_order: u64,
+    document_order: u64,
+    query_token_base: u64,
+    rows: u64,
+    sorts: u64,
+    _memory: Buffer,
+}
+
+/// What a call is given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackwardCall<'a> {
+    pub queries: &'a CudaTokens,
+    pub documents: &'a CudaTokens,
+    pub outputs: &'a CudaOutputs,
+    pub grad_scores: &'a CudaGradScores,
+    pub gradients: &'a CudaGradients,
+    pub adds: bool,
+}
+
+impl CudaBackward {
+    /// Builds and uploads the lists, and loads the kernels. `gradient` is the element type of
+    /// gradients; `again` the work that finds winners again, where they are not read.
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        element: ElementType,
+        gradient: ElementType,
+        outputs: &OutputShape,
+        again: Option<&Arc<CudaWork>>,
+    ) -> Result<CudaBackward> {
+        let kernels = device.gradient_kernels(element)?;
+        let n_resident = device.blocks_per_multiprocessor(kernels.owner, 0)?;
+        let n_blocks = n_resident * device.limits().n_multiprocessors;
+        let plan = GradientPlan::new(
+            problem,
+            &Shape {
+                element_bytes: element.size_bytes(),
+                adds_in_place: gradient == ElementType::F32,
+                n_warps: n_blocks * gradient::WARPS as usize,
+                list_bytes_max: LIST_BYTES_MAX,
+                parts_bytes_max: PARTS_BYTES_MAX,
+                carry_bytes_max: CARRY_BYTES_MAX,
+                task_sources: TASK_SOURCES,
+            },
+        )?;
+        let again = again
+            .map(|work| Ok((work.clone(), CudaOutputs::unfilled(device, outputs)?)))
+            .transpose()?;
+        Ok(CudaBackward {
+            device: device.clone(),
+            element,
+            dim: problem.dim(),
+            winner_bytes: outputs.winner_bytes,
+            row_len: problem.shape().row_len().unwrap_or(0) as u32,
+            kernels,
+            lists: Lists::upload(device, problem, &plan)?,
+            covers_queries: plan.n_rows as usize == problem.queries().rows(),
+            plan,
+            again,
+        })
+    }
+
+    /// Enqueues the call. Allocates nothing once the stream's workspace has grown.
+    ///
+    /// Handles, scores and gradients must be those of the work; `Stream` checks them.
+    pub(crate) fn enqueue(&self, stream: &mut CudaStream, call: &BackwardCall<'_>) -> Result<()> {
+        self.check(call.queries, call.documents)?;
+        let entered = self.device.enter()?;
+        let order = stream.order(&entered)?;
+        let workspace = match self.workspace_bytes() {
+            0 => 0,
+            len_bytes => stream.workspace(order, len_bytes)?,
+        };
+        let turns = Turns::begin_each(
+            [
+                Some(call.outputs.turns().as_ref()),
+                Some(call.gradients.turns().as_ref()),
+                self.own_turns().map(AsRef::as_ref),
+            ],
+            &entered,
+            stream,
+            order,
+        )?;
+        // SAFETY: handles, scores and gradients are those of the work (the caller's check), in
+        // this context; only this stream uses its workspace, and it is this call's turn to use
+        // the rest.
+        let result = unsafe { self.run(&entered, stream.raw(), call, workspace) };
+        // Even after an error, launches before it may be running.
+        let ended = turns.into_iter().flatten().try_for_each(|turn| turn.end(&entered, stream));
+        result.and(ended)
+    }
+
+    /// The turns of the winners that are found again, which all calls of the work share.
+    pub(super) fn own_turns(&self) -> Option<&Arc<Turns>> {
+        self.again.as_ref().map(|(_, outputs)| outputs.turns())
+    }
+
+    /// Refuses handles that the work cannot take.
+    pub(crate) fn check(&self, queries: &CudaTokens, documents: &CudaTokens) -> Result<()> {
+        match &self.again {
+            Some((work, _)) => work.tensor_maps(queries, documents).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes of workspace that the work needs.
+    pub(crate) fn workspace_bytes(&self) -> u64 {
+        let groups = self.plan.groups.iter().map(|group| self.places(group, 0).end);
+        let end = groups.max().unwrap_or(0).max(self.chunks_end(0));
+        let again = self.again.as_ref().map_or(0, |(work, _)| work.workspace_bytes());
+        match end {
+            0 => again,
+            // The counters are other works' too: nothing else is stored where they are.
+            end => again.max(N_COUNTERS * 4 + end),
+        }
+    }
+
+    /// Where the sums over chunks of pairs end.
+    fn chunks_end(&self, start: u64) -> u64 {
+        let plan = &self.plan;
+        match plan.n_chunks {
+            0 | 1 => start,
+            n => start + u64::from(n) * u64::from(plan.n_rows) * self.dim as u64 * 4,
+        }
+    }
+
+    /// Where a group's parts of the workspace are.
+    fn places(&self, group: &Group, start: u64) -> Places {
+        let mut end = start;
+        let mut place = |len_bytes: u64| {
+            let address = end.next_multiple_of(ALIGN_BYTES);
+            end = address + len_bytes;
+            address
+        };
+        let row_bytes = self.dim as u64 * 4;
+        let parts_bytes = u64::from(group.n_segments) * row_bytes;
+        let carry_rows = group.carry.as_ref().map_or(0, |carry| carry.n_rows);
+        Places {
+            // First, and so where it was in the pass before.
+            carry: place(u64::from(carry_rows) * row_bytes),
+            list: place(u64::from(group.n_sources) * 8),
+            destinations: place(u64::from(group.n_destinations) * 8),
+            counts: place(u64::from(group.n_counts) * 4),
+            heads: place(parts_bytes),
+            tails: place(parts_bytes),
+            lasts: place(u64::from(group.n_segments) * 4),
+            end,
+        }
+    }
+
+    /// Enqueues the work's launches, and what must be filled before them.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context; what the call is given must be of the work and
+    /// live until the launches have run. Until then nothing else may use the workspace, which
+    /// must have [`CudaBackward::workspace_bytes`], or write scores and gradients.
+    pub(super) unsafe fn run(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &BackwardCall<'_>,
+        workspace: u64,
+    ) -> Result<()> {
+        let mut call = *call;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some((work, outputs)) = &self.again {
+                let BackwardCall { queries, documents, .. } = call;
+                let maps = work.tensor_maps(queries, documents)?;
+                work.run(entered, stream, maps, queries, documents, outputs, workspace)?;
+                call.outputs = outputs;
+            }
+            let free = workspace + N_COUNTERS * 4;
+            self.run_queries(entered, stream, &call, free)?;
+            self.run_documents(entered, stream, &call, free)
+        }
+    }
+
+    /// # Safety
+    /// As [`CudaBackward::run`], with the workspace behind the counters.
+    unsafe fn run_queries(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &BackwardCall<'_>,
+        workspace: u64,
+    ) -> Result<()> {
+        let [gradient, _] = call.gradients.sides();
+        let plan = &self.plan;
+        // SAFETY: the lists were made for this problem; the caller's promise for the rest.
+        unsafe {
+            if !call.adds && !self.covers_queries {
+                gradient.clear(entered, stream)?;
+            }
+            let Some(pairs) = &plan.query_pairs else { return Ok(()) };
+            if plan.n_row_tasks == 0 {
+                return Ok(());
+            }
+            let out = gradient.output(call.adds);
+            let source = self.source(call.documents);
+            let params = GatherParams {
+                pairs: self.pairs(call, pairs, self.lists.query_order),
+                source,
+                out: match plan.n_chunks {
+                    1 => out,
+                    _ => output(workspace, ElementType::F32, self.dim, false),
+                },
+                tasks: self.lists.rows,
+                n_tasks: plan.n_row_tasks,
+                n_chunks: plan.n_chunks,
+                n_rows: plan.n_rows,
+                reserved: 0,
+            };
+            let grid = plan.n_row_tasks * source.n_columns * plan.n_chunks;
+            start(entered, stream, self.kernels.gather, grid, 0, &params)?;
+            if plan.n_chunks == 1 {
+                return Ok(());
+            }
+            let sum = SumParams {
+                out,
+                parts: workspace,
+                tasks: self.lists.rows,
+                n_chunks: plan.n_chunks,
+                n_rows: plan.n_rows,
+            };
+            start(entered, stream, self.kernels.sum, plan.n_row_tasks, 0, &sum)
+        }
+    }
+
+    /// # Safety
+    /// As [`CudaBackward::run_queries`].
+    unsafe fn run_documents(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &BackwardCall<'_>,
+        workspace: u64,
+    ) -> Result<()> {
+        let [_, gradient] = call.gradients.sides();
+        // SAFETY: as in `run_queries`.
+        unsafe {
+            // Rows that nobody chose are not written again.
+            if !call.adds {
+                gradient.clear(entered, stream)?;
+            }
+            let Some(pairs) = &self.plan.document_pairs else { return Ok(()) };
+            let pairs = self.pairs(call, pairs, self.lists.document_order);
+            self.plan.groups.iter().try_for_each(|group| {
+                self.run_group(entered, stream, call, &pairs, group, workspace)
+            })
+        }
+    }
+
+    /// # Safety
+    /// As [`CudaBackward::run_queries`], in the order of the groups.
+    unsafe fn run_group(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &BackwardCall<'_>,
+        pairs: &Pairs,
+        group: &Group,
+        workspace: u64,
+    ) -> Result<()> {
+        let [_, gradient] = call.gradients.sides();
+        let places = self.places(group, workspace);
+        let row_bytes = self.dim as u64 * 4;
+        let sort = SortParams {
+            pairs: *pairs,
+            tasks: self.lists.sorts + u64::from(group.tasks.start) * size_of::<SortTask>() as u64,
+            counts: places.counts,
+            list: places.list,
+            destinations: places.destinations,
+        };
+        let source = self.source(call.queries);
+        let owner = OwnerParams {
+            source,
+            out: match &group.carry {
+                None => gradient.output(call.adds || group.is_pass),
+                Some(_) => output(places.carry, ElementType::F32, self.dim, true),
+            },
+            list: places.list,
+            destinations: places.destinations,
+            heads: places.heads,
+            tails: places.tails,
+            lasts: places.lasts,
+            n_sources: group.n_sources,
+            n_destinations: group.n_destinations,
+            segment_len: group.segment_len,
+            n_segments: group.n_segments,
+            first_row: group.carry.as_ref().map_or(0, |carry| carry.first_row),
+            reserved: 0,
+        };
+        let n_tasks = group.tasks.len() as u32;
+        let n_owner_blocks = (group.n_segments * source.n_columns).div_ceil(gradient::WARPS);
+        let Kernels { owner: owner_kernel, count, invert, join, sum, .. } = self.kernels;
+        // SAFETY: the workspace has room for what the group's kernels leave each other; as in
+        // `run_queries`.
+        unsafe {
+            if let Some(Carry { is_first: true, n_rows, .. }) = group.carry {
+                fill(entered, places.carry, 0, u64::from(n_rows) * row_bytes, stream)?;
+            }
+            if group.n_counts > 0 {
+                start(entered, stream, count, n_tasks, group.shared_bytes, &sort)?;
+            }
+            start(entered, stream, invert, n_tasks, group.shared_bytes, &sort)?;
+            start(entered, stream, owner_kernel, n_owner_blocks, 0, &owner)?;
+            let shared_bytes = gradient::JOIN_SHARED_BYTES as u32;
+            start(entered, stream, join, group.n_segments, shared_bytes, &owner)?;
+            match &group.carry {
+                Some(carry) if carry.is_last => {
+                    let params = SumParams {
+                        out: gradient.output(call.adds),
+                        parts: places.carry,
+                        tasks: self.lists.rows
+                            + u64::from(carry.tasks.start) * size_of::<RowTask>() as u64,
+                        n_chunks: 1,
+                        n_rows: carry.n_rows,
+                    };
+                    start(entered, stream, sum, carry.tasks.len() as u32, 0, &params)
+                }
+                _ => Ok(()),
+            }
+        }
+    }
+
+    fn pairs(&self, call: &BackwardCall<'_>, pairs: &SidePairs, order: u64) -> Pairs {
+        let (slots, query_step, document_step, score_step) = match *pairs {
+            SidePairs::Computed { query_step, document_step, score_step } => {
+                (0, query_step, document_step, score_step)
+            }
+            SidePairs::Listed(_) => (self.lists.slots, 0, 0, 0),
+        };
+        Pairs {
+            queries: call.queries.matrix(),
+            documents: call.documents.matrix(),
+            slots,
+            order,
+            query_token_base: self.lists.query_token_base,
+            winners: call.outputs.addresses().winners,
+            grad_scores: call.grad_scores.address(),
+            winner_bytes: self.winner_bytes as u32,
+            row_len: self.row_len,
+            query_step,
+            document_step,
+            score_step,
+            reserved: 0,
+        }
+    }
+
+    fn source(&self, tokens: &CudaTokens) -> Rows {
+        let Access { base, pitch_bytes } = tokens.access();
+        let row_bytes = self.dim * self.element.size_bytes();
+        let (lanes_log2, n_columns) = columns(row_bytes);
+        // What lies behind a row is read up to a 16-byte boundary: rows end on one, or there is
+        // padding of ours.
+        let is_padded = row_bytes.is_multiple_of(16) || tokens.is_owned();
+        let aligned = tokens.access().is_aligned() && is_padded;
+        let (dim, aligned) = (self.dim as u32, u32::from(aligned));
+        Rows { base, pitch_bytes, dim, lanes_log2, n_columns, aligned }
+    }
+}
+
+/// Addresses of a group's parts of the workspace.
+struct Places {
+    carry: u64,
+    list: u64,
+    destinations: u64,
+    counts: u64,
+    heads: u64,
+    tails: u64,
+    lasts: u64,
+    end: u64,
+}
+
+impl CudaDevice {
+    fn gradient_kernels(&self, element: ElementType) -> Result<Kernels> {
+        let row = match element {
+            ElementType::F16 => 0,
+            ElementType::Bf16 => 1,
+            ElementType::F32 => 2,
+        };
+        let threads = gradient::THREADS;
+        let sort_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);
+        Ok(Kernels {
+            gather: self.load(gradient::GATHER[row], threads, 0)?,
+            owner: self.load(gradient::OWNER[row], threads, 0)?,
+            count: self.load(gradient::COUNT, threads, sort_bytes)?,
+            invert: self.load(gradient::INVERT, threads, sort_bytes)?,
+            join: self.load(gradient::JOIN, threads, gradient::JOIN_SHARED_BYTES)?,
+            sum: self.load(gradient::SUM, threads, 0)?,
+        })
+    }
+}
+
+impl Lists {
+    /// Copies the lists to the device, in one go.
+    fn upload(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        plan: &GradientPlan,
+    ) -> Result<Lists> {
+        let mut bytes = Vec::new();
+        // Offset + 1 of each list; 0 = absent.
+        let mut place = |list: &[u8]| {
+            if list.is_empty() {
+                return 0;
+            }
+            bytes.resize(bytes.len().next_multiple_of(16), 0);
+            let offset = bytes.len() as u64;
+            bytes.extend_from_slice(list);
+            offset + 1
+        };
+        let slots: Vec<[u32; 8]> = plan
+            .slots
+            .iter()
+            .map(|s| {
+                let [low, high] = [s.token_base as u32, (s.token_base >> 32) as u32];
+                let documents = [s.document_start, s.document_len];
+                [low, high, s.score, s.query_start, s.query_len, documents[0], documents[1], 0]
+            })
+            .collect();
+        let rows: Vec<[u32; 8]> = plan
+            .rows
+            .iter()
+            .map(|t| {
+                let first = t.first;
+                [t.row, t.n_rows, first.query, first.document, first.score, t.n_pairs, t.index, 0]
+            })
+            .collect();
+        let sorts: Vec<[u32; 16]> = plan.sorts.iter().map(sort_words).collect();
+        let order = |pairs: &Option<SidePairs>| match pairs {
+            Some(SidePairs::Listed(order)) => order.clone(),
+            _ => Vec::new(),
+        };
+        let is_regular = regular_len(problem.queries().segments()).is_some();
+        let offsets = (!is_regular && plan.query_pairs.is_some()).then(|| problem.token_offsets());
+        let bases = match (&offsets, problem.shape().row_len()) {
+            (Some(offsets), Some(_)) => offsets.bases(),
+            _ => &[],
+        };
+        let places = [
+            place(bytemuck::cast_slice(&slots)),
+            place(bytemuck::cast_slice(&order(&plan.query_pairs))),
+            place(bytemuck::cast_slice(&order(&plan.document_pairs))),
+            place(bytemuck::cast_slice(bases)),
+            place(bytemuck::cast_slice(&rows)),
+            place(bytemuck::cast_slice(&sorts)),
+        ];
+        let memory = upload(device, &bytes)?;
+        let [slots, query_order, document_order, query_token_base, rows, sorts] =
+            places.map(|place| if place == 0 { 0 } else { memory.address() + place - 1 });
+        Ok(Lists {
+            slots,
+            query_order,
+            document_order,
+            query_token_base,
+            rows,
+            sorts,
+            _memory: memory,
+        })
+    }
+}
+
+/// A task as the device reads it.
+fn sort_words(task: &SortTask) -> [u32; 16] {
+    let SortTask { row, n_rows, first, n_pairs, token_begin, token_end, .. } = *task;
+    let SortTask { n_warps, chunk, n_chunks, counts, destination, list, .. } = *task;
+    let [query, document, score] = [first.query, first.document, first.score];
+    [
+        row,
+        n_rows,
+        query,
+        document,
+        score,
+        n_pairs,
+        token_begin,
+        token_end,
+        n_warps,
+        chunk,
+        n_chunks,
+        counts,
+        destination,
+        list,
+        0,
+        0,
+    ]
+}

@@ -1,0 +1,596 @@
+//! Gradients in stream order: prepare once, enqueue many times, read when needed.
+//!
+//! ```
+//! use maxsim::{
+//!     BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceScores, GradientType,
+//!     Pairing, ScoreOptions, Tokens,
+//! };
+//!
+//! let device = Device::cpu();
+//! let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?)?;
+//! let documents = device.upload(&Tokens::padded(&[3.0f32, 4.0, -1.0, 5.0], 1, 2, 2)?)?;
+//! let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+//! let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
+//! let mut scores = DeviceScores::new(&work)?;
+//!
+//! let options = BackwardOptions::default();
+//! let backward = device.prepare_backward(&work, &options, GradientType::F32)?;
+//! let grad_scores = DeviceGradScores::new(&backward, &[0.5])?;
+//! let mut gradients = DeviceGradients::new(&backward)?;
+//!
+//! let mut stream = device.stream()?;
+//! stream.score_into(&queries, &documents, &work, &mut scores)?;
+//! stream.backward(&queries, &documents, &backward, &scores, &grad_scores, &mut gradients)?;
+//! let gradients = gradients.read()?; // waits
+//! assert_eq!(gradients.queries, [1.5, 2.0, -0.5, 2.5]);
+//! assert_eq!(gradients.documents, [0.5, 0.0, 0.0, 0.5]);
+//! # Ok::<(), maxsim::Error>(())
+//! ```
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::backward::{BackwardOptions, Gradients, with_winners};
+use crate::cpu;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda::{
+    BackwardCall, CudaBackward, CudaCall, CudaGradScores, CudaGradients, GradientMatrix,
+};
+use crate::device::Device;
+use crate::element::{Element, ElementType};
+use crate::error::{Error, Result};
+use crate::graph::Capture;
+use crate::handle::{DeviceTokens, HostTokens};
+use crate::pairing::Pairing;
+use crate::problem::Problem;
+use crate::scores::{Scores, filled};
+use crate::stream::{Stream, StreamInner};
+use crate::tokens::{TokenLayout, check_len};
+use crate::work::{DeviceScores, OutputShape, ScoresInner, Work, WorkInner};
+
+/// Element type of gradients. Sums are in f32 whatever it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GradientType {
+    /// f32.
+    #[default]
+    F32,
+    /// That of the tokens, to which a sum is rounded once, to nearest.
+    Tokens,
+}
+
+/// Gradients of a prepared problem made ready, with their lists on the device.
+///
+/// Made by [`Device::prepare_backward`] and used with any handles that the scores' work takes.
+#[derive(Debug)]
+pub struct BackwardWork {
+    pub(crate) device: Device,
+    element: ElementType,
+    gradient: ElementType,
+    queries: Arc<TokenLayout>,
+    documents: Arc<TokenLayout>,
+    pairing: Arc<Pairing>,
+    pub(crate) outputs: Arc<OutputShape>,
+    inner: BackwardInner,
+}
+
+#[derive(Debug)]
+enum BackwardInner {
+    Cpu {
+        finds_winners_again: bool,
+    },
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(Arc<CudaBackward>),
+}
+
+/// Gradients of a loss with respect to scores, on a device.
+#[derive(Debug)]
+pub struct DeviceGradScores {
+    pub(crate) device: Device,
+    pub(crate) n_scores: usize,
+    pub(crate) inner: GradScoresInner,
+}
+
+#[derive(Debug)]
+pub(crate) enum GradScoresInner {
+    Cpu(Arc<Mutex<Vec<f32>>>),
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(Arc<CudaGradScores>),
+}
+
+/// Gradients with respect to tokens, on a device: written by [`Stream::backward`], read when
+/// needed. Each is `[rows, dim]` of its matrix, row-major without gaps.
+#[derive(Debug)]
+pub struct DeviceGradients {
+    device: Device,
+    element: ElementType,
+    /// Rows of queries and documents.
+    rows: [usize; 2],
+    dim: usize,
+    inner: GradientsInner,
+}
+
+#[derive(Debug)]
+pub(crate) enum GradientsInner {
+    Cpu(Arc<Mutex<Gradients>>),
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(Arc<CudaGradients>),
+}
+
+impl Device {
+    /// Makes ready the gradients of a problem whose scores `work` computes with winners, for any
+    /// number of [`Stream::backward`] calls.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`]; [`Error::Shape`] where the work was not prepared with winners;
+    /// [`Error::Unsupported`] for a strategy that the device does not have;
+    /// [`Error::DeviceMemory`].
+    pub fn prepare_backward(
+        &self,
+        work: &Work,
+        options: &BackwardOptions,
+        gradients: GradientType,
+    ) -> Result<BackwardWork> {
+        self.check_same("work", &work.device)?;
+        if !work.outputs.winners {
+            return Err(Error::Shape {
+                argument: "work",
+                expected: "work prepared with ScoreOptions::winners".into(),
+                found: "work without winners".into(),
+            });
+        }
+        let gradient = match gradients {
+            GradientType::F32 => ElementType::F32,
+            GradientType::Tokens => work.element,
+        };
+        let finds_winners_again = options.strategy.finds_winners_again(self)?;
+        let inner = match &work.inner {
+            WorkInner::Cpu => BackwardInner::Cpu { finds_winners_again },
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            WorkInner::Cuda(forward) => {
+                let problem = Problem::new(&work.queries, &work.documents, &work.pairing)?;
+                let device = self.cuda_device("work for a CUDA device")?;
+                let again = finds_winners_again.then_some(forward);
+                BackwardInner::Cuda(Arc::new(CudaBackward::new(
+                    device,
+                    &problem,
+                    work.element,
+                    gradient,
+                    &work.outputs,
+                    again,
+                )?))
+            }
+        };
+        Ok(BackwardWork {
+            device: self.clone(),
+            element: work.element,
+            gradient,
+            queries: work.queries.clone(),
+            documents: work.documents.clone(),
+            pairing: work.pairing.clone(),
+            outputs: work.outputs.clone(),
+            inner,
+        })
+    }
+}
+
+impl BackwardWork {
+    /// The device that the work runs on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Element type of the gradients.
+    pub fn element_type(&self) -> ElementType {
+        self.gradient
+    }
+
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn matrices(&self, [queries, documents]: [u64; 2]) -> [GradientMatrix; 2] {
+        [(queries, &self.queries), (documents, &self.documents)].map(|(address, layout)| {
+            let (rows, dim) = (layout.rows(), layout.dim());
+            GradientMatrix { address, element: self.gradient, rows, dim }
+        })
+    }
+
+    /// Checks that a call on `device` is one that the work was prepared for.
+    fn check<T: Element>(&self, device: &Device, call: &Call<'_, T>) -> Result<()> {
+        device.check_same("work", &self.device)?;
+        for (argument, tokens, layout) in [
+            ("queries", call.queries, &self.queries),
+            ("documents", call.documents, &self.documents),
+        ] {
+            self.device.check_same(argument, tokens.device())?;
+            let refuse =
+                |expected: String, found: String| Err(Error::Shape { argument, expected, found });
+            if self.element != T::TYPE {
+                let expected = format!("{} tokens, as the work was prepared for", self.element);
+                return refuse(expected, format!("{} tokens", T::TYPE));
+            }
+            if !Arc::ptr_eq(layout, &tokens.layout) && !layout.same_items(&tokens.layout) {
+                let expected = "the layout that the work was prepared for".into();
+                return refuse(expected, "another layout".into());
+            }
+        }
+        device.check_same("scores", &call.scores.device)?;
+        if !Arc::ptr_eq(&call.scores.shape, &self.outputs) && call.scores.shape != self.outputs {
+            return Err(Error::Shape {
+                argument: "scores",
+                expected: format!("results {:?} of the work", self.outputs.shape),
+                found: format!("other results {:?}", call.scores.shape.shape),
+            });
+        }
+        device.check_same("grad_scores", &call.grad_scores.device)?;
+        let n_scores = self.outputs.shape.n_scores();
+        check_len("grad_scores", n_scores, "one per score", call.grad_scores.n_scores)?;
+        device.check_same("gradients", &call.gradients.device)?;
+        let DeviceGradients { element, rows, dim, .. } = *call.gradients;
+        let expected = [self.queries.rows(), self.documents.rows()];
+        if (element, rows, dim) != (self.gradient, expected, self.queries.dim()) {
+            return Err(Error::Shape {
+                argument: "gradients",
+                expected: format!(
+                    "{} gradients of {} and {} rows of {}",
+                    self.gradient,
+                    expected[0],
+                    expected[1],
+                    self.queries.dim()
+                ),
+                found: format!("{element} gradients of {} and {} rows of {dim}", rows[0], rows[1]),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl DeviceGradScores {
+    /// A copy of one number per score.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where there is another number of them; [`Error::HostMemory`] or
+    /// [`Error::DeviceMemory`] where there is no room.
+    pub fn new(work: &BackwardWork, values: &[f32]) -> Result<DeviceGradScores> {
+        let n_scores = work.outputs.shape.n_scores();
+        check_len("grad_scores", n_scores, "one per score", values.len())?;
+        let inner = match &work.inner {
+            BackwardInner::Cpu { .. } => {
+                let mut copy = filled(n_scores as u64, 0.0)?;
+                copy.copy_from_slice(values);
+                GradScoresInner::Cpu(Arc::new(Mutex::new(copy)))
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            BackwardInner::Cuda(_) => {
+                let device = work.device.cuda_device("work for a CUDA device")?;
+                GradScoresInner::Cuda(Arc::new(CudaGradScores::upload(device, values)?))
+            }
+        };
+        Ok(DeviceGradScores { device: work.device.clone(), n_scores, inner })
+    }
+
+    /// Replaces the numbers, once no work uses them any more: waits for the device.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where there is another number of them.
+    pub fn write(&mut self, values: &[f32]) -> Result<()> {
+        check_len("grad_scores", self.n_scores, "one per score", values.len())?;
+        match &self.inner {
+            GradScoresInner::Cpu(own) => {
+                own.lock().unwrap_or_else(PoisonError::into_inner).copy_from_slice(values);
+                Ok(())
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            GradScoresInner::Cuda(own) => own.write(values),
+        }
+    }
+
+    /// Device address of the numbers; `None` on the CPU.
+    pub fn address(&self) -> Option<u64> {
+        match &self.inner {
+            GradScoresInner::Cpu(_) => None,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            GradScoresInner::Cuda(own) => Some(own.address()),
+        }
+    }
+}
+
+impl DeviceGradients {
+    /// Zeros.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
+    pub fn new(work: &BackwardWork) -> Result<DeviceGradients> {
+        let inner = match &work.inner {
+            BackwardInner::Cpu { .. } => {
+                let zeros = Gradients::zeros(&work.queries, &work.documents)?;
+                GradientsInner::Cpu(Arc::new(Mutex::new(zeros)))
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            BackwardInner::Cuda(_) => {
+                let device = work.device.cuda_device("work for a CUDA device")?;
+                let zeros = CudaGradients::zeros(device, work.matrices([0; 2]))?;
+                GradientsInner::Cuda(Arc::new(zeros))
+            }
+        };
+        Ok(DeviceGradients::of(work, inner))
+    }
+
+    pub(crate) fn of(work: &BackwardWork, inner: GradientsInner) -> DeviceGradients {
+        DeviceGradients {
+            device: work.device.clone(),
+            element: work.gradient,
+            rows: [work.queries.rows(), work.documents.rows()],
+            dim: work.queries.dim(),
+            inner,
+        }
+    }
+
+    /// Element type of the gradients.
+    pub fn element_type(&self) -> ElementType {
+        self.element
+    }
+
+    /// Device addresses of the queries' and of the documents' gradient; `None` on the CPU. Order
+    /// work that reads them behind the stream that writes them.
+    pub fn addresses(&self) -> Option<[u64; 2]> {
+        match &self.inner {
+            GradientsInner::Cpu(_) => None,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            GradientsInner::Cuda(gradients) => Some(gradients.sides().map(|side| side.address)),
+        }
+    }
+
+    /// Waits for the last call or launch that was given these gradients, and copies them to the
+    /// host, widened to f32.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
+    pub fn read(&self) -> Result<Gradients> {
+        match &self.inner {
+            GradientsInner::Cpu(gradients) => {
+                Ok(gradients.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            GradientsInner::Cuda(gradients) => {
+                let room = |rows: usize| filled((rows * self.dim) as u64, 0.0);
+                let [queries, documents] = self.rows;
+                let mut read = Gradients { queries: room(queries)?, documents: room(documents)? };
+                gradients.read(0, &mut read.queries)?;
+                gradients.read(1, &mut read.documents)?;
+                Ok(read)
+            }
+        }
+    }
+}
+
+/// What a call is given.
+struct Call<'a, T: Element> {
+    queries: &'a DeviceTokens<T>,
+    documents: &'a DeviceTokens<T>,
+    scores: &'a DeviceScores,
+    grad_scores: &'a DeviceGradScores,
+    gradients: &'a DeviceGradients,
+    adds: bool,
+}
+
+impl Stream {
+    /// Enqueues the gradients of a loss with respect to tokens, from the winners of `scores` and
+    /// the loss's gradients with respect to the scores. Overwrites what `gradients` hold.
+    ///
+    /// Does not wait, and on a CUDA device allocates nothing once the stream's workspace (at most
+    /// 32 MB) has grown to what the work needs. Tokens must be those that gave the scores; see
+    /// [`Device::backward`] for what the sums are.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`], or [`Error::Shape`] where handles, scores or gradients are not what
+    /// the work was prepared for; nothing is enqueued then. [`Error::DeviceMemory`] where the
+    /// workspace cannot grow.
+    pub fn backward<T: Element>(
+        &mut self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        work: &BackwardWork,
+        scores: &DeviceScores,
+        grad_scores: &DeviceGradScores,
+        gradients: &mut DeviceGradients,
+    ) -> Result<()> {
+        let adds = false;
+        self.enqueue(work, &Call { queries, documents, scores, grad_scores, gradients, adds })
+    }
+
+    /// As [`Stream::backward`], but adds to what `gradients` hold.
+    ///
+    /// # Errors
+    /// Those of [`Stream::backward`].
+    pub fn backward_into<T: Element>(
+        &mut self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        work: &BackwardWork,
+        scores: &DeviceScores,
+        grad_scores: &DeviceGradScores,
+        gradients: &mut DeviceGradients,
+    ) -> Result<()> {
+        let adds = true;
+        self.enqueue(work, &Call { queries, documents, scores, grad_scores, gradients, adds })
+    }
+
+    fn enqueue<T: Element>(&mut self, work: &BackwardWork, call: &Call<'_, T>) -> Result<()> {
+        work.check(&self.device, call)?;
+        match &mut self.inner {
+            StreamInner::Cpu => CpuCall::new(work, call)?.run(),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            StreamInner::Cuda(stream) => {
+                let Some((cuda, scores, grad_scores, gradients)) = call.on_cuda(work) else {
+                    return Err(call.wrong_device());
+                };
+                let call = BackwardCall {
+                    queries: call.queries.cuda_tokens()?,
+                    documents: call.documents.cuda_tokens()?,
+                    outputs: scores,
+                    grad_scores,
+                    gradients,
+                    adds: call.adds,
+                };
+                cuda.enqueue(stream, &call)
+            }
+        }
+    }
+}
+
+impl Capture {
+    /// Adds the gradients of a loss with respect to tokens, to run after the calls before it.
+    /// Overwrites what `gradients` hold.
+    ///
+    /// # Errors
+    /// Those of [`Stream::backward`].
+    pub fn backward<T: Element>(
+        &mut self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        work: &BackwardWork,
+        scores: &DeviceScores,
+        grad_scores: &DeviceGradScores,
+        gradients: &mut DeviceGradients,
+    ) -> Result<()> {
+        let adds = false;
+        self.add(work, &Call { queries, documents, scores, grad_scores, gradients, adds })
+    }
+
+    /// As [`Capture::backward`], but adds to what `gradients` hold.
+    ///
+    /// # Errors
+    /// Those of [`Stream::backward`].
+    pub fn backward_into<T: Element>(
+        &mut self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        work: &BackwardWork,
+        scores: &DeviceScores,
+        grad_scores: &DeviceGradScores,
+        gradients: &mut DeviceGradients,
+    ) -> Result<()> {
+        let adds = true;
+        self.add(work, &Call { queries, documents, scores, grad_scores, gradients, adds })
+    }
+
+    fn add<T: Element>(&mut self, work: &BackwardWork, call: &Call<'_, T>) -> Result<()> {
+        work.check(self.device(), call)?;
+        match &work.inner {
+            BackwardInner::Cpu { .. } => {
+                let call = CpuCall::new(work, call)?;
+                self.push_cpu(move || call.run());
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            BackwardInner::Cuda(_) => {
+                let Some((cuda, scores, grad_scores, gradients)) = call.on_cuda(work) else {
+                    return Err(call.wrong_device());
+                };
+                self.push_cuda(CudaCall::backward(
+                    cuda,
+                    call.queries.cuda_tokens()?,
+                    call.documents.cuda_tokens()?,
+                    scores,
+                    grad_scores,
+                    gradients,
+                    call.adds,
+                )?);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+type OnCuda<'a> = (
+    &'a Arc<CudaBackward>,
+    &'a Arc<crate::cuda::CudaOutputs>,
+    &'a Arc<CudaGradScores>,
+    &'a Arc<CudaGradients>,
+);
+
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+impl<'a, T: Element> Call<'a, T> {
+    /// What the call uses on a CUDA device.
+    fn on_cuda(&self, work: &'a BackwardWork) -> Option<OnCuda<'a>> {
+        match (&work.inner, &self.scores.inner, &self.grad_scores.inner, &self.gradients.inner) {
+            (
+                BackwardInner::Cuda(work),
+                ScoresInner::Cuda(scores),
+                GradScoresInner::Cuda(grad_scores),
+                GradientsInner::Cuda(gradients),
+            ) => Some((work, scores, grad_scores, gradients)),
+            _ => None,
+        }
+    }
+
+    fn wrong_device(&self) -> Error {
+        let (expected, found) = (self.scores.device.to_string(), "another device".into());
+        Error::WrongDevice { argument: "gradients", expected, found }
+    }
+}
+
+/// A call of the CPU engine with everything that it uses.
+struct CpuCall<T: Element> {
+    layouts: [Arc<TokenLayout>; 2],
+    tokens: [Arc<HostTokens<T>>; 2],
+    pairing: Arc<Pairing>,
+    scores: Arc<Mutex<Scores>>,
+    grad_scores: Arc<Mutex<Vec<f32>>>,
+    gradients: Arc<Mutex<Gradients>>,
+    gradient: ElementType,
+    finds_winners_again: bool,
+    adds: bool,
+}
+
+impl<T: Element> CpuCall<T> {
+    /// What the call is given must be of the work; [`BackwardWork::check`] checks it.
+    fn new(work: &BackwardWork, call: &Call<'_, T>) -> Result<CpuCall<T>> {
+        match (&work.inner, &call.scores.inner, &call.grad_scores.inner, &call.gradients.inner) {
+            (
+                BackwardInner::Cpu { finds_winners_again },
+                ScoresInner::Cpu(scores),
+                GradScoresInner::Cpu(grad_scores),
+                GradientsInner::Cpu(gradients),
+            ) => Ok(CpuCall {
+                layouts: [call.queries.layout.clone(), call.documents.layout.clone()],
+                tokens: [
+                    call.queries.host_tokens()?.clone(),
+                    call.documents.host_tokens()?.clone(),
+                ],
+                pairing: work.pairing.clone(),
+                scores: scores.clone(),
+                grad_scores: grad_scores.clone(),
+                gradients: gradients.clone(),
+                gradient: work.gradient,
+                finds_winners_again: *finds_winners_again,
+                adds: call.adds,
+            }),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            _ => Err(call.wrong_device()),
+        }
+    }
+
+    fn run(&self) -> Result<()> {
+        let [queries, documents] = &self.layouts;
+        let problem = Problem::new(queries, documents, &self.pairing)?;
+        let [queries, documents] = [self.tokens[0].matrix(), self.tokens[1].matrix()];
+        let again = self
+            .finds_winners_again
+            .then(|| cpu::score(&problem, queries, documents, &with_winners()))
+            .transpose()?;
+        let saved = self.scores.lock().unwrap_or_else(PoisonError::into_inner);
+        let winners = again.as_ref().unwrap_or(&saved).winners().unwrap_or_default();
+        let grad_scores = self.grad_scores.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+        let Gradients { queries: of_queries, documents: of_documents } = &mut *gradients;
+        if !self.adds {
+            of_queries.fill(0.0);
+            of_documents.fill(0.0);
+        }
+        let sides = [&mut of_queries[..], &mut of_documents[..]];
+        cpu::add_gradients(&problem, queries, documents, winners, &grad_scores, sides)?;
+        if self.gradient != ElementType::F32 {
+            let rounded = |x: &mut f32| *x = T::from_f32(*x).to_f32();
+            of_queries.iter_mut().chain(of_documents).for_each(rounded);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! Sorts the winners of a task by destination: a stable counting sort.
+//!
+//! A block per task. Each warp counts its share of the sources, which follow each other; a scan
+//! over buckets, tasks and warps says where the warp's sources of each bucket go; then every warp
+//! places its sources, 32 at a time. Lanes with the same bucket find each other by a vote per bit
+//! of it, so that the place of a source depends on its order alone.
+//!
+//! Shared memory: a count per bucket and warp, 64 KB at most.
+
+use super::steps::{Step, for_each, sort_task};
+use super::{Destination, NO_ROW, SortParams, SortTask, Source, THREADS, WARPS};
+use crate::ptx::memory::{dynamic_shared, load_u32};
+use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
+use crate::ptx::warp::{ballot, sync_warp};
+use crate::ptx::wide::{
+    count_shared_if, lane_idx, load_shared_u32, shuffle_up_or_zero, store_shared_u32,
+    store_shared_u32_if, store_u32x2,
+};
+
+/// Counts of other tasks that are loaded at once.
+const UNROLL: u32 = 8;
+
+/// Sorts the sources of this block's task.
+///
+/// # Safety
+/// `params` must describe a call as [`SortParams`] says, with the counts of windows that have
+/// several tasks; all threads of the block.
+#[inline(always)]
+pub unsafe fn invert(params: &SortParams) {
+    let (thread, shared) = (thread_idx_x(), dynamic_shared());
+    // SAFETY: the host launches a block per task, with shared memory for its counts per warp; all
+    // threads take the same way around the barriers.
+    unsafe {
+        let task = sort_task(params.tasks, block_idx_x());
+        let n_buckets = task.n_buckets();
+        let mut i = thread;
+        while i < n_buckets * task.n_warps {
+            store_shared_u32(shared + i * 4, 0);
+            i += THREADS as u32;
+        }
+        sync_threads();
+        let warp = thread / 32;
+        let own = shared + warp * n_buckets * 4;
+        if warp < task.n_warps {
+            for_each(&params.pairs, &task, warp, |step| {
+                count_shared_if(own + step.bucket * 4, u32::from(step.bucket != NO_ROW));
+            });
+        }
+        sync_threads();
+        starts(params, &task, shared, thread);
+        if warp < task.n_warps {
+            for_each(&params.pairs, &task, warp, |step| place(params, &task, own, step));
+        }
+    }
+}
+
+/// Turns the counts per warp into the places of each warp's first sources.
+///
+/// # Safety
+/// All threads of the block, behind a barrier.
+#[inline(always)]
+unsafe fn starts(params: &SortParams, task: &SortTask, shared: u32, thread: u32) {
+    let n_buckets = task.n_buckets();
+    let sums = shared + n_buckets * task.n_warps * 4;
+    let mut total = task.list;
+    let mut first = 0;
+    // SAFETY: the host's promise; all threads take every round.
+    unsafe {
+        while first < n_buckets {
+            let bucket = first + thread;
+            let is_there = bucket < n_buckets;
+            let mut own = 0;
+            if is_there {
+                let mut warp = 0;
+                while warp < task.n_warps {
+                    own += load_shared_u32(shared + (warp * n_buckets + bucket) * 4);
+                    warp += 1;
+                }
+            }
+            let (before, all) = match task.n_chunks {
+                1 => (0, own),
+                _ if is_there => of_tasks(params, task, bucket),
+                _ => (0, 0),
+            };
+            let (start, round) = scan(sums, thread, all);
+            if is_there {
+                let start = total + start;
+                if task.chunk == 0 {
+                    let row = if bucket < task.n_rows { task.row + bucket } else { NO_ROW };
+                    let index = u64::from(task.destination + bucket);
+                    let address = params.destinations + index * size_of::<Destination>() as u64;
+                    store_u32x2(address, [start, row]);
+                }
+                let mut next = start + before;
+                let mut warp = 0;
+                while warp < task.n_warps {
+                    let address = shared + (warp * n_buckets + bucket) * 4;
+                    let count = load_shared_u32(address);
+                    store_shared_u32(address, next);
+                    next += count;
+                    warp += 1;
+                }
+            }
+            total += round;
+            first += THREADS as u32;
+        }
+        sync_threads();
+    }
+}
+
+/// Sources of a bucket in the tasks before this one, and in all.
+///
+/// # Safety
+/// The window must have counts, and the bucket.
+#[inline(always)]
+unsafe fn of_tasks(params: &SortParams, task: &SortTask, bucket: u32) -> (u32, u32) {
+    let first = params.counts + (u64::from(task.counts) + u64::from(bucket)) * 4;
+    let (mut before, mut all) = (0, 0);
+    let mut done = 0;
+    while done < task.n_chunks {
+        let mut counts = [0u32; UNROLL as usize];
+        let mut u = 0;
+        while u < UNROLL {
+            // Behind the last task it is looked at again, and not counted.
+            let chunk = (done + u).min(task.n_chunks - 1);
+            // SAFETY: the task exists.
+            counts[u as usize] =
+                unsafe { load_u32(first + u64::from(chunk * task.n_buckets()) * 4) };
+            u += 1;
+        }
+        u = 0;
+        while u < UNROLL {
+            let count = if done + u < task.n_chunks { counts[u as usize] } else { 0 };
+            before += if done + u < task.chunk { count } else { 0 };
+            all += count;
+            u += 1;
+        }
+        done += UNROLL;
+    }
+    (before, all)
+}
+
+/// The sum of the values of the block's threads before this one, and of all.
+///
+/// # Safety
+/// All threads of the block; `sums` must be words of shared memory for the warps.
+#[inline(always)]
+unsafe fn scan(sums: u32, thread: u32, value: u32) -> (u32, u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut inclusive = value;
+        let mut delta = 1;
+        while delta < 32 {
+            inclusive += shuffle_up_or_zero(inclusive, delta);
+            delta *= 2;
+        }
+        // The last round's sums have been read.
+        sync_threads();
+        store_shared_u32_if(sums + thread / 32 * 4, inclusive, u32::from(thread % 32 == 31));
+        sync_threads();
+        let (mut before, mut all) = (0, 0);
+        let mut warp = 0;
+        while warp < WARPS {
+            let sum = load_shared_u32(sums + warp * 4);
+            before += if warp < thread / 32 { sum } else { 0 };
+            all += sum;
+            warp += 1;
+        }
+        (before + inclusive - value, all)
+    }
+}
+
+/// Places a step's sources.
+///
+/// # Safety
+/// A whole warp; `own` must be the warp's places.
+#[inline(always)]
+unsafe fn place(params: &SortParams, task: &SortTask, own: u32, step: Step) {
+    let is_there = step.bucket != NO_ROW;
+    // SAFETY: the caller's promise; every source was counted, so that the list has its place.
+    unsafe {
+        let mut same = ballot(u32::from(is_there));
+        let mut bit = 0;
+        while task.n_rows >> bit != 0 {
+            let mine = step.bucket >> bit & 1;
+            let set = ballot(mine);
+            same &= if mine != 0 { set } else { !set };
+            bit += 1;
+        }
+        let before = same & ((1 << lane_idx()) - 1);
+        let address = own + step.bucket * 4;
+        let mut at = 0;
+        if is_there {
+            at = load_shared_u32(address) + before.count_ones();
+            let entry = params.list + u64::from(at) * size_of::<Source>() as u64;
+            store_u32x2(entry, [step.row, step.factor]);
+        }
+        // All have read where their bucket's places start.
+        sync_warp();
+        let is_last = is_there & (same >> lane_idx() == 1);
+        store_shared_u32_if(address, at + 1, u32::from(is_last));
+        sync_warp();
+    }
+}

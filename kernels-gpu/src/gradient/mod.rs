@@ -1,0 +1,518 @@
+//! Gradients of scores with respect to tokens: what host and device say to each other, and how
+//! the work is divided, as pure functions.
+//!
+//! With g the gradient of a pair's score, a winner (query row q, document row d) adds g · D[d] to
+//! ∂Q[q] and g · Q[q] to ∂D[d]. The rows of ∂Q find their sources by looking (`gather`): source `k`
+//! of a query's token is the winner in the query's pair `k`. Those of ∂D need the winners inverted:
+//! a stable counting sort by destination (`count`, `invert`), whose sorted sources are cut into
+//! segments of equal length, one per warp (`owner`). So a row that everybody chose costs as much as
+//! as many sources of different rows. Rows that go over a segment's end are put together by `join`.
+//!
+//! Every order is fixed by the call and by the device alone, and nothing is added atomically, so
+//! that results have the same bits every time.
+
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod count;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod gather;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod invert;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod join;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod output;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod owner;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod pairs;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod sources;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod steps;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod sum;
+
+use crate::params::Matrix;
+
+/// Threads per block of every kernel here.
+pub const THREADS: usize = 256;
+
+/// Warps per block.
+pub const WARPS: u32 = THREADS as u32 / 32;
+
+/// Most destination rows that winners are sorted by at a time: a block counts them per warp in
+/// shared memory, 64 KB of it.
+pub const WINDOW_ROWS: u32 = 2048;
+
+/// No row: of a source that adds nothing, and of the destination that such sources go to.
+pub const NO_ROW: u32 = u32::MAX;
+
+/// Sources that one warp counts and places, where there are enough for several.
+pub const WARP_SOURCES: u32 = 1024;
+
+/// Words of shared memory that `invert` needs beside the counts.
+pub const SCAN_WORDS: u32 = WARPS;
+
+/// Blocks of the kernels that sum over pairs which share a multiprocessor: 64 registers per thread.
+pub const GATHER_BLOCKS: usize = 4;
+
+/// Blocks of the kernels that sum over sorted sources which share a multiprocessor: with 64
+/// registers they would spill.
+pub const OWNER_BLOCKS: usize = 3;
+
+/// The entries that sum over pairs, by element type: f16, bf16, f32. (All entries here are
+/// compiled for [`crate::variants::Arch::Sm80`] and run everywhere.)
+pub const GATHER: [&str; 3] =
+    ["maxsim_gradient_gather_f16", "maxsim_gradient_gather_bf16", "maxsim_gradient_gather_f32"];
+
+/// The entries that sum over sorted sources, by element type.
+pub const OWNER: [&str; 3] =
+    ["maxsim_gradient_owner_f16", "maxsim_gradient_owner_bf16", "maxsim_gradient_owner_f32"];
+
+/// The entry that counts the sources of a window's tasks.
+pub const COUNT: &str = "maxsim_gradient_count";
+
+/// The entry that sorts sources.
+pub const INVERT: &str = "maxsim_gradient_invert";
+
+/// The entry that joins rows.
+pub const JOIN: &str = "maxsim_gradient_join";
+
+/// Shared memory of a block of [`JOIN`].
+pub const JOIN_SHARED_BYTES: usize = THREADS * 4;
+
+/// The entry that adds chunks.
+pub const SUM: &str = "maxsim_gradient_sum";
+
+/// Shared memory of `invert` for windows of up to so many rows, and more than `count` needs.
+pub const fn shared_bytes(n_rows: u32) -> usize {
+    ((n_rows + 1) * WARPS + SCAN_WORDS) as usize * 4
+}
+
+/// Where some pairs of a query and a document start: pair `k` is that many steps on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FirstPair {
+    /// Index of the query.
+    pub query: u32,
+    /// Index of the document.
+    pub document: u32,
+    /// Index of the score; where pairs are listed, the place in the list.
+    pub score: u32,
+}
+
+/// The pairs of a call, and what is known of each.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Pairs {
+    /// The query tokens.
+    pub queries: Matrix,
+    /// The document tokens.
+    pub documents: Matrix,
+    /// Address of a [`PairSlot`] per score; 0 = pairs are computed, `*_step` apart.
+    pub slots: u64,
+    /// Address of a u32 per listed pair: its score; 0 = the place in the list.
+    pub order: u64,
+    /// Address of an i64 per query: where the winners of its first score are, further ones
+    /// following at the query's length (computed pairs). 0 = queries are of one length.
+    pub query_token_base: u64,
+    /// Address of the winners, pair-major.
+    pub winners: u64,
+    /// Address of the f32 gradients of the scores.
+    pub grad_scores: u64,
+    /// Bytes of a winner: 2 (none = 0xFFFF) or 4 (none = -1).
+    pub winner_bytes: u32,
+    /// Scores per query (computed pairs).
+    pub row_len: u32,
+    /// Queries from pair to pair (computed pairs).
+    pub query_step: u32,
+    /// Documents from pair to pair.
+    pub document_step: u32,
+    /// Scores from pair to pair.
+    pub score_step: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
+/// A pair that cannot be computed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PairSlot {
+    /// Where its winners are in the pair-major outputs.
+    pub token_base: u64,
+    /// Index of the score.
+    pub score: u32,
+    /// First row of the query.
+    pub query_start: u32,
+    /// Rows of the query.
+    pub query_len: u32,
+    /// First row of the document.
+    pub document_start: u32,
+    /// Rows of the document.
+    pub document_len: u32,
+    /// Padding that makes it two loads of 16 bytes.
+    pub reserved: u32,
+}
+
+/// A token matrix that sources are rows of, and how a warp reads a row of it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// Address of element (0, 0).
+    pub base: u64,
+    /// Distance between rows in bytes.
+    pub pitch_bytes: u64,
+    /// Elements per row.
+    pub dim: u32,
+    /// The binary logarithm of the lanes that share a row, 16 bytes each.
+    pub lanes_log2: u32,
+    /// How often as many bytes as the lanes take must be taken for a row: each time by another
+    /// warp.
+    pub n_columns: u32,
+    /// 1 when rows start on 16-byte boundaries and can be read up to one.
+    pub aligned: u32,
+}
+
+/// Lanes that share a row of so many bytes (as a binary logarithm), and how often they must be
+/// taken for it.
+pub const fn columns(row_bytes: usize) -> (u32, u32) {
+    let n_chunks = row_bytes.div_ceil(16);
+    if n_chunks >= 32 {
+        return (5, n_chunks.div_ceil(32) as u32);
+    }
+    (n_chunks.next_power_of_two().ilog2(), 1)
+}
+
+/// A matrix of gradients, or of parts of them: `[rows, dim]` without gaps.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    /// Address of element (0, 0).
+    pub base: u64,
+    /// One of [`Output::F32`], [`Output::F16`], [`Output::BF16`].
+    pub element: u32,
+    /// 1 to add to what is there, 0 to overwrite it.
+    pub adds: u32,
+    /// Elements per row.
+    pub dim: u32,
+    /// 1 when 16 bytes that start at a multiple of 8 elements (f32: of 4) are on a 16-byte
+    /// boundary.
+    pub aligned: u32,
+}
+
+impl Output {
+    /// f32 elements.
+    pub const F32: u32 = 0;
+    /// f16 elements.
+    pub const F16: u32 = 1;
+    /// bf16 elements.
+    pub const BF16: u32 = 2;
+}
+
+/// Up to [`WARPS`] rows of a query, or of several that overlap, with all of their pairs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowTask {
+    /// First row.
+    pub row: u32,
+    /// Number of rows.
+    pub n_rows: u32,
+    /// The first pair.
+    pub first: FirstPair,
+    /// Number of pairs.
+    pub n_pairs: u32,
+    /// Index of the first row among the rows of all tasks.
+    pub index: u32,
+    /// Padding that makes it two loads of 16 bytes.
+    pub reserved: u32,
+}
+
+/// Parameters of `maxsim_gradient_gather_*`: a block per task, column and chunk of pairs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GatherParams {
+    /// The pairs.
+    pub pairs: Pairs,
+    /// The documents' rows.
+    pub source: Rows,
+    /// The gradient; where there are several chunks, f32 sums `[chunk, row of all tasks, dim]`.
+    pub out: Output,
+    /// Address of the [`RowTask`]s.
+    pub tasks: u64,
+    /// Number of tasks.
+    pub n_tasks: u32,
+    /// Chunks that the pairs of each task are cut into.
+    pub n_chunks: u32,
+    /// Rows of all tasks.
+    pub n_rows: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
+/// The pairs of a chunk.
+pub const fn chunk_start(n_pairs: u32, chunk: u32, n_chunks: u32) -> u32 {
+    match (n_pairs as u64 * chunk as u64).checked_div(n_chunks as u64) {
+        Some(start) => start as u32,
+        None => 0,
+    }
+}
+
+/// Parameters of `maxsim_gradient_sum`: `out[row] = Σ_c parts[c][row]`, a block per task.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SumParams {
+    /// The gradient.
+    pub out: Output,
+    /// Address of f32 sums `[chunk, row of all tasks, dim]`.
+    pub parts: u64,
+    /// Address of the [`RowTask`]s.
+    pub tasks: u64,
+    /// Number of chunks.
+    pub n_chunks: u32,
+    /// Rows of all tasks.
+    pub n_rows: u32,
+}
+
+/// Winners to be sorted: some of the pairs of a document, or of several that overlap, by the rows
+/// of a window.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SortTask {
+    /// First destination row.
+    pub row: u32,
+    /// Destination rows.
+    pub n_rows: u32,
+    /// The first pair.
+    pub first: FirstPair,
+    /// Number of pairs.
+    pub n_pairs: u32,
+    /// First query token; 0 unless there is one pair.
+    pub token_begin: u32,
+    /// One past the last query token, or more.
+    pub token_end: u32,
+    /// Warps that share the sources.
+    pub n_warps: u32,
+    /// Which of the window's tasks this is.
+    pub chunk: u32,
+    /// Tasks of the window.
+    pub n_chunks: u32,
+    /// Index of the window's first count: there are `n_rows + 1` per task, where there are
+    /// several tasks.
+    pub counts: u32,
+    /// Index of the window's first destination.
+    pub destination: u32,
+    /// Index of the window's first source in the sorted list.
+    pub list: u32,
+    /// Padding that makes it four loads of 16 bytes.
+    pub reserved: [u32; 2],
+}
+
+impl SortTask {
+    /// Rows, and what goes to none of them.
+    #[inline(always)]
+    pub const fn n_buckets(&self) -> u32 {
+        self.n_rows + 1
+    }
+
+    /// Pairs, and of a single pair the tokens, from which warp `warp` goes on to where the next
+    /// one starts. Warps from `n_warps` on have nothing. `len` is the length of a single pair's
+    /// query.
+    #[inline(always)]
+    pub const fn warp_start(&self, warp: u32, len: u32) -> (u32, u32) {
+        if self.n_pairs > 1 {
+            return (chunk_start(self.n_pairs, warp, self.n_warps), self.token_begin);
+        }
+        let end = if self.token_end < len { self.token_end } else { len };
+        let n_steps = end.saturating_sub(self.token_begin).div_ceil(32);
+        let step = chunk_start(n_steps, warp, self.n_warps);
+        (if warp < self.n_warps { 0 } else { self.n_pairs }, self.token_begin + step * 32)
+    }
+
+    /// Where a winner goes: a bucket of the window. Not a token of the document, or one whose row
+    /// is not in the window: the last bucket.
+    #[inline(always)]
+    pub const fn bucket(&self, document_start: u32, document_len: u32, winner: u32) -> u32 {
+        let row = document_start.wrapping_add(winner).wrapping_sub(self.row);
+        if winner < document_len && row < self.n_rows { row } else { self.n_rows }
+    }
+}
+
+/// A source of the sorted list.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Source {
+    /// Row of the queries' matrix.
+    pub row: u32,
+    /// Gradient of the pair's score.
+    pub factor: f32,
+}
+
+/// A row with its sources, which end where the next one's start.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destination {
+    /// Index of the first source in the sorted list.
+    pub first: u32,
+    /// The row, or [`NO_ROW`].
+    pub row: u32,
+}
+
+/// Parameters of `maxsim_gradient_count` and `maxsim_gradient_invert`: a block per task.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SortParams {
+    /// The pairs.
+    pub pairs: Pairs,
+    /// Address of the [`SortTask`]s.
+    pub tasks: u64,
+    /// Address of the u32 counts.
+    pub counts: u64,
+    /// Address of the [`Source`]s.
+    pub list: u64,
+    /// Address of the [`Destination`]s.
+    pub destinations: u64,
+}
+
+/// Parameters of `maxsim_gradient_owner_*` (a warp per segment and column) and
+/// `maxsim_gradient_join` (a block per segment).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerParams {
+    /// The queries' rows.
+    pub source: Rows,
+    /// The gradient of the documents.
+    pub out: Output,
+    /// Address of the [`Source`]s.
+    pub list: u64,
+    /// Address of the [`Destination`]s.
+    pub destinations: u64,
+    /// Address of f32 sums `[segment, dim]`: of a row that an earlier segment starts.
+    pub heads: u64,
+    /// Address of f32 sums `[segment, dim]`: of a row that this segment starts and another ends.
+    pub tails: u64,
+    /// Address of a u32 per segment: the destination of its last source.
+    pub lasts: u64,
+    /// Number of sources.
+    pub n_sources: u32,
+    /// Number of destinations.
+    pub n_destinations: u32,
+    /// Sources per segment.
+    pub segment_len: u32,
+    /// Number of segments.
+    pub n_segments: u32,
+    /// Subtracted from a destination's row to give the output's.
+    pub first_row: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
+/// What becomes of the sum over a destination's sources in a segment `begin .. end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It is the gradient.
+    Out,
+    /// It is part of a row that an earlier segment starts.
+    Head,
+    /// It is the first part of a row that goes on.
+    Tail,
+}
+
+/// The place of the sum of a destination whose sources are `first .. last`.
+#[inline(always)]
+pub const fn place(first: u32, last: u32, begin: u32, end: u32) -> Place {
+    match (first < begin, last > end) {
+        (true, _) => Place::Head,
+        (false, true) => Place::Tail,
+        (false, false) => Place::Out,
+    }
+}
+
+/// Segments behind segment `segment` that a destination whose sources are `first .. last` goes
+/// on into, where it starts in that segment and is its last; 0 otherwise.
+#[inline(always)]
+pub const fn n_joined(segment: u32, segment_len: u32, first: u32, last: u32) -> u32 {
+    let begin = segment * segment_len;
+    if first < begin || last <= begin + segment_len {
+        return 0;
+    }
+    match (last - 1).checked_div(segment_len) {
+        Some(end) => end - segment,
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structs_have_no_padding_that_nobody_named() {
+        assert_eq!(size_of::<FirstPair>(), 12);
+        assert_eq!(size_of::<PairSlot>(), 32);
+        assert_eq!(size_of::<Pairs>(), 2 * 40 + 5 * 8 + 6 * 4);
+        assert_eq!(size_of::<RowTask>(), 32);
+        assert_eq!(size_of::<SortTask>(), 64);
+        assert_eq!(size_of::<Rows>(), 32);
+        assert_eq!(size_of::<Output>(), 24);
+        assert_eq!(size_of::<OwnerParams>(), 32 + 24 + 5 * 8 + 6 * 4);
+    }
+
+    #[test]
+    fn lanes_cover_rows_of_any_length() {
+        for bytes in 1..=16384 {
+            let (lanes_log2, n_columns) = columns(bytes);
+            let taken = (16usize << lanes_log2) * n_columns as usize;
+            assert!(taken >= bytes && lanes_log2 <= 5, "{bytes}");
+            assert!(n_columns == 1 || lanes_log2 == 5, "{bytes}");
+            assert!(taken < 2 * bytes.next_multiple_of(16), "{bytes}");
+        }
+        assert_eq!(columns(256), (4, 1));
+        assert_eq!(columns(16384), (5, 32));
+    }
+
+    #[test]
+    fn warps_share_pairs_and_tokens_without_gaps() {
+        let task = |n_pairs, token_begin, token_end, n_warps| SortTask {
+            row: 0,
+            n_rows: 1,
+            first: FirstPair::default(),
+            n_pairs,
+            token_begin,
+            token_end,
+            n_warps,
+            chunk: 0,
+            n_chunks: 1,
+            counts: 0,
+            destination: 0,
+            list: 0,
+            reserved: [0; 2],
+        };
+        for n_warps in 1..=WARPS {
+            for n_pairs in 2..40 {
+                let task = task(n_pairs, 0, u32::MAX, n_warps);
+                assert_eq!(task.warp_start(0, 7), (0, 0));
+                assert_eq!(task.warp_start(n_warps, 7), (n_pairs, 0));
+            }
+            for (begin, end, len) in [(0, u32::MAX, 100), (64, 1000, 5000), (8192, 9000, 8200)] {
+                let task = task(1, begin, end, n_warps);
+                assert_eq!(task.warp_start(0, len), (0, begin));
+                let (pair, last) = task.warp_start(n_warps, len);
+                assert!(pair == 1 && last >= end.min(len) && last < end.min(len) + 32);
+            }
+        }
+    }
+
+    #[test]
+    fn sums_go_where_the_row_is_finished() {
+        // Segments of 10; a row with sources 5 .. 25, one 25 .. 30, one 30 .. 40.
+        assert_eq!(place(5, 25, 0, 10), Place::Tail);
+        assert_eq!(place(5, 25, 10, 20), Place::Head);
+        assert_eq!(place(5, 25, 20, 30), Place::Head);
+        assert_eq!(place(25, 30, 20, 30), Place::Out);
+        assert_eq!(place(30, 40, 30, 40), Place::Out);
+        assert_eq!(n_joined(0, 10, 5, 25), 2);
+        assert_eq!(n_joined(1, 10, 5, 25), 0);
+        assert_eq!(n_joined(2, 10, 25, 30), 0);
+        assert_eq!(n_joined(3, 10, 30, 41), 1);
+    }
+}

@@ -1,0 +1,271 @@
+//! Gradients on a GPU, at sizes that fill it: the same bits every time, rows that everybody
+//! chose, whole steps as graphs, and the memory that they take.
+
+use std::time::Duration;
+
+use half::f16;
+use maxsim::{Backward, BackwardOptions, Device, GradientType, Gradients, Pairing, Tokens};
+use maxsim_tests::case::{Case, Pairs};
+use maxsim_tests::engines::{Problem, cuda_devices};
+use maxsim_tests::gpu::{is_too_long, text};
+use maxsim_tests::gradients::{Step, check, grad_scores, gradients, same_bits};
+use maxsim_tests::suite::Suite;
+use maxsim_tests::values::Values;
+
+/// Token numbers that any two of which differ: unit rows would do, but take longer to draw.
+fn numbers(n: usize, seed: u64) -> Vec<f16> {
+    let mut state = seed;
+    let mut number = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        f16::from_f32((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
+    };
+    (0..n).map(|_| number()).collect()
+}
+
+/// Sides of a cross product of f16 tokens: items, and tokens of each.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    queries: [usize; 2],
+    documents: [usize; 2],
+    dim: usize,
+}
+
+impl Batch {
+    fn step(
+        &self,
+        device: &Device,
+        is_hot: bool,
+        element: GradientType,
+    ) -> Result<Step<f16>, String> {
+        let Batch { queries: [n_q, q_len], documents: [n_d, d_len], dim } = *self;
+        let mut queries = numbers(n_q * q_len * dim, 1);
+        let mut documents = numbers(n_d * d_len * dim, 2);
+        if is_hot {
+            // Every query token has a 1 where the first token of every document has 1000.
+            queries.iter_mut().step_by(dim).for_each(|x| *x = f16::ONE);
+            documents.iter_mut().step_by(dim * d_len).for_each(|x| *x = f16::from_f32(1000.0));
+        }
+        let grads: Vec<f32> = (0..n_q * n_d).map(|i| (i % 97) as f32 / 97.0 - 0.4).collect();
+        let queries = Tokens::padded(&queries, n_q, q_len, dim).map_err(text)?;
+        let documents = Tokens::padded(&documents, n_d, d_len, dim).map_err(text)?;
+        let options = BackwardOptions::default();
+        Step::of(device, &queries, &documents, &Pairing::cross(), element, &options, &grads)
+            .map_err(text)
+    }
+}
+
+/// In one group of winners, in several, of one column and of many, with few rows of queries.
+const BATCHES: [Batch; 5] = [
+    Batch { queries: [64, 128], documents: [64, 300], dim: 128 },
+    Batch { queries: [300, 32], documents: [600, 180], dim: 128 },
+    Batch { queries: [4, 200], documents: [30, 3000], dim: 96 },
+    Batch { queries: [16, 100], documents: [16, 100], dim: 1024 },
+    Batch { queries: [1, 32], documents: [3000, 64], dim: 64 },
+];
+
+#[test]
+fn twenty_steps_give_the_same_bits() {
+    Suite::run_gpu("gpu_gradient_repeats", |suite| {
+        for device in cuda_devices() {
+            for batch in BATCHES {
+                for is_hot in [false, true] {
+                    let mut step = batch.step(device, is_hot, GradientType::F32)?;
+                    let mut first: Option<Gradients> = None;
+                    for i in 0..20 {
+                        step.run().map_err(text)?;
+                        let found = step.gradients.read().map_err(text)?;
+                        if !same_bits(first.get_or_insert_with(|| found.clone()), &found) {
+                            return Err(format!("{device} {batch:?}: step {i} differs"));
+                        }
+                    }
+                    suite.count(&device.to_string());
+                }
+            }
+        }
+        Ok(cuda_devices().len() * BATCHES.len() * 2)
+    });
+}
+
+#[test]
+fn sums_of_many_winners_agree_with_the_oracle() {
+    Suite::run_gpu("gpu_gradient_sums", |suite| {
+        let mut n_cases = 0;
+        let lens = |n: usize, len: usize| vec![len; n];
+        for (pairs, queries, documents) in [
+            (Pairs::Cross, lens(40, 130), vec![300, 0, 7, 1, 512]),
+            (Pairs::Cross, lens(3, 3000), lens(4, 40)),
+            (Pairs::Cross, lens(700, 33), lens(2, 5000)),
+            (Pairs::Own { k: 8 }, lens(30, 32), lens(240, 180)),
+            (Pairs::Candidates { k: 20 }, lens(50, 17), lens(30, 70)),
+            (Pairs::List { n: 900 }, vec![5, 300, 0, 64, 17], vec![100, 3, 2100, 0]),
+        ] {
+            for values in [Values::Integers, Values::Unit] {
+                let case = Case { pairs, values, ..Case::new(24, &queries, &documents) };
+                let problem = Problem::<f32>::new(&case);
+                let grads = grad_scores(&problem.data, 3);
+                for device in cuda_devices() {
+                    for strategy in [Backward::Owner, Backward::Recompute] {
+                        let options = BackwardOptions { strategy };
+                        let element = GradientType::F32;
+                        let mut step =
+                            Step::new(&problem, device, element, &options, &grads).map_err(text)?;
+                        step.run().map_err(text)?;
+                        let scores = step.scores.read().map_err(text)?;
+                        let winners = scores.winners().ok_or("no winners")?;
+                        let expected = gradients(&problem.data, winners, &grads);
+                        let found = step.gradients.read().map_err(text)?;
+                        check(&problem.data, &expected, &found)
+                            .map_err(|why| format!("{device} {strategy:?}: {why}\n{case:?}"))?;
+                        suite.count(&format!("{device} {strategy:?}"));
+                    }
+                }
+                n_cases += 1;
+            }
+        }
+        Ok(n_cases)
+    });
+}
+
+/// Winners of one document in several passes, which fit the workspace one at a time.
+#[test]
+fn a_document_with_more_winners_than_the_workspace_holds() {
+    Suite::run_gpu("gpu_gradient_passes", |suite| {
+        // 4.2 million winners of each of two documents.
+        let batch = Batch { queries: [65_536, 64], documents: [2, 33], dim: 8 };
+        for device in cuda_devices() {
+            let mut read = Vec::new();
+            for element in [GradientType::F32, GradientType::Tokens] {
+                let mut step = batch.step(device, false, element)?;
+                step.run().map_err(text)?;
+                read.push(step.gradients.read().map_err(text)?);
+            }
+            let magnitude = read[0].documents.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+            for (x, rounded) in read[0].documents.iter().zip(&read[1].documents) {
+                // Sums of passes are added in f32 either way, in the same order.
+                if f16::from_f32(*x).to_f32() != *rounded {
+                    return Err(format!("{device}: {x} became {rounded}, up to {magnitude}"));
+                }
+            }
+            if magnitude == 0.0 {
+                return Err(format!("{device}: all gradients are 0"));
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(cuda_devices().len())
+    });
+}
+
+#[test]
+fn a_step_as_a_graph_gives_what_calls_give() {
+    Suite::run_gpu("gpu_gradient_graph", |suite| {
+        for device in cuda_devices() {
+            for batch in BATCHES {
+                let mut direct = batch.step(device, false, GradientType::Tokens)?;
+                let mut captured = batch.step(device, false, GradientType::Tokens)?;
+                let mut graph = captured.capture().map_err(text)?;
+                let n_scores = batch.queries[0] * batch.documents[0];
+                let mut stream = device.stream().map_err(text)?;
+                for round in 0..3 {
+                    let grads: Vec<f32> =
+                        (0..n_scores).map(|i| ((i + round) % 13) as f32 - 6.0).collect();
+                    direct.grad_scores.write(&grads).map_err(text)?;
+                    captured.grad_scores.write(&grads).map_err(text)?;
+                    direct.run().map_err(text)?;
+                    graph.launch(&mut stream).map_err(text)?;
+                    let expected = direct.gradients.read().map_err(text)?;
+                    if !same_bits(&expected, &captured.gradients.read().map_err(text)?) {
+                        return Err(format!("{device} {batch:?}: launch {round} differs"));
+                    }
+                }
+                suite.count(&device.to_string());
+            }
+        }
+        Ok(cuda_devices().len() * BATCHES.len())
+    });
+}
+
+/// Beyond tokens, scores, winners and gradients: a workspace of 32 MB, and small lists.
+#[test]
+fn a_step_takes_no_more_memory_than_promised() {
+    Suite::run_gpu("gpu_gradient_memory", |suite| {
+        let batch = Batch { queries: [64, 1024], documents: [64, 1024], dim: 128 };
+        for device in cuda_devices() {
+            let free = || {
+                let memory = device.memory().map_err(text)?.ok_or("no device memory")?;
+                Ok::<u64, String>(memory.free_bytes)
+            };
+            // Kernels are loaded, and what uploads need is there.
+            let mut warm = batch.step(device, false, GradientType::Tokens)?;
+            warm.run().map_err(text)?;
+            warm.gradients.read().map_err(text)?;
+            drop(warm);
+            let before = free()?;
+            let mut step = batch.step(device, false, GradientType::Tokens)?;
+            step.run().map_err(text)?;
+            step.gradients.read().map_err(text)?;
+            let taken = before.saturating_sub(free()?);
+            let n_rows = (64 * 1024) as u64;
+            let matrices = 4 * n_rows * 128 * 2;
+            let winners = 64 * n_rows * step.scores.winner_bytes() as u64;
+            let beyond = taken.saturating_sub(matrices + winners);
+            // The allocator takes 2 MB at a time.
+            let most = (32 << 20) + (8 << 20);
+            suite.note(&format!("{device}: {beyond} bytes beyond tokens, winners and gradients"));
+            if beyond > most {
+                return Err(format!("{device}: {beyond} bytes, more than {most}"));
+            }
+            let before = free()?;
+            for _ in 0..10 {
+                step.run().map_err(text)?;
+            }
+            step.stream.synchronize().map_err(text)?;
+            if free()? < before {
+                return Err(format!("{device}: steps allocate"));
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(cuda_devices().len())
+    });
+}
+
+/// Median time of the gradients alone.
+fn backward_time(step: &mut Step<f16>, device: &Device) -> Result<Duration, String> {
+    step.run().map_err(text)?;
+    let mut times = Vec::new();
+    for _ in 0..15 {
+        let (mut start, mut end) = (device.event().map_err(text)?, device.event().map_err(text)?);
+        step.stream.record(&mut start).map_err(text)?;
+        step.differentiate().map_err(text)?;
+        step.stream.record(&mut end).map_err(text)?;
+        times.push(end.elapsed_ms(&start).map_err(text)?);
+    }
+    times.sort_by(f32::total_cmp);
+    Ok(Duration::from_secs_f32(times[times.len() / 2] / 1000.0))
+}
+
+/// Every winner in one row of each document takes at most one and a half times as long.
+#[test]
+fn hot_rows_take_little_longer() {
+    Suite::run_gpu("gpu_gradient_hot_rows", |suite| {
+        for device in cuda_devices() {
+            for (batch, n) in [
+                (Batch { queries: [128, 1024], documents: [128, 1024], dim: 128 }, 1),
+                (Batch { queries: [1024, 32], documents: [1024, 300], dim: 128 }, 2),
+            ] {
+                let mut times = [Duration::ZERO; 2];
+                for (is_hot, time) in [false, true].into_iter().zip(&mut times) {
+                    let mut step = batch.step(device, is_hot, GradientType::Tokens)?;
+                    *time = backward_time(&mut step, device)?;
+                }
+                let [uniform, hot] = times;
+                let figure = format!("{device} {batch:?}: {uniform:?}, {hot:?} with hot rows");
+                suite.note(&figure);
+                if is_too_long(hot, uniform * 3 / 2) {
+                    return Err(figure);
+                }
+                suite.count(&format!("{device} batch {n}"));
+            }
+        }
+        Ok(2 * cuda_devices().len())
+    });
+}
