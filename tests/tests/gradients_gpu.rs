@@ -94,7 +94,7 @@ fn sums_of_many_winners_agree_with_the_oracle() {
         for (pairs, queries, documents) in [
             (Pairs::Cross, lens(40, 130), vec![300, 0, 7, 1, 512]),
             (Pairs::Cross, lens(3, 3000), lens(4, 40)),
-            (Pairs::Cross, lens(700, 33), lens(2, 5000)),
+            (Pairs::Cross, lens(120, 33), lens(2, 5000)),
             (Pairs::Own { k: 8 }, lens(30, 32), lens(240, 180)),
             (Pairs::Candidates { k: 20 }, lens(50, 17), lens(30, 70)),
             (Pairs::List { n: 900 }, vec![5, 300, 0, 64, 17], vec![100, 3, 2100, 0]),
