@@ -20,7 +20,8 @@ use crate::ptxas::Ptxas;
 const INDEX: &str = "index.rs";
 
 /// What the PTX and the cubins may weigh together: every program with the library carries them.
-/// Twelve of these megabytes are the forward kernels; the gradients take what is beyond.
+/// The forward kernels take 11 MB and those of gradients 1.5: four more than that, so that a row in
+/// the table is a decision and a new operation is not refused.
 const SIZE_LIMIT_BYTES: usize = 16 << 20;
 
 /// File name to content.
