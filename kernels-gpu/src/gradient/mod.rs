@@ -9,23 +9,26 @@
 //! as many sources of different rows. Rows that go over a segment's end are put together by `join`.
 //!
 //! Every order is fixed by the call and by the device alone, and nothing is added atomically, so
-//! that results have the same bits every time.
+//! that results have the same bits every time. Only `atomic`, which does all of it in one pass, adds
+//! to the rows of ∂D as they come.
 
+#[cfg(target_arch = "nvptx64")]
+pub mod atomic;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod count;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+#[cfg(target_arch = "nvptx64")]
 pub mod gather;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod invert;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod join;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+#[cfg(target_arch = "nvptx64")]
 pub mod output;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod owner;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+#[cfg(target_arch = "nvptx64")]
 mod pairs;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+#[cfg(target_arch = "nvptx64")]
 pub mod sources;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod steps;
@@ -60,14 +63,33 @@ pub const GATHER_BLOCKS: usize = 4;
 /// registers they would spill.
 pub const OWNER_BLOCKS: usize = 3;
 
-/// The entries that sum over pairs, by element type: f16, bf16, f32. (All entries here are
-/// compiled for [`crate::variants::Arch::Sm80`] and run everywhere.)
+/// Blocks of the kernels that add atomically which share a multiprocessor: they hold a query row
+/// beside what those that sum over pairs hold.
+pub const ATOMIC_BLOCKS: usize = 3;
+
+/// The entries that sum over pairs, by element type: f16, bf16, f32. (All entries but those of
+/// [`ATOMIC_SM90`] are compiled for [`crate::variants::Arch::Sm80`] and run everywhere.)
 pub const GATHER: [&str; 3] =
     ["maxsim_gradient_gather_f16", "maxsim_gradient_gather_bf16", "maxsim_gradient_gather_f32"];
 
 /// The entries that sum over sorted sources, by element type.
 pub const OWNER: [&str; 3] =
     ["maxsim_gradient_owner_f16", "maxsim_gradient_owner_bf16", "maxsim_gradient_owner_f32"];
+
+/// The entries that add atomically, by element type, one number at a time.
+pub const ATOMIC_SM80: [&str; 3] = [
+    "maxsim_gradient_atomic_sm80_f16",
+    "maxsim_gradient_atomic_sm80_bf16",
+    "maxsim_gradient_atomic_sm80_f32",
+];
+
+/// The entries that add atomically four numbers at a time, by element type, compiled for
+/// [`crate::variants::Arch::Sm90a`].
+pub const ATOMIC_SM90: [&str; 3] = [
+    "maxsim_gradient_atomic_sm90_f16",
+    "maxsim_gradient_atomic_sm90_bf16",
+    "maxsim_gradient_atomic_sm90_f32",
+];
 
 /// The entry that counts the sources of a window's tasks.
 pub const COUNT: &str = "maxsim_gradient_count";
@@ -250,6 +272,19 @@ pub struct GatherParams {
     pub n_rows: u32,
     /// Padding that keeps the size a multiple of 8.
     pub reserved: u32,
+}
+
+/// Parameters of `maxsim_gradient_atomic_*`: as those of `maxsim_gradient_gather_*`, and where the
+/// rows of the queries are added to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicParams {
+    /// The sums over pairs.
+    pub sums: GatherParams,
+    /// The queries' rows.
+    pub queries: Rows,
+    /// The gradient of the documents, f32, which holds what is added to.
+    pub documents: Output,
 }
 
 /// The pairs of a chunk.
@@ -471,6 +506,8 @@ mod tests {
         assert_eq!(size_of::<SortTask>(), 64);
         assert_eq!(size_of::<Rows>(), 32);
         assert_eq!(size_of::<Output>(), 24);
+        assert_eq!(size_of::<GatherParams>(), size_of::<Pairs>() + 32 + 24 + 8 + 4 * 4);
+        assert_eq!(size_of::<AtomicParams>(), size_of::<GatherParams>() + 32 + 24);
         assert_eq!(size_of::<OwnerParams>(), 32 + 24 + 5 * 8 + 6 * 4);
     }
 

@@ -1,5 +1,4 @@
 //! Conditional and wide accesses, conversions of pairs of elements, and what a sort needs.
-#![cfg(maxsim_arch = "sm_80")]
 
 use core::arch::asm;
 
@@ -219,6 +218,74 @@ pub unsafe fn count_shared_if(address: u32, condition: u32) {
             "@p red.shared.add.u32 [{0}], 1;",
             "}}",
             in(reg32) address,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+}
+
+/// Adds to an f32 of global memory where `condition` is not 0. Other blocks may do so too, in any
+/// order. The memory rounds to nearest, and takes subnormal numbers for zeros.
+///
+/// # Safety
+/// Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4, and only be
+/// accessed this way by others.
+#[inline(always)]
+pub unsafe fn add_f32_if(address: u64, value: f32, condition: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {2}, 0;",
+            "@p red.global.add.f32 [{0}], {1};",
+            "}}",
+            in(reg64) address,
+            in(reg32) value,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+}
+
+/// As [`add_f32_if`], to four consecutive numbers.
+///
+/// # Safety
+/// As [`add_f32_if`], for 16 bytes, aligned to 16.
+#[inline(always)]
+pub unsafe fn add_f32x4_if(address: u64, values: [f32; 4], condition: u32) {
+    // SAFETY: the caller's promise. Only sm_90 adds four in one instruction, each by itself.
+    unsafe {
+        #[cfg(maxsim_arch = "sm_90a")]
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {5}, 0;",
+            "@p red.global.add.v4.f32 [{0}], {{{1}, {2}, {3}, {4}}};",
+            "}}",
+            in(reg64) address,
+            in(reg32) values[0],
+            in(reg32) values[1],
+            in(reg32) values[2],
+            in(reg32) values[3],
+            in(reg32) condition,
+            options(nostack),
+        );
+        #[cfg(maxsim_arch = "sm_80")]
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {5}, 0;",
+            "@p red.global.add.f32 [{0}], {1};",
+            "@p red.global.add.f32 [{0}+4], {2};",
+            "@p red.global.add.f32 [{0}+8], {3};",
+            "@p red.global.add.f32 [{0}+12], {4};",
+            "}}",
+            in(reg64) address,
+            in(reg32) values[0],
+            in(reg32) values[1],
+            in(reg32) values[2],
+            in(reg32) values[3],
             in(reg32) condition,
             options(nostack),
         );
