@@ -148,6 +148,12 @@ gradient_entries! {
     maxsim_gradient_owner_bf16(OwnerParams) = crate::gradient::owner::owner::<Bf16>;
     /// Sums over sorted sources of f32 queries.
     maxsim_gradient_owner_f32(OwnerParams) = crate::gradient::owner::owner::<F32>;
+    /// Sums over the tokens of one query, f16.
+    maxsim_gradient_few_f16(FewParams) = crate::gradient::few::few::<F16>;
+    /// Sums over the tokens of one query, bf16.
+    maxsim_gradient_few_bf16(FewParams) = crate::gradient::few::few::<Bf16>;
+    /// Sums over the tokens of one query, f32.
+    maxsim_gradient_few_f32(FewParams) = crate::gradient::few::few::<F32>;
     /// Counts sources.
     maxsim_gradient_count(SortParams) = crate::gradient::count::count;
     /// Sorts sources.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::gradient::{
-    self, GatherParams, OwnerParams, Pairs, RowTask, Rows, SortParams, SortTask, SumParams, columns,
+    self, FewParams, GatherParams, OwnerParams, Pairs, RowTask, Rows, SortParams, SortTask,
+    SumParams, columns,
 };
 
 use super::context::{CudaDevice, Entered};
@@ -49,6 +50,8 @@ pub(crate) struct CudaBackward {
     lists: Lists,
     /// Whether every row of the queries has pairs, so that nothing must be cleared.
     covers_queries: bool,
+    /// Whether every row of the documents is in a task of the plan's `few`.
+    few_cover_documents: bool,
     /// Finds the winners again.
     again: Option<(Arc<CudaWork>, CudaOutputs)>,
 }
@@ -59,6 +62,7 @@ struct Kernels {
     owner: Kernel,
     count: Kernel,
     invert: Kernel,
+    few: Kernel,
     join: Kernel,
     sum: Kernel,
 }
@@ -72,6 +76,7 @@ struct Lists {
     query_token_base: u64,
     rows: u64,
     sorts: u64,
+    few: u64,
     _memory: Buffer,
 }
 
@@ -110,6 +115,7 @@ impl CudaBackward {
                 parts_bytes_max: PARTS_BYTES_MAX,
                 carry_bytes_max: CARRY_BYTES_MAX,
                 task_sources: TASK_SOURCES,
+                few_sources: gradient::FEW_SOURCES,
             },
         )?;
         let again = again
@@ -124,6 +130,7 @@ impl CudaBackward {
             kernels,
             lists: Lists::upload(device, problem, &plan)?,
             covers_queries: plan.n_rows as usize == problem.queries().rows(),
+            few_cover_documents: plan.n_few_rows == problem.documents().rows(),
             plan,
             again,
         })
@@ -309,12 +316,26 @@ impl CudaBackward {
         let [_, gradient] = call.gradients.sides();
         // SAFETY: as in `run_queries`.
         unsafe {
+            let fills = !call.adds && self.few_cover_documents;
             // Rows that nobody chose are not written again.
-            if !call.adds {
+            if !call.adds && !fills {
                 gradient.clear(entered, stream)?;
             }
             let Some(pairs) = &self.plan.document_pairs else { return Ok(()) };
             let pairs = self.pairs(call, pairs, self.lists.document_order);
+            if !self.plan.few.is_empty() {
+                let params = FewParams {
+                    pairs,
+                    source: self.source(call.queries),
+                    out: gradient.output(call.adds),
+                    tasks: self.lists.few,
+                    n_tasks: self.plan.few.len() as u32,
+                    fills: u32::from(fills),
+                };
+                let grid = params.n_tasks * params.source.n_columns;
+                let shared_bytes = gradient::FEW_SHARED_BYTES as u32;
+                return start(entered, stream, self.kernels.few, grid, shared_bytes, &params);
+            }
             self.plan.groups.iter().try_for_each(|group| {
                 self.run_group(entered, stream, call, &pairs, group, workspace)
             })
@@ -460,6 +481,7 @@ impl CudaDevice {
             owner: self.load(gradient::OWNER[row], threads, 0)?,
             count: self.load(gradient::COUNT, threads, sort_bytes)?,
             invert: self.load(gradient::INVERT, threads, sort_bytes)?,
+            few: self.load(gradient::FEW[row], threads, gradient::FEW_SHARED_BYTES)?,
             join: self.load(gradient::JOIN, threads, gradient::JOIN_SHARED_BYTES)?,
             sum: self.load(gradient::SUM, threads, 0)?,
         })
@@ -493,14 +515,9 @@ impl Lists {
                 [low, high, s.score, s.query_start, s.query_len, documents[0], documents[1], 0]
             })
             .collect();
-        let rows: Vec<[u32; 8]> = plan
-            .rows
-            .iter()
-            .map(|t| {
-                let first = t.first;
-                [t.row, t.n_rows, first.query, first.document, first.score, t.n_pairs, t.index, 0]
-            })
-            .collect();
+        let row_words =
+            |tasks: &[RowTask]| -> Vec<[u32; 8]> { tasks.iter().map(row_words).collect() };
+        let (rows, few) = (row_words(&plan.rows), row_words(&plan.few));
         let sorts: Vec<[u32; 16]> = plan.sorts.iter().map(sort_words).collect();
         let order = |pairs: &Option<SidePairs>| match pairs {
             Some(SidePairs::Listed(order)) => order.clone(),
@@ -519,9 +536,10 @@ impl Lists {
             place(bytemuck::cast_slice(bases)),
             place(bytemuck::cast_slice(&rows)),
             place(bytemuck::cast_slice(&sorts)),
+            place(bytemuck::cast_slice(&few)),
         ];
         let memory = upload(device, &bytes)?;
-        let [slots, query_order, document_order, query_token_base, rows, sorts] =
+        let [slots, query_order, document_order, query_token_base, rows, sorts, few] =
             places.map(|place| if place == 0 { 0 } else { memory.address() + place - 1 });
         Ok(Lists {
             slots,
@@ -530,9 +548,16 @@ impl Lists {
             query_token_base,
             rows,
             sorts,
+            few,
             _memory: memory,
         })
     }
+}
+
+/// A task of rows as the device reads it.
+fn row_words(task: &RowTask) -> [u32; 8] {
+    let RowTask { row, n_rows, first, n_pairs, index, .. } = *task;
+    [row, n_rows, first.query, first.document, first.score, n_pairs, index, 0]
 }
 
 /// A task as the device reads it.

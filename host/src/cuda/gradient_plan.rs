@@ -9,8 +9,8 @@
 use std::ops::Range;
 
 use maxsim_kernels::gradient::{
-    FirstPair, PairSlot, RowTask, SortTask, TASK_SOURCES_MAX, WARP_SOURCES, WARPS, WINDOW_ROWS,
-    columns, shared_bytes,
+    FEW_ROWS, FirstPair, PairSlot, RowTask, SortTask, TASK_SOURCES_MAX, WARP_SOURCES, WARPS,
+    WINDOW_ROWS, columns, shared_bytes,
 };
 
 use crate::cpu::Runs;
@@ -36,6 +36,8 @@ pub(super) struct Shape {
     pub carry_bytes_max: u64,
     /// Sources that one block sorts, where there are several.
     pub task_sources: u64,
+    /// Most sources of a document that need no sorting, if it has one pair.
+    pub few_sources: u64,
 }
 
 /// Bytes of a source, and of a destination, in the sorted lists.
@@ -102,6 +104,10 @@ pub(super) struct GradientPlan {
     pub n_chunks: u32,
     pub sorts: Vec<SortTask>,
     pub groups: Vec<Group>,
+    /// Rows of documents with few sources, in place of sorts and groups.
+    pub few: Vec<RowTask>,
+    /// Rows of those.
+    pub n_few_rows: usize,
 }
 
 /// The runs of a side with their pairs.
@@ -288,7 +294,9 @@ impl GradientPlan {
         let queries = Side::new(problem, true)?;
         plan.add_rows(&queries, shape)?;
         let documents = Side::new(problem, false)?;
-        plan.add_groups(&documents, shape)?;
+        if !plan.add_few(&documents, shape)? {
+            plan.add_groups(&documents, shape)?;
+        }
         let is_listed = |side: &Side<'_>| matches!(side.pairs, SidePairs::Listed(_));
         if is_listed(&queries) || is_listed(&documents) {
             plan.slots = slots(problem);
@@ -335,6 +343,32 @@ impl GradientPlan {
             index += n_rows;
         }
         index
+    }
+
+    /// Lists rows of documents, if all have few sources.
+    fn add_few(&mut self, side: &Side<'_>, shape: &Shape) -> Result<bool> {
+        let has_few = |run| {
+            let n_sources = side.n_sources(run);
+            n_sources == 0 || n_sources <= shape.few_sources && side.n_pairs(run) == 1
+        };
+        if !(0..side.runs.rows.len()).all(has_few) {
+            return Ok(false);
+        }
+        for (run, rows) in side.runs.rows.iter().enumerate() {
+            if side.n_sources(run) == 0 {
+                continue;
+            }
+            self.n_few_rows += rows.len();
+            let n_tasks = rows.len().div_ceil(FEW_ROWS);
+            for first in rows.clone().step_by(rows.len().div_ceil(n_tasks.max(1)).max(1)) {
+                let n_rows = (rows.end - first).min(rows.len().div_ceil(n_tasks)) as u32;
+                let (row, first) = (first as u32, side.first(run));
+                self.few.push(RowTask { row, n_rows, first, n_pairs: 1, index: 0, reserved: 0 });
+            }
+        }
+        let (_, n_columns) = columns(side.problem.dim() * shape.element_bytes);
+        check_grid(self.few.len() as u64 * u64::from(n_columns))?;
+        Ok(true)
     }
 
     fn add_groups(&mut self, side: &Side<'_>, shape: &Shape) -> Result<()> {

@@ -16,6 +16,8 @@
 pub mod atomic;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod count;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod few;
 #[cfg(target_arch = "nvptx64")]
 pub mod gather;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
@@ -90,6 +92,19 @@ pub const ATOMIC_SM90: [&str; 3] = [
     "maxsim_gradient_atomic_sm90_bf16",
     "maxsim_gradient_atomic_sm90_f32",
 ];
+
+/// The entries that sum over the tokens of one query, by element type.
+pub const FEW: [&str; 3] =
+    ["maxsim_gradient_few_f16", "maxsim_gradient_few_bf16", "maxsim_gradient_few_f32"];
+
+/// Most sources of a document for [`FEW`]: one per lane.
+pub const FEW_SOURCES: u64 = 32;
+
+/// Most rows of a task of [`FEW`].
+pub const FEW_ROWS: usize = 1024;
+
+/// Shared memory of a block of [`FEW`].
+pub const FEW_SHARED_BYTES: usize = THREADS * 12;
 
 /// The entry that counts the sources of a window's tasks.
 pub const COUNT: &str = "maxsim_gradient_count";
@@ -250,6 +265,25 @@ pub struct RowTask {
     pub index: u32,
     /// Padding that makes it two loads of 16 bytes.
     pub reserved: u32,
+}
+
+/// Parameters of `maxsim_gradient_few_*`: a block per task, which has rows of a document and its
+/// only pair, and column.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FewParams {
+    /// The pairs.
+    pub pairs: Pairs,
+    /// The queries' rows.
+    pub source: Rows,
+    /// The gradient of the documents.
+    pub out: Output,
+    /// Address of the [`RowTask`]s.
+    pub tasks: u64,
+    /// Number of tasks.
+    pub n_tasks: u32,
+    /// 1 to write zeros to rows that nobody chose.
+    pub fills: u32,
 }
 
 /// Parameters of `maxsim_gradient_gather_*`: a block per task, column and chunk of pairs.

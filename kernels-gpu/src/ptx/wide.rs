@@ -348,6 +348,25 @@ pub fn narrow_bf16(low: f32, high: f32) -> u32 {
     pair
 }
 
+/// The values of all lanes, or-ed together.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn or_lanes(value: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "redux.sync.or.b32 {0}, {1}, 0xffffffff;",
+            out(reg32) result,
+            in(reg32) value,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
 /// The lanes whose value has the same bits `FIRST .. FIRST + 4`: a vote for each.
 ///
 /// # Safety
