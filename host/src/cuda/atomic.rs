@@ -2,24 +2,20 @@
 
 use cust::sys::CUstream;
 use maxsim_kernels::gradient::{self, AtomicParams, RowTask, SumParams};
-use maxsim_kernels::variants::Arch;
 
-use super::backward::{BackwardCall, CudaBackward, Kernels, element_row};
+use super::backward::{BackwardCall, CudaBackward, Kernels};
 use super::context::{CudaDevice, Entered};
 use super::gradients::GradientMatrix;
 use super::launch::start;
 use crate::element::ElementType;
 use crate::error::Result;
+use crate::warm_up::gradient_row;
 
 impl CudaDevice {
     /// The kernels that add atomically.
     pub(super) fn atomic_kernels(&self, element: ElementType) -> Result<Kernels> {
-        let names = match Arch::Sm90a.runs_on(self.limits().capability) {
-            true => gradient::ATOMIC_SM90,
-            false => gradient::ATOMIC_SM80,
-        };
-        let load = |name| self.load(name, gradient::THREADS, 0);
-        let (pairs, sum) = (load(names[element_row(element)])?, load(gradient::SUM)?);
+        let pairs = gradient::atomic(self.limits().capability)[gradient_row(element)];
+        let (pairs, sum) = (self.gradient_kernel(pairs)?, self.gradient_kernel(gradient::SUM)?);
         Ok(Kernels { pairs, sum, sorted: None })
     }
 }

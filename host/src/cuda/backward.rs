@@ -23,6 +23,7 @@ use crate::element::ElementType;
 use crate::error::Result;
 use crate::plan::Access;
 use crate::problem::Problem;
+use crate::warm_up::gradient_row;
 use crate::work::OutputShape;
 
 /// Bytes of the workspace's parts, 32 MB together with the counters: sorted sources with their
@@ -509,28 +510,27 @@ struct Places {
 
 impl CudaDevice {
     fn owner_kernels(&self, element: ElementType) -> Result<Kernels> {
-        let row = element_row(element);
-        let sort_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);
-        let load = |name, shared_bytes| self.load(name, gradient::THREADS, shared_bytes);
+        let row = gradient_row(element);
         Ok(Kernels {
-            pairs: load(gradient::GATHER[row], 0)?,
-            sum: load(gradient::SUM, 0)?,
+            pairs: self.gradient_kernel(gradient::GATHER[row])?,
+            sum: self.gradient_kernel(gradient::SUM)?,
             sorted: Some(SortedKernels {
-                owner: load(gradient::OWNER[row], 0)?,
-                count: load(gradient::COUNT, sort_bytes)?,
-                invert: load(gradient::INVERT, sort_bytes)?,
-                join: load(gradient::JOIN, gradient::JOIN_SHARED_BYTES)?,
+                owner: self.gradient_kernel(gradient::OWNER[row])?,
+                count: self.gradient_kernel(gradient::COUNT)?,
+                invert: self.gradient_kernel(gradient::INVERT)?,
+                join: self.gradient_kernel(gradient::JOIN)?,
             }),
         })
     }
-}
 
-/// The place of an element type in lists of kernels.
-pub(super) fn element_row(element: ElementType) -> usize {
-    match element {
-        ElementType::F16 => 0,
-        ElementType::Bf16 => 1,
-        ElementType::F32 => 2,
+    /// One of the kernels of gradients.
+    pub(super) fn gradient_kernel(&self, name: &'static str) -> Result<Kernel> {
+        let shared_bytes = match name {
+            gradient::COUNT | gradient::INVERT => gradient::shared_bytes(gradient::WINDOW_ROWS),
+            gradient::JOIN => gradient::JOIN_SHARED_BYTES,
+            _ => 0,
+        };
+        self.load(name, gradient::THREADS, shared_bytes)
     }
 }
 
