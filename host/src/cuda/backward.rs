@@ -28,7 +28,7 @@ use crate::work::OutputShape;
 
 /// Bytes of the workspace's parts, 32 MB together with the counters: sorted sources with their
 /// destinations; sums over parts of rows; sums over several passes. Counts take what is left.
-const LIST_BYTES_MAX: u64 = 23 << 20;
+const LIST_BYTES_MAX: u64 = 20 << 20;
 const PARTS_BYTES_MAX: u64 = 5 << 20;
 const CARRY_BYTES_MAX: u64 = 3 << 18;
 
@@ -238,6 +238,7 @@ impl CudaBackward {
             list: place(u64::from(group.n_sources) * 8),
             destinations: place(u64::from(group.n_destinations) * 8),
             counts: place(u64::from(group.n_counts) * 4),
+            warp_counts: place(u64::from(group.n_counts) * u64::from(gradient::WARPS) * 2),
             heads: place(parts_bytes),
             tails: place(parts_bytes),
             lasts: place(u64::from(group.n_segments) * 4),
@@ -404,6 +405,7 @@ impl CudaBackward {
             pairs: *pairs,
             tasks: self.lists.sorts + u64::from(group.tasks.start) * size_of::<SortTask>() as u64,
             counts: places.counts,
+            warp_counts: places.warp_counts,
             list: places.list,
             destinations: places.destinations,
         };
@@ -441,7 +443,8 @@ impl CudaBackward {
             start(entered, stream, invert, n_tasks, group.shared_bytes, &sort)?;
             start(entered, stream, owner_kernel, n_owner_blocks, 0, &owner)?;
             let shared_bytes = gradient::JOIN_SHARED_BYTES as u32;
-            start(entered, stream, join, group.n_segments, shared_bytes, &owner)?;
+            let n_join_blocks = group.n_segments.div_ceil(gradient::WARPS);
+            start(entered, stream, join, n_join_blocks, shared_bytes, &owner)?;
             match &group.carry {
                 Some(carry) if carry.is_last => {
                     let params = SumParams {
@@ -502,6 +505,7 @@ struct Places {
     list: u64,
     destinations: u64,
     counts: u64,
+    warp_counts: u64,
     heads: u64,
     tails: u64,
     lasts: u64,

@@ -9,7 +9,8 @@
 use std::ops::Range;
 
 use maxsim_kernels::gradient::{
-    FirstPair, PairSlot, RowTask, SortTask, WARP_SOURCES, WARPS, WINDOW_ROWS, columns, shared_bytes,
+    FirstPair, PairSlot, RowTask, SortTask, TASK_SOURCES_MAX, WARP_SOURCES, WARPS, WINDOW_ROWS,
+    columns, shared_bytes,
 };
 
 use crate::cpu::Runs;
@@ -44,7 +45,7 @@ const LIST_ENTRY_BYTES: u64 = 8;
 const WINDOW_TASKS_MAX: u64 = 64;
 
 /// Fewest sources of a segment: finding its first destination should take little of its time.
-const SEGMENT_LEN_MIN: u64 = 64;
+const SEGMENT_LEN_MIN: u64 = 32;
 
 /// Fewest pairs of a chunk, for the same reason.
 const CHUNK_PAIRS_MIN: u64 = 32;
@@ -519,6 +520,7 @@ fn pieces(side: &Side<'_>, run: usize, n_sources: u64, shape: &Shape) -> Vec<Pie
     let most = shape.task_sources.max(n_sources.div_ceil(WINDOW_TASKS_MAX)).next_multiple_of(32);
     // A run of several passes has more tasks than a window may.
     let most = most.min((shape.list_bytes_max / LIST_ENTRY_BYTES / 4).max(32) / 32 * 32);
+    let most = most.min(TASK_SOURCES_MAX / 32 * 32);
     let mut pieces: Vec<Piece> = Vec::new();
     let mut open: Option<Piece> = None;
     for k in 0..side.n_pairs(run) {

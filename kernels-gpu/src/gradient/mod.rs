@@ -110,10 +110,13 @@ pub const INVERT: &str = "maxsim_gradient_invert";
 pub const JOIN: &str = "maxsim_gradient_join";
 
 /// Shared memory of a block of [`JOIN`].
-pub const JOIN_SHARED_BYTES: usize = THREADS * 4;
+pub const JOIN_SHARED_BYTES: usize = (THREADS + 2 * WARPS as usize) * 4;
 
 /// The entry that adds chunks.
 pub const SUM: &str = "maxsim_gradient_sum";
+
+/// Most sources of a task, so that those of a warp in one bucket can be told in 16 bits.
+pub const TASK_SOURCES_MAX: u64 = u16::MAX as u64;
 
 /// Shared memory of `invert` for windows of up to so many rows, and more than `count` needs.
 pub const fn shared_bytes(n_rows: u32) -> usize {
@@ -372,6 +375,18 @@ impl SortTask {
         (if warp < self.n_warps { 0 } else { self.n_pairs }, self.token_begin + step * 32)
     }
 
+    /// Index of the task's first u32 count.
+    #[inline(always)]
+    pub const fn first_count(&self) -> u64 {
+        self.counts as u64 + self.chunk as u64 * self.n_buckets() as u64
+    }
+
+    /// Index of the task's first u16 count of a warp.
+    #[inline(always)]
+    pub const fn first_warp_count(&self) -> u64 {
+        self.first_count() * WARPS as u64
+    }
+
     /// Where a winner goes: a bucket of the window. Not a token of the document, or one whose row
     /// is not in the window: the last bucket.
     #[inline(always)]
@@ -409,8 +424,10 @@ pub struct SortParams {
     pub pairs: Pairs,
     /// Address of the [`SortTask`]s.
     pub tasks: u64,
-    /// Address of the u32 counts.
+    /// Address of the u32 counts of windows that have several tasks: task by task, one per bucket.
     pub counts: u64,
+    /// Address of u16 counts of the warps of those tasks: task by task, warp by warp.
+    pub warp_counts: u64,
     /// Address of the [`Source`]s.
     pub list: u64,
     /// Address of the [`Destination`]s.

@@ -348,6 +348,52 @@ pub fn narrow_bf16(low: f32, high: f32) -> u32 {
     pair
 }
 
+/// The lanes whose value has the same bits `FIRST .. FIRST + 4`: a vote for each.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn same_bits<const FIRST: u32>(value: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            ".reg .b32 t, u;",
+            "and.b32 t, {1}, {a};",
+            "setp.ne.u32 p, t, 0;",
+            "vote.sync.ballot.b32 u, p, 0xffffffff;",
+            "@!p not.b32 u, u;",
+            "mov.b32 {0}, u;",
+            "and.b32 t, {1}, {b};",
+            "setp.ne.u32 p, t, 0;",
+            "vote.sync.ballot.b32 u, p, 0xffffffff;",
+            "@!p not.b32 u, u;",
+            "and.b32 {0}, {0}, u;",
+            "and.b32 t, {1}, {c};",
+            "setp.ne.u32 p, t, 0;",
+            "vote.sync.ballot.b32 u, p, 0xffffffff;",
+            "@!p not.b32 u, u;",
+            "and.b32 {0}, {0}, u;",
+            "and.b32 t, {1}, {d};",
+            "setp.ne.u32 p, t, 0;",
+            "vote.sync.ballot.b32 u, p, 0xffffffff;",
+            "@!p not.b32 u, u;",
+            "and.b32 {0}, {0}, u;",
+            "}}",
+            out(reg32) result,
+            in(reg32) value,
+            a = const 1u32 << FIRST,
+            b = const 2u32 << FIRST,
+            c = const 4u32 << FIRST,
+            d = const 8u32 << FIRST,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
 /// `value` of lane `lane` (its low five bits).
 ///
 /// # Safety
