@@ -95,7 +95,7 @@ pub(super) struct GradientPlan {
     pub slots: Vec<PairSlot>,
     pub query_pairs: Option<SidePairs>,
     pub document_pairs: Option<SidePairs>,
-    /// Rows of queries, then those of carries.
+    /// Rows of queries, then those of carries, or those that are narrowed.
     pub rows: Vec<RowTask>,
     /// Tasks of `rows` that are of queries.
     pub n_row_tasks: u32,
@@ -108,6 +108,9 @@ pub(super) struct GradientPlan {
     pub few: Vec<RowTask>,
     /// Rows of those.
     pub n_few_rows: usize,
+    /// Tasks of `rows` that are all of the documents' rows, where winners are not sorted and sums
+    /// have another element type than the gradient.
+    pub narrowed: Range<u32>,
 }
 
 /// The runs of a side with their pairs.
@@ -303,6 +306,25 @@ impl GradientPlan {
         }
         plan.query_pairs = Some(queries.pairs);
         plan.document_pairs = Some(documents.pairs);
+        Ok(plan)
+    }
+
+    /// As [`GradientPlan::new`], where winners are not sorted but their rows added to as they come.
+    pub(super) fn atomic(problem: &Problem<'_>, shape: &Shape) -> Result<GradientPlan> {
+        let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
+        if problem.queries().max_len() == 0 || problem.documents().max_len() == 0 {
+            return Ok(plan);
+        }
+        let queries = Side::new(problem, true)?;
+        plan.add_rows(&queries, shape)?;
+        if !shape.adds_in_place {
+            plan.list_rows(0..problem.documents().rows(), FirstPair::default(), 0, 0);
+            plan.narrowed = plan.n_row_tasks..plan.rows.len() as u32;
+        }
+        if let SidePairs::Listed(_) = queries.pairs {
+            plan.slots = slots(problem);
+        }
+        plan.query_pairs = Some(queries.pairs);
         Ok(plan)
     }
 

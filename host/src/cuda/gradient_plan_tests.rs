@@ -67,7 +67,14 @@ impl Setting<'_> {
         (base, self.grad_scores[score], rows, self.problem.documents().segments()[document])
     }
 
-    fn of_queries(&self, plan: &GradientPlan, gradient: &mut [f32]) {
+    /// `gather` and `sum`; `visit` gets the query row, the document row and the factor of every
+    /// source, as `atomic` has them.
+    fn of_queries(
+        &self,
+        plan: &GradientPlan,
+        gradient: &mut [f32],
+        mut visit: impl FnMut(u32, u32, f32),
+    ) {
         let Some(pairs) = &plan.query_pairs else { return };
         let dim = self.problem.dim();
         let mut parts = vec![f32::NAN; (plan.n_chunks * plan.n_rows) as usize * dim];
@@ -88,6 +95,7 @@ impl Setting<'_> {
                         let winner = self.winners[base + token as usize] as u32;
                         if winner < document[1] {
                             self.add(1, document[0] + winner, factor, &mut sum);
+                            visit(row, document[0] + winner, factor);
                         }
                     }
                     let index = (chunk * plan.n_rows + task.index + i) as usize * dim;
@@ -96,6 +104,26 @@ impl Setting<'_> {
             }
         }
         sum_chunks(tasks, &parts, plan.n_chunks, plan.n_rows, dim, gradient);
+    }
+
+    /// `atomic`: what is added to `start`, in place or by way of sums.
+    fn atomic(&self, shape: &Shape, start: &[Vec<f32>; 2]) -> [Vec<f32>; 2] {
+        let plan = GradientPlan::atomic(self.problem, shape).expect("a plan");
+        assert!(plan.groups.is_empty() && (plan.narrowed.is_empty() || !shape.adds_in_place));
+        let [mut of_queries, of_documents] = start.clone();
+        let dim = self.problem.dim();
+        let is_narrowed = !plan.narrowed.is_empty();
+        let mut sums = if is_narrowed { vec![0.0; of_documents.len()] } else { of_documents };
+        self.of_queries(&plan, &mut of_queries, |row, document_row, factor| {
+            self.add(0, row, factor, &mut sums[document_row as usize * dim..][..dim]);
+        });
+        if !is_narrowed {
+            return [of_queries, sums];
+        }
+        let mut of_documents = start[1].clone();
+        let tasks = &plan.rows[plan.narrowed.start as usize..plan.narrowed.end as usize];
+        sum_chunks(tasks, &sums, 1, 0, dim, &mut of_documents);
+        [of_queries, of_documents]
     }
 
     fn add(&self, side: usize, row: u32, factor: f32, sum: &mut [f32]) {
@@ -362,9 +390,10 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
             assert!(entries * 8 <= list_bytes_max.max(8 * 2 * 2100), "{entries} entries");
         }
         let mut found = start.clone();
-        setting.of_queries(&plan, &mut found[0]);
+        setting.of_queries(&plan, &mut found[0], |_, _, _| {});
         setting.of_documents(&plan, &shape, &mut found[1]);
         assert_eq!(found, expected, "{shape:?}");
+        assert_eq!(setting.atomic(&shape, &start), expected, "{shape:?}");
     }
 }
 

@@ -38,6 +38,7 @@ mod steps;
 pub mod sum;
 
 use crate::params::Matrix;
+use crate::variants::Arch;
 
 /// Threads per block of every kernel here.
 pub const THREADS: usize = 256;
@@ -70,7 +71,7 @@ pub const OWNER_BLOCKS: usize = 3;
 pub const ATOMIC_BLOCKS: usize = 3;
 
 /// The entries that sum over pairs, by element type: f16, bf16, f32. (All entries but those of
-/// [`ATOMIC_SM90`] are compiled for [`crate::variants::Arch::Sm80`] and run everywhere.)
+/// [`ATOMIC_SM90`] are compiled for [`Arch::Sm80`] and run everywhere.)
 pub const GATHER: [&str; 3] =
     ["maxsim_gradient_gather_f16", "maxsim_gradient_gather_bf16", "maxsim_gradient_gather_f32"];
 
@@ -86,7 +87,7 @@ pub const ATOMIC_SM80: [&str; 3] = [
 ];
 
 /// The entries that add atomically four numbers at a time, by element type, compiled for
-/// [`crate::variants::Arch::Sm90a`].
+/// [`Arch::Sm90a`].
 pub const ATOMIC_SM90: [&str; 3] = [
     "maxsim_gradient_atomic_sm90_f16",
     "maxsim_gradient_atomic_sm90_bf16",
@@ -105,6 +106,13 @@ pub const FEW_ROWS: usize = 1024;
 
 /// Shared memory of a block of [`FEW`].
 pub const FEW_SHARED_BYTES: usize = THREADS * 12;
+/// The entries that add atomically on a device of a compute capability, by element type.
+pub fn atomic(capability: (u32, u32)) -> [&'static str; 3] {
+    match Arch::Sm90a.runs_on(capability) {
+        true => ATOMIC_SM90,
+        false => ATOMIC_SM80,
+    }
+}
 
 /// The entry that counts the sources of a window's tasks.
 pub const COUNT: &str = "maxsim_gradient_count";
