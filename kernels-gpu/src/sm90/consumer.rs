@@ -544,7 +544,8 @@ where
     [f32; N]: Accumulators,
 {
     unroll!(STEP in 0..4 => {
-        if (FIRST..end).contains(&STEP) {
+        let step: usize = STEP;
+        if step >= FIRST && step < end {
             let offset = STEP as u32 * wgmma::K_STEP;
             // SAFETY: the caller's promise.
             c = unsafe { c.add::<E>(a + offset, b + offset) };
