@@ -9,7 +9,8 @@ use maxsim_tests::case::{Case, Pairs};
 use maxsim_tests::engines::{Problem, cuda_devices};
 use maxsim_tests::gpu::{is_too_long, text};
 use maxsim_tests::gradients::{
-    ATOMIC_DISTANCE_MAX, Step, check, grad_scores, gradients, relative_distances, same_bits,
+    ATOMIC_DISTANCE_MAX, Step, atomic_distance_max, check, grad_scores, gradients,
+    relative_distances, same_bits,
 };
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
@@ -206,10 +207,10 @@ fn atomic_sums_are_close_to_the_owners() {
                     let mut owner = batch.step(device, is_hot, GradientType::F32)?;
                     owner.run().map_err(text)?;
                     let expected = owner.gradients.read().map_err(text)?;
-                    // Two orders of n terms differ by about √n roundings.
-                    let n_terms = (batch.queries[0] * batch.queries[1]) as f64;
-                    let hot = (n_terms / 256.0).sqrt().max(1.0);
-                    let most = ATOMIC_DISTANCE_MAX * if is_hot { hot } else { 1.0 };
+                    let most = match is_hot {
+                        false => ATOMIC_DISTANCE_MAX,
+                        true => atomic_distance_max(batch.queries[0] * batch.queries[1]),
+                    };
                     let step = |element| batch.step_by(Backward::Atomic, device, is_hot, element);
                     let mut atomic = step(GradientType::F32)?;
                     let mut graph = atomic.capture().map_err(text)?;
