@@ -62,8 +62,8 @@ pub const SCAN_WORDS: u32 = WARPS;
 /// Blocks of the kernels that sum over pairs which share a multiprocessor: 64 registers per thread.
 pub const GATHER_BLOCKS: usize = 4;
 
-/// Blocks of the kernels that sum over sorted sources which share a multiprocessor: with 64
-/// registers they would spill.
+/// Blocks of [`OWNER`] and [`FEW`] which share a multiprocessor: with 64 registers they would
+/// spill.
 pub const OWNER_BLOCKS: usize = 3;
 
 /// Blocks of the kernels that add atomically which share a multiprocessor: they hold a query row
