@@ -81,7 +81,7 @@ pub fn all() -> Vec<Entry> {
     let gather = summing(gradient::GATHER, gradient::GATHER_BLOCKS);
     let owner = summing(gradient::OWNER, gradient::OWNER_BLOCKS);
     let few = gradient::FEW
-        .map(|name| (name, gradient::THREADS, gradient::OWNER_BLOCKS, gradient::FEW_SHARED_BYTES));
+        .map(|name| (name, gradient::THREADS, gradient::FEW_BLOCKS, gradient::FEW_SHARED_BYTES));
     let atomic = summing(gradient::ATOMIC_SM80, gradient::ATOMIC_BLOCKS);
     let atomic_sm90 = summing(gradient::ATOMIC_SM90, gradient::ATOMIC_BLOCKS);
     let sort_shared_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);

@@ -669,7 +669,7 @@ fn row_words(task: &RowTask) -> [u32; 8] {
 /// A task as the device reads it.
 fn sort_words(task: &SortTask) -> [u32; 16] {
     let SortTask { row, n_rows, first, n_pairs, token_begin, token_end, .. } = *task;
-    let SortTask { n_warps, chunk, n_chunks, counts, destination, list, .. } = *task;
+    let SortTask { n_warps, chunk, n_chunks, counts, destination, list, share, .. } = *task;
     let [query, document, score] = [first.query, first.document, first.score];
     [
         row,
@@ -686,7 +686,7 @@ fn sort_words(task: &SortTask) -> [u32; 16] {
         counts,
         destination,
         list,
-        0,
-        0,
+        share,
+        task.n_sources,
     ]
 }

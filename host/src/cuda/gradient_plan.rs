@@ -511,6 +511,7 @@ impl GradientPlan {
         let n_rows = window.len() as u32;
         let first = side.first(run);
         let n_chunks = pieces.len() as u32;
+        let list = group.n_sources;
         for (chunk, piece) in (0..).zip(pieces) {
             self.sorts.push(SortTask {
                 row: window.start as u32,
@@ -524,13 +525,13 @@ impl GradientPlan {
                 n_chunks,
                 counts: group.n_counts,
                 destination: group.n_destinations,
-                list: group.n_sources,
-                reserved: [0; 2],
+                list,
+                share: group.n_sources,
+                n_sources: piece.n_sources as u32,
             });
+            group.n_sources += piece.n_sources as u32;
         }
-        let n_sources: u64 = pieces.iter().map(|piece| piece.n_sources).sum();
         group.tasks.end = self.sorts.len() as u32;
-        group.n_sources += n_sources as u32;
         group.n_destinations += n_rows + 1;
         group.n_counts += if n_chunks > 1 { n_chunks * (n_rows + 1) } else { 0 };
         group.shared_bytes = group.shared_bytes.max(shared_bytes(n_rows) as u32);

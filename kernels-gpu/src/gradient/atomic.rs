@@ -60,7 +60,7 @@ unsafe fn sum_and_add<T: Element, const ALIGNED: bool>(params: &AtomicParams) {
                 let (sources, count) = (next.source(), (end - k).min(32));
                 k += 32;
                 next = Ahead::load(gather, &task.first, row, k, end);
-                add_and::<T, ALIGNED>(&columns, sources, 0, count, &mut sums, |before, factor| {
+                add_and::<T, ALIGNED, 4>(&columns, sources, 0, count, &mut sums, |before, factor| {
                     let i = before + columns.slot;
                     let row = shuffle(sources[0], i);
                     let is_there = (i < count) & (row != NO_ROW) & (columns.n_elements > 0);

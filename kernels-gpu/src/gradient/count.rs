@@ -1,9 +1,9 @@
-//! How many sources of a task go to each of its buckets.
+//! How many sources of a task go to each of its buckets; and zeros for where they will go.
 //!
 //! Only for windows of several tasks, whose blocks must know where each other's sources end. The
 //! counts of each warp are kept, too, so that `invert` need not look at the winners twice.
 
-use super::steps::{for_each, sort_task};
+use super::steps::{clear_share, for_each, sort_task};
 use super::{NO_ROW, SortParams, THREADS, WARPS};
 use crate::ptx::memory::{dynamic_shared, store_u16, store_u32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -23,6 +23,7 @@ pub unsafe fn count(params: &SortParams) {
         if task.n_chunks == 1 {
             return;
         }
+        clear_share(params.list, &task, thread);
         let (n_buckets, n_warps) = (task.n_buckets(), task.n_warps.min(WARPS));
         let mut i = thread;
         while i < n_buckets * n_warps {

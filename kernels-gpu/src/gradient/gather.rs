@@ -14,6 +14,9 @@ use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::wide::lane_idx;
 use core::hint::assert_unchecked;
 
+/// Loads in flight per lane.
+const LOADS: usize = 4;
+
 /// Sums the sources of this warp's row.
 ///
 /// # Safety
@@ -66,7 +69,7 @@ unsafe fn gather_rows<T: Element, const ALIGNED: bool>(params: &GatherParams, bl
                 let count = (end - k).min(32);
                 k += 32;
                 next = Ahead::load(params, &task.first, row, k, end);
-                add::<T, ALIGNED>(&columns, sources, 0, count, &mut sums);
+                add::<T, ALIGNED, LOADS>(&columns, sources, 0, count, &mut sums);
             }
         }
         add_slots::<T>(&columns, &mut sums);

@@ -8,7 +8,7 @@
 //!
 //! Shared memory: a count, then a place, and a word of lanes per bucket and warp; 94 KB at most.
 
-use super::steps::{Step, for_each, sort_task};
+use super::steps::{Step, clear_share, for_each, sort_task};
 use super::{Destination, NO_ROW, PLACE_BYTES, SortParams, SortTask, Source, THREADS, WARPS};
 use crate::ptx::memory::{dynamic_shared, load_u32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -40,6 +40,7 @@ pub unsafe fn invert(params: &SortParams) {
         if task.n_chunks > 1 {
             load_counts(params, &task, shared, thread);
         } else {
+            clear_share(params.list, &task, thread);
             let mut i = thread;
             while i < n_buckets * task.n_warps {
                 store_shared_u32x2(shared + i * PLACE_BYTES, [0; 2]);

@@ -65,9 +65,12 @@ pub const SCAN_WORDS: u32 = WARPS;
 /// Blocks of the kernels that sum over pairs which share a multiprocessor: 64 registers per thread.
 pub const GATHER_BLOCKS: usize = 4;
 
-/// Blocks of [`OWNER`] and [`FEW`] which share a multiprocessor: with 64 registers they would
-/// spill.
-pub const OWNER_BLOCKS: usize = 3;
+/// Blocks of [`OWNER`] which share a multiprocessor: 128 registers, a third of them for what is
+/// loaded.
+pub const OWNER_BLOCKS: usize = 4;
+
+/// Blocks of [`FEW`] which share a multiprocessor: with 64 registers they would spill.
+pub const FEW_BLOCKS: usize = 3;
 
 /// Blocks of the kernels that add atomically which share a multiprocessor: they hold a query row
 /// beside what those that sum over pairs hold.
@@ -388,8 +391,11 @@ pub struct SortTask {
     pub destination: u32,
     /// Index of the window's first source in the sorted list.
     pub list: u32,
-    /// Padding that makes it four loads of 16 bytes.
-    pub reserved: [u32; 2],
+    /// Index of the first source of this task's share of that list: it has as many places there as
+    /// sources, if not the same ones.
+    pub share: u32,
+    /// Sources of this task.
+    pub n_sources: u32,
 }
 
 impl SortTask {
@@ -586,7 +592,8 @@ mod tests {
             counts: 0,
             destination: 0,
             list: 0,
-            reserved: [0; 2],
+            share: 0,
+            n_sources: 0,
         };
         for n_warps in 1..=WARPS {
             for n_pairs in 2..40 {

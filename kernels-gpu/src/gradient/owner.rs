@@ -13,6 +13,9 @@ use crate::ptx::warp::ballot;
 use crate::ptx::wide::{lane_idx, shuffle};
 use core::hint::assert_unchecked;
 
+/// Loads in flight per lane.
+const LOADS: usize = 3;
+
 /// Sums the sources of this warp's segment.
 ///
 /// # Safety
@@ -79,7 +82,7 @@ unsafe fn sum_segment<T: Element, const ALIGNED: bool>(params: &OwnerParams) {
                     ahead = load(params, batch + 32, end);
                 }
                 let count = stop.min(batch + 32) - pos;
-                add::<T, ALIGNED>(&columns, sources, pos - batch, count, &mut sums);
+                add::<T, ALIGNED, LOADS>(&columns, sources, pos - batch, count, &mut sums);
                 pos += count;
             }
             add_slots::<T>(&columns, &mut sums);

@@ -2,9 +2,8 @@
 //!
 //! A row is read by as many lanes as it has pieces of 16 bytes, up to 32; where that leaves lanes
 //! over, a warp reads as many rows at once as fit, and adds its sums in the end. Sources are in
-//! the lanes' registers, 32 at a time, and travel by shuffles. Each lane keeps [`UNROLL`] loads of
-//! 16 bytes in flight: with 32 warps 64 KB per multiprocessor, where 27 KB cover a latency of 0.4 µs
-//! at 9 TB/s from the L2 cache.
+//! the lanes' registers, 32 at a time, and travel by shuffles. Each lane keeps `LOADS` loads of
+//! 16 bytes in flight: 4 with 32 warps, or 8 with 16, are 64 KB per multiprocessor.
 
 use super::{NO_ROW, Rows};
 use crate::ptx::math::fma;
@@ -30,8 +29,8 @@ macro_rules! unroll {
 }
 pub(super) use unroll;
 
-/// Loads in flight per lane: those of one `unroll!`.
-const UNROLL: usize = 4;
+/// Most loads in flight per lane: those of one `unroll!`.
+const LOADS_MAX: usize = 8;
 
 /// Elements of 16 bytes at most.
 pub const LANE_ELEMENTS: usize = 8;
@@ -165,7 +164,7 @@ pub type Sums = [f32; LANE_ELEMENTS];
 /// A whole warp, with the same `first` and `count`; rows other than [`NO_ROW`] must exist;
 /// `ALIGNED` is [`Rows::aligned`].
 #[inline(always)]
-pub unsafe fn add<T: Element, const ALIGNED: bool>(
+pub unsafe fn add<T: Element, const ALIGNED: bool, const LOADS: usize>(
     columns: &Columns,
     sources: [u32; 2],
     first: u32,
@@ -173,7 +172,7 @@ pub unsafe fn add<T: Element, const ALIGNED: bool>(
     sums: &mut Sums,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { add_and::<T, ALIGNED>(columns, sources, first, count, sums, |_, _| {}) }
+    unsafe { add_and::<T, ALIGNED, LOADS>(columns, sources, first, count, sums, |_, _| {}) }
 }
 
 /// As [`add`], and calls `visit` for all sources that the warp reads at once: with how many come
@@ -182,7 +181,7 @@ pub unsafe fn add<T: Element, const ALIGNED: bool>(
 /// # Safety
 /// As [`add`].
 #[inline(always)]
-pub unsafe fn add_and<T: Element, const ALIGNED: bool>(
+pub unsafe fn add_and<T: Element, const ALIGNED: bool, const LOADS: usize>(
     columns: &Columns,
     [row, factor]: [u32; 2],
     first: u32,
@@ -190,6 +189,7 @@ pub unsafe fn add_and<T: Element, const ALIGNED: bool>(
     sums: &mut Sums,
     mut visit: impl FnMut(u32, f32),
 ) {
+    const { assert!(LOADS <= LOADS_MAX) };
     let slots = 32 >> columns.lanes_log2;
     let mut done = 0;
     while done < count {
@@ -203,9 +203,9 @@ pub unsafe fn add_and<T: Element, const ALIGNED: bool>(
             done += slots;
             continue;
         }
-        let mut words = [[0u32; 4]; UNROLL];
-        let mut factors = [0.0f32; UNROLL];
-        unroll!(u in four => {
+        let mut words = [[0u32; 4]; LOADS_MAX];
+        let mut factors = [0.0f32; LOADS_MAX];
+        unroll!(u in eight => if u < LOADS {
             // SAFETY: the caller's promise.
             (words[u], factors[u]) = unsafe {
                 let done = done + u as u32 * slots;
@@ -213,9 +213,13 @@ pub unsafe fn add_and<T: Element, const ALIGNED: bool>(
             };
         });
         // Before the sums, which wait for what is loaded.
-        unroll!(u in four => visit(done + u as u32 * slots, factors[u]));
-        unroll!(u in four => multiply::<T>(words[u], factors[u], sums));
-        done += UNROLL as u32 * slots;
+        unroll!(u in eight => if u < LOADS {
+            visit(done + u as u32 * slots, factors[u]);
+        });
+        unroll!(u in eight => if u < LOADS {
+            multiply::<T>(words[u], factors[u], sums);
+        });
+        done += LOADS as u32 * slots;
     }
 }
 

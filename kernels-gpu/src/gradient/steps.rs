@@ -2,10 +2,10 @@
 
 use super::pairs::{Pair, pair, winner_if};
 use super::sources::unroll;
-use super::{FirstPair, NO_ROW, Pairs, SortTask};
+use super::{FirstPair, NO_ROW, Pairs, SortTask, Source, THREADS};
 use crate::ptx::memory::load_u32x4;
 use crate::ptx::warp::ballot;
-use crate::ptx::wide::{lane_idx, load_u16_if, load_u32_if};
+use crate::ptx::wide::{lane_idx, load_u16_if, load_u32_if, store_u32x2};
 
 /// Steps whose winners are loaded at once: those of one `unroll!`.
 const UNROLL: usize = 4;
@@ -22,7 +22,7 @@ pub unsafe fn sort_task(tasks: u64, task: u32) -> SortTask {
         let [row, n_rows, query, document] = load_u32x4(address);
         let [score, n_pairs, token_begin, token_end] = load_u32x4(address + 16);
         let [n_warps, chunk, n_chunks, counts] = load_u32x4(address + 32);
-        let [destination, list, _, _] = load_u32x4(address + 48);
+        let [destination, list, share, n_sources] = load_u32x4(address + 48);
         SortTask {
             row,
             n_rows,
@@ -36,8 +36,26 @@ pub unsafe fn sort_task(tasks: u64, task: u32) -> SortTask {
             counts,
             destination,
             list,
-            reserved: [0; 2],
+            share,
+            n_sources,
         }
+    }
+}
+
+/// Writes zeros to a task's share of the list, side by side. What comes to places of the list one
+/// by one meets whole sectors in the L2 cache then: otherwise each would wait for its sector from
+/// memory.
+///
+/// # Safety
+/// All threads of the task's block, before any of the window's tasks places its sources.
+#[inline(always)]
+pub unsafe fn clear_share(list: u64, task: &SortTask, thread: u32) {
+    let mut i = thread;
+    while i < task.n_sources {
+        let address = list + u64::from(task.share + i) * size_of::<Source>() as u64;
+        // SAFETY: the list has the share, which is this block's.
+        unsafe { store_u32x2(address, [0; 2]) };
+        i += THREADS as u32;
     }
 }
 
