@@ -37,16 +37,21 @@ pub unsafe fn few<T: Element>(params: &FewParams) {
             return gather_block::<T>(&params.gather, block - n_blocks);
         }
         match params.source.aligned {
-            0 => sum_rows::<T, false>(params, block),
-            _ => sum_rows::<T, true>(params, block),
+            0 => sum_rows::<T, false, 1>(params, block),
+            _ => sum_rows::<T, true, SHARES_MAX>(params, block),
         }
     }
 }
 
 /// # Safety
-/// As [`few`], for a block that has a task; `ALIGNED` is that of the source.
+/// As [`few`], for a block that has a task; `ALIGNED` is that of the source. A lane has `SHARES`
+/// destinations at once.
 #[inline(always)]
-unsafe fn sum_rows<T: Element, const ALIGNED: bool>(params: &FewParams, block: u32) {
+unsafe fn sum_rows<T: Element, const ALIGNED: bool, const SHARES: usize>(
+    params: &FewParams,
+    block: u32,
+) {
+    const { assert!(SHARES <= SHARES_MAX) };
     // SAFETY: the host launches a block per task and column; what it lists exists, and no two
     // lanes have the same destination's elements.
     unsafe {
@@ -57,24 +62,24 @@ unsafe fn sum_rows<T: Element, const ALIGNED: bool>(params: &FewParams, block: u
         let warp = thread_idx_x() / 32;
         let sources = Sources::load(params, &task).sorted(warp);
         let n_shares = sources.share_out(&task, warp);
-        let is_there = |i: u32, share: &Share| (i < share.count) & (columns.n_elements > 0);
+        let is_there = |i: u32, share: Share| (i < share.count()) & (columns.n_elements > 0);
         // Of those that the warp's lanes read at once, the block has one after the other.
         let at_once = 32 >> columns.lanes_log2;
         let mut index = warp * at_once + columns.slot;
         let mut done = 0;
         loop {
-            let mut own = [Share::NONE; SHARES];
-            unroll!(u in 0 1 => {
+            let mut own = [Share::NONE; SHARES_MAX];
+            unroll!(u in 0 1 => if u < SHARES {
                 own[u] = sources.share(index + u as u32 * WARPS * at_once, n_shares, warp);
             });
-            let mut sums: [Sums; SHARES] = core::mem::zeroed();
+            let mut sums: [Sums; SHARES_MAX] = core::mem::zeroed();
             let mut i = 0;
             loop {
-                let mut words = [[0u32; 4]; SHARES];
-                let mut factors = [0.0f32; SHARES];
-                unroll!(u in 0 1 => {
-                    let [row, factor] = sources.source.map(|word| shuffle(word, own[u].lane + i));
-                    let is_there = is_there(i, &own[u]);
+                let mut words = [[0u32; 4]; SHARES_MAX];
+                let mut factors = [0.0f32; SHARES_MAX];
+                unroll!(u in 0 1 => if u < SHARES {
+                    let [row, factor] = sources.source.map(|word| shuffle(word, own[u].lane() + i));
+                    let is_there = is_there(i, own[u]);
                     words[u] = columns.load::<T, ALIGNED>(row, u32::from(is_there));
                     factors[u] = if is_there { f32::from_bits(factor) } else { 0.0 };
                 });
@@ -82,14 +87,19 @@ unsafe fn sum_rows<T: Element, const ALIGNED: bool>(params: &FewParams, block: u
                 if done + i == 0 && params.fills != 0 && column == 0 {
                     clear_others(params, &task, sources.destination, warp);
                 }
-                unroll!(u in 0 1 => multiply::<T>(words[u], factors[u], &mut sums[u]));
+                unroll!(u in 0 1 => if u < SHARES {
+                    multiply::<T>(words[u], factors[u], &mut sums[u]);
+                });
                 i += 1;
-                if ballot(u32::from(i < own[0].count.max(own[1].count))) == 0 {
+                if ballot(u32::from(i < own[0].count().max(own[1].count()))) == 0 {
                     break;
                 }
             }
-            unroll!(u in 0 1 => if is_there(0, &own[u]) {
-                store_lane::<T>(&params.out, &columns, u64::from(own[u].row), &sums[u]);
+            unroll!(u in 0 1 => if u < SHARES {
+                let row = shuffle(sources.destination, own[u].lane());
+                if is_there(0, own[u]) {
+                    store_lane::<T>(&params.out, &columns, u64::from(row), &sums[u]);
+                }
             });
             done += SHARES as u32 * WARPS * at_once;
             index += SHARES as u32 * WARPS * at_once;
@@ -100,22 +110,27 @@ unsafe fn sum_rows<T: Element, const ALIGNED: bool>(params: &FewParams, block: u
     }
 }
 
-/// Destinations that a lane has at once: with lanes for two rows of 256 bytes, all that there can
-/// be.
-const SHARES: usize = 2;
+/// Most destinations that a lane has at once: with lanes for two rows of 256 bytes, all that there
+/// can be. Rows that are not aligned are read element by element, which is enough in flight.
+const SHARES_MAX: usize = 2;
 
-/// A destination and its sources.
+/// A destination: in the lowest byte the lane of its first source, above it the number of sources,
+/// in lanes that follow each other; 0 = none. (One word, since registers are short.)
 #[derive(Clone, Copy)]
-struct Share {
-    row: u32,
-    /// The first source's lane.
-    lane: u32,
-    /// Sources, in lanes that follow each other; 0 = no destination.
-    count: u32,
-}
+struct Share(u32);
 
 impl Share {
-    const NONE: Share = Share { row: NO_ROW, lane: 0, count: 0 };
+    const NONE: Share = Share(0);
+
+    #[inline(always)]
+    fn lane(self) -> u32 {
+        self.0 & 0xFF
+    }
+
+    #[inline(always)]
+    fn count(self) -> u32 {
+        self.0 >> 8
+    }
 }
 
 /// A source per lane.
@@ -210,18 +225,15 @@ impl Sources {
     /// Destination `index` of `n`.
     ///
     /// # Safety
-    /// A whole warp, behind [`Sources::share_out`].
+    /// The block's `warp`th warp, behind [`Sources::share_out`].
     #[inline(always)]
     unsafe fn share(&self, index: u32, n: u32, warp: u32) -> Share {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut word = 0;
-            if index < n {
-                word = load_shared_u32(dynamic_shared() + warp * 32 * Self::BYTES + index * 4);
-            }
-            let row = shuffle(self.destination, word & 0xFF);
-            Share { row, lane: word & 0xFF, count: word >> 8 }
+        if index >= n {
+            return Share::NONE;
         }
+        let address = dynamic_shared() + warp * 32 * Self::BYTES + index * 4;
+        // SAFETY: the caller's promise.
+        Share(unsafe { load_shared_u32(address) })
     }
 
     /// Bytes of one in shared memory.

@@ -14,7 +14,8 @@ use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::wide::lane_idx;
 use core::hint::assert_unchecked;
 
-/// Loads in flight per lane.
+/// Loads in flight per lane: with 4 blocks of a multiprocessor 131 µs for 4 million sources; 3 loads
+/// and 5 blocks 142, 8 and 2 161.
 const LOADS: usize = 4;
 
 /// Sums the sources of this warp's row.

@@ -6,6 +6,10 @@
 //! places its sources, 32 at a time. Lanes with the same bucket find each other in a word of it,
 //! where each sets its bit, so that the place of a source depends on its order alone.
 //!
+//! A source is or-ed into zeros (`clear_share`) rather than stored: eight bytes that come alone cost
+//! the L2 cache a read of their sector before it is written, and its atomic units do that faster
+//! (64 x 1024 x 1024: 59 µs with stores, 38 with stores into zeros, 30 so; 16 if nothing is written).
+//!
 //! Shared memory: a count, then a place, and a word of lanes per bucket and warp; 94 KB at most.
 
 use super::steps::{Step, clear_share, for_each, sort_task};
@@ -14,8 +18,8 @@ use crate::ptx::memory::{dynamic_shared, load_u32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::ptx::warp::sync_warp;
 use crate::ptx::wide::{
-    count_shared_if, lane_idx, load_shared_u32, load_shared_u32x2, load_u16_if, or_shared_if,
-    shuffle_up_or_zero, store_shared_u32, store_shared_u32_if, store_shared_u32x2,
+    count_shared_if, lane_idx, load_shared_u32, load_shared_u32x2, load_u16_if, or_shared_if, or_u32x2,
+    shuffle_up_or_zero, store_shared_u32_if, store_shared_u32x2,
     store_shared_u32x2_if, store_u32x2,
 };
 
@@ -231,7 +235,7 @@ unsafe fn place(params: &SortParams, own: u32, step: Step) {
             let [start, lanes] = load_shared_u32x2(address);
             let at = start + (lanes & ((1 << lane) - 1)).count_ones();
             let entry = params.list + u64::from(at) * size_of::<Source>() as u64;
-            store_u32x2(entry, [step.row, step.factor]);
+            or_u32x2(entry, [step.row, step.factor]);
             next = [at + 1, lanes >> lane];
         }
         // All have read where their bucket's places start, and who has it.

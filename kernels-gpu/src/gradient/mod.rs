@@ -65,12 +65,11 @@ pub const SCAN_WORDS: u32 = WARPS;
 /// Blocks of the kernels that sum over pairs which share a multiprocessor: 64 registers per thread.
 pub const GATHER_BLOCKS: usize = 4;
 
-/// Blocks of [`OWNER`] which share a multiprocessor: 128 registers, a third of them for what is
-/// loaded.
+/// Blocks of [`OWNER`] which share a multiprocessor: 64 registers per thread.
 pub const OWNER_BLOCKS: usize = 4;
 
 /// Blocks of [`FEW`] which share a multiprocessor: with 64 registers they would spill.
-pub const FEW_BLOCKS: usize = 3;
+pub const FEW_BLOCKS: usize = 4;
 
 /// Blocks of the kernels that add atomically which share a multiprocessor: they hold a query row
 /// beside what those that sum over pairs hold.

@@ -13,7 +13,9 @@ use crate::ptx::warp::ballot;
 use crate::ptx::wide::{lane_idx, shuffle};
 use core::hint::assert_unchecked;
 
-/// Loads in flight per lane.
+/// Loads in flight per lane. More warps with fewer loads each are faster than the other way round:
+/// 4 blocks of a multiprocessor with 3 loads 75 µs for 2 million sources, 3 with 4 80, 3 with 6 82,
+/// 2 with 8 101.
 const LOADS: usize = 3;
 
 /// Sums the sources of this warp's segment.

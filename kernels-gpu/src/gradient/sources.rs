@@ -3,7 +3,7 @@
 //! A row is read by as many lanes as it has pieces of 16 bytes, up to 32; where that leaves lanes
 //! over, a warp reads as many rows at once as fit, and adds its sums in the end. Sources are in
 //! the lanes' registers, 32 at a time, and travel by shuffles. Each lane keeps `LOADS` loads of
-//! 16 bytes in flight: 4 with 32 warps, or 8 with 16, are 64 KB per multiprocessor.
+//! 16 bytes in flight.
 
 use super::{NO_ROW, Rows};
 use crate::ptx::math::fma;
@@ -30,7 +30,7 @@ macro_rules! unroll {
 pub(super) use unroll;
 
 /// Most loads in flight per lane: those of one `unroll!`.
-const LOADS_MAX: usize = 8;
+const LOADS_MAX: usize = 4;
 
 /// Elements of 16 bytes at most.
 pub const LANE_ELEMENTS: usize = 8;
@@ -205,7 +205,7 @@ pub unsafe fn add_and<T: Element, const ALIGNED: bool, const LOADS: usize>(
         }
         let mut words = [[0u32; 4]; LOADS_MAX];
         let mut factors = [0.0f32; LOADS_MAX];
-        unroll!(u in eight => if u < LOADS {
+        unroll!(u in four => if u < LOADS {
             // SAFETY: the caller's promise.
             (words[u], factors[u]) = unsafe {
                 let done = done + u as u32 * slots;
@@ -213,10 +213,10 @@ pub unsafe fn add_and<T: Element, const ALIGNED: bool, const LOADS: usize>(
             };
         });
         // Before the sums, which wait for what is loaded.
-        unroll!(u in eight => if u < LOADS {
+        unroll!(u in four => if u < LOADS {
             visit(done + u as u32 * slots, factors[u]);
         });
-        unroll!(u in eight => if u < LOADS {
+        unroll!(u in four => if u < LOADS {
             multiply::<T>(words[u], factors[u], sums);
         });
         done += LOADS as u32 * slots;

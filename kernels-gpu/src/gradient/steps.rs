@@ -42,9 +42,8 @@ pub unsafe fn sort_task(tasks: u64, task: u32) -> SortTask {
     }
 }
 
-/// Writes zeros to a task's share of the list, side by side. What comes to places of the list one
-/// by one meets whole sectors in the L2 cache then: otherwise each would wait for its sector from
-/// memory.
+/// Writes zeros to a task's share of the list, side by side, which sources are or-ed into. They
+/// meet whole sectors in the L2 cache then, where they would have to wait for them from memory.
 ///
 /// # Safety
 /// All threads of the task's block, before any of the window's tasks places its sources.

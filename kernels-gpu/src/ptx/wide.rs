@@ -153,6 +153,29 @@ pub unsafe fn store_u32x2(address: u64, value: [u32; 2]) {
     }
 }
 
+/// Sets bits of eight bytes of global memory: of zeros, it makes them what `value` says. Other
+/// blocks may do so too.
+///
+/// # Safety
+/// `address` must be writable for 8 bytes, aligned to 8, and only be accessed this way by others.
+#[inline(always)]
+pub unsafe fn or_u32x2(address: u64, [a, b]: [u32; 2]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .b64 bits;",
+            "mov.b64 bits, {{{1}, {2}}};",
+            "red.global.or.b64 [{0}], bits;",
+            "}}",
+            in(reg64) address,
+            in(reg32) a,
+            in(reg32) b,
+            options(nostack),
+        );
+    }
+}
+
 /// Four bytes of shared memory.
 ///
 /// # Safety
