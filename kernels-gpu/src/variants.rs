@@ -50,6 +50,9 @@ pub struct Variant {
     pub tf32: bool,
     /// Whether the kernel also finds the winners.
     pub winners: bool,
+    /// Whether the kernel normalises rows. It then takes [`crate::params::NormalizedParams`], and
+    /// serves calls that ask for winners and such that do not.
+    pub normalizes: bool,
     /// Largest dim.
     pub dim_max: usize,
     /// Query rows per tile.
@@ -219,6 +222,7 @@ macro_rules! row {
             element: ElementType::$element,
             tf32: false,
             winners: row!($outputs),
+            normalizes: row!(normalizes $outputs),
             dim_max: match $slabs {
                 0 => DIM_MAX,
                 slabs => layout::SLAB_BYTES / ElementType::$element.size_bytes() * slabs,
@@ -244,6 +248,7 @@ macro_rules! row {
             element: row!(element $element),
             tf32: row!(tf32 $element),
             winners: row!($outputs),
+            normalizes: row!(normalizes $outputs),
             dim_max: match $steps {
                 0 => DIM_MAX,
                 steps => layout::sm90::STEP_BYTES / row!(element $element).size_bytes() * steps,
@@ -276,6 +281,15 @@ macro_rules! row {
     };
     (winners) => {
         true
+    };
+    (normalized) => {
+        true
+    };
+    (normalizes normalized) => {
+        true
+    };
+    (normalizes $outputs:ident) => {
+        false
     };
 }
 
@@ -319,7 +333,9 @@ mod tests {
     fn names_are_unique_and_say_what_the_row_is() {
         for (i, row) in FORWARD.iter().enumerate() {
             assert!(row.name.contains(row.element.name()), "{}", row.name);
-            assert_eq!(row.name.ends_with("_winners"), row.winners, "{}", row.name);
+            let finds_winners = row.name.ends_with("_winners") || row.normalizes;
+            assert_eq!(finds_winners, row.winners, "{}", row.name);
+            assert_eq!(row.name.ends_with("_normalized"), row.normalizes, "{}", row.name);
             assert!(FORWARD[..i].iter().all(|other| other.name != row.name), "{}", row.name);
         }
     }

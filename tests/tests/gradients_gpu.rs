@@ -62,8 +62,10 @@ impl Batch {
         let queries = Tokens::padded(&queries, n_q, q_len, dim).map_err(text)?;
         let documents = Tokens::padded(&documents, n_d, d_len, dim).map_err(text)?;
         let options = BackwardOptions { strategy };
-        Step::of(device, &queries, &documents, &Pairing::cross(), element, &options, &grads)
-            .map_err(text)
+        let queries = device.upload(&queries).map_err(text)?;
+        let documents = device.upload(&documents).map_err(text)?;
+        let cross = Pairing::cross();
+        Step::of(queries, documents, &cross, false, element, &options, &grads).map_err(text)
     }
 }
 
