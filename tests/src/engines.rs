@@ -78,6 +78,7 @@ impl Engine {
             winners: self.winners,
             token_scores,
             allow_tf32: self.is_tf32(),
+            normalize: self.normalizes(),
             kernel,
             ..ScoreOptions::default()
         }
@@ -86,6 +87,11 @@ impl Engine {
     /// Whether elements are rounded to TF32.
     pub fn is_tf32(&self) -> bool {
         self.row.is_some_and(|row| row.tf32)
+    }
+
+    /// Whether it is a row that normalises.
+    pub fn normalizes(&self) -> bool {
+        self.row.is_some_and(|row| row.normalizes)
     }
 
     /// The name in the record: device, then the kernel row or the way it was chosen.
@@ -181,6 +187,17 @@ impl<'a, T: Element> Problem<'a, T> {
             assert!(side.norms.is_none());
             side.values.iter_mut().for_each(|x| *x = values::rounded_to_tf32(*x));
         }
+        let expected =
+            data.pairs.iter().map(|&(q, d)| maxsim(&data.queries, q, &data.documents, d)).collect();
+        Problem { case: self.case, data, expected, elements: self.elements.clone() }
+    }
+
+    /// The same elements, with the answers for rows that are normalised.
+    pub fn normalized(&self) -> Self {
+        let mut data = self.data.clone();
+        data.queries = data.queries.normalized();
+        data.documents = data.documents.normalized();
+        data.exact = false;
         let expected =
             data.pairs.iter().map(|&(q, d)| maxsim(&data.queries, q, &data.documents, d)).collect();
         Problem { case: self.case, data, expected, elements: self.elements.clone() }

@@ -73,6 +73,7 @@ impl CudaCall {
     ) -> Result<CudaCall> {
         // Refused now rather than when the graph is made of it.
         work.tensor_maps(queries, documents)?;
+        work.prepare_norms(queries, documents, None)?;
         Ok(CudaCall {
             queries: queries.clone(),
             documents: documents.clone(),

@@ -30,6 +30,8 @@ mod memory;
 #[allow(unsafe_code)]
 mod module;
 #[allow(unsafe_code)]
+mod norms;
+#[allow(unsafe_code)]
 mod outputs;
 #[allow(unsafe_code)]
 mod pieces;

@@ -98,6 +98,10 @@ pub const ATOMIC_SM90: [&str; 3] = [
 pub const FEW: [&str; 3] =
     ["maxsim_gradient_few_f16", "maxsim_gradient_few_bf16", "maxsim_gradient_few_f32"];
 
+/// The entries that find what rows are normalised by, by element type.
+pub const ROW_NORMS: [&str; 3] =
+    ["maxsim_row_norms_f16", "maxsim_row_norms_bf16", "maxsim_row_norms_f32"];
+
 /// Most sources of a document for [`FEW`]: one per lane.
 pub const FEW_SOURCES: u64 = 32;
 
@@ -229,6 +233,22 @@ pub const fn columns(row_bytes: usize) -> (u32, u32) {
         return (5, n_chunks.div_ceil(32) as u32);
     }
     (n_chunks.next_power_of_two().ilog2(), 1)
+}
+
+/// Parameters of `maxsim_row_norms_*`: a warp per `32 >> rows.lanes_log2` rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RowNormsParams {
+    /// The rows.
+    pub rows: Rows,
+    /// Address of an f32 per row, which becomes 1 / √max(‖x‖², [`SQUARE_MIN`]).
+    ///
+    /// [`SQUARE_MIN`]: crate::params::SQUARE_MIN
+    pub norms: u64,
+    /// Number of rows.
+    pub n_rows: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 /// A matrix of gradients, or of parts of them: `[rows, dim]` without gaps.

@@ -37,6 +37,7 @@ mod split;
 mod units;
 
 use crate::layout::sm90::*;
+use crate::norms::Norms;
 use crate::params::ForwardParams;
 use crate::ptx::barrier::{barrier_fence, barrier_init};
 use crate::ptx::copy::prefetch_map;
@@ -61,6 +62,8 @@ pub trait Kernel {
     const TAIL_STEP: usize;
     /// Whether winners are found.
     const WINNERS: bool;
+    /// Whether rows are normalised.
+    const NORMALIZES: bool;
     /// Query slabs that stay in shared memory.
     const SLABS: usize = Self::STEPS.div_ceil(SLAB_STEPS);
     /// Query rows per tile.
@@ -289,11 +292,12 @@ fn n_slabs<K: Kernel>(params: &ForwardParams) -> u32 {
 ///
 /// # Safety
 /// Launched with the row's threads and dynamic shared memory; `params` as [`ForwardParams`]
-/// says; the addresses are those of its tensor maps.
+/// says; the addresses are those of its tensor maps, and of what its rows are normalised by.
 #[inline(always)]
 pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSUMER: u32>(
     params: &ForwardParams,
     maps: Maps,
+    norms: Norms,
 ) {
     let shared = Shared::new::<K>();
     let thread = thread_idx_x();
@@ -308,7 +312,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSU
             } else {
                 claim_registers::<CONSUMER>();
             }
-            consumer::consume::<K>(params, &shared, thread - 128);
+            consumer::consume::<K>(params, &shared, norms, thread - 128);
             return;
         }
         let (warp, lane) = (thread / 32, thread % 32);
