@@ -277,6 +277,9 @@ impl CudaBackward {
             let free = workspace + N_COUNTERS * 4;
             match &self.kernels.sorted {
                 None => self.run_atomic(entered, stream, &call, free),
+                Some(sorted) if !self.plan.few.is_empty() => {
+                    self.run_few(entered, stream, &call, sorted.few, free)
+                }
                 Some(sorted) => {
                     self.run_queries(entered, stream, &call, free)?;
                     self.run_documents(entered, stream, &call, sorted, free)
@@ -308,6 +311,51 @@ impl CudaBackward {
             let out = gradient.output(call.adds);
             let params = self.gather_params(call, pairs, out, workspace);
             start(entered, stream, self.kernels.pairs, self.n_gather_blocks(&params), 0, &params)?;
+            self.add_chunks(entered, stream, out, workspace)
+        }
+    }
+
+    /// Both sides in one launch, where documents have few sources.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`].
+    unsafe fn run_few(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &BackwardCall<'_>,
+        few: Kernel,
+        workspace: u64,
+    ) -> Result<()> {
+        let [queries, documents] = call.gradients.sides();
+        let plan = &self.plan;
+        let (Some(query_pairs), Some(document_pairs)) = (&plan.query_pairs, &plan.document_pairs)
+        else {
+            return Ok(());
+        };
+        let fills = !call.adds && self.few_cover_documents;
+        let out = queries.output(call.adds);
+        let params = FewParams {
+            pairs: self.pairs(call, document_pairs, self.lists.document_order),
+            source: self.source(call.queries),
+            out: documents.output(call.adds),
+            tasks: self.lists.few,
+            n_tasks: plan.few.len() as u32,
+            fills: u32::from(fills),
+            gather: self.gather_params(call, query_pairs, out, workspace),
+        };
+        let n_few_blocks = params.n_tasks * params.source.n_columns;
+        let grid = n_few_blocks + self.n_gather_blocks(&params.gather);
+        let shared_bytes = gradient::FEW_SHARED_BYTES as u32;
+        // SAFETY: the lists were made for this problem; the caller's promise for the rest.
+        unsafe {
+            if !call.adds && !self.covers_queries {
+                queries.clear(entered, stream)?;
+            }
+            if !call.adds && !fills {
+                documents.clear(entered, stream)?;
+            }
+            start(entered, stream, few, grid, shared_bytes, &params)?;
             self.add_chunks(entered, stream, out, workspace)
         }
     }
@@ -379,26 +427,12 @@ impl CudaBackward {
         let [_, gradient] = call.gradients.sides();
         // SAFETY: as in `run_queries`.
         unsafe {
-            let fills = !call.adds && self.few_cover_documents;
             // Rows that nobody chose are not written again.
-            if !call.adds && !fills {
+            if !call.adds {
                 gradient.clear(entered, stream)?;
             }
             let Some(pairs) = &self.plan.document_pairs else { return Ok(()) };
             let pairs = self.pairs(call, pairs, self.lists.document_order);
-            if !self.plan.few.is_empty() {
-                let params = FewParams {
-                    pairs,
-                    source: self.source(call.queries),
-                    out: gradient.output(call.adds),
-                    tasks: self.lists.few,
-                    n_tasks: self.plan.few.len() as u32,
-                    fills: u32::from(fills),
-                };
-                let grid = params.n_tasks * params.source.n_columns;
-                let shared_bytes = gradient::FEW_SHARED_BYTES as u32;
-                return start(entered, stream, sorted.few, grid, shared_bytes, &params);
-            }
             self.plan.groups.iter().try_for_each(|group| {
                 self.run_group(entered, stream, call, &pairs, group, sorted, workspace)
             })

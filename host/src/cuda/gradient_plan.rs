@@ -102,6 +102,8 @@ pub(super) struct GradientPlan {
     /// Rows of queries that some pair has.
     pub n_rows: u32,
     pub n_chunks: u32,
+    /// Blocks that sum over pairs.
+    pub n_row_blocks: u64,
     pub sorts: Vec<SortTask>,
     pub groups: Vec<Group>,
     /// Rows of documents with few sources, in place of sorts and groups.
@@ -346,8 +348,9 @@ impl GradientPlan {
         let fit = shape.parts_bytes_max.checked_div(part_bytes).unwrap_or(1);
         let n_chunks = wanted.min(fit).min(u64::from(most_pairs) / CHUNK_PAIRS_MIN);
         self.n_chunks = n_chunks.max(1) as u32;
-        let n_blocks = self.rows.len() as u64 * u64::from(n_columns) * u64::from(self.n_chunks);
-        check_grid(n_blocks)
+        self.n_row_blocks = u64::from(self.n_row_tasks) * u64::from(n_columns);
+        self.n_row_blocks *= u64::from(self.n_chunks);
+        check_grid(self.n_row_blocks)
     }
 
     /// Lists rows from index `index` on; the index behind them.
@@ -389,7 +392,8 @@ impl GradientPlan {
             }
         }
         let (_, n_columns) = columns(side.problem.dim() * shape.element_bytes);
-        check_grid(self.few.len() as u64 * u64::from(n_columns))?;
+        // They run together.
+        check_grid(self.few.len() as u64 * u64::from(n_columns) + self.n_row_blocks)?;
         Ok(true)
     }
 
@@ -411,7 +415,9 @@ impl GradientPlan {
                 continue;
             }
             let entries = |n_rows: usize| n_sources + n_rows as u64 + 1;
-            let window_rows = rows.len().min(WINDOW_ROWS as usize);
+            // Equal windows, so that none is small.
+            let n_windows = rows.len().div_ceil(WINDOW_ROWS as usize);
+            let window_rows = rows.len().div_ceil(n_windows.max(1));
             let is_large = LIST_ENTRY_BYTES * entries(window_rows) > shape.list_bytes_max;
             let window_rows = match is_large && !shape.adds_in_place {
                 true => window_rows.min(carry_rows as usize),

@@ -2,19 +2,24 @@
 //! warp's worth of tokens.
 //!
 //! A block per run of a document's rows. Each warp has all the sources, one per lane, sorted by
-//! destination in its registers; it sums those of its own rows, and writes zeros to the others. So
-//! the gradient is written once, and nothing is sorted through memory.
+//! destination in its registers. Destinations are shared out among the block's warps, and within a
+//! warp among the lanes that read a row: all of them are under way at once. The other rows are
+//! cleared meanwhile. So the gradient is written once, and nothing is sorted through memory.
+//!
+//! Blocks behind the last task sum over pairs as `gather` does: a launch less, and work for
+//! multiprocessors whose last task has ended.
 
-use super::gather::row_task;
-use super::output::{store, store_element};
+use super::gather::{gather_block, row_task};
+use super::output::{store_element, store_lane};
 use super::pairs::{pair, winner_if};
-use super::sources::{Columns, Element, Sums, add, add_slots};
+use super::sources::{Columns, Element, Sums, multiply, unroll};
 use super::{FewParams, NO_ROW, Output, RowTask, WARPS};
 use crate::ptx::memory::dynamic_shared;
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::warp::{ballot, sync_warp};
 use crate::ptx::wide::{
-    lane_idx, load_shared_u32, or_lanes, shuffle, store_shared_u32, store_u32x4,
+    lane_idx, load_shared_u32, or_lanes, shuffle, shuffle_up_or_zero, store_shared_u32,
+    store_shared_u32_if, store_u32x4,
 };
 use core::hint::assert_unchecked;
 
@@ -24,50 +29,93 @@ use core::hint::assert_unchecked;
 /// `params` must describe a call as [`FewParams`] says; all threads of the block.
 #[inline(always)]
 pub unsafe fn few<T: Element>(params: &FewParams) {
+    let n_blocks = params.n_tasks * params.source.n_columns;
+    let block = block_idx_x();
     // SAFETY: the caller's promise.
     unsafe {
+        if block >= n_blocks {
+            return gather_block::<T>(&params.gather, block - n_blocks);
+        }
         match params.source.aligned {
-            0 => sum_rows::<T, false>(params),
-            _ => sum_rows::<T, true>(params),
+            0 => sum_rows::<T, false>(params, block),
+            _ => sum_rows::<T, true>(params, block),
         }
     }
 }
 
 /// # Safety
-/// As [`few`]; `ALIGNED` is that of the source.
+/// As [`few`], for a block that has a task; `ALIGNED` is that of the source.
 #[inline(always)]
-unsafe fn sum_rows<T: Element, const ALIGNED: bool>(params: &FewParams) {
-    // SAFETY: the host launches a block per task and column; what it lists exists.
+unsafe fn sum_rows<T: Element, const ALIGNED: bool>(params: &FewParams, block: u32) {
+    // SAFETY: the host launches a block per task and column; what it lists exists, and no two
+    // lanes have the same destination's elements.
     unsafe {
         assert_unchecked(params.n_tasks != 0);
-        let (column, task) = (block_idx_x() / params.n_tasks, block_idx_x() % params.n_tasks);
+        let (column, task) = (block / params.n_tasks, block % params.n_tasks);
         let task = row_task(params.tasks, task);
         let columns = Columns::new::<T>(&params.source, column);
         let warp = thread_idx_x() / 32;
         let sources = Sources::load(params, &task).sorted(warp);
-        let mut done = warp * 32;
-        while done < task.n_rows {
-            let (first, n_rows) = (task.row + done, (task.n_rows - done).min(32));
-            let own = sources.destination.wrapping_sub(first);
-            let chosen = or_lanes(if own < n_rows { 1 << own } else { 0 });
-            if params.fills != 0 && column == 0 {
-                clear(&params.out, first, n_rows, chosen);
+        let n_shares = sources.share_out(&task, warp);
+        let is_there = |i: u32, share: &Share| (i < share.count) & (columns.n_elements > 0);
+        // Of those that the warp's lanes read at once, the block has one after the other.
+        let at_once = 32 >> columns.lanes_log2;
+        let mut index = warp * at_once + columns.slot;
+        let mut done = 0;
+        loop {
+            let mut own = [Share::NONE; SHARES];
+            unroll!(u in 0 1 => {
+                own[u] = sources.share(index + u as u32 * WARPS * at_once, n_shares, warp);
+            });
+            let mut sums: [Sums; SHARES] = core::mem::zeroed();
+            let mut i = 0;
+            loop {
+                let mut words = [[0u32; 4]; SHARES];
+                let mut factors = [0.0f32; SHARES];
+                unroll!(u in 0 1 => {
+                    let [row, factor] = sources.source.map(|word| shuffle(word, own[u].lane + i));
+                    let is_there = is_there(i, &own[u]);
+                    words[u] = columns.load::<T, ALIGNED>(row, u32::from(is_there));
+                    factors[u] = if is_there { f32::from_bits(factor) } else { 0.0 };
+                });
+                // While the first rows come.
+                if done + i == 0 && params.fills != 0 && column == 0 {
+                    clear_others(params, &task, sources.destination, warp);
+                }
+                unroll!(u in 0 1 => multiply::<T>(words[u], factors[u], &mut sums[u]));
+                i += 1;
+                if ballot(u32::from(i < own[0].count.max(own[1].count))) == 0 {
+                    break;
+                }
             }
-            let mut left = chosen;
-            while left != 0 {
-                let row = first + left.trailing_zeros();
-                left &= left - 1;
-                // Lanes that follow each other.
-                let lanes = ballot(u32::from(sources.destination == row));
-                let (lane, count) = (lanes.trailing_zeros(), lanes.count_ones());
-                let mut sums: Sums = core::mem::zeroed();
-                add::<T, ALIGNED>(&columns, sources.source, lane, count, &mut sums);
-                add_slots::<T>(&columns, &mut sums);
-                store::<T>(&params.out, &columns, u64::from(row), &sums);
+            unroll!(u in 0 1 => if is_there(0, &own[u]) {
+                store_lane::<T>(&params.out, &columns, u64::from(own[u].row), &sums[u]);
+            });
+            done += SHARES as u32 * WARPS * at_once;
+            index += SHARES as u32 * WARPS * at_once;
+            if done >= n_shares {
+                break;
             }
-            done += 32 * WARPS;
         }
     }
+}
+
+/// Destinations that a lane has at once: with lanes for two rows of 256 bytes, all that there can
+/// be.
+const SHARES: usize = 2;
+
+/// A destination and its sources.
+#[derive(Clone, Copy)]
+struct Share {
+    row: u32,
+    /// The first source's lane.
+    lane: u32,
+    /// Sources, in lanes that follow each other; 0 = no destination.
+    count: u32,
+}
+
+impl Share {
+    const NONE: Share = Share { row: NO_ROW, lane: 0, count: 0 };
 }
 
 /// A source per lane.
@@ -132,8 +180,71 @@ impl Sources {
         }
     }
 
+    /// Lists the destinations among a task's rows, of sorted sources, for [`Sources::share`]; how
+    /// many there are.
+    ///
+    /// # Safety
+    /// A whole warp, the block's `warp`th, with the room that it has for its sources.
+    #[inline(always)]
+    unsafe fn share_out(&self, task: &RowTask, warp: u32) -> u32 {
+        let lane = lane_idx();
+        // SAFETY: the whole warp is here, and each destination has a word of its own.
+        unsafe {
+            let before = shuffle_up_or_zero(self.destination, 1);
+            let is_first = (lane == 0) | (self.destination != before);
+            let firsts = ballot(u32::from(is_first));
+            let behind = firsts & !(2u32 << lane).wrapping_sub(1);
+            let end = if behind == 0 { 32 } else { behind.trailing_zeros() };
+            let is_ours = is_first & (self.destination.wrapping_sub(task.row) < task.n_rows);
+            let ours = ballot(u32::from(is_ours));
+            let index = (ours & ((1 << lane) - 1)).count_ones();
+            let address = dynamic_shared() + warp * 32 * Self::BYTES + index * 4;
+            // All have read the sources that were there.
+            sync_warp();
+            store_shared_u32_if(address, lane | (end - lane) << 8, u32::from(is_ours));
+            sync_warp();
+            ours.count_ones()
+        }
+    }
+
+    /// Destination `index` of `n`.
+    ///
+    /// # Safety
+    /// A whole warp, behind [`Sources::share_out`].
+    #[inline(always)]
+    unsafe fn share(&self, index: u32, n: u32, warp: u32) -> Share {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut word = 0;
+            if index < n {
+                word = load_shared_u32(dynamic_shared() + warp * 32 * Self::BYTES + index * 4);
+            }
+            let row = shuffle(self.destination, word & 0xFF);
+            Share { row, lane: word & 0xFF, count: word >> 8 }
+        }
+    }
+
     /// Bytes of one in shared memory.
     const BYTES: u32 = 12;
+}
+
+/// Writes zeros to the rows of a warp's share of a task that are no lane's destination.
+///
+/// # Safety
+/// As [`clear`], for the task's rows.
+#[inline(always)]
+unsafe fn clear_others(params: &FewParams, task: &RowTask, destination: u32, warp: u32) {
+    let mut done = warp * 32;
+    while done < task.n_rows {
+        let (first, n_rows) = (task.row + done, (task.n_rows - done).min(32));
+        let own = destination.wrapping_sub(first);
+        // SAFETY: the caller's promise; the whole warp takes every round.
+        unsafe {
+            let chosen = or_lanes(if own < n_rows { 1 << own } else { 0 });
+            clear(&params.out, first, n_rows, chosen);
+        }
+        done += 32 * WARPS;
+    }
 }
 
 /// Writes zeros to rows `first .. first + n_rows`, up to 32, except those whose bit is set.

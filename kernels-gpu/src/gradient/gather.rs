@@ -21,10 +21,20 @@ use core::hint::assert_unchecked;
 #[inline(always)]
 pub unsafe fn gather<T: Element>(params: &GatherParams) {
     // SAFETY: the caller's promise.
+    unsafe { gather_block::<T>(params, block_idx_x()) }
+}
+
+/// As [`gather`], as its block `block`.
+///
+/// # Safety
+/// As [`gather`], for a block that there is.
+#[inline(always)]
+pub unsafe fn gather_block<T: Element>(params: &GatherParams, block: u32) {
+    // SAFETY: the caller's promise.
     unsafe {
         match params.source.aligned {
-            0 => gather_rows::<T, false>(params),
-            _ => gather_rows::<T, true>(params),
+            0 => gather_rows::<T, false>(params, block),
+            _ => gather_rows::<T, true>(params, block),
         }
     }
 }
@@ -32,11 +42,10 @@ pub unsafe fn gather<T: Element>(params: &GatherParams) {
 /// # Safety
 /// As [`gather`]; `ALIGNED` is that of the source.
 #[inline(always)]
-unsafe fn gather_rows<T: Element, const ALIGNED: bool>(params: &GatherParams) {
+unsafe fn gather_rows<T: Element, const ALIGNED: bool>(params: &GatherParams, block: u32) {
     // SAFETY: the host launches a block per task, column and chunk; what it lists exists.
     unsafe {
         assert_unchecked(params.n_tasks != 0 && params.source.n_columns != 0);
-        let block = block_idx_x();
         let (rest, task) = (block / params.n_tasks, block % params.n_tasks);
         let (chunk, column) = (rest / params.source.n_columns, rest % params.source.n_columns);
         let task = row_task(params.tasks, task);

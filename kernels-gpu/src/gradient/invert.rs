@@ -3,19 +3,20 @@
 //! A block per task. Each warp counts its share of the sources, which follow each other, where
 //! `count` has not; a scan
 //! over buckets, tasks and warps says where the warp's sources of each bucket go; then every warp
-//! places its sources, 32 at a time. Lanes with the same bucket find each other by a vote per bit
-//! of it, so that the place of a source depends on its order alone.
+//! places its sources, 32 at a time. Lanes with the same bucket find each other in a word of it,
+//! where each sets its bit, so that the place of a source depends on its order alone.
 //!
-//! Shared memory: a count per bucket and warp, 64 KB at most.
+//! Shared memory: a count, then a place, and a word of lanes per bucket and warp; 94 KB at most.
 
 use super::steps::{Step, for_each, sort_task};
-use super::{Destination, NO_ROW, SortParams, SortTask, Source, THREADS, WARPS, WINDOW_ROWS};
+use super::{Destination, NO_ROW, PLACE_BYTES, SortParams, SortTask, Source, THREADS, WARPS};
 use crate::ptx::memory::{dynamic_shared, load_u32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
-use crate::ptx::warp::{ballot, sync_warp};
+use crate::ptx::warp::sync_warp;
 use crate::ptx::wide::{
-    count_shared_if, lane_idx, load_shared_u32, load_u16_if, same_bits, shuffle_up_or_zero,
-    store_shared_u32, store_shared_u32_if, store_u32x2,
+    count_shared_if, lane_idx, load_shared_u32, load_shared_u32x2, load_u16_if, or_shared_if,
+    shuffle_up_or_zero, store_shared_u32, store_shared_u32_if, store_shared_u32x2,
+    store_shared_u32x2_if, store_u32x2,
 };
 
 /// Counts of other tasks that are loaded at once.
@@ -35,26 +36,27 @@ pub unsafe fn invert(params: &SortParams) {
         let task = sort_task(params.tasks, block_idx_x());
         let n_buckets = task.n_buckets();
         let warp = thread / 32;
-        let own = shared + warp * n_buckets * 4;
+        let own = shared + warp * n_buckets * PLACE_BYTES;
         if task.n_chunks > 1 {
             load_counts(params, &task, shared, thread);
         } else {
             let mut i = thread;
             while i < n_buckets * task.n_warps {
-                store_shared_u32(shared + i * 4, 0);
+                store_shared_u32x2(shared + i * PLACE_BYTES, [0; 2]);
                 i += THREADS as u32;
             }
             sync_threads();
             if warp < task.n_warps {
                 for_each(&params.pairs, &task, warp, |step| {
-                    count_shared_if(own + step.bucket * 4, u32::from(step.bucket != NO_ROW));
+                    let address = own + step.bucket * PLACE_BYTES;
+                    count_shared_if(address, u32::from(step.bucket != NO_ROW));
                 });
             }
         }
         sync_threads();
         starts(params, &task, shared, thread);
         if warp < task.n_warps {
-            for_each(&params.pairs, &task, warp, |step| place(params, &task, own, step));
+            for_each(&params.pairs, &task, warp, |step| place(params, own, step));
         }
     }
 }
@@ -81,9 +83,10 @@ unsafe fn load_counts(params: &SortParams, task: &SortTask, shared: u32, thread:
         u = 0;
         while u < UNROLL {
             let index = i + u * THREADS as u32;
-            // SAFETY: the block has a word for each.
+            // SAFETY: the block has a place for each.
             unsafe {
-                store_shared_u32_if(shared + index * 4, counts[u as usize], u32::from(index < n));
+                let address = shared + index * PLACE_BYTES;
+                store_shared_u32_if(address, counts[u as usize], u32::from(index < n));
             }
             u += 1;
         }
@@ -98,7 +101,7 @@ unsafe fn load_counts(params: &SortParams, task: &SortTask, shared: u32, thread:
 #[inline(always)]
 unsafe fn starts(params: &SortParams, task: &SortTask, shared: u32, thread: u32) {
     let n_buckets = task.n_buckets();
-    let sums = shared + n_buckets * task.n_warps * 4;
+    let sums = shared + n_buckets * task.n_warps * PLACE_BYTES;
     let mut total = task.list;
     let mut first = 0;
     // SAFETY: the host's promise; all threads take every round.
@@ -110,7 +113,8 @@ unsafe fn starts(params: &SortParams, task: &SortTask, shared: u32, thread: u32)
             if is_there {
                 let mut warp = 0;
                 while warp < task.n_warps {
-                    own += load_shared_u32(shared + (warp * n_buckets + bucket) * 4);
+                    let index = warp * n_buckets + bucket;
+                    own += load_shared_u32(shared + index * PLACE_BYTES);
                     warp += 1;
                 }
             }
@@ -131,9 +135,9 @@ unsafe fn starts(params: &SortParams, task: &SortTask, shared: u32, thread: u32)
                 let mut next = start + before;
                 let mut warp = 0;
                 while warp < task.n_warps {
-                    let address = shared + (warp * n_buckets + bucket) * 4;
+                    let address = shared + (warp * n_buckets + bucket) * PLACE_BYTES;
                     let count = load_shared_u32(address);
-                    store_shared_u32(address, next);
+                    store_shared_u32x2(address, [next, 0]);
                     next += count;
                     warp += 1;
                 }
@@ -211,34 +215,28 @@ unsafe fn scan(sums: u32, thread: u32, value: u32) -> (u32, u32) {
 /// Places a step's sources.
 ///
 /// # Safety
-/// A whole warp; `own` must be the warp's places.
+/// A whole warp; `own` must be the warp's places, without lanes.
 #[inline(always)]
-unsafe fn place(params: &SortParams, task: &SortTask, own: u32, step: Step) {
+unsafe fn place(params: &SortParams, own: u32, step: Step) {
     let is_there = step.bucket != NO_ROW;
+    let address = own + step.bucket * PLACE_BYTES;
+    let lane = lane_idx();
     // SAFETY: the caller's promise; every source was counted, so that the list has its place.
     unsafe {
-        let mut same = ballot(u32::from(is_there));
-        // Buckets up to the window's number of rows: bits above have no say, four at a time.
-        const { assert!(WINDOW_ROWS < 1 << 12) };
-        same &= same_bits::<0>(step.bucket);
-        if task.n_rows >= 1 << 4 {
-            same &= same_bits::<4>(step.bucket);
-        }
-        if task.n_rows >= 1 << 8 {
-            same &= same_bits::<8>(step.bucket);
-        }
-        let before = same & ((1 << lane_idx()) - 1);
-        let address = own + step.bucket * 4;
-        let mut at = 0;
+        or_shared_if(address + 4, 1 << lane, u32::from(is_there));
+        sync_warp();
+        let mut next = [0; 2];
         if is_there {
-            at = load_shared_u32(address) + before.count_ones();
+            let [start, lanes] = load_shared_u32x2(address);
+            let at = start + (lanes & ((1 << lane) - 1)).count_ones();
             let entry = params.list + u64::from(at) * size_of::<Source>() as u64;
             store_u32x2(entry, [step.row, step.factor]);
+            next = [at + 1, lanes >> lane];
         }
-        // All have read where their bucket's places start.
+        // All have read where their bucket's places start, and who has it.
         sync_warp();
-        let is_last = is_there & (same >> lane_idx() == 1);
-        store_shared_u32_if(address, at + 1, u32::from(is_last));
+        let is_last = u32::from(next[1] == 1);
+        store_shared_u32x2_if(address, [next[0], 0], is_last);
         sync_warp();
     }
 }

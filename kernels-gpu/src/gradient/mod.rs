@@ -46,9 +46,12 @@ pub const THREADS: usize = 256;
 /// Warps per block.
 pub const WARPS: u32 = THREADS as u32 / 32;
 
-/// Most destination rows that winners are sorted by at a time: a block counts them per warp in
-/// shared memory, 64 KB of it.
-pub const WINDOW_ROWS: u32 = 2048;
+/// Most destination rows that winners are sorted by at a time: a block has a place for each and
+/// warp in shared memory, of which a block has 99 KB at least.
+pub const WINDOW_ROWS: u32 = 1472;
+
+/// Bytes of a place: where a warp's next source of a bucket goes, and which lanes have one.
+pub const PLACE_BYTES: u32 = 8;
 
 /// No row: of a source that adds nothing, and of the destination that such sources go to.
 pub const NO_ROW: u32 = u32::MAX;
@@ -56,7 +59,7 @@ pub const NO_ROW: u32 = u32::MAX;
 /// Sources that one warp counts and places, where there are enough for several.
 pub const WARP_SOURCES: u32 = 1024;
 
-/// Words of shared memory that `invert` needs beside the counts.
+/// Words of shared memory that `invert` needs beside the places.
 pub const SCAN_WORDS: u32 = WARPS;
 
 /// Blocks of the kernels that sum over pairs which share a multiprocessor: 64 registers per thread.
@@ -138,7 +141,7 @@ pub const TASK_SOURCES_MAX: u64 = u16::MAX as u64;
 
 /// Shared memory of `invert` for windows of up to so many rows, and more than `count` needs.
 pub const fn shared_bytes(n_rows: u32) -> usize {
-    ((n_rows + 1) * WARPS + SCAN_WORDS) as usize * 4
+    ((n_rows + 1) * WARPS * PLACE_BYTES + SCAN_WORDS * 4) as usize
 }
 
 /// Where some pairs of a query and a document start: pair `k` is that many steps on.
@@ -296,7 +299,7 @@ pub struct RowTask {
 }
 
 /// Parameters of `maxsim_gradient_few_*`: a block per task, which has rows of a document and its
-/// only pair, and column.
+/// only pair, and column; behind them the blocks of `maxsim_gradient_gather_*`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct FewParams {
@@ -312,6 +315,8 @@ pub struct FewParams {
     pub n_tasks: u32,
     /// 1 to write zeros to rows that nobody chose.
     pub fills: u32,
+    /// The sums over pairs.
+    pub gather: GatherParams,
 }
 
 /// Parameters of `maxsim_gradient_gather_*`: a block per task, column and chunk of pairs.

@@ -11,9 +11,19 @@ use crate::ptx::wide::{narrow_bf16, narrow_f16, read_u16, read_u32x4, store_u32x
 /// The output must have the row, and only this warp may write the column of it.
 #[inline(always)]
 pub unsafe fn store<T: Element>(output: &Output, columns: &Columns, row: u64, sums: &Sums) {
-    if !columns.stores() {
-        return;
+    if columns.stores() {
+        // SAFETY: the caller's promise.
+        unsafe { store_lane::<T>(output, columns, row, sums) };
     }
+}
+
+/// As [`store`], for every lane that has elements: lanes that read different rows at once store
+/// different ones.
+///
+/// # Safety
+/// The output must have the row, and only this lane may write its elements of it.
+#[inline(always)]
+pub unsafe fn store_lane<T: Element>(output: &Output, columns: &Columns, row: u64, sums: &Sums) {
     let first = row * u64::from(output.dim) + u64::from(columns.element);
     // SAFETY: the caller's promise; whole lanes are aligned where the output says so.
     unsafe {

@@ -2,7 +2,7 @@
 
 use super::{FirstPair, PairSlot, Pairs};
 use crate::ptx::memory::{load_u32, load_u32x4, load_u64};
-use crate::ptx::wide::{load_u16_if, load_u32_if};
+use crate::ptx::wide::{load_u16_if, load_u32_if, shuffle};
 use crate::work::segment;
 
 /// A pair of a query and a document.
@@ -32,6 +32,27 @@ impl Pair {
         document_start: 0,
         document_len: 0,
     };
+
+    /// The pair that lane `lane` holds.
+    ///
+    /// # Safety
+    /// The whole warp, with the same `lane`.
+    #[inline(always)]
+    pub unsafe fn of_lane(&self, lane: u32) -> Pair {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let low = shuffle(self.token_base as u32, lane);
+            let high = shuffle((self.token_base >> 32) as u32, lane);
+            Pair {
+                token_base: u64::from(low) | u64::from(high) << 32,
+                factor: f32::from_bits(shuffle(self.factor.to_bits(), lane)),
+                query_start: shuffle(self.query_start, lane),
+                query_len: shuffle(self.query_len, lane),
+                document_start: shuffle(self.document_start, lane),
+                document_len: shuffle(self.document_len, lane),
+            }
+        }
+    }
 }
 
 /// Pair `k` from `first` on.

@@ -95,7 +95,8 @@ pub struct Columns {
     pub n_elements: u32,
     /// Which of the rows that the warp reads at once.
     pub slot: u32,
-    lanes_log2: u32,
+    /// The binary logarithm of the lanes that share a row.
+    pub lanes_log2: u32,
 }
 
 impl Columns {
@@ -243,7 +244,7 @@ unsafe fn one<T: Element, const ALIGNED: bool>(
 
 /// Adds elements times a factor.
 #[inline(always)]
-fn multiply<T: Element>(words: [u32; 4], factor: f32, sums: &mut Sums) {
+pub fn multiply<T: Element>(words: [u32; 4], factor: f32, sums: &mut Sums) {
     let values = T::widen(words);
     unroll!(e in eight => if e < T::N {
         sums[e] = fma(factor, values[e], sums[e]);

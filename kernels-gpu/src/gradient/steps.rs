@@ -1,11 +1,11 @@
 //! The winners of a sort's task, in steps of up to 32 tokens of one pair.
 
-use super::FirstPair;
 use super::pairs::{Pair, pair, winner_if};
 use super::sources::unroll;
-use super::{NO_ROW, Pairs, SortTask};
+use super::{FirstPair, NO_ROW, Pairs, SortTask};
 use crate::ptx::memory::load_u32x4;
-use crate::ptx::wide::{lane_idx, shuffle};
+use crate::ptx::warp::ballot;
+use crate::ptx::wide::{lane_idx, load_u16_if, load_u32_if};
 
 /// Steps whose winners are loaded at once: those of one `unroll!`.
 const UNROLL: usize = 4;
@@ -52,6 +52,19 @@ pub struct Step {
     pub factor: u32,
 }
 
+impl Step {
+    /// The step of a pair's token with its winner, or of no token.
+    #[inline(always)]
+    fn new(task: &SortTask, pair: &Pair, token: u32, winner: u32, is_there: bool) -> Step {
+        let bucket = task.bucket(pair.document_start, pair.document_len, winner);
+        Step {
+            bucket: if is_there { bucket } else { NO_ROW },
+            row: pair.query_start + token,
+            factor: pair.factor.to_bits(),
+        }
+    }
+}
+
 /// Calls `visit` with every step of a warp, in the order of pairs and tokens.
 ///
 /// # Safety
@@ -80,42 +93,119 @@ pub unsafe fn for_each(pairs: &Pairs, task: &SortTask, warp: u32, mut visit: imp
                 true => pair(pairs, &task.first, k + lane),
                 false => Pair::NONE,
             };
-            let (mut j, mut token) = (0, token_begin);
-            while j < n {
-                let mut steps = [Step { bucket: NO_ROW, row: 0, factor: 0 }; UNROLL];
-                let mut winners = [NO_ROW; UNROLL];
-                let mut documents = [[0u32; 2]; UNROLL];
-                unroll!(u in four => {
-                    // Behind the last pair: lanes that hold nothing, or the first one's again.
-                    let low = shuffle(own.token_base as u32, j);
-                    let high = shuffle((own.token_base >> 32) as u32, j);
-                    let len = shuffle(own.query_len, j).min(token_end);
-                    let start = shuffle(own.query_start, j);
-                    documents[u] = [shuffle(own.document_start, j), shuffle(own.document_len, j)];
-                    let is_there = (j < n) & (token + lane < len);
-                    steps[u] = Step {
-                        bucket: if is_there { 0 } else { NO_ROW },
-                        row: start + token + lane,
-                        factor: shuffle(own.factor.to_bits(), j),
-                    };
-                    let base = u64::from(low) | u64::from(high) << 32;
-                    let index = base + u64::from(token + lane);
-                    winners[u] = winner_if(pairs, index, u32::from(is_there));
-                    token += 32;
-                    if token >= len {
-                        (j, token) = (j + 1, token_begin);
-                    }
-                });
-                unroll!(u in four => {
-                    let [start, len] = documents[u];
-                    let mut step = steps[u];
-                    if step.bucket != NO_ROW {
-                        step.bucket = task.bucket(start, len, winners[u]);
-                    }
-                    visit(step);
-                });
+            let is_long = own.query_len.min(token_end) > token_begin + 32;
+            if ballot(u32::from(is_long)) == 0 {
+                short_pairs(pairs, task, &own, token_begin, token_end, n, &mut visit);
+            } else {
+                let mut j = 0;
+                while j < n {
+                    long_pair(pairs, task, own.of_lane(j), token_begin, token_end, &mut visit);
+                    j += 1;
+                }
             }
             k += n;
         }
     }
+}
+
+/// The steps of the first `n` lanes' pairs, of one step each.
+///
+/// # Safety
+/// As [`for_each`].
+#[inline(always)]
+unsafe fn short_pairs(
+    pairs: &Pairs,
+    task: &SortTask,
+    own: &Pair,
+    token_begin: u32,
+    token_end: u32,
+    n: u32,
+    visit: &mut impl FnMut(Step),
+) {
+    let token = token_begin + lane_idx();
+    let mut j = 0;
+    while j < n {
+        let mut others = [Pair::NONE; UNROLL];
+        let mut winners = [NO_ROW; UNROLL];
+        unroll!(u in four => {
+            // Lanes behind the last pair hold none.
+            // SAFETY: the caller's promise.
+            unsafe {
+                others[u] = own.of_lane(j + u as u32);
+                let is_there = (j + (u as u32) < n) & (token < others[u].query_len.min(token_end));
+                others[u].query_len = u32::from(is_there);
+                let index = others[u].token_base + u64::from(token);
+                winners[u] = winner_if(pairs, index, u32::from(is_there));
+            }
+        });
+        unroll!(u in four => {
+            let is_there = others[u].query_len != 0;
+            visit(Step::new(task, &others[u], token, winners[u], is_there));
+        });
+        j += UNROLL as u32;
+    }
+}
+
+/// The steps of one pair, the next ones' winners loaded while these are looked at.
+///
+/// # Safety
+/// As [`for_each`]; `pair` must be the same in all lanes.
+#[inline(always)]
+unsafe fn long_pair(
+    pairs: &Pairs,
+    task: &SortTask,
+    pair: Pair,
+    token_begin: u32,
+    token_end: u32,
+    visit: &mut impl FnMut(Step),
+) {
+    let len = pair.query_len.min(token_end);
+    let lane = lane_idx();
+    let load = |token: u32| {
+        let token = token + lane;
+        // SAFETY: the pair has the tokens that are left.
+        unsafe { winners(pairs, pair.token_base + u64::from(token), len.saturating_sub(token)) }
+    };
+    let mut first = token_begin;
+    let mut ahead = load(first);
+    while first < len {
+        let winners = ahead;
+        ahead = load(first + 32 * UNROLL as u32);
+        unroll!(u in four => {
+            let token = first + 32 * u as u32;
+            if token < len {
+                let is_there = token + lane < len;
+                visit(Step::new(task, &pair, token + lane, winners[u], is_there));
+            }
+        });
+        first += 32 * UNROLL as u32;
+    }
+}
+
+/// The winners at an index of the pair-major outputs and every 32nd behind it, of `n_left`.
+///
+/// # Safety
+/// The outputs must have so many.
+#[inline(always)]
+unsafe fn winners(pairs: &Pairs, index: u64, n_left: u32) -> [u32; UNROLL] {
+    let mut winners = [NO_ROW; UNROLL];
+    let is_there = |u: usize| u32::from(n_left > 32 * u as u32);
+    // One branch for all of them.
+    match pairs.winner_bytes {
+        2 => {
+            unroll!(u in four => {
+                let address = pairs.winners + index * 2 + 64 * u as u64;
+                // SAFETY: the caller's promise.
+                winners[u] = unsafe { load_u16_if(address, is_there(u)) };
+            });
+        }
+        _ => {
+            unroll!(u in four => {
+                let address = pairs.winners + index * 4 + 128 * u as u64;
+                // SAFETY: the caller's promise.
+                winners[u] = unsafe { load_u32_if(address, is_there(u)) };
+            });
+        }
+    }
+    winners
 }

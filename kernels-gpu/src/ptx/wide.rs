@@ -179,6 +179,59 @@ pub unsafe fn store_shared_u32(address: u32, value: u32) {
     }
 }
 
+/// Eight bytes of shared memory.
+///
+/// # Safety
+/// As [`super::memory::load_shared_f32`], for 8 bytes, aligned to 8.
+#[inline(always)]
+pub unsafe fn load_shared_u32x2(address: u32) -> [u32; 2] {
+    let (a, b);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "ld.shared.v2.u32 {{{0}, {1}}}, [{2}];",
+            out(reg32) a,
+            out(reg32) b,
+            in(reg32) address,
+            options(readonly, nostack),
+        );
+    }
+    [a, b]
+}
+
+/// Writes eight bytes of shared memory.
+///
+/// # Safety
+/// As [`super::memory::store_shared_f32`], for 8 bytes, aligned to 8.
+#[inline(always)]
+pub unsafe fn store_shared_u32x2(address: u32, value: [u32; 2]) {
+    // SAFETY: the caller's promise.
+    unsafe { store_shared_u32x2_if(address, value, 1) };
+}
+
+/// Writes eight bytes of shared memory where `condition` is not 0.
+///
+/// # Safety
+/// As [`store_shared_u32x2`], where `condition` is not 0.
+#[inline(always)]
+pub unsafe fn store_shared_u32x2_if(address: u32, [a, b]: [u32; 2], condition: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {3}, 0;",
+            "@p st.shared.v2.u32 [{0}], {{{1}, {2}}};",
+            "}}",
+            in(reg32) address,
+            in(reg32) a,
+            in(reg32) b,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+}
+
 /// Writes four bytes of shared memory where `condition` is not 0.
 ///
 /// # Safety
@@ -195,6 +248,29 @@ pub unsafe fn store_shared_u32_if(address: u32, value: u32, condition: u32) {
             "}}",
             in(reg32) address,
             in(reg32) value,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+}
+
+/// Sets bits of four bytes of shared memory where `condition` is not 0. Other threads may do so
+/// too.
+///
+/// # Safety
+/// As [`count_shared_if`].
+#[inline(always)]
+pub unsafe fn or_shared_if(address: u32, bits: u32, condition: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {2}, 0;",
+            "@p red.shared.or.b32 [{0}], {1};",
+            "}}",
+            in(reg32) address,
+            in(reg32) bits,
             in(reg32) condition,
             options(nostack),
         );
@@ -361,52 +437,6 @@ pub unsafe fn or_lanes(value: u32) -> u32 {
             "redux.sync.or.b32 {0}, {1}, 0xffffffff;",
             out(reg32) result,
             in(reg32) value,
-            options(nomem, nostack),
-        );
-    }
-    result
-}
-
-/// The lanes whose value has the same bits `FIRST .. FIRST + 4`: a vote for each.
-///
-/// # Safety
-/// All 32 lanes must execute it together.
-#[inline(always)]
-pub unsafe fn same_bits<const FIRST: u32>(value: u32) -> u32 {
-    let result;
-    // SAFETY: registers only; the caller brings the whole warp.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .pred p;",
-            ".reg .b32 t, u;",
-            "and.b32 t, {1}, {a};",
-            "setp.ne.u32 p, t, 0;",
-            "vote.sync.ballot.b32 u, p, 0xffffffff;",
-            "@!p not.b32 u, u;",
-            "mov.b32 {0}, u;",
-            "and.b32 t, {1}, {b};",
-            "setp.ne.u32 p, t, 0;",
-            "vote.sync.ballot.b32 u, p, 0xffffffff;",
-            "@!p not.b32 u, u;",
-            "and.b32 {0}, {0}, u;",
-            "and.b32 t, {1}, {c};",
-            "setp.ne.u32 p, t, 0;",
-            "vote.sync.ballot.b32 u, p, 0xffffffff;",
-            "@!p not.b32 u, u;",
-            "and.b32 {0}, {0}, u;",
-            "and.b32 t, {1}, {d};",
-            "setp.ne.u32 p, t, 0;",
-            "vote.sync.ballot.b32 u, p, 0xffffffff;",
-            "@!p not.b32 u, u;",
-            "and.b32 {0}, {0}, u;",
-            "}}",
-            out(reg32) result,
-            in(reg32) value,
-            a = const 1u32 << FIRST,
-            b = const 2u32 << FIRST,
-            c = const 4u32 << FIRST,
-            d = const 8u32 << FIRST,
             options(nomem, nostack),
         );
     }
