@@ -854,6 +854,48 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_gradient_project_bf16",
+        ptx: include_str!("maxsim_gradient_project_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_project_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_project_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_project_f16",
+        ptx: include_str!("maxsim_gradient_project_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_project_f32",
+        ptx: include_str!("maxsim_gradient_project_f32.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f32.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_gradient_sum",
         ptx: include_str!("maxsim_gradient_sum.ptx"),
         cubins: &[

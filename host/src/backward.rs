@@ -24,8 +24,8 @@ use std::sync::Arc;
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{
-    BackwardCall, CudaBackward, CudaDevice, CudaGradScores, CudaGradients, CudaOutputs, CudaWork,
-    GradientMatrix,
+    BackwardCall, BackwardKind, CudaBackward, CudaDevice, CudaGradScores, CudaGradients,
+    CudaOutputs, CudaWork, GradientMatrix,
 };
 use crate::device::Device;
 use crate::element::Element;
@@ -397,10 +397,13 @@ impl<'a, T: Element> Call<'a, T> {
             cuda,
             problem,
             T::TYPE,
-            element,
+            BackwardKind {
+                gradient: element,
+                is_atomic: self.is_atomic,
+                normalizes: options.normalize,
+            },
             &shape,
             again.as_ref(),
-            self.is_atomic,
         )?;
         let outputs = match &self.scores.on_device {
             Some(outputs) if Arc::ptr_eq(outputs.device(), cuda) => outputs.clone(),

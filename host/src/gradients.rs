@@ -35,7 +35,8 @@ use crate::backward::{BackwardOptions, Gradients};
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{
-    BackwardCall, CudaBackward, CudaCall, CudaGradScores, CudaGradients, GradientMatrix,
+    BackwardCall, BackwardKind, CudaBackward, CudaCall, CudaGradScores, CudaGradients,
+    GradientMatrix,
 };
 use crate::device::Device;
 use crate::element::{Element, ElementType};
@@ -157,10 +158,13 @@ impl Device {
                     device,
                     &problem,
                     work.element,
-                    gradient,
+                    BackwardKind {
+                        gradient,
+                        is_atomic: options.strategy == Backward::Atomic,
+                        normalizes: work.options.normalize,
+                    },
                     &work.outputs,
                     again,
-                    options.strategy == Backward::Atomic,
                 )?))
             }
         };

@@ -133,9 +133,11 @@ impl WarmUp {
             return Vec::new();
         }
         let atomic = gradient::atomic(limits.capability);
+        let normalizes = self.normalize != Some(false);
         let by_element = self.elements().iter().flat_map(|&element| {
             let row = gradient_row(element);
-            [gradient::GATHER[row], gradient::OWNER[row], atomic[row]]
+            let project = normalizes.then_some(gradient::PROJECT[row]);
+            [gradient::GATHER[row], gradient::OWNER[row], atomic[row]].into_iter().chain(project)
         });
         let shared = [gradient::COUNT, gradient::INVERT, gradient::JOIN, gradient::SUM];
         by_element.chain(shared).collect()
@@ -252,6 +254,7 @@ mod tests {
                 "maxsim_gradient_gather_f16",
                 "maxsim_gradient_owner_f16",
                 atomic,
+                "maxsim_gradient_project_f16",
                 "maxsim_gradient_count",
                 "maxsim_gradient_invert",
                 "maxsim_gradient_join",
@@ -260,7 +263,12 @@ mod tests {
             assert_eq!(training.gradient_kernels(&limits), expected);
         }
         let all = WarmUp { training: true, ..WarmUp::default() };
-        assert_eq!(all.gradient_kernels(&H200).len(), 3 * 3 + 4);
+        assert_eq!(all.gradient_kernels(&H200).len(), 4 * 3 + 4);
+        assert_eq!(all.norm_kernels().len(), 3);
+        let plain = WarmUp { normalize: Some(false), ..all };
+        assert_eq!(plain.gradient_kernels(&H200).len(), 3 * 3 + 4);
+        assert!(plain.norm_kernels().is_empty());
+        assert!(plain.kernels(&H200).unwrap().iter().all(|row| !row.normalizes));
     }
 
     #[test]

@@ -215,6 +215,12 @@ gradient_entries! {
     maxsim_gradient_few_bf16(FewParams) = crate::gradient::few::few::<Bf16>;
     /// Sums over the tokens of one query, f32.
     maxsim_gradient_few_f32(FewParams) = crate::gradient::few::few::<F32>;
+    /// Gradients of f16 rows from those of normalised ones.
+    maxsim_gradient_project_f16(ProjectParams) = crate::gradient::normalize::project::<F16>;
+    /// Gradients of bf16 rows from those of normalised ones.
+    maxsim_gradient_project_bf16(ProjectParams) = crate::gradient::normalize::project::<Bf16>;
+    /// Gradients of f32 rows from those of normalised ones.
+    maxsim_gradient_project_f32(ProjectParams) = crate::gradient::normalize::project::<F32>;
     /// Counts sources.
     maxsim_gradient_count(SortParams) = crate::gradient::count::count;
     /// Sorts sources.

@@ -82,7 +82,7 @@ impl Wanted {
 
 #[cfg(test)]
 mod tests {
-    use maxsim_kernels::gradient::ROW_NORMS;
+    use maxsim_kernels::gradient::{PROJECT, ROW_NORMS};
     use maxsim_kernels::variants::{Arch, COMBINE_PIECES, FORWARD, SUM_PARTIALS};
 
     use super::*;
@@ -90,7 +90,8 @@ mod tests {
     #[test]
     fn every_entry_of_the_table_has_an_image() {
         let others = [SUM_PARTIALS, COMBINE_PIECES];
-        let names = FORWARD.iter().map(|row| row.name).chain(others).chain(ROW_NORMS);
+        let names =
+            FORWARD.iter().map(|row| row.name).chain(others).chain(ROW_NORMS).chain(PROJECT);
         for name in names {
             let image = Image::find(name).unwrap();
             assert!(image.ptx.contains(&format!(".entry {name}(")), "{name}");
