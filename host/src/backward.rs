@@ -55,7 +55,9 @@ pub enum Backward {
     /// call and the device alone, each is summed in that order, and the parts are added in theirs.
     /// Beyond inputs, winners and gradients it takes the stream's workspace of at most 32 MB and
     /// lists: 32 bytes per eight rows of a query, 64 per 8192 winners of a document, and where
-    /// documents are listed by ids or items of a side overlap, 40 per score.
+    /// documents are listed by ids or items of a side overlap, 40 per score. Of normalised rows sums
+    /// are f32 first: unless gradients are f32 and overwritten, **4 bytes per element of both sides**
+    /// in the stream's workspace, and on the CPU of one side after the other.
     Owner,
     /// From the saved winners, in one pass over the query tokens of all pairs, which adds to rows
     /// of documents atomically, in whatever order they are reached: **the bits of their gradients
@@ -68,7 +70,7 @@ pub enum Backward {
     /// bytes per element, in the stream's workspace, and 32 per eight rows. f32 gradients are added
     /// to in place. Besides, there are at most 5 MB of parts of the queries' sums, 32 bytes per
     /// eight rows of a query, and where documents are listed by ids or queries overlap, 36 per
-    /// score.
+    /// score. Of normalised rows as [`Backward::Owner`].
     Atomic,
     /// As [`Backward::Owner`], from winners that are found again: the saved ones are not read.
     /// Takes the time of the scores once more, and while it runs the memory of the winners: 4

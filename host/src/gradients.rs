@@ -385,7 +385,8 @@ impl Stream {
     /// the loss's gradients with respect to the scores. Overwrites what `gradients` hold.
     ///
     /// Does not wait, and on a CUDA device allocates nothing once the stream's workspace (at most
-    /// 32 MB, unless [`Backward::Atomic`] takes more) has grown to what the work needs. Tokens must
+    /// 32 MB, unless [`Backward::Atomic`] or rows that are normalised take more) has grown to what the
+    /// work needs. Tokens must
     /// be those that gave the scores; see [`Device::backward`] for what the sums are.
     ///
     /// [`Backward::Atomic`]: crate::Backward::Atomic
