@@ -14,6 +14,9 @@
 //!  4. After the document each warp adds its groups' maxima; behind the next stage's barrier
 //!     warp 0 adds the groups by query, in order, and stores the results.
 //!
+//! Where rows are normalised ([`crate::norms`]), a tile's similarities are multiplied by their columns'
+//! factors before they are folded, and what a document leaves by the rows'.
+//!
 //! Budget: 128 registers of query fragments and 32 accumulators, or 128 accumulators, of 255 per
 //! thread; shared memory as `layout::sm80` says.
 //!

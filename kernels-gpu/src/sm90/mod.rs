@@ -20,6 +20,9 @@
 //!     masked, the other turns the mask into column bits, a tile ahead. Where elements are split,
 //!     both do that between copy and product, and the mask besides.
 //!
+//! Where rows are normalised ([`crate::norms`]), a consumer multiplies a tile's similarities by their
+//! columns' factors before it folds them, and what a document leaves by the rows'.
+//!
 //! Budget: 56 registers for the first warpgroup, 224 for each of two consumers (2 × 64
 //! accumulators): 504 in all, as the block has at entry (3 × 168; a claim beyond that waits for
 //! ever). 200 for the only consumer where two blocks share a multiprocessor (2 × 128 at entry).
