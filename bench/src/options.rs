@@ -11,6 +11,7 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
         match name {
             "winners" => options.winners = flag(name, value)?,
             "token_scores" => options.token_scores = flag(name, value)?,
+            "normalize" => options.normalize = flag(name, value)?,
             "tf32" => options.allow_tf32 = flag(name, value)?,
             "kernel" => options.kernel = Some(value.to_string()),
             "pieces" => {
@@ -19,7 +20,7 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
             }
             _ => {
                 return Err(format!(
-                    "option {name}: expected winners, token_scores, tf32, kernel or pieces"
+                    "option {name}: expected winners, token_scores, normalize, tf32, kernel or pieces"
                 ));
             }
         }

@@ -52,6 +52,10 @@ pub struct WarmUpArgs {
     #[arg(long, value_name = "true|false")]
     pub winners: Option<bool>,
 
+    /// Whether the calls normalise rows; both unless told.
+    #[arg(long, value_name = "true|false")]
+    pub normalize: Option<bool>,
+
     /// Load what training needs, too: the kernels that compute gradients from winners.
     #[arg(long)]
     pub training: bool,
@@ -101,6 +105,10 @@ pub struct RankArgs {
     /// Let f32 elements be rounded to TF32 (10 fraction bits) where that is faster.
     #[arg(long)]
     pub allow_tf32: bool,
+
+    /// Divide every row by its length: similarities are cosines.
+    #[arg(long)]
+    pub normalize: bool,
 
     /// Run this kernel (see `maxsim info`) instead of choosing one.
     #[arg(long, value_name = "NAME")]

@@ -47,7 +47,11 @@ fn write(out: &mut impl Write) -> io::Result<()> {
             row.stages,
             row.threads,
             row.shared_bytes(row.dim_max).div_ceil(1024),
-            if row.winners { ", finds winners" } else { "" },
+            match (row.normalizes, row.winners) {
+                (true, _) => ", normalises",
+                (_, true) => ", finds winners",
+                _ => "",
+            },
         )?;
     }
 

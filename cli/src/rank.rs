@@ -39,6 +39,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         device: &device,
         options: &ScoreOptions {
             allow_tf32: args.allow_tf32,
+            normalize: args.normalize,
             kernel: args.kernel.clone(),
             ..ScoreOptions::default()
         },

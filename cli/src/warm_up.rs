@@ -17,6 +17,7 @@ pub fn warm_up(args: &WarmUpArgs) -> Result<()> {
         elements: args.element.clone(),
         dims: args.dim.clone(),
         winners: args.winners,
+        normalize: args.normalize,
         training: args.training,
     };
     let warmed = device.warm_up(&calls)?;

@@ -149,6 +149,24 @@ fn every_format_mapping_and_alignment_ranks_the_same() {
 }
 
 #[test]
+fn normalized_rows_are_ranked_by_direction() {
+    let folder = Folder::new();
+    let file = |name: &str, rows: &[f32], offsets: &[i64]| {
+        let bytes = packed_of("F32", f32_bytes(rows), rows.len() / 4, 4, offsets, 0);
+        folder.write(name, bytes)
+    };
+    let queries = file("long.safetensors", &[2.0, 0.0, 0.0, 0.0], &[0, 1]);
+    let rows = [3.0, 4.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0];
+    let documents = file("steep.safetensors", &rows, &[0, 1, 2]);
+    let ids = |more: &[&str]| {
+        let args = [&["--format", "json"], more].concat();
+        json(&rank(&queries, &documents, &args).ok())["queries"][0]["documents"].clone()
+    };
+    assert_eq!(ids(&[]), json!([0, 1]));
+    assert_eq!(ids(&["--normalize"]), json!([1, 0]));
+}
+
+#[test]
 fn npy_and_padded_files_rank_the_same() {
     let folder = Folder::new();
     let (queries, documents) = (Random(3).values(3 * 2 * 8), Random(4).values(5 * 4 * 8));

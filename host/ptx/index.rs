@@ -86,6 +86,20 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_forward_sm80_bf16_wide_q128_normalized",
+        ptx: include_str!("maxsim_forward_sm80_bf16_wide_q128_normalized.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128_normalized.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128_normalized.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_forward_sm80_bf16_wide_q128_winners",
         ptx: include_str!("maxsim_forward_sm80_bf16_wide_q128_winners.ptx"),
         cubins: &[
@@ -170,6 +184,20 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_forward_sm80_f16_wide_q128_normalized",
+        ptx: include_str!("maxsim_forward_sm80_f16_wide_q128_normalized.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128_normalized.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128_normalized.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_forward_sm80_f16_wide_q128_winners",
         ptx: include_str!("maxsim_forward_sm80_f16_wide_q128_winners.ptx"),
         cubins: &[
@@ -180,6 +208,20 @@ pub(super) static IMAGES: &[Image] = &[
             Cubin {
                 capability: (9, 0),
                 bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128_winners.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_f32_q128_normalized",
+        ptx: include_str!("maxsim_forward_sm80_f32_q128_normalized.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q128_normalized.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q128_normalized.sm_90.cubin"),
             },
         ],
     },
@@ -272,6 +314,14 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_bf16_d128_q64_normalized",
+        ptx: include_str!("maxsim_forward_sm90_bf16_d128_q64_normalized.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q64_normalized.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_bf16_d128_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_bf16_d128_q64_winners.ptx"),
         cubins: &[Cubin {
@@ -352,6 +402,14 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_bf16_wide_q128_normalized",
+        ptx: include_str!("maxsim_forward_sm90_bf16_wide_q128_normalized.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_wide_q128_normalized.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_bf16_wide_q256",
         ptx: include_str!("maxsim_forward_sm90_bf16_wide_q256.ptx"),
         cubins: &[Cubin {
@@ -397,6 +455,14 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q64.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_f16_d128_q64_normalized",
+        ptx: include_str!("maxsim_forward_sm90_f16_d128_q64_normalized.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q64_normalized.sm_90a.cubin"),
         }],
     },
     Image {
@@ -477,6 +543,14 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_f16_wide_q128.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_f16_wide_q128_normalized",
+        ptx: include_str!("maxsim_forward_sm90_f16_wide_q128_normalized.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_wide_q128_normalized.sm_90a.cubin"),
         }],
     },
     Image {
@@ -780,6 +854,48 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_gradient_project_bf16",
+        ptx: include_str!("maxsim_gradient_project_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_project_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_project_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_project_f16",
+        ptx: include_str!("maxsim_gradient_project_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_project_f32",
+        ptx: include_str!("maxsim_gradient_project_f32.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f32.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_gradient_sum",
         ptx: include_str!("maxsim_gradient_sum.ptx"),
         cubins: &[
@@ -793,6 +909,36 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[
             Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_read.sm_80.cubin") },
             Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_read.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_row_norms_bf16",
+        ptx: include_str!("maxsim_row_norms_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_row_norms_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_row_norms_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_row_norms_f16",
+        ptx: include_str!("maxsim_row_norms_f16.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_row_norms_f16.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_row_norms_f16.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_row_norms_f32",
+        ptx: include_str!("maxsim_row_norms_f32.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_row_norms_f32.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_row_norms_f32.sm_90.cubin") },
         ],
     },
     Image {

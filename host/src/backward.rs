@@ -10,6 +10,13 @@
 //!
 //! with the sums over the scored pairs, as often as a pair is scored. Rows that several items
 //! share get what each of them adds.
+//!
+//! With [`ScoreOptions::normalize`] these sums, over rows x̂ = r · x, are the gradients ∂x̂ with
+//! respect to normalised rows, and
+//!
+//! ```text
+//! ∂x = r · (∂x̂ - x̂ · ⟨x̂, ∂x̂⟩)     or r · ∂x̂ where ‖x‖² is at most 10⁻¹²: r is constant there
+//! ```
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use std::sync::Arc;
@@ -17,8 +24,8 @@ use std::sync::Arc;
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{
-    BackwardCall, CudaBackward, CudaDevice, CudaGradScores, CudaGradients, CudaOutputs, CudaWork,
-    GradientMatrix,
+    BackwardCall, BackwardKind, CudaBackward, CudaDevice, CudaGradScores, CudaGradients,
+    CudaOutputs, CudaWork, GradientMatrix,
 };
 use crate::device::Device;
 use crate::element::Element;
@@ -48,7 +55,9 @@ pub enum Backward {
     /// call and the device alone, each is summed in that order, and the parts are added in theirs.
     /// Beyond inputs, winners and gradients it takes the stream's workspace of at most 32 MB and
     /// lists: 32 bytes per eight rows of a query, 64 per 8192 winners of a document, and where
-    /// documents are listed by ids or items of a side overlap, 40 per score.
+    /// documents are listed by ids or items of a side overlap, 40 per score. Of normalised rows sums
+    /// are f32 first: unless gradients are f32 and overwritten, **4 bytes per element of both sides**
+    /// in the stream's workspace, and on the CPU of one side after the other.
     Owner,
     /// From the saved winners, in one pass over the query tokens of all pairs, which adds to rows
     /// of documents atomically, in whatever order they are reached: **the bits of their gradients
@@ -61,7 +70,7 @@ pub enum Backward {
     /// bytes per element, in the stream's workspace, and 32 per eight rows. f32 gradients are added
     /// to in place. Besides, there are at most 5 MB of parts of the queries' sums, 32 bytes per
     /// eight rows of a query, and where documents are listed by ids or queries overlap, 36 per
-    /// score.
+    /// score. Of normalised rows as [`Backward::Owner`].
     Atomic,
     /// As [`Backward::Owner`], from winners that are found again: the saved ones are not read.
     /// Takes the time of the scores once more, and while it runs the memory of the winners: 4
@@ -88,22 +97,25 @@ pub struct TrainingScores {
     queries: TokenLayout,
     documents: TokenLayout,
     pairing: Pairing,
+    /// With winners.
+    options: ScoreOptions,
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     on_device: Option<Arc<CudaOutputs>>,
 }
 
-/// Equal scores, winners, layouts and pairings, on whatever device.
+/// Equal scores, winners, layouts and pairings, normalised or not, on whatever device.
 impl PartialEq for TrainingScores {
     fn eq(&self, other: &TrainingScores) -> bool {
         self.scores == other.scores
             && self.queries == other.queries
             && self.documents == other.documents
             && self.pairing == other.pairing
+            && self.options.normalize == other.options.normalize
     }
 }
 
 impl TrainingScores {
-    /// The scores and their winners; no token scores.
+    /// The scores and their winners; token scores where they were asked for.
     pub fn scores(&self) -> &Scores {
         &self.scores
     }
@@ -158,16 +170,47 @@ impl Device {
         documents: impl Into<Input<'a, T>>,
         pairing: &Pairing,
     ) -> Result<TrainingScores> {
+        self.score_for_training_with(queries, documents, pairing, &ScoreOptions::default())
+    }
+
+    /// As [`Device::score_for_training`], with options: normalised, say, as are the gradients
+    /// then. Winners are kept whether `options` ask for them or not.
+    ///
+    /// ```
+    /// use maxsim::{BackwardOptions, Device, Pairing, ScoreOptions, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[2.0f32, 0.0], 1, 1, 2)?;
+    /// let documents = Tokens::padded(&[3.0f32, 4.0], 1, 1, 2)?;
+    /// let (device, cross) = (Device::cpu(), Pairing::cross());
+    /// let options = ScoreOptions { normalize: true, ..ScoreOptions::default() };
+    /// let scores = device.score_for_training_with(&queries, &documents, &cross, &options)?;
+    /// assert!((scores.scores().values()[0] - 0.6).abs() < 1e-6);
+    /// let options = BackwardOptions::default();
+    /// let found = device.backward(&queries, &documents, &cross, &scores, &[1.0], &options)?;
+    /// // A longer query has the same score; a steeper one a better.
+    /// assert!(found.queries[0].abs() < 1e-6 && (found.queries[1] - 0.4).abs() < 1e-6);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Device::score_with`].
+    pub fn score_for_training_with<'a, T: Element>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, T>>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<TrainingScores> {
         let (queries, documents) = (queries.into(), documents.into());
+        let options = ScoreOptions { winners: true, ..options.clone() };
         #[cfg(all(feature = "cuda", target_os = "linux"))]
         if let Some(cuda) = self.as_cuda() {
             let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
-            let plan = self.plan_problem(&problem, &queries, &documents, &with_winners())?;
+            let plan = self.plan_problem(&problem, &queries, &documents, &options)?;
             if let Some(chosen) = plan.chosen() {
                 let (mut own_queries, mut own_documents) = (None, None);
                 let query_tokens = queries.cuda_tokens(self, &mut own_queries)?;
                 let document_tokens = documents.cuda_tokens(self, &mut own_documents)?;
-                let options = with_winners();
                 let (scores, outputs) =
                     cuda.score(&problem, chosen, query_tokens, document_tokens, &options)?;
                 return Ok(TrainingScores {
@@ -175,17 +218,19 @@ impl Device {
                     queries: queries.layout().clone(),
                     documents: documents.layout().clone(),
                     pairing: pairing.clone(),
+                    options,
                     on_device: Some(Arc::new(outputs)),
                 });
             }
         }
         Ok(TrainingScores {
-            scores: self.score_with(queries, documents, pairing, &with_winners())?,
+            scores: self.score_with(queries, documents, pairing, &options)?,
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             on_device: None,
             queries: queries.layout().clone(),
             documents: documents.layout().clone(),
             pairing: pairing.clone(),
+            options,
         })
     }
 
@@ -322,7 +367,7 @@ impl<'a, T: Element> Call<'a, T> {
         let (queries, documents) = (self.queries.host_matrix()?, self.documents.host_matrix()?);
         let found_again = self
             .finds_winners_again
-            .then(|| cpu::score(&self.problem, queries, documents, &with_winners()))
+            .then(|| cpu::score(&self.problem, queries, documents, &self.scores.options))
             .transpose()?;
         let scores = found_again.as_ref().unwrap_or(&self.scores.scores);
         cpu::add_gradients(
@@ -332,13 +377,15 @@ impl<'a, T: Element> Call<'a, T> {
             scores.winners().unwrap_or_default(),
             self.grad_scores,
             [&mut gradients.queries, &mut gradients.documents],
+            self.scores.options.normalize,
         )
     }
 
     /// As [`Call::add_to`], on a CUDA device.
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     fn add_on(&self, cuda: &Arc<CudaDevice>, gradients: &mut Gradients) -> Result<()> {
-        let (device, problem, options) = (self.device, &self.problem, with_winners());
+        let (device, problem) = (self.device, &self.problem);
+        let options = ScoreOptions { token_scores: false, ..self.scores.options.clone() };
         let shape = OutputShape::new(problem, &options);
         let plan = device.plan_problem(problem, &self.queries, &self.documents, &options)?;
         let again = match plan.chosen() {
@@ -352,10 +399,13 @@ impl<'a, T: Element> Call<'a, T> {
             cuda,
             problem,
             T::TYPE,
-            element,
+            BackwardKind {
+                gradient: element,
+                is_atomic: self.is_atomic,
+                normalizes: options.normalize,
+            },
             &shape,
             again.as_ref(),
-            self.is_atomic,
         )?;
         let outputs = match &self.scores.on_device {
             Some(outputs) if Arc::ptr_eq(outputs.device(), cuda) => outputs.clone(),
@@ -405,8 +455,4 @@ impl Backward {
             }),
         }
     }
-}
-
-pub(crate) fn with_winners() -> ScoreOptions {
-    ScoreOptions { winners: true, ..ScoreOptions::default() }
 }

@@ -265,8 +265,8 @@ impl Device {
             Inner::Cuda(device) => {
                 let start = std::time::Instant::now();
                 let limits = device.limits();
-                let kernels =
-                    device.warm_up(&calls.kernels(limits)?, &calls.gradient_kernels(limits))?;
+                let others = [calls.norm_kernels(), calls.gradient_kernels(limits)].concat();
+                let kernels = device.warm_up(&calls.kernels(limits)?, &others)?;
                 Ok(Warmed { kernels, time: start.elapsed() })
             }
         }
@@ -314,7 +314,9 @@ impl Device {
         let inner = match (&self.0, plan.chosen()) {
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             (Inner::Cuda(device), Some(chosen)) => {
-                WorkInner::Cuda(Arc::new(CudaWork::new(device, &problem, chosen, &outputs)?))
+                let work = CudaWork::new(device, &problem, chosen, &outputs)?;
+                work.prepare_norms(queries.cuda_tokens()?, documents.cuda_tokens()?, None)?;
+                WorkInner::Cuda(Arc::new(work))
             }
             _ => WorkInner::Cpu,
         };

@@ -31,11 +31,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::backward::Backward;
-use crate::backward::{BackwardOptions, Gradients, with_winners};
+use crate::backward::{BackwardOptions, Gradients};
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{
-    BackwardCall, CudaBackward, CudaCall, CudaGradScores, CudaGradients, GradientMatrix,
+    BackwardCall, BackwardKind, CudaBackward, CudaCall, CudaGradScores, CudaGradients,
+    GradientMatrix,
 };
 use crate::device::Device;
 use crate::element::{Element, ElementType};
@@ -44,7 +45,7 @@ use crate::graph::Capture;
 use crate::handle::{DeviceTokens, HostTokens};
 use crate::pairing::Pairing;
 use crate::problem::Problem;
-use crate::scores::{Scores, filled};
+use crate::scores::{ScoreOptions, Scores, filled};
 use crate::stream::{Stream, StreamInner};
 use crate::tokens::{TokenLayout, check_len};
 use crate::work::{DeviceScores, OutputShape, ScoresInner, Work, WorkInner};
@@ -70,6 +71,8 @@ pub struct BackwardWork {
     queries: Arc<TokenLayout>,
     documents: Arc<TokenLayout>,
     pairing: Arc<Pairing>,
+    /// Those of the scores.
+    options: ScoreOptions,
     pub(crate) outputs: Arc<OutputShape>,
     inner: BackwardInner,
 }
@@ -155,10 +158,13 @@ impl Device {
                     device,
                     &problem,
                     work.element,
-                    gradient,
+                    BackwardKind {
+                        gradient,
+                        is_atomic: options.strategy == Backward::Atomic,
+                        normalizes: work.options.normalize,
+                    },
                     &work.outputs,
                     again,
-                    options.strategy == Backward::Atomic,
                 )?))
             }
         };
@@ -169,6 +175,7 @@ impl Device {
             queries: work.queries.clone(),
             documents: work.documents.clone(),
             pairing: work.pairing.clone(),
+            options: ScoreOptions { token_scores: false, ..work.options.clone() },
             outputs: work.outputs.clone(),
             inner,
         })
@@ -378,7 +385,8 @@ impl Stream {
     /// the loss's gradients with respect to the scores. Overwrites what `gradients` hold.
     ///
     /// Does not wait, and on a CUDA device allocates nothing once the stream's workspace (at most
-    /// 32 MB, unless [`Backward::Atomic`] takes more) has grown to what the work needs. Tokens must
+    /// 32 MB, unless [`Backward::Atomic`] or rows that are normalised take more) has grown to what the
+    /// work needs. Tokens must
     /// be those that gave the scores; see [`Device::backward`] for what the sums are.
     ///
     /// [`Backward::Atomic`]: crate::Backward::Atomic
@@ -537,6 +545,7 @@ struct CpuCall<T: Element> {
     layouts: [Arc<TokenLayout>; 2],
     tokens: [Arc<HostTokens<T>>; 2],
     pairing: Arc<Pairing>,
+    options: ScoreOptions,
     scores: Arc<Mutex<Scores>>,
     grad_scores: Arc<Mutex<Vec<f32>>>,
     gradients: Arc<Mutex<Gradients>>,
@@ -561,6 +570,7 @@ impl<T: Element> CpuCall<T> {
                     call.documents.host_tokens()?.clone(),
                 ],
                 pairing: work.pairing.clone(),
+                options: work.options.clone(),
                 scores: scores.clone(),
                 grad_scores: grad_scores.clone(),
                 gradients: gradients.clone(),
@@ -579,7 +589,7 @@ impl<T: Element> CpuCall<T> {
         let [queries, documents] = [self.tokens[0].matrix(), self.tokens[1].matrix()];
         let again = self
             .finds_winners_again
-            .then(|| cpu::score(&problem, queries, documents, &with_winners()))
+            .then(|| cpu::score(&problem, queries, documents, &self.options))
             .transpose()?;
         let saved = self.scores.lock().unwrap_or_else(PoisonError::into_inner);
         let winners = again.as_ref().unwrap_or(&saved).winners().unwrap_or_default();
@@ -591,7 +601,8 @@ impl<T: Element> CpuCall<T> {
             of_documents.fill(0.0);
         }
         let sides = [&mut of_queries[..], &mut of_documents[..]];
-        cpu::add_gradients(&problem, queries, documents, winners, &grad_scores, sides)?;
+        let normalize = self.options.normalize;
+        cpu::add_gradients(&problem, queries, documents, winners, &grad_scores, sides, normalize)?;
         if self.gradient != ElementType::F32 {
             let rounded = |x: &mut f32| *x = T::from_f32(*x).to_f32();
             of_queries.iter_mut().chain(of_documents).for_each(rounded);

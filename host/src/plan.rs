@@ -216,7 +216,10 @@ fn eligible(
     if row.element != element {
         return Err(format!("works on {}", row.element));
     }
-    if row.winners != options.winners {
+    if row.normalizes != options.normalize {
+        return Err(if row.normalizes { "normalises rows" } else { "normalises no rows" }.into());
+    }
+    if row.winners != options.winners && !row.normalizes {
         return Err(if row.winners { "finds winners" } else { "finds no winners" }.into());
     }
     if !row.arch.runs_on(limits.capability) {

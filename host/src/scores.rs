@@ -18,6 +18,16 @@ pub struct ScoreOptions {
     /// those of f32, or on Hopper's tensor cores within 2⁻²¹ · |q_k d_k| of them (infinities meet
     /// zero where a factor is below 2⁻¹²⁶). Other element types are not concerned.
     pub allow_tf32: bool,
+    /// Divide every row by its length: the similarity of rows q and d is ⟨q, d⟩ · r(q) · r(d), with
+    /// r(x) = 1 / √max(‖x‖², 10⁻¹²) in f32. Rows are never rounded to the element type again; a
+    /// row of zeros has similarity 0, one with an infinity (or whose ‖x‖² is 2¹²⁸ or more) none that
+    /// is not NaN or 0. Gradients are those with respect to the rows as they are given.
+    ///
+    /// A similarity errs by up to (dim + 8) · 2⁻²³ · Σ_k |q_k d_k| · r(q) · r(d), and so far apart
+    /// may two that engines order otherwise be. On a GPU a handle keeps r of its rows, 4 bytes each,
+    /// from the first such call on (which waits for them); for memory of others it is computed
+    /// anew by each call. `allow_tf32` changes nothing: f32 is exact here.
+    pub normalize: bool,
     /// Run this row of the variant table instead of choosing one. It must be eligible.
     pub kernel: Option<String>,
     /// On a GPU: cut documents into this many pieces that are scored side by side, or fewer where

@@ -59,7 +59,8 @@ impl Stream {
     /// Enqueues the scoring of queries against documents.
     ///
     /// Does not wait, and on a CUDA device allocates nothing, on the host neither, once the
-    /// stream's workspace (at most 32 MB) has grown to what the work needs. Dropping a handle,
+    /// stream's workspace (at most 32 MB) has grown to what the work needs. (Where rows are normalised,
+    /// the first call with a handle that the work was not prepared with waits, once.) Dropping a handle,
     /// the work or the scores waits for calls that use them.
     ///
     /// # Errors

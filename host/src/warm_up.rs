@@ -45,6 +45,8 @@ pub struct WarmUp {
     /// Whether they ask for winners; `None` = some do and some do not. (Every kernel gives
     /// scores and token scores.)
     pub winners: Option<bool>,
+    /// Whether they normalise rows; `None` = some do and some do not.
+    pub normalize: Option<bool>,
     /// Whether gradients are computed from winners, by whatever strategy. The calls are then taken
     /// to ask for winners, too.
     pub training: bool,
@@ -101,17 +103,23 @@ impl WarmUp {
             (Some(false), true) | (None, _) => vec![false, true],
             (Some(winners), _) => vec![winners],
         };
-        let all = self.elements().iter().flat_map(|&e| winners.iter().map(move |&w| (e, w)));
-        let all: Vec<(ElementType, bool)> = all.collect();
+        let normalize = match self.normalize {
+            None => vec![false, true],
+            Some(normalize) => vec![normalize],
+        };
+        let options: Vec<[bool; 2]> =
+            winners.iter().flat_map(|&w| normalize.iter().map(move |&n| [w, n])).collect();
+        let all = self.elements().iter().flat_map(|&e| options.iter().map(move |&o| (e, o)));
+        let all: Vec<(ElementType, [bool; 2])> = all.collect();
         for &dim in &self.dims {
-            for &(element, winners) in &all {
-                plan(element, dim, limits, winners, None)?;
+            for &(element, options) in &all {
+                plan(element, dim, limits, options, None)?;
             }
         }
         let runs = |row: &&Variant| {
             let dims = if self.dims.is_empty() { &[8, row.dim_max][..] } else { &self.dims };
-            all.iter().filter(|(element, _)| *element == row.element).any(|&(element, winners)| {
-                let can = |&dim| plan(element, dim, limits, winners, Some(row.name)).is_ok();
+            all.iter().filter(|(element, _)| *element == row.element).any(|&(element, options)| {
+                let can = |&dim| plan(element, dim, limits, options, Some(row.name)).is_ok();
                 dims.iter().any(can)
             })
         };
@@ -125,12 +133,22 @@ impl WarmUp {
             return Vec::new();
         }
         let atomic = gradient::atomic(limits.capability);
+        let normalizes = self.normalize != Some(false);
         let by_element = self.elements().iter().flat_map(|&element| {
             let row = gradient_row(element);
-            [gradient::GATHER[row], gradient::OWNER[row], atomic[row]]
+            let project = normalizes.then_some(gradient::PROJECT[row]);
+            [gradient::GATHER[row], gradient::OWNER[row], atomic[row]].into_iter().chain(project)
         });
         let shared = [gradient::COUNT, gradient::INVERT, gradient::JOIN, gradient::SUM];
         by_element.chain(shared).collect()
+    }
+
+    /// The kernels that find what rows are normalised by; none where no call normalises any.
+    pub fn norm_kernels(&self) -> Vec<&'static str> {
+        match self.normalize {
+            Some(false) => Vec::new(),
+            _ => self.elements().iter().map(|&e| gradient::ROW_NORMS[gradient_row(e)]).collect(),
+        }
     }
 
     fn elements(&self) -> &[ElementType] {
@@ -155,7 +173,7 @@ fn plan(
     element: ElementType,
     dim: usize,
     limits: &DeviceLimits,
-    winners: bool,
+    [winners, normalize]: [bool; 2],
     kernel: Option<&str>,
 ) -> Result<Plan> {
     let layout = TokenLayout::padded(1, 1, dim)?;
@@ -163,7 +181,9 @@ fn plan(
     let problem = Problem::new(&layout, &layout, &pairing)?;
     let access = Access::uploaded(dim, element);
     let kernel = kernel.map(str::to_string);
-    let options = ScoreOptions { winners, allow_tf32: true, kernel, ..ScoreOptions::default() };
+    let allow_tf32 = true;
+    let options =
+        ScoreOptions { winners, normalize, allow_tf32, kernel, ..ScoreOptions::default() };
     Plan::choose(&problem, element, limits, access, access, &options)
 }
 
@@ -195,6 +215,7 @@ mod tests {
                         elements: vec![element],
                         dims: vec![dim],
                         winners: Some(winners),
+                        normalize: Some(false),
                         training: false,
                     };
                     let kernels = calls.kernels(&H200).unwrap();
@@ -233,6 +254,7 @@ mod tests {
                 "maxsim_gradient_gather_f16",
                 "maxsim_gradient_owner_f16",
                 atomic,
+                "maxsim_gradient_project_f16",
                 "maxsim_gradient_count",
                 "maxsim_gradient_invert",
                 "maxsim_gradient_join",
@@ -241,7 +263,12 @@ mod tests {
             assert_eq!(training.gradient_kernels(&limits), expected);
         }
         let all = WarmUp { training: true, ..WarmUp::default() };
-        assert_eq!(all.gradient_kernels(&H200).len(), 3 * 3 + 4);
+        assert_eq!(all.gradient_kernels(&H200).len(), 4 * 3 + 4);
+        assert_eq!(all.norm_kernels().len(), 3);
+        let plain = WarmUp { normalize: Some(false), ..all };
+        assert_eq!(plain.gradient_kernels(&H200).len(), 3 * 3 + 4);
+        assert!(plain.norm_kernels().is_empty());
+        assert!(plain.kernels(&H200).unwrap().iter().all(|row| !row.normalizes));
     }
 
     #[test]

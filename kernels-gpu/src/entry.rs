@@ -2,15 +2,66 @@
 //! the read, and those of gradients.
 
 use crate::gradient::sources::{Bf16, F16, F32};
-use crate::params::ForwardParams;
 use crate::variants::forward_variants;
 
 macro_rules! winners {
     (scores) => {
         false
     };
-    (winners) => {
+    ($found:ident) => {
         true
+    };
+}
+
+macro_rules! params_type {
+    (normalized) => {
+        crate::params::NormalizedParams
+    };
+    ($outputs:ident) => {
+        crate::params::ForwardParams
+    };
+}
+
+/// The parameters of every forward entry.
+macro_rules! forward_params {
+    (normalized $params:ident) => {
+        &$params.forward
+    };
+    ($outputs:ident $params:ident) => {
+        &$params
+    };
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+macro_rules! normalizer {
+    (normalized) => {
+        crate::norms::Normalized
+    };
+    (normalized $params:ident) => {
+        crate::norms::Normalized::new(crate::norms::Norms::of(&$params))
+    };
+    ($outputs:ident $($params:ident)?) => {
+        crate::norms::AsTheyAre
+    };
+}
+
+#[cfg(maxsim_arch = "sm_90a")]
+macro_rules! normalizes {
+    (normalized) => {
+        true
+    };
+    ($outputs:ident) => {
+        false
+    };
+}
+
+#[cfg(maxsim_arch = "sm_90a")]
+macro_rules! norms {
+    (normalized $params:ident) => {
+        crate::norms::Norms::of(&$params)
+    };
+    ($outputs:ident $params:ident) => {
+        crate::norms::Norms::NONE
     };
 }
 
@@ -28,10 +79,10 @@ macro_rules! entry {
     (sm80 $name:ident $element:ident $outputs:ident $product:ident $slabs:literal, warps $warps:literal, fragments $fragments:literal, tile $tile:literal, stages $stages:literal, blocks $blocks:literal) => {
         /// # Safety
         /// Launched by the host with the row's block size and shared memory, and parameters
-        /// as [`ForwardParams`] says.
+        /// as their struct says.
         #[cfg(maxsim_arch = "sm_80")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $name(params: ForwardParams) {
+        pub unsafe extern "ptx-kernel" fn $name(params: params_type!($outputs)) {
             struct Row;
             impl crate::sm80::Kernel for Row {
                 type Element = crate::sm80::$element;
@@ -42,9 +93,11 @@ macro_rules! entry {
                 const TILE: usize = $tile;
                 const STAGES: usize = $stages;
                 const WINNERS: bool = winners!($outputs);
+                type Normalizer = normalizer!($outputs);
             }
+            let normalizer = normalizer!($outputs params);
             // SAFETY: the host's promise.
-            unsafe { crate::sm80::forward::<Row>(&params) }
+            unsafe { crate::sm80::forward::<Row>(forward_params!($outputs params), normalizer) }
         }
     };
     (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
@@ -52,7 +105,7 @@ macro_rules! entry {
         /// As the sm_80 entries; the parameter is aligned to 64 bytes.
         #[cfg(maxsim_arch = "sm_90a")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $name(params: ForwardParams) {
+        pub unsafe extern "ptx-kernel" fn $name(params: params_type!($outputs)) {
             struct Row;
             impl crate::sm90::Kernel for Row {
                 type Element = crate::sm90::$element;
@@ -62,6 +115,7 @@ macro_rules! entry {
                 const STAGES: usize = $stages;
                 const TAIL_STEP: usize = $tail;
                 const WINNERS: bool = winners!($outputs);
+                const NORMALIZES: bool = normalizes!($outputs);
             }
             const MAP_BYTES: u64 = size_of::<crate::params::TensorMap>() as u64;
             let first = crate::ptx::parameter_address!($name);
@@ -72,10 +126,11 @@ macro_rules! entry {
                 document_tails: first + 2 * MAP_BYTES,
             };
             const REGISTERS: [u32; 3] = <Row as crate::sm90::Kernel>::REGISTERS;
+            let norms = norms!($outputs params);
             // SAFETY: the host's promise.
             unsafe {
                 crate::sm90::forward::<Row, { REGISTERS[0] }, { REGISTERS[1] }, { REGISTERS[2] }>(
-                    &params, maps,
+                    forward_params!($outputs params), maps, norms,
                 )
             }
         }
@@ -136,6 +191,12 @@ macro_rules! gradient_entries {
 
 gradient_entries! {
     "sm_80":
+    /// Factors that normalise f16 rows.
+    maxsim_row_norms_f16(RowNormsParams) = crate::norms::row_norms::<F16>;
+    /// Factors that normalise bf16 rows.
+    maxsim_row_norms_bf16(RowNormsParams) = crate::norms::row_norms::<Bf16>;
+    /// Factors that normalise f32 rows.
+    maxsim_row_norms_f32(RowNormsParams) = crate::norms::row_norms::<F32>;
     /// Sums over pairs of f16 documents.
     maxsim_gradient_gather_f16(GatherParams) = crate::gradient::gather::gather::<F16>;
     /// Sums over pairs of bf16 documents.
@@ -154,6 +215,12 @@ gradient_entries! {
     maxsim_gradient_few_bf16(FewParams) = crate::gradient::few::few::<Bf16>;
     /// Sums over the tokens of one query, f32.
     maxsim_gradient_few_f32(FewParams) = crate::gradient::few::few::<F32>;
+    /// Gradients of f16 rows from those of normalised ones.
+    maxsim_gradient_project_f16(ProjectParams) = crate::gradient::normalize::project::<F16>;
+    /// Gradients of bf16 rows from those of normalised ones.
+    maxsim_gradient_project_bf16(ProjectParams) = crate::gradient::normalize::project::<Bf16>;
+    /// Gradients of f32 rows from those of normalised ones.
+    maxsim_gradient_project_f32(ProjectParams) = crate::gradient::normalize::project::<F32>;
     /// Counts sources.
     maxsim_gradient_count(SortParams) = crate::gradient::count::count;
     /// Sorts sources.

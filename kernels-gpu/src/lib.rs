@@ -20,6 +20,8 @@ mod combine;
 #[cfg(target_arch = "nvptx64")]
 mod entry;
 #[cfg(target_arch = "nvptx64")]
+mod norms;
+#[cfg(target_arch = "nvptx64")]
 mod ptx;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod read;

@@ -219,6 +219,25 @@ pub struct ForwardParams {
     pub aligned: u32,
 }
 
+/// Parameters of the forward entries that normalise rows. The tensor maps come first here, too.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NormalizedParams {
+    /// Those of every forward entry.
+    pub forward: ForwardParams,
+    /// Address of an f32 per row of the queries' matrix, which its similarities are multiplied by.
+    pub query_norms: u64,
+    /// The same of the documents' matrix, and behind its last row as many as a tile has, whatever
+    /// they are: [`NORMS_PADDING`].
+    pub document_norms: u64,
+}
+
+/// Numbers behind those of the rows that may be read, and are not used.
+pub const NORMS_PADDING: usize = crate::layout::sm90::DOCUMENT_TILE;
+
+/// Squared lengths of rows below this count as this where rows are normalised.
+pub const SQUARE_MIN: f32 = 1e-12;
+
 /// `n / d`, as a rule without a division, which would delay a block's first copy. `inverse` is
 /// that of `d` ([`inverse`]); `d` is not 0.
 #[inline(always)]
@@ -365,5 +384,6 @@ mod tests {
         assert_eq!(size_of::<CombinePiecesParams>(), 40 + 6 * 8 + 4 * 4);
         // Three maps, two matrices, 13 addresses, 22 words.
         assert_eq!(size_of::<ForwardParams>(), 3 * 128 + 2 * 40 + 13 * 8 + 22 * 4);
+        assert_eq!(size_of::<NormalizedParams>(), size_of::<ForwardParams>() + 2 * 8);
     }
 }

@@ -6,6 +6,7 @@
 //! fragments. Sums have one order everywhere: rows `g` and `g + 8`, then neighbours of those eight
 //! sums, and so on.
 
+use crate::norms::Norms;
 use crate::params::{ForwardParams, Group};
 use crate::ptx::math::max_nan;
 use crate::ptx::warp::{shuffle_xor, shuffle_xor_f32};
@@ -74,6 +75,20 @@ impl OwnRows {
             false => 0.0,
         };
         [value(0), value(1)]
+    }
+
+    /// What the lane's rows of a group are normalised by.
+    ///
+    /// # Safety
+    /// As [`Norms::query`].
+    #[inline(always)]
+    pub unsafe fn norms(&self, norms: Norms, group: Group, lane: u32) -> [f32; 2] {
+        let row = lane / 4 + 8 * self.half;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let first = norms.query(group, row);
+            [first, if self.n_rows == 2 { norms.query(group, row + 8) } else { first }]
+        }
     }
 
     #[inline(always)]
@@ -145,6 +160,13 @@ pub unsafe fn deal<const N: usize>(
             [two(both, both); 2]
         }
     }
+}
+
+/// The lane's rows, normalised; what they are multiplied by is positive, so that winners stay.
+#[inline(always)]
+pub fn normalized([first, second]: [RowBest; 2], norms: [f32; 2]) -> [RowBest; 2] {
+    let times = |row: RowBest, norm: f32| RowBest { value: row.value * norm, ..row };
+    [times(first, norms[0]), times(second, norms[1])]
 }
 
 /// What a lane keeps of two, and what it gives.

@@ -50,6 +50,9 @@ pub struct Variant {
     pub tf32: bool,
     /// Whether the kernel also finds the winners.
     pub winners: bool,
+    /// Whether the kernel normalises rows. It then takes [`crate::params::NormalizedParams`], and
+    /// serves calls that ask for winners and such that do not.
+    pub normalizes: bool,
     /// Largest dim.
     pub dim_max: usize,
     /// Query rows per tile.
@@ -152,6 +155,11 @@ macro_rules! forward_variants {
             sm80 maxsim_forward_sm80_f32_q128_winners { F32, winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
             sm80 maxsim_forward_sm80_f32_q64 { F32, scores, streamed 0, warps 2, fragments 2, tile 64, stages 3, blocks 4 }
             sm80 maxsim_forward_sm80_f32_q64_winners { F32, winners, streamed 0, warps 2, fragments 2, tile 64, stages 3, blocks 4 }
+            // Rows that are normalised: one row for any dim, and winners whether they are asked for
+            // or not, so that few files do. The shorter tile of f32 leaves registers for the factors.
+            sm80 maxsim_forward_sm80_f16_wide_q128_normalized { F16, normalized, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
+            sm80 maxsim_forward_sm80_bf16_wide_q128_normalized { Bf16, normalized, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
+            sm80 maxsim_forward_sm80_f32_q128_normalized { F32, normalized, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
             // Two fragments per consumer: 256 resident query rows take 32 KB per slab, and the
             // ring of 16 KB slabs what is left of 227 KB. 224 registers for consumers. The last
             // tile's widths start at 16 columns for dim 128, where most models are.
@@ -194,6 +202,12 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_bf16_wide_q128 { Bf16, scores, consumers 2, fragments 1, steps 0, stages 7, tail 32 }
             sm90 maxsim_forward_sm90_f16_wide_q256_winners { F16, winners, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
             sm90 maxsim_forward_sm90_bf16_wide_q256_winners { Bf16, winners, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
+            // Rows that are normalised: short queries of dim 128, where most models are, and all others.
+            // One fragment, beside which there is room for the factors of a tile's columns.
+            sm90 maxsim_forward_sm90_f16_d128_q64_normalized { F16, normalized, consumers 1, fragments 1, steps 8, stages 5, tail 32 }
+            sm90 maxsim_forward_sm90_f16_wide_q128_normalized { F16, normalized, consumers 2, fragments 1, steps 0, stages 7, tail 64 }
+            sm90 maxsim_forward_sm90_bf16_d128_q64_normalized { Bf16, normalized, consumers 1, fragments 1, steps 8, stages 5, tail 32 }
+            sm90 maxsim_forward_sm90_bf16_wide_q128_normalized { Bf16, normalized, consumers 2, fragments 1, steps 0, stages 7, tail 64 }
             // TF32 where the caller allows it: slabs of 32 elements, which TMA rounds.
             sm90 maxsim_forward_sm90_tf32_d128_q256 { Tf32, scores, consumers 2, fragments 2, steps 16, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_tf32_wide_q256 { Tf32, scores, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
@@ -219,6 +233,7 @@ macro_rules! row {
             element: ElementType::$element,
             tf32: false,
             winners: row!($outputs),
+            normalizes: row!(normalizes $outputs),
             dim_max: match $slabs {
                 0 => DIM_MAX,
                 slabs => layout::SLAB_BYTES / ElementType::$element.size_bytes() * slabs,
@@ -244,6 +259,7 @@ macro_rules! row {
             element: row!(element $element),
             tf32: row!(tf32 $element),
             winners: row!($outputs),
+            normalizes: row!(normalizes $outputs),
             dim_max: match $steps {
                 0 => DIM_MAX,
                 steps => layout::sm90::STEP_BYTES / row!(element $element).size_bytes() * steps,
@@ -276,6 +292,15 @@ macro_rules! row {
     };
     (winners) => {
         true
+    };
+    (normalized) => {
+        true
+    };
+    (normalizes normalized) => {
+        true
+    };
+    (normalizes $outputs:ident) => {
+        false
     };
 }
 
@@ -319,7 +344,9 @@ mod tests {
     fn names_are_unique_and_say_what_the_row_is() {
         for (i, row) in FORWARD.iter().enumerate() {
             assert!(row.name.contains(row.element.name()), "{}", row.name);
-            assert_eq!(row.name.ends_with("_winners"), row.winners, "{}", row.name);
+            let finds_winners = row.name.ends_with("_winners") || row.normalizes;
+            assert_eq!(finds_winners, row.winners, "{}", row.name);
+            assert_eq!(row.name.ends_with("_normalized"), row.normalizes, "{}", row.name);
             assert!(FORWARD[..i].iter().all(|other| other.name != row.name), "{}", row.name);
         }
     }

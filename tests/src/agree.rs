@@ -15,9 +15,12 @@
 //! tensor core makes one of them per 16 products, and roundings to nearest in either
 //! direction add up to less (√n halves of it). The 4 is for what happens inside one step.
 //!
+//! Where rows are normalised, (8 + n / 8) stands for (4 + n / 16): two sums of as many squares, whose
+//! errors their roots halve, two roots, two quotients and two products come in.
+//!
 //! Winners are the oracle's, or another valid token whose exact similarity lies within
-//! dim · 2⁻²³ · m, the difference that engines may have; never a token after an identical
-//! row. Where no sum can round (small integers), everything must be equal.
+//! dim · 2⁻²³ · m (normalised: (dim + 8) · 2⁻²³ · m), the difference that engines may have; never a
+//! token after an identical row. Where no sum can round (small integers), everything must be equal.
 
 use maxsim::{ScoreOptions, Scores};
 
@@ -28,9 +31,10 @@ use crate::oracle::{Answer, TokenAnswer, Value, similarity};
 const ULP: f64 = f32::EPSILON as f64;
 
 /// The error that a value of `n_terms` added terms may have.
-pub fn allowance(value: Value, n_terms: usize) -> f64 {
+pub fn allowance(value: Value, n_terms: usize, normalize: bool) -> f64 {
     let twin_error = (f64::from(value.twin) - value.exact).abs();
-    2.0 * twin_error + (4.0 + n_terms as f64 / 16.0) * ULP * value.magnitude
+    let n_times = if normalize { 2.0 } else { 1.0 };
+    2.0 * twin_error + n_times * (4.0 + n_terms as f64 / 16.0) * ULP * value.magnitude
 }
 
 /// Compares what an engine found with the oracle's answers, one per score.
@@ -54,14 +58,14 @@ pub fn check(
         let at =
             |what: String| format!("score {p} (query {}, document {}): {what}", pair.0, pair.1);
         let query_len = answer.tokens.len();
-        value(data.exact, answer.score, dim + query_len, found.values()[p]).map_err(at)?;
+        value(data, answer.score, dim + query_len, found.values()[p]).map_err(at)?;
         if let Some(offsets) = found.token_offsets() {
             same("token offsets", token..token + query_len, offsets.range(p)).map_err(at)?;
         }
         for (s, expected) in answer.tokens.iter().enumerate() {
             let at = |what: String| at(format!("query token {s}: {what}"));
             if let Some(token_scores) = found.token_scores() {
-                value(data.exact, expected.score, dim, token_scores[token + s]).map_err(at)?;
+                value(data, expected.score, dim, token_scores[token + s]).map_err(at)?;
             }
             if let Some(winners) = found.winners() {
                 winner(data, pair, s, expected, winners[token + s]).map_err(at)?;
@@ -86,12 +90,12 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, found: T) -> Re
     }
 }
 
-fn value(exact: bool, expected: Value, n_terms: usize, found: f32) -> Result<(), String> {
+fn value(data: &Data, expected: Value, n_terms: usize, found: f32) -> Result<(), String> {
     let (want, got) = (expected.exact, f64::from(found));
-    let limit = allowance(expected, n_terms);
+    let limit = allowance(expected, n_terms, data.is_normalized());
     let agree = if want.is_nan() {
         got.is_nan()
-    } else if exact || want.is_infinite() {
+    } else if data.exact || want.is_infinite() {
         want == got
     } else {
         (got - want).abs() <= limit
@@ -129,7 +133,8 @@ fn winner(
     if found == best {
         return Ok(());
     }
-    let limit = data.documents.dim as f64 * ULP * want.magnitude.max(got.magnitude);
+    let n_units = data.documents.dim + if data.is_normalized() { 8 } else { 0 };
+    let limit = n_units as f64 * ULP * want.magnitude.max(got.magnitude);
     let difference = want.exact - got.exact;
     if data.exact || !difference.is_finite() || difference.abs() > limit {
         return wrong(format!("its similarity is {difference:e} away, allowed {limit:e}"));

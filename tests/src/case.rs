@@ -94,6 +94,8 @@ pub struct Case {
     pub values: Values,
     /// Whether rows that no item may use are NaN or ±∞.
     pub poison: bool,
+    /// Whether rows are normalised.
+    pub normalize: bool,
     /// Whether token scores are asked for.
     pub token_scores: bool,
     /// Pieces that documents are cut into on a GPU; `None` = as the device likes.
@@ -115,6 +117,7 @@ impl Case {
             pairs: Pairs::Cross,
             values: Values::Unit,
             poison: false,
+            normalize: false,
             token_scores: true,
             document_pieces: None,
             upload: [false; 2],
@@ -206,7 +209,8 @@ impl Case {
                 values::poison(&mut values, self.dim, &used, rng);
             }
             values.iter_mut().for_each(|x| *x = values::stored(self.element, *x));
-            Matrix { values, dim: self.dim, items, mask }
+            let matrix = Matrix { values, dim: self.dim, items, mask, norms: None };
+            if self.normalize { matrix.normalized() } else { matrix }
         };
         let queries = side(&self.queries, &self.queries.lengths, Role::Query);
         let documents = side(&self.documents, &self.document_lengths(), Role::Document);
@@ -233,7 +237,8 @@ impl Case {
                 (pairs, ScoreShape::Pairs { n_pairs })
             }
         };
-        Data { queries, documents, pairs, shape, exact: self.values == Values::Integers }
+        let exact = self.values == Values::Integers && !self.normalize;
+        Data { queries, documents, pairs, shape, exact }
     }
 
     /// The pairing of `data` as the library takes it.
@@ -265,6 +270,13 @@ pub struct Data {
     pub shape: ScoreShape,
     /// Whether no sum can round, so that every engine must give the same bits.
     pub exact: bool,
+}
+
+impl Data {
+    /// Whether rows are normalised.
+    pub fn is_normalized(&self) -> bool {
+        self.documents.norms.is_some()
+    }
 }
 
 /// A side's matrix as `T`, which holds every value exactly.

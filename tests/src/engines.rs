@@ -53,11 +53,22 @@ impl Engine {
         }
         for device in cuda_devices() {
             for row in FORWARD.iter().filter(|row| row.element == element) {
-                let winners = row.winners;
-                engines.push(Engine { device: device.clone(), row: Some(row), winners });
+                // Rows that normalise serve calls of both kinds.
+                for winners in [false, true] {
+                    if winners == row.winners || row.normalizes {
+                        engines.push(Engine { device: device.clone(), row: Some(row), winners });
+                    }
+                }
             }
         }
         engines
+    }
+
+    /// Every engine that can run a case.
+    fn of(case: &Case) -> Vec<Engine> {
+        let runs = |row: &Variant| row.normalizes == case.normalize;
+        let engines = Engine::all(case.element).into_iter();
+        engines.filter(|engine| engine.row.is_none_or(runs)).collect()
     }
 
     /// What to ask the library for.
@@ -67,6 +78,7 @@ impl Engine {
             winners: self.winners,
             token_scores,
             allow_tf32: self.is_tf32(),
+            normalize: self.normalizes(),
             kernel,
             ..ScoreOptions::default()
         }
@@ -77,9 +89,17 @@ impl Engine {
         self.row.is_some_and(|row| row.tf32)
     }
 
+    /// Whether it is a row that normalises.
+    pub fn normalizes(&self) -> bool {
+        self.row.is_some_and(|row| row.normalizes)
+    }
+
     /// The name in the record: device, then the kernel row or the way it was chosen.
     pub fn name(&self) -> String {
         match self.row {
+            Some(row) if row.winners && !self.winners => {
+                format!("{} {} without winners", self.device, row.name)
+            }
             Some(row) => format!("{} {}", self.device, row.name),
             None if self.winners => format!("{} with winners", self.device),
             None => self.device.to_string(),
@@ -89,7 +109,7 @@ impl Engine {
 
 /// Runs a case on every engine that is eligible and compares each with the oracle.
 pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
-    check_on(suite, case, Engine::all(case.element))
+    check_on(suite, case, Engine::of(case))
 }
 
 /// Of the kernel rows, a case that is checked in turns meets one in this many.
@@ -98,7 +118,7 @@ const TURNS: u64 = 4;
 /// As [`check_case`], but the rows of the variant table take turns: for many random cases,
 /// where each row still meets a quarter of them.
 pub fn check_case_in_turns(suite: &Suite, case: &Case) -> Result<(), String> {
-    let mut engines = Engine::all(case.element);
+    let mut engines = Engine::of(case);
     let mut turn = case.seed;
     engines.retain(|engine| {
         turn = turn.wrapping_add(1);
@@ -123,8 +143,8 @@ fn check_as<T: Element>(suite: &Suite, case: &Case, engines: Vec<Engine>) -> Res
             Some(rounded) if engine.is_tf32() => rounded,
             _ => &problem,
         };
-        let document_pieces = case.document_pieces;
-        let options = ScoreOptions { document_pieces, ..engine.options(case.token_scores) };
+        let Case { document_pieces, normalize, token_scores, .. } = *case;
+        let options = ScoreOptions { document_pieces, normalize, ..engine.options(token_scores) };
         let at = |what: String| format!("{}: {what}", engine.name());
         match problem.run(&engine.device, &options) {
             Ok(Some(found)) => {
@@ -163,8 +183,21 @@ impl<'a, T: Element> Problem<'a, T> {
     pub fn rounded_to_tf32(&self) -> Self {
         let mut data = self.data.clone();
         for side in [&mut data.queries, &mut data.documents] {
+            // No row rounds what it normalises.
+            assert!(side.norms.is_none());
             side.values.iter_mut().for_each(|x| *x = values::rounded_to_tf32(*x));
         }
+        let expected =
+            data.pairs.iter().map(|&(q, d)| maxsim(&data.queries, q, &data.documents, d)).collect();
+        Problem { case: self.case, data, expected, elements: self.elements.clone() }
+    }
+
+    /// The same elements, with the answers for rows that are normalised.
+    pub fn normalized(&self) -> Self {
+        let mut data = self.data.clone();
+        data.queries = data.queries.normalized();
+        data.documents = data.documents.normalized();
+        data.exact = false;
         let expected =
             data.pairs.iter().map(|&(q, d)| maxsim(&data.queries, q, &data.documents, d)).collect();
         Problem { case: self.case, data, expected, elements: self.elements.clone() }

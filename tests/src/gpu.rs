@@ -32,6 +32,7 @@ pub fn options(row: &Variant) -> ScoreOptions {
         winners: row.winners,
         token_scores: true,
         allow_tf32: row.tf32,
+        normalize: row.normalizes,
         kernel,
         ..ScoreOptions::default()
     }

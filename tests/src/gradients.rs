@@ -9,7 +9,7 @@ use std::iter;
 use maxsim::{
     Backward, BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceGradients,
     DeviceScores, DeviceTokens, Element, ElementType, Error, GradientType, Gradients, Graph,
-    Pairing, ScoreOptions, Stream, Tokens, TrainingScores, Work,
+    Pairing, ScoreOptions, Stream, TrainingScores, Work,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 use crate::agree;
 use crate::case::{Case, Data};
 use crate::engines::{Problem, cuda_devices};
-use crate::oracle::{Answer, Matrix};
+use crate::oracle::{Answer, Matrix, SQUARE_MIN};
 use crate::suite::Suite;
 
 /// One element of a gradient.
@@ -32,8 +32,8 @@ pub struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, g: f32, x: f32) {
-        let term = f64::from(g) * f64::from(x);
+    fn add(&mut self, g: f64, x: f32) {
+        let term = g * f64::from(x);
         self.exact += term;
         self.magnitude += term.abs();
         self.n_terms += 1;
@@ -95,15 +95,58 @@ pub fn gradients(data: &Data, winners: &[i32], grad_scores: &[f32]) -> Expected 
             let winner = *winners.next().expect("a winner per query token of each pair");
             let Ok(t) = usize::try_from(winner) else { continue };
             let document_row = documents.items[d].start + t;
+            let of_query = f64::from(g) * documents.row(document_row).norm;
+            let of_document = f64::from(g) * queries.row(query_row).norm;
             for k in 0..dim {
-                let (of_query, of_document) = (query_row * dim + k, document_row * dim + k);
-                expected.queries[of_query].add(g, documents.values[of_document]);
-                expected.documents[of_document].add(g, queries.values[of_query]);
+                let (query, document) = (query_row * dim + k, document_row * dim + k);
+                expected.queries[query].add(of_query, documents.values[document]);
+                expected.documents[document].add(of_document, queries.values[query]);
             }
         }
     }
     assert!(winners.next().is_none(), "more winners than query tokens");
+    project(&mut expected.queries, queries);
+    project(&mut expected.documents, documents);
     expected
+}
+
+/// Makes gradients with respect to normalised rows those with respect to the rows, where rows are
+/// normalised: ∂x = r · (∂x̂ - x̂ · ⟨x̂, ∂x̂⟩), and r · ∂x̂ where the length was too small for that. Rows
+/// with ∂x̂ = 0 throughout get 0, whatever they hold.
+///
+/// With u = 2⁻²⁴ and d = dim: r errs by (d / 2 + 2) · u of itself (a sum of d squares, whose error the
+/// root halves, a root and a quotient), and each element of ∂x̂ by (n + 1) · u of its magnitude and
+/// by its sources' r once more. What is subtracted has r three times besides, and a sum of d products.
+/// Together less than n + 3 · d + 16 roundings of
+///
+/// ```text
+/// r · (m_k + |x̂_k| · Σ_j |x̂_j| · m_j)       with m the magnitudes of ∂x̂
+/// ```
+fn project(sums: &mut [Sum], matrix: &Matrix) {
+    let Some(norms) = &matrix.norms else { return };
+    let dim = matrix.dim;
+    for (i, sums) in sums.chunks_exact_mut(dim).enumerate() {
+        if sums.iter().all(|sum| sum.magnitude == 0.0) {
+            continue;
+        }
+        let row = matrix.row(i).values;
+        let is_constant = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() <= SQUARE_MIN;
+        for sum in &mut *sums {
+            sum.exact *= norms[i];
+            sum.magnitude *= norms[i];
+            sum.n_terms += 3 * dim + 16;
+        }
+        if is_constant {
+            continue;
+        }
+        let unit = |k: usize| norms[i] * f64::from(row[k]);
+        let along: f64 = (0..dim).map(|k| unit(k) * sums[k].exact).sum();
+        let magnitude: f64 = (0..dim).map(|k| unit(k).abs() * sums[k].magnitude).sum();
+        for (k, sum) in sums.iter_mut().enumerate() {
+            sum.exact -= unit(k) * along;
+            sum.magnitude += unit(k).abs() * magnitude;
+        }
+    }
 }
 
 /// The winners of the oracle's answers, as the library gives them.
@@ -421,21 +464,23 @@ impl<T: Element> Step<T> {
         grads: &[f32],
     ) -> Result<Step<T>, Error> {
         let (queries, documents, pairing) = problem.inputs()?;
-        Step::of(device, &queries, &documents, &pairing, element, options, grads)
+        let (queries, documents) = (device.upload(&queries)?, device.upload(&documents)?);
+        let normalize = problem.data.is_normalized();
+        Step::of(queries, documents, &pairing, normalize, element, options, grads)
     }
 
     /// Makes a step over any tokens ready.
     pub fn of(
-        device: &Device,
-        queries: &Tokens<'_, T>,
-        documents: &Tokens<'_, T>,
+        queries: DeviceTokens<T>,
+        documents: DeviceTokens<T>,
         pairing: &Pairing,
+        normalize: bool,
         element: GradientType,
         options: &BackwardOptions,
         grads: &[f32],
     ) -> Result<Step<T>, Error> {
-        let (queries, documents) = (device.upload(queries)?, device.upload(documents)?);
-        let winners = ScoreOptions { winners: true, ..ScoreOptions::default() };
+        let device = queries.device().clone();
+        let winners = ScoreOptions { winners: true, normalize, ..ScoreOptions::default() };
         let work = device.prepare(&queries, &documents, pairing, &winners)?;
         let scores = DeviceScores::new(&work)?;
         let backward = device.prepare_backward(&work, options, element)?;
@@ -486,8 +531,10 @@ pub fn train<T: Element>(
     problem: &Problem<'_, T>,
     device: &Device,
 ) -> Result<TrainingScores, Error> {
+    let normalize = problem.data.is_normalized();
+    let options = ScoreOptions { normalize, ..ScoreOptions::default() };
     problem.call(device, |queries, documents, pairing| {
-        device.score_for_training(queries, documents, pairing)
+        device.score_for_training_with(queries, documents, pairing, &options)
     })
 }
 

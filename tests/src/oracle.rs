@@ -16,18 +16,51 @@ pub struct Matrix {
     pub items: Vec<Range<usize>>,
     /// Non-zero = the row is valid.
     pub mask: Option<Vec<u8>>,
+    /// Where rows are normalised: what each is multiplied by, [`norm`].
+    pub norms: Option<Vec<f64>>,
 }
 
+/// A row as it is multiplied: stored values, and a factor for the similarity.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row<'a> {
+    /// The stored values.
+    pub values: &'a [f32],
+    /// [`norm`] of them, or 1.
+    pub norm: f64,
+}
+
+/// 1 / √max(‖x‖², 10⁻¹²).
+pub fn norm(values: &[f32]) -> f64 {
+    let square: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
+    // Not `max`, which would lose a NaN.
+    if square <= SQUARE_MIN { 1.0 / SQUARE_MIN.sqrt() } else { 1.0 / square.sqrt() }
+}
+
+/// The least squared length that rows are divided by.
+pub const SQUARE_MIN: f64 = 1e-12;
+
 impl Matrix {
+    /// The matrix with its rows normalised.
+    pub fn normalized(self) -> Matrix {
+        let norms = self.values.chunks_exact(self.dim).map(norm).collect();
+        Matrix { norms: Some(norms), ..self }
+    }
+
+    /// Row `row` of the matrix.
+    pub fn row(&self, row: usize) -> Row<'_> {
+        let norm = self.norms.as_ref().map_or(1.0, |norms| norms[row]);
+        Row { values: &self.values[row * self.dim..][..self.dim], norm }
+    }
+
     /// Token `t` of item `i`, or `None` where it is masked.
-    pub fn token(&self, i: usize, t: usize) -> Option<&[f32]> {
+    pub fn token(&self, i: usize, t: usize) -> Option<Row<'_>> {
         let row = self.items[i].start + t;
         let valid = self.mask.as_ref().is_none_or(|mask| mask[row] != 0);
-        valid.then(|| &self.values[row * self.dim..][..self.dim])
+        valid.then(|| self.row(row))
     }
 
     /// The valid tokens of item `i`, each with its index.
-    pub fn tokens(&self, i: usize) -> impl Iterator<Item = (usize, &[f32])> {
+    pub fn tokens(&self, i: usize) -> impl Iterator<Item = (usize, Row<'_>)> {
         (0..self.items[i].len()).filter_map(move |t| Some((t, self.token(i, t)?)))
     }
 }
@@ -39,19 +72,23 @@ pub struct Value {
     pub exact: f64,
     /// The value in f32, added in index order.
     pub twin: f32,
-    /// Σ |q_k d_k| behind the value.
+    /// Σ |q_k d_k| behind the value, of normalised rows where they are.
     pub magnitude: f64,
 }
 
 /// The similarity of two rows.
-pub fn similarity(query: &[f32], document: &[f32]) -> Value {
+pub fn similarity(query: Row<'_>, document: Row<'_>) -> Value {
     let mut sum = Value::default();
-    for (&q, &d) in query.iter().zip(document) {
+    for (&q, &d) in query.values.iter().zip(document.values) {
         let product = f64::from(q) * f64::from(d);
         sum.exact += product;
         sum.twin += q * d;
         sum.magnitude += product.abs();
     }
+    // The document's first, as engines do: an infinity or an overflow shows alike.
+    sum.exact = sum.exact * document.norm * query.norm;
+    sum.twin = sum.twin * document.norm as f32 * query.norm as f32;
+    sum.magnitude = sum.magnitude * document.norm * query.norm;
     sum
 }
 
@@ -88,7 +125,7 @@ pub fn maxsim(queries: &Matrix, q: usize, documents: &Matrix, d: usize) -> Answe
 }
 
 /// The best document token: the first of the greatest similarities, or the first NaN.
-fn best<'a>(query: &[f32], document: impl Iterator<Item = (usize, &'a [f32])>) -> TokenAnswer {
+fn best<'a>(query: Row<'_>, document: impl Iterator<Item = (usize, Row<'a>)>) -> TokenAnswer {
     let mut best = TokenAnswer::default();
     for (t, row) in document {
         let new = similarity(query, row);

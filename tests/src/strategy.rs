@@ -32,11 +32,13 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
     (
         (dim, side(), side(), pairs, select(&Values::ALL), any::<bool>()),
         (any::<bool>(), any::<[bool; 2]>(), any::<u64>().no_shrink(), most, pieces),
+        prop_oneof![3 => Just(false), 1 => Just(true)],
     )
         .prop_map(
             move |(
                 (dim, queries, documents, pairs, values, poison),
                 (token_scores, upload, seed, most, document_pieces),
+                normalize,
             )| {
                 let mut case = Case {
                     element,
@@ -46,6 +48,7 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
                     pairs,
                     values,
                     poison,
+                    normalize,
                     token_scores,
                     document_pieces,
                     upload,

@@ -16,7 +16,8 @@ pub enum Values {
     Negative,
     /// Unit rows, each drawn from a few.
     Duplicates,
-    /// Rows of lengths from 2⁻¹² to 2⁶: subnormal f16 among them.
+    /// Rows of lengths from 2⁻²⁶ to 2¹⁴: subnormal f16 among them, and such as are shorter than what
+    /// rows are divided by at least where they are normalised.
     Mixed,
     /// Unit rows, some with a NaN, an infinity or zeros in place of elements.
     Special,
@@ -82,7 +83,7 @@ pub fn rows(values: Values, role: Role, n_rows: usize, dim: usize, rng: &mut Sma
                 row[at] = -0.0;
             }
             Values::Mixed => {
-                let scale = 2f32.powi(rng.random_range(-12..=6));
+                let scale = 2f32.powi(rng.random_range(-26..=14));
                 row.iter_mut().for_each(|x| *x *= scale);
             }
             Values::Special if rng.random_range(0..6) == 0 => {

@@ -65,8 +65,9 @@ fn a_wrong_winner_is_refused() {
 fn the_allowance_is_a_few_units_in_the_last_place() {
     let value = Value { exact: 1.0, twin: 1.0, magnitude: 1.0 };
     let ulp = f64::from(f32::EPSILON);
-    assert_eq!(allowance(value, 0), 4.0 * ulp);
-    assert_eq!(allowance(value, 128), 12.0 * ulp);
+    assert_eq!(allowance(value, 0, false), 4.0 * ulp);
+    assert_eq!(allowance(value, 128, false), 12.0 * ulp);
     let unlucky = Value { twin: 1.0 + f32::EPSILON, ..value };
-    assert_eq!(allowance(unlucky, 0), 6.0 * ulp);
+    assert_eq!(allowance(unlucky, 0, false), 6.0 * ulp);
+    assert_eq!(allowance(value, 128, true), 24.0 * ulp);
 }

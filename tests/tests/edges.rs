@@ -154,3 +154,35 @@ fn values() {
     }
     run("edges_values", cases);
 }
+
+/// Rows that are normalised: some of the cases above, so that they take turns in what they are.
+#[test]
+fn normalized() {
+    let mut cases = Vec::new();
+    // The values' order brings every pairing and layout together with some that are shorter than
+    // what rows are divided by, and with infinities.
+    let layouts = Case { poison: true, ..Case::new(32, &[5, 0, 17, 1], &[16, 70, 0, 1, 9]) };
+    cases.extend(layouts.in_every_layout_and_pairing().into_iter().step_by(3));
+    cases.extend(EDGE_DIMS.into_iter().map(|dim| Case::new(dim, &[17, 3], &[65, 1, 16])));
+    for queries in [1, 63, 64, 65, 128, 129, 257] {
+        let documents = [1, 16, 127, 128, 129, 300];
+        cases.extend(documents.map(|documents| Case::new(8, &[queries], &[documents])));
+    }
+    for pairs in
+        [Pairs::Cross, Pairs::Own { k: 4 }, Pairs::Candidates { k: 7 }, Pairs::List { n: 9 }]
+    {
+        for valid_percent in [None, Some(60)] {
+            let mut case = Case { pairs, ..Case::new(128, &[70, 0, 3], &[0, 129, 513, 700]) };
+            case.poison = true;
+            case.document_pieces = Some(3);
+            case.documents.valid_percent = valid_percent;
+            cases.push(case);
+        }
+    }
+    let values = Values::ALL.into_iter().cycle();
+    for ((i, case), values) in (0..).zip(&mut cases).zip(values) {
+        (case.normalize, case.values) = (true, values);
+        case.seed += i;
+    }
+    run("edges_normalized", cases);
+}

@@ -110,7 +110,8 @@ fn past_2_31_elements() {
 
         // The oracle sees the sampled rows alone.
         let row = |row: usize| &pattern.documents.values[row % PERIOD * DIM..][..DIM];
-        let mut sampled = Matrix { values: Vec::new(), dim: DIM, items: Vec::new(), mask: None };
+        let mut sampled =
+            Matrix { values: Vec::new(), dim: DIM, items: Vec::new(), mask: None, norms: None };
         for (&start, &len) in starts.iter().zip(&lengths) {
             let first = sampled.values.len() / DIM;
             (start..start + len).for_each(|r| sampled.values.extend_from_slice(row(r)));
@@ -118,8 +119,6 @@ fn past_2_31_elements() {
         }
         let pairs: Vec<(usize, usize)> =
             (0..2).flat_map(|q| (0..lengths.len()).map(move |d| (q, d))).collect();
-        let expected: Vec<_> =
-            pairs.iter().map(|&(q, d)| maxsim(&pattern.queries, q, &sampled, d)).collect();
         let shape = ScoreShape::Cross { n_queries: 2, n_documents: lengths.len() };
         let data = Data {
             queries: pattern.queries.clone(),
@@ -128,15 +127,28 @@ fn past_2_31_elements() {
             shape,
             exact: false,
         };
+        let normalized = Data {
+            queries: data.queries.clone().normalized(),
+            documents: data.documents.clone().normalized(),
+            ..data.clone()
+        };
+        let answers = |data: &Data| -> Vec<_> {
+            data.pairs.iter().map(|&(q, d)| maxsim(&data.queries, q, &data.documents, d)).collect()
+        };
+        let expected = [answers(&data), answers(&normalized)];
 
         for device in cuda_devices() {
             let documents = device.upload(&scattered).map_err(text)?;
             for row in FORWARD.iter().filter(|row| row.element == ElementType::F16) {
                 let options = options(row);
+                let (data, expected) = match row.normalizes {
+                    false => (&data, &expected[0]),
+                    true => (&normalized, &expected[1]),
+                };
                 let cross = Pairing::cross();
                 match device.score_with(&queries, &documents, &cross, &options) {
                     Err(Error::Unsupported { .. }) => continue,
-                    found => agree::check(&data, &expected, &options, &found.map_err(text)?)
+                    found => agree::check(data, expected, &options, &found.map_err(text)?)
                         .map_err(|why| format!("{device} {}: {why}", row.name))?,
                 }
                 suite.count(&format!("{device} {}", row.name));

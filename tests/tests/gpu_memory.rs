@@ -186,7 +186,7 @@ fn view<T: Element>(
     let case =
         Case { documents: Side { valid_percent: masked.then_some(60), ..case.documents }, ..case };
     let problem = Problem::<T>::new(&case);
-    let rounded = problem.rounded_to_tf32();
+    let (rounded, normalized) = (problem.rounded_to_tf32(), problem.normalized());
     let (queries, documents, pairing) = problem.inputs().map_err(text)?;
     let layout = documents.layout().clone();
     let layout = TokenLayout::scattered(
@@ -231,7 +231,11 @@ fn view<T: Element>(
                 Err(Error::Unsupported { .. }) if engine.row.is_some() => continue,
                 found => found.map_err(text)?,
             };
-            let problem = if engine.is_tf32() { &rounded } else { &problem };
+            let problem = match (engine.is_tf32(), engine.normalizes()) {
+                (true, _) => &rounded,
+                (_, true) => &normalized,
+                _ => &problem,
+            };
             agree::check(&problem.data, &problem.expected, &options, &found)
                 .map_err(|why| format!("{}: {why}", engine.name()))?;
             suite.count(&engine.name());

@@ -31,6 +31,7 @@ struct Batch {
     queries: [usize; 2],
     documents: [usize; 2],
     dim: usize,
+    normalize: bool,
 }
 
 impl Batch {
@@ -50,7 +51,7 @@ impl Batch {
         is_hot: bool,
         element: GradientType,
     ) -> Result<Step<f16>, String> {
-        let Batch { queries: [n_q, q_len], documents: [n_d, d_len], dim } = *self;
+        let Batch { queries: [n_q, q_len], documents: [n_d, d_len], dim, normalize } = *self;
         let mut queries = numbers(n_q * q_len * dim, 1);
         let mut documents = numbers(n_d * d_len * dim, 2);
         if is_hot {
@@ -62,18 +63,23 @@ impl Batch {
         let queries = Tokens::padded(&queries, n_q, q_len, dim).map_err(text)?;
         let documents = Tokens::padded(&documents, n_d, d_len, dim).map_err(text)?;
         let options = BackwardOptions { strategy };
-        Step::of(device, &queries, &documents, &Pairing::cross(), element, &options, &grads)
-            .map_err(text)
+        let queries = device.upload(&queries).map_err(text)?;
+        let documents = device.upload(&documents).map_err(text)?;
+        let cross = Pairing::cross();
+        Step::of(queries, documents, &cross, normalize, element, &options, &grads).map_err(text)
     }
 }
 
 /// In one group of winners, in several, of one column and of many, with few rows of queries.
-const BATCHES: [Batch; 5] = [
-    Batch { queries: [64, 128], documents: [64, 300], dim: 128 },
-    Batch { queries: [300, 32], documents: [600, 180], dim: 128 },
-    Batch { queries: [4, 200], documents: [30, 3000], dim: 96 },
-    Batch { queries: [16, 100], documents: [16, 100], dim: 1024 },
-    Batch { queries: [1, 32], documents: [3000, 64], dim: 64 },
+const BATCHES: [Batch; 8] = [
+    Batch { queries: [64, 128], documents: [64, 300], dim: 128, normalize: false },
+    Batch { queries: [300, 32], documents: [600, 180], dim: 128, normalize: false },
+    Batch { queries: [4, 200], documents: [30, 3000], dim: 96, normalize: false },
+    Batch { queries: [16, 100], documents: [16, 100], dim: 1024, normalize: false },
+    Batch { queries: [1, 32], documents: [3000, 64], dim: 64, normalize: false },
+    Batch { queries: [64, 128], documents: [64, 300], dim: 128, normalize: true },
+    Batch { queries: [16, 100], documents: [16, 100], dim: 1024, normalize: true },
+    Batch { queries: [1, 32], documents: [3000, 64], dim: 64, normalize: true },
 ];
 
 #[test]
@@ -144,7 +150,7 @@ fn sums_of_many_winners_agree_with_the_oracle() {
 fn a_document_with_more_winners_than_the_workspace_holds() {
     Suite::run_gpu("gpu_gradient_passes", |suite| {
         // 4.2 million winners of each of two documents.
-        let batch = Batch { queries: [65_536, 64], documents: [2, 33], dim: 8 };
+        let batch = Batch { queries: [65_536, 64], documents: [2, 33], dim: 8, normalize: false };
         for device in cuda_devices() {
             let mut read = Vec::new();
             for element in [GradientType::F32, GradientType::Tokens] {
@@ -262,7 +268,8 @@ fn through_f16(x: f32) -> f32 {
 #[test]
 fn an_atomic_step_takes_no_more_memory_than_promised() {
     Suite::run_gpu("gpu_gradient_atomic_memory", |suite| {
-        let batch = Batch { queries: [64, 1024], documents: [64, 1024], dim: 128 };
+        let batch =
+            Batch { queries: [64, 1024], documents: [64, 1024], dim: 128, normalize: false };
         for device in cuda_devices() {
             for element in [GradientType::F32, GradientType::Tokens] {
                 let taken = |n: usize| {
@@ -297,7 +304,8 @@ fn an_atomic_step_takes_no_more_memory_than_promised() {
 #[test]
 fn a_step_takes_no_more_memory_than_promised() {
     Suite::run_gpu("gpu_gradient_memory", |suite| {
-        let batch = Batch { queries: [64, 1024], documents: [64, 1024], dim: 128 };
+        let batch =
+            Batch { queries: [64, 1024], documents: [64, 1024], dim: 128, normalize: false };
         for device in cuda_devices() {
             let free = || {
                 let memory = device.memory().map_err(text)?.ok_or("no device memory")?;
@@ -358,8 +366,24 @@ fn hot_rows_take_little_longer() {
     Suite::run_gpu("gpu_gradient_hot_rows", |suite| {
         for device in cuda_devices() {
             for (batch, n) in [
-                (Batch { queries: [128, 1024], documents: [128, 1024], dim: 128 }, 1),
-                (Batch { queries: [1024, 32], documents: [1024, 300], dim: 128 }, 2),
+                (
+                    Batch {
+                        queries: [128, 1024],
+                        documents: [128, 1024],
+                        dim: 128,
+                        normalize: false,
+                    },
+                    1,
+                ),
+                (
+                    Batch {
+                        queries: [1024, 32],
+                        documents: [1024, 300],
+                        dim: 128,
+                        normalize: false,
+                    },
+                    2,
+                ),
             ] {
                 let mut times = [Duration::ZERO; 2];
                 for (is_hot, time) in [false, true].into_iter().zip(&mut times) {
@@ -376,5 +400,43 @@ fn hot_rows_take_little_longer() {
             }
         }
         Ok(2 * cuda_devices().len())
+    });
+}
+
+/// A step over normalised rows: beyond what others take, r of each row, and where gradients are not
+/// f32 their sums in f32.
+#[test]
+fn a_normalized_step_takes_no_more_memory_than_promised() {
+    Suite::run_gpu("gpu_gradient_normalized_memory", |suite| {
+        let side = [64, 1024];
+        let batch = Batch { queries: side, documents: side, dim: 128, normalize: true };
+        for device in cuda_devices() {
+            for element in [GradientType::F32, GradientType::Tokens] {
+                let taken = || {
+                    let before = device.memory().map_err(text)?.ok_or("no device memory")?;
+                    let mut step = batch.step(device, false, element)?;
+                    step.run().map_err(text)?;
+                    step.gradients.read().map_err(text)?;
+                    let after = device.memory().map_err(text)?.ok_or("no device memory")?;
+                    Ok::<u64, String>(before.free_bytes.saturating_sub(after.free_bytes))
+                };
+                // Kernels are loaded, and what uploads need is there.
+                taken()?;
+                let (matrix, n_rows) = (64 * 1024 * 128, 64 * 1024);
+                let gradients = 2 * matrix * if element == GradientType::F32 { 4 } else { 2 };
+                let sums = 2 * matrix * if element == GradientType::F32 { 0 } else { 4 };
+                let (winners, norms) = (64 * n_rows * 2, 2 * n_rows * 4);
+                let promised = 2 * matrix * 2 + gradients + winners + norms;
+                let beyond = taken()?.saturating_sub(promised);
+                let figure = format!("{device}: {beyond} bytes for {element:?} gradients");
+                suite.note(&figure);
+                // A workspace of 32 MB besides, and the allocator takes 2 MB at a time.
+                if beyond > sums + (42 << 20) {
+                    return Err(figure);
+                }
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(cuda_devices().len())
     });
 }

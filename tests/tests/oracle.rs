@@ -1,6 +1,6 @@
 //! The oracle against answers worked out by hand.
 
-use maxsim_tests::oracle::{Matrix, TokenAnswer, maxsim, similarity};
+use maxsim_tests::oracle::{Matrix, Row, TokenAnswer, maxsim, similarity};
 
 const NAN: f32 = f32::NAN;
 const INF: f32 = f32::INFINITY;
@@ -8,7 +8,7 @@ const INF: f32 = f32::INFINITY;
 /// One item of rows of two elements.
 fn item(rows: &[[f32; 2]]) -> Matrix {
     let items = std::iter::once(0..rows.len()).collect();
-    Matrix { values: rows.concat(), dim: 2, items, mask: None }
+    Matrix { values: rows.concat(), dim: 2, items, mask: None, norms: None }
 }
 
 fn masked(rows: &[[f32; 2]], mask: &[u8]) -> Matrix {
@@ -35,6 +35,10 @@ fn small_integers() {
 
 #[test]
 fn magnitude_and_twin() {
+    let similarity = |query: &[f32], document: &[f32]| {
+        let row = |values| Row { values, norm: 1.0 };
+        similarity(row(query), row(document))
+    };
     let value = similarity(&[1.0, 2.0], &[3.0, -4.0]);
     assert_eq!((value.exact, value.twin, value.magnitude), (-5.0, -5.0, 11.0));
     // 2²⁴ + 1 is not an f32, and 1 is lost on the way.
@@ -43,6 +47,24 @@ fn magnitude_and_twin() {
     // The largest magnitude of any candidate, not the winner's.
     let best = maxsim(&item(&[[1.0, 1.0]]), 0, &item(&[[1.0, 1.0], [9.0, -9.0]]), 0);
     assert_eq!((best.score.exact, best.score.magnitude), (2.0, 18.0));
+}
+
+#[test]
+fn normalized_rows() {
+    // Lengths 5, 0.5 and 10: cosines 1, 0 and 0.6. Rows of length 0 and 10⁻⁹ count as 10⁻⁶ long.
+    let queries = item(&[[3.0, 4.0]]).normalized();
+    let documents = item(&[[0.4, -0.3], [0.0, 0.0], [10.0, 0.0]]).normalized();
+    let best = maxsim(&queries, 0, &documents, 0);
+    assert!((best.score.exact - 0.6).abs() < 1e-15, "{best:?}");
+    assert_eq!(best.tokens[0].winner, Some(2));
+    let tiny = item(&[[1e-9, 0.0]]).normalized();
+    let score = maxsim(&tiny, 0, &item(&[[2.0, 0.0]]).normalized(), 0).score;
+    assert!((score.exact - 1e-3).abs() < 1e-10 && (score.magnitude - 1e-3).abs() < 1e-10);
+    // An infinite length leaves no direction.
+    let infinite = maxsim(&queries, 0, &item(&[[INF, 1.0], [9.0, 9.0]]).normalized(), 0);
+    assert!(infinite.score.exact.is_nan() && infinite.tokens[0].winner == Some(0));
+    let nan = maxsim(&item(&[[NAN, 1.0]]).normalized(), 0, &documents, 0);
+    assert!(nan.score.exact.is_nan());
 }
 
 #[test]

@@ -28,13 +28,25 @@ fn plan(
     winners: bool,
     kernel: Option<&str>,
 ) -> Result<&'static str, String> {
+    plan_with(element, dim, pitch_bytes, limits, [winners, false], kernel)
+}
+
+/// The same, of calls that normalise or do not.
+fn plan_with(
+    element: ElementType,
+    dim: usize,
+    pitch_bytes: [u64; 2],
+    limits: &DeviceLimits,
+    [winners, normalize]: [bool; 2],
+    kernel: Option<&str>,
+) -> Result<&'static str, String> {
     let queries = TokenLayout::padded(3, 1024, dim).expect("queries");
     let documents = TokenLayout::padded(100, 1024, dim).expect("documents");
     let cross = Pairing::cross();
     let problem = Problem::new(&queries, &documents, &cross).expect("problem");
     let access = |pitch_bytes| Access { base: 1024, pitch_bytes };
     let kernel = kernel.map(str::to_string);
-    let options = ScoreOptions { winners, kernel, ..ScoreOptions::default() };
+    let options = ScoreOptions { winners, normalize, kernel, ..ScoreOptions::default() };
     Plan::choose(
         &problem,
         element,
@@ -58,8 +70,8 @@ fn every_problem_has_a_kernel_on_every_device() {
             for dim in (1..=520).chain([768, 1030, 2048, 4095, MAX_DIM]) {
                 let tight = (dim * element.size_bytes()) as u64;
                 for pitch_bytes in [uploaded(element, dim), [tight; 2]] {
-                    for winners in [false, true] {
-                        plan(element, dim, pitch_bytes, &limits, winners, None)
+                    for options in [[false; 2], [true, false], [false, true], [true; 2]] {
+                        plan_with(element, dim, pitch_bytes, &limits, options, None)
                             .unwrap_or_else(|why| panic!("{element} {dim} {limits:?}: {why}"));
                     }
                 }
@@ -74,13 +86,15 @@ fn rows_are_eligible_for_what_they_can_do_and_nothing_else() {
         for row in FORWARD {
             for element in ElementType::ALL {
                 for dim in EDGE_DIMS {
-                    for winners in [false, true] {
-                        let found = plan(
+                    for [winners, normalize] in
+                        [[false; 2], [true, false], [false, true], [true; 2]]
+                    {
+                        let found = plan_with(
                             element,
                             dim,
                             uploaded(element, dim),
                             &limits,
-                            winners,
+                            [winners, normalize],
                             Some(row.name),
                         );
                         let fits = row.shared_bytes(dim) <= limits.shared_bytes
@@ -88,7 +102,9 @@ fn rows_are_eligible_for_what_they_can_do_and_nothing_else() {
                         // Products of split elements need some room for their error.
                         let dim_min = if row.splits() { 16 } else { 1 };
                         let expected = element == row.element
-                            && winners == row.winners
+                            // Rows that normalise find winners whether they are wanted or not.
+                            && (winners == row.winners || row.normalizes)
+                            && normalize == row.normalizes
                             && (dim_min..=row.dim_max).contains(&dim)
                             && fits
                             // Only where the call allows it.

@@ -82,6 +82,8 @@ pub fn all() -> Vec<Entry> {
     let owner = summing(gradient::OWNER, gradient::OWNER_BLOCKS);
     let few = gradient::FEW
         .map(|name| (name, gradient::THREADS, gradient::FEW_BLOCKS, gradient::FEW_SHARED_BYTES));
+    let norms = summing(gradient::ROW_NORMS, gradient::GATHER_BLOCKS);
+    let project = summing(gradient::PROJECT, gradient::GATHER_BLOCKS);
     let atomic = summing(gradient::ATOMIC_SM80, gradient::ATOMIC_BLOCKS);
     let atomic_sm90 = summing(gradient::ATOMIC_SM90, gradient::ATOMIC_BLOCKS);
     let sort_shared_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);
@@ -95,8 +97,15 @@ pub fn all() -> Vec<Entry> {
         (gradient::SUM, gradient::THREADS, 1, 0),
     ];
     let of = |arch| move |entry| (arch, entry);
-    let sm80 =
-        alone.into_iter().chain(gather).chain(owner).chain(few).chain(atomic).map(of(Arch::Sm80));
+    let sm80 = alone
+        .into_iter()
+        .chain(gather)
+        .chain(owner)
+        .chain(few)
+        .chain(atomic)
+        .chain(norms)
+        .chain(project);
+    let sm80 = sm80.map(of(Arch::Sm80));
     let sm90 = atomic_sm90.into_iter().map(of(Arch::Sm90a));
     for (arch, (name, threads, blocks, dynamic_shared_bytes)) in sm80.chain(sm90) {
         // Blocks of this size may use what the register file holds.

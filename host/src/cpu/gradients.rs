@@ -11,6 +11,9 @@
 //! run's pairs are sorted by the gradient row they add to ([`Buckets`]), a bounded number at a
 //! time, and each row is then summed by one owner.
 //!
+//! Where rows are normalised, g is multiplied by the source row's factor, and what comes of it is the
+//! gradient with respect to the normalised row; [`add_projected`] makes it that of the row.
+//!
 //! The order is that of the scores, and within a score that of the query's tokens; the sum so
 //! far stays in the gradient itself, in f32. So no bit depends on the number of threads or on
 //! how many winners are sorted at a time, and nothing is atomic.
@@ -20,9 +23,10 @@ use std::ops::Range;
 use rayon::iter::{
     IndexedParallelIterator, IntoParallelIterator, IntoParallelRefIterator, ParallelIterator,
 };
-use rayon::slice::ParallelSliceMut;
+use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
 use super::Matrix;
+use super::norms::{Norms, add_projected};
 use super::queries::widen;
 use super::scratch::{fill, reserve};
 use crate::element::Element;
@@ -58,7 +62,7 @@ impl Side {
 /// What a winner adds to a gradient row.
 #[derive(Clone, Copy, Debug, Default)]
 struct Source {
-    /// Gradient of the pair's score.
+    /// Gradient of the pair's score, times r of the source row where rows are normalised.
     factor: f32,
     /// Row of the other side's matrix.
     row: u32,
@@ -66,7 +70,8 @@ struct Source {
 
 /// Adds the gradients of a problem to what `gradients` hold: of the queries, of the documents,
 /// each `[rows, dim]` of its matrix. `winners` must be the problem's, `grad_scores` one number
-/// per score.
+/// per score. Where rows are normalised, the sums of a side take another 4 bytes per element for
+/// a while.
 pub(crate) fn add_gradients<T: Element>(
     problem: &Problem<'_>,
     queries: Matrix<'_, T>,
@@ -74,12 +79,15 @@ pub(crate) fn add_gradients<T: Element>(
     winners: &[i32],
     grad_scores: &[f32],
     gradients: [&mut [f32]; 2],
+    normalize: bool,
 ) -> Result<()> {
     let token_offsets = problem.token_offsets();
-    let call = Call { problem, token_offsets: &token_offsets, winners, grad_scores };
+    let norms = normalize.then(|| Norms::new(queries, documents, problem.dim())).transpose()?;
+    let norms = norms.as_ref();
+    let call = Call { problem, token_offsets: &token_offsets, winners, grad_scores, norms };
     let [of_queries, of_documents] = gradients;
-    call.add(Side::Queries, documents.data, of_queries)?;
-    call.add(Side::Documents, queries.data, of_documents)
+    call.add_side(Side::Queries, queries.data, documents.data, of_queries)?;
+    call.add_side(Side::Documents, documents.data, queries.data, of_documents)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,9 +96,31 @@ struct Call<'a> {
     token_offsets: &'a TokenOffsets,
     winners: &'a [i32],
     grad_scores: &'a [f32],
+    norms: Option<&'a Norms>,
 }
 
 impl Call<'_> {
+    /// Adds the gradient of one side, whose matrix is `own`; `source` is the other side's.
+    fn add_side<T: Element>(
+        &self,
+        side: Side,
+        own: &[T],
+        source: &[T],
+        gradient: &mut [f32],
+    ) -> Result<()> {
+        let Some(norms) = self.norms else {
+            return self.add(side, source, gradient);
+        };
+        let dim = self.problem.dim();
+        let mut sums = Vec::new();
+        fill(&mut sums, gradient.len(), 0.0)?;
+        self.add(side, source, &mut sums)?;
+        let rows = own.par_chunks(dim).zip(norms.of(side as usize)).zip(sums.par_chunks(dim));
+        rows.zip(gradient.par_chunks_mut(dim))
+            .for_each(|(((row, &norm), sum), gradient)| add_projected(row, norm, sum, gradient));
+        Ok(())
+    }
+
     /// Adds the gradient of one side; `source` is the other side's matrix.
     fn add<T: Element>(&self, side: Side, source: &[T], gradient: &mut [f32]) -> Result<()> {
         let runs = Runs::new(self.layout(side))?;
@@ -146,10 +176,12 @@ impl Call<'_> {
         let first_query_row = self.problem.queries().item_rows(q).start;
         let first_document_row = self.problem.documents().item_rows(d).start;
         let winners = self.winners[self.token_offsets.range(p)].iter().enumerate();
+        let norms = self.norms.map(|norms| norms.of(side.other() as usize));
         winners.filter(|(_, winner)| **winner >= 0).map(move |(s, &t)| {
             let rows = [first_query_row + s, first_document_row + t as usize];
-            let row = rows[side.other() as usize] as u32;
-            (rows[side as usize], Source { factor, row })
+            let row = rows[side.other() as usize];
+            let factor = norms.map_or(factor, |norms| factor * norms[row]);
+            (rows[side as usize], Source { factor, row: row as u32 })
         })
     }
 

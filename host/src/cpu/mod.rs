@@ -12,10 +12,14 @@
 //!    alone), wherever its row and column lie. Identical rows therefore tie bitwise, and no
 //!    result depends on the pairing, the tiles or the number of threads.
 //!
+//! Where rows are normalised, similarities are multiplied by both rows' factors ([`norms`]): the
+//! document's before the maximum, the query's after it.
+//!
 //! Gradients are sums over the winners ([`gradients`]).
 
 mod gemm;
 mod gradients;
+mod norms;
 mod queries;
 mod reduce;
 mod run;
@@ -35,6 +39,7 @@ use crate::scores::{ScoreOptions, Scores};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub(crate) use gradients::Runs;
 pub(crate) use gradients::add_gradients;
+use norms::Norms;
 use run::Call;
 use scratch::Scratch;
 use tasks::Tasks;
@@ -73,7 +78,9 @@ pub(crate) fn score<T: Element>(
     options: &ScoreOptions,
 ) -> Result<Scores> {
     let mut scores = Scores::new(problem, options)?;
-    let call = Call { problem, queries, documents };
+    let norms = options.normalize.then(|| Norms::new(queries, documents, problem.dim()));
+    let norms = &norms.transpose()?;
+    let call = Call { problem, queries, documents, norms: norms.as_ref() };
     // A task owns its part of the outputs, so it does not matter which thread takes it when.
     Tasks::new(problem, &mut scores)
         .par_bridge()

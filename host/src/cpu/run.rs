@@ -1,6 +1,7 @@
 //! One task, from its tokens to its scores.
 
 use super::gemm::similarities;
+use super::norms::Norms;
 use super::queries::{Panel, QueryToken};
 use super::reduce::Maxima;
 use super::scratch::{Scratch, fill, reserve};
@@ -17,6 +18,8 @@ pub(super) struct Call<'a, T> {
     pub problem: &'a Problem<'a>,
     pub queries: Matrix<'a, T>,
     pub documents: Matrix<'a, T>,
+    /// Where rows are normalised.
+    pub norms: Option<&'a Norms>,
 }
 
 impl<T: Element> Call<'_, T> {
@@ -82,6 +85,12 @@ impl<T: Element> Call<'_, T> {
             for (panel, maxima) in panels.iter().zip(&mut *maxima) {
                 let products = &mut products[..n_rows * panel.width];
                 similarities(&panel.values, panel.width, rows, dim, products);
+                if let Some(Norms { documents: norms, .. }) = self.norms {
+                    let rows = spans.iter().flat_map(|span| span.rows.clone());
+                    for (products, row) in products.chunks_exact_mut(panel.width).zip(rows) {
+                        products.iter_mut().for_each(|product| *product *= norms[row]);
+                    }
+                }
                 let mut products = &*products;
                 for span in spans {
                     let (part, rest) = products.split_at(span.rows.len() * panel.width);
@@ -95,27 +104,37 @@ impl<T: Element> Call<'_, T> {
                         with_winners,
                     );
                     if span.is_last {
-                        finish(span, panel, maxima, task, sums);
+                        self.finish(span, panel, maxima, task, sums);
                     }
                 }
             }
             Ok(())
         })
     }
-}
 
-/// Hands on the maxima over a document that has passed by.
-fn finish(span: &Span, panel: &Panel, maxima: &Maxima, task: &mut Task<'_>, sums: &mut [f64]) {
-    let n_documents = task.documents.len();
-    for (s, column) in panel.columns.iter().enumerate() {
-        sums[column.query * n_documents + span.document] += f64::from(maxima.best[s]);
-        let query = &mut task.queries[column.query];
-        let at = span.document * query.len + column.token;
-        if let Some(winners) = &mut query.outputs.winners {
-            winners[at] = maxima.winners[s];
-        }
-        if let Some(token_scores) = &mut query.outputs.token_scores {
-            token_scores[at] = maxima.best[s];
+    /// Hands on the maxima over a document that has passed by.
+    fn finish(
+        &self,
+        span: &Span,
+        panel: &Panel,
+        maxima: &Maxima,
+        task: &mut Task<'_>,
+        sums: &mut [f64],
+    ) {
+        let n_documents = task.documents.len();
+        for (s, column) in panel.columns.iter().enumerate() {
+            // Positive: the winner stays.
+            let norm = self.norms.map_or(1.0, |norms| norms.queries[column.row]);
+            let best = maxima.best[s] * norm;
+            sums[column.query * n_documents + span.document] += f64::from(best);
+            let query = &mut task.queries[column.query];
+            let at = span.document * query.len + column.token;
+            if let Some(winners) = &mut query.outputs.winners {
+                winners[at] = maxima.winners[s];
+            }
+            if let Some(token_scores) = &mut query.outputs.token_scores {
+                token_scores[at] = best;
+            }
         }
     }
 }

@@ -259,7 +259,7 @@ fn gradients_do_not_depend_on_the_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
         pool.install(|| {
             let outputs = [&mut of_queries[..], &mut of_documents[..]];
-            add_gradients(&problem, matrix(&q), matrix(&d), winners, &grad_scores, outputs)
+            add_gradients(&problem, matrix(&q), matrix(&d), winners, &grad_scores, outputs, false)
         })
         .unwrap();
         gradients.map(|gradient| bits(&gradient))

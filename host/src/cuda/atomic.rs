@@ -3,7 +3,7 @@
 use cust::sys::CUstream;
 use maxsim_kernels::gradient::{self, AtomicParams, RowTask, SumParams};
 
-use super::backward::{BackwardCall, CudaBackward, Kernels};
+use super::backward::{CudaBackward, Kernels, Sums};
 use super::context::{CudaDevice, Entered};
 use super::gradients::GradientMatrix;
 use super::launch::start;
@@ -31,10 +31,10 @@ impl CudaBackward {
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        call: &BackwardCall<'_>,
+        call: &Sums<'_>,
         workspace: u64,
     ) -> Result<()> {
-        let [of_queries, of_documents] = call.gradients.sides();
+        let [of_queries, of_documents] = call.sides;
         let plan = &self.plan;
         // SAFETY: the lists were made for this problem, and the workspace has room for chunks and
         // for the documents' sums behind them; the caller's promise for the rest.
@@ -63,8 +63,9 @@ impl CudaBackward {
             let out = of_queries.output(call.adds);
             let params = AtomicParams {
                 sums: self.gather_params(call, pairs, out, workspace),
-                queries: self.source(call.queries),
+                queries: call.queries.rows(),
                 documents: sums.output(true),
+                query_norms: call.norms[0],
             };
             let n_blocks = self.n_gather_blocks(&params.sums);
             start(entered, stream, self.kernels.pairs, n_blocks, 0, &params)?;

@@ -4,24 +4,23 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::gradient::{
-    self, FewParams, GatherParams, Output, OwnerParams, Pairs, RowTask, Rows, SortParams, SortTask,
-    SumParams, columns,
+    self, FewParams, GatherParams, Output, OwnerParams, Pairs, ProjectParams, RowTask, SortParams,
+    SortTask, SumParams,
 };
 
 use super::context::{CudaDevice, Entered};
 use super::gradient_plan::{Carry, GradientPlan, Group, Shape, SidePairs};
-use super::gradients::{CudaGradScores, CudaGradients, output};
+use super::gradients::{CudaGradScores, CudaGradients, GradientMatrix, output};
 use super::launch::{CudaWork, N_COUNTERS, start};
 use super::memory::{Buffer, fill};
 use super::module::Kernel;
 use super::outputs::CudaOutputs;
-use super::stream::CudaStream;
+use super::stream::{CudaStream, Order};
 use super::tokens::{CudaTokens, regular_len};
 use super::turn::Turns;
 use super::upload::upload;
 use crate::element::ElementType;
 use crate::error::Result;
-use crate::plan::Access;
 use crate::problem::Problem;
 use crate::warm_up::gradient_row;
 use crate::work::OutputShape;
@@ -42,7 +41,6 @@ const ALIGN_BYTES: u64 = 256;
 #[derive(Debug)]
 pub(crate) struct CudaBackward {
     device: Arc<CudaDevice>,
-    element: ElementType,
     dim: usize,
     winner_bytes: usize,
     row_len: u32,
@@ -57,6 +55,11 @@ pub(crate) struct CudaBackward {
     pub(super) sums_bytes: u64,
     /// Finds the winners again.
     again: Option<(Arc<CudaWork>, CudaOutputs)>,
+    /// Element type of the gradients, and rows of both sides.
+    gradient: ElementType,
+    rows: [usize; 2],
+    /// Where rows are normalised: what goes from their gradients to those of the rows as given.
+    project: Option<Kernel>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,19 +104,43 @@ pub(crate) struct BackwardCall<'a> {
     pub adds: bool,
 }
 
+/// What kernels sum over winners.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sums<'a> {
+    pub queries: &'a CudaTokens,
+    pub documents: &'a CudaTokens,
+    outputs: &'a CudaOutputs,
+    grad_scores: &'a CudaGradScores,
+    /// Where sums go.
+    pub sides: [GradientMatrix; 2],
+    pub adds: bool,
+    /// What the rows of queries and documents are normalised by; 0 = nothing.
+    pub norms: [u64; 2],
+}
+
+/// What gradients are wanted, beyond those of a problem.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackwardKind {
+    /// Element type of the gradients.
+    pub gradient: ElementType,
+    /// Whether rows are added to as they come.
+    pub is_atomic: bool,
+    /// Whether rows are normalised.
+    pub normalizes: bool,
+}
+
 impl CudaBackward {
-    /// Builds and uploads the lists, and loads the kernels. `gradient` is the element type of
-    /// gradients; `again` the work that finds winners again, where they are not read;
-    /// `is_atomic` whether rows are added to as they come.
+    /// Builds and uploads the lists, and loads the kernels. `again` is the work that finds winners
+    /// again, where they are not read.
     pub(crate) fn new(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
         element: ElementType,
-        gradient: ElementType,
+        kind: BackwardKind,
         outputs: &OutputShape,
         again: Option<&Arc<CudaWork>>,
-        is_atomic: bool,
     ) -> Result<CudaBackward> {
+        let BackwardKind { gradient, is_atomic, normalizes } = kind;
         let kernels = match is_atomic {
             false => device.owner_kernels(element)?,
             true => device.atomic_kernels(element)?,
@@ -123,7 +150,8 @@ impl CudaBackward {
         let n_blocks = n_resident * device.limits().n_multiprocessors;
         let shape = Shape {
             element_bytes: element.size_bytes(),
-            adds_in_place: gradient == ElementType::F32,
+            // Of normalised rows sums are f32 in any case, and become the gradient later.
+            adds_in_place: gradient == ElementType::F32 || normalizes,
             n_warps: n_blocks * gradient::WARPS as usize,
             list_bytes_max: LIST_BYTES_MAX,
             parts_bytes_max: PARTS_BYTES_MAX,
@@ -144,7 +172,6 @@ impl CudaBackward {
             .transpose()?;
         Ok(CudaBackward {
             device: device.clone(),
-            element,
             dim: problem.dim(),
             winner_bytes: outputs.winner_bytes,
             row_len: problem.shape().row_len().unwrap_or(0) as u32,
@@ -155,6 +182,11 @@ impl CudaBackward {
             sums_bytes,
             plan,
             again,
+            gradient,
+            rows: [problem.queries().rows(), problem.documents().rows()],
+            project: normalizes
+                .then(|| device.gradient_kernel(gradient::PROJECT[gradient_row(element)]))
+                .transpose()?,
         })
     }
 
@@ -165,7 +197,8 @@ impl CudaBackward {
         self.check(call.queries, call.documents)?;
         let entered = self.device.enter()?;
         let order = stream.order(&entered)?;
-        let workspace = match self.workspace_bytes() {
+        self.prepare_norms(call.queries, call.documents, Some(order))?;
+        let workspace = match self.workspace_bytes(call.adds) {
             0 => 0,
             len_bytes => stream.workspace(order, len_bytes)?,
         };
@@ -201,16 +234,69 @@ impl CudaBackward {
         }
     }
 
-    /// Bytes of workspace that the work needs.
-    pub(crate) fn workspace_bytes(&self) -> u64 {
-        let groups = self.plan.groups.iter().map(|group| self.places(group, 0).end);
-        let end = groups.max().unwrap_or(0).max(self.sums_start(0) + self.sums_bytes);
+    /// Makes ready what the work needs of its handles, so that [`CudaBackward::run`] allocates
+    /// nothing.
+    pub(super) fn prepare_norms(
+        &self,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        order: Option<Order>,
+    ) -> Result<()> {
+        if self.project.is_none() {
+            return Ok(());
+        }
+        [queries, documents].iter().try_for_each(|side| side.prepare_norms(&self.device, order))
+    }
+
+    /// Bytes of workspace that a call of the work needs.
+    pub(crate) fn workspace_bytes(&self, adds: bool) -> u64 {
+        let (_, end) = self.normalized_places(adds);
         let again = self.again.as_ref().map_or(0, |(work, _)| work.workspace_bytes());
         match end {
             0 => again,
             // The counters are other works' too: nothing else is stored where they are.
             end => again.max(N_COUNTERS * 4 + end),
         }
+    }
+
+    /// Where behind the counters the sums of normalised rows are that do not go to the gradient first,
+    /// and where the last of them end.
+    fn normalized_places(&self, adds: bool) -> ([Option<u64>; 2], u64) {
+        let mut end = self.lists_end();
+        let is_apart = self.project.is_some() && (adds || self.gradient != ElementType::F32);
+        let places = self.rows.map(|rows| {
+            is_apart.then(|| {
+                let place = end.next_multiple_of(ALIGN_BYTES);
+                end = place + rows as u64 * self.dim as u64 * 4;
+                place
+            })
+        });
+        (places, end)
+    }
+
+    /// Where the sums of normalised rows go, for gradients `sides`.
+    fn sums_of_normalized(
+        &self,
+        sides: [GradientMatrix; 2],
+        adds: bool,
+        workspace: u64,
+    ) -> [GradientMatrix; 2] {
+        let (places, _) = self.normalized_places(adds);
+        let of = |side: usize| match places[side] {
+            None => sides[side],
+            Some(place) => GradientMatrix {
+                address: workspace + place,
+                element: ElementType::F32,
+                ..sides[side]
+            },
+        };
+        [of(0), of(1)]
+    }
+
+    /// Where the parts of the workspace end that sums need on their way.
+    fn lists_end(&self) -> u64 {
+        let groups = self.plan.groups.iter().map(|group| self.places(group, 0).end);
+        groups.max().unwrap_or(0).max(self.sums_start(0) + self.sums_bytes)
     }
 
     /// Where the sums over chunks of pairs end.
@@ -265,27 +351,86 @@ impl CudaBackward {
         call: &BackwardCall<'_>,
         workspace: u64,
     ) -> Result<()> {
-        let mut call = *call;
+        let BackwardCall { queries, documents, mut outputs, grad_scores, .. } = *call;
         // SAFETY: the caller's promise.
         unsafe {
-            if let Some((work, outputs)) = &self.again {
-                let BackwardCall { queries, documents, .. } = call;
+            if let Some((work, own)) = &self.again {
                 let maps = work.tensor_maps(queries, documents)?;
-                work.run(entered, stream, maps, queries, documents, outputs, workspace)?;
-                call.outputs = outputs;
+                work.run(entered, stream, maps, queries, documents, own, workspace)?;
+                outputs = own;
             }
             let free = workspace + N_COUNTERS * 4;
+            let (sides, adds) = (call.gradients.sides(), call.adds);
+            let mut sums =
+                Sums { queries, documents, outputs, grad_scores, sides, adds, norms: [0; 2] };
+            if let Some(project) = self.project {
+                queries.refresh_norms(entered, stream)?;
+                documents.refresh_norms(entered, stream)?;
+                sums.norms = [queries, documents].map(CudaTokens::norms_address);
+                (sums.sides, sums.adds) = (self.sums_of_normalized(sides, adds, free), false);
+                self.run_sums(entered, stream, &sums, free)?;
+                return self.run_project(entered, stream, &sums, call, project);
+            }
+            self.run_sums(entered, stream, &sums, free)
+        }
+    }
+
+    /// Enqueues what sums over the winners.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run`], with the workspace behind the counters.
+    unsafe fn run_sums(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &Sums<'_>,
+        free: u64,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
             match &self.kernels.sorted {
-                None => self.run_atomic(entered, stream, &call, free),
+                None => self.run_atomic(entered, stream, call, free),
                 Some(sorted) if !self.plan.few.is_empty() => {
-                    self.run_few(entered, stream, &call, sorted.few, free)
+                    self.run_few(entered, stream, call, sorted.few, free)
                 }
                 Some(sorted) => {
-                    self.run_queries(entered, stream, &call, free)?;
-                    self.run_documents(entered, stream, &call, sorted, free)
+                    self.run_queries(entered, stream, call, free)?;
+                    self.run_documents(entered, stream, call, sorted, free)
                 }
             }
         }
+    }
+
+    /// Enqueues what goes from gradients of normalised rows to those of rows.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run`], behind the sums.
+    unsafe fn run_project(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        sums: &Sums<'_>,
+        call: &BackwardCall<'_>,
+        project: Kernel,
+    ) -> Result<()> {
+        let is_atomic = self.kernels.sorted.is_none();
+        for (side, tokens) in [call.queries, call.documents].into_iter().enumerate() {
+            let out = call.gradients.sides()[side];
+            let params = ProjectParams {
+                rows: tokens.rows(),
+                out: out.output(call.adds),
+                sums: sums.sides[side].address,
+                norms: sums.norms[side],
+                n_rows: out.rows as u32,
+                is_scaled: u32::from(is_atomic && side == 1),
+            };
+            let n_blocks = params.n_rows.div_ceil(gradient::WARPS);
+            if n_blocks > 0 {
+                // SAFETY: sums and gradient have the tokens' rows; the caller's promise.
+                unsafe { start(entered, stream, project, n_blocks, 0, &params)? };
+            }
+        }
+        Ok(())
     }
 
     /// # Safety
@@ -294,10 +439,10 @@ impl CudaBackward {
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        call: &BackwardCall<'_>,
+        call: &Sums<'_>,
         workspace: u64,
     ) -> Result<()> {
-        let [gradient, _] = call.gradients.sides();
+        let [gradient, _] = call.sides;
         let plan = &self.plan;
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
@@ -323,11 +468,11 @@ impl CudaBackward {
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        call: &BackwardCall<'_>,
+        call: &Sums<'_>,
         few: Kernel,
         workspace: u64,
     ) -> Result<()> {
-        let [queries, documents] = call.gradients.sides();
+        let [queries, documents] = call.sides;
         let plan = &self.plan;
         let (Some(query_pairs), Some(document_pairs)) = (&plan.query_pairs, &plan.document_pairs)
         else {
@@ -336,8 +481,8 @@ impl CudaBackward {
         let fills = !call.adds && self.few_cover_documents;
         let out = queries.output(call.adds);
         let params = FewParams {
-            pairs: self.pairs(call, document_pairs, self.lists.document_order),
-            source: self.source(call.queries),
+            pairs: self.pairs(call, document_pairs, self.lists.document_order, call.norms[0]),
+            source: call.queries.rows(),
             out: documents.output(call.adds),
             tasks: self.lists.few,
             n_tasks: plan.few.len() as u32,
@@ -363,15 +508,15 @@ impl CudaBackward {
     /// What sums over pairs; chunks of them are left in the workspace.
     pub(super) fn gather_params(
         &self,
-        call: &BackwardCall<'_>,
+        call: &Sums<'_>,
         pairs: &SidePairs,
         out: Output,
         workspace: u64,
     ) -> GatherParams {
         let plan = &self.plan;
         GatherParams {
-            pairs: self.pairs(call, pairs, self.lists.query_order),
-            source: self.source(call.documents),
+            pairs: self.pairs(call, pairs, self.lists.query_order, call.norms[1]),
+            source: call.documents.rows(),
             out: match plan.n_chunks {
                 1 => out,
                 _ => output(workspace, ElementType::F32, self.dim, false),
@@ -420,11 +565,11 @@ impl CudaBackward {
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        call: &BackwardCall<'_>,
+        call: &Sums<'_>,
         sorted: &SortedKernels,
         workspace: u64,
     ) -> Result<()> {
-        let [_, gradient] = call.gradients.sides();
+        let [_, gradient] = call.sides;
         // SAFETY: as in `run_queries`.
         unsafe {
             // Rows that nobody chose are not written again.
@@ -432,7 +577,7 @@ impl CudaBackward {
                 gradient.clear(entered, stream)?;
             }
             let Some(pairs) = &self.plan.document_pairs else { return Ok(()) };
-            let pairs = self.pairs(call, pairs, self.lists.document_order);
+            let pairs = self.pairs(call, pairs, self.lists.document_order, call.norms[0]);
             self.plan.groups.iter().try_for_each(|group| {
                 self.run_group(entered, stream, call, &pairs, group, sorted, workspace)
             })
@@ -446,13 +591,13 @@ impl CudaBackward {
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        call: &BackwardCall<'_>,
+        call: &Sums<'_>,
         pairs: &Pairs,
         group: &Group,
         sorted: &SortedKernels,
         workspace: u64,
     ) -> Result<()> {
-        let [_, gradient] = call.gradients.sides();
+        let [_, gradient] = call.sides;
         let places = self.places(group, workspace);
         let row_bytes = self.dim as u64 * 4;
         let sort = SortParams {
@@ -463,7 +608,7 @@ impl CudaBackward {
             list: places.list,
             destinations: places.destinations,
         };
-        let source = self.source(call.queries);
+        let source = call.queries.rows();
         let owner = OwnerParams {
             source,
             out: match &group.carry {
@@ -516,7 +661,8 @@ impl CudaBackward {
         }
     }
 
-    fn pairs(&self, call: &BackwardCall<'_>, pairs: &SidePairs, order: u64) -> Pairs {
+    /// Pairs for sums whose sources are rows of the side that is normalised by `source_norms`.
+    fn pairs(&self, call: &Sums<'_>, pairs: &SidePairs, order: u64, source_norms: u64) -> Pairs {
         let (slots, query_step, document_step, score_step) = match *pairs {
             SidePairs::Computed { query_step, document_step, score_step } => {
                 (0, query_step, document_step, score_step)
@@ -531,6 +677,7 @@ impl CudaBackward {
             query_token_base: self.lists.query_token_base,
             winners: call.outputs.addresses().winners,
             grad_scores: call.grad_scores.address(),
+            source_norms,
             winner_bytes: self.winner_bytes as u32,
             row_len: self.row_len,
             query_step,
@@ -538,18 +685,6 @@ impl CudaBackward {
             score_step,
             reserved: 0,
         }
-    }
-
-    pub(super) fn source(&self, tokens: &CudaTokens) -> Rows {
-        let Access { base, pitch_bytes } = tokens.access();
-        let row_bytes = self.dim * self.element.size_bytes();
-        let (lanes_log2, n_columns) = columns(row_bytes);
-        // What lies behind a row is read up to a 16-byte boundary: rows end on one, or there is
-        // padding of ours.
-        let is_padded = row_bytes.is_multiple_of(16) || tokens.is_owned();
-        let aligned = tokens.access().is_aligned() && is_padded;
-        let (dim, aligned) = (self.dim as u32, u32::from(aligned));
-        Rows { base, pitch_bytes, dim, lanes_log2, n_columns, aligned }
     }
 }
 

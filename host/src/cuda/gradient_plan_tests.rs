@@ -354,7 +354,7 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
     let start = [queries, documents].map(|layout| draws.values(layout.rows() * dim));
     let mut expected = start.clone();
     let [of_queries, of_documents] = &mut expected;
-    cpu::add_gradients(&problem, q, d, &winners, &grad_scores, [of_queries, of_documents])
+    cpu::add_gradients(&problem, q, d, &winners, &grad_scores, [of_queries, of_documents], false)
         .expect("gradients");
     let setting = Setting { problem: &problem, matrices, winners, grad_scores };
     let roomy = Shape {

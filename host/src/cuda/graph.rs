@@ -73,6 +73,7 @@ impl CudaCall {
     ) -> Result<CudaCall> {
         // Refused now rather than when the graph is made of it.
         work.tensor_maps(queries, documents)?;
+        work.prepare_norms(queries, documents, None)?;
         Ok(CudaCall {
             queries: queries.clone(),
             documents: documents.clone(),
@@ -92,6 +93,7 @@ impl CudaCall {
         adds: bool,
     ) -> Result<CudaCall> {
         work.check(queries, documents)?;
+        work.prepare_norms(queries, documents, None)?;
         Ok(CudaCall {
             queries: queries.clone(),
             documents: documents.clone(),
@@ -108,7 +110,7 @@ impl CudaCall {
     fn workspace_bytes(&self) -> u64 {
         match &self.what {
             What::Score(work) => work.workspace_bytes(),
-            What::Backward { work, .. } => work.workspace_bytes(),
+            What::Backward { work, adds, .. } => work.workspace_bytes(*adds),
         }
     }
 

@@ -82,6 +82,7 @@ impl Wanted {
 
 #[cfg(test)]
 mod tests {
+    use maxsim_kernels::gradient::{PROJECT, ROW_NORMS};
     use maxsim_kernels::variants::{Arch, COMBINE_PIECES, FORWARD, SUM_PARTIALS};
 
     use super::*;
@@ -89,7 +90,9 @@ mod tests {
     #[test]
     fn every_entry_of_the_table_has_an_image() {
         let others = [SUM_PARTIALS, COMBINE_PIECES];
-        for name in FORWARD.iter().map(|row| row.name).chain(others) {
+        let names =
+            FORWARD.iter().map(|row| row.name).chain(others).chain(ROW_NORMS).chain(PROJECT);
+        for name in names {
             let image = Image::find(name).unwrap();
             assert!(image.ptx.contains(&format!(".entry {name}(")), "{name}");
             for cubin in image.cubins {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::params::{
-    ForwardParams, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
+    ForwardParams, NormalizedParams, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
 };
 use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
 
@@ -18,7 +18,7 @@ use super::module::Kernel;
 use super::outputs::{CudaOutputs, OutputAddresses};
 use super::pieces::{CudaPieces, CutProblem};
 use super::split::{DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX};
-use super::stream::CudaStream;
+use super::stream::{CudaStream, Order};
 use super::tokens::CudaTokens;
 use super::work::{Launch, Shape, Units, WorkList};
 use crate::error::{Error, Result};
@@ -71,6 +71,7 @@ impl CudaDevice {
         let work = CudaWork::new(self, problem, chosen, &shape)?;
         // A call writes every output, filled or computed.
         let outputs = CudaOutputs::unfilled(self, &shape)?;
+        work.prepare_norms(queries, documents, None)?;
         self.on_idle_stream(|stream| work.enqueue(stream, queries, documents, &outputs))?;
         Ok((outputs.read(&shape)?, outputs))
     }
@@ -169,6 +170,7 @@ impl CudaWork {
         let maps = self.tensor_maps(queries, documents)?;
         let entered = self.device.enter()?;
         let order = stream.order(&entered)?;
+        self.prepare_norms(queries, documents, Some(order))?;
         let workspace = match self.workspace_bytes() {
             0 => 0,
             len_bytes => stream.workspace(order, len_bytes)?,
@@ -183,6 +185,19 @@ impl CudaWork {
         // Even after an error, launches before it may be writing.
         turn.end(&entered, stream)?;
         result
+    }
+
+    /// Makes ready what the work needs of its handles, so that [`CudaWork::run`] allocates nothing.
+    pub(crate) fn prepare_norms(
+        &self,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        order: Option<Order>,
+    ) -> Result<()> {
+        if !self.variant.normalizes {
+            return Ok(());
+        }
+        [queries, documents].iter().try_for_each(|side| side.prepare_norms(&self.device, order))
     }
 
     /// Bytes of workspace that the work needs.
@@ -205,8 +220,8 @@ impl CudaWork {
     ///
     /// # Safety
     /// `stream` must be a stream of the context; the handles must have the problem's layouts,
-    /// be those of the maps, and with the outputs, of its shape, live until the launches have
-    /// run. Until then nothing else may use the workspace, which must have
+    /// be those of the maps, have their norms prepared, and with the outputs, of its shape, live until
+    /// the launches have run. Until then nothing else may use the workspace, which must have
     /// [`CudaWork::workspace_bytes`], or the outputs.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn run(
@@ -226,6 +241,10 @@ impl CudaWork {
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
             outputs.clear(entered, stream, unvisited, tokens)?;
+            if self.variant.normalizes {
+                queries.refresh_norms(entered, stream)?;
+                documents.refresh_norms(entered, stream)?;
+            }
             let out = match &self.pieces {
                 None => outputs.addresses(),
                 Some(pieces) => {
@@ -236,7 +255,8 @@ impl CudaWork {
             };
             self.launches.iter().try_for_each(|launch| {
                 let params = self.params(launch, maps, queries, documents, out, workspace);
-                self.launch(entered, stream, launch, &params)
+                let norms = [queries, documents].map(CudaTokens::norms_address);
+                self.launch(entered, stream, launch, &params, norms)
             })?;
             match &self.pieces {
                 None => Ok(()),
@@ -346,13 +366,15 @@ impl CudaWork {
     ///
     /// # Safety
     /// `params` must describe memory of the context that lives until the launch has run, as
-    /// [`ForwardParams`] says, for `launch`; `stream` must be a stream of the context.
+    /// [`ForwardParams`] says, for `launch`; where the kernel normalises rows, what both sides' are
+    /// multiplied by must be at the addresses beside; `stream` must be a stream of the context.
     unsafe fn launch(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
         launch: &Launch,
         params: &ForwardParams,
+        [query_norms, document_norms]: [u64; 2],
     ) -> Result<()> {
         let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
         let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
@@ -362,7 +384,12 @@ impl CudaWork {
             if launch.is_ragged && self.sum_partials.is_some() {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;
             }
-            start(entered, stream, self.kernel, launch.grid, shared_bytes, params)?;
+            if self.variant.normalizes {
+                let params = NormalizedParams { forward: *params, query_norms, document_norms };
+                start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
+            } else {
+                start(entered, stream, self.kernel, launch.grid, shared_bytes, params)?;
+            }
             let (Some(sum_partials), 1.., false) =
                 (self.sum_partials, launch.n_parts, launch.sums_in_kernel)
             else {

@@ -30,6 +30,8 @@ mod memory;
 #[allow(unsafe_code)]
 mod module;
 #[allow(unsafe_code)]
+mod norms;
+#[allow(unsafe_code)]
 mod outputs;
 #[allow(unsafe_code)]
 mod pieces;
@@ -60,7 +62,7 @@ mod pieces_tests;
 #[cfg(test)]
 mod work_tests;
 
-pub(crate) use backward::{BackwardCall, CudaBackward};
+pub(crate) use backward::{BackwardCall, BackwardKind, CudaBackward};
 pub(crate) use context::{CudaDevice, n_devices, open};
 pub(crate) use event::CudaEvent;
 pub(crate) use gradients::{CudaGradScores, CudaGradients, GradientMatrix};

@@ -32,7 +32,7 @@ pub(crate) struct CudaStream {
 
 /// In which order enqueued work runs: pieces of equal order one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// That of the stream of this number.
     Stream(u64),
     /// That of the capture of this number, into a graph of somebody else's.

@@ -1,13 +1,15 @@
 //! Tokens in device memory.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use maxsim_kernels::gradient::{Rows, columns};
 use maxsim_kernels::params::Matrix;
 use maxsim_kernels::variants::{Arch, Variant};
 
 use super::context::CudaDevice;
 use super::memory::Buffer;
+use super::norms::Norms;
 use super::tensor_map::{Maps, Rounding, can_map};
 use super::upload::{upload, upload_rows};
 use crate::element::{Element, ElementType};
@@ -18,6 +20,9 @@ use crate::tokens::{TokenLayout, Tokens};
 /// A token matrix in device memory with its segments and mask, as kernels read it.
 pub(crate) struct CudaTokens {
     access: Access,
+    element: ElementType,
+    n_rows: usize,
+    dim: usize,
     mask: u64,
     /// The items' rows, unless item `i` is `item_len` rows from row `i * item_len`.
     segments: Option<Buffer>,
@@ -30,6 +35,8 @@ pub(crate) struct CudaTokens {
     tf32_maps: Option<Box<Maps>>,
     /// What the addresses point to, where it is ours.
     owned: Vec<Buffer>,
+    /// From the first call on that normalises the rows.
+    pub(super) norms: Mutex<Option<Norms>>,
 }
 
 impl fmt::Debug for CudaTokens {
@@ -80,7 +87,20 @@ impl CudaTokens {
         let tf32_maps = maps(element == ElementType::F32, Rounding::Tf32)?;
         let maps = maps(true, Rounding::None)?;
         let has_empty_items = (0..layout.n_items()).any(|i| !layout.has_tokens(i));
-        Ok(CudaTokens { access, mask, segments, item_len, has_empty_items, maps, tf32_maps, owned })
+        Ok(CudaTokens {
+            access,
+            element,
+            n_rows: rows,
+            dim,
+            mask,
+            segments,
+            item_len,
+            has_empty_items,
+            maps,
+            tf32_maps,
+            owned,
+            norms: Mutex::new(None),
+        })
     }
 
     /// How kernels reach the rows.
@@ -101,6 +121,26 @@ impl CudaTokens {
     /// Whether the matrix is ours: rows have zeros behind them up to a 16-byte boundary.
     pub(super) fn is_owned(&self) -> bool {
         !self.owned.is_empty()
+    }
+
+    pub(super) fn element(&self) -> ElementType {
+        self.element
+    }
+
+    pub(super) fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// The matrix as warps read its rows.
+    pub(super) fn rows(&self) -> Rows {
+        let Access { base, pitch_bytes } = self.access;
+        let row_bytes = self.dim * self.element.size_bytes();
+        let (lanes_log2, n_columns) = columns(row_bytes);
+        // What lies behind a row is read up to a 16-byte boundary: rows end on one, or there is
+        // padding of ours.
+        let is_padded = row_bytes.is_multiple_of(16) || self.is_owned();
+        let aligned = u32::from(self.access.is_aligned() && is_padded);
+        Rows { base, pitch_bytes, dim: self.dim as u32, lanes_log2, n_columns, aligned }
     }
 
     pub(super) fn matrix(&self) -> Matrix {

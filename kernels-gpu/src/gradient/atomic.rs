@@ -4,6 +4,9 @@
 //! query's pairs, and `g · Q[q, s]` is added to the winner's row of ∂D in memory, in whatever order
 //! warps come to it: `Q[q, s]` is read once, and nothing is sorted.
 //!
+//! Where rows are normalised, g is multiplied by what the winner's row is, and `Q[q, s]` by its own: what
+//! is added to ∂D has both.
+//!
 //! Each lane has as many additions under way as loads. Known loss: a row of ∂D that everybody chose
 //! is added to by one unit of the L2 cache, one after the other; and where the device has no
 //! additions of 16 bytes (before sm_90), each element is an addition of its own.
@@ -12,6 +15,7 @@ use super::gather::{Ahead, row_task};
 use super::output::store;
 use super::sources::{Columns, Element, LANE_ELEMENTS, Sums, add_and, add_slots, unroll};
 use super::{AtomicParams, NO_ROW, chunk_start};
+use crate::ptx::memory::load_u32;
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::wide::{add_f32_if, add_f32x4_if, shuffle};
 use core::hint::assert_unchecked;
@@ -57,7 +61,7 @@ unsafe fn sum_and_add<T: Element, const ALIGNED: bool>(params: &AtomicParams) {
         if k < end {
             let mut next = Ahead::load(gather, &task.first, row, k, end);
             while k < end {
-                let (sources, count) = (next.source(), (end - k).min(32));
+                let (sources, count) = (next.source(&gather.pairs), (end - k).min(32));
                 k += 32;
                 next = Ahead::load(gather, &task.first, row, k, end);
                 add_and::<T, ALIGNED, 4>(&columns, sources, 0, count, &mut sums, |before, factor| {
@@ -89,13 +93,18 @@ unsafe fn own_elements<T: Element>(
 ) -> [f32; LANE_ELEMENTS] {
     let columns = Columns::new::<T>(&params.queries, column);
     let is_there = u32::from(columns.n_elements > 0);
-    // SAFETY: the caller's promise.
-    T::widen(unsafe {
-        match params.queries.aligned {
+    // SAFETY: the caller's promise; four bytes per row of what it is normalised by.
+    unsafe {
+        let mut own = T::widen(match params.queries.aligned {
             0 => columns.load::<T, false>(row, is_there),
             _ => columns.load::<T, true>(row, is_there),
+        });
+        if params.query_norms != 0 {
+            let norm = f32::from_bits(load_u32(params.query_norms + u64::from(row) * 4));
+            unroll!(e in eight => own[e] *= norm);
         }
-    })
+        own
+    }
 }
 
 /// Adds the lane's elements of the query row, times a factor, to a row of the documents' gradient.

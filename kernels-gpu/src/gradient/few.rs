@@ -10,6 +10,7 @@
 //! multiprocessors whose last task has ended.
 
 use super::gather::{gather_block, row_task};
+use super::normalize::scaled;
 use super::output::{store_element, store_lane};
 use super::pairs::{pair, winner_if};
 use super::sources::{Columns, Element, Sums, multiply, unroll};
@@ -156,9 +157,10 @@ impl Sources {
             let is_there = u32::from(lane < pair.query_len);
             let winner = winner_if(&params.pairs, pair.token_base + u64::from(lane), is_there);
             let is_there = is_there != 0 && winner < pair.document_len;
+            let row = if is_there { pair.query_start + lane } else { NO_ROW };
             Sources {
                 destination: if is_there { pair.document_start + winner } else { NO_ROW },
-                source: [pair.query_start + lane, pair.factor.to_bits()],
+                source: [row, scaled(&params.pairs, row, pair.factor).to_bits()],
             }
         }
     }

@@ -5,10 +5,11 @@
 //! before are summed. Warps of a block have neighbouring tokens, whose winners share sectors.
 //! Where tokens are few, pairs are cut into chunks, whose sums `sum` adds in their order.
 
+use super::normalize::scaled;
 use super::output::store;
 use super::pairs::{pair, winner_if};
 use super::sources::{Columns, Element, Sums, add, add_slots};
-use super::{FirstPair, GatherParams, NO_ROW, RowTask, chunk_start};
+use super::{FirstPair, GatherParams, NO_ROW, Pairs, RowTask, chunk_start};
 use crate::ptx::memory::load_u32x4;
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::wide::lane_idx;
@@ -66,7 +67,7 @@ unsafe fn gather_rows<T: Element, const ALIGNED: bool>(params: &GatherParams, bl
         if begin < end {
             let mut next = Ahead::load(params, &task.first, row, k, end);
             while k < end {
-                let sources = next.source();
+                let sources = next.source(&params.pairs);
                 let count = (end - k).min(32);
                 k += 32;
                 next = Ahead::load(params, &task.first, row, k, end);
@@ -141,9 +142,14 @@ impl Ahead {
     }
 
     /// Row and factor.
+    ///
+    /// # Safety
+    /// The pair must be one of `pairs`.
     #[inline(always)]
-    pub fn source(self) -> [u32; 2] {
+    pub unsafe fn source(self, pairs: &Pairs) -> [u32; 2] {
         let is_there = self.winner < self.document_len;
-        [if is_there { self.document_start + self.winner } else { NO_ROW }, self.factor.to_bits()]
+        let row = if is_there { self.document_start + self.winner } else { NO_ROW };
+        // SAFETY: a winner is a row of the documents.
+        [row, unsafe { scaled(pairs, row, self.factor) }.to_bits()]
     }
 }

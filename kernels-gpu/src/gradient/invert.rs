@@ -12,6 +12,7 @@
 //!
 //! Shared memory: a count, then a place, and a word of lanes per bucket and warp; 94 KB at most.
 
+use super::normalize::scaled;
 use super::steps::{Step, clear_share, for_each, sort_task};
 use super::{Destination, NO_ROW, PLACE_BYTES, SortParams, SortTask, Source, THREADS, WARPS};
 use crate::ptx::memory::{dynamic_shared, load_u32};
@@ -235,7 +236,8 @@ unsafe fn place(params: &SortParams, own: u32, step: Step) {
             let [start, lanes] = load_shared_u32x2(address);
             let at = start + (lanes & ((1 << lane) - 1)).count_ones();
             let entry = params.list + u64::from(at) * size_of::<Source>() as u64;
-            or_u32x2(entry, [step.row, step.factor]);
+            let factor = scaled(&params.pairs, step.row, f32::from_bits(step.factor));
+            or_u32x2(entry, [step.row, factor.to_bits()]);
             next = [at + 1, lanes >> lane];
         }
         // All have read where their bucket's places start, and who has it.

@@ -25,6 +25,8 @@ pub mod invert;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod join;
 #[cfg(target_arch = "nvptx64")]
+pub mod normalize;
+#[cfg(target_arch = "nvptx64")]
 pub mod output;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod owner;
@@ -103,6 +105,14 @@ pub const ATOMIC_SM90: [&str; 3] = [
 pub const FEW: [&str; 3] =
     ["maxsim_gradient_few_f16", "maxsim_gradient_few_bf16", "maxsim_gradient_few_f32"];
 
+/// The entries that find what rows are normalised by, by element type.
+pub const ROW_NORMS: [&str; 3] =
+    ["maxsim_row_norms_f16", "maxsim_row_norms_bf16", "maxsim_row_norms_f32"];
+
+/// The entries that go from gradients of normalised rows to those of rows, by element type.
+pub const PROJECT: [&str; 3] =
+    ["maxsim_gradient_project_f16", "maxsim_gradient_project_bf16", "maxsim_gradient_project_f32"];
+
 /// Most sources of a document for [`FEW`]: one per lane.
 pub const FEW_SOURCES: u64 = 32;
 
@@ -173,6 +183,9 @@ pub struct Pairs {
     pub winners: u64,
     /// Address of the f32 gradients of the scores.
     pub grad_scores: u64,
+    /// Address of an f32 per row of the sources' matrix, which their gradients are multiplied by; 0 =
+    /// rows are not normalised.
+    pub source_norms: u64,
     /// Bytes of a winner: 2 (none = 0xFFFF) or 4 (none = -1).
     pub winner_bytes: u32,
     /// Scores per query (computed pairs).
@@ -234,6 +247,41 @@ pub const fn columns(row_bytes: usize) -> (u32, u32) {
         return (5, n_chunks.div_ceil(32) as u32);
     }
     (n_chunks.next_power_of_two().ilog2(), 1)
+}
+
+/// Parameters of `maxsim_row_norms_*`: a warp per `32 >> rows.lanes_log2` rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RowNormsParams {
+    /// The rows.
+    pub rows: Rows,
+    /// Address of an f32 per row, which becomes 1 / √max(‖x‖², [`SQUARE_MIN`]).
+    ///
+    /// [`SQUARE_MIN`]: crate::params::SQUARE_MIN
+    pub norms: u64,
+    /// Number of rows.
+    pub n_rows: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
+/// Parameters of `maxsim_gradient_project_*`: a warp per row.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ProjectParams {
+    /// The rows.
+    pub rows: Rows,
+    /// The gradient.
+    pub out: Output,
+    /// Address of f32 sums `[rows, dim]`: gradients with respect to the normalised rows. May be where
+    /// the gradient is.
+    pub sums: u64,
+    /// Address of an f32 per row, what it is normalised by.
+    pub norms: u64,
+    /// Number of rows.
+    pub n_rows: u32,
+    /// 1 when the sums are multiplied by that already.
+    pub is_scaled: u32,
 }
 
 /// A matrix of gradients, or of parts of them: `[rows, dim]` without gaps.
@@ -334,6 +382,9 @@ pub struct AtomicParams {
     pub queries: Rows,
     /// The gradient of the documents, f32, which holds what is added to.
     pub documents: Output,
+    /// Address of an f32 per row of the queries' matrix, which they are multiplied by; 0 = rows are
+    /// not normalised.
+    pub query_norms: u64,
 }
 
 /// The pairs of a chunk.
@@ -553,13 +604,14 @@ mod tests {
     fn structs_have_no_padding_that_nobody_named() {
         assert_eq!(size_of::<FirstPair>(), 12);
         assert_eq!(size_of::<PairSlot>(), 32);
-        assert_eq!(size_of::<Pairs>(), 2 * 40 + 5 * 8 + 6 * 4);
+        assert_eq!(size_of::<Pairs>(), 2 * 40 + 6 * 8 + 6 * 4);
         assert_eq!(size_of::<RowTask>(), 32);
         assert_eq!(size_of::<SortTask>(), 64);
         assert_eq!(size_of::<Rows>(), 32);
         assert_eq!(size_of::<Output>(), 24);
         assert_eq!(size_of::<GatherParams>(), size_of::<Pairs>() + 32 + 24 + 8 + 4 * 4);
-        assert_eq!(size_of::<AtomicParams>(), size_of::<GatherParams>() + 32 + 24);
+        assert_eq!(size_of::<AtomicParams>(), size_of::<GatherParams>() + 32 + 24 + 8);
+        assert_eq!(size_of::<ProjectParams>(), 32 + 24 + 2 * 8 + 2 * 4);
         assert_eq!(size_of::<OwnerParams>(), 32 + 24 + 5 * 8 + 6 * 4);
     }
 

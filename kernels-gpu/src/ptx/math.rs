@@ -37,6 +37,23 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     result
 }
 
+/// The square root, rounded to nearest.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub fn sqrt(x: f32) -> f32 {
+    let result;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "sqrt.rn.f32 {0}, {1};",
+            out(reg32) result,
+            in(reg32) x,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}
+
 /// `a`, and `B` more unless `skip`: one instruction under a predicate, where the assembler would
 /// select the number to add.
 #[inline(always)]

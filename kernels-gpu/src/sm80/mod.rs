@@ -14,6 +14,9 @@
 //!  4. After the document each warp adds its groups' maxima; behind the next stage's barrier
 //!     warp 0 adds the groups by query, in order, and stores the results.
 //!
+//! Where rows are normalised ([`crate::norms`]), a tile's similarities are multiplied by their columns'
+//! factors before they are folded, and what a document leaves by the rows'.
+//!
 //! Budget: 128 registers of query fragments and 32 accumulators, or 128 accumulators, of 255 per
 //! thread; shared memory as `layout::sm80` says.
 //!
@@ -34,6 +37,7 @@ use core::marker::PhantomData;
 
 use crate::layout::slabs;
 use crate::layout::sm80::*;
+use crate::norms::Normalizer;
 use crate::params::{ForwardParams, Group};
 use crate::ptx::copy::copy_wait;
 use crate::ptx::memory::{dynamic_shared, load_shared_f32, store_shared_f32};
@@ -62,6 +66,8 @@ pub trait Kernel: Sized {
     const STAGES: usize;
     /// Whether to find the winners.
     const WINNERS: bool;
+    /// What normalises rows, if anything does.
+    type Normalizer: Normalizer;
 
     /// Groups of a query tile.
     const GROUPS: u32 = (Self::WARPS * Self::FRAGMENTS) as u32;
@@ -118,6 +124,7 @@ pub struct Pipeline<'a, K: Kernel> {
     /// Entry whose sums warp 0 has yet to add; or [`NOTHING`], or, to save a register, the rounds
     /// until then.
     pending: u32,
+    normalizer: K::Normalizer,
     kernel: PhantomData<K>,
 }
 
@@ -128,15 +135,15 @@ pub struct Pipeline<'a, K: Kernel> {
 ///
 /// # Safety
 /// Launched with `32 * WARPS` threads and the row's dynamic shared memory; `params` as
-/// [`ForwardParams`] says.
+/// [`ForwardParams`] says; `normalizer` of this launch.
 #[inline(always)]
-pub unsafe fn forward<K: Kernel>(params: &ForwardParams) {
+pub unsafe fn forward<K: Kernel>(params: &ForwardParams, normalizer: K::Normalizer) {
     const { assert!(K::FRAGMENTS <= 4 && K::STAGES >= 2 && K::GROUPS <= 16) };
     let thread = thread_idx_x();
     let n_slabs = slabs(params.dim as usize, K::Element::BYTES) as u32;
     // SAFETY: every branch below is uniform over the block.
     unsafe {
-        let mut pipeline = Pipeline::<K>::new(params, thread, n_slabs);
+        let mut pipeline = Pipeline::<K>::new(params, normalizer, thread, n_slabs);
         let mut product = K::Product::new();
         let mut best = [Best::NONE; 4];
         let mut has_tokens = 0;
@@ -195,7 +202,12 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
     /// # Safety
     /// Every thread of the block.
     #[inline(always)]
-    unsafe fn new(params: &'a ForwardParams, thread: u32, n_slabs: u32) -> Self {
+    unsafe fn new(
+        params: &'a ForwardParams,
+        normalizer: K::Normalizer,
+        thread: u32,
+        n_slabs: u32,
+    ) -> Self {
         let lane = thread % 32;
         Pipeline {
             params,
@@ -210,6 +222,7 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
             groups: unsafe { TileGroups::new(Group::NONE, lane) },
             valid_rows: 0,
             pending: NOTHING + K::STAGES as u32 - 1,
+            normalizer,
             kernel: PhantomData,
         }
     }
@@ -253,6 +266,7 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
                     bits |= valid_rows(params, group, lane) << (2 * F);
                 }
             });
+            self.normalizer.take_rows(params, K::FRAGMENTS, first + self.group(0), lane);
         }
         self.valid_rows = bits;
     }
@@ -268,7 +282,8 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
         // SAFETY: all lanes of the warp are here; the slot's last reader has passed a barrier
         // since: the slot's stage has been filled and waited for.
         unsafe {
-            let rows = deal(&best, K::FRAGMENTS, lane, K::WINNERS);
+            let mut rows = deal(&best, K::FRAGMENTS, lane, K::WINNERS);
+            self.normalizer.rows(&mut rows);
             let sum = sum_quads(sum_halves(K::FRAGMENTS, own.values(&rows, valid)));
             if lane < K::FRAGMENTS as u32 {
                 let sum = if has_tokens { sum } else { 0.0 };

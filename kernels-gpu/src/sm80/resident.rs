@@ -26,6 +26,7 @@ where
     #[inline(always)]
     fn new() -> Self {
         const { assert!(K::FRAGMENTS * K::SLABS * STEPS <= 32 && K::TILE <= 64) };
+        const { assert!(size_of::<K::Normalizer>() == 0) };
         // SAFETY: all-zero bytes are words. (A literal would become a loop in memory.)
         Resident { a: unsafe { core::mem::zeroed() } }
     }

@@ -6,6 +6,7 @@ use super::units::Told;
 use super::{Kernel, Ring, Shared, n_slabs};
 use crate::layout::SLAB_BYTES;
 use crate::layout::sm90::*;
+use crate::norms::{ColumnNorms, Norms, load_columns, scale};
 use crate::params::{ForwardParams, Group, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::memory::{load_shared_u32x4, store_shared_f32};
@@ -36,6 +37,9 @@ pub(super) struct Consumer<'a> {
     pub(super) ring: Ring,
     sums: Ring,
     rows: WarpRows,
+    norms: Norms,
+    /// What the document's rows are normalised by.
+    document_norms: u64,
 }
 
 /// Works through the block's units.
@@ -43,8 +47,14 @@ pub(super) struct Consumer<'a> {
 /// # Safety
 /// All consumer threads; shared memory and barriers as [`super::forward`] sets them up.
 #[inline(always)]
-pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u32) {
-    const { assert!(K::FRAGMENTS == 1 || K::FRAGMENTS == 2) };
+pub(super) unsafe fn consume<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    norms: Norms,
+    thread: u32,
+) {
+    const { assert!(K::FRAGMENTS == 1 || K::FRAGMENTS == 2 && !K::NORMALIZES) };
+    const { assert!(!K::NORMALIZES || K::WINNERS && !K::Element::SPLITS) };
     // SAFETY: every warp is whole here. The broadcast tells the assembler that the number is
     // the same in all lanes, so that descriptors live in uniform registers.
     let warp = unsafe { broadcast(thread / 32) };
@@ -57,6 +67,8 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
         ring: Ring::START,
         sums: Ring::START,
         rows: WarpRows::NONE,
+        norms,
+        document_norms: 0,
     };
     let mut tile = u32::MAX;
     let mut query_parity = 0;
@@ -111,7 +123,7 @@ impl Consumer<'_> {
             }
         });
         // SAFETY: groups of this launch.
-        self.rows = unsafe { WarpRows::new::<K>(self.params, groups, self.lane) };
+        self.rows = unsafe { WarpRows::new::<K>(self.params, self.norms, groups, self.lane) };
     }
 
     /// One document against the resident query tile.
@@ -123,6 +135,9 @@ impl Consumer<'_> {
         let len = unsafe { broadcast(document.len) };
         let mut has_tokens = len > 0;
         let mut row = 0;
+        if K::NORMALIZES {
+            self.document_norms = self.norms.of_documents(document.start);
+        }
         // Loops of their own for each kind of tile: the accumulators' pipeline must not meet a
         // branch.
         // SAFETY: the caller's promise; the producer loads these tiles in this order.
@@ -207,7 +222,12 @@ impl Consumer<'_> {
         // SAFETY: the producer fills the ring's next stages with this tile; the fence orders
         // the last reads of the accumulators before they are written again.
         unsafe {
-            let mut columns = Columns { valid: [0; 4], left, column, lane };
+            let mut columns =
+                Columns { valid: [0; 4], left, column, lane, norms: core::mem::zeroed() };
+            if K::NORMALIZES {
+                let address = self.document_norms + u64::from(row) * 4;
+                columns.norms = load_columns::<N>(address, lane);
+            }
             let before = *best;
             if K::Element::SPLITS {
                 let c = self.split_products::<K, N, KIND>(&mut columns);
@@ -452,6 +472,8 @@ pub(super) struct Columns {
     /// Document token of the thread's first column.
     column: i32,
     lane: u32,
+    /// Of a tile whose rows are normalised.
+    norms: ColumnNorms,
 }
 
 impl Columns {
@@ -497,7 +519,9 @@ impl Columns {
         best: &mut Best,
         c: &[f32; N],
     ) {
-        fold(best, &self.valid_only::<K, N, KIND>(c), self.column, K::WINNERS);
+        let c = if K::NORMALIZES { scale(*c, &self.norms) } else { *c };
+        let c = self.valid_only::<K, N, KIND>(&c);
+        fold(best, &c, self.column, K::WINNERS);
     }
 
     /// -∞ in columns that are no document tokens.

@@ -20,6 +20,9 @@
 //!     masked, the other turns the mask into column bits, a tile ahead. Where elements are split,
 //!     both do that between copy and product, and the mask besides.
 //!
+//! Where rows are normalised ([`crate::norms`]), a consumer multiplies a tile's similarities by their
+//! columns' factors before it folds them, and what a document leaves by the rows'.
+//!
 //! Budget: 56 registers for the first warpgroup, 224 for each of two consumers (2 × 64
 //! accumulators): 504 in all, as the block has at entry (3 × 168; a claim beyond that waits for
 //! ever). 200 for the only consumer where two blocks share a multiprocessor (2 × 128 at entry).
@@ -37,6 +40,7 @@ mod split;
 mod units;
 
 use crate::layout::sm90::*;
+use crate::norms::Norms;
 use crate::params::ForwardParams;
 use crate::ptx::barrier::{barrier_fence, barrier_init};
 use crate::ptx::copy::prefetch_map;
@@ -61,6 +65,8 @@ pub trait Kernel {
     const TAIL_STEP: usize;
     /// Whether winners are found.
     const WINNERS: bool;
+    /// Whether rows are normalised.
+    const NORMALIZES: bool;
     /// Query slabs that stay in shared memory.
     const SLABS: usize = Self::STEPS.div_ceil(SLAB_STEPS);
     /// Query rows per tile.
@@ -289,11 +295,12 @@ fn n_slabs<K: Kernel>(params: &ForwardParams) -> u32 {
 ///
 /// # Safety
 /// Launched with the row's threads and dynamic shared memory; `params` as [`ForwardParams`]
-/// says; the addresses are those of its tensor maps.
+/// says; the addresses are those of its tensor maps, and of what its rows are normalised by.
 #[inline(always)]
 pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSUMER: u32>(
     params: &ForwardParams,
     maps: Maps,
+    norms: Norms,
 ) {
     let shared = Shared::new::<K>();
     let thread = thread_idx_x();
@@ -308,7 +315,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSU
             } else {
                 claim_registers::<CONSUMER>();
             }
-            consumer::consume::<K>(params, &shared, thread - 128);
+            consumer::consume::<K>(params, &shared, norms, thread - 128);
             return;
         }
         let (warp, lane) = (thread / 32, thread % 32);

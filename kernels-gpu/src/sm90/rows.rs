@@ -1,9 +1,10 @@
 //! A consumer warp's query rows: what a document starts from and what it leaves.
 
 use super::Kernel;
+use crate::norms::Norms;
 use crate::params::{ForwardParams, Group};
 use crate::reduce::{Best, NO_WINNER, unroll};
-use crate::rows::{OwnRows, deal, sum_halves, valid_rows};
+use crate::rows::{OwnRows, deal, normalized, sum_halves, valid_rows};
 use crate::work::TokenPlace;
 
 /// The rows of a warp's fragments, for one thread.
@@ -14,12 +15,14 @@ pub(super) struct WarpRows {
     /// That of the rows that the thread has at a document's end, and where they are stored.
     own_valid: u32,
     place: TokenPlace,
+    /// What those are normalised by.
+    own_norms: [f32; 2],
 }
 
 impl WarpRows {
     /// No valid row.
     pub(super) const NONE: WarpRows =
-        WarpRows { valid: [0; 2], own_valid: 0, place: TokenPlace::NONE };
+        WarpRows { valid: [0; 2], own_valid: 0, place: TokenPlace::NONE, own_norms: [1.0; 2] };
 
     /// The rows of the warp's groups, one per fragment.
     ///
@@ -28,6 +31,7 @@ impl WarpRows {
     #[inline(always)]
     pub(super) unsafe fn new<K: Kernel>(
         params: &ForwardParams,
+        norms: Norms,
         groups: [Group; 2],
         lane: u32,
     ) -> Self {
@@ -39,6 +43,10 @@ impl WarpRows {
                 rows.valid[I] = unsafe { valid_rows(params, groups[I], lane) };
                 if own.fragment == I as u32 {
                     rows.own_valid = rows.valid[I];
+                    if K::NORMALIZES {
+                        // SAFETY: the caller's promise.
+                        rows.own_norms = unsafe { own.norms(norms, groups[I], lane) };
+                    }
                     if groups[I].n_rows() > 0 && params.winners | params.token_scores != 0 {
                         // SAFETY: the group has tokens, and pair-major outputs are asked for.
                         rows.place = unsafe { TokenPlace::new(params, groups[I]) };
@@ -78,7 +86,10 @@ impl WarpRows {
         let own = OwnRows::new(K::FRAGMENTS, lane);
         // SAFETY: the caller's promise.
         unsafe {
-            let rows = deal(best, K::FRAGMENTS, lane, K::WINNERS);
+            let mut rows = deal(best, K::FRAGMENTS, lane, K::WINNERS);
+            if K::NORMALIZES {
+                rows = normalized(rows, self.own_norms);
+            }
             if store {
                 own.store(params, self.place, (entry, start), &rows, self.own_valid, lane);
             }

@@ -1,0 +1,101 @@
+//! What rows are normalised by, in device memory: r = 1 / √max(‖x‖², 10⁻¹²), an f32 per row.
+//!
+//! Of tokens that are ours it is found once. Memory of others may hold something else at each call,
+//! which therefore finds it anew; calls at the same time find the same, since nobody may write to
+//! the rows meanwhile.
+
+use std::sync::Arc;
+
+use cust::sys::CUstream;
+use maxsim_kernels::gradient::{ROW_NORMS, RowNormsParams, WARPS};
+use maxsim_kernels::params::NORMS_PADDING;
+
+use super::context::{CudaDevice, Entered, lock};
+use super::launch::start;
+use super::memory::Buffer;
+use super::module::Kernel;
+use super::stream::Order;
+use super::tokens::CudaTokens;
+use crate::error::{Error, Result};
+use crate::warm_up::gradient_row;
+
+/// Room for r of every row, and what fills it.
+#[derive(Debug)]
+pub(super) struct Norms {
+    buffer: Buffer,
+    kernel: Kernel,
+}
+
+impl CudaTokens {
+    /// Makes ready what a call that normalises rows needs of its tokens: afterwards nothing is
+    /// allocated. Waits for it the first time, which a call in the order of a foreign capture cannot.
+    pub(crate) fn prepare_norms(
+        &self,
+        device: &Arc<CudaDevice>,
+        order: Option<Order>,
+    ) -> Result<()> {
+        let mut norms = lock(&self.norms);
+        if norms.is_some() {
+            return Ok(());
+        }
+        if matches!(order, Some(Order::Capture(_))) {
+            return Err(Error::Unsupported {
+                what: "normalising tokens for the first time while the stream is captured".into(),
+                why: "run the same call once before the capture".into(),
+            });
+        }
+        let kernel = device.gradient_kernel(ROW_NORMS[gradient_row(self.element())])?;
+        let n_bytes = (self.n_rows() + NORMS_PADDING) as u64 * 4;
+        let new = Norms { buffer: Buffer::zeroed(device, n_bytes)?, kernel };
+        if self.is_owned() {
+            device.on_idle_stream(|stream| {
+                let entered = device.enter()?;
+                // SAFETY: the buffer was just made, for these rows, and nobody else has it.
+                unsafe { self.find_norms(&entered, stream.raw(), &new)? };
+                stream.synchronize()
+            })?;
+        }
+        *norms = Some(new);
+        Ok(())
+    }
+
+    /// Where r is of the rows, once it has been prepared; 0 before.
+    pub(super) fn norms_address(&self) -> u64 {
+        lock(&self.norms).as_ref().map_or(0, |norms| norms.buffer.address())
+    }
+
+    /// Enqueues what finds r again, where the rows are not ours.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context; the tokens must live until the kernel has run.
+    pub(super) unsafe fn refresh_norms(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+    ) -> Result<()> {
+        match &*lock(&self.norms) {
+            // SAFETY: the buffer is of these rows; whoever else writes to it writes the same.
+            Some(norms) if !self.is_owned() => unsafe { self.find_norms(entered, stream, norms) },
+            _ => Ok(()),
+        }
+    }
+
+    /// # Safety
+    /// As [`CudaTokens::refresh_norms`]; `norms` must have room for these rows.
+    unsafe fn find_norms(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        norms: &Norms,
+    ) -> Result<()> {
+        let rows = self.rows();
+        let rows_per_block = WARPS * (32 >> rows.lanes_log2);
+        let n_rows = self.n_rows() as u32;
+        let params = RowNormsParams { rows, norms: norms.buffer.address(), n_rows, reserved: 0 };
+        match n_rows.div_ceil(rows_per_block) {
+            0 => Ok(()),
+            // SAFETY: the caller's promise; there is a warp for all rows.
+            n_blocks => unsafe { start(entered, stream, norms.kernel, n_blocks, 0, &params) },
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Rows that are normalised: r = 1 / √max(‖x‖², 10⁻¹²) of each, and similarities times r of both.
+//!
+//! `row_norms`: as many lanes as a row has pieces of 16 bytes, up to 32, add its squares; a warp has
+//! as many rows at once as fit. The order of the sum depends on dim alone, so that equal rows have
+//! equal r wherever they lie.
+//!
+//! The forward kernels read r of a tile's columns from memory before they wait for the tile, and
+//! multiply before columns are masked: what lies behind a document's end, a NaN even, never shows.
+
+#[cfg(maxsim_arch = "sm_80")]
+use crate::params::ForwardParams;
+use crate::params::{Group, NormalizedParams};
+use crate::ptx::math::fma;
+use crate::ptx::memory::load_u32;
+use crate::reduce::unroll;
+#[cfg(maxsim_arch = "sm_80")]
+use crate::rows::{OwnRows, RowBest, normalized};
+#[cfg(maxsim_arch = "sm_80")]
+use crate::work::group;
+
+/// Where r is of the rows of both matrices.
+#[derive(Clone, Copy)]
+pub struct Norms {
+    queries: u64,
+    documents: u64,
+}
+
+impl Norms {
+    /// Of rows that are not normalised.
+    pub const NONE: Norms = Norms { queries: 0, documents: 0 };
+
+    /// Those of a launch.
+    #[inline(always)]
+    pub fn of(params: &NormalizedParams) -> Norms {
+        Norms { queries: params.query_norms, documents: params.document_norms }
+    }
+
+    /// r of row `row` of a group.
+    ///
+    /// # Safety
+    /// The launch must normalise rows, and the group be one of it.
+    #[inline(always)]
+    pub unsafe fn query(&self, group: Group, row: u32) -> f32 {
+        // Rows behind the group's last are another's, or padding.
+        let address = self.queries + u64::from(group.start + row) * 4;
+        // SAFETY: four bytes per row, and per group of padding.
+        f32::from_bits(unsafe { load_u32(address) })
+    }
+
+    /// Where r is of the document rows from `row` on.
+    #[inline(always)]
+    pub fn of_documents(&self, row: u32) -> u64 {
+        self.documents + u64::from(row) * 4
+    }
+}
+
+/// r of a thread's columns of a tile: two of every eight.
+pub type ColumnNorms = [f32; 32];
+
+/// Those of a tile of `2 * N` columns.
+///
+/// # Safety
+/// `address` must be [`Norms::of_documents`] of the tile's first row.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn load_columns<const N: usize>(address: u64, lane: u32) -> ColumnNorms {
+    // SAFETY: all-zero bytes are floats. (A literal would become a loop in memory.)
+    let mut norms: ColumnNorms = unsafe { core::mem::zeroed() };
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            // SAFETY: the caller's promise; there is padding for a tile.
+            [norms[2 * I], norms[2 * I + 1]] = unsafe { pair(address, I, lane) };
+        }
+    });
+    norms
+}
+
+/// r of a thread's two columns of the `i`-th eight.
+///
+/// # Safety
+/// As [`load_columns`].
+#[inline(always)]
+unsafe fn pair(address: u64, i: usize, lane: u32) -> [f32; 2] {
+    let address = address + u64::from(8 * i as u32 + 2 * (lane % 4)) * 4;
+    // SAFETY: the caller's promise. One by one: rows start anywhere.
+    unsafe { [f32::from_bits(load_u32(address)), f32::from_bits(load_u32(address + 4))] }
+}
+
+/// Multiplies a thread's similarities by r of their columns.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn scale<const N: usize>(mut c: [f32; N], norms: &ColumnNorms) -> [f32; N] {
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            unroll!(J in 0..4 => { c[4 * I + J] = times(c[4 * I + J], norms[2 * I + J % 2]); });
+        }
+    });
+    c
+}
+
+/// A similarity times r. Never -0 where r is 0: the search for winners takes equal similarities to have
+/// equal bits.
+#[inline(always)]
+fn times(similarity: f32, norm: f32) -> f32 {
+    fma(similarity, norm, 0.0)
+}
+
+/// What becomes of similarities in the sm_80 kernels. A type, not a flag: kernels without it stay as
+/// they are, to the byte.
+#[cfg(maxsim_arch = "sm_80")]
+pub trait Normalizer: Copy {
+    /// Takes the rows of a new query tile, of which the warp has these groups.
+    ///
+    /// # Safety
+    /// The launch must have the groups.
+    unsafe fn take_rows(&mut self, params: &ForwardParams, fragments: usize, first: u32, lane: u32);
+
+    /// Changes the lane's rows, at the end of a document.
+    fn rows(&self, rows: &mut [RowBest; 2]);
+
+    /// Changes the similarities of a tile whose first row in the matrix is `row`. There is no room for
+    /// all columns' r at once beside several fragments' sums.
+    ///
+    /// # Safety
+    /// The documents' matrix must have the row.
+    unsafe fn columns<const N: usize>(
+        &self,
+        c: &mut [[f32; N]; 4],
+        fragments: usize,
+        row: u32,
+        lane: u32,
+    );
+}
+
+/// Rows as they are.
+#[cfg(maxsim_arch = "sm_80")]
+#[derive(Clone, Copy)]
+pub struct AsTheyAre;
+
+#[cfg(maxsim_arch = "sm_80")]
+impl Normalizer for AsTheyAre {
+    #[inline(always)]
+    unsafe fn take_rows(&mut self, _: &ForwardParams, _: usize, _: u32, _: u32) {}
+
+    #[inline(always)]
+    fn rows(&self, _: &mut [RowBest; 2]) {}
+
+    #[inline(always)]
+    unsafe fn columns<const N: usize>(&self, _: &mut [[f32; N]; 4], _: usize, _: u32, _: u32) {}
+}
+
+/// Rows that are normalised.
+#[cfg(maxsim_arch = "sm_80")]
+#[derive(Clone, Copy)]
+pub struct Normalized {
+    norms: Norms,
+    /// Of the thread's [`OwnRows`].
+    own: [f32; 2],
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+impl Normalized {
+    /// Without queries.
+    #[inline(always)]
+    pub fn new(norms: Norms) -> Normalized {
+        Normalized { norms, own: [1.0; 2] }
+    }
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+impl Normalizer for Normalized {
+    #[inline(always)]
+    unsafe fn take_rows(
+        &mut self,
+        params: &ForwardParams,
+        fragments: usize,
+        first: u32,
+        lane: u32,
+    ) {
+        let own = OwnRows::new(fragments, lane);
+        // SAFETY: the caller's promise.
+        self.own = unsafe { own.norms(self.norms, group(params, first + own.fragment), lane) };
+    }
+
+    #[inline(always)]
+    fn rows(&self, rows: &mut [RowBest; 2]) {
+        *rows = normalized(*rows, self.own);
+    }
+
+    #[inline(always)]
+    unsafe fn columns<const N: usize>(
+        &self,
+        c: &mut [[f32; N]; 4],
+        fragments: usize,
+        row: u32,
+        lane: u32,
+    ) {
+        let address = self.norms.of_documents(row);
+        unroll!(I in 0..16 => {
+            if 4 * I < N {
+                // SAFETY: the caller's promise.
+                let norms = unsafe { pair(address, I, lane) };
+                unroll!(F in 0..4 => {
+                    if F < fragments {
+                        unroll!(J in 0..4 => {
+                            let at = (4 * I + J) % N;
+                            c[F][at] = times(c[F][at], norms[J % 2]);
+                        });
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+pub use rows::row_norms;
+
+#[cfg(maxsim_arch = "sm_80")]
+mod rows {
+    use core::hint::assert_unchecked;
+
+    use crate::gradient::sources::{Columns, Element};
+    use crate::gradient::{RowNormsParams, WARPS};
+    use crate::params::SQUARE_MIN;
+    use crate::ptx::math::{fma, max_nan, sqrt};
+    use crate::ptx::memory::store_u32;
+    use crate::ptx::thread::{block_idx_x, thread_idx_x};
+    use crate::ptx::wide::shuffle_xor_by;
+    use crate::reduce::unroll;
+
+    /// Stores r of this warp's rows.
+    ///
+    /// # Safety
+    /// `params` must describe rows as [`RowNormsParams`] says; all threads of the block.
+    #[inline(always)]
+    pub unsafe fn row_norms<T: Element>(params: &RowNormsParams) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match params.rows.aligned {
+                0 => of_rows::<T, false>(params),
+                _ => of_rows::<T, true>(params),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`row_norms`]; `ALIGNED` is that of the rows.
+    #[inline(always)]
+    unsafe fn of_rows<T: Element, const ALIGNED: bool>(params: &RowNormsParams) {
+        let lanes = 1 << params.rows.lanes_log2;
+        let unit = block_idx_x() * WARPS + thread_idx_x() / 32;
+        // SAFETY: the host launches warps for all rows; the whole warp takes every turn.
+        unsafe {
+            assert_unchecked(params.rows.n_columns != 0);
+            let first = Columns::new::<T>(&params.rows, 0);
+            let row = unit * (32 / lanes) + first.slot;
+            let is_there = u32::from(row < params.n_rows);
+            let mut sum = 0.0;
+            let mut column = 0;
+            while column < params.rows.n_columns {
+                let columns = Columns::new::<T>(&params.rows, column);
+                let has_elements = is_there & u32::from(columns.n_elements > 0);
+                let values = T::widen(columns.load::<T, ALIGNED>(row, has_elements));
+                unroll!(E in 0..8 => {
+                    if E < T::N {
+                        // What lies behind the row may be anything.
+                        let x = if (E as u32) < columns.n_elements { values[E] } else { 0.0 };
+                        sum = fma(x, x, sum);
+                    }
+                });
+                column += 1;
+            }
+            let mut mask = lanes / 2;
+            while mask > 0 {
+                sum += shuffle_xor_by(sum, mask);
+                mask /= 2;
+            }
+            if is_there != 0 && first.element == 0 {
+                let norm = 1.0 / sqrt(max_nan(sum, SQUARE_MIN));
+                store_u32(params.norms + u64::from(row) * 4, norm.to_bits());
+            }
+        }
+    }
+}
