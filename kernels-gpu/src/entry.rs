@@ -204,17 +204,17 @@ gradient_entries! {
     /// Sums over pairs of f32 documents.
     maxsim_gradient_gather_f32(GatherParams) = crate::gradient::gather::gather::<F32>;
     /// Sums over sorted sources of f16 queries.
-    maxsim_gradient_owner_f16(OwnerParams) = crate::gradient::owner::owner::<F16>;
+    maxsim_gradient_owner_sm80_f16(OwnerParams) = crate::gradient::owner::owner::<F16>;
     /// Sums over sorted sources of bf16 queries.
-    maxsim_gradient_owner_bf16(OwnerParams) = crate::gradient::owner::owner::<Bf16>;
+    maxsim_gradient_owner_sm80_bf16(OwnerParams) = crate::gradient::owner::owner::<Bf16>;
     /// Sums over sorted sources of f32 queries.
-    maxsim_gradient_owner_f32(OwnerParams) = crate::gradient::owner::owner::<F32>;
+    maxsim_gradient_owner_sm80_f32(OwnerParams) = crate::gradient::owner::owner::<F32>;
     /// Sums over the tokens of one query, f16.
-    maxsim_gradient_few_f16(FewParams) = crate::gradient::few::few::<F16>;
+    maxsim_gradient_few_sm80_f16(FewParams) = crate::gradient::few::few::<F16>;
     /// Sums over the tokens of one query, bf16.
-    maxsim_gradient_few_bf16(FewParams) = crate::gradient::few::few::<Bf16>;
+    maxsim_gradient_few_sm80_bf16(FewParams) = crate::gradient::few::few::<Bf16>;
     /// Sums over the tokens of one query, f32.
-    maxsim_gradient_few_f32(FewParams) = crate::gradient::few::few::<F32>;
+    maxsim_gradient_few_sm80_f32(FewParams) = crate::gradient::few::few::<F32>;
     /// Gradients of f16 rows from those of normalised ones.
     maxsim_gradient_project_f16(ProjectParams) = crate::gradient::normalize::project::<F16>;
     /// Gradients of bf16 rows from those of normalised ones.
@@ -239,6 +239,18 @@ gradient_entries! {
 
 gradient_entries! {
     "sm_90a":
+    /// Sums over sorted sources of f16 queries.
+    maxsim_gradient_owner_sm90_f16(OwnerParams) = crate::gradient::owner::owner::<F16>;
+    /// Sums over sorted sources of bf16 queries.
+    maxsim_gradient_owner_sm90_bf16(OwnerParams) = crate::gradient::owner::owner::<Bf16>;
+    /// Sums over sorted sources of f32 queries.
+    maxsim_gradient_owner_sm90_f32(OwnerParams) = crate::gradient::owner::owner::<F32>;
+    /// Sums over the tokens of one query, f16.
+    maxsim_gradient_few_sm90_f16(FewParams) = crate::gradient::few::few::<F16>;
+    /// Sums over the tokens of one query, bf16.
+    maxsim_gradient_few_sm90_bf16(FewParams) = crate::gradient::few::few::<Bf16>;
+    /// Sums over the tokens of one query, f32.
+    maxsim_gradient_few_sm90_f32(FewParams) = crate::gradient::few::few::<F32>;
     /// Adds f16 rows atomically.
     maxsim_gradient_atomic_sm90_f16(AtomicParams) = crate::gradient::atomic::atomic::<F16>;
     /// Adds bf16 rows atomically.

@@ -79,13 +79,20 @@ pub fn all() -> Vec<Entry> {
     let summing =
         |names: [&'static str; 3], blocks| names.map(|name| (name, gradient::THREADS, blocks, 0));
     let gather = summing(gradient::GATHER, gradient::GATHER_BLOCKS);
-    let owner = summing(gradient::OWNER, gradient::OWNER_BLOCKS);
-    let few = gradient::FEW
-        .map(|name| (name, gradient::THREADS, gradient::FEW_BLOCKS, gradient::FEW_SHARED_BYTES));
     let norms = summing(gradient::ROW_NORMS, gradient::GATHER_BLOCKS);
     let project = summing(gradient::PROJECT, gradient::GATHER_BLOCKS);
-    let atomic = summing(gradient::ATOMIC_SM80, gradient::ATOMIC_BLOCKS);
-    let atomic_sm90 = summing(gradient::ATOMIC_SM90, gradient::ATOMIC_BLOCKS);
+    // Those that there are for each instruction set.
+    let by_arch = |arch| {
+        let of = |entries: gradient::ByArch| match arch {
+            Arch::Sm80 => entries.sm80,
+            Arch::Sm90a => entries.sm90,
+        };
+        let blocks = gradient::owner_blocks(arch);
+        let few = of(gradient::FEW)
+            .map(|name| (name, gradient::THREADS, blocks, gradient::FEW_SHARED_BYTES));
+        let atomic = summing(of(gradient::ATOMIC), gradient::ATOMIC_BLOCKS);
+        few.into_iter().chain(summing(of(gradient::OWNER), blocks)).chain(atomic)
+    };
     let sort_shared_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);
     let alone = [
         (SUM_PARTIALS, SUM_PARTIALS_THREADS, 1, 0),
@@ -100,13 +107,11 @@ pub fn all() -> Vec<Entry> {
     let sm80 = alone
         .into_iter()
         .chain(gather)
-        .chain(owner)
-        .chain(few)
-        .chain(atomic)
+        .chain(by_arch(Arch::Sm80))
         .chain(norms)
         .chain(project);
     let sm80 = sm80.map(of(Arch::Sm80));
-    let sm90 = atomic_sm90.into_iter().map(of(Arch::Sm90a));
+    let sm90 = by_arch(Arch::Sm90a).map(of(Arch::Sm90a));
     for (arch, (name, threads, blocks, dynamic_shared_bytes)) in sm80.chain(sm90) {
         // Blocks of this size may use what the register file holds.
         let registers = (65536 / threads / blocks).min(255);

@@ -14,7 +14,7 @@ use crate::warm_up::gradient_row;
 impl CudaDevice {
     /// The kernels that add atomically.
     pub(super) fn atomic_kernels(&self, element: ElementType) -> Result<Kernels> {
-        let pairs = gradient::atomic(self.limits().capability)[gradient_row(element)];
+        let pairs = gradient::ATOMIC.on(self.limits().capability)[gradient_row(element)];
         let (pairs, sum) = (self.gradient_kernel(pairs)?, self.gradient_kernel(gradient::SUM)?);
         Ok(Kernels { pairs, sum, sorted: None })
     }

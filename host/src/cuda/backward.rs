@@ -703,15 +703,15 @@ struct Places {
 
 impl CudaDevice {
     fn owner_kernels(&self, element: ElementType) -> Result<Kernels> {
-        let row = gradient_row(element);
+        let (row, capability) = (gradient_row(element), self.limits().capability);
         Ok(Kernels {
             pairs: self.gradient_kernel(gradient::GATHER[row])?,
             sum: self.gradient_kernel(gradient::SUM)?,
             sorted: Some(SortedKernels {
-                owner: self.gradient_kernel(gradient::OWNER[row])?,
+                owner: self.gradient_kernel(gradient::OWNER.on(capability)[row])?,
                 count: self.gradient_kernel(gradient::COUNT)?,
                 invert: self.gradient_kernel(gradient::INVERT)?,
-                few: self.gradient_kernel(gradient::FEW[row])?,
+                few: self.gradient_kernel(gradient::FEW.on(capability)[row])?,
                 join: self.gradient_kernel(gradient::JOIN)?,
             }),
         })
@@ -722,7 +722,7 @@ impl CudaDevice {
         let shared_bytes = match name {
             gradient::COUNT | gradient::INVERT => gradient::shared_bytes(gradient::WINDOW_ROWS),
             gradient::JOIN => gradient::JOIN_SHARED_BYTES,
-            _ if gradient::FEW.contains(&name) => gradient::FEW_SHARED_BYTES,
+            _ if gradient::FEW.contains(name) => gradient::FEW_SHARED_BYTES,
             _ => 0,
         };
         self.load(name, gradient::THREADS, shared_bytes)

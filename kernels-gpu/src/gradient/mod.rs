@@ -16,7 +16,7 @@
 pub mod atomic;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod count;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+#[cfg(target_arch = "nvptx64")]
 pub mod few;
 #[cfg(target_arch = "nvptx64")]
 pub mod gather;
@@ -28,7 +28,7 @@ pub mod join;
 pub mod normalize;
 #[cfg(target_arch = "nvptx64")]
 pub mod output;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+#[cfg(target_arch = "nvptx64")]
 pub mod owner;
 #[cfg(target_arch = "nvptx64")]
 mod pairs;
@@ -67,50 +67,83 @@ pub const SCAN_WORDS: u32 = WARPS;
 /// Blocks of the kernels that sum over pairs which share a multiprocessor: 64 registers per thread.
 pub const GATHER_BLOCKS: usize = 4;
 
-/// Blocks of [`OWNER`] which share a multiprocessor: 64 registers per thread.
-pub const OWNER_BLOCKS: usize = 4;
-
-/// Blocks of [`FEW`] which share a multiprocessor: with 64 registers they would spill.
-pub const FEW_BLOCKS: usize = 4;
+/// Blocks of [`OWNER`] and [`FEW`] which share a multiprocessor: the fourth one takes loads from
+/// each warp, and before sm_90 it would make them spill.
+pub const fn owner_blocks(arch: Arch) -> usize {
+    match arch {
+        Arch::Sm80 => 3,
+        Arch::Sm90a => 4,
+    }
+}
 
 /// Blocks of the kernels that add atomically which share a multiprocessor: they hold a query row
 /// beside what those that sum over pairs hold.
 pub const ATOMIC_BLOCKS: usize = 3;
 
-/// The entries that sum over pairs, by element type: f16, bf16, f32. (All entries but those of
-/// [`ATOMIC_SM90`] are compiled for [`Arch::Sm80`] and run everywhere.)
-pub const GATHER: [&str; 3] =
+/// Entries by element type: f16, bf16, f32.
+pub type Entries = [&'static str; 3];
+
+/// Entries that are compiled for both instruction sets. (All others are compiled for
+/// [`Arch::Sm80`] and run everywhere.)
+#[derive(Clone, Copy, Debug)]
+pub struct ByArch {
+    /// For [`Arch::Sm80`].
+    pub sm80: Entries,
+    /// For [`Arch::Sm90a`].
+    pub sm90: Entries,
+}
+
+impl ByArch {
+    /// Those for a device of a compute capability.
+    pub fn on(&self, capability: (u32, u32)) -> Entries {
+        match Arch::Sm90a.runs_on(capability) {
+            true => self.sm90,
+            false => self.sm80,
+        }
+    }
+
+    /// Whether an entry is one of these.
+    pub fn contains(&self, name: &str) -> bool {
+        self.sm80.contains(&name) || self.sm90.contains(&name)
+    }
+}
+
+macro_rules! by_arch {
+    ($kernel:literal) => {
+        ByArch {
+            sm80: [
+                concat!("maxsim_gradient_", $kernel, "_sm80_f16"),
+                concat!("maxsim_gradient_", $kernel, "_sm80_bf16"),
+                concat!("maxsim_gradient_", $kernel, "_sm80_f32"),
+            ],
+            sm90: [
+                concat!("maxsim_gradient_", $kernel, "_sm90_f16"),
+                concat!("maxsim_gradient_", $kernel, "_sm90_bf16"),
+                concat!("maxsim_gradient_", $kernel, "_sm90_f32"),
+            ],
+        }
+    };
+}
+
+/// The entries that sum over pairs.
+pub const GATHER: Entries =
     ["maxsim_gradient_gather_f16", "maxsim_gradient_gather_bf16", "maxsim_gradient_gather_f32"];
 
-/// The entries that sum over sorted sources, by element type.
-pub const OWNER: [&str; 3] =
-    ["maxsim_gradient_owner_f16", "maxsim_gradient_owner_bf16", "maxsim_gradient_owner_f32"];
+/// The entries that sum over sorted sources.
+pub const OWNER: ByArch = by_arch!("owner");
 
-/// The entries that add atomically, by element type, one number at a time.
-pub const ATOMIC_SM80: [&str; 3] = [
-    "maxsim_gradient_atomic_sm80_f16",
-    "maxsim_gradient_atomic_sm80_bf16",
-    "maxsim_gradient_atomic_sm80_f32",
-];
+/// The entries that add atomically: one number at a time, on sm_90 four.
+pub const ATOMIC: ByArch = by_arch!("atomic");
 
-/// The entries that add atomically four numbers at a time, by element type, compiled for
-/// [`Arch::Sm90a`].
-pub const ATOMIC_SM90: [&str; 3] = [
-    "maxsim_gradient_atomic_sm90_f16",
-    "maxsim_gradient_atomic_sm90_bf16",
-    "maxsim_gradient_atomic_sm90_f32",
-];
-
-/// The entries that sum over the tokens of one query, by element type.
-pub const FEW: [&str; 3] =
-    ["maxsim_gradient_few_f16", "maxsim_gradient_few_bf16", "maxsim_gradient_few_f32"];
+/// The entries that sum over the tokens of one query.
+pub const FEW: ByArch = by_arch!("few");
 
 /// The entries that find what rows are normalised by, by element type.
-pub const ROW_NORMS: [&str; 3] =
+pub const ROW_NORMS: Entries =
     ["maxsim_row_norms_f16", "maxsim_row_norms_bf16", "maxsim_row_norms_f32"];
 
 /// The entries that go from gradients of normalised rows to those of rows, by element type.
-pub const PROJECT: [&str; 3] =
+pub const PROJECT: Entries =
     ["maxsim_gradient_project_f16", "maxsim_gradient_project_bf16", "maxsim_gradient_project_f32"];
 
 /// Most sources of a document for [`FEW`]: one per lane.
@@ -121,13 +154,6 @@ pub const FEW_ROWS: usize = 1024;
 
 /// Shared memory of a block of [`FEW`].
 pub const FEW_SHARED_BYTES: usize = THREADS * 12;
-/// The entries that add atomically on a device of a compute capability, by element type.
-pub fn atomic(capability: (u32, u32)) -> [&'static str; 3] {
-    match Arch::Sm90a.runs_on(capability) {
-        true => ATOMIC_SM90,
-        false => ATOMIC_SM80,
-    }
-}
 
 /// The entry that counts the sources of a window's tasks.
 pub const COUNT: &str = "maxsim_gradient_count";

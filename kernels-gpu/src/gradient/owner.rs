@@ -14,9 +14,9 @@ use crate::ptx::wide::{lane_idx, shuffle};
 use core::hint::assert_unchecked;
 
 /// Loads in flight per lane. More warps with fewer loads each are faster than the other way round:
-/// 4 blocks of a multiprocessor with 3 loads 75 µs for 2 million sources, 3 with 4 80, 3 with 6 82,
-/// 2 with 8 101.
-const LOADS: usize = 3;
+/// on an H200, 4 blocks of a multiprocessor with 3 loads 75 µs for 2 million sources, 3 with 4 80,
+/// 3 with 6 82, 2 with 8 101.
+const LOADS: usize = if cfg!(maxsim_arch = "sm_90a") { 3 } else { 4 };
 
 /// Sums the sources of this warp's segment.
 ///
