@@ -25,7 +25,6 @@ import timing
 # wrong one.
 TOLERANCE, TOLERANCE_TF32, TOLERANCE_PEERS = 1e-5, 1e-2, 2e-2
 SAMPLE = 24
-READ_GRIDS = (1, 2, 4)
 
 
 class Ours:
@@ -153,7 +152,7 @@ def run_case(bench, case, n_variants):
     if bench.on_gpu and ready:
         one = next(iter(ready.values()))
         read = bench.device.read
-        reads = {f"read x{n}": read(one.call.stream, one.handles[1], n) for n in READ_GRIDS}
+        reads = {f"read x{n}": read(one.call.stream, one.handles[1], n) for n in ours.READ_GRIDS}
     results = bench.measure(methods | reads)
     for name, error in failed.items():
         results[name] = {"error": error}

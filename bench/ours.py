@@ -29,6 +29,9 @@ SIGNATURES = {
     "free": (None, [HANDLE]),
 }
 
+# Blocks per multiprocessor of the read-only kernel, of which the fastest counts.
+READ_GRIDS = (1, 2, 4)
+
 
 class Error(RuntimeError):
     """What the library said."""

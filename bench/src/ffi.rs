@@ -243,7 +243,7 @@ pub unsafe extern "C" fn maxsim_bench_call(
 }
 
 /// Makes the gradients of a work with winners ready, in the tokens' element type. `strategy` is
-/// `owner` or `recompute`. Null for an error.
+/// `owner`, `atomic` or `recompute`. Null for an error.
 ///
 /// # Safety
 /// The handle must live, `strategy` must be a C string.

@@ -31,8 +31,9 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
 pub(crate) fn strategy(text: &str) -> Result<Backward, String> {
     match text {
         "owner" => Ok(Backward::Owner),
+        "atomic" => Ok(Backward::Atomic),
         "recompute" => Ok(Backward::Recompute),
-        _ => Err(format!("strategy {text}: expected owner or recompute")),
+        _ => Err(format!("strategy {text}: expected owner, atomic or recompute")),
     }
 }
 
@@ -51,6 +52,7 @@ mod tests {
     #[test]
     fn strategies_have_names() {
         assert_eq!(strategy("owner"), Ok(Backward::Owner));
+        assert_eq!(strategy("atomic"), Ok(Backward::Atomic));
         assert!(strategy("fast").unwrap_err().contains("fast"));
     }
 

@@ -51,6 +51,10 @@ pub struct WarmUpArgs {
     /// Whether the calls ask for winners; both unless told.
     #[arg(long, value_name = "true|false")]
     pub winners: Option<bool>,
+
+    /// Load what training needs, too: the kernels that compute gradients from winners.
+    #[arg(long)]
+    pub training: bool,
 }
 
 /// What `maxsim rank` takes.

@@ -552,6 +552,72 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_gradient_atomic_sm80_bf16",
+        ptx: include_str!("maxsim_gradient_atomic_sm80_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_atomic_sm80_f16",
+        ptx: include_str!("maxsim_gradient_atomic_sm80_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_atomic_sm80_f32",
+        ptx: include_str!("maxsim_gradient_atomic_sm80_f32.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_f32.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_atomic_sm90_bf16",
+        ptx: include_str!("maxsim_gradient_atomic_sm90_bf16.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_atomic_sm90_bf16.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_gradient_atomic_sm90_f16",
+        ptx: include_str!("maxsim_gradient_atomic_sm90_f16.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_atomic_sm90_f16.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_gradient_atomic_sm90_f32",
+        ptx: include_str!("maxsim_gradient_atomic_sm90_f32.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_atomic_sm90_f32.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_gradient_count",
         ptx: include_str!("maxsim_gradient_count.ptx"),
         cubins: &[
@@ -562,6 +628,48 @@ pub(super) static IMAGES: &[Image] = &[
             Cubin {
                 capability: (9, 0),
                 bytes: include_bytes!("maxsim_gradient_count.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_few_bf16",
+        ptx: include_str!("maxsim_gradient_few_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_few_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_few_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_few_f16",
+        ptx: include_str!("maxsim_gradient_few_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_few_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_few_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_gradient_few_f32",
+        ptx: include_str!("maxsim_gradient_few_f32.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_few_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_few_f32.sm_90.cubin"),
             },
         ],
     },

@@ -50,8 +50,18 @@ pub enum Backward {
     /// lists: 32 bytes per eight rows of a query, 64 per 8192 winners of a document, and where
     /// documents are listed by ids or items of a side overlap, 40 per score.
     Owner,
-    /// By atomic additions, in any order: bits may differ from run to run. For GPUs only, and not
-    /// there yet.
+    /// From the saved winners, in one pass over the query tokens of all pairs, which adds to rows
+    /// of documents atomically, in whatever order they are reached: **the bits of their gradients
+    /// vary from run to run**, by as much as f32 sums do whose terms change places, and sums below
+    /// 2⁻¹²⁶ may become 0. Those of the queries are the same every time. For GPUs only.
+    ///
+    /// Nothing is sorted, which may be faster where few winners share a row; a row that many query
+    /// tokens chose is added to by one after the other. Beyond inputs, winners and gradients it
+    /// takes, for gradients in the tokens' type of two bytes, **the documents' gradient in f32**: 4
+    /// bytes per element, in the stream's workspace, and 32 per eight rows. f32 gradients are added
+    /// to in place. Besides, there are at most 5 MB of parts of the queries' sums, 32 bytes per
+    /// eight rows of a query, and where documents are listed by ids or queries overlap, 36 per
+    /// score.
     Atomic,
     /// As [`Backward::Owner`], from winners that are found again: the saved ones are not read.
     /// Takes the time of the scores once more, and while it runs the memory of the winners: 4
@@ -270,6 +280,8 @@ struct Call<'a, T: Element> {
     scores: &'a TrainingScores,
     grad_scores: &'a [f32],
     finds_winners_again: bool,
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    is_atomic: bool,
 }
 
 impl<'a, T: Element> Call<'a, T> {
@@ -297,6 +309,8 @@ impl<'a, T: Element> Call<'a, T> {
             scores,
             grad_scores,
             finds_winners_again,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            is_atomic: options.strategy == Backward::Atomic,
         })
     }
 
@@ -334,7 +348,15 @@ impl<'a, T: Element> Call<'a, T> {
             _ => None,
         };
         let element = ElementType::F32;
-        let work = CudaBackward::new(cuda, problem, T::TYPE, element, &shape, again.as_ref())?;
+        let work = CudaBackward::new(
+            cuda,
+            problem,
+            T::TYPE,
+            element,
+            &shape,
+            again.as_ref(),
+            self.is_atomic,
+        )?;
         let outputs = match &self.scores.on_device {
             Some(outputs) if Arc::ptr_eq(outputs.device(), cuda) => outputs.clone(),
             _ => {
@@ -374,14 +396,13 @@ impl Backward {
         match self {
             Backward::Auto | Backward::Owner => Ok(false),
             Backward::Recompute => Ok(true),
-            Backward::Atomic => {
-                let (what, why) = match device.ordinal() {
-                    None => ("Backward::Atomic on the CPU".into(), "it is for GPUs"),
-                    Some(_) => (format!("Backward::Atomic on {device}"), "no kernel has it yet"),
-                };
-                let why = format!("{why}; choose Backward::Owner or Backward::Recompute");
-                Err(Error::Unsupported { what, why })
-            }
+            Backward::Atomic if device.ordinal().is_some() => Ok(false),
+            Backward::Atomic => Err(Error::Unsupported {
+                what: "Backward::Atomic on the CPU".into(),
+                why: "it adds in GPU memory, with bits that vary from run to run; choose Backward::Owner or \
+                      Backward::Recompute"
+                    .into(),
+            }),
         }
     }
 }

@@ -264,7 +264,9 @@ impl Device {
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             Inner::Cuda(device) => {
                 let start = std::time::Instant::now();
-                let kernels = device.warm_up(&calls.kernels(device.limits())?)?;
+                let limits = device.limits();
+                let kernels =
+                    device.warm_up(&calls.kernels(limits)?, &calls.gradient_kernels(limits))?;
                 Ok(Warmed { kernels, time: start.elapsed() })
             }
         }

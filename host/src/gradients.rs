@@ -29,6 +29,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::backward::Backward;
 use crate::backward::{BackwardOptions, Gradients, with_winners};
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -156,6 +158,7 @@ impl Device {
                     gradient,
                     &work.outputs,
                     again,
+                    options.strategy == Backward::Atomic,
                 )?))
             }
         };
@@ -375,8 +378,10 @@ impl Stream {
     /// the loss's gradients with respect to the scores. Overwrites what `gradients` hold.
     ///
     /// Does not wait, and on a CUDA device allocates nothing once the stream's workspace (at most
-    /// 32 MB) has grown to what the work needs. Tokens must be those that gave the scores; see
-    /// [`Device::backward`] for what the sums are.
+    /// 32 MB, unless [`Backward::Atomic`] takes more) has grown to what the work needs. Tokens must
+    /// be those that gave the scores; see [`Device::backward`] for what the sums are.
+    ///
+    /// [`Backward::Atomic`]: crate::Backward::Atomic
     ///
     /// # Errors
     /// [`Error::WrongDevice`], or [`Error::Shape`] where handles, scores or gradients are not what

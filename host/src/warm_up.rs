@@ -7,7 +7,12 @@
 //! use maxsim::{Device, ElementType, WarmUp};
 //!
 //! let device = Device::best();
-//! let calls = WarmUp { elements: vec![ElementType::F16], dims: vec![128], winners: Some(false) };
+//! let calls = WarmUp {
+//!     elements: vec![ElementType::F16],
+//!     dims: vec![128],
+//!     winners: Some(false),
+//!     ..WarmUp::default()
+//! };
 //! let warmed = device.warm_up(&calls)?;
 //! for kernel in &warmed.kernels {
 //!     println!("{}: {} in {:?}", kernel.name, kernel.source, kernel.time);
@@ -19,6 +24,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use maxsim_kernels::gradient;
 use maxsim_kernels::variants::{FORWARD, Variant};
 
 use crate::element::ElementType;
@@ -29,7 +35,7 @@ use crate::problem::Problem;
 use crate::scores::ScoreOptions;
 use crate::tokens::TokenLayout;
 
-/// Which calls a device is made ready for; `default()` is all that its kernels can run.
+/// Which calls a device is made ready for; `default()` is all that score.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WarmUp {
     /// Their element types; empty = all.
@@ -39,12 +45,16 @@ pub struct WarmUp {
     /// Whether they ask for winners; `None` = some do and some do not. (Every kernel gives
     /// scores and token scores.)
     pub winners: Option<bool>,
+    /// Whether gradients are computed from winners, by whatever strategy. The calls are then taken
+    /// to ask for winners, too.
+    pub training: bool,
 }
 
 /// What [`Device::warm_up`](crate::Device::warm_up) has loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Warmed {
-    /// The kernels that the calls can choose, in the order of the variant table.
+    /// The kernels that the calls can choose, in the order of the variant table; then what goes with
+    /// them, and those of gradients.
     pub kernels: Vec<LoadedKernel>,
     /// Time that all took.
     pub time: Duration,
@@ -87,12 +97,11 @@ impl WarmUp {
     /// As calls with one of the dims would fail: [`crate::Error::Unsupported`] where no kernel
     /// takes it, [`crate::Error::TooLarge`] or [`crate::Error::Shape`] for no dim at all.
     pub fn kernels(&self, limits: &DeviceLimits) -> Result<Vec<&'static Variant>> {
-        let elements = match &self.elements[..] {
-            [] => &ElementType::ALL[..],
-            elements => elements,
+        let winners = match (self.winners, self.training) {
+            (Some(false), true) | (None, _) => vec![false, true],
+            (Some(winners), _) => vec![winners],
         };
-        let winners = self.winners.map_or(vec![false, true], |winners| vec![winners]);
-        let all = elements.iter().flat_map(|&e| winners.iter().map(move |&w| (e, w)));
+        let all = self.elements().iter().flat_map(|&e| winners.iter().map(move |&w| (e, w)));
         let all: Vec<(ElementType, bool)> = all.collect();
         for &dim in &self.dims {
             for &(element, winners) in &all {
@@ -107,6 +116,37 @@ impl WarmUp {
             })
         };
         Ok(FORWARD.iter().filter(runs).collect())
+    }
+
+    /// The kernels that gradients of such calls need on a device, by every strategy; none unless
+    /// they are asked for.
+    pub fn gradient_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
+        if !self.training {
+            return Vec::new();
+        }
+        let atomic = gradient::atomic(limits.capability);
+        let by_element = self.elements().iter().flat_map(|&element| {
+            let row = gradient_row(element);
+            [gradient::GATHER[row], gradient::OWNER[row], atomic[row]]
+        });
+        let shared = [gradient::COUNT, gradient::INVERT, gradient::JOIN, gradient::SUM];
+        by_element.chain(shared).collect()
+    }
+
+    fn elements(&self) -> &[ElementType] {
+        match &self.elements[..] {
+            [] => &ElementType::ALL,
+            elements => elements,
+        }
+    }
+}
+
+/// The place of an element type in the lists of gradients' kernels.
+pub(crate) fn gradient_row(element: ElementType) -> usize {
+    match element {
+        ElementType::F16 => 0,
+        ElementType::Bf16 => 1,
+        ElementType::F32 => 2,
     }
 }
 
@@ -151,8 +191,12 @@ mod tests {
         for dim in [1, 8, 64, 100, 128, 200, 256, 512] {
             for element in ElementType::ALL {
                 for winners in [false, true] {
-                    let calls =
-                        WarmUp { elements: vec![element], dims: vec![dim], winners: Some(winners) };
+                    let calls = WarmUp {
+                        elements: vec![element],
+                        dims: vec![dim],
+                        winners: Some(winners),
+                        training: false,
+                    };
                     let kernels = calls.kernels(&H200).unwrap();
                     assert!(kernels.iter().all(|row| row.element == element));
                     assert!(kernels.iter().all(|row| row.dim_max >= dim));
@@ -174,6 +218,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn training_takes_winners_and_what_gradients_need() {
+        let scoring = WarmUp { elements: vec![ElementType::F16], ..WarmUp::default() };
+        assert!(scoring.gradient_kernels(&H200).is_empty());
+        let training = WarmUp { winners: Some(false), training: true, ..scoring.clone() };
+        assert_eq!(training.kernels(&H200).unwrap(), scoring.kernels(&H200).unwrap());
+        for (limits, atomic) in
+            [(H200, "maxsim_gradient_atomic_sm90_f16"), (ADA, "maxsim_gradient_atomic_sm80_f16")]
+        {
+            let expected = [
+                "maxsim_gradient_gather_f16",
+                "maxsim_gradient_owner_f16",
+                atomic,
+                "maxsim_gradient_count",
+                "maxsim_gradient_invert",
+                "maxsim_gradient_join",
+                "maxsim_gradient_sum",
+            ];
+            assert_eq!(training.gradient_kernels(&limits), expected);
+        }
+        let all = WarmUp { training: true, ..WarmUp::default() };
+        assert_eq!(all.gradient_kernels(&H200).len(), 3 * 3 + 4);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The entries: one per row of the variant table, the sum of partials, the combination of pieces,
 //! the read, and those of gradients.
 
-#[cfg(maxsim_arch = "sm_80")]
 use crate::gradient::sources::{Bf16, F16, F32};
 use crate::params::ForwardParams;
 use crate::variants::forward_variants;
@@ -120,13 +119,13 @@ pub unsafe extern "ptx-kernel" fn maxsim_read(params: crate::params::ReadParams)
     unsafe { crate::read::read(&params) }
 }
 
-macro_rules! gradient_entry {
-    ($($(#[$doc:meta])* $name:ident($params:ident) = $run:expr;)*) => {$(
+macro_rules! gradient_entries {
+    ($arch:literal: $($(#[$doc:meta])* $name:ident($params:ident) = $run:expr;)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
         /// Launched by the host with parameters and a grid as their struct says.
-        #[cfg(maxsim_arch = "sm_80")]
+        #[cfg(maxsim_arch = $arch)]
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(params: crate::gradient::$params) {
             // SAFETY: the host's promise.
@@ -135,7 +134,8 @@ macro_rules! gradient_entry {
     )*};
 }
 
-gradient_entry! {
+gradient_entries! {
+    "sm_80":
     /// Sums over pairs of f16 documents.
     maxsim_gradient_gather_f16(GatherParams) = crate::gradient::gather::gather::<F16>;
     /// Sums over pairs of bf16 documents.
@@ -148,6 +148,12 @@ gradient_entry! {
     maxsim_gradient_owner_bf16(OwnerParams) = crate::gradient::owner::owner::<Bf16>;
     /// Sums over sorted sources of f32 queries.
     maxsim_gradient_owner_f32(OwnerParams) = crate::gradient::owner::owner::<F32>;
+    /// Sums over the tokens of one query, f16.
+    maxsim_gradient_few_f16(FewParams) = crate::gradient::few::few::<F16>;
+    /// Sums over the tokens of one query, bf16.
+    maxsim_gradient_few_bf16(FewParams) = crate::gradient::few::few::<Bf16>;
+    /// Sums over the tokens of one query, f32.
+    maxsim_gradient_few_f32(FewParams) = crate::gradient::few::few::<F32>;
     /// Counts sources.
     maxsim_gradient_count(SortParams) = crate::gradient::count::count;
     /// Sorts sources.
@@ -156,4 +162,20 @@ gradient_entry! {
     maxsim_gradient_join(OwnerParams) = crate::gradient::join::join;
     /// Adds chunks.
     maxsim_gradient_sum(SumParams) = crate::gradient::sum::sum;
+    /// Adds f16 rows atomically.
+    maxsim_gradient_atomic_sm80_f16(AtomicParams) = crate::gradient::atomic::atomic::<F16>;
+    /// Adds bf16 rows atomically.
+    maxsim_gradient_atomic_sm80_bf16(AtomicParams) = crate::gradient::atomic::atomic::<Bf16>;
+    /// Adds f32 rows atomically.
+    maxsim_gradient_atomic_sm80_f32(AtomicParams) = crate::gradient::atomic::atomic::<F32>;
+}
+
+gradient_entries! {
+    "sm_90a":
+    /// Adds f16 rows atomically.
+    maxsim_gradient_atomic_sm90_f16(AtomicParams) = crate::gradient::atomic::atomic::<F16>;
+    /// Adds bf16 rows atomically.
+    maxsim_gradient_atomic_sm90_bf16(AtomicParams) = crate::gradient::atomic::atomic::<Bf16>;
+    /// Adds f32 rows atomically.
+    maxsim_gradient_atomic_sm90_f32(AtomicParams) = crate::gradient::atomic::atomic::<F32>;
 }

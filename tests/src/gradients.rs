@@ -61,12 +61,16 @@ impl Sum {
         if !self.exact.is_finite() {
             return got == self.exact || got.is_nan() && self.exact.is_nan();
         }
+        (got - self.exact).abs() <= self.limit(exact_sums)
+    }
+
+    /// How far an f32 sum may be from the exact one.
+    fn limit(&self, exact_sums: bool) -> f64 {
         if exact_sums {
-            return got == self.exact;
+            return 0.0;
         }
         let nu = self.n_terms as f64 * 2f64.powi(-24);
-        let limit = nu * (1.0 + nu) * self.magnitude + 2.0 * self.n_terms as f64 * 2f64.powi(-150);
-        (got - self.exact).abs() <= limit
+        nu * (1.0 + nu) * self.magnitude + 2.0 * self.n_terms as f64 * 2f64.powi(-150)
     }
 }
 
@@ -138,6 +142,56 @@ pub fn check(data: &Data, expected: &Expected, found: &Gradients) -> Result<(), 
     Ok(())
 }
 
+/// How far sums of few terms each may be from the owner's where terms are added in any order: the
+/// norm of the difference, over the owner's norm.
+pub const ATOMIC_DISTANCE_MAX: f64 = 1e-6;
+
+/// The same for sums of up to so many terms: each order may err by n · 2⁻²⁴ of Σ |g · x|, and does
+/// where equal terms are added one by one, since then all roundings of a binade go one way.
+pub fn atomic_distance_max(n_terms: usize) -> f64 {
+    ATOMIC_DISTANCE_MAX.max(2.0 * n_terms as f64 * 2f64.powi(-24))
+}
+
+/// Checks gradients that were added atomically against those of the owner: the norm of each side's
+/// difference, over that of Σ |g · x|. (The owner's own norm would be stricter than f32 is where
+/// a matrix has few elements whose terms cancel out; [`relative_distances`] has it.) Elements that
+/// are not finite must be the same ones.
+fn check_atomic(expected: &Expected, owner: &Gradients, found: &Gradients) -> Result<(), String> {
+    for (side, sums, owner, found) in [
+        ("queries", &expected.queries, &owner.queries, &found.queries),
+        ("documents", &expected.documents, &owner.documents, &found.documents),
+    ] {
+        let (mut difference, mut magnitude, mut n_terms) = (0.0, 0.0, 0);
+        for (sum, (&a, &b)) in sums.iter().zip(owner.iter().zip(found)) {
+            if a.is_finite() && b.is_finite() {
+                difference += (f64::from(a) - f64::from(b)).powi(2);
+                magnitude += sum.magnitude.powi(2);
+                n_terms = n_terms.max(sum.n_terms);
+            } else if a != b && !(a.is_nan() && b.is_nan()) {
+                return Err(format!("{side}: {b:e} where the owner has {a:e}"));
+            }
+        }
+        let (difference, magnitude) = (difference.sqrt(), magnitude.sqrt());
+        if difference > atomic_distance_max(n_terms) * magnitude {
+            return Err(format!("{side}: {difference:e} from the owner's, of {magnitude:e}"));
+        }
+    }
+    Ok(())
+}
+
+/// ‖found − owner‖ / ‖owner‖ of each side, 0 where both are zeros.
+pub fn relative_distances(owner: &Gradients, found: &Gradients) -> [f64; 2] {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    [(&owner.queries, &found.queries), (&owner.documents, &found.documents)].map(
+        |(owner, found)| {
+            let pairs = owner.iter().zip(found);
+            let difference = norm(&mut pairs.map(|(&a, &b)| f64::from(b) - f64::from(a)));
+            let of_owner = norm(&mut owner.iter().map(|&x| f64::from(x)));
+            if difference == 0.0 { 0.0 } else { difference / of_owner }
+        },
+    )
+}
+
 /// Strategies that every device has. All of them give the same bits: winners found again are the
 /// same winners.
 pub const STRATEGIES: [Backward; 3] = [Backward::Auto, Backward::Owner, Backward::Recompute];
@@ -168,6 +222,10 @@ fn check_as<T: Element>(suite: &Suite, case: &Case) -> Result<(), String> {
             let at = |what: String| format!("{device} in stream order: {what}");
             check_stream(&problem, &device, case.seed, &first).map_err(at)?;
             suite.count(&format!("{device} in stream order"));
+            if device.ordinal().is_some() {
+                check_atomic_stream(&problem, &device, case.seed).map_err(at)?;
+                suite.count(&format!("{device} {:?} in stream order", Backward::Atomic));
+            }
         }
     }
     Ok(())
@@ -197,7 +255,16 @@ fn check_on<T: Element>(
         }
         suite.count(&format!("{device} {strategy:?}"));
     }
-    first.ok_or_else(|| "no strategy".into())
+    let first = first.ok_or("no strategy")?;
+    if device.ordinal().is_some() {
+        let at = |what: String| format!("{device} {:?}: {what}", Backward::Atomic);
+        let found = backward(problem, device, &scores, &grad_scores, Backward::Atomic)
+            .map_err(|e| at(e.to_string()))?;
+        check(data, &expected, &found).map_err(at)?;
+        check_atomic(&expected, &first, &found).map_err(at)?;
+        suite.count(&format!("{device} {:?}", Backward::Atomic));
+    }
+    Ok(first)
 }
 
 /// The same gradients through a stream, in both element types, overwritten and added to.
@@ -239,6 +306,84 @@ fn check_stream<T: Element>(
             let is_double = two == 2.0 * x || two.is_nan() && x.is_nan();
             if device.ordinal().is_some() && !is_double {
                 return Err(format!("{side}[{i}]: {x:e} and as much is {two:e}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Atomic additions through a stream, in both element types, overwritten and added to. Sums vary
+/// from call to call, so that each result is compared with the oracle's.
+fn check_atomic_stream<T: Element>(
+    problem: &Problem<'_, T>,
+    device: &Device,
+    seed: u64,
+) -> Result<(), String> {
+    let data = &problem.data;
+    let grads = grad_scores(data, seed);
+    let options = BackwardOptions { strategy: Backward::Atomic };
+    let run = |element: GradientType, adds: bool| -> Result<(Vec<i32>, Gradients), Error> {
+        let mut step = Step::new(problem, device, element, &options, &grads)?;
+        step.run()?;
+        // Whatever they hold, they are overwritten, or added to.
+        if adds {
+            step.run_adding()?
+        } else {
+            step.run()?
+        }
+        let winners = step.scores.read()?.winners().unwrap_or_default().to_vec();
+        Ok((winners, step.gradients.read()?))
+    };
+    let (winners, once) = run(GradientType::F32, false).map_err(|e| e.to_string())?;
+    check(data, &gradients(data, &winners, &grads), &once)?;
+    // The same pairs twice: each element has its terms twice.
+    let mut twice = gradients(data, &winners, &grads);
+    let sides = [&mut twice.queries, &mut twice.documents];
+    for sum in sides.into_iter().flatten() {
+        (sum.exact, sum.magnitude, sum.n_terms) =
+            (2.0 * sum.exact, 2.0 * sum.magnitude, 2 * sum.n_terms);
+    }
+    let (_, found) = run(GradientType::F32, true).map_err(|e| e.to_string())?;
+    check(data, &twice, &found).map_err(|what| format!("added to: {what}"))?;
+    for adds in [false, true] {
+        let (_, narrow) = run(GradientType::Tokens, adds).map_err(|e| e.to_string())?;
+        let expected = if adds { &twice } else { &gradients(data, &winners, &grads) };
+        check_rounded::<T>(expected, data.exact, &narrow, adds).map_err(|what| {
+            format!("in {} {}: {what}", T::TYPE, ["once", "twice"][usize::from(adds)])
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether sums that agree with the oracle's were rounded to the tokens' type, once, or twice where
+/// they were added to.
+fn check_rounded<T: Element>(
+    expected: &Expected,
+    exact_sums: bool,
+    found: &Gradients,
+    twice: bool,
+) -> Result<(), String> {
+    for (side, expected, found) in [
+        ("queries", &expected.queries, &found.queries),
+        ("documents", &expected.documents, &found.documents),
+    ] {
+        for (i, (sum, &found)) in expected.iter().zip(found).enumerate() {
+            // f32 and its neighbours in the narrow type, on either side of the exact sum.
+            let limit = sum.limit(exact_sums);
+            let rounded = |x: f64| f64::from(T::from_f32(x as f32).to_f32());
+            let (mut low, mut high) = (rounded(sum.exact - limit), rounded(sum.exact + limit));
+            if twice {
+                // Half of it was rounded before.
+                let half = (rounded(sum.exact / 2.0) - sum.exact / 2.0).abs() + limit;
+                (low, high) = (rounded(sum.exact - 2.0 * half), rounded(sum.exact + 2.0 * half));
+            }
+            let got = f64::from(found);
+            let agrees = match sum.exact.is_finite() && low.is_finite() && high.is_finite() {
+                true => low <= got && got <= high,
+                false => got.is_nan() || got.is_infinite() || sum.exact.is_finite(),
+            };
+            if !agrees || sum.n_terms == 0 && found.to_bits() != 0 {
+                return Err(format!("{side}[{i}]: {sum:?} became {found:e}"));
             }
         }
     }

@@ -156,17 +156,20 @@ fn all_gradients(
     grad_scores: &[f32],
 ) -> Gradients {
     let mut devices = all_devices().into_iter();
-    let of = |device| gradients_on(&device, queries, documents, pairing, grad_scores);
-    let first = of(devices.next().expect("a device"));
+    let of = |device: &Device| gradients_on(device, queries, documents, pairing, grad_scores);
+    let first = of(&devices.next().expect("a device"));
     let bits = |values: &[f32]| -> Vec<u32> {
         // One NaN is as good as another.
         values.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }.to_bits()).collect()
     };
     for device in devices {
-        let name = device.to_string();
-        let other = of(device);
-        assert_eq!(bits(&other.queries), bits(&first.queries), "{name}");
-        assert_eq!(bits(&other.documents), bits(&first.documents), "{name}");
+        let scores = device.score_for_training(queries, documents, pairing).expect("scores");
+        let atomic = BackwardOptions { strategy: Backward::Atomic };
+        let atomic = device.backward(queries, documents, pairing, &scores, grad_scores, &atomic);
+        for other in [of(&device), atomic.expect("gradients")] {
+            assert_eq!(bits(&other.queries), bits(&first.queries), "{device}");
+            assert_eq!(bits(&other.documents), bits(&first.documents), "{device}");
+        }
     }
     first
 }
@@ -438,6 +441,7 @@ fn errors() {
     match device.backward(&queries, &documents, &cross, &scores, &grads, &atomic) {
         Err(Error::Unsupported { what, why }) => {
             assert_eq!(what, "Backward::Atomic on the CPU");
+            assert!(why.contains("bits that vary from run to run"), "{why}");
             assert!(why.contains("Backward::Owner or Backward::Recompute"), "{why}");
         }
         other => panic!("{other:?}"),

@@ -8,7 +8,10 @@ use maxsim::{Backward, BackwardOptions, Device, GradientType, Gradients, Pairing
 use maxsim_tests::case::{Case, Pairs};
 use maxsim_tests::engines::{Problem, cuda_devices};
 use maxsim_tests::gpu::{is_too_long, text};
-use maxsim_tests::gradients::{Step, check, grad_scores, gradients, same_bits};
+use maxsim_tests::gradients::{
+    ATOMIC_DISTANCE_MAX, Step, atomic_distance_max, check, grad_scores, gradients,
+    relative_distances, same_bits,
+};
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
 
@@ -37,6 +40,16 @@ impl Batch {
         is_hot: bool,
         element: GradientType,
     ) -> Result<Step<f16>, String> {
+        self.step_by(Backward::Auto, device, is_hot, element)
+    }
+
+    fn step_by(
+        &self,
+        strategy: Backward,
+        device: &Device,
+        is_hot: bool,
+        element: GradientType,
+    ) -> Result<Step<f16>, String> {
         let Batch { queries: [n_q, q_len], documents: [n_d, d_len], dim } = *self;
         let mut queries = numbers(n_q * q_len * dim, 1);
         let mut documents = numbers(n_d * d_len * dim, 2);
@@ -48,7 +61,7 @@ impl Batch {
         let grads: Vec<f32> = (0..n_q * n_d).map(|i| (i % 97) as f32 / 97.0 - 0.4).collect();
         let queries = Tokens::padded(&queries, n_q, q_len, dim).map_err(text)?;
         let documents = Tokens::padded(&documents, n_d, d_len, dim).map_err(text)?;
-        let options = BackwardOptions::default();
+        let options = BackwardOptions { strategy };
         Step::of(device, &queries, &documents, &Pairing::cross(), element, &options, &grads)
             .map_err(text)
     }
@@ -104,7 +117,7 @@ fn sums_of_many_winners_agree_with_the_oracle() {
                 let problem = Problem::<f32>::new(&case);
                 let grads = grad_scores(&problem.data, 3);
                 for device in cuda_devices() {
-                    for strategy in [Backward::Owner, Backward::Recompute] {
+                    for strategy in [Backward::Owner, Backward::Recompute, Backward::Atomic] {
                         let options = BackwardOptions { strategy };
                         let element = GradientType::F32;
                         let mut step =
@@ -181,6 +194,102 @@ fn a_step_as_a_graph_gives_what_calls_give() {
             }
         }
         Ok(cuda_devices().len() * BATCHES.len())
+    });
+}
+
+/// Whatever the order in which rows are added to, and as a graph, too.
+#[test]
+fn atomic_sums_are_close_to_the_owners() {
+    Suite::run_gpu("gpu_gradient_atomic", |suite| {
+        for device in cuda_devices() {
+            for batch in BATCHES {
+                for is_hot in [false, true] {
+                    let mut owner = batch.step(device, is_hot, GradientType::F32)?;
+                    owner.run().map_err(text)?;
+                    let expected = owner.gradients.read().map_err(text)?;
+                    let most = match is_hot {
+                        false => ATOMIC_DISTANCE_MAX,
+                        true => atomic_distance_max(batch.queries[0] * batch.queries[1]),
+                    };
+                    let step = |element| batch.step_by(Backward::Atomic, device, is_hot, element);
+                    let mut atomic = step(GradientType::F32)?;
+                    let mut graph = atomic.capture().map_err(text)?;
+                    for run in ["called", "launched"] {
+                        match run {
+                            "called" => atomic.run().map_err(text)?,
+                            _ => graph.launch(&mut atomic.stream).map_err(text)?,
+                        }
+                        let found = atomic.gradients.read().map_err(text)?;
+                        let distances = relative_distances(&expected, &found);
+                        let what =
+                            format!("{device} {batch:?}, hot {is_hot}, {run}: {distances:?}");
+                        if !distances.iter().all(|distance| *distance <= most) {
+                            return Err(format!("{what}, at most {most:e}"));
+                        }
+                        suite.note(&what);
+                    }
+                    // The others' are more than an f16 holds.
+                    if !is_hot {
+                        let mut narrow = step(GradientType::Tokens)?;
+                        narrow.run().map_err(text)?;
+                        let found = narrow.gradients.read().map_err(text)?;
+                        let rounded = Gradients {
+                            queries: expected.queries.iter().map(|&x| through_f16(x)).collect(),
+                            documents: expected.documents.iter().map(|&x| through_f16(x)).collect(),
+                        };
+                        let distances = relative_distances(&rounded, &found);
+                        // Now and then a sum is rounded to the next number.
+                        if !distances.iter().all(|distance| *distance <= 1e-4) {
+                            return Err(format!(
+                                "{device} {batch:?}, hot {is_hot}: f16 {distances:?}"
+                            ));
+                        }
+                    }
+                    suite.count(&device.to_string());
+                }
+            }
+        }
+        Ok(cuda_devices().len() * BATCHES.len() * 2)
+    });
+}
+
+fn through_f16(x: f32) -> f32 {
+    f16::from_f32(x).to_f32()
+}
+
+/// Beyond tokens, scores, winners and gradients: the documents' gradient in f32 where it is asked
+/// for in f16, and nothing of its size where it is f32.
+#[test]
+fn an_atomic_step_takes_no_more_memory_than_promised() {
+    Suite::run_gpu("gpu_gradient_atomic_memory", |suite| {
+        let batch = Batch { queries: [64, 1024], documents: [64, 1024], dim: 128 };
+        for device in cuda_devices() {
+            for element in [GradientType::F32, GradientType::Tokens] {
+                let taken = |n: usize| {
+                    let before = device.memory().map_err(text)?.ok_or("no device memory")?;
+                    let mut step = batch.step_by(Backward::Atomic, device, false, element)?;
+                    (0..n).try_for_each(|_| step.run()).map_err(text)?;
+                    step.gradients.read().map_err(text)?;
+                    let after = device.memory().map_err(text)?.ok_or("no device memory")?;
+                    Ok::<u64, String>(before.free_bytes.saturating_sub(after.free_bytes))
+                };
+                // Kernels are loaded, and what uploads need is there.
+                taken(1)?;
+                let (matrix, n_rows) = (64 * 1024 * 128, 64 * 1024);
+                let gradients = 2 * matrix * if element == GradientType::F32 { 4 } else { 2 };
+                let sums = matrix * if element == GradientType::F32 { 0 } else { 4 };
+                let winners = 64 * n_rows * 2;
+                let beyond = taken(3)?.saturating_sub(2 * matrix * 2 + gradients + winners);
+                let figure = format!("{device}: {beyond} bytes for {element:?} gradients");
+                suite.note(&figure);
+                // The parts of queries' sums and of scores, and the allocator takes 2 MB at a time.
+                if beyond > sums + (13 << 20) {
+                    return Err(figure);
+                }
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(cuda_devices().len())
     });
 }
 

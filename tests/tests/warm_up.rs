@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use half::f16;
-use maxsim::{Device, ElementType, KernelSource, Pairing, Tokens, WarmUp};
+use maxsim::{Device, ElementType, KernelSource, LoadedKernel, Pairing, Tokens, WarmUp};
 use maxsim_kernels::variants::{COMBINE_PIECES, SUM_PARTIALS};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::{is_too_long, text};
@@ -86,6 +86,21 @@ fn the_first_score_comes_soon_and_warm_up_loads_the_rest() {
                     return Err(format!("{device}: {again:?}"));
                 }
             }
+            // Gradients are another matter.
+            let training = WarmUp { training: true, ..WarmUp::default() };
+            let warmed = device.warm_up(&training).map_err(text)?;
+            let loaded = |kernel: &&LoadedKernel| kernel.time.is_some();
+            let new: Vec<&str> =
+                warmed.kernels.iter().filter(loaded).map(|kernel| kernel.name).collect();
+            let wanted = training.gradient_kernels(limits);
+            if new != wanted {
+                return Err(format!("{device}: {new:?} are new, expected {wanted:?}"));
+            }
+            suite.note(&format!(
+                "{device}: {} kernels of gradients in {:.1} ms",
+                new.len(),
+                ms(warmed.time)
+            ));
             let unknown = WarmUp { dims: vec![4097], ..WarmUp::default() };
             if device.warm_up(&unknown).is_ok() {
                 return Err(format!("{device} has kernels for dim 4097"));

@@ -176,6 +176,7 @@ mod tests {
             blocks: 1,
             registers: 168,
             dynamic_shared_bytes: 98 * 1024,
+            tensor_maps: false,
         }
     }
 

@@ -46,6 +46,8 @@ pub struct Entry {
     pub registers: usize,
     /// Dynamic shared memory of its largest launch in bytes.
     pub dynamic_shared_bytes: usize,
+    /// Whether its first parameter starts with tensor maps.
+    pub tensor_maps: bool,
 }
 
 impl Entry {
@@ -71,12 +73,17 @@ pub fn all() -> Vec<Entry> {
             blocks: row.blocks,
             registers: row.registers,
             dynamic_shared_bytes: row.shared_bytes(row.dim_max),
+            tensor_maps: row.arch == Arch::Sm90a,
         })
         .collect();
     let summing =
         |names: [&'static str; 3], blocks| names.map(|name| (name, gradient::THREADS, blocks, 0));
     let gather = summing(gradient::GATHER, gradient::GATHER_BLOCKS);
     let owner = summing(gradient::OWNER, gradient::OWNER_BLOCKS);
+    let few = gradient::FEW
+        .map(|name| (name, gradient::THREADS, gradient::OWNER_BLOCKS, gradient::FEW_SHARED_BYTES));
+    let atomic = summing(gradient::ATOMIC_SM80, gradient::ATOMIC_BLOCKS);
+    let atomic_sm90 = summing(gradient::ATOMIC_SM90, gradient::ATOMIC_BLOCKS);
     let sort_shared_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);
     let alone = [
         (SUM_PARTIALS, SUM_PARTIALS_THREADS, 1, 0),
@@ -87,18 +94,21 @@ pub fn all() -> Vec<Entry> {
         (gradient::JOIN, gradient::THREADS, 1, gradient::JOIN_SHARED_BYTES),
         (gradient::SUM, gradient::THREADS, 1, 0),
     ];
-    for (name, threads, blocks, dynamic_shared_bytes) in
-        alone.into_iter().chain(gather).chain(owner)
-    {
+    let of = |arch| move |entry| (arch, entry);
+    let sm80 =
+        alone.into_iter().chain(gather).chain(owner).chain(few).chain(atomic).map(of(Arch::Sm80));
+    let sm90 = atomic_sm90.into_iter().map(of(Arch::Sm90a));
+    for (arch, (name, threads, blocks, dynamic_shared_bytes)) in sm80.chain(sm90) {
         // Blocks of this size may use what the register file holds.
         let registers = (65536 / threads / blocks).min(255);
         entries.push(Entry {
             name,
-            arch: Arch::Sm80,
+            arch,
             threads,
             blocks,
             registers,
             dynamic_shared_bytes,
+            tensor_maps: false,
         });
     }
     entries.sort_by_key(|entry| entry.name);

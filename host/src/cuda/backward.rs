@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::gradient::{
-    self, GatherParams, OwnerParams, Pairs, RowTask, Rows, SortParams, SortTask, SumParams, columns,
+    self, FewParams, GatherParams, Output, OwnerParams, Pairs, RowTask, Rows, SortParams, SortTask,
+    SumParams, columns,
 };
 
 use super::context::{CudaDevice, Entered};
@@ -22,11 +23,12 @@ use crate::element::ElementType;
 use crate::error::Result;
 use crate::plan::Access;
 use crate::problem::Problem;
+use crate::warm_up::gradient_row;
 use crate::work::OutputShape;
 
 /// Bytes of the workspace's parts, 32 MB together with the counters: sorted sources with their
 /// destinations; sums over parts of rows; sums over several passes. Counts take what is left.
-const LIST_BYTES_MAX: u64 = 23 << 20;
+const LIST_BYTES_MAX: u64 = 20 << 20;
 const PARTS_BYTES_MAX: u64 = 5 << 20;
 const CARRY_BYTES_MAX: u64 = 3 << 18;
 
@@ -44,34 +46,47 @@ pub(crate) struct CudaBackward {
     dim: usize,
     winner_bytes: usize,
     row_len: u32,
-    kernels: Kernels,
-    plan: GradientPlan,
-    lists: Lists,
+    pub(super) kernels: Kernels,
+    pub(super) plan: GradientPlan,
+    pub(super) lists: Lists,
     /// Whether every row of the queries has pairs, so that nothing must be cleared.
-    covers_queries: bool,
+    pub(super) covers_queries: bool,
+    /// Whether every row of the documents is in a task of the plan's `few`.
+    few_cover_documents: bool,
+    /// Bytes of the documents' gradient in f32, where it is summed there and then narrowed.
+    pub(super) sums_bytes: u64,
     /// Finds the winners again.
     again: Option<(Arc<CudaWork>, CudaOutputs)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Kernels {
-    gather: Kernel,
+pub(super) struct Kernels {
+    /// Sums over pairs; where winners are not sorted, it adds to the documents' gradient, too.
+    pub pairs: Kernel,
+    pub sum: Kernel,
+    pub sorted: Option<SortedKernels>,
+}
+
+/// What sorts winners, and sums over what is sorted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SortedKernels {
     owner: Kernel,
     count: Kernel,
     invert: Kernel,
+    few: Kernel,
     join: Kernel,
-    sum: Kernel,
 }
 
 /// Where the lists are; 0 = absent.
 #[derive(Debug)]
-struct Lists {
+pub(super) struct Lists {
     slots: u64,
-    query_order: u64,
+    pub query_order: u64,
     document_order: u64,
     query_token_base: u64,
-    rows: u64,
+    pub rows: u64,
     sorts: u64,
+    few: u64,
     _memory: Buffer,
 }
 
@@ -88,7 +103,8 @@ pub(crate) struct BackwardCall<'a> {
 
 impl CudaBackward {
     /// Builds and uploads the lists, and loads the kernels. `gradient` is the element type of
-    /// gradients; `again` the work that finds winners again, where they are not read.
+    /// gradients; `again` the work that finds winners again, where they are not read;
+    /// `is_atomic` whether rows are added to as they come.
     pub(crate) fn new(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
@@ -96,22 +112,33 @@ impl CudaBackward {
         gradient: ElementType,
         outputs: &OutputShape,
         again: Option<&Arc<CudaWork>>,
+        is_atomic: bool,
     ) -> Result<CudaBackward> {
-        let kernels = device.gradient_kernels(element)?;
-        let n_resident = device.blocks_per_multiprocessor(kernels.owner, 0)?;
+        let kernels = match is_atomic {
+            false => device.owner_kernels(element)?,
+            true => device.atomic_kernels(element)?,
+        };
+        let main = kernels.sorted.map_or(kernels.pairs, |sorted| sorted.owner);
+        let n_resident = device.blocks_per_multiprocessor(main, 0)?;
         let n_blocks = n_resident * device.limits().n_multiprocessors;
-        let plan = GradientPlan::new(
-            problem,
-            &Shape {
-                element_bytes: element.size_bytes(),
-                adds_in_place: gradient == ElementType::F32,
-                n_warps: n_blocks * gradient::WARPS as usize,
-                list_bytes_max: LIST_BYTES_MAX,
-                parts_bytes_max: PARTS_BYTES_MAX,
-                carry_bytes_max: CARRY_BYTES_MAX,
-                task_sources: TASK_SOURCES,
-            },
-        )?;
+        let shape = Shape {
+            element_bytes: element.size_bytes(),
+            adds_in_place: gradient == ElementType::F32,
+            n_warps: n_blocks * gradient::WARPS as usize,
+            list_bytes_max: LIST_BYTES_MAX,
+            parts_bytes_max: PARTS_BYTES_MAX,
+            carry_bytes_max: CARRY_BYTES_MAX,
+            task_sources: TASK_SOURCES,
+            few_sources: gradient::FEW_SOURCES,
+        };
+        let plan = match is_atomic {
+            false => GradientPlan::new(problem, &shape)?,
+            true => GradientPlan::atomic(problem, &shape)?,
+        };
+        let sums_bytes = match plan.narrowed.is_empty() {
+            true => 0,
+            false => problem.documents().rows() as u64 * problem.dim() as u64 * 4,
+        };
         let again = again
             .map(|work| Ok((work.clone(), CudaOutputs::unfilled(device, outputs)?)))
             .transpose()?;
@@ -124,6 +151,8 @@ impl CudaBackward {
             kernels,
             lists: Lists::upload(device, problem, &plan)?,
             covers_queries: plan.n_rows as usize == problem.queries().rows(),
+            few_cover_documents: plan.n_few_rows == problem.documents().rows(),
+            sums_bytes,
             plan,
             again,
         })
@@ -175,7 +204,7 @@ impl CudaBackward {
     /// Bytes of workspace that the work needs.
     pub(crate) fn workspace_bytes(&self) -> u64 {
         let groups = self.plan.groups.iter().map(|group| self.places(group, 0).end);
-        let end = groups.max().unwrap_or(0).max(self.chunks_end(0));
+        let end = groups.max().unwrap_or(0).max(self.sums_start(0) + self.sums_bytes);
         let again = self.again.as_ref().map_or(0, |(work, _)| work.workspace_bytes());
         match end {
             0 => again,
@@ -191,6 +220,11 @@ impl CudaBackward {
             0 | 1 => start,
             n => start + u64::from(n) * u64::from(plan.n_rows) * self.dim as u64 * 4,
         }
+    }
+
+    /// Where the documents' gradient in f32 is, behind those.
+    pub(super) fn sums_start(&self, start: u64) -> u64 {
+        self.chunks_end(start).next_multiple_of(ALIGN_BYTES)
     }
 
     /// Where a group's parts of the workspace are.
@@ -210,6 +244,7 @@ impl CudaBackward {
             list: place(u64::from(group.n_sources) * 8),
             destinations: place(u64::from(group.n_destinations) * 8),
             counts: place(u64::from(group.n_counts) * 4),
+            warp_counts: place(u64::from(group.n_counts) * u64::from(gradient::WARPS) * 2),
             heads: place(parts_bytes),
             tails: place(parts_bytes),
             lasts: place(u64::from(group.n_segments) * 4),
@@ -240,8 +275,13 @@ impl CudaBackward {
                 call.outputs = outputs;
             }
             let free = workspace + N_COUNTERS * 4;
-            self.run_queries(entered, stream, &call, free)?;
-            self.run_documents(entered, stream, &call, free)
+            match &self.kernels.sorted {
+                None => self.run_atomic(entered, stream, &call, free),
+                Some(sorted) => {
+                    self.run_queries(entered, stream, &call, free)?;
+                    self.run_documents(entered, stream, &call, sorted, free)
+                }
+            }
         }
     }
 
@@ -266,34 +306,64 @@ impl CudaBackward {
                 return Ok(());
             }
             let out = gradient.output(call.adds);
-            let source = self.source(call.documents);
-            let params = GatherParams {
-                pairs: self.pairs(call, pairs, self.lists.query_order),
-                source,
-                out: match plan.n_chunks {
-                    1 => out,
-                    _ => output(workspace, ElementType::F32, self.dim, false),
-                },
-                tasks: self.lists.rows,
-                n_tasks: plan.n_row_tasks,
-                n_chunks: plan.n_chunks,
-                n_rows: plan.n_rows,
-                reserved: 0,
-            };
-            let grid = plan.n_row_tasks * source.n_columns * plan.n_chunks;
-            start(entered, stream, self.kernels.gather, grid, 0, &params)?;
-            if plan.n_chunks == 1 {
-                return Ok(());
-            }
-            let sum = SumParams {
-                out,
-                parts: workspace,
-                tasks: self.lists.rows,
-                n_chunks: plan.n_chunks,
-                n_rows: plan.n_rows,
-            };
-            start(entered, stream, self.kernels.sum, plan.n_row_tasks, 0, &sum)
+            let params = self.gather_params(call, pairs, out, workspace);
+            start(entered, stream, self.kernels.pairs, self.n_gather_blocks(&params), 0, &params)?;
+            self.add_chunks(entered, stream, out, workspace)
         }
+    }
+
+    /// What sums over pairs; chunks of them are left in the workspace.
+    pub(super) fn gather_params(
+        &self,
+        call: &BackwardCall<'_>,
+        pairs: &SidePairs,
+        out: Output,
+        workspace: u64,
+    ) -> GatherParams {
+        let plan = &self.plan;
+        GatherParams {
+            pairs: self.pairs(call, pairs, self.lists.query_order),
+            source: self.source(call.documents),
+            out: match plan.n_chunks {
+                1 => out,
+                _ => output(workspace, ElementType::F32, self.dim, false),
+            },
+            tasks: self.lists.rows,
+            n_tasks: plan.n_row_tasks,
+            n_chunks: plan.n_chunks,
+            n_rows: plan.n_rows,
+            reserved: 0,
+        }
+    }
+
+    pub(super) fn n_gather_blocks(&self, params: &GatherParams) -> u32 {
+        params.n_tasks * params.source.n_columns * params.n_chunks
+    }
+
+    /// Adds the chunks of sums over pairs, where there are several.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`], behind what left them in the workspace.
+    pub(super) unsafe fn add_chunks(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        out: Output,
+        workspace: u64,
+    ) -> Result<()> {
+        let plan = &self.plan;
+        if plan.n_chunks == 1 {
+            return Ok(());
+        }
+        let sum = SumParams {
+            out,
+            parts: workspace,
+            tasks: self.lists.rows,
+            n_chunks: plan.n_chunks,
+            n_rows: plan.n_rows,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { start(entered, stream, self.kernels.sum, plan.n_row_tasks, 0, &sum) }
     }
 
     /// # Safety
@@ -303,25 +373,41 @@ impl CudaBackward {
         entered: &Entered<'_>,
         stream: CUstream,
         call: &BackwardCall<'_>,
+        sorted: &SortedKernels,
         workspace: u64,
     ) -> Result<()> {
         let [_, gradient] = call.gradients.sides();
         // SAFETY: as in `run_queries`.
         unsafe {
+            let fills = !call.adds && self.few_cover_documents;
             // Rows that nobody chose are not written again.
-            if !call.adds {
+            if !call.adds && !fills {
                 gradient.clear(entered, stream)?;
             }
             let Some(pairs) = &self.plan.document_pairs else { return Ok(()) };
             let pairs = self.pairs(call, pairs, self.lists.document_order);
+            if !self.plan.few.is_empty() {
+                let params = FewParams {
+                    pairs,
+                    source: self.source(call.queries),
+                    out: gradient.output(call.adds),
+                    tasks: self.lists.few,
+                    n_tasks: self.plan.few.len() as u32,
+                    fills: u32::from(fills),
+                };
+                let grid = params.n_tasks * params.source.n_columns;
+                let shared_bytes = gradient::FEW_SHARED_BYTES as u32;
+                return start(entered, stream, sorted.few, grid, shared_bytes, &params);
+            }
             self.plan.groups.iter().try_for_each(|group| {
-                self.run_group(entered, stream, call, &pairs, group, workspace)
+                self.run_group(entered, stream, call, &pairs, group, sorted, workspace)
             })
         }
     }
 
     /// # Safety
     /// As [`CudaBackward::run_queries`], in the order of the groups.
+    #[allow(clippy::too_many_arguments)] // those of `run_documents`, and what it goes through
     unsafe fn run_group(
         &self,
         entered: &Entered<'_>,
@@ -329,6 +415,7 @@ impl CudaBackward {
         call: &BackwardCall<'_>,
         pairs: &Pairs,
         group: &Group,
+        sorted: &SortedKernels,
         workspace: u64,
     ) -> Result<()> {
         let [_, gradient] = call.gradients.sides();
@@ -338,6 +425,7 @@ impl CudaBackward {
             pairs: *pairs,
             tasks: self.lists.sorts + u64::from(group.tasks.start) * size_of::<SortTask>() as u64,
             counts: places.counts,
+            warp_counts: places.warp_counts,
             list: places.list,
             destinations: places.destinations,
         };
@@ -362,7 +450,7 @@ impl CudaBackward {
         };
         let n_tasks = group.tasks.len() as u32;
         let n_owner_blocks = (group.n_segments * source.n_columns).div_ceil(gradient::WARPS);
-        let Kernels { owner: owner_kernel, count, invert, join, sum, .. } = self.kernels;
+        let SortedKernels { owner: owner_kernel, count, invert, join, .. } = *sorted;
         // SAFETY: the workspace has room for what the group's kernels leave each other; as in
         // `run_queries`.
         unsafe {
@@ -375,7 +463,8 @@ impl CudaBackward {
             start(entered, stream, invert, n_tasks, group.shared_bytes, &sort)?;
             start(entered, stream, owner_kernel, n_owner_blocks, 0, &owner)?;
             let shared_bytes = gradient::JOIN_SHARED_BYTES as u32;
-            start(entered, stream, join, group.n_segments, shared_bytes, &owner)?;
+            let n_join_blocks = group.n_segments.div_ceil(gradient::WARPS);
+            start(entered, stream, join, n_join_blocks, shared_bytes, &owner)?;
             match &group.carry {
                 Some(carry) if carry.is_last => {
                     let params = SumParams {
@@ -386,7 +475,7 @@ impl CudaBackward {
                         n_chunks: 1,
                         n_rows: carry.n_rows,
                     };
-                    start(entered, stream, sum, carry.tasks.len() as u32, 0, &params)
+                    start(entered, stream, self.kernels.sum, carry.tasks.len() as u32, 0, &params)
                 }
                 _ => Ok(()),
             }
@@ -417,7 +506,7 @@ impl CudaBackward {
         }
     }
 
-    fn source(&self, tokens: &CudaTokens) -> Rows {
+    pub(super) fn source(&self, tokens: &CudaTokens) -> Rows {
         let Access { base, pitch_bytes } = tokens.access();
         let row_bytes = self.dim * self.element.size_bytes();
         let (lanes_log2, n_columns) = columns(row_bytes);
@@ -436,6 +525,7 @@ struct Places {
     list: u64,
     destinations: u64,
     counts: u64,
+    warp_counts: u64,
     heads: u64,
     tails: u64,
     lasts: u64,
@@ -443,22 +533,30 @@ struct Places {
 }
 
 impl CudaDevice {
-    fn gradient_kernels(&self, element: ElementType) -> Result<Kernels> {
-        let row = match element {
-            ElementType::F16 => 0,
-            ElementType::Bf16 => 1,
-            ElementType::F32 => 2,
-        };
-        let threads = gradient::THREADS;
-        let sort_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);
+    fn owner_kernels(&self, element: ElementType) -> Result<Kernels> {
+        let row = gradient_row(element);
         Ok(Kernels {
-            gather: self.load(gradient::GATHER[row], threads, 0)?,
-            owner: self.load(gradient::OWNER[row], threads, 0)?,
-            count: self.load(gradient::COUNT, threads, sort_bytes)?,
-            invert: self.load(gradient::INVERT, threads, sort_bytes)?,
-            join: self.load(gradient::JOIN, threads, gradient::JOIN_SHARED_BYTES)?,
-            sum: self.load(gradient::SUM, threads, 0)?,
+            pairs: self.gradient_kernel(gradient::GATHER[row])?,
+            sum: self.gradient_kernel(gradient::SUM)?,
+            sorted: Some(SortedKernels {
+                owner: self.gradient_kernel(gradient::OWNER[row])?,
+                count: self.gradient_kernel(gradient::COUNT)?,
+                invert: self.gradient_kernel(gradient::INVERT)?,
+                few: self.gradient_kernel(gradient::FEW[row])?,
+                join: self.gradient_kernel(gradient::JOIN)?,
+            }),
         })
+    }
+
+    /// One of the kernels of gradients.
+    pub(super) fn gradient_kernel(&self, name: &'static str) -> Result<Kernel> {
+        let shared_bytes = match name {
+            gradient::COUNT | gradient::INVERT => gradient::shared_bytes(gradient::WINDOW_ROWS),
+            gradient::JOIN => gradient::JOIN_SHARED_BYTES,
+            _ if gradient::FEW.contains(&name) => gradient::FEW_SHARED_BYTES,
+            _ => 0,
+        };
+        self.load(name, gradient::THREADS, shared_bytes)
     }
 }
 
@@ -489,14 +587,9 @@ impl Lists {
                 [low, high, s.score, s.query_start, s.query_len, documents[0], documents[1], 0]
             })
             .collect();
-        let rows: Vec<[u32; 8]> = plan
-            .rows
-            .iter()
-            .map(|t| {
-                let first = t.first;
-                [t.row, t.n_rows, first.query, first.document, first.score, t.n_pairs, t.index, 0]
-            })
-            .collect();
+        let row_words =
+            |tasks: &[RowTask]| -> Vec<[u32; 8]> { tasks.iter().map(row_words).collect() };
+        let (rows, few) = (row_words(&plan.rows), row_words(&plan.few));
         let sorts: Vec<[u32; 16]> = plan.sorts.iter().map(sort_words).collect();
         let order = |pairs: &Option<SidePairs>| match pairs {
             Some(SidePairs::Listed(order)) => order.clone(),
@@ -515,9 +608,10 @@ impl Lists {
             place(bytemuck::cast_slice(bases)),
             place(bytemuck::cast_slice(&rows)),
             place(bytemuck::cast_slice(&sorts)),
+            place(bytemuck::cast_slice(&few)),
         ];
         let memory = upload(device, &bytes)?;
-        let [slots, query_order, document_order, query_token_base, rows, sorts] =
+        let [slots, query_order, document_order, query_token_base, rows, sorts, few] =
             places.map(|place| if place == 0 { 0 } else { memory.address() + place - 1 });
         Ok(Lists {
             slots,
@@ -526,9 +620,16 @@ impl Lists {
             query_token_base,
             rows,
             sorts,
+            few,
             _memory: memory,
         })
     }
+}
+
+/// A task of rows as the device reads it.
+fn row_words(task: &RowTask) -> [u32; 8] {
+    let RowTask { row, n_rows, first, n_pairs, index, .. } = *task;
+    [row, n_rows, first.query, first.document, first.score, n_pairs, index, 0]
 }
 
 /// A task as the device reads it.

@@ -9,7 +9,8 @@
 use std::ops::Range;
 
 use maxsim_kernels::gradient::{
-    FirstPair, PairSlot, RowTask, SortTask, WARP_SOURCES, WARPS, WINDOW_ROWS, columns, shared_bytes,
+    FEW_ROWS, FirstPair, PairSlot, RowTask, SortTask, TASK_SOURCES_MAX, WARP_SOURCES, WARPS,
+    WINDOW_ROWS, columns, shared_bytes,
 };
 
 use crate::cpu::Runs;
@@ -35,6 +36,8 @@ pub(super) struct Shape {
     pub carry_bytes_max: u64,
     /// Sources that one block sorts, where there are several.
     pub task_sources: u64,
+    /// Most sources of a document that need no sorting, if it has one pair.
+    pub few_sources: u64,
 }
 
 /// Bytes of a source, and of a destination, in the sorted lists.
@@ -44,7 +47,7 @@ const LIST_ENTRY_BYTES: u64 = 8;
 const WINDOW_TASKS_MAX: u64 = 64;
 
 /// Fewest sources of a segment: finding its first destination should take little of its time.
-const SEGMENT_LEN_MIN: u64 = 64;
+const SEGMENT_LEN_MIN: u64 = 32;
 
 /// Fewest pairs of a chunk, for the same reason.
 const CHUNK_PAIRS_MIN: u64 = 32;
@@ -92,7 +95,7 @@ pub(super) struct GradientPlan {
     pub slots: Vec<PairSlot>,
     pub query_pairs: Option<SidePairs>,
     pub document_pairs: Option<SidePairs>,
-    /// Rows of queries, then those of carries.
+    /// Rows of queries, then those of carries, or those that are narrowed.
     pub rows: Vec<RowTask>,
     /// Tasks of `rows` that are of queries.
     pub n_row_tasks: u32,
@@ -101,6 +104,13 @@ pub(super) struct GradientPlan {
     pub n_chunks: u32,
     pub sorts: Vec<SortTask>,
     pub groups: Vec<Group>,
+    /// Rows of documents with few sources, in place of sorts and groups.
+    pub few: Vec<RowTask>,
+    /// Rows of those.
+    pub n_few_rows: usize,
+    /// Tasks of `rows` that are all of the documents' rows, where winners are not sorted and sums
+    /// have another element type than the gradient.
+    pub narrowed: Range<u32>,
 }
 
 /// The runs of a side with their pairs.
@@ -287,13 +297,34 @@ impl GradientPlan {
         let queries = Side::new(problem, true)?;
         plan.add_rows(&queries, shape)?;
         let documents = Side::new(problem, false)?;
-        plan.add_groups(&documents, shape)?;
+        if !plan.add_few(&documents, shape)? {
+            plan.add_groups(&documents, shape)?;
+        }
         let is_listed = |side: &Side<'_>| matches!(side.pairs, SidePairs::Listed(_));
         if is_listed(&queries) || is_listed(&documents) {
             plan.slots = slots(problem);
         }
         plan.query_pairs = Some(queries.pairs);
         plan.document_pairs = Some(documents.pairs);
+        Ok(plan)
+    }
+
+    /// As [`GradientPlan::new`], where winners are not sorted but their rows added to as they come.
+    pub(super) fn atomic(problem: &Problem<'_>, shape: &Shape) -> Result<GradientPlan> {
+        let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
+        if problem.queries().max_len() == 0 || problem.documents().max_len() == 0 {
+            return Ok(plan);
+        }
+        let queries = Side::new(problem, true)?;
+        plan.add_rows(&queries, shape)?;
+        if !shape.adds_in_place {
+            plan.list_rows(0..problem.documents().rows(), FirstPair::default(), 0, 0);
+            plan.narrowed = plan.n_row_tasks..plan.rows.len() as u32;
+        }
+        if let SidePairs::Listed(_) = queries.pairs {
+            plan.slots = slots(problem);
+        }
+        plan.query_pairs = Some(queries.pairs);
         Ok(plan)
     }
 
@@ -334,6 +365,32 @@ impl GradientPlan {
             index += n_rows;
         }
         index
+    }
+
+    /// Lists rows of documents, if all have few sources.
+    fn add_few(&mut self, side: &Side<'_>, shape: &Shape) -> Result<bool> {
+        let has_few = |run| {
+            let n_sources = side.n_sources(run);
+            n_sources == 0 || n_sources <= shape.few_sources && side.n_pairs(run) == 1
+        };
+        if !(0..side.runs.rows.len()).all(has_few) {
+            return Ok(false);
+        }
+        for (run, rows) in side.runs.rows.iter().enumerate() {
+            if side.n_sources(run) == 0 {
+                continue;
+            }
+            self.n_few_rows += rows.len();
+            let n_tasks = rows.len().div_ceil(FEW_ROWS);
+            for first in rows.clone().step_by(rows.len().div_ceil(n_tasks.max(1)).max(1)) {
+                let n_rows = (rows.end - first).min(rows.len().div_ceil(n_tasks)) as u32;
+                let (row, first) = (first as u32, side.first(run));
+                self.few.push(RowTask { row, n_rows, first, n_pairs: 1, index: 0, reserved: 0 });
+            }
+        }
+        let (_, n_columns) = columns(side.problem.dim() * shape.element_bytes);
+        check_grid(self.few.len() as u64 * u64::from(n_columns))?;
+        Ok(true)
     }
 
     fn add_groups(&mut self, side: &Side<'_>, shape: &Shape) -> Result<()> {
@@ -497,6 +554,7 @@ fn pieces(side: &Side<'_>, run: usize, n_sources: u64, shape: &Shape) -> Vec<Pie
     let most = shape.task_sources.max(n_sources.div_ceil(WINDOW_TASKS_MAX)).next_multiple_of(32);
     // A run of several passes has more tasks than a window may.
     let most = most.min((shape.list_bytes_max / LIST_ENTRY_BYTES / 4).max(32) / 32 * 32);
+    let most = most.min(TASK_SOURCES_MAX / 32 * 32);
     let mut pieces: Vec<Piece> = Vec::new();
     let mut open: Option<Piece> = None;
     for k in 0..side.n_pairs(run) {

@@ -3,7 +3,7 @@
 //! gradients are the CPU engine's.
 
 use maxsim_kernels::gradient::{
-    FirstPair, NO_ROW, Place, RowTask, SortTask, WARPS, chunk_start, n_joined, place,
+    FEW_ROWS, FirstPair, NO_ROW, Place, RowTask, SortTask, WARPS, chunk_start, n_joined, place,
 };
 
 use super::gradient_plan::{GradientPlan, Group, Shape, SidePairs};
@@ -67,7 +67,14 @@ impl Setting<'_> {
         (base, self.grad_scores[score], rows, self.problem.documents().segments()[document])
     }
 
-    fn of_queries(&self, plan: &GradientPlan, gradient: &mut [f32]) {
+    /// `gather` and `sum`; `visit` gets the query row, the document row and the factor of every
+    /// source, as `atomic` has them.
+    fn of_queries(
+        &self,
+        plan: &GradientPlan,
+        gradient: &mut [f32],
+        mut visit: impl FnMut(u32, u32, f32),
+    ) {
         let Some(pairs) = &plan.query_pairs else { return };
         let dim = self.problem.dim();
         let mut parts = vec![f32::NAN; (plan.n_chunks * plan.n_rows) as usize * dim];
@@ -88,6 +95,7 @@ impl Setting<'_> {
                         let winner = self.winners[base + token as usize] as u32;
                         if winner < document[1] {
                             self.add(1, document[0] + winner, factor, &mut sum);
+                            visit(row, document[0] + winner, factor);
                         }
                     }
                     let index = (chunk * plan.n_rows + task.index + i) as usize * dim;
@@ -96,6 +104,26 @@ impl Setting<'_> {
             }
         }
         sum_chunks(tasks, &parts, plan.n_chunks, plan.n_rows, dim, gradient);
+    }
+
+    /// `atomic`: what is added to `start`, in place or by way of sums.
+    fn atomic(&self, shape: &Shape, start: &[Vec<f32>; 2]) -> [Vec<f32>; 2] {
+        let plan = GradientPlan::atomic(self.problem, shape).expect("a plan");
+        assert!(plan.groups.is_empty() && (plan.narrowed.is_empty() || !shape.adds_in_place));
+        let [mut of_queries, of_documents] = start.clone();
+        let dim = self.problem.dim();
+        let is_narrowed = !plan.narrowed.is_empty();
+        let mut sums = if is_narrowed { vec![0.0; of_documents.len()] } else { of_documents };
+        self.of_queries(&plan, &mut of_queries, |row, document_row, factor| {
+            self.add(0, row, factor, &mut sums[document_row as usize * dim..][..dim]);
+        });
+        if !is_narrowed {
+            return [of_queries, sums];
+        }
+        let mut of_documents = start[1].clone();
+        let tasks = &plan.rows[plan.narrowed.start as usize..plan.narrowed.end as usize];
+        sum_chunks(tasks, &sums, 1, 0, dim, &mut of_documents);
+        [of_queries, of_documents]
     }
 
     fn add(&self, side: usize, row: u32, factor: f32, sum: &mut [f32]) {
@@ -337,6 +365,7 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
         parts_bytes_max: 1 << 20,
         carry_bytes_max: 1 << 20,
         task_sources: 8192,
+        few_sources: 0,
     };
     let row_bytes = dim as u64 * 4;
     for (task_sources, list_bytes_max, adds_in_place, n_warps) in [
@@ -361,9 +390,10 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
             assert!(entries * 8 <= list_bytes_max.max(8 * 2 * 2100), "{entries} entries");
         }
         let mut found = start.clone();
-        setting.of_queries(&plan, &mut found[0]);
+        setting.of_queries(&plan, &mut found[0], |_, _, _| {});
         setting.of_documents(&plan, &shape, &mut found[1]);
         assert_eq!(found, expected, "{shape:?}");
+        assert_eq!(setting.atomic(&shape, &start), expected, "{shape:?}");
     }
 }
 
@@ -437,10 +467,11 @@ fn the_workspace_holds_every_call() {
         element_bytes: 2,
         adds_in_place,
         n_warps: 132 * 24,
-        list_bytes_max: 23 << 20,
+        list_bytes_max: 20 << 20,
         parts_bytes_max: 5 << 20,
         carry_bytes_max: 3 << 18,
         task_sources: 8192,
+        few_sources: 0,
     };
     for (n_queries, query_len, n_documents, len, dim) in [
         (128, 1024, 128, 1024, 128),
@@ -463,11 +494,54 @@ fn the_workspace_holds_every_call() {
                 let lasts = u64::from(group.n_segments) * 4;
                 let carry = group.carry.as_ref().map_or(0, |carry| carry.n_rows);
                 let carry = u64::from(carry) * dim as u64 * 4;
-                let bytes = 8 * entries + 4 * u64::from(group.n_counts) + parts + lasts + carry;
+                // Of each task, and of each of its warps in two bytes.
+                let counts = (4 + 2 * u64::from(WARPS)) * u64::from(group.n_counts);
+                let bytes = 8 * entries + counts + parts + lasts + carry;
                 assert!(bytes + (64 << 10) + 8 * 256 <= 32 << 20, "{bytes} bytes: {group:?}");
             }
             let chunks = u64::from(plan.n_chunks) * u64::from(plan.n_rows) * dim as u64 * 4;
             assert!(plan.n_chunks == 1 || chunks <= 5 << 20);
         }
     }
+}
+
+#[test]
+fn documents_with_few_sources_are_not_sorted() {
+    let shape = Shape {
+        element_bytes: 2,
+        adds_in_place: false,
+        n_warps: 1000,
+        list_bytes_max: 1 << 20,
+        parts_bytes_max: 1 << 20,
+        carry_bytes_max: 1 << 20,
+        task_sources: 8192,
+        few_sources: 32,
+    };
+    let offsets: Vec<i64> = vec![0, 3, 3, 1003, 3003, 3010, 3011];
+    let documents = TokenLayout::packed(3012, 2, &offsets).expect("documents");
+    let plan = |n_queries: usize, query_len, pairing: &Pairing| {
+        let queries = TokenLayout::padded(n_queries, query_len, 2).expect("queries");
+        let problem = Problem::new(&queries, &documents, pairing).expect("a problem");
+        GradientPlan::new(&problem, &shape).expect("a plan")
+    };
+    let few = plan(2, 32, &Pairing::own_candidates(3));
+    assert!(few.groups.is_empty() && few.sorts.is_empty());
+    assert_eq!(few.n_few_rows, 3011, "all but the spare row");
+    let mut next = 0;
+    for task in &few.few {
+        assert_eq!((task.row, task.n_pairs), (next, 1));
+        assert!(task.n_rows as usize <= FEW_ROWS);
+        let document = offsets.partition_point(|&start| start <= i64::from(next)) as u32 - 1;
+        assert_eq!((task.first.query, task.first.document), (document / 3, document));
+        next += task.n_rows;
+    }
+    assert_eq!(next, 3011);
+    // One token more than lanes; a second pair; a document that only some pairs have.
+    assert!(plan(2, 33, &Pairing::own_candidates(3)).few.is_empty());
+    assert!(plan(2, 4, &Pairing::cross()).few.is_empty());
+    let one = plan(1, 4, &Pairing::cross());
+    assert_eq!((one.n_few_rows, one.groups.len()), (3011, 0));
+    let some = plan(2, 4, &Pairing::pairs(&[1i64, 0], &[3i64, 0]).expect("pairs"));
+    assert_eq!(some.few.iter().map(|task| task.n_rows).sum::<u32>(), 2003);
+    assert_eq!(some.n_few_rows, 2003);
 }

@@ -5,6 +5,8 @@
 //! [`context::CudaDevice::enter`], and a fault that ends the device's use is remembered there.
 
 #[allow(unsafe_code)]
+mod atomic;
+#[allow(unsafe_code)]
 mod backward;
 #[allow(unsafe_code)]
 mod context;

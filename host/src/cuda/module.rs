@@ -79,11 +79,12 @@ impl CudaDevice {
         self.load(COMBINE_PIECES, COMBINE_PIECES_THREADS, COMBINE_PIECES_SHARED_BYTES)
     }
 
-    /// Loads these rows and what goes with them, and makes ready what uploads and synchronous
-    /// calls need.
+    /// Loads these rows and what goes with them, and these kernels of gradients, and makes ready
+    /// what uploads and synchronous calls need.
     pub(crate) fn warm_up(
         self: &Arc<CudaDevice>,
         rows: &[&'static Variant],
+        gradients: &[&'static str],
     ) -> Result<Vec<LoadedKernel>> {
         upload(self, &[0])?;
         self.on_idle_stream(|_| Ok(()))?;
@@ -99,6 +100,9 @@ impl CudaDevice {
             .collect::<Result<Vec<_>>>()?;
         kernels.push(timed(SUM_PARTIALS, &|| self.sum_partials_kernel())?);
         kernels.push(timed(COMBINE_PIECES, &|| self.combine_pieces_kernel())?);
+        for name in gradients {
+            kernels.push(timed(name, &|| self.gradient_kernel(name))?);
+        }
         Ok(kernels)
     }
 

@@ -1,10 +1,11 @@
 //! How many sources of a task go to each of its buckets.
 //!
-//! Only for windows of several tasks, whose blocks must know where each other's sources end.
+//! Only for windows of several tasks, whose blocks must know where each other's sources end. The
+//! counts of each warp are kept, too, so that `invert` need not look at the winners twice.
 
 use super::steps::{for_each, sort_task};
 use super::{NO_ROW, SortParams, THREADS, WARPS};
-use crate::ptx::memory::{dynamic_shared, store_u32};
+use crate::ptx::memory::{dynamic_shared, store_u16, store_u32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::ptx::wide::{count_shared_if, load_shared_u32, store_shared_u32};
 
@@ -22,25 +23,35 @@ pub unsafe fn count(params: &SortParams) {
         if task.n_chunks == 1 {
             return;
         }
-        let mut bucket = thread;
-        while bucket < task.n_buckets() {
-            store_shared_u32(shared + bucket * 4, 0);
-            bucket += THREADS as u32;
+        let (n_buckets, n_warps) = (task.n_buckets(), task.n_warps.min(WARPS));
+        let mut i = thread;
+        while i < n_buckets * n_warps {
+            store_shared_u32(shared + i * 4, 0);
+            i += THREADS as u32;
         }
         sync_threads();
         let warp = thread / 32;
-        if warp < task.n_warps.min(WARPS) {
+        if warp < n_warps {
+            let own = shared + warp * n_buckets * 4;
             for_each(&params.pairs, &task, warp, |step| {
-                let is_there = u32::from(step.bucket != NO_ROW);
-                count_shared_if(shared + step.bucket * 4, is_there);
+                count_shared_if(own + step.bucket * 4, u32::from(step.bucket != NO_ROW));
             });
         }
         sync_threads();
-        let first =
-            params.counts + (u64::from(task.counts) + u64::from(task.chunk * task.n_buckets())) * 4;
-        bucket = thread;
-        while bucket < task.n_buckets() {
-            store_u32(first + u64::from(bucket) * 4, load_shared_u32(shared + bucket * 4));
+        let counts = params.counts + task.first_count() * 4;
+        let warp_counts = params.warp_counts + task.first_warp_count() * 2;
+        let mut bucket = thread;
+        while bucket < n_buckets {
+            let mut all = 0;
+            let mut warp = 0;
+            while warp < n_warps {
+                let index = warp * n_buckets + bucket;
+                let count = load_shared_u32(shared + index * 4);
+                store_u16(warp_counts + u64::from(index) * 2, count);
+                all += count;
+                warp += 1;
+            }
+            store_u32(counts + u64::from(bucket) * 4, all);
             bucket += THREADS as u32;
         }
     }

@@ -88,7 +88,7 @@ pub unsafe fn row_task(tasks: u64, task: u32) -> RowTask {
 /// What is loaded of a lane's pair while earlier pairs are added. Nothing is done with it before it
 /// is used: that would be to wait for it.
 #[derive(Clone, Copy)]
-struct Ahead {
+pub struct Ahead {
     winner: u32,
     factor: f32,
     document_start: u32,
@@ -102,7 +102,13 @@ impl Ahead {
     /// # Safety
     /// There must be pairs up to `end`, and one at least.
     #[inline(always)]
-    unsafe fn load(params: &GatherParams, first: &FirstPair, row: u32, k: u32, end: u32) -> Ahead {
+    pub unsafe fn load(
+        params: &GatherParams,
+        first: &FirstPair,
+        row: u32,
+        k: u32,
+        end: u32,
+    ) -> Ahead {
         let k = k + lane_idx();
         // SAFETY: a pair that exists: the last one again behind it. It has a winner for each of
         // its query's rows.
@@ -123,7 +129,7 @@ impl Ahead {
 
     /// Row and factor.
     #[inline(always)]
-    fn source(self) -> [u32; 2] {
+    pub fn source(self) -> [u32; 2] {
         let is_there = self.winner < self.document_len;
         [if is_there { self.document_start + self.winner } else { NO_ROW }, self.factor.to_bits()]
     }

@@ -1,6 +1,7 @@
 //! Sorts the winners of a task by destination: a stable counting sort.
 //!
-//! A block per task. Each warp counts its share of the sources, which follow each other; a scan
+//! A block per task. Each warp counts its share of the sources, which follow each other, where
+//! `count` has not; a scan
 //! over buckets, tasks and warps says where the warp's sources of each bucket go; then every warp
 //! places its sources, 32 at a time. Lanes with the same bucket find each other by a vote per bit
 //! of it, so that the place of a source depends on its order alone.
@@ -8,13 +9,13 @@
 //! Shared memory: a count per bucket and warp, 64 KB at most.
 
 use super::steps::{Step, for_each, sort_task};
-use super::{Destination, NO_ROW, SortParams, SortTask, Source, THREADS, WARPS};
+use super::{Destination, NO_ROW, SortParams, SortTask, Source, THREADS, WARPS, WINDOW_ROWS};
 use crate::ptx::memory::{dynamic_shared, load_u32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::ptx::warp::{ballot, sync_warp};
 use crate::ptx::wide::{
-    count_shared_if, lane_idx, load_shared_u32, shuffle_up_or_zero, store_shared_u32,
-    store_shared_u32_if, store_u32x2,
+    count_shared_if, lane_idx, load_shared_u32, load_u16_if, same_bits, shuffle_up_or_zero,
+    store_shared_u32, store_shared_u32_if, store_u32x2,
 };
 
 /// Counts of other tasks that are loaded at once.
@@ -33,24 +34,60 @@ pub unsafe fn invert(params: &SortParams) {
     unsafe {
         let task = sort_task(params.tasks, block_idx_x());
         let n_buckets = task.n_buckets();
-        let mut i = thread;
-        while i < n_buckets * task.n_warps {
-            store_shared_u32(shared + i * 4, 0);
-            i += THREADS as u32;
-        }
-        sync_threads();
         let warp = thread / 32;
         let own = shared + warp * n_buckets * 4;
-        if warp < task.n_warps {
-            for_each(&params.pairs, &task, warp, |step| {
-                count_shared_if(own + step.bucket * 4, u32::from(step.bucket != NO_ROW));
-            });
+        if task.n_chunks > 1 {
+            load_counts(params, &task, shared, thread);
+        } else {
+            let mut i = thread;
+            while i < n_buckets * task.n_warps {
+                store_shared_u32(shared + i * 4, 0);
+                i += THREADS as u32;
+            }
+            sync_threads();
+            if warp < task.n_warps {
+                for_each(&params.pairs, &task, warp, |step| {
+                    count_shared_if(own + step.bucket * 4, u32::from(step.bucket != NO_ROW));
+                });
+            }
         }
         sync_threads();
         starts(params, &task, shared, thread);
         if warp < task.n_warps {
             for_each(&params.pairs, &task, warp, |step| place(params, &task, own, step));
         }
+    }
+}
+
+/// Loads what `count` has counted of each warp.
+///
+/// # Safety
+/// All threads of the block; the task must have counts.
+#[inline(always)]
+unsafe fn load_counts(params: &SortParams, task: &SortTask, shared: u32, thread: u32) {
+    let first = params.warp_counts + task.first_warp_count() * 2;
+    let n = task.n_buckets() * task.n_warps;
+    let mut i = thread;
+    while i < n {
+        let mut counts = [0u32; UNROLL as usize];
+        let mut u = 0;
+        while u < UNROLL {
+            let index = i + u * THREADS as u32;
+            // SAFETY: the task has so many counts.
+            counts[u as usize] =
+                unsafe { load_u16_if(first + u64::from(index) * 2, u32::from(index < n)) };
+            u += 1;
+        }
+        u = 0;
+        while u < UNROLL {
+            let index = i + u * THREADS as u32;
+            // SAFETY: the block has a word for each.
+            unsafe {
+                store_shared_u32_if(shared + index * 4, counts[u as usize], u32::from(index < n));
+            }
+            u += 1;
+        }
+        i += UNROLL * THREADS as u32;
     }
 }
 
@@ -114,6 +151,7 @@ unsafe fn starts(params: &SortParams, task: &SortTask, shared: u32, thread: u32)
 /// The window must have counts, and the bucket.
 #[inline(always)]
 unsafe fn of_tasks(params: &SortParams, task: &SortTask, bucket: u32) -> (u32, u32) {
+    // Those of the window's first task.
     let first = params.counts + (u64::from(task.counts) + u64::from(bucket)) * 4;
     let (mut before, mut all) = (0, 0);
     let mut done = 0;
@@ -180,12 +218,14 @@ unsafe fn place(params: &SortParams, task: &SortTask, own: u32, step: Step) {
     // SAFETY: the caller's promise; every source was counted, so that the list has its place.
     unsafe {
         let mut same = ballot(u32::from(is_there));
-        let mut bit = 0;
-        while task.n_rows >> bit != 0 {
-            let mine = step.bucket >> bit & 1;
-            let set = ballot(mine);
-            same &= if mine != 0 { set } else { !set };
-            bit += 1;
+        // Buckets up to the window's number of rows: bits above have no say, four at a time.
+        const { assert!(WINDOW_ROWS < 1 << 12) };
+        same &= same_bits::<0>(step.bucket);
+        if task.n_rows >= 1 << 4 {
+            same &= same_bits::<4>(step.bucket);
+        }
+        if task.n_rows >= 1 << 8 {
+            same &= same_bits::<8>(step.bucket);
         }
         let before = same & ((1 << lane_idx()) - 1);
         let address = own + step.bucket * 4;

@@ -9,23 +9,28 @@
 //! as many sources of different rows. Rows that go over a segment's end are put together by `join`.
 //!
 //! Every order is fixed by the call and by the device alone, and nothing is added atomically, so
-//! that results have the same bits every time.
+//! that results have the same bits every time. Only `atomic`, which does all of it in one pass, adds
+//! to the rows of ∂D as they come.
 
+#[cfg(target_arch = "nvptx64")]
+pub mod atomic;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod count;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod few;
+#[cfg(target_arch = "nvptx64")]
 pub mod gather;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod invert;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod join;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+#[cfg(target_arch = "nvptx64")]
 pub mod output;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod owner;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+#[cfg(target_arch = "nvptx64")]
 mod pairs;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+#[cfg(target_arch = "nvptx64")]
 pub mod sources;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod steps;
@@ -33,6 +38,7 @@ mod steps;
 pub mod sum;
 
 use crate::params::Matrix;
+use crate::variants::Arch;
 
 /// Threads per block of every kernel here.
 pub const THREADS: usize = 256;
@@ -56,18 +62,57 @@ pub const SCAN_WORDS: u32 = WARPS;
 /// Blocks of the kernels that sum over pairs which share a multiprocessor: 64 registers per thread.
 pub const GATHER_BLOCKS: usize = 4;
 
-/// Blocks of the kernels that sum over sorted sources which share a multiprocessor: with 64
-/// registers they would spill.
+/// Blocks of [`OWNER`] and [`FEW`] which share a multiprocessor: with 64 registers they would
+/// spill.
 pub const OWNER_BLOCKS: usize = 3;
 
-/// The entries that sum over pairs, by element type: f16, bf16, f32. (All entries here are
-/// compiled for [`crate::variants::Arch::Sm80`] and run everywhere.)
+/// Blocks of the kernels that add atomically which share a multiprocessor: they hold a query row
+/// beside what those that sum over pairs hold.
+pub const ATOMIC_BLOCKS: usize = 3;
+
+/// The entries that sum over pairs, by element type: f16, bf16, f32. (All entries but those of
+/// [`ATOMIC_SM90`] are compiled for [`Arch::Sm80`] and run everywhere.)
 pub const GATHER: [&str; 3] =
     ["maxsim_gradient_gather_f16", "maxsim_gradient_gather_bf16", "maxsim_gradient_gather_f32"];
 
 /// The entries that sum over sorted sources, by element type.
 pub const OWNER: [&str; 3] =
     ["maxsim_gradient_owner_f16", "maxsim_gradient_owner_bf16", "maxsim_gradient_owner_f32"];
+
+/// The entries that add atomically, by element type, one number at a time.
+pub const ATOMIC_SM80: [&str; 3] = [
+    "maxsim_gradient_atomic_sm80_f16",
+    "maxsim_gradient_atomic_sm80_bf16",
+    "maxsim_gradient_atomic_sm80_f32",
+];
+
+/// The entries that add atomically four numbers at a time, by element type, compiled for
+/// [`Arch::Sm90a`].
+pub const ATOMIC_SM90: [&str; 3] = [
+    "maxsim_gradient_atomic_sm90_f16",
+    "maxsim_gradient_atomic_sm90_bf16",
+    "maxsim_gradient_atomic_sm90_f32",
+];
+
+/// The entries that sum over the tokens of one query, by element type.
+pub const FEW: [&str; 3] =
+    ["maxsim_gradient_few_f16", "maxsim_gradient_few_bf16", "maxsim_gradient_few_f32"];
+
+/// Most sources of a document for [`FEW`]: one per lane.
+pub const FEW_SOURCES: u64 = 32;
+
+/// Most rows of a task of [`FEW`].
+pub const FEW_ROWS: usize = 1024;
+
+/// Shared memory of a block of [`FEW`].
+pub const FEW_SHARED_BYTES: usize = THREADS * 12;
+/// The entries that add atomically on a device of a compute capability, by element type.
+pub fn atomic(capability: (u32, u32)) -> [&'static str; 3] {
+    match Arch::Sm90a.runs_on(capability) {
+        true => ATOMIC_SM90,
+        false => ATOMIC_SM80,
+    }
+}
 
 /// The entry that counts the sources of a window's tasks.
 pub const COUNT: &str = "maxsim_gradient_count";
@@ -79,10 +124,13 @@ pub const INVERT: &str = "maxsim_gradient_invert";
 pub const JOIN: &str = "maxsim_gradient_join";
 
 /// Shared memory of a block of [`JOIN`].
-pub const JOIN_SHARED_BYTES: usize = THREADS * 4;
+pub const JOIN_SHARED_BYTES: usize = (THREADS + 2 * WARPS as usize) * 4;
 
 /// The entry that adds chunks.
 pub const SUM: &str = "maxsim_gradient_sum";
+
+/// Most sources of a task, so that those of a warp in one bucket can be told in 16 bits.
+pub const TASK_SOURCES_MAX: u64 = u16::MAX as u64;
 
 /// Shared memory of `invert` for windows of up to so many rows, and more than `count` needs.
 pub const fn shared_bytes(n_rows: u32) -> usize {
@@ -227,6 +275,25 @@ pub struct RowTask {
     pub reserved: u32,
 }
 
+/// Parameters of `maxsim_gradient_few_*`: a block per task, which has rows of a document and its
+/// only pair, and column.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FewParams {
+    /// The pairs.
+    pub pairs: Pairs,
+    /// The queries' rows.
+    pub source: Rows,
+    /// The gradient of the documents.
+    pub out: Output,
+    /// Address of the [`RowTask`]s.
+    pub tasks: u64,
+    /// Number of tasks.
+    pub n_tasks: u32,
+    /// 1 to write zeros to rows that nobody chose.
+    pub fills: u32,
+}
+
 /// Parameters of `maxsim_gradient_gather_*`: a block per task, column and chunk of pairs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -247,6 +314,19 @@ pub struct GatherParams {
     pub n_rows: u32,
     /// Padding that keeps the size a multiple of 8.
     pub reserved: u32,
+}
+
+/// Parameters of `maxsim_gradient_atomic_*`: as those of `maxsim_gradient_gather_*`, and where the
+/// rows of the queries are added to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicParams {
+    /// The sums over pairs.
+    pub sums: GatherParams,
+    /// The queries' rows.
+    pub queries: Rows,
+    /// The gradient of the documents, f32, which holds what is added to.
+    pub documents: Output,
 }
 
 /// The pairs of a chunk.
@@ -328,6 +408,18 @@ impl SortTask {
         (if warp < self.n_warps { 0 } else { self.n_pairs }, self.token_begin + step * 32)
     }
 
+    /// Index of the task's first u32 count.
+    #[inline(always)]
+    pub const fn first_count(&self) -> u64 {
+        self.counts as u64 + self.chunk as u64 * self.n_buckets() as u64
+    }
+
+    /// Index of the task's first u16 count of a warp.
+    #[inline(always)]
+    pub const fn first_warp_count(&self) -> u64 {
+        self.first_count() * WARPS as u64
+    }
+
     /// Where a winner goes: a bucket of the window. Not a token of the document, or one whose row
     /// is not in the window: the last bucket.
     #[inline(always)]
@@ -365,8 +457,10 @@ pub struct SortParams {
     pub pairs: Pairs,
     /// Address of the [`SortTask`]s.
     pub tasks: u64,
-    /// Address of the u32 counts.
+    /// Address of the u32 counts of windows that have several tasks: task by task, one per bucket.
     pub counts: u64,
+    /// Address of u16 counts of the warps of those tasks: task by task, warp by warp.
+    pub warp_counts: u64,
     /// Address of the [`Source`]s.
     pub list: u64,
     /// Address of the [`Destination`]s.
@@ -454,6 +548,8 @@ mod tests {
         assert_eq!(size_of::<SortTask>(), 64);
         assert_eq!(size_of::<Rows>(), 32);
         assert_eq!(size_of::<Output>(), 24);
+        assert_eq!(size_of::<GatherParams>(), size_of::<Pairs>() + 32 + 24 + 8 + 4 * 4);
+        assert_eq!(size_of::<AtomicParams>(), size_of::<GatherParams>() + 32 + 24);
         assert_eq!(size_of::<OwnerParams>(), 32 + 24 + 5 * 8 + 6 * 4);
     }
 

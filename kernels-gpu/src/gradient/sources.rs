@@ -94,7 +94,7 @@ pub struct Columns {
     /// Number of elements, 0 behind the end of a row.
     pub n_elements: u32,
     /// Which of the rows that the warp reads at once.
-    slot: u32,
+    pub slot: u32,
     lanes_log2: u32,
 }
 
@@ -127,7 +127,11 @@ impl Columns {
     /// # Safety
     /// Where `condition` is not 0, the matrix must have the row; `ALIGNED` is [`Rows::aligned`].
     #[inline(always)]
-    unsafe fn load<T: Element, const ALIGNED: bool>(&self, row: u32, condition: u32) -> [u32; 4] {
+    pub unsafe fn load<T: Element, const ALIGNED: bool>(
+        &self,
+        row: u32,
+        condition: u32,
+    ) -> [u32; 4] {
         let address = self.base + u64::from(row) * self.pitch_bytes;
         // SAFETY: the lane's elements of a row that exists.
         unsafe {
@@ -162,10 +166,28 @@ pub type Sums = [f32; LANE_ELEMENTS];
 #[inline(always)]
 pub unsafe fn add<T: Element, const ALIGNED: bool>(
     columns: &Columns,
+    sources: [u32; 2],
+    first: u32,
+    count: u32,
+    sums: &mut Sums,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { add_and::<T, ALIGNED>(columns, sources, first, count, sums, |_, _| {}) }
+}
+
+/// As [`add`], and calls `visit` for all sources that the warp reads at once: with how many come
+/// before them, and the factor of the one that this lane reads.
+///
+/// # Safety
+/// As [`add`].
+#[inline(always)]
+pub unsafe fn add_and<T: Element, const ALIGNED: bool>(
+    columns: &Columns,
     [row, factor]: [u32; 2],
     first: u32,
     count: u32,
     sums: &mut Sums,
+    mut visit: impl FnMut(u32, f32),
 ) {
     let slots = 32 >> columns.lanes_log2;
     let mut done = 0;
@@ -175,6 +197,7 @@ pub unsafe fn add<T: Element, const ALIGNED: bool>(
             // SAFETY: the caller's promise.
             let (words, factor) =
                 unsafe { one::<T, ALIGNED>(columns, [row, factor], first, done, count) };
+            visit(done, factor);
             multiply::<T>(words, factor, sums);
             done += slots;
             continue;
@@ -188,6 +211,8 @@ pub unsafe fn add<T: Element, const ALIGNED: bool>(
                 one::<T, ALIGNED>(columns, [row, factor], first, done, count)
             };
         });
+        // Before the sums, which wait for what is loaded.
+        unroll!(u in four => visit(done + u as u32 * slots, factors[u]));
         unroll!(u in four => multiply::<T>(words[u], factors[u], sums));
         done += UNROLL as u32 * slots;
     }

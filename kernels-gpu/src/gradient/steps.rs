@@ -2,11 +2,12 @@
 
 use super::FirstPair;
 use super::pairs::{Pair, pair, winner_if};
+use super::sources::unroll;
 use super::{NO_ROW, Pairs, SortTask};
 use crate::ptx::memory::load_u32x4;
 use crate::ptx::wide::{lane_idx, shuffle};
 
-/// Steps whose winners are loaded at once.
+/// Steps whose winners are loaded at once: those of one `unroll!`.
 const UNROLL: usize = 4;
 
 /// Task `task` of a list.
@@ -84,8 +85,7 @@ pub unsafe fn for_each(pairs: &Pairs, task: &SortTask, warp: u32, mut visit: imp
                 let mut steps = [Step { bucket: NO_ROW, row: 0, factor: 0 }; UNROLL];
                 let mut winners = [NO_ROW; UNROLL];
                 let mut documents = [[0u32; 2]; UNROLL];
-                let mut u = 0;
-                while u < UNROLL {
+                unroll!(u in four => {
                     // Behind the last pair: lanes that hold nothing, or the first one's again.
                     let low = shuffle(own.token_base as u32, j);
                     let high = shuffle((own.token_base >> 32) as u32, j);
@@ -105,18 +105,15 @@ pub unsafe fn for_each(pairs: &Pairs, task: &SortTask, warp: u32, mut visit: imp
                     if token >= len {
                         (j, token) = (j + 1, token_begin);
                     }
-                    u += 1;
-                }
-                u = 0;
-                while u < UNROLL {
+                });
+                unroll!(u in four => {
                     let [start, len] = documents[u];
                     let mut step = steps[u];
                     if step.bucket != NO_ROW {
                         step.bucket = task.bucket(start, len, winners[u]);
                     }
                     visit(step);
-                    u += 1;
-                }
+                });
             }
             k += n;
         }

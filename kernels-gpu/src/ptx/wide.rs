@@ -1,5 +1,4 @@
 //! Conditional and wide accesses, conversions of pairs of elements, and what a sort needs.
-#![cfg(maxsim_arch = "sm_80")]
 
 use core::arch::asm;
 
@@ -225,6 +224,74 @@ pub unsafe fn count_shared_if(address: u32, condition: u32) {
     }
 }
 
+/// Adds to an f32 of global memory where `condition` is not 0. Other blocks may do so too, in any
+/// order. The memory rounds to nearest, and takes subnormal numbers for zeros.
+///
+/// # Safety
+/// Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4, and only be
+/// accessed this way by others.
+#[inline(always)]
+pub unsafe fn add_f32_if(address: u64, value: f32, condition: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {2}, 0;",
+            "@p red.global.add.f32 [{0}], {1};",
+            "}}",
+            in(reg64) address,
+            in(reg32) value,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+}
+
+/// As [`add_f32_if`], to four consecutive numbers.
+///
+/// # Safety
+/// As [`add_f32_if`], for 16 bytes, aligned to 16.
+#[inline(always)]
+pub unsafe fn add_f32x4_if(address: u64, values: [f32; 4], condition: u32) {
+    // SAFETY: the caller's promise. Only sm_90 adds four in one instruction, each by itself.
+    unsafe {
+        #[cfg(maxsim_arch = "sm_90a")]
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {5}, 0;",
+            "@p red.global.add.v4.f32 [{0}], {{{1}, {2}, {3}, {4}}};",
+            "}}",
+            in(reg64) address,
+            in(reg32) values[0],
+            in(reg32) values[1],
+            in(reg32) values[2],
+            in(reg32) values[3],
+            in(reg32) condition,
+            options(nostack),
+        );
+        #[cfg(maxsim_arch = "sm_80")]
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {5}, 0;",
+            "@p red.global.add.f32 [{0}], {1};",
+            "@p red.global.add.f32 [{0}+4], {2};",
+            "@p red.global.add.f32 [{0}+8], {3};",
+            "@p red.global.add.f32 [{0}+12], {4};",
+            "}}",
+            in(reg64) address,
+            in(reg32) values[0],
+            in(reg32) values[1],
+            in(reg32) values[2],
+            in(reg32) values[3],
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+}
+
 /// Both halves of a word as f32, the low one first.
 #[inline(always)]
 pub fn widen_f16(pair: u32) -> [f32; 2] {
@@ -279,6 +346,71 @@ pub fn narrow_bf16(low: f32, high: f32) -> u32 {
         );
     }
     pair
+}
+
+/// The values of all lanes, or-ed together.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn or_lanes(value: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "redux.sync.or.b32 {0}, {1}, 0xffffffff;",
+            out(reg32) result,
+            in(reg32) value,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
+/// The lanes whose value has the same bits `FIRST .. FIRST + 4`: a vote for each.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn same_bits<const FIRST: u32>(value: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            ".reg .b32 t, u;",
+            "and.b32 t, {1}, {a};",
+            "setp.ne.u32 p, t, 0;",
+            "vote.sync.ballot.b32 u, p, 0xffffffff;",
+            "@!p not.b32 u, u;",
+            "mov.b32 {0}, u;",
+            "and.b32 t, {1}, {b};",
+            "setp.ne.u32 p, t, 0;",
+            "vote.sync.ballot.b32 u, p, 0xffffffff;",
+            "@!p not.b32 u, u;",
+            "and.b32 {0}, {0}, u;",
+            "and.b32 t, {1}, {c};",
+            "setp.ne.u32 p, t, 0;",
+            "vote.sync.ballot.b32 u, p, 0xffffffff;",
+            "@!p not.b32 u, u;",
+            "and.b32 {0}, {0}, u;",
+            "and.b32 t, {1}, {d};",
+            "setp.ne.u32 p, t, 0;",
+            "vote.sync.ballot.b32 u, p, 0xffffffff;",
+            "@!p not.b32 u, u;",
+            "and.b32 {0}, {0}, u;",
+            "}}",
+            out(reg32) result,
+            in(reg32) value,
+            a = const 1u32 << FIRST,
+            b = const 2u32 << FIRST,
+            c = const 4u32 << FIRST,
+            d = const 8u32 << FIRST,
+            options(nomem, nostack),
+        );
+    }
+    result
 }
 
 /// `value` of lane `lane` (its low five bits).

@@ -400,7 +400,7 @@ impl Consumer<'_> {
             let mut c1 = multiply_steps::<K::Element, N, 1>(c1, a + second, b, SLAB_STEPS);
             wgmma::commit();
             unroll!(SLAB in 0..4 => {
-                if SLAB > 0 {
+                if SLAB != 0 {
                     let (a, b) = descriptors(SLAB as u32);
                     c0 = multiply_steps::<K::Element, N, 0>(c0, a, b, SLAB_STEPS);
                     c1 = multiply_steps::<K::Element, N, 0>(c1, a + second, b, SLAB_STEPS);
@@ -544,7 +544,8 @@ where
     [f32; N]: Accumulators,
 {
     unroll!(STEP in 0..4 => {
-        if STEP >= FIRST && STEP < end {
+        let step: usize = STEP;
+        if step >= FIRST && step < end {
             let offset = STEP as u32 * wgmma::K_STEP;
             // SAFETY: the caller's promise.
             c = unsafe { c.add::<E>(a + offset, b + offset) };

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::Gpu;
 use super::record::{Record, Row, Timed};
+use super::{Gpu, TRAINING, training};
 
 /// Cases of the short table.
 const SHORT: [&str; 10] = [
@@ -33,19 +33,23 @@ const ENQUEUE_GOAL_US: f64 = 8.0;
 pub fn page(gpus: &[Gpu]) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `cargo xtask report` from `docs/measured/*/*.json`, which \
-         `bench/campaign.py` makes; not edited by hand.\n",
+         `bench/campaign.py` and `bench/training.py` make; not edited by hand.\n",
     );
     for gpu in gpus {
         for (title, record) in &gpu.records {
             let name = record.gpu.as_deref().unwrap_or(&gpu.folder);
             let _ = write!(page, "\n## {title}: {name}\n");
-            section(&mut page, &gpu.folder, record, *title == "Forward");
+            match *title {
+                TRAINING => training::section(&mut page, record),
+                title => section(&mut page, &gpu.folder, record, title == "Forward"),
+            }
         }
     }
     page
 }
 
-fn section(page: &mut String, folder: &str, record: &Record, has_plots: bool) {
+/// Where, when and how it was measured.
+pub fn facts(page: &mut String, record: &Record) {
     let versions = record.versions.iter().map(|(name, version)| format!("{name} {version}"));
     let mut facts =
         vec![record.driver.as_ref().map(|driver| format!("driver {driver}")), record.date.clone()];
@@ -55,6 +59,10 @@ fn section(page: &mut String, folder: &str, record: &Record, has_plots: bool) {
     if let Some(protocol) = &record.protocol {
         let _ = write!(page, "\nProtocol: {protocol}.\n");
     }
+}
+
+fn section(page: &mut String, folder: &str, record: &Record, has_plots: bool) {
+    facts(page, record);
     let plot = |page: &mut String, words: &str, file: &str| {
         if has_plots {
             let _ = write!(page, "\n![{words}](measured/{folder}/{file})\n");
@@ -307,18 +315,18 @@ fn cold_start(page: &mut String, record: &Record) {
     }
 }
 
-fn spread(timed: &Timed) -> String {
+pub fn spread(timed: &Timed) -> String {
     match (timed.ms, timed.iqr_ms) {
         (Some(_), Some(iqr)) => format!("{} ({iqr:.4})", ms(timed.ms)),
         _ => failure(timed),
     }
 }
 
-fn figure_of(timed: &Timed) -> String {
+pub fn figure_of(timed: &Timed) -> String {
     if timed.ms.is_some() { ms(timed.ms) } else { failure(timed) }
 }
 
-fn failure(timed: &Timed) -> String {
+pub fn failure(timed: &Timed) -> String {
     timed.error.as_ref().map_or("–".to_string(), |error| format!("failed: {}", cell(error)))
 }
 
@@ -328,7 +336,7 @@ fn cell(message: &str) -> String {
     short.replace('|', "/").replace(['\n', '<', '>'], " ")
 }
 
-fn ms(value: Option<f64>) -> String {
+pub fn ms(value: Option<f64>) -> String {
     match value {
         None => "–".to_string(),
         Some(ms) if ms < 1.0 => format!("{ms:.4}"),
@@ -336,10 +344,10 @@ fn ms(value: Option<f64>) -> String {
     }
 }
 
-fn ratio(value: Option<f64>) -> String {
+pub fn ratio(value: Option<f64>) -> String {
     value.map_or("–".to_string(), |value| format!("{value:.2}"))
 }
 
-fn goal(found: String, goal: Option<f64>) -> String {
+pub fn goal(found: String, goal: Option<f64>) -> String {
     goal.map_or(found.clone(), |goal| format!("{found} ({goal:.2})"))
 }

@@ -3,6 +3,7 @@
 mod markdown;
 mod plots;
 mod record;
+mod training;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,9 +13,12 @@ use anyhow::{Context, Result, ensure};
 
 use record::Record;
 
+/// The title of training steps, which have tables of their own.
+const TRAINING: &str = "Training";
+
 /// The records of a GPU's folder, in this order.
 const RECORDS: [(&str, &str); 3] =
-    [("forward", "Forward"), ("training", "Training"), ("compressed", "Compressed documents")];
+    [("forward", "Forward"), ("training", TRAINING), ("compressed", "Compressed documents")];
 
 /// Path below the root to content.
 type Files = BTreeMap<PathBuf, String>;
@@ -54,7 +58,7 @@ fn generate(root: &Path) -> Result<Files> {
     let gpus = read(&root.join("docs/measured"))?;
     let mut files = Files::new();
     if gpus.is_empty() {
-        println!("nothing to report: no docs/measured/*/forward.json");
+        println!("nothing to report: no docs/measured/*/forward.json or training.json");
         return Ok(files);
     }
     for gpu in &gpus {

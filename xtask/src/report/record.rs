@@ -1,4 +1,4 @@
-//! What `bench/campaign.py` writes, as far as the report needs it.
+//! What `bench/campaign.py` and `bench/training.py` write, as far as the report needs it.
 
 use std::collections::BTreeMap;
 
@@ -37,6 +37,12 @@ pub struct Timed {
     /// The first call, with whatever it compiles and tunes.
     pub first_call_s: Option<f64>,
     pub device_bytes: Option<f64>,
+    /// Winners that are kept from the scores to the gradients.
+    pub winner_bytes: Option<f64>,
+    /// Of each gradient with that of an f32 reference.
+    pub cosines: Option<Vec<f64>>,
+    /// Whether a second step gave the same bits.
+    pub repeats: Option<bool>,
     pub largest_relative_error: Option<f64>,
     pub tflop_per_s: Option<f64>,
     pub error: Option<String>,
@@ -61,6 +67,12 @@ pub struct Row {
     pub limit_ms: Option<f64>,
     pub limit_is: Option<String>,
     pub of_limit: Option<f64>,
+    /// Of a training step, the scores alone.
+    pub forward: Timed,
+    /// Of a training step, the gradients alone.
+    pub backward: Timed,
+    /// Least time of the rows that gradients are summed from.
+    pub gather_floor_ms: Option<f64>,
     /// The matrix product whose rate is the arithmetic's limit: f16, tf32, f32, ...
     pub rate: String,
     /// Our time over that of the plain variant of the case.
@@ -70,13 +82,17 @@ pub struct Row {
     pub kernel_sha256: Option<String>,
 }
 
-/// What was asked for: at least, at least, at most.
+/// What was asked for: the first two at least, the others at most.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Targets {
     pub x: Option<f64>,
     pub limit: Option<f64>,
     pub plain: Option<f64>,
+    /// Of a training step, beside inputs, gradients and winners.
+    pub workspace_mb: Option<f64>,
+    /// Of the gradients' time.
+    pub gather_floor: Option<f64>,
 }
 
 /// A point of the series over the number of documents.
@@ -109,26 +125,21 @@ pub struct ColdStart {
 impl Row {
     /// The goals that the row has and misses, in words.
     pub fn missed(&self) -> Vec<String> {
-        let mut missed = Vec::new();
-        let mut goal = |found: Option<f64>, goal: Option<f64>, is_least: bool, what: &str| {
-            let Some(goal) = goal else { return };
-            match found {
-                None => missed.push(format!("{what}: no figure, goal {goal:.2}")),
-                Some(found) if is_least && found < goal || !is_least && found > goal => {
-                    missed.push(format!("{what} {found:.3}, goal {goal:.2}"));
-                }
-                Some(_) => {}
-            }
-        };
-        goal(self.x_best_peer, self.targets.x, true, "× the best peer");
-        goal(self.of_limit, self.targets.limit, true, "of the limit");
-        goal(self.x_plain, self.targets.plain, false, "× the plain call");
+        let x_best = "× the best peer";
+        let mut words: Vec<String> = [
+            missed(self.x_best_peer, self.targets.x, true, x_best),
+            missed(self.of_limit, self.targets.limit, true, "of the limit"),
+            missed(self.x_plain, self.targets.plain, false, "× the plain call"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
         // Nowhere slower than a peer, whatever the row's own goal. But exact f32 is not what the
         // peers compute, who round to TF32.
         if self.targets.x.is_none() && self.rate != "f32" {
-            goal(self.x_best_peer, self.x_best_peer.map(|_| 0.98), true, "× the best peer");
+            words.extend(missed(self.x_best_peer, self.x_best_peer.map(|_| 0.98), true, x_best));
         }
-        missed
+        words
     }
 
     /// Whether the kernel that ran is not the one of the record's last campaign.
@@ -139,5 +150,17 @@ impl Row {
             }
             _ => false,
         }
+    }
+}
+
+/// A goal that is missed, in words: a figure that is to be at least (or at most) so large.
+pub fn missed(found: Option<f64>, goal: Option<f64>, is_least: bool, what: &str) -> Option<String> {
+    let goal = goal?;
+    match found {
+        None => Some(format!("{what}: no figure, goal {goal:.2}")),
+        Some(found) if is_least && found < goal || !is_least && found > goal => {
+            Some(format!("{what} {found:.3}, goal {goal:.2}"))
+        }
+        Some(_) => None,
     }
 }

@@ -34,6 +34,37 @@ fn sample() -> Value {
     })
 }
 
+/// A record of training steps with made-up figures.
+fn training_sample() -> Value {
+    let row = |case: &str, x: f64, backward: f64, beside: u64, cosine: f64| {
+        json!({
+            "case": case, "name": case, "element": "f16",
+            "targets": {"x": 2.2, "limit": 0.75, "gather_floor": 1.8, "workspace_mb": 32},
+            "ours": {
+                "ms": 4.0, "iqr_ms": 0.01, "device_bytes": beside << 20, "winner_bytes": 16 << 20,
+                "cosines": [1.0, cosine], "repeats": cosine > 0.9,
+            },
+            "forward": {"ms": 1.5}, "backward": {"ms": backward}, "gather_floor_ms": 1.25,
+            "peers": {"flash": {"ms": 4.0 * x, "iqr_ms": 0.02, "device_bytes": 100 << 20}},
+            "ours_ms": 4.0, "best_peer": "flash", "best_peer_ms": 4.0 * x, "x_best_peer": x,
+            "limit_ms": 3.2, "of_limit": 0.8,
+        })
+    };
+    json!({
+        "gpu": "Some GPU", "driver": null, "date": "a day", "protocol": "in turns",
+        "versions": {"torch": "9"},
+        "rows": [
+            row("good", 2.5, 2.0, 32, 0.9999999),
+            row("bad", 2.0, 2.5, 34, 0.5),
+            {
+                "case": "alone", "name": "alone", "targets": {"x": null}, "peers": {},
+                "ours": {"ms": 9.0, "iqr_ms": 0.1}, "ours_ms": 9.0, "best_peer": null,
+            },
+            {"case": "dead", "name": "dead", "ours": {"error": "no room"}},
+        ],
+    })
+}
+
 /// A folder with a record in it.
 fn root(test: &str, record: &Value) -> PathBuf {
     let root = std::env::temp_dir().join(format!("maxsim-report-{}-{test}", std::process::id()));
@@ -70,6 +101,54 @@ fn the_page_holds_every_case_and_names_missed_goals() {
         assert!(page.contains(part), "{part} is not in\n{page}");
     }
     assert!(!page.contains(" - fast case: ×"), "{page}");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn training_steps_have_a_section_with_their_own_goals() {
+    let root = root("training", &sample());
+    let path = root.join("docs/measured/gpu/training.json");
+    fs::write(path, training_sample().to_string()).unwrap();
+    write(&root).unwrap();
+    let page = page(&root);
+    let (forward, training) = page.split_once("## Training: Some GPU").unwrap();
+    assert!(forward.contains("## Forward: Some GPU"), "{page}");
+    let steps = "4.000 (0.0100) | flash 10.000 (0.0200) | 2.50 (2.20) | 0.80 (0.75)";
+    for part in [
+        "a day · torch 9",
+        "Protocol: in turns.",
+        &format!("| good | {steps} | 16.0 + 32.0 (32) | 100.0 |"),
+        "| alone | 9.000 (0.1000) | – | – | – | – | – |",
+        "| dead | failed: no room | – | – | – | – | – |",
+        "| good | 1.500 | 2.000 | 1.250 | 1.60 (1.80) |",
+        " - bad: × the fastest peer 2.000, goal 2.20; MB beside the winners 34.000, goal 32.00; \
+         × the gather floor 2.000, goal 1.80; cosine with f32 0.5000000, goal 0.999999; a second \
+         step gave other bits",
+        " - dead: failed: no room",
+        "A second step gave other bits: bad.",
+        "f32 reference is 0.5000000",
+    ] {
+        assert!(training.contains(part), "{part} is not in\n{training}");
+    }
+    assert!(!training.contains(" - good:") && !training.contains(" - alone:"), "{training}");
+    // Plots are of the scores alone.
+    assert!(!training.contains(".svg"), "{training}");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn training_steps_that_meet_their_goals_say_so() {
+    let mut record = training_sample();
+    record["rows"].as_array_mut().unwrap().truncate(1);
+    let root = root("training-met", &record);
+    let measured = root.join("docs/measured/gpu");
+    fs::rename(measured.join("forward.json"), measured.join("training.json")).unwrap();
+    write(&root).unwrap();
+    let page = page(&root);
+    for part in ["Every goal is met.", "the same bits in every case", "is 0.9999999, goal 0.999999"]
+    {
+        assert!(page.contains(part), "{part} is not in\n{page}");
+    }
     fs::remove_dir_all(root).unwrap();
 }
 
