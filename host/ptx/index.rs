@@ -788,6 +788,42 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_loss_contrastive",
+        ptx: include_str!("maxsim_loss_contrastive.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_loss_contrastive.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_loss_contrastive.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_loss_distillation",
+        ptx: include_str!("maxsim_loss_distillation.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_loss_distillation.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_loss_distillation.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_loss_mean",
+        ptx: include_str!("maxsim_loss_mean.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_loss_mean.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_loss_mean.sm_90.cubin") },
+        ],
+    },
+    Image {
         name: "maxsim_read",
         ptx: include_str!("maxsim_read.ptx"),
         cubins: &[
