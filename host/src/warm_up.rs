@@ -24,8 +24,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use maxsim_kernels::gradient;
 use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::{gradient, loss};
 
 use crate::element::ElementType;
 use crate::error::Result;
@@ -118,8 +118,8 @@ impl WarmUp {
         Ok(FORWARD.iter().filter(runs).collect())
     }
 
-    /// The kernels that gradients of such calls need on a device, by every strategy; none unless
-    /// they are asked for.
+    /// The kernels that gradients of such calls need on a device, by every strategy, and those of
+    /// losses; none unless they are asked for.
     pub fn gradient_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
         if !self.training {
             return Vec::new();
@@ -127,10 +127,13 @@ impl WarmUp {
         let atomic = gradient::atomic(limits.capability);
         let by_element = self.elements().iter().flat_map(|&element| {
             let row = gradient_row(element);
-            [gradient::GATHER[row], gradient::OWNER[row], atomic[row]]
+            [gradient::GATHER[row], gradient::OWNER[row], gradient::FEW[row], atomic[row]]
         });
         let shared = [gradient::COUNT, gradient::INVERT, gradient::JOIN, gradient::SUM];
-        by_element.chain(shared).collect()
+        by_element
+            .chain(shared)
+            .chain([loss::CONTRASTIVE, loss::DISTILLATION, loss::MEAN])
+            .collect()
     }
 
     fn elements(&self) -> &[ElementType] {
@@ -232,16 +235,20 @@ mod tests {
             let expected = [
                 "maxsim_gradient_gather_f16",
                 "maxsim_gradient_owner_f16",
+                "maxsim_gradient_few_f16",
                 atomic,
                 "maxsim_gradient_count",
                 "maxsim_gradient_invert",
                 "maxsim_gradient_join",
                 "maxsim_gradient_sum",
+                "maxsim_loss_contrastive",
+                "maxsim_loss_distillation",
+                "maxsim_loss_mean",
             ];
             assert_eq!(training.gradient_kernels(&limits), expected);
         }
         let all = WarmUp { training: true, ..WarmUp::default() };
-        assert_eq!(all.gradient_kernels(&H200).len(), 3 * 3 + 4);
+        assert_eq!(all.gradient_kernels(&H200).len(), 3 * 4 + 4 + 3);
     }
 
     #[test]
