@@ -1,8 +1,10 @@
 //! The training: a linear projection of every token, an in-batch contrastive loss, and Adam.
 
 use anyhow::Result;
-use maxsim::loss::{Loss, contrastive};
-use maxsim::{BackwardOptions, Device, Pairing, Ranked, Tokens, TopK};
+use maxsim::{
+    BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceLoss, DeviceScores,
+    GradientType, LossWork, Pairing, Ranked, ScoreOptions, Stream, Tokens, TopK,
+};
 
 use crate::sample::{Embeddings, Task};
 
@@ -108,10 +110,15 @@ pub fn train(
     mut on_step: impl FnMut(f32),
 ) -> Result<()> {
     let mut adam = Adam::new(projection.weights.len());
+    let mut stream = device.stream()?;
+    let n = settings.batch.min(task.queries.n_items());
+    // The document of query 0 is document 0 of the batch, and so on.
+    let positives = Vec::from_iter(0..n);
+    let contrastive = device.prepare_contrastive(n, &positives, settings.temperature)?;
     for batch in batches(task.queries.n_items(), settings).take(n_steps) {
         let inputs = [&task.queries, &task.documents].map(|side| side.select(&batch, |rows| rows));
         let projected = [projection.project(&inputs[0]), projection.project(&inputs[1])];
-        let (loss, gradients) = loss(device, &projected, settings.temperature)?;
+        let (loss, gradients) = loss(&mut stream, &contrastive, &projected)?;
         on_step(loss);
         let mut of_weights = vec![0.0; projection.weights.len()];
         for (input, of_tokens) in inputs.iter().zip(&gradients) {
@@ -123,23 +130,29 @@ pub fn train(
 }
 
 /// The loss of projected queries and their documents, and its gradients with respect to their
-/// tokens.
+/// tokens: between the upload and the results everything stays on the device.
 fn loss(
-    device: &Device,
+    stream: &mut Stream,
+    contrastive: &LossWork,
     [queries, documents]: &[Embeddings; 2],
-    temperature: f32,
 ) -> Result<(f32, [Vec<f32>; 2])> {
+    let device = stream.device().clone();
+    let queries = device.upload(&tokens(queries)?)?;
+    let documents = device.upload(&tokens(documents)?)?;
     // Every query meets every document: those of the others are its negatives.
-    let (pairing, positives) = (Pairing::cross(), Vec::from_iter(0..queries.n_items()));
-    let (queries, documents) = (tokens(queries)?, tokens(documents)?);
-    let scores = device.score_for_training(&queries, &documents, &pairing)?;
-    let values = scores.scores().values();
-    let Loss { value, grad_scores } =
-        contrastive(values, positives.len(), &positives, temperature)?;
-    let options = BackwardOptions::default();
-    let gradients =
-        device.backward(&queries, &documents, &pairing, &scores, &grad_scores, &options)?;
-    Ok((value, [gradients.queries, gradients.documents]))
+    let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
+    let backward =
+        device.prepare_backward(&work, &BackwardOptions::default(), GradientType::F32)?;
+    let mut scores = DeviceScores::new(&work)?;
+    let mut loss = DeviceLoss::new(contrastive)?;
+    let mut grad_scores = DeviceGradScores::zeros(&backward)?;
+    let mut gradients = DeviceGradients::new(&backward)?;
+    stream.score_into(&queries, &documents, &work, &mut scores)?;
+    stream.loss(contrastive, &scores, &mut grad_scores, &mut loss)?;
+    stream.backward(&queries, &documents, &backward, &scores, &grad_scores, &mut gradients)?;
+    let gradients = gradients.read()?;
+    Ok((loss.read()?, [gradients.queries, gradients.documents]))
 }
 
 /// Mean nDCG@10 of the queries that training does not see, whose only relevant document has their
