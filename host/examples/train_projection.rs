@@ -2,7 +2,7 @@
 //! documents by an in-batch contrastive loss, on a GPU or on the CPU.
 //!
 //! ```sh
-//! cargo run --release --example train_projection -p maxsim
+//! cargo run -p maxsim --example train_projection
 //! ```
 //!
 //! A query is the beginning of a document, and what is to be found is the rest of it. One document

@@ -45,8 +45,8 @@ pub struct WarmUp {
     /// Whether they ask for winners; `None` = some do and some do not. (Every kernel gives
     /// scores and token scores.)
     pub winners: Option<bool>,
-    /// Whether gradients are computed from winners, by whatever strategy. The calls are then taken
-    /// to ask for winners, too.
+    /// Whether gradients are computed from winners, by whatever strategy, and losses on the device.
+    /// The calls are then taken to ask for winners, too.
     pub training: bool,
 }
 
