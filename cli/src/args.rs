@@ -52,7 +52,8 @@ pub struct WarmUpArgs {
     #[arg(long, value_name = "true|false")]
     pub winners: Option<bool>,
 
-    /// Load what training needs, too: the kernels that compute gradients from winners.
+    /// Load what training needs, too: the kernels of losses, and those that compute gradients from
+    /// winners.
     #[arg(long)]
     pub training: bool,
 }

@@ -92,7 +92,8 @@ enum CpuTargets {
     Scores(Arc<Mutex<Scores>>),
 }
 
-/// The value of a loss, on a device: written by [`Stream::loss`], read when needed.
+/// The value of a loss, on a device: written by [`Stream::loss`](crate::Stream::loss), read when
+/// needed.
 #[derive(Debug)]
 pub struct DeviceLoss {
     device: Device,
@@ -112,7 +113,8 @@ const N_SCORES_MAX: usize = i32::MAX as usize;
 
 impl Device {
     /// Makes [`loss::contrastive`](crate::loss::contrastive) ready for scores
-    /// `[positives.len(), n_documents]` on this device, for any number of [`Stream::loss`] calls.
+    /// `[positives.len(), n_documents]` on this device, for any number of
+    /// [`Stream::loss`](crate::Stream::loss) calls.
     ///
     /// # Errors
     /// Those of the function for positives and temperature; [`Error::TooLarge`] for 2³¹ scores or
@@ -146,8 +148,9 @@ impl Device {
     }
 
     /// Makes [`loss::distillation`](crate::loss::distillation) ready for scores of the shape of
-    /// `teacher`, `[n_queries, n_documents]`, on this device, for any number of [`Stream::loss`]
-    /// calls. [`LossWork::write_teacher`] replaces the teacher's scores.
+    /// `teacher`, `[n_queries, n_documents]`, on this device, for any number of
+    /// [`Stream::loss`](crate::Stream::loss) calls. [`LossWork::write_teacher`] replaces the
+    /// teacher's scores.
     ///
     /// # Errors
     /// Those of the function for the teacher's scores and temperature; [`Error::TooLarge`] for 2³¹

@@ -50,7 +50,7 @@ fn the_loss_curve_is_that_of_f64() {
         if !(largest <= TOLERANCES[0] && mean <= TOLERANCES[1]) {
             return Err(format!("the curve is {largest} away, {mean} on average"));
         }
-        if !(after > before) {
+        if after <= before {
             return Err(format!("nDCG@10 was {before} and is {after}"));
         }
         suite.count(&device.to_string());
