@@ -116,3 +116,85 @@ fn log_softmax(row: &[f32], t: f32) -> Vec<f64> {
     let log_sum = scaled.iter().map(|x| x.exp()).sum::<f64>().ln();
     scaled.into_iter().map(|x| x - log_sum).collect()
 }
+
+/// Numbers between -1 and 1.
+#[derive(Debug)]
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    /// So many, times `size`.
+    pub fn many(&mut self, n: usize, size: f32) -> Vec<f32> {
+        (0..n).map(|_| self.next() * size).collect()
+    }
+}
+
+/// How scores are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Of this size.
+    Plain(f32),
+    /// All the same.
+    Equal,
+    /// The positive is far above the others.
+    Right,
+    /// One in four is −∞.
+    LeftOut,
+    /// As these, and some rows have no softmax.
+    Bad,
+}
+
+/// All kinds.
+pub const KINDS: [Kind; 7] = [
+    Kind::Plain(1.0),
+    Kind::Plain(40.0),
+    Kind::Plain(1e38),
+    Kind::Equal,
+    Kind::Right,
+    Kind::LeftOut,
+    Kind::Bad,
+];
+
+/// Scores of `n_queries × n_documents`, the positives, and a teacher's scores.
+pub fn drawn(
+    kind: Kind,
+    n_queries: usize,
+    n: usize,
+    seed: u64,
+) -> (Vec<f32>, Vec<usize>, Vec<f32>) {
+    let mut numbers = Numbers(seed);
+    let size = if let Kind::Plain(size) = kind { size } else { 5.0 };
+    let mut scores = numbers.many(n_queries * n, size);
+    let mut teacher = numbers.many(n_queries * n, size);
+    let positives: Vec<usize> = (0..n_queries).map(|q| (q * 7 + 3) % n).collect();
+    for (q, &positive) in positives.iter().enumerate() {
+        let (row, teacher) = (&mut scores[q * n..][..n], &mut teacher[q * n..][..n]);
+        match kind {
+            Kind::Plain(_) => {}
+            Kind::Equal => row.fill(-3.5),
+            Kind::Right => row[positive] += 12.0,
+            Kind::LeftOut | Kind::Bad => {
+                for d in (0..n).filter(|d| (d + q) % 4 == 1 && *d != positive) {
+                    row[d] = f32::NEG_INFINITY;
+                    if d % 8 != 3 {
+                        teacher[d] = f32::NEG_INFINITY;
+                    }
+                }
+            }
+        }
+        if kind == Kind::Bad {
+            match q % 6 {
+                1 => row[n / 2] = f32::NAN,
+                2 => row[n - 1] = f32::INFINITY,
+                3 => row.fill(f32::NEG_INFINITY),
+                4 => teacher[n / 3] = f32::NAN,
+                _ => {}
+            }
+        }
+    }
+    (scores, positives, teacher)
+}

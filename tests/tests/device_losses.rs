@@ -3,15 +3,14 @@
 
 use half::f16;
 use maxsim::loss::{Loss, contrastive, distillation};
-use maxsim::{BackwardOptions, GradientType};
 use maxsim::{
-    Device, DeviceGradScores, DeviceLoss, DeviceScores, Element, Error, LossWork, Pairing, Result,
-    Tokens,
+    BackwardOptions, Device, DeviceGradScores, DeviceLoss, DeviceScores, Element, Error,
+    GradientType, Graph, LossWork, Pairing, Result, Stream, Tokens,
 };
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::text;
 use maxsim_tests::gradients::{Step, all_devices, same_bits};
-use maxsim_tests::losses::{Bounds, GivenScores, Target, magnitude};
+use maxsim_tests::losses::{Bounds, GivenScores, KINDS, Kind, Numbers, Target, drawn, magnitude};
 use maxsim_tests::suite::Suite;
 
 const NAN: f32 = f32::NAN;
@@ -20,80 +19,6 @@ const INF: f32 = f32::INFINITY;
 /// A warp's rows and a block's, whole steps of either and not.
 const ROW_LENS: [usize; 17] =
     [1, 2, 3, 8, 31, 32, 33, 100, 127, 128, 129, 255, 256, 257, 1024, 1025, 5000];
-
-/// Numbers between -1 and 1.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-
-    fn many(&mut self, n: usize, size: f32) -> Vec<f32> {
-        (0..n).map(|_| self.next() * size).collect()
-    }
-}
-
-/// How scores are drawn.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    /// Of this size.
-    Plain(f32),
-    /// All the same.
-    Equal,
-    /// The positive is far above the others.
-    Right,
-    /// One in four is −∞.
-    LeftOut,
-    /// As these, and some rows have no softmax.
-    Bad,
-}
-
-const KINDS: [Kind; 7] = [
-    Kind::Plain(1.0),
-    Kind::Plain(40.0),
-    Kind::Plain(1e38),
-    Kind::Equal,
-    Kind::Right,
-    Kind::LeftOut,
-    Kind::Bad,
-];
-
-/// Scores of `n_queries × n_documents`, the positives, and a teacher's scores.
-fn drawn(kind: Kind, n_queries: usize, n: usize, seed: u64) -> (Vec<f32>, Vec<usize>, Vec<f32>) {
-    let mut numbers = Numbers(seed);
-    let size = if let Kind::Plain(size) = kind { size } else { 5.0 };
-    let mut scores = numbers.many(n_queries * n, size);
-    let mut teacher = numbers.many(n_queries * n, size);
-    let positives: Vec<usize> = (0..n_queries).map(|q| (q * 7 + 3) % n).collect();
-    for (q, &positive) in positives.iter().enumerate() {
-        let (row, teacher) = (&mut scores[q * n..][..n], &mut teacher[q * n..][..n]);
-        match kind {
-            Kind::Plain(_) => {}
-            Kind::Equal => row.fill(-3.5),
-            Kind::Right => row[positive] += 12.0,
-            Kind::LeftOut | Kind::Bad => {
-                for d in (0..n).filter(|d| (d + q) % 4 == 1 && *d != positive) {
-                    row[d] = -INF;
-                    if d % 8 != 3 {
-                        teacher[d] = -INF;
-                    }
-                }
-            }
-        }
-        if kind == Kind::Bad {
-            match q % 6 {
-                1 => row[n / 2] = NAN,
-                2 => row[n - 1] = INF,
-                3 => row.fill(-INF),
-                4 => teacher[n / 3] = NAN,
-                _ => {}
-            }
-        }
-    }
-    (scores, positives, teacher)
-}
 
 /// The loss of a device.
 fn on_device(device: &Device, work: &LossWork, given: &GivenScores) -> Result<Loss> {
@@ -243,7 +168,7 @@ impl<T: Element> Training<T> {
     }
 
     /// Enqueues a step by one of the losses, the loss and the gradients on other streams.
-    fn run(&mut self, which: usize, streams: &mut [maxsim::Stream; 2]) -> Result<()> {
+    fn run(&mut self, which: usize, streams: &mut [Stream; 2]) -> Result<()> {
         let Training { step, teacher, works, losses } = self;
         teacher.score()?;
         step.score()?;
@@ -252,7 +177,7 @@ impl<T: Element> Training<T> {
         streams[1].backward(queries, documents, backward, scores, grad_scores, gradients)
     }
 
-    fn capture(&mut self, which: usize, device: &Device) -> Result<maxsim::Graph> {
+    fn capture(&mut self, which: usize, device: &Device) -> Result<Graph> {
         let Training { step, teacher, works, losses } = self;
         device.capture(|capture| {
             let Step { queries, documents, work, scores, .. } = teacher;

@@ -1,7 +1,7 @@
 //! The mean of the rows' losses, by one block.
 
-use super::reduce::{Sharing, Sum};
-use super::{MeanParams, THREADS};
+use super::reduce::Sharing;
+use super::{MeanParams, Sum, THREADS};
 use crate::ptx::memory::{load_f32, store_u32};
 use crate::ptx::thread::thread_idx_x;
 

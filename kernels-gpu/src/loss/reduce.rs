@@ -5,34 +5,6 @@ use crate::ptx::memory::{dynamic_shared, load_shared_f32, store_shared_f32};
 use crate::ptx::thread::{sync_threads, thread_idx_x};
 use crate::ptx::warp::shuffle_xor_f32;
 
-/// A sum of any number of terms with the error of a few (Neumaier, "Rundungsfehleranalyse einiger
-/// Verfahren zur Summation endlicher Summen", ZAMM 54, 1974).
-#[derive(Clone, Copy)]
-pub struct Sum {
-    sum: f32,
-    /// What roundings have lost.
-    lost: f32,
-}
-
-impl Sum {
-    pub const ZERO: Sum = Sum { sum: 0.0, lost: 0.0 };
-
-    /// Adds a term.
-    #[inline(always)]
-    pub fn add(&mut self, term: f32) {
-        let sum = self.sum + term;
-        let added = sum - self.sum;
-        self.lost += (self.sum - (sum - added)) + (term - added);
-        self.sum = sum;
-    }
-
-    /// The sum; of terms that are not finite, as if they were just added.
-    #[inline(always)]
-    pub fn value(&self) -> f32 {
-        if self.sum.is_finite() { self.sum + self.lost } else { self.sum }
-    }
-}
-
 /// The threads that share a row: all of a block, or a warp.
 #[derive(Clone, Copy)]
 pub struct Sharing {
