@@ -56,7 +56,8 @@ pub struct WarmUpArgs {
     #[arg(long, value_name = "true|false")]
     pub normalize: Option<bool>,
 
-    /// Load what training needs, too: the kernels that compute gradients from winners.
+    /// Load what training needs, too: the kernels of losses, and those that compute gradients from
+    /// winners.
     #[arg(long)]
     pub training: bool,
 }

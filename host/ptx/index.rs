@@ -706,46 +706,70 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
-        name: "maxsim_gradient_few_bf16",
-        ptx: include_str!("maxsim_gradient_few_bf16.ptx"),
+        name: "maxsim_gradient_few_sm80_bf16",
+        ptx: include_str!("maxsim_gradient_few_sm80_bf16.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_gradient_few_bf16.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_bf16.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_gradient_few_bf16.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_bf16.sm_90.cubin"),
             },
         ],
     },
     Image {
-        name: "maxsim_gradient_few_f16",
-        ptx: include_str!("maxsim_gradient_few_f16.ptx"),
+        name: "maxsim_gradient_few_sm80_f16",
+        ptx: include_str!("maxsim_gradient_few_sm80_f16.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_gradient_few_f16.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_f16.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_gradient_few_f16.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_f16.sm_90.cubin"),
             },
         ],
     },
     Image {
-        name: "maxsim_gradient_few_f32",
-        ptx: include_str!("maxsim_gradient_few_f32.ptx"),
+        name: "maxsim_gradient_few_sm80_f32",
+        ptx: include_str!("maxsim_gradient_few_sm80_f32.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_gradient_few_f32.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_f32.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_gradient_few_f32.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_f32.sm_90.cubin"),
             },
         ],
+    },
+    Image {
+        name: "maxsim_gradient_few_sm90_bf16",
+        ptx: include_str!("maxsim_gradient_few_sm90_bf16.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_few_sm90_bf16.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_gradient_few_sm90_f16",
+        ptx: include_str!("maxsim_gradient_few_sm90_f16.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_few_sm90_f16.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_gradient_few_sm90_f32",
+        ptx: include_str!("maxsim_gradient_few_sm90_f32.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_few_sm90_f32.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_gather_bf16",
@@ -812,46 +836,70 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
-        name: "maxsim_gradient_owner_bf16",
-        ptx: include_str!("maxsim_gradient_owner_bf16.ptx"),
+        name: "maxsim_gradient_owner_sm80_bf16",
+        ptx: include_str!("maxsim_gradient_owner_sm80_bf16.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_gradient_owner_bf16.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_bf16.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_gradient_owner_bf16.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_bf16.sm_90.cubin"),
             },
         ],
     },
     Image {
-        name: "maxsim_gradient_owner_f16",
-        ptx: include_str!("maxsim_gradient_owner_f16.ptx"),
+        name: "maxsim_gradient_owner_sm80_f16",
+        ptx: include_str!("maxsim_gradient_owner_sm80_f16.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_gradient_owner_f16.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_f16.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_gradient_owner_f16.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_f16.sm_90.cubin"),
             },
         ],
     },
     Image {
-        name: "maxsim_gradient_owner_f32",
-        ptx: include_str!("maxsim_gradient_owner_f32.ptx"),
+        name: "maxsim_gradient_owner_sm80_f32",
+        ptx: include_str!("maxsim_gradient_owner_sm80_f32.ptx"),
         cubins: &[
             Cubin {
                 capability: (8, 0),
-                bytes: include_bytes!("maxsim_gradient_owner_f32.sm_80.cubin"),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_f32.sm_80.cubin"),
             },
             Cubin {
                 capability: (9, 0),
-                bytes: include_bytes!("maxsim_gradient_owner_f32.sm_90.cubin"),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_f32.sm_90.cubin"),
             },
         ],
+    },
+    Image {
+        name: "maxsim_gradient_owner_sm90_bf16",
+        ptx: include_str!("maxsim_gradient_owner_sm90_bf16.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_owner_sm90_bf16.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_gradient_owner_sm90_f16",
+        ptx: include_str!("maxsim_gradient_owner_sm90_f16.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_owner_sm90_f16.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_gradient_owner_sm90_f32",
+        ptx: include_str!("maxsim_gradient_owner_sm90_f32.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_owner_sm90_f32.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_project_bf16",
@@ -901,6 +949,42 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[
             Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_gradient_sum.sm_80.cubin") },
             Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_gradient_sum.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_loss_contrastive",
+        ptx: include_str!("maxsim_loss_contrastive.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_loss_contrastive.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_loss_contrastive.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_loss_distillation",
+        ptx: include_str!("maxsim_loss_distillation.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_loss_distillation.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_loss_distillation.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_loss_mean",
+        ptx: include_str!("maxsim_loss_mean.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_loss_mean.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_loss_mean.sm_90.cubin") },
         ],
     },
     Image {

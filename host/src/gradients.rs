@@ -86,7 +86,8 @@ enum BackwardInner {
     Cuda(Arc<CudaBackward>),
 }
 
-/// Gradients of a loss with respect to scores, on a device.
+/// Gradients of a loss with respect to scores, on a device: copied there, or written by
+/// [`Stream::loss`].
 #[derive(Debug)]
 pub struct DeviceGradScores {
     pub(crate) device: Device,
@@ -273,6 +274,33 @@ impl DeviceGradScores {
             }
         };
         Ok(DeviceGradScores { device: work.device.clone(), n_scores, inner })
+    }
+
+    /// Zeros, one per score, to be written by [`Stream::loss`].
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
+    pub fn zeros(work: &BackwardWork) -> Result<DeviceGradScores> {
+        DeviceGradScores::new(work, &filled(work.outputs.shape.n_scores() as u64, 0.0)?)
+    }
+
+    /// Waits for the last call or launch that was given these gradients, and copies them to the
+    /// host.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
+    pub fn read(&self) -> Result<Vec<f32>> {
+        match &self.inner {
+            GradScoresInner::Cpu(own) => {
+                Ok(own.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            GradScoresInner::Cuda(own) => {
+                let mut read = filled(self.n_scores as u64, 0.0)?;
+                own.read(&mut read)?;
+                Ok(read)
+            }
+        }
     }
 
     /// Replaces the numbers, once no work uses them any more: waits for the device.

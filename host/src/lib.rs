@@ -36,6 +36,7 @@
 
 pub mod backward;
 pub mod device;
+pub mod device_loss;
 pub mod element;
 pub mod error;
 pub mod event;
@@ -59,6 +60,7 @@ mod pieces;
 
 pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};
 pub use device::{Device, Memory};
+pub use device_loss::{DeviceLoss, LossWork};
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};
 pub use event::Event;

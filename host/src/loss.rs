@@ -12,7 +12,8 @@
 //!
 //! with terms of `y[q, d]` = 0 counting as 0. The gradients of a query add up to 0, up to rounding.
 //! Everything is computed in f64, maxima subtracted before they are exponentiated, and rounded to
-//! f32 at the end; the same input gives the same bits.
+//! f32 at the end; the same input gives the same bits. [`Stream::loss`](crate::Stream::loss) computes
+//! the same on a device, in f32, without waiting.
 //!
 //! Scores are row-major, `n_documents` of each query: those of [`Pairing::cross`], or those of
 //! candidates, where `n_documents` is the number of candidates of a query. A document without
@@ -92,14 +93,7 @@ pub fn contrastive(
     // Where the product does not fit, no slice is as long as the number it saturates at.
     let n_scores = positives.len().saturating_mul(n_documents);
     check_len("scores", n_scores, "n_documents per positive", scores.len())?;
-    if let Some(index) = positives.iter().position(|&positive| positive >= n_documents) {
-        return Err(Error::Id {
-            argument: "positives",
-            index,
-            found: i64::try_from(positives[index]).unwrap_or(i64::MAX),
-            n_items: n_documents,
-        });
-    }
+    check_positives(positives, n_documents)?;
     mean_divergence(scores, n_documents, temperature, |query| {
         let positive = positives[query];
         move |document| if document == positive { 0.0 } else { f64::NEG_INFINITY }
@@ -140,13 +134,7 @@ pub fn distillation(
     temperature: f32,
 ) -> Result<Loss> {
     let temperature = checked_temperature(temperature)?;
-    if !scores.len().is_multiple_of(n_documents) {
-        return Err(Error::Shape {
-            argument: "scores",
-            expected: format!("a multiple of {n_documents} entries (n_documents per query)"),
-            found: format!("{} entries", scores.len()),
-        });
-    }
+    check_rows("scores", scores.len(), n_documents)?;
     check_len("teacher", scores.len(), "one per score", teacher.len())?;
     mean_divergence(scores, n_documents, temperature, |query| {
         let row = &teacher[query * n_documents..][..n_documents];
@@ -205,7 +193,32 @@ impl LogSoftmax {
     }
 }
 
-fn checked_temperature(temperature: f32) -> Result<f64> {
+/// Checks that every positive is one of the documents.
+pub(crate) fn check_positives(positives: &[usize], n_documents: usize) -> Result<()> {
+    match positives.iter().position(|&positive| positive >= n_documents) {
+        None => Ok(()),
+        Some(index) => Err(Error::Id {
+            argument: "positives",
+            index,
+            found: i64::try_from(positives[index]).unwrap_or(i64::MAX),
+            n_items: n_documents,
+        }),
+    }
+}
+
+/// Checks that so many scores are whole rows.
+pub(crate) fn check_rows(argument: &'static str, found: usize, n_documents: usize) -> Result<()> {
+    if found.is_multiple_of(n_documents) {
+        return Ok(());
+    }
+    Err(Error::Shape {
+        argument,
+        expected: format!("a multiple of {n_documents} entries (n_documents per query)"),
+        found: format!("{found} entries"),
+    })
+}
+
+pub(crate) fn checked_temperature(temperature: f32) -> Result<f64> {
     if temperature.is_finite() && temperature > 0.0 {
         return Ok(temperature.into());
     }

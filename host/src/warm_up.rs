@@ -24,8 +24,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use maxsim_kernels::gradient;
 use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::{gradient, loss};
 
 use crate::element::ElementType;
 use crate::error::Result;
@@ -47,8 +47,8 @@ pub struct WarmUp {
     pub winners: Option<bool>,
     /// Whether they normalise rows; `None` = some do and some do not.
     pub normalize: Option<bool>,
-    /// Whether gradients are computed from winners, by whatever strategy. The calls are then taken
-    /// to ask for winners, too.
+    /// Whether gradients are computed from winners, by whatever strategy, and losses on the device.
+    /// The calls are then taken to ask for winners, too.
     pub training: bool,
 }
 
@@ -126,21 +126,25 @@ impl WarmUp {
         Ok(FORWARD.iter().filter(runs).collect())
     }
 
-    /// The kernels that gradients of such calls need on a device, by every strategy; none unless
-    /// they are asked for.
+    /// The kernels that gradients of such calls need on a device, by every strategy, and those of
+    /// losses; none unless they are asked for.
     pub fn gradient_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
         if !self.training {
             return Vec::new();
         }
-        let atomic = gradient::atomic(limits.capability);
         let normalizes = self.normalize != Some(false);
         let by_element = self.elements().iter().flat_map(|&element| {
             let row = gradient_row(element);
             let project = normalizes.then_some(gradient::PROJECT[row]);
-            [gradient::GATHER[row], gradient::OWNER[row], atomic[row]].into_iter().chain(project)
+            let of = |entries: gradient::ByArch| entries.on(limits.capability)[row];
+            let owner = [of(gradient::OWNER), of(gradient::FEW), of(gradient::ATOMIC)];
+            [gradient::GATHER[row]].into_iter().chain(owner).chain(project)
         });
         let shared = [gradient::COUNT, gradient::INVERT, gradient::JOIN, gradient::SUM];
-        by_element.chain(shared).collect()
+        by_element
+            .chain(shared)
+            .chain([loss::CONTRASTIVE, loss::DISTILLATION, loss::MEAN])
+            .collect()
     }
 
     /// The kernels that find what rows are normalised by; none where no call normalises any.
@@ -247,26 +251,32 @@ mod tests {
         assert!(scoring.gradient_kernels(&H200).is_empty());
         let training = WarmUp { winners: Some(false), training: true, ..scoring.clone() };
         assert_eq!(training.kernels(&H200).unwrap(), scoring.kernels(&H200).unwrap());
-        for (limits, atomic) in
-            [(H200, "maxsim_gradient_atomic_sm90_f16"), (ADA, "maxsim_gradient_atomic_sm80_f16")]
-        {
+        let of_arch = |arch| {
+            ["owner", "few", "atomic"].map(|kernel| format!("maxsim_gradient_{kernel}_{arch}_f16"))
+        };
+        for (limits, arch) in [(H200, "sm90"), (ADA, "sm80")] {
+            let [owner, few, atomic] = &of_arch(arch);
             let expected = [
                 "maxsim_gradient_gather_f16",
-                "maxsim_gradient_owner_f16",
+                owner,
+                few,
                 atomic,
                 "maxsim_gradient_project_f16",
                 "maxsim_gradient_count",
                 "maxsim_gradient_invert",
                 "maxsim_gradient_join",
                 "maxsim_gradient_sum",
+                "maxsim_loss_contrastive",
+                "maxsim_loss_distillation",
+                "maxsim_loss_mean",
             ];
             assert_eq!(training.gradient_kernels(&limits), expected);
         }
         let all = WarmUp { training: true, ..WarmUp::default() };
-        assert_eq!(all.gradient_kernels(&H200).len(), 4 * 3 + 4);
+        assert_eq!(all.gradient_kernels(&H200).len(), 5 * 3 + 4 + 3);
         assert_eq!(all.norm_kernels().len(), 3);
         let plain = WarmUp { normalize: Some(false), ..all };
-        assert_eq!(plain.gradient_kernels(&H200).len(), 3 * 3 + 4);
+        assert_eq!(plain.gradient_kernels(&H200).len(), 4 * 3 + 4 + 3);
         assert!(plain.norm_kernels().is_empty());
         assert!(plain.kernels(&H200).unwrap().iter().all(|row| !row.normalizes));
     }

@@ -1,5 +1,5 @@
 //! The entries: one per row of the variant table, the sum of partials, the combination of pieces,
-//! the read, and those of gradients.
+//! the read, those of gradients, and those of losses.
 
 use crate::gradient::sources::{Bf16, F16, F32};
 use crate::variants::forward_variants;
@@ -257,4 +257,28 @@ gradient_entries! {
     maxsim_gradient_atomic_sm90_bf16(AtomicParams) = crate::gradient::atomic::atomic::<Bf16>;
     /// Adds f32 rows atomically.
     maxsim_gradient_atomic_sm90_f32(AtomicParams) = crate::gradient::atomic::atomic::<F32>;
+}
+
+macro_rules! loss_entries {
+    ($($(#[$doc:meta])* $name:ident($params:ident) = $run:path;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Launched by the host with parameters and a grid as their struct says.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::loss::$params) {
+            // SAFETY: the host's promise.
+            unsafe { $run(&params) }
+        }
+    )*};
+}
+
+loss_entries! {
+    /// Cross-entropies of rows with their positives.
+    maxsim_loss_contrastive(RowsParams) = crate::loss::rows::contrastive;
+    /// Divergences of rows from a teacher's.
+    maxsim_loss_distillation(RowsParams) = crate::loss::rows::distillation;
+    /// The mean of the rows' losses.
+    maxsim_loss_mean(MeanParams) = crate::loss::mean::mean;
 }

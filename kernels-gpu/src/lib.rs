@@ -11,6 +11,7 @@
 pub mod element;
 pub mod gradient;
 pub mod layout;
+pub mod loss;
 pub mod params;
 pub mod tf32;
 pub mod variants;

@@ -205,6 +205,7 @@ impl CudaBackward {
         let turns = Turns::begin_each(
             [
                 Some(call.outputs.turns().as_ref()),
+                Some(call.grad_scores.turns().as_ref()),
                 Some(call.gradients.turns().as_ref()),
                 self.own_turns().map(AsRef::as_ref),
             ],

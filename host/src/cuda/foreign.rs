@@ -220,7 +220,7 @@ impl DeviceGradScores {
     /// # Safety
     /// Until this value and every graph that captured it are dropped *and* every call and launch
     /// that was given them has finished, the memory must stay allocated, and nobody may write to it
-    /// while a call or launch runs.
+    /// while a call or launch runs, or read it while a loss does.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`].

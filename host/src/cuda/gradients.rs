@@ -20,6 +20,7 @@ use half::{bf16, f16};
 pub(crate) struct CudaGradScores {
     device: Arc<CudaDevice>,
     address: u64,
+    turns: Arc<Turns>,
     /// What the address points to, where it is ours.
     _owned: Option<Buffer>,
 }
@@ -28,8 +29,8 @@ impl CudaGradScores {
     /// A copy.
     pub(crate) fn upload(device: &Arc<CudaDevice>, values: &[f32]) -> Result<CudaGradScores> {
         let owned = upload(device, bytemuck::cast_slice(values))?;
-        let address = owned.address();
-        Ok(CudaGradScores { device: device.clone(), address, _owned: Some(owned) })
+        let (address, turns) = (owned.address(), Arc::new(Turns::new(device)?));
+        Ok(CudaGradScores { device: device.clone(), address, turns, _owned: Some(owned) })
     }
 
     /// Memory that belongs to somebody else, checked.
@@ -42,11 +43,24 @@ impl CudaGradScores {
         n: usize,
     ) -> Result<CudaGradScores> {
         check_range(device, address, n as u64 * 4, 4)?;
-        Ok(CudaGradScores { device: device.clone(), address, _owned: None })
+        let turns = Arc::new(Turns::new(device)?);
+        Ok(CudaGradScores { device: device.clone(), address, turns, _owned: None })
     }
 
     pub(crate) fn address(&self) -> u64 {
         self.address
+    }
+
+    pub(super) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
+    }
+
+    /// Waits for the last work and copies the values, of which there must be as many.
+    pub(crate) fn read(&self, values: &mut [f32]) -> Result<()> {
+        let _last = self.turns.wait()?;
+        let entered = self.device.enter()?;
+        // SAFETY: the memory is as long as the values (the caller's promise).
+        unsafe { download(&entered, self.address, bytemuck::cast_slice_mut(values)) }
     }
 
     /// Replaces the values, of which there must be as many, once no work uses them any more.
@@ -54,6 +68,7 @@ impl CudaGradScores {
         if values.is_empty() {
             return Ok(());
         }
+        let _last = self.turns.wait()?;
         let entered = self.device.enter()?;
         self.device.synchronize(&entered)?;
         // SAFETY: there is memory for the values, which nobody uses; they are read before the

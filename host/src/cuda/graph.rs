@@ -13,6 +13,7 @@ use super::context::{CudaDevice, Entered, lock};
 use super::forward::raw;
 use super::gradients::{CudaGradScores, CudaGradients};
 use super::launch::CudaWork;
+use super::loss::{CudaLoss, CudaLossWork};
 use super::memory::Buffer;
 use super::outputs::CudaOutputs;
 use super::stream::{CudaStream, Order};
@@ -27,18 +28,28 @@ const THREAD_LOCAL: i32 = 1;
 /// A call with everything that it uses.
 #[derive(Debug)]
 pub(crate) struct CudaCall {
-    queries: Arc<CudaTokens>,
-    documents: Arc<CudaTokens>,
-    /// What a scoring writes, and a gradient reads.
+    /// What a scoring writes, and a loss or a gradient reads.
     outputs: Arc<CudaOutputs>,
     what: What,
 }
 
+/// Queries and documents.
+type Sides = [Arc<CudaTokens>; 2];
+
 #[derive(Debug)]
 enum What {
-    Score(Arc<CudaWork>),
+    Score {
+        work: Arc<CudaWork>,
+        tokens: Sides,
+    },
+    Loss {
+        work: Arc<CudaLossWork>,
+        grad_scores: Arc<CudaGradScores>,
+        loss: Arc<CudaLoss>,
+    },
     Backward {
         work: Arc<CudaBackward>,
+        tokens: Sides,
         grad_scores: Arc<CudaGradScores>,
         gradients: Arc<CudaGradients>,
         adds: bool,
@@ -74,12 +85,20 @@ impl CudaCall {
         // Refused now rather than when the graph is made of it.
         work.tensor_maps(queries, documents)?;
         work.prepare_norms(queries, documents, None)?;
-        Ok(CudaCall {
-            queries: queries.clone(),
-            documents: documents.clone(),
-            outputs: outputs.clone(),
-            what: What::Score(work.clone()),
-        })
+        let tokens = [queries.clone(), documents.clone()];
+        let what = What::Score { work: work.clone(), tokens };
+        Ok(CudaCall { outputs: outputs.clone(), what })
+    }
+
+    /// Scores, gradients and loss must be those of the work; `LossWork` checks them.
+    pub(crate) fn loss(
+        work: &Arc<CudaLossWork>,
+        outputs: &Arc<CudaOutputs>,
+        grad_scores: &Arc<CudaGradScores>,
+        loss: &Arc<CudaLoss>,
+    ) -> CudaCall {
+        let (work, grad_scores, loss) = (work.clone(), grad_scores.clone(), loss.clone());
+        CudaCall { outputs: outputs.clone(), what: What::Loss { work, grad_scores, loss } }
     }
 
     /// Handles, scores and gradients must be those of the work; `BackwardWork` checks them.
@@ -95,11 +114,10 @@ impl CudaCall {
         work.check(queries, documents)?;
         work.prepare_norms(queries, documents, None)?;
         Ok(CudaCall {
-            queries: queries.clone(),
-            documents: documents.clone(),
             outputs: outputs.clone(),
             what: What::Backward {
                 work: work.clone(),
+                tokens: [queries.clone(), documents.clone()],
                 grad_scores: grad_scores.clone(),
                 gradients: gradients.clone(),
                 adds,
@@ -109,19 +127,25 @@ impl CudaCall {
 
     fn workspace_bytes(&self) -> u64 {
         match &self.what {
-            What::Score(work) => work.workspace_bytes(),
+            What::Score { work, .. } => work.workspace_bytes(),
+            What::Loss { .. } => 0,
             What::Backward { work, adds, .. } => work.workspace_bytes(*adds),
         }
     }
 
     fn turns(&self) -> impl Iterator<Item = Arc<Turns>> {
-        let [gradients, own] = match &self.what {
-            What::Score(_) => [None, None],
-            What::Backward { work, gradients, .. } => {
-                [Some(gradients.turns().clone()), work.own_turns().cloned()]
+        let outputs = Some(self.outputs.turns());
+        let used = match &self.what {
+            What::Score { .. } => [outputs, None, None, None],
+            What::Loss { work, grad_scores, loss } => {
+                let own = work.own_turns(&self.outputs);
+                [outputs, Some(grad_scores.turns()), Some(loss.turns()), own]
+            }
+            What::Backward { work, grad_scores, gradients, .. } => {
+                [outputs, Some(grad_scores.turns()), Some(gradients.turns()), work.own_turns()]
             }
         };
-        [Some(self.outputs.turns().clone()), gradients, own].into_iter().flatten()
+        used.map(Option::<&_>::cloned).into_iter().flatten()
     }
 
     /// Enqueues the call.
@@ -135,17 +159,21 @@ impl CudaCall {
         stream: &CudaStream,
         workspace: u64,
     ) -> Result<()> {
-        let CudaCall { queries, documents, outputs, what } = self;
-        // SAFETY: `new`'s or `backward`'s caller has checked what the call uses; the caller's
-        // promise.
+        let CudaCall { outputs, what } = self;
+        // SAFETY: the caller of `new`, `loss` or `backward` has checked what the call uses; the
+        // caller's promise.
         unsafe {
             match what {
-                What::Score(work) => {
+                What::Score { work, tokens: [queries, documents] } => {
                     let maps = work.tensor_maps(queries, documents)?;
                     let stream = stream.raw();
                     work.run(entered, stream, maps, queries, documents, outputs, workspace)
                 }
-                What::Backward { work, grad_scores, gradients, adds } => {
+                What::Loss { work, grad_scores, loss } => {
+                    work.run(entered, stream.raw(), outputs, grad_scores, loss)
+                }
+                What::Backward { work, tokens, grad_scores, gradients, adds } => {
+                    let [queries, documents] = tokens;
                     let call = BackwardCall {
                         queries,
                         documents,

@@ -83,13 +83,15 @@ impl Wanted {
 #[cfg(test)]
 mod tests {
     use maxsim_kernels::gradient::{PROJECT, ROW_NORMS};
+    use maxsim_kernels::loss;
     use maxsim_kernels::variants::{Arch, COMBINE_PIECES, FORWARD, SUM_PARTIALS};
 
     use super::*;
 
     #[test]
     fn every_entry_of_the_table_has_an_image() {
-        let others = [SUM_PARTIALS, COMBINE_PIECES];
+        let others =
+            [SUM_PARTIALS, COMBINE_PIECES, loss::CONTRASTIVE, loss::DISTILLATION, loss::MEAN];
         let names =
             FORWARD.iter().map(|row| row.name).chain(others).chain(ROW_NORMS).chain(PROJECT);
         for name in names {

@@ -26,6 +26,8 @@ mod image;
 mod launch;
 mod lists;
 #[allow(unsafe_code)]
+mod loss;
+#[allow(unsafe_code)]
 mod memory;
 #[allow(unsafe_code)]
 mod module;
@@ -68,6 +70,7 @@ pub(crate) use event::CudaEvent;
 pub(crate) use gradients::{CudaGradScores, CudaGradients, GradientMatrix};
 pub(crate) use graph::{CudaCall, CudaGraph};
 pub(crate) use launch::CudaWork;
+pub(crate) use loss::{CudaLoss, CudaLossWork, CudaTargets};
 pub(crate) use outputs::CudaOutputs;
 pub(crate) use read::read;
 pub(crate) use stream::CudaStream;

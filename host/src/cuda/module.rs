@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use cust::sys::{CUfunction, CUmodule};
+use maxsim_kernels::loss;
 use maxsim_kernels::variants::{
     COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, SUM_PARTIALS,
     SUM_PARTIALS_THREADS, Variant,
@@ -100,8 +101,12 @@ impl CudaDevice {
             .collect::<Result<Vec<_>>>()?;
         kernels.push(timed(SUM_PARTIALS, &|| self.sum_partials_kernel())?);
         kernels.push(timed(COMBINE_PIECES, &|| self.combine_pieces_kernel())?);
-        for name in others {
-            kernels.push(timed(name, &|| self.gradient_kernel(name))?);
+        for &name in others {
+            let load = || match name {
+                loss::CONTRASTIVE | loss::DISTILLATION | loss::MEAN => self.loss_kernel(name),
+                _ => self.gradient_kernel(name),
+            };
+            kernels.push(timed(name, &load)?);
         }
         Ok(kernels)
     }

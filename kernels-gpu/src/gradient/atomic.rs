@@ -64,12 +64,19 @@ unsafe fn sum_and_add<T: Element, const ALIGNED: bool>(params: &AtomicParams) {
                 let (sources, count) = (next.source(&gather.pairs), (end - k).min(32));
                 k += 32;
                 next = Ahead::load(gather, &task.first, row, k, end);
-                add_and::<T, ALIGNED, 4>(&columns, sources, 0, count, &mut sums, |before, factor| {
-                    let i = before + columns.slot;
-                    let row = shuffle(sources[0], i);
-                    let is_there = (i < count) & (row != NO_ROW) & (columns.n_elements > 0);
-                    add_own::<T>(params, &columns, row, factor, &own, is_there);
-                });
+                add_and::<T, ALIGNED, 4>(
+                    &columns,
+                    sources,
+                    0,
+                    count,
+                    &mut sums,
+                    |before, factor| {
+                        let i = before + columns.slot;
+                        let row = shuffle(sources[0], i);
+                        let is_there = (i < count) & (row != NO_ROW) & (columns.n_elements > 0);
+                        add_own::<T>(params, &columns, row, factor, &own, is_there);
+                    },
+                );
             }
         }
         add_slots::<T>(&columns, &mut sums);

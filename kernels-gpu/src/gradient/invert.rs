@@ -19,9 +19,9 @@ use crate::ptx::memory::{dynamic_shared, load_u32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::ptx::warp::sync_warp;
 use crate::ptx::wide::{
-    count_shared_if, lane_idx, load_shared_u32, load_shared_u32x2, load_u16_if, or_shared_if, or_u32x2,
-    shuffle_up_or_zero, store_shared_u32_if, store_shared_u32x2,
-    store_shared_u32x2_if, store_u32x2,
+    count_shared_if, lane_idx, load_shared_u32, load_shared_u32x2, load_u16_if, or_shared_if,
+    or_u32x2, shuffle_up_or_zero, store_shared_u32_if, store_shared_u32x2, store_shared_u32x2_if,
+    store_u32x2,
 };
 
 /// Counts of other tasks that are loaded at once.

@@ -74,3 +74,37 @@ pub fn add_unless<const B: i32>(mut a: i32, skip: bool) -> i32 {
     }
     a
 }
+
+/// 2 to the power of `a`, within 2⁻²² of itself, and 0 below 2⁻¹²⁶. 0 for −∞.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub fn exp2(a: f32) -> f32 {
+    let result;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "ex2.approx.ftz.f32 {0}, {1};",
+            out(reg32) result,
+            in(reg32) a,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}
+
+/// The logarithm of `a` to the base 2, within 2⁻²² of itself, and of 1 where it is smaller.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub fn log2(a: f32) -> f32 {
+    let result;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "lg2.approx.f32 {0}, {1};",
+            out(reg32) result,
+            in(reg32) a,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}

@@ -21,7 +21,6 @@ pub fn dynamic_shared() -> u32 {
 
 /// `value`, of which the compiler does not know where it comes from. It turns a choice between two
 /// fields into a choice between their addresses, and what has an address lives in local memory.
-#[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
 pub fn opaque(value: u64) -> u64 {
     let result;

@@ -1,0 +1,241 @@
+//! Losses on a device: targets and values in its memory, and the kernels that run them.
+
+use std::f64::consts::LOG2_E;
+use std::sync::Arc;
+
+use cust::sys::CUstream;
+use maxsim_kernels::loss::{self, Factor, MeanParams, RowsParams, rows_per_block};
+
+use super::context::{CudaDevice, Entered};
+use super::forward::raw;
+use super::gradients::CudaGradScores;
+use super::launch::start;
+use super::memory::{Buffer, download};
+use super::module::Kernel;
+use super::outputs::CudaOutputs;
+use super::stream::CudaStream;
+use super::turn::Turns;
+use super::upload::upload;
+use crate::error::Result;
+
+/// A loss made ready.
+#[derive(Debug)]
+pub(crate) struct CudaLossWork {
+    device: Arc<CudaDevice>,
+    rows: Kernel,
+    mean: Kernel,
+    targets: CudaTargets,
+    /// 0 where there are no scores.
+    n_queries: usize,
+    n_documents: usize,
+    temperature: f32,
+}
+
+/// What scores are compared with.
+#[derive(Debug)]
+pub(crate) struct CudaTargets(Targets);
+
+#[derive(Debug)]
+enum Targets {
+    /// A u32 column per query.
+    Positives(Buffer),
+    /// An f32 per score.
+    Teacher(Buffer),
+    /// The same, of other work.
+    Scores(Arc<CudaOutputs>),
+}
+
+impl CudaTargets {
+    /// A copy of positives below 2³¹.
+    pub(crate) fn positives(device: &Arc<CudaDevice>, positives: &[usize]) -> Result<CudaTargets> {
+        let narrow: Vec<u32> = positives.iter().map(|&positive| positive as u32).collect();
+        Ok(CudaTargets(Targets::Positives(upload(device, bytemuck::cast_slice(&narrow))?)))
+    }
+
+    /// A copy of a teacher's scores.
+    pub(crate) fn teacher(device: &Arc<CudaDevice>, scores: &[f32]) -> Result<CudaTargets> {
+        Ok(CudaTargets(Targets::Teacher(upload(device, bytemuck::cast_slice(scores))?)))
+    }
+
+    /// Scores of other work.
+    pub(crate) fn scores(outputs: &Arc<CudaOutputs>) -> CudaTargets {
+        CudaTargets(Targets::Scores(outputs.clone()))
+    }
+
+    fn address(&self) -> u64 {
+        match &self.0 {
+            Targets::Positives(memory) | Targets::Teacher(memory) => memory.address(),
+            Targets::Scores(outputs) => outputs.addresses().scores,
+        }
+    }
+}
+
+impl CudaLossWork {
+    /// Loads the kernels. Targets must be of as many queries and documents, whose product is below
+    /// 2³¹.
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        [n_queries, n_documents]: [usize; 2],
+        temperature: f32,
+        targets: CudaTargets,
+    ) -> Result<CudaLossWork> {
+        let rows = match &targets.0 {
+            Targets::Positives(_) => loss::CONTRASTIVE,
+            Targets::Teacher(_) | Targets::Scores(_) => loss::DISTILLATION,
+        };
+        Ok(CudaLossWork {
+            device: device.clone(),
+            rows: device.loss_kernel(rows)?,
+            mean: device.loss_kernel(loss::MEAN)?,
+            targets,
+            n_queries: if n_documents == 0 { 0 } else { n_queries },
+            n_documents,
+            temperature,
+        })
+    }
+
+    /// Replaces the teacher's scores, of which there must be as many, once no work uses them any
+    /// more. False where the work has none of its own.
+    pub(crate) fn write_teacher(&self, scores: &[f32]) -> Result<bool> {
+        let Targets::Teacher(memory) = &self.targets.0 else { return Ok(false) };
+        if scores.is_empty() {
+            return Ok(true);
+        }
+        let entered = self.device.enter()?;
+        self.device.synchronize(&entered)?;
+        // SAFETY: there is memory for the scores, which nobody uses; they are read before the call
+        // returns.
+        let code = unsafe {
+            raw::cuMemcpyHtoD_v2(memory.address(), scores.as_ptr().cast(), size_of_val(scores))
+        };
+        self.device.check("cuMemcpyHtoD", code)?;
+        Ok(true)
+    }
+
+    /// The turns of the teacher's scores, where they are other work's than `outputs`.
+    pub(super) fn own_turns(&self, outputs: &CudaOutputs) -> Option<&Arc<Turns>> {
+        match &self.targets.0 {
+            Targets::Scores(teacher) => {
+                Some(teacher.turns()).filter(|turns| !Arc::ptr_eq(turns, outputs.turns()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Enqueues the work. Allocates nothing.
+    ///
+    /// Scores, gradients and loss must be those of the work; `Stream` checks them.
+    pub(crate) fn enqueue(
+        &self,
+        stream: &mut CudaStream,
+        outputs: &CudaOutputs,
+        grad_scores: &CudaGradScores,
+        loss: &CudaLoss,
+    ) -> Result<()> {
+        let entered = self.device.enter()?;
+        let order = stream.order(&entered)?;
+        let turns = Turns::begin_each(
+            [
+                Some(outputs.turns().as_ref()),
+                Some(grad_scores.turns().as_ref()),
+                Some(loss.turns.as_ref()),
+                self.own_turns(outputs).map(AsRef::as_ref),
+            ],
+            &entered,
+            stream,
+            order,
+        )?;
+        // SAFETY: scores, gradients and loss are those of the work (the caller's check), in this
+        // context, and it is this call's turn to use them.
+        let result = unsafe { self.run(&entered, stream.raw(), outputs, grad_scores, loss) };
+        // Even after an error, launches before it may be running.
+        let ended = turns.into_iter().flatten().try_for_each(|turn| turn.end(&entered, stream));
+        result.and(ended)
+    }
+
+    /// Enqueues the work's launches.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context; what the call is given must be of the work and
+    /// live until the launches have run. Until then nothing else may write the scores or use the
+    /// rest.
+    pub(super) unsafe fn run(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        outputs: &CudaOutputs,
+        grad_scores: &CudaGradScores,
+        loss: &CudaLoss,
+    ) -> Result<()> {
+        let (n_queries, n_documents) = (self.n_queries as u32, self.n_documents as u32);
+        let temperature = f64::from(self.temperature);
+        let shared_bytes = loss::SHARED_BYTES as u32;
+        // SAFETY: rows and losses are of these sizes; the caller's promise.
+        unsafe {
+            if n_queries > 0 {
+                let params = RowsParams {
+                    scores: outputs.addresses().scores,
+                    targets: self.targets.address(),
+                    grad_scores: grad_scores.address(),
+                    losses: loss.losses(),
+                    n_queries,
+                    n_documents,
+                    scale: Factor::new(2.0 * LOG2_E / temperature),
+                    grad_scale: Factor::new(1.0 / (temperature * self.n_queries as f64)),
+                };
+                let grid = n_queries.div_ceil(rows_per_block(n_documents));
+                start(entered, stream, self.rows, grid, shared_bytes, &params)?;
+            }
+            let params = MeanParams {
+                losses: loss.losses(),
+                mean: loss.address(),
+                n_queries,
+                inverse: if n_queries == 0 { 0.0 } else { 1.0 / n_queries as f32 },
+            };
+            start(entered, stream, self.mean, 1, shared_bytes, &params)
+        }
+    }
+}
+
+/// The value of a loss, behind it the losses of the queries.
+#[derive(Debug)]
+pub(crate) struct CudaLoss {
+    device: Arc<CudaDevice>,
+    memory: Buffer,
+    turns: Arc<Turns>,
+}
+
+impl CudaLoss {
+    pub(crate) fn new(device: &Arc<CudaDevice>, n_queries: usize) -> Result<CudaLoss> {
+        let memory = Buffer::zeroed(device, (n_queries as u64 + 1) * 4)?;
+        Ok(CudaLoss { device: device.clone(), memory, turns: Arc::new(Turns::new(device)?) })
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    fn losses(&self) -> u64 {
+        self.address() + 4
+    }
+
+    pub(super) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
+    }
+
+    /// Waits for the last work and copies the value.
+    pub(crate) fn read(&self) -> Result<f32> {
+        let _last = self.turns.wait()?;
+        let (entered, mut value) = (self.device.enter()?, [0.0f32]);
+        // SAFETY: the memory begins with the value.
+        unsafe { download(&entered, self.address(), bytemuck::cast_slice_mut(&mut value))? };
+        Ok(value[0])
+    }
+}
+
+impl CudaDevice {
+    /// One of the kernels of losses.
+    pub(super) fn loss_kernel(&self, name: &'static str) -> Result<Kernel> {
+        self.load(name, loss::THREADS, loss::SHARED_BYTES)
+    }
+}
