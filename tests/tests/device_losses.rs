@@ -152,7 +152,8 @@ impl<T: Element> Training<T> {
             let documents = Tokens::padded(&documents, items, 20, 64)?;
             let zeros = vec![0.0; n_queries * n_documents];
             let options = BackwardOptions::default();
-            Step::of(device, &queries, &documents, pairing, GradientType::Tokens, &options, &zeros)
+            let (queries, documents) = (device.upload(&queries)?, device.upload(&documents)?);
+            Step::of(queries, documents, pairing, false, GradientType::Tokens, &options, &zeros)
         };
         let (step, teacher) = (step(16)?, step(5)?);
         let positives: Vec<usize> = (0..n_queries).map(|q| q % n_documents).collect();
@@ -263,8 +264,9 @@ fn nothing_has_loss_0() {
             let queries = Tokens::padded(&[1.0f32; 4], 4, 1, 1)?;
             let documents = Tokens::padded(&[0.0f32; 0], 0, 1, 1)?;
             let (cross, options) = (Pairing::cross(), BackwardOptions::default());
-            let step =
-                Step::of(device, &queries, &documents, &cross, GradientType::F32, &options, &[])?;
+            let (queries, documents) = (device.upload(&queries)?, device.upload(&documents)?);
+            let element = GradientType::F32;
+            let step = Step::of(queries, documents, &cross, false, element, &options, &[])?;
             let Step { scores, mut grad_scores, mut stream, .. } = step;
             for work in [
                 device.prepare_contrastive(7, &[], 1.0)?,
