@@ -24,7 +24,8 @@ pub struct ScoreOptions {
     /// is not NaN or 0. Gradients are those with respect to the rows as they are given.
     ///
     /// A similarity errs by up to (dim + 8) · 2⁻²³ · Σ_k |q_k d_k| · r(q) · r(d), and so far apart
-    /// may two that engines order otherwise be. On a GPU a handle keeps r of its rows, 4 bytes each,
+    /// may two that engines order otherwise be; f16 elements below 2⁻¹⁴ count as 2⁻¹⁴ there, since
+    /// tensor cores go by their exponents. On a GPU a handle keeps r of its rows, 4 bytes each,
     /// from the first such call on (which waits for them); for memory of others it is computed
     /// anew by each call. `allow_tf32` changes nothing: f32 is exact here.
     pub normalize: bool,

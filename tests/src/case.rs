@@ -209,7 +209,9 @@ impl Case {
                 values::poison(&mut values, self.dim, &used, rng);
             }
             values.iter_mut().for_each(|x| *x = values::stored(self.element, *x));
-            let matrix = Matrix { values, dim: self.dim, items, mask, norms: None };
+            // 2⁻¹⁴; the others reach as far down as f32.
+            let least = if self.element == ElementType::F16 { 1.0 / 16384.0 } else { 0.0 };
+            let matrix = Matrix { values, dim: self.dim, items, mask, norms: None, least };
             if self.normalize { matrix.normalized() } else { matrix }
         };
         let queries = side(&self.queries, &self.queries.lengths, Role::Query);

@@ -18,6 +18,8 @@ pub struct Matrix {
     pub mask: Option<Vec<u8>>,
     /// Where rows are normalised: what each is multiplied by, [`norm`].
     pub norms: Option<Vec<f64>>,
+    /// The smallest normal number of the element type, or 0: see [`Value::magnitude`].
+    pub least: f64,
 }
 
 /// A row as it is multiplied: stored values, and a factor for the similarity.
@@ -27,6 +29,17 @@ pub struct Row<'a> {
     pub values: &'a [f32],
     /// [`norm`] of them, or 1.
     pub norm: f64,
+    /// [`Matrix::least`].
+    pub least: f64,
+}
+
+impl Row<'_> {
+    /// What a value counts as in a sum's magnitude.
+    fn size(&self, value: f32) -> f64 {
+        let size = f64::from(value).abs();
+        // Not `max`, which would lose a NaN.
+        if size > 0.0 && size < self.least { self.least } else { size }
+    }
 }
 
 /// 1 / √max(‖x‖², 10⁻¹²).
@@ -49,7 +62,7 @@ impl Matrix {
     /// Row `row` of the matrix.
     pub fn row(&self, row: usize) -> Row<'_> {
         let norm = self.norms.as_ref().map_or(1.0, |norms| norms[row]);
-        Row { values: &self.values[row * self.dim..][..self.dim], norm }
+        Row { values: &self.values[row * self.dim..][..self.dim], norm, least: self.least }
     }
 
     /// Token `t` of item `i`, or `None` where it is masked.
@@ -72,7 +85,9 @@ pub struct Value {
     pub exact: f64,
     /// The value in f32, added in index order.
     pub twin: f32,
-    /// Σ |q_k d_k| behind the value, of normalised rows where they are.
+    /// Σ |q_k d_k| behind the value, of normalised rows where they are. Subnormal numbers of two
+    /// bytes count as the smallest normal one: tensor cores align products by the exponents that are
+    /// stored, and cut off what lies too far below the largest.
     pub magnitude: f64,
 }
 
@@ -83,7 +98,7 @@ pub fn similarity(query: Row<'_>, document: Row<'_>) -> Value {
         let product = f64::from(q) * f64::from(d);
         sum.exact += product;
         sum.twin += q * d;
-        sum.magnitude += product.abs();
+        sum.magnitude += query.size(q) * document.size(d);
     }
     // The document's first, as engines do: an infinity or an overflow shows alike.
     sum.exact = sum.exact * document.norm * query.norm;

@@ -46,7 +46,9 @@ fn the_first_score_comes_soon_and_warm_up_loads_the_rest() {
             let limits = device.limits().ok_or("a CUDA device has limits")?;
             let rows = all.kernels(limits).map_err(text)?;
             let others = [SUM_PARTIALS, COMBINE_PIECES];
-            let expected: Vec<&str> = rows.iter().map(|row| row.name).chain(others).collect();
+            let norms = all.norm_kernels();
+            let rows = rows.iter().map(|row| row.name);
+            let expected: Vec<&str> = rows.chain(others).chain(norms).collect();
             let found: Vec<&str> = warmed.kernels.iter().map(|kernel| kernel.name).collect();
             if found != expected {
                 return Err(format!("{device}: {found:?} instead of {expected:?}"));

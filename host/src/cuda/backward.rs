@@ -414,7 +414,6 @@ impl CudaBackward {
         call: &BackwardCall<'_>,
         project: Kernel,
     ) -> Result<()> {
-        let is_atomic = self.kernels.sorted.is_none();
         for (side, tokens) in [call.queries, call.documents].into_iter().enumerate() {
             let out = call.gradients.sides()[side];
             let params = ProjectParams {
@@ -423,7 +422,7 @@ impl CudaBackward {
                 sums: sums.sides[side].address,
                 norms: sums.norms[side],
                 n_rows: out.rows as u32,
-                is_scaled: u32::from(is_atomic && side == 1),
+                reserved: 0,
             };
             let n_blocks = params.n_rows.div_ceil(gradient::WARPS);
             if n_blocks > 0 {

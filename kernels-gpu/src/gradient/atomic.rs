@@ -4,8 +4,8 @@
 //! query's pairs, and `g · Q[q, s]` is added to the winner's row of ∂D in memory, in whatever order
 //! warps come to it: `Q[q, s]` is read once, and nothing is sorted.
 //!
-//! Where rows are normalised, g is multiplied by what the winner's row is, and `Q[q, s]` by its own: what
-//! is added to ∂D has both.
+//! Where rows are normalised, g is multiplied by what the winner's row is for ∂Q, and `Q[q, s]` by
+//! its own for ∂D.
 //!
 //! Each lane has as many additions under way as loads. Known loss: a row of ∂D that everybody chose
 //! is added to by one unit of the L2 cache, one after the other; and where the device has no
@@ -61,7 +61,8 @@ unsafe fn sum_and_add<T: Element, const ALIGNED: bool>(params: &AtomicParams) {
         if k < end {
             let mut next = Ahead::load(gather, &task.first, row, k, end);
             while k < end {
-                let (sources, count) = (next.source(&gather.pairs), (end - k).min(32));
+                let (plain, count) = (next.factor(), (end - k).min(32));
+                let sources = next.source(&gather.pairs);
                 k += 32;
                 next = Ahead::load(gather, &task.first, row, k, end);
                 add_and::<T, ALIGNED, 4>(
@@ -74,6 +75,11 @@ unsafe fn sum_and_add<T: Element, const ALIGNED: bool>(params: &AtomicParams) {
                         let i = before + columns.slot;
                         let row = shuffle(sources[0], i);
                         let is_there = (i < count) & (row != NO_ROW) & (columns.n_elements > 0);
+                        // The factor of a row that is normalised has what it is multiplied by.
+                        let mut factor = factor;
+                        if gather.pairs.source_norms != 0 {
+                            factor = f32::from_bits(shuffle(plain, i));
+                        }
                         add_own::<T>(params, &columns, row, factor, &own, is_there);
                     },
                 );

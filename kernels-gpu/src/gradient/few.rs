@@ -11,9 +11,9 @@
 
 use super::gather::{gather_block, row_task};
 use super::normalize::scaled;
-use super::output::{store_element, store_lane};
+use super::output::{store, store_element, store_lane};
 use super::pairs::{pair, winner_if};
-use super::sources::{Columns, Element, Sums, multiply, unroll};
+use super::sources::{Columns, Element, Sums, add, add_slots, multiply, unroll};
 use super::{FewParams, NO_ROW, Output, RowTask, WARPS};
 use crate::ptx::memory::dynamic_shared;
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
@@ -71,7 +71,8 @@ unsafe fn sum_rows<T: Element, const ALIGNED: bool, const SHARES: usize>(
         loop {
             let mut own = [Share::NONE; SHARES_MAX];
             unroll!(u in 0 1 => if u < SHARES {
-                own[u] = sources.share(index + u as u32 * WARPS * at_once, n_shares, warp);
+                let share = sources.share(index + u as u32 * WARPS * at_once, n_shares, warp);
+                own[u] = if share.count() > ALONE_MAX { Share::NONE } else { share };
             });
             let mut sums: [Sums; SHARES_MAX] = core::mem::zeroed();
             let mut i = 0;
@@ -108,12 +109,46 @@ unsafe fn sum_rows<T: Element, const ALIGNED: bool, const SHARES: usize>(
                 break;
             }
         }
+        let mut index = warp;
+        while index < n_shares {
+            let share = sources.share(index, n_shares, warp);
+            if share.count() > ALONE_MAX {
+                sum_large::<T, ALIGNED>(params, &columns, &sources, share);
+            }
+            index += WARPS;
+        }
     }
 }
 
 /// Most destinations that a lane has at once: with lanes for two rows of 256 bytes, all that there
 /// can be. Rows that are not aligned are read element by element, which is enough in flight.
 const SHARES_MAX: usize = 2;
+
+/// Most sources that the lanes of one row sum one after the other: for more of them the whole warp
+/// reads as many at once as it can.
+const ALONE_MAX: u32 = 4;
+
+/// Sums the sources of a destination that has many.
+///
+/// # Safety
+/// As [`sum_rows`], for the whole warp, with the same destination.
+#[inline(always)]
+unsafe fn sum_large<T: Element, const ALIGNED: bool>(
+    params: &FewParams,
+    columns: &Columns,
+    sources: &Sources,
+    share: Share,
+) {
+    let (first, count) = (share.lane(), share.count());
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums: Sums = core::mem::zeroed();
+        add::<T, ALIGNED, 3>(columns, sources.source, first, count, &mut sums);
+        add_slots::<T>(columns, &mut sums);
+        let row = shuffle(sources.destination, first);
+        store::<T>(&params.out, columns, u64::from(row), &sums);
+    }
+}
 
 /// A destination: in the lowest byte the lane of its first source, above it the number of sources,
 /// in lanes that follow each other; 0 = none. (One word, since registers are short.)

@@ -141,6 +141,12 @@ impl Ahead {
         }
     }
 
+    /// Gradient of the pair's score, whatever its row is normalised by.
+    #[inline(always)]
+    pub fn factor(&self) -> u32 {
+        self.factor.to_bits()
+    }
+
     /// Row and factor.
     ///
     /// # Safety

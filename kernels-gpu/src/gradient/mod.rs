@@ -306,8 +306,8 @@ pub struct ProjectParams {
     pub norms: u64,
     /// Number of rows.
     pub n_rows: u32,
-    /// 1 when the sums are multiplied by that already.
-    pub is_scaled: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 /// A matrix of gradients, or of parts of them: `[rows, dim]` without gaps.

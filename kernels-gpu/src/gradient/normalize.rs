@@ -82,11 +82,10 @@ mod project {
                 mask /= 2;
             }
             let is_constant = norm == 1.0 / sqrt(SQUARE_MIN);
-            let times = if params.is_scaled != 0 { 1.0 } else { norm };
             element = lane_idx();
             while element < dim {
                 let along = if is_constant { 0.0 } else { unit(element) * product };
-                let value = times * (sum(element) - along);
+                let value = norm * (sum(element) - along);
                 store_element(&params.out, first + u64::from(element), value);
                 element += 32;
             }
