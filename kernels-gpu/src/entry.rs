@@ -222,7 +222,7 @@ gradient_entries! {
     /// Gradients of f32 rows from those of normalised ones.
     maxsim_gradient_project_f32(ProjectParams) = crate::gradient::normalize::project::<F32>;
     /// Counts sources.
-    maxsim_gradient_count(SortParams) = crate::gradient::count::count;
+    maxsim_gradient_count(CountParams) = crate::gradient::count::count;
     /// Sorts sources.
     maxsim_gradient_invert(SortParams) = crate::gradient::invert::invert;
     /// Joins rows.

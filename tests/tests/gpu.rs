@@ -110,8 +110,14 @@ fn past_2_31_elements() {
 
         // The oracle sees the sampled rows alone.
         let row = |row: usize| &pattern.documents.values[row % PERIOD * DIM..][..DIM];
-        let mut sampled =
-            Matrix { values: Vec::new(), dim: DIM, items: Vec::new(), mask: None, norms: None, least: 0.0 };
+        let mut sampled = Matrix {
+            values: Vec::new(),
+            dim: DIM,
+            items: Vec::new(),
+            mask: None,
+            norms: None,
+            least: 0.0,
+        };
         for (&start, &len) in starts.iter().zip(&lengths) {
             let first = sampled.values.len() / DIM;
             (start..start + len).for_each(|r| sampled.values.extend_from_slice(row(r)));

@@ -94,11 +94,12 @@ pub fn all() -> Vec<Entry> {
         few.into_iter().chain(summing(of(gradient::OWNER), blocks)).chain(atomic)
     };
     let sort_shared_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);
+    let count_shared_bytes = gradient::count_shared_bytes(gradient::WINDOW_ROWS);
     let alone = [
         (SUM_PARTIALS, SUM_PARTIALS_THREADS, 1, 0),
         (COMBINE_PIECES, COMBINE_PIECES_THREADS, 1, COMBINE_PIECES_SHARED_BYTES),
         (READ, READ_THREADS, 1, 0),
-        (gradient::COUNT, gradient::THREADS, 1, sort_shared_bytes),
+        (gradient::COUNT, gradient::THREADS, 1, count_shared_bytes),
         (gradient::INVERT, gradient::THREADS, 1, sort_shared_bytes),
         (gradient::JOIN, gradient::THREADS, 1, gradient::JOIN_SHARED_BYTES),
         (gradient::SUM, gradient::THREADS, 1, 0),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::gradient::{
-    self, FewParams, GatherParams, Output, OwnerParams, Pairs, ProjectParams, RowTask, SortParams,
-    SortTask, SumParams,
+    self, CountParams, FewParams, GatherParams, Output, OwnerParams, Pairs, ProjectParams, RowTask,
+    SortParams, SortTask, SumParams,
 };
 
 use super::context::{CudaDevice, Entered};
@@ -578,12 +578,17 @@ impl CudaBackward {
             }
             let Some(pairs) = &self.plan.document_pairs else { return Ok(()) };
             let pairs = self.pairs(call, pairs, self.lists.document_order, call.norms[0]);
-            self.plan.groups.iter().try_for_each(|group| {
-                self.run_group(entered, stream, call, &pairs, group, sorted, workspace)
-            })
+            let mut left = None;
+            for group in &self.plan.groups {
+                left =
+                    self.run_group(entered, stream, call, &pairs, group, left, sorted, workspace)?;
+            }
+            left.map_or(Ok(()), |params| self.run_join(entered, stream, &params, sorted))
         }
     }
 
+    /// Enqueues a group, and what the one before has left to be joined; gives what this one leaves.
+    ///
     /// # Safety
     /// As [`CudaBackward::run_queries`], in the order of the groups.
     #[allow(clippy::too_many_arguments)] // those of `run_documents`, and what it goes through
@@ -594,10 +599,10 @@ impl CudaBackward {
         call: &Sums<'_>,
         pairs: &Pairs,
         group: &Group,
+        left: Option<OwnerParams>,
         sorted: &SortedKernels,
         workspace: u64,
-    ) -> Result<()> {
-        let [_, gradient] = call.sides;
+    ) -> Result<Option<OwnerParams>> {
         let places = self.places(group, workspace);
         let row_bytes = self.dim as u64 * 4;
         let sort = SortParams {
@@ -608,11 +613,73 @@ impl CudaBackward {
             list: places.list,
             destinations: places.destinations,
         };
-        let source = call.queries.rows();
-        let owner = OwnerParams {
-            source,
+        let params = self.owner_params(call, group, &places);
+        let n_tasks = group.tasks.len() as u32;
+        let n_owner_blocks = (group.n_segments * params.source.n_columns).div_ceil(gradient::WARPS);
+        let shared_bytes = gradient::shared_bytes(group.window_rows) as u32;
+        // SAFETY: the workspace has room for what the group's kernels leave each other; as in
+        // `run_queries`.
+        unsafe {
+            // Where counting writes what is still to be read, it waits.
+            let (first, with_counts) = match left {
+                Some(left) if group.n_counts > 0 && places.spares(&left) => (None, Some(left)),
+                left => (left, None),
+            };
+            if let Some(left) = first {
+                self.run_join(entered, stream, &left, sorted)?;
+            }
+            if let Some(Carry { is_first: true, n_rows, .. }) = group.carry {
+                fill(entered, places.carry, 0, u64::from(n_rows) * row_bytes, stream)?;
+            }
+            if group.n_counts > 0 {
+                // Without blocks to join, what is said of it does not matter.
+                let join = with_counts.unwrap_or(params);
+                let count = CountParams { sort, join, n_tasks, reserved: 0 };
+                let n_blocks = n_tasks + with_counts.map_or(0, |left| n_join_blocks(&left));
+                let shared_bytes = gradient::count_shared_bytes(group.window_rows) as u32;
+                start(entered, stream, sorted.count, n_blocks, shared_bytes, &count)?;
+            }
+            start(entered, stream, sorted.invert, n_tasks, shared_bytes, &sort)?;
+            start(entered, stream, sorted.owner, n_owner_blocks, 0, &params)?;
+            let Some(carry) = &group.carry else { return Ok(Some(params)) };
+            self.run_join(entered, stream, &params, sorted)?;
+            if carry.is_last {
+                let params = SumParams {
+                    out: call.sides[1].output(call.adds),
+                    parts: places.carry,
+                    tasks: self.lists.rows
+                        + u64::from(carry.tasks.start) * size_of::<RowTask>() as u64,
+                    n_chunks: 1,
+                    n_rows: carry.n_rows,
+                };
+                start(entered, stream, self.kernels.sum, carry.tasks.len() as u32, 0, &params)?;
+            }
+            Ok(None)
+        }
+    }
+
+    /// Joins what a group's segments have left.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`], behind the group's sums.
+    unsafe fn run_join(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        params: &OwnerParams,
+        sorted: &SortedKernels,
+    ) -> Result<()> {
+        let shared_bytes = gradient::JOIN_SHARED_BYTES as u32;
+        // SAFETY: the caller's promise.
+        unsafe { start(entered, stream, sorted.join, n_join_blocks(params), shared_bytes, params) }
+    }
+
+    /// What sums over a group's sorted sources.
+    fn owner_params(&self, call: &Sums<'_>, group: &Group, places: &Places) -> OwnerParams {
+        OwnerParams {
+            source: call.queries.rows(),
             out: match &group.carry {
-                None => gradient.output(call.adds || group.is_pass),
+                None => call.sides[1].output(call.adds || group.is_pass),
                 Some(_) => output(places.carry, ElementType::F32, self.dim, true),
             },
             list: places.list,
@@ -626,38 +693,6 @@ impl CudaBackward {
             n_segments: group.n_segments,
             first_row: group.carry.as_ref().map_or(0, |carry| carry.first_row),
             reserved: 0,
-        };
-        let n_tasks = group.tasks.len() as u32;
-        let n_owner_blocks = (group.n_segments * source.n_columns).div_ceil(gradient::WARPS);
-        let SortedKernels { owner: owner_kernel, count, invert, join, .. } = *sorted;
-        // SAFETY: the workspace has room for what the group's kernels leave each other; as in
-        // `run_queries`.
-        unsafe {
-            if let Some(Carry { is_first: true, n_rows, .. }) = group.carry {
-                fill(entered, places.carry, 0, u64::from(n_rows) * row_bytes, stream)?;
-            }
-            if group.n_counts > 0 {
-                start(entered, stream, count, n_tasks, group.shared_bytes, &sort)?;
-            }
-            start(entered, stream, invert, n_tasks, group.shared_bytes, &sort)?;
-            start(entered, stream, owner_kernel, n_owner_blocks, 0, &owner)?;
-            let shared_bytes = gradient::JOIN_SHARED_BYTES as u32;
-            let n_join_blocks = group.n_segments.div_ceil(gradient::WARPS);
-            start(entered, stream, join, n_join_blocks, shared_bytes, &owner)?;
-            match &group.carry {
-                Some(carry) if carry.is_last => {
-                    let params = SumParams {
-                        out: gradient.output(call.adds),
-                        parts: places.carry,
-                        tasks: self.lists.rows
-                            + u64::from(carry.tasks.start) * size_of::<RowTask>() as u64,
-                        n_chunks: 1,
-                        n_rows: carry.n_rows,
-                    };
-                    start(entered, stream, self.kernels.sum, carry.tasks.len() as u32, 0, &params)
-                }
-                _ => Ok(()),
-            }
         }
     }
 
@@ -685,6 +720,23 @@ impl CudaBackward {
             score_step,
             reserved: 0,
         }
+    }
+}
+
+/// Blocks that join a group's rows.
+fn n_join_blocks(params: &OwnerParams) -> u32 {
+    params.n_segments.div_ceil(gradient::WARPS)
+}
+
+impl Places {
+    /// Whether counting and what it clears leave in place what another group has still to join.
+    fn spares(&self, left: &OwnerParams) -> bool {
+        // In this order, and each ends where the next one starts at the latest.
+        let written = [(self.carry, self.destinations), (self.counts, self.heads)];
+        let end = left.lasts + u64::from(left.n_segments) * 4;
+        let destinations_end = left.destinations + u64::from(left.n_destinations) * 8;
+        let read = [(left.destinations, destinations_end), (left.heads, end)];
+        written.iter().all(|w| read.iter().all(|r| w.1 <= r.0 || r.1 <= w.0))
     }
 }
 
@@ -720,7 +772,8 @@ impl CudaDevice {
     /// One of the kernels of gradients.
     pub(super) fn gradient_kernel(&self, name: &'static str) -> Result<Kernel> {
         let shared_bytes = match name {
-            gradient::COUNT | gradient::INVERT => gradient::shared_bytes(gradient::WINDOW_ROWS),
+            gradient::COUNT => gradient::count_shared_bytes(gradient::WINDOW_ROWS),
+            gradient::INVERT => gradient::shared_bytes(gradient::WINDOW_ROWS),
             gradient::JOIN => gradient::JOIN_SHARED_BYTES,
             _ if gradient::FEW.contains(name) => gradient::FEW_SHARED_BYTES,
             _ => 0,

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use maxsim_kernels::gradient::{
     FEW_ROWS, FirstPair, PairSlot, RowTask, SortTask, TASK_SOURCES_MAX, WARP_SOURCES, WARPS,
-    WINDOW_ROWS, columns, shared_bytes,
+    WINDOW_ROWS, columns,
 };
 
 use crate::cpu::Runs;
@@ -79,8 +79,8 @@ pub(super) struct Group {
     pub n_sources: u32,
     pub n_destinations: u32,
     pub n_counts: u32,
-    /// Of the largest window.
-    pub shared_bytes: u32,
+    /// Rows of the largest window.
+    pub window_rows: u32,
     pub segment_len: u32,
     pub n_segments: u32,
     /// Whether this is one of several passes over a window, the sums of which add up.
@@ -534,7 +534,7 @@ impl GradientPlan {
         group.tasks.end = self.sorts.len() as u32;
         group.n_destinations += n_rows + 1;
         group.n_counts += if n_chunks > 1 { n_chunks * (n_rows + 1) } else { 0 };
-        group.shared_bytes = group.shared_bytes.max(shared_bytes(n_rows) as u32);
+        group.window_rows = group.window_rows.max(n_rows);
         check_grid(u64::from(group.tasks.end))
     }
 }

@@ -2,19 +2,35 @@
 //!
 //! Only for windows of several tasks, whose blocks must know where each other's sources end. The
 //! counts of each warp are kept, too, so that `invert` need not look at the winners twice.
+//!
+//! Blocks behind the last task join the rows of the group before: a launch less.
 
+use super::join::join_block;
 use super::steps::{clear_share, for_each, sort_task};
-use super::{NO_ROW, SortParams, THREADS, WARPS};
+use super::{CountParams, NO_ROW, SortParams, THREADS, WARPS};
 use crate::ptx::memory::{dynamic_shared, store_u16, store_u32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::ptx::wide::{count_shared_if, load_shared_u32, store_shared_u32};
 
-/// Counts the sources of this block's task.
+/// Counts the sources of this block's task, or joins rows.
 ///
 /// # Safety
-/// `params` must describe a call as [`SortParams`] says; all threads of the block.
+/// `params` must describe a call as [`CountParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn count(params: &SortParams) {
+pub unsafe fn count(params: &CountParams) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match block_idx_x().checked_sub(params.n_tasks) {
+            Some(block) => join_block(&params.join, block),
+            None => count_task(&params.sort),
+        }
+    }
+}
+
+/// # Safety
+/// As [`count`], for a block that has a task.
+#[inline(always)]
+unsafe fn count_task(params: &SortParams) {
     let (thread, shared) = (thread_idx_x(), dynamic_shared());
     // SAFETY: the host launches a block per task, with shared memory for its counts; all threads
     // take the same way around the barriers.

@@ -29,9 +29,19 @@ struct Joined {
 /// block.
 #[inline(always)]
 pub unsafe fn join(params: &OwnerParams) {
+    // SAFETY: the caller's promise.
+    unsafe { join_block(params, block_idx_x()) }
+}
+
+/// As [`join`], as its block `block`.
+///
+/// # Safety
+/// As [`join`], for a block that there is.
+#[inline(always)]
+pub unsafe fn join_block(params: &OwnerParams, block: u32) {
     let (thread, shared) = (thread_idx_x(), dynamic_shared());
     let (warp, lane) = (thread / 32, thread % 32);
-    let first = block_idx_x() * WARPS;
+    let first = block * WARPS;
     // Of each of the block's segments, behind the sums: row and parts of a row that takes all.
     let (rows, parts) = (shared + THREADS as u32 * 4, shared + (THREADS as u32 + WARPS) * 4);
     // SAFETY: the host launches a warp per segment, with shared memory for a word per thread and

@@ -173,7 +173,13 @@ pub const SUM: &str = "maxsim_gradient_sum";
 /// Most sources of a task, so that those of a warp in one bucket can be told in 16 bits.
 pub const TASK_SOURCES_MAX: u64 = u16::MAX as u64;
 
-/// Shared memory of `invert` for windows of up to so many rows, and more than `count` needs.
+/// Shared memory of `count` for windows of up to so many rows, and more than `join` needs.
+pub const fn count_shared_bytes(n_rows: u32) -> usize {
+    let counts = ((n_rows + 1) * WARPS * 4) as usize;
+    if counts > JOIN_SHARED_BYTES { counts } else { JOIN_SHARED_BYTES }
+}
+
+/// Shared memory of `invert` for windows of up to so many rows.
 pub const fn shared_bytes(n_rows: u32) -> usize {
     ((n_rows + 1) * WARPS * PLACE_BYTES + SCAN_WORDS * 4) as usize
 }
@@ -536,7 +542,7 @@ pub struct Destination {
     pub row: u32,
 }
 
-/// Parameters of `maxsim_gradient_count` and `maxsim_gradient_invert`: a block per task.
+/// Parameters of `maxsim_gradient_invert`, a block per task.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SortParams {
@@ -554,8 +560,23 @@ pub struct SortParams {
     pub destinations: u64,
 }
 
+/// Parameters of `maxsim_gradient_count`: a block per task, and behind them those of
+/// `maxsim_gradient_join` for the group before.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CountParams {
+    /// What is counted.
+    pub sort: SortParams,
+    /// What is joined, where there are blocks for it. Nothing that the tasks write.
+    pub join: OwnerParams,
+    /// Number of tasks.
+    pub n_tasks: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
 /// Parameters of `maxsim_gradient_owner_*` (a warp per segment and column) and
-/// `maxsim_gradient_join` (a block per segment).
+/// `maxsim_gradient_join` (a warp per segment).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OwnerParams {
