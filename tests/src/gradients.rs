@@ -29,6 +29,8 @@ pub struct Sum {
     pub magnitude: f64,
     /// Terms of the sum.
     pub n_terms: usize,
+    /// Whether f32 sums of a normalised row's gradient may be 0 throughout.
+    pub may_be_none: bool,
 }
 
 impl Sum {
@@ -59,7 +61,8 @@ impl Sum {
             return found.to_bits() == 0;
         }
         if !self.exact.is_finite() {
-            return got == self.exact || got.is_nan() && self.exact.is_nan();
+            let is_same = got == self.exact || got.is_nan() && self.exact.is_nan();
+            return is_same || self.may_be_none && got == 0.0;
         }
         (got - self.exact).abs() <= self.limit(exact_sums)
     }
@@ -129,6 +132,13 @@ fn project(sums: &mut [Sum], matrix: &Matrix) {
         if sums.iter().all(|sum| sum.magnitude == 0.0) {
             continue;
         }
+        // Terms that cancel: f32 may find 0 throughout, which stays 0 whatever the row holds.
+        let may_be_0 = |sum: &Sum| {
+            let sum = Sum { n_terms: sum.n_terms + 8, ..*sum };
+            sum.exact.abs() <= sum.limit(false)
+        };
+        let may_be_none = sums.iter().all(may_be_0);
+        sums.iter_mut().for_each(|sum| sum.may_be_none = may_be_none);
         let row = matrix.row(i).values;
         let is_constant = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() <= SQUARE_MIN;
         for sum in &mut *sums {
