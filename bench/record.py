@@ -95,6 +95,14 @@ def replaced(rows, new):
     return kept + list(by_case.values())
 
 
+def rows_of(earlier, found):
+    """The rows of an earlier file, marked where other kernels than now made them."""
+    sums = ("ptx_sha256", "cubin_sha256")
+    if all(earlier.get(key) == found[key] for key in sums):
+        return earlier["rows"]
+    return [row | {"earlier_kernels": True} for row in earlier["rows"]]
+
+
 def kernels_sha256():
     """Of the bundle's manifest, or of the files of the checkout."""
     manifest = FOLDER.parent / "manifest.json"

@@ -131,6 +131,14 @@ class CampaignTest(unittest.TestCase):
         self.assertEqual([p["n_docs"] for p in found["scaling"]], [1, 2, 3])
 
 
+class RowsTest(unittest.TestCase):
+    def test_rows_of_other_kernels_say_so(self):
+        earlier = {"ptx_sha256": {"a.ptx": "1"}, "cubin_sha256": {}, "rows": [{"case": "a"}]}
+        self.assertEqual(record.rows_of(earlier, earlier), [{"case": "a"}])
+        now = earlier | {"ptx_sha256": {"a.ptx": "2"}}
+        self.assertEqual(record.rows_of(earlier, now), [{"case": "a", "earlier_kernels": True}])
+
+
 class TimingTest(unittest.TestCase):
     def test_methods_that_fail_are_errors_and_the_others_are_timed(self):
         def broken():

@@ -305,7 +305,7 @@ def main():
     found["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     found |= record.kernels_sha256() | {"rows": []}
     if path.is_file():
-        found["rows"] = json.loads(path.read_text())["rows"]
+        found["rows"] = record.rows_of(json.loads(path.read_text()), found)
     n_failed = 0
     for name in names:
         try:

@@ -78,6 +78,8 @@ pub struct Row {
     /// Our time over that of the plain variant of the case.
     pub x_plain: Option<f64>,
     pub targets: Targets,
+    /// Whether other kernels than those of the record made it.
+    pub earlier_kernels: bool,
     pub kernel: Option<String>,
     pub kernel_sha256: Option<String>,
 }

@@ -17,7 +17,16 @@ pub fn section(page: &mut String, record: &Record) {
     goals(page, record);
     steps(page, record);
     backward_alone(page, record);
+    if record.rows.iter().any(|row| row.earlier_kernels) {
+        *page += "\n† Not measured since kernels changed.\n";
+    }
     gradients(page, record);
+}
+
+/// The case's words, with a mark where the figures are of other kernels.
+fn case(row: &Row) -> String {
+    let mark = if row.earlier_kernels { " †" } else { "" };
+    format!("{}{mark}", row.case)
 }
 
 fn goals(page: &mut String, record: &Record) {
@@ -53,7 +62,7 @@ fn steps(page: &mut String, record: &Record) {
         let _ = writeln!(
             page,
             "| {} | {} | {} | {} | {} | {} | {} |",
-            row.case,
+            case(row),
             spread(&row.ours),
             if peers.is_empty() { "–".to_string() } else { peers.join(" · ") },
             goal(ratio(row.x_best_peer), row.targets.x),
@@ -85,7 +94,7 @@ fn backward_alone(page: &mut String, record: &Record) {
         let _ = writeln!(
             page,
             "| {} | {} | {} | {} | {} |",
-            row.case,
+            case(row),
             figure_of(&row.forward),
             figure_of(&row.backward),
             ms(row.gather_floor_ms),
