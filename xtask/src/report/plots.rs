@@ -1,10 +1,13 @@
 //! The plots, as SVG.
 
 use std::collections::BTreeSet;
+use std::sync::Once;
 
 use anyhow::{Result, anyhow};
+use epaint_default_fonts::UBUNTU_LIGHT;
 use plotters::coord::combinators::LogCoord;
 use plotters::prelude::*;
+use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::Gpu;
@@ -225,6 +228,11 @@ fn drawn(
     size: (u32, u32),
     draw: impl FnOnce(&Root<'_>) -> std::result::Result<(), Failure>,
 ) -> Result<String> {
+    static FONT: Once = Once::new();
+    FONT.call_once(|| {
+        // Refused only if it is no font; drawing says so then.
+        let _ = register_font("sans-serif", FontStyle::Normal, UBUNTU_LIGHT);
+    });
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
