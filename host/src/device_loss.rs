@@ -31,12 +31,13 @@
 //! # Ok::<(), maxsim::Error>(())
 //! ```
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaLoss, CudaLossWork, CudaTargets};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::loss::{check_positives, check_rows, checked_temperature};
 use crate::scores::{Scores, filled};
 use crate::tokens::check_len;
@@ -301,8 +302,4 @@ impl DeviceLoss {
             LossInner::Cuda(loss) => Some(loss.address()),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

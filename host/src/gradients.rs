@@ -27,7 +27,7 @@
 //! # Ok::<(), maxsim::Error>(())
 //! ```
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::backward::Backward;
@@ -43,6 +43,7 @@ use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
 use crate::graph::Capture;
 use crate::handle::{DeviceTokens, HostTokens};
+use crate::lock::lock;
 use crate::pairing::Pairing;
 use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores, filled};
@@ -291,9 +292,7 @@ impl DeviceGradScores {
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<Vec<f32>> {
         match &self.inner {
-            GradScoresInner::Cpu(own) => {
-                Ok(own.lock().unwrap_or_else(PoisonError::into_inner).clone())
-            }
+            GradScoresInner::Cpu(own) => Ok(lock(own).clone()),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             GradScoresInner::Cuda(own) => {
                 let mut read = filled(self.n_scores as u64, 0.0)?;
@@ -311,7 +310,7 @@ impl DeviceGradScores {
         check_len("grad_scores", self.n_scores, "one per score", values.len())?;
         match &self.inner {
             GradScoresInner::Cpu(own) => {
-                own.lock().unwrap_or_else(PoisonError::into_inner).copy_from_slice(values);
+                lock(own).copy_from_slice(values);
                 Ok(())
             }
             #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -382,9 +381,7 @@ impl DeviceGradients {
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<Gradients> {
         match &self.inner {
-            GradientsInner::Cpu(gradients) => {
-                Ok(gradients.lock().unwrap_or_else(PoisonError::into_inner).clone())
-            }
+            GradientsInner::Cpu(gradients) => Ok(lock(gradients).clone()),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             GradientsInner::Cuda(gradients) => {
                 let room = |rows: usize| filled((rows * self.dim) as u64, 0.0);
@@ -619,10 +616,10 @@ impl<T: Element> CpuCall<T> {
             .finds_winners_again
             .then(|| cpu::score(&problem, queries, documents, &self.options))
             .transpose()?;
-        let saved = self.scores.lock().unwrap_or_else(PoisonError::into_inner);
+        let saved = lock(&self.scores);
         let winners = again.as_ref().unwrap_or(&saved).winners().unwrap_or_default();
-        let grad_scores = self.grad_scores.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+        let grad_scores = lock(&self.grad_scores);
+        let mut gradients = lock(&self.gradients);
         let Gradients { queries: of_queries, documents: of_documents } = &mut *gradients;
         if !self.adds {
             of_queries.fill(0.0);

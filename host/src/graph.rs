@@ -32,7 +32,7 @@
 //! On [`Device::cpu`] the same calls work: a launch makes them one after the other.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -43,6 +43,7 @@ use crate::element::Element;
 use crate::error::Error;
 use crate::error::Result;
 use crate::handle::{DeviceTokens, HostTokens};
+use crate::lock::lock;
 use crate::pairing::Pairing;
 use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores};
@@ -237,7 +238,7 @@ impl<T: Element> CpuCall<T> {
         let problem = Problem::new(queries, documents, &self.pairing)?;
         let [queries, documents] = &self.tokens;
         let found = cpu::score(&problem, queries.matrix(), documents.matrix(), &self.options)?;
-        *self.scores.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        *lock(&self.scores) = found;
         Ok(())
     }
 }

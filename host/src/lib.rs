@@ -56,6 +56,7 @@ pub mod work;
 mod cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda;
+mod lock;
 mod pieces;
 
 pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};

@@ -1,6 +1,6 @@
 //! Problems made ready for a device, and room for their results there.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaOutputs, CudaWork};
@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
 use crate::handle::DeviceTokens;
+use crate::lock::lock;
 use crate::pairing::Pairing;
 use crate::plan::Plan;
 use crate::problem::{Problem, ScoreShape, TokenOffsets};
@@ -203,9 +204,7 @@ impl DeviceScores {
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<Scores> {
         match &self.inner {
-            ScoresInner::Cpu(scores) => {
-                Ok(scores.lock().unwrap_or_else(PoisonError::into_inner).clone())
-            }
+            ScoresInner::Cpu(scores) => Ok(lock(scores).clone()),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             ScoresInner::Cuda(outputs) => outputs.read(&self.shape),
         }

@@ -1,7 +1,7 @@
 //! Gradients by atomic additions: both in one kernel, over winners that are not sorted.
 
 use cust::sys::CUstream;
-use maxsim_kernels::gradient::{self, AtomicParams, RowTask, SumParams};
+use maxsim_kernels::gradient::{self, AtomicParams};
 
 use super::backward::{CudaBackward, Kernels, Sums};
 use super::context::{CudaDevice, Entered};
@@ -39,9 +39,7 @@ impl CudaBackward {
         // SAFETY: the lists were made for this problem, and the workspace has room for chunks and
         // for the documents' sums behind them; the caller's promise for the rest.
         unsafe {
-            if !call.adds && !self.covers_queries {
-                of_queries.clear(entered, stream)?;
-            }
+            self.clear_queries(entered, stream, call)?;
             let Some(pairs) = plan.query_pairs.as_ref().filter(|_| plan.n_row_tasks > 0) else {
                 return match call.adds {
                     true => Ok(()),
@@ -73,15 +71,9 @@ impl CudaBackward {
             if !is_narrowed {
                 return Ok(());
             }
-            let narrow = SumParams {
-                out: of_documents.output(call.adds),
-                parts: sums.address,
-                tasks: self.lists.rows
-                    + u64::from(plan.narrowed.start) * size_of::<RowTask>() as u64,
-                n_chunks: 1,
-                n_rows: of_documents.rows as u32,
-            };
-            start(entered, stream, self.kernels.sum, plan.narrowed.len() as u32, 0, &narrow)
+            let (out, n_rows) = (of_documents.output(call.adds), of_documents.rows as u32);
+            let tasks = plan.narrowed.clone();
+            self.run_sum(entered, stream, out, sums.address, tasks, [1, n_rows])
         }
     }
 }

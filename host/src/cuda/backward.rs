@@ -1,5 +1,6 @@
 //! Gradients on a device: a call's lists there, and the kernels that run them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cust::sys::CUstream;
@@ -446,9 +447,7 @@ impl CudaBackward {
         let plan = &self.plan;
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
-            if !call.adds && !self.covers_queries {
-                gradient.clear(entered, stream)?;
-            }
+            self.clear_queries(entered, stream, call)?;
             let Some(pairs) = &plan.query_pairs else { return Ok(()) };
             if plan.n_row_tasks == 0 {
                 return Ok(());
@@ -494,9 +493,7 @@ impl CudaBackward {
         let shared_bytes = gradient::FEW_SHARED_BYTES as u32;
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
-            if !call.adds && !self.covers_queries {
-                queries.clear(entered, stream)?;
-            }
+            self.clear_queries(entered, stream, call)?;
             if !call.adds && !fills {
                 documents.clear(entered, stream)?;
             }
@@ -544,19 +541,48 @@ impl CudaBackward {
         out: Output,
         workspace: u64,
     ) -> Result<()> {
-        let plan = &self.plan;
-        if plan.n_chunks == 1 {
+        let GradientPlan { n_chunks, n_rows, n_row_tasks, .. } = self.plan;
+        if n_chunks == 1 {
             return Ok(());
         }
-        let sum = SumParams {
-            out,
-            parts: workspace,
-            tasks: self.lists.rows,
-            n_chunks: plan.n_chunks,
-            n_rows: plan.n_rows,
-        };
         // SAFETY: the caller's promise.
-        unsafe { start(entered, stream, self.kernels.sum, plan.n_row_tasks, 0, &sum) }
+        unsafe { self.run_sum(entered, stream, out, workspace, 0..n_row_tasks, [n_chunks, n_rows]) }
+    }
+
+    /// Adds chunks of f32 sums `[n_chunks, n_rows, dim]` from `parts` on, whose rows some tasks list.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`], behind what leaves these sums there.
+    pub(super) unsafe fn run_sum(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        out: Output,
+        parts: u64,
+        tasks: Range<u32>,
+        [n_chunks, n_rows]: [u32; 2],
+    ) -> Result<()> {
+        let first = u64::from(tasks.start) * size_of::<RowTask>() as u64;
+        let params = SumParams { out, parts, tasks: self.lists.rows + first, n_chunks, n_rows };
+        // SAFETY: the caller's promise.
+        unsafe { start(entered, stream, self.kernels.sum, tasks.len() as u32, 0, &params) }
+    }
+
+    /// Fills the queries' gradient with zeros, where it is overwritten and rows have no pairs.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`].
+    pub(super) unsafe fn clear_queries(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &Sums<'_>,
+    ) -> Result<()> {
+        match call.adds || self.covers_queries {
+            true => Ok(()),
+            // SAFETY: the caller's promise.
+            false => unsafe { call.sides[0].clear(entered, stream) },
+        }
     }
 
     /// # Safety
@@ -644,15 +670,8 @@ impl CudaBackward {
             let Some(carry) = &group.carry else { return Ok(Some(params)) };
             self.run_join(entered, stream, &params, sorted)?;
             if carry.is_last {
-                let params = SumParams {
-                    out: call.sides[1].output(call.adds),
-                    parts: places.carry,
-                    tasks: self.lists.rows
-                        + u64::from(carry.tasks.start) * size_of::<RowTask>() as u64,
-                    n_chunks: 1,
-                    n_rows: carry.n_rows,
-                };
-                start(entered, stream, self.kernels.sum, carry.tasks.len() as u32, 0, &params)?;
+                let (out, tasks) = (call.sides[1].output(call.adds), carry.tasks.clone());
+                self.run_sum(entered, stream, out, places.carry, tasks, [1, carry.n_rows])?;
             }
             Ok(None)
         }

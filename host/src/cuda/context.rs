@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cust::context::Context;
 use cust::context::legacy::CurrentContext;
@@ -21,6 +21,7 @@ use super::status;
 use super::stream::CudaStream;
 use super::upload::Uploader;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::plan::DeviceLimits;
 
 /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`, which `cust` does not name.
@@ -83,11 +84,6 @@ pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaDevice>> {
     let device = Arc::new(CudaDevice::new(ordinal)?);
     devices.insert(ordinal, device.clone());
     Ok(device)
-}
-
-/// Locks what stays consistent when a holder panics.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn from_cust(call: &'static str) -> impl Fn(CudaError) -> Error {

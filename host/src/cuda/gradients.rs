@@ -7,8 +7,7 @@ use maxsim_kernels::gradient::Output;
 
 use super::context::{CudaDevice, Entered};
 use super::foreign::check_range;
-use super::forward::raw;
-use super::memory::{Buffer, download, fill};
+use super::memory::{Buffer, download, fill, overwrite};
 use super::turn::Turns;
 use super::upload::upload;
 use crate::element::{Element, ElementType};
@@ -71,12 +70,8 @@ impl CudaGradScores {
         let _last = self.turns.wait()?;
         let entered = self.device.enter()?;
         self.device.synchronize(&entered)?;
-        // SAFETY: there is memory for the values, which nobody uses; they are read before the
-        // call returns.
-        let code = unsafe {
-            raw::cuMemcpyHtoD_v2(self.address, values.as_ptr().cast(), size_of_val(values))
-        };
-        self.device.check("cuMemcpyHtoD", code)
+        // SAFETY: there is memory for the values, which nobody uses.
+        unsafe { overwrite(&entered, self.address, bytemuck::cast_slice(values)) }
     }
 }
 
@@ -200,18 +195,11 @@ impl CudaGradients {
     /// Waits for the last work and replaces an f32 side, whose length `values` must have.
     pub(crate) fn write(&self, side: usize, values: &[f32]) -> Result<()> {
         let _last = self.turns.wait()?;
-        if values.is_empty() {
-            return Ok(());
-        }
         let entered = self.device.enter()?;
         let address = self.sides[side].address;
         // SAFETY: the memory is as long as the values; no work uses it, and none is given it while
-        // the guard lives; the values are read before the call returns.
-        let code =
-            unsafe { raw::cuMemcpyHtoD_v2(address, values.as_ptr().cast(), size_of_val(values)) };
-        self.device.check("cuMemcpyHtoD", code)?;
-        drop(entered);
-        Ok(())
+        // the guard lives.
+        unsafe { overwrite(&entered, address, bytemuck::cast_slice(values)) }
     }
 
     fn widened<T: Element>(&self, address: u64, values: &mut [f32]) -> Result<()> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cust::sys::{CUgraph, CUgraphExec};
 
 use super::backward::{BackwardCall, CudaBackward};
-use super::context::{CudaDevice, Entered, lock};
+use super::context::{CudaDevice, Entered};
 use super::forward::raw;
 use super::gradients::{CudaGradScores, CudaGradients};
 use super::launch::CudaWork;
@@ -20,6 +20,7 @@ use super::stream::{CudaStream, Order};
 use super::tokens::CudaTokens;
 use super::turn::{Turn, Turns};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: calls that allocate or wait are refused on this thread
 /// alone. No call of ours does either.

@@ -2,16 +2,16 @@
 //! would call it.
 
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use cust::sys::{CUgraph, CUgraphExec};
 
-use super::context::lock;
 use super::forward::raw;
 use super::stream::CudaStream;
 use crate::device::Device;
 use crate::error::Error;
 use crate::handle::DeviceTokens;
+use crate::lock::lock;
 use crate::pairing::Pairing;
 use crate::scores::{ScoreOptions, Scores};
 use crate::stream::Stream;
@@ -24,7 +24,7 @@ const THREAD_LOCAL: i32 = 1;
 /// Runs a test on every CUDA device, one test at a time; says so where there is none.
 fn on_every_device(test: &str, check: impl Fn(&Device)) {
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = lock(&TURN);
     let devices = Device::all().into_iter().filter(|device| device.ordinal().is_some());
     let n_checked = devices.inspect(&check).count();
     if n_checked == 0 {

@@ -7,10 +7,9 @@ use cust::sys::CUstream;
 use maxsim_kernels::loss::{self, Factor, MeanParams, RowsParams, rows_per_block};
 
 use super::context::{CudaDevice, Entered};
-use super::forward::raw;
 use super::gradients::CudaGradScores;
 use super::launch::start;
-use super::memory::{Buffer, download};
+use super::memory::{Buffer, download, overwrite};
 use super::module::Kernel;
 use super::outputs::CudaOutputs;
 use super::stream::CudaStream;
@@ -103,12 +102,8 @@ impl CudaLossWork {
         }
         let entered = self.device.enter()?;
         self.device.synchronize(&entered)?;
-        // SAFETY: there is memory for the scores, which nobody uses; they are read before the call
-        // returns.
-        let code = unsafe {
-            raw::cuMemcpyHtoD_v2(memory.address(), scores.as_ptr().cast(), size_of_val(scores))
-        };
-        self.device.check("cuMemcpyHtoD", code)?;
+        // SAFETY: there is memory for the scores, which nobody uses.
+        unsafe { overwrite(&entered, memory.address(), bytemuck::cast_slice(scores))? };
         Ok(true)
     }
 

@@ -3,10 +3,11 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::context::{CudaDevice, Entered, lock};
+use super::context::{CudaDevice, Entered};
 use super::forward::raw;
 use super::status;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 
 /// Device memory, freed on drop. Addresses are aligned to 256 bytes.
 #[derive(Debug)]
@@ -100,6 +101,20 @@ pub(super) unsafe fn download(
         raw::cuMemcpyDtoH_v2(destination.as_mut_ptr().cast(), address, destination.len())
     };
     entered.device().check("cuMemcpyDtoH", code)
+}
+
+/// Replaces device memory by what the host has, once all earlier work of the legacy default
+/// stream and of the streams that wait for it is done. `source` is read before the call returns.
+///
+/// # Safety
+/// `address` must be device memory of the context, at least as long as `source`, that no work uses.
+pub(super) unsafe fn overwrite(entered: &Entered<'_>, address: u64, source: &[u8]) -> Result<()> {
+    if source.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    let code = unsafe { raw::cuMemcpyHtoD_v2(address, source.as_ptr().cast(), source.len()) };
+    entered.device().check("cuMemcpyHtoD", code)
 }
 
 /// Fills device memory with a byte, in stream order.

@@ -19,12 +19,13 @@ use maxsim_kernels::variants::{
     SUM_PARTIALS_THREADS, Variant,
 };
 
-use super::context::{CudaDevice, lock};
+use super::context::CudaDevice;
 use super::forward::raw;
 use super::image::{Cubin, Image, Wanted};
 use super::status::{self, UNSUPPORTED_PTX_VERSION, describe};
 use super::upload::upload;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::warm_up::{KernelSource, LoadedKernel};
 
 // `CUjit_option`

@@ -10,13 +10,14 @@ use cust::sys::CUstream;
 use maxsim_kernels::gradient::{ROW_NORMS, RowNormsParams, WARPS};
 use maxsim_kernels::params::NORMS_PADDING;
 
-use super::context::{CudaDevice, Entered, lock};
+use super::context::{CudaDevice, Entered};
 use super::launch::start;
 use super::memory::Buffer;
 use super::module::Kernel;
 use super::stream::Order;
 use super::tokens::CudaTokens;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::warm_up::gradient_row;
 
 /// Room for r of every row, and what fills it.

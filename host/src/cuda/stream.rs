@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cust::stream::StreamFlags;
 use cust::sys::CUstream;
 
-use super::context::{CudaDevice, Entered, lock};
+use super::context::{CudaDevice, Entered};
 use super::forward::raw;
 use super::memory::Buffer;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 
 /// A queue of device work with its own workspace.
 ///

@@ -3,10 +3,11 @@
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::context::{CudaDevice, Entered, lock};
+use super::context::{CudaDevice, Entered};
 use super::event::CudaEvent;
 use super::stream::{CudaStream, Order};
 use crate::error::Result;
+use crate::lock::lock;
 
 /// The turns of the work that uses some memory.
 #[derive(Debug)]

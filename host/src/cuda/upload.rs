@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::context::{CudaDevice, lock};
+use super::context::CudaDevice;
 use super::event::CudaEvent;
 use super::forward::raw;
 use super::memory::{Buffer, Pinned};
 use super::stream::CudaStream;
 use crate::error::Result;
+use crate::lock::lock;
 
 /// Bytes of a half. At 25 GB/s this travels for 0.3 ms, which hides a copy's latency.
 const HALF_BYTES: usize = 8 << 20;

@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::{CpuLossWork, CpuTargets, DeviceLoss, LossInner, LossWork, LossWorkInner, lock};
+use super::{CpuLossWork, CpuTargets, DeviceLoss, LossInner, LossWork, LossWorkInner};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaCall, CudaGradScores, CudaLoss, CudaLossWork, CudaOutputs};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::gradients::{DeviceGradScores, GradScoresInner};
 use crate::graph::Capture;
+use crate::lock::lock;
 use crate::loss::{Loss, contrastive, distillation};
 use crate::scores::Scores;
 use crate::stream::{Stream, StreamInner};
