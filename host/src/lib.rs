@@ -35,6 +35,7 @@
 #![deny(unsafe_code)]
 
 pub mod backward;
+pub mod bounds;
 pub mod device;
 pub mod device_loss;
 pub mod element;
@@ -63,6 +64,7 @@ mod pieces;
 mod quantize;
 
 pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};
+pub use bounds::{ErrorTerms, score_bounds};
 pub use device::{Device, Memory};
 pub use device_loss::{DeviceLoss, LossWork};
 pub use element::{Element, ElementType};

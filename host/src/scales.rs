@@ -88,6 +88,15 @@ impl Scales<'_> {
         bytes as u64
     }
 
+    /// How they are stored.
+    pub(crate) fn storage(&self) -> ScaleType {
+        match self {
+            Scales::F16(_) | Scales::Affine { .. } => ScaleType::F16,
+            Scales::F32(_) => ScaleType::F32,
+            Scales::Tensor(_) => ScaleType::Tensor,
+        }
+    }
+
     /// A copy of its own.
     pub(crate) fn copied(&self) -> Result<Scales<'static>> {
         Ok(match self {
