@@ -25,7 +25,8 @@ pub enum Command {
     ///
     /// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1], or
     /// `embeddings` [n, len, dim] with optional `lengths` [n]) or .npy (one array
-    /// [n, len, dim]), of f16, bf16 or f32. They must not change while the command runs.
+    /// [n, len, dim]), of f16, bf16 or f32; .safetensors also as `maxsim quantize` writes them.
+    /// They must not change while the command runs.
     Rank(Box<RankArgs>),
     /// List devices, kernels and limits.
     Info,
