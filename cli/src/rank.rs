@@ -35,7 +35,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         (choice, _) => choice.open()?,
     };
 
-    let progress = progress_bar(documents.n_items());
+    let progress = progress_bar(documents.n_items(), "documents");
     let started = Instant::now();
     let outcome = stream::rank(&Request {
         queries: &queries,
@@ -98,14 +98,14 @@ fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &TokenFile) 
 }
 
 /// A bar on stderr where that is a terminal, and nothing elsewhere.
-pub(crate) fn progress_bar(n_documents: usize) -> ProgressBar {
+pub(crate) fn progress_bar(n: usize, of: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
+    let template = format!("{{wide_bar}} {{human_pos}}/{{human_len}} {of}, {{eta}} left");
     let style =
-        ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} documents, {eta} left")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(n_documents as u64).with_style(style)
+        ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(n as u64).with_style(style)
 }
 
 fn shortened(mut rankings: Vec<Ranking>, top_k: usize) -> Vec<Ranking> {

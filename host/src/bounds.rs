@@ -179,7 +179,8 @@ impl ErrorTerms {
     }
 
     /// The terms of compressed tokens whose embeddings are at hand: u is what each element is off
-    /// by, and bounds are smaller, by 1.7 times with INT8. Any codes will do.
+    /// by, and bounds are smaller (on token embeddings of a text encoder, dim 128, by 1.3 times with
+    /// INT8 and 1.7 times with FP8). Any codes will do.
     ///
     /// # Errors
     /// [`Error::Shape`] where the embeddings are not as many.
