@@ -25,7 +25,8 @@
 //! kernel it would run. [`Pairing`] says which queries meet which documents, [`ScoreOptions`]
 //! what to compute besides scores, and [`TopK`] turns scores into a ranking.
 //! [`Device::backward`] gives the gradients of scores with respect to tokens, from those that the
-//! losses of [`loss`] have with respect to scores.
+//! losses of [`loss`] have with respect to scores. [`Tokens::quantize`] compresses tokens to one byte
+//! an element ([`mod@format`]), and [`score_bounds`] says how far that can move scores ([`bounds`]).
 //!
 //! Environment: MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files assembled for the
 //! device, or have the driver compile them, and fail where that cannot be; unset, the first
