@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
-use maxsim::{Device, ElementType};
+use maxsim::{Device, ElementType, ScaleType, TokenFormat};
 
 use crate::input::Reading;
 
@@ -25,8 +25,15 @@ pub enum Command {
     ///
     /// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1], or
     /// `embeddings` [n, len, dim] with optional `lengths` [n]) or .npy (one array
-    /// [n, len, dim]), of f16, bf16 or f32. They must not change while the command runs.
+    /// [n, len, dim]), of f16, bf16 or f32; .safetensors also as `maxsim quantize` writes them.
+    /// They must not change while the command runs.
     Rank(Box<RankArgs>),
+    /// Compress token embeddings to one byte per element.
+    ///
+    /// Writes a .safetensors file that `maxsim rank` reads like any other, and reports its size, how
+    /// far elements are off, and, with --queries, how well rankings agree with those of the
+    /// embeddings as they were.
+    Quantize(Box<QuantizeArgs>),
     /// List devices, kernels and limits.
     Info,
     /// Load kernels as a server would at its start, and say how long each takes.
@@ -60,6 +67,61 @@ pub struct WarmUpArgs {
     /// winners.
     #[arg(long)]
     pub training: bool,
+}
+
+/// What `maxsim quantize` takes.
+#[derive(Debug, clap::Args)]
+pub struct QuantizeArgs {
+    /// Token embeddings to compress: f16, bf16 or f32.
+    #[arg(long, value_name = "FILE")]
+    pub input: PathBuf,
+
+    /// Where to write the compressed ones. The file appears whole or not at all.
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub output: PathBuf,
+
+    /// What to compress to: int8 is symmetric about 0, int8-affine starts at each token's minimum
+    /// and is for documents alone, fp8 is e4m3.
+    #[arg(long, value_name = "int8|int8-affine|fp8", value_parser = parse_quantized)]
+    pub format: TokenFormat,
+
+    /// How scales are stored: one per token in f16 or f32 (not int8-affine), or one f32 number for
+    /// all of them (fp8 alone).
+    #[arg(long, value_name = "f16|f32|tensor", default_value = "f16", value_parser = parse_scales)]
+    pub scales: ScaleType,
+
+    /// Rank the tokens for these queries, before and after, and report how well that agrees. The
+    /// queries' elements have the input's type; they are compressed too, as `maxsim rank` does.
+    #[arg(long, value_name = "FILE")]
+    pub queries: Option<PathBuf>,
+
+    /// Relevance judgements, to report nDCG@10 before and after: as for `maxsim rank`.
+    #[arg(long, value_name = "JSONL", requires = "queries")]
+    pub qrels: Option<PathBuf>,
+
+    /// Form of the report.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    pub report: ReportFormat,
+
+    /// Read token files into memory instead of mapping them.
+    #[arg(long)]
+    pub no_mmap: bool,
+}
+
+impl QuantizeArgs {
+    /// How token files are brought into memory.
+    pub fn reading(&self) -> Reading {
+        if self.no_mmap { Reading::Read } else { Reading::Map }
+    }
+}
+
+/// Form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object.
+    Json,
 }
 
 /// What `maxsim rank` takes.
@@ -181,6 +243,17 @@ impl FromStr for DeviceChoice {
 fn parse_element(value: &str) -> std::result::Result<ElementType, String> {
     let found = ElementType::ALL.into_iter().find(|element| element.name() == value);
     found.ok_or_else(|| "expected f16, bf16 or f32".to_string())
+}
+
+fn parse_quantized(value: &str) -> std::result::Result<TokenFormat, String> {
+    let found = TokenFormat::QUANTIZED.into_iter().find(|format| format.name() == value);
+    found.ok_or_else(|| "expected int8, int8-affine or fp8".to_string())
+}
+
+fn parse_scales(value: &str) -> std::result::Result<ScaleType, String> {
+    let all = [ScaleType::F16, ScaleType::F32, ScaleType::Tensor];
+    let found = all.into_iter().find(|scales| scales.name() == value);
+    found.ok_or_else(|| "expected f16, f32 or tensor".to_string())
 }
 
 fn parse_top_k(value: &str) -> std::result::Result<usize, String> {

@@ -1,5 +1,5 @@
 //! What the `maxsim` command is made of: readers of token files, the ranking loop over
-//! chunks of documents, and the output formats.
+//! chunks of documents, the output formats, and the compression of token files.
 
 #![deny(unsafe_code)]
 
@@ -10,6 +10,7 @@ pub mod jsonl;
 pub mod metrics;
 pub mod output;
 pub mod qrels;
+pub mod quantize;
 pub mod rank;
 pub mod stream;
 pub mod texts;
@@ -24,6 +25,7 @@ use crate::args::{Args, Command};
 pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Rank(args) => rank::rank(args),
+        Command::Quantize(args) => quantize::quantize(args),
         Command::Info => info::info(),
         Command::WarmUp(args) => warm_up::warm_up(args),
     }

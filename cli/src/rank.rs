@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use maxsim::{Device, Ranking, ScoreOptions};
+use maxsim::{Device, Ranking, ScoreOptions, TokenFormat};
 
-use crate::args::{Format, RankArgs};
+use crate::args::{DeviceChoice, Format, RankArgs};
 use crate::input::TokenFile;
 use crate::metrics::{self, Metrics};
 use crate::output::{Destination, Results};
@@ -29,9 +29,13 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         Some(path) => Some(Qrels::open(path, queries.n_items(), documents.n_items())?),
         None => None,
     };
-    let device = args.device.open()?;
+    let device = match (args.device, documents.contents().format) {
+        // No kernel takes compressed tokens yet.
+        (DeviceChoice::Auto, format) if format.element().is_none() => Device::cpu(),
+        (choice, _) => choice.open()?,
+    };
 
-    let progress = progress_bar(documents.n_items());
+    let progress = progress_bar(documents.n_items(), "documents");
     let started = Instant::now();
     let outcome = stream::rank(&Request {
         queries: &queries,
@@ -69,12 +73,19 @@ pub fn rank(args: &RankArgs) -> Result<()> {
 fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &TokenFile) -> Result<()> {
     let (q, d) = (queries.contents(), documents.contents());
     let names = || format!("{} and {}", args.queries.display(), args.documents.display());
+    let is_possible = match (q.format, d.format) {
+        (TokenFormat::Element(q), TokenFormat::Element(d)) => q == d,
+        // Queries can be compressed on the way.
+        (TokenFormat::Element(_), _) => true,
+        (TokenFormat::Int8, TokenFormat::Int8Affine) => true,
+        (q, d) => q == d && q != TokenFormat::Int8Affine,
+    };
     ensure!(
-        q.element == d.element,
+        is_possible,
         "{}: queries are {} and documents {}; convert one of them",
         names(),
-        q.element,
-        d.element
+        q.format,
+        d.format
     );
     ensure!(
         q.layout.dim() == d.layout.dim(),
@@ -87,14 +98,14 @@ fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &TokenFile) 
 }
 
 /// A bar on stderr where that is a terminal, and nothing elsewhere.
-fn progress_bar(n_documents: usize) -> ProgressBar {
+pub(crate) fn progress_bar(n: usize, of: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
+    let template = format!("{{wide_bar}} {{human_pos}}/{{human_len}} {of}, {{eta}} left");
     let style =
-        ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} documents, {eta} left")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(n_documents as u64).with_style(style)
+        ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(n as u64).with_style(style)
 }
 
 fn shortened(mut rankings: Vec<Ranking>, top_k: usize) -> Vec<Ranking> {
@@ -124,7 +135,7 @@ impl Summary<'_> {
             queries.total_len(),
             documents.total_len(),
             queries.dim(),
-            self.documents.contents().element,
+            self.documents.contents().format,
             n_pairs / seconds.max(1e-9),
             self.device,
         );

@@ -5,7 +5,10 @@ use std::ops::Range;
 
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
-use maxsim::{Device, Element, ElementType, Error, Pairing, Ranked, Ranking, ScoreOptions, TopK};
+use maxsim::{
+    Against, Device, ElementType, Error, Format, Fp8, Int8, Int8Affine, Pairing, Quantized, Ranked,
+    Ranking, ScaleType, ScoreOptions, TokenFormat, Tokens, TopK,
+};
 use rayon::prelude::*;
 
 use crate::input::TokenFile;
@@ -29,7 +32,7 @@ const MAX_PAIRS: u64 = maxsim::tokens::MAX_COUNT as u64 - 1;
 pub struct Request<'a> {
     /// Queries; all of them go to the device at once.
     pub queries: &'a TokenFile,
-    /// Documents, of the queries' element type and dim.
+    /// Documents, of the queries' element type and dim, or compressed.
     pub documents: &'a TokenFile,
     /// Where to compute.
     pub device: &'a Device,
@@ -55,20 +58,96 @@ pub struct Outcome {
     pub n_chunks: usize,
 }
 
-/// Ranks, with the element type that the files have. NaN scores are errors.
+/// Ranks, with the formats that the files have. NaN scores are errors.
+///
+/// Queries of elements are compressed where documents are: in INT8 and FP8 alike, for INT8 affine
+/// documents to INT8 where they are f32.
 pub fn rank(request: &Request<'_>) -> Result<Outcome> {
-    match request.queries.contents().element {
-        ElementType::F16 => rank_elements::<half::f16>(request),
-        ElementType::Bf16 => rank_elements::<half::bf16>(request),
-        ElementType::F32 => rank_elements::<f32>(request),
+    let n_queries = request.queries.n_items();
+    let mut best = vec![TopK::new(request.top_k); n_queries];
+    let outcome = scores(request, 0..n_queries, |items, scores| {
+        let has_tokens = |id| request.documents.layout().has_tokens(id);
+        merge(&mut best, scores, items, has_tokens)
+    });
+    let (kernels, n_chunks) = outcome?;
+    let rankings = best.into_iter().map(TopK::into_ranking).collect();
+    Ok(Outcome { rankings, kernels, n_chunks })
+}
+
+/// Scores a range of queries against all documents, chunk by chunk: `take` gets the documents of a
+/// chunk and its scores `[n_queries, n_documents]`. Names of the kernels, and calls that were made.
+pub fn scores(
+    request: &Request<'_>,
+    queries: Range<usize>,
+    take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
+) -> Result<(Vec<&'static str>, usize)> {
+    use TokenFormat::Element;
+    let Request { queries: file, documents, .. } = *request;
+    let formats = (file.contents().format, documents.contents().format);
+    match formats {
+        (Element(ElementType::F16), Element(_)) => {
+            let queries = file.tokens::<half::f16>(queries)?;
+            chunks(request, &queries, |items| documents.tokens::<half::f16>(items), take)
+        }
+        (Element(ElementType::Bf16), Element(_)) => {
+            let queries = file.tokens::<half::bf16>(queries)?;
+            chunks(request, &queries, |items| documents.tokens::<half::bf16>(items), take)
+        }
+        (Element(ElementType::F32), Element(_)) => {
+            let queries = file.tokens::<f32>(queries)?;
+            chunks(request, &queries, |items| documents.tokens::<f32>(items), take)
+        }
+        (_, TokenFormat::Int8) => {
+            let queries = compressed::<Int8>(file, queries)?;
+            chunks(request, &queries, |items| documents.codes::<Int8>(items), take)
+        }
+        (Element(ElementType::F16), TokenFormat::Int8Affine) => {
+            let queries = file.tokens::<half::f16>(queries)?;
+            chunks(request, &queries, |items| documents.codes::<Int8Affine>(items), take)
+        }
+        (Element(ElementType::Bf16), TokenFormat::Int8Affine) => {
+            let queries = file.tokens::<half::bf16>(queries)?;
+            chunks(request, &queries, |items| documents.codes::<Int8Affine>(items), take)
+        }
+        (_, TokenFormat::Int8Affine) => {
+            let queries = compressed::<Int8>(file, queries)?;
+            chunks(request, &queries, |items| documents.codes::<Int8Affine>(items), take)
+        }
+        (_, TokenFormat::Fp8) => {
+            let queries = compressed::<Fp8>(file, queries)?;
+            chunks(request, &queries, |items| documents.codes::<Fp8>(items), take)
+        }
+        (queries, documents) => bail!(
+            "{queries} queries cannot be scored against {documents} documents; \
+             take the queries' embeddings as they were"
+        ),
     }
 }
 
-fn rank_elements<T: Element>(request: &Request<'_>) -> Result<Outcome> {
+/// Queries as codes: those of the file, or its elements compressed.
+fn compressed<F: Quantized>(file: &TokenFile, items: Range<usize>) -> Result<Tokens<'_, F>> {
+    let scales = ScaleType::F16;
+    Ok(match file.contents().format {
+        TokenFormat::Element(ElementType::F16) => {
+            file.tokens::<half::f16>(items)?.quantize(scales)?
+        }
+        TokenFormat::Element(ElementType::Bf16) => {
+            file.tokens::<half::bf16>(items)?.quantize(scales)?
+        }
+        TokenFormat::Element(ElementType::F32) => file.tokens::<f32>(items)?.quantize(scales)?,
+        _ => file.codes(items)?,
+    })
+}
+
+fn chunks<'a, Q: Against<D>, D: Format>(
+    request: &Request<'a>,
+    queries: &Tokens<'_, Q>,
+    read: impl Fn(Range<usize>) -> Result<Tokens<'a, D>>,
+    mut take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
+) -> Result<(Vec<&'static str>, usize)> {
     let Request { device, documents, options, .. } = *request;
-    let n_queries = request.queries.n_items();
-    let queries = device.upload(&request.queries.tokens::<T>(0..n_queries)?)?;
-    let mut best = vec![TopK::new(request.top_k); n_queries];
+    let n_queries = queries.layout().n_items();
+    let queries = device.upload(queries)?;
     let (mut kernels, mut n_chunks) = (Vec::new(), 0);
     let mut chunk_bytes = match (request.chunk_bytes, device.memory()?) {
         (Some(bytes), _) => bytes,
@@ -78,7 +157,7 @@ fn rank_elements<T: Element>(request: &Request<'_>) -> Result<Outcome> {
     let mut start = 0;
     while start < documents.n_items() {
         let (items, bytes) = chunk(documents, n_queries, start, chunk_bytes);
-        let tokens = documents.tokens::<T>(items.clone())?;
+        let tokens = read(items.clone())?;
         let pairing = Pairing::cross();
         let kernel = device.plan(&queries, &tokens, &pairing, options)?.name();
         let scores = match device.score_with(&queries, &tokens, &pairing, options) {
@@ -89,7 +168,7 @@ fn rank_elements<T: Element>(request: &Request<'_>) -> Result<Outcome> {
             }
             scores => scores?,
         };
-        merge(&mut best, scores.values(), &items, |id| documents.layout().has_tokens(id))?;
+        take(&items, scores.values())?;
         if !kernels.contains(&kernel) {
             kernels.push(kernel);
         }
@@ -97,8 +176,7 @@ fn rank_elements<T: Element>(request: &Request<'_>) -> Result<Outcome> {
         start = items.end;
         request.progress.inc(items.len() as u64);
     }
-    let rankings = best.into_iter().map(TopK::into_ranking).collect();
-    Ok(Outcome { rankings, kernels, n_chunks })
+    Ok((kernels, n_chunks))
 }
 
 /// The documents of the next call: as many from `start` on as `chunk_bytes` hold, at least
@@ -110,7 +188,7 @@ fn chunk(
     chunk_bytes: u64,
 ) -> (Range<usize>, u64) {
     let layout = documents.layout();
-    let row_bytes = layout.dim() * documents.contents().element.size_bytes();
+    let row_bytes = layout.dim() * documents.contents().format.size_bytes();
     // Devices pad rows to 16 bytes.
     let row_bytes = row_bytes.next_multiple_of(16) as u64;
     let score_bytes = size_of::<f32>() as u64 * n_queries as u64;
@@ -141,13 +219,7 @@ fn merge(
     items: &Range<usize>,
     has_tokens: impl Fn(usize) -> bool + Sync,
 ) -> Result<()> {
-    if let Some(p) = scores.iter().position(|score| score.is_nan()) {
-        let (query, document) = (p / items.len(), items.start + p % items.len());
-        bail!(
-            "the score of query {query} and document {document} is NaN: \
-             look for NaN or infinite values in their embeddings"
-        );
-    }
+    check_numbers(scores, items)?;
     best.par_iter_mut().zip(scores.par_chunks(items.len())).for_each(|(best, scores)| {
         for (document, &score) in items.clone().zip(scores) {
             // A layout has fewer than 2³¹ items.
@@ -155,5 +227,17 @@ fn merge(
             best.push(Ranked { id, score, has_tokens: has_tokens(document) });
         }
     });
+    Ok(())
+}
+
+/// Refuses NaN among the scores `[n_queries, n_documents of the chunk]`.
+pub fn check_numbers(scores: &[f32], items: &Range<usize>) -> Result<()> {
+    if let Some(p) = scores.iter().position(|score| score.is_nan()) {
+        let (query, document) = (p / items.len(), items.start + p % items.len());
+        bail!(
+            "the score of query {query} and document {document} is NaN: \
+             look for NaN or infinite values in their embeddings"
+        );
+    }
     Ok(())
 }

@@ -9,7 +9,9 @@ use files::{
     safetensors,
 };
 use half::{bf16, f16};
-use maxsim::{Element, ElementType};
+use maxsim::{
+    Element, ElementType, Fp8, Int8, Int8Affine, Quantized, ScaleType, Scales, TokenFormat, Tokens,
+};
 use maxsim_cli::input::{Contents, Format};
 
 /// The embeddings of some items as f32, and the items' lengths.
@@ -19,7 +21,21 @@ fn read_as<T: Element>(
     items: Range<usize>,
 ) -> (Vec<f32>, Vec<usize>) {
     let n_items = items.len();
-    let tokens = contents.tokens::<T>(bytes, items).expect("checked contents can be read");
+    values_of(&contents.tokens::<T>(bytes, items).expect("checked contents can be read"), n_items)
+}
+
+/// As [`read_as`], of codes.
+fn read_codes<F: Quantized>(
+    contents: &Contents,
+    bytes: &[u8],
+    items: Range<usize>,
+) -> (Vec<f32>, Vec<usize>) {
+    let n_items = items.len();
+    let tokens = contents.codes::<F>(bytes, items).expect("checked contents can be read");
+    values_of(&tokens.dequantize().expect("memory"), n_items)
+}
+
+fn values_of<T: Element>(tokens: &Tokens<'_, T>, n_items: usize) -> (Vec<f32>, Vec<usize>) {
     let lens: Vec<usize> = (0..n_items).map(|i| tokens.layout().item_len(i)).collect();
     let dim = tokens.layout().dim();
     let rows = (0..n_items).flat_map(|i| tokens.layout().item_rows(i));
@@ -30,10 +46,13 @@ fn read_as<T: Element>(
 }
 
 fn read(contents: &Contents, bytes: &[u8], items: Range<usize>) -> (Vec<f32>, Vec<usize>) {
-    match contents.element {
-        ElementType::F16 => read_as::<f16>(contents, bytes, items),
-        ElementType::Bf16 => read_as::<bf16>(contents, bytes, items),
-        ElementType::F32 => read_as::<f32>(contents, bytes, items),
+    match contents.format {
+        TokenFormat::Element(ElementType::F16) => read_as::<f16>(contents, bytes, items),
+        TokenFormat::Element(ElementType::Bf16) => read_as::<bf16>(contents, bytes, items),
+        TokenFormat::Element(ElementType::F32) => read_as::<f32>(contents, bytes, items),
+        TokenFormat::Int8 => read_codes::<Int8>(contents, bytes, items),
+        TokenFormat::Int8Affine => read_codes::<Int8Affine>(contents, bytes, items),
+        TokenFormat::Fp8 => read_codes::<Fp8>(contents, bytes, items),
     }
 }
 
@@ -62,6 +81,71 @@ fn every_element_type_and_layout_is_read() {
         assert_eq!(whole(&file, Format::Npy), (values.clone(), vec![2, 2, 2]));
         let file = npy(version, "<f4", &[3, 2, 4], &f32_bytes(&values));
         assert_eq!(whole(&file, Format::Npy), (values.clone(), vec![2, 2, 2]));
+    }
+}
+
+/// Rows as INT8 with f16 scales, in one item; `shift` moves the tensors.
+fn compressed_int8(values: &[f32], dim: usize, shift: usize) -> Vec<u8> {
+    let rows = values.len() / dim;
+    let tokens = Tokens::padded(values, 1, rows, dim).unwrap();
+    let codes = tokens.quantize::<Int8>(ScaleType::F16).unwrap();
+    let Scales::F16(scales) = codes.scales() else { panic!("{:?}", codes.scales()) };
+    let tensors = [
+        ("embeddings", "I8", &[rows, dim][..], bytemuck::cast_slice(codes.data()).to_vec()),
+        ("scales", "F16", &[rows], bytemuck::cast_slice(scales).to_vec()),
+        ("offsets", "I64", &[2], i64_bytes(&[0, rows as i64])),
+    ];
+    safetensors(&tensors, shift)
+}
+
+/// Rows as FP8 with one scale, in one item.
+fn compressed_fp8(values: &[f32], dim: usize) -> Vec<u8> {
+    let rows = values.len() / dim;
+    let tokens = Tokens::padded(values, 1, rows, dim).unwrap();
+    let codes = tokens.quantize::<Fp8>(ScaleType::Tensor).unwrap();
+    let tensors = [
+        ("offsets", "I64", &[2][..], i64_bytes(&[0, rows as i64])),
+        ("embeddings", "F8_E4M3", &[rows, dim], codes.data().to_vec()),
+        ("scales", "F32", &[1], f32_bytes(&[codes.scales().scale(0)])),
+    ];
+    safetensors(&tensors, 0)
+}
+
+/// Padded rows as INT8 affine.
+fn compressed_affine(values: &[f32], [n, len, dim]: [usize; 3]) -> Vec<u8> {
+    let tokens = Tokens::padded(values, n, len, dim).unwrap();
+    let codes = tokens.quantize::<Int8Affine>(ScaleType::F16).unwrap();
+    let Scales::Affine { scales, mins } = codes.scales() else { panic!("{:?}", codes.scales()) };
+    let tensors = [
+        ("scales", "F16", &[n, len][..], bytemuck::cast_slice(scales).to_vec()),
+        ("mins", "F16", &[n, len], bytemuck::cast_slice(mins).to_vec()),
+        ("embeddings", "U8", &[n, len, dim], codes.data().to_vec()),
+    ];
+    safetensors(&tensors, 0)
+}
+
+#[test]
+fn compressed_files_are_read_in_every_part() {
+    let values = Random(11).values(12 * 4);
+    let tokens = Tokens::padded(&values, 4, 3, 4).unwrap();
+    let int8 = tokens.quantize::<Int8>(ScaleType::F16).and_then(|t| t.dequantize()).unwrap();
+    let affine =
+        tokens.quantize::<Int8Affine>(ScaleType::F16).and_then(|t| t.dequantize()).unwrap();
+    let fp8 = tokens.quantize::<Fp8>(ScaleType::Tensor).and_then(|t| t.dequantize()).unwrap();
+    for shift in 0..3 {
+        let file = compressed_int8(&values, 4, shift);
+        assert_eq!(whole(&file, Format::Safetensors), (int8.data().to_vec(), vec![12]));
+    }
+    assert_eq!(
+        whole(&compressed_fp8(&values, 4), Format::Safetensors),
+        (fp8.data().to_vec(), vec![12])
+    );
+    let file = compressed_affine(&values, [4, 3, 4]);
+    let contents = Contents::parse(&file, Format::Safetensors).unwrap();
+    for items in [0..4, 1..3, 3..4, 2..2] {
+        let expected = &affine.data()[items.start * 12..items.end * 12];
+        let (found, lens) = read(&contents, &file, items.clone());
+        assert_eq!((&found[..], lens), (expected, vec![3; items.len()]));
     }
 }
 
@@ -124,6 +208,13 @@ fn wrong_safetensors_are_errors_that_say_why() {
         safetensors(&[("embeddings", "F32", shape, data()), (name, dtype, &[n], more)], 0)
     };
     let lengths = |lengths: &[i64]| padded(&values, [2, 3, 4], Some(lengths));
+    let codes = |dtype, name, scales, shape: &[usize]| {
+        let bytes = shape.iter().product::<usize>();
+        let bytes =
+            bytes * [2, 4, 8][["F16", "F32", "F64"].iter().position(|t| *t == scales).unwrap()];
+        let scales = (name, scales, shape, vec![0; bytes]);
+        safetensors(&[("embeddings", dtype, &[2, 3, 4], vec![0; 24]), scales], 0)
+    };
     // Sizes near 2⁶⁴ whose sum, added without a check, comes back to the file's own size.
     let huge = {
         let step = (1u64 << 61) - 1;
@@ -153,6 +244,13 @@ fn wrong_safetensors_are_errors_that_say_why() {
         (one("embeddings", "F32", &[24], data()), "shape [24]"),
         (one("embeddings", "F64", &[3, 4], data()), "F64"),
         (one("embeddings", "I32", &[6, 4], data()), "I32"),
+        (codes("I8", "other", "F16", &[6, 4]), "int8 embeddings need a tensor `scales` [2, 3]"),
+        (codes("I8", "scales", "F16", &[6]), "`scales` have shape [6]; expected [2, 3]"),
+        (codes("I8", "scales", "F64", &[2, 3]), "`scales` of int8 embeddings are F64"),
+        (codes("I8", "scales", "F32", &[1]), "`scales` have shape [1]; expected [2, 3]"),
+        (codes("U8", "scales", "F32", &[2, 3]), "`scales` of int8-affine embeddings are F32"),
+        (codes("U8", "scales", "F16", &[2, 3]), "need a tensor `mins` [2, 3]"),
+        (codes("F8_E4M3", "scales", "F16", &[1]), "`scales` have shape [1]; expected [2, 3]"),
         (one("embeddings", "F32", &[6, 0, 4], vec![]), ""), /* taken: six empty items */
         (one("embeddings", "F32", &[1 << 40, 0, 4], vec![]), "empty items"),
         (one("embeddings", "F32", &[6, 4, 0], vec![]), "dim"),
@@ -231,6 +329,9 @@ fn valid_files() -> Vec<(Vec<u8>, Format)> {
         padded(&values, [2, 3, 4], None),
         padded(&values, [3, 2, 4], Some(&[1, 0, 2])),
         safetensors(&with_i32, 0),
+        compressed_int8(&values, 4, 1),
+        compressed_fp8(&values, 4),
+        compressed_affine(&values, [2, 3, 4]),
     ];
     let npy = [
         npy(1, "<f4", &[2, 3, 4], &f32s),
@@ -308,7 +409,7 @@ fn a_hundred_thousand_mutated_files_give_errors_or_valid_readings() {
         let layout = &contents.layout;
         assert!(contents.data.end <= file.len());
         let elements = layout.rows() * layout.dim();
-        assert_eq!(contents.data.len(), elements * contents.element.size_bytes());
+        assert_eq!(contents.data.len(), elements * contents.format.size_bytes());
         let n = layout.n_items();
         let (values, lens) = read(&contents, &file, 0..n);
         assert_eq!(lens.iter().sum::<usize>() as u64, layout.total_len());

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{self, CudaDevice, CudaEvent, CudaStream, CudaTokens, CudaWork};
-use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventInner};
+use crate::format::{Against, Format};
 use crate::graph::{Capture, Graph};
 use crate::handle::{DeviceTokens, Input, Storage};
 use crate::pairing::Pairing;
@@ -151,7 +151,10 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::DeviceMemory`] where there is no room; the device stays usable.
-    pub fn upload<T: Element>(&self, tokens: &Tokens<'_, T>) -> Result<DeviceTokens<T>> {
+    /// [`Error::Shape`] where scales of compressed tokens are negative or infinite.
+    /// [`Error::Unsupported`] for compressed tokens on a CUDA device.
+    pub fn upload<F: Format>(&self, tokens: &Tokens<'_, F>) -> Result<DeviceTokens<F>> {
+        tokens.check_scales()?;
         let storage = match &self.0 {
             Inner::Cpu => Storage::host(tokens)?,
             #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -162,21 +165,27 @@ impl Device {
 
     /// Scores queries against documents.
     ///
-    /// Either side is borrowed host tokens or a handle from [`Device::upload`].
-    pub fn score<'a, T: Element>(
+    /// Either side is borrowed host tokens or a handle from [`Device::upload`]. Both have the same
+    /// element type, or [compressed formats](crate::format) that go together.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] and others where queries, documents and pairing do not fit together.
+    /// [`Error::Unsupported`] where nothing on the device can run the call: compressed tokens on
+    /// a CUDA device, or where rows are to be normalised, are among that.
+    pub fn score<'a, Q: Against<D>, D: Format>(
         &self,
-        queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, T>>,
+        queries: impl Into<Input<'a, Q>>,
+        documents: impl Into<Input<'a, D>>,
         pairing: &Pairing,
     ) -> Result<Scores> {
         self.score_with(queries, documents, pairing, &ScoreOptions::default())
     }
 
     /// Scores queries against documents, with winners, token scores or a named kernel.
-    pub fn score_with<'a, T: Element>(
+    pub fn score_with<'a, Q: Against<D>, D: Format>(
         &self,
-        queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, T>>,
+        queries: impl Into<Input<'a, Q>>,
+        documents: impl Into<Input<'a, D>>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Scores> {
@@ -200,10 +209,10 @@ impl Device {
     }
 
     /// What [`Device::score_with`] would run for these inputs, and why.
-    pub fn plan<'a, T: Element>(
+    pub fn plan<'a, Q: Against<D>, D: Format>(
         &self,
-        queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, T>>,
+        queries: impl Into<Input<'a, Q>>,
+        documents: impl Into<Input<'a, D>>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Plan> {
@@ -217,10 +226,10 @@ impl Device {
     ///
     /// # Errors
     /// Those of [`Device::score_with`].
-    pub fn prepare<T: Element>(
+    pub fn prepare<Q: Against<D>, D: Format>(
         &self,
-        queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Work> {
@@ -283,29 +292,40 @@ impl Device {
         capture.finish()
     }
 
-    pub(crate) fn plan_problem<T: Element>(
+    pub(crate) fn plan_problem<Q: Format, D: Format>(
         &self,
         problem: &Problem<'_>,
-        queries: &Input<'_, T>,
-        documents: &Input<'_, T>,
+        queries: &Input<'_, Q>,
+        documents: &Input<'_, D>,
         options: &ScoreOptions,
     ) -> Result<Plan> {
         queries.check_device("queries", self)?;
         documents.check_device("documents", self)?;
-        match self.limits() {
-            None => Plan::cpu(options, cpu::n_threads()),
-            Some(limits) => {
+        let elements = (Q::FORMAT.element(), D::FORMAT.element());
+        if let (true, (None, _) | (_, None)) = (options.normalize, elements) {
+            return Err(Error::Unsupported {
+                what: format!("`normalize` for {} queries and {} documents", Q::FORMAT, D::FORMAT),
+                why: "rows are compressed; divide them by their lengths before".into(),
+            });
+        }
+        match (self.limits(), elements) {
+            (None, _) => Plan::cpu(options, cpu::n_threads()),
+            (Some(limits), (Some(element), Some(_))) => {
                 let access = [queries.access(), documents.access()];
-                Plan::choose(problem, T::TYPE, limits, access[0], access[1], options)
+                Plan::choose(problem, element, limits, access[0], access[1], options)
             }
+            (Some(_), _) => Err(Error::Unsupported {
+                what: format!("{} queries and {} documents on {self}", Q::FORMAT, D::FORMAT),
+                why: "no kernel takes compressed tokens yet; use Device::cpu()".into(),
+            }),
         }
     }
 
-    fn prepare_planned<T: Element>(
+    fn prepare_planned<Q: Format, D: Format>(
         &self,
         plan: Plan,
-        queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Work> {
@@ -322,7 +342,7 @@ impl Device {
         };
         Ok(Work {
             device: self.clone(),
-            element: T::TYPE,
+            formats: [Q::FORMAT, D::FORMAT],
             queries: queries.layout.clone(),
             documents: documents.layout.clone(),
             pairing: Arc::new(pairing.clone()),

@@ -3,16 +3,11 @@
 use half::{bf16, f16};
 pub use maxsim_kernels::element::ElementType;
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
-    impl Sealed for f32 {}
-}
+use crate::format::Format;
 
 /// A Rust type that can be an element of a token matrix: [`half::f16`],
 /// [`half::bf16`] or `f32`. Sealed: kernels exist for these only.
-pub trait Element: sealed::Sealed + bytemuck::Pod + Send + Sync + 'static {
+pub trait Element: Format<Stored = Self> + bytemuck::Pod {
     /// The element type this is.
     const TYPE: ElementType;
 

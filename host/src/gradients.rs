@@ -41,6 +41,7 @@ use crate::cuda::{
 use crate::device::Device;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
+use crate::format::TokenFormat;
 use crate::graph::Capture;
 use crate::handle::{DeviceTokens, HostTokens};
 use crate::lock::lock;
@@ -128,8 +129,8 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::WrongDevice`]; [`Error::Shape`] where the work was not prepared with winners;
-    /// [`Error::Unsupported`] for a strategy that the device does not have;
-    /// [`Error::DeviceMemory`].
+    /// [`Error::Unsupported`] for a strategy that the device does not have, and for compressed
+    /// tokens; [`Error::DeviceMemory`].
     pub fn prepare_backward(
         &self,
         work: &Work,
@@ -144,9 +145,15 @@ impl Device {
                 found: "work without winners".into(),
             });
         }
+        let [Some(element), Some(_)] = work.formats.map(TokenFormat::element) else {
+            return Err(Error::Unsupported {
+                what: format!("gradients of {} and {} tokens", work.formats[0], work.formats[1]),
+                why: "compressed tokens have none; train with f16, bf16 or f32".into(),
+            });
+        };
         let gradient = match gradients {
             GradientType::F32 => ElementType::F32,
-            GradientType::Tokens => work.element,
+            GradientType::Tokens => element,
         };
         let finds_winners_again = options.strategy.finds_winners_again(self)?;
         let inner = match &work.inner {
@@ -159,7 +166,7 @@ impl Device {
                 BackwardInner::Cuda(Arc::new(CudaBackward::new(
                     device,
                     &problem,
-                    work.element,
+                    element,
                     BackwardKind {
                         gradient,
                         is_atomic: options.strategy == Backward::Atomic,
@@ -172,7 +179,7 @@ impl Device {
         };
         Ok(BackwardWork {
             device: self.clone(),
-            element: work.element,
+            element,
             gradient,
             queries: work.queries.clone(),
             documents: work.documents.clone(),

@@ -38,10 +38,10 @@ use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaCall, CudaGraph};
 use crate::device::Device;
-use crate::element::Element;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::error::Error;
 use crate::error::Result;
+use crate::format::{Against, Format};
 use crate::handle::{DeviceTokens, HostTokens};
 use crate::lock::lock;
 use crate::pairing::Pairing;
@@ -98,10 +98,10 @@ impl Capture {
     ///
     /// # Errors
     /// Those of [`Stream::score_into`].
-    pub fn score_into<T: Element>(
+    pub fn score_into<Q: Against<D>, D: Format>(
         &mut self,
-        queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
         work: &Work,
         scores: &mut DeviceScores,
     ) -> Result<()> {
@@ -199,26 +199,28 @@ impl fmt::Debug for CpuCalls {
 }
 
 /// A call of the CPU engine with everything that it uses.
-pub(crate) struct CpuCall<T: Element> {
+pub(crate) struct CpuCall<Q: Format, D: Format> {
     layouts: [Arc<TokenLayout>; 2],
-    tokens: [Arc<HostTokens<T>>; 2],
+    queries: Arc<HostTokens<Q>>,
+    documents: Arc<HostTokens<D>>,
     pairing: Arc<Pairing>,
     options: ScoreOptions,
     scores: Arc<Mutex<Scores>>,
 }
 
-impl<T: Element> CpuCall<T> {
+impl<Q: Format, D: Format> CpuCall<Q, D> {
     /// The handles and scores must be of the work; [`Work::check_call`] checks them.
     pub(crate) fn new(
-        queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
         work: &Work,
         scores: &DeviceScores,
-    ) -> Result<CpuCall<T>> {
+    ) -> Result<CpuCall<Q, D>> {
         match &scores.inner {
             ScoresInner::Cpu(scores) => Ok(CpuCall {
                 layouts: [queries.layout.clone(), documents.layout.clone()],
-                tokens: [queries.host_tokens()?.clone(), documents.host_tokens()?.clone()],
+                queries: queries.host_tokens()?.clone(),
+                documents: documents.host_tokens()?.clone(),
                 pairing: work.pairing.clone(),
                 options: work.options.clone(),
                 scores: scores.clone(),
@@ -236,8 +238,8 @@ impl<T: Element> CpuCall<T> {
     pub(crate) fn run(&self) -> Result<()> {
         let [queries, documents] = &self.layouts;
         let problem = Problem::new(queries, documents, &self.pairing)?;
-        let [queries, documents] = &self.tokens;
-        let found = cpu::score(&problem, queries.matrix(), documents.matrix(), &self.options)?;
+        let (queries, documents) = (self.queries.matrix(), self.documents.matrix());
+        let found = cpu::score(&problem, queries, documents, &self.options)?;
         *lock(&self.scores) = found;
         Ok(())
     }

@@ -6,9 +6,10 @@ use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::CudaTokens;
 use crate::device::Device;
-use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::format::Format;
 use crate::plan::Access;
+use crate::scales::Scales;
 use crate::tokens::{TokenLayout, Tokens};
 
 /// Tokens on a device: made once, scored any number of times, as queries or as documents.
@@ -16,42 +17,45 @@ use crate::tokens::{TokenLayout, Tokens};
 /// Dropping a handle waits for the calls that use it. What a [`Graph`](crate::Graph) uses stays
 /// until the graph is dropped too.
 #[derive(Debug)]
-pub struct DeviceTokens<T: Element> {
+pub struct DeviceTokens<F: Format> {
     device: Device,
     pub(crate) layout: Arc<TokenLayout>,
-    storage: Storage<T>,
+    storage: Storage<F>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Storage<T: Element> {
-    Host(Arc<HostTokens<T>>),
+pub(crate) enum Storage<F: Format> {
+    Host(Arc<HostTokens<F>>),
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     Cuda(Arc<CudaTokens>),
 }
 
 /// A token matrix in host memory with its mask.
 #[derive(Debug)]
-pub(crate) struct HostTokens<T: Element> {
-    data: Vec<T>,
+pub(crate) struct HostTokens<F: Format> {
+    data: Vec<F::Stored>,
+    scales: Option<Scales<'static>>,
     mask: Option<Vec<u8>>,
 }
 
-impl<T: Element> HostTokens<T> {
-    pub(crate) fn matrix(&self) -> cpu::Matrix<'_, T> {
-        cpu::Matrix { data: &self.data, mask: self.mask.as_deref() }
+impl<F: Format> HostTokens<F> {
+    pub(crate) fn matrix(&self) -> cpu::Matrix<'_, F> {
+        let scales = self.scales.as_ref();
+        cpu::Matrix { data: &self.data, scales, mask: self.mask.as_deref() }
     }
 }
 
-impl<T: Element> Storage<T> {
+impl<F: Format> Storage<F> {
     /// A copy in host memory.
-    pub(crate) fn host(tokens: &Tokens<'_, T>) -> Result<Storage<T>> {
+    pub(crate) fn host(tokens: &Tokens<'_, F>) -> Result<Storage<F>> {
         let data = copy_of(tokens.data())?;
+        let scales = tokens.scales_of_codes().map(Scales::copied).transpose()?;
         let mask = tokens.mask().map(copy_of).transpose()?;
-        Ok(Storage::Host(Arc::new(HostTokens { data, mask })))
+        Ok(Storage::Host(Arc::new(HostTokens { data, scales, mask })))
     }
 }
 
-fn copy_of<V: Copy>(values: &[V]) -> Result<Vec<V>> {
+pub(crate) fn copy_of<V: Copy>(values: &[V]) -> Result<Vec<V>> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(values.len())
         .map_err(|_| Error::HostMemory { requested_bytes: size_of_val(values) as u64 })?;
@@ -59,8 +63,8 @@ fn copy_of<V: Copy>(values: &[V]) -> Result<Vec<V>> {
     Ok(copy)
 }
 
-impl<T: Element> DeviceTokens<T> {
-    pub(crate) fn new(device: Device, layout: TokenLayout, storage: Storage<T>) -> Self {
+impl<F: Format> DeviceTokens<F> {
+    pub(crate) fn new(device: Device, layout: TokenLayout, storage: Storage<F>) -> Self {
         DeviceTokens { device, layout: Arc::new(layout), storage }
     }
 
@@ -74,7 +78,7 @@ impl<T: Element> DeviceTokens<T> {
         &self.device
     }
 
-    pub(crate) fn host_tokens(&self) -> Result<&Arc<HostTokens<T>>> {
+    pub(crate) fn host_tokens(&self) -> Result<&Arc<HostTokens<F>>> {
         match &self.storage {
             Storage::Host(tokens) => Ok(tokens),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -99,7 +103,7 @@ impl<T: Element> DeviceTokens<T> {
     /// Where the rows are in device memory, and how far apart. Base 0 on the CPU.
     pub fn access(&self) -> Access {
         match &self.storage {
-            Storage::Host(_) => Access::uploaded(self.layout.dim(), T::TYPE),
+            Storage::Host(_) => Access::uploaded(self.layout.dim(), F::FORMAT),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             Storage::Cuda(tokens) => tokens.access(),
         }
@@ -108,14 +112,14 @@ impl<T: Element> DeviceTokens<T> {
 
 /// One side of a call: host tokens or a handle.
 #[derive(Clone, Copy, Debug)]
-pub enum Input<'a, T: Element> {
+pub enum Input<'a, F: Format> {
     /// Tokens in host memory, uploaded for this call where that is needed.
-    Host(&'a Tokens<'a, T>),
+    Host(&'a Tokens<'a, F>),
     /// Tokens on the device.
-    Device(&'a DeviceTokens<T>),
+    Device(&'a DeviceTokens<F>),
 }
 
-impl<'a, T: Element> Input<'a, T> {
+impl<'a, F: Format> Input<'a, F> {
     /// Shape and items.
     pub fn layout(&self) -> &'a TokenLayout {
         match self {
@@ -134,14 +138,18 @@ impl<'a, T: Element> Input<'a, T> {
     /// How a kernel reaches the rows, before or after an upload.
     pub(crate) fn access(&self) -> Access {
         match self {
-            Input::Host(tokens) => Access::uploaded(tokens.layout().dim(), T::TYPE),
+            Input::Host(tokens) => Access::uploaded(tokens.layout().dim(), F::FORMAT),
             Input::Device(tokens) => tokens.access(),
         }
     }
 
-    pub(crate) fn host_matrix(&self) -> Result<cpu::Matrix<'a, T>> {
+    pub(crate) fn host_matrix(&self) -> Result<cpu::Matrix<'a, F>> {
         match self {
-            Input::Host(tokens) => Ok(cpu::Matrix { data: tokens.data(), mask: tokens.mask() }),
+            Input::Host(tokens) => {
+                tokens.check_scales()?;
+                let scales = tokens.scales_of_codes();
+                Ok(cpu::Matrix { data: tokens.data(), scales, mask: tokens.mask() })
+            }
             Input::Device(tokens) => Ok(tokens.host_tokens()?.matrix()),
         }
     }
@@ -151,7 +159,7 @@ impl<'a, T: Element> Input<'a, T> {
     pub(crate) fn cuda_tokens<'b>(
         &self,
         device: &Device,
-        own: &'b mut Option<DeviceTokens<T>>,
+        own: &'b mut Option<DeviceTokens<F>>,
     ) -> Result<&'b Arc<CudaTokens>>
     where
         'a: 'b,
@@ -163,14 +171,14 @@ impl<'a, T: Element> Input<'a, T> {
     }
 }
 
-impl<'a, T: Element> From<&'a Tokens<'a, T>> for Input<'a, T> {
-    fn from(tokens: &'a Tokens<'a, T>) -> Self {
+impl<'a, F: Format> From<&'a Tokens<'a, F>> for Input<'a, F> {
+    fn from(tokens: &'a Tokens<'a, F>) -> Self {
         Input::Host(tokens)
     }
 }
 
-impl<'a, T: Element> From<&'a DeviceTokens<T>> for Input<'a, T> {
-    fn from(tokens: &'a DeviceTokens<T>) -> Self {
+impl<'a, F: Format> From<&'a DeviceTokens<F>> for Input<'a, F> {
+    fn from(tokens: &'a DeviceTokens<F>) -> Self {
         Input::Device(tokens)
     }
 }

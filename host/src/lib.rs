@@ -25,7 +25,8 @@
 //! kernel it would run. [`Pairing`] says which queries meet which documents, [`ScoreOptions`]
 //! what to compute besides scores, and [`TopK`] turns scores into a ranking.
 //! [`Device::backward`] gives the gradients of scores with respect to tokens, from those that the
-//! losses of [`loss`] have with respect to scores.
+//! losses of [`loss`] have with respect to scores. [`Tokens::quantize`] compresses tokens to one byte
+//! an element ([`mod@format`]), and [`score_bounds`] says how far that can move scores ([`bounds`]).
 //!
 //! Environment: MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files assembled for the
 //! device, or have the driver compile them, and fail where that cannot be; unset, the first
@@ -35,11 +36,13 @@
 #![deny(unsafe_code)]
 
 pub mod backward;
+pub mod bounds;
 pub mod device;
 pub mod device_loss;
 pub mod element;
 pub mod error;
 pub mod event;
+pub mod format;
 pub mod gradients;
 pub mod graph;
 pub mod handle;
@@ -47,6 +50,7 @@ pub mod loss;
 pub mod pairing;
 pub mod plan;
 pub mod problem;
+pub mod scales;
 pub mod scores;
 pub mod stream;
 pub mod tokens;
@@ -58,19 +62,23 @@ mod cpu;
 mod cuda;
 mod lock;
 mod pieces;
+mod quantize;
 
 pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};
+pub use bounds::{ErrorTerms, score_bounds};
 pub use device::{Device, Memory};
 pub use device_loss::{DeviceLoss, LossWork};
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};
 pub use event::Event;
+pub use format::{Against, Format, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
 pub use gradients::{BackwardWork, DeviceGradScores, DeviceGradients, GradientType};
 pub use graph::{Capture, Graph};
 pub use handle::{DeviceTokens, Input};
 pub use pairing::Pairing;
 pub use plan::{DeviceLimits, Plan};
 pub use problem::{Problem, ScoreShape, TokenOffsets};
+pub use scales::{ScaleType, Scales};
 pub use scores::{Ranked, Ranking, ScoreOptions, Scores, TopK};
 pub use stream::Stream;
 pub use tokens::{LayoutKind, TokenLayout, Tokens};

@@ -8,6 +8,7 @@ use maxsim_kernels::variants::{Arch, FORWARD, Variant};
 
 use crate::element::ElementType;
 use crate::error::{Error, Result};
+use crate::format::TokenFormat;
 use crate::pieces::{Pieces, cut};
 use crate::problem::{Problem, ScoreShape};
 use crate::scores::ScoreOptions;
@@ -34,8 +35,8 @@ pub struct Access {
 
 impl Access {
     /// Access to a matrix that this library uploads: aligned base, pitch rounded up to 16 bytes.
-    pub fn uploaded(dim: usize, element: ElementType) -> Access {
-        let row_bytes = (dim * element.size_bytes()) as u64;
+    pub fn uploaded(dim: usize, format: impl Into<TokenFormat>) -> Access {
+        let row_bytes = (dim * format.into().size_bytes()) as u64;
         Access { base: 0, pitch_bytes: row_bytes.next_multiple_of(16) }
     }
 

@@ -31,6 +31,7 @@ use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventInner};
+use crate::format::{Against, Format};
 use crate::graph::CpuCall;
 use crate::handle::DeviceTokens;
 use crate::work::{DeviceScores, ScoresInner, Work, WorkInner};
@@ -67,10 +68,10 @@ impl Stream {
     /// [`Error::WrongDevice`], or [`Error::Shape`] where handles or scores are not what the
     /// work was prepared for; nothing is enqueued then. [`Error::DeviceMemory`] where the
     /// workspace cannot grow.
-    pub fn score_into<T: Element>(
+    pub fn score_into<Q: Against<D>, D: Format>(
         &mut self,
-        queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
         work: &Work,
         scores: &mut DeviceScores,
     ) -> Result<()> {

@@ -9,6 +9,9 @@ use std::borrow::Cow;
 
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::format::{Format, Quantized};
+use crate::handle::copy_of;
+use crate::scales::Scales;
 
 /// Largest number of elements per token.
 pub const MAX_DIM: usize = 4096;
@@ -208,10 +211,16 @@ impl TokenLayout {
 }
 
 /// Token embeddings in host memory: a matrix `[rows, dim]`, the rows of each item,
-/// and optionally a mask. Borrows its data, or owns it after [`Tokens::pack`].
+/// and optionally a mask. Borrows its data, or owns it after [`Tokens::pack`] or
+/// [`Tokens::quantize`].
+///
+/// `F` is the type of the elements, or of the codes of a compressed [`Format`], which come with
+/// [`Scales`].
 #[derive(Clone, Debug)]
-pub struct Tokens<'a, T: Element> {
-    data: Cow<'a, [T]>,
+pub struct Tokens<'a, F: Format> {
+    data: Cow<'a, [F::Stored]>,
+    /// Of codes.
+    scales: Option<Scales<'a>>,
     layout: TokenLayout,
     mask: Option<Cow<'a, [u8]>>,
 }
@@ -220,12 +229,6 @@ impl<'a, T: Element> Tokens<'a, T> {
     /// Items of equal length: `data` is `[n, len, dim]`, row-major.
     pub fn padded(data: &'a [T], n: usize, len: usize, dim: usize) -> Result<Self> {
         Tokens::from_layout(data, TokenLayout::padded(n, len, dim)?)
-    }
-
-    /// Keeps the first `lengths[i]` tokens of item `i` of a padded layout.
-    pub fn with_lengths<I: Copy + Into<i64>>(self, lengths: &[I]) -> Result<Self> {
-        let layout = self.layout.with_lengths(lengths)?;
-        Ok(Tokens { layout, ..self })
     }
 
     /// Items one after the other: `data` is `[rows, dim]`, item `i` the rows
@@ -250,22 +253,54 @@ impl<'a, T: Element> Tokens<'a, T> {
     /// mask to [`Tokens::with_mask`].
     pub fn from_layout(data: impl Into<Cow<'a, [T]>>, layout: TokenLayout) -> Result<Self> {
         let data = data.into();
-        let expected = layout.rows as u64 * layout.dim as u64;
-        if data.len() as u64 != expected {
-            return Err(Error::Shape {
-                argument: "data",
-                expected: format!("{expected} elements ({} rows of {})", layout.rows, layout.dim),
-                found: format!("{} elements", data.len()),
-            });
-        }
-        if layout.masked {
-            return Err(Error::Shape {
-                argument: "layout",
-                expected: "a layout without a mask".into(),
-                found: "a masked layout".into(),
-            });
-        }
-        Ok(Tokens { data, layout, mask: None })
+        check_data("data", data.len(), &layout)?;
+        Ok(Tokens { data, scales: None, layout, mask: None })
+    }
+}
+
+impl<'a, F: Quantized> Tokens<'a, F> {
+    /// Codes `[rows, dim]`, row-major, in any layout, with their scales. A layout made with a
+    /// mask is refused: give the mask to [`Tokens::with_mask`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where the codes are not as many as the layout says, or scales are not as
+    /// many, or of another kind than the format has. The scales' values are checked when the tokens
+    /// are uploaded or scored: those of valid tokens must not be negative or infinite.
+    pub fn from_codes(
+        codes: impl Into<Cow<'a, [F::Stored]>>,
+        scales: Scales<'a>,
+        layout: TokenLayout,
+    ) -> Result<Self> {
+        let data = codes.into();
+        check_data("codes", data.len(), &layout)?;
+        scales.check(F::FORMAT, layout.rows)?;
+        Ok(Tokens { data, scales: Some(scales), layout, mask: None })
+    }
+
+    /// What the codes are read with.
+    pub fn scales(&self) -> &Scales<'a> {
+        // Codes never come without.
+        const NONE: &Scales<'static> = &Scales::Tensor(1.0);
+        self.scales.as_ref().unwrap_or(NONE)
+    }
+}
+
+impl<'a, F: Format> Tokens<'a, F> {
+    /// Data that fits its layout, and scales that fit the format.
+    pub(crate) fn assemble(
+        data: Cow<'a, [F::Stored]>,
+        scales: Option<Scales<'a>>,
+        layout: TokenLayout,
+        mask: Option<&[u8]>,
+    ) -> Result<Self> {
+        let mask = mask.map(copy_of).transpose()?.map(Cow::Owned);
+        Ok(Tokens { data, scales, layout, mask })
+    }
+
+    /// Keeps the first `lengths[i]` tokens of item `i` of a padded layout.
+    pub fn with_lengths<I: Copy + Into<i64>>(self, lengths: &[I]) -> Result<Self> {
+        let layout = self.layout.with_lengths(lengths)?;
+        Ok(Tokens { layout, ..self })
     }
 
     /// Switches rows off: one byte per row of the matrix, non-zero = valid, any pattern.
@@ -275,9 +310,22 @@ impl<'a, T: Element> Tokens<'a, T> {
         Ok(Tokens { layout, mask: Some(mask), ..self })
     }
 
-    /// The token matrix, row-major.
-    pub fn data(&self) -> &[T] {
+    /// The token matrix, row-major: elements, or codes.
+    pub fn data(&self) -> &[F::Stored] {
         &self.data
+    }
+
+    /// The scales of codes; `None` where rows are elements.
+    pub(crate) fn scales_of_codes(&self) -> Option<&Scales<'a>> {
+        self.scales.as_ref()
+    }
+
+    /// Checks what only the values of scales show.
+    pub(crate) fn check_scales(&self) -> Result<()> {
+        match &self.scales {
+            None => Ok(()),
+            Some(scales) => scales.check_values(&self.layout, self.mask()),
+        }
     }
 
     /// Shape and items.
@@ -308,6 +356,26 @@ impl<T: Element> Tokens<'static, T> {
         let layout = TokenLayout::packed(data.len() / dim, dim, &offsets)?;
         Tokens::from_layout(data, layout)
     }
+}
+
+/// Checks that a matrix of `len` numbers is what a layout without a mask describes.
+fn check_data(argument: &'static str, len: usize, layout: &TokenLayout) -> Result<()> {
+    let expected = layout.rows as u64 * layout.dim as u64;
+    if len as u64 != expected {
+        return Err(Error::Shape {
+            argument,
+            expected: format!("{expected} elements ({} rows of {})", layout.rows, layout.dim),
+            found: format!("{len} elements"),
+        });
+    }
+    if layout.masked {
+        return Err(Error::Shape {
+            argument: "layout",
+            expected: "a layout without a mask".into(),
+            found: "a masked layout".into(),
+        });
+    }
+    Ok(())
 }
 
 fn whole_rows(elements: usize, dim: usize) -> Result<usize> {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaOutputs, CudaWork};
 use crate::device::Device;
-use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
+use crate::format::{Format, TokenFormat};
 use crate::handle::DeviceTokens;
 use crate::lock::lock;
 use crate::pairing::Pairing;
@@ -22,7 +22,8 @@ use crate::tokens::TokenLayout;
 #[derive(Debug)]
 pub struct Work {
     pub(crate) device: Device,
-    pub(crate) element: ElementType,
+    /// Of the queries, of the documents.
+    pub(crate) formats: [TokenFormat; 2],
     pub(crate) queries: Arc<TokenLayout>,
     pub(crate) documents: Arc<TokenLayout>,
     pub(crate) pairing: Arc<Pairing>,
@@ -57,16 +58,16 @@ impl Work {
 
     /// Checks that a call on `device` with these handles and scores is one that the work was
     /// prepared for. Allocates nothing when it is.
-    pub(crate) fn check_call<T: Element>(
+    pub(crate) fn check_call<Q: Format, D: Format>(
         &self,
         device: &Device,
-        queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
         scores: &DeviceScores,
     ) -> Result<()> {
         device.check_same("work", &self.device)?;
-        self.check("queries", queries, &self.queries)?;
-        self.check("documents", documents, &self.documents)?;
+        self.check("queries", queries, self.formats[0], &self.queries)?;
+        self.check("documents", documents, self.formats[1], &self.documents)?;
         device.check_same("scores", &scores.device)?;
         if !Arc::ptr_eq(&scores.shape, &self.outputs) && scores.shape != self.outputs {
             return Err(Error::Shape {
@@ -79,18 +80,19 @@ impl Work {
     }
 
     /// Checks that tokens are what one side of the work was prepared for.
-    fn check<T: Element>(
+    fn check<F: Format>(
         &self,
         argument: &'static str,
-        tokens: &DeviceTokens<T>,
+        tokens: &DeviceTokens<F>,
+        format: TokenFormat,
         layout: &Arc<TokenLayout>,
     ) -> Result<()> {
         self.device.check_same(argument, tokens.device())?;
-        if self.element != T::TYPE {
+        if format != F::FORMAT {
             return Err(Error::Shape {
                 argument,
-                expected: format!("{} tokens, as the work was prepared for", self.element),
-                found: format!("{} tokens", T::TYPE),
+                expected: format!("{format} tokens, as the work was prepared for"),
+                found: format!("{} tokens", F::FORMAT),
             });
         }
         if !Arc::ptr_eq(layout, &tokens.layout) && !layout.same_items(&tokens.layout) {

@@ -13,6 +13,7 @@ pub mod gradient;
 pub mod layout;
 pub mod loss;
 pub mod params;
+pub mod quantize;
 pub mod tf32;
 pub mod variants;
 

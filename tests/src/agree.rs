@@ -16,10 +16,11 @@
 //! direction add up to less (√n halves of it). The 4 is for what happens inside one step.
 //!
 //! Where rows are normalised, (8 + n / 8) stands for (4 + n / 16): two sums of as many squares, whose
-//! errors their roots halve, two roots, two quotients and two products come in.
+//! errors their roots halve, two roots, two quotients and two products come in. So it does where rows
+//! are compressed: two products with scales come in, and a sum of the query's codes.
 //!
 //! Winners are the oracle's, or another valid token whose exact similarity lies within
-//! dim · 2⁻²³ · m (normalised: (dim + 8) · 2⁻²³ · m), the difference that engines may have; never a
+//! dim · 2⁻²³ · m (normalised or compressed: (dim + 8) · 2⁻²³ · m), the difference that engines may have; never a
 //! token after an identical row. Where no sum can round (small integers), everything must be equal.
 
 use maxsim::{ScoreOptions, Scores};
@@ -31,9 +32,9 @@ use crate::oracle::{Answer, TokenAnswer, Value, similarity};
 const ULP: f64 = f32::EPSILON as f64;
 
 /// The error that a value of `n_terms` added terms may have.
-pub fn allowance(value: Value, n_terms: usize, normalize: bool) -> f64 {
+pub fn allowance(value: Value, n_terms: usize, has_factors: bool) -> f64 {
     let twin_error = (f64::from(value.twin) - value.exact).abs();
-    let n_times = if normalize { 2.0 } else { 1.0 };
+    let n_times = if has_factors { 2.0 } else { 1.0 };
     2.0 * twin_error + n_times * (4.0 + n_terms as f64 / 16.0) * ULP * value.magnitude
 }
 
@@ -92,7 +93,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, found: T) -> Re
 
 fn value(data: &Data, expected: Value, n_terms: usize, found: f32) -> Result<(), String> {
     let (want, got) = (expected.exact, f64::from(found));
-    let limit = allowance(expected, n_terms, data.is_normalized());
+    let limit = allowance(expected, n_terms, data.has_factors());
     let agree = if want.is_nan() {
         got.is_nan()
     } else if data.exact || want.is_infinite() {
@@ -133,7 +134,7 @@ fn winner(
     if found == best {
         return Ok(());
     }
-    let n_units = data.documents.dim + if data.is_normalized() { 8 } else { 0 };
+    let n_units = data.documents.dim + if data.has_factors() { 8 } else { 0 };
     let limit = n_units as f64 * ULP * want.magnitude.max(got.magnitude);
     let difference = want.exact - got.exact;
     if data.exact || !difference.is_finite() || difference.abs() > limit {

@@ -211,7 +211,8 @@ impl Case {
             values.iter_mut().for_each(|x| *x = values::stored(self.element, *x));
             // 2⁻¹⁴; the others reach as far down as f32.
             let least = if self.element == ElementType::F16 { 1.0 / 16384.0 } else { 0.0 };
-            let matrix = Matrix { values, dim: self.dim, items, mask, norms: None, least };
+            let matrix =
+                Matrix { values, dim: self.dim, items, mask, factors: None, offsets: None, least };
             if self.normalize { matrix.normalized() } else { matrix }
         };
         let queries = side(&self.queries, &self.queries.lengths, Role::Query);
@@ -275,9 +276,9 @@ pub struct Data {
 }
 
 impl Data {
-    /// Whether rows are normalised.
-    pub fn is_normalized(&self) -> bool {
-        self.documents.norms.is_some()
+    /// Whether similarities are multiplied by rows' factors: rows are normalised, or codes.
+    pub fn has_factors(&self) -> bool {
+        self.documents.factors.is_some()
     }
 }
 

@@ -184,7 +184,7 @@ impl<'a, T: Element> Problem<'a, T> {
         let mut data = self.data.clone();
         for side in [&mut data.queries, &mut data.documents] {
             // No row rounds what it normalises.
-            assert!(side.norms.is_none());
+            assert!(side.factors.is_none());
             side.values.iter_mut().for_each(|x| *x = values::rounded_to_tf32(*x));
         }
         let expected =

@@ -98,8 +98,8 @@ pub fn gradients(data: &Data, winners: &[i32], grad_scores: &[f32]) -> Expected 
             let winner = *winners.next().expect("a winner per query token of each pair");
             let Ok(t) = usize::try_from(winner) else { continue };
             let document_row = documents.items[d].start + t;
-            let of_query = f64::from(g) * documents.row(document_row).norm;
-            let of_document = f64::from(g) * queries.row(query_row).norm;
+            let of_query = f64::from(g) * documents.row(document_row).factor;
+            let of_document = f64::from(g) * queries.row(query_row).factor;
             for k in 0..dim {
                 let (query, document) = (query_row * dim + k, document_row * dim + k);
                 expected.queries[query].add(of_query, documents.values[document]);
@@ -126,7 +126,7 @@ pub fn gradients(data: &Data, winners: &[i32], grad_scores: &[f32]) -> Expected 
 /// r · (m_k + |x̂_k| · Σ_j |x̂_j| · m_j)       with m the magnitudes of ∂x̂
 /// ```
 fn project(sums: &mut [Sum], matrix: &Matrix) {
-    let Some(norms) = &matrix.norms else { return };
+    let Some(norms) = &matrix.factors else { return };
     let dim = matrix.dim;
     for (i, sums) in sums.chunks_exact_mut(dim).enumerate() {
         if sums.iter().all(|sum| sum.magnitude == 0.0) {
@@ -475,7 +475,7 @@ impl<T: Element> Step<T> {
     ) -> Result<Step<T>, Error> {
         let (queries, documents, pairing) = problem.inputs()?;
         let (queries, documents) = (device.upload(&queries)?, device.upload(&documents)?);
-        let normalize = problem.data.is_normalized();
+        let normalize = problem.data.has_factors();
         Step::of(queries, documents, &pairing, normalize, element, options, grads)
     }
 
@@ -541,7 +541,7 @@ pub fn train<T: Element>(
     problem: &Problem<'_, T>,
     device: &Device,
 ) -> Result<TrainingScores, Error> {
-    let normalize = problem.data.is_normalized();
+    let normalize = problem.data.has_factors();
     let options = ScoreOptions { normalize, ..ScoreOptions::default() };
     problem.call(device, |queries, documents, pairing| {
         device.score_for_training_with(queries, documents, pairing, &options)

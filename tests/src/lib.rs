@@ -2,6 +2,7 @@
 //!
 //! A [`case::Case`] describes a problem; its data goes to the [`oracle`] and, on every
 //! engine of the machine, to the library; [`agree`] says whether the two answers agree.
+//! [`quantized`] is the same for compressed tokens.
 //! [`gradients`] is the same for training: its oracle, and whether gradients agree; [`losses`] has
 //! what losses on devices are compared with.
 //!
@@ -17,6 +18,7 @@ pub mod gradients;
 pub mod losses;
 pub mod misuse;
 pub mod oracle;
+pub mod quantized;
 pub mod strategy;
 pub mod suite;
 pub mod values;

@@ -105,6 +105,41 @@
 //! Device::cpu().score(&queries, &documents, &Pairing::cross()).unwrap();
 //! ```
 //!
+//! # Compressed tokens meet what they can be multiplied with
+//!
+//! ```
+//! # use half::f16;
+//! # use maxsim::{Device, Int8Affine, Pairing, ScaleType, Tokens};
+//! # let data = [f16::ONE; 4];
+//! let queries = Tokens::padded(&data, 1, 1, 4).unwrap();
+//! let documents = queries.quantize::<Int8Affine>(ScaleType::F16).unwrap();
+//! Device::cpu().score(&queries, &documents, &Pairing::cross()).unwrap();
+//! ```
+//!
+//! ```compile_fail,E0277
+//! # use half::f16;
+//! # use maxsim::{Device, Int8, Pairing, ScaleType, Tokens};
+//! # let data = [f16::ONE; 4];
+//! let queries = Tokens::padded(&data, 1, 1, 4).unwrap();
+//! let documents = queries.quantize::<Int8>(ScaleType::F16).unwrap();
+//! Device::cpu().score(&queries, &documents, &Pairing::cross()).unwrap();
+//! ```
+//!
+//! and have no gradients:
+//!
+//! ```
+//! # use maxsim::{Device, Pairing, Tokens};
+//! let tokens = Tokens::padded(&[1.0f32; 4], 1, 1, 4).unwrap();
+//! Device::cpu().score_for_training(&tokens, &tokens, &Pairing::cross()).unwrap();
+//! ```
+//!
+//! ```compile_fail,E0277
+//! # use maxsim::{Device, Int8, Pairing, ScaleType, Tokens};
+//! let tokens = Tokens::padded(&[1.0f32; 4], 1, 1, 4).unwrap();
+//! let tokens = tokens.quantize::<Int8>(ScaleType::F16).unwrap();
+//! Device::cpu().score_for_training(&tokens, &tokens, &Pairing::cross()).unwrap();
+//! ```
+//!
 //! # Only the three element types exist
 //!
 //! ```

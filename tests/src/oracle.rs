@@ -16,8 +16,10 @@ pub struct Matrix {
     pub items: Vec<Range<usize>>,
     /// Non-zero = the row is valid.
     pub mask: Option<Vec<u8>>,
-    /// Where rows are normalised: what each is multiplied by, [`norm`].
-    pub norms: Option<Vec<f64>>,
+    /// What each row is multiplied by: [`norm`] where rows are normalised, the scale of codes.
+    pub factors: Option<Vec<f64>>,
+    /// What is added to each element of a row once it is multiplied.
+    pub offsets: Option<Vec<f64>>,
     /// The smallest normal number of the element type, or 0: see [`Value::magnitude`].
     pub least: f64,
 }
@@ -27,8 +29,10 @@ pub struct Matrix {
 pub struct Row<'a> {
     /// The stored values.
     pub values: &'a [f32],
-    /// [`norm`] of them, or 1.
-    pub norm: f64,
+    /// What they are multiplied by.
+    pub factor: f64,
+    /// What is added then.
+    pub offset: f64,
     /// [`Matrix::least`].
     pub least: f64,
 }
@@ -56,13 +60,15 @@ impl Matrix {
     /// The matrix with its rows normalised.
     pub fn normalized(self) -> Matrix {
         let norms = self.values.chunks_exact(self.dim).map(norm).collect();
-        Matrix { norms: Some(norms), ..self }
+        Matrix { factors: Some(norms), ..self }
     }
 
     /// Row `row` of the matrix.
     pub fn row(&self, row: usize) -> Row<'_> {
-        let norm = self.norms.as_ref().map_or(1.0, |norms| norms[row]);
-        Row { values: &self.values[row * self.dim..][..self.dim], norm, least: self.least }
+        let factor = self.factors.as_ref().map_or(1.0, |factors| factors[row]);
+        let offset = self.offsets.as_ref().map_or(0.0, |offsets| offsets[row]);
+        let values = &self.values[row * self.dim..][..self.dim];
+        Row { values, factor, offset, least: self.least }
     }
 
     /// Token `t` of item `i`, or `None` where it is masked.
@@ -85,13 +91,13 @@ pub struct Value {
     pub exact: f64,
     /// The value in f32, added in index order.
     pub twin: f32,
-    /// Σ |q_k d_k| behind the value, of normalised rows where they are. Subnormal numbers of two
+    /// Σ |q_k d_k| behind the value, of normalised or scaled rows where they are. Subnormal numbers of two
     /// bytes count as the smallest normal one: tensor cores align products by the exponents that are
     /// stored, and cut off what lies too far below the largest.
     pub magnitude: f64,
 }
 
-/// The similarity of two rows.
+/// The similarity of two rows. Queries have no offsets.
 pub fn similarity(query: Row<'_>, document: Row<'_>) -> Value {
     let mut sum = Value::default();
     for (&q, &d) in query.values.iter().zip(document.values) {
@@ -101,9 +107,20 @@ pub fn similarity(query: Row<'_>, document: Row<'_>) -> Value {
         sum.magnitude += query.size(q) * document.size(d);
     }
     // The document's first, as engines do: an infinity or an overflow shows alike.
-    sum.exact = sum.exact * document.norm * query.norm;
-    sum.twin = sum.twin * document.norm as f32 * query.norm as f32;
-    sum.magnitude = sum.magnitude * document.norm * query.norm;
+    sum.exact *= document.factor;
+    sum.twin *= document.factor as f32;
+    sum.magnitude *= document.factor;
+    if document.offset != 0.0 {
+        let exact: f64 = query.values.iter().map(|&q| f64::from(q)).sum();
+        let twin: f32 = query.values.iter().sum();
+        let magnitude: f64 = query.values.iter().map(|&q| query.size(q)).sum();
+        sum.exact += exact * document.offset;
+        sum.twin += twin * document.offset as f32;
+        sum.magnitude += magnitude * document.offset.abs();
+    }
+    sum.exact *= query.factor;
+    sum.twin *= query.factor as f32;
+    sum.magnitude *= query.factor;
     sum
 }
 

@@ -115,7 +115,8 @@ fn past_2_31_elements() {
             dim: DIM,
             items: Vec::new(),
             mask: None,
-            norms: None,
+            factors: None,
+            offsets: None,
             least: 0.0,
         };
         for (&start, &len) in starts.iter().zip(&lengths) {

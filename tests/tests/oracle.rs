@@ -8,7 +8,15 @@ const INF: f32 = f32::INFINITY;
 /// One item of rows of two elements.
 fn item(rows: &[[f32; 2]]) -> Matrix {
     let items = std::iter::once(0..rows.len()).collect();
-    Matrix { values: rows.concat(), dim: 2, items, mask: None, norms: None, least: 0.0 }
+    Matrix {
+        values: rows.concat(),
+        dim: 2,
+        items,
+        mask: None,
+        factors: None,
+        offsets: None,
+        least: 0.0,
+    }
 }
 
 fn masked(rows: &[[f32; 2]], mask: &[u8]) -> Matrix {
@@ -36,7 +44,7 @@ fn small_integers() {
 #[test]
 fn magnitude_and_twin() {
     let similarity = |query: &[f32], document: &[f32]| {
-        let row = |values| Row { values, norm: 1.0, least: 0.0 };
+        let row = |values| Row { values, factor: 1.0, offset: 0.0, least: 0.0 };
         similarity(row(query), row(document))
     };
     let value = similarity(&[1.0, 2.0], &[3.0, -4.0]);

@@ -1,7 +1,7 @@
 //! Files of token embeddings.
 //!
-//! A reader turns bytes into a [`Contents`]: where the matrix lies, its element type and its
-//! layout, everything checked. Embeddings are borrowed from the file, a range of items at a
+//! A reader turns bytes into a [`Contents`]: where the matrix lies, its format and its layout,
+//! everything checked. Embeddings are borrowed from the file, a range of items at a
 //! time, so that a corpus need fit neither the device nor, mapped, host memory.
 
 mod map;
@@ -13,7 +13,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::{Element, ElementType, TokenLayout, Tokens};
+use half::f16;
+use maxsim::{Element, Quantized, ScaleType, Scales, TokenFormat, TokenLayout, Tokens};
 
 use map::FileBytes;
 pub use map::Reading;
@@ -45,12 +46,25 @@ impl Format {
 /// What a file of token embeddings holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Element type of the embeddings.
-    pub element: ElementType,
+    /// What the embeddings are stored as.
+    pub format: TokenFormat,
     /// Where the matrix lies, in bytes from the start of the file: row-major, little-endian.
     pub data: Range<usize>,
+    /// Where the scales of codes lie.
+    pub scales: Option<ScalesPlace>,
     /// Rows, dim, and the rows of each item.
     pub layout: TokenLayout,
+}
+
+/// Where the scales of a compressed matrix lie, in bytes from the start of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScalesPlace {
+    /// One per row, or one.
+    pub scales: Range<usize>,
+    /// What they are.
+    pub storage: ScaleType,
+    /// One f16 number per row, where rows are affine.
+    pub mins: Option<Range<usize>>,
 }
 
 impl Contents {
@@ -69,12 +83,62 @@ impl Contents {
         bytes: &'a [u8],
         items: Range<usize>,
     ) -> Result<Tokens<'a, T>> {
-        ensure!(T::TYPE == self.element, "the embeddings are {}, not {}", self.element, T::TYPE);
+        let (rows, layout) = self.part(items)?;
+        Ok(Tokens::from_layout(self.elements::<T>(bytes, rows)?, layout)?)
+    }
+
+    /// As [`Contents::tokens`], of compressed embeddings.
+    pub fn codes<'a, F: Quantized>(
+        &self,
+        bytes: &'a [u8],
+        items: Range<usize>,
+    ) -> Result<Tokens<'a, F>> {
+        self.check_format(F::FORMAT)?;
+        let (rows, layout) = self.part(items)?;
+        let place = self.scales.as_ref().context("the codes have no scales")?;
+        let part = |of: &Range<usize>, bytes_each: usize| {
+            &bytes[of.clone()][rows.start * bytes_each..rows.end * bytes_each]
+        };
+        let scales = match (place.storage, &place.mins) {
+            (ScaleType::F16, None) => Scales::F16(elements::<f16>(part(&place.scales, 2))?),
+            (ScaleType::F16, Some(mins)) => Scales::Affine {
+                scales: elements::<f16>(part(&place.scales, 2))?,
+                mins: elements::<f16>(part(mins, 2))?,
+            },
+            (ScaleType::F32, _) => Scales::F32(elements::<f32>(part(&place.scales, 4))?),
+            (ScaleType::Tensor, _) => {
+                Scales::Tensor(bytemuck::pod_read_unaligned(&bytes[place.scales.clone()]))
+            }
+        };
+        let codes = elements::<F::Stored>(&bytes[self.data.clone()][self.places(&rows)])?;
+        Ok(Tokens::from_codes(codes, scales, layout)?)
+    }
+
+    /// A range of rows of `bytes`, the file that this was parsed from: `[n, dim]`.
+    pub fn elements<'a, T: Element>(
+        &self,
+        bytes: &'a [u8],
+        rows: Range<usize>,
+    ) -> Result<Cow<'a, [T]>> {
+        self.check_format(T::TYPE.into())?;
+        elements(&bytes[self.data.clone()][self.places(&rows)])
+    }
+
+    fn check_format(&self, format: TokenFormat) -> Result<()> {
+        ensure!(format == self.format, "the embeddings are {}, not {format}", self.format);
+        Ok(())
+    }
+
+    /// Where rows lie in the matrix, in bytes.
+    fn places(&self, rows: &Range<usize>) -> Range<usize> {
+        let row_bytes = self.layout.dim() * self.format.size_bytes();
+        rows.start * row_bytes..rows.end * row_bytes
+    }
+
+    /// The rows of a range of items, and how the items lie in these.
+    fn part(&self, items: Range<usize>) -> Result<(Range<usize>, TokenLayout)> {
         let segments = &self.layout.segments()[items.clone()];
         let rows = self.rows(items);
-        let row_bytes = self.layout.dim() * self.element.size_bytes();
-        let matrix = &bytes[self.data.clone()];
-        let data = elements::<T>(&matrix[rows.start * row_bytes..rows.end * row_bytes])?;
         // An empty item may start anywhere: it needs no row.
         let starts: Vec<i64> = segments
             .iter()
@@ -82,7 +146,7 @@ impl Contents {
             .collect();
         let lengths: Vec<i64> = segments.iter().map(|&[_, len]| i64::from(len)).collect();
         let layout = TokenLayout::scattered(rows.len(), self.layout.dim(), &starts, &lengths)?;
-        Ok(Tokens::from_layout(data, layout)?)
+        Ok((rows, layout))
     }
 
     /// The rows from the first to the last token of a range of items.
@@ -115,7 +179,7 @@ impl TokenFile {
         open().with_context(|| path.display().to_string())
     }
 
-    /// Element type, layout, and place of the embeddings.
+    /// Format, layout, and place of the embeddings.
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
@@ -134,6 +198,21 @@ impl TokenFile {
     pub fn tokens<T: Element>(&self, items: Range<usize>) -> Result<Tokens<'_, T>> {
         self.contents.tokens(&self.bytes, items)
     }
+
+    /// The compressed embeddings of a range of items.
+    pub fn codes<F: Quantized>(&self, items: Range<usize>) -> Result<Tokens<'_, F>> {
+        self.contents.codes(&self.bytes, items)
+    }
+
+    /// A range of rows `[n, dim]`, whatever items they belong to.
+    pub fn elements<T: Element>(&self, rows: Range<usize>) -> Result<Cow<'_, [T]>> {
+        self.contents.elements(&self.bytes, rows)
+    }
+
+    /// Size of the file in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
 }
 
 /// Layout of `[n, len, dim]`, of which an item may use fewer than `len` tokens.
@@ -150,7 +229,7 @@ fn padded_layout([n, len, dim]: [usize; 3], lengths: Option<&[i64]>) -> Result<T
 }
 
 /// Bytes as elements: the same memory where it is aligned, a copy where it is not.
-fn elements<T: Element>(bytes: &[u8]) -> Result<Cow<'_, [T]>> {
+fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> Result<Cow<'_, [T]>> {
     if let Ok(elements) = bytemuck::try_cast_slice(bytes) {
         return Ok(Cow::Borrowed(elements));
     }

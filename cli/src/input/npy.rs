@@ -36,7 +36,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents> {
         "an array [{n}, {len}, {dim}] of {element} takes {expected} bytes, the file has {found}"
     );
     let layout = padded_layout([n, len, dim], None)?;
-    Ok(Contents { element, data: data_start..bytes.len(), layout })
+    let data = data_start..bytes.len();
+    Ok(Contents { format: element.into(), data, scales: None, layout })
 }
 
 /// The header's text and where the array starts.

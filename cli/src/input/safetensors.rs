@@ -3,15 +3,25 @@
 //! Packed: `embeddings` `[rows, dim]` with `offsets` `[n + 1]`. Padded: `embeddings`
 //! `[n, len, dim]`, optionally with `lengths` `[n]`. Offsets and lengths are i64 or i32;
 //! other tensors are left alone.
+//!
+//! The type of `embeddings` says how they are stored. Codes come with `scales`, one per row: of the
+//! shape of `embeddings` without its last dimension.
+//!
+//! | type | format | besides |
+//! |---|---|---|
+//! | F16, BF16, F32 | the elements | |
+//! | I8 | INT8: code · scale | `scales` F16 or F32 |
+//! | U8 | INT8 affine: code · scale + min | `scales` and `mins`, F16 |
+//! | F8_E4M3 | FP8: code · scale | `scales` F16 or F32; or F32 `[1]` for all rows |
 
 use std::ops::Range;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::{ElementType, TokenLayout};
+use maxsim::{ElementType, ScaleType, TokenFormat, TokenLayout};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use super::{Contents, padded_layout, reserved};
+use super::{Contents, ScalesPlace, padded_layout, reserved};
 
 /// Bytes of the header's length at the start of the file.
 const LEN_BYTES: usize = 8;
@@ -23,11 +33,16 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 pub(super) fn parse(bytes: &[u8]) -> Result<Contents> {
     let tensors = Tensors::parse(bytes)?;
     let (info, data) = tensors.get("embeddings")?.context("there is no tensor `embeddings`")?;
-    let element = match info.dtype {
-        Dtype::F16 => ElementType::F16,
-        Dtype::BF16 => ElementType::Bf16,
-        Dtype::F32 => ElementType::F32,
-        other => bail!("embeddings are {other:?}; f16, bf16 and f32 are taken"),
+    let format = match info.dtype {
+        Dtype::F16 => ElementType::F16.into(),
+        Dtype::BF16 => ElementType::Bf16.into(),
+        Dtype::F32 => ElementType::F32.into(),
+        Dtype::I8 => TokenFormat::Int8,
+        Dtype::U8 => TokenFormat::Int8Affine,
+        Dtype::F8_E4M3 => TokenFormat::Fp8,
+        other => bail!(
+            "embeddings are {other:?}; f16, bf16 and f32 are taken, and I8, U8 and F8_E4M3 with scales"
+        ),
     };
     let (offsets, lengths) = (tensors.integers("offsets")?, tensors.integers("lengths")?);
     let layout = match (info.shape.as_slice(), offsets, lengths) {
@@ -44,7 +59,44 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents> {
             bail!("embeddings have shape {shape:?}; expected [rows, dim] or [n, len, dim]")
         }
     };
-    Ok(Contents { element, data, layout })
+    let scales = match format {
+        TokenFormat::Element(_) => None,
+        _ => Some(scales_place(&tensors, format, &info.shape)?),
+    };
+    Ok(Contents { format, data, scales, layout })
+}
+
+/// Finds the scales of codes of a shape, and minima where the format has them.
+fn scales_place(
+    tensors: &Tensors<'_>,
+    format: TokenFormat,
+    codes: &[usize],
+) -> Result<ScalesPlace> {
+    let rows = &codes[..codes.len() - 1];
+    let of_rows = |name: &str| {
+        let found = tensors.get(name)?;
+        found.with_context(|| format!("{format} embeddings need a tensor `{name}` {rows:?}"))
+    };
+    let (info, scales) = of_rows("scales")?;
+    let storage = match (info.dtype, format) {
+        (Dtype::F16, _) => ScaleType::F16,
+        (Dtype::F32, TokenFormat::Fp8) if info.shape == [1] => ScaleType::Tensor,
+        (Dtype::F32, TokenFormat::Int8 | TokenFormat::Fp8) => ScaleType::F32,
+        (other, _) => bail!("`scales` of {format} embeddings are {other:?}"),
+    };
+    if storage != ScaleType::Tensor {
+        ensure!(info.shape == rows, "`scales` have shape {:?}; expected {rows:?}", info.shape);
+    }
+    let mins = match format {
+        TokenFormat::Int8Affine => {
+            let (info, mins) = of_rows("mins")?;
+            ensure!(info.dtype == Dtype::F16, "`mins` are {:?}; expected F16", info.dtype);
+            ensure!(info.shape == rows, "`mins` have shape {:?}; expected {rows:?}", info.shape);
+            Some(mins)
+        }
+        _ => None,
+    };
+    Ok(ScalesPlace { scales, storage, mins })
 }
 
 /// The file's header, and the bytes that it describes.

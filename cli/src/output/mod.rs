@@ -50,7 +50,11 @@ impl Destination {
         Destination::of(path, inputs).with_context(|| format!("--output {}", path.display()))
     }
 
-    fn of<'a>(path: &Path, mut inputs: impl Iterator<Item = &'a PathBuf>) -> Result<Destination> {
+    /// As [`Destination::new`], for a path that is none of the inputs.
+    pub fn of<'a>(
+        path: &Path,
+        mut inputs: impl Iterator<Item = &'a PathBuf>,
+    ) -> Result<Destination> {
         let destination = match std::fs::metadata(path) {
             Ok(found) if found.is_dir() => bail!("is a folder; name a file"),
             Ok(found) if !found.is_file() => return Ok(Destination::Stream(path.into())),
@@ -72,20 +76,29 @@ impl Destination {
         if format == Format::Json {
             json::check(results)?;
         }
+        self.write_with(|out| Ok(render(format, results, out)?))
+    }
+
+    /// Writes whatever `write` does. A file appears only when it is complete.
+    pub fn write_with(&self, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+        let buffered = |out: &mut dyn Write| -> Result<()> {
+            let mut out = BufWriter::new(out);
+            write(&mut out)?;
+            Ok(out.flush()?)
+        };
         match self {
             Destination::Stdout => {
-                render(format, results, &mut BufWriter::new(io::stdout().lock()))
-                    .context("writing to standard output failed")
+                buffered(&mut io::stdout().lock()).context("writing to standard output failed")
             }
             Destination::Stream(path) => File::options()
                 .write(true)
                 .open(path)
-                .and_then(|stream| render(format, results, &mut BufWriter::new(stream)))
+                .map_err(anyhow::Error::from)
+                .and_then(|mut stream| buffered(&mut stream))
                 .with_context(|| path.display().to_string()),
             Destination::File(path) => {
                 let mut file = temporary(path)?;
-                render(format, results, &mut BufWriter::new(file.as_file_mut()))
-                    .with_context(|| path.display().to_string())?;
+                buffered(file.as_file_mut()).with_context(|| path.display().to_string())?;
                 file.persist(path).with_context(|| path.display().to_string())?;
                 Ok(())
             }
@@ -109,11 +122,10 @@ fn temporary(path: &Path) -> Result<NamedTempFile> {
         .with_context(|| format!("cannot write in the folder {}", folder.display()))
 }
 
-fn render(format: Format, results: &Results<'_>, out: &mut impl Write) -> io::Result<()> {
+fn render(format: Format, results: &Results<'_>, mut out: &mut dyn Write) -> io::Result<()> {
     match format {
-        Format::Table => table::write(results, out),
-        Format::Json => json::write(results, out),
-        Format::Trec => trec::write(results, out),
-    }?;
-    out.flush()
+        Format::Table => table::write(results, &mut out),
+        Format::Json => json::write(results, &mut out),
+        Format::Trec => trec::write(results, &mut out),
+    }
 }

@@ -1,8 +1,12 @@
 //! Similarities of one tile of documents and one panel of queries.
 
+use std::ops::Range;
+
 use gemm::Parallelism;
 
+use super::scratch::fill;
 use super::{LANES, PANEL_LEN, TILE_LEN};
+use crate::error::Result;
 
 /// Longest run of dims that one GEMM call adds up. `gemm` splits longer ones by rules that
 /// depend on the shape of the whole call; splitting here keeps similarities independent of it.
@@ -19,12 +23,58 @@ pub(super) const MIN_ROWS: usize = 2;
 ///
 /// # Panics
 /// When a slice has another length, or a size is outside what the engine uses.
-#[allow(unsafe_code)]
 pub(super) fn similarities(
     panel: &[f32],
     width: usize,
     rows: &[f32],
     dim: usize,
+    similarities: &mut [f32],
+) {
+    for (start, end) in blocks(dim) {
+        multiply(panel, width, rows, dim, start..end, start > 0, similarities);
+    }
+}
+
+/// As [`similarities`] of whole numbers, exact up to i32's range and then rounded once. Their
+/// products are at most 128 · 255, so that a block's sum is below 2²⁴, where f32 has all whole
+/// numbers.
+pub(super) fn integer_similarities(
+    panel: &[f32],
+    width: usize,
+    rows: &[f32],
+    dim: usize,
+    sums: &mut Vec<i32>,
+    similarities: &mut [f32],
+) -> Result<()> {
+    const { assert!(DEPTH_LEN * 128 * 255 < 1 << 24) };
+    if dim <= DEPTH_LEN {
+        multiply(panel, width, rows, dim, 0..dim, false, similarities);
+        return Ok(());
+    }
+    fill(sums, similarities.len(), 0)?;
+    for (start, end) in blocks(dim) {
+        multiply(panel, width, rows, dim, start..end, false, similarities);
+        sums.iter_mut().zip(&*similarities).for_each(|(sum, &part)| *sum += part as i32);
+    }
+    similarities.iter_mut().zip(sums).for_each(|(value, sum)| *value = *sum as f32);
+    Ok(())
+}
+
+/// The runs of dims that are added up at once: of nearly equal length, so that none is short.
+fn blocks(dim: usize) -> impl Iterator<Item = (usize, usize)> {
+    let n_blocks = dim.div_ceil(DEPTH_LEN);
+    (0..n_blocks).map(move |block| (block * dim / n_blocks, (block + 1) * dim / n_blocks))
+}
+
+/// Writes the part of [`similarities`] that the dims of `block` are, or adds it to what is there.
+#[allow(unsafe_code)]
+fn multiply(
+    panel: &[f32],
+    width: usize,
+    rows: &[f32],
+    dim: usize,
+    block: Range<usize>,
+    adds: bool,
     similarities: &mut [f32],
 ) {
     let n_rows = rows.len() / dim;
@@ -33,38 +83,35 @@ pub(super) fn similarities(
     assert_eq!(panel.len(), dim * width);
     assert_eq!(rows.len(), dim * n_rows);
     assert_eq!(similarities.len(), n_rows * width);
-    // Blocks of nearly equal length, so that none is short.
-    let n_blocks = dim.div_ceil(DEPTH_LEN);
-    for block in 0..n_blocks {
-        let (start, end) = (block * dim / n_blocks, (block + 1) * dim / n_blocks);
-        // SAFETY: with depth = end - start ≤ dim - start, `gemm` reads elements s + k · width
-        // of `panel[start · width ..]` and k + t · dim of `rows[start ..]`, and reads and
-        // writes elements s + t · width of `similarities`, for s < width, t < n_rows,
-        // k < depth. The asserted lengths hold all of them, the strides fit an isize because
-        // the slices exist, and `similarities` is borrowed mutably, so nothing overlaps it.
-        unsafe {
-            gemm::gemm(
-                width,
-                n_rows,
-                end - start,
-                similarities.as_mut_ptr(),
-                width as isize,
-                1,
-                block > 0,
-                panel[start * width..].as_ptr(),
-                width as isize,
-                1,
-                rows[start..].as_ptr(),
-                dim as isize,
-                1,
-                1.0,
-                1.0,
-                false,
-                false,
-                false,
-                Parallelism::None,
-            );
-        }
+    let Range { start, end } = block;
+    assert!(start <= end && end <= dim);
+    // SAFETY: with depth = end - start ≤ dim - start, `gemm` reads elements s + k · width
+    // of `panel[start · width ..]` and k + t · dim of `rows[start ..]`, and reads and
+    // writes elements s + t · width of `similarities`, for s < width, t < n_rows,
+    // k < depth. The asserted lengths hold all of them, the strides fit an isize because
+    // the slices exist, and `similarities` is borrowed mutably, so nothing overlaps it.
+    unsafe {
+        gemm::gemm(
+            width,
+            n_rows,
+            end - start,
+            similarities.as_mut_ptr(),
+            width as isize,
+            1,
+            adds,
+            panel[start * width..].as_ptr(),
+            width as isize,
+            1,
+            rows[start..].as_ptr(),
+            dim as isize,
+            1,
+            1.0,
+            1.0,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
     }
 }
 

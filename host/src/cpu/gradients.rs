@@ -217,7 +217,7 @@ fn add_rows<T: Element>(sources: &[Source], matrix: &[T], sum: &mut [f32]) {
         let values = &mut buffer[..sum.len()];
         for source in sources {
             let start = source.row as usize * dim + block * COLUMNS;
-            widen(&matrix[start..start + values.len()], values);
+            widen::<T>(&matrix[start..start + values.len()], values);
             for (sum, &x) in sum.iter_mut().zip(&*values) {
                 *sum += source.factor * x;
             }

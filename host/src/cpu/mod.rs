@@ -12,11 +12,13 @@
 //!    alone), wherever its row and column lie. Identical rows therefore tie bitwise, and no
 //!    result depends on the pairing, the tiles or the number of threads.
 //!
-//! Where rows are normalised, similarities are multiplied by both rows' factors ([`norms`]): the
-//! document's before the maximum, the query's after it.
+//! Where rows are normalised ([`norms`]) or compressed, similarities are multiplied by both rows'
+//! factors ([`factors`]): the document's before the maximum, the query's after it. Dot products of
+//! integer codes are exact.
 //!
 //! Gradients are sums over the winners ([`gradients`]).
 
+mod factors;
 mod gemm;
 mod gradients;
 mod norms;
@@ -32,14 +34,17 @@ mod tests;
 
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
-use crate::element::Element;
 use crate::error::Result;
+use crate::format::Format;
 use crate::problem::Problem;
+use crate::scales::Scales;
 use crate::scores::{ScoreOptions, Scores};
+use factors::Factors;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub(crate) use gradients::Runs;
 pub(crate) use gradients::add_gradients;
 use norms::Norms;
+pub(crate) use queries::widen;
 use run::Call;
 use scratch::Scratch;
 use tasks::Tasks;
@@ -60,8 +65,10 @@ const TILE_LEN: usize = 48;
 
 /// A token matrix in host memory; its layout is the problem's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Matrix<'a, T> {
-    pub data: &'a [T],
+pub(crate) struct Matrix<'a, F: Format> {
+    pub data: &'a [F::Stored],
+    /// Of codes.
+    pub scales: Option<&'a Scales<'a>>,
     pub mask: Option<&'a [u8]>,
 }
 
@@ -71,16 +78,17 @@ pub(crate) fn n_threads() -> usize {
 }
 
 /// Scores a problem.
-pub(crate) fn score<T: Element>(
+pub(crate) fn score<Q: Format, D: Format>(
     problem: &Problem<'_>,
-    queries: Matrix<'_, T>,
-    documents: Matrix<'_, T>,
+    queries: Matrix<'_, Q>,
+    documents: Matrix<'_, D>,
     options: &ScoreOptions,
 ) -> Result<Scores> {
     let mut scores = Scores::new(problem, options)?;
     let norms = options.normalize.then(|| Norms::new(queries, documents, problem.dim()));
     let norms = &norms.transpose()?;
-    let call = Call { problem, queries, documents, norms: norms.as_ref() };
+    let factors = Factors::new(norms.as_ref(), queries.scales, documents.scales);
+    let call = Call { problem, queries, documents, factors };
     // A task owns its part of the outputs, so it does not matter which thread takes it when.
     Tasks::new(problem, &mut scores)
         .par_bridge()

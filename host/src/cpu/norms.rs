@@ -4,9 +4,11 @@ use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
 use super::Matrix;
+use super::queries::widen;
 use super::scratch::fill;
 use crate::element::Element;
 use crate::error::Result;
+use crate::format::Format;
 
 /// Squared lengths below this count as this, so that r is never more than 10⁶.
 const SQUARE_MIN: f32 = 1e-12;
@@ -22,12 +24,13 @@ pub(super) struct Norms {
 }
 
 impl Norms {
-    pub fn new<T: Element>(
-        queries: Matrix<'_, T>,
-        documents: Matrix<'_, T>,
+    pub fn new<Q: Format, D: Format>(
+        queries: Matrix<'_, Q>,
+        documents: Matrix<'_, D>,
         dim: usize,
     ) -> Result<Norms> {
-        Ok(Norms { queries: of_rows(queries.data, dim)?, documents: of_rows(documents.data, dim)? })
+        let queries = of_rows::<Q>(queries.data, dim)?;
+        Ok(Norms { queries, documents: of_rows::<D>(documents.data, dim)? })
     }
 
     /// Those of the queries (0) or of the documents (1).
@@ -37,21 +40,25 @@ impl Norms {
 }
 
 /// r of every row of a matrix `[rows, dim]`.
-fn of_rows<T: Element>(matrix: &[T], dim: usize) -> Result<Vec<f32>> {
+fn of_rows<F: Format>(matrix: &[F::Stored], dim: usize) -> Result<Vec<f32>> {
     let mut norms = Vec::new();
     fill(&mut norms, matrix.len() / dim, 0.0)?;
     let chunks = matrix.par_chunks(CHUNK_LEN * dim).zip(norms.par_chunks_mut(CHUNK_LEN));
-    chunks.for_each(|(rows, norms)| {
-        for (row, norm) in rows.chunks_exact(dim).zip(norms) {
-            *norm = norm_of(square(row));
-        }
-    });
+    chunks.for_each_init(
+        || vec![0.0; dim],
+        |row, (rows, norms)| {
+            for (stored, norm) in rows.chunks_exact(dim).zip(norms) {
+                widen::<F>(stored, row);
+                *norm = norm_of(square(row));
+            }
+        },
+    );
     Ok(norms)
 }
 
 /// ‖x‖².
-fn square<T: Element>(row: &[T]) -> f32 {
-    row.iter().map(|x| f64::from(x.to_f32()).powi(2)).sum::<f64>() as f32
+fn square(row: &[f32]) -> f32 {
+    row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() as f32
 }
 
 /// r of a squared length; NaN of NaN.

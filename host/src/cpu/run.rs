@@ -1,28 +1,30 @@
 //! One task, from its tokens to its scores.
 
-use super::gemm::similarities;
-use super::norms::Norms;
+use super::factors::Factors;
+use super::gemm::{integer_similarities, similarities};
 use super::queries::{Panel, QueryToken};
 use super::reduce::Maxima;
 use super::scratch::{Scratch, fill, reserve};
 use super::tasks::Task;
 use super::tiles::{Span, for_each_tile, tile_rows};
 use super::{BLOCK_LEN, Matrix, PANEL_LEN, TILE_LEN};
-use crate::element::Element;
 use crate::error::Result;
+use crate::format::Format;
 use crate::problem::Problem;
 
 /// What every task of a call has in common.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call<'a, T> {
+pub(super) struct Call<'a, Q: Format, D: Format> {
     pub problem: &'a Problem<'a>,
-    pub queries: Matrix<'a, T>,
-    pub documents: Matrix<'a, T>,
-    /// Where rows are normalised.
-    pub norms: Option<&'a Norms>,
+    pub queries: Matrix<'a, Q>,
+    pub documents: Matrix<'a, D>,
+    pub factors: Factors<'a>,
 }
 
-impl<T: Element> Call<'_, T> {
+impl<Q: Format, D: Format> Call<'_, Q, D> {
+    /// Whether dot products are sums of whole numbers.
+    const IS_INTEGER: bool = Q::FORMAT.is_integer() && D::FORMAT.is_integer();
+
     /// Computes all outputs of a task.
     pub fn run(&self, mut task: Task<'_>, scratch: &mut Scratch) -> Result<()> {
         fill(&mut scratch.sums, task.queries.len() * task.documents.len(), 0.0)?;
@@ -61,7 +63,8 @@ impl<T: Element> Call<'_, T> {
                 scratch.panels.push(Panel::default());
             }
             let panel = &mut scratch.panels[scratch.n_panels];
-            if !panel.pack(tokens, self.queries, self.problem.dim(), &mut scratch.rows)? {
+            let (dim, with_sums) = (self.problem.dim(), self.factors.need_sums());
+            if !panel.pack(tokens, self.queries, dim, with_sums, &mut scratch.rows)? {
                 break;
             }
             scratch.n_panels += 1;
@@ -72,7 +75,8 @@ impl<T: Element> Call<'_, T> {
     /// Passes the documents of a task by the packed query tokens.
     fn run_block(&self, task: &mut Task<'_>, scratch: &mut Scratch) -> Result<()> {
         let dim = self.problem.dim();
-        let Scratch { arch, panels, n_panels, maxima, rows, products, spans, sums } = scratch;
+        let Scratch { arch, panels, n_panels, maxima, rows, products, integers, spans, sums } =
+            scratch;
         let panels = &panels[..*n_panels];
         let with_winners = task.queries.iter().any(|query| query.outputs.winners.is_some());
         fill(maxima, panels.len(), Maxima::new())?;
@@ -84,13 +88,20 @@ impl<T: Element> Call<'_, T> {
             let n_rows = rows.len() / dim;
             for (panel, maxima) in panels.iter().zip(&mut *maxima) {
                 let products = &mut products[..n_rows * panel.width];
-                similarities(&panel.values, panel.width, rows, dim, products);
-                if let Some(Norms { documents: norms, .. }) = self.norms {
-                    let rows = spans.iter().flat_map(|span| span.rows.clone());
-                    for (products, row) in products.chunks_exact_mut(panel.width).zip(rows) {
-                        products.iter_mut().for_each(|product| *product *= norms[row]);
-                    }
+                if Self::IS_INTEGER {
+                    integer_similarities(
+                        &panel.values,
+                        panel.width,
+                        rows,
+                        dim,
+                        integers,
+                        products,
+                    )?;
+                } else {
+                    similarities(&panel.values, panel.width, rows, dim, products);
                 }
+                let rows = spans.iter().flat_map(|span| span.rows.clone());
+                self.factors.apply(products, panel, rows);
                 let mut products = &*products;
                 for span in spans {
                     let (part, rest) = products.split_at(span.rows.len() * panel.width);
@@ -123,9 +134,7 @@ impl<T: Element> Call<'_, T> {
     ) {
         let n_documents = task.documents.len();
         for (s, column) in panel.columns.iter().enumerate() {
-            // Positive: the winner stays.
-            let norm = self.norms.map_or(1.0, |norms| norms.queries[column.row]);
-            let best = maxima.best[s] * norm;
+            let best = maxima.best[s] * self.factors.query(column.row);
             sums[column.query * n_documents + span.document] += f64::from(best);
             let query = &mut task.queries[column.query];
             let at = span.document * query.len + column.token;

@@ -22,6 +22,8 @@ pub(super) struct Scratch {
     pub rows: Vec<f32>,
     /// Similarities of a tile and a panel.
     pub products: Vec<f32>,
+    /// Sums of whole numbers over the dims so far, where f32 cannot hold them.
+    pub integers: Vec<i32>,
     pub spans: Vec<Span>,
     /// Σ of the maxima so far: per query of the task and document of the task. In f64, so
     /// that a long query loses nothing.

@@ -9,8 +9,9 @@ use super::gemm::MIN_ROWS;
 use super::queries::widen;
 use super::scratch::grow;
 use super::{Matrix, TILE_LEN};
-use crate::element::{Element, ElementType};
+use crate::element::ElementType;
 use crate::error::Result;
+use crate::format::{Format, TokenFormat};
 
 /// Consecutive valid rows of one document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,23 +88,24 @@ fn valid_runs(rows: Range<usize>, mask: Option<&[u8]>) -> impl Iterator<Item = R
 /// The rows of a tile as f32 `[n, dim]`: in place where possible, else in `buffer`.
 ///
 /// `n` is at least [`MIN_ROWS`]: a row beyond the spans may hold anything.
-pub(super) fn tile_rows<'a, T: Element>(
+pub(super) fn tile_rows<'a, F: Format>(
     spans: &[Span],
-    documents: Matrix<'a, T>,
+    documents: Matrix<'a, F>,
     dim: usize,
     buffer: &'a mut Vec<f32>,
 ) -> Result<&'a [f32]> {
     let n_rows = spans.iter().map(|span| span.rows.len()).sum::<usize>().max(MIN_ROWS);
     let (start, end) = (spans[0].rows.start, spans[spans.len() - 1].rows.end);
     let is_contiguous = spans.windows(2).all(|s| s[0].rows.end == s[1].rows.start);
-    if T::TYPE == ElementType::F32 && is_contiguous && end - start == n_rows {
+    let is_f32 = F::FORMAT == TokenFormat::Element(ElementType::F32);
+    if is_f32 && is_contiguous && end - start == n_rows {
         return Ok(bytemuck::cast_slice(&documents.data[start * dim..end * dim]));
     }
     grow(buffer, n_rows * dim)?;
     let mut free = buffer.chunks_exact_mut(dim).take(n_rows);
     for span in spans {
         for (row, values) in span.rows.clone().zip(free.by_ref()) {
-            widen(&documents.data[row * dim..][..dim], values);
+            widen::<F>(&documents.data[row * dim..][..dim], values);
         }
     }
     Ok(&buffer[..n_rows * dim])

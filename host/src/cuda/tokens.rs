@@ -12,8 +12,9 @@ use super::memory::Buffer;
 use super::norms::Norms;
 use super::tensor_map::{Maps, Rounding, can_map};
 use super::upload::{upload, upload_rows};
-use crate::element::{Element, ElementType};
-use crate::error::Result;
+use crate::element::ElementType;
+use crate::error::{Error, Result};
+use crate::format::Format;
 use crate::plan::Access;
 use crate::tokens::{TokenLayout, Tokens};
 
@@ -47,20 +48,26 @@ impl fmt::Debug for CudaTokens {
 
 impl CudaTokens {
     /// Copies tokens to the device. Rows get a pitch rounded up to 16 bytes.
-    pub(crate) fn upload<T: Element>(
+    pub(crate) fn upload<F: Format>(
         device: &Arc<CudaDevice>,
-        tokens: &Tokens<'_, T>,
+        tokens: &Tokens<'_, F>,
     ) -> Result<CudaTokens> {
+        let Some(element) = F::FORMAT.element() else {
+            return Err(Error::Unsupported {
+                what: format!("{} tokens on a CUDA device", F::FORMAT),
+                why: "no kernel takes compressed tokens yet; use Device::cpu()".into(),
+            });
+        };
         let layout = tokens.layout();
-        let row_bytes = layout.dim() * size_of::<T>();
-        let pitch_bytes = Access::uploaded(layout.dim(), T::TYPE).pitch_bytes;
+        let row_bytes = layout.dim() * element.size_bytes();
+        let pitch_bytes = Access::uploaded(layout.dim(), element).pitch_bytes;
         let data: &[u8] = bytemuck::cast_slice(tokens.data());
         let matrix = upload_rows(device, data, row_bytes, pitch_bytes as usize)?;
         let access = Access { base: matrix.address(), pitch_bytes };
         let mask = tokens.mask().map(|mask| upload(device, mask)).transpose()?;
         let mask_address = mask.as_ref().map_or(0, Buffer::address);
         let owned = mask.into_iter().chain([matrix]).collect();
-        CudaTokens::new(device, T::TYPE, layout, access, mask_address, owned)
+        CudaTokens::new(device, element, layout, access, mask_address, owned)
     }
 
     /// Tokens at an address, with a mask of one byte per row at another (0 = none).

@@ -1,0 +1,178 @@
+//! What tokens are stored as: elements, or codes of one byte with a scale.
+//!
+//! A compressed format is an element type of the same operator: [`Tokens`](crate::Tokens),
+//! handles, layouts, masks, pairings and options are those of plain elements. With c the codes of
+//! a row,
+//!
+//! | format | row | bytes at dim 128 |
+//! |---|---|---|
+//! | [`Int8`] | c · scale, c from -127 to 127 | 128 + 2 (f16 scale) or 4 (f32) |
+//! | [`Int8Affine`] | c · scale + min, c from 0 to 255 | 128 + 4 |
+//! | [`Fp8`] | c · scale, c in e4m3 | 128 + 2 or 4, or one scale for all rows |
+//!
+//! Similarities are those of the codes, times the document's scale before the maximum over its
+//! tokens and the query's after it. Sums of INT8 products are exact; those with other factors
+//! are added in f32.
+
+use std::fmt;
+
+pub use maxsim_kernels::element::ElementType;
+
+use crate::element::Element;
+
+pub(crate) mod sealed {
+    pub trait Sealed {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
+    impl Sealed for f32 {}
+    impl Sealed for super::Int8 {}
+    impl Sealed for super::Int8Affine {}
+    impl Sealed for super::Fp8 {}
+}
+
+/// What tokens are stored as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TokenFormat {
+    /// The elements themselves.
+    Element(ElementType),
+    /// [`Int8`].
+    Int8,
+    /// [`Int8Affine`].
+    Int8Affine,
+    /// [`Fp8`].
+    Fp8,
+}
+
+impl TokenFormat {
+    /// The compressed formats.
+    pub const QUANTIZED: [TokenFormat; 3] =
+        [TokenFormat::Int8, TokenFormat::Int8Affine, TokenFormat::Fp8];
+
+    /// Bytes of an element or code.
+    pub const fn size_bytes(self) -> usize {
+        match self {
+            TokenFormat::Element(element) => element.size_bytes(),
+            _ => 1,
+        }
+    }
+
+    /// The name used in messages and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TokenFormat::Element(element) => element.name(),
+            TokenFormat::Int8 => "int8",
+            TokenFormat::Int8Affine => "int8-affine",
+            TokenFormat::Fp8 => "fp8",
+        }
+    }
+
+    /// The type of the elements, where they are stored themselves.
+    pub const fn element(self) -> Option<ElementType> {
+        match self {
+            TokenFormat::Element(element) => Some(element),
+            _ => None,
+        }
+    }
+
+    /// Whether dot products of codes are sums of whole numbers.
+    pub(crate) const fn is_integer(self) -> bool {
+        matches!(self, TokenFormat::Int8 | TokenFormat::Int8Affine)
+    }
+}
+
+impl From<ElementType> for TokenFormat {
+    fn from(element: ElementType) -> TokenFormat {
+        TokenFormat::Element(element)
+    }
+}
+
+impl fmt::Display for TokenFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What tokens can be stored as, as a Rust type: an [`Element`], or [`Int8`], [`Int8Affine`] or
+/// [`Fp8`]. Sealed: engines know these only.
+pub trait Format: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
+    /// An element or code in memory.
+    type Stored: bytemuck::Pod + fmt::Debug + Send + Sync;
+
+    /// The format this is.
+    const FORMAT: TokenFormat;
+}
+
+/// A [`Format`] of codes with scales. Sealed.
+pub trait Quantized: Format + crate::quantize::Quantizer {}
+
+/// Signed whole numbers, symmetric about 0: a token is `code · scale`.
+///
+/// Codes are -127 to 127, scales f16 or f32, one per token. As queries and as documents of
+/// queries of the same format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Int8 {}
+
+/// Whole numbers from 0 on: a token is `code · scale + min`.
+///
+/// Codes are 0 to 255, scales and minima f16, one of each per token. As documents, of f16, bf16
+/// and [`Int8`] queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Int8Affine {}
+
+/// Eight-bit floating point numbers of 3 fraction bits, e4m3: a token is `code · scale`.
+///
+/// Scales are f16 or f32, one per token, or one f32 number for all tokens. As queries and as
+/// documents of queries of the same format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fp8 {}
+
+impl Format for half::f16 {
+    type Stored = half::f16;
+    const FORMAT: TokenFormat = TokenFormat::Element(ElementType::F16);
+}
+
+impl Format for half::bf16 {
+    type Stored = half::bf16;
+    const FORMAT: TokenFormat = TokenFormat::Element(ElementType::Bf16);
+}
+
+impl Format for f32 {
+    type Stored = f32;
+    const FORMAT: TokenFormat = TokenFormat::Element(ElementType::F32);
+}
+
+impl Format for Int8 {
+    type Stored = i8;
+    const FORMAT: TokenFormat = TokenFormat::Int8;
+}
+
+impl Format for Int8Affine {
+    type Stored = u8;
+    const FORMAT: TokenFormat = TokenFormat::Int8Affine;
+}
+
+impl Format for Fp8 {
+    type Stored = u8;
+    const FORMAT: TokenFormat = TokenFormat::Fp8;
+}
+
+impl Quantized for Int8 {}
+impl Quantized for Int8Affine {}
+impl Quantized for Fp8 {}
+
+/// Formats of queries that can be scored against documents of format `D`: an element type against
+/// the same one, [`Int8`] and [`Fp8`] against themselves, f16, bf16 and [`Int8`] against
+/// [`Int8Affine`]. Sealed, as formats are.
+#[diagnostic::on_unimplemented(
+    message = "{Self} queries cannot be scored against {D} documents",
+    note = "both sides have the same format, or documents are Int8Affine and queries f16, bf16 or Int8",
+    note = "`Tokens::quantize` makes compressed tokens of f16, bf16 and f32"
+)]
+pub trait Against<D: Format>: Format {}
+
+impl<T: Element> Against<T> for T {}
+impl Against<Int8> for Int8 {}
+impl Against<Fp8> for Fp8 {}
+impl Against<Int8Affine> for half::f16 {}
+impl Against<Int8Affine> for half::bf16 {}
+impl Against<Int8Affine> for Int8 {}

@@ -1,0 +1,404 @@
+//! Compressed tokens: codes, scores and bounds against the definitions, on every engine.
+
+use half::{bf16, f16};
+use maxsim::{
+    Against, Device, DeviceScores, ElementType, Error, ErrorTerms, Fp8, Int8, Int8Affine, Pairing,
+    Quantized, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens, score_bounds,
+};
+use maxsim_kernels::quantize::{e4m3, e4m3_value};
+use maxsim_tests::case::{Case, Data, Pairs};
+use maxsim_tests::quantized::{
+    Formats, QuantizedCase, check_embeddings, check_quantized_case, e4m3_numbers, nearest_e4m3,
+    quantized_cases,
+};
+use maxsim_tests::strategy::EDGE_DIMS;
+use maxsim_tests::suite::Suite;
+use maxsim_tests::values::{Values, stored};
+
+/// The same cases in every format, the element types in turns.
+fn in_every_format(cases: Vec<Case>) -> Vec<QuantizedCase> {
+    let mut elements = ElementType::ALL.into_iter().cycle();
+    let of = |case: Case| {
+        let elements = &mut elements;
+        let formats = Formats::ALL.into_iter().map(move |formats| {
+            let element = elements.find(|&element| formats.take(element)).expect("one of three");
+            QuantizedCase { case: Case { element, ..case.clone() }, formats }
+        });
+        formats.collect::<Vec<_>>()
+    };
+    cases.into_iter().flat_map(of).collect()
+}
+
+fn run(name: &'static str, cases: Vec<Case>) {
+    Suite::run(name, in_every_format(cases), check_quantized_case);
+}
+
+#[test]
+fn random() {
+    Suite::run_random("quantized_random", quantized_cases, check_quantized_case);
+}
+
+#[test]
+fn pairings_and_layouts() {
+    let case = Case { poison: true, ..Case::new(32, &[5, 0, 17, 1], &[16, 70, 0, 1, 9]) };
+    let mut cases = case.in_every_layout_and_pairing();
+    for ((i, case), values) in (0..).zip(&mut cases).zip(Values::ALL.into_iter().cycle()) {
+        case.values = values;
+        case.seed += i;
+        case.upload = [i % 2 == 0, i % 3 == 0];
+    }
+    // Every format meets every layout and pairing, if not each with each mask.
+    let cases = in_every_format(cases).into_iter().enumerate();
+    let third = cases.filter(|(i, _)| i % 3 == i / 9 % 3).map(|(_, case)| case);
+    Suite::run("quantized_pairings_and_layouts", third, check_quantized_case);
+}
+
+#[test]
+fn dims() {
+    let shape = |dim| [Case::new(dim, &[17, 3], &[65, 1, 16]), Case::new(dim, &[65], &[129])];
+    let mut cases: Vec<Case> = EDGE_DIMS.into_iter().flat_map(shape).collect();
+    // Sums of integer products beyond 2²⁴, where f32 has gaps.
+    for dim in [1040, 1041, 2500, 4096] {
+        cases.push(Case { values: Values::Negative, ..Case::new(dim, &[9], &[30]) });
+    }
+    run("quantized_dims", cases);
+}
+
+#[test]
+fn nothing_there() {
+    let sides: [&[usize]; 4] = [&[], &[0], &[2, 0, 3], &[4]];
+    let mut cases = Vec::new();
+    for queries in sides {
+        for documents in sides {
+            for pairs in [Pairs::Cross, Pairs::Own { k: 2 }, Pairs::List { n: 5 }] {
+                cases.push(Case { pairs, ..Case::new(16, queries, documents) });
+            }
+        }
+    }
+    for (queries, documents) in [(Some(0), None), (None, Some(0)), (Some(0), Some(0))] {
+        let mut case = Case { poison: true, ..Case::new(16, &[17, 65], &[129, 3]) };
+        case.queries.valid_percent = queries;
+        case.documents.valid_percent = documents;
+        cases.push(case);
+    }
+    run("quantized_nothing_there", cases);
+}
+
+#[test]
+fn values() {
+    let mut cases = Vec::new();
+    for values in Values::ALL {
+        for (dim, queries, documents) in
+            [(1, vec![1], vec![1]), (7, vec![3, 70], vec![2, 140]), (128, vec![33], vec![1, 300])]
+        {
+            let mut case = Case { values, poison: true, ..Case::new(dim, &queries, &documents) };
+            case.queries.spare_rows = 5;
+            case.documents.spare_rows = 5;
+            case.documents.valid_percent = Some(70);
+            cases.push(case);
+        }
+    }
+    run("quantized_values", cases);
+}
+
+/// What a row of a special kind is made of a unit row.
+fn special(kind: usize, row: &mut [f32]) {
+    let outlier = row.len() / 2;
+    match kind {
+        0 => row.fill(0.0),
+        1 => row.fill(-0.0),
+        // Beyond f16's scales, and beyond its numbers.
+        2 => row.iter_mut().for_each(|x| *x *= 1e30),
+        3 => row.iter_mut().for_each(|x| *x *= 3e7),
+        // Scales that f16 has few bits for, or none.
+        4 => row.iter_mut().for_each(|x| *x *= 1e-3),
+        5 => row.iter_mut().for_each(|x| *x *= 1e-5),
+        6 => row.iter_mut().for_each(|x| *x *= 1e-12),
+        7 => row.iter_mut().for_each(|x| *x *= 1e-40),
+        // All others become code 0, or nearly.
+        8 => row[outlier] = 1e4,
+        9 => row[outlier] = -300.0,
+        // A minimum whose rounding is more than a step.
+        10 => row.iter_mut().for_each(|x| *x = 100.3 + 1e-3 * *x),
+        11 => row.fill(-7.77),
+        12 => row.fill(f32::MAX),
+        13 => row[outlier] = f32::NAN,
+        14 => row[outlier] = f32::INFINITY,
+        _ => row[0] = f32::NEG_INFINITY,
+    }
+}
+
+/// Rows of every special kind on either side, each kind alone among ordinary rows, and all at once.
+#[test]
+fn special_rows() {
+    let mut cases = Vec::new();
+    for dim in [1, 5, 128, 1100] {
+        cases.extend((0..17).map(|kind| (kind, Case::new(dim, &[3, 2], &[4, 1, 7]))));
+    }
+    let cases = cases.into_iter().flat_map(|(kind, case)| {
+        ElementType::ALL.into_iter().flat_map(move |element| {
+            let case = Case { element, ..case.clone() };
+            let formats = Formats::ALL.into_iter().filter(move |formats| formats.take(element));
+            formats.map(move |formats| (kind, QuantizedCase { case: case.clone(), formats }))
+        })
+    });
+    Suite::run("quantized_special_rows", cases, |suite, (kind, case)| {
+        let mut data: Data = case.case.data();
+        for side in [&mut data.queries, &mut data.documents] {
+            for (i, row) in side.values.chunks_exact_mut(side.dim).enumerate() {
+                match kind {
+                    16 => special(i % 13, row),
+                    kind if i % 2 == 1 => special(*kind, row),
+                    _ => continue,
+                }
+                row.iter_mut().for_each(|x| *x = stored(case.case.element, *x));
+            }
+        }
+        check_embeddings(suite, case, &data)
+    });
+}
+
+/// Every f16 number, every bf16 number, and the numbers half way between e4m3 numbers with their
+/// neighbours.
+#[test]
+fn e4m3_is_the_nearest_number() {
+    let numbers = e4m3_numbers();
+    assert_eq!((numbers.len(), numbers[1], numbers[126]), (127, 2f64.powi(-9), 448.0));
+    for code in 0..=u8::MAX {
+        let expected = numbers.get(usize::from(code & 0x7F)).map_or(f32::NAN, |&x| x as f32);
+        let expected = if code & 0x80 == 0 { expected } else { -expected };
+        assert!(same(e4m3_value(code), expected), "{code:#x}: {}", e4m3_value(code));
+    }
+    let halves = (0..=u16::MAX).map(f16::from_bits).map(f16::to_f32);
+    let bf16s = (0..=u16::MAX).map(bf16::from_bits).map(bf16::to_f32);
+    let middles = numbers.windows(2).map(|pair| ((pair[0] + pair[1]) / 2.0) as f32);
+    let near = middles.chain(numbers.iter().map(|&x| x as f32));
+    let near = near.flat_map(|x| [x, x.next_down(), x.next_up()]).flat_map(|x| [x, -x]);
+    for x in halves.chain(bf16s).chain(near) {
+        let (code, expected) = (e4m3(x), nearest_e4m3(x));
+        assert!(same(e4m3_value(code), expected), "{x:e}: {code:#x}, not {expected}");
+    }
+}
+
+fn same(a: f32, b: f32) -> bool {
+    a.is_nan() && b.is_nan() || a.to_bits() == b.to_bits()
+}
+
+/// Compressed again, what codes stand for has the same codes: the largest is the end of the range.
+#[test]
+fn codes_survive_a_round_trip() {
+    let case = Case::new(96, &[40], &[300]);
+    let data = case.data();
+    let tokens = Tokens::padded(&data.documents.values, 1, 300, 96).expect("tokens");
+    for scales in [ScaleType::F16, ScaleType::F32] {
+        let once = tokens.quantize::<Int8>(scales).expect("codes");
+        let again = once.dequantize().and_then(|tokens| tokens.quantize::<Int8>(scales));
+        let again = again.expect("codes");
+        assert_eq!((once.data(), once.scales()), (again.data(), again.scales()));
+    }
+    let once = tokens.quantize::<Fp8>(ScaleType::F16).expect("codes");
+    let again = once.dequantize().and_then(|tokens| tokens.quantize(ScaleType::F16));
+    let again: Tokens<'_, Fp8> = again.expect("codes");
+    assert_eq!((once.data(), once.scales()), (again.data(), again.scales()));
+}
+
+/// Scores and bounds worked out by hand.
+#[test]
+fn a_score_by_hand() {
+    let layout = |len| TokenLayout::padded(1, len, 2).expect("a layout");
+    let scales = |scales: &[f32]| Scales::F32(scales.to_vec().into());
+    let queries = Tokens::<Int8>::from_codes(vec![1i8, -2], scales(&[0.5]), layout(1));
+    // ⟨(1, -2), (3, 1)⟩ · 2 = 2, ⟨(1, -2), (0, -4)⟩ · 0.125 = 1.
+    let documents =
+        Tokens::<Int8>::from_codes(vec![3i8, 1, 0, -4], scales(&[2.0, 0.125]), layout(2));
+    let (queries, documents) = (queries.expect("queries"), documents.expect("documents"));
+    let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
+    let cross = Pairing::cross();
+    let score = |d: &Tokens<'_, Int8>| Device::cpu().score_with(&queries, d, &cross, &options);
+    let found = score(&documents).expect("scores");
+    assert_eq!((found.values(), found.winners()), (&[1.0][..], Some(&[0][..])));
+
+    // Half a step: u = (1, 1) and (1/16, 1/16) of the documents, (1/4, 1/4) of the query. In norms
+    // of the rows (1/2, -1), (6, 2) and (0, -1/2): U∞ ‖q̂‖₁ + ‖d̂‖₁ u∞ + U₂ u₂.
+    let terms = (ErrorTerms::new(&queries), ErrorTerms::new(&documents));
+    let bound = score_bounds(&terms.0, &terms.1, &cross).expect("bounds")[0];
+    let expected = 1.5 + (40f32.sqrt() * 0.125f32.sqrt()).min(8.0 * 0.25) + 0.5;
+    assert!(bound >= expected && bound < expected * 1.01, "{bound}, not {expected}");
+
+    // ⟨(1, -2), (3, 1)⟩ · 2 − 1 · 0.5 = 1.5.
+    let affine = Scales::Affine {
+        scales: vec![f16::from_f32(2.0)].into(),
+        mins: vec![f16::from_f32(0.5)].into(),
+    };
+    let documents = Tokens::<Int8Affine>::from_codes(vec![3u8, 1], affine, layout(1));
+    let found = Device::cpu().score(&queries, &documents.expect("documents"), &cross);
+    assert_eq!(found.expect("scores").values(), [0.75]);
+}
+
+/// Rows of which every element is off as far as it can be, in one direction, against a query of
+/// ones: what scores lose is what bounds say, and little less.
+#[test]
+fn errors_that_add_up_are_what_bounds_say() {
+    const DIM: usize = 128;
+    // 2⁻²⁴, the least f16 scale, and one that is nearly rounded to twice it.
+    let (least, nearly) = (2f32.powi(-24), 1.49 * 2f32.powi(-24));
+    let row = |first: f32, x: f32| -> Vec<f32> {
+        let mut row = vec![x; DIM];
+        row[0] = first;
+        row
+    };
+    fn check<Q: Against<D>, D: Quantized>(
+        what: &str,
+        (queries, of_queries): (&Tokens<'_, Q>, &ErrorTerms),
+        row: &[f32],
+    ) {
+        let documents = Tokens::padded(row, 1, 1, DIM).expect("a row");
+        let codes = documents.quantize::<D>(ScaleType::F16).expect("codes");
+        let cross = Pairing::cross();
+        let score = Device::cpu().score(queries, &codes, &cross).expect("a score").values()[0];
+        let exact: f64 = row.iter().map(|&x| f64::from(x)).sum();
+        let bounds = score_bounds(of_queries, &ErrorTerms::new(&codes), &cross).expect("bounds");
+        let (off, bound) = ((f64::from(score) - exact).abs(), f64::from(bounds[0]));
+        assert!(off <= bound && off > 0.7 * bound, "{what}: off by {off:e}, bound {bound:e}");
+    }
+    let ones = vec![1.0f32; DIM];
+    let ones = Tokens::padded(&ones, 1, 1, DIM).expect("a row");
+    let int8 = ones.quantize::<Int8>(ScaleType::F32).expect("codes");
+    let fp8 = ones.quantize::<Fp8>(ScaleType::F32).expect("codes");
+    let half = vec![f16::ONE; DIM];
+    let half = Tokens::padded(&half, 1, 1, DIM).expect("a row");
+    // Queries are off by next to nothing, and that is known.
+    let int8 = (&int8, &ErrorTerms::measured(&int8, &ones).expect("terms"));
+    let fp8 = (&fp8, &ErrorTerms::measured(&fp8, &ones).expect("terms"));
+    let half = (&half, &ErrorTerms::new(&half));
+
+    // Scale 1; half way between codes, above an even one.
+    check::<Int8, Int8>("int8, half a step", int8, &row(127.0, 2.5));
+    let mut from_0_to_255 = row(0.0, 2.5);
+    from_0_to_255[1] = 255.0;
+    check::<f16, Int8Affine>("affine, half a step", half, &from_0_to_255);
+    check::<Fp8, Fp8>("fp8, half a step", fp8, &row(448.0, 272.0));
+    // Beyond the largest code of a scale that was rounded down.
+    check::<Int8, Int8>("int8, clamped", int8, &vec![127.0 * nearly; DIM]);
+    check::<Fp8, Fp8>("fp8, clamped", fp8, &vec![448.0 * nearly; DIM]);
+    check::<f16, Int8Affine>("affine, clamped", half, &row(0.0, 255.0 * nearly));
+    // Below a minimum that was rounded up: f16 has 100.25 and 100.3125.
+    check::<f16, Int8Affine>("affine, minimum", half, &vec![100.2815; DIM]);
+    assert!(nearly < 1.5 * least);
+}
+
+#[test]
+fn scales_that_do_not_fit_are_errors() {
+    let layout = || TokenLayout::padded(1, 2, 2).expect("a layout");
+    let argument = |result: Result<(), Error>| match result {
+        Err(Error::Shape { argument, .. }) => argument,
+        other => panic!("{other:?}"),
+    };
+    let int8 = |codes: Vec<i8>, scales: Scales<'static>| {
+        Tokens::<Int8>::from_codes(codes, scales, layout()).map(|_| ())
+    };
+    let f32s = |scales: &[f32]| Scales::F32(scales.to_vec().into());
+    assert_eq!(argument(int8(vec![1; 3], f32s(&[1.0; 2]))), "codes");
+    assert_eq!(argument(int8(vec![1; 4], f32s(&[1.0; 3]))), "scales");
+    assert_eq!(argument(int8(vec![1; 4], Scales::Tensor(1.0))), "scales");
+    let (one, two) = (vec![f16::ONE], vec![f16::ONE; 2]);
+    let affine = |scales: &[f16], mins: &[f16]| {
+        let (scales, mins) = (scales.to_vec().into(), mins.to_vec().into());
+        let scales = Scales::Affine { scales, mins };
+        Tokens::<Int8Affine>::from_codes(vec![1; 4], scales, layout()).map(|_| ())
+    };
+    assert_eq!(argument(affine(&one, &two)), "scales");
+    assert_eq!(argument(affine(&two, &one)), "mins");
+    let fp8 = Scales::Affine { scales: two.clone().into(), mins: two.into() };
+    let fp8 = Tokens::<Fp8>::from_codes(vec![1; 4], fp8, layout()).map(|_| ());
+    assert_eq!(argument(fp8), "scales");
+
+    // What only the numbers show comes with the call; a masked row may hold anything.
+    let device = Device::cpu();
+    for wrong in [-1.0, f32::INFINITY] {
+        let tokens = Tokens::<Int8>::from_codes(vec![1; 4], f32s(&[1.0, wrong]), layout());
+        let tokens = tokens.expect("tokens");
+        assert_eq!(argument(device.upload(&tokens).map(|_| ())), "scales");
+        let score = device.score(&tokens, &tokens, &Pairing::cross()).map(|_| ());
+        assert_eq!(argument(score), "scales");
+        let masked = tokens.with_mask(vec![1u8, 0]).expect("a mask");
+        let score = device.score(&masked, &masked, &Pairing::cross()).expect("a score");
+        assert_eq!(score.values(), [2.0]);
+    }
+}
+
+#[test]
+fn what_there_is_not_is_unsupported() {
+    let values = [1.0f32, 2.0, 3.0, 4.0];
+    let tokens = Tokens::padded(&values, 1, 2, 2).expect("tokens");
+    let unsupported = |result: Result<(), Error>, what: &str, why: &str| match result {
+        Err(Error::Unsupported { what: found, why: reason }) => {
+            assert!(found.contains(what), "{found}");
+            assert!(reason.contains(why), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    };
+    let affine = tokens.quantize::<Int8Affine>(ScaleType::F32).map(|_| ());
+    unsupported(affine, "int8-affine tokens with scales of type f32", "are f16");
+    let int8 = tokens.quantize::<Int8>(ScaleType::Tensor).map(|_| ());
+    unsupported(int8, "int8 tokens with scales of type tensor", "f16 or f32");
+
+    let device = Device::cpu();
+    let tokens = tokens.quantize::<Int8>(ScaleType::F16).expect("codes");
+    let tokens = device.upload(&tokens).expect("a handle");
+    let cross = Pairing::cross();
+    let options = ScoreOptions { normalize: true, ..ScoreOptions::default() };
+    let normalized = device.score_with(&tokens, &tokens, &cross, &options).map(|_| ());
+    unsupported(normalized, "`normalize` for int8", "before");
+    let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    let work = device.prepare(&tokens, &tokens, &cross, &options).expect("work");
+    let backward =
+        device.prepare_backward(&work, &Default::default(), maxsim::GradientType::F32).map(|_| ());
+    unsupported(backward, "gradients of int8", "f16, bf16 or f32");
+}
+
+/// Streams and graphs give what a synchronous call gives.
+#[test]
+fn streams_and_graphs() {
+    let case = Case::new(128, &[7, 3], &[40, 1, 60]);
+    let data = case.data();
+    let half: Vec<f16> = data.queries.values.iter().map(|&x| f16::from_f32(x)).collect();
+    let queries = Tokens::packed(&half, 128, &[0i64, 7, 10]).expect("queries");
+    let documents = Tokens::packed(&data.documents.values, 128, &[0i64, 40, 41, 101]);
+    let documents = documents.and_then(|d| d.quantize::<Int8Affine>(ScaleType::F16)).expect("d");
+    let (device, cross) = (Device::cpu(), Pairing::cross());
+    let options = ScoreOptions { token_scores: true, ..ScoreOptions::default() };
+    let expected = device.score_with(&queries, &documents, &cross, &options).expect("scores");
+    let queries = device.upload(&queries).expect("queries");
+    let documents = device.upload(&documents).expect("documents");
+    let work = device.prepare(&queries, &documents, &cross, &options).expect("work");
+    let mut scores = DeviceScores::new(&work).expect("scores");
+    let mut stream = device.stream().expect("a stream");
+    stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
+    assert_eq!(scores.read().expect("scores"), expected);
+
+    let mut scores = DeviceScores::new(&work).expect("scores");
+    let mut graph = device
+        .capture(|capture| capture.score_into(&queries, &documents, &work, &mut scores))
+        .expect("a graph");
+    graph.launch(&mut stream).expect("a launch");
+    assert_eq!(scores.read().expect("scores"), expected);
+}
+
+/// At dim 128: codes and scales against two bytes an element.
+#[test]
+fn sizes() {
+    let values = vec![f16::ONE; 100 * 128];
+    let tokens = Tokens::padded(&values, 10, 10, 128).expect("tokens");
+    let plain = size_of_val(&values[..]) as f64;
+    let ratio =
+        |codes: usize, scales: &Scales<'_>| plain / (codes as f64 + scales.size_bytes() as f64);
+    for (scales, least) in [(ScaleType::F16, 1.95), (ScaleType::F32, 1.93)] {
+        let int8 = tokens.quantize::<Int8>(scales).expect("codes");
+        assert!(ratio(int8.data().len(), int8.scales()) >= least);
+        let fp8 = tokens.quantize::<Fp8>(scales).expect("codes");
+        assert!(ratio(fp8.data().len(), fp8.scales()) >= least);
+    }
+    let fp8 = tokens.quantize::<Fp8>(ScaleType::Tensor).expect("codes");
+    assert!(ratio(fp8.data().len(), fp8.scales()) > 1.999);
+}
