@@ -13,6 +13,8 @@ pub mod gradient;
 pub mod layout;
 pub mod loss;
 pub mod params;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod residual;
 pub mod tf32;
 pub mod variants;
 
