@@ -47,6 +47,7 @@ pub mod loss;
 pub mod pairing;
 pub mod plan;
 pub mod problem;
+pub mod residual;
 pub mod scores;
 pub mod stream;
 pub mod tokens;

@@ -3,7 +3,7 @@
 //! A [`case::Case`] describes a problem; its data goes to the [`oracle`] and, on every
 //! engine of the machine, to the library; [`agree`] says whether the two answers agree.
 //! [`gradients`] is the same for training: its oracle, and whether gradients agree; [`losses`] has
-//! what losses on devices are compared with.
+//! what losses on devices are compared with, and [`residual`] what decoded tokens are.
 //!
 //! Environment: MAXSIM_CASES (random cases per suite, 2000 unless told), MAXSIM_RECORD_DIR
 //! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),
@@ -17,6 +17,7 @@ pub mod gradients;
 pub mod losses;
 pub mod misuse;
 pub mod oracle;
+pub mod residual;
 pub mod strategy;
 pub mod suite;
 pub mod values;
