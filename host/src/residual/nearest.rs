@@ -90,20 +90,23 @@ impl Panels {
                 }
                 let products = &mut products[..tile.len() / self.dim * width];
                 similarities(panel, width, tile, self.dim, products);
-                let rows = products.chunks_exact(width).zip(codes).zip(best);
+                let penalties = self.penalties.get(first..first + n).unwrap_or(&[]);
+                let rows = products.chunks_exact_mut(width).zip(codes).zip(best);
                 rows.for_each(|((products, code), best)| {
-                    self.take(&products[..n], first, code, best);
+                    products.iter_mut().zip(penalties).for_each(|(p, penalty)| *p -= penalty);
+                    // What fills up the panel is nothing.
+                    products[n..].fill(f32::NEG_INFINITY);
+                    if is_any_above(products, *best) {
+                        self.take(products, first, code, best);
+                    }
                 });
             }
         }
     }
 
     /// Compares a row's best so far with centroids from `first` on.
-    #[inline]
-    fn take(&self, products: &[f32], first: usize, code: &mut i32, best: &mut f32) {
-        let penalties = self.penalties.get(first..).unwrap_or(&[]);
-        for (i, &product) in products.iter().enumerate() {
-            let score = penalties.get(i).map_or(product, |penalty| product - penalty);
+    fn take(&self, scores: &[f32], first: usize, code: &mut i32, best: &mut f32) {
+        for (i, &score) in scores.iter().enumerate() {
             // Rounding keeps order: what is not above the best is not when it is rounded either.
             if score > *best {
                 let score = if self.rounds { f16::from_f32(score).to_f32() } else { score };
@@ -113,6 +116,18 @@ impl Panels {
             }
         }
     }
+}
+
+/// Whether one of the values, a multiple of [`LANES`], is above `best`: seldom, once a few hundred have
+/// been seen, so this is what the time goes into.
+fn is_any_above(values: &[f32], best: f32) -> bool {
+    let mut above = [false; LANES];
+    for values in values.as_chunks::<LANES>().0 {
+        for i in 0..LANES {
+            above[i] |= values[i] > best;
+        }
+    }
+    above.contains(&true)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use maxsim_kernels::residual::BitOrder;
 
 use super::codec::ResidualCodec;
 use crate::error::{Error, Result};
-use crate::tokens::{LayoutKind, TokenLayout, check_len};
+use crate::tokens::{TokenLayout, check_len};
 
 /// Ids of centroids, one per token, in either of the types that indexes have them in.
 #[derive(Clone, Debug)]
@@ -173,10 +173,15 @@ impl<'a> ResidualTokens<'a> {
         size_of_val(self.codes()) as u64 + self.residuals.len() as u64
     }
 
-    /// Whether the items are all rows, one after the other.
+    /// Whether the items are all rows, one after the other, however they were described.
     pub fn is_packed(&self) -> bool {
-        self.layout.kind() == LayoutKind::Packed
-            && self.layout.total_len() == self.layout.rows() as u64
+        let mut end = 0;
+        let follows = |&[start, len]: &[u32; 2]| {
+            let is_next = start as usize == end;
+            end += len as usize;
+            is_next
+        };
+        self.layout.segments().iter().all(follows) && end == self.layout.rows()
     }
 }
 
