@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod output;
 pub mod qrels;
 pub mod rank;
+pub mod residual;
 pub mod stream;
 pub mod texts;
 pub mod warm_up;

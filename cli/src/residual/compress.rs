@@ -1,0 +1,27 @@
+//! Files of embeddings, encoded.
+
+use anyhow::Result;
+use half::{bf16, f16};
+use maxsim::residual::{EncodeOptions, ResidualCodec, ResidualTokens, TrainOptions};
+use maxsim::{Element, ElementType};
+
+use crate::input::TokenFile;
+
+/// Trains a codec on all tokens of a file and encodes them with it.
+///
+/// # Errors
+/// As [`ResidualCodec::train`] and [`ResidualTokens::encode`].
+pub fn compress(file: &TokenFile, options: &TrainOptions) -> Result<ResidualTokens<'static>> {
+    match file.contents().element {
+        ElementType::F16 => of::<f16>(file, options),
+        ElementType::Bf16 => of::<bf16>(file, options),
+        ElementType::F32 => of::<f32>(file, options),
+    }
+}
+
+fn of<T: Element>(file: &TokenFile, options: &TrainOptions) -> Result<ResidualTokens<'static>> {
+    let tokens = file.tokens::<T>(0..file.n_items())?;
+    let codec = ResidualCodec::train(&tokens, options)?;
+    let encode: &EncodeOptions = &options.encode;
+    Ok(ResidualTokens::encode(codec.into(), &tokens, encode)?)
+}
