@@ -259,17 +259,22 @@ fn rows_of_zeros_and_tiny_and_huge_rows_are_encoded() {
 
 #[test]
 fn the_arithmetic_of_f16_decides_where_f32_would_not() {
-    // In f32 the residual 1/4096 + 2⁻¹⁵ is above the cutoff; rounded to f16 with its row it is not.
-    let centroids = Centroids::F16(vec![f16::ONE].into());
-    let codec = ResidualCodec::new(1, 1, centroids, &[-1.0, 1.0], false).unwrap();
-    let codec = Arc::new(codec.with_cutoffs(&[1e-4]).unwrap());
-    let rows = [1.0f32 + 1.0 / 4096.0];
-    let tokens = packed(&rows, 1);
-    let bucket = |arithmetic| {
+    let bucket = |centroid: f32, cutoff: f32, row: f32, arithmetic| {
+        let centroids = Centroids::F16(vec![f16::from_f32(centroid)].into());
+        let codec = ResidualCodec::new(1, 1, centroids, &[-1.0, 1.0], false).unwrap();
+        let codec = Arc::new(codec.with_cutoffs(&[cutoff]).unwrap());
         let options = EncodeOptions { arithmetic, ..Default::default() };
-        ResidualTokens::encode(codec.clone(), &tokens, &options).unwrap().residuals()[0] >> 7
+        let encoded = ResidualTokens::encode(codec, &packed(&[row], 1), &options).unwrap();
+        encoded.residuals()[0] >> 7
     };
-    assert_eq!((bucket(Arithmetic::F32), bucket(Arithmetic::F16)), (1, 0));
+    let both = |centroid, cutoff, row| {
+        [Arithmetic::F32, Arithmetic::F16]
+            .map(|arithmetic| bucket(centroid, cutoff, row, arithmetic))
+    };
+    // The row is rounded to 1: what was above the cutoff is not.
+    assert_eq!(both(1.0, 1e-4, 1.0 + 1.0 / 4096.0), [1, 0]);
+    // Row and centroid are numbers of f16, their difference is not: it is rounded to 1 - 2⁻¹¹.
+    assert_eq!(both(1.5 / 4096.0, 0.9996, 1.0), [1, 0]);
 }
 
 #[test]

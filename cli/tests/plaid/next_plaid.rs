@@ -2,9 +2,9 @@
 //!
 //! Arguments: tokens.npy (f32), lengths.json, the number of bits, the folder to write, decoded.npy.
 
-use next_plaid::{IndexConfig, MmapIndex};
 use ndarray::{Array2, s};
 use ndarray_npy::{read_npy, write_npy};
+use next_plaid::{IndexConfig, MmapIndex};
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();

@@ -37,6 +37,11 @@ impl Arithmetic {
             Arithmetic::F16 => f16::from_f32(x).to_f32(),
         }
     }
+
+    /// Rows as f32, rounded.
+    pub(super) fn rows<T: Element>(self, rows: &[T]) -> Vec<f32> {
+        rows.iter().map(|x| self.round(x.to_f32())).collect()
+    }
 }
 
 /// How tokens are encoded.
@@ -70,6 +75,23 @@ impl<'a> ResidualTokens<'a> {
     ///
     /// Tokens are taken as they are: for a codec that normalises what it decodes they should have
     /// length 1. A row of zeros has the same dot product with every centroid and takes the first.
+    ///
+    /// ```
+    /// use maxsim::Tokens;
+    /// use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
+    ///
+    /// // Four tokens of length 1, and a codec for such.
+    /// let rows = [0.8f32, 0.6, 0.6, 0.8, -1.0, 0.0, -0.96, 0.28];
+    /// let tokens = Tokens::packed(&rows, 2, &[0i64, 1, 4])?;
+    /// let options = TrainOptions { nbits: 8, n_centroids: Some(2), ..TrainOptions::default() };
+    /// let codec = ResidualCodec::train(&tokens, &options)?;
+    /// let encoded = ResidualTokens::encode(codec.into(), &tokens, &options.encode)?;
+    /// assert_eq!(encoded.size_bytes(), 4 * (4 + 2)); // a code and two buckets each
+    /// for (x, y) in rows.iter().zip(encoded.decode::<f32>()?.data()) {
+    ///     assert!((x - y).abs() < 0.01);
+    /// }
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Shape`] where the tokens' dim is not the codec's, the codec has no cutoffs, or a valid
@@ -107,13 +129,6 @@ impl<'a> ResidualTokens<'a> {
             Some(mask) => encoded.with_mask(mask.to_vec()),
             None => Ok(encoded),
         }
-    }
-}
-
-impl Arithmetic {
-    /// Rows as f32, rounded.
-    pub(super) fn rows<T: Element>(self, rows: &[T]) -> Vec<f32> {
-        rows.iter().map(|x| self.round(x.to_f32())).collect()
     }
 }
 
@@ -160,7 +175,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-pub(super) fn check_dims<T: Element>(dim: usize, tokens: &Tokens<'_, T>) -> Result<()> {
+fn check_dims<T: Element>(dim: usize, tokens: &Tokens<'_, T>) -> Result<()> {
     if tokens.layout().dim() == dim {
         return Ok(());
     }

@@ -11,7 +11,7 @@
 use rayon::slice::ParallelSliceMut;
 
 use super::codec::{Centroids, ResidualCodec, check_nbits};
-use super::encode::{Arithmetic, EncodeOptions, check_dims, check_finite, valid_rows};
+use super::encode::{Arithmetic, EncodeOptions, check_finite, valid_rows};
 use super::kmeans::{kmeans, normalize_rows};
 use super::nearest::Panels;
 use super::random::Random;
@@ -138,7 +138,6 @@ impl<'a> ResidualCodec<'a> {
         let weights = vec![0.0; 1 << options.nbits];
         // Checks the centroids, before anything is computed with them.
         let codec = ResidualCodec::new(options.nbits, dim, centroids, &weights, options.normalize)?;
-        check_dims(dim, tokens)?;
         let EncodeOptions { nearest, arithmetic, .. } = options.encode;
         let table = arithmetic.rows(&codec.centroids().to_f32());
         let mut rows = gather(tokens, sample.held_out(), arithmetic)?;
