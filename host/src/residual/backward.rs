@@ -64,9 +64,8 @@ impl ResidualTokens<'_> {
                 x.sums.fill(0.0);
                 for &row in groups.members(chunk * CHUNK_LEN + i) {
                     let grad = &grad_tokens[row as usize * dim..][..dim];
-                    if x.of_row(&decoder, self, row as usize, grad) {
-                        self.add_to_weights(row as usize, &x.grad, &mut share);
-                    }
+                    x.of_row(&decoder, self, row as usize, grad);
+                    self.add_to_weights(row as usize, &x.grad, &mut share);
                 }
                 centroid.iter_mut().zip(&x.sums).for_each(|(to, &sum)| *to = sum as f32);
             }
@@ -104,25 +103,22 @@ impl Gradient {
         Gradient { row: vec![0.0; dim], grad: vec![0.0; dim], sums: vec![0.0; dim] }
     }
 
-    /// Whether the row has a gradient at all.
+    /// Adds the gradient of a row to the sums.
     fn of_row(
         &mut self,
         decoder: &Decoder<'_>,
         tokens: &ResidualTokens<'_>,
         row: usize,
         grad: &[f32],
-    ) -> bool {
-        if grad.iter().all(|&g| g == 0.0) {
-            return false;
-        }
+    ) {
         if tokens.codec().normalize() {
             decoder.sums(tokens, row, &mut self.row);
             self.grad.fill(0.0);
+            // Adds nothing where `grad` is 0 throughout.
             add_projected(&self.row, row_norm(&self.row), grad, &mut self.grad);
         } else {
             self.grad.copy_from_slice(grad);
         }
         self.sums.iter_mut().zip(&self.grad).for_each(|(sum, &grad)| *sum += f64::from(grad));
-        true
     }
 }
