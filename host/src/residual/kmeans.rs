@@ -131,8 +131,19 @@ mod tests {
     fn a_centroid_without_rows_starts_at_the_worst_served_row() {
         // Both centroids start at the first cluster; the far row takes over the empty one.
         let rows = [1.0f32, 0.0, 1.0, 0.0, 1.0, 0.1, 5.0, 5.0];
-        let found = kmeans(&rows, 2, 2, 2, false).unwrap();
-        assert!(found.chunks(2).any(|c| c == [5.0, 5.0]), "{found:?}");
+        let found = kmeans(&rows, 2, 2, 1, false).unwrap();
+        assert_eq!(found[2..], [5.0, 5.0], "{found:?}");
+    }
+
+    #[test]
+    fn spherical_centroids_have_length_1() {
+        let rows = [3.0f32, 0.0, 0.0, 4.0, 3.0, 0.3, 0.4, 4.0];
+        for n_iterations in 0..3 {
+            let found = kmeans(&rows, 2, 2, n_iterations, true).unwrap();
+            for c in found.chunks(2) {
+                assert!((c[0].hypot(c[1]) - 1.0).abs() < 1e-6, "{n_iterations}: {c:?}");
+            }
+        }
     }
 
     #[test]
