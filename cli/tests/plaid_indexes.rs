@@ -161,6 +161,33 @@ fn chunks_with_files_of_their_own_take_the_place_of_merged_rows() {
     let bytes = [&whole.residuals()[..kept * 8], &whole.residuals()[rest * 8..]].concat();
     assert_eq!(index.residuals(), bytes);
 
+    // Chunk 1 is not merged yet at all.
+    let (codes, bytes) = (whole.codes(), whole.residuals());
+    let end = whole.layout().item_rows(20).start;
+    let wide: Vec<i64> = codes.iter().map(|&code| code.into()).collect();
+    let merged = [&wide[..start], &wide[end..]].concat();
+    let merged_bytes = [&bytes[..start * 8], &bytes[end * 8..]].concat();
+    let folder = copy("fast-plaid-2");
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    let vector = |n: usize| format!("({n},)");
+    let matrix = |n: usize| format!("({n}, 8)");
+    let own = bytemuck::cast_slice(&wide[start..end]);
+    write("1.codes.npy", &npy_file("<i8", &vector(end - start), own));
+    let own = &bytes[start * 8..end * 8];
+    write("1.residuals.npy", &npy_file("<u1", &matrix(end - start), own));
+    let n = merged.len();
+    write("merged_codes.npy", &npy_file("<i8", &vector(n), bytemuck::cast_slice(&merged)));
+    write("merged_residuals.npy", &npy_file("|u1", &matrix(n), &merged_bytes));
+    for what in ["codes", "residuals"] {
+        let name = format!("merged_{what}.manifest.json");
+        let mut rows: serde_json::Value =
+            serde_json::from_slice(&fs::read(folder.path().join(&name)).unwrap()).unwrap();
+        rows.as_object_mut().unwrap().remove(&format!("1.{what}.npy")).unwrap();
+        write(&name, rows.to_string().as_bytes());
+    }
+    let index = read_index(folder.path()).unwrap();
+    assert_eq!((index.codes(), index.residuals()), (codes, bytes));
+
     // Without its manifest, a merged file has the chunks' documents one after the other.
     let folder = copy("fast-plaid-2");
     for name in ["merged_codes.manifest.json", "merged_residuals.manifest.json"] {
@@ -222,10 +249,15 @@ fn folders_that_disagree_with_themselves_are_refused() {
 }
 
 /// An archive as `torch.save` makes it, of a pickle and one storage.
-fn archive(pickle: &[u8], storage: &[u8], method: zip::CompressionMethod) -> Vec<u8> {
+fn archive(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
+    archive_of(&[("a/data.pkl", pickle), ("a/data/0", storage), ("a/version", b"3\n")])
+}
+
+fn archive_of(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
-    let options = zip::write::SimpleFileOptions::default().compression_method(method);
-    for (name, bytes) in [("a/data.pkl", pickle), ("a/data/0", storage), ("a/version", b"3\n")] {
+    let options =
+        zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for &(name, bytes) in entries {
         writer.start_file(name, options).unwrap();
         writer.write_all(bytes).unwrap();
     }
@@ -249,13 +281,12 @@ fn tensor_pickle() -> Vec<u8> {
 
 #[test]
 fn pt_files_of_anything_but_tensors_are_refused_and_nothing_runs() {
-    let stored = zip::CompressionMethod::Stored;
     let with = |bytes: &[u8]| {
         let folder = copy("colbert-2");
         fs::write(folder.path().join("centroids.pt"), bytes).unwrap();
         folder
     };
-    let pickle = |inner: &[u8]| archive(&[b"\x80\x02", inner, b"."].concat(), &[0; 2560], stored);
+    let pickle = |inner: &[u8]| archive(&[b"\x80\x02", inner, b"."].concat(), &[0; 2560]);
     let tensor = tensor_pickle();
     // What is refused below differs from this in one thing each.
     let index = read_index(with(&pickle(&tensor)).path()).unwrap();
@@ -297,10 +328,24 @@ fn pt_files_of_anything_but_tensors_are_refused_and_nothing_runs() {
     let file = |bytes: &[u8], part: &str| assert_refused(&with(bytes), &["centroids.pt", part]);
     file(b"", "not a file that torch.save wrote");
     file(&tensor, "not a file that torch.save wrote");
-    file(&archive(&tensor, &[0; 2560], stored), "not a pickle of protocol 2");
+    file(&archive(&tensor, &[0; 2560]), "not a pickle of protocol 2");
     let whole = [b"\x80\x02", &tensor[..], b"."].concat();
-    file(&archive(&whole, &[0; 2556], stored), "centroids.pt");
-    file(&archive(&vec![0; 1 << 17], &[0; 2560], stored), "a pickle of 131072 bytes");
+    file(&archive(&whole, &[0; 2556]), "centroids.pt");
+    file(&archive(&vec![0; 1 << 17], &[0; 2560]), "a pickle of 131072 bytes");
+    let unstopped = [b"\x80\x02", &tensor[..]].concat();
+    file(&archive(&unstopped, &[0; 2560]), "not a pickle of protocol 2");
+    let entries = [("a/data.pkl", &whole[..]), ("b/data.pkl", &whole), ("a/data/0", &[0; 2560])];
+    file(&archive_of(&entries), "2 pickles");
+    file(&archive_of(&entries[2..]), "0 pickles");
+    // The storage's method, in its own header and in the directory: said to be compressed.
+    let mut compressed = pickle(&tensor);
+    for (signature, method) in [(b"PK\x03\x04", 8), (b"PK\x01\x02", 10)] {
+        let headers: Vec<usize> =
+            (0..compressed.len() - 4).filter(|&at| &compressed[at..at + 4] == signature).collect();
+        assert_eq!(headers.len(), 3);
+        compressed[headers[1] + method] = 8;
+    }
+    file(&compressed, "entries are compressed");
     let cut = pickle(&tensor);
     file(&cut[..cut.len() - 40], "centroids.pt");
 }
