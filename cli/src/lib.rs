@@ -12,6 +12,7 @@ pub mod output;
 pub mod qrels;
 pub mod quantize;
 pub mod rank;
+pub mod residual;
 pub mod stream;
 pub mod texts;
 pub mod warm_up;

@@ -50,6 +50,7 @@ pub mod loss;
 pub mod pairing;
 pub mod plan;
 pub mod problem;
+pub mod residual;
 pub mod scales;
 pub mod scores;
 pub mod stream;

@@ -14,6 +14,8 @@ pub mod layout;
 pub mod loss;
 pub mod params;
 pub mod quantize;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod residual;
 pub mod tf32;
 pub mod variants;
 

@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use maxsim::{
-    Device, DeviceScores, ElementType, Error, ErrorTerms, Fp8, Int8, Int8Affine, Pairing,
-    ScaleType, Scales, ScoreOptions, TokenLayout, Tokens, score_bounds,
+    Against, Device, DeviceScores, ElementType, Error, ErrorTerms, Fp8, Int8, Int8Affine, Pairing,
+    Quantized, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens, score_bounds,
 };
 use maxsim_kernels::quantize::{e4m3, e4m3_value};
 use maxsim_tests::case::{Case, Data, Pairs};
@@ -56,7 +56,12 @@ fn pairings_and_layouts() {
 #[test]
 fn dims() {
     let shape = |dim| [Case::new(dim, &[17, 3], &[65, 1, 16]), Case::new(dim, &[65], &[129])];
-    run("quantized_dims", EDGE_DIMS.into_iter().flat_map(shape).collect());
+    let mut cases: Vec<Case> = EDGE_DIMS.into_iter().flat_map(shape).collect();
+    // Sums of integer products beyond 2²⁴, where f32 has gaps.
+    for dim in [1040, 1041, 2500, 4096] {
+        cases.push(Case { values: Values::Negative, ..Case::new(dim, &[9], &[30]) });
+    }
+    run("quantized_dims", cases);
 }
 
 #[test]
@@ -228,6 +233,58 @@ fn a_score_by_hand() {
     let documents = Tokens::<Int8Affine>::from_codes(vec![3u8, 1], affine, layout(1));
     let found = Device::cpu().score(&queries, &documents.expect("documents"), &cross);
     assert_eq!(found.expect("scores").values(), [0.75]);
+}
+
+/// Rows of which every element is off as far as it can be, in one direction, against a query of
+/// ones: what scores lose is what bounds say, and little less.
+#[test]
+fn errors_that_add_up_are_what_bounds_say() {
+    const DIM: usize = 128;
+    // 2⁻²⁴, the least f16 scale, and one that is nearly rounded to twice it.
+    let (least, nearly) = (2f32.powi(-24), 1.49 * 2f32.powi(-24));
+    let row = |first: f32, x: f32| -> Vec<f32> {
+        let mut row = vec![x; DIM];
+        row[0] = first;
+        row
+    };
+    fn check<Q: Against<D>, D: Quantized>(
+        what: &str,
+        (queries, of_queries): (&Tokens<'_, Q>, &ErrorTerms),
+        row: &[f32],
+    ) {
+        let documents = Tokens::padded(row, 1, 1, DIM).expect("a row");
+        let codes = documents.quantize::<D>(ScaleType::F16).expect("codes");
+        let cross = Pairing::cross();
+        let score = Device::cpu().score(queries, &codes, &cross).expect("a score").values()[0];
+        let exact: f64 = row.iter().map(|&x| f64::from(x)).sum();
+        let bounds = score_bounds(of_queries, &ErrorTerms::new(&codes), &cross).expect("bounds");
+        let (off, bound) = ((f64::from(score) - exact).abs(), f64::from(bounds[0]));
+        assert!(off <= bound && off > 0.7 * bound, "{what}: off by {off:e}, bound {bound:e}");
+    }
+    let ones = vec![1.0f32; DIM];
+    let ones = Tokens::padded(&ones, 1, 1, DIM).expect("a row");
+    let int8 = ones.quantize::<Int8>(ScaleType::F32).expect("codes");
+    let fp8 = ones.quantize::<Fp8>(ScaleType::F32).expect("codes");
+    let half = vec![f16::ONE; DIM];
+    let half = Tokens::padded(&half, 1, 1, DIM).expect("a row");
+    // Queries are off by next to nothing, and that is known.
+    let int8 = (&int8, &ErrorTerms::measured(&int8, &ones).expect("terms"));
+    let fp8 = (&fp8, &ErrorTerms::measured(&fp8, &ones).expect("terms"));
+    let half = (&half, &ErrorTerms::new(&half));
+
+    // Scale 1; half way between codes, above an even one.
+    check::<Int8, Int8>("int8, half a step", int8, &row(127.0, 2.5));
+    let mut from_0_to_255 = row(0.0, 2.5);
+    from_0_to_255[1] = 255.0;
+    check::<f16, Int8Affine>("affine, half a step", half, &from_0_to_255);
+    check::<Fp8, Fp8>("fp8, half a step", fp8, &row(448.0, 272.0));
+    // Beyond the largest code of a scale that was rounded down.
+    check::<Int8, Int8>("int8, clamped", int8, &vec![127.0 * nearly; DIM]);
+    check::<Fp8, Fp8>("fp8, clamped", fp8, &vec![448.0 * nearly; DIM]);
+    check::<f16, Int8Affine>("affine, clamped", half, &row(0.0, 255.0 * nearly));
+    // Below a minimum that was rounded up: f16 has 100.25 and 100.3125.
+    check::<f16, Int8Affine>("affine, minimum", half, &vec![100.2815; DIM]);
+    assert!(nearly < 1.5 * least);
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub enum Reading {
 
 /// A file's bytes.
 #[derive(Debug)]
-pub(super) enum FileBytes {
+pub(crate) enum FileBytes {
     Mapped(Mmap),
     Read(Vec<u8>),
 }

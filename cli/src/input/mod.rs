@@ -5,7 +5,7 @@
 //! time, so that a corpus need fit neither the device nor, mapped, host memory.
 
 mod map;
-mod npy;
+pub(crate) mod npy;
 mod safetensors;
 
 use std::borrow::Cow;
@@ -16,8 +16,9 @@ use anyhow::{Context, Result, bail, ensure};
 use half::f16;
 use maxsim::{Element, Quantized, ScaleType, Scales, TokenFormat, TokenLayout, Tokens};
 
-use map::FileBytes;
+pub(crate) use map::FileBytes;
 pub use map::Reading;
+pub(crate) use safetensors::Tensors;
 
 /// Items of zero tokens cost a file nothing, but the program 9 bytes each: a padded array of
 /// length 0 may have this many, so that a file of 100 bytes cannot ask for gigabytes.
@@ -216,7 +217,10 @@ impl TokenFile {
 }
 
 /// Layout of `[n, len, dim]`, of which an item may use fewer than `len` tokens.
-fn padded_layout([n, len, dim]: [usize; 3], lengths: Option<&[i64]>) -> Result<TokenLayout> {
+pub(crate) fn padded_layout(
+    [n, len, dim]: [usize; 3],
+    lengths: Option<&[i64]>,
+) -> Result<TokenLayout> {
     ensure!(
         len > 0 || n <= MAX_EMPTY_ITEMS,
         "embeddings: {n} items of 0 tokens each; at most {MAX_EMPTY_ITEMS} empty items are taken"
@@ -229,7 +233,7 @@ fn padded_layout([n, len, dim]: [usize; 3], lengths: Option<&[i64]>) -> Result<T
 }
 
 /// Bytes as elements: the same memory where it is aligned, a copy where it is not.
-fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> Result<Cow<'_, [T]>> {
+pub(crate) fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> Result<Cow<'_, [T]>> {
     if let Ok(elements) = bytemuck::try_cast_slice(bytes) {
         return Ok(Cow::Borrowed(elements));
     }
@@ -240,7 +244,7 @@ fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> Result<Cow<'_, [T]>> {
 }
 
 /// An empty vector with room for `n` elements, or an error where there is none.
-fn reserved<T>(n: usize) -> Result<Vec<T>> {
+pub(crate) fn reserved<T>(n: usize) -> Result<Vec<T>> {
     let mut elements = Vec::new();
     let bytes = n as u128 * size_of::<T>() as u128;
     elements.try_reserve_exact(n).map_err(|_| anyhow::anyhow!("no memory for {bytes} bytes"))?;

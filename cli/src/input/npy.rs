@@ -16,13 +16,8 @@ const MAX_DIMENSIONS: usize = 64;
 
 /// Reads what the file says of its embeddings.
 pub(super) fn parse(bytes: &[u8]) -> Result<Contents> {
-    let (header, data_start) = split_header(bytes)?;
-    let header = Header::parse(header).context("the npy header is broken")?;
+    let (header, data) = array(bytes)?;
     let element = element_type(&header.descr)?;
-    ensure!(
-        !header.fortran_order,
-        "the array is in Fortran order; save it with numpy.ascontiguousarray"
-    );
     let &[n, len, dim] = header.shape.as_slice() else {
         bail!("the array has shape {:?}; expected [n, len, dim]", header.shape)
     };
@@ -30,13 +25,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents> {
         .iter()
         .try_fold(1u64, |product, &factor| product.checked_mul(factor as u64))
         .with_context(|| format!("shape [{n}, {len}, {dim}] is beyond any file"))?;
-    let found = (bytes.len() - data_start) as u64;
+    let found = data.len() as u64;
     ensure!(
         expected == found,
         "an array [{n}, {len}, {dim}] of {element} takes {expected} bytes, the file has {found}"
     );
     let layout = padded_layout([n, len, dim], None)?;
-    let data = data_start..bytes.len();
+    let data = bytes.len() - data.len()..bytes.len();
     Ok(Contents { format: element.into(), data, scales: None, layout })
 }
 
@@ -70,10 +65,23 @@ fn element_type(descr: &str) -> Result<ElementType> {
 
 /// The dictionary of an npy header.
 #[derive(Debug, PartialEq, Eq)]
-struct Header {
-    descr: String,
+pub(crate) struct Header {
+    /// Element type, in numpy's words.
+    pub descr: String,
     fortran_order: bool,
-    shape: Vec<usize>,
+    /// Extents, outermost first.
+    pub shape: Vec<usize>,
+}
+
+/// The header of a file, and what follows it, which nothing has been compared with yet.
+pub(crate) fn array(bytes: &[u8]) -> Result<(Header, &[u8])> {
+    let (header, data_start) = split_header(bytes)?;
+    let header = Header::parse(header).context("the npy header is broken")?;
+    ensure!(
+        !header.fortran_order,
+        "the array is in Fortran order; save it with numpy.ascontiguousarray"
+    );
+    Ok((header, &bytes[data_start..]))
 }
 
 impl Header {

@@ -100,7 +100,7 @@ fn scales_place(
 }
 
 /// The file's header, and the bytes that it describes.
-struct Tensors<'a> {
+pub(crate) struct Tensors<'a> {
     metadata: Metadata,
     bytes: &'a [u8],
     data_start: usize,
@@ -110,7 +110,7 @@ impl<'a> Tensors<'a> {
     /// The crate's own entry point adds sizes from the header without a check, so only its
     /// header type is used: it checks shapes, element types and data offsets of each tensor
     /// against each other. Against the file they are checked here.
-    fn parse(bytes: &'a [u8]) -> Result<Tensors<'a>> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Tensors<'a>> {
         let (len_bytes, rest) =
             bytes.split_first_chunk::<LEN_BYTES>().context("too short for a safetensors file")?;
         let header_bytes = u64::from_le_bytes(*len_bytes);
@@ -131,8 +131,13 @@ impl<'a> Tensors<'a> {
         Ok(Tensors { metadata, bytes, data_start: LEN_BYTES + header.len() })
     }
 
+    /// A string of the header's `__metadata__`.
+    pub fn note(&self, key: &str) -> Option<&str> {
+        self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
+    }
+
     /// A tensor's description and its bytes' place in the file.
-    fn get(&self, name: &str) -> Result<Option<(&TensorInfo, Range<usize>)>> {
+    pub fn get(&self, name: &str) -> Result<Option<(&TensorInfo, Range<usize>)>> {
         let Some(info) = self.metadata.info(name) else { return Ok(None) };
         let place = |offset: usize| {
             self.data_start.checked_add(offset).filter(|&place| place <= self.bytes.len())
@@ -145,7 +150,7 @@ impl<'a> Tensors<'a> {
     }
 
     /// A vector of i64 or i32, wherever it lies.
-    fn integers(&self, name: &str) -> Result<Option<Vec<i64>>> {
+    pub fn integers(&self, name: &str) -> Result<Option<Vec<i64>>> {
         let Some((info, range)) = self.get(name)? else { return Ok(None) };
         let &[n] = info.shape.as_slice() else {
             bail!("`{name}` has shape {:?}; expected one dimension", info.shape)

@@ -14,7 +14,7 @@ const DEPTH_LEN: usize = 512;
 
 /// Fewest rows of a tile: a single one would take `gemm`'s matrix-vector route, which adds
 /// up in another order. The caller adds a row.
-pub(super) const MIN_ROWS: usize = 2;
+pub(crate) const MIN_ROWS: usize = 2;
 
 /// Writes `similarities[t · width + s] = Σ_k panel[k · width + s] · rows[t · dim + k]`.
 ///
@@ -23,7 +23,7 @@ pub(super) const MIN_ROWS: usize = 2;
 ///
 /// # Panics
 /// When a slice has another length, or a size is outside what the engine uses.
-pub(super) fn similarities(
+pub(crate) fn similarities(
     panel: &[f32],
     width: usize,
     rows: &[f32],

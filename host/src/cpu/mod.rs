@@ -40,20 +40,22 @@ use crate::problem::Problem;
 use crate::scales::Scales;
 use crate::scores::{ScoreOptions, Scores};
 use factors::Factors;
+pub(crate) use gemm::{MIN_ROWS, similarities};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub(crate) use gradients::Runs;
 pub(crate) use gradients::add_gradients;
 use norms::Norms;
+pub(crate) use norms::add_projected;
 pub(crate) use queries::widen;
 use run::Call;
 use scratch::Scratch;
 use tasks::Tasks;
 
 /// Most query tokens of a panel. The widest GEMM micro-kernel (AVX-512) has 64 rows.
-const PANEL_LEN: usize = 64;
+pub(crate) const PANEL_LEN: usize = 64;
 
 /// Panel widths are multiples of this: one AVX-512 register of f32.
-const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// Most query tokens that share one pass over the documents: enough arithmetic per document
 /// byte that memory is not the limit, little enough for the panels to stay in cache.
@@ -61,7 +63,7 @@ const BLOCK_LEN: usize = 4 * PANEL_LEN;
 
 /// Most document tokens of a tile: a multiple of the micro-kernels' 4 and 6 columns, and the
 /// most for which `gemm` reads the query panel in place (8 · 6) instead of packing it anew.
-const TILE_LEN: usize = 48;
+pub(crate) const TILE_LEN: usize = 48;
 
 /// A token matrix in host memory; its layout is the problem's.
 #[derive(Clone, Copy, Debug)]

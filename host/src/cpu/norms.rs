@@ -70,7 +70,7 @@ fn norm_of(square: f32) -> f32 {
 /// Adds to `gradient` what a row's is, from the gradient `sum` with respect to the row normalised:
 /// r · (sum - x̂ · ⟨x̂, sum⟩) with x̂ = r · x, or r · sum where r is constant. Nothing is added where
 /// the sum is 0 throughout, whatever the row holds.
-pub(super) fn add_projected<T: Element>(row: &[T], norm: f32, sum: &[f32], gradient: &mut [f32]) {
+pub(crate) fn add_projected<T: Element>(row: &[T], norm: f32, sum: &[f32], gradient: &mut [f32]) {
     if sum.iter().all(|&s| s == 0.0) {
         return;
     }

@@ -71,6 +71,8 @@ pub struct Row {
     pub forward: Timed,
     /// Of a training step, the gradients alone.
     pub backward: Timed,
+    /// The gradients alone where every winner is token 0.
+    pub backward_hot: Timed,
     /// Least time of the rows that gradients are summed from.
     pub gather_floor_ms: Option<f64>,
     /// The matrix product whose rate is the arithmetic's limit: f16, tf32, f32, ...
@@ -95,6 +97,8 @@ pub struct Targets {
     pub workspace_mb: Option<f64>,
     /// Of the gradients' time.
     pub gather_floor: Option<f64>,
+    /// Of the gradients' time where every winner is token 0, over that of the case.
+    pub hot: Option<f64>,
 }
 
 /// A point of the series over the number of documents.

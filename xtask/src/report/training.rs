@@ -87,18 +87,20 @@ fn peak(row: &Row) -> String {
 
 fn backward_alone(page: &mut String, record: &Record) {
     *page += "\n### Scores and gradients alone\n\nThe gather floor is the time of two gathers of a \
-              row per winner from the L2 cache at 9.5 TB/s. Goals, at most, in brackets.\n\n\
-              | case | scores, ms | gradients, ms | gather floor, ms | × the floor |\n\
-              |---|---|---|---|---|\n";
+              row per winner from the L2 cache at 9.5 TB/s. The last column has the gradients' time \
+              where every winner is token 0, over that of the case. Goals, at most, in brackets.\n\n\
+              | case | scores, ms | gradients, ms | gather floor, ms | × the floor | one winner |\n\
+              |---|---|---|---|---|---|\n";
     for row in record.rows.iter().filter(|row| row.ours_ms.is_some()) {
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} |",
             case(row),
             figure_of(&row.forward),
             figure_of(&row.backward),
             ms(row.gather_floor_ms),
             goal(ratio(row.of_gather_floor()), row.targets.gather_floor),
+            goal(ratio(row.hot()), row.targets.hot),
         );
     }
 }
@@ -136,6 +138,11 @@ impl Row {
         Some(self.backward.ms? / self.gather_floor_ms?)
     }
 
+    /// Time of the gradients where every winner is token 0, over their time.
+    fn hot(&self) -> Option<f64> {
+        Some(self.backward_hot.ms? / self.backward.ms?)
+    }
+
     /// What the fastest peer takes beyond inputs and gradients.
     fn best_peer_bytes(&self) -> Option<f64> {
         self.peers.get(self.best_peer.as_ref()?)?.device_bytes
@@ -154,6 +161,7 @@ impl Row {
             missed(self.of_limit, targets.limit, true, "of the traffic floor"),
             missed(workspace, targets.workspace_mb, false, "MB beside the winners"),
             missed(self.of_gather_floor(), targets.gather_floor, false, "× the gather floor"),
+            missed(self.hot(), targets.hot, false, "× as long where one token wins everywhere"),
         ]
         .into_iter()
         .flatten()

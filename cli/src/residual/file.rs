@@ -1,0 +1,280 @@
+//! The tool's own format; see the module's head.
+
+use std::borrow::Cow;
+use std::io::{BufWriter, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use half::f16;
+use maxsim::residual::{BitOrder, Centroids, Codes, ResidualCodec, ResidualTokens};
+use maxsim::{ElementType, TokenLayout};
+use safetensors::Dtype;
+use serde_json::{Map, Value, json};
+use tempfile::NamedTempFile;
+
+use crate::input::{FileBytes, Reading, Tensors, elements, padded_layout};
+
+const FORMAT: &str = "maxsim-residual";
+const VERSION: &str = "1";
+
+/// An open file of residual-compressed tokens.
+#[derive(Debug)]
+pub struct ResidualFile {
+    bytes: FileBytes,
+}
+
+impl ResidualFile {
+    /// Opens a file. Codes and buckets are not read yet when it is mapped.
+    pub fn open(path: &Path, reading: Reading) -> Result<ResidualFile> {
+        let bytes = FileBytes::open(path, reading).with_context(|| path.display().to_string())?;
+        Ok(ResidualFile { bytes })
+    }
+
+    /// Its tokens, all of them checked. Borrowed where the file has them on element boundaries.
+    pub fn tokens(&self) -> Result<ResidualTokens<'_>> {
+        tokens(&self.bytes)
+    }
+}
+
+/// The tokens in the bytes of a whole file.
+fn tokens(bytes: &[u8]) -> Result<ResidualTokens<'_>> {
+    let file = File { tensors: Tensors::parse(bytes)?, bytes };
+    let (format, version) = (file.note("format")?, file.note("version")?);
+    ensure!(format == FORMAT, "`format` is '{format}'; expected '{FORMAT}'");
+    ensure!(version == VERSION, "`version` is '{version}'; this program reads '{VERSION}'");
+    let nbits = file.note("nbits")?;
+    let nbits =
+        nbits.parse().with_context(|| format!("`nbits` is '{nbits}'; expected a number"))?;
+    let normalize = match file.note("normalize")? {
+        "true" => true,
+        "false" => false,
+        other => bail!("`normalize` is '{other}'; expected 'true' or 'false'"),
+    };
+    let order = file.note("bit_order")?;
+    let order =
+        BitOrder::ALL.into_iter().find(|known| known.name() == order).with_context(|| {
+            let [one, other] = BitOrder::ALL.map(BitOrder::name);
+            format!("`bit_order` is '{order}'; expected '{one}' or '{other}'")
+        })?;
+    let (centroids, dim) = file.centroids()?;
+    let weights = file.floats("bucket_weights")?.context("there is no tensor `bucket_weights`")?;
+    let mut codec = ResidualCodec::new(nbits, dim, centroids, &weights, normalize)?;
+    if let Some(cutoffs) = file.floats("bucket_cutoffs")? {
+        codec = codec.with_cutoffs(&cutoffs)?;
+    }
+    let (codes, layout) = file.codes(dim)?;
+    let residuals = file.residuals(&layout, codec.row_bytes())?;
+    Ok(ResidualTokens::new(codec.into(), codes, residuals, order, layout)?)
+}
+
+/// Element type, shape and bytes of a tensor.
+type Found<'f, 'a> = (Dtype, &'f [usize], &'a [u8]);
+
+/// The tensors of a file.
+struct File<'a> {
+    tensors: Tensors<'a>,
+    bytes: &'a [u8],
+}
+
+impl<'a> File<'a> {
+    fn note(&self, key: &str) -> Result<&str> {
+        self.tensors.note(key).with_context(|| format!("the metadata have no `{key}`"))
+    }
+
+    fn tensor(&self, name: &str) -> Result<Option<Found<'_, 'a>>> {
+        let found = self.tensors.get(name)?;
+        Ok(found.map(|(info, range)| (info.dtype, info.shape.as_slice(), &self.bytes[range])))
+    }
+
+    fn needed(&self, name: &str) -> Result<Found<'_, 'a>> {
+        self.tensor(name)?.with_context(|| format!("there is no tensor `{name}`"))
+    }
+
+    fn centroids(&self) -> Result<(Centroids<'a>, usize)> {
+        let (dtype, shape, bytes) = self.needed("centroids")?;
+        let &[_, dim] = shape else { bail!("`centroids` have shape {shape:?}; expected [n, dim]") };
+        let centroids = match dtype {
+            Dtype::F16 => Centroids::F16(elements(bytes)?),
+            Dtype::BF16 => Centroids::Bf16(elements(bytes)?),
+            Dtype::F32 => Centroids::F32(elements(bytes)?),
+            other => bail!("`centroids` are {other:?}; F16, BF16 and F32 are taken"),
+        };
+        Ok((centroids, dim))
+    }
+
+    /// A short vector of numbers.
+    fn floats(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        let Some((dtype, shape, bytes)) = self.tensor(name)? else { return Ok(None) };
+        ensure!(shape.len() == 1, "`{name}` has shape {shape:?}; expected one dimension");
+        Ok(Some(match dtype {
+            Dtype::F32 => elements::<f32>(bytes)?.into_owned(),
+            Dtype::F16 => elements::<f16>(bytes)?.iter().map(|x| x.to_f32()).collect(),
+            other => bail!("`{name}` are {other:?}; F32 and F16 are taken"),
+        }))
+    }
+
+    /// Codes, and where the items are among them.
+    fn codes(&self, dim: usize) -> Result<(Codes<'a>, TokenLayout)> {
+        let (dtype, shape, bytes) = self.needed("codes")?;
+        let codes = match dtype {
+            Dtype::I32 => Codes::I32(elements(bytes)?),
+            Dtype::I64 => Codes::I64(elements(bytes)?),
+            other => bail!("`codes` are {other:?}; I32 and I64 are taken"),
+        };
+        let integers = |name| self.tensors.integers(name);
+        let layout = match (shape, integers("offsets")?, integers("lengths")?) {
+            (&[rows], Some(offsets), None) => TokenLayout::packed(rows, dim, &offsets)?,
+            (&[n, len], None, lengths) => padded_layout([n, len, dim], lengths.as_deref())?,
+            (&[_], ..) => bail!("`codes` [rows] take `offsets` [n + 1], and no `lengths`"),
+            (&[_, _], ..) => bail!("`codes` [n, len] take `lengths`, not `offsets`"),
+            (shape, ..) => {
+                bail!("`codes` have shape {shape:?}; expected [rows] or [n, len]")
+            }
+        };
+        Ok((codes, layout))
+    }
+
+    fn residuals(&self, layout: &TokenLayout, row_bytes: usize) -> Result<&'a [u8]> {
+        let (dtype, shape, bytes) = self.needed("residuals")?;
+        ensure!(dtype == Dtype::U8, "`residuals` are {dtype:?}; U8 is taken");
+        let (_, codes, _) = self.needed("codes")?;
+        let expected = [codes, &[row_bytes]].concat();
+        ensure!(
+            shape == expected,
+            "`residuals` have shape {shape:?}; expected {expected:?}, for {} tokens of dim {}",
+            layout.rows(),
+            layout.dim()
+        );
+        Ok(bytes)
+    }
+}
+
+/// Writes tokens to a file, which appears whole or not at all. Items are written one after the other,
+/// whatever their layout; rows that no item has are left out.
+///
+/// # Errors
+/// For masked tokens, which the format has no place for, and where the file cannot be written.
+pub fn write(path: &Path, tokens: &ResidualTokens<'_>) -> Result<()> {
+    write_to(path, tokens).with_context(|| path.display().to_string())
+}
+
+fn write_to(path: &Path, tokens: &ResidualTokens<'_>) -> Result<()> {
+    ensure!(tokens.mask().is_none(), "masked tokens cannot be written; leave their rows out");
+    let packed = Packed::new(tokens);
+    let codec = tokens.codec();
+    let (rows, dim) = (packed.codes.len(), codec.dim());
+    let centroids = match codec.centroids().element() {
+        ElementType::F16 => "F16",
+        ElementType::Bf16 => "BF16",
+        ElementType::F32 => "F32",
+    };
+    // From wide elements to narrow ones, so that each tensor lies on its elements' boundary.
+    let mut tensors = vec![
+        Tensor::new(
+            "offsets",
+            "I64",
+            &[packed.offsets.len()],
+            bytemuck::cast_slice(&packed.offsets),
+        ),
+        Tensor::new("codes", "I32", &[rows], bytemuck::cast_slice(&packed.codes)),
+    ];
+    let weights = codec.bucket_weights();
+    tensors.push(Tensor::new(
+        "bucket_weights",
+        "F32",
+        &[weights.len()],
+        bytemuck::cast_slice(weights),
+    ));
+    if let Some(cutoffs) = codec.bucket_cutoffs() {
+        let bytes = bytemuck::cast_slice(cutoffs);
+        tensors.push(Tensor::new("bucket_cutoffs", "F32", &[cutoffs.len()], bytes));
+    }
+    let table = codec.centroids().bytes();
+    tensors.push(Tensor::new("centroids", centroids, &[codec.n_centroids(), dim], table));
+    let shape = [rows, codec.row_bytes()];
+    tensors.push(Tensor::new("residuals", "U8", &shape, &packed.residuals));
+    let notes = json!({
+        "format": FORMAT,
+        "version": VERSION,
+        "nbits": codec.nbits().to_string(),
+        "bit_order": tokens.order().name(),
+        "normalize": codec.normalize().to_string(),
+    });
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    let mut out = BufWriter::new(file.as_file_mut());
+    out.write_all(&header(&tensors, notes)?)?;
+    tensors.iter().try_for_each(|tensor| out.write_all(tensor.bytes))?;
+    out.flush()?;
+    drop(out);
+    file.persist(path)?;
+    Ok(())
+}
+
+/// A tensor to be written.
+struct Tensor<'a> {
+    name: &'static str,
+    dtype: &'static str,
+    shape: Vec<usize>,
+    bytes: &'a [u8],
+}
+
+impl<'a> Tensor<'a> {
+    fn new(
+        name: &'static str,
+        dtype: &'static str,
+        shape: &[usize],
+        bytes: &'a [u8],
+    ) -> Tensor<'a> {
+        Tensor { name, dtype, shape: shape.to_vec(), bytes }
+    }
+}
+
+/// Length and JSON of the header. (The crate's own writer puts metadata in any order, so that equal
+/// tokens would be unequal files.)
+fn header(tensors: &[Tensor<'_>], notes: Value) -> Result<Vec<u8>> {
+    let mut entries = Map::from_iter([("__metadata__".to_owned(), notes)]);
+    let mut end = 0;
+    for Tensor { name, dtype, shape, bytes } in tensors {
+        let start = end;
+        end += bytes.len();
+        let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] });
+        entries.insert((*name).to_owned(), entry);
+    }
+    let mut json = serde_json::to_vec(&entries)?;
+    // Data start on a boundary of 8 bytes.
+    json.resize(json.len().next_multiple_of(8), b' ');
+    Ok([&(json.len() as u64).to_le_bytes()[..], &json].concat())
+}
+
+/// Items one after the other.
+struct Packed<'a> {
+    offsets: Vec<i64>,
+    codes: Cow<'a, [i32]>,
+    residuals: Cow<'a, [u8]>,
+}
+
+impl<'a> Packed<'a> {
+    fn new(tokens: &'a ResidualTokens<'_>) -> Packed<'a> {
+        let layout = tokens.layout();
+        let mut offsets = vec![0];
+        let mut end = 0;
+        for item in 0..layout.n_items() {
+            end += layout.item_len(item) as i64;
+            offsets.push(end);
+        }
+        let row_bytes = tokens.codec().row_bytes();
+        let (codes, residuals) = (tokens.codes(), tokens.residuals());
+        if tokens.is_packed() {
+            return Packed { offsets, codes: codes.into(), residuals: residuals.into() };
+        }
+        let items = || (0..layout.n_items()).map(|item| layout.item_rows(item));
+        let bytes = |rows: Range<usize>| &residuals[rows.start * row_bytes..rows.end * row_bytes];
+        Packed {
+            offsets,
+            codes: items().flat_map(|rows| codes[rows].iter().copied()).collect(),
+            residuals: items().flat_map(|rows| bytes(rows).iter().copied()).collect(),
+        }
+    }
+}

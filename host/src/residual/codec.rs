@@ -1,0 +1,215 @@
+//! The tables that residual-compressed tokens refer to: centroids and buckets.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use maxsim_kernels::residual::{NBITS, norm};
+
+use crate::element::{Element, ElementType};
+use crate::error::{Error, Result};
+use crate::tokens::{TokenLayout, check_count, check_len};
+
+/// Centroids `[n_centroids, dim]`, row-major, in one of the library's element types.
+#[derive(Clone, Debug)]
+pub enum Centroids<'a> {
+    /// IEEE 754 binary16, as ColBERT and fast-plaid store them.
+    F16(Cow<'a, [f16]>),
+    /// bfloat16.
+    Bf16(Cow<'a, [bf16]>),
+    /// IEEE 754 binary32, as next-plaid stores them.
+    F32(Cow<'a, [f32]>),
+}
+
+impl Centroids<'_> {
+    /// Rounds to the nearest value of `element` (ties to even).
+    pub fn rounded(values: Vec<f32>, element: ElementType) -> Centroids<'static> {
+        match element {
+            ElementType::F16 => Centroids::F16(values.into_iter().map(f16::from_f32).collect()),
+            ElementType::Bf16 => Centroids::Bf16(values.into_iter().map(bf16::from_f32).collect()),
+            ElementType::F32 => Centroids::F32(values.into()),
+        }
+    }
+
+    /// Element type.
+    pub fn element(&self) -> ElementType {
+        match self {
+            Centroids::F16(_) => ElementType::F16,
+            Centroids::Bf16(_) => ElementType::Bf16,
+            Centroids::F32(_) => ElementType::F32,
+        }
+    }
+
+    /// The elements as f32, which is exact.
+    pub fn to_f32(&self) -> Cow<'_, [f32]> {
+        match self {
+            Centroids::F16(values) => values.iter().map(|value| value.to_f32()).collect(),
+            Centroids::Bf16(values) => values.iter().map(|value| value.to_f32()).collect(),
+            Centroids::F32(values) => Cow::Borrowed(values),
+        }
+    }
+
+    /// The elements' bytes as they lie in memory.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Centroids::F16(values) => bytemuck::cast_slice(values),
+            Centroids::Bf16(values) => bytemuck::cast_slice(values),
+            Centroids::F32(values) => bytemuck::cast_slice(values),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Centroids::F16(values) => values.len(),
+            Centroids::Bf16(values) => values.len(),
+            Centroids::F32(values) => values.len(),
+        }
+    }
+
+    /// Row `i` as f32.
+    pub(super) fn load(&self, i: usize, row: &mut [f32]) {
+        fn widen<T: Element>(values: &[T], row: &mut [f32]) {
+            row.iter_mut().zip(values).for_each(|(to, from)| *to = from.to_f32());
+        }
+        let range = i * row.len()..(i + 1) * row.len();
+        match self {
+            Centroids::F16(values) => widen(&values[range], row),
+            Centroids::Bf16(values) => widen(&values[range], row),
+            Centroids::F32(values) => widen(&values[range], row),
+        }
+    }
+}
+
+/// Centroids, buckets, and whether decoded tokens are normalised: all that tokens are decoded with
+/// besides their own bytes.
+///
+/// ```text
+/// token = centroids[code] + bucket_weights[bucket], then divided by its length where `normalize` is set
+/// ```
+#[derive(Clone, Debug)]
+pub struct ResidualCodec<'a> {
+    nbits: u32,
+    dim: usize,
+    n_centroids: usize,
+    centroids: Centroids<'a>,
+    bucket_weights: Vec<f32>,
+    bucket_cutoffs: Option<Vec<f32>>,
+    normalize: bool,
+}
+
+impl<'a> ResidualCodec<'a> {
+    /// Checks and takes `centroids` `[n_centroids, dim]` and `bucket_weights` `[2^nbits]`, with
+    /// `nbits` one of 1, 2, 4 and 8. Every peer normalises decoded tokens: `normalize` is up to you.
+    pub fn new(
+        nbits: u32,
+        dim: usize,
+        centroids: Centroids<'a>,
+        bucket_weights: &[f32],
+        normalize: bool,
+    ) -> Result<Self> {
+        check_nbits(nbits)?;
+        // Checks dim as every token matrix's is.
+        TokenLayout::padded(0, 0, dim)?;
+        let n = centroids.len();
+        if n == 0 || !n.is_multiple_of(dim) {
+            return Err(Error::Shape {
+                argument: "centroids",
+                expected: format!("one or more rows of {dim} elements"),
+                found: format!("{n} elements"),
+            });
+        }
+        check_count("number of centroids", n / dim)?;
+        check_len("bucket_weights", 1 << nbits, "2^nbits", bucket_weights.len())?;
+        Ok(ResidualCodec {
+            nbits,
+            dim,
+            n_centroids: n / dim,
+            centroids,
+            bucket_weights: bucket_weights.to_vec(),
+            bucket_cutoffs: None,
+            normalize,
+        })
+    }
+
+    /// Adds what tokens are encoded with: cutoffs `[2^nbits - 1]` that do not fall. A residual is in
+    /// the bucket whose number is how many of them are below it.
+    pub fn with_cutoffs(self, bucket_cutoffs: &[f32]) -> Result<Self> {
+        let expected = self.bucket_weights.len() - 1;
+        check_len("bucket_cutoffs", expected, "2^nbits - 1", bucket_cutoffs.len())?;
+        if let Some(i) = bucket_cutoffs.iter().position(|cutoff| cutoff.is_nan()) {
+            return Err(Error::Shape {
+                argument: "bucket_cutoffs",
+                expected: "numbers that do not fall".into(),
+                found: format!("NaN at {i}"),
+            });
+        }
+        if let Some(i) = bucket_cutoffs.windows(2).position(|pair| pair[0] > pair[1]) {
+            return Err(Error::Shape {
+                argument: "bucket_cutoffs",
+                expected: "numbers that do not fall".into(),
+                found: format!("{} at {i} before {}", bucket_cutoffs[i], bucket_cutoffs[i + 1]),
+            });
+        }
+        Ok(ResidualCodec { bucket_cutoffs: Some(bucket_cutoffs.to_vec()), ..self })
+    }
+
+    /// Bits of a bucket: 1, 2, 4 or 8.
+    pub fn nbits(&self) -> u32 {
+        self.nbits
+    }
+
+    /// Elements per token.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Number of centroids: codes go from 0 to `n_centroids - 1`.
+    pub fn n_centroids(&self) -> usize {
+        self.n_centroids
+    }
+
+    /// `[n_centroids, dim]`.
+    pub fn centroids(&self) -> &Centroids<'a> {
+        &self.centroids
+    }
+
+    pub(super) fn into_centroids(self) -> Centroids<'a> {
+        self.centroids
+    }
+
+    /// `[2^nbits]`: what a bucket adds to an element of a centroid.
+    pub fn bucket_weights(&self) -> &[f32] {
+        &self.bucket_weights
+    }
+
+    /// `[2^nbits - 1]`, where tokens can be encoded.
+    pub fn bucket_cutoffs(&self) -> Option<&[f32]> {
+        self.bucket_cutoffs.as_deref()
+    }
+
+    /// Whether decoded tokens are normalised.
+    pub fn normalize(&self) -> bool {
+        self.normalize
+    }
+
+    /// Bytes of a token's buckets: ceil(dim · nbits / 8).
+    pub fn row_bytes(&self) -> usize {
+        maxsim_kernels::residual::row_bytes(self.dim, self.nbits)
+    }
+}
+
+/// r = 1 / √max(‖x‖², 10⁻¹²) of a row. Squares are added in f64, in the order of the elements, and
+/// the sum is rounded to f32 once, as wherever the library normalises rows on the CPU.
+pub(super) fn row_norm(row: &[f32]) -> f32 {
+    norm(row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() as f32, f32::sqrt)
+}
+
+pub(super) fn check_nbits(nbits: u32) -> Result<()> {
+    if NBITS.contains(&nbits) {
+        return Ok(());
+    }
+    Err(Error::Shape {
+        argument: "nbits",
+        expected: "1, 2, 4 or 8".into(),
+        found: nbits.to_string(),
+    })
+}

@@ -1,0 +1,88 @@
+//! Tokens out of codes and buckets.
+
+use maxsim_kernels::residual::{BitOrder, bucket, element, per_byte};
+use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::slice::ParallelSliceMut;
+
+use super::codec::{ResidualCodec, row_norm};
+use super::tokens::ResidualTokens;
+use crate::element::Element;
+use crate::error::Result;
+use crate::scores::filled;
+use crate::tokens::Tokens;
+
+/// Rows that a thread takes at once.
+const CHUNK_LEN: usize = 256;
+
+impl ResidualTokens<'_> {
+    /// The tokens in the same layout, rounded to `T` once, to nearest:
+    ///
+    /// ```text
+    /// x[k]  = centroids[code][k] + bucket_weights[bucket[k]]        in f32, one addition
+    /// token = x, or x · r with r = 1 / √max(‖x‖², 10⁻¹²)            as the codec says
+    /// ```
+    ///
+    /// ‖x‖² is summed in f64 in the order of the elements and rounded to f32; √, 1/ and each product
+    /// are rounded to f32. (ColBERT and fast-plaid divide by max(‖x‖, 10⁻¹²) instead: the same but for
+    /// the last bits, and for rows shorter than 10⁻⁶.) Rows that no item has are decoded as well.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`](crate::Error::HostMemory) where there is no room for the result.
+    pub fn decode<T: Element>(&self) -> Result<Tokens<'static, T>> {
+        let dim = self.codec().dim();
+        let n = self.codes().len() as u64 * dim as u64;
+        let mut data = filled(n, T::from_f32(0.0))?;
+        let decoder = Decoder::new(self.codec(), self.order());
+        data.par_chunks_mut(CHUNK_LEN * dim).enumerate().for_each(|(chunk, rows)| {
+            let mut x = vec![0.0; dim];
+            for (i, row) in rows.chunks_exact_mut(dim).enumerate() {
+                decoder.row(self, chunk * CHUNK_LEN + i, &mut x);
+                row.iter_mut().zip(&x).for_each(|(to, &from)| *to = T::from_f32(from));
+            }
+        });
+        let tokens = Tokens::from_layout(data, self.unmasked().clone())?;
+        match self.mask() {
+            Some(mask) => tokens.with_mask(mask.to_vec()),
+            None => Ok(tokens),
+        }
+    }
+}
+
+/// A codec with its buckets' weights looked up for every byte.
+pub(super) struct Decoder<'a> {
+    codec: &'a ResidualCodec<'a>,
+    per_byte: usize,
+    /// `[256, per_byte]`.
+    weights: Vec<f32>,
+}
+
+impl<'a> Decoder<'a> {
+    pub fn new(codec: &'a ResidualCodec<'a>, order: BitOrder) -> Decoder<'a> {
+        let per_byte = per_byte(codec.nbits());
+        let weight =
+            |byte, i| codec.bucket_weights()[usize::from(bucket(byte, i, codec.nbits(), order))];
+        let weights = (0..=u8::MAX).flat_map(|byte| (0..per_byte).map(move |i| weight(byte, i)));
+        Decoder { codec, per_byte: per_byte as usize, weights: weights.collect() }
+    }
+
+    /// Row `row` of `tokens`, whose codec and order must be this one's.
+    pub fn row(&self, tokens: &ResidualTokens<'_>, row: usize, x: &mut [f32]) {
+        self.sums(tokens, row, x);
+        if self.codec.normalize() {
+            let r = row_norm(x);
+            x.iter_mut().for_each(|x| *x *= r);
+        }
+    }
+
+    /// The row before it is normalised.
+    pub fn sums(&self, tokens: &ResidualTokens<'_>, row: usize, x: &mut [f32]) {
+        self.codec.centroids().load(tokens.codes()[row] as usize, x);
+        let bytes = self.codec.row_bytes();
+        let bytes = &tokens.residuals()[row * bytes..(row + 1) * bytes];
+        // The last byte may have more buckets than the row has elements.
+        for (x, &byte) in x.chunks_mut(self.per_byte).zip(bytes) {
+            let weights = &self.weights[usize::from(byte) * self.per_byte..];
+            x.iter_mut().zip(weights).for_each(|(x, &weight)| *x = element(*x, weight));
+        }
+    }
+}

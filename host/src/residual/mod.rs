@@ -1,0 +1,49 @@
+//! Residual-compressed tokens, as ColBERTv2 and PLAID store them: a centroid's id per token and a
+//! bucket of 1, 2, 4 or 8 bits per element.
+//!
+//! ```text
+//! token = centroids[code] + bucket_weights[bucket], then divided by its length where the codec says so
+//! ```
+//!
+//! [`ResidualCodec`] has the tables, [`ResidualTokens`] codes and buckets in the layouts that tokens
+//! have, checked once. [`ResidualCodec::train`] makes a codec for given tokens,
+//! [`ResidualTokens::encode`] encodes them, [`ResidualTokens::decode`] gives them back,
+//! and [`ResidualTokens::backward`] turns gradients of tokens into those of the codec's tables.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
+//! use maxsim::TokenLayout;
+//!
+//! // Two centroids of dim 2, buckets of 4 bits: the first adds -0.75, each next one 0.1 more.
+//! let weights: Vec<f32> = (0..16u8).map(|i| -0.75 + f32::from(i) / 10.0).collect();
+//! let centroids = Centroids::F32(vec![1.0, 0.0, 0.0, 1.0].into());
+//! let codec = Arc::new(ResidualCodec::new(4, 2, centroids, &weights, false)?);
+//!
+//! // One item of two tokens, each a code and one byte: the first element's bucket in the low bits.
+//! let layout = TokenLayout::packed(2, 2, &[0i64, 2])?;
+//! let (codes, residuals) = (vec![1, 0], vec![0x0F, 0xF0]);
+//! let tokens = ResidualTokens::new(codec, codes, residuals, BitOrder::LittleEndian, layout)?;
+//! assert_eq!(tokens.decode::<f32>()?.data(), [0.75, 0.25, 0.25, 0.75]);
+//! # Ok::<(), maxsim::Error>(())
+//! ```
+
+mod backward;
+mod codec;
+mod decode;
+mod encode;
+mod groups;
+mod kmeans;
+mod nearest;
+mod random;
+mod tokens;
+mod train;
+
+pub use backward::ResidualGradients;
+pub use codec::{Centroids, ResidualCodec};
+pub use encode::{Arithmetic, EncodeOptions};
+pub use maxsim_kernels::residual::BitOrder;
+pub use nearest::Nearest;
+pub use tokens::{Codes, ResidualTokens};
+pub use train::TrainOptions;
