@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use maxsim_kernels::variants::{FORWARD, Variant};
+
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{self, CudaDevice, CudaEvent, CudaStream, CudaTokens, CudaWork};
@@ -316,7 +318,7 @@ impl Device {
             }
             (Some(_), None) => Err(Error::Unsupported {
                 what: format!("{} queries and {} documents on {self}", Q::FORMAT, D::FORMAT),
-                why: "no kernel takes affine codes yet; use Device::cpu()".into(),
+                why: "no kernel takes them yet; use Device::cpu()".into(),
             }),
         }
     }
@@ -351,6 +353,14 @@ impl Device {
             outputs: Arc::new(outputs),
             inner,
         })
+    }
+
+    /// Whether there are kernels, or an engine, for queries and documents of these formats.
+    pub fn can_score(&self, queries: TokenFormat, documents: TokenFormat) -> bool {
+        let Some(limits) = self.limits() else { return true };
+        let operand = TokenFormat::operand(queries, documents);
+        let runs = |row: &&Variant| row.arch.runs_on(limits.capability);
+        FORWARD.iter().filter(runs).any(|row| operand == Some(row.operand))
     }
 
     /// Checks that something of device `found` can be used here.

@@ -11,9 +11,9 @@
 use crate::params::ForwardParams;
 use crate::params::{Group, NormalizedParams};
 use crate::ptx::math::fma;
-use crate::ptx::memory::load_u32;
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::memory::load_shared_f32x2;
+use crate::ptx::memory::load_u32;
 use crate::reduce::unroll;
 #[cfg(maxsim_arch = "sm_80")]
 use crate::rows::{OwnRows, RowBest, normalized};

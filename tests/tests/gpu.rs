@@ -133,6 +133,7 @@ fn past_2_31_elements() {
             pairs,
             shape,
             exact: false,
+            coarse: 0.0,
         };
         let normalized = Data {
             queries: data.queries.clone().normalized(),

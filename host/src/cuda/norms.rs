@@ -40,7 +40,11 @@ impl Norms {
         rows: usize,
     ) -> Result<Norms> {
         let mut values = filled(rows as u64 + NORMS_PADDING as u64, 0.0f32)?;
-        values.iter_mut().take(rows).enumerate().for_each(|(row, value)| *value = scales.scale(row));
+        values
+            .iter_mut()
+            .take(rows)
+            .enumerate()
+            .for_each(|(row, value)| *value = scales.scale(row));
         Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&values))?, kernel: None })
     }
 }

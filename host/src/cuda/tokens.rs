@@ -57,7 +57,7 @@ impl CudaTokens {
         let Some(operand) = TokenFormat::operand(F::FORMAT, F::FORMAT) else {
             return Err(Error::Unsupported {
                 what: format!("{} tokens on a CUDA device", F::FORMAT),
-                why: "no kernel takes affine codes yet; use Device::cpu()".into(),
+                why: "no kernel takes them yet; use Device::cpu()".into(),
             });
         };
         tokens.check_scales()?;

@@ -3,9 +3,9 @@
 use super::units::{Told, Units, for_each_tile};
 use super::{Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
+use crate::norms::Norms;
 use crate::params::{ForwardParams, Group};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_wait};
-use crate::norms::Norms;
 use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile};
 use crate::ptx::memory::{load_shared_f32x4, store_shared_u32x4};
 use crate::ptx::thread::block_idx_x;
