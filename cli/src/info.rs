@@ -40,7 +40,7 @@ fn write(out: &mut impl Write) -> io::Result<()> {
             "  {:name_width$}  {:6} {:4}  dim ≤ {:3}, tiles of {:3} query × {:3} document tokens, {} stages, {} threads, {:3} KB shared{}",
             row.name,
             row.arch.target(),
-            row.element.name(),
+            row.operand.name(),
             row.dim_max,
             row.query_tile,
             row.document_tile,

@@ -30,8 +30,11 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         None => None,
     };
     let device = match (args.device, documents.contents().format) {
-        // No kernel takes compressed tokens yet.
-        (DeviceChoice::Auto, format) if format.element().is_none() => Device::cpu(),
+        (DeviceChoice::Auto, format) => {
+            let device = DeviceChoice::Auto.open()?;
+            // Compressed queries have the documents' format, or one that goes with it.
+            if device.can_score(format, format) { device } else { Device::cpu() }
+        }
         (choice, _) => choice.open()?,
     };
 

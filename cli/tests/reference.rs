@@ -58,7 +58,7 @@ fn cuda_gives_the_reference_ranking() {
     let queries = TokenFile::open(&set.join("queries.safetensors"), Reading::Map).unwrap();
     let tokens = queries.tokens::<f16>(0..queries.n_items()).unwrap();
     let mut archs: Vec<Arch> = Vec::new();
-    for row in FORWARD.iter().filter(|row| row.element == ElementType::F16 && !row.winners) {
+    for row in FORWARD.iter().filter(|row| row.operand == ElementType::F16 && !row.winners) {
         let options = ScoreOptions { kernel: Some(row.name.into()), ..ScoreOptions::default() };
         match device.plan(&tokens, &tokens, &Pairing::cross(), &options) {
             Ok(_) => {

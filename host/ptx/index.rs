@@ -426,6 +426,30 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_e4m3_d128_q256",
+        ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q256.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_e4m3_d128_q256.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_e4m3_d128_q64_winners",
+        ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q64_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_e4m3_d128_q64_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_e4m3_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm90_e4m3_wide_q128_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_e4m3_wide_q128_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_f16_d128_q128",
         ptx: include_str!("maxsim_forward_sm90_f16_d128_q128.ptx"),
         cubins: &[Cubin {
@@ -591,6 +615,30 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_f32_wide_q64.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_i8_d128_q256",
+        ptx: include_str!("maxsim_forward_sm90_i8_d128_q256.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q256.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_i8_d128_q64_winners",
+        ptx: include_str!("maxsim_forward_sm90_i8_d128_q64_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q64_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_i8_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm90_i8_wide_q128_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_wide_q128_winners.sm_90a.cubin"),
         }],
     },
     Image {

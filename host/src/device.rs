@@ -3,12 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use maxsim_kernels::variants::{FORWARD, Variant};
+
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{self, CudaDevice, CudaEvent, CudaStream, CudaTokens, CudaWork};
 use crate::error::{Error, Result};
 use crate::event::{Event, EventInner};
-use crate::format::{Against, Format};
+use crate::format::{Against, Format, TokenFormat};
 use crate::graph::{Capture, Graph};
 use crate::handle::{DeviceTokens, Input, Storage};
 use crate::pairing::Pairing;
@@ -308,15 +310,15 @@ impl Device {
                 why: "rows are compressed; divide them by their lengths before".into(),
             });
         }
-        match (self.limits(), elements) {
+        match (self.limits(), TokenFormat::operand(Q::FORMAT, D::FORMAT)) {
             (None, _) => Plan::cpu(options, cpu::n_threads()),
-            (Some(limits), (Some(element), Some(_))) => {
+            (Some(limits), Some(operand)) => {
                 let access = [queries.access(), documents.access()];
-                Plan::choose(problem, element, limits, access[0], access[1], options)
+                Plan::choose(problem, operand, limits, access[0], access[1], options)
             }
-            (Some(_), _) => Err(Error::Unsupported {
+            (Some(_), None) => Err(Error::Unsupported {
                 what: format!("{} queries and {} documents on {self}", Q::FORMAT, D::FORMAT),
-                why: "no kernel takes compressed tokens yet; use Device::cpu()".into(),
+                why: "no kernel takes them yet; use Device::cpu()".into(),
             }),
         }
     }
@@ -351,6 +353,14 @@ impl Device {
             outputs: Arc::new(outputs),
             inner,
         })
+    }
+
+    /// Whether there are kernels, or an engine, for queries and documents of these formats.
+    pub fn can_score(&self, queries: TokenFormat, documents: TokenFormat) -> bool {
+        let Some(limits) = self.limits() else { return true };
+        let operand = TokenFormat::operand(queries, documents);
+        let runs = |row: &&Variant| row.arch.runs_on(limits.capability);
+        FORWARD.iter().filter(runs).any(|row| operand == Some(row.operand))
     }
 
     /// Checks that something of device `found` can be used here.

@@ -17,6 +17,7 @@
 use std::fmt;
 
 pub use maxsim_kernels::element::ElementType;
+use maxsim_kernels::element::Operand;
 
 use crate::element::Element;
 
@@ -70,6 +71,17 @@ impl TokenFormat {
     pub const fn element(self) -> Option<ElementType> {
         match self {
             TokenFormat::Element(element) => Some(element),
+            _ => None,
+        }
+    }
+
+    /// What kernels multiply where queries and documents have these formats; `None` where there is no
+    /// kernel for them.
+    pub(crate) fn operand(queries: TokenFormat, documents: TokenFormat) -> Option<Operand> {
+        match (queries, documents) {
+            (TokenFormat::Element(element), TokenFormat::Element(_)) => Some(element.into()),
+            (TokenFormat::Int8, TokenFormat::Int8) => Some(Operand::I8),
+            (TokenFormat::Fp8, TokenFormat::Fp8) => Some(Operand::E4m3),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use maxsim_kernels::element::Operand;
 use maxsim_kernels::layout::sm90::{DOCUMENT_TILE, tail_width};
 use maxsim_kernels::params::Group;
 use maxsim_kernels::variants::{Arch, FORWARD, Variant};
@@ -84,12 +85,13 @@ impl Plan {
     /// eligibility.
     pub fn choose(
         problem: &Problem<'_>,
-        element: ElementType,
+        operand: impl Into<Operand>,
         limits: &DeviceLimits,
         queries: Access,
         documents: Access,
         options: &ScoreOptions,
     ) -> Result<Plan> {
+        let operand = operand.into();
         if let Some(name) = &options.kernel
             && !FORWARD.iter().any(|row| row.name == name)
         {
@@ -113,7 +115,7 @@ impl Plan {
             if options.kernel.is_some() && !forced {
                 continue;
             }
-            match eligible(row, problem, element, limits, queries, documents, options) {
+            match eligible(row, problem, operand, limits, queries, documents, options) {
                 Err(why) => rejected.push((row.name, why)),
                 Ok(()) => {
                     let n_entries = n_tile_entries(row, problem);
@@ -142,7 +144,7 @@ impl Plan {
                 .map(|(name, why)| format!("{name}: {why}"))
                 .collect::<Vec<_>>()
                 .join("; ");
-            let what = format!("MaxSim of {element} tokens of dim {}", problem.dim());
+            let what = format!("MaxSim of {operand} tokens of dim {}", problem.dim());
             return Err(Error::Unsupported { what, why });
         };
         let reason = match options.kernel {
@@ -207,20 +209,21 @@ impl fmt::Display for Plan {
 fn eligible(
     row: &Variant,
     problem: &Problem<'_>,
-    element: ElementType,
+    operand: Operand,
     limits: &DeviceLimits,
     queries: Access,
     documents: Access,
     options: &ScoreOptions,
 ) -> std::result::Result<(), String> {
     let dim = problem.dim();
-    if row.element != element {
-        return Err(format!("works on {}", row.element));
+    if row.operand != operand {
+        return Err(format!("works on {}", row.operand));
     }
     if row.normalizes != options.normalize {
         return Err(if row.normalizes { "normalises rows" } else { "normalises no rows" }.into());
     }
-    if row.winners != options.winners && !row.normalizes {
+    let finds_either = row.normalizes || row.operand.is_code() && row.winners;
+    if row.winners != options.winners && !finds_either {
         return Err(if row.winners { "finds winners" } else { "finds no winners" }.into());
     }
     if !row.arch.runs_on(limits.capability) {
@@ -302,12 +305,13 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
     // Multiply-adds per clock and multiprocessor, as a share of the peak that is seen in
     // practice. The fewer rows a tile has, the more shared memory is read per product, and the
     // sooner documents arrive too slowly.
-    let rate = match (row.arch, row.element) {
-        (Arch::Sm90a, element) => {
-            let peak = match (element, row.splits()) {
+    let rate = match (row.arch, row.operand) {
+        (Arch::Sm90a, operand) => {
+            let peak = match (operand.size_bytes(), row.splits()) {
                 // Three products of half the rate.
-                (ElementType::F32, true) => 1024.0 / 3.0,
-                (ElementType::F32, false) => 1024.0,
+                (4, true) => 1024.0 / 3.0,
+                (4, false) => 1024.0,
+                (1, _) => 4096.0,
                 _ => 2048.0,
             };
             let share = match (row.query_tile, row.streams_queries) {
@@ -319,7 +323,7 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
             };
             peak * share
         }
-        (Arch::Sm80, ElementType::F32) => match row.query_tile {
+        (Arch::Sm80, Operand::Element(ElementType::F32)) => match row.query_tile {
             256.. => 64.0 * 0.8,
             _ => 64.0 * 0.6,
         },

@@ -28,7 +28,6 @@ use std::time::Instant;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{self, CudaStream};
 use crate::device::Device;
-use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventInner};
 use crate::format::{Against, Format};
@@ -102,9 +101,9 @@ impl Stream {
     /// # Errors
     /// [`Error::Unsupported`] on the CPU, [`Error::WrongDevice`], and [`Error::Shape`] for a
     /// matrix that is not on a 16-byte boundary or for no blocks.
-    pub fn read_roof<T: Element>(
+    pub fn read_roof<F: Format>(
         &mut self,
-        tokens: &DeviceTokens<T>,
+        tokens: &DeviceTokens<F>,
         blocks_per_multiprocessor: usize,
     ) -> Result<()> {
         self.device.check_same("tokens", tokens.device())?;

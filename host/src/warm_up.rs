@@ -118,7 +118,7 @@ impl WarmUp {
         }
         let runs = |row: &&Variant| {
             let dims = if self.dims.is_empty() { &[8, row.dim_max][..] } else { &self.dims };
-            all.iter().filter(|(element, _)| *element == row.element).any(|&(element, options)| {
+            all.iter().filter(|(element, _)| row.operand == *element).any(|&(element, options)| {
                 let can = |&dim| plan(element, dim, limits, options, Some(row.name)).is_ok();
                 dims.iter().any(can)
             })
@@ -223,7 +223,7 @@ mod tests {
                         training: false,
                     };
                     let kernels = calls.kernels(&H200).unwrap();
-                    assert!(kernels.iter().all(|row| row.element == element));
+                    assert!(kernels.iter().all(|row| row.operand == element));
                     assert!(kernels.iter().all(|row| row.dim_max >= dim));
                     for (query_len, n_documents) in [(1, 1), (32, 1000), (300, 7), (1024, 1000)] {
                         let queries = TokenLayout::padded(3, query_len, dim).unwrap();

@@ -33,9 +33,63 @@ impl ElementType {
     }
 }
 
+/// What a kernel multiplies: elements, or the codes of compressed tokens ([`crate::quantize`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// The elements of a token matrix.
+    Element(ElementType),
+    /// Signed whole numbers of one byte, whose products are added exactly.
+    I8,
+    /// Eight-bit floating point numbers of 3 fraction bits.
+    E4m3,
+}
+
+impl Operand {
+    /// Size of an element or code in bytes.
+    pub const fn size_bytes(self) -> usize {
+        match self {
+            Operand::Element(element) => element.size_bytes(),
+            Operand::I8 | Operand::E4m3 => 1,
+        }
+    }
+
+    /// The name used in kernel names.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operand::Element(element) => element.name(),
+            Operand::I8 => "i8",
+            Operand::E4m3 => "e4m3",
+        }
+    }
+
+    /// Whether similarities are those of codes, times the scales of both rows.
+    pub const fn is_code(self) -> bool {
+        !matches!(self, Operand::Element(_))
+    }
+}
+
+impl From<ElementType> for Operand {
+    fn from(element: ElementType) -> Operand {
+        Operand::Element(element)
+    }
+}
+
+impl PartialEq<ElementType> for Operand {
+    fn eq(&self, element: &ElementType) -> bool {
+        *self == Operand::Element(*element)
+    }
+}
+
 // Formatting is for the host: on the device it would drag in calls.
 #[cfg(not(target_arch = "nvptx64"))]
 impl core::fmt::Display for ElementType {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl core::fmt::Display for Operand {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(self.name())
     }

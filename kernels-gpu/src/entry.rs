@@ -8,27 +8,36 @@ macro_rules! winners {
     (scores) => {
         false
     };
+    (scaled) => {
+        false
+    };
     ($found:ident) => {
         true
     };
 }
 
 macro_rules! params_type {
-    (normalized) => {
-        crate::params::NormalizedParams
-    };
-    ($outputs:ident) => {
+    (scores) => {
         crate::params::ForwardParams
+    };
+    (winners) => {
+        crate::params::ForwardParams
+    };
+    ($with_factors:ident) => {
+        crate::params::NormalizedParams
     };
 }
 
 /// The parameters of every forward entry.
 macro_rules! forward_params {
-    (normalized $params:ident) => {
-        &$params.forward
-    };
-    ($outputs:ident $params:ident) => {
+    (scores $params:ident) => {
         &$params
+    };
+    (winners $params:ident) => {
+        &$params
+    };
+    ($with_factors:ident $params:ident) => {
+        &$params.forward
     };
 }
 
@@ -47,21 +56,27 @@ macro_rules! normalizer {
 
 #[cfg(maxsim_arch = "sm_90a")]
 macro_rules! normalizes {
-    (normalized) => {
-        true
-    };
-    ($outputs:ident) => {
+    (scores) => {
         false
+    };
+    (winners) => {
+        false
+    };
+    ($with_factors:ident) => {
+        true
     };
 }
 
 #[cfg(maxsim_arch = "sm_90a")]
 macro_rules! norms {
-    (normalized $params:ident) => {
-        crate::norms::Norms::of(&$params)
-    };
-    ($outputs:ident $params:ident) => {
+    (scores $params:ident) => {
         crate::norms::Norms::NONE
+    };
+    (winners $params:ident) => {
+        crate::norms::Norms::NONE
+    };
+    ($with_factors:ident $params:ident) => {
+        crate::norms::Norms::of(&$params)
     };
 }
 

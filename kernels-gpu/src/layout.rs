@@ -116,6 +116,8 @@ pub mod sm90 {
     pub const UNIT_SLOTS: usize = 4;
     /// Bytes of what a slot says of its unit.
     pub const UNIT_BYTES: usize = 32;
+    /// Bytes of the scales of a tile's columns.
+    pub const SCALES_BYTES: usize = DOCUMENT_TILE * 4;
     /// Bytes of a tile's column mask.
     pub const MASK_BYTES: usize = DOCUMENT_TILE / 8;
     /// The swizzle needs tiles aligned to this.
@@ -227,14 +229,26 @@ pub mod sm90 {
         sums_offset(query_tile, slabs, stages, parts) + sum_slots(query_tile) * slot_bytes
     }
 
+    /// Offset of the scales of a tile's columns, one set per stage, where tokens are codes.
+    pub const fn scales_offset(
+        query_tile: usize,
+        slabs: usize,
+        stages: usize,
+        parts: usize,
+    ) -> usize {
+        units_offset(query_tile, slabs, stages, parts) + UNIT_SLOTS * UNIT_BYTES
+    }
+
     /// Dynamic shared memory, with room to align its start.
     pub const fn shared_bytes(
         query_tile: usize,
         slabs: usize,
         stages: usize,
         parts: usize,
+        has_scales: bool,
     ) -> usize {
-        units_offset(query_tile, slabs, stages, parts) + UNIT_SLOTS * UNIT_BYTES + TILE_ALIGN
+        let scales_bytes = if has_scales { stages * SCALES_BYTES } else { 0 };
+        scales_offset(query_tile, slabs, stages, parts) + scales_bytes + TILE_ALIGN
     }
 }
 

@@ -11,6 +11,8 @@
 use crate::params::ForwardParams;
 use crate::params::{Group, NormalizedParams};
 use crate::ptx::math::fma;
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::ptx::memory::load_shared_f32x2;
 use crate::ptx::memory::load_u32;
 use crate::reduce::unroll;
 #[cfg(maxsim_arch = "sm_80")]
@@ -70,6 +72,25 @@ pub unsafe fn load_columns<const N: usize>(address: u64, lane: u32) -> ColumnNor
         if 4 * I < N {
             // SAFETY: the caller's promise; there is padding for a tile.
             [norms[2 * I], norms[2 * I + 1]] = unsafe { pair(address, I, lane) };
+        }
+    });
+    norms
+}
+
+/// Those of a tile of `2 * N` columns, of which that of the first is at a window address.
+///
+/// # Safety
+/// They must be there, and `address` be aligned to 8.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn load_shared_columns<const N: usize>(address: u32, lane: u32) -> ColumnNorms {
+    // SAFETY: all-zero bytes are floats.
+    let mut norms: ColumnNorms = unsafe { core::mem::zeroed() };
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            // SAFETY: the caller's promise.
+            [norms[2 * I], norms[2 * I + 1]] =
+                unsafe { load_shared_f32x2(address + 4 * (8 * I as u32 + 2 * (lane % 4))) };
         }
     });
     norms

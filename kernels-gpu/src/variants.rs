@@ -3,7 +3,7 @@
 //! The table drives the device entries, the host's dispatch, the PTX check, the
 //! tests and the benchmarks. A new tile is one new row.
 
-use crate::element::ElementType;
+use crate::element::{ElementType, Operand};
 use crate::layout;
 use crate::params::Group;
 
@@ -44,14 +44,14 @@ pub struct Variant {
     pub name: &'static str,
     /// Instruction set.
     pub arch: Arch,
-    /// Element type of queries and documents.
-    pub element: ElementType,
+    /// What is multiplied: elements of queries and documents, or their codes.
+    pub operand: Operand,
     /// Whether f32 elements are rounded to TF32 before they are multiplied.
     pub tf32: bool,
     /// Whether the kernel also finds the winners.
     pub winners: bool,
-    /// Whether the kernel normalises rows. It then takes [`crate::params::NormalizedParams`], and
-    /// serves calls that ask for winners and such that do not.
+    /// Whether the kernel normalises rows. It then takes [`crate::params::NormalizedParams`], as
+    /// those of codes do, and serves calls that ask for winners and such that do not.
     pub normalizes: bool,
     /// Largest dim.
     pub dim_max: usize,
@@ -80,29 +80,34 @@ impl Variant {
     pub const fn slabs(&self, dim: usize) -> usize {
         match self.streams_queries {
             // Unrolled for the row's largest dim.
-            false => layout::slabs(self.dim_max, self.element.size_bytes()),
+            false => layout::slabs(self.dim_max, self.operand.size_bytes()),
             // The loop over slabs has a run-time bound.
-            true => layout::slabs(dim, self.element.size_bytes()),
+            true => layout::slabs(dim, self.operand.size_bytes()),
         }
+    }
+
+    /// Whether the kernel takes a factor for every row, of both sides, with its parameters.
+    pub const fn has_factors(&self) -> bool {
+        self.normalizes || self.operand.is_code()
     }
 
     /// Whether f32 elements are split in two to be multiplied by tensor cores
     /// ([`crate::tf32`]).
     pub const fn splits(&self) -> bool {
-        let is_f32 = matches!(self.element, ElementType::F32);
+        let is_f32 = matches!(self.operand, Operand::Element(ElementType::F32));
         matches!(self.arch, Arch::Sm90a) && is_f32 && !self.tf32
     }
 
     /// The dim that the kernel multiplies for this one.
     pub const fn dim_multiplied(&self, dim: usize) -> usize {
-        let slabs = layout::slabs(dim, self.element.size_bytes());
+        let slabs = layout::slabs(dim, self.operand.size_bytes());
         let slabs = match self.arch {
             // Empty slabs are left out: the second of two, the fourth of four.
             Arch::Sm80 if !self.streams_queries && self.slabs(dim) == 4 && slabs < 3 => 3,
             Arch::Sm90a if !self.streams_queries => return self.dim_max,
             _ => slabs,
         };
-        slabs * layout::SLAB_BYTES / self.element.size_bytes()
+        slabs * layout::SLAB_BYTES / self.operand.size_bytes()
     }
 
     /// Dynamic shared memory of a block in bytes.
@@ -120,6 +125,7 @@ impl Variant {
                 resident,
                 self.stages,
                 layout::sm90::parts(self.splits()),
+                self.operand.is_code(),
             ),
         }
     }
@@ -219,6 +225,14 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_f32_wide_q128 { F32, scores, consumers 2, fragments 1, steps 0, stages 3, tail 64 }
             sm90 maxsim_forward_sm90_f32_wide_q128_winners { F32, winners, consumers 2, fragments 1, steps 0, stages 3, tail 64 }
             sm90 maxsim_forward_sm90_f32_wide_q64 { F32, scores, consumers 1, fragments 1, steps 0, stages 2, tail 64 }
+            // Codes of one byte, twice as fast; dim 128 in one slab. Rows that find winners serve calls
+            // that do not ask for them, too, where there is no other.
+            sm90 maxsim_forward_sm90_e4m3_d128_q256 { E4m3, scaled, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
+            sm90 maxsim_forward_sm90_e4m3_d128_q64_winners { E4m3, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_e4m3_wide_q128_winners { E4m3, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
+            sm90 maxsim_forward_sm90_i8_d128_q256 { I8, scaled, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
+            sm90 maxsim_forward_sm90_i8_d128_q64_winners { I8, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
+            sm90 maxsim_forward_sm90_i8_wide_q128_winners { I8, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
         }
     };
 }
@@ -230,7 +244,7 @@ macro_rules! row {
         Variant {
             name: stringify!($name),
             arch: Arch::Sm80,
-            element: ElementType::$element,
+            operand: Operand::Element(ElementType::$element),
             tf32: false,
             winners: row!($outputs),
             normalizes: row!(normalizes $outputs),
@@ -256,13 +270,13 @@ macro_rules! row {
         Variant {
             name: stringify!($name),
             arch: Arch::Sm90a,
-            element: row!(element $element),
+            operand: row!(operand $element),
             tf32: row!(tf32 $element),
             winners: row!($outputs),
             normalizes: row!(normalizes $outputs),
             dim_max: match $steps {
                 0 => DIM_MAX,
-                steps => layout::sm90::STEP_BYTES / row!(element $element).size_bytes() * steps,
+                steps => layout::sm90::STEP_BYTES / row!(operand $element).size_bytes() * steps,
             },
             query_tile: layout::sm90::query_tile($consumers, $fragments),
             document_tile: layout::sm90::DOCUMENT_TILE,
@@ -275,11 +289,17 @@ macro_rules! row {
             registers: if $consumers == 1 { 128 } else { 168 },
         }
     };
-    (element Tf32) => {
-        ElementType::F32
+    (operand Tf32) => {
+        Operand::Element(ElementType::F32)
     };
-    (element $element:ident) => {
-        ElementType::$element
+    (operand I8) => {
+        Operand::I8
+    };
+    (operand E4m3) => {
+        Operand::E4m3
+    };
+    (operand $element:ident) => {
+        Operand::Element(ElementType::$element)
     };
     (tf32 Tf32) => {
         true
@@ -289,6 +309,12 @@ macro_rules! row {
     };
     (scores) => {
         false
+    };
+    (scaled) => {
+        false
+    };
+    (scaled_winners) => {
+        true
     };
     (winners) => {
         true
@@ -343,7 +369,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_say_what_the_row_is() {
         for (i, row) in FORWARD.iter().enumerate() {
-            assert!(row.name.contains(row.element.name()), "{}", row.name);
+            assert!(row.name.contains(row.operand.name()), "{}", row.name);
             let finds_winners = row.name.ends_with("_winners") || row.normalizes;
             assert_eq!(finds_winners, row.winners, "{}", row.name);
             assert_eq!(row.name.ends_with("_normalized"), row.normalizes, "{}", row.name);

@@ -19,6 +19,9 @@
 //! errors their roots halve, two roots, two quotients and two products come in. So it does where rows
 //! are compressed: two products with scales come in, and a sum of the query's codes.
 //!
+//! Tensor cores add e4m3 products with fewer bits, which has a term of its own
+//! ([`crate::quantized`]).
+//!
 //! Winners are the oracle's, or another valid token whose exact similarity lies within
 //! dim · 2⁻²³ · m (normalised or compressed: (dim + 8) · 2⁻²³ · m), the difference that engines may have; never a
 //! token after an identical row. Where no sum can round (small integers), everything must be equal.
@@ -93,7 +96,8 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, found: T) -> Re
 
 fn value(data: &Data, expected: Value, n_terms: usize, found: f32) -> Result<(), String> {
     let (want, got) = (expected.exact, f64::from(found));
-    let limit = allowance(expected, n_terms, data.has_factors());
+    let coarse = data.coarse * expected.magnitude;
+    let limit = allowance(expected, n_terms, data.has_factors()) + coarse;
     let agree = if want.is_nan() {
         got.is_nan()
     } else if data.exact || want.is_infinite() {
@@ -135,7 +139,7 @@ fn winner(
         return Ok(());
     }
     let n_units = data.documents.dim + if data.has_factors() { 8 } else { 0 };
-    let limit = n_units as f64 * ULP * want.magnitude.max(got.magnitude);
+    let limit = (n_units as f64 * ULP + 2.0 * data.coarse) * want.magnitude.max(got.magnitude);
     let difference = want.exact - got.exact;
     if data.exact || !difference.is_finite() || difference.abs() > limit {
         return wrong(format!("its similarity is {difference:e} away, allowed {limit:e}"));

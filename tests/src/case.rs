@@ -241,7 +241,7 @@ impl Case {
             }
         };
         let exact = self.values == Values::Integers && !self.normalize;
-        Data { queries, documents, pairs, shape, exact }
+        Data { queries, documents, pairs, shape, exact, coarse: 0.0 }
     }
 
     /// The pairing of `data` as the library takes it.
@@ -273,6 +273,8 @@ pub struct Data {
     pub shape: ScoreShape,
     /// Whether no sum can round, so that every engine must give the same bits.
     pub exact: bool,
+    /// What an engine's products lose beyond that, relative to their magnitude.
+    pub coarse: f64,
 }
 
 impl Data {

@@ -52,7 +52,7 @@ impl Engine {
             }
         }
         for device in cuda_devices() {
-            for row in FORWARD.iter().filter(|row| row.element == element) {
+            for row in FORWARD.iter().filter(|row| row.operand == element) {
                 // Rows that normalise serve calls of both kinds.
                 for winners in [false, true] {
                     if winners == row.winners || row.normalizes {

@@ -63,7 +63,7 @@ pub fn on_every_row(
     mut check: impl FnMut(&Device, &'static Variant) -> Result<(), String>,
 ) -> Result<(), String> {
     for device in cuda_devices() {
-        for row in FORWARD.iter().filter(|row| row.element == element) {
+        for row in FORWARD.iter().filter(|row| row.operand == element) {
             check(device, row).map_err(|why| format!("{device} {}: {why}", row.name))?;
         }
     }

@@ -133,6 +133,7 @@ fn past_2_31_elements() {
             pairs,
             shape,
             exact: false,
+            coarse: 0.0,
         };
         let normalized = Data {
             queries: data.queries.clone().normalized(),
@@ -146,7 +147,7 @@ fn past_2_31_elements() {
 
         for device in cuda_devices() {
             let documents = device.upload(&scattered).map_err(text)?;
-            for row in FORWARD.iter().filter(|row| row.element == ElementType::F16) {
+            for row in FORWARD.iter().filter(|row| row.operand == ElementType::F16) {
                 let options = options(row);
                 let (data, expected) = match row.normalizes {
                     false => (&data, &expected[0]),

@@ -101,7 +101,7 @@ fn rows_are_eligible_for_what_they_can_do_and_nothing_else() {
                             && (row.arch == Arch::Sm80 || limits.capability == (9, 0));
                         // Products of split elements need some room for their error.
                         let dim_min = if row.splits() { 16 } else { 1 };
-                        let expected = element == row.element
+                        let expected = row.operand == element
                             // Rows that normalise find winners whether they are wanted or not.
                             && (winners == row.winners || row.normalizes)
                             && normalize == row.normalizes

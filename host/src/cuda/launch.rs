@@ -194,7 +194,7 @@ impl CudaWork {
         documents: &CudaTokens,
         order: Option<Order>,
     ) -> Result<()> {
-        if !self.variant.normalizes {
+        if !self.variant.has_factors() {
             return Ok(());
         }
         [queries, documents].iter().try_for_each(|side| side.prepare_norms(&self.device, order))
@@ -241,7 +241,7 @@ impl CudaWork {
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
             outputs.clear(entered, stream, unvisited, tokens)?;
-            if self.variant.normalizes {
+            if self.variant.has_factors() {
                 queries.refresh_norms(entered, stream)?;
                 documents.refresh_norms(entered, stream)?;
             }
@@ -384,7 +384,7 @@ impl CudaWork {
             if launch.is_ragged && self.sum_partials.is_some() {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;
             }
-            if self.variant.normalizes {
+            if self.variant.has_factors() {
                 let params = NormalizedParams { forward: *params, query_norms, document_norms };
                 start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
             } else {

@@ -1,4 +1,5 @@
-//! What rows are normalised by, in device memory: r = 1 / √max(‖x‖², 10⁻¹²), an f32 per row.
+//! What rows are normalised by, in device memory: r = 1 / √max(‖x‖², 10⁻¹²), an f32 per row. Where
+//! rows are codes, their scales take its place.
 //!
 //! Of tokens that are ours it is found once. Memory of others may hold something else at each call,
 //! which therefore finds it anew; calls at the same time find the same, since nobody may write to
@@ -16,15 +17,36 @@ use super::memory::Buffer;
 use super::module::Kernel;
 use super::stream::Order;
 use super::tokens::CudaTokens;
+use super::upload::upload;
 use crate::error::{Error, Result};
 use crate::lock::lock;
+use crate::scales::Scales;
+use crate::scores::filled;
 use crate::warm_up::gradient_row;
 
 /// Room for r of every row, and what fills it.
 #[derive(Debug)]
 pub(super) struct Norms {
     buffer: Buffer,
-    kernel: Kernel,
+    /// `None` where they are scales, which come with the rows.
+    kernel: Option<Kernel>,
+}
+
+impl Norms {
+    /// The scales of `rows` rows of codes, and what kernels may read behind them.
+    pub(super) fn of_scales(
+        device: &Arc<CudaDevice>,
+        scales: &Scales<'_>,
+        rows: usize,
+    ) -> Result<Norms> {
+        let mut values = filled(rows as u64 + NORMS_PADDING as u64, 0.0f32)?;
+        values
+            .iter_mut()
+            .take(rows)
+            .enumerate()
+            .for_each(|(row, value)| *value = scales.scale(row));
+        Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&values))?, kernel: None })
+    }
 }
 
 impl CudaTokens {
@@ -45,7 +67,8 @@ impl CudaTokens {
                 why: "run the same call once before the capture".into(),
             });
         }
-        let kernel = device.gradient_kernel(ROW_NORMS[gradient_row(self.element())])?;
+        let Some(element) = self.element() else { return Ok(()) };
+        let kernel = Some(device.gradient_kernel(ROW_NORMS[gradient_row(element)])?);
         let n_bytes = (self.n_rows() + NORMS_PADDING) as u64 * 4;
         let new = Norms { buffer: Buffer::zeroed(device, n_bytes)?, kernel };
         if self.is_owned() {
@@ -89,6 +112,7 @@ impl CudaTokens {
         stream: CUstream,
         norms: &Norms,
     ) -> Result<()> {
+        let Some(kernel) = norms.kernel else { return Ok(()) };
         let rows = self.rows();
         let rows_per_block = WARPS * (32 >> rows.lanes_log2);
         let n_rows = self.n_rows() as u32;
@@ -96,7 +120,7 @@ impl CudaTokens {
         match n_rows.div_ceil(rows_per_block) {
             0 => Ok(()),
             // SAFETY: the caller's promise; there is a warp for all rows.
-            n_blocks => unsafe { start(entered, stream, norms.kernel, n_blocks, 0, &params) },
+            n_blocks => unsafe { start(entered, stream, kernel, n_blocks, 0, &params) },
         }
     }
 }

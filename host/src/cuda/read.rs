@@ -5,8 +5,8 @@ use maxsim_kernels::variants::{READ, READ_THREADS};
 
 use super::launch::{N_COUNTERS, start};
 use super::stream::CudaStream;
-use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::format::Format;
 use crate::handle::DeviceTokens;
 use crate::plan::Access;
 
@@ -14,9 +14,9 @@ use crate::plan::Access;
 const PIECE_BYTES: u64 = 16;
 
 /// Enqueues a read of a whole matrix, less what follows its last piece of 16 bytes.
-pub(crate) fn read<T: Element>(
+pub(crate) fn read<F: Format>(
     stream: &mut CudaStream,
-    tokens: &DeviceTokens<T>,
+    tokens: &DeviceTokens<F>,
     blocks_per_multiprocessor: usize,
 ) -> Result<()> {
     let device = stream.device().clone();
@@ -24,7 +24,7 @@ pub(crate) fn read<T: Element>(
     // Without the padding after the last row, which a view may not own.
     let (rows, dim) = (tokens.layout().rows() as u64, tokens.layout().dim());
     let len_bytes =
-        rows.saturating_sub(1) * pitch_bytes + rows.min(1) * (dim * size_of::<T>()) as u64;
+        rows.saturating_sub(1) * pitch_bytes + rows.min(1) * (dim * F::FORMAT.size_bytes()) as u64;
     if !base.is_multiple_of(PIECE_BYTES) || blocks_per_multiprocessor == 0 {
         return Err(Error::Shape {
             argument: "tokens, blocks_per_multiprocessor",

@@ -1,5 +1,6 @@
 //! Tensor maps: how TMA finds a box of a token matrix.
 
+use maxsim_kernels::element::Operand;
 use maxsim_kernels::layout::SLAB_BYTES;
 use maxsim_kernels::layout::sm90::DOCUMENT_TILE;
 use maxsim_kernels::params::{Group, TensorMap};
@@ -11,6 +12,7 @@ use crate::error::Result;
 use crate::plan::Access;
 
 // Values of the driver's enums, which the bindings (CUDA 11.4) do not have yet.
+const UINT8: i32 = 0;
 const FLOAT16: i32 = 6;
 const FLOAT32: i32 = 7;
 const BFLOAT16: i32 = 9;
@@ -53,13 +55,13 @@ impl Maps {
     /// The maps of a matrix `[rows, dim]` that [`can_map`].
     pub(super) fn new(
         device: &CudaDevice,
-        element: ElementType,
+        operand: Operand,
         access: Access,
         rows: usize,
         dim: usize,
         rounding: Rounding,
     ) -> Result<Maps> {
-        let encode = |box_rows| encode(device, element, access, [rows, dim], box_rows, rounding);
+        let encode = |box_rows| encode(device, operand, access, [rows, dim], box_rows, rounding);
         Ok(Maps { groups: encode(Group::ROWS)?, tiles: encode(DOCUMENT_TILE)? })
     }
 }
@@ -69,24 +71,25 @@ impl Maps {
 /// zeros.
 fn encode(
     device: &CudaDevice,
-    element: ElementType,
+    operand: Operand,
     access: Access,
     [rows, dim]: [usize; 2],
     box_rows: usize,
     rounding: Rounding,
 ) -> Result<TensorMap> {
-    let code = match (element, rounding) {
-        (ElementType::F16, _) => FLOAT16,
-        (ElementType::Bf16, _) => BFLOAT16,
-        (ElementType::F32, Rounding::None) => FLOAT32,
-        (ElementType::F32, Rounding::Tf32) => TFLOAT32,
+    let code = match (operand, rounding) {
+        (Operand::I8 | Operand::E4m3, _) => UINT8,
+        (Operand::Element(ElementType::F16), _) => FLOAT16,
+        (Operand::Element(ElementType::Bf16), _) => BFLOAT16,
+        (Operand::Element(ElementType::F32), Rounding::None) => FLOAT32,
+        (Operand::Element(ElementType::F32), Rounding::Tf32) => TFLOAT32,
     };
     let dims = [dim as u64, rows as u64];
     let strides_bytes = [access.pitch_bytes];
-    let box_dims = [(SLAB_BYTES / element.size_bytes()) as u32, box_rows as u32];
+    let box_dims = [(SLAB_BYTES / operand.size_bytes()) as u32, box_rows as u32];
     let element_strides = [1, 1];
     // Measured (docs/decisions.md): less time for short queries at dim 128, more at dim 256.
-    let promotion = match dim * element.size_bytes() {
+    let promotion = match dim * operand.size_bytes() {
         ..=256 => L2_PROMOTION_128B,
         _ => L2_PROMOTION_256B,
     };

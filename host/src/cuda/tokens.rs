@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use maxsim_kernels::element::Operand;
 use maxsim_kernels::gradient::{Rows, columns};
 use maxsim_kernels::params::Matrix;
 use maxsim_kernels::variants::{Arch, Variant};
@@ -14,14 +15,15 @@ use super::tensor_map::{Maps, Rounding, can_map};
 use super::upload::{upload, upload_rows};
 use crate::element::ElementType;
 use crate::error::{Error, Result};
-use crate::format::Format;
+use crate::format::{Format, TokenFormat};
+use crate::lock::lock;
 use crate::plan::Access;
 use crate::tokens::{TokenLayout, Tokens};
 
 /// A token matrix in device memory with its segments and mask, as kernels read it.
 pub(crate) struct CudaTokens {
     access: Access,
-    element: ElementType,
+    operand: Operand,
     n_rows: usize,
     dim: usize,
     mask: u64,
@@ -36,7 +38,7 @@ pub(crate) struct CudaTokens {
     tf32_maps: Option<Box<Maps>>,
     /// What the addresses point to, where it is ours.
     owned: Vec<Buffer>,
-    /// From the first call on that normalises the rows.
+    /// From the first call on that normalises the rows; of codes their scales.
     pub(super) norms: Mutex<Option<Norms>>,
 }
 
@@ -52,33 +54,39 @@ impl CudaTokens {
         device: &Arc<CudaDevice>,
         tokens: &Tokens<'_, F>,
     ) -> Result<CudaTokens> {
-        let Some(element) = F::FORMAT.element() else {
+        let Some(operand) = TokenFormat::operand(F::FORMAT, F::FORMAT) else {
             return Err(Error::Unsupported {
                 what: format!("{} tokens on a CUDA device", F::FORMAT),
-                why: "no kernel takes compressed tokens yet; use Device::cpu()".into(),
+                why: "no kernel takes them yet; use Device::cpu()".into(),
             });
         };
+        tokens.check_scales()?;
         let layout = tokens.layout();
-        let row_bytes = layout.dim() * element.size_bytes();
-        let pitch_bytes = Access::uploaded(layout.dim(), element).pitch_bytes;
+        let row_bytes = layout.dim() * operand.size_bytes();
+        let pitch_bytes = Access::uploaded(layout.dim(), F::FORMAT).pitch_bytes;
         let data: &[u8] = bytemuck::cast_slice(tokens.data());
         let matrix = upload_rows(device, data, row_bytes, pitch_bytes as usize)?;
         let access = Access { base: matrix.address(), pitch_bytes };
         let mask = tokens.mask().map(|mask| upload(device, mask)).transpose()?;
         let mask_address = mask.as_ref().map_or(0, Buffer::address);
         let owned = mask.into_iter().chain([matrix]).collect();
-        CudaTokens::new(device, element, layout, access, mask_address, owned)
+        let uploaded = CudaTokens::new(device, operand, layout, access, mask_address, owned)?;
+        if let Some(scales) = tokens.scales_of_codes() {
+            *lock(&uploaded.norms) = Some(Norms::of_scales(device, scales, layout.rows())?);
+        }
+        Ok(uploaded)
     }
 
     /// Tokens at an address, with a mask of one byte per row at another (0 = none).
     pub(super) fn new(
         device: &Arc<CudaDevice>,
-        element: ElementType,
+        operand: impl Into<Operand>,
         layout: &TokenLayout,
         access: Access,
         mask: u64,
         owned: Vec<Buffer>,
     ) -> Result<CudaTokens> {
+        let operand = operand.into();
         let (rows, dim) = (layout.rows(), layout.dim());
         let regular_len = regular_len(layout.segments());
         let segments = match regular_len {
@@ -88,15 +96,15 @@ impl CudaTokens {
         let item_len = regular_len.unwrap_or(0);
         let has_tma = Arch::Sm90a.runs_on(device.limits().capability);
         let maps = |wanted: bool, rounding| match wanted && has_tma && can_map(access, rows) {
-            true => Maps::new(device, element, access, rows, dim, rounding).map(Box::new).map(Some),
+            true => Maps::new(device, operand, access, rows, dim, rounding).map(Box::new).map(Some),
             false => Ok(None),
         };
-        let tf32_maps = maps(element == ElementType::F32, Rounding::Tf32)?;
+        let tf32_maps = maps(operand == ElementType::F32, Rounding::Tf32)?;
         let maps = maps(true, Rounding::None)?;
         let has_empty_items = (0..layout.n_items()).any(|i| !layout.has_tokens(i));
         Ok(CudaTokens {
             access,
-            element,
+            operand,
             n_rows: rows,
             dim,
             mask,
@@ -130,8 +138,12 @@ impl CudaTokens {
         !self.owned.is_empty()
     }
 
-    pub(super) fn element(&self) -> ElementType {
-        self.element
+    /// The type of the elements; `None` where rows are codes.
+    pub(super) fn element(&self) -> Option<ElementType> {
+        match self.operand {
+            Operand::Element(element) => Some(element),
+            _ => None,
+        }
     }
 
     pub(super) fn n_rows(&self) -> usize {
@@ -141,7 +153,7 @@ impl CudaTokens {
     /// The matrix as warps read its rows.
     pub(super) fn rows(&self) -> Rows {
         let Access { base, pitch_bytes } = self.access;
-        let row_bytes = self.dim * self.element.size_bytes();
+        let row_bytes = self.dim * self.operand.size_bytes();
         let (lanes_log2, n_columns) = columns(row_bytes);
         // What lies behind a row is read up to a 16-byte boundary: rows end on one, or there is
         // padding of ours.

@@ -21,6 +21,41 @@ pub unsafe fn copy_async_16(shared: u32, global: u64, n_bytes: u32) {
     }
 }
 
+/// Starts a copy of 4 bytes.
+///
+/// # Safety
+/// As [`copy_async_16`], aligned to 4.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn copy_async_4(shared: u32, global: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "cp.async.ca.shared.global [{0}], [{1}], 4;",
+            in(reg32) shared,
+            in(reg64) global,
+            options(nostack),
+        );
+    }
+}
+
+/// Arrives at a barrier when all copies have completed that this thread has started; nobody waits.
+///
+/// # Safety
+/// The barrier must be initialised, and expect this thread's arrival.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn copies_arrive(barrier: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "cp.async.mbarrier.arrive.noinc.shared.b64 [{0}];",
+            in(reg32) barrier,
+            options(nostack),
+        );
+    }
+}
+
 /// Closes a group of the copies that this thread has started.
 #[inline(always)]
 pub fn copy_commit() {

@@ -222,6 +222,27 @@ pub unsafe fn load_shared_f32(address: u32) -> f32 {
     value
 }
 
+/// Eight bytes of shared memory.
+///
+/// # Safety
+/// As [`load_shared_f32`], aligned to 8.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn load_shared_f32x2(address: u32) -> [f32; 2] {
+    let (a, b);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "ld.shared.v2.f32 {{{0}, {1}}}, [{2}];",
+            out(reg32) a,
+            out(reg32) b,
+            in(reg32) address,
+            options(readonly, nostack),
+        );
+    }
+    [a, b]
+}
+
 /// Sixteen bytes of shared memory.
 ///
 /// # Safety

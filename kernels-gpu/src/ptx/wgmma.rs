@@ -1,7 +1,7 @@
 //! Warpgroup matrix multiply-adds, operands in shared memory (sm_90a).
 //!
 //! One instruction multiplies 64 rows with N columns, 32 bytes deep: 16 elements of 2 bytes or
-//! 8 of 4. Accumulators are arrays of N / 2 floats that live in registers: thread `t` of the
+//! 8 of 4, 32 of 1. Accumulators are arrays of N / 2 floats that live in registers: thread `t` of the
 //! warpgroup holds in element `i` row `16 (t / 32) + (t % 32) / 4 + 8 ((i / 2) % 2)`, column
 //! `8 (i / 4) + 2 (t % 4) + i % 2`. Between the first multiply-add of a group and the wait for
 //! it, no other code may touch them; the wait takes and returns them, so that nothing that
@@ -59,6 +59,17 @@ pub enum Operands {
     Tf32,
 }
 
+/// Codes that the instruction multiplies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Codes {
+    /// None.
+    None,
+    /// Signed whole numbers: accumulators are the bits of an i32.
+    I8,
+    /// Floating point numbers of 3 fraction bits.
+    E4m3,
+}
+
 /// An element type, as a type.
 pub trait Element {
     /// What the instruction multiplies.
@@ -67,6 +78,12 @@ pub trait Element {
     const SLAB_ELEMENTS: u32;
     /// Whether elements are split in two ([`crate::tf32`]).
     const SPLITS: bool = false;
+    /// What the codes are, of rows that have a scale each.
+    const CODES: Codes = Codes::None;
+    /// Whether rows are codes with a scale each.
+    const HAS_SCALES: bool = !matches!(Self::CODES, Codes::None);
+    /// Whether sums go on in f32 after a slab: the tensor cores add with fewer bits.
+    const PROMOTES: bool = matches!(Self::CODES, Codes::E4m3);
 }
 
 /// Accumulators of a product.
@@ -170,10 +187,18 @@ macro_rules! accumulators {
                 // SAFETY: the caller's promise; every element is written.
                 unsafe {
                     let c = &mut *c.as_mut_ptr();
+                    if E::HAS_SCALES {
+                        if E::PROMOTES {
+                            accumulators!($n "k32.f32.e4m3.e4m3" "0" ", 1, 1;" c a b out $($i)*)
+                        } else {
+                            accumulators!($n "k32.s32.s8.s8" "0" ";" c a b out $($i)*)
+                        }
+                    } else {
                     match E::OPERANDS {
-                        Operands::F16 => accumulators!($n "k16.f32.f16.f16" "0" ", 0, 0;" c a b out $($i)*),
-                        Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "0" ", 0, 0;" c a b out $($i)*),
-                        Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "0" ";" c a b out $($i)*),
+                        Operands::F16 => accumulators!($n "k16.f32.f16.f16" "0" ", 1, 1, 0, 0;" c a b out $($i)*),
+                        Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "0" ", 1, 1, 0, 0;" c a b out $($i)*),
+                        Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "0" ", 1, 1;" c a b out $($i)*),
+                    }
                     }
                 }
                 // SAFETY: as above.
@@ -185,10 +210,18 @@ macro_rules! accumulators {
                 let mut c = self;
                 // SAFETY: the caller's promise.
                 unsafe {
+                    if E::HAS_SCALES {
+                        if E::PROMOTES {
+                            accumulators!($n "k32.f32.e4m3.e4m3" "1" ", 1, 1;" c a b inout $($i)*)
+                        } else {
+                            accumulators!($n "k32.s32.s8.s8" "1" ";" c a b inout $($i)*)
+                        }
+                    } else {
                     match E::OPERANDS {
-                        Operands::F16 => accumulators!($n "k16.f32.f16.f16" "1" ", 0, 0;" c a b inout $($i)*),
-                        Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "1" ", 0, 0;" c a b inout $($i)*),
-                        Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "1" ";" c a b inout $($i)*),
+                        Operands::F16 => accumulators!($n "k16.f32.f16.f16" "1" ", 1, 1, 0, 0;" c a b inout $($i)*),
+                        Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "1" ", 1, 1, 0, 0;" c a b inout $($i)*),
+                        Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "1" ", 1, 1;" c a b inout $($i)*),
+                    }
                     }
                 }
                 c
@@ -219,7 +252,7 @@ macro_rules! accumulators {
             "mov.b64 b, {{{b}, 0x40000040}};",
             concat!("wgmma.mma_async.sync.aligned.m64n", columns!($n), $types, " {{"),
             registers!($n),
-            concat!("}}, a, b, ", $keep, ", 1, 1", $end),
+            concat!("}}, a, b, ", $keep, $end),
             "}}",
             $($way(reg32) $c[$i],)*
             a = in(reg32) $a,

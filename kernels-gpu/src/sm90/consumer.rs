@@ -24,7 +24,7 @@ const WHOLE: u32 = 0;
 /// Columns beyond the document's end are none.
 const TAIL: u32 = 1;
 /// The mask says which columns are.
-const MASKED: u32 = 2;
+pub(super) const MASKED: u32 = 2;
 
 /// Where a consumer thread is, and the registers that live across documents.
 pub(super) struct Consumer<'a> {
@@ -32,7 +32,7 @@ pub(super) struct Consumer<'a> {
     pub(super) shared: &'a Shared,
     /// Warp of the consumer warpgroups: warpgroup 0 owns the tile's first rows.
     pub(super) warp: u32,
-    lane: u32,
+    pub(super) lane: u32,
     pub(super) n_slabs: u32,
     pub(super) ring: Ring,
     sums: Ring,
@@ -53,8 +53,11 @@ pub(super) unsafe fn consume<K: Kernel>(
     norms: Norms,
     thread: u32,
 ) {
-    const { assert!(K::FRAGMENTS == 1 || K::FRAGMENTS == 2 && !K::NORMALIZES) };
-    const { assert!(!K::NORMALIZES || K::WINNERS && !K::Element::SPLITS) };
+    const { assert!(K::FRAGMENTS == 1 || K::FRAGMENTS == 2) };
+    const { assert!(!K::NORMALIZES || !K::Element::SPLITS) };
+    const { assert!(!K::LOADS_NORMS || K::WINNERS && K::FRAGMENTS == 1) };
+    // Both sides' factors come with the launch; sums that are promoted leave room for one fragment.
+    const { assert!(!K::Element::HAS_SCALES || K::NORMALIZES && (K::SLABS == 1 || K::FRAGMENTS == 1)) };
     // SAFETY: every warp is whole here. The broadcast tells the assembler that the number is
     // the same in all lanes, so that descriptors live in uniform registers.
     let warp = unsafe { broadcast(thread / 32) };
@@ -135,7 +138,7 @@ impl Consumer<'_> {
         let len = unsafe { broadcast(document.len) };
         let mut has_tokens = len > 0;
         let mut row = 0;
-        if K::NORMALIZES {
+        if K::LOADS_NORMS {
             self.document_norms = self.norms.of_documents(document.start);
         }
         // Loops of their own for each kind of tile: the accumulators' pipeline must not meet a
@@ -217,6 +220,10 @@ impl Consumer<'_> {
     where
         [f32; N]: Accumulators,
     {
+        if K::Element::HAS_SCALES {
+            // SAFETY: the caller's promise.
+            return unsafe { self.tile_of_codes::<K, N, KIND>(best, row, left) };
+        }
         let column = (row + 2 * (self.lane % 4)) as i32;
         let lane = self.lane;
         // SAFETY: the producer fills the ring's next stages with this tile; the fence orders
@@ -224,7 +231,7 @@ impl Consumer<'_> {
         unsafe {
             let mut columns =
                 Columns { valid: [0; 4], left, column, lane, norms: core::mem::zeroed() };
-            if K::NORMALIZES {
+            if K::LOADS_NORMS {
                 let address = self.document_norms + u64::from(row) * 4;
                 columns.norms = load_columns::<N>(address, lane);
             }
@@ -347,7 +354,7 @@ impl Consumer<'_> {
     /// Waits for the tile's slabs. All of them before the first product: a wait is a loop,
     /// and the assembler breaks the accumulators' pipeline at every loop.
     #[inline(always)]
-    unsafe fn wait_for_tile<K: Kernel>(&self) {
+    pub(super) unsafe fn wait_for_tile<K: Kernel>(&self) {
         let mut ring = self.ring;
         let mut slab = 0;
         while slab < K::SLABS {
@@ -361,7 +368,7 @@ impl Consumer<'_> {
     /// Starts the product of the fragment `offset` bytes into the query slabs with the tile at
     /// the head of the ring.
     #[inline(always)]
-    unsafe fn multiply<K: Kernel, const N: usize>(&self, offset: u32) -> [f32; N]
+    pub(super) unsafe fn multiply<K: Kernel, const N: usize>(&self, offset: u32) -> [f32; N]
     where
         [f32; N]: Accumulators,
     {
@@ -466,14 +473,14 @@ const fn tile_clocks<K: Kernel>() -> u32 {
 /// Which columns of a tile are document tokens.
 pub(super) struct Columns {
     /// Of a masked tile: bit `c % 32` of word `c / 32`.
-    valid: [u32; 4],
+    pub(super) valid: [u32; 4],
     /// Of a document's last tile: tokens.
-    left: u32,
+    pub(super) left: u32,
     /// Document token of the thread's first column.
-    column: i32,
-    lane: u32,
-    /// Of a tile whose rows are normalised.
-    norms: ColumnNorms,
+    pub(super) column: i32,
+    pub(super) lane: u32,
+    /// Of a tile whose rows are normalised, or codes.
+    pub(super) norms: ColumnNorms,
 }
 
 impl Columns {
@@ -514,7 +521,7 @@ impl Columns {
     }
 
     #[inline(always)]
-    fn fold_floats<K: Kernel, const N: usize, const KIND: u32>(
+    pub(super) fn fold_floats<K: Kernel, const N: usize, const KIND: u32>(
         &self,
         best: &mut Best,
         c: &[f32; N],
@@ -536,7 +543,7 @@ impl Columns {
 
     /// Non-zero when a masked tile has a valid column.
     #[inline(always)]
-    fn any(&self) -> u32 {
+    pub(super) fn any(&self) -> u32 {
         self.valid[0] | self.valid[1] | self.valid[2] | self.valid[3]
     }
 }

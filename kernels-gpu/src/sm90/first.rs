@@ -3,14 +3,15 @@
 use super::units::{Told, Units, for_each_tile};
 use super::{Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
+use crate::norms::Norms;
 use crate::params::{ForwardParams, Group};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_wait};
-use crate::ptx::copy::copy_tile;
+use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile};
 use crate::ptx::memory::{load_shared_f32x4, store_shared_u32x4};
 use crate::ptx::thread::block_idx_x;
 use crate::ptx::warp::{ballot, sync_warp};
 use crate::ptx::wgmma::Element;
-use crate::reduce::{TileGroups, valid_columns};
+use crate::reduce::{TileGroups, unroll, valid_columns};
 use crate::rows::sum_eight;
 use crate::work::{self, Documents};
 
@@ -308,7 +309,16 @@ pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shar
 /// # Safety
 /// As [`load`].
 #[inline(always)]
-pub(super) unsafe fn load_masks<K: Kernel>(params: &ForwardParams, shared: &Shared, lane: u32) {
+pub(super) unsafe fn load_masks<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    norms: Norms,
+    lane: u32,
+) {
+    if K::Element::HAS_SCALES {
+        // SAFETY: the caller's promise.
+        return unsafe { load_scales::<K>(params, shared, norms, lane) };
+    }
     if params.documents.mask == 0 {
         return;
     }
@@ -329,6 +339,55 @@ pub(super) unsafe fn load_masks<K: Kernel>(params: &ForwardParams, shared: &Shar
                         store_shared_u32x4(shared.mask(ring.slot), words);
                     }
                     barrier_arrive_if(shared.full(ring.slot), (lane == 0) as u32);
+                    ring = ring.next(shared.stages);
+                    slab += 1;
+                }
+            });
+        }
+    }
+}
+
+/// Copies the scales of each tile's columns, and turns the documents' mask, where there is one, into
+/// bits.
+///
+/// # Safety
+/// As [`load`]; there is a scale for every row, and behind the last one for as many as a tile has.
+#[inline(always)]
+unsafe fn load_scales<K: Kernel>(params: &ForwardParams, shared: &Shared, norms: Norms, lane: u32) {
+    let n_slabs = n_slabs::<K>(params);
+    let is_masked = params.documents.mask != 0;
+    let mut ring = Ring::START;
+    let mut units = Told::START;
+    // SAFETY: as for the slabs; the whole warp is here.
+    unsafe {
+        while let Some(work) = units.next(shared, lane) {
+            let mut documents = Documents::new(params, &work);
+            for_each_tile!(documents, |document, row| {
+                let (start, left) = (document.start + row, document.len - row);
+                let mut words = [0; 4];
+                if is_masked {
+                    words = valid_columns::<4>(&params.documents, start, left, lane);
+                }
+                let from = norms.of_documents(start + lane);
+                let mut slab = 0;
+                while slab < n_slabs {
+                    let full = shared.full(ring.slot);
+                    barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
+                    if slab == 0 {
+                        let to = shared.scales(ring.slot) + 4 * lane;
+                        unroll!(I in 0..4 => {
+                            copy_async_4(to + 128 * I as u32, from + 128 * I as u64);
+                        });
+                        if lane == 0 && is_masked {
+                            store_shared_u32x4(shared.mask(ring.slot), words);
+                        }
+                        copies_arrive(full);
+                    } else {
+                        barrier_arrive_if(full, 1);
+                    }
+                    if is_masked {
+                        barrier_arrive_if(full, (lane == 0) as u32);
+                    }
                     ring = ring.next(shared.stages);
                     slab += 1;
                 }

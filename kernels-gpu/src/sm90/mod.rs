@@ -32,6 +32,7 @@
 //! Known loss: a tile's rows beyond the last query, and a document's columns up to the next
 //! width of the product.
 
+mod codes;
 mod consumer;
 mod first;
 mod fold;
@@ -47,7 +48,7 @@ use crate::ptx::copy::prefetch_map;
 use crate::ptx::memory::dynamic_shared;
 use crate::ptx::thread::*;
 use crate::ptx::warp::sync_warp;
-use crate::ptx::wgmma::{Element, Operands};
+use crate::ptx::wgmma::{Codes, Element, Operands};
 
 /// A row of the variant table.
 pub trait Kernel {
@@ -67,6 +68,8 @@ pub trait Kernel {
     const WINNERS: bool;
     /// Whether rows are normalised.
     const NORMALIZES: bool;
+    /// Whether consumers load what columns are normalised by; scales of codes come with the tile.
+    const LOADS_NORMS: bool = Self::NORMALIZES && !Self::Element::HAS_SCALES;
     /// Query slabs that stay in shared memory.
     const SLABS: usize = Self::STEPS.div_ceil(SLAB_STEPS);
     /// Query rows per tile.
@@ -100,6 +103,27 @@ elements! {
     Bf16 64;
     /// binary32 that TMA rounds to its upper 19 bits.
     Tf32 32;
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        pub struct $name;
+
+        impl Element for $name {
+            // Not looked at.
+            const OPERANDS: Operands = Operands::F16;
+            const CODES: Codes = Codes::$name;
+            const SLAB_ELEMENTS: u32 = 128;
+        }
+    )*};
+}
+
+codes! {
+    /// Signed whole numbers of one byte.
+    I8;
+    /// Eight-bit floating point numbers of 3 fraction bits.
+    E4m3;
 }
 
 /// binary32, multiplied as the sum of two numbers of 19 bits.
@@ -191,6 +215,12 @@ impl Shared {
     #[inline(always)]
     fn mask(&self, slot: u32) -> u32 {
         self.masks + slot * MASK_BYTES as u32
+    }
+
+    /// Scales of the columns of the tile whose first slab is in a stage, where rows are codes.
+    #[inline(always)]
+    fn scales(&self, slot: u32) -> u32 {
+        self.unit(UNIT_SLOTS as u32) + slot * SCALES_BYTES as u32
     }
 
     /// Completes when a stage's slab is copied, where it has to be split then.
@@ -346,7 +376,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSU
                 return split::split_slabs::<K>(params, &shared, warp - 2, lane);
             }
             1 => return first::store_sums::<K>(params, &shared, lane),
-            2 => return first::load_masks::<K>(params, &shared, lane),
+            2 => return first::load_masks::<K>(params, &shared, norms, lane),
             3 => return first::load_queries::<K>(params, &shared, maps, queries, lane),
             _ => {}
         }
@@ -371,6 +401,8 @@ unsafe fn init_loading<K: Kernel>(params: &ForwardParams, shared: &Shared, maps:
         0 => 1,
         _ => 2,
     };
+    // Each lane says when its scales have arrived.
+    let n_loaders = if K::Element::HAS_SCALES { n_loaders + 32 } else { n_loaders };
     // SAFETY: the caller's promise.
     unsafe {
         prefetch_map(maps.documents);

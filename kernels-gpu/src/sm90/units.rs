@@ -114,7 +114,7 @@ impl Told {
         // One stores; the last two of the first warpgroup split, or prepare masks and load queries.
         let others = match params.documents.mask {
             _ if K::Element::SPLITS => split::WARPS,
-            0 => (K::SLABS > 0) as u32,
+            0 if !K::Element::HAS_SCALES => (K::SLABS > 0) as u32,
             _ => (K::SLABS > 0) as u32 + 1,
         };
         CONSUMER_WARPS * K::CONSUMERS as u32 + 1 + others

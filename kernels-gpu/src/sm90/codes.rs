@@ -1,0 +1,143 @@
+//! Tiles of codes: of whole numbers or small floats, with a scale for every token.
+//!
+//! A column's scale multiplies its similarities before the maximum, a row's what the document
+//! leaves. The warp that prepares masks copies the scales of a tile's columns with its first slab
+//! ([`super::first::load_masks`]); consumers read them while the tile is multiplied.
+
+use super::Kernel;
+use super::consumer::{Columns, Consumer, FRAGMENT_BYTES, MASKED, multiply_steps};
+use crate::layout::sm90::SLAB_STEPS;
+use crate::norms::load_shared_columns;
+use crate::ptx::memory::load_shared_u32x4;
+use crate::ptx::wgmma::{self, Accumulators, Codes, Element};
+use crate::reduce::{Best, unroll};
+
+impl Consumer<'_> {
+    /// As [`Consumer::tile`](Self::tile), of codes.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn tile_of_codes<K: Kernel, const N: usize, const KIND: u32>(
+        &mut self,
+        best: &mut [Best; 2],
+        row: u32,
+        left: u32,
+    ) -> u32
+    where
+        [f32; N]: Accumulators,
+    {
+        let column = (row + 2 * (self.lane % 4)) as i32;
+        let lane = self.lane;
+        // SAFETY: as for a tile of elements; all-zero bytes are floats.
+        unsafe {
+            let mut columns =
+                Columns { valid: [0; 4], left, column, lane, norms: core::mem::zeroed() };
+            if K::SLABS == 0 {
+                let c = self.streamed_codes::<K, N, KIND>(&mut columns);
+                columns.fold_floats::<K, N, KIND>(&mut best[0], &numbers::<K, N>(c));
+                return columns.any();
+            }
+            self.wait_for_tile::<K>();
+            if KIND == MASKED {
+                columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
+            }
+            let offset = self.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
+            wgmma::fence();
+            let c0 = self.multiply::<K, N>(offset);
+            wgmma::commit();
+            if K::FRAGMENTS == 1 {
+                self.take_scales::<N>(&mut columns);
+                let c0 = c0.wait::<0>();
+                self.release(K::SLABS as u32);
+                columns.fold_floats::<K, N, KIND>(&mut best[0], &numbers::<K, N>(c0));
+                return columns.any();
+            }
+            let c1 = self.multiply::<K, N>(offset + FRAGMENT_BYTES);
+            wgmma::commit();
+            self.take_scales::<N>(&mut columns);
+            let c0 = c0.wait::<1>();
+            columns.fold_floats::<K, N, KIND>(&mut best[0], &numbers::<K, N>(c0));
+            let c1 = c1.wait::<0>();
+            self.release(K::SLABS as u32);
+            columns.fold_floats::<K, N, KIND>(&mut best[1], &numbers::<K, N>(c1));
+            columns.any()
+        }
+    }
+
+    /// Products of a tile whose query slabs come with the documents'. Where the tensor cores add with
+    /// fewer bits than f32 has, a slab's sums go on in f32.
+    ///
+    /// # Safety
+    /// As `Consumer::tile`.
+    #[inline(always)]
+    unsafe fn streamed_codes<K: Kernel, const N: usize, const KIND: u32>(
+        &mut self,
+        columns: &mut Columns,
+    ) -> [f32; N]
+    where
+        [f32; N]: Accumulators,
+    {
+        let offset = self.warp / 4 * FRAGMENT_BYTES;
+        // SAFETY: the caller's promise; the producer fills one stage per slab.
+        unsafe {
+            let mut c: [f32; N] = core::mem::zeroed();
+            self.wait_for_mask::<KIND>(columns);
+            let mut slab = 0;
+            while slab < self.n_slabs {
+                let (a, b) = self.wait_for_slabs(offset);
+                if slab == 0 {
+                    self.take_scales::<N>(columns);
+                }
+                wgmma::fence();
+                if K::Element::PROMOTES {
+                    let part = <[f32; N]>::start::<K::Element>(a, b);
+                    let part = multiply_steps::<K::Element, N, 1>(part, a, b, SLAB_STEPS);
+                    wgmma::commit();
+                    add(&mut c, &part.wait::<0>());
+                } else {
+                    c = multiply_steps::<K::Element, N, 0>(c, a, b, SLAB_STEPS);
+                    wgmma::commit();
+                    c = c.wait::<0>();
+                }
+                self.release(1);
+                slab += 1;
+            }
+            c
+        }
+    }
+
+    /// Reads the scales of a tile's columns.
+    ///
+    /// # Safety
+    /// As `Consumer::tile`, behind the wait for the first slab, before it is released.
+    #[inline(always)]
+    unsafe fn take_scales<const N: usize>(&self, columns: &mut Columns) {
+        // SAFETY: the caller's promise.
+        columns.norms =
+            unsafe { load_shared_columns::<N>(self.shared.scales(self.ring.slot), self.lane) };
+    }
+}
+
+/// Adds a part of a sum.
+#[inline(always)]
+fn add<const N: usize>(c: &mut [f32; N], part: &[f32; N]) {
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            unroll!(J in 0..4 => { c[4 * I + J] += part[4 * I + J]; });
+        }
+    });
+}
+
+/// What accumulators hold: whole numbers where whole numbers were multiplied.
+#[inline(always)]
+fn numbers<K: Kernel, const N: usize>(mut c: [f32; N]) -> [f32; N] {
+    if matches!(K::Element::CODES, Codes::I8) {
+        unroll!(I in 0..16 => {
+            if 4 * I < N {
+                unroll!(J in 0..4 => { c[4 * I + J] = c[4 * I + J].to_bits() as i32 as f32; });
+            }
+        });
+    }
+    c
+}
