@@ -9,7 +9,8 @@ use maxsim::residual::{
 };
 use maxsim::{ElementType, TokenLayout, Tokens};
 use maxsim_cli::input::{Reading, TokenFile};
-use maxsim_cli::residual::{ResidualFile, compress, write};
+use maxsim_cli::quantize::compress;
+use maxsim_cli::residual::{ResidualFile, write};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -263,7 +264,7 @@ fn a_file_of_embeddings_becomes_one_of_compressed_tokens() {
     let file = file.unwrap();
     let options =
         TrainOptions { nbits: 8, n_centroids: Some(64), n_iterations: 2, ..Default::default() };
-    let compressed = compress(&file, &options).unwrap();
+    let (compressed, _) = compress(&file, &options).unwrap();
     assert_eq!(compressed.layout().segments(), file.layout().segments());
     assert!(compressed.is_packed());
     assert_eq!(compressed.codec().n_centroids(), 64);

@@ -1,0 +1,142 @@
+//! Embeddings as residual-compressed tokens: a codec trained on all of them, then they are encoded.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+use half::{bf16, f16};
+use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
+use maxsim::{Element, ElementType, TokenLayout};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::errors::{Errors, used_rows};
+use super::write::CHUNK_LEN;
+use crate::input::TokenFile;
+use crate::rank::{progress_bar, progress_spinner};
+
+/// How far a token's length may be from 1: a unit token in bf16 is off by 0.004 at most.
+const LENGTH_TOLERANCE: f64 = 0.01;
+
+/// The codec of residual-compressed tokens, for a report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Codec {
+    /// Bits of a bucket.
+    pub nbits: u32,
+    /// Number of centroids.
+    pub n_centroids: usize,
+    /// How the bits of buckets lie.
+    pub bit_order: String,
+    /// Bytes of centroids and buckets' tables, which do not grow with the tokens.
+    pub bytes: u64,
+}
+
+impl Codec {
+    /// That of some tokens.
+    pub(super) fn of(tokens: &ResidualTokens<'_>) -> Codec {
+        let codec = tokens.codec();
+        let cutoffs = codec.bucket_cutoffs().unwrap_or_default();
+        let buckets = size_of_val(codec.bucket_weights()) + size_of_val(cutoffs);
+        Codec {
+            nbits: codec.nbits(),
+            n_centroids: codec.n_centroids(),
+            bit_order: tokens.order().name().to_string(),
+            bytes: (codec.centroids().bytes().len() + buckets) as u64,
+        }
+    }
+}
+
+/// Trains a codec on all tokens of a file and encodes them with it, a run of items at a time; items
+/// come out one after the other.
+///
+/// # Errors
+/// Where the file holds compressed tokens, where a token's length is not 1 and the codec normalises,
+/// and as [`ResidualCodec::train`] and [`ResidualTokens::encode`].
+pub fn compress(
+    file: &TokenFile,
+    options: &TrainOptions,
+) -> Result<(ResidualTokens<'static>, Errors)> {
+    let format = file.contents().format;
+    match format.element() {
+        Some(ElementType::F16) => of::<f16>(file, options),
+        Some(ElementType::Bf16) => of::<bf16>(file, options),
+        Some(ElementType::F32) => of::<f32>(file, options),
+        None => bail!("the tokens are {format} already; encode the embeddings they were made of"),
+    }
+}
+
+fn of<T: Element>(
+    file: &TokenFile,
+    options: &TrainOptions,
+) -> Result<(ResidualTokens<'static>, Errors)> {
+    let (n_items, dim) = (file.n_items(), file.layout().dim());
+    ensure!(file.layout().total_len() > 0, "there are no tokens to place centroids at");
+    let tokens = file.tokens::<T>(0..n_items)?;
+    if options.normalize {
+        check_lengths(tokens.data(), tokens.layout())?;
+    }
+    let spinner = progress_spinner("training a codec");
+    let codec = ResidualCodec::train(&tokens, options);
+    spinner.finish_and_clear();
+    let codec = Arc::new(codec?);
+
+    let progress = progress_bar(n_items, "items");
+    let row_bytes = codec.row_bytes();
+    let (mut codes, mut residuals, mut offsets) = (Vec::new(), Vec::new(), vec![0i64]);
+    let mut errors = Errors::default();
+    let mut start = 0;
+    while start < n_items {
+        let items = next_items(file.layout(), start);
+        let part = file.tokens::<T>(items.clone())?;
+        let encoded = ResidualTokens::encode(codec.clone(), &part, &options.encode)?;
+        for item in 0..items.len() {
+            let rows = part.layout().item_rows(item);
+            codes.extend_from_slice(&encoded.codes()[rows.clone()]);
+            let bytes = rows.start * row_bytes..rows.end * row_bytes;
+            residuals.extend_from_slice(&encoded.residuals()[bytes]);
+            offsets.push(codes.len() as i64);
+        }
+        let values = encoded.decode::<f32>()?;
+        let is_used = used_rows(part.layout());
+        errors = errors.and(Errors::of(part.data(), values.data(), dim, &is_used));
+        progress.inc(items.len() as u64);
+        start = items.end;
+    }
+    progress.finish_and_clear();
+    let layout = TokenLayout::packed(codes.len(), dim, &offsets)?;
+    let order = options.encode.order;
+    Ok((ResidualTokens::new(codec, codes, residuals, order, layout)?, errors))
+}
+
+/// The items from `start` on that come to [`CHUNK_LEN`] elements with what lies between them, at
+/// least one. Those of files never go backwards.
+fn next_items(layout: &TokenLayout, start: usize) -> Range<usize> {
+    let first = layout.item_rows(start).start;
+    let fits = |&item: &usize| (layout.item_rows(item).end - first) * layout.dim() <= CHUNK_LEN;
+    let n_more = (start + 1..layout.n_items()).take_while(fits).count();
+    start..start + 1 + n_more
+}
+
+/// That all tokens have length 1. Those that are not finite are left to who trains.
+fn check_lengths<T: Element>(elements: &[T], layout: &TokenLayout) -> Result<()> {
+    let dim = layout.dim();
+    let length = |row: usize| {
+        let row = &elements[row * dim..][..dim];
+        row.iter().map(|x| f64::from(x.to_f32()).powi(2)).sum::<f64>().sqrt()
+    };
+    let is_other = |row: usize| {
+        let length = length(row);
+        length.is_finite() && (length - 1.0).abs() > LENGTH_TOLERANCE
+    };
+    let items = 0..layout.n_items();
+    let found = items.into_par_iter().find_map_first(|item| {
+        let mut rows = layout.item_rows(item).enumerate();
+        rows.find(|&(_, row)| is_other(row)).map(|(i, row)| (item, i, row))
+    });
+    let Some((item, i, row)) = found else { return Ok(()) };
+    bail!(
+        "token {i} of item {item} has length {:.4}, and decoded ones would have 1; \
+         --keep-lengths is for such tokens",
+        length(row)
+    )
+}
