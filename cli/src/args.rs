@@ -74,8 +74,17 @@ pub struct WarmUpArgs {
 #[derive(Debug, clap::Args)]
 pub struct QuantizeArgs {
     /// Token embeddings to compress: f16, bf16 or f32.
-    #[arg(long, value_name = "FILE")]
-    pub input: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "index")]
+    pub input: Option<PathBuf>,
+
+    /// An index of ColBERT, fast-plaid or next-plaid, to bring into one file as it is, instead of
+    /// embeddings to compress; for plaid.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        conflicts_with_all = ["input", "nbits", "centroids", "seed", "keep_lengths", "queries"]
+    )]
+    pub index: Option<PathBuf>,
 
     /// Where to write the compressed ones. The file appears whole or not at all.
     #[arg(long, value_name = "FILE.safetensors")]

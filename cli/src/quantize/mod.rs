@@ -2,11 +2,12 @@
 
 mod agreement;
 mod errors;
+mod index;
 mod plaid;
 mod report;
 mod write;
 
-use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use maxsim::residual::{EncodeOptions, Nearest, TrainOptions};
@@ -32,19 +33,24 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         matches!(Format::of(&args.output), Ok(Format::Safetensors)),
         "--output {path}: the name must end in .safetensors"
     );
-    let inputs = [&args.input].into_iter().chain(&args.queries).chain(&args.qrels);
+    let inputs = args.input.iter().chain(&args.queries).chain(&args.qrels);
     let destination =
         Destination::of(&args.output, inputs).with_context(|| format!("--output {path}"))?;
     ensure!(
         args.queries.is_none() || matches!(destination, Destination::File(_)),
         "--output {path}: it is not a file, and --queries need one that can be read again"
     );
-    let file = TokenFile::open(&args.input, args.reading())?;
+    let input_path = match (&args.input, &args.index) {
+        (Some(path), _) => path,
+        (None, Some(folder)) => return index::convert(args, folder, &destination),
+        (None, None) => bail!("give --input or --index"),
+    };
+    let file = TokenFile::open(input_path, args.reading())?;
     let input = file.contents().format;
     ensure!(
         input.element().is_some(),
         "{}: the embeddings are {input} already; compress those that they were made of",
-        args.input.display()
+        input_path.display()
     );
     let queries = match &args.queries {
         Some(path) => Some(TokenFile::open(path, args.reading())?),
@@ -58,16 +64,10 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         _ => None,
     };
 
-    let mut compressed = None;
-    destination.write_with(|out| {
-        compressed = Some(match args.format {
-            Compression::Codes(format) => codes(&file, format, args, out)?,
-            Compression::Plaid => residuals(&file, args, out)?,
-        });
-        Ok(())
-    })?;
-    let Compressed { format, scales, codec, written } =
-        compressed.context("nothing was written")?;
+    let Compressed { format, scales, codec, written } = match args.format {
+        Compression::Codes(format) => codes(&file, format, args, &destination)?,
+        Compression::Plaid => residuals(&file, input_path, args, &destination)?,
+    };
 
     let agreement = match &queries {
         Some(queries) => {
@@ -90,6 +90,7 @@ fn check_options(args: &QuantizeArgs) -> Result<()> {
         return Ok(());
     }
     let given = [
+        ("--index", args.index.is_some()),
         ("--nbits", args.nbits.is_some()),
         ("--centroids", args.centroids.is_some()),
         ("--seed", args.seed.is_some()),
@@ -115,23 +116,33 @@ fn codes(
     file: &TokenFile,
     format: TokenFormat,
     args: &QuantizeArgs,
-    out: &mut dyn Write,
+    destination: &Destination,
 ) -> Result<Compressed> {
     let scales = args.scales.unwrap_or(ScaleType::F16);
     let progress = progress_bar(file.layout().rows(), "rows");
-    let written = match format {
-        TokenFormat::Int8 => write::write::<Int8>(file, scales, out, &progress)?,
-        TokenFormat::Int8Affine => write::write::<Int8Affine>(file, scales, out, &progress)?,
-        TokenFormat::Fp8 => write::write::<Fp8>(file, scales, out, &progress)?,
-        TokenFormat::Element(element) => bail!("{element} is no compressed format"),
-    };
+    let mut written = None;
+    destination.write_with(|out| {
+        written = Some(match format {
+            TokenFormat::Int8 => write::write::<Int8>(file, scales, out, &progress)?,
+            TokenFormat::Int8Affine => write::write::<Int8Affine>(file, scales, out, &progress)?,
+            TokenFormat::Fp8 => write::write::<Fp8>(file, scales, out, &progress)?,
+            TokenFormat::Element(element) => bail!("{element} is no compressed format"),
+        });
+        Ok(())
+    })?;
     progress.finish_and_clear();
+    let written = written.context("nothing was written")?;
     let (format, scales) = (format.to_string(), Some(scales.name().to_string()));
     Ok(Compressed { format, scales, codec: None, written })
 }
 
 /// Writes residual-compressed tokens.
-fn residuals(file: &TokenFile, args: &QuantizeArgs, out: &mut dyn Write) -> Result<Compressed> {
+fn residuals(
+    file: &TokenFile,
+    path: &Path,
+    args: &QuantizeArgs,
+    destination: &Destination,
+) -> Result<Compressed> {
     let usual = TrainOptions::default();
     let element = file.contents().format.element().unwrap_or(usual.centroid_element);
     let options = TrainOptions {
@@ -148,10 +159,11 @@ fn residuals(file: &TokenFile, args: &QuantizeArgs, out: &mut dyn Write) -> Resu
         },
         ..usual
     };
-    let (tokens, errors) = compress(file, &options)?;
-    write_into(out, &tokens)?;
+    let compressed = compress(file, &options).with_context(|| path.display().to_string());
+    let (tokens, errors) = compressed?;
     let layout = file.layout();
     let before = (layout.rows() * layout.dim() * element.size_bytes()) as u64;
+    destination.write_with(|out| write_into(out, &tokens))?;
     let codec = Codec::of(&tokens);
     let written = Written::new(errors, layout.dim(), [before, tokens.size_bytes() + codec.bytes]);
     Ok(Compressed { format: "plaid".to_string(), scales: None, codec: Some(codec), written })

@@ -1,5 +1,6 @@
 //! Embeddings as residual-compressed tokens: a codec trained on all of them, then they are encoded.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,8 +28,15 @@ pub struct Codec {
     pub n_centroids: usize,
     /// How the bits of buckets lie.
     pub bit_order: String,
-    /// Bytes of centroids and buckets' tables, which do not grow with the tokens.
+    /// Bytes of centroids and buckets' tables.
     pub bytes: u64,
+}
+
+impl fmt::Display for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Codec { nbits, n_centroids, bit_order, .. } = self;
+        write!(f, "{nbits} bits around {n_centroids} centroids, bit order {bit_order}")
+    }
 }
 
 impl Codec {
@@ -56,11 +64,20 @@ pub fn compress(
     file: &TokenFile,
     options: &TrainOptions,
 ) -> Result<(ResidualTokens<'static>, Errors)> {
+    compress_in(file, options, CHUNK_LEN)
+}
+
+/// `chunk_len` elements at a time.
+fn compress_in(
+    file: &TokenFile,
+    options: &TrainOptions,
+    chunk_len: usize,
+) -> Result<(ResidualTokens<'static>, Errors)> {
     let format = file.contents().format;
     match format.element() {
-        Some(ElementType::F16) => of::<f16>(file, options),
-        Some(ElementType::Bf16) => of::<bf16>(file, options),
-        Some(ElementType::F32) => of::<f32>(file, options),
+        Some(ElementType::F16) => of::<f16>(file, options, chunk_len),
+        Some(ElementType::Bf16) => of::<bf16>(file, options, chunk_len),
+        Some(ElementType::F32) => of::<f32>(file, options, chunk_len),
         None => bail!("the tokens are {format} already; encode the embeddings they were made of"),
     }
 }
@@ -68,6 +85,7 @@ pub fn compress(
 fn of<T: Element>(
     file: &TokenFile,
     options: &TrainOptions,
+    chunk_len: usize,
 ) -> Result<(ResidualTokens<'static>, Errors)> {
     let (n_items, dim) = (file.n_items(), file.layout().dim());
     ensure!(file.layout().total_len() > 0, "there are no tokens to place centroids at");
@@ -86,7 +104,7 @@ fn of<T: Element>(
     let mut errors = Errors::default();
     let mut start = 0;
     while start < n_items {
-        let items = next_items(file.layout(), start);
+        let items = next_items(file.layout(), start, chunk_len);
         let part = file.tokens::<T>(items.clone())?;
         let encoded = ResidualTokens::encode(codec.clone(), &part, &options.encode)?;
         for item in 0..items.len() {
@@ -108,11 +126,11 @@ fn of<T: Element>(
     Ok((ResidualTokens::new(codec, codes, residuals, order, layout)?, errors))
 }
 
-/// The items from `start` on that come to [`CHUNK_LEN`] elements with what lies between them, at
+/// The items from `start` on that come to `chunk_len` elements with what lies between them, at
 /// least one. Those of files never go backwards.
-fn next_items(layout: &TokenLayout, start: usize) -> Range<usize> {
+fn next_items(layout: &TokenLayout, start: usize, chunk_len: usize) -> Range<usize> {
     let first = layout.item_rows(start).start;
-    let fits = |&item: &usize| (layout.item_rows(item).end - first) * layout.dim() <= CHUNK_LEN;
+    let fits = |&item: &usize| (layout.item_rows(item).end - first) * layout.dim() <= chunk_len;
     let n_more = (start + 1..layout.n_items()).take_while(fits).count();
     start..start + 1 + n_more
 }
@@ -139,4 +157,50 @@ fn check_lengths<T: Element>(elements: &[T], layout: &TokenLayout) -> Result<()>
          --keep-lengths is for such tokens",
         length(row)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::errors::Written;
+    use super::*;
+    use crate::input::Reading;
+
+    #[test]
+    fn runs_of_items_are_as_long_as_they_may_be() {
+        // Items of 3, 0, 5, 0 and 2 tokens.
+        let layout = TokenLayout::packed(10, 4, &[0i64, 3, 3, 8, 8, 10]).unwrap();
+        let runs = |layout: &TokenLayout, chunk_len: usize| {
+            let mut runs = vec![0];
+            while runs[runs.len() - 1] < layout.n_items() {
+                runs.push(next_items(layout, runs[runs.len() - 1], chunk_len).end);
+            }
+            runs
+        };
+        assert_eq!(runs(&layout, 1), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(runs(&layout, 4 * 5), [0, 2, 4, 5]);
+        assert_eq!(runs(&layout, 4 * 8 - 1), [0, 2, 5]);
+        assert_eq!(runs(&layout, 4 * 8), [0, 4, 5]);
+        assert_eq!(runs(&layout, 4 * 10), [0, 5]);
+        // What lies between items counts.
+        let padded = TokenLayout::padded(3, 4, 4).unwrap().with_lengths(&[1i64, 1, 1]).unwrap();
+        assert_eq!(runs(&padded, 4 * 4), [0, 1, 2, 3]);
+        assert_eq!(runs(&padded, 4 * 5), [0, 2, 3]);
+    }
+
+    #[test]
+    fn runs_of_items_change_nothing() {
+        let path = Path::new("examples/debian-packages/queries.safetensors");
+        let file = TokenFile::open(path, Reading::Map).unwrap();
+        let options = TrainOptions { n_centroids: Some(16), ..TrainOptions::default() };
+        let (whole, errors) = compress_in(&file, &options, CHUNK_LEN).unwrap();
+        let (parts, errors_of_parts) = compress_in(&file, &options, 5000).unwrap();
+        assert_eq!((whole.codes(), whole.residuals()), (parts.codes(), parts.residuals()));
+        assert_eq!(whole.layout(), parts.layout());
+        let [whole, parts] =
+            [errors, errors_of_parts].map(|errors| Written::new(errors, 128, [1, 1]));
+        assert_eq!((whole.n_tokens, whole.max_error), (parts.n_tokens, parts.max_error));
+        assert!((whole.mean_error - parts.mean_error).abs() < 1e-12);
+    }
 }

@@ -41,8 +41,8 @@ impl Report {
         if let Some(scales) = &self.scales {
             write!(out, ", scales {scales}")?;
         }
-        if let Some(Codec { nbits, n_centroids, bit_order, .. }) = &self.codec {
-            write!(out, ", {nbits} bits around {n_centroids} centroids, bit order {bit_order}")?;
+        if let Some(codec) = &self.codec {
+            write!(out, ", {codec}")?;
         }
         write!(out, "\nsize: {bytes_before} to {bytes} bytes")?;
         if let Some(Codec { bytes, .. }) = &self.codec {
