@@ -110,8 +110,8 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "N")]
     pub centroids: Option<usize>,
 
-    /// Decides where centroids start, for plaid: the same file and seed give the same output. 42
-    /// unless told.
+    /// Decides where centroids start, for plaid: the same file, seed and machine give the same
+    /// output. 42 unless told.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
