@@ -85,14 +85,19 @@ fn files_hold_what_the_library_makes() {
     let mut gaps = units(24, 5, 4);
     gaps[3 * 5..16 * 5].fill(f32::INFINITY);
     gaps[22 * 5..].fill(0.0);
+    // Lengths from 0 to beyond 2.
+    let mut long = Random(5).values(24 * 5);
+    long[5 * 4..5 * 5].fill(0.0);
     let inputs = [
+        (ElementType::F32, packed(&long, 5, &offsets)),
+        (ElementType::Bf16, half("BF16", bf16_bytes(&long))),
         (ElementType::F32, packed(&values, 5, &offsets)),
         (ElementType::F32, padded(&gaps, [3, 8, 5], padding)),
         (ElementType::F16, half("F16", f16_bytes(&values))),
         (ElementType::Bf16, half("BF16", bf16_bytes(&values))),
     ];
     let output = folder.path().join("out.safetensors");
-    for (element, input) in inputs {
+    for (i, (element, input)) in inputs.into_iter().enumerate() {
         let input = write(&folder, "in.safetensors", input);
         let check_with = |more: &[&str], options: TrainOptions| {
             quantize(&input, &output, more).ok();
@@ -102,6 +107,16 @@ fn files_hold_what_the_library_makes() {
                 ElementType::F32 => check::<f32>(&input, &output, &options),
             }
         };
+        let encode = EncodeOptions { nearest: Nearest::Distance, ..EncodeOptions::default() };
+        let centroid_element = element;
+        let options =
+            TrainOptions { normalize: false, encode, centroid_element, ..TrainOptions::default() };
+        check_with(&["--keep-lengths"], options);
+        let options = TrainOptions { n_centroids: Some(3), ..options };
+        check_with(&["--keep-lengths", "--centroids", "3"], options);
+        if i < 2 {
+            continue;
+        }
         check_with(&[], TrainOptions::default());
         for nbits in [1, 2, 4, 8] {
             for order in BitOrder::ALL {
@@ -118,11 +133,6 @@ fn files_hold_what_the_library_makes() {
                 check_with(&[&more[..], &["--bit-order", order.name()]].concat(), options);
             }
         }
-        let encode = EncodeOptions { nearest: Nearest::Distance, ..EncodeOptions::default() };
-        let centroid_element = element;
-        let options =
-            TrainOptions { normalize: false, encode, centroid_element, ..TrainOptions::default() };
-        check_with(&["--keep-lengths"], options);
     }
 }
 
