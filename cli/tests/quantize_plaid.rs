@@ -179,20 +179,19 @@ fn documents_rank_as_what_they_decode_to() {
             (&bf16s, (&rounded, &wide), "in 4 chunks"),
         ];
         for (queries, (same_queries, decoded), n_chunks) in cases {
-            let expected = rank(same_queries, decoded, &on).ok();
-            let found = rank(queries, &plaid, &on);
-            assert!(found.stderr.contains("tokens of 32 plaid"), "{}", found.stderr);
-            assert_eq!(found.ok(), expected);
-            // One document without tokens; each of the others in a call of its own.
-            let chunks = [&on[..], &["--chunk-bytes", "1"]].concat();
-            let found = rank(queries, &plaid, &chunks);
-            assert!(found.stderr.contains("in 5 chunks"), "{}", found.stderr);
-            assert_eq!(found.ok(), expected);
-            // What counts is what the documents take when they are decoded.
-            let read = [&on[..], &["--no-mmap", "--chunk-bytes", "1500"]].concat();
-            let found = rank(queries, &plaid, &read);
-            assert!(found.stderr.contains(n_chunks), "{}", found.stderr);
-            assert_eq!(found.ok(), expected);
+            // All at once; each document in a call of its own; and some of them together, by what
+            // they take when they are decoded.
+            let chunks = [
+                (&[][..], "tokens of 32 plaid"),
+                (&["--chunk-bytes", "1"], "in 5 chunks"),
+                (&["--chunk-bytes", "1500", "--no-mmap"], n_chunks),
+            ];
+            for (more, said) in chunks {
+                let more = [&on[..], more].concat();
+                let found = rank(queries, &plaid, &more);
+                assert!(found.stderr.contains(said), "{}", found.stderr);
+                assert_eq!(found.ok(), rank(same_queries, decoded, &more).ok());
+            }
         }
         let more = [&on[..], &["--normalize"]].concat();
         assert_eq!(rank(&f32s, &plaid, &more).ok(), rank(&f32s, &wide, &more).ok());
