@@ -124,7 +124,8 @@ pub struct QuantizeArgs {
     pub keep_lengths: bool,
 
     /// Rank the tokens for these queries, before and after, and report how well that agrees. The
-    /// queries' elements have the input's type; they are compressed too, as `maxsim rank` does.
+    /// queries' elements have the input's type; they are compressed too where `maxsim rank` does
+    /// so (not for plaid).
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
 
