@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
+use maxsim::residual::BitOrder;
 use maxsim::{Device, ElementType, ScaleType, TokenFormat};
 
 use crate::input::Reading;
@@ -24,11 +25,11 @@ pub enum Command {
     /// Rank documents for every query.
     ///
     /// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1], or
-    /// `embeddings` [n, len, dim] with optional `lengths` [n]) or .npy (one array
+    /// `embeddings` `[n, len, dim]` with optional `lengths` `[n]`) or .npy (one array
     /// [n, len, dim]), of f16, bf16 or f32; .safetensors also as `maxsim quantize` writes them.
     /// They must not change while the command runs.
     Rank(Box<RankArgs>),
-    /// Compress token embeddings to one byte per element.
+    /// Compress token embeddings: to one byte per element, or to 1, 2, 4 or 8 bits.
     ///
     /// Writes a .safetensors file that `maxsim rank` reads like any other, and reports its size, how
     /// far elements are off, and, with --queries, how well rankings agree with those of the
@@ -73,25 +74,58 @@ pub struct WarmUpArgs {
 #[derive(Debug, clap::Args)]
 pub struct QuantizeArgs {
     /// Token embeddings to compress: f16, bf16 or f32.
-    #[arg(long, value_name = "FILE")]
-    pub input: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "index")]
+    pub input: Option<PathBuf>,
+
+    /// An index of ColBERT, fast-plaid or next-plaid, to bring into one file as it is, instead of
+    /// embeddings to compress; for plaid.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        conflicts_with_all = ["input", "nbits", "centroids", "seed", "keep_lengths", "queries"]
+    )]
+    pub index: Option<PathBuf>,
 
     /// Where to write the compressed ones. The file appears whole or not at all.
     #[arg(long, value_name = "FILE.safetensors")]
     pub output: PathBuf,
 
     /// What to compress to: int8 is symmetric about 0, int8-affine starts at each token's minimum
-    /// and is for documents alone, fp8 is e4m3.
-    #[arg(long, value_name = "int8|int8-affine|fp8", value_parser = parse_quantized)]
-    pub format: TokenFormat,
+    /// and is for documents alone, fp8 is e4m3, plaid is the nearest of some centroids and a bucket
+    /// per element (residual compression, as in ColBERTv2) and is for documents alone.
+    #[arg(long, value_name = "int8|int8-affine|fp8|plaid", value_parser = parse_compression)]
+    pub format: Compression,
 
-    /// How scales are stored: one per token in f16 or f32 (not int8-affine), or one f32 number for
-    /// all of them (fp8 alone).
-    #[arg(long, value_name = "f16|f32|tensor", default_value = "f16", value_parser = parse_scales)]
-    pub scales: ScaleType,
+    /// How scales are stored: one per token in f16 (unless told) or f32 (not int8-affine), or one
+    /// f32 number for all of them (fp8 alone).
+    #[arg(long, value_name = "f16|f32|tensor", value_parser = parse_scales)]
+    pub scales: Option<ScaleType>,
+
+    /// Bits of a bucket, for plaid; 4 unless told.
+    #[arg(long, value_name = "1|2|4|8", value_parser = parse_nbits)]
+    pub nbits: Option<u32>,
+
+    /// Number of centroids, for plaid; the power of two at or below 16 · √(number of tokens) unless
+    /// told.
+    #[arg(long, value_name = "N")]
+    pub centroids: Option<usize>,
+
+    /// Decides where centroids start, for plaid: the same file, seed and machine give the same
+    /// output. 42 unless told.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// How the bits of buckets lie in a byte, for plaid; as ColBERT's do unless told.
+    #[arg(long, value_name = "colbert|little-endian", value_parser = parse_bit_order)]
+    pub bit_order: Option<BitOrder>,
+
+    /// Do not divide decoded tokens by their lengths, for plaid: for tokens of other lengths than 1.
+    #[arg(long)]
+    pub keep_lengths: bool,
 
     /// Rank the tokens for these queries, before and after, and report how well that agrees. The
-    /// queries' elements have the input's type; they are compressed too, as `maxsim rank` does.
+    /// queries' elements have the input's type; they are compressed too where `maxsim rank` does
+    /// so (not for plaid).
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
 
@@ -113,6 +147,15 @@ impl QuantizeArgs {
     pub fn reading(&self) -> Reading {
         if self.no_mmap { Reading::Read } else { Reading::Map }
     }
+}
+
+/// What tokens are compressed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// A byte per element, with scales.
+    Codes(TokenFormat),
+    /// A centroid per token and a bucket per element.
+    Plaid,
 }
 
 /// Form of a report.
@@ -245,9 +288,22 @@ fn parse_element(value: &str) -> std::result::Result<ElementType, String> {
     found.ok_or_else(|| "expected f16, bf16 or f32".to_string())
 }
 
-fn parse_quantized(value: &str) -> std::result::Result<TokenFormat, String> {
+fn parse_compression(value: &str) -> std::result::Result<Compression, String> {
+    if value == "plaid" {
+        return Ok(Compression::Plaid);
+    }
     let found = TokenFormat::QUANTIZED.into_iter().find(|format| format.name() == value);
-    found.ok_or_else(|| "expected int8, int8-affine or fp8".to_string())
+    found.map(Compression::Codes).ok_or_else(|| "expected int8, int8-affine, fp8 or plaid".into())
+}
+
+fn parse_nbits(value: &str) -> std::result::Result<u32, String> {
+    let found = [1, 2, 4, 8].into_iter().find(|nbits: &u32| nbits.to_string() == value);
+    found.ok_or_else(|| "expected 1, 2, 4 or 8".to_string())
+}
+
+fn parse_bit_order(value: &str) -> std::result::Result<BitOrder, String> {
+    let found = BitOrder::ALL.into_iter().find(|order| order.name() == value);
+    found.ok_or_else(|| "expected colbert or little-endian".to_string())
 }
 
 fn parse_scales(value: &str) -> std::result::Result<ScaleType, String> {

@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 pub mod args;
+pub mod documents;
 pub mod info;
 pub mod input;
 pub mod jsonl;

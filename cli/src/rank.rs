@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use maxsim::{Device, Ranking, ScoreOptions, TokenFormat};
 
 use crate::args::{DeviceChoice, Format, RankArgs};
+use crate::documents::{DocumentFile, Documents};
 use crate::input::TokenFile;
 use crate::metrics::{self, Metrics};
 use crate::output::{Destination, Results};
@@ -19,7 +20,8 @@ use crate::texts::Texts;
 pub fn rank(args: &RankArgs) -> Result<()> {
     let destination = Destination::new(args)?;
     let queries = TokenFile::open(&args.queries, args.reading())?;
-    let documents = TokenFile::open(&args.documents, args.reading())?;
+    let documents = DocumentFile::open(&args.documents, args.reading())?;
+    let documents = documents.documents()?;
     check_agreement(args, &queries, &documents)?;
     let texts = match &args.texts {
         Some(path) => Texts::open(path, documents.n_items())?,
@@ -29,9 +31,9 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         Some(path) => Some(Qrels::open(path, queries.n_items(), documents.n_items())?),
         None => None,
     };
-    let device = match (args.device, documents.contents().format) {
-        (DeviceChoice::Auto, format) => {
-            let device = DeviceChoice::Auto.open()?;
+    let device = match (args.device, &documents) {
+        (DeviceChoice::Auto, Documents::Tokens(file)) => {
+            let (device, format) = (DeviceChoice::Auto.open()?, file.contents().format);
             // Compressed queries have the documents' format, or one that goes with it.
             if device.can_score(format, format) { device } else { Device::cpu() }
         }
@@ -73,29 +75,33 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     Ok(())
 }
 
-fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &TokenFile) -> Result<()> {
-    let (q, d) = (queries.contents(), documents.contents());
+fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &Documents<'_>) -> Result<()> {
+    let q = queries.contents();
     let names = || format!("{} and {}", args.queries.display(), args.documents.display());
-    let is_possible = match (q.format, d.format) {
-        (TokenFormat::Element(q), TokenFormat::Element(d)) => q == d,
-        // Queries can be compressed on the way.
-        (TokenFormat::Element(_), _) => true,
-        (TokenFormat::Int8, TokenFormat::Int8Affine) => true,
-        (q, d) => q == d && q != TokenFormat::Int8Affine,
+    let is_possible = match documents {
+        Documents::Tokens(file) => match (q.format, file.contents().format) {
+            (TokenFormat::Element(q), TokenFormat::Element(d)) => q == d,
+            // Queries can be compressed on the way.
+            (TokenFormat::Element(_), _) => true,
+            (TokenFormat::Int8, TokenFormat::Int8Affine) => true,
+            (q, d) => q == d && q != TokenFormat::Int8Affine,
+        },
+        // Documents are decoded on the way.
+        Documents::Residual(_) => q.format.element().is_some(),
     };
     ensure!(
         is_possible,
         "{}: queries are {} and documents {}; convert one of them",
         names(),
         q.format,
-        d.format
+        documents.format_name()
     );
     ensure!(
-        q.layout.dim() == d.layout.dim(),
+        q.layout.dim() == documents.layout().dim(),
         "{}: queries have dim {} and documents {}; they must come from one model",
         names(),
         q.layout.dim(),
-        d.layout.dim()
+        documents.layout().dim()
     );
     Ok(())
 }
@@ -111,6 +117,18 @@ pub(crate) fn progress_bar(n: usize, of: &str) -> ProgressBar {
     ProgressBar::new(n as u64).with_style(style)
 }
 
+/// As [`progress_bar`], for work that does not say how far it is.
+pub(crate) fn progress_spinner(doing: &'static str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
+    let spinner = ProgressBar::new_spinner().with_style(style).with_message(doing);
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
+}
+
 fn shortened(mut rankings: Vec<Ranking>, top_k: usize) -> Vec<Ranking> {
     for ranking in &mut rankings {
         ranking.ranked.truncate(top_k);
@@ -121,7 +139,7 @@ fn shortened(mut rankings: Vec<Ranking>, top_k: usize) -> Vec<Ranking> {
 /// What ran where, and how fast.
 struct Summary<'a> {
     queries: &'a TokenFile,
-    documents: &'a TokenFile,
+    documents: &'a Documents<'a>,
     device: &'a Device,
     elapsed: Duration,
 }
@@ -138,7 +156,7 @@ impl Summary<'_> {
             queries.total_len(),
             documents.total_len(),
             queries.dim(),
-            self.documents.contents().format,
+            self.documents.format_name(),
             n_pairs / seconds.max(1e-9),
             self.device,
         );

@@ -4,14 +4,18 @@
 use std::ops::Range;
 
 use anyhow::{Result, bail};
+use half::{bf16, f16};
 use indicatif::ProgressBar;
+use maxsim::residual::ResidualTokens;
 use maxsim::{
     Against, Device, ElementType, Error, Format, Fp8, Int8, Int8Affine, Pairing, Quantized, Ranked,
-    Ranking, ScaleType, ScoreOptions, TokenFormat, Tokens, TopK,
+    Ranking, ScaleType, ScoreOptions, TokenFormat, TokenLayout, Tokens, TopK,
 };
 use rayon::prelude::*;
 
+use crate::documents::Documents;
 use crate::input::TokenFile;
+use crate::residual::decode;
 
 /// Device memory for the documents of one call and their scores, unless the caller says
 /// otherwise: beyond this a call's fixed cost no longer shows.
@@ -33,7 +37,7 @@ pub struct Request<'a> {
     /// Queries; all of them go to the device at once.
     pub queries: &'a TokenFile,
     /// Documents, of the queries' element type and dim, or compressed.
-    pub documents: &'a TokenFile,
+    pub documents: &'a Documents<'a>,
     /// Where to compute.
     pub device: &'a Device,
     /// Which kernel.
@@ -61,7 +65,7 @@ pub struct Outcome {
 /// Ranks, with the formats that the files have. NaN scores are errors.
 ///
 /// Queries of elements are compressed where documents are: in INT8 and FP8 alike, for INT8 affine
-/// documents to INT8 where they are f32.
+/// documents to INT8 where they are f32. Residual-compressed documents are decoded a chunk at a time.
 pub fn rank(request: &Request<'_>) -> Result<Outcome> {
     let n_queries = request.queries.n_items();
     let mut best = vec![TopK::new(request.top_k); n_queries];
@@ -83,15 +87,19 @@ pub fn scores(
 ) -> Result<(Vec<&'static str>, usize)> {
     use TokenFormat::Element;
     let Request { queries: file, documents, .. } = *request;
+    let documents = match documents {
+        Documents::Tokens(documents) => *documents,
+        Documents::Residual(tokens) => return decoded(request, tokens, queries, take),
+    };
     let formats = (file.contents().format, documents.contents().format);
     match formats {
         (Element(ElementType::F16), Element(_)) => {
-            let queries = file.tokens::<half::f16>(queries)?;
-            chunks(request, &queries, |items| documents.tokens::<half::f16>(items), take)
+            let queries = file.tokens::<f16>(queries)?;
+            chunks(request, &queries, |items| documents.tokens::<f16>(items), take)
         }
         (Element(ElementType::Bf16), Element(_)) => {
-            let queries = file.tokens::<half::bf16>(queries)?;
-            chunks(request, &queries, |items| documents.tokens::<half::bf16>(items), take)
+            let queries = file.tokens::<bf16>(queries)?;
+            chunks(request, &queries, |items| documents.tokens::<bf16>(items), take)
         }
         (Element(ElementType::F32), Element(_)) => {
             let queries = file.tokens::<f32>(queries)?;
@@ -102,11 +110,11 @@ pub fn scores(
             chunks(request, &queries, |items| documents.codes::<Int8>(items), take)
         }
         (Element(ElementType::F16), TokenFormat::Int8Affine) => {
-            let queries = file.tokens::<half::f16>(queries)?;
+            let queries = file.tokens::<f16>(queries)?;
             chunks(request, &queries, |items| documents.codes::<Int8Affine>(items), take)
         }
         (Element(ElementType::Bf16), TokenFormat::Int8Affine) => {
-            let queries = file.tokens::<half::bf16>(queries)?;
+            let queries = file.tokens::<bf16>(queries)?;
             chunks(request, &queries, |items| documents.codes::<Int8Affine>(items), take)
         }
         (_, TokenFormat::Int8Affine) => {
@@ -124,16 +132,44 @@ pub fn scores(
     }
 }
 
+/// As [`scores`], of documents that are decoded: to f16 for f16 queries, and to f32 for others. As
+/// bf16 they would keep 8 bits of what they decode to; bf16 queries lose nothing as f32.
+fn decoded(
+    request: &Request<'_>,
+    tokens: &ResidualTokens<'_>,
+    queries: Range<usize>,
+    take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
+) -> Result<(Vec<&'static str>, usize)> {
+    use TokenFormat::Element;
+    let file = request.queries;
+    match file.contents().format {
+        Element(ElementType::F16) => {
+            let queries = file.tokens::<f16>(queries)?;
+            chunks(request, &queries, |items| decode::<f16>(tokens, items), take)
+        }
+        Element(ElementType::Bf16) => {
+            let narrow = file.tokens::<bf16>(queries)?;
+            let elements: Vec<f32> = narrow.data().iter().map(|x| x.to_f32()).collect();
+            let queries = Tokens::from_layout(elements, narrow.layout().clone())?;
+            chunks(request, &queries, |items| decode::<f32>(tokens, items), take)
+        }
+        Element(ElementType::F32) => {
+            let queries = file.tokens::<f32>(queries)?;
+            chunks(request, &queries, |items| decode::<f32>(tokens, items), take)
+        }
+        queries => bail!(
+            "{queries} queries cannot be scored against plaid documents; \
+             take the queries' embeddings as they were"
+        ),
+    }
+}
+
 /// Queries as codes: those of the file, or its elements compressed.
 fn compressed<F: Quantized>(file: &TokenFile, items: Range<usize>) -> Result<Tokens<'_, F>> {
     let scales = ScaleType::F16;
     Ok(match file.contents().format {
-        TokenFormat::Element(ElementType::F16) => {
-            file.tokens::<half::f16>(items)?.quantize(scales)?
-        }
-        TokenFormat::Element(ElementType::Bf16) => {
-            file.tokens::<half::bf16>(items)?.quantize(scales)?
-        }
+        TokenFormat::Element(ElementType::F16) => file.tokens::<f16>(items)?.quantize(scales)?,
+        TokenFormat::Element(ElementType::Bf16) => file.tokens::<bf16>(items)?.quantize(scales)?,
         TokenFormat::Element(ElementType::F32) => file.tokens::<f32>(items)?.quantize(scales)?,
         _ => file.codes(items)?,
     })
@@ -156,7 +192,9 @@ fn chunks<'a, Q: Against<D>, D: Format>(
     };
     let mut start = 0;
     while start < documents.n_items() {
-        let (items, bytes) = chunk(documents, n_queries, start, chunk_bytes);
+        let layout = documents.layout();
+        let row_bytes = layout.dim() * D::FORMAT.size_bytes();
+        let (items, bytes) = chunk(layout, row_bytes, n_queries, start, chunk_bytes);
         let tokens = read(items.clone())?;
         let pairing = Pairing::cross();
         let kernel = device.plan(&queries, &tokens, &pairing, options)?.name();
@@ -182,13 +220,12 @@ fn chunks<'a, Q: Against<D>, D: Format>(
 /// The documents of the next call: as many from `start` on as `chunk_bytes` hold, at least
 /// one; and the device memory that they take, in bytes.
 fn chunk(
-    documents: &TokenFile,
+    layout: &TokenLayout,
+    row_bytes: usize,
     n_queries: usize,
     start: usize,
     chunk_bytes: u64,
 ) -> (Range<usize>, u64) {
-    let layout = documents.layout();
-    let row_bytes = layout.dim() * documents.contents().format.size_bytes();
     // Devices pad rows to 16 bytes.
     let row_bytes = row_bytes.next_multiple_of(16) as u64;
     let score_bytes = size_of::<f32>() as u64 * n_queries as u64;

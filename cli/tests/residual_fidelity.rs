@@ -13,7 +13,8 @@ use maxsim::{Device, Pairing, Ranked, Ranking, Tokens, TopK};
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::metrics::Metrics;
 use maxsim_cli::qrels::Qrels;
-use maxsim_cli::residual::{ResidualFile, compress, write};
+use maxsim_cli::quantize::compress;
+use maxsim_cli::residual::{ResidualFile, write};
 
 /// nDCG@10 that 4 bits may cost.
 const NDCG_TOLERANCE: f64 = 0.01;
@@ -54,7 +55,7 @@ fn check(set: &Path, times: f64) {
     // One k-means serves both: buckets of 2 bits are fitted around the same centroids.
     let four = TrainOptions { n_centroids: Some(N_CENTROIDS), ..TrainOptions::default() };
     let two = TrainOptions { nbits: 2, ..four };
-    let four = compress(&documents, &four).unwrap();
+    let (four, _) = compress(&documents, &four).unwrap();
     let codec = ResidualCodec::fit(four.codec().centroids().clone(), &whole, &two).unwrap();
     let two = ResidualTokens::encode(codec.into(), &whole, &two.encode).unwrap();
     let folder = tempfile::TempDir::new().unwrap();

@@ -9,7 +9,8 @@ use maxsim::residual::{
 };
 use maxsim::{ElementType, TokenLayout, Tokens};
 use maxsim_cli::input::{Reading, TokenFile};
-use maxsim_cli::residual::{ResidualFile, compress, write};
+use maxsim_cli::quantize::compress;
+use maxsim_cli::residual::{ResidualFile, decode, write};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -193,6 +194,33 @@ fn padded_codes_and_codes_of_i64_and_data_off_their_boundaries_are_read() {
 }
 
 #[test]
+fn a_range_of_items_decodes_as_in_the_whole() {
+    let layouts = [
+        TokenLayout::packed(12, 3, &[0i64, 2, 2, 7, 12]).unwrap(),
+        TokenLayout::packed(12, 3, &[1i64, 2, 6, 9, 9]).unwrap(),
+        TokenLayout::padded(4, 3, 3).unwrap().with_lengths(&[2i64, 0, 3, 1]).unwrap(),
+        TokenLayout::scattered(12, 3, &[7i64, 0, 3, 2], &[5i64, 2, 4, 0]).unwrap(),
+    ];
+    for layout in layouts {
+        for order in BitOrder::ALL {
+            let tokens = tokens(codec(2, 3, ElementType::F32, false), order, layout.clone());
+            let whole = tokens.decode::<f32>().unwrap();
+            for items in [0..4, 0..1, 1..3, 2..4, 1..2, 4..4] {
+                let part = decode::<f32>(&tokens, items.clone()).unwrap();
+                assert_eq!(part.layout().n_items(), items.len());
+                for (i, item) in items.enumerate() {
+                    let rows = |of: &Tokens<'_, f32>, item: usize| {
+                        let rows = of.layout().item_rows(item);
+                        of.data()[rows.start * 3..rows.end * 3].to_vec()
+                    };
+                    assert_eq!(rows(&part, i), rows(&whole, item));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn files_without_all_that_is_needed_are_refused() {
     let (header, data) = taken_apart(&written(&small()).1);
     let refused = |change: &dyn Fn(&mut Value), parts: &[&str]| {
@@ -263,7 +291,7 @@ fn a_file_of_embeddings_becomes_one_of_compressed_tokens() {
     let file = file.unwrap();
     let options =
         TrainOptions { nbits: 8, n_centroids: Some(64), n_iterations: 2, ..Default::default() };
-    let compressed = compress(&file, &options).unwrap();
+    let (compressed, _) = compress(&file, &options).unwrap();
     assert_eq!(compressed.layout().segments(), file.layout().segments());
     assert!(compressed.is_packed());
     assert_eq!(compressed.codec().n_centroids(), 64);

@@ -84,7 +84,7 @@ impl Contents {
         bytes: &'a [u8],
         items: Range<usize>,
     ) -> Result<Tokens<'a, T>> {
-        let (rows, layout) = self.part(items)?;
+        let (rows, layout) = part(&self.layout, items)?;
         Ok(Tokens::from_layout(self.elements::<T>(bytes, rows)?, layout)?)
     }
 
@@ -95,7 +95,7 @@ impl Contents {
         items: Range<usize>,
     ) -> Result<Tokens<'a, F>> {
         self.check_format(F::FORMAT)?;
-        let (rows, layout) = self.part(items)?;
+        let (rows, layout) = part(&self.layout, items)?;
         let place = self.scales.as_ref().context("the codes have no scales")?;
         let part = |of: &Range<usize>, bytes_each: usize| {
             &bytes[of.clone()][rows.start * bytes_each..rows.end * bytes_each]
@@ -135,30 +135,33 @@ impl Contents {
         let row_bytes = self.layout.dim() * self.format.size_bytes();
         rows.start * row_bytes..rows.end * row_bytes
     }
+}
 
-    /// The rows of a range of items, and how the items lie in these.
-    fn part(&self, items: Range<usize>) -> Result<(Range<usize>, TokenLayout)> {
-        let segments = &self.layout.segments()[items.clone()];
-        let rows = self.rows(items);
-        // An empty item may start anywhere: it needs no row.
-        let starts: Vec<i64> = segments
-            .iter()
-            .map(|&[start, len]| if len == 0 { 0 } else { i64::from(start) - rows.start as i64 })
-            .collect();
-        let lengths: Vec<i64> = segments.iter().map(|&[_, len]| i64::from(len)).collect();
-        let layout = TokenLayout::scattered(rows.len(), self.layout.dim(), &starts, &lengths)?;
-        Ok((rows, layout))
-    }
+/// The rows of a range of items, and how the items lie in these.
+pub(crate) fn part(
+    layout: &TokenLayout,
+    items: Range<usize>,
+) -> Result<(Range<usize>, TokenLayout)> {
+    let segments = &layout.segments()[items];
+    let rows = rows(segments);
+    // An empty item may start anywhere: it needs no row.
+    let starts: Vec<i64> = segments
+        .iter()
+        .map(|&[start, len]| if len == 0 { 0 } else { i64::from(start) - rows.start as i64 })
+        .collect();
+    let lengths: Vec<i64> = segments.iter().map(|&[_, len]| i64::from(len)).collect();
+    let layout = TokenLayout::scattered(rows.len(), layout.dim(), &starts, &lengths)?;
+    Ok((rows, layout))
+}
 
-    /// The rows from the first to the last token of a range of items.
-    pub fn rows(&self, items: Range<usize>) -> Range<usize> {
-        let segments = self.layout.segments()[items].iter().filter(|segment| segment[1] > 0);
-        let bounds = segments.fold(None, |bounds: Option<Range<usize>>, &[start, len]| {
-            let (start, end) = (start as usize, start as usize + len as usize);
-            Some(bounds.map_or(start..end, |b| b.start.min(start)..b.end.max(end)))
-        });
-        bounds.unwrap_or(0..0)
-    }
+/// The rows from the first to the last token of some items.
+fn rows(segments: &[[u32; 2]]) -> Range<usize> {
+    let segments = segments.iter().filter(|segment| segment[1] > 0);
+    let bounds = segments.fold(None, |bounds: Option<Range<usize>>, &[start, len]| {
+        let (start, end) = (start as usize, start as usize + len as usize);
+        Some(bounds.map_or(start..end, |b| b.start.min(start)..b.end.max(end)))
+    });
+    bounds.unwrap_or(0..0)
 }
 
 /// An open file of token embeddings.
@@ -173,11 +176,15 @@ impl TokenFile {
     pub fn open(path: &Path, reading: Reading) -> Result<TokenFile> {
         let open = || -> Result<TokenFile> {
             let format = Format::of(path)?;
-            let bytes = FileBytes::open(path, reading)?;
-            let contents = Contents::parse(&bytes, format)?;
-            Ok(TokenFile { bytes, contents })
+            TokenFile::of(FileBytes::open(path, reading)?, format)
         };
         open().with_context(|| path.display().to_string())
+    }
+
+    /// Checks the bytes of a whole file.
+    pub(crate) fn of(bytes: FileBytes, format: Format) -> Result<TokenFile> {
+        let contents = Contents::parse(&bytes, format)?;
+        Ok(TokenFile { bytes, contents })
     }
 
     /// Format, layout, and place of the embeddings.

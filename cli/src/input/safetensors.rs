@@ -22,6 +22,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::{Contents, ScalesPlace, padded_layout, reserved};
+use crate::residual;
 
 /// Bytes of the header's length at the start of the file.
 const LEN_BYTES: usize = 8;
@@ -32,6 +33,11 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// Reads what the file says of its embeddings.
 pub(super) fn parse(bytes: &[u8]) -> Result<Contents> {
     let tensors = Tensors::parse(bytes)?;
+    ensure!(
+        !residual::is_residual(&tensors),
+        "the tokens are residual-compressed, which only the documents of `maxsim rank` may be; \
+         take the embeddings that they were made of"
+    );
     let (info, data) = tensors.get("embeddings")?.context("there is no tensor `embeddings`")?;
     let format = match info.dtype {
         Dtype::F16 => ElementType::F16.into(),

@@ -7,6 +7,7 @@ use maxsim::{Device, Ranked, Ranking, ScoreOptions, TokenLayout, TopK};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::documents::Documents;
 use crate::input::TokenFile;
 use crate::metrics::{self, Metrics};
 use crate::qrels::Qrels;
@@ -58,7 +59,7 @@ pub(super) fn check(queries: &TokenFile, documents: &TokenFile) -> Result<()> {
 /// Ranks documents before and after for all queries, some of them at a time.
 pub(super) fn measure(
     queries: &TokenFile,
-    files: [&TokenFile; 2],
+    files: [&Documents<'_>; 2],
     qrels: Option<&Qrels>,
 ) -> Result<Agreement> {
     let (n_queries, n_documents) = (queries.n_items(), files[0].n_items());
@@ -74,7 +75,7 @@ pub(super) fn measure(
                 queries,
                 documents,
                 // Both by the same engine: what differs is what the tokens are stored as. No
-                // kernel takes compressed ones yet.
+                // kernel takes codes yet.
                 device: &Device::cpu(),
                 options: &ScoreOptions::default(),
                 top_k: 0,

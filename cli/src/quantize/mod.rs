@@ -1,60 +1,56 @@
 //! `maxsim quantize`: embeddings in, a compressed file and a report out.
 
 mod agreement;
+mod errors;
+mod index;
+mod plaid;
+mod report;
 mod write;
 
-use std::io::{self, Write};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::{Fp8, Int8, Int8Affine, TokenFormat};
-use serde::Serialize;
+use maxsim::residual::{EncodeOptions, Nearest, TrainOptions};
+use maxsim::{ElementType, Fp8, Int8, Int8Affine, ScaleType, TokenFormat};
 
-use crate::args::{QuantizeArgs, ReportFormat};
+use crate::args::{Compression, QuantizeArgs};
+use crate::documents::{DocumentFile, Documents};
 use crate::input::{Format, TokenFile};
 use crate::output::Destination;
 use crate::qrels::Qrels;
 use crate::rank::progress_bar;
+use crate::residual::write_into;
 pub use agreement::Agreement;
-pub use write::Written;
-
-/// What the command says.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
-    /// Format of the embeddings before.
-    pub input: String,
-    /// Format after.
-    pub format: String,
-    /// How scales are stored.
-    pub scales: String,
-    /// Items of the file.
-    pub n_items: usize,
-    /// What was written, and how far it is off.
-    #[serde(flatten)]
-    pub written: Written,
-    /// How well rankings agree, where queries were given.
-    pub agreement: Option<Agreement>,
-}
+pub use errors::{Errors, Written};
+pub use plaid::{Codec, compress};
+pub use report::Report;
 
 /// Runs the command.
 pub fn quantize(args: &QuantizeArgs) -> Result<()> {
+    check_options(args)?;
     let path = args.output.display();
     ensure!(
         matches!(Format::of(&args.output), Ok(Format::Safetensors)),
         "--output {path}: the name must end in .safetensors"
     );
-    let inputs = [&args.input].into_iter().chain(&args.queries).chain(&args.qrels);
+    let inputs = args.input.iter().chain(&args.queries).chain(&args.qrels);
     let destination =
         Destination::of(&args.output, inputs).with_context(|| format!("--output {path}"))?;
     ensure!(
         args.queries.is_none() || matches!(destination, Destination::File(_)),
         "--output {path}: it is not a file, and --queries need one that can be read again"
     );
-    let file = TokenFile::open(&args.input, args.reading())?;
+    let input_path = match (&args.input, &args.index) {
+        (Some(path), _) => path,
+        (None, Some(folder)) => return index::convert(args, folder, &destination),
+        (None, None) => bail!("give --input or --index"),
+    };
+    let file = TokenFile::open(input_path, args.reading())?;
     let input = file.contents().format;
     ensure!(
         input.element().is_some(),
         "{}: the embeddings are {input} already; compress those that they were made of",
-        args.input.display()
+        input_path.display()
     );
     let queries = match &args.queries {
         Some(path) => Some(TokenFile::open(path, args.reading())?),
@@ -68,74 +64,107 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         _ => None,
     };
 
+    let Compressed { format, scales, codec, written } = match args.format {
+        Compression::Codes(format) => codes(&file, format, args, &destination)?,
+        Compression::Plaid => residuals(&file, input_path, args, &destination)?,
+    };
+
+    let agreement = match &queries {
+        Some(queries) => {
+            let after = DocumentFile::open(&args.output, args.reading())?;
+            let files = [&Documents::Tokens(&file), &after.documents()?];
+            Some(agreement::measure(queries, files, qrels.as_ref())?)
+        }
+        None => None,
+    };
+    let n_items = file.n_items();
+    let input = input.to_string();
+    let report = Report { input, format, scales, codec, n_items, written, agreement };
+    report.print(args.report).context("writing to standard output failed")
+}
+
+/// Refuses options of another format than the one that was asked for.
+fn check_options(args: &QuantizeArgs) -> Result<()> {
+    if args.format == Compression::Plaid {
+        ensure!(args.scales.is_none(), "--scales is not for --format plaid, which has none");
+        return Ok(());
+    }
+    let given = [
+        ("--index", args.index.is_some()),
+        ("--nbits", args.nbits.is_some()),
+        ("--centroids", args.centroids.is_some()),
+        ("--seed", args.seed.is_some()),
+        ("--bit-order", args.bit_order.is_some()),
+        ("--keep-lengths", args.keep_lengths),
+    ];
+    match given.into_iter().find(|&(_, is_given)| is_given) {
+        Some((option, _)) => bail!("{option} is for --format plaid alone"),
+        None => Ok(()),
+    }
+}
+
+/// What a file was compressed to.
+struct Compressed {
+    format: String,
+    scales: Option<String>,
+    codec: Option<Codec>,
+    written: Written,
+}
+
+/// Writes codes of a byte with scales.
+fn codes(
+    file: &TokenFile,
+    format: TokenFormat,
+    args: &QuantizeArgs,
+    destination: &Destination,
+) -> Result<Compressed> {
+    let scales = args.scales.unwrap_or(ScaleType::F16);
     let progress = progress_bar(file.layout().rows(), "rows");
     let mut written = None;
     destination.write_with(|out| {
-        written = Some(match args.format {
-            TokenFormat::Int8 => write::write::<Int8>(&file, args.scales, out, &progress)?,
-            TokenFormat::Int8Affine => {
-                write::write::<Int8Affine>(&file, args.scales, out, &progress)?
-            }
-            TokenFormat::Fp8 => write::write::<Fp8>(&file, args.scales, out, &progress)?,
+        written = Some(match format {
+            TokenFormat::Int8 => write::write::<Int8>(file, scales, out, &progress)?,
+            TokenFormat::Int8Affine => write::write::<Int8Affine>(file, scales, out, &progress)?,
+            TokenFormat::Fp8 => write::write::<Fp8>(file, scales, out, &progress)?,
             TokenFormat::Element(element) => bail!("{element} is no compressed format"),
         });
         Ok(())
     })?;
     progress.finish_and_clear();
     let written = written.context("nothing was written")?;
-
-    let agreement = match &queries {
-        Some(queries) => {
-            let compressed = TokenFile::open(&args.output, args.reading())?;
-            Some(agreement::measure(queries, [&file, &compressed], qrels.as_ref())?)
-        }
-        None => None,
-    };
-    let report = Report {
-        input: input.to_string(),
-        format: args.format.to_string(),
-        scales: args.scales.name().to_string(),
-        n_items: file.n_items(),
-        written,
-        agreement,
-    };
-    print(&report, args.report).context("writing to standard output failed")
+    let (format, scales) = (format.to_string(), Some(scales.name().to_string()));
+    Ok(Compressed { format, scales, codec: None, written })
 }
 
-fn print(report: &Report, form: ReportFormat) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    if form == ReportFormat::Json {
-        serde_json::to_writer(&mut out, report)?;
-        return writeln!(out);
-    }
-    let Report { input, format, scales, n_items, written, agreement } = report;
-    let Written { n_tokens, dim, bytes_before, bytes, ratio, .. } = written;
-    writeln!(
-        out,
-        "{n_items} items, {n_tokens} tokens of {dim}: {input} to {format}, scales {scales}"
-    )?;
-    writeln!(out, "size: {bytes_before} to {bytes} bytes, {ratio:.3} times smaller")?;
-    let Written { mean_error, max_error, .. } = written;
-    writeln!(out, "elements: off by {mean_error:.2e} on average, {max_error:.2e} at most")?;
-    if written.n_not_finite > 0 {
-        let n = written.n_not_finite;
-        writeln!(out, "{n} tokens have elements that are not finite: scores with them are NaN")?;
-    }
-    let Some(agreement) = agreement else { return Ok(()) };
-    let Agreement { n_queries, mean_score_error, max_score_error, .. } = agreement;
-    writeln!(
-        out,
-        "scores of {n_queries} queries: off by {mean_score_error:.2e} on average, {max_score_error:.2e} at most"
-    )?;
-    if let (Some(mean), Some(least)) = (agreement.spearman, agreement.least_spearman) {
-        writeln!(out, "rankings: Spearman's ρ {mean:.5} on average, {least:.5} at least")?;
-    }
-    if let Some(overlap) = agreement.top20_overlap {
-        writeln!(out, "rankings: {:.2} % of the first 20 agree", 100.0 * overlap)?;
-    }
-    if let (Some(before), Some(after)) = (agreement.ndcg_before, agreement.ndcg_after) {
-        let change = after - before;
-        writeln!(out, "nDCG@10: {before:.4} before, {after:.4} after ({change:+.4})")?;
-    }
-    Ok(())
+/// Writes residual-compressed tokens.
+fn residuals(
+    file: &TokenFile,
+    path: &Path,
+    args: &QuantizeArgs,
+    destination: &Destination,
+) -> Result<Compressed> {
+    let usual = TrainOptions::default();
+    let element = file.contents().format.element().unwrap_or(usual.centroid_element);
+    let options = TrainOptions {
+        nbits: args.nbits.unwrap_or(usual.nbits),
+        n_centroids: args.centroids,
+        seed: args.seed.unwrap_or(usual.seed),
+        normalize: !args.keep_lengths,
+        // f16 is finer than bf16 near 1, but other lengths may be beyond it.
+        centroid_element: if args.keep_lengths { element } else { ElementType::F16 },
+        encode: EncodeOptions {
+            order: args.bit_order.unwrap_or(usual.encode.order),
+            nearest: if args.keep_lengths { Nearest::Distance } else { Nearest::Dot },
+            ..usual.encode
+        },
+        ..usual
+    };
+    let compressed = compress(file, &options).with_context(|| path.display().to_string());
+    let (tokens, errors) = compressed?;
+    let layout = file.layout();
+    let before = (layout.rows() * layout.dim() * element.size_bytes()) as u64;
+    destination.write_with(|out| write_into(out, &tokens))?;
+    let codec = Codec::of(&tokens);
+    let written = Written::new(errors, layout.dim(), [before, tokens.size_bytes() + codec.bytes]);
+    Ok(Compressed { format: "plaid".to_string(), scales: None, codec: Some(codec), written })
 }

@@ -1,7 +1,6 @@
 //! A compressed file, written a run of rows at a time, so that only scales must fit in memory.
 
 use std::io::Write;
-use std::ops::Range;
 
 use anyhow::{Context, Result};
 use half::{bf16, f16};
@@ -10,40 +9,14 @@ use maxsim::{
     Element, ElementType, LayoutKind, Quantized, ScaleType, Scales, TokenFormat, TokenLayout,
     Tokens,
 };
-use rayon::prelude::*;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use serde::Serialize;
 
+use super::errors::{Errors, Written, used_rows};
 use crate::input::TokenFile;
 
 /// Elements that are compressed at once.
-const CHUNK_LEN: usize = 1 << 24;
-
-/// Rows that a thread takes at once.
-const ROWS_LEN: usize = 256;
-
-/// What was written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Written {
-    /// Tokens of all items.
-    pub n_tokens: usize,
-    /// Elements per token.
-    pub dim: usize,
-    /// Bytes of the embeddings as they were.
-    pub bytes_before: u64,
-    /// Bytes of codes and scales.
-    pub bytes: u64,
-    /// How many times smaller that is.
-    pub ratio: f64,
-    /// How far elements of tokens are off, on average. Those of tokens that are not finite do not
-    /// count.
-    pub mean_error: f64,
-    /// How far any element is off.
-    pub max_error: f64,
-    /// Tokens with a NaN or an infinity.
-    pub n_not_finite: usize,
-}
+pub(super) const CHUNK_LEN: usize = 1 << 24;
 
 /// Writes the file's embeddings, compressed, and says what became of them.
 pub(super) fn write<F: Quantized>(
@@ -73,10 +46,7 @@ struct Writer<'a, T> {
 
 impl<'a, T: Element> Writer<'a, T> {
     fn new(file: &'a TokenFile) -> Self {
-        let layout = file.layout();
-        let mut is_used = vec![false; layout.rows()];
-        (0..layout.n_items()).for_each(|item| is_used[layout.item_rows(item)].fill(true));
-        Writer { file, is_used, element: std::marker::PhantomData }
+        Writer { file, is_used: used_rows(file.layout()), element: std::marker::PhantomData }
     }
 
     fn write<F: Quantized>(
@@ -116,7 +86,9 @@ impl<'a, T: Element> Writer<'a, T> {
                     min_bytes.extend_from_slice(bytemuck::cast_slice(mins));
                 }
             }
-            errors = errors.and(self.errors(elements.data(), codes.dequantize()?.data(), &part));
+            let is_used = &self.is_used[part.clone()];
+            errors =
+                errors.and(Errors::of(elements.data(), codes.dequantize()?.data(), dim, is_used));
             progress.inc(part.len() as u64);
             start = part.end.max(start + 1);
         }
@@ -125,66 +97,7 @@ impl<'a, T: Element> Writer<'a, T> {
 
         let bytes_before = (rows * dim * size_of::<T>()) as u64;
         let bytes = (rows * dim + scale_bytes.len() + min_bytes.len()) as u64;
-        let n_elements = ((errors.n_tokens - errors.n_not_finite) * dim).max(1);
-        Ok(Written {
-            n_tokens: errors.n_tokens,
-            dim,
-            bytes_before,
-            bytes,
-            ratio: bytes_before as f64 / bytes.max(1) as f64,
-            mean_error: errors.sum / n_elements as f64,
-            max_error: errors.max,
-            n_not_finite: errors.n_not_finite,
-        })
-    }
-
-    /// How far the elements of the rows that belong to items are off.
-    fn errors(&self, elements: &[T], values: &[f32], rows: &Range<usize>) -> Errors {
-        let dim = self.file.layout().dim();
-        let elements = elements.par_chunks(ROWS_LEN * dim);
-        let parts = elements.zip(values.par_chunks(ROWS_LEN * dim));
-        let of_part = |(elements, values): (&[T], &[f32]), is_used: &[bool]| {
-            let rows = elements.chunks_exact(dim).zip(values.chunks_exact(dim)).zip(is_used);
-            rows.filter(|(_, is_used)| **is_used).fold(Errors::default(), |errors, (row, _)| {
-                let pairs = row.0.iter().map(|x| x.to_f32()).zip(row.1);
-                if !row.0.iter().all(|x| x.to_f32().is_finite()) {
-                    return errors.and(Errors {
-                        n_tokens: 1,
-                        n_not_finite: 1,
-                        ..Errors::default()
-                    });
-                }
-                let errors_of = pairs.map(|(x, &y)| (f64::from(x) - f64::from(y)).abs());
-                let (sum, max) =
-                    errors_of.fold((0.0, 0.0), |(s, m): (f64, f64), e| (s + e, m.max(e)));
-                errors.and(Errors { n_tokens: 1, sum, max, ..Errors::default() })
-            })
-        };
-        let is_used = self.is_used[rows.clone()].par_chunks(ROWS_LEN);
-        // In order, so that the sum is the same in every run.
-        let parts: Vec<Errors> =
-            parts.zip(is_used).map(|(part, used)| of_part(part, used)).collect();
-        parts.into_iter().fold(Errors::default(), Errors::and)
-    }
-}
-
-/// Errors of some tokens.
-#[derive(Clone, Copy, Debug, Default)]
-struct Errors {
-    n_tokens: usize,
-    n_not_finite: usize,
-    sum: f64,
-    max: f64,
-}
-
-impl Errors {
-    fn and(self, other: Errors) -> Errors {
-        Errors {
-            n_tokens: self.n_tokens + other.n_tokens,
-            n_not_finite: self.n_not_finite + other.n_not_finite,
-            sum: self.sum + other.sum,
-            max: self.max.max(other.max),
-        }
+        Ok(Written::new(errors, dim, [bytes_before, bytes]))
     }
 }
 

@@ -28,13 +28,23 @@ impl ResidualFile {
     /// Opens a file. Codes and buckets are not read yet when it is mapped.
     pub fn open(path: &Path, reading: Reading) -> Result<ResidualFile> {
         let bytes = FileBytes::open(path, reading).with_context(|| path.display().to_string())?;
-        Ok(ResidualFile { bytes })
+        Ok(ResidualFile::of(bytes))
+    }
+
+    /// A whole file's bytes.
+    pub(crate) fn of(bytes: FileBytes) -> ResidualFile {
+        ResidualFile { bytes }
     }
 
     /// Its tokens, all of them checked. Borrowed where the file has them on element boundaries.
     pub fn tokens(&self) -> Result<ResidualTokens<'_>> {
         tokens(&self.bytes)
     }
+}
+
+/// Whether a file says that it is of this format, broken or not.
+pub(crate) fn is_residual(tensors: &Tensors<'_>) -> bool {
+    tensors.note("format") == Some(FORMAT)
 }
 
 /// The tokens in the bytes of a whole file.
@@ -156,10 +166,21 @@ impl<'a> File<'a> {
 /// # Errors
 /// For masked tokens, which the format has no place for, and where the file cannot be written.
 pub fn write(path: &Path, tokens: &ResidualTokens<'_>) -> Result<()> {
-    write_to(path, tokens).with_context(|| path.display().to_string())
+    let write = || -> Result<()> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let mut file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+        let mut out = BufWriter::new(file.as_file_mut());
+        write_into(&mut out, tokens)?;
+        out.flush()?;
+        drop(out);
+        file.persist(path)?;
+        Ok(())
+    };
+    write().with_context(|| path.display().to_string())
 }
 
-fn write_to(path: &Path, tokens: &ResidualTokens<'_>) -> Result<()> {
+/// As [`write`], to wherever `out` goes.
+pub(crate) fn write_into(out: &mut dyn Write, tokens: &ResidualTokens<'_>) -> Result<()> {
     ensure!(tokens.mask().is_none(), "masked tokens cannot be written; leave their rows out");
     let packed = Packed::new(tokens);
     let codec = tokens.codec();
@@ -201,14 +222,8 @@ fn write_to(path: &Path, tokens: &ResidualTokens<'_>) -> Result<()> {
         "bit_order": tokens.order().name(),
         "normalize": codec.normalize().to_string(),
     });
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
-    let mut out = BufWriter::new(file.as_file_mut());
     out.write_all(&header(&tensors, notes)?)?;
     tensors.iter().try_for_each(|tensor| out.write_all(tensor.bytes))?;
-    out.flush()?;
-    drop(out);
-    file.persist(path)?;
     Ok(())
 }
 

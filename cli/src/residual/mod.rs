@@ -26,11 +26,12 @@
 //! Nothing is guessed: a file without one of these is refused. Other tensors and keys are left alone.
 
 mod array;
-mod compress;
+mod decode;
 mod file;
 mod folder;
 mod pt;
 
-pub use compress::compress;
+pub use decode::decode;
 pub use file::{ResidualFile, write};
+pub(crate) use file::{is_residual, write_into};
 pub use folder::{IndexFormat, read_index};

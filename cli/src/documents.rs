@@ -1,0 +1,79 @@
+//! Documents of whatever can be ranked: embeddings, codes with scales, or residual-compressed tokens.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use maxsim::TokenLayout;
+use maxsim::residual::ResidualTokens;
+
+use crate::input::{FileBytes, Format, Reading, Tensors, TokenFile};
+use crate::residual::{ResidualFile, is_residual};
+
+/// An open file of documents.
+#[derive(Debug)]
+pub enum DocumentFile {
+    /// Embeddings, or codes with scales.
+    Tokens(TokenFile),
+    /// Residual-compressed tokens, and the file's name for messages.
+    Residual(ResidualFile, PathBuf),
+}
+
+impl DocumentFile {
+    /// Opens a file of any of them; which one it is, the file says itself.
+    pub fn open(path: &Path, reading: Reading) -> Result<DocumentFile> {
+        let open = || -> Result<DocumentFile> {
+            let format = Format::of(path)?;
+            let bytes = FileBytes::open(path, reading)?;
+            let is_residual =
+                format == Format::Safetensors && is_residual(&Tensors::parse(&bytes)?);
+            Ok(match is_residual {
+                true => DocumentFile::Residual(ResidualFile::of(bytes), path.into()),
+                false => DocumentFile::Tokens(TokenFile::of(bytes, format)?),
+            })
+        };
+        open().with_context(|| path.display().to_string())
+    }
+
+    /// What it holds, checked.
+    pub fn documents(&self) -> Result<Documents<'_>> {
+        Ok(match self {
+            DocumentFile::Tokens(file) => Documents::Tokens(file),
+            DocumentFile::Residual(file, path) => {
+                let tokens = file.tokens().with_context(|| path.display().to_string())?;
+                Documents::Residual(Box::new(tokens))
+            }
+        })
+    }
+}
+
+/// Documents, of which a range at a time goes to a device.
+#[derive(Debug)]
+pub enum Documents<'a> {
+    /// Embeddings, or codes with scales: they go as they are.
+    Tokens(&'a TokenFile),
+    /// Residual-compressed tokens: they are decoded on the way.
+    Residual(Box<ResidualTokens<'a>>),
+}
+
+impl Documents<'_> {
+    /// Rows, dim, and the rows of each document.
+    pub fn layout(&self) -> &TokenLayout {
+        match self {
+            Documents::Tokens(file) => file.layout(),
+            Documents::Residual(tokens) => tokens.layout(),
+        }
+    }
+
+    /// Number of documents.
+    pub fn n_items(&self) -> usize {
+        self.layout().n_items()
+    }
+
+    /// The name of the format, for messages.
+    pub fn format_name(&self) -> &'static str {
+        match self {
+            Documents::Tokens(file) => file.contents().format.name(),
+            Documents::Residual(_) => "plaid",
+        }
+    }
+}
