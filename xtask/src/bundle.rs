@@ -40,8 +40,9 @@ const PACKAGES: [(&str, &str); 4] = [
 ];
 
 /// Data beside the programs, from and to; what is not there is left out.
-const DATA: [(&str, &str); 2] = [
+const DATA: [(&str, &str); 3] = [
     ("cli/examples/debian-packages", "cli/examples/debian-packages"),
+    ("cli/tests/plaid", "cli/tests/plaid"),
     ("../shared/data/debian-packages", "data/debian-packages"),
 ];
 
