@@ -57,16 +57,9 @@ pub enum Operands {
     Bf16,
     /// The upper 19 bits of an IEEE 754 binary32.
     Tf32,
-}
-
-/// Codes that the instruction multiplies.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Codes {
-    /// None.
-    None,
-    /// Signed whole numbers: accumulators are the bits of an i32.
+    /// Signed whole numbers of one byte: accumulators are the bits of an i32.
     I8,
-    /// Floating point numbers of 3 fraction bits.
+    /// Floating point numbers of one byte, 3 fraction bits.
     E4m3,
 }
 
@@ -78,12 +71,10 @@ pub trait Element {
     const SLAB_ELEMENTS: u32;
     /// Whether elements are split in two ([`crate::tf32`]).
     const SPLITS: bool = false;
-    /// What the codes are, of rows that have a scale each.
-    const CODES: Codes = Codes::None;
     /// Whether rows are codes with a scale each.
-    const HAS_SCALES: bool = !matches!(Self::CODES, Codes::None);
+    const HAS_SCALES: bool = matches!(Self::OPERANDS, Operands::I8 | Operands::E4m3);
     /// Whether sums go on in f32 after a slab: the tensor cores add with fewer bits.
-    const PROMOTES: bool = matches!(Self::CODES, Codes::E4m3);
+    const PROMOTES: bool = matches!(Self::OPERANDS, Operands::E4m3);
 }
 
 /// Accumulators of a product.
@@ -187,18 +178,12 @@ macro_rules! accumulators {
                 // SAFETY: the caller's promise; every element is written.
                 unsafe {
                     let c = &mut *c.as_mut_ptr();
-                    if E::HAS_SCALES {
-                        if E::PROMOTES {
-                            accumulators!($n "k32.f32.e4m3.e4m3" "0" ", 1, 1;" c a b out $($i)*)
-                        } else {
-                            accumulators!($n "k32.s32.s8.s8" "0" ";" c a b out $($i)*)
-                        }
-                    } else {
                     match E::OPERANDS {
                         Operands::F16 => accumulators!($n "k16.f32.f16.f16" "0" ", 1, 1, 0, 0;" c a b out $($i)*),
                         Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "0" ", 1, 1, 0, 0;" c a b out $($i)*),
                         Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "0" ", 1, 1;" c a b out $($i)*),
-                    }
+                        Operands::I8 => accumulators!($n "k32.s32.s8.s8" "0" ";" c a b out $($i)*),
+                        Operands::E4m3 => accumulators!($n "k32.f32.e4m3.e4m3" "0" ", 1, 1;" c a b out $($i)*),
                     }
                 }
                 // SAFETY: as above.
@@ -210,18 +195,12 @@ macro_rules! accumulators {
                 let mut c = self;
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if E::HAS_SCALES {
-                        if E::PROMOTES {
-                            accumulators!($n "k32.f32.e4m3.e4m3" "1" ", 1, 1;" c a b inout $($i)*)
-                        } else {
-                            accumulators!($n "k32.s32.s8.s8" "1" ";" c a b inout $($i)*)
-                        }
-                    } else {
                     match E::OPERANDS {
                         Operands::F16 => accumulators!($n "k16.f32.f16.f16" "1" ", 1, 1, 0, 0;" c a b inout $($i)*),
                         Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "1" ", 1, 1, 0, 0;" c a b inout $($i)*),
                         Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "1" ", 1, 1;" c a b inout $($i)*),
-                    }
+                        Operands::I8 => accumulators!($n "k32.s32.s8.s8" "1" ";" c a b inout $($i)*),
+                        Operands::E4m3 => accumulators!($n "k32.f32.e4m3.e4m3" "1" ", 1, 1;" c a b inout $($i)*),
                     }
                 }
                 c

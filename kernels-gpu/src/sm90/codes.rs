@@ -9,7 +9,7 @@ use super::consumer::{Columns, Consumer, FRAGMENT_BYTES, MASKED, multiply_steps}
 use crate::layout::sm90::SLAB_STEPS;
 use crate::norms::load_shared_columns;
 use crate::ptx::memory::load_shared_u32x4;
-use crate::ptx::wgmma::{self, Accumulators, Codes, Element};
+use crate::ptx::wgmma::{self, Accumulators, Element, Operands};
 use crate::reduce::{Best, unroll};
 
 impl Consumer<'_> {
@@ -132,7 +132,7 @@ fn add<const N: usize>(c: &mut [f32; N], part: &[f32; N]) {
 /// What accumulators hold: whole numbers where whole numbers were multiplied.
 #[inline(always)]
 fn numbers<K: Kernel, const N: usize>(mut c: [f32; N]) -> [f32; N] {
-    if matches!(K::Element::CODES, Codes::I8) {
+    if matches!(K::Element::OPERANDS, Operands::I8) {
         unroll!(I in 0..16 => {
             if 4 * I < N {
                 unroll!(J in 0..4 => { c[4 * I + J] = c[4 * I + J].to_bits() as i32 as f32; });

@@ -48,7 +48,7 @@ use crate::ptx::copy::prefetch_map;
 use crate::ptx::memory::dynamic_shared;
 use crate::ptx::thread::*;
 use crate::ptx::warp::sync_warp;
-use crate::ptx::wgmma::{Codes, Element, Operands};
+use crate::ptx::wgmma::{Element, Operands};
 
 /// A row of the variant table.
 pub trait Kernel {
@@ -103,27 +103,10 @@ elements! {
     Bf16 64;
     /// binary32 that TMA rounds to its upper 19 bits.
     Tf32 32;
-}
-
-macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident;)*) => {$(
-        $(#[$doc])*
-        pub struct $name;
-
-        impl Element for $name {
-            // Not looked at.
-            const OPERANDS: Operands = Operands::F16;
-            const CODES: Codes = Codes::$name;
-            const SLAB_ELEMENTS: u32 = 128;
-        }
-    )*};
-}
-
-codes! {
     /// Signed whole numbers of one byte.
-    I8;
-    /// Eight-bit floating point numbers of 3 fraction bits.
-    E4m3;
+    I8 128;
+    /// Floating point numbers of one byte, 3 fraction bits.
+    E4m3 128;
 }
 
 /// binary32, multiplied as the sum of two numbers of 19 bits.
