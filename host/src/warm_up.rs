@@ -24,6 +24,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use maxsim_kernels::element::Operand;
 use maxsim_kernels::variants::{FORWARD, Variant};
 use maxsim_kernels::{gradient, loss};
 
@@ -38,7 +39,7 @@ use crate::tokens::TokenLayout;
 /// Which calls a device is made ready for; `default()` is all that score.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WarmUp {
-    /// Their element types; empty = all.
+    /// Their element types; empty = all, and compressed tokens.
     pub elements: Vec<ElementType>,
     /// Their elements per token; empty = whatever there are kernels for.
     pub dims: Vec<usize>,
@@ -109,17 +110,26 @@ impl WarmUp {
         };
         let options: Vec<[bool; 2]> =
             winners.iter().flat_map(|&w| normalize.iter().map(move |&n| [w, n])).collect();
-        let all = self.elements().iter().flat_map(|&e| options.iter().map(move |&o| (e, o)));
-        let all: Vec<(ElementType, [bool; 2])> = all.collect();
+        // Codes are not normalised, and not every device has kernels for them.
+        let has_rows = |operand: &Operand| {
+            FORWARD.iter().any(|r| r.operand == *operand && r.arch.runs_on(limits.capability))
+        };
+        let codes = [Operand::I8, Operand::E4m3].into_iter().filter(has_rows);
+        let codes = codes.filter(|_| self.elements.is_empty());
+        let operands = self.elements().iter().map(|&element| Operand::from(element)).chain(codes);
+        let all =
+            operands.flat_map(|operand| options.iter().map(move |&options| (operand, options)));
+        let all: Vec<(Operand, [bool; 2])> =
+            all.filter(|(operand, [_, normalize])| !(operand.is_code() && *normalize)).collect();
         for &dim in &self.dims {
-            for &(element, options) in &all {
-                plan(element, dim, limits, options, None)?;
+            for &(operand, options) in &all {
+                plan(operand, dim, limits, options, None)?;
             }
         }
         let runs = |row: &&Variant| {
             let dims = if self.dims.is_empty() { &[8, row.dim_max][..] } else { &self.dims };
-            all.iter().filter(|(element, _)| row.operand == *element).any(|&(element, options)| {
-                let can = |&dim| plan(element, dim, limits, options, Some(row.name)).is_ok();
+            all.iter().filter(|(operand, _)| row.operand == *operand).any(|&(operand, options)| {
+                let can = |&dim| plan(operand, dim, limits, options, Some(row.name)).is_ok();
                 dims.iter().any(can)
             })
         };
@@ -174,7 +184,7 @@ pub(crate) fn gradient_row(element: ElementType) -> usize {
 
 /// The plan for one token against one, which every eligible row can run.
 fn plan(
-    element: ElementType,
+    operand: Operand,
     dim: usize,
     limits: &DeviceLimits,
     [winners, normalize]: [bool; 2],
@@ -183,12 +193,13 @@ fn plan(
     let layout = TokenLayout::padded(1, 1, dim)?;
     let pairing = Pairing::cross();
     let problem = Problem::new(&layout, &layout, &pairing)?;
-    let access = Access::uploaded(dim, element);
+    let pitch_bytes = (dim * operand.size_bytes()).next_multiple_of(16) as u64;
+    let access = Access { base: 0, pitch_bytes };
     let kernel = kernel.map(str::to_string);
     let allow_tf32 = true;
     let options =
         ScoreOptions { winners, normalize, allow_tf32, kernel, ..ScoreOptions::default() };
-    Plan::choose(&problem, element, limits, access, access, &options)
+    Plan::choose(&problem, operand, limits, access, access, &options)
 }
 
 #[cfg(test)]
