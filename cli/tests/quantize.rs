@@ -15,7 +15,7 @@ use maxsim::{
 use maxsim_cli::input::{Reading, TokenFile};
 use serde_json::Value;
 use tempfile::TempDir;
-use tool::{Run, json, rank, run, sample};
+use tool::{Run, json, rank, reference_set, run, sample};
 
 /// `maxsim quantize` with its paths and `more`.
 fn quantize(input: &Path, output: &Path, more: &[&str]) -> Run {
@@ -250,20 +250,9 @@ fn the_sample_keeps_its_ranking() {
     });
 }
 
-/// The real set of 1000 documents and 250 queries; see `reference.rs` for where it lies.
-fn reference_set() -> Option<PathBuf> {
-    let shared = std::env::var_os("MAXSIM_SHARED").map_or("../../shared".into(), PathBuf::from);
-    let set = shared.join("data/debian-packages");
-    if !set.join("reference.json").is_file() {
-        eprintln!("SKIPPED (no reference set in {}): compressed", set.display());
-        return None;
-    }
-    Some(set)
-}
-
 #[test]
 fn the_real_set_keeps_its_ranking() {
-    let Some(set) = reference_set() else { return };
+    let Some(set) = reference_set("compressed") else { return };
     reports(&set, |_, format, report| {
         let number = |name: &str| report["agreement"][name].as_f64().unwrap();
         assert!(number("spearman") >= 0.999, "{report}");
@@ -276,7 +265,7 @@ fn the_real_set_keeps_its_ranking() {
 /// No score of the real set is further off than its bound.
 #[test]
 fn bounds_hold_on_the_real_set() {
-    let Some(set) = reference_set() else { return };
+    let Some(set) = reference_set("compressed") else { return };
     let open = |name: &str| TokenFile::open(&set.join(name), Reading::Map).unwrap();
     let (queries, documents) = (open("queries.safetensors"), open("documents.safetensors"));
     let queries = queries.tokens::<f16>(0..queries.n_items()).unwrap();

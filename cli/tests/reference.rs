@@ -6,14 +6,14 @@
 
 mod tool;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use half::f16;
 use maxsim::{Device, ElementType, Pairing, ScoreOptions};
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_kernels::variants::{Arch, FORWARD};
 use serde_json::Value;
-use tool::{json, rank};
+use tool::{json, rank, reference_set};
 
 /// Scores closer than this, relatively, may change places.
 const TIE: f64 = 1e-3;
@@ -22,28 +22,16 @@ const NDCG: f64 = 0.9458;
 const NDCG_TOLERANCE: f64 = 0.0005;
 const RECALL: f64 = 0.972;
 
-/// The folder of the set; `None`, with a line that cannot be overlooked, where it is not.
-fn reference_set() -> Option<PathBuf> {
-    // The working folder of tests is their package's, `cli`.
-    let shared = std::env::var_os("MAXSIM_SHARED").map_or("../../shared".into(), PathBuf::from);
-    let set = shared.join("data/debian-packages");
-    if !set.join("reference.json").is_file() {
-        eprintln!("SKIPPED (no reference set in {}): the reference ranking", set.display());
-        return None;
-    }
-    Some(set)
-}
-
 #[test]
 fn cpu_gives_the_reference_ranking() {
-    if let Some(set) = reference_set() {
+    if let Some(set) = reference_set("the reference ranking") {
         check(&set, "cpu", &[]);
     }
 }
 
 #[test]
 fn cuda_gives_the_reference_ranking() {
-    let Some(set) = reference_set() else { return };
+    let Some(set) = reference_set("the reference ranking") else { return };
     let device = match Device::cuda(0) {
         Ok(device) => device,
         Err(error) => {

@@ -5,7 +5,9 @@
 //! in `data/debian-packages` of the folder MAXSIM_SHARED, or else of the folder `shared` beside the
 //! workspace.
 
-use std::path::{Path, PathBuf};
+mod tool;
+
+use std::path::Path;
 
 use half::f16;
 use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
@@ -15,6 +17,7 @@ use maxsim_cli::metrics::Metrics;
 use maxsim_cli::qrels::Qrels;
 use maxsim_cli::quantize::compress;
 use maxsim_cli::residual::{ResidualFile, write};
+use tool::reference_set;
 
 /// nDCG@10 that 4 bits may cost.
 const NDCG_TOLERANCE: f64 = 0.01;
@@ -33,12 +36,7 @@ fn the_sample_keeps_its_ranking() {
 
 #[test]
 fn the_real_set_keeps_its_ranking() {
-    let shared = std::env::var_os("MAXSIM_SHARED").map_or("../../shared".into(), PathBuf::from);
-    let set = shared.join("data/debian-packages");
-    if !set.join("documents.safetensors").is_file() {
-        eprintln!("SKIPPED (no reference set in {}): what compression costs", set.display());
-        return;
-    }
+    let Some(set) = reference_set("what compression costs") else { return };
     check(&set, 1.0);
 }
 

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use maxsim_kernels::variants::{FORWARD, Variant};
-
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{self, CudaDevice, CudaEvent, CudaStream, CudaTokens, CudaWork};
@@ -154,7 +152,7 @@ impl Device {
     /// # Errors
     /// [`Error::DeviceMemory`] where there is no room; the device stays usable.
     /// [`Error::Shape`] where scales of compressed tokens are negative or infinite.
-    /// [`Error::Unsupported`] for compressed tokens on a CUDA device.
+    /// [`Error::Unsupported`] for INT8 affine tokens on a CUDA device.
     pub fn upload<F: Format>(&self, tokens: &Tokens<'_, F>) -> Result<DeviceTokens<F>> {
         tokens.check_scales()?;
         let storage = match &self.0 {
@@ -172,8 +170,8 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Shape`] and others where queries, documents and pairing do not fit together.
-    /// [`Error::Unsupported`] where nothing on the device can run the call: compressed tokens on
-    /// a CUDA device, or where rows are to be normalised, are among that.
+    /// [`Error::Unsupported`] where nothing on the device can run the call: INT8 affine
+    /// documents on a CUDA device, or compressed tokens where rows are to be normalised, are among that.
     pub fn score<'a, Q: Against<D>, D: Format>(
         &self,
         queries: impl Into<Input<'a, Q>>,
@@ -358,9 +356,7 @@ impl Device {
     /// Whether there are kernels, or an engine, for queries and documents of these formats.
     pub fn can_score(&self, queries: TokenFormat, documents: TokenFormat) -> bool {
         let Some(limits) = self.limits() else { return true };
-        let operand = TokenFormat::operand(queries, documents);
-        let runs = |row: &&Variant| row.arch.runs_on(limits.capability);
-        FORWARD.iter().filter(runs).any(|row| operand == Some(row.operand))
+        TokenFormat::operand(queries, documents).is_some_and(|operand| limits.has_rows(operand))
     }
 
     /// Checks that something of device `found` can be used here.

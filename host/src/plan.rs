@@ -25,6 +25,13 @@ pub struct DeviceLimits {
     pub shared_bytes: usize,
 }
 
+impl DeviceLimits {
+    /// Whether the device runs some row of the variant table for this operand.
+    pub(crate) fn has_rows(&self, operand: Operand) -> bool {
+        FORWARD.iter().any(|row| row.operand == operand && row.arch.runs_on(self.capability))
+    }
+}
+
 /// How a matrix in device memory can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {

@@ -87,23 +87,8 @@ impl Quantizer for Int8 {
             codes.iter_mut().zip(row).for_each(|(code, &x)| *code = formula::int8_code(x, scale));
         };
         match scales {
-            ScaleType::F16 => {
-                let (codes, scales) = of_rows(tokens, |row, codes| {
-                    let scale = f16_scale(scale(row));
-                    encode(row, scale.to_f32(), codes);
-                    scale
-                })?;
-                Ok((codes, Scales::F16(scales.into())))
-            }
-            ScaleType::F32 => {
-                let (codes, scales) = of_rows(tokens, |row, codes| {
-                    let scale = scale(row);
-                    encode(row, scale, codes);
-                    scale
-                })?;
-                Ok((codes, Scales::F32(scales.into())))
-            }
             ScaleType::Tensor => Err(no_such_scales::<Int8>(scales, "f16 or f32")),
+            _ => by_row(tokens, scales == ScaleType::F16, scale, encode),
         }
     }
 }
@@ -138,29 +123,37 @@ impl Quantizer for Fp8 {
             codes.iter_mut().zip(row).for_each(|(code, &x)| *code = formula::fp8_code(x, scale));
         };
         match scales {
-            ScaleType::F16 => {
-                let (codes, scales) = of_rows(tokens, |row, codes| {
-                    let scale = f16_scale(scale(row));
-                    encode(row, scale.to_f32(), codes);
-                    scale
-                })?;
-                Ok((codes, Scales::F16(scales.into())))
-            }
-            ScaleType::F32 => {
-                let (codes, scales) = of_rows(tokens, |row, codes| {
-                    let scale = scale(row);
-                    encode(row, scale, codes);
-                    scale
-                })?;
-                Ok((codes, Scales::F32(scales.into())))
-            }
             ScaleType::Tensor => {
                 let scale = formula::fp8_scale(largest_of_valid(tokens)?);
                 let (codes, _) = of_rows(tokens, |row, codes| encode(row, scale, codes))?;
                 Ok((codes, Scales::Tensor(scale)))
             }
+            _ => by_row(tokens, scales == ScaleType::F16, scale, encode),
         }
     }
+}
+
+/// Codes with a scale for every row, as f16 or f32; codes are made with the scale as it is stored.
+fn by_row<T: Element, C: bytemuck::Pod + Send>(
+    tokens: &Tokens<'_, T>,
+    as_f16: bool,
+    scale: impl Fn(&[f32]) -> f32 + Sync,
+    encode: impl Fn(&[f32], f32, &mut [C]) + Sync,
+) -> Result<(Vec<C>, Scales<'static>)> {
+    if as_f16 {
+        let (codes, scales) = of_rows(tokens, |row, codes| {
+            let scale = f16_scale(scale(row));
+            encode(row, scale.to_f32(), codes);
+            scale
+        })?;
+        return Ok((codes, Scales::F16(scales.into())));
+    }
+    let (codes, scales) = of_rows(tokens, |row, codes| {
+        let scale = scale(row);
+        encode(row, scale, codes);
+        scale
+    })?;
+    Ok((codes, Scales::F32(scales.into())))
 }
 
 /// The codes of every row, and what else `encode` makes of it.
@@ -194,18 +187,12 @@ fn largest(row: &[f32], counts: impl Fn(u32) -> bool) -> u32 {
 
 /// The largest finite magnitude of all valid tokens, as bits.
 fn largest_of_valid<T: Element>(tokens: &Tokens<'_, T>) -> Result<u32> {
-    let (layout, mask) = (tokens.layout(), tokens.mask());
-    let mut is_used = filled(layout.rows() as u64, false)?;
-    for item in 0..layout.n_items() {
-        is_used[layout.item_rows(item)].fill(true);
-    }
-    let mut row = vec![0.0; layout.dim()];
+    let dim = tokens.layout().dim();
+    let mut values = vec![0.0; dim];
     let mut most = 0;
-    for (i, elements) in tokens.data().chunks_exact(layout.dim()).enumerate() {
-        if is_used[i] && mask.is_none_or(|mask| mask[i] != 0) {
-            widen::<T>(elements, &mut row);
-            most = most.max(largest(&row, formula::is_finite));
-        }
+    for row in tokens.valid_rows()? {
+        widen::<T>(&tokens.data()[row as usize * dim..][..dim], &mut values);
+        most = most.max(largest(&values, formula::is_finite));
     }
     Ok(most)
 }

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::format::{Format, Quantized};
 use crate::handle::copy_of;
 use crate::scales::Scales;
+use crate::scores::filled;
 
 /// Largest number of elements per token.
 pub const MAX_DIM: usize = 4096;
@@ -318,6 +319,15 @@ impl<'a, F: Format> Tokens<'a, F> {
     /// The scales of codes; `None` where rows are elements.
     pub(crate) fn scales_of_codes(&self) -> Option<&Scales<'a>> {
         self.scales.as_ref()
+    }
+
+    /// Rows that an item has and the mask does not switch off, in rising order, each once.
+    pub(crate) fn valid_rows(&self) -> Result<Vec<u32>> {
+        let layout = &self.layout;
+        let mut is_used = filled(layout.rows() as u64, false)?;
+        (0..layout.n_items()).for_each(|item| is_used[layout.item_rows(item)].fill(true));
+        let is_valid = |row: usize| is_used[row] && self.mask().is_none_or(|mask| mask[row] != 0);
+        Ok((0..layout.rows()).filter(|&row| is_valid(row)).map(|row| row as u32).collect())
     }
 
     /// Checks what only the values of scales show.

@@ -111,9 +111,7 @@ impl WarmUp {
         let options: Vec<[bool; 2]> =
             winners.iter().flat_map(|&w| normalize.iter().map(move |&n| [w, n])).collect();
         // Codes are not normalised, and not every device has kernels for them.
-        let has_rows = |operand: &Operand| {
-            FORWARD.iter().any(|r| r.operand == *operand && r.arch.runs_on(limits.capability))
-        };
+        let has_rows = |operand: &Operand| limits.has_rows(*operand);
         let codes = [Operand::I8, Operand::E4m3].into_iter().filter(has_rows);
         let codes = codes.filter(|_| self.elements.is_empty());
         let operands = self.elements().iter().map(|&element| Operand::from(element)).chain(codes);

@@ -74,8 +74,8 @@ pub(super) fn measure(
             let request = Request {
                 queries,
                 documents,
-                // Both by the same engine: what differs is what the tokens are stored as. No
-                // kernel takes codes yet.
+                // Both by the same engine: what differs is what the tokens are stored as. The
+                // CPU has one for every format.
                 device: &Device::cpu(),
                 options: &ScoreOptions::default(),
                 top_k: 0,

@@ -63,3 +63,17 @@ pub fn sample(file: &str) -> PathBuf {
 pub fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
+
+/// The folder of the real set of 1000 documents and 250 queries, `data/debian-packages` of the folder
+/// MAXSIM_SHARED, or else of the folder `shared` beside the repository; `None`, with a line that cannot
+/// be overlooked, where it is not.
+pub fn reference_set(skipped: &str) -> Option<PathBuf> {
+    // The working folder of tests is their package's, `cli`.
+    let shared = std::env::var_os("MAXSIM_SHARED").map_or("../../shared".into(), PathBuf::from);
+    let set = shared.join("data/debian-packages");
+    if !set.join("reference.json").is_file() {
+        eprintln!("SKIPPED (no reference set in {}): {skipped}", set.display());
+        return None;
+    }
+    Some(set)
+}

@@ -60,7 +60,6 @@ impl CudaTokens {
                 why: "no kernel takes them yet; use Device::cpu()".into(),
             });
         };
-        tokens.check_scales()?;
         let layout = tokens.layout();
         let row_bytes = layout.dim() * operand.size_bytes();
         let pitch_bytes = Access::uploaded(layout.dim(), F::FORMAT).pitch_bytes;

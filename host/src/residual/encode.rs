@@ -186,15 +186,6 @@ fn check_dims<T: Element>(dim: usize, tokens: &Tokens<'_, T>) -> Result<()> {
     })
 }
 
-/// Rows that an item has and the mask does not switch off, in rising order, each once.
-pub(super) fn valid_rows<T: Element>(tokens: &Tokens<'_, T>) -> Result<Vec<u32>> {
-    let layout = tokens.layout();
-    let mut is_used = filled(layout.rows() as u64, false)?;
-    (0..layout.n_items()).for_each(|item| is_used[layout.item_rows(item)].fill(true));
-    let is_valid = |row: usize| is_used[row] && tokens.mask().is_none_or(|mask| mask[row] != 0);
-    Ok((0..layout.rows()).filter(|&row| is_valid(row)).map(|row| row as u32).collect())
-}
-
 /// That valid tokens have finite elements once they are rounded.
 pub(super) fn check_finite<T: Element>(
     tokens: &Tokens<'_, T>,
@@ -203,7 +194,7 @@ pub(super) fn check_finite<T: Element>(
     let dim = tokens.layout().dim();
     let is_bad = |x: &T| !arithmetic.round(x.to_f32()).is_finite();
     let bad_row = |&row: &u32| tokens.data()[row as usize * dim..][..dim].iter().any(is_bad);
-    match valid_rows(tokens)?.iter().find(|row| bad_row(row)) {
+    match tokens.valid_rows()?.iter().find(|row| bad_row(row)) {
         None => Ok(()),
         Some(row) => {
             let elements = match arithmetic {

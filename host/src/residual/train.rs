@@ -11,7 +11,7 @@
 use rayon::slice::ParallelSliceMut;
 
 use super::codec::{Centroids, ResidualCodec, check_nbits};
-use super::encode::{Arithmetic, EncodeOptions, check_finite, valid_rows};
+use super::encode::{Arithmetic, EncodeOptions, check_finite};
 use super::kmeans::{kmeans, normalize_rows};
 use super::nearest::Panels;
 use super::random::Random;
@@ -166,7 +166,7 @@ struct Sample {
 
 impl Sample {
     fn new<T: Element>(tokens: &Tokens<'_, T>, seed: u64) -> Result<Sample> {
-        let mut rows = valid_rows(tokens)?;
+        let mut rows = tokens.valid_rows()?;
         if rows.is_empty() {
             return Err(Error::Shape {
                 argument: "tokens",
