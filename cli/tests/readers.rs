@@ -53,6 +53,7 @@ fn read(contents: &Contents, bytes: &[u8], items: Range<usize>) -> (Vec<f32>, Ve
         TokenFormat::Int8 => read_codes::<Int8>(contents, bytes, items),
         TokenFormat::Int8Affine => read_codes::<Int8Affine>(contents, bytes, items),
         TokenFormat::Fp8 => read_codes::<Fp8>(contents, bytes, items),
+        TokenFormat::Residual(_) => panic!("residuals are files of another kind"),
     }
 }
 

@@ -642,6 +642,58 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_residual_bf16_d128_q64",
+        ptx: include_str!("maxsim_forward_sm90_residual_bf16_d128_q64.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_residual_bf16_d128_q64.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_residual_bf16_d128_q64_winners",
+        ptx: include_str!("maxsim_forward_sm90_residual_bf16_d128_q64_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!(
+                "maxsim_forward_sm90_residual_bf16_d128_q64_winners.sm_90a.cubin"
+            ),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_residual_bf16_wide_q64_winners",
+        ptx: include_str!("maxsim_forward_sm90_residual_bf16_wide_q64_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!(
+                "maxsim_forward_sm90_residual_bf16_wide_q64_winners.sm_90a.cubin"
+            ),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_residual_f16_d128_q64",
+        ptx: include_str!("maxsim_forward_sm90_residual_f16_d128_q64.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_residual_f16_d128_q64.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_residual_f16_d128_q64_winners",
+        ptx: include_str!("maxsim_forward_sm90_residual_f16_d128_q64_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_residual_f16_d128_q64_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_residual_f16_wide_q64_winners",
+        ptx: include_str!("maxsim_forward_sm90_residual_f16_wide_q64_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_residual_f16_wide_q64_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_tf32_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_tf32_d128_q256.ptx"),
         cubins: &[Cubin {
@@ -1042,6 +1094,22 @@ pub(super) static IMAGES: &[Image] = &[
             Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_read.sm_80.cubin") },
             Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_read.sm_90.cubin") },
         ],
+    },
+    Image {
+        name: "maxsim_residual_norms_bf16",
+        ptx: include_str!("maxsim_residual_norms_bf16.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_residual_norms_bf16.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_residual_norms_f16",
+        ptx: include_str!("maxsim_residual_norms_f16.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_residual_norms_f16.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_row_norms_bf16",

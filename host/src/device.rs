@@ -6,14 +6,16 @@ use std::sync::Arc;
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{self, CudaDevice, CudaEvent, CudaStream, CudaTokens, CudaWork};
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventInner};
-use crate::format::{Against, Format, TokenFormat};
+use crate::format::{Against, Format, Residual, TokenFormat};
 use crate::graph::{Capture, Graph};
 use crate::handle::{DeviceTokens, Input, Storage};
 use crate::pairing::Pairing;
 use crate::plan::{DeviceLimits, Plan};
 use crate::problem::Problem;
+use crate::residual::{HostResiduals, ResidualTokens};
 use crate::scores::{ScoreOptions, Scores};
 use crate::stream::{Stream, StreamInner};
 use crate::tokens::Tokens;
@@ -159,6 +161,38 @@ impl Device {
             Inner::Cpu => Storage::host(tokens)?,
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             Inner::Cuda(device) => Storage::Cuda(Arc::new(CudaTokens::upload(device, tokens)?)),
+        };
+        Ok(DeviceTokens::new(self.clone(), tokens.layout().clone(), storage))
+    }
+
+    /// Copies residual-compressed tokens to the device, as documents of queries of type `T`.
+    ///
+    /// The CPU engine decodes rows as [`ResidualTokens::decode`] says, in f32, whenever they are
+    /// scored. A CUDA device rounds the codec's tables to `T`, f16 or bf16, and multiplies
+    ///
+    /// ```text
+    /// x̂[k] = T(T(centroids[code][k]) + T(bucket_weights[bucket[k]]))
+    /// ```
+    ///
+    /// whose similarities it multiplies by r = 1 / √max(‖x̂‖², 10⁻¹²), an f32 per row that is found
+    /// here, where the codec says that tokens are normalised. With u = 2⁻¹¹ (f16) or 2⁻⁸ (bf16) an
+    /// element differs from that of the CPU by up to u · (|centroid| + |weight| + |x|), and another
+    /// u · |x| where rows are normalised. No decoded matrix exists on either.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where no kernel of the device takes them: it must be a CPU or of
+    /// compute capability 9.0, and `T` f16 or bf16 there. [`Error::Shape`] for bucket weights that are
+    /// no finite numbers of `T` there. [`Error::DeviceMemory`] or [`Error::HostMemory`] where there is no room.
+    pub fn upload_residual<T: Element>(
+        &self,
+        tokens: &ResidualTokens<'_>,
+    ) -> Result<DeviceTokens<Residual<T>>> {
+        let storage = match &self.0 {
+            Inner::Cpu => Storage::residuals(HostResiduals::new(tokens)?, tokens.mask())?,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Inner::Cuda(device) => {
+                Storage::Cuda(Arc::new(CudaTokens::upload_residual::<T>(device, tokens)?))
+            }
         };
         Ok(DeviceTokens::new(self.clone(), tokens.layout().clone(), storage))
     }

@@ -9,12 +9,14 @@
 //! | [`Int8`] | c · scale, c from -127 to 127 | 128 + 2 (f16 scale) or 4 (f32) |
 //! | [`Int8Affine`] | c · scale + min, c from 0 to 255 | 128 + 4 |
 //! | [`Fp8`] | c · scale, c in e4m3 | 128 + 2 or 4, or one scale for all rows |
+//! | [`Residual`] | centroid + buckets' weights, see [`crate::residual`] | 4 + 16 per bit of a bucket |
 //!
 //! Similarities are those of the codes, times the document's scale before the maximum over its
 //! tokens and the query's after it. Sums of INT8 products are exact; those with other factors
 //! are added in f32.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 pub use maxsim_kernels::element::ElementType;
 use maxsim_kernels::element::Operand;
@@ -29,6 +31,7 @@ pub(crate) mod sealed {
     impl Sealed for super::Int8 {}
     impl Sealed for super::Int8Affine {}
     impl Sealed for super::Fp8 {}
+    impl<T: crate::Element> Sealed for super::Residual<T> {}
 }
 
 /// What tokens are stored as.
@@ -42,6 +45,8 @@ pub enum TokenFormat {
     Int8Affine,
     /// [`Fp8`].
     Fp8,
+    /// [`Residual`], for queries of this type.
+    Residual(ElementType),
 }
 
 impl TokenFormat {
@@ -64,6 +69,7 @@ impl TokenFormat {
             TokenFormat::Int8 => "int8",
             TokenFormat::Int8Affine => "int8-affine",
             TokenFormat::Fp8 => "fp8",
+            TokenFormat::Residual(_) => "residual",
         }
     }
 
@@ -82,6 +88,9 @@ impl TokenFormat {
             (TokenFormat::Element(element), TokenFormat::Element(_)) => Some(element.into()),
             (TokenFormat::Int8, TokenFormat::Int8) => Some(Operand::I8),
             (TokenFormat::Fp8, TokenFormat::Fp8) => Some(Operand::E4m3),
+            (TokenFormat::Element(element), TokenFormat::Residual(_)) => {
+                Some(Operand::Residual(element))
+            }
             _ => None,
         }
     }
@@ -138,6 +147,11 @@ pub enum Int8Affine {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fp8 {}
 
+/// Tokens of a [`crate::residual`] codec, as documents of queries of type `T`. Made by
+/// [`Device::upload_residual`](crate::Device::upload_residual).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Residual<T: Element>(PhantomData<T>);
+
 impl Format for half::f16 {
     type Stored = half::f16;
     const FORMAT: TokenFormat = TokenFormat::Element(ElementType::F16);
@@ -168,13 +182,18 @@ impl Format for Fp8 {
     const FORMAT: TokenFormat = TokenFormat::Fp8;
 }
 
+impl<T: Element> Format for Residual<T> {
+    type Stored = u8;
+    const FORMAT: TokenFormat = TokenFormat::Residual(T::TYPE);
+}
+
 impl Quantized for Int8 {}
 impl Quantized for Int8Affine {}
 impl Quantized for Fp8 {}
 
 /// Formats of queries that can be scored against documents of format `D`: an element type against
-/// the same one, [`Int8`] and [`Fp8`] against themselves, f16, bf16 and [`Int8`] against
-/// [`Int8Affine`]. Sealed, as formats are.
+/// the same one or [`Residual`] tokens, [`Int8`] and [`Fp8`] against themselves, f16, bf16 and
+/// [`Int8`] against [`Int8Affine`]. Sealed, as formats are.
 #[diagnostic::on_unimplemented(
     message = "{Self} queries cannot be scored against {D} documents",
     note = "both sides have the same format, or documents are Int8Affine and queries f16, bf16 or Int8",
@@ -183,6 +202,7 @@ impl Quantized for Fp8 {}
 pub trait Against<D: Format>: Format {}
 
 impl<T: Element> Against<T> for T {}
+impl<T: Element> Against<Residual<T>> for T {}
 impl Against<Int8> for Int8 {}
 impl Against<Fp8> for Fp8 {}
 impl Against<Int8Affine> for half::f16 {}

@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::plan::Access;
+use crate::residual::HostResiduals;
 use crate::scales::Scales;
 use crate::tokens::{TokenLayout, Tokens};
 
@@ -35,13 +36,14 @@ pub(crate) enum Storage<F: Format> {
 pub(crate) struct HostTokens<F: Format> {
     data: Vec<F::Stored>,
     scales: Option<Scales<'static>>,
+    residuals: Option<HostResiduals>,
     mask: Option<Vec<u8>>,
 }
 
 impl<F: Format> HostTokens<F> {
     pub(crate) fn matrix(&self) -> cpu::Matrix<'_, F> {
-        let scales = self.scales.as_ref();
-        cpu::Matrix { data: &self.data, scales, mask: self.mask.as_deref() }
+        let (scales, residuals) = (self.scales.as_ref(), self.residuals.as_ref());
+        cpu::Matrix { data: &self.data, scales, residuals, mask: self.mask.as_deref() }
     }
 }
 
@@ -51,7 +53,14 @@ impl<F: Format> Storage<F> {
         let data = copy_of(tokens.data())?;
         let scales = tokens.scales_of_codes().map(Scales::copied).transpose()?;
         let mask = tokens.mask().map(copy_of).transpose()?;
-        Ok(Storage::Host(Arc::new(HostTokens { data, scales, mask })))
+        Ok(Storage::Host(Arc::new(HostTokens { data, scales, residuals: None, mask })))
+    }
+
+    /// Residuals in host memory, decoded whenever they are scored.
+    pub(crate) fn residuals(residuals: HostResiduals, mask: Option<&[u8]>) -> Result<Storage<F>> {
+        let (residuals, mask) = (Some(residuals), mask.map(copy_of).transpose()?);
+        let tokens = HostTokens { data: Vec::new(), scales: None, residuals, mask };
+        Ok(Storage::Host(Arc::new(tokens)))
     }
 }
 
@@ -148,7 +157,12 @@ impl<'a, F: Format> Input<'a, F> {
             Input::Host(tokens) => {
                 tokens.check_scales()?;
                 let scales = tokens.scales_of_codes();
-                Ok(cpu::Matrix { data: tokens.data(), scales, mask: tokens.mask() })
+                Ok(cpu::Matrix {
+                    data: tokens.data(),
+                    scales,
+                    residuals: None,
+                    mask: tokens.mask(),
+                })
             }
             Input::Device(tokens) => Ok(tokens.host_tokens()?.matrix()),
         }

@@ -72,7 +72,7 @@ pub use device_loss::{DeviceLoss, LossWork};
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};
 pub use event::Event;
-pub use format::{Against, Format, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
+pub use format::{Against, Format, Fp8, Int8, Int8Affine, Quantized, Residual, TokenFormat};
 pub use gradients::{BackwardWork, DeviceGradScores, DeviceGradients, GradientType};
 pub use graph::{Capture, Graph};
 pub use handle::{DeviceTokens, Input};

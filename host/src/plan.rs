@@ -229,7 +229,8 @@ fn eligible(
     if row.normalizes != options.normalize {
         return Err(if row.normalizes { "normalises rows" } else { "normalises no rows" }.into());
     }
-    let finds_either = row.normalizes || row.operand.is_code() && row.winners;
+    let is_element = matches!(row.operand, Operand::Element(_));
+    let finds_either = row.normalizes || !is_element && row.winners;
     if row.winners != options.winners && !finds_either {
         return Err(if row.winners { "finds winners" } else { "finds no winners" }.into());
     }
@@ -258,7 +259,9 @@ fn eligible(
     }
     if row.arch == Arch::Sm90a {
         for (name, access) in [("queries", queries), ("documents", documents)] {
-            if !access.is_aligned() {
+            // Documents that are decoded are not copied.
+            let is_copied = name == "queries" || !row.operand.is_decoded();
+            if is_copied && !access.is_aligned() {
                 return Err(format!("TMA needs 16-byte aligned rows, the {name} are not"));
             }
         }

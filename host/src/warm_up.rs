@@ -110,15 +110,17 @@ impl WarmUp {
         };
         let options: Vec<[bool; 2]> =
             winners.iter().flat_map(|&w| normalize.iter().map(move |&n| [w, n])).collect();
-        // Codes are not normalised, and not every device has kernels for them.
+        // Compressed tokens are not normalised, and not every device has kernels for them.
+        let is_element = |operand: &Operand| matches!(operand, Operand::Element(_));
         let has_rows = |operand: &Operand| limits.has_rows(*operand);
-        let codes = [Operand::I8, Operand::E4m3].into_iter().filter(has_rows);
+        let decoded = [ElementType::F16, ElementType::Bf16].map(Operand::Residual);
+        let codes = [Operand::I8, Operand::E4m3].into_iter().chain(decoded).filter(has_rows);
         let codes = codes.filter(|_| self.elements.is_empty());
         let operands = self.elements().iter().map(|&element| Operand::from(element)).chain(codes);
         let all =
             operands.flat_map(|operand| options.iter().map(move |&options| (operand, options)));
         let all: Vec<(Operand, [bool; 2])> =
-            all.filter(|(operand, [_, normalize])| !(operand.is_code() && *normalize)).collect();
+            all.filter(|(operand, [_, normalize])| is_element(operand) || !normalize).collect();
         for &dim in &self.dims {
             for &(operand, options) in &all {
                 plan(operand, dim, limits, options, None)?;

@@ -42,13 +42,16 @@ pub enum Operand {
     I8,
     /// Eight-bit floating point numbers of 3 fraction bits.
     E4m3,
+    /// Elements, of queries as they are, of documents decoded from centroids and buckets
+    /// ([`crate::decode`]).
+    Residual(ElementType),
 }
 
 impl Operand {
     /// Size of an element or code in bytes.
     pub const fn size_bytes(self) -> usize {
         match self {
-            Operand::Element(element) => element.size_bytes(),
+            Operand::Element(element) | Operand::Residual(element) => element.size_bytes(),
             Operand::I8 | Operand::E4m3 => 1,
         }
     }
@@ -59,12 +62,20 @@ impl Operand {
             Operand::Element(element) => element.name(),
             Operand::I8 => "i8",
             Operand::E4m3 => "e4m3",
+            Operand::Residual(ElementType::F16) => "residual_f16",
+            Operand::Residual(ElementType::Bf16) => "residual_bf16",
+            Operand::Residual(ElementType::F32) => "residual_f32",
         }
+    }
+
+    /// Whether documents are decoded on their way.
+    pub const fn is_decoded(self) -> bool {
+        matches!(self, Operand::Residual(_))
     }
 
     /// Whether similarities are those of codes, times the scales of both rows.
     pub const fn is_code(self) -> bool {
-        !matches!(self, Operand::Element(_))
+        matches!(self, Operand::I8 | Operand::E4m3)
     }
 }
 

@@ -91,6 +91,12 @@ macro_rules! product {
 }
 
 macro_rules! entry {
+    (sm90 $name:ident $element:ident decoded $($tile:tt)*) => {
+        residual_entry!($name $element false $($tile)*);
+    };
+    (sm90 $name:ident $element:ident decoded_winners $($tile:tt)*) => {
+        residual_entry!($name $element true $($tile)*);
+    };
     (sm80 $name:ident $element:ident $outputs:ident $product:ident $slabs:literal, warps $warps:literal, fragments $fragments:literal, tile $tile:literal, stages $stages:literal, blocks $blocks:literal) => {
         /// # Safety
         /// Launched by the host with the row's block size and shared memory, and parameters
@@ -147,6 +153,41 @@ macro_rules! entry {
                 crate::sm90::forward::<Row, { REGISTERS[0] }, { REGISTERS[1] }, { REGISTERS[2] }>(
                     forward_params!($outputs params), maps, norms,
                 )
+            }
+        }
+    };
+}
+
+macro_rules! residual_entry {
+    ($name:ident $element:ident $winners:literal consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        /// # Safety
+        /// As the other sm_90a entries.
+        #[cfg(maxsim_arch = "sm_90a")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::params::ResidualParams) {
+            struct Row;
+            impl crate::sm90::Kernel for Row {
+                type Element = crate::sm90::residual::$element;
+                const CONSUMERS: usize = $consumers;
+                const FRAGMENTS: usize = $fragments;
+                const STEPS: usize = $steps;
+                const STAGES: usize = $stages;
+                const TAIL_STEP: usize = $tail;
+                const WINNERS: bool = $winners;
+                const NORMALIZES: bool = false;
+            }
+            let queries = crate::ptx::parameter_address!($name);
+            // Documents are not read through maps.
+            let maps = crate::sm90::Maps { queries, documents: queries, document_tails: queries };
+            const REGISTERS: [u32; 3] = crate::sm90::residual::registers::<Row>();
+            // SAFETY: the host's promise.
+            unsafe {
+                crate::sm90::residual::forward::<
+                    Row,
+                    { REGISTERS[0] },
+                    { REGISTERS[1] },
+                    { REGISTERS[2] },
+                >(&params.forward, maps, &params.documents)
             }
         }
     };
@@ -272,6 +313,28 @@ gradient_entries! {
     maxsim_gradient_atomic_sm90_bf16(AtomicParams) = crate::gradient::atomic::atomic::<Bf16>;
     /// Adds f32 rows atomically.
     maxsim_gradient_atomic_sm90_f32(AtomicParams) = crate::gradient::atomic::atomic::<F32>;
+}
+
+macro_rules! residual_norms_entries {
+    ($($(#[$doc:meta])* $name:ident = $element:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Launched by the host with parameters and a grid as their struct says.
+        #[cfg(maxsim_arch = "sm_90a")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::params::ResidualNormsParams) {
+            // SAFETY: the host's promise.
+            unsafe { crate::sm90::residual::norms::<crate::sm90::residual::$element>(&params) }
+        }
+    )*};
+}
+
+residual_norms_entries! {
+    /// Factors that normalise rows decoded to f16.
+    maxsim_residual_norms_f16 = ResidualF16;
+    /// Factors that normalise rows decoded to bf16.
+    maxsim_residual_norms_bf16 = ResidualBf16;
 }
 
 macro_rules! loss_entries {

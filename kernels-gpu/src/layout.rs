@@ -140,9 +140,17 @@ pub mod sm90 {
         width
     }
 
+    /// Warpgroups that decode residual-compressed documents.
+    pub const DECODERS: usize = 2;
+
     /// One warpgroup that loads and stores, and the consumers.
     pub const fn threads(consumers: usize) -> usize {
         128 * (1 + consumers)
+    }
+
+    /// As [`threads`], and the decoders.
+    pub const fn decoding_threads(consumers: usize) -> usize {
+        threads(consumers) + 128 * DECODERS
     }
 
     /// Query rows per tile.

@@ -8,13 +8,13 @@
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch, stdarch_nvptx))]
 #![cfg_attr(target_arch = "nvptx64", allow(named_asm_labels))]
 
+pub mod decode;
 pub mod element;
 pub mod gradient;
 pub mod layout;
 pub mod loss;
 pub mod params;
 pub mod quantize;
-#[cfg(not(target_arch = "nvptx64"))]
 pub mod residual;
 pub mod tf32;
 pub mod variants;

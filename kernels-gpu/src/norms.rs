@@ -122,7 +122,7 @@ pub fn scale<const N: usize>(mut c: [f32; N], norms: &ColumnNorms) -> [f32; N] {
 /// A similarity times r. Never -0 where r is 0: the search for winners takes equal similarities to have
 /// equal bits.
 #[inline(always)]
-fn times(similarity: f32, norm: f32) -> f32 {
+pub fn times(similarity: f32, norm: f32) -> f32 {
     fma(similarity, norm, 0.0)
 }
 

@@ -232,6 +232,59 @@ pub struct NormalizedParams {
     pub document_norms: u64,
 }
 
+/// Residual-compressed documents ([`crate::decode`]): codes and buckets of every row, and behind
+/// the last one of as many as a tile has, whatever they are, with codes of centroids.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Residuals {
+    /// Address of a u32 per row: its centroid.
+    pub codes: u64,
+    /// Address of the rows' buckets, [`crate::decode::row_bytes`] each.
+    pub residuals: u64,
+    /// Address of the centroids, on a 16-byte boundary. Rows are filled with zeros up to whole slabs.
+    pub centroids: u64,
+    /// Address of the weights' tables: [`crate::decode::planes`], and behind them 256 weights.
+    pub weights: u64,
+    /// Address of r, an f32 per row; 0 where tokens are not normalised.
+    pub norms: u64,
+    /// Distance between rows' buckets in bytes.
+    pub row_bytes: u32,
+    /// Distance between centroids in bytes.
+    pub pitch_bytes: u32,
+    /// Bits of a bucket.
+    pub nbits: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
+impl Residuals {
+    /// Bytes of the tables before the weights themselves.
+    pub const PLANES_BYTES: u64 = crate::decode::PLANES as u64 * 4;
+}
+
+/// Parameters of the forward entries of residual-compressed documents. The tensor maps come first
+/// here, too.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ResidualParams {
+    /// Those of every forward entry.
+    pub forward: ForwardParams,
+    /// The documents' tokens.
+    pub documents: Residuals,
+}
+
+/// Parameters of the kernels that find what decoded rows are normalised by.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ResidualNormsParams {
+    /// The rows; r is written to `norms`.
+    pub tokens: Residuals,
+    /// Number of rows.
+    pub n_rows: u32,
+    /// Elements per row.
+    pub dim: u32,
+}
+
 /// Numbers behind those of the rows that may be read, and are not used.
 pub const NORMS_PADDING: usize = crate::layout::sm90::DOCUMENT_TILE;
 

@@ -125,7 +125,7 @@ impl Variant {
                 resident,
                 self.stages,
                 layout::sm90::parts(self.splits()),
-                self.operand.is_code(),
+                self.operand.is_code() || self.operand.is_decoded(),
             ),
         }
     }
@@ -233,6 +233,14 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_i8_d128_q256 { I8, scaled, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q64_winners { I8, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_i8_wide_q128_winners { I8, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
+            // Documents decoded on their way: what counts is how many centroids are on theirs, so
+            // two warpgroups decode, and the consumer has one fragment.
+            sm90 maxsim_forward_sm90_residual_f16_d128_q64 { ResidualF16, decoded, consumers 1, fragments 1, steps 8, stages 5, tail 16 }
+            sm90 maxsim_forward_sm90_residual_f16_d128_q64_winners { ResidualF16, decoded_winners, consumers 1, fragments 1, steps 8, stages 5, tail 32 }
+            sm90 maxsim_forward_sm90_residual_f16_wide_q64_winners { ResidualF16, decoded_winners, consumers 1, fragments 1, steps 0, stages 4, tail 64 }
+            sm90 maxsim_forward_sm90_residual_bf16_d128_q64 { ResidualBf16, decoded, consumers 1, fragments 1, steps 8, stages 5, tail 16 }
+            sm90 maxsim_forward_sm90_residual_bf16_d128_q64_winners { ResidualBf16, decoded_winners, consumers 1, fragments 1, steps 8, stages 5, tail 32 }
+            sm90 maxsim_forward_sm90_residual_bf16_wide_q64_winners { ResidualBf16, decoded_winners, consumers 1, fragments 1, steps 0, stages 4, tail 64 }
         }
     };
 }
@@ -283,10 +291,17 @@ macro_rules! row {
             tail_step: $tail,
             streams_queries: $steps == 0,
             stages: $stages,
-            threads: layout::sm90::threads($consumers),
+            threads: match row!(operand $element).is_decoded() {
+                true => layout::sm90::decoding_threads($consumers),
+                false => layout::sm90::threads($consumers),
+            },
             // A single consumer leaves half of the multiprocessor to a second block.
             blocks: 3 - $consumers,
-            registers: if $consumers == 1 { 128 } else { 168 },
+            registers: match (row!(operand $element).is_decoded(), $consumers) {
+                (true, _) => 64,
+                (_, 1) => 128,
+                _ => 168,
+            },
         }
     };
     (operand Tf32) => {
@@ -297,6 +312,12 @@ macro_rules! row {
     };
     (operand E4m3) => {
         Operand::E4m3
+    };
+    (operand ResidualF16) => {
+        Operand::Residual(ElementType::F16)
+    };
+    (operand ResidualBf16) => {
+        Operand::Residual(ElementType::Bf16)
     };
     (operand $element:ident) => {
         Operand::Element(ElementType::$element)
@@ -314,6 +335,12 @@ macro_rules! row {
         false
     };
     (scaled_winners) => {
+        true
+    };
+    (decoded) => {
+        false
+    };
+    (decoded_winners) => {
         true
     };
     (winners) => {

@@ -20,6 +20,7 @@ pub mod misuse;
 pub mod oracle;
 pub mod quantized;
 pub mod residual;
+pub mod residual_scores;
 pub mod strategy;
 pub mod suite;
 pub mod values;

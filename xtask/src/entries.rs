@@ -4,7 +4,7 @@ use maxsim_kernels::variants::{
     Arch, COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, FORWARD, READ,
     READ_THREADS, SUM_PARTIALS, SUM_PARTIALS_THREADS,
 };
-use maxsim_kernels::{gradient, loss};
+use maxsim_kernels::{decode, gradient, loss};
 
 /// The architectures that kernels are compiled for.
 pub const ARCHS: [Arch; 2] = [Arch::Sm80, Arch::Sm90a];
@@ -111,7 +111,9 @@ pub fn all() -> Vec<Entry> {
     let sm80 =
         alone.into_iter().chain(gather).chain(by_arch(Arch::Sm80)).chain(norms).chain(project);
     let sm80 = sm80.map(of(Arch::Sm80));
-    let sm90 = by_arch(Arch::Sm90a).map(of(Arch::Sm90a));
+    let residual_norms =
+        decode::NORMS.map(|name| (name, gradient::THREADS, gradient::GATHER_BLOCKS, 0));
+    let sm90 = by_arch(Arch::Sm90a).chain(residual_norms).map(of(Arch::Sm90a));
     for (arch, (name, threads, blocks, dynamic_shared_bytes)) in sm80.chain(sm90) {
         // Blocks of this size may use what the register file holds.
         let registers = (65536 / threads / blocks).min(255);

@@ -126,7 +126,7 @@ fn codes(
             TokenFormat::Int8 => write::write::<Int8>(file, scales, out, &progress)?,
             TokenFormat::Int8Affine => write::write::<Int8Affine>(file, scales, out, &progress)?,
             TokenFormat::Fp8 => write::write::<Fp8>(file, scales, out, &progress)?,
-            TokenFormat::Element(element) => bail!("{element} is no compressed format"),
+            other => bail!("{other} is none of the formats that are quantised row by row"),
         });
         Ok(())
     })?;

@@ -37,6 +37,7 @@ use rayon::iter::{ParallelBridge, ParallelIterator};
 use crate::error::Result;
 use crate::format::Format;
 use crate::problem::Problem;
+use crate::residual::HostResiduals;
 use crate::scales::Scales;
 use crate::scores::{ScoreOptions, Scores};
 use factors::Factors;
@@ -71,6 +72,8 @@ pub(crate) struct Matrix<'a, F: Format> {
     pub data: &'a [F::Stored],
     /// Of codes.
     pub scales: Option<&'a Scales<'a>>,
+    /// What rows are decoded from, where there is no `data`.
+    pub residuals: Option<&'a HostResiduals>,
     pub mask: Option<&'a [u8]>,
 }
 

@@ -98,6 +98,8 @@ pub(crate) fn widen<F: Format>(stored: &[F::Stored], values: &mut [f32]) {
                 *value = code.into();
             }
         }
+        // Rows of residuals are decoded where they are read.
+        TokenFormat::Residual(_) => debug_assert!(false, "residuals are no rows"),
         TokenFormat::Fp8 => {
             for (value, &code) in values.iter_mut().zip(bytemuck::cast_slice::<_, u8>(stored)) {
                 *value = FP8_VALUES[usize::from(code)];

@@ -38,7 +38,7 @@ fn engine<T: Element>(q: &Tokens<'_, T>, d: &Tokens<'_, T>, pairing: &Pairing) -
 }
 
 fn matrix<'a, T: Element>(tokens: &'a Tokens<'_, T>) -> Matrix<'a, T> {
-    Matrix { data: tokens.data(), scales: None, mask: tokens.mask() }
+    Matrix { data: tokens.data(), scales: None, residuals: None, mask: tokens.mask() }
 }
 
 /// The definition, in f64: exact for whole numbers, and with plain rules for NaN and ties.

@@ -105,7 +105,10 @@ pub(super) fn tile_rows<'a, F: Format>(
     let mut free = buffer.chunks_exact_mut(dim).take(n_rows);
     for span in spans {
         for (row, values) in span.rows.clone().zip(free.by_ref()) {
-            widen::<F>(&documents.data[row * dim..][..dim], values);
+            match documents.residuals {
+                Some(residuals) => residuals.decode(row, values),
+                None => widen::<F>(&documents.data[row * dim..][..dim], values),
+            }
         }
     }
     Ok(&buffer[..n_rows * dim])

@@ -339,8 +339,12 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
     let dim = problem.dim();
     let matrices = [queries, documents].map(|layout| draws.values(layout.rows() * dim));
     let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
-    let [q, d]: [cpu::Matrix<'_, f32>; 2] =
-        [&matrices[0], &matrices[1]].map(|data| cpu::Matrix { data, scales: None, mask: None });
+    let [q, d]: [cpu::Matrix<'_, f32>; 2] = [&matrices[0], &matrices[1]].map(|data| cpu::Matrix {
+        data,
+        scales: None,
+        residuals: None,
+        mask: None,
+    });
     let scores = cpu::score(&problem, q, d, &options).expect("scores");
     let mut winners = scores.winners().expect("winners").to_vec();
     // Some of them masked, all of one document in one place.

@@ -82,6 +82,7 @@ impl Wanted {
 
 #[cfg(test)]
 mod tests {
+    use maxsim_kernels::decode::NORMS;
     use maxsim_kernels::gradient::{PROJECT, ROW_NORMS};
     use maxsim_kernels::loss;
     use maxsim_kernels::variants::{Arch, COMBINE_PIECES, FORWARD, SUM_PARTIALS};
@@ -92,8 +93,8 @@ mod tests {
     fn every_entry_of_the_table_has_an_image() {
         let others =
             [SUM_PARTIALS, COMBINE_PIECES, loss::CONTRASTIVE, loss::DISTILLATION, loss::MEAN];
-        let names =
-            FORWARD.iter().map(|row| row.name).chain(others).chain(ROW_NORMS).chain(PROJECT);
+        let names = FORWARD.iter().map(|row| row.name).chain(others).chain(ROW_NORMS);
+        let names = names.chain(PROJECT).chain(NORMS);
         for name in names {
             let image = Image::find(name).unwrap();
             assert!(image.ptx.contains(&format!(".entry {name}(")), "{name}");

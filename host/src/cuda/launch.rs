@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::params::{
-    ForwardParams, NormalizedParams, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
+    ForwardParams, NormalizedParams, ResidualParams, SumPartialsParams, TensorMap, Unit, UnitStart,
+    inverse,
 };
 use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
 
@@ -255,8 +256,7 @@ impl CudaWork {
             };
             self.launches.iter().try_for_each(|launch| {
                 let params = self.params(launch, maps, queries, documents, out, workspace);
-                let norms = [queries, documents].map(CudaTokens::norms_address);
-                self.launch(entered, stream, launch, &params, norms)
+                self.launch(entered, stream, launch, &params, [queries, documents])
             })?;
             match &self.pieces {
                 None => Ok(()),
@@ -283,6 +283,9 @@ impl CudaWork {
             found: "other rows; prepare the work with these handles".into(),
         };
         let queries = queries.maps(self.variant).ok_or_else(|| refuse("queries"))?;
+        if self.variant.operand.is_decoded() {
+            return Ok([queries.groups, TensorMap::NONE, TensorMap::NONE]);
+        }
         let documents = documents.maps(self.variant).ok_or_else(|| refuse("documents"))?;
         Ok([queries.groups, documents.tiles, documents.groups])
     }
@@ -366,15 +369,15 @@ impl CudaWork {
     ///
     /// # Safety
     /// `params` must describe memory of the context that lives until the launch has run, as
-    /// [`ForwardParams`] says, for `launch`; where the kernel normalises rows, what both sides' are
-    /// multiplied by must be at the addresses beside; `stream` must be a stream of the context.
+    /// [`ForwardParams`] says, for `launch`, of these tokens, whose norms are prepared; `stream` must be
+    /// a stream of the context.
     unsafe fn launch(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
         launch: &Launch,
         params: &ForwardParams,
-        [query_norms, document_norms]: [u64; 2],
+        sides: [&CudaTokens; 2],
     ) -> Result<()> {
         let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
         let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
@@ -384,7 +387,11 @@ impl CudaWork {
             if launch.is_ragged && self.sum_partials.is_some() {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;
             }
-            if self.variant.has_factors() {
+            if let Some(residuals) = &sides[1].residuals {
+                let params = ResidualParams { forward: *params, documents: residuals.params() };
+                start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
+            } else if self.variant.has_factors() {
+                let [query_norms, document_norms] = sides.map(CudaTokens::norms_address);
                 let params = NormalizedParams { forward: *params, query_norms, document_norms };
                 start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
             } else {

@@ -39,6 +39,8 @@ mod outputs;
 mod pieces;
 #[allow(unsafe_code)]
 mod read;
+#[allow(unsafe_code)]
+mod residual;
 mod split;
 #[allow(unsafe_code)]
 mod status;

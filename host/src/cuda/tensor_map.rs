@@ -79,10 +79,14 @@ fn encode(
 ) -> Result<TensorMap> {
     let code = match (operand, rounding) {
         (Operand::I8 | Operand::E4m3, _) => UINT8,
-        (Operand::Element(ElementType::F16), _) => FLOAT16,
-        (Operand::Element(ElementType::Bf16), _) => BFLOAT16,
-        (Operand::Element(ElementType::F32), Rounding::None) => FLOAT32,
-        (Operand::Element(ElementType::F32), Rounding::Tf32) => TFLOAT32,
+        (Operand::Element(element) | Operand::Residual(element), rounding) => {
+            match (element, rounding) {
+                (ElementType::F16, _) => FLOAT16,
+                (ElementType::Bf16, _) => BFLOAT16,
+                (ElementType::F32, Rounding::None) => FLOAT32,
+                (ElementType::F32, Rounding::Tf32) => TFLOAT32,
+            }
+        }
     };
     let dims = [dim as u64, rows as u64];
     let strides_bytes = [access.pitch_bytes];

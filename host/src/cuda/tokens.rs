@@ -11,6 +11,7 @@ use maxsim_kernels::variants::{Arch, Variant};
 use super::context::CudaDevice;
 use super::memory::Buffer;
 use super::norms::Norms;
+use super::residual::CudaResiduals;
 use super::tensor_map::{Maps, Rounding, can_map};
 use super::upload::{upload, upload_rows};
 use crate::element::ElementType;
@@ -38,6 +39,8 @@ pub(crate) struct CudaTokens {
     tf32_maps: Option<Box<Maps>>,
     /// What the addresses point to, where it is ours.
     owned: Vec<Buffer>,
+    /// What rows are decoded from, where they are.
+    pub(super) residuals: Option<CudaResiduals>,
     /// From the first call on that normalises the rows; of codes their scales.
     pub(super) norms: Mutex<Option<Norms>>,
 }
@@ -99,7 +102,7 @@ impl CudaTokens {
             false => Ok(None),
         };
         let tf32_maps = maps(operand == ElementType::F32, Rounding::Tf32)?;
-        let maps = maps(true, Rounding::None)?;
+        let maps = maps(!operand.is_decoded(), Rounding::None)?;
         let has_empty_items = (0..layout.n_items()).any(|i| !layout.has_tokens(i));
         Ok(CudaTokens {
             access,
@@ -113,6 +116,7 @@ impl CudaTokens {
             maps,
             tf32_maps,
             owned,
+            residuals: None,
             norms: Mutex::new(None),
         })
     }

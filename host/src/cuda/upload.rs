@@ -45,8 +45,23 @@ pub(super) fn upload_rows(
     pitch_bytes: usize,
 ) -> Result<Buffer> {
     let rows = source.len() / row_bytes.max(1);
-    let buffer = Buffer::new(device, rows as u64 * pitch_bytes as u64)?;
-    if rows == 0 {
+    upload_made(device, rows as u64, pitch_bytes, |first, staging| {
+        let rows = &source[first as usize * row_bytes..];
+        let n = staging.len() / pitch_bytes;
+        stage(staging, &rows[..n * row_bytes], row_bytes, pitch_bytes);
+    })
+}
+
+/// New device memory with `n` pieces of `piece_bytes` each, which `make` writes, some at a time: it is
+/// given the index of the first one, and their place. The bytes have arrived when this returns.
+pub(super) fn upload_made(
+    device: &Arc<CudaDevice>,
+    n: u64,
+    piece_bytes: usize,
+    make: impl FnMut(u64, &mut [u8]),
+) -> Result<Buffer> {
+    let buffer = Buffer::new(device, n * piece_bytes as u64)?;
+    if n == 0 {
         return Ok(buffer);
     }
     let mut uploader = lock(&device.uploader);
@@ -54,7 +69,7 @@ pub(super) fn upload_rows(
         *uploader = Some(Uploader::new(device)?);
     }
     if let Some(uploader) = uploader.as_mut() {
-        uploader.upload(&buffer, source, row_bytes, pitch_bytes)?;
+        uploader.upload(&buffer, n, piece_bytes, make)?;
     }
     Ok(buffer)
 }
@@ -73,27 +88,27 @@ impl Uploader {
     fn upload(
         &mut self,
         destination: &Buffer,
-        source: &[u8],
-        row_bytes: usize,
-        pitch_bytes: usize,
+        n: u64,
+        piece_bytes: usize,
+        mut make: impl FnMut(u64, &mut [u8]),
     ) -> Result<()> {
         let device = destination.device();
         let entered = device.enter()?;
         let stream = self.stream.raw();
-        let mut offset = 0u64;
-        let rows_at_once = HALF_BYTES / pitch_bytes;
-        for (i, rows) in source.chunks(rows_at_once * row_bytes).enumerate() {
+        let at_once = (HALF_BYTES / piece_bytes) as u64;
+        for (i, first) in (0..n).step_by(at_once as usize).enumerate() {
             if i == self.halves.len() && i < 2 {
                 self.halves.push(Half::new(device)?);
             }
             let half = &mut self.halves[i % 2];
             half.copied.synchronize()?;
-            let len = stage(half.pinned.as_mut_slice(), rows, row_bytes, pitch_bytes);
-            // SAFETY: the destination has `rows * pitch_bytes` bytes, of which these are the
-            // next; the pinned bytes stay untouched until `copied` says that they are read.
+            let len = at_once.min(n - first) as usize * piece_bytes;
+            make(first, &mut half.pinned.as_mut_slice()[..len]);
+            // SAFETY: the destination has `n * piece_bytes` bytes, of which these are the next;
+            // the pinned bytes stay untouched until `copied` says that they are read.
             unsafe {
                 let code = raw::cuMemcpyHtoDAsync_v2(
-                    destination.address() + offset,
+                    destination.address() + first * piece_bytes as u64,
                     half.pinned.as_ptr().cast(),
                     len,
                     stream,
@@ -101,7 +116,6 @@ impl Uploader {
                 device.check("cuMemcpyHtoDAsync", code)?;
                 half.copied.record(&entered, stream)?;
             }
-            offset += len as u64;
         }
         self.stream.synchronize()
     }

@@ -104,13 +104,7 @@ impl Gradient {
     }
 
     /// Adds the gradient of a row to the sums.
-    fn of_row(
-        &mut self,
-        decoder: &Decoder<'_>,
-        tokens: &ResidualTokens<'_>,
-        row: usize,
-        grad: &[f32],
-    ) {
+    fn of_row(&mut self, decoder: &Decoder, tokens: &ResidualTokens<'_>, row: usize, grad: &[f32]) {
         if tokens.codec().normalize() {
             decoder.sums(tokens, row, &mut self.row);
             self.grad.fill(0.0);

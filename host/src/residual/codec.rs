@@ -7,6 +7,7 @@ use maxsim_kernels::residual::{NBITS, norm};
 
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
+use crate::handle::copy_of;
 use crate::tokens::{TokenLayout, check_count, check_len};
 
 /// Centroids `[n_centroids, dim]`, row-major, in one of the library's element types.
@@ -57,6 +58,14 @@ impl Centroids<'_> {
         }
     }
 
+    fn copied(&self) -> Result<Centroids<'static>> {
+        Ok(match self {
+            Centroids::F16(values) => Centroids::F16(copy_of(values)?.into()),
+            Centroids::Bf16(values) => Centroids::Bf16(copy_of(values)?.into()),
+            Centroids::F32(values) => Centroids::F32(copy_of(values)?.into()),
+        })
+    }
+
     fn len(&self) -> usize {
         match self {
             Centroids::F16(values) => values.len(),
@@ -66,7 +75,7 @@ impl Centroids<'_> {
     }
 
     /// Row `i` as f32.
-    pub(super) fn load(&self, i: usize, row: &mut [f32]) {
+    pub(crate) fn load(&self, i: usize, row: &mut [f32]) {
         fn widen<T: Element>(values: &[T], row: &mut [f32]) {
             row.iter_mut().zip(values).for_each(|(to, from)| *to = from.to_f32());
         }
@@ -170,6 +179,19 @@ impl<'a> ResidualCodec<'a> {
     /// `[n_centroids, dim]`.
     pub fn centroids(&self) -> &Centroids<'a> {
         &self.centroids
+    }
+
+    /// A copy that borrows nothing.
+    pub(super) fn copied(&self) -> Result<ResidualCodec<'static>> {
+        Ok(ResidualCodec {
+            nbits: self.nbits,
+            dim: self.dim,
+            n_centroids: self.n_centroids,
+            centroids: self.centroids.copied()?,
+            bucket_weights: copy_of(&self.bucket_weights)?,
+            bucket_cutoffs: self.bucket_cutoffs.as_deref().map(copy_of).transpose()?,
+            normalize: self.normalize,
+        })
     }
 
     pub(super) fn into_centroids(self) -> Centroids<'a> {

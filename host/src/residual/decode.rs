@@ -48,27 +48,48 @@ impl ResidualTokens<'_> {
     }
 }
 
-/// A codec with its buckets' weights looked up for every byte.
-pub(super) struct Decoder<'a> {
-    codec: &'a ResidualCodec<'a>,
+/// Tokens of the CPU engine, whose rows are decoded whenever they are read.
+#[derive(Debug)]
+pub(crate) struct HostResiduals {
+    tokens: ResidualTokens<'static>,
+    decoder: Decoder,
+}
+
+impl HostResiduals {
+    /// A copy of tokens and of what they are decoded with.
+    pub(crate) fn new(tokens: &ResidualTokens<'_>) -> Result<HostResiduals> {
+        let tokens = tokens.copied()?;
+        let decoder = Decoder::new(tokens.codec(), tokens.order());
+        Ok(HostResiduals { tokens, decoder })
+    }
+
+    /// Row `row`, in f32.
+    pub(crate) fn decode(&self, row: usize, values: &mut [f32]) {
+        self.decoder.row(&self.tokens, row, values);
+    }
+}
+
+/// A codec's weights, looked up for every byte.
+#[derive(Debug)]
+pub(super) struct Decoder {
     per_byte: usize,
     /// `[256, per_byte]`.
     weights: Vec<f32>,
 }
 
-impl<'a> Decoder<'a> {
-    pub fn new(codec: &'a ResidualCodec<'a>, order: BitOrder) -> Decoder<'a> {
+impl Decoder {
+    pub fn new(codec: &ResidualCodec<'_>, order: BitOrder) -> Decoder {
         let per_byte = per_byte(codec.nbits());
         let weight =
             |byte, i| codec.bucket_weights()[usize::from(bucket(byte, i, codec.nbits(), order))];
         let weights = (0..=u8::MAX).flat_map(|byte| (0..per_byte).map(move |i| weight(byte, i)));
-        Decoder { codec, per_byte: per_byte as usize, weights: weights.collect() }
+        Decoder { per_byte: per_byte as usize, weights: weights.collect() }
     }
 
     /// Row `row` of `tokens`, whose codec and order must be this one's.
     pub fn row(&self, tokens: &ResidualTokens<'_>, row: usize, x: &mut [f32]) {
         self.sums(tokens, row, x);
-        if self.codec.normalize() {
+        if tokens.codec().normalize() {
             let r = row_norm(x);
             x.iter_mut().for_each(|x| *x *= r);
         }
@@ -76,8 +97,9 @@ impl<'a> Decoder<'a> {
 
     /// The row before it is normalised.
     pub fn sums(&self, tokens: &ResidualTokens<'_>, row: usize, x: &mut [f32]) {
-        self.codec.centroids().load(tokens.codes()[row] as usize, x);
-        let bytes = self.codec.row_bytes();
+        let codec = tokens.codec();
+        codec.centroids().load(tokens.codes()[row] as usize, x);
+        let bytes = codec.row_bytes();
         let bytes = &tokens.residuals()[row * bytes..(row + 1) * bytes];
         // The last byte may have more buckets than the row has elements.
         for (x, &byte) in x.chunks_mut(self.per_byte).zip(bytes) {

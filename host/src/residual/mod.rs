@@ -42,6 +42,7 @@ mod train;
 
 pub use backward::ResidualGradients;
 pub use codec::{Centroids, ResidualCodec};
+pub(crate) use decode::HostResiduals;
 pub use encode::{Arithmetic, EncodeOptions};
 pub use maxsim_kernels::residual::BitOrder;
 pub use nearest::Nearest;

@@ -7,6 +7,7 @@ use maxsim_kernels::residual::BitOrder;
 
 use super::codec::ResidualCodec;
 use crate::error::{Error, Result};
+use crate::handle::copy_of;
 use crate::tokens::{TokenLayout, check_len};
 
 /// Ids of centroids, one per token, in either of the types that indexes have them in.
@@ -166,6 +167,23 @@ impl<'a> ResidualTokens<'a> {
     /// The layout without the mask.
     pub(super) fn unmasked(&self) -> &TokenLayout {
         &self.layout
+    }
+
+    /// A copy that borrows nothing.
+    pub(crate) fn copied(&self) -> Result<ResidualTokens<'static>> {
+        Ok(ResidualTokens {
+            codec: Arc::new(self.codec.copied()?),
+            codes: copy_of(&self.codes)?.into(),
+            residuals: copy_of(&self.residuals)?.into(),
+            order: self.order,
+            layout: self.layout.clone(),
+            mask: match &self.mask {
+                Some(Mask { rows, layout }) => {
+                    Some(Mask { rows: copy_of(rows)?.into(), layout: layout.clone() })
+                }
+                None => None,
+            },
+        })
     }
 
     /// Bytes of codes and buckets; the codec's tables not counted.

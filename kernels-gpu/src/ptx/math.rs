@@ -38,7 +38,6 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
 }
 
 /// The square root, rounded to nearest.
-#[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
 pub fn sqrt(x: f32) -> f32 {
     let result;
@@ -103,6 +102,62 @@ pub fn log2(a: f32) -> f32 {
             "lg2.approx.f32 {0}, {1};",
             out(reg32) result,
             in(reg32) a,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}
+
+/// Four of the eight bytes of `a` and `b`, as the selector's lowest four nibbles say, whose topmost
+/// bits are 0.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn permute(a: u32, b: u32, selector: u32) -> u32 {
+    let result;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "prmt.b32 {0}, {1}, {2}, {3};",
+            out(reg32) result,
+            in(reg32) a,
+            in(reg32) b,
+            in(reg32) selector,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}
+
+/// The sums of two pairs of binary16 numbers, each rounded to nearest.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn add_f16x2(a: u32, b: u32) -> u32 {
+    let result;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "add.rn.f16x2 {0}, {1}, {2};",
+            out(reg32) result,
+            in(reg32) a,
+            in(reg32) b,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}
+
+/// The sums of two pairs of bfloat16 numbers, each rounded to nearest.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn add_bf16x2(a: u32, b: u32) -> u32 {
+    let result;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "add.rn.bf16x2 {0}, {1}, {2};",
+            out(reg32) result,
+            in(reg32) a,
+            in(reg32) b,
             options(pure, nomem, nostack),
         );
     }

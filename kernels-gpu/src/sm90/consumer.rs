@@ -20,26 +20,26 @@ use crate::work::{self, Documents};
 pub(super) const FRAGMENT_BYTES: u32 = (FRAGMENT_ROWS * SLAB_BYTES) as u32;
 
 /// Every column is a document token.
-const WHOLE: u32 = 0;
+pub(super) const WHOLE: u32 = 0;
 /// Columns beyond the document's end are none.
-const TAIL: u32 = 1;
+pub(super) const TAIL: u32 = 1;
 /// The mask says which columns are.
 pub(super) const MASKED: u32 = 2;
 
 /// Where a consumer thread is, and the registers that live across documents.
 pub(super) struct Consumer<'a> {
-    params: &'a ForwardParams,
+    pub(super) params: &'a ForwardParams,
     pub(super) shared: &'a Shared,
     /// Warp of the consumer warpgroups: warpgroup 0 owns the tile's first rows.
     pub(super) warp: u32,
     pub(super) lane: u32,
     pub(super) n_slabs: u32,
     pub(super) ring: Ring,
-    sums: Ring,
-    rows: WarpRows,
-    norms: Norms,
+    pub(super) sums: Ring,
+    pub(super) rows: WarpRows,
+    pub(super) norms: Norms,
     /// What the document's rows are normalised by.
-    document_norms: u64,
+    pub(super) document_norms: u64,
 }
 
 /// Works through the block's units.
@@ -116,7 +116,7 @@ impl Consumer<'_> {
 
     /// Finds out which rows of the tile are valid query tokens.
     #[inline(always)]
-    unsafe fn load_rows<K: Kernel>(&mut self, tile: u32) {
+    pub(super) unsafe fn load_rows<K: Kernel>(&mut self, tile: u32) {
         let mut groups = [Group::NONE; 2];
         unroll!(I in 0..2 => {
             if I < K::FRAGMENTS {
@@ -190,7 +190,7 @@ impl Consumer<'_> {
     /// Puts the warp's [`crate::rows::sum_halves`] into the next slot. Another warp adds them: at
     /// a document's end every exchange between lanes keeps the tensor cores waiting.
     #[inline(always)]
-    unsafe fn hand_over<K: Kernel>(&mut self, sum: f32) {
+    pub(super) unsafe fn hand_over<K: Kernel>(&mut self, sum: f32) {
         let (slot, parity) = (self.sums.slot, self.sums.parity);
         let fragment = self.warp / 4 * K::FRAGMENTS as u32 + self.lane % 4;
         let group = 4 * fragment + self.warp % 4;
@@ -555,7 +555,7 @@ const fn steps<K: Kernel>(slab: usize) -> usize {
 }
 
 /// The next narrower width of a kernel's last tiles, or 0.
-const fn narrower<K: Kernel>(width: usize) -> usize {
+pub(super) const fn narrower<K: Kernel>(width: usize) -> usize {
     let mut narrower = width - 16;
     while narrower > 0 && !has_width(K::TAIL_STEP, K::WINNERS, narrower) {
         narrower -= 16;

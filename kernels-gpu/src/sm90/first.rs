@@ -252,6 +252,29 @@ pub(super) unsafe fn load_queries<K: Kernel>(
     }
 }
 
+/// Starts the copies of a slab of all of a tile's groups.
+///
+/// # Safety
+/// One whole warp; `barrier` must count one arrival for it, and the slab be free to be overwritten.
+#[inline(always)]
+pub(super) unsafe fn load_groups(
+    slab: u32,
+    maps: Maps,
+    column: u32,
+    queries: &QueryTile,
+    lane: u32,
+    barrier: u32,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if lane == 0 {
+            barrier_expect(barrier, queries.slab_bytes);
+        }
+        sync_warp();
+        load_group(slab, maps, column, queries.group, lane, barrier);
+    }
+}
+
 /// Starts the copy of the lane's group into its place in a query slab.
 ///
 /// # Safety

@@ -36,6 +36,7 @@ mod codes;
 mod consumer;
 mod first;
 mod fold;
+pub mod residual;
 mod rows;
 mod split;
 mod units;

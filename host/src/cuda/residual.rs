@@ -1,0 +1,241 @@
+//! Residual-compressed tokens in device memory, as kernels decode them ([`maxsim_kernels::decode`]).
+
+use std::sync::Arc;
+
+use maxsim_kernels::decode::{CHUNK_LEN, NORMS, PLANES, arranged, n_chunks, planes, row_bytes};
+use maxsim_kernels::element::Operand;
+use maxsim_kernels::gradient::{THREADS, WARPS};
+use maxsim_kernels::layout::{SLAB_BYTES, slabs};
+use maxsim_kernels::params::{NORMS_PADDING, ResidualNormsParams, Residuals};
+use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::slice::ParallelSliceMut;
+
+use super::context::CudaDevice;
+use super::launch::start;
+use super::memory::Buffer;
+use super::tokens::CudaTokens;
+use super::upload::{upload, upload_made};
+use crate::element::{Element, ElementType};
+use crate::error::{Error, Result};
+use crate::plan::Access;
+use crate::residual::{ResidualCodec, ResidualTokens};
+
+/// Rows behind the last one that kernels may read.
+const PADDING: usize = NORMS_PADDING;
+
+/// Weights of the table for buckets of 8 bits.
+const N_WEIGHTS: usize = 256;
+
+/// Rows that a thread makes at once.
+const CHUNK_ROWS: usize = 256;
+
+/// Tokens that a warp has at once where norms are found.
+const WARP_TOKENS: u32 = 4;
+
+/// What rows are decoded from.
+#[derive(Debug)]
+pub(super) struct CudaResiduals {
+    codes: Buffer,
+    residuals: Buffer,
+    centroids: Buffer,
+    weights: Buffer,
+    /// Where tokens are normalised.
+    norms: Option<Buffer>,
+    row_bytes: u32,
+    pitch_bytes: u32,
+    nbits: u32,
+}
+
+impl CudaResiduals {
+    /// As kernels are told.
+    pub(super) fn params(&self) -> Residuals {
+        Residuals {
+            codes: self.codes.address(),
+            residuals: self.residuals.address(),
+            centroids: self.centroids.address(),
+            weights: self.weights.address(),
+            norms: self.norms.as_ref().map_or(0, Buffer::address),
+            row_bytes: self.row_bytes,
+            pitch_bytes: self.pitch_bytes,
+            nbits: self.nbits,
+            reserved: 0,
+        }
+    }
+}
+
+impl CudaTokens {
+    /// Copies residual-compressed tokens to the device, for queries of type `T`.
+    pub(crate) fn upload_residual<T: Element>(
+        device: &Arc<CudaDevice>,
+        tokens: &ResidualTokens<'_>,
+    ) -> Result<CudaTokens> {
+        let operand = Operand::Residual(T::TYPE);
+        if !device.limits().has_rows(operand) {
+            return Err(Error::Unsupported {
+                what: format!("residual documents of {} queries on {device:?}", T::TYPE),
+                why: "kernels take f16 and bf16 on compute capability 9.0; decode the tokens, or \
+                      use Device::cpu()"
+                    .into(),
+            });
+        }
+        let codec = tokens.codec();
+        let (dim, nbits) = (codec.dim(), codec.nbits());
+        let mut residuals = CudaResiduals {
+            weights: upload(device, &weights::<T>(codec)?)?,
+            codes: codes(device, tokens)?,
+            residuals: buckets(device, tokens)?,
+            centroids: centroids::<T>(device, codec)?,
+            norms: None,
+            row_bytes: row_bytes(dim, nbits) as u32,
+            pitch_bytes: pitch_bytes::<T>(dim) as u32,
+            nbits,
+        };
+        if codec.normalize() {
+            residuals.find_norms(device, T::TYPE, tokens)?;
+        }
+        let mask = tokens.mask().map(|mask| upload(device, mask)).transpose()?;
+        let mask_address = mask.as_ref().map_or(0, Buffer::address);
+        let base = residuals.residuals.address();
+        let access = Access { base, pitch_bytes: u64::from(residuals.row_bytes) };
+        let owned = mask.into_iter().collect();
+        let mut uploaded =
+            CudaTokens::new(device, operand, tokens.layout(), access, mask_address, owned)?;
+        uploaded.residuals = Some(residuals);
+        Ok(uploaded)
+    }
+}
+
+impl CudaResiduals {
+    /// Finds what rows are normalised by, and waits for it.
+    fn find_norms(
+        &mut self,
+        device: &Arc<CudaDevice>,
+        element: ElementType,
+        tokens: &ResidualTokens<'_>,
+    ) -> Result<()> {
+        let n_rows = tokens.codes().len();
+        self.norms = Some(Buffer::zeroed(device, (n_rows + PADDING) as u64 * 4)?);
+        let name = NORMS[if element == ElementType::F16 { 0 } else { 1 }];
+        let kernel = device.load(name, THREADS, 0)?;
+        let params = ResidualNormsParams {
+            tokens: self.params(),
+            n_rows: n_rows as u32,
+            dim: tokens.codec().dim() as u32,
+        };
+        let grid = params.n_rows.div_ceil(WARPS * WARP_TOKENS);
+        device.on_idle_stream(|stream| {
+            let entered = device.enter()?;
+            if grid > 0 {
+                // SAFETY: the buffers hold these rows and their padding, and nobody else has the
+                // norms; there is a warp for all rows; the kernel takes this struct.
+                unsafe { start(&entered, stream.raw(), kernel, grid, 0, &params)? };
+            }
+            stream.synchronize()
+        })
+    }
+}
+
+/// Distance between centroids in bytes: whole slabs, so that kernels need not ask where a row ends.
+fn pitch_bytes<T: Element>(dim: usize) -> usize {
+    slabs(dim, size_of::<T>()) * SLAB_BYTES
+}
+
+/// The bits of a number rounded to `T`, which has two bytes.
+fn bits<T: Element>(value: f32) -> u16 {
+    let rounded = T::from_f32(value);
+    let bytes = bytemuck::bytes_of(&rounded);
+    u16::from_le_bytes([bytes[0], bytes[1]])
+}
+
+/// The weights' tables.
+fn weights<T: Element>(codec: &ResidualCodec<'_>) -> Result<Vec<u8>> {
+    let is_finite = |&weight: &f32| T::from_f32(weight).to_f32().is_finite();
+    let weights = codec.bucket_weights();
+    if let Some(i) = weights.iter().position(|weight| !is_finite(weight)) {
+        return Err(Error::Shape {
+            argument: "bucket_weights",
+            expected: format!("finite numbers of {}, as the queries have them", T::TYPE),
+            found: format!("{} at {i}", weights[i]),
+        });
+    }
+    let weights: Vec<u16> = weights.iter().map(|&weight| bits::<T>(weight)).collect();
+    let planes: [u32; PLANES] = planes(&weights);
+    let mut bytes = bytemuck::cast_slice(&planes).to_vec();
+    bytes.extend_from_slice(bytemuck::cast_slice(&weights));
+    bytes.resize(size_of_val(&planes) + N_WEIGHTS * size_of::<u16>(), 0);
+    Ok(bytes)
+}
+
+/// A centroid's id per row, and 0 behind.
+fn codes(device: &Arc<CudaDevice>, tokens: &ResidualTokens<'_>) -> Result<Buffer> {
+    let codes: &[u8] = bytemuck::cast_slice(tokens.codes());
+    upload_padded(device, tokens.codes().len(), 4, |first, rows| {
+        let from = first * 4;
+        rows.copy_from_slice(&codes[from..from + rows.len()]);
+    })
+}
+
+/// The rows' buckets, arranged as kernels decode them.
+fn buckets(device: &Arc<CudaDevice>, tokens: &ResidualTokens<'_>) -> Result<Buffer> {
+    let (codec, n_rows) = (tokens.codec(), tokens.codes().len());
+    let (stored, nbits) = (codec.row_bytes(), codec.nbits() as usize);
+    let tables: Vec<[u64; N_WEIGHTS]> =
+        (0..codec.nbits()).map(|at| arranged(codec.nbits(), tokens.order(), at)).collect();
+    let row_bytes = row_bytes(codec.dim(), codec.nbits());
+    debug_assert_eq!(row_bytes, n_chunks(codec.dim()) * nbits);
+    let arrange = |row: usize, to: &mut [u8]| {
+        let from = &tokens.residuals()[row * stored..(row + 1) * stored];
+        for (to, from) in to.chunks_exact_mut(nbits).zip(from.chunks(nbits)) {
+            let chunk = from
+                .iter()
+                .zip(&tables)
+                .fold(0, |chunk, (&byte, table)| chunk | table[usize::from(byte)]);
+            to.copy_from_slice(&chunk.to_le_bytes()[..nbits]);
+        }
+    };
+    upload_padded(device, n_rows, row_bytes, |first, rows| {
+        rows.par_chunks_mut(CHUNK_ROWS * row_bytes).enumerate().for_each(|(i, rows)| {
+            for (j, to) in rows.chunks_exact_mut(row_bytes).enumerate() {
+                arrange(first + i * CHUNK_ROWS + j, to);
+            }
+        });
+    })
+}
+
+/// New device memory with `n_rows` rows, which `make` writes, given the first one's index, and
+/// zeros in as many rows as kernels may read behind them.
+fn upload_padded(
+    device: &Arc<CudaDevice>,
+    n_rows: usize,
+    row_bytes: usize,
+    make: impl Fn(usize, &mut [u8]),
+) -> Result<Buffer> {
+    upload_made(device, (n_rows + PADDING) as u64, row_bytes, |first, staging| {
+        let first = first as usize;
+        let n = n_rows.saturating_sub(first).min(staging.len() / row_bytes);
+        let (rows, padding) = staging.split_at_mut(n * row_bytes);
+        if n > 0 {
+            make(first, rows);
+        }
+        padding.fill(0);
+    })
+}
+
+/// The centroids, rounded to `T`, with zeros up to whole slabs.
+fn centroids<T: Element>(device: &Arc<CudaDevice>, codec: &ResidualCodec<'_>) -> Result<Buffer> {
+    let (dim, pitch_bytes) = (codec.dim(), pitch_bytes::<T>(codec.dim()));
+    debug_assert!(pitch_bytes.is_multiple_of(CHUNK_LEN * size_of::<T>()));
+    upload_made(device, codec.n_centroids() as u64, pitch_bytes, |first, staging| {
+        staging.par_chunks_mut(CHUNK_ROWS * pitch_bytes).enumerate().for_each(|(i, rows)| {
+            let mut values = vec![0.0; dim];
+            for (j, row) in rows.chunks_exact_mut(pitch_bytes).enumerate() {
+                codec.centroids().load(first as usize + i * CHUNK_ROWS + j, &mut values);
+                let (elements, padding) = row.split_at_mut(dim * size_of::<T>());
+                for (to, &value) in elements.chunks_exact_mut(size_of::<T>()).zip(&values) {
+                    to.copy_from_slice(bytemuck::bytes_of(&T::from_f32(value)));
+                }
+                padding.fill(0);
+            }
+        });
+    })
+}

@@ -1,0 +1,154 @@
+//! Residual-compressed documents: scores on every engine against the oracle.
+
+use half::f16;
+use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
+use maxsim::{
+    Device, DeviceScores, ElementType, Error, Pairing, ScoreOptions, TokenLayout, Tokens,
+};
+use maxsim_tests::case::{Case, Pairs};
+use maxsim_tests::engines::cuda_devices;
+use maxsim_tests::residual_scores::{ResidualCase, check_residual_case, in_turns};
+use maxsim_tests::strategy::{EDGE_DIMS, cases};
+use maxsim_tests::suite::Suite;
+use proptest::prelude::*;
+
+#[test]
+fn random() {
+    let strategy = || {
+        (cases(ElementType::F16), any::<u16>(), any::<bool>()).prop_map(|(case, turn, has_nan)| {
+            // As many cases before this one as decide what it is.
+            let turns = std::iter::repeat_n(case, usize::from(turn) % 72 + 1);
+            let last = in_turns(turns).pop().expect("a case");
+            ResidualCase { has_nan: has_nan && turn % 5 == 0, ..last }
+        })
+    };
+    Suite::run_random("residual_scores_random", strategy, check_residual_case);
+}
+
+#[test]
+fn pairings_and_layouts() {
+    let case = Case { poison: true, ..Case::new(32, &[5, 0, 17, 1], &[16, 70, 0, 1, 9]) };
+    let cases = case.in_every_layout_and_pairing().into_iter().zip(0..);
+    let cases = cases.map(|(case, i)| Case { seed: case.seed + i, ..case });
+    Suite::run("residual_scores_pairings_and_layouts", in_turns(cases), check_residual_case);
+}
+
+#[test]
+fn dims_and_lengths() {
+    let shape = |dim| [Case::new(dim, &[17, 3], &[65, 1, 16]), Case::new(dim, &[65], &[129])];
+    let mut cases: Vec<Case> = EDGE_DIMS.into_iter().flat_map(shape).collect();
+    // Every width of a last tile, whole tiles before it, and more documents than a unit has.
+    for first in [1, 17, 33, 49, 65, 81, 97, 113, 127, 128, 129, 250, 300] {
+        let lengths: Vec<usize> = (first..first + 5).collect();
+        cases.push(Case::new(128, &[32, 7], &lengths));
+    }
+    cases.push(Case::new(128, &[64, 200], &[100; 300]));
+    cases.push(Case { document_pieces: Some(3), ..Case::new(128, &[32], &[700, 20]) });
+    // Each of them with every number of bits.
+    let cases = (0..4).flat_map(|turn| {
+        let mut cases = in_turns(cases.clone());
+        for case in &mut cases {
+            case.nbits = [1, 2, 4, 8][(case.nbits.trailing_zeros() as usize + turn) % 4];
+            case.case.seed += turn as u64;
+        }
+        cases
+    });
+    Suite::run("residual_scores_dims_and_lengths", cases, check_residual_case);
+}
+
+#[test]
+fn nothing_there_and_nan() {
+    let sides: [&[usize]; 4] = [&[], &[0], &[2, 0, 3], &[4]];
+    let mut cases = Vec::new();
+    for queries in sides {
+        for documents in sides {
+            for pairs in [Pairs::Cross, Pairs::Own { k: 2 }, Pairs::List { n: 5 }] {
+                cases.push(Case { pairs, ..Case::new(16, queries, documents) });
+            }
+        }
+    }
+    let mut masked = Case { poison: true, ..Case::new(128, &[17, 65], &[129, 3]) };
+    masked.documents.valid_percent = Some(0);
+    cases.extend((0..6).map(|_| masked.clone()));
+    let mut cases = in_turns(cases);
+    masked.documents.valid_percent = Some(60);
+    cases.extend(in_turns((0..18).map(|_| masked.clone())));
+    for case in in_turns((0..18).map(|seed| Case { seed, ..masked.clone() })) {
+        cases.push(ResidualCase { has_nan: true, ..case });
+    }
+    Suite::run("residual_scores_nothing_there_and_nan", cases, check_residual_case);
+}
+
+fn tokens(weights: &[f32], normalize: bool) -> ResidualTokens<'static> {
+    let centroids = vec![f16::from_f32(0.5), f16::ZERO, f16::ZERO, f16::from_f32(2.0)];
+    let codec = ResidualCodec::new(1, 2, Centroids::F16(centroids.into()), weights, normalize);
+    let layout = TokenLayout::padded(1, 2, 2).expect("a layout");
+    let (codes, bytes) = (vec![0, 1], vec![0b01, 0b10]);
+    let tokens = ResidualTokens::new(
+        codec.expect("a codec").into(),
+        codes,
+        bytes,
+        BitOrder::LittleEndian,
+        layout,
+    );
+    tokens.expect("tokens")
+}
+
+/// A score worked out by hand, through the steady path: the same bits twenty times.
+#[test]
+fn a_score_by_hand_and_repeats() {
+    for device in std::iter::once(&Device::cpu()).chain(cuda_devices()) {
+        let queries = [f16::ONE, f16::from_f32(2.0)];
+        let queries = Tokens::padded(&queries, 1, 1, 2).expect("a query");
+        let queries = device.upload(&queries).expect("queries");
+        // (0.5 + 0.25, 0 − 1) and (0 − 1, 2 + 0.25): 0.75 − 2 and −1 + 4.5.
+        let documents = match device.upload_residual::<f16>(&tokens(&[-1.0, 0.25], false)) {
+            Err(Error::Unsupported { .. }) if device.ordinal().is_some() => continue,
+            documents => documents.expect("documents"),
+        };
+        let options = ScoreOptions { winners: true, token_scores: true, ..Default::default() };
+        let cross = Pairing::cross();
+        let work = device.prepare(&queries, &documents, &cross, &options).expect("work");
+        let mut scores = DeviceScores::new(&work).expect("scores");
+        let mut stream = device.stream().expect("a stream");
+        for _ in 0..20 {
+            stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
+            let found = scores.read().expect("scores");
+            assert_eq!((found.values(), found.winners()), (&[3.5][..], Some(&[1][..])));
+            assert_eq!(found.token_scores(), Some(&[3.5][..]));
+        }
+        // Work of residual documents takes no others.
+        let plain = Tokens::padded(&[f16::ONE; 4], 1, 2, 2).expect("a document");
+        let plain = device.upload(&plain).expect("documents");
+        let wrong = stream.score_into(&queries, &plain, &work, &mut scores);
+        assert!(matches!(wrong, Err(Error::Shape { argument: "documents", .. })), "{wrong:?}");
+        // (0.75, −1) · 1 / 1.25 gives −1.25 / 1.25; (−1, 2.25) · 1 / √6.0625 gives 3.5 / √6.0625.
+        let documents = device.upload_residual::<f16>(&tokens(&[-1.0, 0.25], true));
+        let documents = documents.expect("documents");
+        let found = device.score(&queries, &documents, &cross).expect("a score").values()[0];
+        assert!((found - 3.5 / 6.0625f32.sqrt()).abs() < 1e-6, "{found}");
+    }
+}
+
+#[test]
+fn what_no_kernel_takes_is_an_error() {
+    for device in cuda_devices() {
+        let has_rows = device.limits().is_some_and(|limits| limits.capability == (9, 0));
+        let wrong = device.upload_residual::<f32>(&tokens(&[0.0, 1.0], false)).map(|_| ());
+        assert!(matches!(wrong, Err(Error::Unsupported { .. })), "{wrong:?}");
+        if has_rows {
+            for weight in [f32::NAN, f32::INFINITY, 1e6] {
+                let wrong = device.upload_residual::<f16>(&tokens(&[0.0, weight], false));
+                let wrong = wrong.map(|_| ());
+                assert!(matches!(wrong, Err(Error::Shape { argument: "bucket_weights", .. })));
+            }
+        }
+    }
+    // Rows are normalised where the codec says so.
+    let options = ScoreOptions { normalize: true, ..Default::default() };
+    let device = Device::cpu();
+    let documents = device.upload_residual::<f32>(&tokens(&[0.0, 1.0], true)).expect("documents");
+    let queries = Tokens::padded(&[1.0f32, 2.0], 1, 1, 2).expect("a query");
+    let wrong = device.score_with(&queries, &documents, &Pairing::cross(), &options);
+    assert!(matches!(wrong, Err(Error::Unsupported { .. })), "{wrong:?}");
+}
