@@ -181,7 +181,7 @@ def plaid(nbits, n_docs, doc_len, n_centroids, x, more=""):
     words = f"PLAID {nbits} bits, one query of 32 x {spaced(n_docs)} x {doc_len}, {spaced(n_centroids)} centroids{more}"
     shape = (1, 32, n_docs, doc_len)
     variants = (Variant(rate="f16", x=x),)
-    name = f"plaid-{nbits}-{n_docs}-{doc_len}"
+    name = f"plaid-{nbits}-{n_docs}-{doc_len}".replace("-1000000-", "-1m-")
     return Case(name, words, *shape, format="plaid", nbits=nbits, n_centroids=n_centroids, variants=variants)
 
 

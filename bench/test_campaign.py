@@ -208,6 +208,8 @@ class TimingTest(unittest.TestCase):
         self.assertIn("no such kernel", results["bad"]["error"])
         self.assertGreaterEqual(results["good"]["n"], 7)
         self.assertLessEqual({"ms", "iqr_ms", "warm_ms", "enqueue_us"}, results["good"].keys())
+        alone = timing.measure(timing.Cpu(), {"bad": broken}, 0.01)
+        self.assertEqual(alone, {"bad": {"error": "ValueError: no such kernel"}})
 
 
 if __name__ == "__main__":
