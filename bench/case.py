@@ -10,14 +10,12 @@ import argparse
 import json
 import pathlib
 import sys
-import time
 
 import torch
 
 import cases
 import compressed
 import data
-import ours
 import peers
 import timing
 from runner import SAMPLE, TOLERANCE, TOLERANCE_TF32, Bench, Ours, check, check_peers, details, reads_of, shape_of
