@@ -4,9 +4,10 @@
     campaign.py all --out DIR            roofs, every case, the scaling series, the cold start
     campaign.py CASE ... --out DIR       these cases (`list` prints their names); prefixes do
     campaign.py baselines --out DIR      the Flash-MaxSim paper's shapes beside plain PyTorch
+    campaign.py compressed --out DIR     compressed documents: roofs and every case, in compressed.json
 
 Each case runs in a process of its own with empty caches of the peers' compilers, and its rows go
-into DIR/forward.json as soon as it ends: a campaign that is cut off loses nothing, and a later
+into DIR/forward.json (DIR/compressed.json) as soon as it ends: a campaign that is cut off loses nothing, and a later
 one replaces the rows of the cases that it runs. A case that fails is a row that says why.
 
 Needs PyTorch, flash-maxsim 0.3.0 and late-interaction-kernels 0.4.5 (a peer that is not there is
@@ -42,7 +43,7 @@ def main():
             print(f"{name:<22} {case.words if case else ''}")
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
-    record = Record(args.out / "forward.json", args.merge)
+    record = Record(args.out / file_of(names), args.merge)
     record.take(about())
     if "roofs" not in names and not record.data["roofs"]:
         names.insert(0, "roofs")
@@ -54,9 +55,9 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="+", metavar="CASE", help="`all`, `baselines`, `list`, or names and prefixes of cases")
+    parser.add_argument("cases", nargs="+", metavar="CASE", help="`all`, `baselines`, `compressed`, `list`, or names and prefixes of cases")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", "out")))
-    parser.add_argument("--merge", type=pathlib.Path, help="a forward.json to start from where DIR has none")
+    parser.add_argument("--merge", type=pathlib.Path, help="a record to start from where DIR has none")
     parser.add_argument("--seconds", type=float, default=3.0, help="measuring time per case (default 3)")
     parser.add_argument("--quick", action="store_true", help="few rounds, no warm column")
     parser.add_argument("--no-peers", action="store_true", help="only maxsim and the limits, while kernels are written")
@@ -75,8 +76,9 @@ def arguments():
 def chosen(words):
     """Names of cases, in the order of the words."""
     everything = ["roofs", *(case.name for case in cases.CASES), cases.SCALING.name, "cold-start"]
-    known = [*everything, *(case.name for case in cases.BASELINES)]
-    groups = {"all": everything, "baselines": [case.name for case in cases.BASELINES], "list": []}
+    baselines, compressed = ([case.name for case in some] for some in (cases.BASELINES, cases.COMPRESSED))
+    known = [*everything, *baselines, *compressed]
+    groups = {"all": everything, "baselines": baselines, "compressed": ["roofs", *compressed], "list": []}
     names = []
     for word in words:
         found = groups.get(word) if word in groups else [name for name in known if name == word]
@@ -85,6 +87,15 @@ def chosen(words):
             sys.exit(f"no case {word}; `campaign.py list` prints their names")
         names += [name for name in found if name not in names]
     return names
+
+
+def file_of(names):
+    """The record that the cases are part of: compressed documents have one of their own."""
+    compressed = [name for name in names if name in cases.BY_NAME and cases.BY_NAME[name].format]
+    others = [name for name in names if name not in compressed and name != "roofs"]
+    if compressed and others:
+        sys.exit(f"{compressed[0]} and {others[0]} have records of their own: run them one after the other")
+    return "compressed.json" if compressed else "forward.json"
 
 
 def about():
@@ -252,7 +263,8 @@ class Campaign:
         case = cases.BY_NAME.get(name)
         if case is None or case.name == cases.SCALING.name or case in cases.BASELINES:
             return {}
-        shape = {key: getattr(case, key) for key in ("n_queries", "n_docs", "query_len", "doc_len", "dim", "element")}
+        shape = {key: getattr(case, key) for key in ("n_queries", "n_docs", "query_len", "doc_len", "dim")}
+        shape["element"] = case.format or case.element
         return {"rows": [{"case": case.words, "name": name, **shape, "ours": {"error": error}}]}
 
     def report(self, name, found, seconds):

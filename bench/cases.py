@@ -49,6 +49,11 @@ class Case:
     """dense, ragged or candidates (n_docs documents of each query's own)."""
     lengths: str = ""
     """Distribution of the documents' lengths (data.py)."""
+    format: str = ""
+    """What documents are compressed to (compressed.py): fp8 and int8 as queries are, plaid; or nothing."""
+    nbits: int = 0
+    """Of a PLAID residual's element."""
+    n_centroids: int = 0
     variants: tuple = (Variant(),)
 
     def scaled(self, factor):
@@ -162,4 +167,34 @@ BASELINES = [
     for q, d in BASELINE_SHAPES
 ]
 
-BY_NAME = {case.name: case for case in [*CASES, SCALING, *BASELINES]}
+
+def coded(name, words, shape, **goals):
+    """A case of each format with its goals: times the best peer, of the limit."""
+    return [
+        Case(f"{format}-{name}", f"{format.upper()}, {words}", *shape, format=format, variants=(Variant(rate="f8", x=x, limit=limit),))
+        for format, (x, limit) in goals.items()
+    ]
+
+
+def plaid(nbits, n_docs, doc_len, n_centroids, x, more=""):
+    spaced = lambda n: f"{n:,}".replace(",", " ") if n >= 10000 else n
+    words = f"PLAID {nbits} bits, one query of 32 x {spaced(n_docs)} x {doc_len}, {spaced(n_centroids)} centroids{more}"
+    shape = (1, 32, n_docs, doc_len)
+    variants = (Variant(rate="f16", x=x),)
+    name = f"plaid-{nbits}-{n_docs}-{doc_len}".replace("-1000000-", "-1m-")
+    return Case(name, words, *shape, format="plaid", nbits=nbits, n_centroids=n_centroids, variants=variants)
+
+
+# Compressed documents, whose record is compressed.json.
+COMPRESSED = [
+    *coded("1k-1024-1024", "one query of 1024 x 1000 x 1024", (1, 1024, 1000, 1024), fp8=(2.5, 0.95), int8=(2.3, 0.8)),
+    *coded("page-10k", "one query of 1024 x 10 000 x 1024", (1, 1024, 10000, 1024), fp8=(2.4, 0.95), int8=(2.2, 0.8)),
+    *coded("short-10k-300", "one query of 32 x 10 000 x 300", (1, 32, 10000, 300), fp8=(1.25, 0.92), int8=(1.35, 0.92)),
+    *coded("short-10k-1024", "one query of 32 x 10 000 x 1024", (1, 32, 10000, 1024), fp8=(1.03, 0.92), int8=(1.2, 0.92)),
+    *coded("multi-32-1024", "32 queries of 32 x 1024 x 1024", (32, 32, 1024, 1024), fp8=(4.0, 0.72), int8=(None, None)),
+    *(plaid(nbits, 4000, 300, 16384, 15.0) for nbits in (2, 4)),
+    *(plaid(nbits, 1000, 180, 16384, 7.0) for nbits in (2, 4)),
+    plaid(2, 1000000, 100, 131072, 6.0, ", normalised"),
+]
+
+BY_NAME = {case.name: case for case in [*CASES, SCALING, *BASELINES, *COMPRESSED]}

@@ -56,8 +56,11 @@ class Problem:
         self.n_items, self.n_rows = n_items, n_rows
         shape = (case.n_queries, case.query_len, case.dim)
         self.queries = unit(shape[0] * shape[1], case.dim, dtype, device).view(shape)
-        self.documents = unit(n_rows, case.dim, dtype, device)
         self.mask = None
+        self.draw_documents(dtype)
+
+    def draw_documents(self, dtype):
+        self.documents = unit(self.n_rows, self.case.dim, dtype, self.device)
 
     def first(self, n):
         """The problem of the first n documents, in the same memory."""
@@ -92,6 +95,14 @@ class Problem:
             return slice(item * self.case.doc_len, (item + 1) * self.case.doc_len)
         return slice(int(self.offsets[item]), int(self.offsets[item + 1]))
 
+    def exact_queries(self, dtype):
+        """Queries as `dtype` has them, in float64."""
+        return self.queries.to(dtype).double()
+
+    def exact_rows(self, item, dtype):
+        """Rows of a document as `dtype` has them, in float64."""
+        return self.documents[self.rows_of(item)].to(dtype).double()
+
     def sample(self, n, dtype):
         """Some (query or None for all, document) with the float64 scores of the tokens in
         `dtype`: the ends and a few documents between them, over all rows, and over those that
@@ -101,9 +112,9 @@ class Problem:
         found = []
         for item in sorted({0, self.n_items - 1, *drawn}):
             own = item // self.case.n_docs if self.case.kind == "candidates" else None
-            queries = self.queries if own is None else self.queries[own : own + 1]
-            flat = queries.reshape(-1, self.case.dim).to(dtype).double()
-            similarity = flat @ self.documents[self.rows_of(item)].to(dtype).double().T
+            queries = self.exact_queries(dtype)
+            queries = queries if own is None else queries[own : own + 1]
+            similarity = queries.reshape(-1, self.case.dim) @ self.exact_rows(item, dtype).T
             sums = lambda s: s.amax(1).view(queries.shape[:2]).sum(1)
             masked = None
             if self.mask is not None:

@@ -15,6 +15,11 @@ SIGNATURES = {
     "last_error": (TEXT, []),
     "open": (HANDLE, [ctypes.c_int32]),
     "tokens": (HANDLE, [HANDLE, TEXT, WORD, WORD, WORD, WORD, OFFSETS, WORD]),
+    "quantize": (HANDLE, [TEXT] * 3 + [WORD] * 4 + [OFFSETS, WORD]),
+    "codes": (ctypes.c_int32, [HANDLE, WORD, WORD, WORD]),
+    "rounding_bounds": (ctypes.c_int32, [HANDLE, HANDLE, WORD]),
+    "upload": (HANDLE, [HANDLE, HANDLE]),
+    "residual": (HANDLE, [HANDLE, TEXT] + [WORD] * 7 + [TEXT] + [WORD] * 3),
     "prepare": (HANDLE, [HANDLE, HANDLE, WORD, TEXT]),
     "text": (TEXT, [HANDLE]),
     "outputs": (HANDLE, [HANDLE, WORD, WORD, WORD]),
@@ -73,6 +78,18 @@ class Device:
         """Tokens `[n, length, dim]` or, with offsets, `[offsets[n], dim]` at an address."""
         array = (ctypes.c_int64 * (n + 1))(*offsets) if offsets is not None else None
         return self("tokens", self.handle, element.encode(), address, dim, n, length, array, mask)
+
+    def quantize(self, format, scales, element, address, dim, n, length):
+        """Codes, in host memory, of the elements `[n, length, dim]` at a host address."""
+        words = (word.encode() for word in (format, scales, element))
+        return self("quantize", *words, address, dim, n, length, None, 0)
+
+    def residual(self, query_element, nbits, centroids, n_centroids, dim, weights, codes, residuals, n, length):
+        """Residual tokens `[n, length, dim]` of host memory on the device: bits in little-endian order,
+        decoded rows divided by their lengths."""
+        tables = (nbits, centroids, n_centroids, dim, weights)
+        rows = (codes, residuals, b"little-endian", n, length)
+        return self("residual", self.handle, query_element.encode(), *tables, *rows, 1)
 
     def stream(self):
         """A handle of PyTorch's stream with a workspace of its own."""

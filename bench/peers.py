@@ -6,7 +6,7 @@ import torch
 def calls(problem):
     """{name: call or the error of making it}."""
     made = {}
-    for name, make in (("flash-maxsim", flash), ("late-interaction-kernels", late_interaction)):
+    for name, make in MAKERS[problem.case.format].items():
         try:
             made |= make(problem)
         except Exception as error:  # a peer that is not installed, or refuses the shape
@@ -60,6 +60,75 @@ def late_interaction(problem):
     longest = int(problem.lengths.max())
     score = late_interaction_kernels.maxsim_varlen
     return {name: lambda: score(flat, packed, starts, offsets, case.query_len, longest)}
+
+
+def late_interaction_fp8(problem):
+    from late_interaction_kernels.fp8 import maxsim_inference_fp8
+
+    case, queries, documents = problem.case, problem.query_codes, problem.document_codes
+    q, d = queries.codes.view(*queries.shape, case.dim), documents.codes.view(*documents.shape, case.dim)
+    scales = {"scale_Q": queries.scales.view(queries.shape), "scale_D": documents.scales.view(documents.shape)}
+    return {"late-interaction-kernels": lambda: maxsim_inference_fp8(q, d, **scales)}
+
+
+def flash_int8(problem):
+    from flash_maxsim import flash_maxsim_int8x8
+
+    case, queries, documents = problem.case, problem.query_codes, problem.document_codes
+    # Its scales are f16, as those of the codes are.
+    q_scales, d_scales = (side.scales.half().view(side.shape) for side in (queries, documents))
+    q, d = queries.codes.view(*queries.shape, case.dim), documents.codes.view(*documents.shape, case.dim)
+
+    def score(i):
+        return flash_maxsim_int8x8(problem.queries[i], d, d_scales, Q_int8=q[i], q_scales=q_scales[i])
+
+    if case.n_queries == 1:
+        return {"flash-maxsim int8x8": lambda: score(0)}
+    return {f"flash-maxsim int8x8, {case.n_queries} calls": lambda: [score(i) for i in range(case.n_queries)]}
+
+
+# Its kernels address the bytes of residuals with 32 bits.
+RESIDUAL_BYTES_MAX = (1 << 31) - 1
+
+
+def late_interaction_residual(problem):
+    from late_interaction_kernels.plaid import maxsim_residual, maxsim_residual_varlen
+
+    case, query = problem.case, problem.queries[0]
+    tables = (problem.centroids, problem.weights, case.nbits)
+    row_bytes = problem.residuals.shape[1]
+    n_parts = -(-problem.n_rows * row_bytes // RESIDUAL_BYTES_MAX)
+    n_docs = -(-case.n_docs // n_parts)
+    dense, packed = [], []
+    for first in range(0, case.n_docs, n_docs):
+        n = min(n_docs, case.n_docs - first)
+        rows = slice(first * case.doc_len, (first + n) * case.doc_len)
+        codes, residuals = problem.codes[rows], problem.residuals[rows]
+        lengths = torch.full((n,), case.doc_len, device=problem.device)
+        dense.append((codes.view(n, -1), residuals.view(n, case.doc_len, -1), lengths))
+        offsets = torch.arange(n + 1, dtype=torch.int32, device=problem.device) * case.doc_len
+        packed.append((codes, residuals, offsets))
+
+    def joined(parts):
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def residual():
+        return joined([maxsim_residual(query, *part, *tables) for part in dense])
+
+    def varlen():
+        return joined([maxsim_residual_varlen(query, *part, *tables, max_seqlen_d=case.doc_len) for part in packed])
+
+    words = f", {len(dense)} calls" if len(dense) > 1 else ""
+    return {f"late-interaction-kernels{words}": residual, f"late-interaction-kernels varlen{words}": varlen}
+
+
+# By what documents are compressed to.
+MAKERS = {
+    "": {"flash-maxsim": flash, "late-interaction-kernels": late_interaction},
+    "fp8": {"late-interaction-kernels": late_interaction_fp8},
+    "int8": {"flash-maxsim int8x8": flash_int8},
+    "plaid": {"late-interaction-kernels": late_interaction_residual},
+}
 
 
 def pad(problem):

@@ -1,4 +1,4 @@
-"""forward.json: what a campaign writes, made of what its cases measured. No PyTorch here."""
+"""forward.json and compressed.json: what a campaign writes, made of what its cases measured. No PyTorch here."""
 
 import hashlib
 import json
@@ -14,6 +14,14 @@ PROTOCOL = (
     "the same call instead); medians of CUDA-event differences with the queue kept full; results "
     "compared with float64 on a sample of documents first; each case in a process of its own"
 )
+# What is different where documents are compressed.
+PROTOCOL_COMPRESSED = PROTOCOL.replace(
+    "results compared with float64 on a sample of documents first",
+    "peers get the codes and scales that the library made; results compared with float64 of what the codes stand for "
+    "on a sample of documents first, ours within the stated bound of rounding (score_bounds) and, relative, 5e-3 (FP8), "
+    "1e-5 (INT8) and 2e-3 (PLAID), the peers' within 2e-2",
+)
+PROTOCOLS = {"compressed.json": PROTOCOL_COMPRESSED}
 
 ORDER = {name: i for i, name in enumerate(cases.BY_NAME)}
 
@@ -24,7 +32,8 @@ class Record:
     def __init__(self, path, earlier=None):
         self.path = path
         source = path if path.is_file() else earlier
-        self.data = {"gpu": None, "driver": None, "date": None, "versions": {}, "protocol": PROTOCOL}
+        self.data = {"gpu": None, "driver": None, "date": None, "versions": {}}
+        self.data["protocol"] = PROTOCOLS.get(path.name, PROTOCOL)
         self.data |= {"ptx_sha256": {}, "cubin_sha256": {}, "roofs": {}, "rows": [], "scaling": [], "baselines": []}
         self.data |= {"cold_start": {}}
         if source is not None and source.is_file():
@@ -70,6 +79,8 @@ class Record:
             row["limit_ms"] = round(max(compute_ms, row["read_ms"]), 5)
             row["limit_is"] = "arithmetic" if compute_ms > row["read_ms"] else "memory"
             row["of_limit"] = ratio(row["limit_ms"], ours_ms)
+        if "f16" in row:
+            row["x_f16"] = ratio(row["f16"].get("ms"), ours_ms)
         # Which build of the kernel ran: a later campaign may only replace some rows.
         kernel = re.match(r"maxsim_\w+", own.get("plan", ""))
         if kernel:

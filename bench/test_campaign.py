@@ -4,12 +4,14 @@ import argparse
 import io
 import json
 import pathlib
+import re
 import tempfile
 import unittest
 from unittest import mock
 
 import campaign
 import cases
+import ours
 import record
 import timing
 
@@ -68,11 +70,69 @@ class RecordTest(unittest.TestCase):
         self.assertEqual(len(json.loads(other.read_text())["rows"]), 2)
 
 
+    def test_compressed_documents_have_a_record_with_our_f16_forward_beside_them(self):
+        path = self.path.with_name("compressed.json")
+        made = record.Record(path)
+        made.take({"roofs": {"f8": {"tflop_per_s": 1600.0}}})
+        made.take({"rows": [row("FP8", 1.25, name="fp8-page-10k", rate="f8", f16={"ms": 3.0})]})
+        found = json.loads(path.read_text())
+        self.assertIn("what the codes stand for", found["protocol"])
+        self.assertNotIn("what the codes stand for", record.PROTOCOL)
+        (made_row,) = found["rows"]
+        self.assertEqual((made_row["limit_ms"], made_row["of_limit"], made_row["x_f16"]), (1.25, 1.0, 2.4))
+        # A row of plain tokens says nothing of it, and a failed forward gives no ratio.
+        made.take({"rows": [row("plain", 2.0), row("no forward", 2.0, f16={"error": "no"})]})
+        rows = {r["case"]: r for r in json.loads(path.read_text())["rows"]}
+        self.assertNotIn("x_f16", rows["plain"])
+        self.assertIsNone(rows["no forward"]["x_f16"])
+        # A later campaign of some rows starts from the earlier record.
+        other = pathlib.Path(self.folder.name) / "later" / "compressed.json"
+        other.parent.mkdir()
+        record.Record(other, path).take({"rows": [row("FP8", 1.0, name="fp8-page-10k", rate="f8")]})
+        merged = json.loads(other.read_text())["rows"]
+        figures = sorted((r["case"], r["ours_ms"]) for r in merged)
+        self.assertEqual(figures, [("FP8", 1.0), ("no forward", 2.0), ("plain", 2.0)])
+
+
+class InterfaceTest(unittest.TestCase):
+    def test_every_function_takes_as_many_arguments_as_the_library_has(self):
+        source = pathlib.Path(__file__).parent / "src" / "ffi.rs"
+        if not source.is_file():
+            self.skipTest("the library's source is not here")
+        functions = re.findall(r'extern "C" fn maxsim_bench_(\w+)\(([^)]*)\)', source.read_text())
+        found = {name: len([a for a in arguments.split(",") if a.strip()]) for name, arguments in functions}
+        expected = {name: len(arguments) for name, (_, arguments) in ours.SIGNATURES.items()}
+        self.assertEqual(found, expected)
+
+
 class CasesTest(unittest.TestCase):
     def test_names_and_words_are_unique(self):
-        words = [case.words + v.words for case in cases.CASES for v in case.variants]
+        words = [case.words + v.words for case in [*cases.CASES, *cases.COMPRESSED] for v in case.variants]
         self.assertEqual(len(words), len(set(words)))
-        self.assertEqual(len(cases.BY_NAME), len(cases.CASES) + 1 + len(cases.BASELINES))
+        groups = (cases.CASES, [cases.SCALING], cases.BASELINES, cases.COMPRESSED)
+        self.assertEqual(len(cases.BY_NAME), sum(map(len, groups)))
+
+    def test_compressed_documents_are_a_group_with_a_record_of_its_own(self):
+        names = campaign.chosen(["compressed"])
+        self.assertEqual((names[0], len(names)), ("roofs", 1 + len(cases.COMPRESSED)))
+        self.assertEqual(campaign.file_of(names), "compressed.json")
+        self.assertEqual(campaign.file_of(["fp8-page-10k"]), "compressed.json")
+        self.assertEqual(campaign.file_of(campaign.chosen(["all", "baselines"])), "forward.json")
+        self.assertNotIn("fp8-page-10k", campaign.chosen(["all"]))
+        with self.assertRaises(SystemExit):
+            campaign.file_of(["fp8-page-10k", "page-10k"])
+
+    def test_compressed_cases_are_in_the_words_of_their_goals(self):
+        words = [case.words for case in cases.COMPRESSED]
+        for expected in (
+            "FP8, one query of 1024 x 10 000 x 1024",
+            "INT8, 32 queries of 32 x 1024 x 1024",
+            "PLAID 4 bits, one query of 32 x 1000 x 180, 16 384 centroids",
+            "PLAID 2 bits, one query of 32 x 1 000 000 x 100, 131 072 centroids, normalised",
+        ):
+            self.assertIn(expected, words)
+        limits = {(case.format, case.variants[0].rate) for case in cases.COMPRESSED}
+        self.assertEqual(limits, {("fp8", "f8"), ("int8", "f8"), ("plaid", "f16")})
 
     def test_cases_are_chosen_by_name_prefix_and_group(self):
         self.assertEqual(campaign.chosen(["f32", "ragged-100k"]), ["f32", "ragged-100k"])
@@ -148,6 +208,8 @@ class TimingTest(unittest.TestCase):
         self.assertIn("no such kernel", results["bad"]["error"])
         self.assertGreaterEqual(results["good"]["n"], 7)
         self.assertLessEqual({"ms", "iqr_ms", "warm_ms", "enqueue_us"}, results["good"].keys())
+        alone = timing.measure(timing.Cpu(), {"bad": broken}, 0.01)
+        self.assertEqual(alone, {"bad": {"error": "ValueError: no such kernel"}})
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def rounds(timer, methods, sleeps, seconds, cold, least, most):
     times = {name: [] for name in methods}
     names = list(methods)
     start = time.perf_counter()
-    for i in range(most):
+    for i in range(most if names else 0):
         for name in names[i % len(names) :] + names[: i % len(names)]:
             times[name].append(timer.device_ms(methods[name], sleeps[name], cold))
         spent = time.perf_counter() - start

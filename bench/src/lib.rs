@@ -7,5 +7,6 @@ pub mod cold_start;
 pub mod ffi;
 pub mod serve;
 
+mod codes;
 mod object;
 mod options;

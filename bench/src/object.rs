@@ -5,8 +5,10 @@ use std::ffi::CString;
 use half::{bf16, f16};
 use maxsim::{
     BackwardWork, Device, DeviceGradScores, DeviceGradients, DeviceScores, DeviceTokens, Element,
-    Pairing, ScoreOptions, Stream, TokenLayout, Tokens, Work,
+    Fp8, Int8, Int8Affine, Pairing, ScoreOptions, Stream, TokenLayout, Work,
 };
+
+use crate::codes::{Codes, host_tokens};
 
 /// Errors of the interface are texts: its callers only show them.
 pub(crate) type Result<T> = std::result::Result<T, String>;
@@ -15,8 +17,10 @@ pub(crate) type Result<T> = std::result::Result<T, String>;
 pub enum Object {
     /// A device, and what it is as JSON.
     Device(Device, CString),
-    /// Tokens of any element type.
+    /// Tokens of any format.
     Tokens(AnyTokens),
+    /// Compressed tokens in host memory.
+    Codes(Codes),
     /// A prepared problem, and its plan as text.
     Work(Work, CString),
     /// Results of a work.
@@ -34,6 +38,7 @@ impl Object {
         match self {
             Object::Device(..) => "a device",
             Object::Tokens(_) => "tokens",
+            Object::Codes(_) => "codes",
             Object::Work(..) => "a work",
             Object::Outputs(_) => "outputs",
             Object::Stream(_) => "a stream",
@@ -43,7 +48,7 @@ impl Object {
     }
 }
 
-/// Tokens of any element type.
+/// Tokens of any format on a device.
 pub enum AnyTokens {
     /// Half precision.
     F16(DeviceTokens<f16>),
@@ -51,28 +56,54 @@ pub enum AnyTokens {
     Bf16(DeviceTokens<bf16>),
     /// Single precision.
     F32(DeviceTokens<f32>),
+    /// Signed whole numbers.
+    Int8(DeviceTokens<Int8>),
+    /// Whole numbers with a minimum.
+    Int8Affine(DeviceTokens<Int8Affine>),
+    /// Eight-bit floating point numbers.
+    Fp8(DeviceTokens<Fp8>),
 }
 
-/// Runs code with tokens of whatever element type.
+/// Runs code with tokens of whatever format.
 macro_rules! with_tokens {
     ($tokens:expr, $name:ident => $code:expr) => {
         match $tokens {
             $crate::object::AnyTokens::F16($name) => $code,
             $crate::object::AnyTokens::Bf16($name) => $code,
             $crate::object::AnyTokens::F32($name) => $code,
+            $crate::object::AnyTokens::Int8($name) => $code,
+            $crate::object::AnyTokens::Int8Affine($name) => $code,
+            $crate::object::AnyTokens::Fp8($name) => $code,
         }
     };
 }
 pub(crate) use with_tokens;
 
-/// Runs code with queries and documents of the same element type.
+/// Runs code with queries and documents of formats that go together.
 macro_rules! with_both {
     ($queries:expr, $documents:expr, ($q:ident, $d:ident) => $code:expr) => {
         match ($queries, $documents) {
-            ($crate::object::AnyTokens::F16($q), $crate::object::AnyTokens::F16($d)) => $code,
-            ($crate::object::AnyTokens::Bf16($q), $crate::object::AnyTokens::Bf16($d)) => $code,
-            ($crate::object::AnyTokens::F32($q), $crate::object::AnyTokens::F32($d)) => $code,
-            _ => Err("queries and documents have different element types".to_string()),
+            (AnyTokens::F16($q), AnyTokens::F16($d)) => $code,
+            (AnyTokens::Bf16($q), AnyTokens::Bf16($d)) => $code,
+            (AnyTokens::F32($q), AnyTokens::F32($d)) => $code,
+            (AnyTokens::Int8($q), AnyTokens::Int8($d)) => $code,
+            (AnyTokens::Fp8($q), AnyTokens::Fp8($d)) => $code,
+            (AnyTokens::F16($q), AnyTokens::Int8Affine($d)) => $code,
+            (AnyTokens::Bf16($q), AnyTokens::Int8Affine($d)) => $code,
+            (AnyTokens::Int8($q), AnyTokens::Int8Affine($d)) => $code,
+            _ => Err("queries and documents have formats that do not go together".to_string()),
+        }
+    };
+}
+
+/// Runs code with queries and documents of the same element type.
+macro_rules! with_elements {
+    ($queries:expr, $documents:expr, ($q:ident, $d:ident) => $code:expr) => {
+        match ($queries, $documents) {
+            (AnyTokens::F16($q), AnyTokens::F16($d)) => $code,
+            (AnyTokens::Bf16($q), AnyTokens::Bf16($d)) => $code,
+            (AnyTokens::F32($q), AnyTokens::F32($d)) => $code,
+            _ => Err("queries and documents are not of one element type".to_string()),
         }
     };
 }
@@ -123,8 +154,8 @@ impl AnyTokens {
 /// # Safety
 /// As [`AnyTokens::at`].
 unsafe fn typed<T: Element>(device: &Device, place: Place<'_>) -> Result<DeviceTokens<T>> {
-    let Place { address, layout, mask, .. } = place;
     if device.ordinal().is_some() {
+        let Place { address, layout, mask, .. } = place;
         let pitch_bytes = (layout.dim() * size_of::<T>()) as u64;
         let mask = (mask != 0).then_some(mask);
         // SAFETY: the caller's promise.
@@ -132,23 +163,14 @@ unsafe fn typed<T: Element>(device: &Device, place: Place<'_>) -> Result<DeviceT
             unsafe { DeviceTokens::from_raw_parts(device, address, pitch_bytes, layout, mask) };
         return tokens.map_err(text);
     }
-    let n = layout.rows() * layout.dim();
-    let rows = layout.rows();
-    // SAFETY: the caller's promise: readable memory of this many elements, and mask bytes.
-    let (data, mask) = unsafe {
-        (slice::<T>(address, n)?, if mask == 0 { None } else { Some(slice::<u8>(mask, rows)?) })
-    };
-    let tokens = Tokens::from_layout(data, layout).map_err(text)?;
-    let tokens = match mask {
-        Some(mask) => tokens.with_mask(mask).map_err(text)?,
-        None => tokens,
-    };
+    // SAFETY: the caller's promise.
+    let tokens = unsafe { host_tokens::<T>(place)? };
     device.upload(&tokens).map_err(text)
 }
 
 /// # Safety
 /// `n` values of the type must be readable at the address, unless it is refused.
-unsafe fn slice<'a, V>(address: u64, n: usize) -> Result<&'a [V]> {
+pub(crate) unsafe fn host_slice<'a, V>(address: u64, n: usize) -> Result<&'a [V]> {
     if n == 0 {
         return Ok(&[]);
     }
@@ -158,6 +180,23 @@ unsafe fn slice<'a, V>(address: u64, n: usize) -> Result<&'a [V]> {
     }
     // SAFETY: the caller's promise; not null and aligned, as just checked.
     Ok(unsafe { std::slice::from_raw_parts(pointer, n) })
+}
+
+/// Copies values to a host address; nowhere for 0.
+///
+/// # Safety
+/// As many values must be writable at the address.
+pub(crate) unsafe fn copy_to<V: Copy>(address: u64, values: &[V]) -> Result<()> {
+    if address == 0 || values.is_empty() {
+        return Ok(());
+    }
+    let to: *mut V = std::ptr::with_exposed_provenance_mut(address as usize);
+    if !to.is_aligned() {
+        return Err(format!("host address {address:#x} is not aligned"));
+    }
+    // SAFETY: the caller's promise; not null and aligned, as just checked.
+    unsafe { std::ptr::copy(values.as_ptr(), to, values.len()) };
+    Ok(())
 }
 
 /// Results at an address; on the CPU, copied there after each call.
@@ -191,13 +230,8 @@ impl Outputs {
     fn settle(&self) -> Result<()> {
         let Some(address) = self.copy_to else { return Ok(()) };
         let scores = self.scores.read().map_err(text)?;
-        let to: *mut f32 = std::ptr::with_exposed_provenance_mut(address as usize);
-        if to.is_null() || !to.is_aligned() {
-            return Err(format!("host address {address:#x} is null or not aligned"));
-        }
         // SAFETY: the promise made to `Outputs::at`.
-        unsafe { std::ptr::copy(scores.values().as_ptr(), to, scores.values().len()) };
-        Ok(())
+        unsafe { copy_to(address, scores.values()) }
     }
 }
 
@@ -225,7 +259,7 @@ pub(crate) fn enqueue_backward(
     grad_scores: &DeviceGradScores,
     gradients: &mut DeviceGradients,
 ) -> Result<()> {
-    with_both!(queries, documents, (q, d) => {
+    with_elements!(queries, documents, (q, d) => {
         stream.backward(q, d, work, &outputs.scores, grad_scores, gradients).map_err(text)
     })
 }

@@ -104,3 +104,222 @@ fn what_is_wrong_is_said() {
         maxsim_bench_free(device);
     }
 }
+
+const DIM: usize = 4;
+
+/// Two rows of a query and three documents' rows, with elements that codes do not hold exactly.
+const ROWS: [f32; 5 * DIM] = [
+    0.9, -0.1, 0.3, 0.2, 0.1, 0.7, -0.6, 0.2, // query
+    0.5, 0.5, -0.5, 0.1, 0.8, -0.2, 0.1, 0.4, -0.3, 0.6, 0.6, -0.1,
+];
+
+/// Makes codes of `rows` rows of [`ROWS`] from `first` on, one item each, or one item of all.
+fn quantized(format: &CStr, first: usize, n: usize, len: usize) -> *mut maxsim_bench::ffi::Object {
+    let (scales, element) = (c"f16".as_ptr(), c"f32".as_ptr());
+    let from = address(&ROWS[first * DIM..]);
+    // SAFETY: C strings and memory of as many rows.
+    let codes = unsafe {
+        maxsim_bench_quantize(
+            format.as_ptr(),
+            scales,
+            element,
+            from,
+            DIM as u64,
+            n as u64,
+            len as u64,
+            ptr::null(),
+            0,
+        )
+    };
+    assert!(!codes.is_null(), "{}", last_error());
+    codes
+}
+
+/// What codes stand for, read through the interface.
+fn dequantized(codes: *mut maxsim_bench::ffi::Object, format: &CStr, rows: usize) -> Vec<f64> {
+    let mut bytes = vec![0u8; rows * DIM];
+    let (mut scales, mut mins) = (vec![f32::NAN; rows], vec![f32::NAN; rows]);
+    let to = |values: *mut u8| values.expose_provenance() as u64;
+    let (scales_to, mins_to) = (to(scales.as_mut_ptr().cast()), to(mins.as_mut_ptr().cast()));
+    // SAFETY: a live handle and memory of as many rows.
+    let code = unsafe { maxsim_bench_codes(codes, to(bytes.as_mut_ptr()), scales_to, mins_to) };
+    assert_eq!(code, 0, "{}", last_error());
+    let value = |byte: u8| match format.to_str().unwrap() {
+        "int8" => f64::from(byte as i8),
+        "int8-affine" => f64::from(byte),
+        _ => e4m3(byte),
+    };
+    let row = |i: usize| (f64::from(scales[i / DIM]), f64::from(mins[i / DIM]));
+    bytes.iter().enumerate().map(|(i, &byte)| value(byte) * row(i).0 + row(i).1).collect()
+}
+
+/// An e4m3 number: sign, 4 bits of exponent with bias 7, 3 bits of fraction.
+fn e4m3(byte: u8) -> f64 {
+    let (exponent, fraction) = (i32::from(byte >> 3 & 15), f64::from(byte & 7) / 8.0);
+    let size = match exponent {
+        0 => fraction * 2f64.powi(-6),
+        _ => (1.0 + fraction) * 2f64.powi(exponent - 7),
+    };
+    if byte & 128 == 0 { size } else { -size }
+}
+
+#[test]
+fn compressed_tokens_are_made_read_and_scored() {
+    for (format, of_queries) in [
+        (c"int8", c"int8"),
+        (c"fp8", c"fp8"),
+        (c"int8-affine", c"int8"),
+        (c"int8-affine", c"f16"),
+        (c"int8-affine", c"bf16"),
+    ] {
+        let is_plain = of_queries == c"f16" || of_queries == c"bf16";
+        let documents = quantized(format, 2, 3, 1);
+        let document_rows = dequantized(documents, format, 3);
+        let largest = document_rows.iter().zip(&ROWS[2 * DIM..]).map(|(a, &b)| a - f64::from(b));
+        assert!(largest.fold(0.0, |most: f64, x| most.max(x.abs())) < 0.04, "{format:?}");
+        let plain: Vec<u16> = ROWS[..2 * DIM]
+            .iter()
+            .map(|&x| match of_queries == c"f16" {
+                true => half::f16::from_f32(x).to_bits(),
+                false => half::bf16::from_f32(x).to_bits(),
+            })
+            .collect();
+        let mut scores = [f32::NAN; 3];
+        let mut bounds = [f32::NAN; 3];
+        let to = |values: &mut [f32; 3]| values.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: live handles, and memory that outlives them.
+        unsafe {
+            let device = maxsim_bench_open(-1);
+            let uploaded = maxsim_bench_upload(device, documents);
+            let (queries, query_rows) = if is_plain {
+                let element = of_queries.as_ptr();
+                let tokens =
+                    maxsim_bench_tokens(device, element, address(&plain), 4, 1, 2, ptr::null(), 0);
+                let value = |bits: &u16| match of_queries == c"f16" {
+                    true => half::f16::from_bits(*bits).to_f64(),
+                    false => half::bf16::from_bits(*bits).to_f64(),
+                };
+                (tokens, plain.iter().map(value).collect())
+            } else {
+                let codes = quantized(of_queries, 0, 1, 2);
+                let rows = dequantized(codes, of_queries, 2);
+                let code = maxsim_bench_rounding_bounds(codes, documents, to(&mut bounds));
+                assert_eq!(code, 0, "{}", last_error());
+                let tokens = maxsim_bench_upload(device, codes);
+                maxsim_bench_free(codes);
+                (tokens, rows)
+            };
+            assert!(!queries.is_null() && !uploaded.is_null(), "{}", last_error());
+            let stream = maxsim_bench_stream(device, 0);
+            let (none, at) = (c"".as_ptr(), to(&mut scores));
+            let code = maxsim_bench_call(stream, queries, uploaded, 0, none, at);
+            assert_eq!(code, 0, "{}", last_error());
+            for (d, document) in document_rows.chunks(DIM).enumerate() {
+                let dot =
+                    |query: &[f64]| query.iter().zip(document).map(|(a, b)| a * b).sum::<f64>();
+                let exact: f64 = query_rows.chunks(DIM).map(dot).sum();
+                let off = (f64::from(scores[d]) - exact).abs();
+                // Sums of four products in f32, and far less than what the codes lose.
+                assert!(off < 2e-6, "{format:?} of {of_queries:?}: {} for {exact}", scores[d]);
+                assert!(is_plain || off <= f64::from(bounds[d]), "{off} {}", bounds[d]);
+                let most = if format == c"fp8" { 0.1 } else { 1e-4 };
+                assert!(is_plain || bounds[d] > 0.0 && bounds[d] < most, "{format:?} {bounds:?}");
+            }
+            for object in [queries, uploaded, documents, stream, device] {
+                maxsim_bench_free(object);
+            }
+        }
+    }
+}
+
+#[test]
+fn residual_tokens_are_decoded_for_the_query() {
+    // Two centroids of dim 4, two bits: 0.25 apart from -0.25 on. Byte 0b11_10_01_00 has the buckets
+    // 0, 1, 2, 3 in little-endian order, and 3, 1, 2, 0 with the bits of each bucket descending.
+    let centroids = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0].map(half::f16::from_f32);
+    let weights = [-0.25f32, 0.0, 0.25, 0.5];
+    let (codes, residuals) = ([0i32, 1, 1], [0b11_10_01_00u8, 0b01_01_01_01, 0]);
+    let query = [1.0, 0.0, 0.0, 1.0].map(half::f16::from_f32);
+    let score = |order: &CStr, normalize: u64| {
+        let mut scores = [f32::NAN; 3];
+        let to = scores.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: live handles, and memory that outlives them.
+        unsafe {
+            let (device, f16) = (maxsim_bench_open(-1), c"f16".as_ptr());
+            let documents = maxsim_bench_residual(
+                device,
+                f16,
+                2,
+                address(&centroids),
+                2,
+                4,
+                address(&weights),
+                address(&codes),
+                address(&residuals),
+                order.as_ptr(),
+                3,
+                1,
+                normalize,
+            );
+            assert!(!documents.is_null(), "{}", last_error());
+            let queries =
+                maxsim_bench_tokens(device, f16, address(&query), 4, 1, 1, ptr::null(), 0);
+            let stream = maxsim_bench_stream(device, 0);
+            let none = c"".as_ptr();
+            assert_eq!(maxsim_bench_call(stream, queries, documents, 0, none, to), 0);
+            for object in [queries, documents, stream, device] {
+                maxsim_bench_free(object);
+            }
+        }
+        scores
+    };
+    // Rows 0.75 0 0.25 0.5, then 0 0 1 0, then -0.25 -0.25 0.75 -0.25: first and last element.
+    assert_eq!(score(c"little-endian", 0), [1.25, 0.0, -0.5]);
+    // The other order: 0b11_10_01_00 descending is 00_10_01_11 by bits: buckets 3, 1, 2, 0.
+    assert_eq!(score(c"colbert", 0)[0], 1.5 - 0.25);
+    let unit = score(c"little-endian", 1);
+    let length = (0.75f32 * 0.75 + 0.25 * 0.25 + 0.5 * 0.5).sqrt();
+    assert!((unit[0] - 1.25 / length).abs() < 1e-3, "{unit:?}");
+}
+
+#[test]
+fn what_is_wrong_with_codes_is_said() {
+    // SAFETY: live handles or null; the texts are C strings.
+    unsafe {
+        let device = maxsim_bench_open(-1);
+        let make = |format: &CStr, scales: &CStr, element: &CStr| {
+            let (format, scales, element) = (format.as_ptr(), scales.as_ptr(), element.as_ptr());
+            let from = address(&ROWS);
+            let codes =
+                maxsim_bench_quantize(format, scales, element, from, 4, 1, 2, ptr::null(), 0);
+            assert!(codes.is_null());
+            last_error()
+        };
+        assert!(make(c"int4", c"f16", c"f32").contains("int4"));
+        assert!(make(c"int8", c"f64", c"f32").contains("scales f64"));
+        assert!(
+            make(c"int8", c"tensor", c"f32").contains("int8 tokens with scales of type tensor")
+        );
+        assert!(make(c"int8", c"f16", c"int8").contains("element int8"));
+        assert!(maxsim_bench_upload(device, device).is_null());
+        assert!(last_error().contains("expected codes, found a device"), "{}", last_error());
+
+        let (int8, fp8) = (quantized(c"int8", 0, 1, 2), quantized(c"fp8", 2, 3, 1));
+        let mut bounds = [0f32; 3];
+        let to = bounds.as_mut_ptr().expose_provenance() as u64;
+        let (queries, documents) =
+            (maxsim_bench_upload(device, int8), maxsim_bench_upload(device, fp8));
+        assert!(maxsim_bench_prepare(queries, documents, 0, c"".as_ptr()).is_null());
+        assert!(last_error().contains("do not go together"), "{}", last_error());
+        assert_eq!(maxsim_bench_rounding_bounds(int8, queries, to), -1);
+        assert!(last_error().contains("found tokens"), "{}", last_error());
+
+        let order = c"big".as_ptr();
+        let refused =
+            maxsim_bench_residual(device, c"f16".as_ptr(), 2, 0, 2, 4, 0, 0, 0, order, 1, 1, 0);
+        assert!(refused.is_null() && last_error().contains("order big"), "{}", last_error());
+        for object in [queries, documents, int8, fp8, device] {
+            maxsim_bench_free(object);
+        }
+    }
+}

@@ -27,7 +27,12 @@ usage: cargo xtask <command>
   build-ptx --check    fail when host/ptx is not what kernels-gpu compiles and assembles to
   lint-device          run clippy over kernels-gpu as it compiles for the GPU
   check-ptx            assemble host/ptx with ptxas and check its resources
-  bundle [--out DIR]   gather tests, benchmark and tool into a folder for a GPU machine (bundle/)
+  bundle               gather tests, benchmark and tool into a folder for a GPU machine (bundle/)
+    --out DIR          another folder
+    --only NAME,..     only these test programs (maxsim-tests-calls) and files of bin/ (maxsim,
+                       maxsim-bench, libmaxsim_bench.so), or those whose names begin so
+    --without-embeddings   without the sample's and the reference set's 33 MB; programs that need
+                       them say so and are skipped
   evidence [--strict]  compare host/ptx with the recorded GPU runs in docs/measured
   report               write docs/benchmarks.md and the plots from docs/measured/*/*.json
   report --check       fail when they are not what the records say
@@ -47,8 +52,9 @@ fn main() -> ExitCode {
         ["build-ptx", "--check"] => build_ptx::check(&root),
         ["lint-device"] => build_ptx::lint(&root),
         ["check-ptx"] => check_ptx::run(&root),
-        ["bundle"] => bundle::run(&root, &root.join("bundle")),
-        ["bundle", "--out", out] => bundle::run(&root, Path::new(out)),
+        ["bundle", ref options @ ..] => {
+            bundle::Choice::parse(&root, options).and_then(|choice| bundle::run(&root, &choice))
+        }
         ["evidence"] => evidence::run(&root, false),
         ["evidence", "--strict"] => evidence::run(&root, true),
         ["report"] => report::write(&root),

@@ -88,6 +88,10 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 #[test]
 fn a_good_run_is_recorded() {
     let Some(bundle) = Bundle::new("good", &[("good", GOOD)]) else { return };
@@ -154,7 +158,57 @@ fn serialised_kernels_hangs_and_unknown_names_fail() {
     // A program that ends well without the test runner's closing line did not run its tests.
     assert_eq!(bundle.record()["programs"]["dies"]["result"], "FAILED");
     let output = bundle.run(&["tests", "absent"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("absent"), "{output:?}");
+    assert!(errors(&output).contains("absent"), "{output:?}");
+}
+
+#[test]
+fn what_was_left_out_is_said_and_what_needs_it_is_skipped() {
+    let Some(bundle) = Bundle::new("left-out", &[("good", GOOD), ("reader", GOOD)]) else { return };
+    let manifest = fs::read_to_string(bundle.0.join("manifest.json")).unwrap();
+    let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
+    manifest["programs"][1]["needs"] = json!(["data/set"]);
+    manifest["left_out"] = json!(["other", "maxsim", "data/set"]);
+    fs::write(bundle.0.join("manifest.json"), manifest.to_string()).unwrap();
+
+    // With the data there, everything runs.
+    fs::create_dir_all(bundle.0.join("data/set")).unwrap();
+    assert!(bundle.run(&["tests"]).status.success());
+    assert_eq!(bundle.record()["programs"]["reader"]["result"], "ok");
+
+    fs::remove_dir_all(bundle.0.join("data")).unwrap();
+    let output = bundle.run(&["tests"]);
+    let skipped = "SKIPPED reader: data/set was left out of this bundle";
+    assert!(output.status.success() && text(&output).contains(skipped), "{output:?}");
+    // The earlier run stays recorded.
+    assert_eq!(bundle.record()["programs"].as_object().unwrap().len(), 2);
+
+    for (args, said) in [
+        (&["tests", "reader"][..], "reader cannot run: data/set was left out"),
+        (&["tests", "reader=one"], "reader cannot run"),
+        (&["tests", "good", "other"], "left out of this bundle: other; there are: good, reader"),
+        (&["tool", "info"], "bin/maxsim was left out of this bundle"),
+    ] {
+        let output = bundle.run(args);
+        assert!(!output.status.success() && errors(&output).contains(said), "{args:?} {output:?}");
+    }
+}
+
+#[test]
+fn runs_of_bundles_with_other_programs_are_merged() {
+    let both = [("good", GOOD), ("failing", FAILING)];
+    let Some(bundle) = Bundle::new("only", &both) else { return };
+    let manifest = bundle.0.join("manifest.json");
+    let everything: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    for (i, left_out) in [(0, "failing"), (1, "good")] {
+        let mut only = everything.clone();
+        only["programs"] = json!([everything["programs"][i]]);
+        only["left_out"] = json!([left_out]);
+        fs::write(&manifest, only.to_string()).unwrap();
+        bundle.run(&["tests"]);
+    }
+    let record = bundle.record();
+    assert_eq!(record["programs"]["good"]["result"], "ok");
+    assert_eq!(record["programs"]["failing"]["result"], "FAILED");
 }
 
 #[test]
@@ -188,11 +242,19 @@ fn benchmark_scripts_get_their_arguments_and_the_folder_for_results() {
     fs::create_dir_all(bundle.0.join("bench")).unwrap();
     let script = "import sys; print('got', *sys.argv[1:]); sys.exit(len(sys.argv) - 4)";
     fs::write(bundle.0.join("bench/campaign.py"), script).unwrap();
+    // The scripts load the library.
+    let output = bundle.run(&["bench", "campaign", "f32"]);
+    assert!(
+        !output.status.success() && errors(&output).contains("libmaxsim_bench.so"),
+        "{output:?}"
+    );
+    fs::create_dir_all(bundle.0.join("bin")).unwrap();
+    fs::write(bundle.0.join("bin/libmaxsim_bench.so"), "").unwrap();
     let output = bundle.run(&["bench", "campaign", "f32"]);
     assert!(output.status.success(), "{output:?}");
     let out = bundle.0.join("out").display().to_string();
     assert!(text(&output).contains(&format!("got f32 --out {out}")), "{output:?}");
     assert!(!bundle.run(&["bench", "campaign", "f32", "--quick"]).status.success());
     let output = bundle.run(&["bench", "absent"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("campaign"), "{output:?}");
+    assert!(errors(&output).contains("campaign"), "{output:?}");
 }

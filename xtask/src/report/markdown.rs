@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::record::{Record, Row, Timed};
-use super::{Gpu, TRAINING, training};
+use super::{COMPRESSED, Gpu, TRAINING, compressed, training};
 
 /// Cases of the short table.
 const SHORT: [&str; 10] = [
@@ -41,7 +41,8 @@ pub fn page(gpus: &[Gpu]) -> String {
             let _ = write!(page, "\n## {title}: {name}\n");
             match *title {
                 TRAINING => training::section(&mut page, record),
-                title => section(&mut page, &gpu.folder, record, title == "Forward"),
+                COMPRESSED => compressed::section(&mut page, record),
+                _ => section(&mut page, &gpu.folder, record),
             }
         }
     }
@@ -61,12 +62,10 @@ pub fn facts(page: &mut String, record: &Record) {
     }
 }
 
-fn section(page: &mut String, folder: &str, record: &Record, has_plots: bool) {
+fn section(page: &mut String, folder: &str, record: &Record) {
     facts(page, record);
     let plot = |page: &mut String, words: &str, file: &str| {
-        if has_plots {
-            let _ = write!(page, "\n![{words}](measured/{folder}/{file})\n");
-        }
+        let _ = write!(page, "\n![{words}](measured/{folder}/{file})\n");
     };
     short(page, record);
     plot(page, "Speed-up over the faster peer by case", "speedup.svg");
@@ -109,7 +108,7 @@ fn short(page: &mut String, record: &Record) {
     }
 }
 
-fn goals(page: &mut String, record: &Record) {
+pub fn goals(page: &mut String, record: &Record) {
     let mut missed: Vec<String> = Vec::new();
     for row in &record.rows {
         let words = row.missed();
@@ -164,21 +163,31 @@ fn all_cases(page: &mut String, record: &Record) {
               | case | maxsim | peers | × the best peer | limit | of the limit |\n\
               |---|---|---|---|---|---|\n";
     for row in &record.rows {
-        let peers: Vec<String> =
-            row.peers.iter().map(|(name, timed)| format!("{name} {}", spread(timed))).collect();
-        let limit = match (row.limit_ms, &row.limit_is) {
-            (Some(limit), Some(by)) => format!("{} ({by})", ms(Some(limit))),
-            _ => "–".to_string(),
-        };
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {} | {limit} | {} |",
+            "| {} | {} | {} | {} | {} | {} |",
             row.case,
             spread(&row.ours),
-            if peers.is_empty() { "–".to_string() } else { peers.join(" · ") },
+            peers(row),
             goal(ratio(row.x_best_peer), row.targets.x),
+            limit(row),
             goal(ratio(row.of_limit), row.targets.limit),
         );
+    }
+}
+
+/// All peers' times.
+pub fn peers(row: &Row) -> String {
+    let peers: Vec<String> =
+        row.peers.iter().map(|(name, timed)| format!("{name} {}", spread(timed))).collect();
+    if peers.is_empty() { "–".to_string() } else { peers.join(" · ") }
+}
+
+/// The limit's time, and what it is.
+pub fn limit(row: &Row) -> String {
+    match (row.limit_ms, &row.limit_is) {
+        (Some(limit), Some(by)) => format!("{} ({by})", ms(Some(limit))),
+        _ => "–".to_string(),
     }
 }
 
@@ -200,7 +209,7 @@ fn options(page: &mut String, record: &Record) {
     }
 }
 
-fn costs(page: &mut String, record: &Record) {
+pub fn costs(page: &mut String, record: &Record) {
     *page += "\n### Around the call\n\nmaxsim / best peer. Enqueue: host time of a call that is not \
               waited for (maxsim from Rust, then from Python). Whole call: from Python until the \
               scores are there, for maxsim with nothing prepared. First call: with whatever is \
@@ -230,7 +239,7 @@ fn costs(page: &mut String, record: &Record) {
     }
 }
 
-fn roofs(page: &mut String, record: &Record) {
+pub fn roofs(page: &mut String, record: &Record) {
     if record.roofs.is_empty() {
         return;
     }

@@ -1,5 +1,6 @@
 //! `report`: the benchmarks' records as `docs/benchmarks.md` and plots.
 
+mod compressed;
 mod markdown;
 mod plots;
 mod record;
@@ -16,9 +17,12 @@ use record::Record;
 /// The title of training steps, which have tables of their own.
 const TRAINING: &str = "Training";
 
+/// The title of compressed documents, which have tables of their own, too.
+const COMPRESSED: &str = "Compressed documents";
+
 /// The records of a GPU's folder, in this order.
 const RECORDS: [(&str, &str); 3] =
-    [("forward", "Forward"), ("training", TRAINING), ("compressed", "Compressed documents")];
+    [("forward", "Forward"), ("training", TRAINING), ("compressed", COMPRESSED)];
 
 /// Path below the root to content.
 type Files = BTreeMap<PathBuf, String>;

@@ -44,6 +44,8 @@ pub struct Timed {
     /// Whether a second step gave the same bits.
     pub repeats: Option<bool>,
     pub largest_relative_error: Option<f64>,
+    /// Of compressed tokens, the largest error over the bound that the library states.
+    pub largest_error_of_bound: Option<f64>,
     pub tflop_per_s: Option<f64>,
     pub error: Option<String>,
 }
@@ -75,6 +77,11 @@ pub struct Row {
     pub backward_hot: Timed,
     /// Least time of the rows that gradients are summed from.
     pub gather_floor_ms: Option<f64>,
+    /// Of compressed documents, our call on the same tokens as they were, in f16.
+    pub f16: Timed,
+    /// Its time over ours.
+    pub x_f16: Option<f64>,
+    pub floors: Floors,
     /// The matrix product whose rate is the arithmetic's limit: f16, tf32, f32, ...
     pub rate: String,
     /// Our time over that of the plain variant of the case.
@@ -84,6 +91,18 @@ pub struct Row {
     pub earlier_kernels: bool,
     pub kernel: Option<String>,
     pub kernel_sha256: Option<String>,
+}
+
+/// Of residual documents, the least times that single resources leave.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Floors {
+    /// To read codes and residuals.
+    pub memory_ms: Option<f64>,
+    /// To gather the centroids' rows from the L2 cache.
+    pub gather_ms: Option<f64>,
+    /// To issue the instructions that decode.
+    pub decode_ms: Option<f64>,
 }
 
 /// What was asked for: the first two at least, the others at most.

@@ -65,6 +65,35 @@ fn training_sample() -> Value {
     })
 }
 
+/// A record of compressed documents with made-up figures.
+fn compressed_sample() -> Value {
+    let row = |case: &str, name: &str, ours: f64, x: f64, of_limit: f64| {
+        json!({
+            "case": case, "name": name, "element": "fp8", "rate": "f8", "flop": 2.0e12, "bytes": 1.3e9,
+            "read_ms": 0.25, "targets": {"x": 2.4, "limit": 0.95},
+            "ours": {"ms": ours, "iqr_ms": 0.01, "largest_error_of_bound": 0.25 / x},
+            "peers": {"lik": {"ms": ours * x, "iqr_ms": 0.02}}, "f16": {"ms": 3.0},
+            "ours_ms": ours, "best_peer": "lik", "best_peer_ms": ours * x, "x_best_peer": x,
+            "limit_ms": ours * of_limit, "limit_is": "arithmetic", "of_limit": of_limit,
+            "x_f16": 3.0 / ours,
+        })
+    };
+    let mut plaid = row("PLAID", "plaid-2-4000-300", 0.1, 16.0, 0.1);
+    plaid["floors"] = json!({"memory_ms": 0.01, "gather_ms": 0.03234});
+    plaid["targets"] = json!({"x": 15.0});
+    plaid.as_object_mut().unwrap().retain(|key, _| key != "f16" && key != "x_f16");
+    json!({
+        "gpu": "Some GPU", "date": "a day", "protocol": "the same codes", "versions": {"torch": "9"},
+        "roofs": {"f8": {"ms": 0.7, "tflop_per_s": 1500.0}},
+        "rows": [
+            row("FP8, fast", "fp8-page-10k", 1.5, 2.5, 0.96),
+            row("FP8, slow", "fp8-1k-1024-1024", 2.0, 2.0, 0.5),
+            plaid,
+            {"case": "INT8, dead", "name": "int8-page-10k", "ours": {"error": "refused"}},
+        ],
+    })
+}
+
 /// A folder with a record in it.
 fn root(test: &str, record: &Value) -> PathBuf {
     let root = std::env::temp_dir().join(format!("maxsim-report-{}-{test}", std::process::id()));
@@ -134,6 +163,45 @@ fn training_steps_have_a_section_with_their_own_goals() {
     assert!(!training.contains(" - good:") && !training.contains(" - alone:"), "{training}");
     // Plots are of the scores alone.
     assert!(!training.contains(".svg"), "{training}");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn compressed_documents_have_a_section_with_their_limits_and_floors() {
+    let root = root("compressed", &sample());
+    write(&root).unwrap();
+    assert!(!page(&root).contains("Compressed documents"));
+    let path = root.join("docs/measured/gpu/compressed.json");
+    fs::write(path, compressed_sample().to_string()).unwrap();
+    write(&root).unwrap();
+    let page = page(&root);
+    let (_, compressed) = page.split_once("## Compressed documents: Some GPU").unwrap();
+    for part in [
+        "a day · torch 9",
+        "Protocol: the same codes.",
+        "rate of a cuBLAS product of 8192³, in FP8 for INT8 too",
+        "| FP8, fast | 1.500 (0.0100) | lik 3.750 (0.0200) | 2.50 (2.40) | 1.440 (arithmetic) | 0.96 \
+         (0.95) | 3.000 | 2.00 |",
+        "| PLAID | 0.1000 (0.0100) | lik 1.600 (0.0200) | 16.00 (15.00) | 0.0100 (arithmetic) | 0.10 | – \
+         | – |",
+        " - FP8, slow: × the best peer 2.000, goal 2.40; of the limit 0.500, goal 0.95",
+        "| PLAID | 0.1000 | 0.0100 | 0.0323 | – |",
+        "the largest error of a sample of documents is 0.12 of the bound",
+        "| INT8, dead | failed: refused | – |",
+        "| f8 | 1500 |",
+    ] {
+        assert!(compressed.contains(part), "{part} is not in\n{compressed}");
+    }
+    assert!(
+        !compressed.contains(" - FP8, fast:") && !compressed.contains(" - PLAID:"),
+        "{compressed}"
+    );
+    assert!(
+        !compressed.contains("| FP8, fast | 1.500 | "),
+        "only residuals have floors\n{compressed}"
+    );
+    // Plots are of plain tokens.
+    assert!(!compressed.contains(".svg"), "{compressed}");
     fs::remove_dir_all(root).unwrap();
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::markdown::{facts, failure, figure_of, goal, ms, ratio, spread};
+use super::markdown::{facts, failure, figure_of, goal, ms, peers, ratio, spread};
 use super::record::{Record, Row, missed};
 
 /// What winners and workspace sizes are given in.
@@ -57,14 +57,12 @@ fn steps(page: &mut String, record: &Record) {
               | case | maxsim | peers | × the fastest peer | of the traffic floor | peak of maxsim \
               | of the fastest peer |\n|---|---|---|---|---|---|---|\n";
     for row in &record.rows {
-        let peers: Vec<String> =
-            row.peers.iter().map(|(name, timed)| format!("{name} {}", spread(timed))).collect();
         let _ = writeln!(
             page,
             "| {} | {} | {} | {} | {} | {} | {} |",
             case(row),
             spread(&row.ours),
-            if peers.is_empty() { "–".to_string() } else { peers.join(" · ") },
+            peers(row),
             goal(ratio(row.x_best_peer), row.targets.x),
             goal(ratio(row.of_limit), row.targets.limit),
             peak(row),

@@ -1,5 +1,7 @@
 //! `bundle`: tests, benchmark and tool in one folder, for a GPU machine without Rust.
 
+mod choice;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -7,6 +9,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+
+pub use choice::Choice;
+use choice::Target;
 
 use crate::fingerprint::{of_cubins, of_ptx};
 
@@ -39,11 +44,42 @@ const PACKAGES: [(&str, &str); 4] = [
     ("maxsim-bench", "bench"),
 ];
 
-/// Data beside the programs, from and to; what is not there is left out.
-const DATA: [(&str, &str); 3] = [
-    ("cli/examples/debian-packages", "cli/examples/debian-packages"),
-    ("cli/tests/plaid", "cli/tests/plaid"),
-    ("../shared/data/debian-packages", "data/debian-packages"),
+/// Data beside the programs.
+struct Data {
+    /// In the checkout; what is not there is left out.
+    from: &'static str,
+    /// In the bundle.
+    to: &'static str,
+    is_embeddings: bool,
+    /// Test programs that have nothing to run without it, or would fail.
+    readers: &'static [&'static str],
+}
+
+const DATA: [Data; 3] = [
+    Data {
+        from: "cli/examples/debian-packages",
+        to: "cli/examples/debian-packages",
+        is_embeddings: true,
+        readers: &[
+            "maxsim-cli-maxsim_cli",
+            "maxsim-cli-process",
+            "maxsim-cli-quantize",
+            "maxsim-cli-quantize_plaid",
+            "maxsim-tests-training",
+        ],
+    },
+    Data {
+        from: "cli/tests/plaid",
+        to: "cli/tests/plaid",
+        is_embeddings: false,
+        readers: &["maxsim-cli-quantize_plaid"],
+    },
+    Data {
+        from: "../shared/data/debian-packages",
+        to: "data/debian-packages",
+        is_embeddings: true,
+        readers: &["maxsim-cli-reference"],
+    },
 ];
 
 /// The folder of the benchmark's scripts, here and there.
@@ -58,22 +94,39 @@ struct Program {
     path: PathBuf,
 }
 
-/// Builds everything and writes the folder anew.
-pub fn run(root: &Path, out: &Path) -> Result<()> {
-    let programs = build(root)?;
+impl Program {
+    /// As in the manifest: `PACKAGE-TARGET` of tests, and the file's name of others.
+    fn name(&self) -> String {
+        match self.is_test {
+            true => format!("{}-{}", self.package, self.target),
+            false => self.target.clone(),
+        }
+    }
+}
+
+/// Builds what was chosen and writes the folder anew.
+pub fn run(root: &Path, choice: &Choice) -> Result<()> {
+    let out = &choice.out;
+    let (targets, mut left_out) = choice.divide(choice::targets(root)?)?;
+    let programs = build(root, &targets)?;
     remove_earlier(out)?;
+    for folder in ["bin", "programs"] {
+        fs::create_dir_all(out.join(folder))?;
+    }
     let mut tests = Vec::new();
-    for program in &programs {
+    for program in programs.iter().filter(|program| is_chosen(program, &targets)) {
         let Some((_, package_dir)) = PACKAGES.iter().find(|(name, _)| *name == program.package)
         else {
             continue;
         };
         if !program.is_test {
             copy(&program.path, &out.join("bin").join(&program.target))?;
-        } else if !CPU_TESTS.contains(&&*program.target) && has_tests(&program.path)? {
-            let name = format!("{}-{}", program.package, program.target);
+        } else if has_tests(&program.path)? {
+            let name = program.name();
             let file = format!("programs/{name}");
             copy(&program.path, &out.join(&file))?;
+            let reads = |data: &&Data| data.readers.contains(&&*name);
+            let needs: Vec<&str> = DATA.iter().filter(reads).map(|data| data.to).collect();
             tests.push(json!({
                 "name": name,
                 "file": file,
@@ -81,16 +134,17 @@ pub fn run(root: &Path, out: &Path) -> Result<()> {
                 // The tool's tests start other processes, which a sanitizer does not follow; the
                 // benchmark's run on the CPU.
                 "uses_gpu": !matches!(&*program.package, "maxsim-cli" | "maxsim-bench"),
+                "needs": needs,
             }));
         }
     }
     pack(out)?;
-    for (from, to) in DATA {
-        let from = root.join(from);
-        if from.is_dir() {
-            copy_dir(&from, &out.join(to))?;
+    for data in &DATA {
+        let from = root.join(data.from);
+        if (choice.embeddings || !data.is_embeddings) && from.is_dir() {
+            copy_dir(&from, &out.join(data.to))?;
         } else {
-            println!("left out, since it is not there: {}", from.display());
+            left_out.push(data.to.to_string());
         }
     }
     copy_scripts(&root.join(SCRIPTS), &out.join(SCRIPTS))?;
@@ -98,14 +152,18 @@ pub fn run(root: &Path, out: &Path) -> Result<()> {
         "rustc": first_line("rustc", &["--version"])?,
         "commit": first_line("git", &["describe", "--always", "--dirty"]).ok(),
         "programs": tests,
+        "left_out": left_out,
         "ptx": of_ptx(root)?,
         "cubins": of_cubins(root)?,
     });
     fs::write(out.join("manifest.json"), format!("{manifest:#}\n"))?;
-    fs::write(out.join("run"), include_str!("../bundle/run"))?;
+    fs::write(out.join("run"), include_str!("../../bundle/run"))?;
     fs::set_permissions(out.join("run"), fs::Permissions::from_mode(0o755))?;
 
     let bytes = size_bytes(out)?;
+    if !left_out.is_empty() {
+        println!("left out: {}", left_out.join(", "));
+    }
     println!("{}: {} test programs, {} MB", out.display(), tests.len(), bytes >> 20);
     ensure!(
         bytes <= SIZE_LIMIT_BYTES,
@@ -113,6 +171,13 @@ pub fn run(root: &Path, out: &Path) -> Result<()> {
         out.display()
     );
     Ok(())
+}
+
+/// Whether a program that cargo built is one of the targets: it builds a package's binaries for
+/// its tests, too.
+fn is_chosen(program: &Program, targets: &[Target]) -> bool {
+    let name = program.name();
+    targets.iter().any(|target| target.is(&name, program.is_test))
 }
 
 /// Removes the bundle that is there, and never a folder that only happens to have the name.
@@ -141,17 +206,23 @@ fn pack(out: &Path) -> Result<()> {
 }
 
 /// Builds binaries and test executables: optimised, stripped.
-fn build(root: &Path) -> Result<Vec<Program>> {
-    let mut programs = executables(root, &["build", "--lib", "--bins"])?;
-    let tests = executables(root, &["test", "--no-run", "--lib", "--bins", "--tests"])?;
-    programs.extend(tests.into_iter().filter(|program| program.is_test));
+fn build(root: &Path, targets: &[Target]) -> Result<Vec<Program>> {
+    let [binaries, tests] = choice::cargo_options(targets);
+    let mut programs = Vec::new();
+    if !binaries.is_empty() {
+        programs = executables(root, &["build"], &binaries)?;
+    }
+    if !tests.is_empty() {
+        let tests = executables(root, &["test", "--no-run"], &tests)?;
+        programs.extend(tests.into_iter().filter(|program| program.is_test));
+    }
     Ok(programs)
 }
 
 /// Runs cargo for the packages; the executables that it speaks of.
-fn executables(root: &Path, command: &[&str]) -> Result<Vec<Program>> {
+fn executables(root: &Path, command: &[&str], targets: &[String]) -> Result<Vec<Program>> {
     let mut cargo = Command::new("cargo");
-    cargo.current_dir(root).args(command).stderr(Stdio::inherit());
+    cargo.current_dir(root).args(command).args(targets).stderr(Stdio::inherit());
     for setting in PROFILE {
         cargo.args(["--config", setting]);
     }
@@ -282,6 +353,39 @@ mod tests {
         assert!(program(&library).is_none());
         assert!(program(&json!({"reason": "compiler-artifact", "executable": null})).is_none());
         assert!(program(&json!({"reason": "build-finished"})).is_none());
+    }
+
+    /// Tests whose source reads the sample or the indexes are known to need them.
+    #[test]
+    fn readers_of_data_are_known() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut found = 0;
+        for (package, folder) in [("maxsim-cli", "cli/tests"), ("maxsim-tests", "tests/tests")] {
+            for file in fs::read_dir(root.join(folder)).unwrap() {
+                let path = file.unwrap().path();
+                let target = path.file_stem().unwrap().to_string_lossy().into_owned();
+                let is_program = path.extension().is_some_and(|extension| extension == "rs");
+                if !is_program || CPU_TESTS.contains(&&*target) {
+                    continue;
+                }
+                let source = fs::read_to_string(&path).unwrap();
+                let name = format!("{package}-{target}");
+                for (data, marks) in DATA.iter().zip([
+                    &["sample(", "examples/debian-packages"][..],
+                    &["tests/plaid"],
+                    &["reference_set("],
+                ]) {
+                    let reads = marks.iter().any(|mark| source.contains(mark));
+                    let is_known = data.readers.contains(&&*name);
+                    // Some tests of a program skip the real set, and others do without.
+                    if reads && !(data.to == "data/debian-packages" && name.contains("quantize")) {
+                        assert!(is_known, "{name} reads {}", data.to);
+                        found += 1;
+                    }
+                }
+            }
+        }
+        assert!(found >= 4, "{found}");
     }
 
     #[test]

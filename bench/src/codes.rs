@@ -1,0 +1,207 @@
+//! Compressed tokens in host memory: what is uploaded, and what peers and checks need of them.
+
+use half::{bf16, f16};
+use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
+use maxsim::{
+    Device, Element, ErrorTerms, Fp8, Int8, Int8Affine, Pairing, Quantized, ScaleType, TokenLayout,
+    Tokens, score_bounds,
+};
+
+use crate::object::{AnyTokens, Place, Result, copy_to, host_slice, text};
+
+/// Codes of any format, with their scales.
+pub enum Codes {
+    /// Signed whole numbers.
+    Int8(Tokens<'static, Int8>),
+    /// Whole numbers with a minimum.
+    Int8Affine(Tokens<'static, Int8Affine>),
+    /// Eight-bit floating point numbers.
+    Fp8(Tokens<'static, Fp8>),
+}
+
+/// Runs code with codes of whatever format.
+macro_rules! with_codes {
+    ($codes:expr, $name:ident => $code:expr) => {
+        match $codes {
+            Codes::Int8($name) => $code,
+            Codes::Int8Affine($name) => $code,
+            Codes::Fp8($name) => $code,
+        }
+    };
+}
+
+impl Codes {
+    /// Compresses the elements at a host address.
+    ///
+    /// # Safety
+    /// The memory of the place must be readable.
+    pub(crate) unsafe fn quantized(format: &str, scales: &str, place: Place<'_>) -> Result<Codes> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match place.element {
+                "f16" => of_elements::<f16>(format, scales, place),
+                "bf16" => of_elements::<bf16>(format, scales, place),
+                "f32" => of_elements::<f32>(format, scales, place),
+                other => Err(format!("element {other}: expected f16, bf16 or f32")),
+            }
+        }
+    }
+
+    /// Copies them to a device.
+    pub(crate) fn upload(&self, device: &Device) -> Result<AnyTokens> {
+        Ok(match self {
+            Codes::Int8(codes) => AnyTokens::Int8(device.upload(codes).map_err(text)?),
+            Codes::Int8Affine(codes) => AnyTokens::Int8Affine(device.upload(codes).map_err(text)?),
+            Codes::Fp8(codes) => AnyTokens::Fp8(device.upload(codes).map_err(text)?),
+        })
+    }
+
+    /// Writes the codes, `[rows, dim]` bytes, and per row the scale and the minimum as f32 (exact,
+    /// whatever they are stored as); an address of 0 is left out.
+    ///
+    /// # Safety
+    /// The memory must be writable.
+    pub(crate) unsafe fn read(&self, codes: u64, scales: u64, mins: u64) -> Result<()> {
+        with_codes!(self, tokens => {
+            let found = tokens.scales();
+            let rows = 0..tokens.layout().rows();
+            let column = |of: &dyn Fn(usize) -> f32| rows.clone().map(of).collect::<Vec<f32>>();
+            // SAFETY: the caller's promise.
+            unsafe {
+                copy_to(codes, bytemuck::cast_slice::<_, u8>(tokens.data()))?;
+                copy_to(scales, &column(&|row| found.scale(row)))?;
+                copy_to(mins, &column(&|row| found.min(row)))
+            }
+        })
+    }
+
+    /// How far scores may be from the exact scores of what the codes stand for, every query against
+    /// every document: what the library states of its engines' rounding.
+    pub(crate) fn rounding_bounds(&self, documents: &Codes) -> Result<Vec<f32>> {
+        score_bounds(&self.exact_terms()?, &documents.exact_terms()?, &Pairing::cross())
+            .map_err(text)
+    }
+
+    /// The terms of embeddings that are just what the codes stand for.
+    fn exact_terms(&self) -> Result<ErrorTerms> {
+        with_codes!(self, codes => {
+            let embeddings = codes.dequantize().map_err(text)?;
+            ErrorTerms::measured(codes, &embeddings).map_err(text)
+        })
+    }
+}
+
+/// # Safety
+/// As [`Codes::quantized`].
+unsafe fn of_elements<T: Element>(format: &str, scales: &str, place: Place<'_>) -> Result<Codes> {
+    let scales = scale_type(scales)?;
+    // SAFETY: the caller's promise.
+    let tokens = unsafe { host_tokens::<T>(place)? };
+    fn made<F: Quantized, T: Element>(
+        tokens: &Tokens<'_, T>,
+        scales: ScaleType,
+    ) -> Result<Tokens<'static, F>> {
+        tokens.quantize(scales).map_err(text)
+    }
+    match format {
+        "int8" => made(&tokens, scales).map(Codes::Int8),
+        "int8-affine" => made(&tokens, scales).map(Codes::Int8Affine),
+        "fp8" => made(&tokens, scales).map(Codes::Fp8),
+        _ => Err(format!("format {format}: expected int8, int8-affine or fp8")),
+    }
+}
+
+/// Elements at a host address.
+///
+/// # Safety
+/// The memory of the place must be readable as long as the tokens live.
+pub(crate) unsafe fn host_tokens<'a, T: Element>(place: Place<'_>) -> Result<Tokens<'a, T>> {
+    let Place { address, layout, mask, .. } = place;
+    let rows = layout.rows();
+    // SAFETY: the caller's promise: this many elements, and mask bytes.
+    let (data, mask) = unsafe {
+        let data = host_slice::<T>(address, rows * layout.dim())?;
+        (data, if mask == 0 { None } else { Some(host_slice::<u8>(mask, rows)?) })
+    };
+    let tokens = Tokens::from_layout(data, layout).map_err(text)?;
+    match mask {
+        Some(mask) => tokens.with_mask(mask).map_err(text),
+        None => Ok(tokens),
+    }
+}
+
+fn scale_type(name: &str) -> Result<ScaleType> {
+    let all = [ScaleType::F16, ScaleType::F32, ScaleType::Tensor];
+    let found = all.into_iter().find(|scales| scales.name() == name);
+    found.ok_or_else(|| format!("scales {name}: expected f16, f32 or tensor"))
+}
+
+/// Residual-compressed tokens at host addresses.
+#[derive(Clone, Copy)]
+pub(crate) struct Residual<'a> {
+    pub nbits: u32,
+    /// f16 `[n_centroids, dim]`.
+    pub centroids: u64,
+    pub n_centroids: usize,
+    /// f32 `[2^nbits]`.
+    pub bucket_weights: u64,
+    pub normalize: bool,
+    /// i32 `[rows]`.
+    pub codes: u64,
+    /// `[rows, ceil(dim · nbits / 8)]`.
+    pub residuals: u64,
+    pub order: &'a str,
+}
+
+impl Residual<'_> {
+    /// Checks them; nothing is copied but the weights.
+    ///
+    /// # Safety
+    /// The memory must be readable as long as the tokens live.
+    pub(crate) unsafe fn tokens<'a>(self, layout: TokenLayout) -> Result<ResidualTokens<'a>> {
+        let order = BitOrder::ALL.into_iter().find(|order| order.name() == self.order);
+        let order = order
+            .ok_or_else(|| format!("order {}: expected colbert or little-endian", self.order))?;
+        if self.nbits > 8 {
+            return Err(format!("nbits {}: expected 1, 2, 4 or 8", self.nbits));
+        }
+        let (rows, dim) = (layout.rows(), layout.dim());
+        // SAFETY: the caller's promise.
+        let (centroids, weights, codes, residuals) = unsafe {
+            (
+                host_slice::<f16>(self.centroids, self.n_centroids * dim)?,
+                host_slice::<f32>(self.bucket_weights, 1 << self.nbits)?,
+                host_slice::<i32>(self.codes, rows)?,
+                host_slice::<u8>(self.residuals, rows * (dim * self.nbits as usize).div_ceil(8))?,
+            )
+        };
+        let centroids = Centroids::F16(centroids.into());
+        let codec = ResidualCodec::new(self.nbits, dim, centroids, weights, self.normalize);
+        let codec = codec.map_err(text)?.into();
+        ResidualTokens::new(codec, codes, residuals, order, layout).map_err(text)
+    }
+}
+
+/// Residual tokens on a device, for queries of this element type.
+pub(crate) fn upload_residual(
+    device: &Device,
+    tokens: &ResidualTokens<'_>,
+    query_element: &str,
+) -> Result<AnyTokens> {
+    if device.ordinal().is_some() {
+        return Err("residual tokens: no CUDA device takes them yet".to_string());
+    }
+    match query_element {
+        "f16" => decoded(device, tokens).map(AnyTokens::F16),
+        "bf16" => decoded(device, tokens).map(AnyTokens::Bf16),
+        "f32" => decoded(device, tokens).map(AnyTokens::F32),
+        other => Err(format!("element {other}: expected f16, bf16 or f32")),
+    }
+}
+
+fn decoded<T: Element>(
+    device: &Device,
+    tokens: &ResidualTokens<'_>,
+) -> Result<maxsim::DeviceTokens<T>> {
+    device.upload(&tokens.decode::<T>().map_err(text)?).map_err(text)
+}
