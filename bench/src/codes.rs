@@ -188,20 +188,10 @@ pub(crate) fn upload_residual(
     tokens: &ResidualTokens<'_>,
     query_element: &str,
 ) -> Result<AnyTokens> {
-    if device.ordinal().is_some() {
-        return Err("residual tokens: no CUDA device takes them yet".to_string());
-    }
-    match query_element {
-        "f16" => decoded(device, tokens).map(AnyTokens::F16),
-        "bf16" => decoded(device, tokens).map(AnyTokens::Bf16),
-        "f32" => decoded(device, tokens).map(AnyTokens::F32),
-        other => Err(format!("element {other}: expected f16, bf16 or f32")),
-    }
-}
-
-fn decoded<T: Element>(
-    device: &Device,
-    tokens: &ResidualTokens<'_>,
-) -> Result<maxsim::DeviceTokens<T>> {
-    device.upload(&tokens.decode::<T>().map_err(text)?).map_err(text)
+    Ok(match query_element {
+        "f16" => AnyTokens::ResidualF16(device.upload_residual(tokens).map_err(text)?),
+        "bf16" => AnyTokens::ResidualBf16(device.upload_residual(tokens).map_err(text)?),
+        "f32" => AnyTokens::ResidualF32(device.upload_residual(tokens).map_err(text)?),
+        other => return Err(format!("element {other}: expected f16, bf16 or f32")),
+    })
 }

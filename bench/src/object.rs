@@ -5,7 +5,7 @@ use std::ffi::CString;
 use half::{bf16, f16};
 use maxsim::{
     BackwardWork, Device, DeviceGradScores, DeviceGradients, DeviceScores, DeviceTokens, Element,
-    Fp8, Int8, Int8Affine, Pairing, ScoreOptions, Stream, TokenLayout, Work,
+    Fp8, Int8, Int8Affine, Pairing, Residual, ScoreOptions, Stream, TokenLayout, Work,
 };
 
 use crate::codes::{Codes, host_tokens};
@@ -62,6 +62,12 @@ pub enum AnyTokens {
     Int8Affine(DeviceTokens<Int8Affine>),
     /// Eight-bit floating point numbers.
     Fp8(DeviceTokens<Fp8>),
+    /// Residuals, for half precision queries.
+    ResidualF16(DeviceTokens<Residual<f16>>),
+    /// Residuals, for bfloat16 queries.
+    ResidualBf16(DeviceTokens<Residual<bf16>>),
+    /// Residuals, for single precision queries.
+    ResidualF32(DeviceTokens<Residual<f32>>),
 }
 
 /// Runs code with tokens of whatever format.
@@ -74,6 +80,9 @@ macro_rules! with_tokens {
             $crate::object::AnyTokens::Int8($name) => $code,
             $crate::object::AnyTokens::Int8Affine($name) => $code,
             $crate::object::AnyTokens::Fp8($name) => $code,
+            $crate::object::AnyTokens::ResidualF16($name) => $code,
+            $crate::object::AnyTokens::ResidualBf16($name) => $code,
+            $crate::object::AnyTokens::ResidualF32($name) => $code,
         }
     };
 }
@@ -91,6 +100,9 @@ macro_rules! with_both {
             (AnyTokens::F16($q), AnyTokens::Int8Affine($d)) => $code,
             (AnyTokens::Bf16($q), AnyTokens::Int8Affine($d)) => $code,
             (AnyTokens::Int8($q), AnyTokens::Int8Affine($d)) => $code,
+            (AnyTokens::F16($q), AnyTokens::ResidualF16($d)) => $code,
+            (AnyTokens::Bf16($q), AnyTokens::ResidualBf16($d)) => $code,
+            (AnyTokens::F32($q), AnyTokens::ResidualF32($d)) => $code,
             _ => Err("queries and documents have formats that do not go together".to_string()),
         }
     };
