@@ -180,8 +180,7 @@ impl Device {
     /// u · |x| where rows are normalised. No decoded matrix exists on either.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where no kernel of the device takes them: it must be a CPU or of
-    /// compute capability 9.0, and `T` f16 or bf16 there. [`Error::Shape`] for bucket weights that are
+    /// [`Error::Unsupported`] for f32 queries on a CUDA device, which has no kernel for them. [`Error::Shape`] for bucket weights that are
     /// no finite numbers of `T` there. [`Error::DeviceMemory`] or [`Error::HostMemory`] where there is no room.
     pub fn upload_residual<T: Element>(
         &self,

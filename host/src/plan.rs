@@ -257,12 +257,14 @@ fn eligible(
     if row.tf32 && !options.allow_tf32 {
         return Err("rounds to TF32, which the call does not allow".into());
     }
-    if row.arch == Arch::Sm90a {
+    if row.arch == Arch::Sm90a || row.operand.is_decoded() {
         for (name, access) in [("queries", queries), ("documents", documents)] {
             // Documents that are decoded are not copied.
             let is_copied = name == "queries" || !row.operand.is_decoded();
             if is_copied && !access.is_aligned() {
-                return Err(format!("TMA needs 16-byte aligned rows, the {name} are not"));
+                return Err(format!(
+                    "rows must be aligned to 16 bytes, those of the {name} are not"
+                ));
             }
         }
     }

@@ -21,17 +21,38 @@ pub const PLANES: usize = 8;
 const PLANE_WEIGHTS: usize = 16;
 
 /// The entries that find what decoded rows are normalised by, compiled for
-/// [`crate::variants::Arch::Sm90a`]: of f16, of bf16.
+/// [`crate::variants::Arch::Sm80`]: of f16, of bf16.
 pub const NORMS: [&str; 2] = ["maxsim_residual_norms_f16", "maxsim_residual_norms_bf16"];
 
-/// Chunks of a row of `dim` elements; the last one may be filled with zeros.
-pub const fn n_chunks(dim: usize) -> usize {
-    dim.div_ceil(CHUNK_LEN)
+/// Chunks that each of four lanes has of a *block* of a row, 128 elements. They lie together, so that
+/// a lane reads them at once.
+pub const LANE_CHUNKS: usize = 4;
+
+/// Chunks of a block.
+const BLOCK_CHUNKS: usize = 4 * LANE_CHUNKS;
+
+/// Where the buckets of chunk `chunk` of a row lie, in chunks: chunk 4 i + t of a block is the i-th
+/// of lane t.
+pub const fn slot(chunk: usize) -> usize {
+    let (block, chunk) = (chunk / BLOCK_CHUNKS, chunk % BLOCK_CHUNKS);
+    block * BLOCK_CHUNKS + chunk % 4 * LANE_CHUNKS + chunk / 4
+}
+
+/// Chunks of a row of `dim` elements: whole blocks.
+pub const fn n_slots(dim: usize) -> usize {
+    dim.div_ceil(CHUNK_LEN).next_multiple_of(BLOCK_CHUNKS)
 }
 
 /// Bytes of a row's buckets.
 pub const fn row_bytes(dim: usize, nbits: u32) -> usize {
-    n_chunks(dim) * nbits as usize
+    n_slots(dim) * nbits as usize
+}
+
+/// Bytes of a centroid of elements of two bytes: whole slabs, and no fewer than kernels of one block
+/// read.
+pub const fn centroid_bytes(dim: usize) -> usize {
+    let slabs = crate::layout::slabs(dim, 2);
+    (if slabs < 2 { 2 } else { slabs }) * crate::layout::SLAB_BYTES
 }
 
 /// Lowest bit of bucket `i` of a chunk.
@@ -179,9 +200,18 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_whole_chunks() {
-        assert_eq!((n_chunks(128), row_bytes(128, 2)), (16, 32));
-        assert_eq!((n_chunks(1), row_bytes(9, 1)), (1, 2));
-        assert_eq!(row_bytes(128, 8), 128);
+    fn every_chunk_has_a_slot_of_its_own() {
+        for dim in [1, 9, 64, 65, 96, 128, 129, 300, 4096] {
+            let mut is_taken = [false; 512];
+            for chunk in 0..n_slots(dim) {
+                let slot = slot(chunk);
+                assert!(slot < n_slots(dim) && !is_taken[slot], "{dim} {chunk}");
+                is_taken[slot] = true;
+            }
+            assert!(n_slots(dim) * CHUNK_LEN >= dim);
+        }
+        assert_eq!((row_bytes(128, 2), row_bytes(129, 2), row_bytes(9, 1)), (32, 64, 16));
+        assert_eq!((slot(1), slot(4), slot(17)), (4, 1, 20));
+        assert_eq!([1, 64, 65, 128, 129].map(centroid_bytes), [256, 256, 256, 256, 384]);
     }
 }

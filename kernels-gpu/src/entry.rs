@@ -91,6 +91,9 @@ macro_rules! product {
 }
 
 macro_rules! entry {
+    (sm80 $name:ident $element:ident decoded $($tile:tt)*) => {
+        residual_entry!(sm80 $name $element);
+    };
     (sm90 $name:ident $element:ident decoded $($tile:tt)*) => {
         residual_entry!($name $element false $($tile)*);
     };
@@ -159,6 +162,21 @@ macro_rules! entry {
 }
 
 macro_rules! residual_entry {
+    (sm80 $name:ident $element:ident) => {
+        /// # Safety
+        /// As the other sm_80 entries.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::params::ResidualParams) {
+            // SAFETY: the host's promise.
+            unsafe {
+                crate::sm80::residual::forward::<crate::sm80::residual::$element>(
+                    &params.forward,
+                    &params.documents,
+                )
+            }
+        }
+    };
     ($name:ident $element:ident $winners:literal consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
         /// # Safety
         /// As the other sm_90a entries.
@@ -321,20 +339,20 @@ macro_rules! residual_norms_entries {
         ///
         /// # Safety
         /// Launched by the host with parameters and a grid as their struct says.
-        #[cfg(maxsim_arch = "sm_90a")]
+        #[cfg(maxsim_arch = "sm_80")]
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(params: crate::params::ResidualNormsParams) {
             // SAFETY: the host's promise.
-            unsafe { crate::sm90::residual::norms::<crate::sm90::residual::$element>(&params) }
+            unsafe { crate::decoded_norms::decoded_norms::<crate::chunks::$element>(&params) }
         }
     )*};
 }
 
 residual_norms_entries! {
     /// Factors that normalise rows decoded to f16.
-    maxsim_residual_norms_f16 = ResidualF16;
+    maxsim_residual_norms_f16 = F16;
     /// Factors that normalise rows decoded to bf16.
-    maxsim_residual_norms_bf16 = ResidualBf16;
+    maxsim_residual_norms_bf16 = Bf16;
 }
 
 macro_rules! loss_entries {

@@ -33,6 +33,9 @@ pub mod sm80 {
     /// Bytes of what a stage's loader says about it.
     pub const WORDS_BYTES: usize = 16;
 
+    /// Query rows of a tile that every warp has.
+    pub const RESIDUAL_ROWS: usize = 2 * Group::ROWS;
+
     /// Query rows per tile: each warp has `fragments` groups.
     pub const fn query_tile(warps: usize, fragments: usize) -> usize {
         warps * fragments * Group::ROWS

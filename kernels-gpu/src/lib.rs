@@ -19,8 +19,12 @@ pub mod residual;
 pub mod tf32;
 pub mod variants;
 
+#[cfg(target_arch = "nvptx64")]
+mod chunks;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod combine;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod decoded_norms;
 #[cfg(target_arch = "nvptx64")]
 mod entry;
 #[cfg(target_arch = "nvptx64")]

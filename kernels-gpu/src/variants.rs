@@ -114,6 +114,7 @@ impl Variant {
     pub const fn shared_bytes(&self, dim: usize) -> usize {
         let resident = if self.streams_queries { 0 } else { self.slabs(dim) };
         match self.arch {
+            Arch::Sm80 if self.operand.is_decoded() => 0,
             Arch::Sm80 => layout::sm80::shared_bytes(
                 self.query_tile,
                 self.document_tile,
@@ -233,6 +234,10 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_i8_d128_q256 { I8, scaled, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q64_winners { I8, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_i8_wide_q128_winners { I8, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
+            // Documents decoded in registers, for up to 32 query rows: a centroid goes straight to where
+            // `mma.sync` reads it. What counts is how many are on their way.
+            sm80 maxsim_forward_sm80_residual_f16_d128_q32 { ResidualF16, decoded, warps 4, blocks 2 }
+            sm80 maxsim_forward_sm80_residual_bf16_d128_q32 { ResidualBf16, decoded, warps 4, blocks 2 }
             // Documents decoded on their way: what counts is how many centroids are on theirs, so
             // two warpgroups decode, and the consumer has one fragment.
             sm90 maxsim_forward_sm90_residual_f16_d128_q64 { ResidualF16, decoded, consumers 1, fragments 1, steps 8, stages 5, tail 16 }
@@ -248,6 +253,28 @@ macro_rules! forward_variants {
 pub(crate) use forward_variants;
 
 macro_rules! row {
+    (sm80 $name:ident $element:ident decoded warps $warps:literal, blocks $blocks:literal) => {
+        Variant {
+            name: stringify!($name),
+            arch: Arch::Sm80,
+            operand: row!(operand $element),
+            tf32: false,
+            winners: false,
+            normalizes: false,
+            dim_max: 128,
+            query_tile: layout::sm80::RESIDUAL_ROWS,
+            document_tile: Group::ROWS,
+            tail_step: Group::ROWS,
+            streams_queries: false,
+            stages: 0,
+            threads: 32 * $warps,
+            blocks: $blocks,
+            registers: match 65536 / (32 * $warps * $blocks) / 8 * 8 {
+                256.. => 255,
+                registers => registers,
+            },
+        }
+    };
     (sm80 $name:ident $element:ident $outputs:ident $product:ident $slabs:literal, warps $warps:literal, fragments $fragments:literal, tile $tile:literal, stages $stages:literal, blocks $blocks:literal) => {
         Variant {
             name: stringify!($name),

@@ -3,11 +3,9 @@
 //! The oracle sees what an engine multiplies: f32 sums of centroids and weights on the CPU; on a GPU the
 //! tables and their sum rounded to the queries' type. Both times r of those, where tokens are normalised.
 
-use std::sync::OnceLock;
-
 use half::{bf16, f16};
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
-use maxsim::{Device, Element, ElementType, Error, ScoreOptions, Tokens};
+use maxsim::{Device, Element, ElementType, Error, ScoreOptions};
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::variants::{FORWARD, Variant};
 use rand::rngs::SmallRng;
@@ -169,8 +167,13 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
     };
     let on_cpu = seen(&|x| x);
     let on_gpu = seen(&|x| T::from_f32(x).to_f32());
-    for winners in [false, true] {
-        for (device, row) in engines(T::TYPE) {
+    for device in std::iter::once(&Device::cpu()).chain(cuda_devices()) {
+        let documents = match device.upload_residual::<T>(&documents) {
+            Err(Error::Unsupported { .. }) if !takes::<T>(device) => continue,
+            documents => documents.map_err(text)?,
+        };
+        let (data, expected) = if device.ordinal().is_some() { &on_gpu } else { &on_cpu };
+        for (row, winners) in rows(device, T::TYPE) {
             let options = ScoreOptions {
                 winners,
                 token_scores: case.case.token_scores,
@@ -180,13 +183,11 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
             };
             let name = row.map_or(device.to_string(), |row| format!("{device} {}", row.name));
             let at = |what: String| format!("{name}, winners {winners}: {what}");
-            let found = score(device, &queries, &documents, &pairing, &options);
-            let found = match found {
-                // A row that does not take the case, or a device that takes none.
-                Err(Error::Unsupported { .. }) if row.is_some() || !takes::<T>(device) => continue,
+            let found = match device.score_with(&queries, &documents, &pairing, &options) {
+                // A row that does not take the case.
+                Err(Error::Unsupported { .. }) if row.is_some() => continue,
                 found => found.map_err(text).map_err(at)?,
             };
-            let (data, expected) = if device.ordinal().is_some() { &on_gpu } else { &on_cpu };
             agree::check(data, expected, &options, &found).map_err(at)?;
             suite.count(&name);
         }
@@ -194,28 +195,15 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
     Ok(())
 }
 
-fn score<T: Element>(
+/// A device as it chooses, and each of its kernel rows by its name, with winners and without.
+fn rows(
     device: &Device,
-    queries: &Tokens<'_, T>,
-    documents: &ResidualTokens<'_>,
-    pairing: &maxsim::Pairing,
-    options: &ScoreOptions,
-) -> Result<maxsim::Scores, Error> {
-    let documents = device.upload_residual::<T>(documents)?;
-    device.score_with(queries, &documents, pairing, options)
-}
-
-/// Every device as it chooses, and every row of kernels by its name.
-fn engines(
     element: ElementType,
-) -> impl Iterator<Item = (&'static Device, Option<&'static Variant>)> {
-    static CPU: OnceLock<Device> = OnceLock::new();
-    let rows = FORWARD.iter().filter(move |row| row.operand == Operand::Residual(element));
-    let chosen = std::iter::once(CPU.get_or_init(Device::cpu)).chain(cuda_devices());
-    let rows = cuda_devices()
-        .iter()
-        .flat_map(move |device| rows.clone().map(move |row| (device, Some(row))));
-    chosen.map(|device| (device, None)).chain(rows)
+) -> impl Iterator<Item = (Option<&'static Variant>, bool)> {
+    let is_cuda = device.ordinal().is_some();
+    let rows =
+        FORWARD.iter().filter(move |row| is_cuda && row.operand == Operand::Residual(element));
+    std::iter::once(None).chain(rows.map(Some)).flat_map(|row| [(row, false), (row, true)])
 }
 
 /// Whether a device takes residual documents of queries of this type.

@@ -108,12 +108,12 @@ pub fn all() -> Vec<Entry> {
         (loss::MEAN, loss::THREADS, 1, loss::SHARED_BYTES),
     ];
     let of = |arch| move |entry| (arch, entry);
-    let sm80 =
-        alone.into_iter().chain(gather).chain(by_arch(Arch::Sm80)).chain(norms).chain(project);
-    let sm80 = sm80.map(of(Arch::Sm80));
-    let residual_norms =
+    let decoded_norms =
         decode::NORMS.map(|name| (name, gradient::THREADS, gradient::GATHER_BLOCKS, 0));
-    let sm90 = by_arch(Arch::Sm90a).chain(residual_norms).map(of(Arch::Sm90a));
+    let sm80 = alone.into_iter().chain(gather).chain(by_arch(Arch::Sm80)).chain(norms);
+    let sm80 = sm80.chain(decoded_norms).chain(project);
+    let sm80 = sm80.map(of(Arch::Sm80));
+    let sm90 = by_arch(Arch::Sm90a).map(of(Arch::Sm90a));
     for (arch, (name, threads, blocks, dynamic_shared_bytes)) in sm80.chain(sm90) {
         // Blocks of this size may use what the register file holds.
         let registers = (65536 / threads / blocks).min(255);

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use maxsim_kernels::decode::{CHUNK_LEN, NORMS, PLANES, arranged, n_chunks, planes, row_bytes};
+use maxsim_kernels::decode::{
+    CHUNK_LEN, NORMS, PLANES, arranged, centroid_bytes, n_slots, planes, row_bytes, slot,
+};
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::gradient::{THREADS, WARPS};
-use maxsim_kernels::layout::{SLAB_BYTES, slabs};
 use maxsim_kernels::params::{NORMS_PADDING, ResidualNormsParams, Residuals};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
@@ -73,8 +74,8 @@ impl CudaTokens {
         if !device.limits().has_rows(operand) {
             return Err(Error::Unsupported {
                 what: format!("residual documents of {} queries on {device:?}", T::TYPE),
-                why: "kernels take f16 and bf16 on compute capability 9.0; decode the tokens, or \
-                      use Device::cpu()"
+                why: "there are kernels for f16 and bf16 queries; decode the tokens, or use \
+                      Device::cpu()"
                     .into(),
             });
         }
@@ -87,7 +88,7 @@ impl CudaTokens {
             centroids: centroids::<T>(device, codec)?,
             norms: None,
             row_bytes: row_bytes(dim, nbits) as u32,
-            pitch_bytes: pitch_bytes::<T>(dim) as u32,
+            pitch_bytes: centroid_bytes(dim) as u32,
             nbits,
         };
         if codec.normalize() {
@@ -135,11 +136,6 @@ impl CudaResiduals {
     }
 }
 
-/// Distance between centroids in bytes: whole slabs, so that kernels need not ask where a row ends.
-fn pitch_bytes<T: Element>(dim: usize) -> usize {
-    slabs(dim, size_of::<T>()) * SLAB_BYTES
-}
-
 /// The bits of a number rounded to `T`, which has two bytes.
 fn bits<T: Element>(value: f32) -> u16 {
     let rounded = T::from_f32(value);
@@ -182,15 +178,20 @@ fn buckets(device: &Arc<CudaDevice>, tokens: &ResidualTokens<'_>) -> Result<Buff
     let tables: Vec<[u64; N_WEIGHTS]> =
         (0..codec.nbits()).map(|at| arranged(codec.nbits(), tokens.order(), at)).collect();
     let row_bytes = row_bytes(codec.dim(), codec.nbits());
-    debug_assert_eq!(row_bytes, n_chunks(codec.dim()) * nbits);
+    debug_assert_eq!(row_bytes, n_slots(codec.dim()) * nbits);
+    let n_chunks = codec.dim().div_ceil(CHUNK_LEN);
+    let slots: Vec<usize> = (0..n_chunks).map(|chunk| slot(chunk)).collect();
     let arrange = |row: usize, to: &mut [u8]| {
         let from = &tokens.residuals()[row * stored..(row + 1) * stored];
-        for (to, from) in to.chunks_exact_mut(nbits).zip(from.chunks(nbits)) {
+        if slots.len() < n_slots(codec.dim()) {
+            to.fill(0);
+        }
+        for (slot, from) in slots.iter().zip(from.chunks(nbits)) {
             let chunk = from
                 .iter()
                 .zip(&tables)
                 .fold(0, |chunk, (&byte, table)| chunk | table[usize::from(byte)]);
-            to.copy_from_slice(&chunk.to_le_bytes()[..nbits]);
+            to[slot * nbits..][..nbits].copy_from_slice(&chunk.to_le_bytes()[..nbits]);
         }
     };
     upload_padded(device, n_rows, row_bytes, |first, rows| {
@@ -223,7 +224,7 @@ fn upload_padded(
 
 /// The centroids, rounded to `T`, with zeros up to whole slabs.
 fn centroids<T: Element>(device: &Arc<CudaDevice>, codec: &ResidualCodec<'_>) -> Result<Buffer> {
-    let (dim, pitch_bytes) = (codec.dim(), pitch_bytes::<T>(codec.dim()));
+    let (dim, pitch_bytes) = (codec.dim(), centroid_bytes(codec.dim()));
     debug_assert!(pitch_bytes.is_multiple_of(CHUNK_LEN * size_of::<T>()));
     upload_made(device, codec.n_centroids() as u64, pitch_bytes, |first, staging| {
         staging.par_chunks_mut(CHUNK_ROWS * pitch_bytes).enumerate().for_each(|(i, rows)| {

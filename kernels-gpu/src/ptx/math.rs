@@ -110,7 +110,6 @@ pub fn log2(a: f32) -> f32 {
 
 /// Four of the eight bytes of `a` and `b`, as the selector's lowest four nibbles say, whose topmost
 /// bits are 0.
-#[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
 pub fn permute(a: u32, b: u32, selector: u32) -> u32 {
     let result;
@@ -129,7 +128,6 @@ pub fn permute(a: u32, b: u32, selector: u32) -> u32 {
 }
 
 /// The sums of two pairs of binary16 numbers, each rounded to nearest.
-#[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
 pub fn add_f16x2(a: u32, b: u32) -> u32 {
     let result;
@@ -139,6 +137,25 @@ pub fn add_f16x2(a: u32, b: u32) -> u32 {
             "add.rn.f16x2 {0}, {1}, {2};",
             out(reg32) result,
             in(reg32) a,
+            in(reg32) b,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}
+
+/// The sums of two pairs of bfloat16 numbers, each rounded to nearest.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub fn add_bf16x2(a: u32, b: u32) -> u32 {
+    let result;
+    // SAFETY: registers only. a · 1 + b: sm_80 has no addition of its own.
+    unsafe {
+        asm!(
+            "fma.rn.bf16x2 {0}, {1}, {2}, {3};",
+            out(reg32) result,
+            in(reg32) a,
+            in(reg32) 0x3F80_3F80u32,
             in(reg32) b,
             options(pure, nomem, nostack),
         );

@@ -26,6 +26,7 @@
 
 mod element;
 mod resident;
+pub mod residual;
 mod stages;
 mod streamed;
 

@@ -5,13 +5,12 @@
 
 use super::super::units::Told;
 use super::{DECODER_WARPS, Element, Kernel, Operands, Ring, Shared, n_slabs};
-use crate::decode::{CHUNK_LEN, PLANES, weights};
-use crate::gradient::sources;
+use crate::chunks::{self, Decoded, Weights};
+use crate::decode::slot;
 use crate::layout::sm90::DOCUMENT_TILE;
 use crate::layout::{SLAB_BYTES, chunk_offset};
 use crate::params::{ForwardParams, Residuals, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
-use crate::ptx::math::{add_bf16x2, add_f16x2, permute};
 use crate::ptx::memory::{
     fence_async, load_u8, load_u16, load_u32, load_u32x2, load_u32x4, store_shared_u32x4,
 };
@@ -21,16 +20,13 @@ use crate::reduce::unroll;
 use crate::work::{Documents, Work};
 
 /// Elements that tokens are decoded to.
-pub trait Decoded: Element {
-    /// The sums of two pairs of elements, each rounded to nearest.
-    fn add(a: u32, b: u32) -> u32;
-
-    /// The elements of a chunk.
-    fn widen(words: [u32; 4]) -> [f32; CHUNK_LEN];
+pub trait Residual: Element {
+    /// The same for [`Weights`].
+    type To: Decoded;
 }
 
-macro_rules! decoded {
-    ($($(#[$doc:meta])* $name:ident $element:ident $add:ident;)*) => {$(
+macro_rules! residual {
+    ($($(#[$doc:meta])* $name:ident $element:ident;)*) => {$(
         $(#[$doc])*
         pub struct $name;
 
@@ -39,29 +35,21 @@ macro_rules! decoded {
             const SLAB_ELEMENTS: u32 = 64;
         }
 
-        impl Decoded for $name {
-            #[inline(always)]
-            fn add(a: u32, b: u32) -> u32 {
-                $add(a, b)
-            }
-
-            #[inline(always)]
-            fn widen(words: [u32; 4]) -> [f32; CHUNK_LEN] {
-                <sources::$element as sources::Element>::widen(words)
-            }
+        impl Residual for $name {
+            type To = chunks::$element;
         }
     )*};
 }
 
-decoded! {
+residual! {
     /// Residual-compressed tokens as IEEE 754 binary16.
-    ResidualF16 F16 add_f16x2;
+    ResidualF16 F16;
     /// Residual-compressed tokens as bfloat16.
-    ResidualBf16 Bf16 add_bf16x2;
+    ResidualBf16 Bf16;
 }
 
 /// Tokens that a warp decodes at once.
-pub(super) const TOKENS: u32 = 4;
+const TOKENS: u32 = 4;
 
 /// Times that a warp does so for a whole tile.
 const PASSES: u32 = DOCUMENT_TILE as u32 / (DECODER_WARPS * TOKENS);
@@ -119,15 +107,15 @@ impl<'a> Tiles<'a> {
 }
 
 /// What a lane reads and writes.
-pub(super) struct Lane<'a> {
+struct Lane<'a> {
     tokens: &'a Residuals,
-    planes: [u32; PLANES],
+    weights: Weights,
     /// First of the warp's tokens of a tile.
     first: u32,
     /// Which of the four tokens is the lane's.
-    pub slot: u32,
+    token: u32,
     /// Address of the lane's chunk of centroid 0.
-    pub centroids: u64,
+    centroids: u64,
     /// Address of the buckets of the lane's chunk of row 0.
     residuals: u64,
     /// Offset of the lane's chunk of its token of the first pass in a slab.
@@ -145,25 +133,21 @@ struct Ahead {
 
 impl<'a> Lane<'a> {
     #[inline(always)]
-    pub unsafe fn new<const NBITS: u32>(tokens: &'a Residuals, warp: u32, lane: u32) -> Self {
-        let (slot, chunk) = (lane / 8, lane % 8);
+    unsafe fn new<const NBITS: u32>(tokens: &'a Residuals, warp: u32, lane: u32) -> Self {
+        let (token, chunk) = (lane / 8, lane % 8);
         let first = TOKENS * warp;
-        let mut planes = [0; PLANES];
-        if NBITS <= 4 {
-            // SAFETY: the tables are there.
-            unsafe {
-                let [low, high] = [load_u32x4(tokens.weights), load_u32x4(tokens.weights + 16)];
-                planes = [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]];
-            }
-        }
+        // SAFETY: the caller's promise.
+        let weights = unsafe { Weights::new::<NBITS>(tokens) };
+        // Lanes have every fourth chunk of a block: the upper four follow in their places.
+        let slot = slot(chunk as usize) as u32;
         Lane {
             tokens,
-            planes,
+            weights,
             first,
-            slot,
+            token,
             centroids: tokens.centroids + u64::from(chunk) * CHUNK_BYTES,
-            residuals: tokens.residuals + u64::from(chunk * NBITS),
-            place: chunk_offset(first + slot, chunk),
+            residuals: tokens.residuals + u64::from(slot * NBITS),
+            place: chunk_offset(first + token, chunk),
             lane,
         }
     }
@@ -174,7 +158,7 @@ impl<'a> Lane<'a> {
     /// The rows of a whole tile must be there, or padding.
     #[inline(always)]
     unsafe fn read_ahead<K: Kernel, const NBITS: u32>(&self, start: u32) -> Ahead {
-        let first = start + self.first + self.slot;
+        let first = start + self.first + self.token;
         let row = first + PASS_ROWS * (self.lane % PASSES);
         let mut ahead = Ahead { code: 0, buckets: [[0; 2]; PASSES as usize] };
         // SAFETY: the caller's promise.
@@ -200,9 +184,11 @@ impl<'a> Lane<'a> {
     /// # Safety
     /// The row must be there, or padding.
     #[inline(always)]
-    pub unsafe fn buckets<const NBITS: u32>(&self, row: u32, slab: u32) -> [u32; 2] {
+    unsafe fn buckets<const NBITS: u32>(&self, row: u32, slab: u32) -> [u32; 2] {
         let row = u64::from(row) * u64::from(self.tokens.row_bytes);
-        let address = self.residuals + row + u64::from(slab * 8 * NBITS);
+        // A block has two slabs.
+        let slot = slab / 2 * 16 + slab % 2 * 2;
+        let address = self.residuals + row + u64::from(slot * NBITS);
         // SAFETY: the caller's promise.
         unsafe {
             match NBITS {
@@ -225,31 +211,6 @@ impl<'a> Lane<'a> {
         self.centroids + u64::from(code) * u64::from(self.tokens.pitch_bytes)
     }
 
-    /// A chunk's elements.
-    ///
-    /// # Safety
-    /// The tables must be there.
-    #[inline(always)]
-    pub unsafe fn sums<T: Decoded, const NBITS: u32>(
-        &self,
-        centroid: [u32; 4],
-        buckets: [u32; 2],
-    ) -> [u32; 4] {
-        let weights = match NBITS {
-            8 => {
-                let [low, high] = buckets;
-                // SAFETY: 256 weights of 2 bytes behind the planes.
-                unsafe {
-                    [self.pair(low), self.pair(low >> 16), self.pair(high), self.pair(high >> 16)]
-                }
-            }
-            _ => weights::<NBITS>(&self.planes, buckets[0], permute),
-        };
-        let [a, b, c, d] = centroid;
-        let [e, f, g, h] = weights;
-        [T::add(a, e), T::add(b, f), T::add(c, g), T::add(d, h)]
-    }
-
     /// Decodes a chunk into a slab.
     ///
     /// # Safety
@@ -264,21 +225,7 @@ impl<'a> Lane<'a> {
         // Eight rows on, chunks lie in the same order.
         let place = slab + self.place + PASS * PASS_ROWS * SLAB_BYTES as u32;
         // SAFETY: the caller's promise.
-        unsafe { store_shared_u32x4(place, self.sums::<T, NBITS>(centroid, buckets)) }
-    }
-
-    /// The weights of two buckets of 8 bits.
-    ///
-    /// # Safety
-    /// The table must be there.
-    #[inline(always)]
-    unsafe fn pair(&self, buckets: u32) -> u32 {
-        let weight = |bucket: u32| {
-            let address = self.tokens.weights + Residuals::PLANES_BYTES + u64::from(bucket) * 2;
-            // SAFETY: the caller's promise.
-            unsafe { load_u16(address) }
-        };
-        weight(buckets & 0xFF) | weight(buckets >> 8 & 0xFF) << 16
+        unsafe { store_shared_u32x4(place, self.weights.add::<T, NBITS>(centroid, buckets)) }
     }
 }
 
@@ -295,7 +242,7 @@ pub(super) unsafe fn decode<K: Kernel, const NBITS: u32>(
     warp: u32,
     lane: u32,
 ) where
-    K::Element: Decoded,
+    K::Element: Residual,
 {
     const { assert!(PASSES == 4 && K::SLABS <= 2) };
     let n_slabs = n_slabs::<K>(params);
@@ -343,7 +290,7 @@ unsafe fn resident<K: Kernel, const NBITS: u32>(
     len: u32,
     ahead: &Ahead,
 ) where
-    K::Element: Decoded,
+    K::Element: Residual,
 {
     let mut centroids = [[[0; 4]; 2]; PASSES as usize];
     let second = ring.next(shared.stages);
@@ -368,11 +315,11 @@ unsafe fn resident<K: Kernel, const NBITS: u32>(
                     if SLAB < K::SLABS {
                         let mut buckets = [ahead.buckets[$pass][SLAB], 0];
                         if NBITS == 8 {
-                            let row = start + own.first + own.slot + PASS_ROWS * $pass;
+                            let row = start + own.first + own.token + PASS_ROWS * $pass;
                             buckets = own.buckets::<NBITS>(row, SLAB as u32);
                         }
                         let centroid = centroids[$pass][SLAB];
-                        own.store::<K::Element, NBITS, $pass>(slabs[SLAB], centroid, buckets);
+                        own.store::<<K::Element as Residual>::To, NBITS, $pass>(slabs[SLAB], centroid, buckets);
                     }
                 });
             }
@@ -419,7 +366,7 @@ unsafe fn streamed<K: Kernel, const NBITS: u32>(
     ahead: &Ahead,
     n_slabs: u32,
 ) where
-    K::Element: Decoded,
+    K::Element: Residual,
 {
     let mut slab = 0;
     // SAFETY: as there.
@@ -431,10 +378,12 @@ unsafe fn streamed<K: Kernel, const NBITS: u32>(
             macro_rules! pass {
                 ($pass:literal) => {
                     if own.first + PASS_ROWS * $pass < len {
-                        let row = start + own.first + own.slot + PASS_ROWS * $pass;
+                        let row = start + own.first + own.token + PASS_ROWS * $pass;
                         let centroid = load_u32x4(own.centroid::<$pass>(ahead.code) + offset);
                         let buckets = own.buckets::<NBITS>(row, slab);
-                        own.store::<K::Element, NBITS, $pass>(place, centroid, buckets);
+                        own.store::<<K::Element as Residual>::To, NBITS, $pass>(
+                            place, centroid, buckets,
+                        );
                     }
                 };
             }

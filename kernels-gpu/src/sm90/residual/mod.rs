@@ -24,7 +24,6 @@
 
 mod decode;
 mod multiply;
-mod norms;
 
 use super::first::{QueryTile, load_groups, load_queries, store_sums};
 use super::units::{Told, Units, for_each_tile};
@@ -39,10 +38,9 @@ use crate::ptx::warp::broadcast;
 use crate::ptx::wgmma::{Element, Operands};
 use crate::reduce::{unroll, valid_columns};
 use crate::work::Documents;
-use decode::{Decoded, decode};
+use decode::{Residual, decode};
 pub use decode::{ResidualBf16, ResidualF16};
 use multiply::consume;
-pub use norms::norms;
 
 /// Warps of the warpgroups that decode.
 const DECODER_WARPS: u32 = 4 * DECODERS as u32;
@@ -68,7 +66,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const DE
     maps: Maps,
     tokens: &Residuals,
 ) where
-    K::Element: Decoded,
+    K::Element: Residual,
 {
     const { assert!(K::CONSUMERS == 1 && K::FRAGMENTS == 1) };
     let shared = Shared::new::<K>();
