@@ -106,8 +106,8 @@ fn values() {
 fn long_documents() {
     let mut cases = Vec::new();
     for values in Values::ALL {
-        for (dim, queries) in [(1, vec![70]), (3, vec![5, 40]), (128, vec![1, 210])] {
-            cases.push(Case { values, ..Case::new(dim, &queries, &[256, 128, 700, 385, 513]) });
+        for (dim, queries) in [(1, vec![70]), (3, vec![5, 40]), (128, vec![1, 90])] {
+            cases.push(Case { values, ..Case::new(dim, &queries, &[256, 128, 385]) });
         }
     }
     run("quantized_long_documents", cases);
