@@ -202,9 +202,25 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[],
     },
     Image {
+        name: "maxsim_forward_sm90_e4m3_d128_q128",
+        ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q128.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_e4m3_d128_q128.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_e4m3_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q256.ptx"),
         cubins: &[],
+    },
+    Image {
+        name: "maxsim_forward_sm90_e4m3_d128_q256_winners",
+        ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q256_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_e4m3_d128_q256_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_e4m3_d128_q64_winners",
@@ -322,9 +338,25 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[],
     },
     Image {
+        name: "maxsim_forward_sm90_i8_d128_q128",
+        ptx: include_str!("maxsim_forward_sm90_i8_d128_q128.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q128.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_i8_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_i8_d128_q256.ptx"),
         cubins: &[],
+    },
+    Image {
+        name: "maxsim_forward_sm90_i8_d128_q256_winners",
+        ptx: include_str!("maxsim_forward_sm90_i8_d128_q256_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q256_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_i8_d128_q64_winners",

@@ -12,7 +12,7 @@ use crate::params::ForwardParams;
 use crate::params::{Group, NormalizedParams};
 use crate::ptx::math::fma;
 #[cfg(maxsim_arch = "sm_90a")]
-use crate::ptx::memory::load_shared_f32x2;
+use crate::ptx::memory::load_shared_f32x4_at;
 use crate::ptx::memory::load_u32;
 use crate::reduce::unroll;
 #[cfg(maxsim_arch = "sm_80")]
@@ -77,23 +77,32 @@ pub unsafe fn load_columns<const N: usize>(address: u64, lane: u32) -> ColumnNor
     norms
 }
 
-/// Those of a tile of `2 * N` columns, of which that of the first is at a window address.
+/// Those of a tile of `2 * N` columns, which lie from a window address on as [`shared_place`] says.
 ///
 /// # Safety
-/// They must be there, and `address` be aligned to 8.
+/// They must be there, and `address` be aligned to 16.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
 pub unsafe fn load_shared_columns<const N: usize>(address: u32, lane: u32) -> ColumnNorms {
     // SAFETY: all-zero bytes are floats.
     let mut norms: ColumnNorms = unsafe { core::mem::zeroed() };
-    unroll!(I in 0..16 => {
-        if 4 * I < N {
+    let address = address + 16 * (lane % 4);
+    unroll!(I in 0..8 => {
+        if 8 * I < N {
             // SAFETY: the caller's promise.
-            [norms[2 * I], norms[2 * I + 1]] =
-                unsafe { load_shared_f32x2(address + 4 * (8 * I as u32 + 2 * (lane % 4))) };
+            [norms[4 * I], norms[4 * I + 1], norms[4 * I + 2], norms[4 * I + 3]] =
+                unsafe { load_shared_f32x4_at::<{ 64 * I as u32 }>(address) };
         }
     });
     norms
+}
+
+/// Where the factor of column `lane` of 32 lies, 128 bytes for each 32: of every 16 columns the four
+/// of a thread are together, so that it takes them with one load.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn shared_place(lane: u32) -> u32 {
+    64 * (lane / 16) + 16 * (lane / 2 % 4) + 8 * (lane / 8 % 2) + 4 * (lane % 2)
 }
 
 /// r of a thread's two columns of the `i`-th eight.

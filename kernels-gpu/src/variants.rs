@@ -229,9 +229,13 @@ macro_rules! forward_variants {
             // Codes of one byte, twice as fast; dim 128 in one slab. Rows that find winners serve calls
             // that do not ask for them, too, where there is no other.
             sm90 maxsim_forward_sm90_e4m3_d128_q256 { E4m3, scaled, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
+            sm90 maxsim_forward_sm90_e4m3_d128_q256_winners { E4m3, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
+            sm90 maxsim_forward_sm90_e4m3_d128_q128 { E4m3, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_d128_q64_winners { E4m3, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_wide_q128_winners { E4m3, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
             sm90 maxsim_forward_sm90_i8_d128_q256 { I8, scaled, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
+            sm90 maxsim_forward_sm90_i8_d128_q256_winners { I8, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
+            sm90 maxsim_forward_sm90_i8_d128_q128 { I8, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q64_winners { I8, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_i8_wide_q128_winners { I8, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
             // Documents decoded in registers, for up to 32 query rows: a centroid goes straight to where

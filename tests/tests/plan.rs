@@ -3,6 +3,7 @@
 use maxsim::plan::{Access, DeviceLimits};
 use maxsim::tokens::MAX_DIM;
 use maxsim::{ElementType, Pairing, Plan, Problem, ScoreOptions, TokenLayout};
+use maxsim_kernels::element::Operand;
 use maxsim_kernels::variants::{Arch, FORWARD};
 use maxsim_tests::strategy::EDGE_DIMS;
 
@@ -199,6 +200,35 @@ fn the_tile_is_as_tall_as_the_queries_that_share_it() {
     }
     // A query with documents of its own shares its tile with nobody.
     assert_eq!(choose(32, 32, &Pairing::own_candidates(100)), 64);
+}
+
+#[test]
+fn codes_run_in_the_tile_that_fits_the_queries_and_finds_what_is_asked_for() {
+    for (operand, name) in [(Operand::I8, "i8"), (Operand::E4m3, "e4m3")] {
+        for (query_len, dim, winners, row) in [
+            (32, 128, false, "d128_q64_winners"),
+            (64, 128, true, "d128_q64_winners"),
+            (65, 128, false, "d128_q128"),
+            (128, 96, false, "d128_q128"),
+            (65, 128, true, "wide_q128_winners"),
+            (256, 128, false, "d128_q256"),
+            (1024, 128, false, "d128_q256"),
+            (129, 128, true, "d128_q256_winners"),
+            (1024, 128, true, "d128_q256_winners"),
+            (1024, 129, false, "wide_q128_winners"),
+        ] {
+            let queries = TokenLayout::padded(1, query_len, dim).expect("queries");
+            let documents = TokenLayout::padded(1000, 1024, dim).expect("documents");
+            let cross = Pairing::cross();
+            let problem = Problem::new(&queries, &documents, &cross).expect("problem");
+            let access = Access { base: 0, pitch_bytes: dim.next_multiple_of(16) as u64 };
+            let options = ScoreOptions { winners, ..ScoreOptions::default() };
+            let plan = Plan::choose(&problem, operand, &H200, access, access, &options);
+            let plan = plan.expect("a plan");
+            let expected = format!("maxsim_forward_sm90_{name}_{row}");
+            assert_eq!(plan.name(), expected, "{query_len} dim {dim} winners {winners}: {plan}");
+        }
+    }
 }
 
 #[test]

@@ -101,6 +101,18 @@ fn values() {
     run("quantized_values", cases);
 }
 
+/// Documents of many tiles, whose first ones may leave all, some or no rows a positive maximum.
+#[test]
+fn long_documents() {
+    let mut cases = Vec::new();
+    for values in Values::ALL {
+        for (dim, queries) in [(1, vec![70]), (3, vec![5, 40]), (128, vec![1, 90])] {
+            cases.push(Case { values, ..Case::new(dim, &queries, &[256, 128, 385]) });
+        }
+    }
+    run("quantized_long_documents", cases);
+}
+
 /// What a row of a special kind is made of a unit row.
 fn special(kind: usize, row: &mut [f32]) {
     let outlier = row.len() / 2;

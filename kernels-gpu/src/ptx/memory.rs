@@ -246,27 +246,6 @@ pub unsafe fn load_shared_f32(address: u32) -> f32 {
     value
 }
 
-/// Eight bytes of shared memory.
-///
-/// # Safety
-/// As [`load_shared_f32`], aligned to 8.
-#[cfg(maxsim_arch = "sm_90a")]
-#[inline(always)]
-pub unsafe fn load_shared_f32x2(address: u32) -> [f32; 2] {
-    let (a, b);
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "ld.shared.v2.f32 {{{0}, {1}}}, [{2}];",
-            out(reg32) a,
-            out(reg32) b,
-            in(reg32) address,
-            options(readonly, nostack),
-        );
-    }
-    [a, b]
-}
-
 /// Sixteen bytes of shared memory.
 ///
 /// # Safety
@@ -283,6 +262,31 @@ pub unsafe fn load_shared_f32x4(address: u32) -> [f32; 4] {
             out(reg32) c,
             out(reg32) d,
             in(reg32) address,
+            options(readonly, nostack),
+        );
+    }
+    [a, b, c, d]
+}
+
+/// Sixteen bytes of shared memory, `OFFSET` bytes behind an address. The offset is the instruction's own:
+/// the compiler would compute an address for each.
+///
+/// # Safety
+/// As [`load_shared_f32x4`].
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn load_shared_f32x4_at<const OFFSET: u32>(address: u32) -> [f32; 4] {
+    let (a, b, c, d);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "ld.shared.v4.f32 {{{0}, {1}, {2}, {3}}}, [{4}+{5}];",
+            out(reg32) a,
+            out(reg32) b,
+            out(reg32) c,
+            out(reg32) d,
+            in(reg32) address,
+            const OFFSET,
             options(readonly, nostack),
         );
     }

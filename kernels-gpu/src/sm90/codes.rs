@@ -3,12 +3,17 @@
 //! A column's scale multiplies its similarities before the maximum, a row's what the document
 //! leaves. The warp that prepares masks copies the scales of a tile's columns with its first slab
 //! ([`super::first::load_masks`]); consumers read them while the tile is multiplied.
+//!
+//! Without winners maxima are those of bits ([`super::fold`]): what a consumer does besides the
+//! products adds to the time of codes instruction by instruction, however it is interleaved.
 
 use super::Kernel;
 use super::consumer::{Columns, Consumer, FRAGMENT_BYTES, MASKED, multiply_steps};
+use super::fold::{fold_bits, is_positive};
 use crate::layout::sm90::SLAB_STEPS;
-use crate::norms::load_shared_columns;
+use crate::norms::{load_shared_columns, scale};
 use crate::ptx::memory::load_shared_u32x4;
+use crate::ptx::warp::ballot;
 use crate::ptx::wgmma::{self, Accumulators, Element, Operands};
 use crate::reduce::{Best, unroll};
 
@@ -33,9 +38,11 @@ impl Consumer<'_> {
         unsafe {
             let mut columns =
                 Columns { valid: [0; 4], left, column, lane, norms: core::mem::zeroed() };
+            let before = *best;
             if K::SLABS == 0 {
                 let c = self.streamed_codes::<K, N, KIND>(&mut columns);
-                columns.fold_floats::<K, N, KIND>(&mut best[0], &numbers::<K, N>(c));
+                columns.fold_codes::<K, N, KIND>(&mut best[0], &c);
+                columns.fold_codes_again::<K, N, KIND>(best, before, [&c; 2]);
                 return columns.any();
             }
             self.wait_for_tile::<K>();
@@ -50,17 +57,19 @@ impl Consumer<'_> {
                 self.take_scales::<N>(&mut columns);
                 let c0 = c0.wait::<0>();
                 self.release(K::SLABS as u32);
-                columns.fold_floats::<K, N, KIND>(&mut best[0], &numbers::<K, N>(c0));
+                columns.fold_codes::<K, N, KIND>(&mut best[0], &c0);
+                columns.fold_codes_again::<K, N, KIND>(best, before, [&c0; 2]);
                 return columns.any();
             }
             let c1 = self.multiply::<K, N>(offset + FRAGMENT_BYTES);
             wgmma::commit();
             self.take_scales::<N>(&mut columns);
             let c0 = c0.wait::<1>();
-            columns.fold_floats::<K, N, KIND>(&mut best[0], &numbers::<K, N>(c0));
+            columns.fold_codes::<K, N, KIND>(&mut best[0], &c0);
             let c1 = c1.wait::<0>();
             self.release(K::SLABS as u32);
-            columns.fold_floats::<K, N, KIND>(&mut best[1], &numbers::<K, N>(c1));
+            columns.fold_codes::<K, N, KIND>(&mut best[1], &c1);
+            columns.fold_codes_again::<K, N, KIND>(best, before, [&c0, &c1]);
             columns.any()
         }
     }
@@ -116,6 +125,49 @@ impl Consumer<'_> {
         // SAFETY: the caller's promise.
         columns.norms =
             unsafe { load_shared_columns::<N>(self.shared.scales(self.ring.slot), self.lane) };
+    }
+}
+
+impl Columns {
+    /// Takes a fragment's similarities into account; without winners, as bits.
+    #[inline(always)]
+    fn fold_codes<K: Kernel, const N: usize, const KIND: u32>(
+        &self,
+        best: &mut Best,
+        c: &[f32; N],
+    ) {
+        let c = numbers::<K, N>(*c);
+        if K::WINNERS {
+            return self.fold_floats::<K, N, KIND>(best, &c);
+        }
+        fold_bits(best, &self.valid_only::<K, N, KIND>(&scale(c, &self.norms)));
+    }
+
+    /// Folds a tile as floats that has left, as bits, a maximum which is not positive.
+    ///
+    /// # Safety
+    /// The whole warp must be here.
+    #[inline(always)]
+    unsafe fn fold_codes_again<K: Kernel, const N: usize, const KIND: u32>(
+        &self,
+        best: &mut [Best; 2],
+        before: [Best; 2],
+        c: [&[f32; N]; 2],
+    ) {
+        if K::WINNERS {
+            return;
+        }
+        let is_sure = is_positive(&best[0]) && (K::FRAGMENTS == 1 || is_positive(&best[1]));
+        // SAFETY: the caller's promise.
+        if unsafe { ballot(!is_sure as u32) } == 0 {
+            return;
+        }
+        *best = before;
+        unroll!(I in 0..2 => {
+            if I < K::FRAGMENTS {
+                self.fold_floats::<K, N, KIND>(&mut best[I], &numbers::<K, N>(*c[I]));
+            }
+        });
     }
 }
 

@@ -533,7 +533,10 @@ impl Columns {
 
     /// -∞ in columns that are no document tokens.
     #[inline(always)]
-    fn valid_only<K: Kernel, const N: usize, const KIND: u32>(&self, c: &[f32; N]) -> [f32; N] {
+    pub(super) fn valid_only<K: Kernel, const N: usize, const KIND: u32>(
+        &self,
+        c: &[f32; N],
+    ) -> [f32; N] {
         match KIND {
             TAIL => mask_tail(*c, narrower::<K>(2 * N), self.left, self.lane),
             MASKED => valid_only(*c, &self.valid.map(|word| word >> (2 * (self.lane % 4)))),

@@ -3,7 +3,7 @@
 use super::units::{Told, Units, for_each_tile};
 use super::{Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
-use crate::norms::Norms;
+use crate::norms::{Norms, shared_place};
 use crate::params::{ForwardParams, Group};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_wait};
 use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile};
@@ -397,7 +397,7 @@ unsafe fn load_scales<K: Kernel>(params: &ForwardParams, shared: &Shared, norms:
                     let full = shared.full(ring.slot);
                     barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
                     if slab == 0 {
-                        let to = shared.scales(ring.slot) + 4 * lane;
+                        let to = shared.scales(ring.slot) + shared_place(lane);
                         unroll!(I in 0..4 => {
                             copy_async_4(to + 128 * I as u32, from + 128 * I as u64);
                         });
