@@ -1044,6 +1044,30 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_rescore_bf16",
+        ptx: include_str!("maxsim_rescore_bf16.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_rescore_bf16.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_rescore_bf16.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_rescore_f16",
+        ptx: include_str!("maxsim_rescore_f16.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_rescore_f16.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_rescore_f16.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_rescore_f32",
+        ptx: include_str!("maxsim_rescore_f32.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_rescore_f32.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_rescore_f32.sm_90.cubin") },
+        ],
+    },
+    Image {
         name: "maxsim_row_norms_bf16",
         ptx: include_str!("maxsim_row_norms_bf16.ptx"),
         cubins: &[

@@ -14,6 +14,7 @@ pub mod layout;
 pub mod loss;
 pub mod params;
 pub mod quantize;
+pub mod rescore;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod residual;
 pub mod tf32;

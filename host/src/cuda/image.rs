@@ -84,6 +84,7 @@ impl Wanted {
 mod tests {
     use maxsim_kernels::gradient::{PROJECT, ROW_NORMS};
     use maxsim_kernels::loss;
+    use maxsim_kernels::rescore::RESCORE;
     use maxsim_kernels::variants::{Arch, COMBINE_PIECES, FORWARD, SUM_PARTIALS};
 
     use super::*;
@@ -94,7 +95,7 @@ mod tests {
             [SUM_PARTIALS, COMBINE_PIECES, loss::CONTRASTIVE, loss::DISTILLATION, loss::MEAN];
         let names =
             FORWARD.iter().map(|row| row.name).chain(others).chain(ROW_NORMS).chain(PROJECT);
-        for name in names {
+        for name in names.chain(RESCORE) {
             let image = Image::find(name).unwrap();
             assert!(image.ptx.contains(&format!(".entry {name}(")), "{name}");
             for cubin in image.cubins {

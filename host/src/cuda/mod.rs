@@ -39,6 +39,8 @@ mod outputs;
 mod pieces;
 #[allow(unsafe_code)]
 mod read;
+#[allow(unsafe_code)]
+mod rescore;
 mod split;
 #[allow(unsafe_code)]
 mod status;
@@ -73,5 +75,6 @@ pub(crate) use launch::CudaWork;
 pub(crate) use loss::{CudaLoss, CudaLossWork, CudaTargets};
 pub(crate) use outputs::CudaOutputs;
 pub(crate) use read::read;
+pub(crate) use rescore::CudaRescore;
 pub(crate) use stream::CudaStream;
 pub(crate) use tokens::CudaTokens;
