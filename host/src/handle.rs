@@ -155,7 +155,6 @@ impl<'a, F: Format> Input<'a, F> {
     }
 
     /// The handle, or one of host tokens uploaded into `own`.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn on<'b>(
         &self,
         device: &Device,

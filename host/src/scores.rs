@@ -138,7 +138,7 @@ pub struct Ranked {
 impl Ranked {
     /// The order of a ranking: scores of documents with tokens, descending, equal scores by
     /// lower id; then NaN; then documents without tokens.
-    fn rank(&self, other: &Ranked) -> Ordering {
+    pub(crate) fn rank(&self, other: &Ranked) -> Ordering {
         let class = |r: &Ranked| match (r.has_tokens, r.score.is_nan()) {
             (true, false) => 0,
             (true, true) => 1,
