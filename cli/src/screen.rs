@@ -114,7 +114,7 @@ fn search<T: Element>(
     };
     loop {
         let pairs = (0u32..).zip(&mut searches);
-        let pairs = pairs.flat_map(|(q, search)| search.next().into_iter().map(move |d| [d, q]));
+        let pairs = pairs.flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [d, q]));
         let mut pairs: Vec<[u32; 2]> = pairs.collect();
         if pairs.is_empty() {
             break;

@@ -124,7 +124,7 @@ pub struct Scanned {
 }
 
 /// One query's search, for documents that come in whatever chunks: push what the scan sees, re-score
-/// what [`Candidates::next`] names until that is nothing.
+/// what [`Candidates::wanted`] names until that is nothing.
 ///
 /// Holds the candidates, and with [`SearchOptions::exact`] what may still belong before the k-th of
 /// them, beside 16 bytes for each document that was re-scored.
@@ -136,12 +136,12 @@ pub struct Scanned {
 /// for (id, score) in [(0, 0.9f32), (1, 1.0), (2, 0.2)] {
 ///     candidates.push(Scanned { id, score, bound: 0.1, has_tokens: true });
 /// }
-/// assert_eq!(candidates.next(), [1]);
+/// assert_eq!(candidates.wanted(), [1]);
 /// candidates.rescored(1, 0.95);
 /// // Document 0 may have up to 1.0.
-/// assert_eq!(candidates.next(), [0]);
+/// assert_eq!(candidates.wanted(), [0]);
 /// candidates.rescored(0, 0.96);
-/// assert!(candidates.next().is_empty());
+/// assert!(candidates.wanted().is_empty());
 /// let ranking = candidates.into_ranking();
 /// assert_eq!((ranking.documents[0].id, ranking.documents[0].place), (0, Place::Proven));
 /// ```
@@ -204,7 +204,7 @@ impl Candidates {
         }
     }
 
-    /// Takes a document into account. All come before the first call of [`Candidates::next`].
+    /// Takes a document into account. All come before the first call of [`Candidates::wanted`].
     pub fn push(&mut self, document: Scanned) {
         let Scanned { id, score, bound, has_tokens } = document;
         if !has_tokens {
@@ -264,8 +264,7 @@ impl Candidates {
 
     /// The documents to re-score next, by rising id; none when the search is over. Each must be given
     /// to [`Candidates::rescored`] before the next call.
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Vec<u32> {
+    pub fn wanted(&mut self) -> Vec<u32> {
         let mut ids: Vec<u32> = match (self.is_scanned, self.options.exact) {
             (false, _) => {
                 let n = self.options.n_candidates.min(self.waiting.len());
@@ -302,7 +301,7 @@ impl Candidates {
         Some(*self.rescored.select_nth_unstable_by(self.k - 1, Ranked::rank).1)
     }
 
-    /// Takes the score of a document that [`Candidates::next`] has named.
+    /// Takes the score of a document that [`Candidates::wanted`] has named.
     pub fn rescored(&mut self, id: u32, score: f32) {
         self.rescored.push(Ranked { id, score, has_tokens: true });
     }
@@ -402,7 +401,7 @@ impl Device {
         loop {
             let wanted: Vec<[u32; 2]> = (0u32..)
                 .zip(&mut searches)
-                .flat_map(|(q, search)| search.next().into_iter().map(move |d| [q, d]))
+                .flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [q, d]))
                 .collect();
             if wanted.is_empty() {
                 break;

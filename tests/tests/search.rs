@@ -273,7 +273,7 @@ fn searches_in_chunks_prove_what_is_so() {
         }
         let mut n_rounds = 0;
         loop {
-            let ids = search.next();
+            let ids = search.wanted();
             if ids.is_empty() {
                 break;
             }
