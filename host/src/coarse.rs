@@ -272,6 +272,8 @@ impl Device {
         let codes = screen.handles()?;
         check_codes("codes of queries", codes[0].layout(), queries.layout())?;
         check_codes("codes of documents", codes[1].layout(), documents.layout())?;
+        self.check_same("codes of queries", codes[0].device())?;
+        self.check_same("codes of documents", codes[1].device())?;
         self.check_same("queries", queries.device())?;
         self.check_same("documents", documents.device())?;
         let screening = self.prepare(codes[0], codes[1], pairing, &screening(options))?;
