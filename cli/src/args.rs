@@ -178,6 +178,26 @@ pub struct RankArgs {
     #[arg(long, value_name = "FILE")]
     pub documents: PathBuf,
 
+    /// Search these first: the documents as `maxsim quantize` compressed them, to int8, int8-affine or
+    /// fp8. The best candidates are scored again with --documents, whose other rows are not read, and
+    /// the ranking says which places are proven by the bounds of what compression can do.
+    #[arg(
+        long,
+        value_name = "FILE.safetensors",
+        conflicts_with_all = ["normalize", "allow_tf32", "kernel"]
+    )]
+    pub screen: Option<PathBuf>,
+
+    /// Documents per query to score again, with --screen; 100 unless told, and as many as are listed at
+    /// least.
+    #[arg(long, value_name = "N", requires = "screen")]
+    pub candidates: Option<usize>,
+
+    /// Score as many documents again as it takes, with --screen, until every place is proven: the
+    /// ranking is that of all documents.
+    #[arg(long, requires = "screen")]
+    pub exact: bool,
+
     /// Documents to list per query.
     #[arg(long, value_name = "K", default_value = "10", value_parser = parse_top_k)]
     pub top_k: usize,

@@ -14,6 +14,7 @@ pub mod qrels;
 pub mod quantize;
 pub mod rank;
 pub mod residual;
+pub mod screen;
 pub mod stream;
 pub mod texts;
 pub mod warm_up;

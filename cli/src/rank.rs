@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use maxsim::{Device, Ranking, ScoreOptions, TokenFormat};
+use maxsim::{Device, Ranking, ScoreOptions, SearchOptions, TokenFormat};
 
 use crate::args::{DeviceChoice, Format, RankArgs};
 use crate::documents::{DocumentFile, Documents};
@@ -13,6 +13,7 @@ use crate::input::TokenFile;
 use crate::metrics::{self, Metrics};
 use crate::output::{Destination, Results};
 use crate::qrels::Qrels;
+use crate::screen;
 use crate::stream::{self, Outcome, Request};
 use crate::texts::Texts;
 
@@ -23,6 +24,10 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     let documents = DocumentFile::open(&args.documents, args.reading())?;
     let documents = documents.documents()?;
     check_agreement(args, &queries, &documents)?;
+    let screen = match &args.screen {
+        Some(path) => Some(screen::open(path, args.reading(), &documents)?),
+        None => None,
+    };
     let texts = match &args.texts {
         Some(path) => Texts::open(path, documents.n_items())?,
         None => Texts::default(),
@@ -31,8 +36,13 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         Some(path) => Some(Qrels::open(path, queries.n_items(), documents.n_items())?),
         None => None,
     };
-    let device = match (args.device, &documents) {
-        (DeviceChoice::Auto, Documents::Tokens(file)) => {
+    let scanned = match (&screen, &documents) {
+        (Some(file), _) => Some(file),
+        (None, Documents::Tokens(file)) => Some(*file),
+        (None, Documents::Residual(_)) => None,
+    };
+    let device = match (args.device, scanned) {
+        (DeviceChoice::Auto, Some(file)) => {
             let (device, format) = (DeviceChoice::Auto.open()?, file.contents().format);
             // Compressed queries have the documents' format, or one that goes with it.
             if device.can_score(format, format) { device } else { Device::cpu() }
@@ -42,7 +52,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
 
     let progress = progress_bar(documents.n_items(), "documents");
     let started = Instant::now();
-    let outcome = stream::rank(&Request {
+    let request = Request {
         queries: &queries,
         documents: &documents,
         device: &device,
@@ -56,7 +66,16 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         top_k: if qrels.is_some() { args.top_k.max(metrics::DEPTH) } else { args.top_k },
         chunk_bytes: args.chunk_bytes,
         progress: &progress,
-    });
+    };
+    let default = SearchOptions::default();
+    let search = SearchOptions {
+        n_candidates: args.candidates.unwrap_or(default.n_candidates),
+        exact: args.exact,
+    };
+    let outcome = match &screen {
+        Some(screen) => screen::rank(&request, screen, search),
+        None => stream::rank(&request),
+    };
     progress.finish_and_clear();
     let outcome = outcome?;
     let elapsed = started.elapsed();
@@ -68,7 +87,14 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         report += &format!("\n{metrics}");
     }
     let rankings = shortened(outcome.rankings, args.top_k);
-    let results = Results { rankings: &rankings, texts: &texts, qrels: qrels.as_ref(), metrics };
+    let proven = outcome.search.map(|search| shortest(search.proven, args.top_k));
+    let results = Results {
+        rankings: &rankings,
+        texts: &texts,
+        qrels: qrels.as_ref(),
+        metrics,
+        proven: proven.as_deref(),
+    };
     destination.write(args.format, &results)?;
     // The ranking is out; a closed stderr takes nothing from it.
     let _ = writeln!(std::io::stderr(), "{report}");
@@ -136,6 +162,11 @@ fn shortened(mut rankings: Vec<Ranking>, top_k: usize) -> Vec<Ranking> {
     rankings
 }
 
+fn shortest(mut lens: Vec<usize>, top_k: usize) -> Vec<usize> {
+    lens.iter_mut().for_each(|len| *len = top_k.min(*len));
+    lens
+}
+
 /// What ran where, and how fast.
 struct Summary<'a> {
     queries: &'a TokenFile,
@@ -166,6 +197,14 @@ impl Summary<'_> {
         }
         if outcome.n_chunks > 1 {
             line += &format!(", in {} chunks", outcome.n_chunks);
+        }
+        if let Some(search) = &outcome.search {
+            let n_places: usize = outcome.rankings.iter().map(|r| r.ranked.len()).sum();
+            let n_proven: usize = search.proven.iter().sum();
+            line += &format!(
+                "; {} of the pairs scored again, {n_proven} of {n_places} places proven",
+                search.n_rescored
+            );
         }
         // Every query saw the same documents.
         let n_empty = outcome.rankings.first().map_or(0, |ranking| ranking.n_empty);

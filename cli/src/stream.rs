@@ -60,6 +60,17 @@ pub struct Outcome {
     pub kernels: Vec<&'static str>,
     /// Calls that were made.
     pub n_chunks: usize,
+    /// What a search of compressed documents has to say besides.
+    pub search: Option<Search>,
+}
+
+/// What is known of a search's rankings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Search {
+    /// Places proven, per query: they come first.
+    pub proven: Vec<usize>,
+    /// Documents that were scored again, of all queries.
+    pub n_rescored: u64,
 }
 
 /// Ranks, with the formats that the files have. NaN scores are errors.
@@ -75,7 +86,7 @@ pub fn rank(request: &Request<'_>) -> Result<Outcome> {
     });
     let (kernels, n_chunks) = outcome?;
     let rankings = best.into_iter().map(TopK::into_ranking).collect();
-    Ok(Outcome { rankings, kernels, n_chunks })
+    Ok(Outcome { rankings, kernels, n_chunks, search: None })
 }
 
 /// Scores a range of queries against all documents, chunk by chunk: `take` gets the documents of a
@@ -165,7 +176,10 @@ fn decoded(
 }
 
 /// Queries as codes: those of the file, or its elements compressed.
-fn compressed<F: Quantized>(file: &TokenFile, items: Range<usize>) -> Result<Tokens<'_, F>> {
+pub(crate) fn compressed<F: Quantized>(
+    file: &TokenFile,
+    items: Range<usize>,
+) -> Result<Tokens<'_, F>> {
     let scales = ScaleType::F16;
     Ok(match file.contents().format {
         TokenFormat::Element(ElementType::F16) => file.tokens::<f16>(items)?.quantize(scales)?,
@@ -185,11 +199,7 @@ fn chunks<'a, Q: Against<D>, D: Format>(
     let n_queries = queries.layout().n_items();
     let queries = device.upload(queries)?;
     let (mut kernels, mut n_chunks) = (Vec::new(), 0);
-    let mut chunk_bytes = match (request.chunk_bytes, device.memory()?) {
-        (Some(bytes), _) => bytes,
-        (None, Some(memory)) => CHUNK_BYTES.min(memory.free_bytes / FREE_SHARE),
-        (None, None) => CHUNK_BYTES,
-    };
+    let mut chunk_bytes = first_chunk_bytes(request.chunk_bytes, device)?;
     let mut start = 0;
     while start < documents.n_items() {
         let layout = documents.layout();
@@ -215,6 +225,15 @@ fn chunks<'a, Q: Against<D>, D: Format>(
         request.progress.inc(items.len() as u64);
     }
     Ok((kernels, n_chunks))
+}
+
+/// Device memory for the documents of a call: what was asked for, or a share of what is free.
+pub(crate) fn first_chunk_bytes(wanted: Option<u64>, device: &Device) -> Result<u64> {
+    Ok(match (wanted, device.memory()?) {
+        (Some(bytes), _) => bytes,
+        (None, Some(memory)) => CHUNK_BYTES.min(memory.free_bytes / FREE_SHARE),
+        (None, None) => CHUNK_BYTES,
+    })
 }
 
 /// The documents of the next call: as many from `start` on as `chunk_bytes` hold, at least

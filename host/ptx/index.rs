@@ -4,202 +4,454 @@ pub(super) static IMAGES: &[Image] = &[
     Image {
         name: "maxsim_combine_pieces",
         ptx: include_str!("maxsim_combine_pieces.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_combine_pieces.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_combine_pieces.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_bf16_d128_q256",
         ptx: include_str!("maxsim_forward_sm80_bf16_d128_q256.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q256.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q256.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_bf16_d128_q256_winners",
         ptx: include_str!("maxsim_forward_sm80_bf16_d128_q256_winners.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q256_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q256_winners.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_bf16_d128_q64",
         ptx: include_str!("maxsim_forward_sm80_bf16_d128_q64.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q64.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q64.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_bf16_d128_q64_winners",
         ptx: include_str!("maxsim_forward_sm80_bf16_d128_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q64_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_d128_q64_winners.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_bf16_wide_q128",
         ptx: include_str!("maxsim_forward_sm80_bf16_wide_q128.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_bf16_wide_q128_normalized",
         ptx: include_str!("maxsim_forward_sm80_bf16_wide_q128_normalized.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128_normalized.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128_normalized.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_bf16_wide_q128_winners",
         ptx: include_str!("maxsim_forward_sm80_bf16_wide_q128_winners.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_bf16_wide_q128_winners.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f16_d128_q256",
         ptx: include_str!("maxsim_forward_sm80_f16_d128_q256.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q256.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q256.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f16_d128_q256_winners",
         ptx: include_str!("maxsim_forward_sm80_f16_d128_q256_winners.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q256_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q256_winners.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f16_d128_q64",
         ptx: include_str!("maxsim_forward_sm80_f16_d128_q64.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q64.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q64.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f16_d128_q64_winners",
         ptx: include_str!("maxsim_forward_sm80_f16_d128_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q64_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_d128_q64_winners.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f16_wide_q128",
         ptx: include_str!("maxsim_forward_sm80_f16_wide_q128.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f16_wide_q128_normalized",
         ptx: include_str!("maxsim_forward_sm80_f16_wide_q128_normalized.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128_normalized.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128_normalized.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f16_wide_q128_winners",
         ptx: include_str!("maxsim_forward_sm80_f16_wide_q128_winners.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f16_wide_q128_winners.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f32_q128_normalized",
         ptx: include_str!("maxsim_forward_sm80_f32_q128_normalized.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q128_normalized.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q128_normalized.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f32_q128_winners",
         ptx: include_str!("maxsim_forward_sm80_f32_q128_winners.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q128_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q128_winners.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f32_q256",
         ptx: include_str!("maxsim_forward_sm80_f32_q256.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q256.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q256.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f32_q64",
         ptx: include_str!("maxsim_forward_sm80_f32_q64.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q64.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q64.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_f32_q64_winners",
         ptx: include_str!("maxsim_forward_sm80_f32_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q64_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_f32_q64_winners.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_residual_bf16_d128_q32",
         ptx: include_str!("maxsim_forward_sm80_residual_bf16_d128_q32.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_residual_bf16_d128_q32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_residual_bf16_d128_q32.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm80_residual_f16_d128_q32",
         ptx: include_str!("maxsim_forward_sm80_residual_f16_d128_q32.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_residual_f16_d128_q32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_residual_f16_d128_q32.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d128_q128",
         ptx: include_str!("maxsim_forward_sm90_bf16_d128_q128.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q128.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_bf16_d128_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d128_q256_winners",
         ptx: include_str!("maxsim_forward_sm90_bf16_d128_q256_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q256_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d128_q64",
         ptx: include_str!("maxsim_forward_sm90_bf16_d128_q64.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q64.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d128_q64_normalized",
         ptx: include_str!("maxsim_forward_sm90_bf16_d128_q64_normalized.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q64_normalized.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d128_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_bf16_d128_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q64_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d256_q256",
         ptx: include_str!("maxsim_forward_sm90_bf16_d256_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d256_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d256_q64",
         ptx: include_str!("maxsim_forward_sm90_bf16_d256_q64.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d256_q64.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d256_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_bf16_d256_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d256_q64_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d64_q256",
         ptx: include_str!("maxsim_forward_sm90_bf16_d64_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d64_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d64_q256_winners",
         ptx: include_str!("maxsim_forward_sm90_bf16_d64_q256_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d64_q256_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d64_q64",
         ptx: include_str!("maxsim_forward_sm90_bf16_d64_q64.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d64_q64.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d64_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_bf16_d64_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d64_q64_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_d96_q256",
         ptx: include_str!("maxsim_forward_sm90_bf16_d96_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d96_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_wide_q128",
         ptx: include_str!("maxsim_forward_sm90_bf16_wide_q128.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_wide_q128.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_wide_q128_normalized",
         ptx: include_str!("maxsim_forward_sm90_bf16_wide_q128_normalized.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_wide_q128_normalized.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_wide_q256",
         ptx: include_str!("maxsim_forward_sm90_bf16_wide_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_wide_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_bf16_wide_q256_winners",
         ptx: include_str!("maxsim_forward_sm90_bf16_wide_q256_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_wide_q256_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_e4m3_d128_q128",
@@ -212,7 +464,10 @@ pub(super) static IMAGES: &[Image] = &[
     Image {
         name: "maxsim_forward_sm90_e4m3_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_e4m3_d128_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_e4m3_d128_q256_winners",
@@ -225,117 +480,186 @@ pub(super) static IMAGES: &[Image] = &[
     Image {
         name: "maxsim_forward_sm90_e4m3_d128_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_e4m3_d128_q64_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_e4m3_wide_q128_winners",
         ptx: include_str!("maxsim_forward_sm90_e4m3_wide_q128_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_e4m3_wide_q128_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d128_q128",
         ptx: include_str!("maxsim_forward_sm90_f16_d128_q128.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q128.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_f16_d128_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d128_q256_winners",
         ptx: include_str!("maxsim_forward_sm90_f16_d128_q256_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q256_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d128_q64",
         ptx: include_str!("maxsim_forward_sm90_f16_d128_q64.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q64.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d128_q64_normalized",
         ptx: include_str!("maxsim_forward_sm90_f16_d128_q64_normalized.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q64_normalized.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d128_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_f16_d128_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q64_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d256_q256",
         ptx: include_str!("maxsim_forward_sm90_f16_d256_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d256_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d256_q64",
         ptx: include_str!("maxsim_forward_sm90_f16_d256_q64.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d256_q64.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d256_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_f16_d256_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d256_q64_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d64_q256",
         ptx: include_str!("maxsim_forward_sm90_f16_d64_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d64_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d64_q256_winners",
         ptx: include_str!("maxsim_forward_sm90_f16_d64_q256_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d64_q256_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d64_q64",
         ptx: include_str!("maxsim_forward_sm90_f16_d64_q64.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d64_q64.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d64_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_f16_d64_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d64_q64_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_d96_q256",
         ptx: include_str!("maxsim_forward_sm90_f16_d96_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d96_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_wide_q128",
         ptx: include_str!("maxsim_forward_sm90_f16_wide_q128.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_wide_q128.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_wide_q128_normalized",
         ptx: include_str!("maxsim_forward_sm90_f16_wide_q128_normalized.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_wide_q128_normalized.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_wide_q256",
         ptx: include_str!("maxsim_forward_sm90_f16_wide_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_wide_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f16_wide_q256_winners",
         ptx: include_str!("maxsim_forward_sm90_f16_wide_q256_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_wide_q256_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f32_wide_q128",
         ptx: include_str!("maxsim_forward_sm90_f32_wide_q128.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f32_wide_q128.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f32_wide_q128_winners",
         ptx: include_str!("maxsim_forward_sm90_f32_wide_q128_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f32_wide_q128_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_f32_wide_q64",
         ptx: include_str!("maxsim_forward_sm90_f32_wide_q64.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f32_wide_q64.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_i8_d128_q128",
@@ -348,7 +672,10 @@ pub(super) static IMAGES: &[Image] = &[
     Image {
         name: "maxsim_forward_sm90_i8_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_i8_d128_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_i8_d128_q256_winners",
@@ -361,243 +688,561 @@ pub(super) static IMAGES: &[Image] = &[
     Image {
         name: "maxsim_forward_sm90_i8_d128_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_i8_d128_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q64_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_i8_wide_q128_winners",
         ptx: include_str!("maxsim_forward_sm90_i8_wide_q128_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_wide_q128_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_residual_bf16_d128_q64",
         ptx: include_str!("maxsim_forward_sm90_residual_bf16_d128_q64.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_residual_bf16_d128_q64.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_residual_bf16_d128_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_residual_bf16_d128_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!(
+                "maxsim_forward_sm90_residual_bf16_d128_q64_winners.sm_90a.cubin"
+            ),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_residual_bf16_wide_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_residual_bf16_wide_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!(
+                "maxsim_forward_sm90_residual_bf16_wide_q64_winners.sm_90a.cubin"
+            ),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_residual_f16_d128_q64",
         ptx: include_str!("maxsim_forward_sm90_residual_f16_d128_q64.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_residual_f16_d128_q64.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_residual_f16_d128_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_residual_f16_d128_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_residual_f16_d128_q64_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_residual_f16_wide_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_residual_f16_wide_q64_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_residual_f16_wide_q64_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_tf32_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_tf32_d128_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_tf32_d128_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_tf32_d128_q64",
         ptx: include_str!("maxsim_forward_sm90_tf32_d128_q64.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_tf32_d128_q64.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_tf32_wide_q256",
         ptx: include_str!("maxsim_forward_sm90_tf32_wide_q256.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_tf32_wide_q256.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_forward_sm90_tf32_wide_q256_winners",
         ptx: include_str!("maxsim_forward_sm90_tf32_wide_q256_winners.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_tf32_wide_q256_winners.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_atomic_sm80_bf16",
         ptx: include_str!("maxsim_gradient_atomic_sm80_bf16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_bf16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_atomic_sm80_f16",
         ptx: include_str!("maxsim_gradient_atomic_sm80_f16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_f16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_atomic_sm80_f32",
         ptx: include_str!("maxsim_gradient_atomic_sm80_f32.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_atomic_sm80_f32.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_atomic_sm90_bf16",
         ptx: include_str!("maxsim_gradient_atomic_sm90_bf16.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_atomic_sm90_bf16.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_atomic_sm90_f16",
         ptx: include_str!("maxsim_gradient_atomic_sm90_f16.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_atomic_sm90_f16.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_atomic_sm90_f32",
         ptx: include_str!("maxsim_gradient_atomic_sm90_f32.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_atomic_sm90_f32.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_count",
         ptx: include_str!("maxsim_gradient_count.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_count.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_count.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_few_sm80_bf16",
         ptx: include_str!("maxsim_gradient_few_sm80_bf16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_bf16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_few_sm80_f16",
         ptx: include_str!("maxsim_gradient_few_sm80_f16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_f16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_few_sm80_f32",
         ptx: include_str!("maxsim_gradient_few_sm80_f32.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_few_sm80_f32.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_few_sm90_bf16",
         ptx: include_str!("maxsim_gradient_few_sm90_bf16.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_few_sm90_bf16.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_few_sm90_f16",
         ptx: include_str!("maxsim_gradient_few_sm90_f16.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_few_sm90_f16.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_few_sm90_f32",
         ptx: include_str!("maxsim_gradient_few_sm90_f32.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_few_sm90_f32.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_gather_bf16",
         ptx: include_str!("maxsim_gradient_gather_bf16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_bf16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_gather_f16",
         ptx: include_str!("maxsim_gradient_gather_f16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_f16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_gather_f32",
         ptx: include_str!("maxsim_gradient_gather_f32.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_f32.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_invert",
         ptx: include_str!("maxsim_gradient_invert.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_invert.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_invert.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_join",
         ptx: include_str!("maxsim_gradient_join.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_gradient_join.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_gradient_join.sm_90.cubin") },
+        ],
     },
     Image {
         name: "maxsim_gradient_owner_sm80_bf16",
         ptx: include_str!("maxsim_gradient_owner_sm80_bf16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_bf16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_owner_sm80_f16",
         ptx: include_str!("maxsim_gradient_owner_sm80_f16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_f16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_owner_sm80_f32",
         ptx: include_str!("maxsim_gradient_owner_sm80_f32.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_owner_sm80_f32.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_owner_sm90_bf16",
         ptx: include_str!("maxsim_gradient_owner_sm90_bf16.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_owner_sm90_bf16.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_owner_sm90_f16",
         ptx: include_str!("maxsim_gradient_owner_sm90_f16.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_owner_sm90_f16.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_owner_sm90_f32",
         ptx: include_str!("maxsim_gradient_owner_sm90_f32.ptx"),
-        cubins: &[],
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_gradient_owner_sm90_f32.sm_90a.cubin"),
+        }],
     },
     Image {
         name: "maxsim_gradient_project_bf16",
         ptx: include_str!("maxsim_gradient_project_bf16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_project_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_project_bf16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_project_f16",
         ptx: include_str!("maxsim_gradient_project_f16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_project_f32",
         ptx: include_str!("maxsim_gradient_project_f32.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_project_f32.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_gradient_sum",
         ptx: include_str!("maxsim_gradient_sum.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_gradient_sum.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_gradient_sum.sm_90.cubin") },
+        ],
     },
     Image {
         name: "maxsim_loss_contrastive",
         ptx: include_str!("maxsim_loss_contrastive.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_loss_contrastive.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_loss_contrastive.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_loss_distillation",
         ptx: include_str!("maxsim_loss_distillation.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_loss_distillation.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_loss_distillation.sm_90.cubin"),
+            },
+        ],
     },
-    Image { name: "maxsim_loss_mean", ptx: include_str!("maxsim_loss_mean.ptx"), cubins: &[] },
-    Image { name: "maxsim_read", ptx: include_str!("maxsim_read.ptx"), cubins: &[] },
+    Image {
+        name: "maxsim_loss_mean",
+        ptx: include_str!("maxsim_loss_mean.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_loss_mean.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_loss_mean.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_read",
+        ptx: include_str!("maxsim_read.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_read.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_read.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_rescore_bf16",
+        ptx: include_str!("maxsim_rescore_bf16.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_rescore_bf16.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_rescore_bf16.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_rescore_f16",
+        ptx: include_str!("maxsim_rescore_f16.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_rescore_f16.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_rescore_f16.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_rescore_f32",
+        ptx: include_str!("maxsim_rescore_f32.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_rescore_f32.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_rescore_f32.sm_90.cubin") },
+        ],
+    },
     Image {
         name: "maxsim_residual_norms_bf16",
         ptx: include_str!("maxsim_residual_norms_bf16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_residual_norms_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_residual_norms_bf16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_residual_norms_f16",
         ptx: include_str!("maxsim_residual_norms_f16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_residual_norms_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_residual_norms_f16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_row_norms_bf16",
         ptx: include_str!("maxsim_row_norms_bf16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_row_norms_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_row_norms_bf16.sm_90.cubin"),
+            },
+        ],
     },
     Image {
         name: "maxsim_row_norms_f16",
         ptx: include_str!("maxsim_row_norms_f16.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_row_norms_f16.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_row_norms_f16.sm_90.cubin") },
+        ],
     },
     Image {
         name: "maxsim_row_norms_f32",
         ptx: include_str!("maxsim_row_norms_f32.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_row_norms_f32.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_row_norms_f32.sm_90.cubin") },
+        ],
     },
     Image {
         name: "maxsim_sum_partials",
         ptx: include_str!("maxsim_sum_partials.ptx"),
-        cubins: &[],
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_sum_partials.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_sum_partials.sm_90.cubin") },
+        ],
     },
 ];

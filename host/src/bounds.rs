@@ -59,7 +59,7 @@ use std::ops::AddAssign;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::cpu::widen;
-use crate::element::Element;
+use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
 use crate::format::{Format, Quantized, TokenFormat};
 use crate::pairing::Pairing;
@@ -261,6 +261,50 @@ pub fn score_bounds(
     documents: &ErrorTerms,
     pairing: &Pairing,
 ) -> Result<Vec<f32>> {
+    bounds(queries, documents, pairing, |_, _| 0.0)
+}
+
+/// As [`score_bounds`], where the exact score is not a real number but what an engine computes from
+/// the embeddings, of elements of this type: bounds are larger by what f32 loses there,
+///
+/// ```text
+/// ρ · Σ_s (‖q_s‖₂ + √dim · δ) · max_t (‖d_t‖₂ + √dim · δ)
+/// ```
+///
+/// with ‖x‖₂ ≤ ‖x̂‖₂ + ‖u‖₂, ρ = (8 + Lq + dim) · 2⁻²³ (f32: 3 · dim, since products are split), and δ the
+/// smallest normal number of the type, since tensor cores align subnormal numbers by its exponent. What
+/// a search re-scores is compared with what it does not by these.
+///
+/// # Errors
+/// Those of [`Problem::new`].
+pub fn rescore_bounds(
+    queries: &ErrorTerms,
+    documents: &ErrorTerms,
+    pairing: &Pairing,
+    element: ElementType,
+) -> Result<Vec<f32>> {
+    let dim = queries.layout.dim() as f64;
+    let (n_products, least) = match element {
+        ElementType::F16 => (dim, F16_NORMAL_MIN),
+        ElementType::Bf16 => (dim, f64::from(f32::MIN_POSITIVE)),
+        ElementType::F32 => (3.0 * dim, f64::from(f32::MIN_POSITIVE)),
+    };
+    let least = dim.sqrt() * least;
+    bounds(queries, documents, pairing, |query, document| {
+        let n_tokens = query.n_tokens as f64;
+        let rho = (8.0 + n_tokens + n_products) * f64::from(f32::EPSILON);
+        let (q, d) = (&query.sums, &document.maxima);
+        rho * (q.l2 + q.u2 + n_tokens * least) * (d.l2 + d.u2 + least)
+    })
+}
+
+/// Bounds of scores, each `more` of its query and document larger.
+fn bounds(
+    queries: &ErrorTerms,
+    documents: &ErrorTerms,
+    pairing: &Pairing,
+    more: impl Fn(&Item, &Item) -> f64,
+) -> Result<Vec<f32>> {
     let problem = Problem::new(&queries.layout, &documents.layout, pairing)?;
     let dim = problem.dim();
     let bound = |p: usize| {
@@ -274,6 +318,7 @@ pub fn score_bounds(
         let of_document = (d.u_max * q.l1).min(d.u2 * q.l2);
         let of_query = (d.l1 * q.u_max).min(d.l2 * q.u2);
         let bound = of_document + of_query + d.u2 * q.u2 + rho * d.magnitude * q.l2;
+        let bound = bound + more(query, document);
         // What is unknown times 0 is NaN.
         let is_known = bound.is_finite() && d.magnitude * q.l2 < f64::from(f32::MAX) / 2.0;
         if is_known { (bound as f32).next_up() } else { f32::INFINITY }

@@ -307,7 +307,12 @@ impl Device {
             Inner::Cuda(device) => {
                 let start = std::time::Instant::now();
                 let limits = device.limits();
-                let others = [calls.norm_kernels(), calls.gradient_kernels(limits)].concat();
+                let others = [
+                    calls.norm_kernels(),
+                    calls.gradient_kernels(limits),
+                    calls.coarse_kernels(limits),
+                ]
+                .concat();
                 let kernels = device.warm_up(&calls.kernels(limits)?, &others)?;
                 Ok(Warmed { kernels, time: start.elapsed() })
             }

@@ -168,6 +168,21 @@ impl<'a, F: Format> Input<'a, F> {
         }
     }
 
+    /// The handle, or one of host tokens uploaded into `own`.
+    pub(crate) fn on<'b>(
+        &self,
+        device: &Device,
+        own: &'b mut Option<DeviceTokens<F>>,
+    ) -> Result<&'b DeviceTokens<F>>
+    where
+        'a: 'b,
+    {
+        match self {
+            Input::Host(tokens) => Ok(own.insert(device.upload(tokens)?)),
+            Input::Device(tokens) => Ok(tokens),
+        }
+    }
+
     /// The handle's tokens, or host tokens uploaded into `own`.
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn cuda_tokens<'b>(
@@ -178,10 +193,7 @@ impl<'a, F: Format> Input<'a, F> {
     where
         'a: 'b,
     {
-        match self {
-            Input::Host(tokens) => own.insert(device.upload(tokens)?).cuda_tokens(),
-            Input::Device(tokens) => tokens.cuda_tokens(),
-        }
+        self.on(device, own)?.cuda_tokens()
     }
 }
 

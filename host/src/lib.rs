@@ -27,6 +27,7 @@
 //! [`Device::backward`] gives the gradients of scores with respect to tokens, from those that the
 //! losses of [`loss`] have with respect to scores. [`Tokens::quantize`] compresses tokens to one byte
 //! an element ([`mod@format`]), and [`score_bounds`] says how far that can move scores ([`bounds`]).
+//! [`coarse`] has compressed tokens find what is then scored in full precision.
 //!
 //! Environment: MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files assembled for the
 //! device, or have the driver compile them, and fail where that cannot be; unset, the first
@@ -37,6 +38,7 @@
 
 pub mod backward;
 pub mod bounds;
+pub mod coarse;
 pub mod device;
 pub mod device_loss;
 pub mod element;
@@ -53,6 +55,7 @@ pub mod problem;
 pub mod residual;
 pub mod scales;
 pub mod scores;
+pub mod search;
 pub mod stream;
 pub mod tokens;
 pub mod warm_up;
@@ -66,7 +69,8 @@ mod pieces;
 mod quantize;
 
 pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};
-pub use bounds::{ErrorTerms, score_bounds};
+pub use bounds::{ErrorTerms, rescore_bounds, score_bounds};
+pub use coarse::{CoarseWork, Screen};
 pub use device::{Device, Memory};
 pub use device_loss::{DeviceLoss, LossWork};
 pub use element::{Element, ElementType};
@@ -81,6 +85,7 @@ pub use plan::{DeviceLimits, Plan};
 pub use problem::{Problem, ScoreShape, TokenOffsets};
 pub use scales::{ScaleType, Scales};
 pub use scores::{Ranked, Ranking, ScoreOptions, Scores, TopK};
+pub use search::{Candidates, Found, Place, Scan, Scanned, SearchOptions, SearchRanking};
 pub use stream::Stream;
 pub use tokens::{LayoutKind, TokenLayout, Tokens};
 pub use warm_up::{KernelSource, LoadedKernel, WarmUp, Warmed};

@@ -46,6 +46,7 @@ pub struct Scores {
     pub(crate) token_offsets: Option<TokenOffsets>,
     pub(crate) winners: Option<Vec<i32>>,
     pub(crate) token_scores: Option<Vec<f32>>,
+    pub(crate) screened: bool,
 }
 
 impl Scores {
@@ -70,6 +71,7 @@ impl Scores {
             winners: winners.then(|| filled(n_tokens, -1)).transpose()?,
             token_scores: token_scores.then(|| filled(n_tokens, 0.0)).transpose()?,
             token_offsets,
+            screened: false,
         })
     }
 
@@ -86,6 +88,12 @@ impl Scores {
     /// The scores, without a copy.
     pub fn into_values(self) -> Vec<f32> {
         self.values
+    }
+
+    /// Whether the winners are those of INT8 screening: scores are then, up to the rounding of f32,
+    /// lower bounds of the exact ones. See [`coarse`](crate::coarse).
+    pub fn are_screened(&self) -> bool {
+        self.screened
     }
 
     /// All winners, pair-major: index of the winning token within its document, -1 = none.
@@ -130,7 +138,7 @@ pub struct Ranked {
 impl Ranked {
     /// The order of a ranking: scores of documents with tokens, descending, equal scores by
     /// lower id; then NaN; then documents without tokens.
-    fn rank(&self, other: &Ranked) -> Ordering {
+    pub(crate) fn rank(&self, other: &Ranked) -> Ordering {
         let class = |r: &Ranked| match (r.has_tokens, r.score.is_nan()) {
             (true, false) => 0,
             (true, true) => 1,

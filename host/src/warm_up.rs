@@ -25,6 +25,7 @@ use std::fmt;
 use std::time::Duration;
 
 use maxsim_kernels::element::Operand;
+use maxsim_kernels::rescore::RESCORE;
 use maxsim_kernels::variants::{FORWARD, Variant};
 use maxsim_kernels::{gradient, loss};
 
@@ -165,6 +166,14 @@ impl WarmUp {
         }
     }
 
+    /// The kernels that score what INT8 codes have found; none where calls have no codes.
+    pub fn coarse_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
+        match self.elements.is_empty() && limits.has_rows(Operand::I8) {
+            true => RESCORE.to_vec(),
+            false => Vec::new(),
+        }
+    }
+
     fn elements(&self) -> &[ElementType] {
         match &self.elements[..] {
             [] => &ElementType::ALL,
@@ -290,6 +299,13 @@ mod tests {
         assert_eq!(plain.gradient_kernels(&H200).len(), 4 * 3 + 4 + 3);
         assert!(plain.norm_kernels().is_empty());
         assert!(plain.kernels(&H200).unwrap().iter().all(|row| !row.normalizes));
+    }
+
+    #[test]
+    fn calls_with_codes_take_what_scores_winners_again() {
+        assert_eq!(WarmUp::default().coarse_kernels(&H200), RESCORE);
+        let f16 = WarmUp { elements: vec![ElementType::F16], ..WarmUp::default() };
+        assert!(f16.coarse_kernels(&H200).is_empty());
     }
 
     #[test]

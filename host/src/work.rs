@@ -68,19 +68,11 @@ impl Work {
         device.check_same("work", &self.device)?;
         self.check("queries", queries, self.formats[0], &self.queries)?;
         self.check("documents", documents, self.formats[1], &self.documents)?;
-        device.check_same("scores", &scores.device)?;
-        if !Arc::ptr_eq(&scores.shape, &self.outputs) && scores.shape != self.outputs {
-            return Err(Error::Shape {
-                argument: "scores",
-                expected: format!("room for the work's results {:?}", self.outputs.shape),
-                found: format!("room for other results {:?}", scores.shape.shape),
-            });
-        }
-        Ok(())
+        scores.check("scores", device, &self.outputs)
     }
 
     /// Checks that tokens are what one side of the work was prepared for.
-    fn check<F: Format>(
+    pub(crate) fn check<F: Format>(
         &self,
         argument: &'static str,
         tokens: &DeviceTokens<F>,
@@ -116,6 +108,9 @@ pub(crate) struct OutputShape {
     pub token_scores: bool,
     /// Bytes of a winner on a CUDA device.
     pub winner_bytes: usize,
+    /// Scores are those of winners that INT8 screening has found: winners are on the device,
+    /// asked for or not.
+    pub screened: bool,
 }
 
 impl OutputShape {
@@ -128,7 +123,14 @@ impl OutputShape {
             token_scores: options.token_scores,
             // All-ones means none, so the last index must stay below it.
             winner_bytes: if problem.documents().max_len() < 65535 { 2 } else { 4 },
+            screened: false,
         }
+    }
+
+    /// Those of a coarse-to-fine call.
+    pub(crate) fn of_screened(problem: &Problem<'_>, options: &ScoreOptions) -> OutputShape {
+        let token_offsets = Some(problem.token_offsets());
+        OutputShape { token_offsets, screened: true, ..OutputShape::new(problem, options) }
     }
 
     /// What kernels leave of each piece of cut documents, for a problem whose documents are
@@ -140,6 +142,7 @@ impl OutputShape {
             winners,
             token_scores: true,
             winner_bytes: 4,
+            screened: false,
         }
     }
 
@@ -148,14 +151,17 @@ impl OutputShape {
         let n_tokens = self.token_offsets.as_ref().map_or(0, TokenOffsets::total);
         [
             self.shape.n_scores() as u64 * 4,
-            if self.winners { n_tokens * self.winner_bytes as u64 } else { 0 },
+            if self.winners || self.screened { n_tokens * self.winner_bytes as u64 } else { 0 },
             if self.token_scores { n_tokens * 4 } else { 0 },
         ]
     }
 
     /// Room on the host: scores 0, winners -1, token scores 0.
     pub(crate) fn host_scores(&self) -> Result<Scores> {
-        Scores::with_room(self.shape, self.token_offsets.clone(), self.winners, self.token_scores)
+        let tokens = self.winners || self.token_scores;
+        let token_offsets = if tokens { self.token_offsets.clone() } else { None };
+        let scores = Scores::with_room(self.shape, token_offsets, self.winners, self.token_scores)?;
+        Ok(Scores { screened: self.screened, ..scores })
     }
 }
 
@@ -183,15 +189,44 @@ impl DeviceScores {
     /// # Errors
     /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
     pub fn new(work: &Work) -> Result<DeviceScores> {
-        let inner = match &work.inner {
-            WorkInner::Cpu => ScoresInner::Cpu(Arc::new(Mutex::new(work.outputs.host_scores()?))),
+        DeviceScores::with_room(&work.device, &work.outputs)
+    }
+
+    pub(crate) fn with_room(device: &Device, shape: &Arc<OutputShape>) -> Result<DeviceScores> {
+        let inner = match device.ordinal() {
             #[cfg(all(feature = "cuda", target_os = "linux"))]
-            WorkInner::Cuda(_) => {
-                let cuda = work.device.cuda_device("work for a CUDA device")?;
-                ScoresInner::Cuda(Arc::new(CudaOutputs::new(cuda, &work.outputs)?))
+            Some(_) => {
+                let cuda = device.cuda_device("work for a CUDA device")?;
+                ScoresInner::Cuda(Arc::new(CudaOutputs::new(cuda, shape)?))
             }
+            _ => ScoresInner::Cpu(Arc::new(Mutex::new(shape.host_scores()?))),
         };
-        Ok(DeviceScores { device: work.device.clone(), shape: work.outputs.clone(), inner })
+        Ok(DeviceScores { device: device.clone(), shape: shape.clone(), inner })
+    }
+
+    /// What is wrong with results of another kind of device than the work's.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn wrong_device(&self, expected: &Device) -> Error {
+        let (expected, found) = (expected.to_string(), self.device.to_string());
+        Error::WrongDevice { argument: "scores", expected, found }
+    }
+
+    /// Checks that these are results of a device, of this shape.
+    pub(crate) fn check(
+        &self,
+        argument: &'static str,
+        device: &Device,
+        outputs: &Arc<OutputShape>,
+    ) -> Result<()> {
+        device.check_same(argument, &self.device)?;
+        if Arc::ptr_eq(&self.shape, outputs) || self.shape == *outputs {
+            return Ok(());
+        }
+        Err(Error::Shape {
+            argument,
+            expected: format!("room for the work's results {:?}", outputs.shape),
+            found: format!("room for other results {:?}", self.shape.shape),
+        })
     }
 
     /// Shape of the scores.

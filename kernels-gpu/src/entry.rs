@@ -1,5 +1,5 @@
 //! The entries: one per row of the variant table, the sum of partials, the combination of pieces,
-//! the read, those of gradients, and those of losses.
+//! the read, those of gradients, those of losses, and those that score winners again.
 
 use crate::gradient::sources::{Bf16, F16, F32};
 use crate::variants::forward_variants;
@@ -377,4 +377,28 @@ loss_entries! {
     maxsim_loss_distillation(RowsParams) = crate::loss::rows::distillation;
     /// The mean of the rows' losses.
     maxsim_loss_mean(MeanParams) = crate::loss::mean::mean;
+}
+
+macro_rules! rescore_entries {
+    ($($(#[$doc:meta])* $name:ident = $element:ty;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Launched by the host with parameters and a grid as their struct says.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::rescore::RescoreParams) {
+            // SAFETY: the host's promise.
+            unsafe { crate::rescore::pairs::rescore::<$element>(&params) }
+        }
+    )*};
+}
+
+rescore_entries! {
+    /// Scores of winners among f16 documents.
+    maxsim_rescore_f16 = F16;
+    /// Scores of winners among bf16 documents.
+    maxsim_rescore_bf16 = Bf16;
+    /// Scores of winners among f32 documents.
+    maxsim_rescore_f32 = F32;
 }

@@ -15,6 +15,7 @@ pub mod layout;
 pub mod loss;
 pub mod params;
 pub mod quantize;
+pub mod rescore;
 pub mod residual;
 pub mod tf32;
 pub mod variants;

@@ -2,7 +2,8 @@
 //!
 //! A [`case::Case`] describes a problem; its data goes to the [`oracle`] and, on every
 //! engine of the machine, to the library; [`agree`] says whether the two answers agree.
-//! [`quantized`] is the same for compressed tokens.
+//! [`quantized`] is the same for compressed tokens, and [`coarse`] where they find what full precision
+//! scores.
 //! [`gradients`] is the same for training: its oracle, and whether gradients agree; [`losses`] has
 //! what losses on devices are compared with, and [`residual`] what decoded tokens are.
 //!
@@ -12,6 +13,7 @@
 
 pub mod agree;
 pub mod case;
+pub mod coarse;
 pub mod engines;
 pub mod gpu;
 pub mod gradients;

@@ -9,7 +9,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use half::f16;
-use maxsim::{Device, DeviceScores, Pairing, Result, ScoreOptions, Tokens};
+use maxsim::{
+    Device, DeviceScores, Int8, Pairing, Result, ScaleType, ScoreOptions, Screen, Tokens,
+};
+use maxsim_tests::coarse::has_kernels;
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::{is_too_long, text};
 use maxsim_tests::suite::Suite;
@@ -172,5 +175,67 @@ fn a_steady_call_allocates_nothing_and_returns_soon() {
             suite.count(&device.to_string());
         }
         Ok(CALLS.len() * 3 * N_CALLS)
+    });
+}
+
+/// The same of a coarse-to-fine call: allocations of this thread, and device memory taken.
+fn steady_coarse(
+    device: &Device,
+    options: &ScoreOptions,
+) -> Result<std::result::Result<(), String>> {
+    const DIM: usize = 128;
+    let rows = |n: usize| -> Vec<f16> {
+        (0..n * DIM).map(|i| f16::from_f32((i % 251) as f32 / 251.0 - 0.5)).collect()
+    };
+    let (query_rows, document_rows) = (rows(80), rows(16 * 256));
+    let queries = Tokens::packed(&query_rows, DIM, &[0i64, 32, 80])?;
+    let documents = Tokens::padded(&document_rows, 16, 256, DIM)?;
+    let codes = (
+        device.upload(&queries.quantize::<Int8>(ScaleType::F16)?)?,
+        device.upload(&documents.quantize::<Int8>(ScaleType::F16)?)?,
+    );
+    let (queries, documents) = (device.upload(&queries)?, device.upload(&documents)?);
+    let screen = Screen::new(&codes.0, &codes.1);
+    let cross = Pairing::cross();
+    let work = device.prepare_coarse_to_fine(&queries, &documents, &screen, &cross, options)?;
+    let mut scores = work.scores()?;
+    let mut stream = device.stream()?;
+    for _ in 0..2 * BATCH {
+        stream.coarse_to_fine_into(&queries, &documents, &screen, &work, &mut scores)?;
+    }
+    stream.synchronize()?;
+    let before = device.memory()?.map(|memory| memory.free_bytes);
+    for _ in 0..N_CALLS / BATCH {
+        let (n_allocations, result) = allocations(|| {
+            (0..BATCH).try_for_each(|_| {
+                stream.coarse_to_fine_into(&queries, &documents, &screen, &work, &mut scores)
+            })
+        });
+        result?;
+        if n_allocations > 0 {
+            return Ok(Err(format!("{n_allocations} allocations in {BATCH} calls")));
+        }
+        stream.synchronize()?;
+    }
+    let after = device.memory()?.map(|memory| memory.free_bytes);
+    Ok(match before == after {
+        true => Ok(()),
+        false => Err(format!("{before:?} bytes free before, {after:?} after")),
+    })
+}
+
+#[test]
+fn a_steady_coarse_to_fine_call_allocates_nothing() {
+    Suite::run_gpu("gpu_steady_coarse_calls", |suite| {
+        let devices = || cuda_devices().iter().filter(|device| has_kernels(device));
+        for device in devices() {
+            for everything in [false, true] {
+                let (winners, token_scores) = (everything, everything);
+                let options = ScoreOptions { winners, token_scores, ..ScoreOptions::default() };
+                steady_coarse(device, &options).map_err(text)??;
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(2 * N_CALLS)
     });
 }

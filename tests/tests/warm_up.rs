@@ -46,9 +46,9 @@ fn the_first_score_comes_soon_and_warm_up_loads_the_rest() {
             let limits = device.limits().ok_or("a CUDA device has limits")?;
             let rows = all.kernels(limits).map_err(text)?;
             let others = [SUM_PARTIALS, COMBINE_PIECES];
-            let norms = all.norm_kernels();
+            let (norms, coarse) = (all.norm_kernels(), all.coarse_kernels(limits));
             let rows = rows.iter().map(|row| row.name);
-            let expected: Vec<&str> = rows.chain(others).chain(norms).collect();
+            let expected: Vec<&str> = rows.chain(others).chain(norms).chain(coarse).collect();
             let found: Vec<&str> = warmed.kernels.iter().map(|kernel| kernel.name).collect();
             if found != expected {
                 return Err(format!("{device}: {found:?} instead of {expected:?}"));

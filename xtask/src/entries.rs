@@ -4,7 +4,7 @@ use maxsim_kernels::variants::{
     Arch, COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, FORWARD, READ,
     READ_THREADS, SUM_PARTIALS, SUM_PARTIALS_THREADS,
 };
-use maxsim_kernels::{decode, gradient, loss};
+use maxsim_kernels::{decode, gradient, loss, rescore};
 
 /// The architectures that kernels are compiled for.
 pub const ARCHS: [Arch; 2] = [Arch::Sm80, Arch::Sm90a];
@@ -107,12 +107,14 @@ pub fn all() -> Vec<Entry> {
         (loss::DISTILLATION, loss::THREADS, loss::BLOCKS, loss::SHARED_BYTES),
         (loss::MEAN, loss::THREADS, 1, loss::SHARED_BYTES),
     ];
+    let rescore = rescore::RESCORE
+        .map(|name| (name, rescore::THREADS, rescore::BLOCKS, rescore::SHARED_BYTES));
     let of = |arch| move |entry| (arch, entry);
     let decoded_norms =
         decode::NORMS.map(|name| (name, gradient::THREADS, gradient::GATHER_BLOCKS, 0));
     let sm80 = alone.into_iter().chain(gather).chain(by_arch(Arch::Sm80)).chain(norms);
     let sm80 = sm80.chain(decoded_norms).chain(project);
-    let sm80 = sm80.map(of(Arch::Sm80));
+    let sm80 = sm80.chain(rescore).map(of(Arch::Sm80));
     let sm90 = by_arch(Arch::Sm90a).map(of(Arch::Sm90a));
     for (arch, (name, threads, blocks, dynamic_shared_bytes)) in sm80.chain(sm90) {
         // Blocks of this size may use what the register file holds.

@@ -21,6 +21,8 @@ struct Query {
     id: u32,
     documents: Vec<u32>,
     scores: Vec<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proven: Option<usize>,
 }
 
 /// JSON has no infinities.
@@ -39,7 +41,8 @@ pub(super) fn check(results: &Results<'_>) -> Result<()> {
 }
 
 /// `{"queries": [{"id", "documents", "scores"}], "metrics": {"ndcg@10", "recall@10"}}`,
-/// metrics where there are judgements.
+/// metrics where there are judgements; and with each query the number of its first places that are
+/// `proven`, where compressed documents were searched.
 pub(super) fn write(results: &Results<'_>, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, &Object { queries: results, metrics: results.metrics })?;
     writeln!(out)
@@ -51,5 +54,6 @@ fn queries<S: Serializer>(results: &Results<'_>, serializer: S) -> Result<S::Ok,
         id,
         documents: ranking.ranked.iter().map(|ranked| ranked.id).collect(),
         scores: ranking.ranked.iter().map(|ranked| ranked.score).collect(),
+        proven: results.proven.map(|proven| proven[id as usize]),
     }))
 }

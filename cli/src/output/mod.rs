@@ -28,6 +28,8 @@ pub struct Results<'a> {
     pub qrels: Option<&'a Qrels>,
     /// Metrics, where there are judgements.
     pub metrics: Option<Metrics>,
+    /// Places proven, per query, where compressed documents were searched.
+    pub proven: Option<&'a [usize]>,
 }
 
 /// Where results go.
@@ -46,7 +48,7 @@ impl Destination {
     pub fn new(args: &RankArgs) -> Result<Destination> {
         let Some(path) = &args.output else { return Ok(Destination::Stdout) };
         let inputs = [&args.queries, &args.documents].into_iter();
-        let inputs = inputs.chain(&args.texts).chain(&args.qrels);
+        let inputs = inputs.chain(&args.texts).chain(&args.qrels).chain(&args.screen);
         Destination::of(path, inputs).with_context(|| format!("--output {}", path.display()))
     }
 

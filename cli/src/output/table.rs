@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use super::Results;
 
 /// Per query a heading and a line a document: rank, score, `*` where the document is
-/// judged relevant, id, title and the beginning of the text.
+/// judged relevant, id, title and the beginning of the text. A `?` behind the rank says that the place
+/// is likely, not proven.
 pub(super) fn write(results: &Results<'_>, out: &mut impl Write) -> io::Result<()> {
     for (query, ranking) in (0u32..).zip(results.rankings) {
         let judged = results.qrels.and_then(|qrels| qrels.get(query));
@@ -21,7 +22,9 @@ pub(super) fn write(results: &Results<'_>, out: &mut impl Write) -> io::Result<(
                 false => "empty".to_string(),
             };
             let mark = if judged.is_some_and(|j| j.is_relevant(ranked.id)) { "*" } else { " " };
-            let mut line = format!("{rank:>4} {score:>10} {mark} {:>6}", ranked.id);
+            let is_likely = results.proven.is_some_and(|proven| rank > proven[query as usize]);
+            let likely = if is_likely { "?" } else { " " };
+            let mut line = format!("{rank:>4}{likely}{score:>10} {mark} {:>6}", ranked.id);
             if let Some(text) = text {
                 line += &format!("  {:width$}  {}", text.title, text.text);
             }

@@ -16,8 +16,10 @@
 //! factors ([`factors`]): the document's before the maximum, the query's after it. Dot products of
 //! integer codes are exact.
 //!
-//! Gradients are sums over the winners ([`gradients`]).
+//! Gradients are sums over the winners ([`gradients`]), and so are coarse-to-fine scores, of winners
+//! that INT8 codes have found ([`coarse`]).
 
+mod coarse;
 mod factors;
 mod gemm;
 mod gradients;
@@ -40,6 +42,7 @@ use crate::problem::Problem;
 use crate::residual::HostResiduals;
 use crate::scales::Scales;
 use crate::scores::{ScoreOptions, Scores};
+pub(crate) use coarse::score_coarse_to_fine;
 use factors::Factors;
 pub(crate) use gemm::{MIN_ROWS, similarities};
 #[cfg(all(feature = "cuda", target_os = "linux"))]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::gradient::{
-    self, CountParams, FewParams, GatherParams, Output, OwnerParams, Pairs, ProjectParams, RowTask,
-    SortParams, SortTask, SumParams,
+    self, CountParams, FewParams, GatherParams, Output, OwnerParams, PairSlot, Pairs,
+    ProjectParams, RowTask, SortParams, SortTask, SumParams,
 };
 
 use super::context::{CudaDevice, Entered};
@@ -819,15 +819,7 @@ impl Lists {
             bytes.extend_from_slice(list);
             offset + 1
         };
-        let slots: Vec<[u32; 8]> = plan
-            .slots
-            .iter()
-            .map(|s| {
-                let [low, high] = [s.token_base as u32, (s.token_base >> 32) as u32];
-                let documents = [s.document_start, s.document_len];
-                [low, high, s.score, s.query_start, s.query_len, documents[0], documents[1], 0]
-            })
-            .collect();
+        let slots: Vec<[u32; 8]> = plan.slots.iter().map(slot_words).collect();
         let row_words =
             |tasks: &[RowTask]| -> Vec<[u32; 8]> { tasks.iter().map(row_words).collect() };
         let (rows, few) = (row_words(&plan.rows), row_words(&plan.few));
@@ -865,6 +857,13 @@ impl Lists {
             _memory: memory,
         })
     }
+}
+
+/// A listed pair as the device reads it.
+pub(super) fn slot_words(slot: &PairSlot) -> [u32; 8] {
+    let [low, high] = [slot.token_base as u32, (slot.token_base >> 32) as u32];
+    let [start, len] = [slot.document_start, slot.document_len];
+    [low, high, slot.score, slot.query_start, slot.query_len, start, len, 0]
 }
 
 /// A task of rows as the device reads it.

@@ -600,7 +600,7 @@ fn segments(n_sources: u32, dim: usize, shape: &Shape) -> (u32, u32) {
 }
 
 /// Every score's pair, with where its winners are.
-fn slots(problem: &Problem<'_>) -> Vec<PairSlot> {
+pub(super) fn slots(problem: &Problem<'_>) -> Vec<PairSlot> {
     let offsets = problem.token_offsets();
     let slot = |p: usize| {
         let (q, d) = problem.pair(p);

@@ -16,6 +16,7 @@ use super::launch::CudaWork;
 use super::loss::{CudaLoss, CudaLossWork};
 use super::memory::Buffer;
 use super::outputs::CudaOutputs;
+use super::rescore::{CudaRescore, Sides};
 use super::stream::{CudaStream, Order};
 use super::tokens::CudaTokens;
 use super::turn::{Turn, Turns};
@@ -34,13 +35,15 @@ pub(crate) struct CudaCall {
     what: What,
 }
 
-/// Queries and documents.
-type Sides = [Arc<CudaTokens>; 2];
-
 #[derive(Debug)]
 enum What {
     Score {
         work: Arc<CudaWork>,
+        tokens: Sides,
+    },
+    Rescore {
+        work: Arc<CudaRescore>,
+        codes: Sides,
         tokens: Sides,
     },
     Loss {
@@ -91,6 +94,18 @@ impl CudaCall {
         Ok(CudaCall { outputs: outputs.clone(), what })
     }
 
+    /// As [`CudaCall::new`], of codes and of what they were made of; `CoarseWork` checks them.
+    pub(crate) fn rescore(
+        work: &Arc<CudaRescore>,
+        codes: Sides,
+        tokens: Sides,
+        outputs: &Arc<CudaOutputs>,
+    ) -> Result<CudaCall> {
+        work.check(&codes)?;
+        let what = What::Rescore { work: work.clone(), codes, tokens };
+        Ok(CudaCall { outputs: outputs.clone(), what })
+    }
+
     /// Scores, gradients and loss must be those of the work; `LossWork` checks them.
     pub(crate) fn loss(
         work: &Arc<CudaLossWork>,
@@ -129,6 +144,7 @@ impl CudaCall {
     fn workspace_bytes(&self) -> u64 {
         match &self.what {
             What::Score { work, .. } => work.workspace_bytes(),
+            What::Rescore { work, .. } => work.workspace_bytes(),
             What::Loss { .. } => 0,
             What::Backward { work, adds, .. } => work.workspace_bytes(*adds),
         }
@@ -137,7 +153,7 @@ impl CudaCall {
     fn turns(&self) -> impl Iterator<Item = Arc<Turns>> {
         let outputs = Some(self.outputs.turns());
         let used = match &self.what {
-            What::Score { .. } => [outputs, None, None, None],
+            What::Score { .. } | What::Rescore { .. } => [outputs, None, None, None],
             What::Loss { work, grad_scores, loss } => {
                 let own = work.own_turns(&self.outputs);
                 [outputs, Some(grad_scores.turns()), Some(loss.turns()), own]
@@ -161,7 +177,7 @@ impl CudaCall {
         workspace: u64,
     ) -> Result<()> {
         let CudaCall { outputs, what } = self;
-        // SAFETY: the caller of `new`, `loss` or `backward` has checked what the call uses; the
+        // SAFETY: the caller of `new`, `rescore`, `loss` or `backward` has checked what the call uses; the
         // caller's promise.
         unsafe {
             match what {
@@ -169,6 +185,9 @@ impl CudaCall {
                     let maps = work.tensor_maps(queries, documents)?;
                     let stream = stream.raw();
                     work.run(entered, stream, maps, queries, documents, outputs, workspace)
+                }
+                What::Rescore { work, codes, tokens } => {
+                    work.run(entered, stream.raw(), codes, tokens, outputs, workspace)
                 }
                 What::Loss { work, grad_scores, loss } => {
                     work.run(entered, stream.raw(), outputs, grad_scores, loss)

@@ -85,6 +85,7 @@ mod tests {
     use maxsim_kernels::decode::NORMS;
     use maxsim_kernels::gradient::{PROJECT, ROW_NORMS};
     use maxsim_kernels::loss;
+    use maxsim_kernels::rescore::RESCORE;
     use maxsim_kernels::variants::{Arch, COMBINE_PIECES, FORWARD, SUM_PARTIALS};
 
     use super::*;
@@ -94,7 +95,7 @@ mod tests {
         let others =
             [SUM_PARTIALS, COMBINE_PIECES, loss::CONTRASTIVE, loss::DISTILLATION, loss::MEAN];
         let names = FORWARD.iter().map(|row| row.name).chain(others).chain(ROW_NORMS);
-        let names = names.chain(PROJECT).chain(NORMS);
+        let names = names.chain(PROJECT).chain(NORMS).chain(RESCORE);
         for name in names {
             let image = Image::find(name).unwrap();
             assert!(image.ptx.contains(&format!(".entry {name}(")), "{name}");

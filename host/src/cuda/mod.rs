@@ -40,6 +40,8 @@ mod pieces;
 #[allow(unsafe_code)]
 mod read;
 #[allow(unsafe_code)]
+mod rescore;
+#[allow(unsafe_code)]
 mod residual;
 mod split;
 #[allow(unsafe_code)]
@@ -75,5 +77,6 @@ pub(crate) use launch::CudaWork;
 pub(crate) use loss::{CudaLoss, CudaLossWork, CudaTargets};
 pub(crate) use outputs::CudaOutputs;
 pub(crate) use read::read;
+pub(crate) use rescore::CudaRescore;
 pub(crate) use stream::CudaStream;
 pub(crate) use tokens::CudaTokens;

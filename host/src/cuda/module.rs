@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use cust::sys::{CUfunction, CUmodule};
-use maxsim_kernels::loss;
 use maxsim_kernels::variants::{
     COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, SUM_PARTIALS,
     SUM_PARTIALS_THREADS, Variant,
 };
+use maxsim_kernels::{loss, rescore};
 
 use super::context::CudaDevice;
 use super::forward::raw;
@@ -81,7 +81,7 @@ impl CudaDevice {
         self.load(COMBINE_PIECES, COMBINE_PIECES_THREADS, COMBINE_PIECES_SHARED_BYTES)
     }
 
-    /// Loads these rows and what goes with them, and these kernels of norms and gradients, and makes
+    /// Loads these rows and what goes with them, and these other kernels, and makes
     /// ready what uploads and synchronous calls need.
     pub(crate) fn warm_up(
         self: &Arc<CudaDevice>,
@@ -105,6 +105,7 @@ impl CudaDevice {
         for &name in others {
             let load = || match name {
                 loss::CONTRASTIVE | loss::DISTILLATION | loss::MEAN => self.loss_kernel(name),
+                _ if rescore::RESCORE.contains(&name) => self.rescore_kernel(name),
                 _ => self.gradient_kernel(name),
             };
             kernels.push(timed(name, &load)?);

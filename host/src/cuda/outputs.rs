@@ -103,6 +103,18 @@ impl CudaOutputs {
         Ok(CudaOutputs { device, addresses, lens_bytes, turns, _owned: Vec::new() })
     }
 
+    /// The same memory without the token scores, which another kernel writes. Allocates nothing.
+    pub(super) fn without_token_scores(&self) -> CudaOutputs {
+        let [scores, winners, _] = self.lens_bytes;
+        CudaOutputs {
+            device: self.device.clone(),
+            addresses: OutputAddresses { token_scores: 0, ..self.addresses },
+            lens_bytes: [scores, winners, 0],
+            turns: self.turns.clone(),
+            _owned: Vec::new(),
+        }
+    }
+
     pub(crate) fn device(&self) -> &Arc<CudaDevice> {
         &self.device
     }

@@ -29,6 +29,7 @@ use super::first::{QueryTile, load_groups, load_queries, store_sums};
 use super::units::{Told, Units, for_each_tile};
 use super::{CONSUMER_WARPS, Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
+use crate::norms::shared_place;
 use crate::params::{ForwardParams, Residuals};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_fence, barrier_init, barrier_wait};
 use crate::ptx::copy::{copies_arrive, copy_async_4, prefetch_map};
@@ -208,7 +209,7 @@ unsafe fn load_norms<K: Kernel>(params: &ForwardParams, shared: &Shared, norms: 
                 while slab < n_slabs {
                     let full = shared.full(ring.slot);
                     barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
-                    let to = shared.scales(ring.slot) + 4 * lane;
+                    let to = shared.scales(ring.slot) + shared_place(lane);
                     if slab == 0 && lane == 0 && is_masked {
                         store_shared_u32x4(shared.mask(ring.slot), words);
                     }

@@ -10,7 +10,7 @@ use crate::layout::sm90::*;
 use crate::norms::{Norms, times};
 use crate::params::{ForwardParams, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
-use crate::ptx::memory::{load_shared_f32x2, load_shared_u32x4};
+use crate::ptx::memory::{load_shared_f32x4_at, load_shared_u32x4};
 use crate::ptx::warp::{ballot, broadcast};
 use crate::ptx::wgmma::{self, Accumulators};
 use crate::reduce::{Best, fold, mask_tail, unroll, valid_only};
@@ -288,12 +288,16 @@ unsafe fn take<K: Kernel, const N: usize>(
     kind: u32,
     safe: usize,
 ) {
-    let norms = norms + 8 * (columns.lane % 4);
-    unroll!(I in 0..16 => {
-        if 4 * I < N {
-            // SAFETY: the caller's promise. Two at a time: there are no registers for all.
-            let pair = unsafe { load_shared_f32x2(norms + 32 * I as u32) };
-            unroll!(J in 0..4 => { c[4 * I + J] = times(c[4 * I + J], pair[J % 2]); });
+    let norms = norms + 16 * (columns.lane % 4);
+    unroll!(I in 0..8 => {
+        if 8 * I < N {
+            // SAFETY: the caller's promise. Four at a time: there are no registers for all.
+            let four = unsafe { load_shared_f32x4_at::<{ 64 * I as u32 }>(norms) };
+            unroll!(J in 0..8 => {
+                if 8 * I + J < N {
+                    c[8 * I + J] = times(c[8 * I + J], four[J / 4 * 2 + J % 2]);
+                }
+            });
         }
     });
     let c = match kind {

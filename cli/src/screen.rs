@@ -1,0 +1,243 @@
+//! Ranking by a search of compressed documents (`--screen`): they go through in chunks, and of the
+//! documents themselves only the candidates' rows are read and scored.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use half::{bf16, f16};
+use maxsim::{
+    Candidates, Device, DeviceTokens, Element, ElementType, Error, ErrorTerms, Format, Fp8, Int8,
+    Int8Affine, Pairing, Place, Quantized, Ranked, Ranking, Scanned, ScoreOptions, SearchOptions,
+    TokenFormat, Tokens, rescore_bounds,
+};
+use rayon::prelude::*;
+
+use crate::documents::{DocumentFile, Documents};
+use crate::input::{Reading, TokenFile};
+use crate::stream::{Outcome, Request, Search, compressed, first_chunk_bytes, scores};
+
+/// Opens compressed documents, and checks that they can be those of `documents`.
+pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<TokenFile> {
+    let check = |file: &DocumentFile| {
+        let DocumentFile::Tokens(screen) = file else {
+            bail!("plaid documents have no error bounds; take int8, int8-affine or fp8 ones");
+        };
+        let Documents::Tokens(file) = documents else {
+            bail!("--documents are compressed themselves; take the embeddings as they were");
+        };
+        let (format, full) = (screen.contents().format, file.contents().format);
+        ensure!(format.element().is_none(), "the documents are {format}, not compressed");
+        ensure!(
+            full.element().is_some(),
+            "--documents are {full}, which cannot be more exact; take the embeddings as they were"
+        );
+        let (a, b) = (screen.layout(), file.layout());
+        ensure!(
+            a.dim() == b.dim() && a.n_items() == b.n_items(),
+            "{} documents of dim {}, where --documents has {} of dim {}; compress that file",
+            a.n_items(),
+            a.dim(),
+            b.n_items(),
+            b.dim()
+        );
+        let differs = (0..a.n_items()).find(|&i| a.item_len(i) != b.item_len(i));
+        if let Some(i) = differs {
+            let (a, b) = (a.item_len(i), b.item_len(i));
+            bail!("document {i} has {a} tokens, where --documents has {b}; compress that file");
+        }
+        Ok(())
+    };
+    let open = || -> Result<TokenFile> {
+        let file = DocumentFile::open(path, reading)?;
+        check(&file)?;
+        match file {
+            DocumentFile::Tokens(file) => Ok(file),
+            DocumentFile::Residual(..) => bail!("the documents are plaid"),
+        }
+    };
+    open().with_context(|| format!("--screen {}", path.display()))
+}
+
+/// Ranks `request.documents` by a search of `screen`, the same documents compressed. NaN scores are
+/// errors.
+pub fn rank(request: &Request<'_>, screen: &TokenFile, options: SearchOptions) -> Result<Outcome> {
+    let Documents::Tokens(documents) = request.documents else {
+        bail!("the documents are compressed themselves");
+    };
+    match documents.contents().format {
+        TokenFormat::Element(ElementType::F16) => {
+            search::<f16>(request, documents, screen, options)
+        }
+        TokenFormat::Element(ElementType::Bf16) => {
+            search::<bf16>(request, documents, screen, options)
+        }
+        TokenFormat::Element(ElementType::F32) => {
+            search::<f32>(request, documents, screen, options)
+        }
+        other => bail!("the documents are {other}, compressed themselves"),
+    }
+}
+
+fn search<T: Element>(
+    request: &Request<'_>,
+    documents: &TokenFile,
+    screen: &TokenFile,
+    options: SearchOptions,
+) -> Result<Outcome> {
+    let n_queries = request.queries.n_items();
+    let query_terms = query_terms::<T>(request.queries, screen.contents().format)?;
+    let mut searches = vec![Candidates::new(request.top_k, options); n_queries];
+    let scan = Request { documents: &Documents::Tokens(screen), ..*request };
+    let take = |items: &Range<usize>, scores: &[f32]| {
+        let terms = document_terms(screen, items.clone())?;
+        let bounds = rescore_bounds(&query_terms, &terms, &Pairing::cross(), T::TYPE)?;
+        let rows = scores.par_chunks(items.len()).zip(bounds.par_chunks(items.len()));
+        searches.par_iter_mut().zip(rows).for_each(|(search, (scores, bounds))| {
+            for ((document, &score), &bound) in items.clone().zip(scores).zip(bounds) {
+                let has_tokens = screen.layout().has_tokens(document);
+                // A layout has fewer than 2³¹ items.
+                search.push(Scanned { id: document as u32, score, bound, has_tokens });
+            }
+        });
+        Ok(())
+    };
+    let (mut kernels, mut n_chunks) = scores(&scan, 0..n_queries, take)?;
+    let queries = request.queries.tokens::<T>(0..n_queries)?;
+    let mut rescoring = Rescoring {
+        device: request.device,
+        queries: request.device.upload(&queries)?,
+        documents,
+        chunk_bytes: first_chunk_bytes(request.chunk_bytes, request.device)?,
+        kernels: &mut kernels,
+        n_chunks: &mut n_chunks,
+    };
+    loop {
+        let pairs = (0u32..).zip(&mut searches);
+        let pairs = pairs.flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [d, q]));
+        let mut pairs: Vec<[u32; 2]> = pairs.collect();
+        if pairs.is_empty() {
+            break;
+        }
+        // By document: each travels once.
+        pairs.sort_unstable();
+        request.progress.inc_length(pairs.len() as u64);
+        let mut rest = &pairs[..];
+        while !rest.is_empty() {
+            let (n, found) = rescoring.next(rest)?;
+            for (&[document, query], &score) in rest.iter().zip(&found) {
+                if score.is_nan() {
+                    bail!(
+                        "the score of query {query} and document {document} is NaN: \
+                         look for NaN or infinite values in their embeddings"
+                    );
+                }
+                searches[query as usize].rescored(document, score);
+            }
+            rest = &rest[n..];
+            request.progress.inc(n as u64);
+        }
+    }
+    Ok(outcome(searches, kernels, n_chunks))
+}
+
+fn outcome(searches: Vec<Candidates>, kernels: Vec<&'static str>, n_chunks: usize) -> Outcome {
+    let mut search = Search { proven: Vec::new(), n_rescored: 0 };
+    let rankings = searches.into_iter().map(|candidates| {
+        let found = candidates.into_ranking();
+        search.n_rescored += found.n_rescored;
+        let is_proven = |document: &&maxsim::Found| document.place == Place::Proven;
+        search.proven.push(found.documents.iter().take_while(is_proven).count());
+        let ranked = found.documents.iter().map(|document| Ranked {
+            id: document.id,
+            score: document.score,
+            has_tokens: document.has_tokens,
+        });
+        Ranking { ranked: ranked.collect(), n_nan: found.n_nan, n_empty: found.n_empty }
+    });
+    let rankings = rankings.collect();
+    Outcome { rankings, kernels, n_chunks, search: Some(search) }
+}
+
+/// What is known of the queries, as the scan has them: elements that are compressed for documents of
+/// a format, or not.
+fn query_terms<T: Element>(file: &TokenFile, documents: TokenFormat) -> Result<ErrorTerms> {
+    let queries = file.tokens::<T>(0..file.n_items())?;
+    fn measured<T: Element, F: Quantized>(
+        file: &TokenFile,
+        queries: &Tokens<'_, T>,
+    ) -> Result<ErrorTerms> {
+        let codes = compressed::<F>(file, 0..file.n_items())?;
+        Ok(ErrorTerms::measured(&codes, queries)?)
+    }
+    match (documents, T::TYPE) {
+        (TokenFormat::Fp8, _) => measured::<T, Fp8>(file, &queries),
+        (TokenFormat::Int8Affine, ElementType::F16 | ElementType::Bf16) => {
+            Ok(ErrorTerms::new(&queries))
+        }
+        _ => measured::<T, Int8>(file, &queries),
+    }
+}
+
+/// What is known of a range of compressed documents.
+fn document_terms(file: &TokenFile, items: Range<usize>) -> Result<ErrorTerms> {
+    Ok(match file.contents().format {
+        TokenFormat::Int8 => ErrorTerms::new(&file.codes::<Int8>(items)?),
+        TokenFormat::Int8Affine => ErrorTerms::new(&file.codes::<Int8Affine>(items)?),
+        TokenFormat::Fp8 => ErrorTerms::new(&file.codes::<Fp8>(items)?),
+        other => bail!("the documents are {other}, not compressed"),
+    })
+}
+
+/// Scores pairs, with as many documents on the device at a time as there is room for.
+struct Rescoring<'a, T: Format> {
+    device: &'a Device,
+    queries: DeviceTokens<T>,
+    documents: &'a TokenFile,
+    chunk_bytes: u64,
+    kernels: &'a mut Vec<&'static str>,
+    n_chunks: &'a mut usize,
+}
+
+impl<T: Element> Rescoring<'_, T> {
+    /// Scores the first of some pairs (document, query), which come by document: how many, and their
+    /// scores.
+    fn next(&mut self, pairs: &[[u32; 2]]) -> Result<(usize, Vec<f32>)> {
+        let dim = self.documents.layout().dim();
+        loop {
+            let mut rows: Vec<T> = Vec::new();
+            let (mut offsets, mut ids) = (vec![0i64], [Vec::new(), Vec::new()]);
+            for (i, &[document, query]) in pairs.iter().enumerate() {
+                let is_new = i == 0 || pairs[i - 1][0] != document;
+                if is_new {
+                    let items = self.documents.layout().item_rows(document as usize);
+                    let bytes = (rows.len() + items.len() * dim) * size_of::<T>();
+                    if i > 0 && bytes as u64 > self.chunk_bytes {
+                        break;
+                    }
+                    rows.extend_from_slice(&self.documents.elements::<T>(items)?);
+                    offsets.push((rows.len() / dim) as i64);
+                }
+                ids[0].push(query);
+                ids[1].push(offsets.len() as u32 - 2);
+            }
+            let documents = Tokens::packed(&rows, dim, &offsets)?;
+            let pairing = Pairing::pairs(&ids[0], &ids[1])?;
+            let options = ScoreOptions::default();
+            let kernel = self.device.plan(&self.queries, &documents, &pairing, &options)?.name();
+            match self.device.score(&self.queries, &documents, &pairing) {
+                // Somebody else may hold the device's memory: fewer documents then.
+                Err(Error::DeviceMemory { .. }) if offsets.len() > 2 => {
+                    self.chunk_bytes = (rows.len() * size_of::<T>()) as u64 / 2;
+                }
+                found => {
+                    if !self.kernels.contains(&kernel) {
+                        self.kernels.push(kernel);
+                    }
+                    *self.n_chunks += 1;
+                    return Ok((ids[0].len(), found?.into_values()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Coarse to fine on real embeddings: `maxsim rank --screen`, and what screening winners loses.
+//!
+//! The sample in the repository, and where it is there the set of 1000 documents and 250 queries; on the
+//! CPU, and on a CUDA device where there is one.
+
+mod tool;
+
+use std::path::{Path, PathBuf};
+
+use half::f16;
+use maxsim::{Device, Int8, Pairing, ScaleType, ScoreOptions, Screen, TokenFormat};
+use maxsim_cli::input::{Reading, TokenFile};
+use serde_json::Value;
+use tempfile::TempDir;
+use tool::{json, rank, reference_set, run, sample};
+
+const FORMATS: [&str; 3] = ["int8", "int8-affine", "fp8"];
+
+/// The folders of the sets that are there.
+fn sets(skipped: &str) -> Vec<PathBuf> {
+    let sample = PathBuf::from("examples/debian-packages");
+    [Some(sample), reference_set(skipped)].into_iter().flatten().collect()
+}
+
+fn devices() -> Vec<Device> {
+    let device = Device::cuda(0);
+    if let Err(error) = &device {
+        let required = std::env::var("MAXSIM_REQUIRE_GPU").is_ok_and(|v| v == "1");
+        assert!(!required, "MAXSIM_REQUIRE_GPU=1, but {error}");
+        eprintln!("SKIPPED (no CUDA device): coarse to fine on real embeddings");
+    }
+    [Device::cpu()].into_iter().chain(device).collect()
+}
+
+/// The documents of a set, compressed.
+fn compressed(set: &Path, folder: &TempDir, format: &str) -> PathBuf {
+    let output = folder.path().join(format!("{format}.safetensors"));
+    let input = set.join("documents.safetensors");
+    let paths = [input.to_str().unwrap(), output.to_str().unwrap()];
+    let args = ["quantize", "--format", format, "--input", paths[0], "--output", paths[1]];
+    run(args).ok();
+    output
+}
+
+/// Ids, scores, and places proven of a query.
+type Found = (Vec<u64>, Vec<f64>, Option<u64>);
+
+/// What a run found for each query, and said.
+fn found(set: &Path, more: &[&str]) -> (Vec<Found>, String) {
+    let (queries, documents) = (set.join("queries.safetensors"), set.join("documents.safetensors"));
+    let more = [&["--format", "json"], more].concat();
+    let run = rank(&queries, &documents, &more);
+    let stderr = run.stderr.clone();
+    let output = json(&run.ok());
+    let of = |query: &Value| {
+        let array = |key: &str| query[key].as_array().unwrap().iter();
+        let ids = array("documents").map(|id| id.as_u64().unwrap()).collect();
+        let scores = array("scores").map(|score| score.as_f64().unwrap()).collect();
+        (ids, scores, query["proven"].as_u64())
+    };
+    (output["queries"].as_array().unwrap().iter().map(of).collect(), stderr)
+}
+
+/// Whether two rankings are one, but for scores that rounding may have swapped.
+fn same(a: &[u64], b: &[u64], scores: &[[f64; 2]], is_cpu: bool) -> bool {
+    let near = |[a, b]: &[f64; 2]| (a - b).abs() <= 1e-5 * b.abs();
+    if is_cpu { a == b } else { scores.iter().all(near) }
+}
+
+#[test]
+fn exact_searches_find_the_exact_ten_of_every_query() {
+    for set in sets("exact searches") {
+        let folder = TempDir::new().unwrap();
+        for device in devices() {
+            let name = device.to_string();
+            let (exact, _) = found(&set, &["--device", &name]);
+            assert!(exact.iter().all(|(ids, _, proven)| ids.len() == 10 && proven.is_none()));
+            for format in FORMATS {
+                let screen = compressed(&set, &folder, format);
+                let screen = screen.to_str().unwrap();
+                // No kernel takes affine documents: that goes without saying on the CPU.
+                if device.ordinal().is_some() && format == "int8-affine" {
+                    continue;
+                }
+                // So few candidates that proofs take more.
+                let options = ["--screen", screen, "--exact", "--candidates", "10"];
+                let (queries, said) = found(&set, &[&["--device", &name][..], &options].concat());
+                assert_eq!(queries.len(), exact.len());
+                for (q, (query, exact)) in queries.iter().zip(&exact).enumerate() {
+                    let (ids, scores, proven) = query;
+                    let both: Vec<[f64; 2]> =
+                        scores.iter().zip(&exact.1).map(|(&a, &b)| [a, b]).collect();
+                    let is_same = same(ids, &exact.0, &both, device.ordinal().is_none());
+                    assert!(is_same, "{name} {format}, query {q}: {query:?}, exactly {exact:?}");
+                    assert_eq!(*proven, Some(10), "{name} {format}, query {q}");
+                }
+                eprint!("{}: {said}", set.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn proven_places_are_right_and_likely_ones_mostly() {
+    for set in sets("proven places") {
+        let folder = TempDir::new().unwrap();
+        let (exact, _) = found(&set, &[]);
+        for format in FORMATS {
+            let screen = compressed(&set, &folder, format);
+            let options = ["--screen", screen.to_str().unwrap(), "--candidates", "20"];
+            let (queries, said) = found(&set, &options);
+            // Chunks are nothing that shows.
+            let (in_chunks, _) =
+                found(&set, &[&options[..], &["--chunk-bytes", "300000"]].concat());
+            assert_eq!(queries, in_chunks, "{format}");
+            let mut n_right = 0;
+            for ((ids, _, proven), (exact, ..)) in queries.iter().zip(&exact) {
+                let proven = proven.unwrap() as usize;
+                assert_eq!(ids[..proven], exact[..proven], "{format}");
+                n_right += ids.iter().zip(exact).filter(|(a, b)| a == b).count();
+            }
+            assert!(n_right as f64 > 0.99 * 10.0 * queries.len() as f64, "{format}: {n_right}");
+            assert!(said.contains("scored again") && said.contains("places proven"), "{said}");
+            eprint!("{}: {said}", set.display());
+        }
+    }
+}
+
+/// The table marks what is likely only.
+#[test]
+fn tables_say_which_places_are_likely() {
+    let folder = TempDir::new().unwrap();
+    let screen = compressed(Path::new("examples/debian-packages"), &folder, "fp8");
+    let (queries, documents) = (sample("queries.safetensors"), sample("documents.safetensors"));
+    let screen = screen.to_str().unwrap();
+    let likely = rank(&queries, &documents, &["--screen", screen, "--candidates", "10"]).ok();
+    let proven = rank(&queries, &documents, &["--screen", screen, "--exact"]).ok();
+    let plain = rank(&queries, &documents, &[]).ok();
+    assert!(likely.contains("?") && !proven.contains("?"), "{likely}");
+    assert_eq!(proven, plain);
+}
+
+#[test]
+fn what_does_not_go_together_is_an_error() {
+    let folder = TempDir::new().unwrap();
+    let set = Path::new("examples/debian-packages");
+    let (queries, documents) = (sample("queries.safetensors"), sample("documents.safetensors"));
+    let screen = compressed(set, &folder, "int8");
+    let screen = screen.to_str().unwrap();
+    let error = |documents: &Path, more: &[&str]| rank(&queries, documents, more).error();
+    let uncompressed = error(&documents, &["--screen", documents.to_str().unwrap()]);
+    assert!(uncompressed.contains("not compressed"), "{uncompressed}");
+    let both = error(Path::new(screen), &["--screen", screen]);
+    assert!(both.contains("embeddings as they were"), "{both}");
+    let others = folder.path().join("queries.safetensors");
+    let (input, output) = (queries.to_str().unwrap(), others.to_str().unwrap());
+    run(["quantize", "--format", "int8", "--input", input, "--output", output]).ok();
+    let others = error(&documents, &["--screen", output]);
+    assert!(others.contains("50 documents") && others.contains("200"), "{others}");
+    for options in [&["--exact"][..], &["--candidates", "5"], &["--screen", screen, "--normalize"]]
+    {
+        let run = rank(&queries, &documents, options);
+        assert_eq!(run.code, Some(2), "{options:?}");
+    }
+}
+
+/// What it loses that INT8 chooses the winners: 10⁻⁴ of a score in the mean, and nothing above.
+#[test]
+fn screened_winners_lose_little() {
+    for set in sets("screened winners") {
+        let open = |file: &str| TokenFile::open(&set.join(file), Reading::Map).unwrap();
+        let (queries, documents) = (open("queries.safetensors"), open("documents.safetensors"));
+        let format = queries.contents().format;
+        assert_eq!(format, TokenFormat::Element(maxsim::ElementType::F16));
+        let queries = queries.tokens::<f16>(0..queries.n_items()).unwrap();
+        let documents = documents.tokens::<f16>(0..documents.n_items()).unwrap();
+        let codes = documents.quantize::<Int8>(ScaleType::F16).unwrap();
+        let (screen, cross) = (Screen::of_documents(&codes), Pairing::cross());
+        // In f32, as far as it goes: tensor cores cut off.
+        let exact = Device::cpu().score(&queries, &documents, &cross).unwrap();
+        for device in devices() {
+            let options = ScoreOptions::default();
+            let found =
+                device.score_coarse_to_fine(&queries, &documents, &screen, &cross, &options);
+            let found = found.unwrap();
+            let pairs = exact.values().iter().zip(found.values());
+            let losses = pairs.map(|(&exact, &score)| {
+                let (exact, score) = (f64::from(exact), f64::from(score));
+                assert!(exact > 0.0 && score <= exact * (1.0 + 2e-6), "{score} above {exact}");
+                (exact - score) / exact
+            });
+            let mean = losses.sum::<f64>() / exact.values().len() as f64;
+            eprintln!("{} on {device}: mean loss {mean:.2e}", set.display());
+            assert!(mean < 1e-4, "{mean:e}");
+        }
+    }
+}

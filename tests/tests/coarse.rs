@@ -1,0 +1,293 @@
+//! Coarse-to-fine scores against the definition, on every engine.
+
+use half::f16;
+use maxsim::{
+    Device, DeviceScores, ElementType, Error, Int8, Pairing, ScaleType, Scales, ScoreOptions,
+    Screen, TokenLayout, Tokens,
+};
+use maxsim_tests::case::{Case, Data, Pairs, elements, tokens};
+use maxsim_tests::coarse::{
+    CoarseCase, check_coarse_case, check_coarse_data, coarse_cases, engines, has_kernels,
+};
+use maxsim_tests::gpu::same_bits;
+use maxsim_tests::oracle::maxsim;
+use maxsim_tests::strategy::EDGE_DIMS;
+use maxsim_tests::suite::Suite;
+use maxsim_tests::values::{Values, stored};
+
+const F16: ScaleType = ScaleType::F16;
+const F32: ScaleType = ScaleType::F32;
+
+/// The cases with the element types and the scales in turns.
+fn in_turns(cases: Vec<Case>) -> Vec<CoarseCase> {
+    let elements = ElementType::ALL.into_iter().cycle();
+    let scales = [[F16, F16], [F32, F16], [F16, F32], [F32, F32]].into_iter().cycle();
+    let both = cases.into_iter().zip(elements.zip(scales));
+    both.map(|(case, (element, scales))| CoarseCase { case: Case { element, ..case }, scales })
+        .collect()
+}
+
+fn run(name: &'static str, cases: Vec<Case>) {
+    Suite::run(name, in_turns(cases), check_coarse_case);
+}
+
+#[test]
+fn random() {
+    Suite::run_random("coarse_random", coarse_cases, check_coarse_case);
+}
+
+#[test]
+fn pairings_and_layouts() {
+    let case = Case { poison: true, ..Case::new(32, &[5, 0, 17, 1, 40], &[16, 70, 0, 1, 9]) };
+    let mut cases = case.in_every_layout_and_pairing();
+    for ((i, case), values) in (0..).zip(&mut cases).zip(Values::ALL.into_iter().cycle()) {
+        case.values = values;
+        case.seed += i;
+        case.upload = [i % 2 == 0, i % 3 == 0];
+    }
+    run("coarse_pairings_and_layouts", cases);
+}
+
+/// Every share of lanes and every way of reading rows.
+#[test]
+fn dims() {
+    let dims = EDGE_DIMS.into_iter().chain([2, 4, 12, 24, 31, 32, 33, 48, 160, 384, 1024]);
+    let cases = dims.flat_map(|dim| {
+        ElementType::ALL.map(|element| {
+            let case = Case::new(dim, &[17, 3, 33], &[65, 1, 16]);
+            CoarseCase { case: Case { element, ..case }, scales: [F32, F16] }
+        })
+    });
+    Suite::run("coarse_dims", cases, check_coarse_case);
+}
+
+/// Every number of warps per pair, several chunks each, and queries that end anywhere in one.
+#[test]
+fn long_queries() {
+    let lengths: [&[usize]; 8] =
+        [&[31, 32, 33], &[64, 1], &[65, 0, 40], &[128], &[129, 5], &[256, 257], &[300], &[1030, 7]];
+    let mut cases = Vec::new();
+    for queries in lengths {
+        for pairs in [Pairs::Cross, Pairs::Own { k: 2 }, Pairs::Candidates { k: 3 }] {
+            let mut case = Case { pairs, ..Case::new(40, queries, &[70, 3, 0, 130, 11]) };
+            case.queries.valid_percent = Some(90);
+            cases.push(case);
+        }
+    }
+    run("coarse_long_queries", cases);
+}
+
+#[test]
+fn nothing_there() {
+    let sides: [&[usize]; 4] = [&[], &[0], &[2, 0, 3], &[4]];
+    let mut cases = Vec::new();
+    for queries in sides {
+        for documents in sides {
+            for pairs in [Pairs::Cross, Pairs::Own { k: 2 }, Pairs::List { n: 5 }] {
+                cases.push(Case { pairs, ..Case::new(16, queries, documents) });
+            }
+        }
+    }
+    for (queries, documents) in [(Some(0), None), (None, Some(0)), (Some(0), Some(0))] {
+        let mut case = Case { poison: true, ..Case::new(16, &[17, 65], &[129, 3]) };
+        case.queries.valid_percent = queries;
+        case.documents.valid_percent = documents;
+        cases.push(case);
+    }
+    run("coarse_nothing_there", cases);
+}
+
+/// Winners of two bytes and of four.
+#[test]
+fn long_documents() {
+    run(
+        "coarse_long_documents",
+        vec![Case::new(8, &[3], &[65_534, 2]), Case::new(8, &[3], &[65_600])],
+    );
+}
+
+/// Rows whose codes say nothing of their lengths: without the scales the short one wins.
+#[test]
+fn scales_decide_the_winner() {
+    let case = Case::new(4, &[1, 2], &[2, 3]);
+    let cases = ElementType::ALL
+        .map(|element| CoarseCase { case: Case { element, ..case.clone() }, scales: [F16, F16] });
+    Suite::run("coarse_scales", cases, |suite, case| {
+        let mut data: Data = case.case.data();
+        // Codes (127, 0, 0, 0) · 1/127 against (127, 127, 0, 0) · 1/1270: 127² and 2 · 127² before
+        // the scales, 1 and 0.2 with them.
+        let (long, short) = ([1.0, 0.0, 0.0, 0.0], [0.1, 0.1, 0.0, 0.0]);
+        let one = |row: &mut [f32], values: [f32; 4]| row.copy_from_slice(&values);
+        data.queries.values.chunks_exact_mut(4).for_each(|row| one(row, [1.0, 1.0, 0.0, 0.0]));
+        for (i, row) in data.documents.values.chunks_exact_mut(4).enumerate() {
+            one(row, if i % 2 == 0 { short } else { long });
+        }
+        let element = case.case.element;
+        data.documents.values.iter_mut().for_each(|x| *x = stored(element, *x));
+        check_coarse_data(suite, case, &data)?;
+        // The definition above and the planted winner are two things.
+        let halves: Vec<f32> = elements(&data.documents);
+        let documents = tokens(&case.case.documents, &data.documents, &halves).expect("documents");
+        let queries: Vec<f32> = elements(&data.queries);
+        let queries = tokens(&case.case.queries, &data.queries, &queries).expect("queries");
+        let codes = documents.quantize::<Int8>(F16).expect("codes");
+        let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+        let (screen, cross) = (Screen::of_documents(&codes), Pairing::cross());
+        for (device, _) in engines().filter(|(device, row)| row.is_none() && has_kernels(device)) {
+            let found =
+                device.score_coarse_to_fine(&queries, &documents, &screen, &cross, &options);
+            let found = found.expect("scores");
+            assert_eq!(found.winners(), Some(&[1; 6][..]), "{device}");
+            assert_eq!(found.values(), [1.0, 1.0, 2.0, 2.0], "{device}");
+        }
+        Ok(())
+    });
+}
+
+/// Mean relative loss of f16 unit rows, of a query of 32 tokens and documents of 300.
+#[test]
+fn unit_rows_lose_little() {
+    let case = Case { element: ElementType::F16, ..Case::new(128, &[32], &[300; 60]) };
+    let data = case.data();
+    let (q, d): (Vec<f16>, Vec<f16>) = (elements(&data.queries), elements(&data.documents));
+    let queries = tokens(&case.queries, &data.queries, &q).expect("queries");
+    let documents = tokens(&case.documents, &data.documents, &d).expect("documents");
+    let codes = documents.quantize::<Int8>(F16).expect("codes");
+    let exact: Vec<f64> =
+        (0..60).map(|d| maxsim(&data.queries, 0, &data.documents, d).score.exact).collect();
+    let screen = Screen::of_documents(&codes);
+    for (device, _) in engines().filter(|(device, row)| row.is_none() && has_kernels(device)) {
+        let options = ScoreOptions::default();
+        let found = device
+            .score_coarse_to_fine(&queries, &documents, &screen, &Pairing::cross(), &options)
+            .expect("scores");
+        let losses = exact.iter().zip(found.values()).map(|(&exact, &score)| {
+            let score = f64::from(score);
+            assert!(exact > 0.0 && score <= exact * (1.0 + 2e-6), "{score} above {exact}");
+            (exact - score) / exact
+        });
+        let mean = losses.sum::<f64>() / 60.0;
+        eprintln!("{device}: mean loss {mean:e}");
+        assert!(mean < 1e-3, "{device}: {mean:e}");
+    }
+}
+
+/// Streams and graphs give what a synchronous call gives, and see what stands in the handles then.
+#[test]
+fn streams_and_graphs() {
+    let case = Case { element: ElementType::F16, ..Case::new(128, &[7, 40, 0], &[40, 1, 0, 60]) };
+    let data = case.data();
+    let (q, d): (Vec<f16>, Vec<f16>) = (elements(&data.queries), elements(&data.documents));
+    let queries = tokens(&case.queries, &data.queries, &q).expect("queries");
+    let documents = tokens(&case.documents, &data.documents, &d).expect("documents");
+    let codes = [queries.quantize::<Int8>(F16), documents.quantize::<Int8>(F16)];
+    let [query_codes, document_codes] = codes.map(|codes| codes.expect("codes"));
+    let cross = Pairing::cross();
+    for (device, _) in engines().filter(|(device, row)| row.is_none() && has_kernels(device)) {
+        for (winners, token_scores) in [(false, false), (true, false), (false, true), (true, true)]
+        {
+            let options = ScoreOptions { winners, token_scores, ..ScoreOptions::default() };
+            let screen = Screen::new(&query_codes, &document_codes);
+            let expected = device
+                .score_coarse_to_fine(&queries, &documents, &screen, &cross, &options)
+                .expect("scores");
+            assert_eq!(expected.winners().is_some(), winners);
+            assert_eq!(expected.token_scores().is_some(), token_scores);
+
+            let (q, d) = (device.upload(&queries), device.upload(&documents));
+            let (q, d) = (q.expect("queries"), d.expect("documents"));
+            let codes = (device.upload(&query_codes), device.upload(&document_codes));
+            let codes = (codes.0.expect("codes"), codes.1.expect("codes"));
+            let screen = Screen::new(&codes.0, &codes.1);
+            let work = device.prepare_coarse_to_fine(&q, &d, &screen, &cross, &options);
+            let work = work.expect("work");
+            let mut scores = work.scores().expect("room");
+            let mut stream = device.stream().expect("a stream");
+            for _ in 0..3 {
+                stream.coarse_to_fine_into(&q, &d, &screen, &work, &mut scores).expect("a call");
+            }
+            let found = scores.read().expect("scores");
+            assert!(same_bits(&found, &expected) && found == expected, "{device}");
+
+            let mut scores = work.scores().expect("room");
+            let mut graph = device
+                .capture(|capture| capture.coarse_to_fine_into(&q, &d, &screen, &work, &mut scores))
+                .expect("a graph");
+            graph.launch(&mut stream).expect("a launch");
+            graph.launch(&mut stream).expect("a launch");
+            assert!(same_bits(&scores.read().expect("scores"), &expected), "{device}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_an_error() {
+    let values = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let tokens = Tokens::padded(&values, 1, 3, 2).expect("tokens");
+    let codes = tokens.quantize::<Int8>(F16).expect("codes");
+    let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+    let device = Device::cpu();
+    let other = |layout: TokenLayout| {
+        let scales = Scales::F32(vec![1.0; 3].into());
+        Tokens::<Int8>::from_codes(vec![1i8; 6], scales, layout).expect("codes")
+    };
+    // As many rows, but other items.
+    let items = other(TokenLayout::padded(3, 1, 2).expect("a layout"));
+    let shape = |result: Result<_, Error>, expected: &str, words: &[&str]| match result {
+        Err(Error::Shape { argument, expected: wanted, found }) => {
+            assert_eq!(argument, expected);
+            let said = format!("{wanted}, {found}");
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        }
+        Err(error) => panic!("{error}"),
+        Ok(()) => panic!("no error"),
+    };
+    let call = |screen: Screen<'_>, options: &ScoreOptions| {
+        device.score_coarse_to_fine(&tokens, &tokens, &screen, &cross, options).map(|_| ())
+    };
+    shape(
+        call(Screen::new(&items, &codes), &options),
+        "codes of queries",
+        &["1 items in 3 rows", "3 items in 3 rows"],
+    );
+    shape(
+        call(Screen::of_documents(&items), &options),
+        "codes of documents",
+        &["1 items in 3 rows", "3 items in 3 rows"],
+    );
+    let normalize = ScoreOptions { normalize: true, ..options.clone() };
+    let normalized = call(Screen::of_documents(&codes), &normalize);
+    assert!(matches!(normalized, Err(Error::Unsupported { .. })));
+
+    let (handle, code_handle) = (device.upload(&tokens), device.upload(&codes));
+    let (handle, code_handle) = (handle.expect("a handle"), code_handle.expect("a handle"));
+    let screen = Screen::of_documents(&code_handle);
+    let on_device = device.score_coarse_to_fine(&handle, &handle, &screen, &cross, &options);
+    assert!(matches!(on_device, Err(Error::Unsupported { .. })));
+    let prepare = |screen: &Screen<'_>| {
+        device.prepare_coarse_to_fine(&handle, &handle, screen, &cross, &options)
+    };
+    shape(prepare(&screen).map(|_| ()), "codes of queries", &["handle", "no codes"]);
+    let on_host = Screen::new(&code_handle, &codes);
+    shape(prepare(&on_host).map(|_| ()), "codes of documents", &["handle", "host memory"]);
+
+    // Room for other scores, of other tokens.
+    let screen = Screen::new(&code_handle, &code_handle);
+    let work = prepare(&screen).expect("work");
+    let mut scores = work.scores().expect("room");
+    let mut stream = device.stream().expect("a stream");
+    let plain = device.prepare(&code_handle, &code_handle, &cross, &options).expect("work");
+    let mut plain_scores = DeviceScores::new(&plain).expect("room");
+    let mut call = |screen: &Screen<'_>, scores: &mut DeviceScores| {
+        stream.coarse_to_fine_into(&handle, &handle, screen, &work, scores)
+    };
+    shape(call(&screen, &mut plain_scores), "scores", &["room"]);
+    let items = device.upload(&items).expect("a handle");
+    let wrong = Screen::new(&code_handle, &items);
+    shape(call(&wrong, &mut scores), "codes of documents", &["another layout"]);
+    call(&screen, &mut scores).expect("a call");
+    let half = [f16::ONE; 6];
+    let half = device.upload(&Tokens::padded(&half, 1, 3, 2).expect("tokens")).expect("a handle");
+    let other = stream.coarse_to_fine_into(&half, &half, &screen, &work, &mut scores);
+    shape(other, "queries", &["f32 tokens", "f16 tokens"]);
+}

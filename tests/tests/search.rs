@@ -1,0 +1,370 @@
+//! Searches of compressed documents against the exact ranking, on every engine.
+
+use half::{bf16, f16};
+use maxsim::{
+    Candidates, Device, Element, ElementType, Error, ErrorTerms, Fp8, Int8, Int8Affine, Pairing,
+    Place, Ranked, ScaleType, Scan, Scanned, SearchOptions, SearchRanking, Tokens, TopK,
+    rescore_bounds,
+};
+use maxsim_tests::case::{Case, Data, elements, tokens};
+use maxsim_tests::coarse::has_kernels;
+use maxsim_tests::engines::cuda_devices;
+use maxsim_tests::strategy::cases;
+use maxsim_tests::suite::Suite;
+use maxsim_tests::values::Values;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// A search, and what it is compared with.
+#[derive(Clone, Debug)]
+struct SearchCase {
+    case: Case,
+    is_fp8: bool,
+    k: usize,
+    options: SearchOptions,
+}
+
+fn search_cases() -> impl Strategy<Value = SearchCase> {
+    let case = select(&ElementType::ALL).prop_flat_map(cases);
+    (case, any::<bool>(), 0..=12usize, 0..=20usize, any::<bool>()).prop_map(
+        |(case, is_fp8, k, n_candidates, exact)| {
+            let pairs = maxsim_tests::case::Pairs::Cross;
+            let case = Case { normalize: false, pairs, ..case };
+            SearchCase { case, is_fp8, k, options: SearchOptions { n_candidates, exact } }
+        },
+    )
+}
+
+/// The devices that search codes of either format.
+fn devices() -> impl Iterator<Item = Device> {
+    let devices = std::iter::once(Device::cpu()).chain(cuda_devices().iter().cloned());
+    devices.filter(has_kernels)
+}
+
+#[test]
+fn random() {
+    Suite::run_random("search_random", search_cases, |suite, case| {
+        let data = case.case.data();
+        match case.case.element {
+            ElementType::F16 => check::<f16>(suite, case, &data),
+            ElementType::Bf16 => check::<bf16>(suite, case, &data),
+            ElementType::F32 => check::<f32>(suite, case, &data),
+        }
+    });
+}
+
+fn text(error: Error) -> String {
+    error.to_string()
+}
+
+fn check<T: Element>(suite: &Suite, case: &SearchCase, data: &Data) -> Result<(), String> {
+    let elements: [Vec<T>; 2] = [elements(&data.queries), elements(&data.documents)];
+    let queries = tokens(&case.case.queries, &data.queries, &elements[0]).map_err(text)?;
+    let documents = tokens(&case.case.documents, &data.documents, &elements[1]).map_err(text)?;
+    for device in devices() {
+        let found = match case.is_fp8 {
+            false => search::<T, Int8>(&device, &queries, &documents, case),
+            true => search::<T, Fp8>(&device, &queries, &documents, case),
+        };
+        let found = found.map_err(text)?;
+        let exact = ranking(&device, &queries, &documents).map_err(text)?;
+        check_rankings(&found, &exact, data, case).map_err(|why| format!("{device}: {why}"))?;
+        suite.count(&device.to_string());
+    }
+    Ok(())
+}
+
+fn search<T: Element, F: maxsim::Quantized + maxsim::Against<F>>(
+    device: &Device,
+    queries: &Tokens<'_, T>,
+    documents: &Tokens<'_, T>,
+    case: &SearchCase,
+) -> Result<Vec<SearchRanking>, Error> {
+    let codes = [queries.quantize::<F>(ScaleType::F32)?, documents.quantize::<F>(ScaleType::F16)?];
+    let terms = [ErrorTerms::measured(&codes[0], queries)?, ErrorTerms::new(&codes[1])];
+    let (q, d) = (device.upload(&codes[0])?, device.upload(&codes[1])?);
+    let [upload_queries, upload_codes] = case.case.upload;
+    let scan = match upload_codes {
+        true => Scan::new((&q, &terms[0]), (&d, &terms[1])),
+        false => Scan::new((&codes[0], &terms[0]), (&codes[1], &terms[1])),
+    };
+    match upload_queries {
+        true => {
+            let queries = device.upload(queries)?;
+            device.search_coarse_to_fine(&queries, documents, &scan, case.k, &case.options)
+        }
+        false => device.search_coarse_to_fine(queries, documents, &scan, case.k, &case.options),
+    }
+}
+
+/// All documents of each query in the order of their scores in full precision: of all pairs as a list,
+/// as searches ask for them.
+fn ranking<T: Element>(
+    device: &Device,
+    queries: &Tokens<'_, T>,
+    documents: &Tokens<'_, T>,
+) -> Result<Vec<Vec<Ranked>>, Error> {
+    let n = [queries.layout().n_items() as u32, documents.layout().n_items() as u32];
+    let query_ids: Vec<u32> = (0..n[0]).flat_map(|q| (0..n[1]).map(move |_| q)).collect();
+    let document_ids: Vec<u32> = (0..n[0]).flat_map(|_| 0..n[1]).collect();
+    let scores = device.score(queries, documents, &Pairing::pairs(&query_ids, &document_ids)?)?;
+    let rank = |scores: &[f32]| {
+        let mut best = TopK::new(n[1] as usize);
+        for (id, &score) in (0u32..).zip(scores) {
+            let has_tokens = documents.layout().has_tokens(id as usize);
+            best.push(Ranked { id, score, has_tokens });
+        }
+        best.into_ranking().ranked
+    };
+    Ok(match n[1] {
+        0 => vec![Vec::new(); n[0] as usize],
+        n => scores.values().chunks(n as usize).map(rank).collect(),
+    })
+}
+
+/// What rounding may move the score of query `q` and document `d` by, in any engine and call.
+fn slack(data: &Data, q: usize, d: u32) -> f64 {
+    let length = |values: &[f32]| values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    // 2⁻¹⁴ an element: subnormal f16 numbers count as that.
+    let dim = data.queries.dim as f64;
+    let least = dim.sqrt() / 16384.0;
+    let queries = (0..data.queries.items[q].len()).filter_map(|s| data.queries.token(q, s));
+    let of_query: f64 = queries.map(|row| length(row.values) + least).sum();
+    let documents = data.documents.tokens(d as usize);
+    let of_document = documents.map(|(_, row)| length(row.values) + least).fold(0.0, f64::max);
+    let n_terms = 8.0 + 3.0 * dim + data.queries.items[q].len() as f64;
+    n_terms * f64::from(f32::EPSILON) * of_query * of_document
+}
+
+fn check_rankings(
+    found: &[SearchRanking],
+    exact: &[Vec<Ranked>],
+    data: &Data,
+    case: &SearchCase,
+) -> Result<(), String> {
+    let n_documents = data.documents.items.len();
+    if found.len() != exact.len() {
+        return Err(format!("{} rankings of {}", found.len(), exact.len()));
+    }
+    for (q, (found, exact)) in found.iter().zip(exact).enumerate() {
+        let at = |what: String| Err(format!("query {q}: {what}: {found:?}, exactly {exact:?}"));
+        // Where an engine may order documents otherwise in another kind of call: rounding alone.
+        let is_near = |[(a, x), (b, y)]: [(u32, f32); 2]| {
+            let off = f64::from((x - y).abs());
+            x == y || x.is_nan() && y.is_nan() || off <= slack(data, q, a) + slack(data, q, b)
+        };
+        let n_empty = exact.iter().filter(|document| !document.has_tokens).count();
+        let n_nan = exact.iter().filter(|d| d.has_tokens && d.score.is_nan()).count();
+        if (found.n_empty, found.n_nan) != (n_empty as u64, n_nan as u64) {
+            return at("other counts".into());
+        }
+        if found.documents.len() != case.k.min(n_documents) {
+            return at(format!("{} documents", found.documents.len()));
+        }
+        for (i, (document, expected)) in found.documents.iter().zip(exact).enumerate() {
+            let Some(own) = exact.iter().find(|exact| exact.id == document.id) else {
+                return at(format!("place {i}: no such document"));
+            };
+            let both = [(own.id, own.score), (own.id, document.score)];
+            if !is_near(both) || own.has_tokens != document.has_tokens {
+                return at(format!("place {i}: another score than {}", own.score));
+            }
+            let both = [(document.id, document.score), (expected.id, expected.score)];
+            let is_right = document.id == expected.id || is_near(both);
+            match document.place {
+                Place::Proven if !is_right => return at(format!("place {i} is proven and wrong")),
+                Place::Likely if case.options.exact => {
+                    return at(format!("place {i} is not proven"));
+                }
+                _ => {}
+            }
+        }
+        let places = found.documents.iter().map(|document| document.place);
+        if !places.is_sorted_by_key(|place| place == Place::Likely) {
+            return at("a place behind a likely one is proven".into());
+        }
+        let mut ids: Vec<u32> = found.documents.iter().map(|document| document.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        if ids.len() != found.documents.len() {
+            return at("a document twice".into());
+        }
+        let most = n_documents - n_empty;
+        let least = most.min(case.options.n_candidates.max(case.k));
+        if !(least..=most).contains(&(found.n_rescored as usize)) {
+            return at(format!("{} re-scored", found.n_rescored));
+        }
+    }
+    Ok(())
+}
+
+/// Two documents that codes cannot tell apart, of which the worse has the better codes.
+#[test]
+fn a_likely_place_may_be_wrong_and_is_never_called_proven() {
+    // Codes of 0.5 / 127 · 100.4 are those of 100, of 100.6 those of 101: the sum over two elements
+    // says that the first row is better, 100 + 101 against 2 · 100; exactly it is worse.
+    let unit = 1.0 / 127.0;
+    let worse = [1.0, 100.51 * unit, 100.0 * unit, 0.0];
+    let better = [1.0, 100.49 * unit, 100.49 * unit, 0.0];
+    let far = [1.0, 0.1, 0.1, 0.0];
+    let rows: Vec<f32> = [far, better, worse, far].concat();
+    let documents = Tokens::padded(&rows, 4, 1, 4).expect("documents");
+    let query = [0.0f32, 1.0, 1.0, 0.0];
+    let queries = Tokens::padded(&query, 1, 1, 4).expect("a query");
+    let codes = documents.quantize::<Int8>(ScaleType::F32).expect("codes");
+    let query_codes = queries.quantize::<Int8>(ScaleType::F32).expect("codes");
+    let terms = (ErrorTerms::new(&query_codes), ErrorTerms::new(&codes));
+    let scan = Scan::new((&query_codes, &terms.0), (&codes, &terms.1));
+    for device in devices() {
+        let search = |n_candidates, exact| {
+            let options = SearchOptions { n_candidates, exact };
+            let found = device.search_coarse_to_fine(&queries, &documents, &scan, 1, &options);
+            let found = found.expect("a ranking").remove(0);
+            (found.documents[0].id, found.documents[0].place, found.n_rescored)
+        };
+        assert_eq!(search(1, false), (2, Place::Likely, 1), "{device}");
+        // The far ones are no candidates for anybody.
+        assert_eq!(search(1, true), (1, Place::Proven, 2), "{device}");
+        assert_eq!(search(2, false), (1, Place::Proven, 2), "{device}");
+    }
+}
+
+/// Documents in any order and number, with scores and errors that are known: what is held, what is let
+/// go, and what is proven.
+#[test]
+fn searches_in_chunks_prove_what_is_so() {
+    #[derive(Clone, Debug)]
+    struct Corpus {
+        documents: Vec<(f32, f32, f32)>,
+        k: usize,
+        options: SearchOptions,
+    }
+    let corpora = || {
+        // Small whole numbers, so that scores and bounds tie; some documents are nothing like that.
+        let document =
+            (0..40u8, 0..6u8, 0..100u8, -1.0..=1.0f32).prop_map(|(exact, bound, kind, off)| {
+                match kind {
+                    0 => (f32::NAN, f32::NAN, 1.0),
+                    1 => (f32::from(exact), f32::NAN, 1.0),
+                    2 => (f32::INFINITY, f32::INFINITY, f32::INFINITY),
+                    3 => (f32::from(exact), 7.0, f32::INFINITY),
+                    _ => {
+                        let (exact, bound) = (f32::from(exact), f32::from(bound));
+                        (exact, exact + (off * bound).round(), bound)
+                    }
+                }
+            });
+        let documents = proptest::collection::vec(document, 0..3000);
+        (documents, 0..=10usize, 0..=30usize, any::<bool>()).prop_map(
+            |(documents, k, n_candidates, exact)| {
+                let options = SearchOptions { n_candidates, exact };
+                Corpus { documents, k, options }
+            },
+        )
+    };
+    Suite::run_random("search_candidates", corpora, |suite, corpus| {
+        let Corpus { documents, k, options } = corpus;
+        let mut search = Candidates::new(*k, *options);
+        let mut best = TopK::new(*k);
+        for (id, &(exact, score, bound)) in (0u32..).zip(documents) {
+            let has_tokens = id % 13 != 5;
+            search.push(Scanned { id, score, bound, has_tokens });
+            best.push(Ranked { id, score: if has_tokens { exact } else { 0.0 }, has_tokens });
+        }
+        let mut n_rounds = 0;
+        loop {
+            let ids = search.wanted();
+            if ids.is_empty() {
+                break;
+            }
+            n_rounds += 1;
+            ids.iter().for_each(|&id| search.rescored(id, documents[id as usize].0));
+        }
+        let (found, exact) = (search.into_ranking(), best.into_ranking());
+        let is_likely = |place| place == Place::Likely;
+        let same = |a: &maxsim::Found, b: &Ranked| {
+            a.id == b.id && (a.score == b.score || a.score.is_nan() && b.score.is_nan())
+        };
+        let mut places = found.documents.iter().zip(&exact.ranked);
+        let counts = (found.n_empty, found.n_nan) == (exact.n_empty, exact.n_nan);
+        let right = places.all(|(found, exact)| is_likely(found.place) || same(found, exact));
+        let all_proven = !found.documents.iter().any(|found| is_likely(found.place));
+        let rounds = n_rounds <= if options.exact { 2 } else { 1 };
+        let complete = found.documents.len() == exact.ranked.len();
+        if !(counts && right && rounds && complete && (all_proven || !options.exact)) {
+            let what = [counts, right, rounds, complete, all_proven];
+            return Err(format!("{what:?}: {found:?}, exactly {exact:?}"));
+        }
+        suite.count("host");
+        Ok(())
+    });
+}
+
+/// Of ordinary rows few are re-scored, and most places are proven.
+#[test]
+fn few_are_rescored_where_documents_differ() {
+    let mut case = Case { element: ElementType::F16, ..Case::new(128, &[16, 16], &[30; 400]) };
+    case.values = Values::Mixed;
+    let data = case.data();
+    let (q, d): (Vec<f16>, Vec<f16>) = (elements(&data.queries), elements(&data.documents));
+    let queries = tokens(&case.queries, &data.queries, &q).expect("queries");
+    let documents = tokens(&case.documents, &data.documents, &d).expect("documents");
+    let options = SearchOptions { n_candidates: 10, exact: true };
+    let case = SearchCase { case, is_fp8: false, k: 10, options };
+    for device in devices() {
+        let found = search::<f16, Int8>(&device, &queries, &documents, &case).expect("rankings");
+        let exact = ranking(&device, &queries, &documents).expect("rankings");
+        check_rankings(&found, &exact, &data, &case).expect("rankings");
+        assert!(found.iter().all(|found| found.n_rescored < 200), "{found:?}");
+    }
+}
+
+/// Affine documents of f16 queries, which are their own codes.
+#[test]
+fn queries_need_not_be_compressed() {
+    let case = Case { element: ElementType::F16, ..Case::new(64, &[5, 9], &[12, 0, 30, 7, 19]) };
+    let data = case.data();
+    let (q, d): (Vec<f16>, Vec<f16>) = (elements(&data.queries), elements(&data.documents));
+    let queries = tokens(&case.queries, &data.queries, &q).expect("queries");
+    let documents = tokens(&case.documents, &data.documents, &d).expect("documents");
+    let codes = documents.quantize::<Int8Affine>(ScaleType::F16).expect("codes");
+    let terms = (ErrorTerms::new(&queries), ErrorTerms::new(&codes));
+    let scan = Scan::new((&queries, &terms.0), (&codes, &terms.1));
+    let options = SearchOptions { n_candidates: 2, exact: true };
+    let device = Device::cpu();
+    let found = device.search_coarse_to_fine(&queries, &documents, &scan, 2, &options);
+    let exact = ranking(&device, &queries, &documents).expect("rankings");
+    let case = SearchCase { case, is_fp8: false, k: 2, options };
+    check_rankings(&found.expect("rankings"), &exact, &data, &case).expect("rankings");
+}
+
+#[test]
+fn numbers_that_differ_are_errors() {
+    let rows = [1.0f32; 12];
+    let tokens = |n: usize| Tokens::padded(&rows[..n * 2], n, 1, 2).expect("tokens");
+    let (one, three) = (tokens(1), tokens(3));
+    let codes = |n| tokens(n).quantize::<Int8>(ScaleType::F16).expect("codes");
+    let (code, codes_of_3) = (codes(1), codes(3));
+    let (term, terms) = (ErrorTerms::new(&code), ErrorTerms::new(&codes_of_3));
+    let device = Device::cpu();
+    let search = |scan: &Scan<'_, Int8, Int8>| {
+        let options = SearchOptions::default();
+        match device.search_coarse_to_fine(&one, &three, scan, 1, &options) {
+            Ok(_) => "",
+            Err(Error::Shape { argument, .. }) => argument,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(search(&Scan::new((&code, &term), (&codes_of_3, &terms))), "");
+    let wrong = search(&Scan::new((&codes_of_3, &term), (&codes_of_3, &terms)));
+    assert_eq!(wrong, "compressed queries");
+    assert_eq!(search(&Scan::new((&code, &term), (&code, &terms))), "compressed documents");
+    assert_eq!(search(&Scan::new((&code, &terms), (&codes_of_3, &terms))), "terms of queries");
+    assert_eq!(search(&Scan::new((&code, &term), (&codes_of_3, &term))), "terms of documents");
+
+    // What engines lose is more than nothing.
+    let cross = Pairing::cross();
+    let bounds = maxsim::score_bounds(&term, &terms, &cross).expect("bounds");
+    let more = rescore_bounds(&term, &terms, &cross, ElementType::F16).expect("bounds");
+    assert!(bounds.iter().zip(&more).all(|(a, b)| a < b && *b < 1.01 * a), "{bounds:?} {more:?}");
+}
