@@ -50,7 +50,8 @@ class Case:
     lengths: str = ""
     """Distribution of the documents' lengths (data.py)."""
     format: str = ""
-    """What documents are compressed to (compressed.py): fp8 and int8 as queries are, plaid; or nothing."""
+    """What documents are compressed to (compressed.py): fp8 and int8 as queries are, plaid; coarse where INT8
+    codes find what f16 scores; or nothing."""
     nbits: int = 0
     """Of a PLAID residual's element."""
     n_centroids: int = 0
@@ -185,6 +186,12 @@ def plaid(nbits, n_docs, doc_len, n_centroids, x, more=""):
     return Case(name, words, *shape, format="plaid", nbits=nbits, n_centroids=n_centroids, variants=variants)
 
 
+def coarse(query_len, x):
+    words = f"coarse to fine, one query of {query_len} x 10 000 x 1024"
+    variants = (Variant(rate="f8", x=x),)
+    return Case(f"coarse-{query_len}-10000-1024", words, 1, query_len, 10000, 1024, format="coarse", variants=variants)
+
+
 # Compressed documents, whose record is compressed.json.
 COMPRESSED = [
     *coded("1k-1024-1024", "one query of 1024 x 1000 x 1024", (1, 1024, 1000, 1024), fp8=(2.5, 0.95), int8=(2.3, 0.8)),
@@ -195,6 +202,7 @@ COMPRESSED = [
     *(plaid(nbits, 4000, 300, 16384, 15.0) for nbits in (2, 4)),
     *(plaid(nbits, 1000, 180, 16384, 7.0) for nbits in (2, 4)),
     plaid(2, 1000000, 100, 131072, 6.0, ", normalised"),
+    *(coarse(query_len, x) for query_len, x in ((32, 1.5), (1024, None))),
 ]
 
 BY_NAME = {case.name: case for case in [*CASES, SCALING, *BASELINES, *COMPRESSED]}

@@ -1,4 +1,4 @@
-"""Cases whose documents are compressed: codes of one byte, and PLAID residuals."""
+"""Cases whose documents are compressed: codes of one byte, alone and coarse to fine, and PLAID residuals."""
 
 import torch
 
@@ -14,7 +14,11 @@ SCALES, SCALE_BYTES = "f16", 2
 CODE_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 # Relative errors against float64: of sums of INT8 products, which are exact; of random FP8 tokens, where the
 # stated bound has to hold for any; of decoded tokens, which kernels round to f16.
-TOLERANCES = {"int8": 1e-5, "fp8": 5e-3, "plaid": 2e-3}
+TOLERANCES = {"int8": 1e-5, "fp8": 5e-3, "plaid": 2e-3, "coarse": 1e-2}
+# Of coarse-to-fine scores of unit rows, relative: how far one may be above the exact score, and below it in the mean.
+EXCESS_MAX, MEAN_LOSS_MAX = 2e-6, 1e-3
+# Stands where a peer does in the rows of coarse to fine.
+F16_FORWARD = "maxsim, f16"
 # L2 gathers of whole rows, in bytes per second; 9 to 10 TB/s were measured.
 GATHER_RATE = 9.5e12
 
@@ -46,14 +50,19 @@ class Quantized(data.Problem):
     plain = True
     """Whether the tokens are there as they were, too."""
 
+    @property
+    def code_format(self):
+        """What codes are made."""
+        return self.case.format
+
     def draw_documents(self, dtype):
         super().draw_documents(dtype)
         case = self.case
         # Codes are made on the CPU, for any device.
         self.host = ours.Device(-1, 0)
         queries = self.queries.reshape(-1, case.dim)
-        self.query_codes = Codes(self.host, case.format, queries, case.n_queries, case.query_len)
-        self.document_codes = Codes(self.host, case.format, self.documents, self.n_items, case.doc_len)
+        self.query_codes = Codes(self.host, self.code_format, queries, case.n_queries, case.query_len)
+        self.document_codes = Codes(self.host, self.code_format, self.documents, self.n_items, case.doc_len)
 
     def upload(self, device):
         """Handles of queries and documents."""
@@ -76,7 +85,7 @@ class Quantized(data.Problem):
         case = self.case
         rows = torch.cat([self.documents[self.rows_of(item)] for _, item, _, _ in sample]).cpu()
         element = (rows.data_ptr(), case.dim, len(sample), case.doc_len)
-        documents = self.host.quantize(case.format, SCALES, "f16", *element)
+        documents = self.host.quantize(self.code_format, SCALES, "f16", *element)
         bounds = torch.empty(case.n_queries, len(sample))
         self.host("rounding_bounds", self.query_codes.handle, documents, bounds.data_ptr())
         self.host.free(documents)
@@ -97,6 +106,38 @@ class Quantized(data.Problem):
 
     def floors(self, read_ms):
         return {}
+
+
+class Coarse(Quantized):
+    """INT8 codes find winners, and f16 tokens are scored: what is exact is exact of those."""
+
+    code_format = "int8"
+
+    def upload(self, device):
+        """Handles of queries and documents."""
+        sides = ((self.queries, self.query_codes), (self.documents, self.document_codes))
+        return [
+            device("screened", device.handle, tokens.data_ptr(), self.case.dim, *codes.shape, codes.handle)
+            for tokens, codes in sides
+        ]
+
+    def exact_queries(self, dtype):
+        return super().exact_queries(dtype or torch.float16)
+
+    def exact_rows(self, item, dtype):
+        return super().exact_rows(item, dtype or torch.float16)
+
+    def check(self, bench, call, sample):
+        """The first call of ours: no score above the exact one, and little lost."""
+        found = check(bench, self, call, sample, TOLERANCES["coarse"])
+        scores = call().view(self.case.n_queries, self.case.n_docs)
+        above = torch.stack([(scores[:, item].double() - exact) / exact for _, item, exact, _ in sample])
+        excess, loss = float(above.max()), float(-above.mean())
+        if not excess <= EXCESS_MAX:
+            raise ValueError(f"a score is {excess:.2e} above the exact one, relative")
+        if not loss <= MEAN_LOSS_MAX:
+            raise ValueError(f"scores lose {loss:.2e} in the mean, relative")
+        return found | {"largest_excess": excess, "mean_loss": loss}
 
 
 class Residual(data.Problem):
@@ -151,7 +192,7 @@ class Residual(data.Problem):
         return {"memory_ms": read_ms, "gather_ms": round(gather_bytes / GATHER_RATE * 1e3, 5)}
 
 
-PROBLEMS = {"fp8": Quantized, "int8": Quantized, "plaid": Residual}
+PROBLEMS = {"fp8": Quantized, "int8": Quantized, "plaid": Residual, "coarse": Coarse}
 
 
 class Stored(Prepared):
@@ -168,13 +209,26 @@ class Stored(Prepared):
         self.call.free()
 
 
+class Screened(Stored):
+    """Ours coarse to fine, whose scores the library keeps."""
+
+    def scores_address(self):
+        return 0
+
+    def run(self):
+        scores = torch.full(self.scores.shape, torch.nan)
+        self.call()
+        self.call.read(scores.data_ptr())
+        return self.scores.copy_(scores)
+
+
 def run_case(bench, case):
     """The row of a case: ours, our f16 forward of the same tokens for context, and the peers."""
     problem = PROBLEMS[case.format](case, bench.args.device)
     sample = problem.sample(SAMPLE, None)
     ready, checked, failed = {}, {}, {}
     try:
-        ready["maxsim"] = Stored(bench, problem)
+        ready["maxsim"] = (Screened if case.format == "coarse" else Stored)(bench, problem)
         checked["maxsim"] = problem.check(bench, ready["maxsim"].run, sample)
     except Exception as error:
         failed["maxsim"] = timing.said(error)
@@ -223,4 +277,6 @@ def run_case(bench, case):
     }
     if problem.plain:
         row["f16"] = results["maxsim f16"]
+    if case.format == "coarse":
+        row["peers"][F16_FORWARD] = results["maxsim f16"]
     return [row]

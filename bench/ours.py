@@ -19,10 +19,12 @@ SIGNATURES = {
     "codes": (ctypes.c_int32, [HANDLE, WORD, WORD, WORD]),
     "rounding_bounds": (ctypes.c_int32, [HANDLE, HANDLE, WORD]),
     "upload": (HANDLE, [HANDLE, HANDLE]),
+    "screened": (HANDLE, [HANDLE] + [WORD] * 4 + [HANDLE]),
     "residual": (HANDLE, [HANDLE, TEXT] + [WORD] * 7 + [TEXT] + [WORD] * 3),
     "prepare": (HANDLE, [HANDLE, HANDLE, WORD, TEXT]),
     "text": (TEXT, [HANDLE]),
     "outputs": (HANDLE, [HANDLE, WORD, WORD, WORD]),
+    "scores": (ctypes.c_int32, [HANDLE, WORD]),
     "stream": (HANDLE, [HANDLE, WORD]),
     "enqueue": (ctypes.c_int32, [HANDLE] * 5),
     "enqueue_us": (ctypes.c_int32, [HANDLE] * 5 + [WORD, ctypes.POINTER(ctypes.c_double)]),
@@ -105,7 +107,8 @@ class Device:
 
 
 class Call:
-    """A prepared problem whose scores go to an address; calling it enqueues it."""
+    """A prepared problem whose scores go to an address, or nowhere for 0 where the library keeps them;
+    calling it enqueues it."""
 
     def __init__(self, device, queries, documents, candidates, options, scores, winners=0):
         self.device, self.scores, self.stream = device, scores, device.stream()
@@ -125,6 +128,10 @@ class Call:
     def unprepared(self):
         """The same with nothing prepared: checks, plan, lists, launch."""
         self.device("call", self.stream, *self.problem, self.scores)
+
+    def read(self, to):
+        """Waits for the last call and copies its scores to a host address."""
+        self.device("scores", self.outputs, to)
 
     def enqueue_us(self, n):
         """Mean host time of a call from Rust, of n calls without waiting."""

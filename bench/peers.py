@@ -128,6 +128,7 @@ MAKERS = {
     "fp8": {"late-interaction-kernels": late_interaction_fp8},
     "int8": {"flash-maxsim int8x8": flash_int8},
     "plaid": {"late-interaction-kernels": late_interaction_residual},
+    "coarse": {},
 }
 
 

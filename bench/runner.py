@@ -40,9 +40,12 @@ class Prepared:
         self.handles = self.tokens(problem)
         candidates = case.n_docs if case.kind == "candidates" else 0
         winners = self.winners.data_ptr() if self.winners is not None else 0
-        scores = self.scores.data_ptr()
-        self.call = ours.Call(self.device, *self.handles, candidates, options, scores, winners)
+        self.call = ours.Call(self.device, *self.handles, candidates, options, self.scores_address(), winners)
         self.call()
+
+    def scores_address(self):
+        """Where the call puts its scores."""
+        return self.scores.data_ptr()
 
     def run(self):
         """One call into poisoned scores."""

@@ -129,10 +129,16 @@ class CasesTest(unittest.TestCase):
             "INT8, 32 queries of 32 x 1024 x 1024",
             "PLAID 4 bits, one query of 32 x 1000 x 180, 16 384 centroids",
             "PLAID 2 bits, one query of 32 x 1 000 000 x 100, 131 072 centroids, normalised",
+            "coarse to fine, one query of 32 x 10 000 x 1024",
         ):
             self.assertIn(expected, words)
         limits = {(case.format, case.variants[0].rate) for case in cases.COMPRESSED}
-        self.assertEqual(limits, {("fp8", "f8"), ("int8", "f8"), ("plaid", "f16")})
+        self.assertEqual(limits, {("fp8", "f8"), ("int8", "f8"), ("plaid", "f16"), ("coarse", "f8")})
+
+    def test_coarse_to_fine_has_a_goal_for_the_short_query_alone(self):
+        goals = {name: cases.BY_NAME[name].variants[0].x for name in campaign.chosen(["coarse"])}
+        self.assertEqual(goals, {"coarse-32-10000-1024": 1.5, "coarse-1024-10000-1024": None})
+        self.assertEqual(campaign.file_of(list(goals)), "compressed.json")
 
     def test_cases_are_chosen_by_name_prefix_and_group(self):
         self.assertEqual(campaign.chosen(["f32", "ragged-100k"]), ["f32", "ragged-100k"])

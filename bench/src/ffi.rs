@@ -21,7 +21,8 @@ use serde_json::json;
 use crate::codes::{Codes, Residual, upload_residual};
 pub use crate::object::Object;
 use crate::object::{
-    AnyTokens, Outputs, Place, Result, copy_to, enqueue, enqueue_backward, text, with_tokens,
+    AnyTokens, AnyWork, Outputs, Place, Result, copy_to, enqueue, enqueue_backward, text,
+    with_tokens,
 };
 use crate::options;
 
@@ -162,6 +163,30 @@ pub unsafe extern "C" fn maxsim_bench_upload(
     })
 }
 
+/// f16 tokens `[n, len, dim]` in memory of somebody else, as for [`maxsim_bench_tokens`], and INT8
+/// codes of the same tokens, which are copied to the device. Queries and documents made so are scored
+/// coarse to fine. Null for an error.
+///
+/// # Safety
+/// As [`maxsim_bench_tokens`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn maxsim_bench_screened(
+    device: *const Object,
+    address: u64,
+    dim: u64,
+    n: u64,
+    len: u64,
+    codes: *const Object,
+) -> *mut Object {
+    // SAFETY: the caller's promises, each used for what it is for.
+    made(|| unsafe {
+        let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
+        let layout = layout(dim, n, len, std::ptr::null())?;
+        let place = Place { element: "f16", address, layout, mask: 0 };
+        Ok(Object::Tokens(AnyTokens::screened(device, place, codes_of(codes)?)?))
+    })
+}
+
 /// Residual-compressed tokens `[n, len, dim]` at host addresses, copied to a device for queries of
 /// `query_element`: `centroids` f16 `[n_centroids, dim]`, `bucket_weights` f32 `[2^nbits]`, `codes` i32
 /// `[n, len]`, `residuals` `[n, len, ceil(dim · nbits / 8)]` bytes in `order`, `colbert` or
@@ -242,7 +267,8 @@ pub unsafe extern "C" fn maxsim_bench_text(object: *const Object) -> *const c_ch
 }
 
 /// Results of a work at `scores` (f32) and, exactly where the work was prepared for them, at
-/// `winners` and `token_scores` (else 0). Null for an error.
+/// `winners` and `token_scores` (else 0). Those of a coarse-to-fine work have memory of their own: the
+/// addresses are 0, and scores are read with [`maxsim_bench_scores`]. Null for an error.
 ///
 /// # Safety
 /// The handle must live; the memory must until the outputs are freed, and be nobody else's.
@@ -258,6 +284,17 @@ pub unsafe extern "C" fn maxsim_bench_outputs(
         let Object::Work(work, _) = get(work)? else { return wrong("a work", work) };
         Ok(Object::Outputs(Outputs::at(work, scores, winners, token_scores)?))
     })
+}
+
+/// Waits for the last call with these outputs and copies its scores, f32, to a host address; 0, or -1
+/// for an error.
+///
+/// # Safety
+/// The handle must live and be in use nowhere else; the memory must be writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn maxsim_bench_scores(outputs: *mut Object, to: u64) -> i32 {
+    // SAFETY: the caller's promises.
+    done(|| unsafe { outputs_of(outputs)?.read(to) })
 }
 
 /// A `CUstream` of somebody else; 0 is the legacy default stream. Ignored on the CPU. Null for
@@ -368,7 +405,9 @@ pub unsafe extern "C" fn maxsim_bench_prepare_backward(
 ) -> *mut Object {
     // SAFETY: the caller's promises.
     made(|| unsafe {
-        let Object::Work(work, _) = get(work)? else { return wrong("a work", work) };
+        let Object::Work(AnyWork::Plain(work), _) = get(work)? else {
+            return wrong("a work", work);
+        };
         let options = BackwardOptions { strategy: options::strategy(string(strategy)?)? };
         let work = work.device().prepare_backward(work, &options, GradientType::Tokens);
         Ok(Object::Backward(work.map_err(text)?))

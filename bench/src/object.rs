@@ -4,8 +4,9 @@ use std::ffi::CString;
 
 use half::{bf16, f16};
 use maxsim::{
-    BackwardWork, Device, DeviceGradScores, DeviceGradients, DeviceScores, DeviceTokens, Element,
-    Fp8, Int8, Int8Affine, Pairing, Residual, ScoreOptions, Stream, TokenLayout, Work,
+    BackwardWork, CoarseWork, Device, DeviceGradScores, DeviceGradients, DeviceScores,
+    DeviceTokens, Element, Fp8, Int8, Int8Affine, Pairing, Plan, Residual, ScoreOptions, Screen,
+    Stream, TokenLayout, Work,
 };
 
 use crate::codes::{Codes, host_tokens};
@@ -22,7 +23,7 @@ pub enum Object {
     /// Compressed tokens in host memory.
     Codes(Codes),
     /// A prepared problem, and its plan as text.
-    Work(Work, CString),
+    Work(AnyWork, CString),
     /// Results of a work.
     Outputs(Outputs),
     /// A stream.
@@ -39,7 +40,8 @@ impl Object {
             Object::Device(..) => "a device",
             Object::Tokens(_) => "tokens",
             Object::Codes(_) => "codes",
-            Object::Work(..) => "a work",
+            Object::Work(AnyWork::Plain(_), _) => "a work",
+            Object::Work(AnyWork::Coarse(_), _) => "a coarse-to-fine work",
             Object::Outputs(_) => "outputs",
             Object::Stream(_) => "a stream",
             Object::Backward(_) => "a gradient's work",
@@ -68,6 +70,25 @@ pub enum AnyTokens {
     ResidualBf16(DeviceTokens<Residual<bf16>>),
     /// Residuals, for single precision queries.
     ResidualF32(DeviceTokens<Residual<f32>>),
+    /// Half precision, with the codes that find winners.
+    Screened(DeviceTokens<f16>, DeviceTokens<Int8>),
+}
+
+/// A prepared problem.
+pub enum AnyWork {
+    /// Of tokens of one matrix.
+    Plain(Work),
+    /// Of tokens with the codes that find winners.
+    Coarse(CoarseWork),
+}
+
+impl AnyWork {
+    pub(crate) fn plan(&self) -> &Plan {
+        match self {
+            AnyWork::Plain(work) => work.plan(),
+            AnyWork::Coarse(work) => work.plan(),
+        }
+    }
 }
 
 /// Runs code with tokens of whatever format.
@@ -83,6 +104,7 @@ macro_rules! with_tokens {
             $crate::object::AnyTokens::ResidualF16($name) => $code,
             $crate::object::AnyTokens::ResidualBf16($name) => $code,
             $crate::object::AnyTokens::ResidualF32($name) => $code,
+            $crate::object::AnyTokens::Screened($name, _) => $code,
         }
     };
 }
@@ -147,19 +169,46 @@ impl AnyTokens {
         }
     }
 
+    /// Half precision tokens as [`AnyTokens::at`] has them, and codes of the same tokens, which are
+    /// uploaded.
+    ///
+    /// # Safety
+    /// As [`AnyTokens::at`].
+    pub(crate) unsafe fn screened(
+        device: &Device,
+        place: Place<'_>,
+        codes: &Codes,
+    ) -> Result<AnyTokens> {
+        // SAFETY: the caller's promise.
+        match (unsafe { AnyTokens::at(device, place)? }, codes.upload(device)?) {
+            (AnyTokens::F16(tokens), AnyTokens::Int8(codes)) => {
+                Ok(AnyTokens::Screened(tokens, codes))
+            }
+            _ => Err("expected f16 tokens and int8 codes, which find their winners".to_string()),
+        }
+    }
+
     pub(crate) fn prepare(
         &self,
         documents: &AnyTokens,
         candidates: usize,
         options: &ScoreOptions,
-    ) -> Result<Work> {
+    ) -> Result<AnyWork> {
         let pairing = match candidates {
             0 => Pairing::cross(),
             k => Pairing::own_candidates(k),
         };
-        with_both!(self, documents, (q, d) => {
+        if let (AnyTokens::Screened(q, q_codes), AnyTokens::Screened(d, d_codes)) =
+            (self, documents)
+        {
+            let screen = Screen::new(q_codes, d_codes);
+            let work = q.device().prepare_coarse_to_fine(q, d, &screen, &pairing, options);
+            return Ok(AnyWork::Coarse(work.map_err(text)?));
+        }
+        let work: Result<Work> = with_both!(self, documents, (q, d) => {
             q.device().prepare(q, d, &pairing, options).map_err(text)
-        })
+        });
+        Ok(AnyWork::Plain(work?))
     }
 }
 
@@ -211,7 +260,8 @@ pub(crate) unsafe fn copy_to<V: Copy>(address: u64, values: &[V]) -> Result<()> 
     Ok(())
 }
 
-/// Results at an address; on the CPU, copied there after each call.
+/// Results at an address; on the CPU, copied there after each call. Those of a coarse-to-fine work
+/// have memory of their own, since winners are among them, asked for or not.
 pub struct Outputs {
     pub(crate) scores: DeviceScores,
     copy_to: Option<u64>,
@@ -221,11 +271,22 @@ impl Outputs {
     /// # Safety
     /// As for [`DeviceScores::from_raw_parts`]; on the CPU the scores' memory must be writable.
     pub(crate) unsafe fn at(
-        work: &Work,
+        work: &AnyWork,
         scores: u64,
         winners: u64,
         token_scores: u64,
     ) -> Result<Outputs> {
+        let work = match work {
+            AnyWork::Plain(work) => work,
+            AnyWork::Coarse(work) => {
+                if [scores, winners, token_scores] != [0; 3] {
+                    return Err("coarse-to-fine results have memory of their own: give the \
+                                address 0, and read them with maxsim_bench_scores"
+                        .to_string());
+                }
+                return Ok(Outputs { scores: work.scores().map_err(text)?, copy_to: None });
+            }
+        };
         if work.device().ordinal().is_none() {
             let copy_to = Some(scores);
             return Ok(Outputs { scores: DeviceScores::new(work).map_err(text)?, copy_to });
@@ -241,9 +302,18 @@ impl Outputs {
     /// Brings results of the CPU to where they are wanted.
     fn settle(&self) -> Result<()> {
         let Some(address) = self.copy_to else { return Ok(()) };
-        let scores = self.scores.read().map_err(text)?;
         // SAFETY: the promise made to `Outputs::at`.
-        unsafe { copy_to(address, scores.values()) }
+        unsafe { self.read(address) }
+    }
+
+    /// Waits for the last call and copies its scores to a host address.
+    ///
+    /// # Safety
+    /// The memory must be writable.
+    pub(crate) unsafe fn read(&self, to: u64) -> Result<()> {
+        let scores = self.scores.read().map_err(text)?;
+        // SAFETY: the caller's promise.
+        unsafe { copy_to(to, scores.values()) }
     }
 }
 
@@ -252,12 +322,24 @@ pub(crate) fn enqueue(
     stream: &mut Stream,
     queries: &AnyTokens,
     documents: &AnyTokens,
-    work: &Work,
+    work: &AnyWork,
     outputs: &mut Outputs,
 ) -> Result<()> {
-    with_both!(queries, documents, (q, d) => {
-        stream.score_into(q, d, work, &mut outputs.scores).map_err(text)
-    })?;
+    let scores = &mut outputs.scores;
+    match (work, queries, documents) {
+        (AnyWork::Plain(work), _, _) => with_both!(queries, documents, (q, d) => {
+            stream.score_into(q, d, work, scores).map_err(text)
+        })?,
+        (
+            AnyWork::Coarse(work),
+            AnyTokens::Screened(q, q_codes),
+            AnyTokens::Screened(d, d_codes),
+        ) => {
+            let screen = Screen::new(q_codes, d_codes);
+            stream.coarse_to_fine_into(q, d, &screen, work, scores).map_err(text)?;
+        }
+        _ => return Err("the work is one of tokens with codes that find winners".to_string()),
+    }
     outputs.settle()
 }
 

@@ -232,6 +232,66 @@ fn compressed_tokens_are_made_read_and_scored() {
     }
 }
 
+/// A document whose second token has the first's codes but a larger element: codes find the first, a
+/// forward of the elements would not, and its score is not rounded to the codes.
+#[test]
+fn codes_find_what_full_precision_scores() {
+    let half = |values: &[f32]| values.iter().map(|&x| half::f16::from_f32(x)).collect::<Vec<_>>();
+    let query = half(&[1.0, 0.0]);
+    // 63.75 and 64.01 of 127ths, then tokens that differ.
+    let documents = half(&[0.502, 1.0, 0.504, 1.0, -0.25, 1.0, 0.75, -1.0]);
+    let (none, f16, to_scales) = (c"".as_ptr(), c"f16".as_ptr(), c"f16".as_ptr());
+    let codes_of = |values: &[half::f16], n: u64, len: u64| {
+        let (from, int8, offsets) = (address(values), c"int8".as_ptr(), ptr::null());
+        // SAFETY: C strings and memory of as many rows.
+        unsafe { maxsim_bench_quantize(int8, to_scales, f16, from, 2, n, len, offsets, 0) }
+    };
+    let mut scores = [f32::NAN; 2];
+    let to = scores.as_mut_ptr().expose_provenance() as u64;
+    // SAFETY: live handles, and memory that outlives them.
+    unsafe {
+        let (device, from) = (maxsim_bench_open(-1), address(&documents));
+        let (query_codes, document_codes) = (codes_of(&query, 1, 1), codes_of(&documents, 2, 2));
+        let queries = maxsim_bench_screened(device, address(&query), 2, 1, 1, query_codes);
+        let screened = maxsim_bench_screened(device, from, 2, 2, 2, document_codes);
+        assert!(!queries.is_null() && !screened.is_null(), "{}", last_error());
+        let work = maxsim_bench_prepare(queries, screened, 0, none);
+        let plan = CStr::from_ptr(maxsim_bench_text(work)).to_str().unwrap();
+        assert!(!plan.is_empty());
+        let outputs = maxsim_bench_outputs(work, 0, 0, 0);
+        let stream = maxsim_bench_stream(device, 0);
+        assert_eq!(maxsim_bench_scores(outputs, to), 0, "{}", last_error());
+        assert_eq!(scores, [0.0; 2], "nothing ran yet");
+        let code = maxsim_bench_enqueue(stream, queries, screened, work, outputs);
+        assert_eq!(code, 0, "{}", last_error());
+        assert_eq!(maxsim_bench_scores(outputs, to), 0, "{}", last_error());
+        assert_eq!(scores, [documents[0].to_f32(), 0.75]);
+        assert_eq!(maxsim_bench_call(stream, queries, screened, 0, none, 0), 0, "{}", last_error());
+
+        // What does not go together.
+        assert!(maxsim_bench_outputs(work, to, 0, 0).is_null());
+        assert!(last_error().contains("maxsim_bench_scores"), "{}", last_error());
+        assert!(maxsim_bench_prepare_backward(work, c"owner".as_ptr()).is_null());
+        assert!(last_error().contains("found a coarse-to-fine work"), "{}", last_error());
+        let plain = maxsim_bench_tokens(device, f16, from, 2, 2, 2, ptr::null(), 0);
+        assert!(maxsim_bench_prepare(queries, plain, 0, none).is_null());
+        assert!(last_error().contains("do not go together"), "{}", last_error());
+        assert_eq!(maxsim_bench_enqueue(stream, queries, plain, work, outputs), -1);
+        assert!(last_error().contains("codes that find winners"), "{}", last_error());
+        let fp8 = quantized(c"fp8", 0, 2, 2);
+        assert!(maxsim_bench_screened(device, from, 2, 2, 2, fp8).is_null());
+        assert!(last_error().contains("int8"), "{}", last_error());
+        // A query of documents' codes.
+        let confused = maxsim_bench_screened(device, address(&query), 2, 1, 1, document_codes);
+        assert!(maxsim_bench_prepare(confused, screened, 0, none).is_null());
+        assert!(last_error().contains("codes of queries"), "{}", last_error());
+        let all = [outputs, work, queries, screened, plain, confused, fp8];
+        for object in all.into_iter().chain([query_codes, document_codes, stream, device]) {
+            maxsim_bench_free(object);
+        }
+    }
+}
+
 #[test]
 fn residual_tokens_are_decoded_for_the_query() {
     // Two centroids of dim 4, two bits: 0.25 apart from -0.25 on. Byte 0b11_10_01_00 has the buckets

@@ -8,14 +8,15 @@ use half::{bf16, f16};
 use indicatif::ProgressBar;
 use maxsim::residual::ResidualTokens;
 use maxsim::{
-    Against, Device, ElementType, Error, Format, Fp8, Int8, Int8Affine, Pairing, Quantized, Ranked,
-    Ranking, ScaleType, ScoreOptions, TokenFormat, TokenLayout, Tokens, TopK,
+    Against, Device, DeviceTokens, ElementType, Error, Format, Fp8, Input, Int8, Int8Affine,
+    Pairing, Quantized, Ranked, Ranking, Residual, ScaleType, ScoreOptions, TokenFormat,
+    TokenLayout, Tokens, TopK,
 };
 use rayon::prelude::*;
 
 use crate::documents::Documents;
 use crate::input::TokenFile;
-use crate::residual::decode;
+use crate::residual::{decode, of_items};
 
 /// Device memory for the documents of one call and their scores, unless the caller says
 /// otherwise: beyond this a call's fixed cost no longer shows.
@@ -106,35 +107,70 @@ pub fn scores(
     match formats {
         (Element(ElementType::F16), Element(_)) => {
             let queries = file.tokens::<f16>(queries)?;
-            chunks(request, &queries, |items| documents.tokens::<f16>(items), take)
+            chunks(
+                request,
+                &queries,
+                |items| documents.tokens::<f16>(items).map(Part::Tokens),
+                take,
+            )
         }
         (Element(ElementType::Bf16), Element(_)) => {
             let queries = file.tokens::<bf16>(queries)?;
-            chunks(request, &queries, |items| documents.tokens::<bf16>(items), take)
+            chunks(
+                request,
+                &queries,
+                |items| documents.tokens::<bf16>(items).map(Part::Tokens),
+                take,
+            )
         }
         (Element(ElementType::F32), Element(_)) => {
             let queries = file.tokens::<f32>(queries)?;
-            chunks(request, &queries, |items| documents.tokens::<f32>(items), take)
+            chunks(
+                request,
+                &queries,
+                |items| documents.tokens::<f32>(items).map(Part::Tokens),
+                take,
+            )
         }
         (_, TokenFormat::Int8) => {
             let queries = compressed::<Int8>(file, queries)?;
-            chunks(request, &queries, |items| documents.codes::<Int8>(items), take)
+            chunks(
+                request,
+                &queries,
+                |items| documents.codes::<Int8>(items).map(Part::Tokens),
+                take,
+            )
         }
         (Element(ElementType::F16), TokenFormat::Int8Affine) => {
             let queries = file.tokens::<f16>(queries)?;
-            chunks(request, &queries, |items| documents.codes::<Int8Affine>(items), take)
+            chunks(
+                request,
+                &queries,
+                |items| documents.codes::<Int8Affine>(items).map(Part::Tokens),
+                take,
+            )
         }
         (Element(ElementType::Bf16), TokenFormat::Int8Affine) => {
             let queries = file.tokens::<bf16>(queries)?;
-            chunks(request, &queries, |items| documents.codes::<Int8Affine>(items), take)
+            chunks(
+                request,
+                &queries,
+                |items| documents.codes::<Int8Affine>(items).map(Part::Tokens),
+                take,
+            )
         }
         (_, TokenFormat::Int8Affine) => {
             let queries = compressed::<Int8>(file, queries)?;
-            chunks(request, &queries, |items| documents.codes::<Int8Affine>(items), take)
+            chunks(
+                request,
+                &queries,
+                |items| documents.codes::<Int8Affine>(items).map(Part::Tokens),
+                take,
+            )
         }
         (_, TokenFormat::Fp8) => {
             let queries = compressed::<Fp8>(file, queries)?;
-            chunks(request, &queries, |items| documents.codes::<Fp8>(items), take)
+            chunks(request, &queries, |items| documents.codes::<Fp8>(items).map(Part::Tokens), take)
         }
         (queries, documents) => bail!(
             "{queries} queries cannot be scored against {documents} documents; \
@@ -143,8 +179,8 @@ pub fn scores(
     }
 }
 
-/// As [`scores`], of documents that are decoded: to f16 for f16 queries, and to f32 for others. As
-/// bf16 they would keep 8 bits of what they decode to; bf16 queries lose nothing as f32.
+/// As [`scores`], of residual-compressed documents: as they are for f16 queries, and decoded to f32 for
+/// others. As bf16 they would keep 8 bits of what they decode to; bf16 queries lose nothing as f32.
 fn decoded(
     request: &Request<'_>,
     tokens: &ResidualTokens<'_>,
@@ -156,17 +192,21 @@ fn decoded(
     match file.contents().format {
         Element(ElementType::F16) => {
             let queries = file.tokens::<f16>(queries)?;
-            chunks(request, &queries, |items| decode::<f16>(tokens, items), take)
+            let upload = |items| {
+                let handle = request.device.upload_residual(&of_items(tokens, items)?)?;
+                Ok(Part::<'_, Residual<f16>>::Handle(handle))
+            };
+            chunks(request, &queries, upload, take)
         }
         Element(ElementType::Bf16) => {
             let narrow = file.tokens::<bf16>(queries)?;
             let elements: Vec<f32> = narrow.data().iter().map(|x| x.to_f32()).collect();
             let queries = Tokens::from_layout(elements, narrow.layout().clone())?;
-            chunks(request, &queries, |items| decode::<f32>(tokens, items), take)
+            chunks(request, &queries, |items| decode::<f32>(tokens, items).map(Part::Tokens), take)
         }
         Element(ElementType::F32) => {
             let queries = file.tokens::<f32>(queries)?;
-            chunks(request, &queries, |items| decode::<f32>(tokens, items), take)
+            chunks(request, &queries, |items| decode::<f32>(tokens, items).map(Part::Tokens), take)
         }
         queries => bail!(
             "{queries} queries cannot be scored against plaid documents; \
@@ -189,10 +229,27 @@ pub(crate) fn compressed<F: Quantized>(
     })
 }
 
+/// Documents of a chunk.
+enum Part<'a, D: Format> {
+    /// Uploaded for the call.
+    Tokens(Tokens<'a, D>),
+    /// There already.
+    Handle(DeviceTokens<D>),
+}
+
+impl<'a, D: Format> From<&'a Part<'a, D>> for Input<'a, D> {
+    fn from(part: &'a Part<'a, D>) -> Self {
+        match part {
+            Part::Tokens(tokens) => Input::Host(tokens),
+            Part::Handle(handle) => Input::Device(handle),
+        }
+    }
+}
+
 fn chunks<'a, Q: Against<D>, D: Format>(
     request: &Request<'a>,
     queries: &Tokens<'_, Q>,
-    read: impl Fn(Range<usize>) -> Result<Tokens<'a, D>>,
+    read: impl Fn(Range<usize>) -> Result<Part<'a, D>>,
     mut take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
 ) -> Result<(Vec<&'static str>, usize)> {
     let Request { device, documents, options, .. } = *request;
@@ -205,16 +262,18 @@ fn chunks<'a, Q: Against<D>, D: Format>(
         let layout = documents.layout();
         let row_bytes = layout.dim() * D::FORMAT.size_bytes();
         let (items, bytes) = chunk(layout, row_bytes, n_queries, start, chunk_bytes);
-        let tokens = read(items.clone())?;
         let pairing = Pairing::cross();
-        let kernel = device.plan(&queries, &tokens, &pairing, options)?.name();
-        let scores = match device.score_with(&queries, &tokens, &pairing, options) {
+        let scored = read(items.clone()).and_then(|part| {
+            let kernel = device.plan(&queries, &part, &pairing, options)?.name();
+            Ok((kernel, device.score_with(&queries, &part, &pairing, options)?))
+        });
+        let (kernel, scores) = match scored {
             // Somebody else may hold the device's memory: smaller chunks then.
-            Err(Error::DeviceMemory { .. }) if items.len() > 1 => {
+            Err(error) if items.len() > 1 && is_out_of_memory(&error) => {
                 chunk_bytes = bytes / 2;
                 continue;
             }
-            scores => scores?,
+            scored => scored?,
         };
         take(&items, scores.values())?;
         if !kernels.contains(&kernel) {
@@ -225,6 +284,10 @@ fn chunks<'a, Q: Against<D>, D: Format>(
         request.progress.inc(items.len() as u64);
     }
     Ok((kernels, n_chunks))
+}
+
+fn is_out_of_memory(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::DeviceMemory { .. }))
 }
 
 /// Device memory for the documents of a call: what was asked for, or a share of what is free.

@@ -1,4 +1,4 @@
-//! Some items' tokens at a time.
+//! Some items at a time, as they are or decoded.
 
 use std::ops::Range;
 
@@ -17,11 +17,21 @@ pub fn decode<T: Element>(
     tokens: &ResidualTokens<'_>,
     items: Range<usize>,
 ) -> Result<Tokens<'static, T>> {
+    Ok(of_items(tokens, items)?.decode()?)
+}
+
+/// The tokens of a range of items, and what lies between them, without a mask.
+///
+/// # Errors
+/// As [`ResidualTokens::new`].
+pub fn of_items<'a>(
+    tokens: &'a ResidualTokens<'_>,
+    items: Range<usize>,
+) -> Result<ResidualTokens<'a>> {
     let (rows, layout) = part(tokens.layout(), items)?;
     let row_bytes = tokens.codec().row_bytes();
     let residuals = &tokens.residuals()[rows.start * row_bytes..rows.end * row_bytes];
     let codes = &tokens.codes()[rows];
-    let part =
-        ResidualTokens::new(tokens.codec().clone(), codes, residuals, tokens.order(), layout)?;
-    Ok(part.decode()?)
+    let codec = tokens.codec().clone();
+    Ok(ResidualTokens::new(codec, codes, residuals, tokens.order(), layout)?)
 }

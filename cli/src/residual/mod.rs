@@ -31,7 +31,7 @@ mod file;
 mod folder;
 mod pt;
 
-pub use decode::decode;
+pub use decode::{decode, of_items};
 pub use file::{ResidualFile, write};
 pub(crate) use file::{is_residual, write_into};
 pub use folder::{IndexFormat, read_index};

@@ -180,7 +180,7 @@ fn buckets(device: &Arc<CudaDevice>, tokens: &ResidualTokens<'_>) -> Result<Buff
     let row_bytes = row_bytes(codec.dim(), codec.nbits());
     debug_assert_eq!(row_bytes, n_slots(codec.dim()) * nbits);
     let n_chunks = codec.dim().div_ceil(CHUNK_LEN);
-    let slots: Vec<usize> = (0..n_chunks).map(|chunk| slot(chunk)).collect();
+    let slots: Vec<usize> = (0..n_chunks).map(slot).collect();
     let arrange = |row: usize, to: &mut [u8]| {
         let from = &tokens.residuals()[row * stored..(row + 1) * stored];
         if slots.len() < n_slots(codec.dim()) {

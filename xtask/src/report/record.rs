@@ -46,6 +46,11 @@ pub struct Timed {
     pub largest_relative_error: Option<f64>,
     /// Of compressed tokens, the largest error over the bound that the library states.
     pub largest_error_of_bound: Option<f64>,
+    /// Of coarse-to-fine scores, how far one is above the exact score at most, relative; none is where
+    /// it is negative.
+    pub largest_excess: Option<f64>,
+    /// How far they are below the exact scores in the mean, relative.
+    pub mean_loss: Option<f64>,
     pub tflop_per_s: Option<f64>,
     pub error: Option<String>,
 }

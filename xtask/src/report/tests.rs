@@ -82,6 +82,11 @@ fn compressed_sample() -> Value {
     plaid["floors"] = json!({"memory_ms": 0.01, "gather_ms": 0.03234});
     plaid["targets"] = json!({"x": 15.0});
     plaid.as_object_mut().unwrap().retain(|key, _| key != "f16" && key != "x_f16");
+    let mut coarse = row("coarse to fine", "coarse-32-10000-1024", 2.0, 1.4, 0.9);
+    coarse["targets"] = json!({"x": 1.5});
+    coarse["ours"] =
+        json!({"ms": 2.0, "iqr_ms": 0.01, "mean_loss": 2.5e-5, "largest_excess": -3.0e-8});
+    coarse["peers"] = json!({"maxsim, f16": {"ms": 2.8, "iqr_ms": 0.02}});
     json!({
         "gpu": "Some GPU", "date": "a day", "protocol": "the same codes", "versions": {"torch": "9"},
         "roofs": {"f8": {"ms": 0.7, "tflop_per_s": 1500.0}},
@@ -89,6 +94,7 @@ fn compressed_sample() -> Value {
             row("FP8, fast", "fp8-page-10k", 1.5, 2.5, 0.96),
             row("FP8, slow", "fp8-1k-1024-1024", 2.0, 2.0, 0.5),
             plaid,
+            coarse,
             {"case": "INT8, dead", "name": "int8-page-10k", "ours": {"error": "refused"}},
         ],
     })
@@ -188,6 +194,10 @@ fn compressed_documents_have_a_section_with_their_limits_and_floors() {
         "| PLAID | 0.1000 | 0.0100 | 0.0323 | – |",
         "the largest error of a sample of documents is 0.12 of the bound",
         "| INT8, dead | failed: refused | – |",
+        "| coarse to fine | 2.000 (0.0100) | maxsim, f16 2.800 (0.0200) | 1.40 (1.50) |",
+        " - coarse to fine: × the best peer 1.400, goal 1.50",
+        "Coarse to fine is compared with that forward, in the column of the best peer",
+        "| case | mean loss | largest excess |\n|---|---|---|\n| coarse to fine | 2.5e-5 | -3.0e-8 |\n",
         "| f8 | 1500 |",
     ] {
         assert!(compressed.contains(part), "{part} is not in\n{compressed}");

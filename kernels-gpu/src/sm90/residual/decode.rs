@@ -256,17 +256,21 @@ pub(super) unsafe fn decode<K: Kernel, const NBITS: u32>(
         let mut ahead = Ahead { code: 0, buckets: [[0; 2]; PASSES as usize] };
         loop {
             let next = tiles.next(shared, lane);
+            if K::SLABS == 0 {
+                // Not ahead: the next unit is handed out when the query slabs of this one are under
+                // way, and those wait for tiles that are decoded.
+                let Some(Segment { start, len }) = next else { return };
+                let ahead = own.read_ahead::<K, NBITS>(start);
+                streamed::<K, NBITS>(shared, &mut ring, &own, start, len, &ahead, n_slabs);
+                continue;
+            }
             let start = match next {
                 Some(next) => next.start,
                 None => 0,
             };
             let next_ahead = own.read_ahead::<K, NBITS>(start);
             if let Some(Segment { start, len }) = tile {
-                if K::SLABS > 0 {
-                    resident::<K, NBITS>(shared, &mut ring, &own, start, len, &ahead);
-                } else {
-                    streamed::<K, NBITS>(shared, &mut ring, &own, start, len, &ahead, n_slabs);
-                }
+                resident::<K, NBITS>(shared, &mut ring, &own, start, len, &ahead);
             }
             if next.is_none() {
                 return;

@@ -166,8 +166,9 @@ impl Consumer<'_> {
                     columns = second_half(&columns);
                     if N == 64 {
                         let c = self.half::<K, 32>(1);
-                        // Otherwise the tile would have 96 columns.
-                        take::<K, 32>(best, c, &columns, norms, KIND, 32);
+                        // A narrower tile would have had them.
+                        let safe = narrower::<K>(2 * N) - HALF as usize;
+                        take::<K, 32>(best, c, &columns, norms, KIND, safe);
                     } else {
                         let c = self.half::<K, 16>(1);
                         take::<K, 16>(best, c, &columns, norms, KIND, 0);
