@@ -1,7 +1,7 @@
 //! Handles that are compressed where they are: codes and scales are those of `Tokens::quantize`, to
 //! the bit, on every engine, and so is all that is made of them.
 
-use bytemuck::{Zeroable, cast_slice, pod_collect_to_vec};
+use bytemuck::{Pod, cast_slice, pod_read_unaligned};
 use half::{bf16, f16};
 use maxsim::{
     Device, DeviceTokens, Element, ElementType, Error, Format, Fp8, Int8, Int8Affine, Quantized,
@@ -22,6 +22,10 @@ const BY_ROW: [ScaleType; 2] = [ScaleType::F16, ScaleType::F32];
 /// Every device of the machine.
 fn devices() -> Vec<Device> {
     [Device::cpu()].into_iter().chain(cuda_devices().iter().cloned()).collect()
+}
+
+fn from_bytes<T: Pod>(bytes: &[u8]) -> Vec<T> {
+    bytes.chunks_exact(size_of::<T>()).map(pod_read_unaligned).collect()
 }
 
 /// What scales are, as bits, with how they are stored.
@@ -218,10 +222,11 @@ fn any_bits() {
     fn check<T: Element>(suite: &Suite, dim: usize) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(dim as u64);
         let bytes: Vec<u8> = (0..700 * dim * size_of::<T>()).map(|_| rng.random()).collect();
-        let mut elements: Vec<T> = pod_collect_to_vec(&bytes);
+        let mut elements: Vec<T> = from_bytes(&bytes);
         for finite in [false, true] {
             if finite {
-                let zero = |x: &mut T| *x = if x.to_f32().is_finite() { *x } else { T::zeroed() };
+                let zero =
+                    |x: &mut T| *x = if x.to_f32().is_finite() { *x } else { T::from_f32(0.0) };
                 elements.iter_mut().for_each(zero);
             }
             check_tokens(suite, &Tokens::padded(&elements, 1, 700, dim).map_err(text)?)?;
@@ -307,7 +312,7 @@ fn views() {
     fn check<T: Element>(suite: &Suite) -> Result<usize, String> {
         let mut n_cases = 0;
         for (dim, first, pitch) in [
-            (128, 0, 128),
+            (128, 0, 128usize),
             (128, 8, 136),
             (128, 1, 129),
             (96, 3, 100),
@@ -332,7 +337,7 @@ fn views() {
             }
             let mut mask = masked.mask().unwrap_or_default().to_vec();
             mask.resize(mask.len().next_multiple_of(16), 0);
-            let mask: Vec<f32> = pod_collect_to_vec(&mask);
+            let mask: Vec<f32> = from_bytes(&mask);
             for device in cuda_devices() {
                 let at = |why| format!("dim {dim}, {first} + i · {pitch}: {why}");
                 let upload = |tokens: Result<_, Error>| -> Result<DeviceTokens<T>, String> {
