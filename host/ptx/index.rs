@@ -1148,6 +1148,30 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_quantize_bf16",
+        ptx: include_str!("maxsim_quantize_bf16.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_quantize_bf16.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_quantize_bf16.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_quantize_f16",
+        ptx: include_str!("maxsim_quantize_f16.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_quantize_f16.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_quantize_f16.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_quantize_f32",
+        ptx: include_str!("maxsim_quantize_f32.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_quantize_f32.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_quantize_f32.sm_90.cubin") },
+        ],
+    },
+    Image {
         name: "maxsim_read",
         ptx: include_str!("maxsim_read.ptx"),
         cubins: &[

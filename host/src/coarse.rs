@@ -65,7 +65,8 @@ use crate::work::WorkInner;
 use crate::work::{DeviceScores, OutputShape, ScoresInner, Work};
 
 /// The codes that find winners: of queries and of documents, with the layouts and masks of the tokens
-/// that they were made of ([`Tokens::quantize`](crate::Tokens::quantize)).
+/// that they were made of ([`Tokens::quantize`](crate::Tokens::quantize), or
+/// [`DeviceTokens::quantize`] where they are on a device).
 #[derive(Clone, Copy, Debug)]
 pub struct Screen<'a> {
     queries: Option<Input<'a, Int8>>,
@@ -81,8 +82,8 @@ impl<'a> Screen<'a> {
         Screen { queries: Some(queries.into()), documents: documents.into() }
     }
 
-    /// Codes of documents. Those of queries are made for the call, with f32 scales, which takes queries
-    /// in host memory.
+    /// Codes of documents. Those of queries are made for the call where the queries are, with f32
+    /// scales.
     pub fn of_documents(documents: impl Into<Input<'a, Int8>>) -> Screen<'a> {
         Screen { queries: None, documents: documents.into() }
     }
@@ -195,8 +196,8 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Shape`] where the codes' layouts are not those of the tokens, or queries, documents and
-    /// pairing do not fit together. [`Error::Unsupported`] where rows are to be normalised, where a CUDA
-    /// device has no kernel for INT8, and for queries on a device whose codes are not given.
+    /// pairing do not fit together. [`Error::Unsupported`] where rows are to be normalised, and
+    /// where a CUDA device has no kernel for INT8.
     pub fn score_coarse_to_fine<'a, T: Element>(
         &self,
         queries: impl Into<Input<'a, T>>,
@@ -206,19 +207,17 @@ impl Device {
         options: &ScoreOptions,
     ) -> Result<Scores> {
         let (queries, documents) = (queries.into(), documents.into());
-        let own_codes;
+        let (own_codes, own_handle);
         let query_codes = match (screen.queries, &queries) {
             (Some(codes), _) => codes,
             (None, Input::Host(tokens)) => {
                 own_codes = tokens.quantize::<Int8>(ScaleType::F32)?;
                 Input::Host(&own_codes)
             }
-            (None, Input::Device(_)) => {
-                return Err(Error::Unsupported {
-                    what: "codes made of queries that are on a device".into(),
-                    why: "give the codes of both sides (`Screen::new`), or queries in host memory"
-                        .into(),
-                });
+            (None, Input::Device(tokens)) => {
+                queries.check_device("queries", self)?;
+                own_handle = tokens.quantize::<Int8>(ScaleType::F32)?;
+                Input::Device(&own_handle)
             }
         };
         let document_codes = screen.documents;

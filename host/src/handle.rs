@@ -1,5 +1,6 @@
 //! Tokens on a device, and what a call takes as one of its sides.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::cpu;
@@ -7,7 +8,7 @@ use crate::cpu;
 use crate::cuda::CudaTokens;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::format::Format;
+use crate::format::{Format, TokenFormat};
 use crate::plan::Access;
 use crate::residual::HostResiduals;
 use crate::scales::Scales;
@@ -45,6 +46,13 @@ impl<F: Format> HostTokens<F> {
         let (scales, residuals) = (self.scales.as_ref(), self.residuals.as_ref());
         cpu::Matrix { data: &self.data, scales, residuals, mask: self.mask.as_deref() }
     }
+
+    /// The tokens, of elements or codes in a layout. The matrix is not copied.
+    pub(crate) fn tokens(&self, layout: &TokenLayout) -> Result<Tokens<'_, F>> {
+        let scales = self.scales.as_ref().map(Scales::copied).transpose()?;
+        let data = Cow::Borrowed(&self.data[..]);
+        Tokens::assemble(data, scales, layout.clone(), self.mask.as_deref())
+    }
 }
 
 impl<F: Format> Storage<F> {
@@ -54,6 +62,16 @@ impl<F: Format> Storage<F> {
         let scales = tokens.scales_of_codes().map(Scales::copied).transpose()?;
         let mask = tokens.mask().map(copy_of).transpose()?;
         Ok(Storage::Host(Arc::new(HostTokens { data, scales, residuals: None, mask })))
+    }
+
+    /// Codes in host memory.
+    pub(crate) fn codes(
+        codes: Vec<F::Stored>,
+        scales: Scales<'static>,
+        mask: Option<&[u8]>,
+    ) -> Result<Storage<F>> {
+        let (scales, mask) = (Some(scales), mask.map(copy_of).transpose()?);
+        Ok(Storage::Host(Arc::new(HostTokens { data: codes, scales, residuals: None, mask })))
     }
 
     /// Residuals in host memory, decoded whenever they are scored.
@@ -85,6 +103,44 @@ impl<F: Format> DeviceTokens<F> {
     /// The device that holds the tokens.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    pub(crate) fn storage(&self) -> &Storage<F> {
+        &self.storage
+    }
+
+    /// Tokens of another format, on the same device and in the same layout.
+    pub(crate) fn with_storage<G: Format>(&self, storage: Storage<G>) -> DeviceTokens<G> {
+        DeviceTokens { device: self.device.clone(), layout: self.layout.clone(), storage }
+    }
+
+    /// The tokens in host memory, as they are stored: elements, or codes and scales, with layout and
+    /// mask. Waits for the copy.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`]. [`Error::Unsupported`] for [residual-compressed](crate::residual)
+    /// tokens, which are stored as the device decodes them.
+    pub fn download(&self) -> Result<Tokens<'static, F>> {
+        if matches!(F::FORMAT, TokenFormat::Residual(_)) {
+            return Err(Error::Unsupported {
+                what: "reading residual-compressed tokens back".into(),
+                why: "they are stored as the device decodes them; keep the `ResidualTokens` that \
+                      were uploaded"
+                    .into(),
+            });
+        }
+        match &self.storage {
+            Storage::Host(tokens) => {
+                let matrix = tokens.matrix();
+                let scales = matrix.scales.map(Scales::copied).transpose()?;
+                let data = copy_of(matrix.data)?.into();
+                Tokens::assemble(data, scales, self.layout().clone(), matrix.mask)
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Storage::Cuda(tokens) => {
+                tokens.download(self.device.cuda_device("tokens of a CUDA device")?, self.layout())
+            }
+        }
     }
 
     pub(crate) fn host_tokens(&self) -> Result<&Arc<HostTokens<F>>> {

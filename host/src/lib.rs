@@ -26,7 +26,7 @@
 //! what to compute besides scores, and [`TopK`] turns scores into a ranking.
 //! [`Device::backward`] gives the gradients of scores with respect to tokens, from those that the
 //! losses of [`loss`] have with respect to scores. [`Tokens::quantize`] compresses tokens to one byte
-//! an element ([`mod@format`]), and [`score_bounds`] says how far that can move scores ([`bounds`]).
+//! an element ([`mod@format`]), [`DeviceTokens::quantize`] does so on the device where they are, and [`score_bounds`] says how far that can move scores ([`bounds`]).
 //! [`coarse`] has compressed tokens find what is then scored in full precision.
 //!
 //! Environment: MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files assembled for the

@@ -3,6 +3,9 @@
 //! The formulas are those of [`maxsim_kernels::quantize`], the same on every engine: equal
 //! elements give equal codes and scales, to the bit, wherever they are made.
 
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use std::sync::Arc;
+
 use half::f16;
 use maxsim_kernels::quantize as formula;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
@@ -11,7 +14,8 @@ use rayon::slice::{ParallelSlice, ParallelSliceMut};
 use crate::cpu::widen;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::format::{Format, Fp8, Int8, Int8Affine, Quantized};
+use crate::format::{Format, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
+use crate::handle::{DeviceTokens, Storage};
 use crate::scales::{ScaleType, Scales};
 use crate::scores::filled;
 use crate::tokens::Tokens;
@@ -24,7 +28,7 @@ type Codes<F> = (Vec<<F as Format>::Stored>, Scales<'static>);
 
 /// How codes are made. Sealed: the module is private.
 pub trait Quantizer: Format {
-    /// The codes and scales of all rows.
+    /// The codes and scales of all rows; scales are of a type that the format has.
     #[doc(hidden)]
     fn codes_of<T: Element>(tokens: &Tokens<'_, T>, scales: ScaleType) -> Result<Codes<Self>>;
 }
@@ -53,8 +57,50 @@ impl<T: Element> Tokens<'_, T> {
     /// # Errors
     /// [`Error::Unsupported`] where the format has no such scales, [`Error::HostMemory`].
     pub fn quantize<F: Quantized>(&self, scales: ScaleType) -> Result<Tokens<'static, F>> {
+        check_scales::<F>(scales)?;
         let (codes, scales) = F::codes_of(self, scales)?;
         Tokens::assemble(codes.into(), Some(scales), self.layout().clone(), self.mask())
+    }
+}
+
+impl<T: Element> DeviceTokens<T> {
+    /// The same tokens compressed, on the device where they are: layout and mask stay, codes and
+    /// scales are those of [`Tokens::quantize`] to the bit. Rows of others
+    /// (`DeviceTokens::from_raw_parts`) are read, and their mask copied: the result is on its own.
+    ///
+    /// Waits until the codes are there. To read them back, there is [`DeviceTokens::download`].
+    ///
+    /// ```
+    /// use maxsim::{Device, Int8, Pairing, ScaleType, Tokens};
+    ///
+    /// let device = Device::cpu();
+    /// let tokens = device.upload(&Tokens::padded(&[0.6f32, 0.8, -0.28, 0.96], 2, 1, 2)?)?;
+    /// let codes = tokens.quantize::<Int8>(ScaleType::F16)?;
+    /// let scores = device.score(&codes, &codes, &Pairing::cross())?;
+    /// assert!((scores.values()[1] - 0.6).abs() < 0.01);
+    /// assert_eq!(codes.download()?.data(), [95, 127, -37, 127]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the format has no such scales; on a CUDA device also for
+    /// [`Int8Affine`] and for [`ScaleType::Tensor`]. [`Error::DeviceMemory`] or [`Error::HostMemory`]
+    /// where there is no room.
+    pub fn quantize<F: Quantized>(&self, scales: ScaleType) -> Result<DeviceTokens<F>> {
+        check_scales::<F>(scales)?;
+        let storage = match self.storage() {
+            Storage::Host(tokens) => {
+                let tokens = tokens.tokens(self.layout())?;
+                let (codes, scales) = F::codes_of(&tokens, scales)?;
+                Storage::codes(codes, scales, tokens.mask())?
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Storage::Cuda(tokens) => {
+                let device = self.device().cuda_device("tokens of a CUDA device")?;
+                Storage::Cuda(Arc::new(tokens.quantize::<T, F>(device, self.layout(), scales)?))
+            }
+        };
+        Ok(self.with_storage(storage))
     }
 }
 
@@ -86,18 +132,12 @@ impl Quantizer for Int8 {
         let encode = |row: &[f32], scale: f32, codes: &mut [i8]| {
             codes.iter_mut().zip(row).for_each(|(code, &x)| *code = formula::int8_code(x, scale));
         };
-        match scales {
-            ScaleType::Tensor => Err(no_such_scales::<Int8>(scales, "f16 or f32")),
-            _ => by_row(tokens, scales == ScaleType::F16, scale, encode),
-        }
+        by_row(tokens, scales == ScaleType::F16, scale, encode)
     }
 }
 
 impl Quantizer for Int8Affine {
-    fn codes_of<T: Element>(tokens: &Tokens<'_, T>, scales: ScaleType) -> Result<Codes<Self>> {
-        if scales != ScaleType::F16 {
-            return Err(no_such_scales::<Int8Affine>(scales, "f16"));
-        }
+    fn codes_of<T: Element>(tokens: &Tokens<'_, T>, _: ScaleType) -> Result<Codes<Self>> {
         let (codes, params) = of_rows(tokens, |row, codes| {
             let largest = largest(row, |_| true);
             let (min, max) = row.iter().fold((row[0], row[0]), |(min, max), &x| {
@@ -202,9 +242,15 @@ fn f16_scale(scale: f32) -> f16 {
     f16::from_f32(formula::clamped_to_f16(scale))
 }
 
-fn no_such_scales<F: Format>(scales: ScaleType, there_are: &str) -> Error {
-    Error::Unsupported {
+/// Checks that a format has scales of a type.
+fn check_scales<F: Format>(scales: ScaleType) -> Result<()> {
+    let there_are = match (F::FORMAT, scales) {
+        (TokenFormat::Int8, ScaleType::Tensor) => "f16 or f32",
+        (TokenFormat::Int8Affine, ScaleType::F32 | ScaleType::Tensor) => "f16",
+        _ => return Ok(()),
+    };
+    Err(Error::Unsupported {
         what: format!("{} tokens with scales of type {}", F::FORMAT, scales.name()),
         why: format!("their scales are {there_are}"),
-    }
+    })
 }

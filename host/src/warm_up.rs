@@ -25,6 +25,7 @@ use std::fmt;
 use std::time::Duration;
 
 use maxsim_kernels::element::Operand;
+use maxsim_kernels::quantize::QUANTIZE;
 use maxsim_kernels::rescore::RESCORE;
 use maxsim_kernels::variants::{FORWARD, Variant};
 use maxsim_kernels::{gradient, loss};
@@ -166,10 +167,11 @@ impl WarmUp {
         }
     }
 
-    /// The kernels that score what INT8 codes have found; none where calls have no codes.
+    /// The kernels that score what INT8 codes have found, and those that make codes of queries; none
+    /// where calls have no codes.
     pub fn coarse_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
         match self.elements.is_empty() && limits.has_rows(Operand::I8) {
-            true => RESCORE.to_vec(),
+            true => [RESCORE, QUANTIZE].concat(),
             false => Vec::new(),
         }
     }
@@ -303,7 +305,7 @@ mod tests {
 
     #[test]
     fn calls_with_codes_take_what_scores_winners_again() {
-        assert_eq!(WarmUp::default().coarse_kernels(&H200), RESCORE);
+        assert_eq!(WarmUp::default().coarse_kernels(&H200), [RESCORE, QUANTIZE].concat());
         let f16 = WarmUp { elements: vec![ElementType::F16], ..WarmUp::default() };
         assert!(f16.coarse_kernels(&H200).is_empty());
     }

@@ -1,5 +1,6 @@
 //! The entries: one per row of the variant table, the sum of partials, the combination of pieces,
-//! the read, those of gradients, those of losses, and those that score winners again.
+//! the read, those of gradients, those of losses, those that score winners again, and those that
+//! compress rows.
 
 use crate::gradient::sources::{Bf16, F16, F32};
 use crate::variants::forward_variants;
@@ -401,4 +402,28 @@ rescore_entries! {
     maxsim_rescore_bf16 = Bf16;
     /// Scores of winners among f32 documents.
     maxsim_rescore_f32 = F32;
+}
+
+macro_rules! quantize_entries {
+    ($($(#[$doc:meta])* $name:ident = $element:ty;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Launched by the host with parameters and a grid as their struct says.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::quantize::QuantizeParams) {
+            // SAFETY: the host's promise.
+            unsafe { crate::quantize::rows::quantize::<$element>(&params) }
+        }
+    )*};
+}
+
+quantize_entries! {
+    /// Codes of f16 rows.
+    maxsim_quantize_f16 = F16;
+    /// Codes of bf16 rows.
+    maxsim_quantize_bf16 = Bf16;
+    /// Codes of f32 rows.
+    maxsim_quantize_f32 = F32;
 }

@@ -13,6 +13,68 @@
 //! What is no number must show in the score: a row of INT8 with a NaN or an infinity has the scale
 //! NaN and codes 0. e4m3 has a NaN of its own, 0x7F, and no infinity: elements that are not finite
 //! become that, and count for no scale.
+//!
+//! On a device, `maxsim_quantize_*` makes INT8 and FP8 codes of rows that are there.
+
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod rows;
+
+use crate::gradient::{Entries, Rows, columns};
+
+/// The entries that compress rows, by element type (compiled for [`Arch::Sm80`], run everywhere).
+///
+/// [`Arch::Sm80`]: crate::variants::Arch::Sm80
+pub const QUANTIZE: Entries =
+    ["maxsim_quantize_f16", "maxsim_quantize_bf16", "maxsim_quantize_f32"];
+
+/// Elements that codes are padded to whole pieces of 16 bytes by.
+const PIECE_CODES: usize = 16;
+
+/// Parameters of `maxsim_quantize_*`: a warp per `32 >> rows.lanes_log2` rows, in blocks of
+/// [`WARPS`](crate::gradient::WARPS).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizeParams {
+    /// The rows, with lanes as [`lanes`] has them.
+    pub rows: Rows,
+    /// Address of the codes of row 0, aligned to 16 bytes.
+    pub codes: u64,
+    /// Distance between rows of codes in bytes, as [`pitch_bytes`] has it. What lies behind a row
+    /// becomes 0.
+    pub pitch_bytes: u64,
+    /// Address of an f32 per row, which becomes its scale.
+    pub scales: u64,
+    /// Address of a byte per row, or 0.
+    pub mask: u64,
+    /// Where those bytes are copied to.
+    pub mask_copy: u64,
+    /// Number of rows.
+    pub n_rows: u32,
+    /// One of [`QuantizeParams::INT8`], [`QuantizeParams::FP8`].
+    pub format: u32,
+    /// 1 when scales are rounded to f16, 0 when they stay f32.
+    pub f16_scales: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
+impl QuantizeParams {
+    /// Codes are those of INT8.
+    pub const INT8: u32 = 0;
+    /// Codes are those of FP8.
+    pub const FP8: u32 = 1;
+}
+
+/// The distance of rows of codes: whole pieces of 16 bytes.
+pub const fn pitch_bytes(dim: usize) -> usize {
+    dim.next_multiple_of(PIECE_CODES)
+}
+
+/// Lanes that share a row (as a binary logarithm), and how often they must be taken for it: for
+/// everything up to the pitch of its codes, in elements of so many bytes.
+pub const fn lanes(dim: usize, element_bytes: usize) -> (u32, u32) {
+    columns(pitch_bytes(dim) * element_bytes)
+}
 
 /// The largest code of INT8; the smallest is its negative.
 pub const INT8_MAX: f32 = 127.0;
@@ -178,4 +240,23 @@ pub const fn e4m3_value(code: u8) -> f32 {
 #[inline(always)]
 pub const fn affine_similarity(dot: f32, scale: f32, query_sum: f32, min: f32) -> f32 {
     dot * scale + query_sum * min
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the lanes do not come to would keep what the memory held before.
+    #[test]
+    fn lanes_come_to_everything_up_to_the_pitch() {
+        for dim in 1..=4096 {
+            for element_bytes in [2, 4] {
+                let (lanes_log2, n_columns) = lanes(dim, element_bytes);
+                let n_elements = (n_columns << lanes_log2) as usize * 16 / element_bytes;
+                assert!(n_elements >= pitch_bytes(dim) && pitch_bytes(dim) >= dim, "{dim}");
+                assert!(lanes_log2 <= 5 && pitch_bytes(dim) - dim < 16, "{dim}");
+            }
+        }
+        assert_eq!([lanes(1, 2), lanes(128, 2), lanes(257, 4)], [(1, 1), (4, 1), (5, 3)]);
+    }
 }

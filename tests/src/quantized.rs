@@ -122,6 +122,33 @@ pub fn nearest_e4m3(x: f32) -> f32 {
     (numbers[code] as f32).copysign(x)
 }
 
+/// What a row of a special kind, of which there are 16, is made of a unit row.
+pub fn special_row(kind: usize, row: &mut [f32]) {
+    let outlier = row.len() / 2;
+    match kind {
+        0 => row.fill(0.0),
+        1 => row.fill(-0.0),
+        // Beyond f16's scales, and beyond its numbers.
+        2 => row.iter_mut().for_each(|x| *x *= 1e30),
+        3 => row.iter_mut().for_each(|x| *x *= 3e7),
+        // Scales that f16 has few bits for, or none.
+        4 => row.iter_mut().for_each(|x| *x *= 1e-3),
+        5 => row.iter_mut().for_each(|x| *x *= 1e-5),
+        6 => row.iter_mut().for_each(|x| *x *= 1e-12),
+        7 => row.iter_mut().for_each(|x| *x *= 1e-40),
+        // All others become code 0, or nearly.
+        8 => row[outlier] = 1e4,
+        9 => row[outlier] = -300.0,
+        // A minimum whose rounding is more than a step.
+        10 => row.iter_mut().for_each(|x| *x = 100.3 + 1e-3 * *x),
+        11 => row.fill(-7.77),
+        12 => row.fill(f32::MAX),
+        13 => row[outlier] = f32::NAN,
+        14 => row[outlier] = f32::INFINITY,
+        _ => row[0] = f32::NEG_INFINITY,
+    }
+}
+
 fn to_storage(scale: f32, scales: ScaleType) -> f32 {
     match scales {
         ScaleType::F16 => f16::from_f32(scale.clamp(2f32.powi(-24), 65504.0)).to_f32(),

@@ -9,7 +9,7 @@ use maxsim_kernels::quantize::{e4m3, e4m3_value};
 use maxsim_tests::case::{Case, Data, Pairs};
 use maxsim_tests::quantized::{
     Formats, QuantizedCase, check_embeddings, check_quantized_case, e4m3_numbers, nearest_e4m3,
-    quantized_cases,
+    quantized_cases, special_row,
 };
 use maxsim_tests::strategy::EDGE_DIMS;
 use maxsim_tests::suite::Suite;
@@ -113,33 +113,6 @@ fn long_documents() {
     run("quantized_long_documents", cases);
 }
 
-/// What a row of a special kind is made of a unit row.
-fn special(kind: usize, row: &mut [f32]) {
-    let outlier = row.len() / 2;
-    match kind {
-        0 => row.fill(0.0),
-        1 => row.fill(-0.0),
-        // Beyond f16's scales, and beyond its numbers.
-        2 => row.iter_mut().for_each(|x| *x *= 1e30),
-        3 => row.iter_mut().for_each(|x| *x *= 3e7),
-        // Scales that f16 has few bits for, or none.
-        4 => row.iter_mut().for_each(|x| *x *= 1e-3),
-        5 => row.iter_mut().for_each(|x| *x *= 1e-5),
-        6 => row.iter_mut().for_each(|x| *x *= 1e-12),
-        7 => row.iter_mut().for_each(|x| *x *= 1e-40),
-        // All others become code 0, or nearly.
-        8 => row[outlier] = 1e4,
-        9 => row[outlier] = -300.0,
-        // A minimum whose rounding is more than a step.
-        10 => row.iter_mut().for_each(|x| *x = 100.3 + 1e-3 * *x),
-        11 => row.fill(-7.77),
-        12 => row.fill(f32::MAX),
-        13 => row[outlier] = f32::NAN,
-        14 => row[outlier] = f32::INFINITY,
-        _ => row[0] = f32::NEG_INFINITY,
-    }
-}
-
 /// Rows of every special kind on either side, each kind alone among ordinary rows, and all at once.
 #[test]
 fn special_rows() {
@@ -159,8 +132,8 @@ fn special_rows() {
         for side in [&mut data.queries, &mut data.documents] {
             for (i, row) in side.values.chunks_exact_mut(side.dim).enumerate() {
                 match kind {
-                    16 => special(i % 13, row),
-                    kind if i % 2 == 1 => special(*kind, row),
+                    16 => special_row(i % 13, row),
+                    kind if i % 2 == 1 => special_row(*kind, row),
                     _ => continue,
                 }
                 row.iter_mut().for_each(|x| *x = stored(case.case.element, *x));

@@ -106,6 +106,8 @@ fn a_score_by_hand_and_repeats() {
             Err(Error::Unsupported { .. }) if device.ordinal().is_some() => continue,
             documents => documents.expect("documents"),
         };
+        let back = documents.download().map(|_| ());
+        assert!(matches!(back, Err(Error::Unsupported { .. })), "{back:?}");
         let options = ScoreOptions { winners: true, token_scores: true, ..Default::default() };
         let cross = Pairing::cross();
         let work = device.prepare(&queries, &documents, &cross, &options).expect("work");

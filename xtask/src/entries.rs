@@ -4,7 +4,7 @@ use maxsim_kernels::variants::{
     Arch, COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, FORWARD, READ,
     READ_THREADS, SUM_PARTIALS, SUM_PARTIALS_THREADS,
 };
-use maxsim_kernels::{decode, gradient, loss, rescore};
+use maxsim_kernels::{decode, gradient, loss, quantize, rescore};
 
 /// The architectures that kernels are compiled for.
 pub const ARCHS: [Arch; 2] = [Arch::Sm80, Arch::Sm90a];
@@ -81,6 +81,7 @@ pub fn all() -> Vec<Entry> {
     let gather = summing(gradient::GATHER, gradient::GATHER_BLOCKS);
     let norms = summing(gradient::ROW_NORMS, gradient::GATHER_BLOCKS);
     let project = summing(gradient::PROJECT, gradient::GATHER_BLOCKS);
+    let quantize = summing(quantize::QUANTIZE, gradient::GATHER_BLOCKS);
     // Those that there are for each instruction set.
     let by_arch = |arch| {
         let of = |entries: gradient::ByArch| match arch {
@@ -113,7 +114,7 @@ pub fn all() -> Vec<Entry> {
     let decoded_norms =
         decode::NORMS.map(|name| (name, gradient::THREADS, gradient::GATHER_BLOCKS, 0));
     let sm80 = alone.into_iter().chain(gather).chain(by_arch(Arch::Sm80)).chain(norms);
-    let sm80 = sm80.chain(decoded_norms).chain(project);
+    let sm80 = sm80.chain(decoded_norms).chain(project).chain(quantize);
     let sm80 = sm80.chain(rescore).map(of(Arch::Sm80));
     let sm90 = by_arch(Arch::Sm90a).map(of(Arch::Sm90a));
     for (arch, (name, threads, blocks, dynamic_shared_bytes)) in sm80.chain(sm90) {

@@ -11,6 +11,8 @@ mod backward;
 #[allow(unsafe_code)]
 mod context;
 #[allow(unsafe_code)]
+mod download;
+#[allow(unsafe_code)]
 mod event;
 #[allow(unsafe_code)]
 mod foreign;
@@ -37,6 +39,8 @@ mod norms;
 mod outputs;
 #[allow(unsafe_code)]
 mod pieces;
+#[allow(unsafe_code)]
+mod quantize;
 #[allow(unsafe_code)]
 mod read;
 #[allow(unsafe_code)]

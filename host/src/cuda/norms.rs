@@ -8,19 +8,20 @@
 use std::sync::Arc;
 
 use cust::sys::CUstream;
+use half::f16;
 use maxsim_kernels::gradient::{ROW_NORMS, RowNormsParams, WARPS};
 use maxsim_kernels::params::NORMS_PADDING;
 
 use super::context::{CudaDevice, Entered};
 use super::launch::start;
-use super::memory::Buffer;
+use super::memory::{Buffer, download, fill};
 use super::module::Kernel;
 use super::stream::Order;
 use super::tokens::CudaTokens;
 use super::upload::upload;
 use crate::error::{Error, Result};
 use crate::lock::lock;
-use crate::scales::Scales;
+use crate::scales::{ScaleType, Scales};
 use crate::scores::filled;
 use crate::warm_up::gradient_row;
 
@@ -28,8 +29,18 @@ use crate::warm_up::gradient_row;
 #[derive(Debug)]
 pub(super) struct Norms {
     buffer: Buffer,
-    /// `None` where they are scales, which come with the rows.
-    kernel: Option<Kernel>,
+    source: Source,
+}
+
+/// What fills the room.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// The kernel that finds r.
+    Kernel(Kernel),
+    /// Scales of this type, which come with the rows.
+    Rows(ScaleType),
+    /// The one scale of all rows.
+    Tensor(f32),
 }
 
 impl Norms {
@@ -45,7 +56,67 @@ impl Norms {
             .take(rows)
             .enumerate()
             .for_each(|(row, value)| *value = scales.scale(row));
-        Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&values))?, kernel: None })
+        let source = match scales {
+            Scales::Tensor(scale) => Source::Tensor(*scale),
+            _ => Source::Rows(scales.storage()),
+        };
+        Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&values))?, source })
+    }
+
+    /// Room for scales of `rows` rows, of a type by row, and for what kernels may read behind them.
+    pub(super) fn with_room(
+        device: &Arc<CudaDevice>,
+        scales: ScaleType,
+        rows: usize,
+    ) -> Result<Norms> {
+        let buffer = Buffer::new(device, (rows + NORMS_PADDING) as u64 * 4)?;
+        Ok(Norms { buffer, source: Source::Rows(scales) })
+    }
+
+    /// Where they are.
+    pub(super) fn address(&self) -> u64 {
+        self.buffer.address()
+    }
+
+    /// Makes what is behind the scales of `rows` rows 0, in stream order.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context, and no other work use the room, which is that of
+    /// `rows` rows.
+    pub(super) unsafe fn clear_padding(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        rows: usize,
+    ) -> Result<()> {
+        let address = self.buffer.address() + rows as u64 * 4;
+        // SAFETY: the caller's promise.
+        unsafe { fill(entered, address, 0, NORMS_PADDING as u64 * 4, stream) }
+    }
+
+    /// The scales of `rows` rows of codes, as they were before they were made f32; `None` where rows
+    /// are elements.
+    pub(super) fn scales(
+        &self,
+        entered: &Entered<'_>,
+        rows: usize,
+    ) -> Result<Option<Scales<'static>>> {
+        let scale_type = match self.source {
+            Source::Kernel(_) => return Ok(None),
+            Source::Tensor(scale) => return Ok(Some(Scales::Tensor(scale))),
+            Source::Rows(scale_type) => scale_type,
+        };
+        let mut values = filled(rows as u64, 0.0f32)?;
+        // SAFETY: the room is that of these rows.
+        unsafe {
+            download(entered, self.buffer.address(), bytemuck::cast_slice_mut(&mut values))?;
+        }
+        Ok(Some(match scale_type {
+            ScaleType::F16 => {
+                Scales::F16(values.into_iter().map(f16::from_f32).collect::<Vec<_>>().into())
+            }
+            _ => Scales::F32(values.into()),
+        }))
     }
 }
 
@@ -68,9 +139,10 @@ impl CudaTokens {
             });
         }
         let Some(element) = self.element() else { return Ok(()) };
-        let kernel = Some(device.gradient_kernel(ROW_NORMS[gradient_row(element)])?);
+        let kernel = device.gradient_kernel(ROW_NORMS[gradient_row(element)])?;
         let n_bytes = (self.n_rows() + NORMS_PADDING) as u64 * 4;
-        let new = Norms { buffer: Buffer::zeroed(device, n_bytes)?, kernel };
+        let new =
+            Norms { buffer: Buffer::zeroed(device, n_bytes)?, source: Source::Kernel(kernel) };
         if self.is_owned() {
             device.on_idle_stream(|stream| {
                 let entered = device.enter()?;
@@ -85,7 +157,12 @@ impl CudaTokens {
 
     /// Where r is of the rows, once it has been prepared; 0 before.
     pub(super) fn norms_address(&self) -> u64 {
-        lock(&self.norms).as_ref().map_or(0, |norms| norms.buffer.address())
+        lock(&self.norms).as_ref().map_or(0, Norms::address)
+    }
+
+    /// Gives codes their scales.
+    pub(super) fn set_scales(&self, scales: Norms) {
+        *lock(&self.norms) = Some(scales);
     }
 
     /// Enqueues what finds r again, where the rows are not ours.
@@ -112,7 +189,7 @@ impl CudaTokens {
         stream: CUstream,
         norms: &Norms,
     ) -> Result<()> {
-        let Some(kernel) = norms.kernel else { return Ok(()) };
+        let Source::Kernel(kernel) = norms.source else { return Ok(()) };
         let rows = self.rows();
         let rows_per_block = WARPS * (32 >> rows.lanes_log2);
         let n_rows = self.n_rows() as u32;

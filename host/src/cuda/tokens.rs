@@ -17,7 +17,6 @@ use super::upload::{upload, upload_rows};
 use crate::element::ElementType;
 use crate::error::{Error, Result};
 use crate::format::{Format, TokenFormat};
-use crate::lock::lock;
 use crate::plan::Access;
 use crate::tokens::{TokenLayout, Tokens};
 
@@ -74,7 +73,7 @@ impl CudaTokens {
         let owned = mask.into_iter().chain([matrix]).collect();
         let uploaded = CudaTokens::new(device, operand, layout, access, mask_address, owned)?;
         if let Some(scales) = tokens.scales_of_codes() {
-            *lock(&uploaded.norms) = Some(Norms::of_scales(device, scales, layout.rows())?);
+            uploaded.set_scales(Norms::of_scales(device, scales, layout.rows())?);
         }
         Ok(uploaded)
     }

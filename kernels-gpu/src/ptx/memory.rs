@@ -231,6 +231,19 @@ pub unsafe fn store_u16(address: u64, value: u32) {
     }
 }
 
+/// Writes the low byte of `value` to global memory.
+///
+/// # Safety
+/// `address` must be writable and owned by this thread.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn store_u8(address: u64, value: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.global.u8 [{0}], {1};", in(reg64) address, in(reg32) value, options(nostack));
+    }
+}
+
 /// Four bytes of shared memory.
 ///
 /// # Safety

@@ -1,0 +1,426 @@
+//! Handles that are compressed where they are: codes and scales are those of `Tokens::quantize`, to
+//! the bit, on every engine, and so is all that is made of them.
+
+use bytemuck::{Pod, cast_slice, pod_read_unaligned};
+use half::{bf16, f16};
+use maxsim::{
+    Device, DeviceTokens, Element, ElementType, Error, Format, Fp8, Int8, Int8Affine, Quantized,
+    ScaleType, Scales, ScoreOptions, TokenLayout, Tokens,
+};
+use maxsim_tests::case::{Case, Data, Pairs, elements, tokens};
+use maxsim_tests::engines::cuda_devices;
+use maxsim_tests::gpu::{same_bits, text};
+use maxsim_tests::quantized::{QuantizedCase, quantized_cases, special_row};
+use maxsim_tests::strategy::EDGE_DIMS;
+use maxsim_tests::suite::Suite;
+use maxsim_tests::values::{Values, stored};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+const BY_ROW: [ScaleType; 2] = [ScaleType::F16, ScaleType::F32];
+
+/// Every device of the machine.
+fn devices() -> Vec<Device> {
+    [Device::cpu()].into_iter().chain(cuda_devices().iter().cloned()).collect()
+}
+
+fn from_bytes<T: Pod>(bytes: &[u8]) -> Vec<T> {
+    bytes.chunks_exact(size_of::<T>()).map(pod_read_unaligned).collect()
+}
+
+/// What scales are, as bits, with how they are stored.
+fn bits(scales: &Scales<'_>) -> (&'static str, Vec<u32>) {
+    let halves = |halves: &[f16]| halves.iter().map(|x| x.to_bits().into()).collect::<Vec<u32>>();
+    match scales {
+        Scales::F16(scales) => ("f16", halves(scales)),
+        Scales::F32(scales) => ("f32", scales.iter().map(|x| x.to_bits()).collect()),
+        Scales::Tensor(scale) => ("tensor", vec![scale.to_bits()]),
+        Scales::Affine { scales, mins } => ("affine", [halves(scales), halves(mins)].concat()),
+    }
+}
+
+/// Compares layouts, masks and matrices.
+fn check_matrix<F: Format>(found: &Tokens<'_, F>, expected: &Tokens<'_, F>) -> Result<(), String> {
+    if found.layout() != expected.layout() || found.mask() != expected.mask() {
+        return Err("another layout or mask".into());
+    }
+    let (found, wanted) = (cast_slice::<_, u8>(found.data()), cast_slice::<_, u8>(expected.data()));
+    let first = found.iter().zip(wanted).position(|(a, b)| a != b);
+    if found.len() != wanted.len() || first.is_some() {
+        let bytes = first.map(|i| (found[i], wanted[i]));
+        return Err(format!("byte {first:?} of the matrix: {bytes:?} (found, expected)"));
+    }
+    Ok(())
+}
+
+fn check_codes<F: Quantized>(
+    found: &Tokens<'_, F>,
+    expected: &Tokens<'_, F>,
+) -> Result<(), String> {
+    let (a, b) = (bits(found.scales()), bits(expected.scales()));
+    let first = a.1.iter().zip(&b.1).position(|(a, b)| a != b);
+    if a != b {
+        let values = first.map(|i| (a.1[i], b.1[i]));
+        return Err(format!("{} and {} scales, {first:?}: {values:x?}", a.0, b.0));
+    }
+    check_matrix(found, expected)
+}
+
+/// The codes' memory, row by row with what lies behind each.
+fn memory<F: Format>(codes: &DeviceTokens<F>) -> Result<(usize, Vec<u8>), String> {
+    let (access, rows) = (codes.access(), codes.layout().rows());
+    let layout = TokenLayout::padded(1, rows, access.pitch_bytes as usize / 4).map_err(text)?;
+    // SAFETY: the codes outlive the view, and nobody writes to them.
+    let view = unsafe {
+        DeviceTokens::<f32>::from_raw_parts(
+            codes.device(),
+            access.base,
+            access.pitch_bytes,
+            layout,
+            None,
+        )
+    };
+    let words = view.and_then(|view| view.download()).map_err(text)?;
+    Ok((access.pitch_bytes as usize, cast_slice(words.data()).to_vec()))
+}
+
+/// A handle of tokens, compressed, against the tokens compressed.
+fn check_handle<T: Element, F: Quantized>(
+    suite: &Suite,
+    handle: &DeviceTokens<T>,
+    tokens: &Tokens<'_, T>,
+    scales: ScaleType,
+) -> Result<(), String> {
+    let name = format!("{} {} of {}, {scales:?}", handle.device(), F::FORMAT, T::TYPE);
+    let at = |what: String| format!("{name}: {what}");
+    let expected = tokens.quantize::<F>(scales).map_err(text)?;
+    let codes = handle.quantize::<F>(scales).map_err(text).map_err(at)?;
+    check_codes(&codes.download().map_err(text).map_err(at)?, &expected).map_err(at)?;
+    if handle.device().ordinal().is_some() && codes.layout().rows() > 0 {
+        let (pitch, memory) = memory(&codes).map_err(at)?;
+        let dim = codes.layout().dim();
+        if memory.chunks(pitch).any(|row| row[dim..].iter().any(|&byte| byte != 0)) {
+            return Err(at("there is something behind a row".into()));
+        }
+    }
+    suite.count(&format!("{} {}", handle.device(), F::FORMAT));
+    Ok(())
+}
+
+/// As [`check_handle`], in all formats that a device makes.
+fn check_formats<T: Element>(
+    suite: &Suite,
+    handle: &DeviceTokens<T>,
+    tokens: &Tokens<'_, T>,
+) -> Result<(), String> {
+    for scales in BY_ROW {
+        check_handle::<T, Int8>(suite, handle, tokens, scales)?;
+        check_handle::<T, Fp8>(suite, handle, tokens, scales)?;
+    }
+    if handle.device().ordinal().is_none() {
+        check_handle::<T, Fp8>(suite, handle, tokens, ScaleType::Tensor)?;
+        check_handle::<T, Int8Affine>(suite, handle, tokens, ScaleType::F16)?;
+    }
+    Ok(())
+}
+
+/// Tokens on every device.
+fn check_tokens<T: Element>(suite: &Suite, tokens: &Tokens<'_, T>) -> Result<(), String> {
+    for device in devices() {
+        let handle = device.upload(tokens).map_err(text)?;
+        check_matrix(&handle.download().map_err(text)?, tokens)?;
+        check_formats(suite, &handle, tokens)?;
+    }
+    Ok(())
+}
+
+/// Both sides of a case.
+fn check_data(suite: &Suite, case: &Case, data: &Data) -> Result<(), String> {
+    fn check<T: Element>(suite: &Suite, case: &Case, data: &Data) -> Result<(), String> {
+        for (side, matrix) in [(&case.queries, &data.queries), (&case.documents, &data.documents)] {
+            let elements = elements::<T>(matrix);
+            check_tokens(suite, &tokens(side, matrix, &elements).map_err(text)?)?;
+        }
+        Ok(())
+    }
+    match case.element {
+        ElementType::F16 => check::<f16>(suite, case, data),
+        ElementType::Bf16 => check::<bf16>(suite, case, data),
+        ElementType::F32 => check::<f32>(suite, case, data),
+    }
+}
+
+fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
+    check_data(suite, case, &case.data())
+}
+
+/// The cases with every type of elements.
+fn of_every_type(cases: Vec<Case>) -> impl Iterator<Item = Case> {
+    let of = |case: Case| ElementType::ALL.map(|element| Case { element, ..case.clone() });
+    cases.into_iter().flat_map(of)
+}
+
+#[test]
+fn random() {
+    let check = |suite: &Suite, case: &QuantizedCase| check_case(suite, &case.case);
+    Suite::run_random("quantized_handles_random", quantized_cases, check);
+}
+
+/// Every number of lanes and of pieces.
+#[test]
+fn dims() {
+    let dims = (1..=70).chain(EDGE_DIMS).chain([240, 241, 272, 1000, 1024, 2049, 4080, 4095]);
+    let cases = dims.map(|dim| Case { values: Values::Mixed, ..Case::new(dim, &[1], &[37, 4]) });
+    Suite::run("quantized_handles_dims", of_every_type(cases.collect()), check_case);
+}
+
+#[test]
+fn layouts_and_masks() {
+    let case = Case { poison: true, ..Case::new(40, &[5, 0, 17, 1], &[16, 70, 0, 1, 9]) };
+    let mut cases = case.in_every_layout_and_pairing();
+    cases.retain(|case| case.pairs == Pairs::Cross);
+    for nothing in [vec![], vec![0]] {
+        let mut case = Case::new(16, &nothing, &nothing);
+        cases.push(case.clone());
+        case.queries.valid_percent = Some(50);
+        cases.push(case);
+    }
+    for ((i, case), values) in (0..).zip(&mut cases).zip(Values::ALL.into_iter().cycle()) {
+        (case.values, case.seed) = (values, case.seed + i);
+    }
+    Suite::run("quantized_handles_layouts", of_every_type(cases), check_case);
+}
+
+/// Rows of every special kind, each kind alone among ordinary rows, and all at once.
+#[test]
+fn special_rows() {
+    let dims = [1, 5, 128, 1100];
+    let cases = dims.into_iter().flat_map(|dim| {
+        let cases = of_every_type(vec![Case::new(dim, &[3, 2], &[4, 1, 27])]);
+        cases.flat_map(|case| (0..17).map(move |kind| (kind, case.clone())))
+    });
+    Suite::run("quantized_handles_special_rows", cases, |suite, (kind, case)| {
+        let mut data = case.data();
+        for side in [&mut data.queries, &mut data.documents] {
+            for (i, row) in side.values.chunks_exact_mut(side.dim).enumerate() {
+                match kind {
+                    16 => special_row(i % 16, row),
+                    kind if i % 2 == 1 => special_row(*kind, row),
+                    _ => continue,
+                }
+                row.iter_mut().for_each(|x| *x = stored(case.element, *x));
+            }
+        }
+        check_data(suite, case, &data)
+    });
+}
+
+/// Elements of any bits: subnormal numbers, NaNs of any payload, and neighbours that are as far from
+/// each other as can be; and the same rows without what is not finite.
+#[test]
+fn any_bits() {
+    fn check<T: Element>(suite: &Suite, dim: usize) -> Result<(), String> {
+        let mut rng = SmallRng::seed_from_u64(dim as u64);
+        let bytes: Vec<u8> = (0..700 * dim * size_of::<T>()).map(|_| rng.random()).collect();
+        let mut elements: Vec<T> = from_bytes(&bytes);
+        for finite in [false, true] {
+            if finite {
+                let zero =
+                    |x: &mut T| *x = if x.to_f32().is_finite() { *x } else { T::from_f32(0.0) };
+                elements.iter_mut().for_each(zero);
+            }
+            check_tokens(suite, &Tokens::padded(&elements, 1, 700, dim).map_err(text)?)?;
+        }
+        Ok(())
+    }
+    let cases = [1, 2, 3, 4, 8, 13, 64]
+        .into_iter()
+        .flat_map(|dim| ElementType::ALL.into_iter().map(move |element| (element, dim)));
+    Suite::run("quantized_handles_any_bits", cases, |suite, &(element, dim)| match element {
+        ElementType::F16 => check::<f16>(suite, dim),
+        ElementType::Bf16 => check::<bf16>(suite, dim),
+        ElementType::F32 => check::<f32>(suite, dim),
+    });
+}
+
+/// Every f16 and every bf16 number, as the largest of its row and beside larger ones.
+#[test]
+fn every_number() {
+    fn check<T: Element>(suite: &Suite, from_bits: impl Fn(u16) -> T) -> Result<(), String> {
+        let others = [0.0, 1.0, 448.0, 3.2e4].map(T::from_f32);
+        for other in others {
+            let rows: Vec<T> = (0..=u16::MAX).flat_map(|x| [from_bits(x), other]).collect();
+            check_tokens(suite, &Tokens::padded(&rows, 1, 1 << 16, 2).map_err(text)?)?;
+        }
+        Ok(())
+    }
+    Suite::run("quantized_handles_every_number", [(); 1], |suite, ()| {
+        check(suite, f16::from_bits)?;
+        check(suite, bf16::from_bits)
+    });
+}
+
+/// Scores of codes made on a device are those of codes that were uploaded.
+#[test]
+fn scores_are_those_of_uploaded_codes() {
+    fn check<F: Quantized + maxsim::Against<F>>(suite: &Suite, case: &Case) -> Result<(), String> {
+        let data = case.data();
+        let (q, d) = (elements::<f16>(&data.queries), elements::<f16>(&data.documents));
+        let queries = tokens(&case.queries, &data.queries, &q).map_err(text)?;
+        let documents = tokens(&case.documents, &data.documents, &d).map_err(text)?;
+        let pairing = case.pairing(&data).map_err(text)?;
+        let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
+        for device in devices() {
+            if !device.can_score(F::FORMAT, F::FORMAT) {
+                continue;
+            }
+            let uploaded = |tokens: &Tokens<'_, f16>, scales| {
+                tokens.quantize::<F>(scales).and_then(|codes| device.upload(&codes))
+            };
+            let made = |tokens: &Tokens<'_, f16>, scales| {
+                device.upload(tokens).and_then(|handle| handle.quantize::<F>(scales))
+            };
+            let score = |q: Result<DeviceTokens<F>, Error>, d: Result<DeviceTokens<F>, Error>| {
+                device.score_with(&q?, &d?, &pairing, &options)
+            };
+            let [of_queries, of_documents] = [ScaleType::F32, ScaleType::F16];
+            let expected =
+                score(uploaded(&queries, of_queries), uploaded(&documents, of_documents));
+            let found = score(made(&queries, of_queries), made(&documents, of_documents));
+            if !same_bits(&expected.map_err(text)?, &found.map_err(text)?) {
+                return Err(format!("{device} {}: other scores", F::FORMAT));
+            }
+            suite.count(&format!("{device} {}", F::FORMAT));
+        }
+        Ok(())
+    }
+    let cases = [1, 15, 16, 100, 128, 300].map(|dim| {
+        let mut case = Case::new(dim, &[7, 33, 0, 70], &[40, 1, 0, 150]);
+        case.element = ElementType::F16;
+        case.documents.valid_percent = Some(80);
+        case
+    });
+    Suite::run("quantized_handles_scores", cases, |suite, case| {
+        check::<Int8>(suite, case)?;
+        check::<Fp8>(suite, case)
+    });
+}
+
+/// Rows and masks of somebody else, which start and end anywhere.
+#[test]
+fn views() {
+    fn check<T: Element>(suite: &Suite) -> Result<usize, String> {
+        let mut n_cases = 0;
+        for (dim, first, pitch) in [
+            (128, 0, 128usize),
+            (128, 8, 136),
+            (128, 1, 129),
+            (96, 3, 100),
+            (7, 1, 9),
+            (257, 2, 260),
+            (1, 0, 1),
+            (2000, 16, 2064),
+        ] {
+            let mut case = Case { element: T::TYPE, ..Case::new(dim, &[1], &[130, 1, 0, 64]) };
+            case.documents.valid_percent = Some(60);
+            let data = case.data();
+            let rows = elements::<T>(&data.documents);
+            let masked = tokens(&case.documents, &data.documents, &rows).map_err(text)?;
+            let layout =
+                TokenLayout::packed(195, dim, &[0i64, 130, 131, 131, 195]).map_err(text)?;
+            let plain = Tokens::from_layout(&rows[..], layout.clone()).map_err(text)?;
+            // What lies between the rows must not show.
+            let n = (first + 195 * pitch).next_multiple_of(8);
+            let mut spread = vec![T::from_f32(f32::NAN); n];
+            for (i, row) in rows.chunks_exact(dim).enumerate() {
+                spread[first + i * pitch..][..dim].copy_from_slice(row);
+            }
+            let mut mask = masked.mask().unwrap_or_default().to_vec();
+            mask.resize(mask.len().next_multiple_of(16), 0);
+            let mask: Vec<f32> = from_bytes(&mask);
+            for device in cuda_devices() {
+                let at = |why| format!("dim {dim}, {first} + i · {pitch}: {why}");
+                let upload = |tokens: Result<_, Error>| -> Result<DeviceTokens<T>, String> {
+                    tokens.and_then(|tokens: Tokens<'_, T>| device.upload(&tokens)).map_err(text)
+                };
+                let memory = upload(Tokens::padded(&spread, n / 8, 1, 8))?;
+                let mask = Tokens::padded(&mask, mask.len() / 4, 1, 4).map_err(text)?;
+                let mask = device.upload(&mask).map_err(text)?;
+                let size = size_of::<T>() as u64;
+                let view = |mask: Option<u64>| {
+                    let address = memory.access().base + first as u64 * size;
+                    let (pitch_bytes, layout) = (pitch as u64 * size, layout.clone());
+                    // SAFETY: both outlive the view, and nobody writes to them.
+                    unsafe {
+                        DeviceTokens::<T>::from_raw_parts(
+                            device,
+                            address,
+                            pitch_bytes,
+                            layout,
+                            mask,
+                        )
+                    }
+                };
+                for (mask, tokens) in [(None, &plain), (Some(mask.access().base), &masked)] {
+                    let view = view(mask).map_err(text)?;
+                    let found = view.download().map_err(text)?;
+                    check_matrix(&found, tokens).map_err(at)?;
+                    check_formats(suite, &view, tokens).map_err(at)?;
+                    n_cases += 1;
+                }
+            }
+        }
+        Ok(n_cases)
+    }
+    Suite::run_gpu("quantized_handles_views", |suite| {
+        Ok(check::<f16>(suite)? + check::<bf16>(suite)? + check::<f32>(suite)?)
+    });
+}
+
+/// Codes live without the rows that they were made of, and their memory is their own.
+#[test]
+fn codes_outlive_their_rows() {
+    let case = Case::new(48, &[1], &[50]);
+    let data = case.data();
+    let mask: Vec<u8> = (0..50).map(|i| u8::from(i % 3 != 0)).collect();
+    let tokens = Tokens::padded(&data.documents.values, 1, 50, 48).expect("tokens");
+    let tokens = tokens.with_mask(&mask[..]).expect("a mask");
+    let expected = tokens.quantize::<Int8>(ScaleType::F16).expect("codes");
+    for device in devices() {
+        let handle = device.upload(&tokens).expect("a handle");
+        let codes = handle.quantize::<Int8>(ScaleType::F16).expect("codes");
+        drop(handle);
+        let others = Tokens::padded(&[f32::NAN; 50 * 48], 1, 50, 48).expect("tokens");
+        let _others = device.upload(&others).expect("a handle");
+        check_codes(&codes.download().expect("codes"), &expected).expect("the same");
+    }
+}
+
+#[test]
+fn what_there_is_not_is_unsupported() {
+    let values = [1.0f32, 2.0, 3.0, 4.0];
+    let tokens = Tokens::padded(&values, 1, 2, 2).expect("tokens");
+    let unsupported = |result: Result<(), Error>, words: [&str; 2]| match result {
+        Err(Error::Unsupported { what, why }) => {
+            assert!(what.contains(words[0]) && why.contains(words[1]), "{what}: {why}");
+        }
+        other => panic!("{other:?}"),
+    };
+    for device in devices() {
+        let handle = device.upload(&tokens).expect("a handle");
+        let int8 = handle.quantize::<Int8>(ScaleType::Tensor).map(|_| ());
+        unsupported(int8, ["int8 tokens with scales of type tensor", "f16 or f32"]);
+        let affine = handle.quantize::<Int8Affine>(ScaleType::F32).map(|_| ());
+        unsupported(affine, ["int8-affine tokens with scales of type f32", "f16"]);
+        if device.ordinal().is_some() {
+            let affine = handle.quantize::<Int8Affine>(ScaleType::F16).map(|_| ());
+            unsupported(affine, ["int8-affine tokens on a CUDA device", "Device::cpu()"]);
+            let fp8 = handle.quantize::<Fp8>(ScaleType::Tensor).map(|_| ());
+            unsupported(fp8, ["fp8 tokens with one scale for all", "Tokens::quantize"]);
+        }
+        // One that was uploaded comes back as it was.
+        let fp8 = tokens.quantize::<Fp8>(ScaleType::Tensor).expect("codes");
+        let handle = device.upload(&fp8).expect("a handle");
+        check_codes(&handle.download().expect("codes"), &fp8).expect("the same");
+    }
+}
