@@ -75,7 +75,7 @@ unsafe fn of_bits<T: Decoded, const NBITS: u32>(params: &ResidualNormsParams) {
         sum += shuffle_xor_by(sum, 1);
         sum += shuffle_xor_by(sum, 2);
         sum += shuffle_xor_by(sum, 4);
-        if lane % LANES == 0 && row < params.n_rows {
+        if lane.is_multiple_of(LANES) && row < params.n_rows {
             let norm = 1.0 / sqrt(max_nan(sum, SQUARE_MIN));
             store_u32(tokens.norms + u64::from(row) * 4, norm.to_bits());
         }
