@@ -190,6 +190,12 @@ fn decoded(
     use TokenFormat::Element;
     let file = request.queries;
     match file.contents().format {
+        // Rows are normalised where they are elements.
+        Element(ElementType::F16) if request.options.normalize => {
+            let queries = file.tokens::<f16>(queries)?;
+            let decoded = |items| decode::<f16>(tokens, items).map(Part::Tokens);
+            chunks(request, &queries, decoded, take)
+        }
         Element(ElementType::F16) => {
             let queries = file.tokens::<f16>(queries)?;
             let upload = |items| {

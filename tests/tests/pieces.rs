@@ -153,30 +153,36 @@ fn graph<T: Element>(
 
 #[test]
 fn pieces_of_ragged_documents_agree_and_give_the_bits_of_whole_ones_on_every_row() {
+    fn check_case<T: Element>(suite: &Suite, case: &Case) -> Result<(), String> {
+        let problem = Problem::<T>::new(case);
+        let normalized = problem.normalized();
+        on_every_row(T::TYPE, |device, row| {
+            let with = |n| ScoreOptions { document_pieces: Some(n), ..options(row) };
+            let score = |n| problem.run(device, &with(n)).map_err(text);
+            let Some(cut) = score(3)? else { return Ok(()) };
+            // Rounded elements would need answers of their own.
+            let answers = if row.normalizes { &normalized } else { &problem };
+            if !row.tf32 {
+                agree::check(&answers.data, &answers.expected, &with(3), &cut)?;
+            }
+            // Other pieces, none, and a second run.
+            for n in [2, 1, 3] {
+                if !score(n)?.is_some_and(|other| same_bits(&cut, &other)) {
+                    return Err(format!("{n} pieces give other bits than 3\n{case:#?}"));
+                }
+            }
+            suite.count(&format!("{device} {}", row.name));
+            Ok(())
+        })
+    }
+    // The oracle takes seconds a case: each has a thread.
     fn check<T: Element>(suite: &Suite) -> Result<usize, String> {
         let cases = ragged_cases(T::TYPE);
-        for case in &cases {
-            let problem = Problem::<T>::new(case);
-            let normalized = problem.normalized();
-            on_every_row(T::TYPE, |device, row| {
-                let with = |n| ScoreOptions { document_pieces: Some(n), ..options(row) };
-                let score = |n| problem.run(device, &with(n)).map_err(text);
-                let Some(cut) = score(3)? else { return Ok(()) };
-                // Rounded elements would need answers of their own.
-                let answers = if row.normalizes { &normalized } else { &problem };
-                if !row.tf32 {
-                    agree::check(&answers.data, &answers.expected, &with(3), &cut)?;
-                }
-                // Other pieces, none, and a second run.
-                for n in [2, 1, 3] {
-                    if !score(n)?.is_some_and(|other| same_bits(&cut, &other)) {
-                        return Err(format!("{n} pieces give other bits than 3\n{case:#?}"));
-                    }
-                }
-                suite.count(&format!("{device} {}", row.name));
-                Ok(())
-            })?;
-        }
+        std::thread::scope(|scope| {
+            let check = |case| scope.spawn(move || check_case::<T>(suite, case));
+            let running: Vec<_> = cases.iter().map(check).collect();
+            running.into_iter().try_for_each(|case| case.join().expect("a thread"))
+        })?;
         Ok(cases.len())
     }
     Suite::run_gpu("gpu_pieces", |suite| {

@@ -108,30 +108,6 @@ pub unsafe fn load_u32x4(address: u64) -> [u32; 4] {
     [a, b, c, d]
 }
 
-/// Four consecutive words of read-only global memory, read in the order in which it is written: not
-/// before products above it, whose registers it may take.
-///
-/// # Safety
-/// As [`load_u32x4`].
-#[cfg(maxsim_arch = "sm_80")]
-#[inline(always)]
-pub unsafe fn load_u32x4_in_order(address: u64) -> [u32; 4] {
-    let (a, b, c, d);
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "ld.global.nc.v4.b32 {{{0}, {1}, {2}, {3}}}, [{4}];",
-            out(reg32) a,
-            out(reg32) b,
-            out(reg32) c,
-            out(reg32) d,
-            in(reg64) address,
-            options(readonly, nostack),
-        );
-    }
-    [a, b, c, d]
-}
-
 /// Four bytes of global memory written by an earlier kernel, or by a block that has said so
 /// behind a [`fence_device`]. Read from the L2 cache, which all blocks share.
 ///

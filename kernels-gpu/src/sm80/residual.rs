@@ -28,7 +28,7 @@ use crate::layout::sm80::RESIDUAL_ROWS;
 use crate::params::{ForwardParams, Group, Residuals, Segment};
 use crate::ptx::math::max_nan;
 use crate::ptx::matrix::{mma_bf16, mma_f16};
-use crate::ptx::memory::{load_u16, load_u32, load_u32x2, load_u32x4, load_u32x4_in_order};
+use crate::ptx::memory::{load_u16, load_u32, load_u32x2, load_u32x4};
 use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::ptx::warp::{ballot, broadcast, shuffle_xor, shuffle_xor_f32};
 use crate::ptx::wide::shuffle;
@@ -326,7 +326,7 @@ impl<'a, const NBITS: u32> Decoder<'a, NBITS> {
                             buckets = load_u32x2(self.bucket_address(row) + 8 * I as u64);
                         }
                         rows[R] = self.weights.add::<E::To, NBITS>(centroids[R][I], buckets);
-                        centroids[R][I] = load_u32x4_in_order(addresses[R] + 64 * I as u64);
+                        centroids[R][I] = load_u32x4(addresses[R] + 64 * I as u64);
                     });
                     let [a, b] = rows;
                     unroll!(F in 0..4 => {
