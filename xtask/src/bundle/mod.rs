@@ -65,6 +65,7 @@ const DATA: [Data; 3] = [
             "maxsim-cli-process",
             "maxsim-cli-quantize",
             "maxsim-cli-quantize_plaid",
+            "maxsim-cli-screen",
             "maxsim-tests-training",
         ],
     },
@@ -78,7 +79,7 @@ const DATA: [Data; 3] = [
         from: "../shared/data/debian-packages",
         to: "data/debian-packages",
         is_embeddings: true,
-        readers: &["maxsim-cli-reference"],
+        readers: &["maxsim-cli-reference", "maxsim-cli-screen"],
     },
 ];
 
