@@ -180,8 +180,9 @@ impl Device {
     /// u · |x| where rows are normalised. No decoded matrix exists on either.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for f32 queries on a CUDA device, which has no kernel for them. [`Error::Shape`] for bucket weights that are
-    /// no finite numbers of `T` there. [`Error::DeviceMemory`] or [`Error::HostMemory`] where there is no room.
+    /// [`Error::Unsupported`] for f32 queries on a CUDA device, which has no kernel for them.
+    /// [`Error::Shape`] for bucket weights that are no finite numbers of `T` there.
+    /// [`Error::DeviceMemory`] or [`Error::HostMemory`] where there is no room.
     pub fn upload_residual<T: Element>(
         &self,
         tokens: &ResidualTokens<'_>,

@@ -24,6 +24,9 @@ const PLANE_WEIGHTS: usize = 16;
 /// [`crate::variants::Arch::Sm80`]: of f16, of bf16.
 pub const NORMS: [&str; 2] = ["maxsim_residual_norms_f16", "maxsim_residual_norms_bf16"];
 
+/// Lanes that share a token in [`NORMS`].
+pub const NORMS_LANES: u32 = 8;
+
 /// Chunks that each of four lanes has of a *block* of a row, 128 elements. They lie together, so that
 /// a lane reads them at once.
 pub const LANE_CHUNKS: usize = 4;

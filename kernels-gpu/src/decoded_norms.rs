@@ -4,7 +4,7 @@
 //! rows have equal r.
 
 use crate::chunks::{Decoded, Weights};
-use crate::decode::{CHUNK_LEN, slot};
+use crate::decode::{CHUNK_LEN, NORMS_LANES as LANES, slot};
 use crate::gradient::WARPS;
 use crate::params::{ResidualNormsParams, SQUARE_MIN};
 use crate::ptx::math::{fma, max_nan, sqrt};
@@ -12,9 +12,6 @@ use crate::ptx::memory::{load_u8, load_u16, load_u32, load_u32x2, load_u32x4, st
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::wide::shuffle_xor_by;
 use crate::reduce::unroll;
-
-/// Lanes that share a token.
-const LANES: u32 = 8;
 
 /// Stores r of this warp's rows.
 ///

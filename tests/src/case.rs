@@ -125,6 +125,29 @@ impl Case {
         }
     }
 
+    /// No items, or items without tokens, on either side or both.
+    pub fn without_tokens(pairs: &[Pairs]) -> Vec<Case> {
+        let sides: [&[usize]; 5] = [&[], &[0], &[0, 0, 0], &[2, 0, 3], &[4]];
+        let mut cases = Vec::new();
+        for queries in sides {
+            for documents in sides {
+                let of = |&pairs| Case { pairs, ..Case::new(16, queries, documents) };
+                cases.extend(pairs.iter().map(of));
+            }
+        }
+        cases
+    }
+
+    /// Everything masked, on either side or both, over values that would show.
+    pub fn all_masked() -> [Case; 3] {
+        [(Some(0), None), (None, Some(0)), (Some(0), Some(0))].map(|(queries, documents)| {
+            let mut case = Case { poison: true, ..Case::new(16, &[17, 65], &[129, 3]) };
+            case.queries.valid_percent = queries;
+            case.documents.valid_percent = documents;
+            case
+        })
+    }
+
     /// The case in every layout and pairing, with and without masks of either side.
     pub fn in_every_layout_and_pairing(&self) -> Vec<Case> {
         let layouts = [Layout::Padded, Layout::PaddedLengths, Layout::Packed, Layout::Scattered];

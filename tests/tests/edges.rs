@@ -107,29 +107,13 @@ fn pieces() {
 
 #[test]
 fn nothing_there() {
-    let mut cases = Vec::new();
-    // No items, or items without tokens, on either side or both.
-    let sides: [&[usize]; 5] = [&[], &[0], &[0, 0, 0], &[2, 0, 3], &[4]];
-    for queries in sides {
-        for documents in sides {
-            for pairs in [
-                Pairs::Cross,
-                Pairs::Own { k: 2 },
-                Pairs::Candidates { k: 2 },
-                Pairs::List { n: 5 },
-            ] {
-                cases.push(Case { pairs, ..Case::new(16, queries, documents) });
-            }
-        }
-    }
-    // Everything masked, on either side or both, over values that would show.
-    for (queries, documents) in [(Some(0), None), (None, Some(0)), (Some(0), Some(0))] {
-        let mut case = Case::new(16, &[17, 65], &[129, 3]);
-        case.queries.valid_percent = queries;
-        case.documents.valid_percent = documents;
-        case.poison = true;
-        cases.push(case);
-    }
+    let mut cases = Case::without_tokens(&[
+        Pairs::Cross,
+        Pairs::Own { k: 2 },
+        Pairs::Candidates { k: 2 },
+        Pairs::List { n: 5 },
+    ]);
+    cases.extend(Case::all_masked());
     run("edges_nothing_there", cases);
 }
 

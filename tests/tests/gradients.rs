@@ -161,22 +161,8 @@ fn dims() {
 
 #[test]
 fn nothing_there() {
-    let mut cases = Vec::new();
-    let sides: [&[usize]; 5] = [&[], &[0], &[0, 0, 0], &[2, 0, 3], &[4]];
-    for queries in sides {
-        for documents in sides {
-            for pairs in Pairs::ALL {
-                cases.push(Case { pairs, ..Case::new(16, queries, documents) });
-            }
-        }
-    }
-    // Everything masked, on either side or both, over values that would show.
-    for (queries, documents) in [(Some(0), None), (None, Some(0)), (Some(0), Some(0))] {
-        let mut case = Case { poison: true, ..Case::new(16, &[17, 65], &[129, 3]) };
-        case.queries.valid_percent = queries;
-        case.documents.valid_percent = documents;
-        cases.push(case);
-    }
+    let mut cases = Case::without_tokens(&Pairs::ALL);
+    cases.extend(Case::all_masked());
     run("gradients_nothing_there", cases);
 }
 

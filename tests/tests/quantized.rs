@@ -66,21 +66,9 @@ fn dims() {
 
 #[test]
 fn nothing_there() {
-    let sides: [&[usize]; 4] = [&[], &[0], &[2, 0, 3], &[4]];
-    let mut cases = Vec::new();
-    for queries in sides {
-        for documents in sides {
-            for pairs in [Pairs::Cross, Pairs::Own { k: 2 }, Pairs::List { n: 5 }] {
-                cases.push(Case { pairs, ..Case::new(16, queries, documents) });
-            }
-        }
-    }
-    for (queries, documents) in [(Some(0), None), (None, Some(0)), (Some(0), Some(0))] {
-        let mut case = Case { poison: true, ..Case::new(16, &[17, 65], &[129, 3]) };
-        case.queries.valid_percent = queries;
-        case.documents.valid_percent = documents;
-        cases.push(case);
-    }
+    let mut cases =
+        Case::without_tokens(&[Pairs::Cross, Pairs::Own { k: 2 }, Pairs::List { n: 5 }]);
+    cases.extend(Case::all_masked());
     run("quantized_nothing_there", cases);
 }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use maxsim_kernels::decode::{
-    CHUNK_LEN, NORMS, PLANES, arranged, centroid_bytes, n_slots, planes, row_bytes, slot,
+    CHUNK_LEN, NORMS, NORMS_LANES, PLANES, arranged, centroid_bytes, n_slots, planes, row_bytes,
+    slot,
 };
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::gradient::{THREADS, WARPS};
@@ -20,6 +21,7 @@ use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
 use crate::plan::Access;
 use crate::residual::{ResidualCodec, ResidualTokens};
+use crate::warm_up::gradient_row;
 
 /// Rows behind the last one that kernels may read.
 const PADDING: usize = NORMS_PADDING;
@@ -27,11 +29,8 @@ const PADDING: usize = NORMS_PADDING;
 /// Weights of the table for buckets of 8 bits.
 const N_WEIGHTS: usize = 256;
 
-/// Rows that a thread makes at once.
+/// Fewest rows that a thread makes at once.
 const CHUNK_ROWS: usize = 256;
-
-/// Tokens that a warp has at once where norms are found.
-const WARP_TOKENS: u32 = 4;
 
 /// What rows are decoded from.
 #[derive(Debug)]
@@ -116,14 +115,14 @@ impl CudaResiduals {
     ) -> Result<()> {
         let n_rows = tokens.codes().len();
         self.norms = Some(Buffer::zeroed(device, (n_rows + PADDING) as u64 * 4)?);
-        let name = NORMS[if element == ElementType::F16 { 0 } else { 1 }];
+        let name = NORMS[gradient_row(element)];
         let kernel = device.load(name, THREADS, 0)?;
         let params = ResidualNormsParams {
             tokens: self.params(),
             n_rows: n_rows as u32,
             dim: tokens.codec().dim() as u32,
         };
-        let grid = params.n_rows.div_ceil(WARPS * WARP_TOKENS);
+        let grid = params.n_rows.div_ceil(WARPS * (32 / NORMS_LANES));
         device.on_idle_stream(|stream| {
             let entered = device.enter()?;
             if grid > 0 {
@@ -195,11 +194,8 @@ fn buckets(device: &Arc<CudaDevice>, tokens: &ResidualTokens<'_>) -> Result<Buff
         }
     };
     upload_padded(device, n_rows, row_bytes, |first, rows| {
-        rows.par_chunks_mut(CHUNK_ROWS * row_bytes).enumerate().for_each(|(i, rows)| {
-            for (j, to) in rows.chunks_exact_mut(row_bytes).enumerate() {
-                arrange(first + i * CHUNK_ROWS + j, to);
-            }
-        });
+        let rows = rows.par_chunks_exact_mut(row_bytes).with_min_len(CHUNK_ROWS).enumerate();
+        rows.for_each(|(i, to)| arrange(first + i, to));
     })
 }
 
@@ -227,16 +223,17 @@ fn centroids<T: Element>(device: &Arc<CudaDevice>, codec: &ResidualCodec<'_>) ->
     let (dim, pitch_bytes) = (codec.dim(), centroid_bytes(codec.dim()));
     debug_assert!(pitch_bytes.is_multiple_of(CHUNK_LEN * size_of::<T>()));
     upload_made(device, codec.n_centroids() as u64, pitch_bytes, |first, staging| {
-        staging.par_chunks_mut(CHUNK_ROWS * pitch_bytes).enumerate().for_each(|(i, rows)| {
-            let mut values = vec![0.0; dim];
-            for (j, row) in rows.chunks_exact_mut(pitch_bytes).enumerate() {
-                codec.centroids().load(first as usize + i * CHUNK_ROWS + j, &mut values);
+        let rows = staging.par_chunks_exact_mut(pitch_bytes).with_min_len(CHUNK_ROWS).enumerate();
+        rows.for_each_init(
+            || vec![0.0; dim],
+            |values, (i, row)| {
+                codec.centroids().load(first as usize + i, values);
                 let (elements, padding) = row.split_at_mut(dim * size_of::<T>());
-                for (to, &value) in elements.chunks_exact_mut(size_of::<T>()).zip(&values) {
+                for (to, &mut value) in elements.chunks_exact_mut(size_of::<T>()).zip(values) {
                     to.copy_from_slice(bytemuck::bytes_of(&T::from_f32(value)));
                 }
                 padding.fill(0);
-            }
-        });
+            },
+        );
     })
 }

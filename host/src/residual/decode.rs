@@ -56,7 +56,7 @@ pub(crate) struct HostResiduals {
 }
 
 impl HostResiduals {
-    /// A copy of tokens and of what they are decoded with.
+    /// A copy of tokens, without their mask, and of what they are decoded with.
     pub(crate) fn new(tokens: &ResidualTokens<'_>) -> Result<HostResiduals> {
         let tokens = tokens.copied()?;
         let decoder = Decoder::new(tokens.codec(), tokens.order());

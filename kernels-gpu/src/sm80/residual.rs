@@ -317,23 +317,23 @@ impl<'a, const NBITS: u32> Decoder<'a, NBITS> {
         unsafe {
             let mut c: [[f32; 4]; FRAGMENTS] = core::mem::zeroed();
             unroll!(I in 0..4 => {
-                    let mut rows = [[0; 4]; 2];
-                    unroll!(R in 0..2 => {
-                        let mut buckets = small.buckets[R][I];
-                        if NBITS == 8 {
-                            // No room for them ahead.
-                            let row = u64::from(first + self.lane / 4 + 8 * R as u32);
-                            buckets = load_u32x2(self.bucket_address(row) + 8 * I as u64);
-                        }
-                        rows[R] = self.weights.add::<E::To, NBITS>(centroids[R][I], buckets);
-                        centroids[R][I] = load_u32x4(addresses[R] + 64 * I as u64);
-                    });
-                    let [a, b] = rows;
-                    unroll!(F in 0..4 => {
-                        let [p, q, r, s] = queries.chunks[F][I];
-                        c[F] = E::multiply_add(c[F], [a[0], b[0], a[1], b[1]], [p, q]);
-                        c[F] = E::multiply_add(c[F], [a[2], b[2], a[3], b[3]], [r, s]);
-                    });
+                let mut rows = [[0; 4]; 2];
+                unroll!(R in 0..2 => {
+                    let mut buckets = small.buckets[R][I];
+                    if NBITS == 8 {
+                        // No room for them ahead.
+                        let row = u64::from(first + self.lane / 4 + 8 * R as u32);
+                        buckets = load_u32x2(self.bucket_address(row) + 8 * I as u64);
+                    }
+                    rows[R] = self.weights.add::<E::To, NBITS>(centroids[R][I], buckets);
+                    centroids[R][I] = load_u32x4(addresses[R] + 64 * I as u64);
+                });
+                let [a, b] = rows;
+                unroll!(F in 0..4 => {
+                    let [p, q, r, s] = queries.chunks[F][I];
+                    c[F] = E::multiply_add(c[F], [a[0], b[0], a[1], b[1]], [p, q]);
+                    c[F] = E::multiply_add(c[F], [a[2], b[2], a[3], b[3]], [r, s]);
+                });
             });
             c
         }
@@ -364,13 +364,11 @@ impl<'a, const NBITS: u32> Decoder<'a, NBITS> {
                 _ => load_u32x4(address),
             };
             unroll!(I in 0..4 => {
-                {
-                    buckets[I] = match NBITS {
-                        1 => [words[0] >> (8 * I) & 0xFF, 0],
-                        2 => [words[I / 2] >> (16 * (I % 2)), 0],
-                        _ => [words[I], 0],
-                    };
-                }
+                buckets[I] = match NBITS {
+                    1 => [words[0] >> (8 * I) & 0xFF, 0],
+                    2 => [words[I / 2] >> (16 * (I % 2)), 0],
+                    _ => [words[I], 0],
+                };
             });
         }
         buckets

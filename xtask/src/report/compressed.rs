@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::markdown::{
-    costs, facts, figure_of, goal, goals, limit, ms, peers, ratio, roofs, spread,
-};
+use super::markdown::{costs, facts, figure_of, figures, goals, ms, ratio, roofs};
 use super::record::{Record, Row};
 
 pub fn section(page: &mut String, record: &Record) {
@@ -28,18 +26,8 @@ fn cases(page: &mut String, record: &Record) {
               | case | maxsim | peers | × the best peer | limit | of the limit | f16, ms | × f16 |\n\
               |---|---|---|---|---|---|---|---|\n";
     for row in &record.rows {
-        let _ = writeln!(
-            page,
-            "| {} | {} | {} | {} | {} | {} | {} | {} |",
-            row.case,
-            spread(&row.ours),
-            peers(row),
-            goal(ratio(row.x_best_peer), row.targets.x),
-            limit(row),
-            goal(ratio(row.of_limit), row.targets.limit),
-            figure_of(&row.f16),
-            ratio(row.x_f16),
-        );
+        let (f16, x_f16) = (figure_of(&row.f16), ratio(row.x_f16));
+        let _ = writeln!(page, "{} {f16} | {x_f16} |", figures(row));
     }
 }
 

@@ -163,17 +163,21 @@ fn all_cases(page: &mut String, record: &Record) {
               | case | maxsim | peers | × the best peer | limit | of the limit |\n\
               |---|---|---|---|---|---|\n";
     for row in &record.rows {
-        let _ = writeln!(
-            page,
-            "| {} | {} | {} | {} | {} | {} |",
-            row.case,
-            spread(&row.ours),
-            peers(row),
-            goal(ratio(row.x_best_peer), row.targets.x),
-            limit(row),
-            goal(ratio(row.of_limit), row.targets.limit),
-        );
+        let _ = writeln!(page, "{}", figures(row));
     }
+}
+
+/// A row of the table of all cases.
+pub fn figures(row: &Row) -> String {
+    format!(
+        "| {} | {} | {} | {} | {} | {} |",
+        row.case,
+        spread(&row.ours),
+        peers(row),
+        goal(ratio(row.x_best_peer), row.targets.x),
+        limit(row),
+        goal(ratio(row.of_limit), row.targets.limit),
+    )
 }
 
 /// All peers' times.
