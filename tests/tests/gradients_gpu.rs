@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use half::f16;
-use maxsim::{Backward, BackwardOptions, Device, GradientType, Gradients, Pairing, Tokens};
+use maxsim::{Backward, BackwardOptions, Device, Error, GradientType, Gradients, Pairing, Tokens};
 use maxsim_tests::case::{Case, Pairs};
 use maxsim_tests::engines::{Problem, cuda_devices};
 use maxsim_tests::gpu::{is_too_long, text};
@@ -200,6 +200,60 @@ fn a_step_as_a_graph_gives_what_calls_give() {
             }
         }
         Ok(cuda_devices().len() * BATCHES.len())
+    });
+}
+
+/// The kernel for few winners begins before the scores are there: it must wait for them.
+#[test]
+fn a_step_waits_for_the_scores_right_before_it() {
+    const N: usize = 128;
+    const K: usize = 8;
+    const LEN: usize = 180;
+    const DIM: usize = 128;
+    Suite::run_gpu("gpu_gradient_order", |suite| {
+        for device in cuda_devices() {
+            let upload = |seed| {
+                let queries = numbers(N * 32 * DIM, seed);
+                let documents = numbers(N * K * LEN * DIM, seed + 1);
+                let queries = device.upload(&Tokens::padded(&queries, N, 32, DIM)?)?;
+                let documents = device.upload(&Tokens::padded(&documents, N * K, LEN, DIM)?)?;
+                Ok::<_, Error>((queries, documents))
+            };
+            let (queries, documents) = upload(1).map_err(text)?;
+            let mut others = upload(3).map_err(text)?;
+            let own = Pairing::own_candidates(K);
+            let grads: Vec<f32> = (0..N * K).map(|i| (i % 97) as f32 / 97.0 - 0.4).collect();
+            let options = BackwardOptions::default();
+            let element = GradientType::Tokens;
+            let mut step = Step::of(queries, documents, &own, false, element, &options, &grads)
+                .map_err(text)?;
+            let mut graph = step.capture().map_err(text)?;
+            let mut expected = Vec::new();
+            for _ in 0..2 {
+                step.run().map_err(text)?;
+                expected.push(step.gradients.read().map_err(text)?);
+                std::mem::swap(&mut step.queries, &mut others.0);
+                std::mem::swap(&mut step.documents, &mut others.1);
+            }
+            let (mut last, mut next) = (1, 0);
+            for round in 0..60 {
+                // All of them on one stream, and nobody waits in between.
+                for i in 0..=round % 3 {
+                    if round % 2 == 1 && i % 2 == 0 {
+                        graph.launch(&mut step.stream).map_err(text)?;
+                    }
+                    step.run().map_err(text)?;
+                    (last, next) = (next, last);
+                    std::mem::swap(&mut step.queries, &mut others.0);
+                    std::mem::swap(&mut step.documents, &mut others.1);
+                }
+                if !same_bits(&expected[last], &step.gradients.read().map_err(text)?) {
+                    return Err(format!("{device}: round {round} is not of its own scores"));
+                }
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(cuda_devices().len())
     });
 }
 

@@ -185,6 +185,40 @@ cust_functions!(export);
 pub(super) mod raw {
     use super::*;
 
+    /// `CUlaunchConfig`
+    #[repr(C)]
+    pub(in crate::cuda) struct LaunchConfig {
+        /// Blocks along x, y and z.
+        pub grid: [c_uint; 3],
+        /// Threads of a block along x, y and z.
+        pub block: [c_uint; 3],
+        /// Dynamic shared memory of a block.
+        pub shared_mem_bytes: c_uint,
+        pub stream: CUstream,
+        pub attributes: *const LaunchAttribute,
+        pub n_attributes: c_uint,
+    }
+
+    /// `CUlaunchAttribute` whose value is an `int`.
+    #[repr(C, align(8))]
+    pub(in crate::cuda) struct LaunchAttribute {
+        id: c_uint,
+        padding: c_uint,
+        value: c_int,
+        /// The union has 64 bytes.
+        other_values: [c_uint; 15],
+    }
+
+    impl LaunchAttribute {
+        /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: blocks may begin before those of
+        /// the kernel before have ended.
+        pub(in crate::cuda) fn early() -> LaunchAttribute {
+            LaunchAttribute { id: 6, padding: 0, value: 1, other_values: [0; 15] }
+        }
+    }
+
+    const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribute>() == 72);
+
     cust_functions!(define);
 
     define! {
@@ -207,6 +241,10 @@ pub(super) mod raw {
             f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint,
             block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint,
             h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void
+        );
+        fn cuLaunchKernelEx(
+            config: *const LaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void,
+            extra: *mut *mut c_void
         );
         fn cuStreamBeginCapture_v2(h_stream: CUstream, mode: c_int);
         fn cuStreamEndCapture(h_stream: CUstream, ph_graph: *mut CUgraph);

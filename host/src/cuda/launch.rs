@@ -438,6 +438,22 @@ pub(super) unsafe fn start<P: Copy>(
     params: &P,
 ) -> Result<()> {
     let mut arguments = [ptr::from_ref(params).cast_mut().cast::<c_void>()];
+    let (arguments, no_extra) = (arguments.as_mut_ptr(), ptr::null_mut());
+    if kernel.begins_early {
+        let early = raw::LaunchAttribute::early();
+        let config = raw::LaunchConfig {
+            grid: [grid, 1, 1],
+            block: [kernel.n_threads, 1, 1],
+            shared_mem_bytes: shared_bytes,
+            stream,
+            attributes: &early,
+            n_attributes: 1,
+        };
+        // SAFETY: the caller's promise; the driver copies configuration and parameter before it
+        // returns. The kernel itself waits for what the one before it writes.
+        let code = unsafe { raw::cuLaunchKernelEx(&config, kernel.function, arguments, no_extra) };
+        return entered.device().check("cuLaunchKernelEx", code);
+    }
     // SAFETY: the caller's promise; the driver copies the parameter before it returns.
     let code = unsafe {
         raw::cuLaunchKernel(
@@ -450,8 +466,8 @@ pub(super) unsafe fn start<P: Copy>(
             1,
             shared_bytes,
             stream,
-            arguments.as_mut_ptr(),
-            ptr::null_mut(),
+            arguments,
+            no_extra,
         )
     };
     entered.device().check("cuLaunchKernel", code)

@@ -17,7 +17,7 @@ use maxsim_kernels::variants::{
     COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, SUM_PARTIALS,
     SUM_PARTIALS_THREADS, Variant,
 };
-use maxsim_kernels::{loss, rescore};
+use maxsim_kernels::{gradient, loss, rescore};
 
 use super::context::CudaDevice;
 use super::forward::raw;
@@ -51,6 +51,8 @@ pub(super) struct Kernel {
     pub function: CUfunction,
     pub n_threads: u32,
     pub source: KernelSource,
+    /// Its blocks may begin before the kernel before it has ended: it waits by itself.
+    pub begins_early: bool,
 }
 
 // SAFETY: a handle that stays valid for as long as its module, which is never unloaded; the
@@ -157,7 +159,8 @@ impl CudaDevice {
             raw::cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_BYTES, shared_bytes as i32)
         };
         self.check("cuFuncSetAttribute", code)?;
-        let kernel = Kernel { function, n_threads: n_threads as u32, source };
+        let begins_early = gradient::BEGIN_EARLY.contains(&name);
+        let kernel = Kernel { function, n_threads: n_threads as u32, source, begins_early };
         kernels.insert(name, kernel);
         Ok(kernel)
     }

@@ -1,26 +1,30 @@
 //! `∂D` of documents that few query tokens choose: those of one pair, whose query has at most a
 //! warp's worth of tokens.
 //!
-//! A block per run of a document's rows. Each warp has all the sources, one per lane, sorted by
-//! destination in its registers. Destinations are shared out among the block's warps, and within a
-//! warp among the lanes that read a row: all of them are under way at once. The other rows are
-//! cleared meanwhile. So the gradient is written once, and nothing is sorted through memory.
+//! A block per run of a document's rows. Each warp has the destinations of all tokens, one per lane,
+//! and sums for some of the tokens, as many rows at once as its lanes can read: those that are the first
+//! to choose their row, for all that chose it. The other rows are cleared before. So the gradient
+//! is written once, and nothing is sorted.
 //!
-//! Blocks behind the last task sum over pairs as `gather` does: a launch less, and work for
-//! multiprocessors whose last task has ended.
+//! The first blocks sum over pairs as `gather` does: a launch less, and their chains of loads overlap
+//! with the writing of the others.
+//!
+//! On sm_90 blocks begin while the kernel before them ends, which is that of the scores where nobody
+//! computes a loss in between. Lists of the host, which no kernel writes, are read before the
+//! wait for it; everything else is read and written behind it, and nothing of that was in a cache of
+//! this grid's before.
 
 use super::gather::{gather_block, row_task};
 use super::normalize::scaled;
 use super::output::{store, store_element, store_lane};
-use super::pairs::{pair, winner_if};
+use super::pairs::{pair_behind, winner_if};
 use super::sources::{Columns, Element, Sums, add, add_slots, multiply, unroll};
 use super::{FewParams, NO_ROW, Output, RowTask, WARPS};
 use crate::ptx::memory::dynamic_shared;
-use crate::ptx::thread::{block_idx_x, thread_idx_x};
+use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x, wait_for_previous_grid};
 use crate::ptx::warp::{ballot, sync_warp};
 use crate::ptx::wide::{
-    lane_idx, load_shared_u32, or_lanes, shuffle, shuffle_up_or_zero, store_shared_u32,
-    store_shared_u32_if, store_u32x4,
+    lane_idx, load_shared_u32, or_lanes, shuffle, store_shared_u32_if, store_u32x4,
 };
 use core::hint::assert_unchecked;
 
@@ -34,9 +38,12 @@ pub unsafe fn few<T: Element>(params: &FewParams) {
     let block = block_idx_x();
     // SAFETY: the caller's promise.
     unsafe {
-        if block >= n_blocks {
-            return gather_block::<T>(&params.gather, block - n_blocks);
+        let n_gather_blocks = grid_dim_x() - n_blocks;
+        if block < n_gather_blocks {
+            wait_for_previous_grid();
+            return gather_block::<T>(&params.gather, block);
         }
+        let block = block - n_gather_blocks;
         match params.source.aligned {
             0 => sum_rows::<T, false, 1>(params, block),
             _ => sum_rows::<T, true, SHARES_MAX>(params, block),
@@ -57,65 +64,61 @@ unsafe fn sum_rows<T: Element, const ALIGNED: bool, const SHARES: usize>(
     // lanes have the same destination's elements.
     unsafe {
         assert_unchecked(params.n_tasks != 0);
-        let (column, task) = (block / params.n_tasks, block % params.n_tasks);
+        let (column, task) = match params.source.n_columns {
+            1 => (0, block),
+            _ => (block / params.n_tasks, block % params.n_tasks),
+        };
         let task = row_task(params.tasks, task);
         let columns = Columns::new::<T>(&params.source, column);
         let warp = thread_idx_x() / 32;
-        let sources = Sources::load(params, &task).sorted(warp);
-        let n_shares = sources.share_out(&task, warp);
-        let is_there = |i: u32, share: Share| (i < share.count()) & (columns.n_elements > 0);
-        // Of those that the warp's lanes read at once, the block has one after the other.
+        let sources = Sources::load(params, &task);
+        if params.fills != 0 && column == 0 {
+            clear_others(params, &task, sources.destination, warp);
+        }
+        // Of tokens that the warp's lanes take at once, the block's warps have one lot after the other.
         let at_once = 32 >> columns.lanes_log2;
-        let mut index = warp * at_once + columns.slot;
-        let mut done = 0;
-        loop {
-            let mut own = [Share::NONE; SHARES_MAX];
+        let mut token = warp * at_once;
+        while token < 32 {
+            let mut own = [0u32; SHARES_MAX];
             unroll!(u in 0 1 => if u < SHARES {
-                let share = sources.share(index + u as u32 * WARPS * at_once, n_shares, warp);
-                own[u] = if share.count() > ALONE_MAX { Share::NONE } else { share };
+                own[u] = sources.share(&task, token + u as u32 * WARPS * at_once, &columns);
             });
+            let is_alone = |u: usize| own[u].count_ones() <= ALONE_MAX;
+            let mut left = [0u32; SHARES_MAX];
+            unroll!(u in 0 1 => left[u] = if is_alone(u) { own[u] } else { 0 });
             let mut sums: [Sums; SHARES_MAX] = core::mem::zeroed();
-            let mut i = 0;
             loop {
                 let mut words = [[0u32; 4]; SHARES_MAX];
                 let mut factors = [0.0f32; SHARES_MAX];
                 unroll!(u in 0 1 => if u < SHARES {
-                    let [row, factor] = sources.source.map(|word| shuffle(word, own[u].lane() + i));
-                    let is_there = is_there(i, own[u]);
+                    let lane = left[u].trailing_zeros();
+                    let [row, factor] = sources.source.map(|word| shuffle(word, lane));
+                    let is_there = (left[u] != 0) & (columns.n_elements > 0);
                     words[u] = columns.load::<T, ALIGNED>(row, u32::from(is_there));
                     factors[u] = if is_there { f32::from_bits(factor) } else { 0.0 };
+                    left[u] &= left[u].wrapping_sub(1);
                 });
-                // While the first rows come.
-                if done + i == 0 && params.fills != 0 && column == 0 {
-                    clear_others(params, &task, sources.destination, warp);
-                }
                 unroll!(u in 0 1 => if u < SHARES {
                     multiply::<T>(words[u], factors[u], &mut sums[u]);
                 });
-                i += 1;
-                if ballot(u32::from(i < own[0].count().max(own[1].count()))) == 0 {
+                if ballot(left[0] | left[1]) == 0 {
                     break;
                 }
             }
+            let mut large = 0;
             unroll!(u in 0 1 => if u < SHARES {
-                let row = shuffle(sources.destination, own[u].lane());
-                if is_there(0, own[u]) {
+                let row = shuffle(sources.destination, own[u].trailing_zeros());
+                if (own[u] != 0) & is_alone(u) & (columns.n_elements > 0) {
                     store_lane::<T>(&params.out, &columns, u64::from(row), &sums[u]);
                 }
+                large |= if is_alone(u) { 0 } else { own[u] & own[u].wrapping_neg() };
             });
-            done += SHARES as u32 * WARPS * at_once;
-            index += SHARES as u32 * WARPS * at_once;
-            if done >= n_shares {
-                break;
+            large = or_lanes(large);
+            while large != 0 {
+                sum_large::<T, ALIGNED>(params, &columns, &sources, large.trailing_zeros(), warp);
+                large &= large - 1;
             }
-        }
-        let mut index = warp;
-        while index < n_shares {
-            let share = sources.share(index, n_shares, warp);
-            if share.count() > ALONE_MAX {
-                sum_large::<T, ALIGNED>(params, &columns, &sources, share);
-            }
-            index += WARPS;
+            token += SHARES as u32 * WARPS * at_once;
         }
     }
 }
@@ -128,44 +131,26 @@ const SHARES_MAX: usize = 2;
 /// reads as many at once as it can.
 const ALONE_MAX: u32 = 4;
 
-/// Sums the sources of a destination that has many.
+/// Sums the sources of the destination that a token chose, of which there are many.
 ///
 /// # Safety
-/// As [`sum_rows`], for the whole warp, with the same destination.
+/// As [`sum_rows`], for the whole block's `warp`th warp, with the same token.
 #[inline(always)]
 unsafe fn sum_large<T: Element, const ALIGNED: bool>(
     params: &FewParams,
     columns: &Columns,
     sources: &Sources,
-    share: Share,
+    token: u32,
+    warp: u32,
 ) {
-    let (first, count) = (share.lane(), share.count());
     // SAFETY: the caller's promise.
     unsafe {
+        let row = shuffle(sources.destination, token);
+        let (packed, count) = sources.packed(row, warp);
         let mut sums: Sums = core::mem::zeroed();
-        add::<T, ALIGNED, 3>(columns, sources.source, first, count, &mut sums);
+        add::<T, ALIGNED, 3>(columns, packed, 0, count, &mut sums);
         add_slots::<T>(columns, &mut sums);
-        let row = shuffle(sources.destination, first);
         store::<T>(&params.out, columns, u64::from(row), &sums);
-    }
-}
-
-/// A destination: in the lowest byte the lane of its first source, above it the number of sources,
-/// in lanes that follow each other; 0 = none. (One word, since registers are short.)
-#[derive(Clone, Copy)]
-struct Share(u32);
-
-impl Share {
-    const NONE: Share = Share(0);
-
-    #[inline(always)]
-    fn lane(self) -> u32 {
-        self.0 & 0xFF
-    }
-
-    #[inline(always)]
-    fn count(self) -> u32 {
-        self.0 >> 8
     }
 }
 
@@ -188,7 +173,7 @@ impl Sources {
         let lane = lane_idx();
         // SAFETY: the pair has a winner for each of its query's tokens.
         unsafe {
-            let pair = pair(&params.pairs, &task.first, 0);
+            let pair = pair_behind(&params.pairs, &task.first, 0, wait_for_previous_grid);
             let is_there = u32::from(lane < pair.query_len);
             let winner = winner_if(&params.pairs, pair.token_base + u64::from(lane), is_there);
             let is_there = is_there != 0 && winner < pair.document_len;
@@ -200,99 +185,77 @@ impl Sources {
         }
     }
 
-    /// The same by destination, and in their order where that is equal.
+    /// The tokens that chose the same destination as the one this lane's slot has, of those from `first`
+    /// on, as bits; none where that is no row of the task, or an earlier token has chosen it.
     ///
     /// # Safety
-    /// A whole warp, the block's `warp`th, with room in shared memory for its sources.
+    /// A whole warp, with the same `first`.
     #[inline(always)]
-    unsafe fn sorted(self, warp: u32) -> Sources {
-        let lane = lane_idx();
-        let mut place = 0;
-        let mut other = 0;
-        // SAFETY: the whole warp is here, and each lane has a place of its own.
-        unsafe {
-            while other < 32 {
-                let destination = shuffle(self.destination, other);
-                let is_equal = destination == self.destination;
-                let is_before = (destination < self.destination) | (is_equal & (other < lane));
-                place += u32::from(is_before);
-                other += 1;
+    unsafe fn share(&self, task: &RowTask, first: u32, columns: &Columns) -> u32 {
+        let (mut slot, mut own) = (0, 0);
+        while slot < 32 >> columns.lanes_log2 {
+            let token = first + slot;
+            // SAFETY: the whole warp is here, with the same token.
+            let (destination, tokens) = unsafe {
+                let destination = shuffle(self.destination, token);
+                (destination, ballot(u32::from(self.destination == destination)))
+            };
+            let is_task = destination.wrapping_sub(task.row) < task.n_rows;
+            let is_first = tokens.trailing_zeros() == token;
+            if (columns.slot == slot) & is_task & is_first {
+                own = tokens;
             }
-            let base = dynamic_shared() + warp * 32 * Self::BYTES;
-            let address = base + place * Self::BYTES;
-            store_shared_u32(address, self.destination);
-            store_shared_u32(address + 4, self.source[0]);
-            store_shared_u32(address + 8, self.source[1]);
-            sync_warp();
-            let address = base + lane * Self::BYTES;
-            Sources {
-                destination: load_shared_u32(address),
-                source: [load_shared_u32(address + 4), load_shared_u32(address + 8)],
-            }
+            slot += 1;
         }
+        own
     }
 
-    /// Lists the destinations among a task's rows, of sorted sources, for [`Sources::share`]; how
-    /// many there are.
+    /// The sources of a destination, from the first lane on, and how many there are.
     ///
     /// # Safety
-    /// A whole warp, the block's `warp`th, with the room that it has for its sources.
+    /// The whole block's `warp`th warp, with room in shared memory for its sources, and the same
+    /// destination.
     #[inline(always)]
-    unsafe fn share_out(&self, task: &RowTask, warp: u32) -> u32 {
+    unsafe fn packed(&self, destination: u32, warp: u32) -> ([u32; 2], u32) {
         let lane = lane_idx();
-        // SAFETY: the whole warp is here, and each destination has a word of its own.
+        let is_one = self.destination == destination;
+        // SAFETY: the whole warp is here, and each source has a place of its own.
         unsafe {
-            let before = shuffle_up_or_zero(self.destination, 1);
-            let is_first = (lane == 0) | (self.destination != before);
-            let firsts = ballot(u32::from(is_first));
-            let behind = firsts & !(2u32 << lane).wrapping_sub(1);
-            let end = if behind == 0 { 32 } else { behind.trailing_zeros() };
-            let is_ours = is_first & (self.destination.wrapping_sub(task.row) < task.n_rows);
-            let ours = ballot(u32::from(is_ours));
-            let index = (ours & ((1 << lane) - 1)).count_ones();
-            let address = dynamic_shared() + warp * 32 * Self::BYTES + index * 4;
-            // All have read the sources that were there.
+            let all = ballot(u32::from(is_one));
+            let place = (all & ((1 << lane) - 1)).count_ones();
+            let base = dynamic_shared() + warp * 32 * SOURCE_BYTES;
+            // All have read what was there.
             sync_warp();
-            store_shared_u32_if(address, lane | (end - lane) << 8, u32::from(is_ours));
+            let address = base + place * SOURCE_BYTES;
+            store_shared_u32_if(address, self.source[0], u32::from(is_one));
+            store_shared_u32_if(address + 4, self.source[1], u32::from(is_one));
             sync_warp();
-            ours.count_ones()
+            let address = base + lane * SOURCE_BYTES;
+            ([load_shared_u32(address), load_shared_u32(address + 4)], all.count_ones())
         }
     }
-
-    /// Destination `index` of `n`.
-    ///
-    /// # Safety
-    /// The block's `warp`th warp, behind [`Sources::share_out`].
-    #[inline(always)]
-    unsafe fn share(&self, index: u32, n: u32, warp: u32) -> Share {
-        if index >= n {
-            return Share::NONE;
-        }
-        let address = dynamic_shared() + warp * 32 * Self::BYTES + index * 4;
-        // SAFETY: the caller's promise.
-        Share(unsafe { load_shared_u32(address) })
-    }
-
-    /// Bytes of one in shared memory.
-    const BYTES: u32 = 12;
 }
 
-/// Writes zeros to the rows of a warp's share of a task that are no lane's destination.
+/// Bytes of a source in shared memory.
+const SOURCE_BYTES: u32 = 8;
+
+/// Writes zeros to the rows of a warp's share of a task that are no token's destination.
 ///
 /// # Safety
 /// As [`clear`], for the task's rows.
 #[inline(always)]
 unsafe fn clear_others(params: &FewParams, task: &RowTask, destination: u32, warp: u32) {
-    let mut done = warp * 32;
+    let share = task.n_rows.div_ceil(WARPS).min(32);
+    let mut done = warp * share;
     while done < task.n_rows {
-        let (first, n_rows) = (task.row + done, (task.n_rows - done).min(32));
+        let (first, n_rows) = (task.row + done, (task.n_rows - done).min(share));
         let own = destination.wrapping_sub(first);
         // SAFETY: the caller's promise; the whole warp takes every round.
         unsafe {
             let chosen = or_lanes(if own < n_rows { 1 << own } else { 0 });
             clear(&params.out, first, n_rows, chosen);
         }
-        done += 32 * WARPS;
+        done += share * WARPS;
     }
 }
 
@@ -308,14 +271,24 @@ unsafe fn clear(out: &Output, first: u32, n_rows: u32, except: u32) {
     unsafe {
         if out.aligned != 0 && row_bytes.is_multiple_of(16) {
             let pieces = row_bytes / 16;
-            assert_unchecked(pieces != 0);
-            let base = out.base + u64::from(first) * u64::from(row_bytes);
-            let mut piece = lane_idx();
-            while piece < n_rows * pieces {
-                if except >> (piece / pieces) & 1 == 0 {
-                    store_u32x4(base + u64::from(piece) * 16, [0; 4]);
+            // A row is written by the most lanes, a power of two, that all have a piece of it.
+            let lanes_log2 = (31 - (pieces | 1).leading_zeros()).min(5);
+            let (lanes, slots) = (1 << lanes_log2, 32 >> lanes_log2);
+            let (slot, mut piece) = (lane_idx() >> lanes_log2, lane_idx() & (lanes - 1));
+            let rows = (!except & u32::MAX >> (32 - n_rows)).unbounded_shr(slot);
+            let base = out.base + u64::from(first + slot) * u64::from(row_bytes);
+            while piece < pieces {
+                let (mut left, mut address) = (rows, base + u64::from(piece) * 16);
+                while left != 0 {
+                    unroll!(_K in four => {
+                        if left & 1 != 0 {
+                            store_u32x4(address, [0; 4]);
+                        }
+                        left = left.unbounded_shr(slots);
+                        address += u64::from(slots * row_bytes);
+                    });
                 }
-                piece += 32;
+                piece += lanes;
             }
             return;
         }

@@ -138,6 +138,10 @@ pub const ATOMIC: ByArch = by_arch!("atomic");
 /// The entries that sum over the tokens of one query.
 pub const FEW: ByArch = by_arch!("few");
 
+/// The entries whose blocks may begin before the kernel before them in a stream has ended: they wait
+/// by themselves before they touch what another kernel may write or read.
+pub const BEGIN_EARLY: Entries = FEW.sm90;
+
 /// The entries that find what rows are normalised by, by element type.
 pub const ROW_NORMS: Entries =
     ["maxsim_row_norms_f16", "maxsim_row_norms_bf16", "maxsim_row_norms_f32"];
@@ -153,7 +157,7 @@ pub const FEW_SOURCES: u64 = 32;
 pub const FEW_ROWS: usize = 1024;
 
 /// Shared memory of a block of [`FEW`].
-pub const FEW_SHARED_BYTES: usize = THREADS * 12;
+pub const FEW_SHARED_BYTES: usize = THREADS * 8;
 
 /// The entry that counts the sources of a window's tasks.
 pub const COUNT: &str = "maxsim_gradient_count";
@@ -361,7 +365,7 @@ pub struct RowTask {
 }
 
 /// Parameters of `maxsim_gradient_few_*`: a block per task, which has rows of a document and its
-/// only pair, and column; behind them the blocks of `maxsim_gradient_gather_*`.
+/// only pair, and column; before them the blocks of `maxsim_gradient_gather_*`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct FewParams {

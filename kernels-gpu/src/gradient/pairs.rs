@@ -61,6 +61,17 @@ impl Pair {
 /// The call must have the pair.
 #[inline(always)]
 pub unsafe fn pair(pairs: &Pairs, first: &FirstPair, k: u32) -> Pair {
+    // SAFETY: the caller's promise.
+    unsafe { pair_behind(pairs, first, k, || ()) }
+}
+
+/// As [`pair`], with `wait` between what the host's lists say and what kernels have written, the
+/// gradient.
+///
+/// # Safety
+/// As [`pair`].
+#[inline(always)]
+pub unsafe fn pair_behind(pairs: &Pairs, first: &FirstPair, k: u32, wait: impl FnOnce()) -> Pair {
     // SAFETY: the host's lists cover every pair, query and document of the call.
     unsafe {
         if pairs.slots != 0 {
@@ -73,6 +84,7 @@ pub unsafe fn pair(pairs: &Pairs, first: &FirstPair, k: u32) -> Pair {
             let [low, high, score, query_start] = load_u32x4(address);
             let [query_len, document_start, document_len, _] = load_u32x4(address + 16);
             let token_base = u64::from(low) | u64::from(high) << 32;
+            wait();
             let factor = factor(pairs, score);
             return Pair {
                 token_base,
@@ -96,6 +108,7 @@ pub unsafe fn pair(pairs: &Pairs, first: &FirstPair, k: u32) -> Pair {
                 load_u64(list + u64::from(query) * 8) + u64::from(column) * len
             }
         };
+        wait();
         Pair {
             token_base,
             factor: factor(pairs, score),

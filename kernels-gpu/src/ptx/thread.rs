@@ -34,6 +34,26 @@ pub unsafe fn sync_threads() {
     unsafe { asm!("bar.sync 0;", options(nostack)) }
 }
 
+/// Waits until the grid before this one in its stream has ended and what it wrote can be seen, where
+/// the launch lets this grid begin before that: at once otherwise.
+#[inline(always)]
+pub fn wait_for_previous_grid() {
+    // Other targets do not have it, and no launch begins early there.
+    #[cfg(maxsim_arch = "sm_90a")]
+    // SAFETY: waits, and keeps accesses to memory on their side of it.
+    unsafe {
+        asm!("griddepcontrol.wait;", options(nostack));
+    }
+}
+
+/// Lets the next grid of the stream begin where blocks of this one have ended, if its launch allows it.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn let_next_grid_begin() {
+    // SAFETY: the next grid waits before it touches memory.
+    unsafe { asm!("griddepcontrol.launch_dependents;", options(nomem, nostack)) }
+}
+
 /// Waits until all `n_threads` threads of the block have come here or to [`arrive_threads`].
 ///
 /// # Safety
