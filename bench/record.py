@@ -108,11 +108,26 @@ def replaced(rows, new):
 
 
 def rows_of(earlier, found):
-    """The rows of an earlier file, marked where other kernels than now made them."""
+    """The rows of an earlier file, marked where other kernels than now made them.
+
+    A row that says its `kernels` is of now where these are; one that does not, where all are.
+    """
     sums = ("ptx_sha256", "cubin_sha256")
-    if all(earlier.get(key) == found[key] for key in sums):
-        return earlier["rows"]
-    return [row | {"earlier_kernels": True} for row in earlier["rows"]]
+    same = all(earlier.get(key) == found[key] for key in sums)
+
+    def is_of_now(row):
+        if "kernels" not in row:
+            return same
+        return all(found[key].get(file) == made for key in sums for file, made in row["kernels"].get(key, {}).items())
+
+    return [row if is_of_now(row) else row | {"earlier_kernels": True} for row in earlier["rows"]]
+
+
+def kernels_of(jit_log, found):
+    """Hashes of the kernels that a process has loaded, as the library's log of them says."""
+    names = set(re.findall(r"^# (\w+) on ", jit_log, re.M))
+    sums = ("ptx_sha256", "cubin_sha256")
+    return {key: {file: made for file, made in found[key].items() if file.split(".")[0] in names} for key in sums}
 
 
 def kernels_sha256():

@@ -204,6 +204,20 @@ class RowsTest(unittest.TestCase):
         now = earlier | {"ptx_sha256": {"a.ptx": "2"}}
         self.assertEqual(record.rows_of(earlier, now), [{"case": "a", "earlier_kernels": True}])
 
+    def test_rows_that_say_their_kernels_stay_where_those_do(self):
+        made = {"ptx_sha256": {"a.ptx": "1", "b.ptx": "2"}, "cubin_sha256": {"a.sm_90a.cubin": "3"}}
+        log = "# a on NVIDIA H200\nptxas info : 1 register\n"
+        row = {"case": "x", "kernels": record.kernels_of(log, made)}
+        self.assertEqual(row["kernels"], {"ptx_sha256": {"a.ptx": "1"}, "cubin_sha256": {"a.sm_90a.cubin": "3"}})
+        marked = row | {"earlier_kernels": True}
+        for key, file, value, expected in [
+            ("ptx_sha256", "b.ptx", "4", row),
+            ("ptx_sha256", "a.ptx", "4", marked),
+            ("cubin_sha256", "a.sm_90a.cubin", None, marked),
+        ]:
+            now = made | {key: made[key] | {file: value}}
+            self.assertEqual(record.rows_of(made | {"rows": [row]}, now), [expected])
+
 
 class TimingTest(unittest.TestCase):
     def test_methods_that_fail_are_errors_and_the_others_are_timed(self):

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 
 import torch
 
@@ -307,6 +308,9 @@ def main():
     names = list(BY_NAME) if args.cases == ["all"] else args.cases
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "training.json"
+    # Which kernels a row is of: those that its process had loaded by then.
+    jit_log = pathlib.Path(tempfile.mkdtemp()) / "jit.log"
+    os.environ["MAXSIM_JIT_LOG"] = str(jit_log)
     found = {"gpu": torch.cuda.get_device_name(), "versions": {"torch": torch.__version__}, "protocol": PROTOCOL}
     found["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     found |= record.kernels_sha256() | {"rows": []}
@@ -316,6 +320,7 @@ def main():
     for name in names:
         try:
             row = run(BY_NAME[name], args)
+            row["kernels"] = record.kernels_of(jit_log.read_text(), found)
             figures = [row["ours_ms"], row["forward"].get("ms"), row["backward"].get("ms"), row["gather_floor_ms"]]
             print(name, *figures, row["best_peer"], row["best_peer_ms"], row["x_best_peer"], row["targets"]["x"], flush=True)
         except Exception as error:
