@@ -3,11 +3,11 @@
 //!
 //! A block per run of a document's rows. Each warp has the destinations of all tokens, one per lane,
 //! and sums for some of the tokens, as many rows at once as its lanes can read: those that are the first
-//! to choose their row, for all that chose it. The other rows are cleared before. So the gradient
-//! is written once, and nothing is sorted.
+//! to choose their row, for all that chose it. The other rows are cleared while the first rows come: loads
+//! that are asked for behind stores wait for them. So the gradient is written once, and nothing is sorted.
 //!
-//! The first blocks sum over pairs as `gather` does: a launch less, and their chains of loads overlap
-//! with the writing of the others.
+//! The first blocks sum over pairs as `gather` does: a launch less, and what they read comes before the
+//! others write.
 //!
 //! On sm_90 blocks begin while the kernel before them ends, which is that of the scores where nobody
 //! computes a loss in between. Lists of the host, which no kernel writes, are read before the
@@ -40,8 +40,7 @@ pub unsafe fn few<T: Element>(params: &FewParams) {
     unsafe {
         let n_gather_blocks = grid_dim_x() - n_blocks;
         if block < n_gather_blocks {
-            wait_for_previous_grid();
-            return gather_block::<T>(&params.gather, block);
+            return gather_block::<T, false>(&params.gather, block);
         }
         let block = block - n_gather_blocks;
         match params.source.aligned {
@@ -52,7 +51,7 @@ pub unsafe fn few<T: Element>(params: &FewParams) {
 }
 
 /// # Safety
-/// As [`few`], for a block that has a task; `ALIGNED` is that of the source. A lane has `SHARES`
+/// As [`few`], for a block that there is; `ALIGNED` is that of the source. A lane has `SHARES`
 /// destinations at once.
 #[inline(always)]
 unsafe fn sum_rows<T: Element, const ALIGNED: bool, const SHARES: usize>(
@@ -72,53 +71,68 @@ unsafe fn sum_rows<T: Element, const ALIGNED: bool, const SHARES: usize>(
         let columns = Columns::new::<T>(&params.source, column);
         let warp = thread_idx_x() / 32;
         let sources = Sources::load(params, &task);
-        if params.fills != 0 && column == 0 {
-            clear_others(params, &task, sources.destination, warp);
-        }
-        // Of tokens that the warp's lanes take at once, the block's warps have one lot after the other.
+        let mut clears = params.fills != 0 && column == 0;
+        // Of tokens that a warp's lanes take at once, the block's warps have one lot after the other.
         let at_once = 32 >> columns.lanes_log2;
         let mut token = warp * at_once;
-        while token < 32 {
-            let mut own = [0u32; SHARES_MAX];
+        // At least once: every warp clears rows.
+        loop {
+            let mut own = [Share::NONE; SHARES_MAX];
             unroll!(u in 0 1 => if u < SHARES {
                 own[u] = sources.share(&task, token + u as u32 * WARPS * at_once, &columns);
             });
-            let is_alone = |u: usize| own[u].count_ones() <= ALONE_MAX;
+            let is_alone = |u: usize| own[u].tokens.count_ones() <= ALONE_MAX;
             let mut left = [0u32; SHARES_MAX];
-            unroll!(u in 0 1 => left[u] = if is_alone(u) { own[u] } else { 0 });
-            let mut sums: [Sums; SHARES_MAX] = core::mem::zeroed();
-            loop {
+            unroll!(u in 0 1 => left[u] = if is_alone(u) { own[u].tokens } else { 0 });
+            let load = |left: &mut [u32; SHARES_MAX]| {
                 let mut words = [[0u32; 4]; SHARES_MAX];
                 let mut factors = [0.0f32; SHARES_MAX];
                 unroll!(u in 0 1 => if u < SHARES {
-                    let lane = left[u].trailing_zeros();
-                    let [row, factor] = sources.source.map(|word| shuffle(word, lane));
                     let is_there = (left[u] != 0) & (columns.n_elements > 0);
+                    let row = sources.query_start + left[u].trailing_zeros();
                     words[u] = columns.load::<T, ALIGNED>(row, u32::from(is_there));
-                    factors[u] = if is_there { f32::from_bits(factor) } else { 0.0 };
+                    if is_there {
+                        factors[u] = scaled(&params.pairs, row, sources.factor);
+                    }
                     left[u] &= left[u].wrapping_sub(1);
                 });
+                (words, factors)
+            };
+            let (mut words, mut factors) = load(&mut left);
+            // While the rows come: what is asked for behind stores waits for them.
+            if clears {
+                clear_others(params, &task, sources.destination, warp);
+                clears = false;
+            }
+            let mut sums: [Sums; SHARES_MAX] = core::mem::zeroed();
+            loop {
                 unroll!(u in 0 1 => if u < SHARES {
                     multiply::<T>(words[u], factors[u], &mut sums[u]);
                 });
                 if ballot(left[0] | left[1]) == 0 {
                     break;
                 }
+                (words, factors) = load(&mut left);
             }
             let mut large = 0;
             unroll!(u in 0 1 => if u < SHARES {
-                let row = shuffle(sources.destination, own[u].trailing_zeros());
-                if (own[u] != 0) & is_alone(u) & (columns.n_elements > 0) {
+                let Share { tokens, row } = own[u];
+                if (tokens != 0) & is_alone(u) & (columns.n_elements > 0) {
                     store_lane::<T>(&params.out, &columns, u64::from(row), &sums[u]);
                 }
-                large |= if is_alone(u) { 0 } else { own[u] & own[u].wrapping_neg() };
+                large |= if is_alone(u) { 0 } else { tokens & tokens.wrapping_neg() };
             });
-            large = or_lanes(large);
-            while large != 0 {
-                sum_large::<T, ALIGNED>(params, &columns, &sources, large.trailing_zeros(), warp);
-                large &= large - 1;
+            if ballot(large) != 0 {
+                large = or_lanes(large);
+                while large != 0 {
+                    sum_large::<T, ALIGNED>(params, &columns, &sources, large.trailing_zeros());
+                    large &= large - 1;
+                }
             }
             token += SHARES as u32 * WARPS * at_once;
+            if token >= sources.query_len {
+                return;
+            }
         }
     }
 }
@@ -134,37 +148,53 @@ const ALONE_MAX: u32 = 4;
 /// Sums the sources of the destination that a token chose, of which there are many.
 ///
 /// # Safety
-/// As [`sum_rows`], for the whole block's `warp`th warp, with the same token.
+/// As [`sum_rows`], for a whole warp, with the same token.
 #[inline(always)]
 unsafe fn sum_large<T: Element, const ALIGNED: bool>(
     params: &FewParams,
     columns: &Columns,
     sources: &Sources,
     token: u32,
-    warp: u32,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         let row = shuffle(sources.destination, token);
-        let (packed, count) = sources.packed(row, warp);
+        let (token, count) = sources.tokens_of(row);
+        let source = if lane_idx() < count { sources.query_start + token } else { NO_ROW };
+        let factor = scaled(&params.pairs, source, sources.factor).to_bits();
         let mut sums: Sums = core::mem::zeroed();
-        add::<T, ALIGNED, 3>(columns, packed, 0, count, &mut sums);
+        add::<T, ALIGNED, 3>(columns, [source, factor], 0, count, &mut sums);
         add_slots::<T>(columns, &mut sums);
         store::<T>(&params.out, columns, u64::from(row), &sums);
     }
 }
 
-/// A source per lane.
+/// A destination, and the tokens that chose it, as bits: none where it is another's to sum for.
+#[derive(Clone, Copy)]
+struct Share {
+    row: u32,
+    tokens: u32,
+}
+
+impl Share {
+    const NONE: Share = Share { row: 0, tokens: 0 };
+}
+
+/// The sources of a task's pair: a token per lane.
 #[derive(Clone, Copy)]
 struct Sources {
-    /// Row of the documents' matrix, [`NO_ROW`] where the lane has none.
+    /// Row of the documents' matrix, [`NO_ROW`] where the lane's token has none.
     destination: u32,
-    /// Row of the queries' matrix, and factor.
-    source: [u32; 2],
+    /// First row of the query.
+    query_start: u32,
+    /// Rows of the query.
+    query_len: u32,
+    /// Gradient of the pair's score.
+    factor: f32,
 }
 
 impl Sources {
-    /// Those of a task's pair, in the order of the query's tokens.
+    /// Those of a task's pair.
     ///
     /// # Safety
     /// The task must be of the call, and its query have at most 32 tokens.
@@ -177,67 +207,61 @@ impl Sources {
             let is_there = u32::from(lane < pair.query_len);
             let winner = winner_if(&params.pairs, pair.token_base + u64::from(lane), is_there);
             let is_there = is_there != 0 && winner < pair.document_len;
-            let row = if is_there { pair.query_start + lane } else { NO_ROW };
             Sources {
                 destination: if is_there { pair.document_start + winner } else { NO_ROW },
-                source: [row, scaled(&params.pairs, row, pair.factor).to_bits()],
+                query_start: pair.query_start,
+                query_len: pair.query_len,
+                factor: pair.factor,
             }
         }
     }
 
-    /// The tokens that chose the same destination as the one this lane's slot has, of those from `first`
-    /// on, as bits; none where that is no row of the task, or an earlier token has chosen it.
+    /// The destination of the token that this lane's slot has, of those from `first` on, if it is a row of
+    /// the task and no earlier token has chosen it.
     ///
     /// # Safety
     /// A whole warp, with the same `first`.
     #[inline(always)]
-    unsafe fn share(&self, task: &RowTask, first: u32, columns: &Columns) -> u32 {
-        let (mut slot, mut own) = (0, 0);
+    unsafe fn share(&self, task: &RowTask, first: u32, columns: &Columns) -> Share {
+        let (mut slot, mut own) = (0, Share::NONE);
         while slot < 32 >> columns.lanes_log2 {
             let token = first + slot;
             // SAFETY: the whole warp is here, with the same token.
-            let (destination, tokens) = unsafe {
-                let destination = shuffle(self.destination, token);
-                (destination, ballot(u32::from(self.destination == destination)))
+            let (row, tokens) = unsafe {
+                let row = shuffle(self.destination, token);
+                (row, ballot(u32::from(self.destination == row)))
             };
-            let is_task = destination.wrapping_sub(task.row) < task.n_rows;
+            let is_task = row.wrapping_sub(task.row) < task.n_rows;
             let is_first = tokens.trailing_zeros() == token;
             if (columns.slot == slot) & is_task & is_first {
-                own = tokens;
+                own = Share { row, tokens };
             }
             slot += 1;
         }
         own
     }
 
-    /// The sources of a destination, from the first lane on, and how many there are.
+    /// The tokens that chose a row, one per lane from the first on, and how many they are.
     ///
     /// # Safety
-    /// The whole block's `warp`th warp, with room in shared memory for its sources, and the same
-    /// destination.
+    /// A whole warp, with room in the block's shared memory for its tokens, and the same row.
     #[inline(always)]
-    unsafe fn packed(&self, destination: u32, warp: u32) -> ([u32; 2], u32) {
+    unsafe fn tokens_of(&self, row: u32) -> (u32, u32) {
         let lane = lane_idx();
-        let is_one = self.destination == destination;
-        // SAFETY: the whole warp is here, and each source has a place of its own.
+        let is_one = self.destination == row;
+        // SAFETY: the whole warp is here, and each token has a place of its own.
         unsafe {
             let all = ballot(u32::from(is_one));
             let place = (all & ((1 << lane) - 1)).count_ones();
-            let base = dynamic_shared() + warp * 32 * SOURCE_BYTES;
+            let base = dynamic_shared() + thread_idx_x() / 32 * 32 * 4;
             // All have read what was there.
             sync_warp();
-            let address = base + place * SOURCE_BYTES;
-            store_shared_u32_if(address, self.source[0], u32::from(is_one));
-            store_shared_u32_if(address + 4, self.source[1], u32::from(is_one));
+            store_shared_u32_if(base + place * 4, lane, u32::from(is_one));
             sync_warp();
-            let address = base + lane * SOURCE_BYTES;
-            ([load_shared_u32(address), load_shared_u32(address + 4)], all.count_ones())
+            (load_shared_u32(base + lane * 4), all.count_ones())
         }
     }
 }
-
-/// Bytes of a source in shared memory.
-const SOURCE_BYTES: u32 = 8;
 
 /// Writes zeros to the rows of a warp's share of a task that are no token's destination.
 ///
@@ -280,7 +304,7 @@ unsafe fn clear(out: &Output, first: u32, n_rows: u32, except: u32) {
             while piece < pieces {
                 let (mut left, mut address) = (rows, base + u64::from(piece) * 16);
                 while left != 0 {
-                    unroll!(_K in four => {
+                    unroll!(_k in four => {
                         if left & 1 != 0 {
                             store_u32x4(address, [0; 4]);
                         }

@@ -11,7 +11,7 @@ use super::pairs::{pair, winner_if};
 use super::sources::{Columns, Element, Sums, add, add_slots};
 use super::{FirstPair, GatherParams, NO_ROW, Pairs, RowTask, chunk_start};
 use crate::ptx::memory::load_u32x4;
-use crate::ptx::thread::{block_idx_x, thread_idx_x};
+use crate::ptx::thread::{block_idx_x, thread_idx_x, wait_for_previous_grid};
 use crate::ptx::wide::lane_idx;
 use core::hint::assert_unchecked;
 
@@ -26,20 +26,21 @@ const LOADS: usize = 4;
 #[inline(always)]
 pub unsafe fn gather<T: Element>(params: &GatherParams) {
     // SAFETY: the caller's promise.
-    unsafe { gather_block::<T>(params, block_idx_x()) }
+    unsafe { gather_block::<T, true>(params, block_idx_x()) }
 }
 
-/// As [`gather`], as its block `block`.
+/// As [`gather`], as its block `block`. Where rows have `MANY` pairs, lanes look up the next ones before
+/// they know whether there are any.
 ///
 /// # Safety
 /// As [`gather`], for a block that there is.
 #[inline(always)]
-pub unsafe fn gather_block<T: Element>(params: &GatherParams, block: u32) {
+pub unsafe fn gather_block<T: Element, const MANY: bool>(params: &GatherParams, block: u32) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.source.aligned {
-            0 => gather_rows::<T, false>(params, block),
-            _ => gather_rows::<T, true>(params, block),
+            0 => gather_rows::<T, false, MANY>(params, block),
+            _ => gather_rows::<T, true, MANY>(params, block),
         }
     }
 }
@@ -47,7 +48,10 @@ pub unsafe fn gather_block<T: Element>(params: &GatherParams, block: u32) {
 /// # Safety
 /// As [`gather`]; `ALIGNED` is that of the source.
 #[inline(always)]
-unsafe fn gather_rows<T: Element, const ALIGNED: bool>(params: &GatherParams, block: u32) {
+unsafe fn gather_rows<T: Element, const ALIGNED: bool, const MANY: bool>(
+    params: &GatherParams,
+    block: u32,
+) {
     // SAFETY: the host launches a block per task, column and chunk; what it lists exists.
     unsafe {
         assert_unchecked(params.n_tasks != 0 && params.source.n_columns != 0);
@@ -62,6 +66,9 @@ unsafe fn gather_rows<T: Element, const ALIGNED: bool>(params: &GatherParams, bl
         let begin = chunk_start(task.n_pairs, chunk, params.n_chunks);
         let end = chunk_start(task.n_pairs, chunk + 1, params.n_chunks);
         let columns = Columns::new::<T>(&params.source, column);
+        if !MANY {
+            wait_for_previous_grid();
+        }
         let mut sums: Sums = core::mem::zeroed();
         let mut k = begin;
         if begin < end {
@@ -70,7 +77,9 @@ unsafe fn gather_rows<T: Element, const ALIGNED: bool>(params: &GatherParams, bl
                 let sources = next.source(&params.pairs);
                 let count = (end - k).min(32);
                 k += 32;
-                next = Ahead::load(params, &task.first, row, k, end);
+                if MANY || k < end {
+                    next = Ahead::load(params, &task.first, row, k, end);
+                }
                 add::<T, ALIGNED, LOADS>(&columns, sources, 0, count, &mut sums);
             }
         }

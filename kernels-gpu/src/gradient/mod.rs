@@ -157,7 +157,7 @@ pub const FEW_SOURCES: u64 = 32;
 pub const FEW_ROWS: usize = 1024;
 
 /// Shared memory of a block of [`FEW`].
-pub const FEW_SHARED_BYTES: usize = THREADS * 8;
+pub const FEW_SHARED_BYTES: usize = THREADS * 4;
 
 /// The entry that counts the sources of a window's tasks.
 pub const COUNT: &str = "maxsim_gradient_count";
