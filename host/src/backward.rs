@@ -72,9 +72,12 @@ pub enum Backward {
     /// eight rows of a query, and where documents are listed by ids or queries overlap, 36 per
     /// score. Of normalised rows as [`Backward::Owner`].
     Atomic,
-    /// As [`Backward::Owner`], from winners that are found again: the saved ones are not read.
-    /// Takes the time of the scores once more, and while it runs the memory of the winners: 4
-    /// bytes per query token of each pair on the CPU, [`DeviceScores::winner_bytes`] on a GPU.
+    /// As [`Backward::Owner`], from winners that are found again: none need be saved, from
+    /// [`Device::score_for_recompute`] or from work without winners ([`Device::prepare_backward`]), so that
+    /// none take memory between the scores and their gradients. Takes the time of the scores once more,
+    /// and the memory of the winners while a synchronous call runs, or while the
+    /// [`BackwardWork`](crate::BackwardWork) lives: 4 bytes per query token of each pair on the CPU,
+    /// [`DeviceScores::winner_bytes`] on a GPU.
     ///
     /// [`DeviceScores::winner_bytes`]: crate::DeviceScores::winner_bytes
     Recompute,
@@ -89,7 +92,7 @@ pub struct BackwardOptions {
 
 /// Scores with what their gradients need: the winners, and what was scored with what.
 ///
-/// Made by [`Device::score_for_training`] and used any number of times, with any gradients of
+/// Made by [`Device::score_for_training`], or without winners by [`Device::score_for_recompute`], and used any number of times, with any gradients of
 /// the scores. On a CUDA device the winners stay there, too.
 #[derive(Clone, Debug)]
 pub struct TrainingScores {
@@ -234,6 +237,30 @@ impl Device {
         })
     }
 
+    /// As [`Device::score_for_training_with`], but keeps no winners: for [`Backward::Recompute`] alone.
+    ///
+    /// # Errors
+    /// Those of [`Device::score_with`].
+    pub fn score_for_recompute<'a, T: Element>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, T>>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<TrainingScores> {
+        let (queries, documents) = (queries.into(), documents.into());
+        let without = ScoreOptions { winners: false, ..options.clone() };
+        Ok(TrainingScores {
+            scores: self.score_with(queries, documents, pairing, &without)?,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            on_device: None,
+            queries: queries.layout().clone(),
+            documents: documents.layout().clone(),
+            pairing: pairing.clone(),
+            options: ScoreOptions { winners: true, ..options.clone() },
+        })
+    }
+
     /// Gradients of a loss with respect to the tokens, from its gradients with respect to the
     /// scores: `grad_scores` has one number per score, in the order of the scores.
     ///
@@ -266,7 +293,8 @@ impl Device {
     ///
     /// # Errors
     /// Those of [`Device::score`]; [`Error::Shape`] where queries, documents or pairing are not
-    /// those of `scores`, or `grad_scores` has another length; [`Error::Unsupported`] for a
+    /// those of `scores`, `grad_scores` has another length, or the strategy reads winners that
+    /// `scores` do not have; [`Error::Unsupported`] for a
     /// strategy that the device does not have.
     pub fn backward<'a, T: Element>(
         &self,
@@ -344,6 +372,13 @@ impl<'a, T: Element> Call<'a, T> {
         documents.check_device("documents", device)?;
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         scores.check(&problem)?;
+        if scores.scores.winners().is_none() && !finds_winners_again {
+            return Err(Error::Shape {
+                argument: "scores",
+                expected: "scores of Device::score_for_training, or Backward::Recompute".into(),
+                found: "scores without winners".into(),
+            });
+        }
         check_len("grad_scores", problem.shape().n_scores(), "one per score", grad_scores.len())?;
         Ok(Call {
             #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -405,7 +440,7 @@ impl<'a, T: Element> Call<'a, T> {
                 normalizes: options.normalize,
             },
             &shape,
-            again.as_ref(),
+            again,
         )?;
         let outputs = match &self.scores.on_device {
             Some(outputs) if Arc::ptr_eq(outputs.device(), cuda) => outputs.clone(),

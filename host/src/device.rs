@@ -386,6 +386,7 @@ impl Device {
             documents: documents.layout.clone(),
             pairing: Arc::new(pairing.clone()),
             options: options.clone(),
+            access: [queries.access(), documents.access()],
             plan,
             outputs: Arc::new(outputs),
             inner,

@@ -124,11 +124,13 @@ pub(crate) enum GradientsInner {
 }
 
 impl Device {
-    /// Makes ready the gradients of a problem whose scores `work` computes with winners, for any
-    /// number of [`Stream::backward`] calls.
+    /// Makes ready the gradients of a problem whose scores `work` computes, for any number of
+    /// [`Stream::backward`] calls. The work must save winners, except for
+    /// [`Backward::Recompute`](crate::Backward::Recompute), which finds them itself.
     ///
     /// # Errors
-    /// [`Error::WrongDevice`]; [`Error::Shape`] where the work was not prepared with winners;
+    /// [`Error::WrongDevice`]; [`Error::Shape`] where the work was not prepared with winners and the
+    /// strategy reads them;
     /// [`Error::Unsupported`] for a strategy that the device does not have, and for compressed
     /// tokens; [`Error::DeviceMemory`].
     pub fn prepare_backward(
@@ -138,10 +140,11 @@ impl Device {
         gradients: GradientType,
     ) -> Result<BackwardWork> {
         self.check_same("work", &work.device)?;
-        if !work.outputs.winners {
+        let finds_winners_again = options.strategy.finds_winners_again(self)?;
+        if !work.outputs.winners && !finds_winners_again {
             return Err(Error::Shape {
                 argument: "work",
-                expected: "work prepared with ScoreOptions::winners".into(),
+                expected: "work prepared with ScoreOptions::winners, or Backward::Recompute".into(),
                 found: "work without winners".into(),
             });
         }
@@ -155,14 +158,22 @@ impl Device {
             GradientType::F32 => ElementType::F32,
             GradientType::Tokens => element,
         };
-        let finds_winners_again = options.strategy.finds_winners_again(self)?;
+        let with_winners =
+            ScoreOptions { winners: true, token_scores: false, ..work.options.clone() };
         let inner = match &work.inner {
             WorkInner::Cpu => BackwardInner::Cpu { finds_winners_again },
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             WorkInner::Cuda(forward) => {
                 let problem = Problem::new(&work.queries, &work.documents, &work.pairing)?;
                 let device = self.cuda_device("work for a CUDA device")?;
-                let again = finds_winners_again.then_some(forward);
+                let outputs = OutputShape::new(&problem, &with_winners);
+                let again = match finds_winners_again {
+                    false => None,
+                    true if work.outputs.winners && !work.outputs.token_scores => {
+                        Some(forward.clone())
+                    }
+                    true => Some(work.with_winners(device, &problem, &with_winners, &outputs)?),
+                };
                 BackwardInner::Cuda(Arc::new(CudaBackward::new(
                     device,
                     &problem,
@@ -172,7 +183,7 @@ impl Device {
                         is_atomic: options.strategy == Backward::Atomic,
                         normalizes: work.options.normalize,
                     },
-                    &work.outputs,
+                    &outputs,
                     again,
                 )?))
             }
@@ -184,7 +195,7 @@ impl Device {
             queries: work.queries.clone(),
             documents: work.documents.clone(),
             pairing: work.pairing.clone(),
-            options: ScoreOptions { token_scores: false, ..work.options.clone() },
+            options: with_winners,
             outputs: work.outputs.clone(),
             inner,
         })

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
-use crate::cuda::{CudaOutputs, CudaWork};
+use crate::cuda::{CudaDevice, CudaOutputs, CudaWork};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::{Format, TokenFormat};
 use crate::handle::DeviceTokens;
 use crate::lock::lock;
 use crate::pairing::Pairing;
-use crate::plan::Plan;
+use crate::plan::{Access, Plan};
 use crate::problem::{Problem, ScoreShape, TokenOffsets};
 use crate::scores::{ScoreOptions, Scores};
 use crate::tokens::TokenLayout;
@@ -28,6 +28,8 @@ pub struct Work {
     pub(crate) documents: Arc<TokenLayout>,
     pub(crate) pairing: Arc<Pairing>,
     pub(crate) options: ScoreOptions,
+    /// How queries and documents are read.
+    pub(crate) access: [Access; 2],
     pub(crate) plan: Plan,
     pub(crate) outputs: Arc<OutputShape>,
     pub(crate) inner: WorkInner,
@@ -95,6 +97,32 @@ impl Work {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+impl Work {
+    /// The same problem's work that finds winners, as `options` and `outputs` say.
+    pub(crate) fn with_winners(
+        &self,
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        options: &ScoreOptions,
+        outputs: &OutputShape,
+    ) -> Result<Arc<CudaWork>> {
+        let (limits, [queries, documents]) = (device.limits(), self.formats);
+        let chosen = match TokenFormat::operand(queries, documents) {
+            Some(operand) => {
+                let [queries, documents] = self.access;
+                Plan::choose(problem, operand, limits, queries, documents, options)?.chosen()
+            }
+            None => None,
+        };
+        let chosen = chosen.ok_or_else(|| Error::Unsupported {
+            what: format!("winners of {queries} queries and {documents} documents"),
+            why: "no kernel takes them".into(),
+        })?;
+        Ok(Arc::new(CudaWork::new(device, problem, chosen, outputs)?))
     }
 }
 

@@ -300,7 +300,12 @@ fn check_on<T: Element>(
     let mut first: Option<Gradients> = None;
     for strategy in STRATEGIES {
         let at = |what: String| format!("{device} {strategy:?}: {what}");
-        let found = backward(problem, device, &scores, &grad_scores, strategy)
+        let unsaved = (strategy == Backward::Recompute)
+            .then(|| train_unsaved(problem, device))
+            .transpose()
+            .map_err(|e| at(e.to_string()))?;
+        let scores = unsaved.as_ref().unwrap_or(&scores);
+        let found = backward(problem, device, scores, &grad_scores, strategy)
             .map_err(|e| at(e.to_string()))?;
         check(data, &expected, &found).map_err(at)?;
         if !same_bits(first.get_or_insert_with(|| found.clone()), &found) {
@@ -336,13 +341,20 @@ fn check_stream<T: Element>(
         // Whatever they hold, they are overwritten.
         step.run()?;
         let once = step.gradients.read()?;
+        let recompute = BackwardOptions { strategy: Backward::Recompute };
+        let mut again = Step::new(problem, device, GradientType::F32, &recompute, &grads)?;
+        again.run()?;
+        let again = again.gradients.read()?;
         step.run_adding()?;
         let twice = step.gradients.read()?;
         let mut step = Step::new(problem, device, GradientType::Tokens, &options, &grads)?;
         step.run()?;
-        Ok::<_, Error>((once, twice, step.gradients.read()?))
+        Ok::<_, Error>((once, again, twice, step.gradients.read()?))
     })();
-    let (once, twice, rounded) = results.map_err(|e| e.to_string())?;
+    let (once, again, twice, rounded) = results.map_err(|e| e.to_string())?;
+    if !same_bits(&again, expected) {
+        return Err("other bits from winners that are found again".into());
+    }
     if !same_bits(&once, expected) {
         return Err("other bits than the synchronous call's".into());
     }
@@ -490,8 +502,10 @@ impl<T: Element> Step<T> {
         grads: &[f32],
     ) -> Result<Step<T>, Error> {
         let device = queries.device().clone();
-        let winners = ScoreOptions { winners: true, normalize, ..ScoreOptions::default() };
-        let work = device.prepare(&queries, &documents, pairing, &winners)?;
+        // Where they are found again, none are saved.
+        let winners = options.strategy != Backward::Recompute;
+        let asked = ScoreOptions { winners, normalize, ..ScoreOptions::default() };
+        let work = device.prepare(&queries, &documents, pairing, &asked)?;
         let scores = DeviceScores::new(&work)?;
         let backward = device.prepare_backward(&work, options, element)?;
         let grad_scores = DeviceGradScores::new(&backward, grads)?;
@@ -545,6 +559,18 @@ pub fn train<T: Element>(
     let options = ScoreOptions { normalize, ..ScoreOptions::default() };
     problem.call(device, |queries, documents, pairing| {
         device.score_for_training_with(queries, documents, pairing, &options)
+    })
+}
+
+/// As [`train`], without winners.
+fn train_unsaved<T: Element>(
+    problem: &Problem<'_, T>,
+    device: &Device,
+) -> Result<TrainingScores, Error> {
+    let normalize = problem.data.has_factors();
+    let options = ScoreOptions { normalize, ..ScoreOptions::default() };
+    problem.call(device, |queries, documents, pairing| {
+        device.score_for_recompute(queries, documents, pairing, &options)
     })
 }
 

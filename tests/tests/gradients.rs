@@ -2,7 +2,8 @@
 
 use half::f16;
 use maxsim::{
-    Backward, BackwardOptions, Device, ElementType, Error, Gradients, Pairing, Result, Tokens,
+    Backward, BackwardOptions, Device, ElementType, Error, GradientType, Gradients, Pairing,
+    Result, ScoreOptions, Tokens,
 };
 use maxsim_tests::case::{Case, Data, Layout, Pairs};
 use maxsim_tests::engines::Problem;
@@ -473,6 +474,32 @@ fn errors() {
         Err(Error::Id { argument: "query_ids", index: 0, found: 2, n_items: 2 })
     ));
     assert!(device.score_for_training(&queries, &documents, &own).is_err());
+
+    let unsaved = device
+        .score_for_recompute(&queries, &documents, &cross, &ScoreOptions::default())
+        .expect("scores");
+    assert_eq!(unsaved.scores().values(), scores.scores().values());
+    assert!(unsaved.scores().winners().is_none());
+    assert_shape(
+        device.backward(&queries, &documents, &cross, &unsaved, &grads, &options),
+        "scores",
+        "scores of Device::score_for_training, or Backward::Recompute",
+        "scores without winners",
+    );
+
+    let [query_tokens, document_tokens] =
+        [&queries, &documents].map(|tokens| device.upload(tokens).expect("tokens"));
+    let work = device
+        .prepare(&query_tokens, &document_tokens, &cross, &ScoreOptions::default())
+        .expect("work");
+    assert_shape(
+        device.prepare_backward(&work, &options, GradientType::F32),
+        "work",
+        "work prepared with ScoreOptions::winners, or Backward::Recompute",
+        "work without winners",
+    );
+    let recompute = BackwardOptions { strategy: Backward::Recompute };
+    device.prepare_backward(&work, &recompute, GradientType::F32).expect("gradients");
 
     let atomic = BackwardOptions { strategy: Backward::Atomic };
     match device.backward(&queries, &documents, &cross, &scores, &grads, &atomic) {

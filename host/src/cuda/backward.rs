@@ -139,7 +139,7 @@ impl CudaBackward {
         element: ElementType,
         kind: BackwardKind,
         outputs: &OutputShape,
-        again: Option<&Arc<CudaWork>>,
+        again: Option<Arc<CudaWork>>,
     ) -> Result<CudaBackward> {
         let BackwardKind { gradient, is_atomic, normalizes } = kind;
         let kernels = match is_atomic {
@@ -168,9 +168,8 @@ impl CudaBackward {
             true => 0,
             false => problem.documents().rows() as u64 * problem.dim() as u64 * 4,
         };
-        let again = again
-            .map(|work| Ok((work.clone(), CudaOutputs::unfilled(device, outputs)?)))
-            .transpose()?;
+        let again =
+            again.map(|work| Ok((work, CudaOutputs::unfilled(device, outputs)?))).transpose()?;
         Ok(CudaBackward {
             device: device.clone(),
             dim: problem.dim(),
