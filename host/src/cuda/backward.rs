@@ -77,7 +77,8 @@ pub(super) struct SortedKernels {
     owner: Kernel,
     count: Kernel,
     invert: Kernel,
-    few: Kernel,
+    /// Where documents have few winners, which are not sorted then.
+    few: Option<Kernel>,
     join: Kernel,
 }
 
@@ -142,7 +143,7 @@ impl CudaBackward {
         again: Option<Arc<CudaWork>>,
     ) -> Result<CudaBackward> {
         let BackwardKind { gradient, is_atomic, normalizes } = kind;
-        let kernels = match is_atomic {
+        let mut kernels = match is_atomic {
             false => device.owner_kernels(element)?,
             true => device.atomic_kernels(element)?,
         };
@@ -164,6 +165,10 @@ impl CudaBackward {
             false => GradientPlan::new(problem, &shape)?,
             true => GradientPlan::atomic(problem, &shape)?,
         };
+        if let (Some(sorted), false) = (&mut kernels.sorted, plan.few.is_empty()) {
+            let few = gradient::FEW.on(device.limits().capability)[gradient_row(element)];
+            sorted.few = Some(device.gradient_kernel(few)?);
+        }
         let sums_bytes = match plan.narrowed.is_empty() {
             true => 0,
             false => problem.documents().rows() as u64 * problem.dim() as u64 * 4,
@@ -391,13 +396,13 @@ impl CudaBackward {
         unsafe {
             match &self.kernels.sorted {
                 None => self.run_atomic(entered, stream, call, free),
-                Some(sorted) if !self.plan.few.is_empty() => {
-                    self.run_few(entered, stream, call, sorted.few, free)
-                }
-                Some(sorted) => {
-                    self.run_queries(entered, stream, call, free)?;
-                    self.run_documents(entered, stream, call, sorted, free)
-                }
+                Some(sorted) => match sorted.few {
+                    Some(few) => self.run_few(entered, stream, call, few, free),
+                    None => {
+                        self.run_queries(entered, stream, call, free)?;
+                        self.run_documents(entered, stream, call, sorted, free)
+                    }
+                },
             }
         }
     }
@@ -781,7 +786,7 @@ impl CudaDevice {
                 owner: self.gradient_kernel(gradient::OWNER.on(capability)[row])?,
                 count: self.gradient_kernel(gradient::COUNT)?,
                 invert: self.gradient_kernel(gradient::INVERT)?,
-                few: self.gradient_kernel(gradient::FEW.on(capability)[row])?,
+                few: None,
                 join: self.gradient_kernel(gradient::JOIN)?,
             }),
         })
