@@ -126,7 +126,9 @@ pub(crate) enum GradientsInner {
 impl Device {
     /// Makes ready the gradients of a problem whose scores `work` computes, for any number of
     /// [`Stream::backward`] calls. The work must save winners, except for
-    /// [`Backward::Recompute`](crate::Backward::Recompute), which finds them itself.
+    /// [`Backward::Recompute`], which finds them itself.
+    ///
+    /// [`Backward::Recompute`]: crate::Backward::Recompute
     ///
     /// # Errors
     /// [`Error::WrongDevice`]; [`Error::Shape`] where the work was not prepared with winners and the
