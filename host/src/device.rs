@@ -386,6 +386,7 @@ impl Device {
             documents: documents.layout.clone(),
             pairing: Arc::new(pairing.clone()),
             options: options.clone(),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
             access: [queries.access(), documents.access()],
             plan,
             outputs: Arc::new(outputs),

@@ -10,7 +10,9 @@ use crate::format::{Format, TokenFormat};
 use crate::handle::DeviceTokens;
 use crate::lock::lock;
 use crate::pairing::Pairing;
-use crate::plan::{Access, Plan};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::plan::Access;
+use crate::plan::Plan;
 use crate::problem::{Problem, ScoreShape, TokenOffsets};
 use crate::scores::{ScoreOptions, Scores};
 use crate::tokens::TokenLayout;
@@ -29,6 +31,7 @@ pub struct Work {
     pub(crate) pairing: Arc<Pairing>,
     pub(crate) options: ScoreOptions,
     /// How queries and documents are read.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) access: [Access; 2],
     pub(crate) plan: Plan,
     pub(crate) outputs: Arc<OutputShape>,
