@@ -24,6 +24,9 @@ PROTOCOL_COMPRESSED = PROTOCOL.replace(
 )
 PROTOCOLS = {"compressed.json": PROTOCOL_COMPRESSED}
 
+# Hashes of the kernels, by file.
+SUMS = ("ptx_sha256", "cubin_sha256")
+
 ORDER = {name: i for i, name in enumerate(cases.BY_NAME)}
 
 
@@ -112,13 +115,12 @@ def rows_of(earlier, found):
 
     A row that says its `kernels` is of now where these are; one that does not, where all are.
     """
-    sums = ("ptx_sha256", "cubin_sha256")
-    same = all(earlier.get(key) == found[key] for key in sums)
+    same = all(earlier.get(key) == found[key] for key in SUMS)
 
     def is_of_now(row):
         if "kernels" not in row:
             return same
-        return all(found[key].get(file) == made for key in sums for file, made in row["kernels"].get(key, {}).items())
+        return all(found[key].get(file) == made for key in SUMS for file, made in row["kernels"].get(key, {}).items())
 
     return [row if is_of_now(row) else row | {"earlier_kernels": True} for row in earlier["rows"]]
 
@@ -126,8 +128,7 @@ def rows_of(earlier, found):
 def kernels_of(jit_log, found):
     """Hashes of the kernels that a process has loaded, as the library's log of them says."""
     names = set(re.findall(r"^# (\w+) on ", jit_log, re.M))
-    sums = ("ptx_sha256", "cubin_sha256")
-    return {key: {file: made for file, made in found[key].items() if file.split(".")[0] in names} for key in sums}
+    return {key: {file: made for file, made in found[key].items() if file.split(".")[0] in names} for key in SUMS}
 
 
 def kernels_sha256():

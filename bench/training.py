@@ -309,7 +309,8 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "training.json"
     # Which kernels a row is of: those that its process had loaded by then.
-    jit_log = pathlib.Path(tempfile.mkdtemp()) / "jit.log"
+    folder = tempfile.TemporaryDirectory()
+    jit_log = pathlib.Path(folder.name) / "jit.log"
     os.environ["MAXSIM_JIT_LOG"] = str(jit_log)
     found = {"gpu": torch.cuda.get_device_name(), "versions": {"torch": torch.__version__}, "protocol": PROTOCOL}
     found["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

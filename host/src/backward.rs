@@ -92,8 +92,9 @@ pub struct BackwardOptions {
 
 /// Scores with what their gradients need: the winners, and what was scored with what.
 ///
-/// Made by [`Device::score_for_training`], or without winners by [`Device::score_for_recompute`], and used any number of times, with any gradients of
-/// the scores. On a CUDA device the winners stay there, too.
+/// Made by [`Device::score_for_training`], or without winners by [`Device::score_for_recompute`],
+/// and used any number of times, with any gradients of the scores. On a CUDA device the winners stay
+/// there, too.
 #[derive(Clone, Debug)]
 pub struct TrainingScores {
     scores: Scores,
@@ -121,6 +122,25 @@ impl TrainingScores {
     /// The scores and their winners; token scores where they were asked for.
     pub fn scores(&self) -> &Scores {
         &self.scores
+    }
+
+    /// Scores of such a call, whose winners, if there are any, are on the host alone.
+    fn new<T: Element>(
+        scores: Scores,
+        queries: &Input<'_, T>,
+        documents: &Input<'_, T>,
+        pairing: &Pairing,
+        options: ScoreOptions,
+    ) -> TrainingScores {
+        TrainingScores {
+            scores,
+            queries: queries.layout().clone(),
+            documents: documents.layout().clone(),
+            pairing: pairing.clone(),
+            options,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            on_device: None,
+        }
     }
 
     /// Checks that these are the scores of a problem: that its winners are rows that it has.
@@ -217,24 +237,13 @@ impl Device {
                 let (scores, outputs) =
                     cuda.score(&problem, chosen, query_tokens, document_tokens, &options)?;
                 return Ok(TrainingScores {
-                    scores,
-                    queries: queries.layout().clone(),
-                    documents: documents.layout().clone(),
-                    pairing: pairing.clone(),
-                    options,
                     on_device: Some(Arc::new(outputs)),
+                    ..TrainingScores::new(scores, &queries, &documents, pairing, options)
                 });
             }
         }
-        Ok(TrainingScores {
-            scores: self.score_with(queries, documents, pairing, &options)?,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            on_device: None,
-            queries: queries.layout().clone(),
-            documents: documents.layout().clone(),
-            pairing: pairing.clone(),
-            options,
-        })
+        let scores = self.score_with(queries, documents, pairing, &options)?;
+        Ok(TrainingScores::new(scores, &queries, &documents, pairing, options))
     }
 
     /// As [`Device::score_for_training_with`], but keeps no winners: for [`Backward::Recompute`] alone.
@@ -250,15 +259,9 @@ impl Device {
     ) -> Result<TrainingScores> {
         let (queries, documents) = (queries.into(), documents.into());
         let without = ScoreOptions { winners: false, ..options.clone() };
-        Ok(TrainingScores {
-            scores: self.score_with(queries, documents, pairing, &without)?,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            on_device: None,
-            queries: queries.layout().clone(),
-            documents: documents.layout().clone(),
-            pairing: pairing.clone(),
-            options: ScoreOptions { winners: true, ..options.clone() },
-        })
+        let scores = self.score_with(queries, documents, pairing, &without)?;
+        let options = ScoreOptions { winners: true, ..without };
+        Ok(TrainingScores::new(scores, &queries, &documents, pairing, options))
     }
 
     /// Gradients of a loss with respect to the tokens, from its gradients with respect to the

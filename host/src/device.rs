@@ -13,7 +13,7 @@ use crate::format::{Against, Format, Residual, TokenFormat};
 use crate::graph::{Capture, Graph};
 use crate::handle::{DeviceTokens, Input, Storage};
 use crate::pairing::Pairing;
-use crate::plan::{DeviceLimits, Plan};
+use crate::plan::{Access, DeviceLimits, Plan};
 use crate::problem::Problem;
 use crate::residual::{HostResiduals, ResidualTokens};
 use crate::scores::{ScoreOptions, Scores};
@@ -347,14 +347,25 @@ impl Device {
                 why: "rows are compressed; divide them by their lengths before".into(),
             });
         }
-        match (self.limits(), TokenFormat::operand(Q::FORMAT, D::FORMAT)) {
+        let access = [queries.access(), documents.access()];
+        self.plan_formats(problem, [Q::FORMAT, D::FORMAT], access, options)
+    }
+
+    /// The plan of queries and documents of two formats, and how they are read.
+    pub(crate) fn plan_formats(
+        &self,
+        problem: &Problem<'_>,
+        [queries, documents]: [TokenFormat; 2],
+        access: [Access; 2],
+        options: &ScoreOptions,
+    ) -> Result<Plan> {
+        match (self.limits(), TokenFormat::operand(queries, documents)) {
             (None, _) => Plan::cpu(options, cpu::n_threads()),
             (Some(limits), Some(operand)) => {
-                let access = [queries.access(), documents.access()];
                 Plan::choose(problem, operand, limits, access[0], access[1], options)
             }
             (Some(_), None) => Err(Error::Unsupported {
-                what: format!("{} queries and {} documents on {self}", Q::FORMAT, D::FORMAT),
+                what: format!("{queries} queries and {documents} documents on {self}"),
                 why: "no kernel takes them yet; use Device::cpu()".into(),
             }),
         }

@@ -113,17 +113,10 @@ impl Work {
         options: &ScoreOptions,
         outputs: &OutputShape,
     ) -> Result<Arc<CudaWork>> {
-        let (limits, [queries, documents]) = (device.limits(), self.formats);
-        let chosen = match TokenFormat::operand(queries, documents) {
-            Some(operand) => {
-                let [queries, documents] = self.access;
-                Plan::choose(problem, operand, limits, queries, documents, options)?.chosen()
-            }
-            None => None,
-        };
-        let chosen = chosen.ok_or_else(|| Error::Unsupported {
-            what: format!("winners of {queries} queries and {documents} documents"),
-            why: "no kernel takes them".into(),
+        let plan = self.device.plan_formats(problem, self.formats, self.access, options)?;
+        let chosen = plan.chosen().ok_or_else(|| Error::Unsupported {
+            what: format!("winners on {} by {}", self.device, plan.name()),
+            why: "the work runs on a CUDA device".into(),
         })?;
         Ok(Arc::new(CudaWork::new(device, problem, chosen, outputs)?))
     }

@@ -2,7 +2,7 @@
 //! agrees with it.
 //!
 //! Winners are given because engines may differ in them where similarities nearly tie; that
-//! they are right is for [`agree`](crate::agree) to say.
+//! they are right is for [`crate::agree`] to say.
 
 use std::iter;
 
@@ -301,7 +301,7 @@ fn check_on<T: Element>(
     for strategy in STRATEGIES {
         let at = |what: String| format!("{device} {strategy:?}: {what}");
         let unsaved = (strategy == Backward::Recompute)
-            .then(|| train_unsaved(problem, device))
+            .then(|| train_saving(problem, device, false))
             .transpose()
             .map_err(|e| at(e.to_string()))?;
         let scores = unsaved.as_ref().unwrap_or(&scores);
@@ -555,22 +555,20 @@ pub fn train<T: Element>(
     problem: &Problem<'_, T>,
     device: &Device,
 ) -> Result<TrainingScores, Error> {
-    let normalize = problem.data.has_factors();
-    let options = ScoreOptions { normalize, ..ScoreOptions::default() };
-    problem.call(device, |queries, documents, pairing| {
-        device.score_for_training_with(queries, documents, pairing, &options)
-    })
+    train_saving(problem, device, true)
 }
 
-/// As [`train`], without winners.
-fn train_unsaved<T: Element>(
+/// As [`train`], with or without winners.
+fn train_saving<T: Element>(
     problem: &Problem<'_, T>,
     device: &Device,
+    winners: bool,
 ) -> Result<TrainingScores, Error> {
     let normalize = problem.data.has_factors();
     let options = ScoreOptions { normalize, ..ScoreOptions::default() };
-    problem.call(device, |queries, documents, pairing| {
-        device.score_for_recompute(queries, documents, pairing, &options)
+    problem.call(device, |queries, documents, pairing| match winners {
+        true => device.score_for_training_with(queries, documents, pairing, &options),
+        false => device.score_for_recompute(queries, documents, pairing, &options),
     })
 }
 

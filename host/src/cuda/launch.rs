@@ -439,6 +439,7 @@ pub(super) unsafe fn start<P: Copy>(
 ) -> Result<()> {
     let mut arguments = [ptr::from_ref(params).cast_mut().cast::<c_void>()];
     let (arguments, no_extra) = (arguments.as_mut_ptr(), ptr::null_mut());
+    // Drivers before CUDA 11.8 have no such launch, and no GPU whose kernels begin early.
     if kernel.begins_early {
         let early = raw::LaunchAttribute::early();
         let config = raw::LaunchConfig {

@@ -30,7 +30,7 @@ pub unsafe fn gather<T: Element>(params: &GatherParams) {
 }
 
 /// As [`gather`], as its block `block`. Where rows have `MANY` pairs, lanes look up the next ones before
-/// they know whether there are any.
+/// they know whether there are any; where they have not, the grid may have begun early.
 ///
 /// # Safety
 /// As [`gather`], for a block that there is.

@@ -1,8 +1,8 @@
 //! Gradients of scores with respect to tokens: what host and device say to each other, and how
 //! the work is divided, as pure functions.
 //!
-//! With g the gradient of a pair's score, a winner (query row q, document row d) adds g · D[d] to
-//! ∂Q[q] and g · Q[q] to ∂D[d]. The rows of ∂Q find their sources by looking (`gather`): source `k`
+//! With g the gradient of a pair's score, a winner (query row q, document row d) adds `g · D[d]` to
+//! `∂Q[q]` and `g · Q[q]` to `∂D[d]`. The rows of ∂Q find their sources by looking (`gather`): source `k`
 //! of a query's token is the winner in the query's pair `k`. Those of ∂D need the winners inverted:
 //! a stable counting sort by destination (`count`, `invert`), whose sorted sources are cut into
 //! segments of equal length, one per warp (`owner`). So a row that everybody chose costs as much as
