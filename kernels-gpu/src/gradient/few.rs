@@ -163,7 +163,11 @@ unsafe fn sum_large<T: Element, const ALIGNED: bool>(
         let source = if lane_idx() < count { sources.query_start + token } else { NO_ROW };
         let factor = scaled(&params.pairs, source, sources.factor).to_bits();
         let mut sums: Sums = core::mem::zeroed();
-        add::<T, ALIGNED, 3>(columns, [source, factor], 0, count, &mut sums);
+        // As many in flight as there are registers for.
+        match T::N {
+            8 => add::<T, ALIGNED, 4>(columns, [source, factor], 0, count, &mut sums),
+            _ => add::<T, ALIGNED, 3>(columns, [source, factor], 0, count, &mut sums),
+        }
         add_slots::<T>(columns, &mut sums);
         store::<T>(&params.out, columns, u64::from(row), &sums);
     }
