@@ -71,6 +71,8 @@ mod quantize;
 pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};
 pub use bounds::{ErrorTerms, rescore_bounds, score_bounds};
 pub use coarse::{CoarseWork, Screen};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub use cuda::RawScales;
 pub use device::{Device, Memory};
 pub use device_loss::{DeviceLoss, LossWork};
 pub use element::{Element, ElementType};

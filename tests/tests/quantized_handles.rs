@@ -4,8 +4,8 @@
 use bytemuck::{Pod, cast_slice, pod_read_unaligned};
 use half::{bf16, f16};
 use maxsim::{
-    Device, DeviceTokens, Element, ElementType, Error, Format, Fp8, Int8, Int8Affine, Quantized,
-    ScaleType, Scales, ScoreOptions, TokenLayout, Tokens,
+    Against, Device, DeviceTokens, Element, ElementType, Error, Format, Fp8, Int8, Int8Affine,
+    Pairing, Quantized, RawScales, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens,
 };
 use maxsim_tests::case::{Case, Data, Pairs, elements, tokens};
 use maxsim_tests::engines::cuda_devices;
@@ -107,6 +107,55 @@ fn check_handle<T: Element, F: Quantized>(
     Ok(())
 }
 
+/// Codes and scales where they are, as a handle of their own: they are the same, and so are scores.
+fn check_view<T: Element, F: Quantized + Against<F>>(
+    handle: &DeviceTokens<T>,
+    scales: ScaleType,
+) -> Result<(), String> {
+    let (device, layout) = (handle.device(), handle.layout());
+    let codes = handle.quantize::<F>(scales).map_err(text)?;
+    let expected = codes.download().map_err(text)?;
+    let rows = layout.rows();
+    // Scales are put there as one row.
+    let is_one_row = (1..=4096).contains(&rows);
+    if device.ordinal().is_none() || expected.mask().is_some() || !is_one_row {
+        return Ok(());
+    }
+    let (halves, numbers);
+    let raw = match expected.scales() {
+        Scales::F16(scales) => {
+            halves = device.upload(&Tokens::padded(scales, 1, 1, rows).map_err(text)?);
+            RawScales::F16(halves.as_ref().map_err(ToString::to_string)?.access().base)
+        }
+        Scales::F32(scales) => {
+            numbers = device.upload(&Tokens::padded(scales, 1, 1, rows).map_err(text)?);
+            RawScales::F32(numbers.as_ref().map_err(ToString::to_string)?.access().base)
+        }
+        other => return Err(format!("{other:?}")),
+    };
+    let access = codes.access();
+    // SAFETY: the codes outlive the view, and nobody writes to them.
+    let view = unsafe {
+        let layout = layout.clone();
+        DeviceTokens::<F>::from_raw_codes(
+            device,
+            access.base,
+            access.pitch_bytes,
+            layout,
+            raw,
+            None,
+        )
+    };
+    let view = view.map_err(text)?;
+    check_codes(&view.download().map_err(text)?, &expected)?;
+    let cross = Pairing::cross();
+    let [ours, theirs] = [&codes, &view].map(|documents| device.score(&codes, documents, &cross));
+    match same_bits(&ours.map_err(text)?, &theirs.map_err(text)?) {
+        true => Ok(()),
+        false => Err("other scores of a view".into()),
+    }
+}
+
 /// As [`check_handle`], in all formats that a device makes.
 fn check_formats<T: Element>(
     suite: &Suite,
@@ -116,6 +165,8 @@ fn check_formats<T: Element>(
     for scales in BY_ROW {
         check_handle::<T, Int8>(suite, handle, tokens, scales)?;
         check_handle::<T, Fp8>(suite, handle, tokens, scales)?;
+        check_view::<T, Int8>(handle, scales).map_err(|what| format!("int8 view: {what}"))?;
+        check_view::<T, Fp8>(handle, scales).map_err(|what| format!("fp8 view: {what}"))?;
     }
     if handle.device().ordinal().is_none() {
         check_handle::<T, Fp8>(suite, handle, tokens, ScaleType::Tensor)?;

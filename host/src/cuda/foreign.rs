@@ -7,6 +7,7 @@ use super::context::CudaDevice;
 use super::forward::raw;
 use super::gradients::{CudaGradScores, CudaGradients};
 use super::memory::download;
+use super::norms::Norms;
 use super::outputs::{CudaOutputs, OutputAddresses};
 use super::status;
 use super::stream::CudaStream;
@@ -14,11 +15,14 @@ use super::tokens::CudaTokens;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::format::{Format, Quantized, TokenFormat};
 use crate::gradients::{
     BackwardWork, DeviceGradScores, DeviceGradients, GradScoresInner, GradientsInner,
 };
 use crate::handle::{DeviceTokens, Storage};
 use crate::plan::Access;
+use crate::scales::Scales;
+use crate::scores::filled;
 use crate::stream::{Stream, StreamInner};
 use crate::tokens::TokenLayout;
 use crate::work::{DeviceScores, ScoresInner, Work};
@@ -136,36 +140,117 @@ impl<T: Element> DeviceTokens<T> {
         mask: Option<u64>,
     ) -> Result<DeviceTokens<T>> {
         let cuda = device.cuda_device("memory of a CUDA device")?;
-        let row_bytes = (layout.dim() * size_of::<T>()) as u64;
-        let element_bytes = size_of::<T>() as u64;
-        if pitch_bytes < row_bytes || !pitch_bytes.is_multiple_of(element_bytes) {
-            return Err(Error::Shape {
-                argument: "pitch_bytes",
-                expected: format!("a multiple of {element_bytes}, at least {row_bytes}"),
-                found: pitch_bytes.to_string(),
-            });
-        }
-        if layout.is_masked() {
-            return Err(Error::Shape {
-                argument: "layout",
-                expected: "a layout without a mask (give the mask's address)".into(),
-                found: "a masked layout".into(),
-            });
-        }
-        let len_bytes = extent_bytes(layout.rows(), row_bytes, pitch_bytes)?;
-        check_range(cuda, address, len_bytes, element_bytes)?;
-        let layout = match mask {
-            Some(mask) => {
-                let mask = read_mask(cuda, mask, layout.rows())?;
-                layout.with_mask(&mask)?
-            }
-            None => layout,
-        };
-        let access = Access { base: address, pitch_bytes };
+        let (access, layout) = matrix::<T>(cuda, address, pitch_bytes, layout, mask)?;
         let tokens =
             CudaTokens::new(cuda, T::TYPE, &layout, access, mask.unwrap_or(0), Vec::new())?;
         Ok(DeviceTokens::new(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
     }
+}
+
+/// The scales of codes in device memory that belongs to somebody else.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RawScales {
+    /// Address of one f16 number per row.
+    F16(u64),
+    /// Address of one f32 number per row.
+    F32(u64),
+    /// One number for all rows, of [`Fp8`](crate::Fp8).
+    Tensor(f32),
+}
+
+impl RawScales {
+    /// A copy of those of a layout's rows.
+    fn read(self, device: &Arc<CudaDevice>, rows: usize) -> Result<Scales<'static>> {
+        Ok(match self {
+            RawScales::F16(address) => Scales::F16(read_rows(device, address, rows)?.into()),
+            RawScales::F32(address) => Scales::F32(read_rows(device, address, rows)?.into()),
+            RawScales::Tensor(scale) => Scales::Tensor(scale),
+        })
+    }
+}
+
+impl<F: Quantized> DeviceTokens<F> {
+    /// Compressed tokens in device memory that belongs to somebody else: the codes without a copy.
+    ///
+    /// Codes, `layout` and `mask` as the elements of [`DeviceTokens::from_raw_parts`], except that rows
+    /// must be 16-byte aligned: codes have no other kernel. Scales are read once here, wherever they are, and
+    /// checked as those of [`Tokens`](crate::Tokens). Waits for the device.
+    ///
+    /// # Safety
+    /// As [`DeviceTokens::from_raw_parts`]; of the scales' memory nothing is used after the call.
+    ///
+    /// # Errors
+    /// Those of [`DeviceTokens::from_raw_parts`]; [`Error::Shape`] for rows that are not aligned, and for
+    /// scales that the format does not have or that are negative or infinite; [`Error::Unsupported`] for
+    /// a format that no kernel takes.
+    pub unsafe fn from_raw_codes(
+        device: &Device,
+        address: u64,
+        pitch_bytes: u64,
+        layout: TokenLayout,
+        scales: RawScales,
+        mask: Option<u64>,
+    ) -> Result<DeviceTokens<F>> {
+        let cuda = device.cuda_device("memory of a CUDA device")?;
+        let Some(operand) = TokenFormat::operand(F::FORMAT, F::FORMAT) else {
+            return Err(Error::Unsupported {
+                what: format!("{} tokens on a CUDA device", F::FORMAT),
+                why: "no kernel takes them yet; use Device::cpu()".into(),
+            });
+        };
+        let (access, layout) = matrix::<F>(cuda, address, pitch_bytes, layout, mask)?;
+        if !access.is_aligned() {
+            return Err(Error::Shape {
+                argument: "pitch_bytes",
+                expected: "rows of codes that start on 16-byte boundaries".into(),
+                found: format!("address {address:#x} and a pitch of {pitch_bytes} bytes"),
+            });
+        }
+        let scales = scales.read(cuda, layout.rows())?;
+        scales.check(F::FORMAT, layout.rows())?;
+        let valid = mask.map(|mask| read_rows::<u8>(cuda, mask, layout.rows())).transpose()?;
+        scales.check_values(&layout, valid.as_deref())?;
+        let tokens =
+            CudaTokens::new(cuda, operand, &layout, access, mask.unwrap_or(0), Vec::new())?;
+        tokens.set_scales(Norms::of_scales(cuda, &scales, layout.rows())?);
+        Ok(DeviceTokens::new(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
+    }
+}
+
+/// Where a matrix of `F` is, checked, and its layout with the mask at an address.
+fn matrix<F: Format>(
+    device: &Arc<CudaDevice>,
+    address: u64,
+    pitch_bytes: u64,
+    layout: TokenLayout,
+    mask: Option<u64>,
+) -> Result<(Access, TokenLayout)> {
+    let stored_bytes = size_of::<F::Stored>() as u64;
+    let row_bytes = layout.dim() as u64 * stored_bytes;
+    if pitch_bytes < row_bytes || !pitch_bytes.is_multiple_of(stored_bytes) {
+        return Err(Error::Shape {
+            argument: "pitch_bytes",
+            expected: format!("a multiple of {stored_bytes}, at least {row_bytes}"),
+            found: pitch_bytes.to_string(),
+        });
+    }
+    if layout.is_masked() {
+        return Err(Error::Shape {
+            argument: "layout",
+            expected: "a layout without a mask (give the mask's address)".into(),
+            found: "a masked layout".into(),
+        });
+    }
+    let len_bytes = extent_bytes(layout.rows(), row_bytes, pitch_bytes)?;
+    check_range(device, address, len_bytes, stored_bytes)?;
+    let layout = match mask {
+        Some(mask) => {
+            let mask = read_rows::<u8>(device, mask, layout.rows())?;
+            layout.with_mask(&mask)?
+        }
+        None => layout,
+    };
+    Ok((Access { base: address, pitch_bytes }, layout))
 }
 
 impl DeviceScores {
@@ -294,15 +379,20 @@ impl Stream {
     }
 }
 
-fn read_mask(device: &Arc<CudaDevice>, address: u64, rows: usize) -> Result<Vec<u8>> {
-    check_range(device, address, rows as u64, 1)?;
-    let mut mask = vec![0; rows];
+/// One value per row from an address, checked.
+fn read_rows<V: bytemuck::Pod>(
+    device: &Arc<CudaDevice>,
+    address: u64,
+    rows: usize,
+) -> Result<Vec<V>> {
+    check_range(device, address, (rows * size_of::<V>()) as u64, size_of::<V>() as u64)?;
+    let mut values = filled(rows as u64, V::zeroed())?;
     let entered = device.enter()?;
-    // Whoever wrote the mask may have done so on any stream.
+    // Whoever wrote them may have done so on any stream.
     device.synchronize(&entered)?;
     // SAFETY: the range was just checked.
-    unsafe { download(&entered, address, &mut mask)? };
-    Ok(mask)
+    unsafe { download(&entered, address, bytemuck::cast_slice_mut(&mut values))? };
+    Ok(values)
 }
 
 #[cfg(test)]

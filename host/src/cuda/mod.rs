@@ -75,6 +75,7 @@ mod work_tests;
 pub(crate) use backward::{BackwardCall, BackwardKind, CudaBackward};
 pub(crate) use context::{CudaDevice, n_devices, open};
 pub(crate) use event::CudaEvent;
+pub use foreign::RawScales;
 pub(crate) use gradients::{CudaGradScores, CudaGradients, GradientMatrix};
 pub(crate) use graph::{CudaCall, CudaGraph};
 pub(crate) use launch::CudaWork;
