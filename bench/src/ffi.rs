@@ -408,7 +408,7 @@ pub unsafe extern "C" fn maxsim_bench_prepare_backward(
         let Object::Work(AnyWork::Plain(work), _) = get(work)? else {
             return wrong("a work", work);
         };
-        let options = BackwardOptions { strategy: options::strategy(string(strategy)?)? };
+        let options = BackwardOptions::new(options::strategy(string(strategy)?)?);
         let work = work.device().prepare_backward(work, &options, GradientType::Tokens);
         Ok(Object::Backward(work.map_err(text)?))
     })

@@ -25,7 +25,7 @@ use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{
     BackwardCall, BackwardKind, CudaBackward, CudaDevice, CudaGradScores, CudaGradients,
-    CudaOutputs, CudaWork, GradientMatrix,
+    CudaOutputs, GradientMatrix,
 };
 use crate::device::Device;
 use crate::element::Element;
@@ -73,11 +73,17 @@ pub enum Backward {
     /// score. Of normalised rows as [`Backward::Owner`].
     Atomic,
     /// As [`Backward::Owner`], from winners that are found again: none need be saved, from
-    /// [`Device::score_for_recompute`] or from work without winners ([`Device::prepare_backward`]), so that
-    /// none take memory between the scores and their gradients. Takes the time of the scores once more,
-    /// and the memory of the winners while a synchronous call runs, or while the
+    /// [`Device::score_for_recompute`] or from work without winners ([`Device::prepare_backward`]), so
+    /// that none take memory between the scores and their gradients. Takes the time of the scores once
+    /// more, and memory of winners while a synchronous call runs, or the
     /// [`BackwardWork`](crate::BackwardWork) lives: 4 bytes per query token of each pair on the CPU,
-    /// [`DeviceScores::winner_bytes`] on a GPU.
+    /// [`DeviceScores::winner_bytes`] on a GPU, there at most [`BackwardOptions::winner_bytes`].
+    ///
+    /// Where those of a cross product are more, they are found for some queries at a time, and rows of
+    /// documents are summed in f32 over all of them: other bits than the owner's, the same every time, and
+    /// for gradients in the tokens' type of two bytes **4 bytes per element of the documents** (if that and
+    /// the limit are less than all winners take). Which of several NaN similarities wins may then be
+    /// another one, too.
     ///
     /// [`DeviceScores::winner_bytes`]: crate::DeviceScores::winner_bytes
     Recompute,
@@ -88,6 +94,21 @@ pub enum Backward {
 pub struct BackwardOptions {
     /// The way to go.
     pub strategy: Backward,
+    /// Most bytes of winners that [`Backward::Recompute`] has at once on a GPU, 128 MB unless said: those of
+    /// a cross product that are more are found for some queries at a time, at least one.
+    pub winner_bytes: Option<u64>,
+}
+
+impl BackwardOptions {
+    /// Those of a strategy.
+    pub fn new(strategy: Backward) -> BackwardOptions {
+        BackwardOptions { strategy, ..BackwardOptions::default() }
+    }
+
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn winner_bytes_max(&self) -> u64 {
+        self.winner_bytes.unwrap_or(128 << 20)
+    }
 }
 
 /// Scores with what their gradients need: the winners, and what was scored with what.
@@ -358,6 +379,8 @@ struct Call<'a, T: Element> {
     finds_winners_again: bool,
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     is_atomic: bool,
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    winner_bytes: u64,
 }
 
 impl<'a, T: Element> Call<'a, T> {
@@ -394,6 +417,8 @@ impl<'a, T: Element> Call<'a, T> {
             finds_winners_again,
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             is_atomic: options.strategy == Backward::Atomic,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            winner_bytes: options.winner_bytes_max(),
         })
     }
 
@@ -426,25 +451,19 @@ impl<'a, T: Element> Call<'a, T> {
         let options = ScoreOptions { token_scores: false, ..self.scores.options.clone() };
         let shape = OutputShape::new(problem, &options);
         let plan = device.plan_problem(problem, &self.queries, &self.documents, &options)?;
-        let again = match plan.chosen() {
-            Some(chosen) if self.finds_winners_again => {
-                Some(Arc::new(CudaWork::new(cuda, problem, chosen, &shape)?))
-            }
-            _ => None,
-        };
         let element = ElementType::F32;
-        let work = CudaBackward::new(
-            cuda,
-            problem,
-            T::TYPE,
-            BackwardKind {
-                gradient: element,
-                is_atomic: self.is_atomic,
-                normalizes: options.normalize,
-            },
-            &shape,
-            again,
-        )?;
+        let kind = BackwardKind {
+            gradient: element,
+            is_atomic: self.is_atomic,
+            normalizes: options.normalize,
+        };
+        let work = match plan.chosen() {
+            Some(chosen) if self.finds_winners_again => {
+                let again = (chosen, self.winner_bytes);
+                CudaBackward::recompute(cuda, problem, T::TYPE, kind, &shape, again)?
+            }
+            _ => CudaBackward::new(cuda, problem, T::TYPE, kind, &shape)?,
+        };
         let outputs = match &self.scores.on_device {
             Some(outputs) if Arc::ptr_eq(outputs.device(), cuda) => outputs.clone(),
             _ => {

@@ -165,29 +165,24 @@ impl Device {
         let inner = match &work.inner {
             WorkInner::Cpu => BackwardInner::Cpu { finds_winners_again },
             #[cfg(all(feature = "cuda", target_os = "linux"))]
-            WorkInner::Cuda(forward) => {
+            WorkInner::Cuda(_) => {
                 let problem = Problem::new(&work.queries, &work.documents, &work.pairing)?;
                 let device = self.cuda_device("work for a CUDA device")?;
                 let outputs = OutputShape::new(&problem, &with_winners);
-                let again = match finds_winners_again {
-                    false => None,
-                    true if work.outputs.winners && !work.outputs.token_scores => {
-                        Some(forward.clone())
-                    }
-                    true => Some(work.with_winners(device, &problem, &with_winners, &outputs)?),
+                let kind = BackwardKind {
+                    gradient,
+                    is_atomic: options.strategy == Backward::Atomic,
+                    normalizes: work.options.normalize,
                 };
-                BackwardInner::Cuda(Arc::new(CudaBackward::new(
-                    device,
-                    &problem,
-                    element,
-                    BackwardKind {
-                        gradient,
-                        is_atomic: options.strategy == Backward::Atomic,
-                        normalizes: work.options.normalize,
-                    },
-                    &outputs,
-                    again,
-                )?))
+                let backward = match finds_winners_again {
+                    false => CudaBackward::new(device, &problem, element, kind, &outputs)?,
+                    true => {
+                        let chosen = work.choose(&problem, &with_winners)?;
+                        let again = (chosen, options.winner_bytes_max());
+                        CudaBackward::recompute(device, &problem, element, kind, &outputs, again)?
+                    }
+                };
+                BackwardInner::Cuda(Arc::new(backward))
             }
         };
         Ok(BackwardWork {

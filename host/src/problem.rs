@@ -57,6 +57,8 @@ pub struct Problem<'a> {
     documents: &'a TokenLayout,
     pairing: &'a Pairing,
     shape: ScoreShape,
+    /// The queries whose pairs are wanted: of a cross product maybe not all.
+    wanted: Range<usize>,
 }
 
 impl<'a> Problem<'a> {
@@ -107,7 +109,21 @@ impl<'a> Problem<'a> {
             check_count("number of pairs", n_queries.saturating_mul(n_documents))?;
         }
         check_count("number of pairs", shape.n_scores())?;
-        Ok(Problem { queries, documents, pairing, shape })
+        Ok(Problem { queries, documents, pairing, shape, wanted: 0..n_queries })
+    }
+
+    /// The same cross product with the pairs of some queries alone: scores, tokens and ids keep
+    /// their numbers.
+    #[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
+    pub(crate) fn of_queries(&self, wanted: Range<usize>) -> Problem<'a> {
+        debug_assert!(matches!(self.shape, ScoreShape::Cross { .. }));
+        Problem { wanted, ..self.clone() }
+    }
+
+    /// The queries whose pairs are wanted.
+    #[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
+    pub(crate) fn wanted(&self) -> Range<usize> {
+        self.wanted.clone()
     }
 
     /// The queries' layout.

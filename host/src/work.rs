@@ -3,16 +3,16 @@
 use std::sync::{Arc, Mutex};
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
-use crate::cuda::{CudaDevice, CudaOutputs, CudaWork};
+use crate::cuda::{CudaOutputs, CudaWork};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::{Format, TokenFormat};
 use crate::handle::DeviceTokens;
 use crate::lock::lock;
 use crate::pairing::Pairing;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-use crate::plan::Access;
 use crate::plan::Plan;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::plan::{Access, Chosen};
 use crate::problem::{Problem, ScoreShape, TokenOffsets};
 use crate::scores::{ScoreOptions, Scores};
 use crate::tokens::TokenLayout;
@@ -105,20 +105,13 @@ impl Work {
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 impl Work {
-    /// The same problem's work that finds winners, as `options` and `outputs` say.
-    pub(crate) fn with_winners(
-        &self,
-        device: &Arc<CudaDevice>,
-        problem: &Problem<'_>,
-        options: &ScoreOptions,
-        outputs: &OutputShape,
-    ) -> Result<Arc<CudaWork>> {
+    /// What scores the same problem as `options` say.
+    pub(crate) fn choose(&self, problem: &Problem<'_>, options: &ScoreOptions) -> Result<Chosen> {
         let plan = self.device.plan_formats(problem, self.formats, self.access, options)?;
-        let chosen = plan.chosen().ok_or_else(|| Error::Unsupported {
+        plan.chosen().ok_or_else(|| Error::Unsupported {
             what: format!("winners on {} by {}", self.device, plan.name()),
             why: "the work runs on a CUDA device".into(),
-        })?;
-        Ok(Arc::new(CudaWork::new(device, problem, chosen, outputs)?))
+        })
     }
 }
 

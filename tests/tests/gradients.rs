@@ -202,7 +202,7 @@ fn all_gradients(
     };
     for device in devices {
         let scores = device.score_for_training(queries, documents, pairing).expect("scores");
-        let atomic = BackwardOptions { strategy: Backward::Atomic };
+        let atomic = BackwardOptions::new(Backward::Atomic);
         let atomic = device.backward(queries, documents, pairing, &scores, grad_scores, &atomic);
         for other in [of(&device), atomic.expect("gradients")] {
             assert_eq!(bits(&other.queries), bits(&first.queries), "{device}");
@@ -222,7 +222,7 @@ fn gradients_on(
 ) -> Gradients {
     let scores = device.score_for_training(queries, documents, pairing).expect("scores");
     let mut results = STRATEGIES.into_iter().map(|strategy| {
-        let options = BackwardOptions { strategy };
+        let options = BackwardOptions::new(strategy);
         device
             .backward(queries, documents, pairing, &scores, grad_scores, &options)
             .expect("gradients")
@@ -406,7 +406,7 @@ fn winners_are_saved_or_found_again() {
         (Backward::Owner, [2.0], [1.0, 0.0]),
         (Backward::Recompute, [3.0], [0.0, 1.0]),
     ] {
-        let options = BackwardOptions { strategy };
+        let options = BackwardOptions::new(strategy);
         let found = device
             .backward(&queries, &changed, &cross, &scores, &[1.0], &options)
             .expect("gradients");
@@ -498,10 +498,10 @@ fn errors() {
         "work prepared with ScoreOptions::winners, or Backward::Recompute",
         "work without winners",
     );
-    let recompute = BackwardOptions { strategy: Backward::Recompute };
+    let recompute = BackwardOptions::new(Backward::Recompute);
     device.prepare_backward(&work, &recompute, GradientType::F32).expect("gradients");
 
-    let atomic = BackwardOptions { strategy: Backward::Atomic };
+    let atomic = BackwardOptions::new(Backward::Atomic);
     match device.backward(&queries, &documents, &cross, &scores, &grads, &atomic) {
         Err(Error::Unsupported { what, why }) => {
             assert_eq!(what, "Backward::Atomic on the CPU");

@@ -71,9 +71,7 @@ impl CudaBackward {
             if !is_narrowed {
                 return Ok(());
             }
-            let (out, n_rows) = (of_documents.output(call.adds), of_documents.rows as u32);
-            let tasks = plan.narrowed.clone();
-            self.run_sum(entered, stream, out, sums.address, tasks, [1, n_rows])
+            self.narrow(entered, stream, of_documents.output(call.adds), &sums)
         }
     }
 }

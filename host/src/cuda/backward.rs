@@ -12,16 +12,18 @@ use maxsim_kernels::gradient::{
 use super::context::{CudaDevice, Entered};
 use super::gradient_plan::{Carry, GradientPlan, Group, Shape, SidePairs};
 use super::gradients::{CudaGradScores, CudaGradients, GradientMatrix, output};
-use super::launch::{CudaWork, N_COUNTERS, start};
+use super::launch::{N_COUNTERS, start};
 use super::memory::{Buffer, fill};
 use super::module::Kernel;
 use super::outputs::CudaOutputs;
+use super::recompute::Recompute;
 use super::stream::{CudaStream, Order};
 use super::tokens::{CudaTokens, regular_len};
 use super::turn::Turns;
 use super::upload::upload;
 use crate::element::ElementType;
 use crate::error::Result;
+use crate::plan::Chosen;
 use crate::problem::Problem;
 use crate::warm_up::gradient_row;
 use crate::work::OutputShape;
@@ -54,8 +56,8 @@ pub(crate) struct CudaBackward {
     few_cover_documents: bool,
     /// Bytes of the documents' gradient in f32, where it is summed there and then narrowed.
     pub(super) sums_bytes: u64,
-    /// Finds the winners again.
-    again: Option<(Arc<CudaWork>, CudaOutputs)>,
+    /// Where winners are found again: what does so. Of what is here, narrowing is all that is used then.
+    again: Option<Recompute>,
     /// Element type of the gradients, and rows of both sides.
     gradient: ElementType,
     rows: [usize; 2],
@@ -132,15 +134,37 @@ pub(crate) struct BackwardKind {
 }
 
 impl CudaBackward {
-    /// Builds and uploads the lists, and loads the kernels. `again` is the work that finds winners
-    /// again, where they are not read.
+    /// Builds and uploads the lists, and loads the kernels, for winners that are read.
     pub(crate) fn new(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
         element: ElementType,
         kind: BackwardKind,
         outputs: &OutputShape,
-        again: Option<Arc<CudaWork>>,
+    ) -> Result<CudaBackward> {
+        CudaBackward::of(device, problem, element, kind, outputs, None)
+    }
+
+    /// The same for winners that `chosen` finds again, at most `bytes_max` of them at once.
+    pub(crate) fn recompute(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        element: ElementType,
+        kind: BackwardKind,
+        outputs: &OutputShape,
+        (chosen, bytes_max): (Chosen, u64),
+    ) -> Result<CudaBackward> {
+        let again = Recompute::new(device, problem, element, kind, outputs, chosen, bytes_max)?;
+        CudaBackward::of(device, problem, element, kind, outputs, Some(again))
+    }
+
+    fn of(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        element: ElementType,
+        kind: BackwardKind,
+        outputs: &OutputShape,
+        again: Option<Recompute>,
     ) -> Result<CudaBackward> {
         let BackwardKind { gradient, is_atomic, normalizes } = kind;
         let mut kernels = match is_atomic {
@@ -161,9 +185,11 @@ impl CudaBackward {
             task_sources: TASK_SOURCES,
             few_sources: gradient::FEW_SOURCES,
         };
-        let plan = match is_atomic {
-            false => GradientPlan::new(problem, &shape)?,
-            true => GradientPlan::atomic(problem, &shape)?,
+        let plan = match &again {
+            Some(again) if again.narrows() => GradientPlan::narrowing(problem),
+            Some(_) => GradientPlan::default(),
+            None if is_atomic => GradientPlan::atomic(problem, &shape)?,
+            None => GradientPlan::new(problem, &shape)?,
         };
         if let (Some(sorted), false) = (&mut kernels.sorted, plan.few.is_empty()) {
             let few = gradient::FEW.on(device.limits().capability)[gradient_row(element)];
@@ -173,8 +199,6 @@ impl CudaBackward {
             true => 0,
             false => problem.documents().rows() as u64 * problem.dim() as u64 * 4,
         };
-        let again =
-            again.map(|work| Ok((work, CudaOutputs::unfilled(device, outputs)?))).transpose()?;
         Ok(CudaBackward {
             device: device.clone(),
             dim: problem.dim(),
@@ -229,13 +253,13 @@ impl CudaBackward {
 
     /// The turns of the winners that are found again, which all calls of the work share.
     pub(super) fn own_turns(&self) -> Option<&Arc<Turns>> {
-        self.again.as_ref().map(|(_, outputs)| outputs.turns())
+        self.again.as_ref().map(Recompute::turns)
     }
 
     /// Refuses handles that the work cannot take.
     pub(crate) fn check(&self, queries: &CudaTokens, documents: &CudaTokens) -> Result<()> {
         match &self.again {
-            Some((work, _)) => work.tensor_maps(queries, documents).map(|_| ()),
+            Some(again) => again.check(queries, documents),
             None => Ok(()),
         }
     }
@@ -256,12 +280,14 @@ impl CudaBackward {
 
     /// Bytes of workspace that a call of the work needs.
     pub(crate) fn workspace_bytes(&self, adds: bool) -> u64 {
+        if let Some(again) = &self.again {
+            return again.workspace_bytes(adds);
+        }
         let (_, end) = self.normalized_places(adds);
-        let again = self.again.as_ref().map_or(0, |(work, _)| work.workspace_bytes());
         match end {
-            0 => again,
+            0 => 0,
             // The counters are other works' too: nothing else is stored where they are.
-            end => again.max(N_COUNTERS * 4 + end),
+            end => N_COUNTERS * 4 + end,
         }
     }
 
@@ -357,25 +383,44 @@ impl CudaBackward {
         call: &BackwardCall<'_>,
         workspace: u64,
     ) -> Result<()> {
-        let BackwardCall { queries, documents, mut outputs, grad_scores, .. } = *call;
+        let (sides, adds) = (call.gradients.sides(), call.adds);
         // SAFETY: the caller's promise.
         unsafe {
-            if let Some((work, own)) = &self.again {
-                let maps = work.tensor_maps(queries, documents)?;
-                work.run(entered, stream, maps, queries, documents, own, workspace)?;
-                outputs = own;
+            match &self.again {
+                Some(again) => again.run(self, entered, stream, call, workspace),
+                None => {
+                    self.run_saved(entered, stream, call, call.outputs, (sides, adds), workspace)
+                }
             }
-            let free = workspace + N_COUNTERS * 4;
-            let (sides, adds) = (call.gradients.sides(), call.adds);
-            let mut sums =
-                Sums { queries, documents, outputs, grad_scores, sides, adds, norms: [0; 2] };
+        }
+    }
+
+    /// Enqueues the sums over the winners of `outputs`, to `sides`, overwritten or added to.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run`], for a work that reads winners.
+    pub(super) unsafe fn run_saved(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &BackwardCall<'_>,
+        outputs: &CudaOutputs,
+        (sides, adds): ([GradientMatrix; 2], bool),
+        workspace: u64,
+    ) -> Result<()> {
+        let BackwardCall { queries, documents, grad_scores, .. } = *call;
+        let free = workspace + N_COUNTERS * 4;
+        let mut sums =
+            Sums { queries, documents, outputs, grad_scores, sides, adds, norms: [0; 2] };
+        // SAFETY: the caller's promise.
+        unsafe {
             if let Some(project) = self.project {
                 queries.refresh_norms(entered, stream)?;
                 documents.refresh_norms(entered, stream)?;
                 sums.norms = [queries, documents].map(CudaTokens::norms_address);
                 (sums.sides, sums.adds) = (self.sums_of_normalized(sides, adds, free), false);
                 self.run_sums(entered, stream, &sums, free)?;
-                return self.run_project(entered, stream, &sums, call, project);
+                return self.run_project(entered, stream, &sums, (sides, adds), project);
             }
             self.run_sums(entered, stream, &sums, free)
         }
@@ -416,14 +461,14 @@ impl CudaBackward {
         entered: &Entered<'_>,
         stream: CUstream,
         sums: &Sums<'_>,
-        call: &BackwardCall<'_>,
+        (sides, adds): ([GradientMatrix; 2], bool),
         project: Kernel,
     ) -> Result<()> {
-        for (side, tokens) in [call.queries, call.documents].into_iter().enumerate() {
-            let out = call.gradients.sides()[side];
+        for (side, tokens) in [sums.queries, sums.documents].into_iter().enumerate() {
+            let out = sides[side];
             let params = ProjectParams {
                 rows: tokens.rows(),
-                out: out.output(call.adds),
+                out: out.output(adds),
                 sums: sums.sides[side].address,
                 norms: sums.norms[side],
                 n_rows: out.rows as u32,
@@ -570,6 +615,22 @@ impl CudaBackward {
         let params = SumParams { out, parts, tasks: self.lists.rows + first, n_chunks, n_rows };
         // SAFETY: the caller's promise.
         unsafe { start(entered, stream, self.kernels.sum, tasks.len() as u32, 0, &params) }
+    }
+
+    /// Adds f32 sums of all rows of the documents to a gradient of another type, or overwrites it.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run`], behind what leaves the sums.
+    pub(super) unsafe fn narrow(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        out: Output,
+        sums: &GradientMatrix,
+    ) -> Result<()> {
+        let tasks = self.plan.narrowed.clone();
+        // SAFETY: the caller's promise.
+        unsafe { self.run_sum(entered, stream, out, sums.address, tasks, [1, sums.rows as u32]) }
     }
 
     /// Fills the queries' gradient with zeros, where it is overwritten and rows have no pairs.

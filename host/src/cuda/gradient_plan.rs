@@ -159,9 +159,12 @@ impl<'a> Side<'a> {
     /// Lists the scores that have winners by run, in their order.
     fn list(&mut self) {
         let problem = self.problem;
+        let wanted = problem.wanted();
         let has_winners = |p: usize| {
             let (q, d) = problem.pair(p);
-            problem.queries().item_len(q) > 0 && problem.documents().item_len(d) > 0
+            wanted.contains(&q)
+                && problem.queries().item_len(q) > 0
+                && problem.documents().item_len(d) > 0
         };
         let run = |p: usize| {
             let (q, d) = problem.pair(p);
@@ -188,7 +191,7 @@ impl<'a> Side<'a> {
     }
 
     fn n_pairs(&self, run: usize) -> u32 {
-        let n_queries = self.problem.queries().n_items() as u32;
+        let wanted = self.problem.wanted();
         let n_documents = self.problem.documents().n_items() as u32;
         match (&self.pairs, &self.problem.pairing().0) {
             (SidePairs::Listed(_), _) => self.starts[run + 1] - self.starts[run],
@@ -199,13 +202,11 @@ impl<'a> Side<'a> {
                     1
                 }
             }
-            _ => {
-                if self.is_query {
-                    n_documents
-                } else {
-                    n_queries
-                }
-            }
+            _ => match &self.items {
+                Some(items) if self.is_query && !wanted.contains(&(items[run] as usize)) => 0,
+                _ if self.is_query => n_documents,
+                _ => wanted.len() as u32,
+            },
         }
     }
 
@@ -250,7 +251,10 @@ impl<'a> Side<'a> {
                 FirstPair { query: item / (*k as u32).max(1), document: item, score: item }
             }
             (_, true) => FirstPair { query: item, document: 0, score: item * n_documents },
-            (_, false) => FirstPair { query: 0, document: item, score: item },
+            (_, false) => {
+                let query = self.problem.wanted().start as u32;
+                FirstPair { query, document: item, score: query * n_documents + item }
+            }
         }
     }
 
@@ -278,6 +282,11 @@ fn items(layout: &TokenLayout, runs: &Runs) -> Option<Vec<u32>> {
         *item = i as u32;
     }
     Some(items)
+}
+
+/// Whether no two items share rows.
+pub(super) fn is_disjoint(layout: &TokenLayout) -> Result<bool> {
+    Ok(items(layout, &Runs::new(layout)?).is_some())
 }
 
 /// A part of a run's pairs that one block sorts.
@@ -320,14 +329,25 @@ impl GradientPlan {
         let queries = Side::new(problem, true)?;
         plan.add_rows(&queries, shape)?;
         if !shape.adds_in_place {
-            plan.list_rows(0..problem.documents().rows(), FirstPair::default(), 0, 0);
-            plan.narrowed = plan.n_row_tasks..plan.rows.len() as u32;
+            plan.list_narrowed(problem);
         }
         if let SidePairs::Listed(_) = queries.pairs {
             plan.slots = slots(problem);
         }
         plan.query_pairs = Some(queries.pairs);
         Ok(plan)
+    }
+
+    /// Rows of documents alone, whose sums have another element type than the gradient.
+    pub(super) fn narrowing(problem: &Problem<'_>) -> GradientPlan {
+        let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
+        plan.list_narrowed(problem);
+        plan
+    }
+
+    fn list_narrowed(&mut self, problem: &Problem<'_>) {
+        self.list_rows(0..problem.documents().rows(), FirstPair::default(), 0, 0);
+        self.narrowed = self.n_row_tasks..self.rows.len() as u32;
     }
 
     fn add_rows(&mut self, side: &Side<'_>, shape: &Shape) -> Result<()> {

@@ -9,7 +9,7 @@ use maxsim_kernels::gradient::{
 use super::gradient_plan::{GradientPlan, Group, Shape, SidePairs};
 use crate::cpu;
 use crate::pairing::Pairing;
-use crate::problem::Problem;
+use crate::problem::{Problem, ScoreShape};
 use crate::scores::ScoreOptions;
 use crate::tokens::TokenLayout;
 
@@ -399,6 +399,16 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
         setting.of_documents(&plan, &shape, &mut found[1]);
         assert_eq!(found, expected, "{shape:?}");
         assert_eq!(setting.atomic(&shape, &start), expected, "{shape:?}");
+        let ScoreShape::Cross { n_queries, .. } = problem.shape() else { continue };
+        // Slice by slice, each with the winners of all.
+        let mut found = start.clone();
+        for range in [0..n_queries / 3, n_queries / 3..n_queries] {
+            let part = problem.of_queries(range);
+            let plan = GradientPlan::new(&part, &shape).expect("a plan");
+            setting.of_queries(&plan, &mut found[0], |_, _, _| {});
+            setting.of_documents(&plan, &shape, &mut found[1]);
+        }
+        assert_eq!(found, expected, "{shape:?} in slices");
     }
 }
 

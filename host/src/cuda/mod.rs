@@ -44,6 +44,8 @@ mod quantize;
 #[allow(unsafe_code)]
 mod read;
 #[allow(unsafe_code)]
+mod recompute;
+#[allow(unsafe_code)]
 mod rescore;
 #[allow(unsafe_code)]
 mod residual;

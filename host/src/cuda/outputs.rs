@@ -27,6 +27,8 @@ pub(crate) struct CudaOutputs {
     addresses: OutputAddresses,
     /// Bytes of scores, winners, token scores.
     lens_bytes: [u64; 3],
+    /// Bytes of each that lie before these and are not there: addresses are those of the first.
+    skipped_bytes: [u64; 3],
     turns: Arc<Turns>,
     /// What the addresses point to, where it is ours.
     _owned: Vec<Buffer>,
@@ -48,7 +50,11 @@ impl CudaOutputs {
 
     /// New memory with anything in it, to be written before it is read.
     pub(super) fn unfilled(device: &Arc<CudaDevice>, shape: &OutputShape) -> Result<CudaOutputs> {
-        let lens_bytes = shape.lens_bytes();
+        CudaOutputs::with_room(device, shape.lens_bytes())
+    }
+
+    /// New memory of so many bytes of scores, winners and token scores, with anything in it.
+    pub(super) fn with_room(device: &Arc<CudaDevice>, lens_bytes: [u64; 3]) -> Result<CudaOutputs> {
         let owned = lens_bytes
             .iter()
             .map(|&len_bytes| Buffer::new(device, len_bytes))
@@ -59,7 +65,14 @@ impl CudaOutputs {
             token_scores: owned[2].address(),
         };
         let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
-        Ok(CudaOutputs { device, addresses, lens_bytes, turns, _owned: owned })
+        Ok(CudaOutputs {
+            device,
+            addresses,
+            lens_bytes,
+            skipped_bytes: [0; 3],
+            turns,
+            _owned: owned,
+        })
     }
 
     /// New memory with winners of the host's, and nothing else in it.
@@ -79,7 +92,8 @@ impl CudaOutputs {
         let addresses = OutputAddresses { scores: 0, winners: owned.address(), token_scores: 0 };
         let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
         let lens_bytes = [0, owned.len_bytes(), 0];
-        Ok(CudaOutputs { device, addresses, lens_bytes, turns, _owned: vec![owned] })
+        let (skipped_bytes, _owned) = ([0; 3], vec![owned]);
+        Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, turns, _owned })
     }
 
     /// Memory that belongs to somebody else, checked. Its contents stay as they are until
@@ -100,7 +114,8 @@ impl CudaOutputs {
             check_range(device, address, len_bytes, align_bytes)?;
         }
         let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
-        Ok(CudaOutputs { device, addresses, lens_bytes, turns, _owned: Vec::new() })
+        let (skipped_bytes, _owned) = ([0; 3], Vec::new());
+        Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, turns, _owned })
     }
 
     /// The same memory without the token scores, which another kernel writes. Allocates nothing.
@@ -110,6 +125,25 @@ impl CudaOutputs {
             device: self.device.clone(),
             addresses: OutputAddresses { token_scores: 0, ..self.addresses },
             lens_bytes: [scores, winners, 0],
+            skipped_bytes: self.skipped_bytes,
+            turns: self.turns.clone(),
+            _owned: Vec::new(),
+        }
+    }
+
+    /// The start of the same memory as a part of larger outputs, of which some bytes lie before the part.
+    /// Its addresses are where the larger ones would start: nothing else of them may be accessed.
+    pub(super) fn part(&self, skipped_bytes: [u64; 3], lens_bytes: [u64; 3]) -> CudaOutputs {
+        let OutputAddresses { scores, winners, token_scores } = self.addresses;
+        CudaOutputs {
+            device: self.device.clone(),
+            addresses: OutputAddresses {
+                scores: scores.wrapping_sub(skipped_bytes[0]),
+                winners: winners.wrapping_sub(skipped_bytes[1]),
+                token_scores: token_scores.wrapping_sub(skipped_bytes[2]),
+            },
+            lens_bytes,
+            skipped_bytes,
             turns: self.turns.clone(),
             _owned: Vec::new(),
         }
@@ -141,14 +175,17 @@ impl CudaOutputs {
         tokens: bool,
     ) -> Result<()> {
         let [scores_bytes, winners_bytes, token_scores_bytes] = self.lens_bytes;
+        let all = [self.addresses.scores, self.addresses.winners, self.addresses.token_scores];
+        let [to_scores, to_winners, to_token_scores] =
+            std::array::from_fn(|i| all[i].wrapping_add(self.skipped_bytes[i]));
         // SAFETY: the addresses have these lengths; the caller's promise for the stream.
         unsafe {
             if scores {
-                fill(entered, self.addresses.scores, 0, scores_bytes, stream)?;
+                fill(entered, to_scores, 0, scores_bytes, stream)?;
             }
             if tokens {
-                fill(entered, self.addresses.winners, 0xFF, winners_bytes, stream)?;
-                fill(entered, self.addresses.token_scores, 0, token_scores_bytes, stream)?;
+                fill(entered, to_winners, 0xFF, winners_bytes, stream)?;
+                fill(entered, to_token_scores, 0, token_scores_bytes, stream)?;
             }
         }
         Ok(())

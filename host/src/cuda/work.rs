@@ -140,26 +140,26 @@ impl WorkList {
     /// Every query meets every document: entries are documents.
     fn cross(&mut self, problem: &Problem<'_>, shape: &Shape) -> Result<()> {
         let (queries, documents) = (problem.queries(), problem.documents());
-        let (n_queries, n_documents) = (queries.n_items(), documents.n_items());
+        let (wanted, n_documents) = (problem.wanted(), documents.n_items());
         self.entries_per_query = n_documents as u32;
-        self.has_unvisited_scores = (0..n_queries).any(|q| queries.item_len(q) == 0);
-        let packed = self.tiles.shared(queries, 0..n_queries)?;
-        let n_scores = problem.shape().n_scores() as u64;
+        self.has_unvisited_scores = wanted.clone().any(|q| queries.item_len(q) == 0);
+        let packed = self.tiles.shared(queries, wanted.clone())?;
+        let n_scores = (wanted.len() * n_documents) as u64;
         if packed.n_parts <= 1 || n_scores * u64::from(packed.n_parts) <= shape.partials_max {
             let all = 0..n_documents as u32;
-            return self.cross_launch(documents, shape, 0..n_queries, all, packed);
+            return self.cross_launch(documents, shape, wanted, all, packed);
         }
         // Too many partial sums: some queries at a time, or some documents for one query.
         self.tiles = Tiles::new(shape.query_tile);
         let bound = |q: usize| self.tiles.parts_bound(queries.item_len(q));
-        let n_parts = (0..n_queries).map(bound).max().unwrap_or(1);
+        let n_parts = wanted.clone().map(bound).max().unwrap_or(1);
         let n_at_once = (shape.partials_max / n_parts / n_documents as u64) as usize;
         let n_documents_at_once = match n_at_once {
             0 => (shape.partials_max / n_parts).max(1) as usize,
             _ => n_documents,
         };
-        for first in (0..n_queries).step_by(n_at_once.max(1)) {
-            let range = first..n_queries.min(first + n_at_once.max(1));
+        for first in wanted.clone().step_by(n_at_once.max(1)) {
+            let range = first..wanted.end.min(first + n_at_once.max(1));
             let packed = self.tiles.shared(queries, range.clone())?;
             for begin in (0..n_documents).step_by(n_documents_at_once) {
                 let end = n_documents.min(begin + n_documents_at_once);
