@@ -662,6 +662,30 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_i8_affine_d128_q128_winners",
+        ptx: include_str!("maxsim_forward_sm90_i8_affine_d128_q128_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_affine_d128_q128_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_i8_affine_d128_q64_winners",
+        ptx: include_str!("maxsim_forward_sm90_i8_affine_d128_q64_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_affine_d128_q64_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_i8_affine_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm90_i8_affine_wide_q128_winners.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_affine_wide_q128_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_i8_d128_q128",
         ptx: include_str!("maxsim_forward_sm90_i8_d128_q128.ptx"),
         cubins: &[Cubin {

@@ -154,7 +154,6 @@ impl Device {
     /// # Errors
     /// [`Error::DeviceMemory`] where there is no room; the device stays usable.
     /// [`Error::Shape`] where scales of compressed tokens are negative or infinite.
-    /// [`Error::Unsupported`] for INT8 affine tokens on a CUDA device.
     pub fn upload<F: Format>(&self, tokens: &Tokens<'_, F>) -> Result<DeviceTokens<F>> {
         tokens.check_scales()?;
         let storage = match &self.0 {
@@ -205,7 +204,7 @@ impl Device {
     /// # Errors
     /// [`Error::Shape`] and others where queries, documents and pairing do not fit together.
     /// [`Error::Unsupported`] where nothing on the device can run the call: INT8 affine
-    /// documents on a CUDA device, or compressed tokens where rows are to be normalised, are among that.
+    /// documents of f16 or bf16 queries on a CUDA device, or compressed tokens where rows are to be normalised, are among that.
     pub fn score<'a, Q: Against<D>, D: Format>(
         &self,
         queries: impl Into<Input<'a, Q>>,

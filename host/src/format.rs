@@ -87,11 +87,24 @@ impl TokenFormat {
         match (queries, documents) {
             (TokenFormat::Element(element), TokenFormat::Element(_)) => Some(element.into()),
             (TokenFormat::Int8, TokenFormat::Int8) => Some(Operand::I8),
+            (TokenFormat::Int8, TokenFormat::Int8Affine) => Some(Operand::I8Affine),
             (TokenFormat::Fp8, TokenFormat::Fp8) => Some(Operand::E4m3),
             (TokenFormat::Element(element), TokenFormat::Residual(_)) => {
                 Some(Operand::Residual(element))
             }
             _ => None,
+        }
+    }
+
+    /// What kernels multiply where tokens of this format meet queries that they can meet.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn stored_operand(self) -> Operand {
+        match self {
+            TokenFormat::Element(element) => element.into(),
+            TokenFormat::Int8 => Operand::I8,
+            TokenFormat::Int8Affine => Operand::I8Affine,
+            TokenFormat::Fp8 => Operand::E4m3,
+            TokenFormat::Residual(element) => Operand::Residual(element),
         }
     }
 

@@ -116,7 +116,10 @@ impl WarmUp {
         let is_element = |operand: &Operand| matches!(operand, Operand::Element(_));
         let has_rows = |operand: &Operand| limits.has_rows(*operand);
         let decoded = [ElementType::F16, ElementType::Bf16].map(Operand::Residual);
-        let codes = [Operand::I8, Operand::E4m3].into_iter().chain(decoded).filter(has_rows);
+        let codes = [Operand::I8, Operand::I8Affine, Operand::E4m3]
+            .into_iter()
+            .chain(decoded)
+            .filter(has_rows);
         let codes = codes.filter(|_| self.elements.is_empty());
         let operands = self.elements().iter().map(|&element| Operand::from(element)).chain(codes);
         let all =

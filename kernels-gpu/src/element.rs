@@ -40,6 +40,8 @@ pub enum Operand {
     Element(ElementType),
     /// Signed whole numbers of one byte, whose products are added exactly.
     I8,
+    /// The same for queries, and for documents whole numbers from 0 on, with a scale and a minimum each.
+    I8Affine,
     /// Eight-bit floating point numbers of 3 fraction bits.
     E4m3,
     /// Elements, of queries as they are, of documents decoded from centroids and buckets
@@ -52,7 +54,7 @@ impl Operand {
     pub const fn size_bytes(self) -> usize {
         match self {
             Operand::Element(element) | Operand::Residual(element) => element.size_bytes(),
-            Operand::I8 | Operand::E4m3 => 1,
+            Operand::I8 | Operand::I8Affine | Operand::E4m3 => 1,
         }
     }
 
@@ -61,6 +63,7 @@ impl Operand {
         match self {
             Operand::Element(element) => element.name(),
             Operand::I8 => "i8",
+            Operand::I8Affine => "i8_affine",
             Operand::E4m3 => "e4m3",
             Operand::Residual(ElementType::F16) => "residual_f16",
             Operand::Residual(ElementType::Bf16) => "residual_bf16",
@@ -75,7 +78,7 @@ impl Operand {
 
     /// Whether similarities are those of codes, times the scales of both rows.
     pub const fn is_code(self) -> bool {
-        matches!(self, Operand::I8 | Operand::E4m3)
+        matches!(self, Operand::I8 | Operand::I8Affine | Operand::E4m3)
     }
 }
 

@@ -14,6 +14,10 @@ use crate::ptx::math::fma;
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::memory::load_shared_f32x4_at;
 use crate::ptx::memory::load_u32;
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::ptx::wide::widen_f16;
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::quantize::affine_similarity;
 use crate::reduce::unroll;
 #[cfg(maxsim_arch = "sm_80")]
 use crate::rows::{OwnRows, RowBest, normalized};
@@ -123,6 +127,25 @@ pub fn scale<const N: usize>(mut c: [f32; N], norms: &ColumnNorms) -> [f32; N] {
     unroll!(I in 0..16 => {
         if 4 * I < N {
             unroll!(J in 0..4 => { c[4 * I + J] = times(c[4 * I + J], norms[2 * I + J % 2]); });
+        }
+    });
+    c
+}
+
+/// Similarities of a thread's codes and affine rows: the columns' factors are the halves of a word
+/// each, the scale first, and `sums` are those of the two query rows' codes. Never -0, as [`times`].
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn affine<const N: usize>(mut c: [f32; N], factors: &ColumnNorms, sums: [f32; 2]) -> [f32; N] {
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            unroll!(J in 0..2 => {
+                let [scale, min] = widen_f16(factors[2 * I + J].to_bits());
+                unroll!(ROW in 0..2 => {
+                    let at = 4 * I + 2 * ROW + J;
+                    c[at] = affine_similarity(c[at], scale, sums[ROW], min) + 0.0;
+                });
+            });
         }
     });
     c

@@ -238,6 +238,9 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_i8_d128_q128 { I8, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q64_winners { I8, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_i8_wide_q128_winners { I8, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
+            sm90 maxsim_forward_sm90_i8_affine_d128_q128_winners { I8Affine, scaled_winners, consumers 2, fragments 1, steps 4, stages 12, tail 64 }
+            sm90 maxsim_forward_sm90_i8_affine_d128_q64_winners { I8Affine, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 64 }
+            sm90 maxsim_forward_sm90_i8_affine_wide_q128_winners { I8Affine, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
             // Documents decoded in registers, for up to 32 query rows: a centroid goes straight to where
             // `mma.sync` reads it. What counts is how many are on their way.
             sm80 maxsim_forward_sm80_residual_f16_d128_q32 { ResidualF16, decoded, warps 4, blocks 2 }
@@ -340,6 +343,9 @@ macro_rules! row {
     };
     (operand I8) => {
         Operand::I8
+    };
+    (operand I8Affine) => {
+        Operand::I8Affine
     };
     (operand E4m3) => {
         Operand::E4m3

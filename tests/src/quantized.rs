@@ -470,6 +470,7 @@ impl<'a, T: Element> Compressed<'a, T> {
 fn operand(queries: TokenFormat, documents: TokenFormat) -> Option<Operand> {
     match (queries, documents) {
         (TokenFormat::Int8, TokenFormat::Int8) => Some(Operand::I8),
+        (TokenFormat::Int8, TokenFormat::Int8Affine) => Some(Operand::I8Affine),
         (TokenFormat::Fp8, TokenFormat::Fp8) => Some(Operand::E4m3),
         _ => None,
     }

@@ -108,28 +108,35 @@ fn check_handle<T: Element, F: Quantized>(
 }
 
 /// Codes and scales where they are, as a handle of their own: they are the same, and so are scores.
-fn check_view<T: Element, F: Quantized + Against<F>>(
-    handle: &DeviceTokens<T>,
-    scales: ScaleType,
+fn check_view<Q: Against<F>, F: Quantized>(
+    queries: &DeviceTokens<Q>,
+    codes: &DeviceTokens<F>,
 ) -> Result<(), String> {
-    let (device, layout) = (handle.device(), handle.layout());
-    let codes = handle.quantize::<F>(scales).map_err(text)?;
+    let (device, layout) = (codes.device(), codes.layout());
     let expected = codes.download().map_err(text)?;
     let rows = layout.rows();
     // Scales are put there as one row.
     let is_one_row = (1..=4096).contains(&rows);
-    if device.ordinal().is_none() || expected.mask().is_some() || !is_one_row {
+    let can_score = device.can_score(Q::FORMAT, F::FORMAT);
+    if device.ordinal().is_none() || !can_score || expected.mask().is_some() || !is_one_row {
         return Ok(());
     }
-    let (halves, numbers);
+    // What is put there stays until the view has been made.
+    let (mut halves, mut numbers) = (Vec::new(), Vec::new());
+    let mut put = |scales: &[f16]| -> Result<u64, String> {
+        let tokens = Tokens::padded(scales, 1, 1, rows).map_err(text)?;
+        halves.push(device.upload(&tokens).map_err(text)?);
+        Ok(halves[halves.len() - 1].access().base)
+    };
     let raw = match expected.scales() {
-        Scales::F16(scales) => {
-            halves = device.upload(&Tokens::padded(scales, 1, 1, rows).map_err(text)?);
-            RawScales::F16(halves.as_ref().map_err(ToString::to_string)?.access().base)
+        Scales::F16(scales) => RawScales::F16(put(scales)?),
+        Scales::Affine { scales, mins } => {
+            RawScales::Affine { scales: put(scales)?, mins: put(mins)? }
         }
         Scales::F32(scales) => {
-            numbers = device.upload(&Tokens::padded(scales, 1, 1, rows).map_err(text)?);
-            RawScales::F32(numbers.as_ref().map_err(ToString::to_string)?.access().base)
+            let tokens = Tokens::padded(scales, 1, 1, rows).map_err(text)?;
+            numbers.push(device.upload(&tokens).map_err(text)?);
+            RawScales::F32(numbers[0].access().base)
         }
         other => return Err(format!("{other:?}")),
     };
@@ -149,11 +156,22 @@ fn check_view<T: Element, F: Quantized + Against<F>>(
     let view = view.map_err(text)?;
     check_codes(&view.download().map_err(text)?, &expected)?;
     let cross = Pairing::cross();
-    let [ours, theirs] = [&codes, &view].map(|documents| device.score(&codes, documents, &cross));
+    let [ours, theirs] = [codes, &view].map(|documents| device.score(queries, documents, &cross));
     match same_bits(&ours.map_err(text)?, &theirs.map_err(text)?) {
         true => Ok(()),
         false => Err("other scores of a view".into()),
     }
+}
+
+/// Affine codes, which come back as they were, as documents of `queries`.
+fn check_affine<T: Element>(
+    queries: &DeviceTokens<Int8>,
+    tokens: &Tokens<'_, T>,
+) -> Result<(), String> {
+    let expected = tokens.quantize::<Int8Affine>(ScaleType::F16).map_err(text)?;
+    let codes = queries.device().upload(&expected).map_err(text)?;
+    check_codes(&codes.download().map_err(text)?, &expected)?;
+    check_view(queries, &codes)
 }
 
 /// As [`check_handle`], in all formats that a device makes.
@@ -165,8 +183,11 @@ fn check_formats<T: Element>(
     for scales in BY_ROW {
         check_handle::<T, Int8>(suite, handle, tokens, scales)?;
         check_handle::<T, Fp8>(suite, handle, tokens, scales)?;
-        check_view::<T, Int8>(handle, scales).map_err(|what| format!("int8 view: {what}"))?;
-        check_view::<T, Fp8>(handle, scales).map_err(|what| format!("fp8 view: {what}"))?;
+        let (int8, fp8) = (handle.quantize::<Int8>(scales), handle.quantize::<Fp8>(scales));
+        let (int8, fp8) = (int8.map_err(text)?, fp8.map_err(text)?);
+        check_view(&int8, &int8).map_err(|what| format!("int8 view: {what}"))?;
+        check_view(&fp8, &fp8).map_err(|what| format!("fp8 view: {what}"))?;
+        check_affine(&int8, tokens).map_err(|what| format!("int8-affine: {what}"))?;
     }
     if handle.device().ordinal().is_none() {
         check_handle::<T, Fp8>(suite, handle, tokens, ScaleType::Tensor)?;

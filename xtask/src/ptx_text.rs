@@ -72,7 +72,7 @@ impl Module {
 
     /// A module of its own for one entry, with the declarations that it uses.
     pub fn file_of(&self, entry: &EntryText, bounds: LaunchBounds) -> Result<String> {
-        let mut file = self.header.clone();
+        let mut file = with_version_of(&self.header, &entry.text);
         for declaration in &self.declarations {
             let name = declared_name(declaration)?;
             if words(&entry.text).any(|word| word == name) {
@@ -82,6 +82,23 @@ impl Module {
         file += &with_launch_bounds(&with_own_labels(&entry.text), &entry.name, bounds)?;
         Ok(file)
     }
+}
+
+/// What needs a later PTX version than the compiler declares, and which: other entries keep theirs, so
+/// that older drivers load them.
+const LATER: [(&str, &str); 1] = [(".s32.s8.u8", "8.4")];
+
+/// A module's header, with the version that an entry's instructions need.
+fn with_version_of(header: &str, entry: &str) -> String {
+    let Some((_, version)) = LATER.iter().find(|(instruction, _)| entry.contains(instruction))
+    else {
+        return header.to_string();
+    };
+    let lines = header.lines().map(|line| match line.starts_with(".version") {
+        true => format!(".version {version}\n"),
+        false => format!("{line}\n"),
+    });
+    lines.collect()
 }
 
 /// The line without its comment and the space around it.
@@ -219,6 +236,14 @@ mov.u32 %r6, smem_dyn;
 ";
 
     const BOUNDS: LaunchBounds = LaunchBounds { threads: 384, blocks: 1, tensor_maps: true };
+
+    #[test]
+    fn an_entry_declares_the_version_that_its_instructions_need() {
+        let header = ".version 8.3\n.target sm_90a\n.address_size 64\n";
+        assert_eq!(with_version_of(header, "wgmma.m64n8k32.s32.s8.s8 {%r1}"), header);
+        let mixed = with_version_of(header, "wgmma.m64n8k32.s32.s8.u8 {%r1}");
+        assert_eq!(mixed, header.replace("8.3", "8.4"));
+    }
 
     #[test]
     fn a_module_falls_into_header_declarations_and_entries() {

@@ -15,7 +15,7 @@ use super::tokens::CudaTokens;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::format::{Format, Quantized, TokenFormat};
+use crate::format::{Format, Quantized};
 use crate::gradients::{
     BackwardWork, DeviceGradScores, DeviceGradients, GradScoresInner, GradientsInner,
 };
@@ -156,6 +156,13 @@ pub enum RawScales {
     F32(u64),
     /// One number for all rows, of [`Fp8`](crate::Fp8).
     Tensor(f32),
+    /// Of [`Int8Affine`](crate::Int8Affine).
+    Affine {
+        /// Address of one f16 number per row: the distance of two codes.
+        scales: u64,
+        /// Address of one f16 number per row: what code 0 stands for.
+        mins: u64,
+    },
 }
 
 impl RawScales {
@@ -165,6 +172,10 @@ impl RawScales {
             RawScales::F16(address) => Scales::F16(read_rows(device, address, rows)?.into()),
             RawScales::F32(address) => Scales::F32(read_rows(device, address, rows)?.into()),
             RawScales::Tensor(scale) => Scales::Tensor(scale),
+            RawScales::Affine { scales, mins } => Scales::Affine {
+                scales: read_rows(device, scales, rows)?.into(),
+                mins: read_rows(device, mins, rows)?.into(),
+            },
         })
     }
 }
@@ -192,12 +203,6 @@ impl<F: Quantized> DeviceTokens<F> {
         mask: Option<u64>,
     ) -> Result<DeviceTokens<F>> {
         let cuda = device.cuda_device("memory of a CUDA device")?;
-        let Some(operand) = TokenFormat::operand(F::FORMAT, F::FORMAT) else {
-            return Err(Error::Unsupported {
-                what: format!("{} tokens on a CUDA device", F::FORMAT),
-                why: "no kernel takes them yet; use Device::cpu()".into(),
-            });
-        };
         let (access, layout) = matrix::<F>(cuda, address, pitch_bytes, layout, mask)?;
         if !access.is_aligned() {
             return Err(Error::Shape {
@@ -210,8 +215,14 @@ impl<F: Quantized> DeviceTokens<F> {
         scales.check(F::FORMAT, layout.rows())?;
         let valid = mask.map(|mask| read_rows::<u8>(cuda, mask, layout.rows())).transpose()?;
         scales.check_values(&layout, valid.as_deref())?;
-        let tokens =
-            CudaTokens::new(cuda, operand, &layout, access, mask.unwrap_or(0), Vec::new())?;
+        let tokens = CudaTokens::new(
+            cuda,
+            F::FORMAT.stored_operand(),
+            &layout,
+            access,
+            mask.unwrap_or(0),
+            Vec::new(),
+        )?;
         tokens.set_scales(Norms::of_scales(cuda, &scales, layout.rows())?);
         Ok(DeviceTokens::new(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
     }

@@ -1,10 +1,12 @@
 //! What rows are normalised by, in device memory: r = 1 / √max(‖x‖², 10⁻¹²), an f32 per row. Where
-//! rows are codes, their scales take its place.
+//! rows are codes, their scales take its place, and where they are affine a word with the scale and the
+//! minimum, both f16.
 //!
 //! Of tokens that are ours it is found once. Memory of others may hold something else at each call,
 //! which therefore finds it anew; calls at the same time find the same, since nobody may write to
 //! the rows meanwhile.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use cust::sys::CUstream;
@@ -39,6 +41,8 @@ enum Source {
     Kernel(Kernel),
     /// Scales of this type, which come with the rows.
     Rows(ScaleType),
+    /// Scales and minima, which come with the rows.
+    Affine,
     /// The one scale of all rows.
     Tensor(f32),
 }
@@ -50,17 +54,20 @@ impl Norms {
         scales: &Scales<'_>,
         rows: usize,
     ) -> Result<Norms> {
-        let mut values = filled(rows as u64 + NORMS_PADDING as u64, 0.0f32)?;
-        values
-            .iter_mut()
-            .take(rows)
-            .enumerate()
-            .for_each(|(row, value)| *value = scales.scale(row));
+        let mut words = filled(rows as u64 + NORMS_PADDING as u64, 0u32)?;
+        let word = |row: usize| match scales {
+            Scales::Affine { scales, mins } => {
+                u32::from(mins[row].to_bits()) << 16 | u32::from(scales[row].to_bits())
+            }
+            _ => scales.scale(row).to_bits(),
+        };
+        words[..rows].iter_mut().enumerate().for_each(|(row, to)| *to = word(row));
         let source = match scales {
             Scales::Tensor(scale) => Source::Tensor(*scale),
+            Scales::Affine { .. } => Source::Affine,
             _ => Source::Rows(scales.storage()),
         };
-        Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&values))?, source })
+        Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&words))?, source })
     }
 
     /// Room for scales of `rows` rows, of a type by row, and for what kernels may read behind them.
@@ -104,18 +111,24 @@ impl Norms {
         let scale_type = match self.source {
             Source::Kernel(_) => return Ok(None),
             Source::Tensor(scale) => return Ok(Some(Scales::Tensor(scale))),
-            Source::Rows(scale_type) => scale_type,
+            Source::Rows(scale_type) => Some(scale_type),
+            Source::Affine => None,
         };
-        let mut values = filled(rows as u64, 0.0f32)?;
+        let mut words = filled(rows as u64, 0u32)?;
         // SAFETY: the room is that of these rows.
         unsafe {
-            download(entered, self.buffer.address(), bytemuck::cast_slice_mut(&mut values))?;
+            download(entered, self.buffer.address(), bytemuck::cast_slice_mut(&mut words))?;
         }
+        let halves = |half: &dyn Fn(u32) -> f16| words.iter().map(|&word| half(word)).collect();
         Ok(Some(match scale_type {
-            ScaleType::F16 => {
-                Scales::F16(values.into_iter().map(f16::from_f32).collect::<Vec<_>>().into())
+            None => Scales::Affine {
+                scales: Cow::Owned(halves(&|word| f16::from_bits(word as u16))),
+                mins: Cow::Owned(halves(&|word| f16::from_bits((word >> 16) as u16))),
+            },
+            Some(ScaleType::F16) => {
+                Scales::F16(Cow::Owned(halves(&|word| f16::from_f32(f32::from_bits(word)))))
             }
-            _ => Scales::F32(values.into()),
+            Some(_) => Scales::F32(words.into_iter().map(f32::from_bits).collect()),
         }))
     }
 }

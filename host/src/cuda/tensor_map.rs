@@ -78,7 +78,7 @@ fn encode(
     rounding: Rounding,
 ) -> Result<TensorMap> {
     let code = match (operand, rounding) {
-        (Operand::I8 | Operand::E4m3, _) => UINT8,
+        (Operand::I8 | Operand::I8Affine | Operand::E4m3, _) => UINT8,
         (Operand::Element(element) | Operand::Residual(element), rounding) => {
             match (element, rounding) {
                 (ElementType::F16, _) => FLOAT16,

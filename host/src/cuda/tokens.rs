@@ -15,8 +15,8 @@ use super::residual::CudaResiduals;
 use super::tensor_map::{Maps, Rounding, can_map};
 use super::upload::{upload, upload_rows};
 use crate::element::ElementType;
-use crate::error::{Error, Result};
-use crate::format::{Format, TokenFormat};
+use crate::error::Result;
+use crate::format::Format;
 use crate::plan::Access;
 use crate::tokens::{TokenLayout, Tokens};
 
@@ -56,12 +56,7 @@ impl CudaTokens {
         device: &Arc<CudaDevice>,
         tokens: &Tokens<'_, F>,
     ) -> Result<CudaTokens> {
-        let Some(operand) = TokenFormat::operand(F::FORMAT, F::FORMAT) else {
-            return Err(Error::Unsupported {
-                what: format!("{} tokens on a CUDA device", F::FORMAT),
-                why: "no kernel takes them yet; use Device::cpu()".into(),
-            });
-        };
+        let operand = F::FORMAT.stored_operand();
         let layout = tokens.layout();
         let row_bytes = layout.dim() * operand.size_bytes();
         let pitch_bytes = Access::uploaded(layout.dim(), F::FORMAT).pitch_bytes;

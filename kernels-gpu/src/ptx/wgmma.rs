@@ -59,6 +59,8 @@ pub enum Operands {
     Tf32,
     /// Signed whole numbers of one byte: accumulators are the bits of an i32.
     I8,
+    /// Signed whole numbers of one byte times such from 0 on.
+    I8Affine,
     /// Floating point numbers of one byte, 3 fraction bits.
     E4m3,
 }
@@ -72,7 +74,10 @@ pub trait Element {
     /// Whether elements are split in two ([`crate::tf32`]).
     const SPLITS: bool = false;
     /// Whether rows are codes with a scale each.
-    const HAS_SCALES: bool = matches!(Self::OPERANDS, Operands::I8 | Operands::E4m3);
+    const HAS_SCALES: bool =
+        matches!(Self::OPERANDS, Operands::I8 | Operands::I8Affine | Operands::E4m3);
+    /// Whether documents' rows have a minimum, too, which code 0 stands for.
+    const HAS_MINS: bool = matches!(Self::OPERANDS, Operands::I8Affine);
     /// Whether sums go on in f32 after a slab: the tensor cores add with fewer bits.
     const PROMOTES: bool = matches!(Self::OPERANDS, Operands::E4m3);
 }
@@ -183,6 +188,7 @@ macro_rules! accumulators {
                         Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "0" ", 1, 1, 0, 0;" c a b out $($i)*),
                         Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "0" ", 1, 1;" c a b out $($i)*),
                         Operands::I8 => accumulators!($n "k32.s32.s8.s8" "0" ";" c a b out $($i)*),
+                        Operands::I8Affine => accumulators!($n "k32.s32.s8.u8" "0" ";" c a b out $($i)*),
                         Operands::E4m3 => accumulators!($n "k32.f32.e4m3.e4m3" "0" ", 1, 1;" c a b out $($i)*),
                     }
                 }
@@ -200,6 +206,7 @@ macro_rules! accumulators {
                         Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "1" ", 1, 1, 0, 0;" c a b inout $($i)*),
                         Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "1" ", 1, 1;" c a b inout $($i)*),
                         Operands::I8 => accumulators!($n "k32.s32.s8.s8" "1" ";" c a b inout $($i)*),
+                        Operands::I8Affine => accumulators!($n "k32.s32.s8.u8" "1" ";" c a b inout $($i)*),
                         Operands::E4m3 => accumulators!($n "k32.f32.e4m3.e4m3" "1" ", 1, 1;" c a b inout $($i)*),
                     }
                 }

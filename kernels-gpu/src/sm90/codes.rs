@@ -11,11 +11,11 @@ use super::Kernel;
 use super::consumer::{Columns, Consumer, FRAGMENT_BYTES, MASKED, multiply_steps};
 use super::fold::{fold_bits, is_positive};
 use crate::layout::sm90::SLAB_STEPS;
-use crate::norms::{load_shared_columns, scale};
+use crate::norms::{affine, load_shared_columns, scale};
 use crate::ptx::memory::load_shared_u32x4;
 use crate::ptx::warp::ballot;
 use crate::ptx::wgmma::{self, Accumulators, Element, Operands};
-use crate::reduce::{Best, unroll};
+use crate::reduce::{Best, fold, unroll};
 
 impl Consumer<'_> {
     /// As [`Consumer::tile`](Self::tile), of codes.
@@ -38,10 +38,10 @@ impl Consumer<'_> {
         unsafe {
             let mut columns =
                 Columns { valid: [0; 4], left, column, lane, norms: core::mem::zeroed() };
-            let before = *best;
+            let (before, sums) = (*best, self.code_sums());
             if K::SLABS == 0 {
                 let c = self.streamed_codes::<K, N, KIND>(&mut columns);
-                columns.fold_codes::<K, N, KIND>(&mut best[0], &c);
+                columns.fold_codes::<K, N, KIND>(&mut best[0], &c, sums);
                 columns.fold_codes_again::<K, N, KIND>(best, before, [&c; 2]);
                 return columns.any();
             }
@@ -57,7 +57,7 @@ impl Consumer<'_> {
                 self.take_scales::<N>(&mut columns);
                 let c0 = c0.wait::<0>();
                 self.release(K::SLABS as u32);
-                columns.fold_codes::<K, N, KIND>(&mut best[0], &c0);
+                columns.fold_codes::<K, N, KIND>(&mut best[0], &c0, sums);
                 columns.fold_codes_again::<K, N, KIND>(best, before, [&c0; 2]);
                 return columns.any();
             }
@@ -65,10 +65,10 @@ impl Consumer<'_> {
             wgmma::commit();
             self.take_scales::<N>(&mut columns);
             let c0 = c0.wait::<1>();
-            columns.fold_codes::<K, N, KIND>(&mut best[0], &c0);
+            columns.fold_codes::<K, N, KIND>(&mut best[0], &c0, sums);
             let c1 = c1.wait::<0>();
             self.release(K::SLABS as u32);
-            columns.fold_codes::<K, N, KIND>(&mut best[1], &c1);
+            columns.fold_codes::<K, N, KIND>(&mut best[1], &c1, sums);
             columns.fold_codes_again::<K, N, KIND>(best, before, [&c0, &c1]);
             columns.any()
         }
@@ -116,6 +116,12 @@ impl Consumer<'_> {
         }
     }
 
+    /// Sums of the codes of the thread's two query rows.
+    #[inline(always)]
+    fn code_sums(&self) -> [f32; 2] {
+        [self.row_factors as u32, (self.row_factors >> 32) as u32].map(f32::from_bits)
+    }
+
     /// Reads the scales of a tile's columns.
     ///
     /// # Safety
@@ -129,14 +135,20 @@ impl Consumer<'_> {
 }
 
 impl Columns {
-    /// Takes a fragment's similarities into account; without winners, as bits.
+    /// Takes a fragment's similarities into account; without winners, as bits. `sums` are those of the codes of
+    /// the thread's two query rows, where documents have minima.
     #[inline(always)]
     fn fold_codes<K: Kernel, const N: usize, const KIND: u32>(
         &self,
         best: &mut Best,
         c: &[f32; N],
+        sums: [f32; 2],
     ) {
         let c = numbers::<K, N>(*c);
+        if K::Element::HAS_MINS {
+            let c = self.valid_only::<K, N, KIND>(&affine(c, &self.norms, sums));
+            return fold(best, &c, self.column, true);
+        }
         if K::WINNERS {
             return self.fold_floats::<K, N, KIND>(best, &c);
         }
@@ -184,7 +196,7 @@ fn add<const N: usize>(c: &mut [f32; N], part: &[f32; N]) {
 /// What accumulators hold: whole numbers where whole numbers were multiplied.
 #[inline(always)]
 fn numbers<K: Kernel, const N: usize>(mut c: [f32; N]) -> [f32; N] {
-    if matches!(K::Element::OPERANDS, Operands::I8) {
+    if matches!(K::Element::OPERANDS, Operands::I8 | Operands::I8Affine) {
         unroll!(I in 0..16 => {
             if 4 * I < N {
                 unroll!(J in 0..4 => { c[4 * I + J] = c[4 * I + J].to_bits() as i32 as f32; });

@@ -1,7 +1,7 @@
 //! A consumer warpgroup: multiply, fold, sum.
 
 use super::fold::{fold_bits, is_positive};
-use super::rows::WarpRows;
+use super::rows::{WarpRows, code_sums};
 use super::units::Told;
 use super::{Kernel, Ring, Shared, n_slabs};
 use crate::layout::SLAB_BYTES;
@@ -38,8 +38,10 @@ pub(super) struct Consumer<'a> {
     pub(super) sums: Ring,
     pub(super) rows: WarpRows,
     pub(super) norms: Norms,
-    /// What the document's rows are normalised by.
-    pub(super) document_norms: u64,
+    /// Where r is of the document's rows, of rows that are normalised. Where documents have minima, the
+    /// sums of the codes of the thread's two query rows, an f32 in each half: a field of their own would
+    /// change the kernels that have none.
+    pub(super) row_factors: u64,
 }
 
 /// Works through the block's units.
@@ -57,6 +59,7 @@ pub(super) unsafe fn consume<K: Kernel>(
     const { assert!(!K::NORMALIZES || !K::Element::SPLITS) };
     const { assert!(!K::LOADS_NORMS || K::WINNERS && K::FRAGMENTS == 1) };
     // Both sides' factors come with the launch; sums that are promoted leave room for one fragment.
+    const { assert!(!K::Element::HAS_MINS || K::WINNERS && K::FRAGMENTS == 1) };
     const { assert!(!K::Element::HAS_SCALES || K::NORMALIZES && (K::SLABS == 1 || K::FRAGMENTS == 1)) };
     // SAFETY: every warp is whole here. The broadcast tells the assembler that the number is
     // the same in all lanes, so that descriptors live in uniform registers.
@@ -71,7 +74,7 @@ pub(super) unsafe fn consume<K: Kernel>(
         sums: Ring::START,
         rows: WarpRows::NONE,
         norms,
-        document_norms: 0,
+        row_factors: 0,
     };
     let mut tile = u32::MAX;
     let mut query_parity = 0;
@@ -125,6 +128,11 @@ impl Consumer<'_> {
                 groups[I] = unsafe { work::group(self.params, index) };
             }
         });
+        if K::Element::HAS_MINS {
+            // SAFETY: as below.
+            let [a, b] = unsafe { code_sums(self.params, groups[0], self.lane) }.map(f32::to_bits);
+            self.row_factors = u64::from(b) << 32 | u64::from(a);
+        }
         // SAFETY: groups of this launch.
         self.rows = unsafe { WarpRows::new::<K>(self.params, self.norms, groups, self.lane) };
     }
@@ -139,7 +147,7 @@ impl Consumer<'_> {
         let mut has_tokens = len > 0;
         let mut row = 0;
         if K::LOADS_NORMS {
-            self.document_norms = self.norms.of_documents(document.start);
+            self.row_factors = self.norms.of_documents(document.start);
         }
         // Loops of their own for each kind of tile: the accumulators' pipeline must not meet a
         // branch.
@@ -232,7 +240,7 @@ impl Consumer<'_> {
             let mut columns =
                 Columns { valid: [0; 4], left, column, lane, norms: core::mem::zeroed() };
             if K::LOADS_NORMS {
-                let address = self.document_norms + u64::from(row) * 4;
+                let address = self.row_factors + u64::from(row) * 4;
                 columns.norms = load_columns::<N>(address, lane);
             }
             let before = *best;

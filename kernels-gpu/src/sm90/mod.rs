@@ -106,6 +106,8 @@ elements! {
     Tf32 32;
     /// Signed whole numbers of one byte.
     I8 128;
+    /// The same of queries, whole numbers from 0 on of documents.
+    I8Affine 128;
     /// Floating point numbers of one byte, 3 fraction bits.
     E4m3 128;
 }

@@ -38,7 +38,7 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
         sums: Ring::START,
         rows: WarpRows::NONE,
         norms: Norms::NONE,
-        document_norms: 0,
+        row_factors: 0,
     };
     let mut tile = u32::MAX;
     let mut query_parity = 0;
