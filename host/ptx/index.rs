@@ -998,6 +998,20 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_gradient_gather_i8",
+        ptx: include_str!("maxsim_gradient_gather_i8.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_i8.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_gradient_gather_i8.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_gradient_invert",
         ptx: include_str!("maxsim_gradient_invert.ptx"),
         cubins: &[

@@ -2,7 +2,7 @@
 //! the read, those of gradients, those of losses, those that score winners again, and those that
 //! compress rows.
 
-use crate::gradient::sources::{Bf16, F16, F32};
+use crate::gradient::sources::{Bf16, F16, F32, I8};
 use crate::variants::forward_variants;
 
 macro_rules! winners {
@@ -278,6 +278,8 @@ gradient_entries! {
     maxsim_gradient_gather_bf16(GatherParams) = crate::gradient::gather::gather::<Bf16>;
     /// Sums over pairs of f32 documents.
     maxsim_gradient_gather_f32(GatherParams) = crate::gradient::gather::gather::<F32>;
+    /// Sums over pairs of documents that are codes.
+    maxsim_gradient_gather_i8(GatherParams) = crate::gradient::gather::gather::<I8>;
     /// Sums over sorted sources of f16 queries.
     maxsim_gradient_owner_sm80_f16(OwnerParams) = crate::gradient::owner::owner::<F16>;
     /// Sums over sorted sources of bf16 queries.

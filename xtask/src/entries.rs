@@ -100,6 +100,7 @@ pub fn all() -> Vec<Entry> {
         (SUM_PARTIALS, SUM_PARTIALS_THREADS, 1, 0),
         (COMBINE_PIECES, COMBINE_PIECES_THREADS, 1, COMBINE_PIECES_SHARED_BYTES),
         (READ, READ_THREADS, 1, 0),
+        (gradient::GATHER_CODES, gradient::THREADS, gradient::GATHER_BLOCKS, 0),
         (gradient::COUNT, gradient::THREADS, 1, count_shared_bytes),
         (gradient::INVERT, gradient::THREADS, 1, sort_shared_bytes),
         (gradient::JOIN, gradient::THREADS, 1, gradient::JOIN_SHARED_BYTES),

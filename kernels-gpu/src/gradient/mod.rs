@@ -129,6 +129,9 @@ macro_rules! by_arch {
 pub const GATHER: Entries =
     ["maxsim_gradient_gather_f16", "maxsim_gradient_gather_bf16", "maxsim_gradient_gather_f32"];
 
+/// The entry that sums over pairs of documents that are INT8 codes, times a factor of the row.
+pub const GATHER_CODES: &str = "maxsim_gradient_gather_i8";
+
 /// The entries that sum over sorted sources.
 pub const OWNER: ByArch = by_arch!("owner");
 
@@ -219,8 +222,8 @@ pub struct Pairs {
     pub winners: u64,
     /// Address of the f32 gradients of the scores.
     pub grad_scores: u64,
-    /// Address of an f32 per row of the sources' matrix, which their gradients are multiplied by; 0 =
-    /// rows are not normalised.
+    /// Address of an f32 per row of the sources' matrix, which their gradients are multiplied by: what
+    /// rows are normalised by, or the scales of codes; 0 = neither.
     pub source_norms: u64,
     /// Bytes of a winner: 2 (none = 0xFFFF) or 4 (none = -1).
     pub winner_bytes: u32,
@@ -266,7 +269,7 @@ pub struct Rows {
     pub pitch_bytes: u64,
     /// Elements per row.
     pub dim: u32,
-    /// The binary logarithm of the lanes that share a row, 16 bytes each.
+    /// The binary logarithm of the lanes that share a row, 16 bytes each, or [`LANE_CODES`].
     pub lanes_log2: u32,
     /// How often as many bytes as the lanes take must be taken for a row: each time by another
     /// warp.
@@ -284,6 +287,12 @@ pub const fn columns(row_bytes: usize) -> (u32, u32) {
     }
     (n_chunks.next_power_of_two().ilog2(), 1)
 }
+
+/// Codes that a lane reads of a row at once: as many as elements of two bytes, for as many sums.
+pub const LANE_CODES: usize = 8;
+
+/// What a code counts as in [`columns`].
+pub const CODE_BYTES: usize = 16 / LANE_CODES;
 
 /// Parameters of `maxsim_row_norms_*`: a warp per `32 >> rows.lanes_log2` rows.
 #[repr(C)]
@@ -677,6 +686,10 @@ mod tests {
         }
         assert_eq!(columns(256), (4, 1));
         assert_eq!(columns(16384), (5, 32));
+        for dim in 1..=4096 {
+            let (lanes_log2, n_columns) = columns(dim * CODE_BYTES);
+            assert!((LANE_CODES << lanes_log2) * n_columns as usize >= dim, "{dim}");
+        }
     }
 
     #[test]

@@ -3,12 +3,13 @@
 //! A row is read by as many lanes as it has pieces of 16 bytes, up to 32; where that leaves lanes
 //! over, a warp reads as many rows at once as fit, and adds its sums in the end. Sources are in
 //! the lanes' registers, 32 at a time, and travel by shuffles. Each lane keeps `LOADS` loads of
-//! 16 bytes in flight.
+//! 16 bytes in flight, of codes 8 bytes.
 
-use super::{NO_ROW, Rows};
-use crate::ptx::math::fma;
+use super::{LANE_CODES, NO_ROW, Rows};
+use crate::ptx::math::{fma, permute};
 use crate::ptx::wide::{
-    lane_idx, load_u16_if, load_u32_if, load_u32x4_if, shuffle, shuffle_xor_by, widen_f16,
+    lane_idx, load_u8_if, load_u16_if, load_u32_if, load_u32x2_if, load_u32x4_if, shuffle,
+    shuffle_xor_by, widen_f16,
 };
 
 /// `$body` for one `$i` after the other, straight on: what a loop indexes would get an address
@@ -32,14 +33,16 @@ pub(super) use unroll;
 /// Most loads in flight per lane: those of one `unroll!`.
 const LOADS_MAX: usize = 4;
 
-/// Elements of 16 bytes at most.
+/// Elements that a lane reads at once, at most.
 pub const LANE_ELEMENTS: usize = 8;
 
 /// What the elements of a matrix are.
 pub trait Element {
-    /// Elements of 16 bytes.
+    /// Elements that a lane reads at once: those of 16 bytes, or codes of 8.
     const N: usize;
-    /// The elements of 16 bytes, of which there are [`Element::N`].
+    /// Bytes of an element.
+    const SIZE: usize = 16 / Self::N;
+    /// The elements that a lane reads at once, of which there are [`Element::N`].
     fn widen(words: [u32; 4]) -> [f32; LANE_ELEMENTS];
 }
 
@@ -49,6 +52,8 @@ pub struct F16;
 pub struct Bf16;
 /// IEEE 754 binary32.
 pub struct F32;
+/// Signed bytes.
+pub struct I8;
 
 impl Element for F16 {
     const N: usize = 8;
@@ -82,6 +87,29 @@ impl Element for F32 {
     }
 }
 
+impl Element for I8 {
+    const N: usize = LANE_CODES;
+    const SIZE: usize = 1;
+    /// A code above -128 as the last bits of 2²³, which is then subtracted: conversions of bytes are slow.
+    #[inline(always)]
+    fn widen([low, high, ..]: [u32; 4]) -> [f32; LANE_ELEMENTS] {
+        const BIAS: f32 = 8_388_608.0 + 128.0;
+        let [low, high] = [low ^ 0x8080_8080, high ^ 0x8080_8080];
+        let widen =
+            |word: u32, selector: u32| f32::from_bits(permute(word, 0x4B00_0000, selector)) - BIAS;
+        [
+            widen(low, 0x7440),
+            widen(low, 0x7441),
+            widen(low, 0x7442),
+            widen(low, 0x7443),
+            widen(high, 0x7440),
+            widen(high, 0x7441),
+            widen(high, 0x7442),
+            widen(high, 0x7443),
+        ]
+    }
+}
+
 /// What a lane reads of every row.
 #[derive(Clone, Copy)]
 pub struct Columns {
@@ -107,7 +135,7 @@ impl Columns {
         let element = (column * lanes + (lane & (lanes - 1))) * T::N as u32;
         let n_elements = rows.dim.saturating_sub(element).min(T::N as u32);
         Columns {
-            base: rows.base + u64::from(element) * (16 / T::N as u64),
+            base: rows.base + u64::from(element) * T::SIZE as u64,
             pitch_bytes: rows.pitch_bytes,
             element,
             n_elements,
@@ -136,10 +164,23 @@ impl Columns {
         // SAFETY: the lane's elements of a row that exists.
         unsafe {
             if ALIGNED {
-                return load_u32x4_if(address, condition);
+                return match T::SIZE {
+                    1 => {
+                        let [low, high] = load_u32x2_if(address, condition);
+                        [low, high, 0, 0]
+                    }
+                    _ => load_u32x4_if(address, condition),
+                };
             }
             let is_there = |e: usize| condition & u32::from((e as u32) < self.n_elements);
             let mut words = [0u32; 4];
+            if T::SIZE == 1 {
+                unroll!(e in eight => {
+                    let code = load_u8_if(address + e as u64, is_there(e));
+                    words[e / 4] |= code << (e % 4 * 8);
+                });
+                return words;
+            }
             unroll!(k in four => {
                 let (first, address) = (k * T::N / 4, address + k as u64 * 4);
                 words[k] = match T::N {

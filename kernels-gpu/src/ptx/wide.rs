@@ -42,6 +42,34 @@ pub unsafe fn load_u32x4_if(address: u64, condition: u32) -> [u32; 4] {
     [a, b, c, d]
 }
 
+/// Eight bytes of read-only global memory where `condition` is not 0, and zeros otherwise.
+///
+/// # Safety
+/// Where `condition` is not 0, `address` must be readable for 8 bytes, aligned to 8, and not
+/// written while the kernel runs.
+#[inline(always)]
+pub unsafe fn load_u32x2_if(address: u64, condition: u32) -> [u32; 2] {
+    let (a, b);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {3}, 0;",
+            "mov.b32 {0}, 0;",
+            "mov.b32 {1}, 0;",
+            "@p ld.global.nc.v2.b32 {{{0}, {1}}}, [{2}];",
+            "}}",
+            out(reg32) a,
+            out(reg32) b,
+            in(reg64) address,
+            in(reg32) condition,
+            options(pure, readonly, nostack),
+        );
+    }
+    [a, b]
+}
+
 macro_rules! conditional_loads {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {$(
         $(#[$doc])*
@@ -73,6 +101,8 @@ macro_rules! conditional_loads {
 }
 
 conditional_loads! {
+    /// A byte of read-only global memory where `condition` is not 0, and 0 otherwise.
+    load_u8_if = "@p ld.global.nc.u8 {0}, [{1}];";
     /// Two bytes of read-only global memory where `condition` is not 0, and 0 otherwise.
     load_u16_if = "@p ld.global.nc.u16 {0}, [{1}];";
     /// Four bytes of read-only global memory where `condition` is not 0, and 0 otherwise.
