@@ -9,7 +9,8 @@
 //! ```
 //!
 //! with the sums over the scored pairs, as often as a pair is scored. Rows that several items
-//! share get what each of them adds.
+//! share get what each of them adds. Only ∂Q reads rows of documents, which may have become codes since
+//! they were scored ([`Saved`]).
 //!
 //! With [`ScoreOptions::normalize`] these sums, over rows x̂ = r · x, are the gradients ∂x̂ with
 //! respect to normalised rows, and
@@ -32,6 +33,7 @@ use crate::element::Element;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::element::ElementType;
 use crate::error::{Error, Result};
+use crate::format::{Saved, TokenFormat};
 use crate::handle::Input;
 use crate::pairing::Pairing;
 use crate::problem::Problem;
@@ -315,15 +317,35 @@ impl Device {
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     ///
+    /// Or documents are given as [`Int8`](crate::Int8) codes of those that were scored, which need not live
+    /// until here then: see [`Saved`] for what that saves and what it costs.
+    ///
+    /// ```
+    /// use maxsim::{BackwardOptions, Device, Int8, Pairing, ScaleType, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+    /// let documents = Tokens::padded(&[0.6f32, 0.8], 1, 1, 2)?;
+    /// let (device, cross) = (Device::cpu(), Pairing::cross());
+    /// let scores = device.score_for_training(&queries, &documents, &cross)?;
+    /// let saved = documents.quantize::<Int8>(ScaleType::F16)?;
+    /// drop(documents);
+    /// let options = BackwardOptions::default();
+    /// let found = device.backward(&queries, &saved, &cross, &scores, &[1.0], &options)?;
+    /// assert!((found.queries[0] - 0.6).abs() < 0.0032 && (found.queries[1] - 0.8).abs() < 0.0032);
+    /// assert_eq!(found.documents, [1.0, 0.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Device::score`]; [`Error::Shape`] where queries, documents or pairing are not
     /// those of `scores`, `grad_scores` has another length, or the strategy reads winners that
     /// `scores` do not have; [`Error::Unsupported`] for a
-    /// strategy that the device does not have.
-    pub fn backward<'a, T: Element>(
+    /// strategy that the device does not have, and of documents saved as codes for normalised
+    /// scores, [`Backward::Atomic`] and [`Backward::Recompute`].
+    pub fn backward<'a, T: Element, D: Saved<T>>(
         &self,
         queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, D>>,
         pairing: &Pairing,
         scores: &TrainingScores,
         grad_scores: &[f32],
@@ -344,10 +366,10 @@ impl Device {
     /// the token matrices; they are unchanged then. After [`Error::HostMemory`] they may hold a
     /// part of the sums.
     #[allow(clippy::too_many_arguments)] // those of `backward`, and where the result goes
-    pub fn backward_into<'a, T: Element>(
+    pub fn backward_into<'a, T: Element, D: Saved<T>>(
         &self,
         queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, D>>,
         pairing: &Pairing,
         scores: &TrainingScores,
         grad_scores: &[f32],
@@ -368,12 +390,12 @@ impl Device {
 }
 
 /// A call that has been checked: nothing but memory can be missing.
-struct Call<'a, T: Element> {
+struct Call<'a, T: Element, D: Saved<T>> {
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     device: &'a Device,
     problem: Problem<'a>,
     queries: Input<'a, T>,
-    documents: Input<'a, T>,
+    documents: Input<'a, D>,
     scores: &'a TrainingScores,
     grad_scores: &'a [f32],
     finds_winners_again: bool,
@@ -383,17 +405,18 @@ struct Call<'a, T: Element> {
     winner_bytes: u64,
 }
 
-impl<'a, T: Element> Call<'a, T> {
+impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
     fn new(
         device: &'a Device,
         queries: Input<'a, T>,
-        documents: Input<'a, T>,
+        documents: Input<'a, D>,
         pairing: &'a Pairing,
         scores: &'a TrainingScores,
         grad_scores: &'a [f32],
         options: &BackwardOptions,
     ) -> Result<Self> {
         let finds_winners_again = options.strategy.finds_winners_again(device)?;
+        options.strategy.check_saved(D::FORMAT, scores.options.normalize)?;
         queries.check_device("queries", device)?;
         documents.check_device("documents", device)?;
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
@@ -450,19 +473,25 @@ impl<'a, T: Element> Call<'a, T> {
         let (device, problem) = (self.device, &self.problem);
         let options = ScoreOptions { token_scores: false, ..self.scores.options.clone() };
         let shape = OutputShape::new(problem, &options);
-        let plan = device.plan_problem(problem, &self.queries, &self.documents, &options)?;
         let element = ElementType::F32;
         let kind = BackwardKind {
             gradient: element,
             is_atomic: self.is_atomic,
             normalizes: options.normalize,
+            from_codes: D::FORMAT == TokenFormat::Int8,
         };
-        let work = match plan.chosen() {
-            Some(chosen) if self.finds_winners_again => {
+        let again = match self.finds_winners_again {
+            true => {
+                device.plan_problem(problem, &self.queries, &self.documents, &options)?.chosen()
+            }
+            false => None,
+        };
+        let work = match again {
+            Some(chosen) => {
                 let again = (chosen, self.winner_bytes);
                 CudaBackward::recompute(cuda, problem, T::TYPE, kind, &shape, again)?
             }
-            _ => CudaBackward::new(cuda, problem, T::TYPE, kind, &shape)?,
+            None => CudaBackward::new(cuda, problem, T::TYPE, kind, &shape)?,
         };
         let outputs = match &self.scores.on_device {
             Some(outputs) if Arc::ptr_eq(outputs.device(), cuda) => outputs.clone(),
@@ -511,5 +540,32 @@ impl Backward {
                     .into(),
             }),
         }
+    }
+
+    /// Refuses what needs the documents that were scored, where others are saved in their place.
+    pub(crate) fn check_saved(self, documents: TokenFormat, normalize: bool) -> Result<()> {
+        if documents.element().is_some() {
+            return Ok(());
+        }
+        let (what, why) = match self {
+            Backward::Atomic => (
+                "Backward::Atomic",
+                "no kernel adds atomically from codes; choose Backward::Owner, or give the documents \
+                 that were scored",
+            ),
+            Backward::Recompute => (
+                "Backward::Recompute",
+                "codes may find other winners than the scores have; choose Backward::Owner, which \
+                 reads saved ones, or give the documents that were scored",
+            ),
+            Backward::Auto | Backward::Owner if normalize => (
+                "gradients of normalised rows",
+                "they need the documents' rows; give the documents that were scored, or score \
+                 rows that were normalised before",
+            ),
+            Backward::Auto | Backward::Owner => return Ok(()),
+        };
+        let what = format!("{what} from documents saved as {documents}");
+        Err(Error::Unsupported { what, why: why.into() })
     }
 }

@@ -214,6 +214,39 @@ impl Quantized for Fp8 {}
 )]
 pub trait Against<D: Format>: Format {}
 
+/// What gradients can be computed from in place of the documents of type `T` that were scored: those
+/// documents, or [`Int8`] codes of them. Sealed, as formats are.
+///
+/// Only the gradients of queries read the documents' rows. From codes each element of them is
+///
+/// ```text
+/// ∂Q[q] = Σ g · (scale · code)[winner]        with an error of at most Σ |g| · scale / 2
+/// ```
+///
+/// and what f32 rounds, over the same winners. The gradients of documents are the same to the bit.
+/// (Half a scale is what an element may lose whose row has no smaller or larger elements than f16
+/// scales can express: a largest element from 10⁻³ to 8 · 10⁶, or f32 scales. A row with a NaN or an
+/// infinity is NaN throughout.)
+///
+/// Between scores and gradients nothing but the codes need live: of n rows of `dim` elements
+///
+/// ```text
+/// n · dim · (size of an element - 1) - n · size of a scale
+/// ```
+///
+/// bytes less, with scales of 4 bytes on a CUDA device whatever their type, and rows of both that are
+/// rounded up to 16 bytes there. Codes are made of documents that are there: while
+/// [`DeviceTokens::quantize`](crate::DeviceTokens::quantize) runs, there are both, and less memory is taken
+/// from when the documents are dropped on.
+#[diagnostic::on_unimplemented(
+    message = "{Self} documents give no gradients of {T} queries",
+    note = "give the documents that were scored, or `Int8` codes of them"
+)]
+pub trait Saved<T: Element>: Format {}
+
+impl<T: Element> Saved<T> for T {}
+impl<T: Element> Saved<T> for Int8 {}
+
 impl<T: Element> Against<T> for T {}
 impl<T: Element> Against<Residual<T>> for T {}
 impl Against<Int8> for Int8 {}

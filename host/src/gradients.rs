@@ -41,7 +41,7 @@ use crate::cuda::{
 use crate::device::Device;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
-use crate::format::TokenFormat;
+use crate::format::{Format, Saved, TokenFormat};
 use crate::graph::Capture;
 use crate::handle::{DeviceTokens, HostTokens};
 use crate::lock::lock;
@@ -64,11 +64,13 @@ pub enum GradientType {
 
 /// Gradients of a prepared problem made ready, with their lists on the device.
 ///
-/// Made by [`Device::prepare_backward`] and used with any handles that the scores' work takes.
+/// Made by [`Device::prepare_backward`] and used with any handles that the scores' work takes, or by
+/// [`Device::prepare_backward_from_codes`] and used with codes in place of the documents.
 #[derive(Debug)]
 pub struct BackwardWork {
     pub(crate) device: Device,
-    element: ElementType,
+    /// Those of the queries and of the documents that calls are given.
+    formats: [TokenFormat; 2],
     gradient: ElementType,
     queries: Arc<TokenLayout>,
     documents: Arc<TokenLayout>,
@@ -141,6 +143,65 @@ impl Device {
         options: &BackwardOptions,
         gradients: GradientType,
     ) -> Result<BackwardWork> {
+        self.prepare_gradients(work, options, gradients, work.formats[1])
+    }
+
+    /// As [`Device::prepare_backward`], for calls that are given [`Int8`](crate::Int8) codes of the documents
+    /// that were scored, which need not live until then: see [`Saved`] for what that saves and what it costs.
+    /// Those of queries are the handles that were scored, and so is the type of the gradients.
+    ///
+    /// ```
+    /// use maxsim::{
+    ///     BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceScores, GradientType, Int8,
+    ///     Pairing, ScaleType, ScoreOptions, Tokens,
+    /// };
+    ///
+    /// let device = Device::cpu();
+    /// let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?)?;
+    /// let documents = device.upload(&Tokens::padded(&[0.6f32, 0.8, -0.6, 0.8], 1, 2, 2)?)?;
+    /// let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    /// let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
+    /// let mut scores = DeviceScores::new(&work)?;
+    /// let options = BackwardOptions::default();
+    /// let backward = device.prepare_backward_from_codes(&work, &options, GradientType::F32)?;
+    ///
+    /// let mut stream = device.stream()?;
+    /// stream.score_into(&queries, &documents, &work, &mut scores)?;
+    /// let saved = documents.quantize::<Int8>(ScaleType::F16)?;
+    /// drop(documents);
+    ///
+    /// let grad_scores = DeviceGradScores::new(&backward, &[0.5])?;
+    /// let mut gradients = DeviceGradients::new(&backward)?;
+    /// stream.backward(&queries, &saved, &backward, &scores, &grad_scores, &mut gradients)?;
+    /// let gradients = gradients.read()?;
+    /// assert!((gradients.queries[0] - 0.3).abs() < 0.0016);
+    /// assert_eq!(gradients.documents, [0.5, 0.0, 0.0, 0.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Device::prepare_backward`], and [`Error::Unsupported`] for normalised scores,
+    /// [`Backward::Atomic`] and [`Backward::Recompute`].
+    ///
+    /// [`Backward::Atomic`]: crate::Backward::Atomic
+    /// [`Backward::Recompute`]: crate::Backward::Recompute
+    pub fn prepare_backward_from_codes(
+        &self,
+        work: &Work,
+        options: &BackwardOptions,
+        gradients: GradientType,
+    ) -> Result<BackwardWork> {
+        self.prepare_gradients(work, options, gradients, TokenFormat::Int8)
+    }
+
+    /// Makes ready gradients for calls whose documents are of format `saved`.
+    fn prepare_gradients(
+        &self,
+        work: &Work,
+        options: &BackwardOptions,
+        gradients: GradientType,
+        saved: TokenFormat,
+    ) -> Result<BackwardWork> {
         self.check_same("work", &work.device)?;
         let finds_winners_again = options.strategy.finds_winners_again(self)?;
         if !work.outputs.winners && !finds_winners_again {
@@ -156,6 +217,7 @@ impl Device {
                 why: "compressed tokens have none; train with f16, bf16 or f32".into(),
             });
         };
+        options.strategy.check_saved(saved, work.options.normalize)?;
         let gradient = match gradients {
             GradientType::F32 => ElementType::F32,
             GradientType::Tokens => element,
@@ -173,6 +235,7 @@ impl Device {
                     gradient,
                     is_atomic: options.strategy == Backward::Atomic,
                     normalizes: work.options.normalize,
+                    from_codes: saved == TokenFormat::Int8,
                 };
                 let backward = match finds_winners_again {
                     false => CudaBackward::new(device, &problem, element, kind, &outputs)?,
@@ -187,7 +250,7 @@ impl Device {
         };
         Ok(BackwardWork {
             device: self.clone(),
-            element,
+            formats: [element.into(), saved],
             gradient,
             queries: work.queries.clone(),
             documents: work.documents.clone(),
@@ -219,24 +282,10 @@ impl BackwardWork {
     }
 
     /// Checks that a call on `device` is one that the work was prepared for.
-    fn check<T: Element>(&self, device: &Device, call: &Call<'_, T>) -> Result<()> {
+    fn check<T: Element, D: Saved<T>>(&self, device: &Device, call: &Call<'_, T, D>) -> Result<()> {
         device.check_same("work", &self.device)?;
-        for (argument, tokens, layout) in [
-            ("queries", call.queries, &self.queries),
-            ("documents", call.documents, &self.documents),
-        ] {
-            self.device.check_same(argument, tokens.device())?;
-            let refuse =
-                |expected: String, found: String| Err(Error::Shape { argument, expected, found });
-            if self.element != T::TYPE {
-                let expected = format!("{} tokens, as the work was prepared for", self.element);
-                return refuse(expected, format!("{} tokens", T::TYPE));
-            }
-            if !Arc::ptr_eq(layout, &tokens.layout) && !layout.same_items(&tokens.layout) {
-                let expected = "the layout that the work was prepared for".into();
-                return refuse(expected, "another layout".into());
-            }
-        }
+        self.check_side("queries", call.queries, self.formats[0], &self.queries)?;
+        self.check_side("documents", call.documents, self.formats[1], &self.documents)?;
         device.check_same("scores", &call.scores.device)?;
         if !Arc::ptr_eq(&call.scores.shape, &self.outputs) && call.scores.shape != self.outputs {
             return Err(Error::Shape {
@@ -263,6 +312,28 @@ impl BackwardWork {
                 ),
                 found: format!("{element} gradients of {} and {} rows of {dim}", rows[0], rows[1]),
             });
+        }
+        Ok(())
+    }
+
+    /// Checks that tokens are what one side of the work was prepared for.
+    fn check_side<F: Format>(
+        &self,
+        argument: &'static str,
+        tokens: &DeviceTokens<F>,
+        format: TokenFormat,
+        layout: &Arc<TokenLayout>,
+    ) -> Result<()> {
+        self.device.check_same(argument, tokens.device())?;
+        let refuse =
+            |expected: String, found: String| Err(Error::Shape { argument, expected, found });
+        if format != F::FORMAT {
+            let expected = format!("{format} tokens, as the work was prepared for");
+            return refuse(expected, format!("{} tokens", F::FORMAT));
+        }
+        if !Arc::ptr_eq(layout, &tokens.layout) && !layout.same_items(&tokens.layout) {
+            let expected = "the layout that the work was prepared for".into();
+            return refuse(expected, "another layout".into());
         }
         Ok(())
     }
@@ -411,9 +482,9 @@ impl DeviceGradients {
 }
 
 /// What a call is given.
-struct Call<'a, T: Element> {
+struct Call<'a, T: Element, D: Saved<T>> {
     queries: &'a DeviceTokens<T>,
-    documents: &'a DeviceTokens<T>,
+    documents: &'a DeviceTokens<D>,
     scores: &'a DeviceScores,
     grad_scores: &'a DeviceGradScores,
     gradients: &'a DeviceGradients,
@@ -427,7 +498,8 @@ impl Stream {
     /// Does not wait, and on a CUDA device allocates nothing once the stream's workspace (at most
     /// 32 MB, unless [`Backward::Atomic`] or rows that are normalised take more) has grown to what the
     /// work needs. Tokens must
-    /// be those that gave the scores; see [`Device::backward`] for what the sums are.
+    /// be those that gave the scores, or documents their codes where the work was prepared for those
+    /// ([`Device::prepare_backward_from_codes`]); see [`Device::backward`] for what the sums are.
     ///
     /// [`Backward::Atomic`]: crate::Backward::Atomic
     ///
@@ -435,10 +507,10 @@ impl Stream {
     /// [`Error::WrongDevice`], or [`Error::Shape`] where handles, scores or gradients are not what
     /// the work was prepared for; nothing is enqueued then. [`Error::DeviceMemory`] where the
     /// workspace cannot grow.
-    pub fn backward<T: Element>(
+    pub fn backward<T: Element, D: Saved<T>>(
         &mut self,
         queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
+        documents: &DeviceTokens<D>,
         work: &BackwardWork,
         scores: &DeviceScores,
         grad_scores: &DeviceGradScores,
@@ -452,10 +524,10 @@ impl Stream {
     ///
     /// # Errors
     /// Those of [`Stream::backward`].
-    pub fn backward_into<T: Element>(
+    pub fn backward_into<T: Element, D: Saved<T>>(
         &mut self,
         queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
+        documents: &DeviceTokens<D>,
         work: &BackwardWork,
         scores: &DeviceScores,
         grad_scores: &DeviceGradScores,
@@ -465,7 +537,11 @@ impl Stream {
         self.enqueue(work, &Call { queries, documents, scores, grad_scores, gradients, adds })
     }
 
-    fn enqueue<T: Element>(&mut self, work: &BackwardWork, call: &Call<'_, T>) -> Result<()> {
+    fn enqueue<T: Element, D: Saved<T>>(
+        &mut self,
+        work: &BackwardWork,
+        call: &Call<'_, T, D>,
+    ) -> Result<()> {
         work.check(&self.device, call)?;
         match &mut self.inner {
             StreamInner::Cpu => CpuCall::new(work, call)?.run(),
@@ -494,10 +570,10 @@ impl Capture {
     ///
     /// # Errors
     /// Those of [`Stream::backward`].
-    pub fn backward<T: Element>(
+    pub fn backward<T: Element, D: Saved<T>>(
         &mut self,
         queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
+        documents: &DeviceTokens<D>,
         work: &BackwardWork,
         scores: &DeviceScores,
         grad_scores: &DeviceGradScores,
@@ -511,10 +587,10 @@ impl Capture {
     ///
     /// # Errors
     /// Those of [`Stream::backward`].
-    pub fn backward_into<T: Element>(
+    pub fn backward_into<T: Element, D: Saved<T>>(
         &mut self,
         queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
+        documents: &DeviceTokens<D>,
         work: &BackwardWork,
         scores: &DeviceScores,
         grad_scores: &DeviceGradScores,
@@ -524,7 +600,11 @@ impl Capture {
         self.add(work, &Call { queries, documents, scores, grad_scores, gradients, adds })
     }
 
-    fn add<T: Element>(&mut self, work: &BackwardWork, call: &Call<'_, T>) -> Result<()> {
+    fn add<T: Element, D: Saved<T>>(
+        &mut self,
+        work: &BackwardWork,
+        call: &Call<'_, T, D>,
+    ) -> Result<()> {
         work.check(self.device(), call)?;
         match &work.inner {
             BackwardInner::Cpu { .. } => {
@@ -560,7 +640,7 @@ type OnCuda<'a> = (
 );
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
-impl<'a, T: Element> Call<'a, T> {
+impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
     /// What the call uses on a CUDA device.
     fn on_cuda(&self, work: &'a BackwardWork) -> Option<OnCuda<'a>> {
         match (&work.inner, &self.scores.inner, &self.grad_scores.inner, &self.gradients.inner) {
@@ -581,9 +661,10 @@ impl<'a, T: Element> Call<'a, T> {
 }
 
 /// A call of the CPU engine with everything that it uses.
-struct CpuCall<T: Element> {
+struct CpuCall<T: Element, D: Saved<T>> {
     layouts: [Arc<TokenLayout>; 2],
-    tokens: [Arc<HostTokens<T>>; 2],
+    queries: Arc<HostTokens<T>>,
+    documents: Arc<HostTokens<D>>,
     pairing: Arc<Pairing>,
     options: ScoreOptions,
     scores: Arc<Mutex<Scores>>,
@@ -594,9 +675,9 @@ struct CpuCall<T: Element> {
     adds: bool,
 }
 
-impl<T: Element> CpuCall<T> {
+impl<T: Element, D: Saved<T>> CpuCall<T, D> {
     /// What the call is given must be of the work; [`BackwardWork::check`] checks it.
-    fn new(work: &BackwardWork, call: &Call<'_, T>) -> Result<CpuCall<T>> {
+    fn new(work: &BackwardWork, call: &Call<'_, T, D>) -> Result<CpuCall<T, D>> {
         match (&work.inner, &call.scores.inner, &call.grad_scores.inner, &call.gradients.inner) {
             (
                 BackwardInner::Cpu { finds_winners_again },
@@ -605,10 +686,8 @@ impl<T: Element> CpuCall<T> {
                 GradientsInner::Cpu(gradients),
             ) => Ok(CpuCall {
                 layouts: [call.queries.layout.clone(), call.documents.layout.clone()],
-                tokens: [
-                    call.queries.host_tokens()?.clone(),
-                    call.documents.host_tokens()?.clone(),
-                ],
+                queries: call.queries.host_tokens()?.clone(),
+                documents: call.documents.host_tokens()?.clone(),
                 pairing: work.pairing.clone(),
                 options: work.options.clone(),
                 scores: scores.clone(),
@@ -626,7 +705,7 @@ impl<T: Element> CpuCall<T> {
     fn run(&self) -> Result<()> {
         let [queries, documents] = &self.layouts;
         let problem = Problem::new(queries, documents, &self.pairing)?;
-        let [queries, documents] = [self.tokens[0].matrix(), self.tokens[1].matrix()];
+        let (queries, documents) = (self.queries.matrix(), self.documents.matrix());
         let again = self
             .finds_winners_again
             .then(|| cpu::score(&problem, queries, documents, &self.options))

@@ -25,7 +25,8 @@
 //! kernel it would run. [`Pairing`] says which queries meet which documents, [`ScoreOptions`]
 //! what to compute besides scores, and [`TopK`] turns scores into a ranking.
 //! [`Device::backward`] gives the gradients of scores with respect to tokens, from those that the
-//! losses of [`loss`] have with respect to scores. [`Tokens::quantize`] compresses tokens to one byte
+//! losses of [`loss`] have with respect to scores, of documents that may be saved as codes meanwhile
+//! ([`Saved`]). [`Tokens::quantize`] compresses tokens to one byte
 //! an element ([`mod@format`]), [`DeviceTokens::quantize`] does so on the device where they are, and [`score_bounds`] says how far that can move scores ([`bounds`]).
 //! [`coarse`] has compressed tokens find what is then scored in full precision.
 //!
@@ -78,7 +79,7 @@ pub use device_loss::{DeviceLoss, LossWork};
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};
 pub use event::Event;
-pub use format::{Against, Format, Fp8, Int8, Int8Affine, Quantized, Residual, TokenFormat};
+pub use format::{Against, Format, Fp8, Int8, Int8Affine, Quantized, Residual, Saved, TokenFormat};
 pub use gradients::{BackwardWork, DeviceGradScores, DeviceGradients, GradientType};
 pub use graph::{Capture, Graph};
 pub use handle::{DeviceTokens, Input};

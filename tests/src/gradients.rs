@@ -68,7 +68,7 @@ impl Sum {
     }
 
     /// How far an f32 sum may be from the exact one.
-    fn limit(&self, exact_sums: bool) -> f64 {
+    pub(crate) fn limit(&self, exact_sums: bool) -> f64 {
         if exact_sums {
             return 0.0;
         }
@@ -377,6 +377,17 @@ fn check_stream<T: Element>(
     if !same_bits(&once, expected) {
         return Err("other bits than the synchronous call's".into());
     }
+    check_turns::<T>(device, &once, &twice, &rounded)
+}
+
+/// Whether gradients that were added to are those of one call twice, and those in the tokens' type are
+/// those in f32, rounded.
+pub(crate) fn check_turns<T: Element>(
+    device: &Device,
+    once: &Gradients,
+    twice: &Gradients,
+    rounded: &Gradients,
+) -> Result<(), String> {
     for (side, once, twice, rounded) in [
         ("queries", &once.queries, &twice.queries, &rounded.queries),
         ("documents", &once.documents, &twice.documents, &rounded.documents),

@@ -4,8 +4,8 @@
 //! engine of the machine, to the library; [`agree`] says whether the two answers agree.
 //! [`quantized`] is the same for compressed tokens, and [`coarse`] where they find what full precision
 //! scores.
-//! [`gradients`] is the same for training: its oracle, and whether gradients agree; [`losses`] has
-//! what losses on devices are compared with, and [`residual`] what decoded tokens are.
+//! [`gradients`] is the same for training: its oracle, and whether gradients agree, and [`saved`] where
+//! documents are saved as codes; [`losses`] has what losses on devices are compared with, and [`residual`] what decoded tokens are.
 //!
 //! Environment: MAXSIM_CASES (random cases per suite, 2000 unless told), MAXSIM_RECORD_DIR
 //! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),
@@ -23,6 +23,7 @@ pub mod oracle;
 pub mod quantized;
 pub mod residual;
 pub mod residual_scores;
+pub mod saved;
 pub mod strategy;
 pub mod suite;
 pub mod values;

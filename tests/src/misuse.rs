@@ -240,6 +240,26 @@
 //! });
 //! ```
 //!
+//! # Gradients come from the documents, or from INT8 codes of them
+//!
+//! ```
+//! # use maxsim::{Device, Int8, Pairing, ScaleType, Tokens};
+//! let tokens = Tokens::padded(&[0.5f32, 1.0], 1, 1, 2).unwrap();
+//! let (device, cross) = (Device::cpu(), Pairing::cross());
+//! let scores = device.score_for_training(&tokens, &tokens, &cross).unwrap();
+//! let codes = tokens.quantize::<Int8>(ScaleType::F16).unwrap();
+//! device.backward(&tokens, &codes, &cross, &scores, &[1.0], &Default::default()).unwrap();
+//! ```
+//!
+//! ```compile_fail,E0277
+//! # use maxsim::{Device, Fp8, Pairing, ScaleType, Tokens};
+//! let tokens = Tokens::padded(&[0.5f32, 1.0], 1, 1, 2).unwrap();
+//! let (device, cross) = (Device::cpu(), Pairing::cross());
+//! let scores = device.score_for_training(&tokens, &tokens, &cross).unwrap();
+//! let codes = tokens.quantize::<Fp8>(ScaleType::F16).unwrap();
+//! device.backward(&tokens, &codes, &cross, &scores, &[1.0], &Default::default()).unwrap();
+//! ```
+//!
 //! # Foreign memory is the caller's word
 //!
 //! ```

@@ -214,7 +214,7 @@ pub fn fp8(matrix: &Matrix, scales: ScaleType) -> Codes {
 }
 
 /// The matrix that codes stand for, to the oracle.
-fn stored(matrix: &Matrix, codes: &Codes) -> Matrix {
+pub(crate) fn stored(matrix: &Matrix, codes: &Codes) -> Matrix {
     let widened = |numbers: &[f32]| Some(numbers.iter().map(|&x| f64::from(x)).collect());
     Matrix {
         values: codes.codes.clone(),

@@ -432,7 +432,7 @@ fn errors() {
     let scores = device.score_for_training(&queries, &documents, &cross).expect("scores");
     let options = BackwardOptions::default();
     let one = |queries, documents, pairing: &Pairing, grads: &[f32]| {
-        device.backward::<f32>(queries, documents, pairing, &scores, grads, &options)
+        device.backward::<f32, f32>(queries, documents, pairing, &scores, grads, &options)
     };
     let grads = [1.0; 6];
     assert!(one(&queries, &documents, &cross, &grads).is_ok());

@@ -6,7 +6,8 @@
 //! ∂Q[q] += g · D[d]            ∂D[d] += g · Q[q]
 //! ```
 //!
-//! Both sides are the same sum, from the other side's rows. The rows of a side fall into *runs*
+//! Both sides are the same sum, from the other side's rows. Where those are codes, D[d] is scale · code,
+//! rounded to f32. The rows of a side fall into *runs*
 //! that no item crosses: a run is an item, or several that overlap ([`Runs`]). The winners of a
 //! run's pairs are sorted by the gradient row they add to ([`Buckets`]), a bounded number at a
 //! time, and each row is then summed by one owner.
@@ -29,8 +30,8 @@ use super::Matrix;
 use super::norms::{Norms, add_projected};
 use super::queries::widen;
 use super::scratch::{fill, reserve};
-use crate::element::Element;
 use crate::error::Result;
+use crate::format::Format;
 use crate::problem::{Problem, TokenOffsets};
 use crate::tokens::TokenLayout;
 
@@ -72,10 +73,10 @@ struct Source {
 /// each `[rows, dim]` of its matrix. `winners` must be the problem's, `grad_scores` one number
 /// per score. Where rows are normalised, the sums of a side take another 4 bytes per element for
 /// a while.
-pub(crate) fn add_gradients<T: Element>(
+pub(crate) fn add_gradients<Q: Format, D: Format>(
     problem: &Problem<'_>,
-    queries: Matrix<'_, T>,
-    documents: Matrix<'_, T>,
+    queries: Matrix<'_, Q>,
+    documents: Matrix<'_, D>,
     winners: &[i32],
     grad_scores: &[f32],
     gradients: [&mut [f32]; 2],
@@ -86,8 +87,8 @@ pub(crate) fn add_gradients<T: Element>(
     let norms = norms.as_ref();
     let call = Call { problem, token_offsets: &token_offsets, winners, grad_scores, norms };
     let [of_queries, of_documents] = gradients;
-    call.add_side(Side::Queries, queries.data, documents.data, of_queries)?;
-    call.add_side(Side::Documents, documents.data, queries.data, of_documents)
+    call.add_side(Side::Queries, queries, documents, of_queries)?;
+    call.add_side(Side::Documents, documents, queries, of_documents)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,11 +102,11 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Adds the gradient of one side, whose matrix is `own`; `source` is the other side's.
-    fn add_side<T: Element>(
+    fn add_side<O: Format, S: Format>(
         &self,
         side: Side,
-        own: &[T],
-        source: &[T],
+        own: Matrix<'_, O>,
+        source: Matrix<'_, S>,
         gradient: &mut [f32],
     ) -> Result<()> {
         let Some(norms) = self.norms else {
@@ -115,14 +116,24 @@ impl Call<'_> {
         let mut sums = Vec::new();
         fill(&mut sums, gradient.len(), 0.0)?;
         self.add(side, source, &mut sums)?;
-        let rows = own.par_chunks(dim).zip(norms.of(side as usize)).zip(sums.par_chunks(dim));
-        rows.zip(gradient.par_chunks_mut(dim))
-            .for_each(|(((row, &norm), sum), gradient)| add_projected(row, norm, sum, gradient));
+        let rows = own.data.par_chunks(dim).zip(norms.of(side as usize)).zip(sums.par_chunks(dim));
+        rows.zip(gradient.par_chunks_mut(dim)).for_each_init(
+            || vec![0.0; dim],
+            |row, (((stored, &norm), sum), gradient)| {
+                widen::<O>(stored, row);
+                add_projected(row, norm, sum, gradient);
+            },
+        );
         Ok(())
     }
 
     /// Adds the gradient of one side; `source` is the other side's matrix.
-    fn add<T: Element>(&self, side: Side, source: &[T], gradient: &mut [f32]) -> Result<()> {
+    fn add<S: Format>(
+        &self,
+        side: Side,
+        source: Matrix<'_, S>,
+        gradient: &mut [f32],
+    ) -> Result<()> {
         let runs = Runs::new(self.layout(side))?;
         let pairs = self.pairs_by_run(side, &runs)?;
         let parts = runs.parts(gradient, self.problem.dim())?;
@@ -134,12 +145,12 @@ impl Call<'_> {
     }
 
     /// Adds the gradient of the rows of one run, from `first_row` on.
-    fn add_run<T: Element>(
+    fn add_run<S: Format>(
         &self,
         side: Side,
         first_row: usize,
         mut pairs: &[u32],
-        source: &[T],
+        source: Matrix<'_, S>,
         gradient: &mut [f32],
     ) -> Result<()> {
         let dim = self.problem.dim();
@@ -210,14 +221,18 @@ impl Call<'_> {
 }
 
 /// Adds every source, in order, to the gradient row `sum`.
-fn add_rows<T: Element>(sources: &[Source], matrix: &[T], sum: &mut [f32]) {
+fn add_rows<S: Format>(sources: &[Source], matrix: Matrix<'_, S>, sum: &mut [f32]) {
     let dim = sum.len();
     for (block, sum) in sum.chunks_mut(COLUMNS).enumerate() {
         let mut buffer = [0.0; COLUMNS];
         let values = &mut buffer[..sum.len()];
         for source in sources {
             let start = source.row as usize * dim + block * COLUMNS;
-            widen::<T>(&matrix[start..start + values.len()], values);
+            widen::<S>(&matrix.data[start..start + values.len()], values);
+            if let Some(scales) = matrix.scales {
+                let scale = scales.scale(source.row as usize);
+                values.iter_mut().for_each(|x| *x *= scale);
+            }
             for (sum, &x) in sum.iter_mut().zip(&*values) {
                 *sum += source.factor * x;
             }

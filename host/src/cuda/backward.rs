@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 use maxsim_kernels::gradient::{
     self, CountParams, FewParams, GatherParams, Output, OwnerParams, PairSlot, Pairs,
-    ProjectParams, RowTask, SortParams, SortTask, SumParams,
+    ProjectParams, RowTask, Rows, SortParams, SortTask, SumParams, columns,
 };
 
 use super::context::{CudaDevice, Entered};
@@ -47,6 +47,8 @@ pub(crate) struct CudaBackward {
     dim: usize,
     winner_bytes: usize,
     row_len: u32,
+    /// Whether the documents are codes.
+    from_codes: bool,
     pub(super) kernels: Kernels,
     pub(super) plan: GradientPlan,
     pub(super) lists: Lists,
@@ -118,7 +120,7 @@ pub(super) struct Sums<'a> {
     /// Where sums go.
     pub sides: [GradientMatrix; 2],
     pub adds: bool,
-    /// What the rows of queries and documents are normalised by; 0 = nothing.
+    /// What the rows of queries and documents are normalised by, or codes multiplied by; 0 = nothing.
     pub norms: [u64; 2],
 }
 
@@ -131,6 +133,8 @@ pub(crate) struct BackwardKind {
     pub is_atomic: bool,
     /// Whether rows are normalised.
     pub normalizes: bool,
+    /// Whether calls are given INT8 codes of the documents, which only an owner can sum, as they are.
+    pub from_codes: bool,
 }
 
 impl CudaBackward {
@@ -166,9 +170,10 @@ impl CudaBackward {
         outputs: &OutputShape,
         again: Option<Recompute>,
     ) -> Result<CudaBackward> {
-        let BackwardKind { gradient, is_atomic, normalizes } = kind;
+        let BackwardKind { gradient, is_atomic, normalizes, from_codes } = kind;
+        debug_assert!(!from_codes || !is_atomic && !normalizes && again.is_none());
         let mut kernels = match is_atomic {
-            false => device.owner_kernels(element)?,
+            false => device.owner_kernels(element, from_codes)?,
             true => device.atomic_kernels(element)?,
         };
         let main = kernels.sorted.map_or(kernels.pairs, |sorted| sorted.owner);
@@ -176,6 +181,10 @@ impl CudaBackward {
         let n_blocks = n_resident * device.limits().n_multiprocessors;
         let shape = Shape {
             element_bytes: element.size_bytes(),
+            gathered_bytes: match from_codes {
+                false => element.size_bytes(),
+                true => gradient::CODE_BYTES,
+            },
             // Of normalised rows sums are f32 in any case, and become the gradient later.
             adds_in_place: gradient == ElementType::F32 || normalizes,
             n_warps: n_blocks * gradient::WARPS as usize,
@@ -204,6 +213,7 @@ impl CudaBackward {
             dim: problem.dim(),
             winner_bytes: outputs.winner_bytes,
             row_len: problem.shape().row_len().unwrap_or(0) as u32,
+            from_codes,
             kernels,
             lists: Lists::upload(device, problem, &plan)?,
             covers_queries: plan.n_rows as usize == problem.queries().rows(),
@@ -422,6 +432,10 @@ impl CudaBackward {
                 self.run_sums(entered, stream, &sums, free)?;
                 return self.run_project(entered, stream, &sums, (sides, adds), project);
             }
+            if self.from_codes {
+                // Scales are there from the start.
+                sums.norms[1] = documents.norms_address();
+            }
             self.run_sums(entered, stream, &sums, free)
         }
     }
@@ -508,7 +522,8 @@ impl CudaBackward {
         }
     }
 
-    /// Both sides in one launch, where documents have few sources.
+    /// Both sides in one launch, where documents have few sources; in two where those of the queries are
+    /// codes.
     ///
     /// # Safety
     /// As [`CudaBackward::run_queries`].
@@ -538,16 +553,27 @@ impl CudaBackward {
             gather: self.gather_params(call, query_pairs, out, workspace),
         };
         let n_few_blocks = params.n_tasks * params.source.n_columns;
-        let grid = n_few_blocks + self.n_gather_blocks(&params.gather);
+        // Without blocks to sum over pairs, what is said of it does not matter.
+        let n_gather_blocks = match self.from_codes {
+            false => self.n_gather_blocks(&params.gather),
+            true => 0,
+        };
+        let grid = n_few_blocks + n_gather_blocks;
         let shared_bytes = gradient::FEW_SHARED_BYTES as u32;
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
-            self.clear_queries(entered, stream, call)?;
+            match self.from_codes {
+                false => self.clear_queries(entered, stream, call)?,
+                true => self.run_queries(entered, stream, call, workspace)?,
+            }
             if !call.adds && !fills {
                 documents.clear(entered, stream)?;
             }
             start(entered, stream, few, grid, shared_bytes, &params)?;
-            self.add_chunks(entered, stream, out, workspace)
+            match self.from_codes {
+                false => self.add_chunks(entered, stream, out, workspace),
+                true => Ok(()),
+            }
         }
     }
 
@@ -560,9 +586,16 @@ impl CudaBackward {
         workspace: u64,
     ) -> GatherParams {
         let plan = &self.plan;
+        let rows = call.documents.rows();
         GatherParams {
             pairs: self.pairs(call, pairs, self.lists.query_order, call.norms[1]),
-            source: call.documents.rows(),
+            source: match self.from_codes {
+                false => rows,
+                true => {
+                    let (lanes_log2, n_columns) = columns(self.dim * gradient::CODE_BYTES);
+                    Rows { lanes_log2, n_columns, ..rows }
+                }
+            },
             out: match plan.n_chunks {
                 1 => out,
                 _ => output(workspace, ElementType::F32, self.dim, false),
@@ -838,10 +871,12 @@ struct Places {
 }
 
 impl CudaDevice {
-    fn owner_kernels(&self, element: ElementType) -> Result<Kernels> {
+    /// The kernels of [`Backward::Owner`](crate::Backward::Owner), for documents that may be codes.
+    fn owner_kernels(&self, element: ElementType, from_codes: bool) -> Result<Kernels> {
         let (row, capability) = (gradient_row(element), self.limits().capability);
+        let gather = if from_codes { gradient::GATHER_CODES } else { gradient::GATHER[row] };
         Ok(Kernels {
-            pairs: self.gradient_kernel(gradient::GATHER[row])?,
+            pairs: self.gradient_kernel(gather)?,
             sum: self.gradient_kernel(gradient::SUM)?,
             sorted: Some(SortedKernels {
                 owner: self.gradient_kernel(gradient::OWNER.on(capability)[row])?,

@@ -24,6 +24,8 @@ use crate::tokens::TokenLayout;
 pub(super) struct Shape {
     /// Bytes per element of the tokens.
     pub element_bytes: usize,
+    /// The same of the documents as lanes read them for the queries' gradient.
+    pub gathered_bytes: usize,
     /// Whether sums of several passes can be added in the documents' gradient: it is f32.
     pub adds_in_place: bool,
     /// Warps that run at once on the whole device.
@@ -361,7 +363,7 @@ impl GradientPlan {
             }
         }
         self.n_row_tasks = self.rows.len() as u32;
-        let (_, n_columns) = columns(dim * shape.element_bytes);
+        let (_, n_columns) = columns(dim * shape.gathered_bytes);
         let n_units = u64::from(self.n_rows) * u64::from(n_columns);
         let wanted = (shape.n_warps as u64).checked_div(n_units).unwrap_or(0);
         let part_bytes = u64::from(self.n_rows) * dim as u64 * 4;

@@ -364,6 +364,7 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
     let setting = Setting { problem: &problem, matrices, winners, grad_scores };
     let roomy = Shape {
         element_bytes: 2,
+        gathered_bytes: 2,
         adds_in_place: true,
         n_warps: 1000,
         list_bytes_max: 1 << 20,
@@ -480,6 +481,7 @@ fn the_workspace_holds_every_call() {
     // Bytes of the parts of 32 MB that do not depend on a group's size.
     let shape = |adds_in_place| Shape {
         element_bytes: 2,
+        gathered_bytes: 2,
         adds_in_place,
         n_warps: 132 * 24,
         list_bytes_max: 20 << 20,
@@ -524,6 +526,7 @@ fn the_workspace_holds_every_call() {
 fn documents_with_few_sources_are_not_sorted() {
     let shape = Shape {
         element_bytes: 2,
+        gathered_bytes: 2,
         adds_in_place: false,
         n_warps: 1000,
         list_bytes_max: 1 << 20,
