@@ -2,7 +2,9 @@
 //! the read, those of gradients, those of losses, those that score winners again, and those that
 //! compress rows.
 
-use crate::gradient::sources::{Bf16, F16, F32, I8};
+#[cfg(maxsim_arch = "sm_80")]
+use crate::gradient::sources::I8;
+use crate::gradient::sources::{Bf16, F16, F32};
 use crate::variants::forward_variants;
 
 macro_rules! winners {
