@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use half::f16;
 use maxsim::{
-    Backward, BackwardOptions, Device, DeviceGradients, Error, GradientType, Gradients, Int8,
-    Pairing, ScaleType, Tokens,
+    Backward, BackwardOptions, Device, DeviceGradients, DeviceTokens, Error, GradientType,
+    Gradients, Int8, Pairing, RawScales, ScaleType, Scales, Tokens,
 };
 use maxsim_tests::case::{Case, Pairs};
 use maxsim_tests::engines::{Problem, cuda_devices};
@@ -492,6 +492,55 @@ fn twenty_calls_from_codes_give_the_same_bits() {
             }
         }
         Ok(n_cases)
+    });
+}
+
+/// Codes in memory of others have the gradients of ours, whatever lies behind a row of theirs.
+#[test]
+fn codes_of_others_give_the_same_gradients() {
+    Suite::run_gpu("gpu_gradient_saved_views", |suite| {
+        let (element, dims) = (GradientType::F32, [1, 7, 16, 100, 128, 257, 1030]);
+        for (device, dim) in cuda_devices().iter().flat_map(|d| dims.map(move |dim| (d, dim))) {
+            let case = Case::new(dim, &[17, 3], &[65, 1, 16]);
+            let problem = Problem::<f32>::new(&case);
+            let grads = grad_scores(&problem.data, 5);
+            let options = BackwardOptions::default();
+            let mut step = Step::new(&problem, device, element, &options, &grads).map_err(text)?;
+            step.score().map_err(text)?;
+            let mut saved = SavedStep::of(step, ScaleType::F32, element).map_err(text)?;
+            saved.differentiate().map_err(text)?;
+            let expected = saved.gradients.read().map_err(text)?;
+
+            let tokens = saved.codes.download().map_err(text)?;
+            let layout = tokens.layout().clone();
+            let Scales::F32(scales) = tokens.scales() else { return Err("no f32 scales".into()) };
+            let scales = Tokens::padded(&scales[..], 1, 1, scales.len()).map_err(text)?;
+            let scales = device.upload(&scales).map_err(text)?;
+            let (access, raw) = (saved.codes.access(), RawScales::F32(scales.access().base));
+            let (address, pitch_bytes) = (access.base, access.pitch_bytes);
+            // SAFETY: the codes outlive the view, and nobody writes to them.
+            let view = unsafe {
+                DeviceTokens::<Int8>::from_raw_codes(
+                    device,
+                    address,
+                    pitch_bytes,
+                    layout,
+                    raw,
+                    None,
+                )
+            };
+            let view = view.map_err(text)?;
+            let SavedStep { queries, scores, backward, grad_scores, gradients, stream, .. } =
+                &mut saved;
+            stream
+                .backward(queries, &view, backward, scores, grad_scores, gradients)
+                .map_err(text)?;
+            if !same_bits(&expected, &gradients.read().map_err(text)?) {
+                return Err(format!("{device}, dim {dim}: other gradients from a view"));
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(cuda_devices().len() * dims.len())
     });
 }
 
