@@ -114,6 +114,20 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_forward_sm80_e4m3_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm80_e4m3_wide_q128_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_e4m3_wide_q128_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_e4m3_wide_q128_winners.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_forward_sm80_f16_d128_q256",
         ptx: include_str!("maxsim_forward_sm80_f16_d128_q256.ptx"),
         cubins: &[
@@ -278,6 +292,34 @@ pub(super) static IMAGES: &[Image] = &[
             Cubin {
                 capability: (9, 0),
                 bytes: include_bytes!("maxsim_forward_sm80_f32_q64_winners.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_i8_d128_q64_winners",
+        ptx: include_str!("maxsim_forward_sm80_i8_d128_q64_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_i8_d128_q64_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_i8_d128_q64_winners.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_i8_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm80_i8_wide_q128_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_i8_wide_q128_winners.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_forward_sm80_i8_wide_q128_winners.sm_90.cubin"),
             },
         ],
     },

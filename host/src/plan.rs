@@ -339,6 +339,14 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
             256.. => 64.0 * 0.8,
             _ => 64.0 * 0.6,
         },
+        // What follows the products (numbers, scales, winners) takes as long as they do, or longer, and
+        // the height of the tile saves little of it.
+        (Arch::Sm80, Operand::I8) => match row.streams_queries {
+            false => 2048.0 * 0.4,
+            true => 2048.0 * 0.35,
+        },
+        // Codes are widened before they are multiplied as f16.
+        (Arch::Sm80, Operand::E4m3) => 1024.0 * 0.3,
         // The tensor cores of compute capability 8.0.
         (Arch::Sm80, _) => {
             let share = match (row.query_tile, row.streams_queries) {

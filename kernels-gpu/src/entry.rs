@@ -46,14 +46,17 @@ macro_rules! forward_params {
 
 #[cfg(maxsim_arch = "sm_80")]
 macro_rules! normalizer {
-    (normalized) => {
+    (scores $($params:ident)?) => {
+        crate::norms::AsTheyAre
+    };
+    (winners $($params:ident)?) => {
+        crate::norms::AsTheyAre
+    };
+    ($with_factors:ident) => {
         crate::norms::Normalized
     };
-    (normalized $params:ident) => {
+    ($with_factors:ident $params:ident) => {
         crate::norms::Normalized::new(crate::norms::Norms::of(&$params))
-    };
-    ($outputs:ident $($params:ident)?) => {
-        crate::norms::AsTheyAre
     };
 }
 

@@ -9,6 +9,7 @@
 #![cfg_attr(target_arch = "nvptx64", allow(named_asm_labels))]
 
 pub mod decode;
+pub mod e4m3;
 pub mod element;
 pub mod gradient;
 pub mod layout;

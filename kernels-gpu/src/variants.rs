@@ -167,6 +167,13 @@ macro_rules! forward_variants {
             sm80 maxsim_forward_sm80_f16_wide_q128_normalized { F16, normalized, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
             sm80 maxsim_forward_sm80_bf16_wide_q128_normalized { Bf16, normalized, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
             sm80 maxsim_forward_sm80_f32_q128_normalized { F32, normalized, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
+            // Codes of one byte, 128 to a slab, with winners for the same reason. What follows INT8
+            // products takes as long as they do at dim 128, however tall the tile, so the shortest
+            // serves all queries there; a third block fills in. For any dim 24 KB a stage: with
+            // tiles of 128 tokens e4m3 spills, and INT8 has a third more code.
+            sm80 maxsim_forward_sm80_i8_d128_q64_winners { I8, scaled_winners, resident 1, warps 4, fragments 1, tile 64, stages 5, blocks 3 }
+            sm80 maxsim_forward_sm80_i8_wide_q128_winners { I8, scaled_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
+            sm80 maxsim_forward_sm80_e4m3_wide_q128_winners { E4m3, scaled_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
             // Two fragments per consumer: 256 resident query rows take 32 KB per slab, and the
             // ring of 16 KB slabs what is left of 227 KB. 224 registers for consumers. The last
             // tile's widths start at 16 columns for dim 128, where most models are.
@@ -286,13 +293,13 @@ macro_rules! row {
         Variant {
             name: stringify!($name),
             arch: Arch::Sm80,
-            operand: Operand::Element(ElementType::$element),
+            operand: row!(operand $element),
             tf32: false,
             winners: row!($outputs),
             normalizes: row!(normalizes $outputs),
             dim_max: match $slabs {
                 0 => DIM_MAX,
-                slabs => layout::SLAB_BYTES / ElementType::$element.size_bytes() * slabs,
+                slabs => layout::SLAB_BYTES / row!(operand $element).size_bytes() * slabs,
             },
             query_tile: layout::sm80::query_tile($warps, $fragments),
             document_tile: $tile,

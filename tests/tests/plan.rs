@@ -231,6 +231,87 @@ fn codes_run_in_the_tile_that_fits_the_queries_and_finds_what_is_asked_for() {
     }
 }
 
+/// The name of the kernel for codes, of queries and documents of one length each.
+fn plan_of_codes(
+    operand: Operand,
+    limits: &DeviceLimits,
+    [query_len, document_len, dim]: [usize; 3],
+    pitch_bytes: usize,
+    winners: bool,
+) -> Result<&'static str, String> {
+    let queries = TokenLayout::padded(1, query_len, dim).expect("queries");
+    let documents = TokenLayout::padded(1000, document_len, dim).expect("documents");
+    let cross = Pairing::cross();
+    let problem = Problem::new(&queries, &documents, &cross).expect("problem");
+    let access = Access { base: 0, pitch_bytes: pitch_bytes as u64 };
+    let options = ScoreOptions { winners, ..ScoreOptions::default() };
+    let plan = Plan::choose(&problem, operand, limits, access, access, &options);
+    plan.map(|plan| plan.name()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn every_device_has_a_kernel_for_codes() {
+    for limits in every_device() {
+        for operand in [Operand::I8, Operand::E4m3] {
+            for dim in (1..=260).chain([512, 1030, 4095, MAX_DIM]) {
+                for pitch_bytes in [dim.next_multiple_of(16), dim] {
+                    for winners in [false, true] {
+                        let shape = [32, 300, dim];
+                        plan_of_codes(operand, &limits, shape, pitch_bytes, winners)
+                            .unwrap_or_else(|why| panic!("{operand} {dim} {limits:?}: {why}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hopper_runs_its_own_kernels_of_codes_where_rows_are_aligned() {
+    for operand in [Operand::I8, Operand::E4m3] {
+        for query_len in [1, 16, 32, 64, 65, 128, 129, 300, 1024] {
+            for document_len in (1..=260).chain([1000, 1024]) {
+                for dim in [1, 64, 96, 128, 129, 512, MAX_DIM] {
+                    for winners in [false, true] {
+                        let shape = [query_len, document_len, dim];
+                        let name = |pitch_bytes| {
+                            plan_of_codes(operand, &H200, shape, pitch_bytes, winners)
+                                .expect("a kernel")
+                        };
+                        let aligned = name(dim.next_multiple_of(16));
+                        assert!(aligned.contains("sm90"), "{shape:?}: {aligned}");
+                        let unaligned = name(dim.next_multiple_of(16) + 1);
+                        assert!(unaligned.contains("sm80"), "{shape:?}: {unaligned}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ampere_scores_codes_of_both_kinds() {
+    let ampere =
+        DeviceLimits { capability: (8, 0), n_multiprocessors: 108, shared_bytes: 163 * 1024 };
+    for (operand, dim, row) in [
+        (Operand::I8, 1, "i8_d128_q64_winners"),
+        (Operand::I8, 128, "i8_d128_q64_winners"),
+        (Operand::I8, 129, "i8_wide_q128_winners"),
+        (Operand::I8, MAX_DIM, "i8_wide_q128_winners"),
+        (Operand::E4m3, 128, "e4m3_wide_q128_winners"),
+        (Operand::E4m3, MAX_DIM, "e4m3_wide_q128_winners"),
+    ] {
+        for query_len in [1, 32, 128, 1024] {
+            for winners in [false, true] {
+                let shape = [query_len, 300, dim];
+                let pitch_bytes = dim.next_multiple_of(16);
+                let name = plan_of_codes(operand, &ampere, shape, pitch_bytes, winners);
+                assert_eq!(name, Ok(&*format!("maxsim_forward_sm80_{row}")), "{shape:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn ampere_keeps_query_fragments_in_registers_where_they_fit() {
     let ampere =

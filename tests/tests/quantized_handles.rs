@@ -7,6 +7,8 @@ use maxsim::{
     Against, Device, DeviceTokens, Element, ElementType, Error, Format, Fp8, Int8, Int8Affine,
     Pairing, Quantized, RawScales, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens,
 };
+use maxsim_kernels::element::Operand;
+use maxsim_kernels::variants::{Arch, FORWARD};
 use maxsim_tests::case::{Case, Data, Pairs, elements, tokens};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::{same_bits, text};
@@ -447,6 +449,126 @@ fn views() {
     Suite::run_gpu("quantized_handles_views", |suite| {
         Ok(check::<f16>(suite)? + check::<bf16>(suite)? + check::<f32>(suite)?)
     });
+}
+
+/// Codes of somebody else that start and end anywhere are scored by kernels that copy them byte by byte:
+/// scores are those of the same kernel for codes that were uploaded.
+#[test]
+fn views_of_codes() {
+    fn check<F: Quantized + Against<F>>(suite: &Suite, operand: Operand) -> Result<usize, String> {
+        let mut n_cases = 0;
+        for (dim, first, pitch) in [
+            (128, 0, 128usize),
+            (128, 16, 144),
+            (128, 1, 129),
+            (96, 3, 100),
+            (7, 1, 9),
+            (257, 2, 260),
+            (1, 0, 1),
+            (2000, 16, 2057),
+        ] {
+            let data = Case::new(dim, &[40, 3, 0, 70], &[130, 1, 0, 64]).data();
+            let codes = |values: &[f32], offsets: &[i64; 5], mask: &[u8]| {
+                let tokens = Tokens::packed(values, dim, offsets)?.with_mask(mask)?;
+                tokens.quantize::<F>(ScaleType::F32)
+            };
+            let mask: Vec<u8> = (0..195).map(|row| u8::from(row % 5 != 3)).collect();
+            let offsets = [&[0, 40, 43, 43, 113], &[0, 130, 131, 131, 195]];
+            let queries = codes(&data.queries.values, offsets[0], &mask[..113]).map_err(text)?;
+            let documents = codes(&data.documents.values, offsets[1], &mask).map_err(text)?;
+            let layout = |offsets: &[i64; 5]| {
+                TokenLayout::packed(offsets[4] as usize, dim, offsets).map_err(text)
+            };
+            let layouts = [layout(offsets[0])?, layout(offsets[1])?];
+            for device in cuda_devices() {
+                let at = |why| format!("{device} {} dim {dim} + {first}: {why}", F::FORMAT);
+                let uploaded = [&queries, &documents].map(|codes| device.upload(codes));
+                let [of_queries, of_documents] = uploaded.map(|codes| codes.map_err(text));
+                let (of_queries, of_documents) = (of_queries?, of_documents?);
+                let place = [first, pitch];
+                let query_parts = parts_of(device, &queries, place)?;
+                let document_parts = parts_of(device, &documents, place)?;
+                let query_view = view_of::<F>(&query_parts, &layouts[0], place).map_err(text)?;
+                let document_view =
+                    view_of::<F>(&document_parts, &layouts[1], place).map_err(text)?;
+                let named = |name: &str| ScoreOptions {
+                    winners: true,
+                    token_scores: true,
+                    kernel: Some(name.into()),
+                    ..ScoreOptions::default()
+                };
+                let any = ScoreOptions { kernel: None, ..named("") };
+                let cross = Pairing::cross();
+                let plan = device.plan(&query_view, &document_view, &cross, &any);
+                let plan = plan.map_err(text).map_err(at)?;
+                let rows = FORWARD.iter().filter(|row| row.operand == operand);
+                let rows = rows.filter(|row| row.arch == Arch::Sm80 && dim <= row.dim_max);
+                for name in rows.map(|row| row.name).chain([plan.name()]) {
+                    let options = named(name);
+                    let expected = device.score_with(&of_queries, &of_documents, &cross, &options);
+                    let found = device.score_with(&query_view, &document_view, &cross, &options);
+                    let (expected, found) = (expected.map_err(text)?, found.map_err(text)?);
+                    if !same_bits(&expected, &found) {
+                        return Err(at(format!("other scores by {name}")));
+                    }
+                    suite.count(&format!("{device} {name}"));
+                }
+                n_cases += 1;
+            }
+        }
+        Ok(n_cases)
+    }
+    Suite::run_gpu("quantized_handles_views_of_codes", |suite| {
+        Ok(check::<Int8>(suite, Operand::I8)? + check::<Fp8>(suite, Operand::E4m3)?)
+    });
+}
+
+/// Codes, scales and mask of tokens in memory of "somebody else", the rows of codes `pitch` bytes apart
+/// from byte `first` on, with bytes between them that are e4m3's NaN.
+fn parts_of<F: Quantized>(
+    device: &Device,
+    tokens: &Tokens<'_, F>,
+    [first, pitch]: [usize; 2],
+) -> Result<[DeviceTokens<f32>; 3], String> {
+    let (rows, dim) = (tokens.layout().rows(), tokens.layout().dim());
+    let mut spread = vec![0x7F; (first + rows * pitch).next_multiple_of(4)];
+    let codes: &[u8] = cast_slice(tokens.data());
+    for (i, row) in codes.chunks_exact(dim).enumerate() {
+        spread[first + i * pitch..][..dim].copy_from_slice(row);
+    }
+    let mut mask = tokens.mask().map_or(vec![1; rows], <[u8]>::to_vec);
+    mask.resize(mask.len().next_multiple_of(4), 0);
+    let scales: Vec<f32> = (0..rows).map(|row| tokens.scales().scale(row)).collect();
+    // Rows of 16 bytes, which are uploaded without a gap.
+    let upload = |bytes: &[u8]| {
+        let mut words = from_bytes::<f32>(bytes);
+        words.resize(words.len().next_multiple_of(4), 0.0);
+        device.upload(&Tokens::padded(&words, words.len() / 4, 1, 4)?)
+    };
+    let uploaded = [&spread[..], cast_slice(&scales), &mask].map(upload);
+    let [codes, scales, mask] = uploaded.map(|part| part.map_err(text));
+    Ok([codes?, scales?, mask?])
+}
+
+/// A handle of what [`parts_of`] has put there.
+fn view_of<F: Quantized>(
+    [codes, scales, mask]: &[DeviceTokens<f32>; 3],
+    layout: &TokenLayout,
+    [first, pitch]: [usize; 2],
+) -> Result<DeviceTokens<F>, Error> {
+    let address = codes.access().base + first as u64;
+    let scales = RawScales::F32(scales.access().base);
+    // SAFETY: the parts outlive the view, and nobody writes to them.
+    unsafe {
+        DeviceTokens::from_raw_codes(
+            codes.device(),
+            address,
+            pitch as u64,
+            layout.clone(),
+            scales,
+            Some(mask.access().base),
+        )
+    }
 }
 
 /// Codes live without the rows that they were made of, and their memory is their own.

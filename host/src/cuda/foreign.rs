@@ -183,17 +183,16 @@ impl RawScales {
 impl<F: Quantized> DeviceTokens<F> {
     /// Compressed tokens in device memory that belongs to somebody else: the codes without a copy.
     ///
-    /// Codes, `layout` and `mask` as the elements of [`DeviceTokens::from_raw_parts`], except that rows
-    /// must be 16-byte aligned: codes have no other kernel. Scales are read once here, wherever they are, and
-    /// checked as those of [`Tokens`](crate::Tokens). Waits for the device.
+    /// Codes, `layout` and `mask` as the elements of [`DeviceTokens::from_raw_parts`]. Scales are read
+    /// once here, wherever they are, and checked as those of [`Tokens`](crate::Tokens). Waits for the
+    /// device.
     ///
     /// # Safety
     /// As [`DeviceTokens::from_raw_parts`]; of the scales' memory nothing is used after the call.
     ///
     /// # Errors
-    /// Those of [`DeviceTokens::from_raw_parts`]; [`Error::Shape`] for rows that are not aligned, and for
-    /// scales that the format does not have or that are negative or infinite; [`Error::Unsupported`] for
-    /// a format that no kernel takes.
+    /// Those of [`DeviceTokens::from_raw_parts`]; [`Error::Shape`] for scales that the format does not
+    /// have or that are negative or infinite; [`Error::Unsupported`] for a format that no kernel takes.
     pub unsafe fn from_raw_codes(
         device: &Device,
         address: u64,
@@ -204,13 +203,6 @@ impl<F: Quantized> DeviceTokens<F> {
     ) -> Result<DeviceTokens<F>> {
         let cuda = device.cuda_device("memory of a CUDA device")?;
         let (access, layout) = matrix::<F>(cuda, address, pitch_bytes, layout, mask)?;
-        if !access.is_aligned() {
-            return Err(Error::Shape {
-                argument: "pitch_bytes",
-                expected: "rows of codes that start on 16-byte boundaries".into(),
-                found: format!("address {address:#x} and a pitch of {pitch_bytes} bytes"),
-            });
-        }
         let scales = scales.read(cuda, layout.rows())?;
         scales.check(F::FORMAT, layout.rows())?;
         let valid = mask.map(|mask| read_rows::<u8>(cuda, mask, layout.rows())).transpose()?;

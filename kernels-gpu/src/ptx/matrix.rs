@@ -28,7 +28,7 @@ pub unsafe fn load_matrix_x4(address: u32) -> [u32; 4] {
 }
 
 macro_rules! mma {
-    ($($(#[$doc:meta])* $name:ident = $types:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident = $shape:literal $types:literal;)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
@@ -39,7 +39,7 @@ macro_rules! mma {
             // SAFETY: registers only; the caller brings the whole warp.
             unsafe {
                 asm!(
-                    concat!("mma.sync.aligned.m16n8k16.row.col.f32.", $types, ".f32 {{{0}, {1}, {2}, {3}}}, {{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, {{{0}, {1}, {2}, {3}}};"),
+                    concat!("mma.sync.aligned.", $shape, ".row.col.", $types, " {{{0}, {1}, {2}, {3}}}, {{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, {{{0}, {1}, {2}, {3}}};"),
                     inout(reg32) c0,
                     inout(reg32) c1,
                     inout(reg32) c2,
@@ -60,7 +60,10 @@ macro_rules! mma {
 
 mma! {
     /// `c + a · b` of a 16×16 and a 16×8 fragment of f16.
-    mma_f16 = "f16.f16";
+    mma_f16 = "m16n8k16" "f32.f16.f16.f32";
     /// `c + a · b` of a 16×16 and a 16×8 fragment of bf16.
-    mma_bf16 = "bf16.bf16";
+    mma_bf16 = "m16n8k16" "f32.bf16.bf16.f32";
+    /// `c + a · b` of a 16×32 and a 32×8 fragment of whole numbers of one byte. `c` is the bits of whole
+    /// numbers, too.
+    mma_i8 = "m16n8k32" "s32.s8.s8.s32";
 }

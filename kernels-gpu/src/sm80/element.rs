@@ -27,6 +27,11 @@ pub trait Element {
         lane: u32,
     );
 
+    /// Makes numbers of what accumulators hold once all slabs have been multiplied, of so many groups
+    /// of query rows (a constant to the caller). Mostly they are numbers.
+    #[inline(always)]
+    fn numbers<const N: usize>(_: &mut [[f32; N]; 4], _fragments: usize) {}
+
     /// Reads the first `n_bytes` of a chunk whose address need not be aligned to 16; the
     /// rest are zeros.
     ///
@@ -35,13 +40,14 @@ pub trait Element {
     unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4];
 }
 
-/// An element type that the tensor cores multiply in steps of 16.
-pub trait Half: Element {
+/// An element type that the tensor cores multiply in steps of 32 bytes of a row, which `ldmatrix`
+/// brings to where they read them.
+pub trait Stepped: Element {
     /// `c + a · b` of 16 query rows and 16 document tokens.
     ///
     /// # Safety
     /// All 32 lanes together.
-    unsafe fn multiply_add_16(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8];
+    unsafe fn multiply_add_step(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8];
 }
 
 /// IEEE 754 binary16.
@@ -51,10 +57,23 @@ pub struct Bf16;
 /// IEEE 754 binary32, multiplied and added in exactly that.
 pub struct F32;
 
-/// Adds the products of one step of 16 elements with the first `2 * n` tokens. The step's
-/// addresses are those of queries and documents.
+/// A lane's addresses, for `ldmatrix`, of the first step of a slab of queries and of one of documents.
+/// Those of step `k` differ by an exclusive or with `32 * k`.
 #[inline(always)]
-unsafe fn multiply_step<E: Half, const N: usize>(
+pub(super) fn first_step(queries: u32, documents: u32, lane: u32) -> (u32, u32) {
+    // A as (rows 0-7, 8-15) × (k 0-7, 8-15), B as two groups of 8 tokens × (k 0-7, 8-15), where k
+    // counts pairs of bytes.
+    let queries = queries + chunk_offset(lane % 16, lane / 16);
+    (queries, documents + chunk_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2))
+}
+
+/// Adds the products of one step with the first `2 * n` tokens. The step's addresses are those of
+/// queries and documents.
+///
+/// # Safety
+/// As [`Element::multiply_slab`].
+#[inline(always)]
+pub(super) unsafe fn multiply_step<E: Stepped, const N: usize>(
     c: &mut [[f32; N]; 4],
     n: usize,
     fragments: usize,
@@ -75,7 +94,7 @@ unsafe fn multiply_step<E: Half, const N: usize>(
                     if F < fragments {
                         let mut part = [0.0; 8];
                         unroll!(J in 0..8 => { part[J] = c[F][(8 * I + J) % N]; });
-                        let part = E::multiply_add_16(part, a[F], b);
+                        let part = E::multiply_add_step(part, a[F], b);
                         unroll!(J in 0..8 => { c[F][(8 * I + J) % N] = part[J]; });
                     }
                 });
@@ -86,9 +105,9 @@ unsafe fn multiply_step<E: Half, const N: usize>(
 
 macro_rules! half {
     ($name:ident, $mma:ident) => {
-        impl Half for $name {
+        impl Stepped for $name {
             #[inline(always)]
-            unsafe fn multiply_add_16(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8] {
+            unsafe fn multiply_add_step(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8] {
                 let [l0, l1, l2, l3, r0, r1, r2, r3] = c;
                 // SAFETY: the caller's promise.
                 let ([l0, l1, l2, l3], [r0, r1, r2, r3]) = unsafe {
@@ -113,10 +132,7 @@ macro_rules! half {
                 n_columns: u32,
                 lane: u32,
             ) {
-                // Lane addresses of ldmatrix: A as (rows 0-7, 8-15) × (k 0-7, 8-15), B as two
-                // groups of 8 tokens × (k 0-7, 8-15).
-                let queries = queries + chunk_offset(lane % 16, lane / 16);
-                let documents = documents + chunk_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+                let (queries, documents) = first_step(queries, documents, lane);
                 // Straight-line code for either half: loads overlap the products before them.
                 let step = |k: u32| (queries ^ (32 * k), documents ^ (32 * k));
                 // SAFETY: the caller's promise; addresses stay within the slabs.

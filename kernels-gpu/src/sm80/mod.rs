@@ -15,7 +15,8 @@
 //!     warp 0 adds the groups by query, in order, and stores the results.
 //!
 //! Where rows are normalised ([`crate::norms`]), a tile's similarities are multiplied by their columns'
-//! factors before they are folded, and what a document leaves by the rows'.
+//! factors before they are folded, and what a document leaves by the rows'. Where they are codes, their
+//! scales are these factors.
 //!
 //! Budget: 128 registers of query fragments and 32 accumulators, or 128 accumulators, of 255 per
 //! thread; shared memory as `layout::sm80` says.
@@ -24,12 +25,14 @@
 //! warp's maxima wait for its last product; a second block per multiprocessor fills in, where
 //! shared memory has room for one.
 
+mod codes;
 mod element;
 mod resident;
 pub mod residual;
 mod stages;
 mod streamed;
 
+pub use codes::{E4m3, I8};
 pub use element::{Bf16, Element, F16, F32};
 pub use resident::Resident;
 pub use streamed::Streamed;
@@ -67,7 +70,7 @@ pub trait Kernel: Sized {
     const STAGES: usize;
     /// Whether to find the winners.
     const WINNERS: bool;
-    /// What normalises rows, if anything does.
+    /// What normalises rows, or scales codes, if anything does.
     type Normalizer: Normalizer;
 
     /// Groups of a query tile.
@@ -78,6 +81,8 @@ pub trait Kernel: Sized {
     const QUERY_STAGES: u32 = query_stages(Self::QUERY_TILE, Self::TILE, Self::SLABS) as u32;
     /// Bytes of a stage.
     const STAGE_BYTES: u32 = stage_bytes(Self::QUERY_TILE, Self::TILE, Self::SLABS) as u32;
+    /// Whether similarities are those of numbers times factors.
+    const HAS_FACTORS: bool = size_of::<Self::Normalizer>() != 0;
     /// Threads.
     const THREADS: u32 = 32 * Self::WARPS as u32;
 }
@@ -245,6 +250,18 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
     #[inline(always)]
     fn group(&self, fragment: u32) -> u32 {
         self.warp * K::FRAGMENTS as u32 + fragment
+    }
+
+    /// Makes similarities of the sums of products with columns, of which the first is row `row` of the
+    /// documents' matrix.
+    ///
+    /// # Safety
+    /// The matrix must have the row.
+    #[inline(always)]
+    unsafe fn similarities<const N: usize>(&self, c: &mut [[f32; N]; 4], row: u32) {
+        K::Element::numbers(c, K::FRAGMENTS);
+        // SAFETY: the caller's promise.
+        unsafe { self.normalizer.columns(c, K::FRAGMENTS, row, self.lane) };
     }
 
     /// Finds out which queries a tile belongs to, and which of the thread's rows are valid

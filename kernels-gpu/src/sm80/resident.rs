@@ -1,6 +1,6 @@
 //! Products with query rows that stay in registers.
 
-use super::element::Half;
+use super::element::Stepped;
 use super::{Kernel, Pipeline, Product, Tile, columns, fold_all, fold_valid};
 use crate::layout::{SLAB_BYTES, chunk_offset};
 use crate::params::Group;
@@ -11,7 +11,7 @@ use crate::reduce::{Best, unroll};
 const COLUMNS: usize = 16;
 /// Accumulators of a fragment for so many columns, per thread.
 const N: usize = COLUMNS / 2;
-/// Steps of 16 elements in a slab.
+/// Steps of 32 bytes in a slab.
 const STEPS: usize = 4;
 
 /// A warp's query fragments: fragment `f` and step `k` at `f * STEPS * SLABS + k`.
@@ -21,12 +21,13 @@ pub struct Resident {
 
 impl<K: Kernel> Product<K> for Resident
 where
-    K::Element: Half,
+    K::Element: Stepped,
 {
     #[inline(always)]
     fn new() -> Self {
         const { assert!(K::FRAGMENTS * K::SLABS * STEPS <= 32 && K::TILE <= 64) };
-        const { assert!(size_of::<K::Normalizer>() == 0) };
+        // Short rows have a loop of their own, which knows of no factors.
+        const { assert!(!K::HAS_FACTORS || K::SLABS == 1) };
         // SAFETY: all-zero bytes are words. (A literal would become a loop in memory.)
         Resident { a: unsafe { core::mem::zeroed() } }
     }
@@ -71,7 +72,11 @@ where
                     row += COLUMNS as u32;
                 }
                 while row < end {
-                    let c = self.multiply::<K, 4>(n_slabs, address);
+                    let mut c = self.multiply::<K, 4>(n_slabs, address);
+                    // A constant: kernels without factors stay as they are, to the byte.
+                    if K::HAS_FACTORS {
+                        pipeline.similarities(&mut c, tile.matrix_row + (row - tile.row));
+                    }
                     fold_all::<K, N>(best, &c, row, lane);
                     address += (COLUMNS * SLAB_BYTES) as u32;
                     row += COLUMNS as u32;
@@ -82,7 +87,10 @@ where
             while words != 0 {
                 let valid = words as u32 & ((1 << COLUMNS) - 1);
                 if valid != 0 {
-                    let c = self.multiply::<K, 4>(n_slabs, address);
+                    let mut c = self.multiply::<K, 4>(n_slabs, address);
+                    if K::HAS_FACTORS {
+                        pipeline.similarities(&mut c, tile.matrix_row + (row - tile.row));
+                    }
                     fold_valid::<K, N, 1>(best, &c, [valid], row, lane);
                 }
                 address += (COLUMNS * SLAB_BYTES) as u32;
@@ -120,7 +128,7 @@ impl Resident {
         address: u32,
     ) -> [[f32; N]; 4]
     where
-        K::Element: Half,
+        K::Element: Stepped,
     {
         // SAFETY: all-zero bytes are floats; the whole warp is here, and the stage holds these
         // tokens.
@@ -136,7 +144,7 @@ impl Resident {
                             unroll!(F in 0..4 => {
                                 if F < K::FRAGMENTS {
                                     let a = self.a[(F * K::SLABS * STEPS + I) % 32];
-                                    c[F] = K::Element::multiply_add_16(c[F], a, b);
+                                    c[F] = K::Element::multiply_add_step(c[F], a, b);
                                 }
                             });
                         }

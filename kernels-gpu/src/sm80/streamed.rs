@@ -2,7 +2,6 @@
 
 use super::{Element, Kernel, Pipeline, Product, Tile, columns, fold_all, fold_valid};
 use crate::layout::SLAB_BYTES;
-use crate::norms::Normalizer;
 use crate::params::Group;
 use crate::reduce::Best;
 
@@ -40,7 +39,7 @@ impl<K: Kernel, const N: usize> Product<K> for Streamed<N> {
             if !tile.ends_tile {
                 return 0;
             }
-            pipeline.normalizer.columns(c, K::FRAGMENTS, tile.matrix_row, lane);
+            pipeline.similarities(c, tile.matrix_row);
             let any = match columns::<K>(pipeline.params, tile, lane) {
                 None => {
                     fold_all::<K, N>(best, c, tile.row, lane);
