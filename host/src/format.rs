@@ -224,20 +224,21 @@ pub trait Against<D: Format>: Format {}
 /// ```
 ///
 /// and what f32 rounds, over the same winners. The gradients of documents are the same to the bit.
-/// (Half a scale is what an element may lose whose row has no smaller or larger elements than f16
-/// scales can express: a largest element from 10⁻³ to 8 · 10⁶, or f32 scales. A row with a NaN or an
-/// infinity is NaN throughout.)
+/// (An element loses at most half a scale where scales are f32, and with f16 scales in rows whose largest
+/// element is from 10⁻³ to 8 · 10⁶; in others it may lose more. A row with a NaN or an infinity is NaN
+/// throughout.)
 ///
-/// Between scores and gradients nothing but the codes need live: of n rows of `dim` elements
+/// Once there are codes the documents may be dropped, which gives back, of n rows,
 ///
 /// ```text
-/// n · dim · (size of an element - 1) - n · size of a scale
+/// n · dim · (size of an element - 1) - n · size of a scale        bytes
 /// ```
 ///
-/// bytes less, with scales of 4 bytes on a CUDA device whatever their type, and rows of both that are
-/// rounded up to 16 bytes there. Codes are made of documents that are there: while
-/// [`DeviceTokens::quantize`](crate::DeviceTokens::quantize) runs, there are both, and less memory is taken
-/// from when the documents are dropped on.
+/// until the next step has documents. On a CUDA device scales take 4 bytes whatever their type, and rows
+/// of elements and of codes are rounded up to 16 bytes. Codes are made of documents that are still there:
+/// while scores are computed and [`DeviceTokens::quantize`](crate::DeviceTokens::quantize) runs, nothing is
+/// saved, and for as long as there are both, codes are in addition. What belongs to others
+/// (`DeviceTokens::from_raw_parts`) is theirs to free.
 #[diagnostic::on_unimplemented(
     message = "{Self} documents give no gradients of {T} queries",
     note = "give the documents that were scored, or `Int8` codes of them"

@@ -55,7 +55,7 @@ unsafe fn store_whole<T: Element>(output: &Output, first: u64, sums: &Sums) {
             });
             return;
         }
-        // Outputs of two bytes are of inputs of two bytes: eight elements.
+        // Outputs of two bytes are of inputs of two bytes, or of codes: eight elements.
         let address = output.base + first * 2;
         let is_f16 = output.element == Output::F16;
         if output.adds != 0 {
