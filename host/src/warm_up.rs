@@ -156,12 +156,8 @@ impl WarmUp {
             [gradient::GATHER[row]].into_iter().chain(owner).chain(project)
         });
         let shared = [gradient::COUNT, gradient::INVERT, gradient::JOIN, gradient::SUM];
-        // What makes codes of documents is among `coarse_kernels` where codes are scored, too.
-        let codes = match (self.elements.is_empty(), limits.has_rows(Operand::I8)) {
-            (true, true) => vec![gradient::GATHER_CODES],
-            (true, false) => [&[gradient::GATHER_CODES], &QUANTIZE[..]].concat(),
-            (false, _) => Vec::new(),
-        };
+        // What makes codes of documents is among `coarse_kernels`.
+        let codes = self.elements.is_empty().then_some(gradient::GATHER_CODES);
         by_element
             .chain(codes)
             .chain(shared)
@@ -306,7 +302,7 @@ mod tests {
         }
         let all = WarmUp { training: true, ..WarmUp::default() };
         assert_eq!(all.gradient_kernels(&H200).len(), 5 * 3 + 1 + 4 + 3);
-        assert_eq!(all.gradient_kernels(&ADA).len(), 5 * 3 + 1 + 3 + 4 + 3);
+        assert_eq!(all.gradient_kernels(&ADA).len(), 5 * 3 + 1 + 4 + 3);
         assert_eq!(all.norm_kernels().len(), 3);
         let plain = WarmUp { normalize: Some(false), ..all };
         assert_eq!(plain.gradient_kernels(&H200).len(), 4 * 3 + 1 + 4 + 3);
