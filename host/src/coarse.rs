@@ -62,7 +62,7 @@ use crate::stream::{Stream, StreamInner};
 use crate::tokens::TokenLayout;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::work::WorkInner;
-use crate::work::{DeviceScores, OutputShape, ScoresInner, Work};
+use crate::work::{DeviceScores, OutputShape, ScoresInner, Work, check_side};
 
 /// The codes that find winners: of queries and of documents, with the layouts and masks of the tokens
 /// that they were made of ([`Tokens::quantize`](crate::Tokens::quantize), or
@@ -180,9 +180,10 @@ impl CoarseWork {
         let layouts = [&work.queries, &work.documents];
         for ((i, layout), codes) in (0..).zip(layouts).zip(codes) {
             let format = self.element.into();
-            work.check(["queries", "documents"][i], tokens[i], format, layout)?;
+            let argument = ["queries", "documents"][i];
+            check_side(&work.device, argument, tokens[i], format, layout)?;
             let argument = ["codes of queries", "codes of documents"][i];
-            work.check(argument, codes, TokenFormat::Int8, layout)?;
+            check_side(&work.device, argument, codes, TokenFormat::Int8, layout)?;
         }
         scores.check("scores", device, &self.outputs)
     }

@@ -41,7 +41,7 @@ use crate::cuda::{
 use crate::device::Device;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
-use crate::format::{Format, Saved, TokenFormat};
+use crate::format::{Saved, TokenFormat};
 use crate::graph::Capture;
 use crate::handle::{DeviceTokens, HostTokens};
 use crate::lock::lock;
@@ -50,7 +50,7 @@ use crate::problem::Problem;
 use crate::scores::{ScoreOptions, Scores, filled};
 use crate::stream::{Stream, StreamInner};
 use crate::tokens::{TokenLayout, check_len};
-use crate::work::{DeviceScores, OutputShape, ScoresInner, Work, WorkInner};
+use crate::work::{DeviceScores, OutputShape, ScoresInner, Work, WorkInner, check_side};
 
 /// Element type of gradients. Sums are in f32 whatever it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -284,8 +284,9 @@ impl BackwardWork {
     /// Checks that a call on `device` is one that the work was prepared for.
     fn check<T: Element, D: Saved<T>>(&self, device: &Device, call: &Call<'_, T, D>) -> Result<()> {
         device.check_same("work", &self.device)?;
-        self.check_side("queries", call.queries, self.formats[0], &self.queries)?;
-        self.check_side("documents", call.documents, self.formats[1], &self.documents)?;
+        let [queries, documents] = self.formats;
+        check_side(&self.device, "queries", call.queries, queries, &self.queries)?;
+        check_side(&self.device, "documents", call.documents, documents, &self.documents)?;
         device.check_same("scores", &call.scores.device)?;
         if !Arc::ptr_eq(&call.scores.shape, &self.outputs) && call.scores.shape != self.outputs {
             return Err(Error::Shape {
@@ -312,28 +313,6 @@ impl BackwardWork {
                 ),
                 found: format!("{element} gradients of {} and {} rows of {dim}", rows[0], rows[1]),
             });
-        }
-        Ok(())
-    }
-
-    /// Checks that tokens are what one side of the work was prepared for.
-    fn check_side<F: Format>(
-        &self,
-        argument: &'static str,
-        tokens: &DeviceTokens<F>,
-        format: TokenFormat,
-        layout: &Arc<TokenLayout>,
-    ) -> Result<()> {
-        self.device.check_same(argument, tokens.device())?;
-        let refuse =
-            |expected: String, found: String| Err(Error::Shape { argument, expected, found });
-        if format != F::FORMAT {
-            let expected = format!("{format} tokens, as the work was prepared for");
-            return refuse(expected, format!("{} tokens", F::FORMAT));
-        }
-        if !Arc::ptr_eq(layout, &tokens.layout) && !layout.same_items(&tokens.layout) {
-            let expected = "the layout that the work was prepared for".into();
-            return refuse(expected, "another layout".into());
         }
         Ok(())
     }

@@ -71,36 +71,36 @@ impl Work {
         scores: &DeviceScores,
     ) -> Result<()> {
         device.check_same("work", &self.device)?;
-        self.check("queries", queries, self.formats[0], &self.queries)?;
-        self.check("documents", documents, self.formats[1], &self.documents)?;
+        check_side(&self.device, "queries", queries, self.formats[0], &self.queries)?;
+        check_side(&self.device, "documents", documents, self.formats[1], &self.documents)?;
         scores.check("scores", device, &self.outputs)
     }
+}
 
-    /// Checks that tokens are what one side of the work was prepared for.
-    pub(crate) fn check<F: Format>(
-        &self,
-        argument: &'static str,
-        tokens: &DeviceTokens<F>,
-        format: TokenFormat,
-        layout: &Arc<TokenLayout>,
-    ) -> Result<()> {
-        self.device.check_same(argument, tokens.device())?;
-        if format != F::FORMAT {
-            return Err(Error::Shape {
-                argument,
-                expected: format!("{format} tokens, as the work was prepared for"),
-                found: format!("{} tokens", F::FORMAT),
-            });
-        }
-        if !Arc::ptr_eq(layout, &tokens.layout) && !layout.same_items(&tokens.layout) {
-            return Err(Error::Shape {
-                argument,
-                expected: "the layout that the work was prepared for".into(),
-                found: "another layout; prepare the work with these handles".into(),
-            });
-        }
-        Ok(())
+/// Checks that tokens are on a device, and what one side of work was prepared for.
+pub(crate) fn check_side<F: Format>(
+    device: &Device,
+    argument: &'static str,
+    tokens: &DeviceTokens<F>,
+    format: TokenFormat,
+    layout: &Arc<TokenLayout>,
+) -> Result<()> {
+    device.check_same(argument, tokens.device())?;
+    if format != F::FORMAT {
+        return Err(Error::Shape {
+            argument,
+            expected: format!("{format} tokens, as the work was prepared for"),
+            found: format!("{} tokens", F::FORMAT),
+        });
     }
+    if !Arc::ptr_eq(layout, &tokens.layout) && !layout.same_items(&tokens.layout) {
+        return Err(Error::Shape {
+            argument,
+            expected: "the layout that the work was prepared for".into(),
+            found: "another layout; prepare the work with these handles".into(),
+        });
+    }
+    Ok(())
 }
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
