@@ -239,7 +239,7 @@ fn errors_in_stream_order() {
             ),
             "documents",
             "the layout that the work was prepared for",
-            "another layout",
+            "another layout; prepare the work with these handles",
         );
         // Nothing was written.
         assert!(same_bits(&before, &saved.gradients.read().expect("gradients")));
