@@ -84,20 +84,16 @@ impl TokenFormat {
     /// What kernels multiply where queries and documents have these formats; `None` where there is no
     /// kernel for them.
     pub(crate) fn operand(queries: TokenFormat, documents: TokenFormat) -> Option<Operand> {
+        use TokenFormat::{Element, Fp8, Int8, Int8Affine, Residual};
         match (queries, documents) {
-            (TokenFormat::Element(element), TokenFormat::Element(_)) => Some(element.into()),
-            (TokenFormat::Int8, TokenFormat::Int8) => Some(Operand::I8),
-            (TokenFormat::Int8, TokenFormat::Int8Affine) => Some(Operand::I8Affine),
-            (TokenFormat::Fp8, TokenFormat::Fp8) => Some(Operand::E4m3),
-            (TokenFormat::Element(element), TokenFormat::Residual(_)) => {
-                Some(Operand::Residual(element))
-            }
+            (Element(_), Element(_)) => Some(queries.stored_operand()),
+            (Element(element), Residual(_)) => Some(Residual(element).stored_operand()),
+            (Int8, Int8 | Int8Affine) | (Fp8, Fp8) => Some(documents.stored_operand()),
             _ => None,
         }
     }
 
     /// What kernels multiply where tokens of this format meet queries that they can meet.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn stored_operand(self) -> Operand {
         match self {
             TokenFormat::Element(element) => element.into(),

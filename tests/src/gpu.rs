@@ -84,6 +84,11 @@ pub fn is_too_long(time: Duration, limit: Duration) -> bool {
     time > limit && std::env::var("MAXSIM_UNTIMED").as_deref() != Ok("1")
 }
 
+/// Bytes of a device's memory that nothing has taken.
+pub fn free_bytes(device: &Device) -> Result<u64, String> {
+    Ok(device.memory().map_err(text)?.ok_or("no device memory")?.free_bytes)
+}
+
 /// An error as the suites report it.
 pub fn text(error: Error) -> String {
     error.to_string()

@@ -11,6 +11,7 @@ use maxsim::{
 
 use crate::case::{Case, Data};
 use crate::engines::Problem;
+use crate::gpu::text;
 use crate::gradients::{
     Expected, Step, Sum, all_devices, backward, check, check_turns, grad_scores, gradients,
     same_bits, train,
@@ -80,10 +81,6 @@ fn check_on<T: Element>(
         }
     }
     Ok(())
-}
-
-fn text(error: Error) -> String {
-    error.to_string()
 }
 
 /// The closed form over what codes stand for, scale · code. An engine rounds that, or g · scale: once more

@@ -9,7 +9,7 @@ use maxsim::{
 use maxsim_tests::agree;
 use maxsim_tests::case::{Case, Pairs, Side, elements};
 use maxsim_tests::engines::{Engine, Problem, cuda_devices};
-use maxsim_tests::gpu::{ragged_cases, same_bits, text};
+use maxsim_tests::gpu::{free_bytes, ragged_cases, same_bits, text};
 use maxsim_tests::suite::Suite;
 
 /// Device memory with known bytes all over, that can be read back.
@@ -340,9 +340,7 @@ fn what_another_thread_drops_is_freed() {
         let tokens = Tokens::padded(&data, 1 << 20, 4, 128).map_err(text)?;
         let queries = Tokens::padded(&data[..128], 1, 1, 128).map_err(text)?;
         for device in cuda_devices() {
-            let free = || -> Result<u64, String> {
-                Ok(device.memory().map_err(text)?.ok_or("no device memory")?.free_bytes)
-            };
+            let free = || free_bytes(device);
             let cycle = || -> Result<(), String> {
                 let before = free()?;
                 let handle = device.upload(&tokens).map_err(text)?;

@@ -10,7 +10,7 @@ use maxsim::{
 };
 use maxsim_tests::case::{Case, Pairs};
 use maxsim_tests::engines::{Problem, cuda_devices};
-use maxsim_tests::gpu::{is_too_long, text};
+use maxsim_tests::gpu::{free_bytes, is_too_long, text};
 use maxsim_tests::gradients::{
     ATOMIC_DISTANCE_MAX, Step, atomic_distance_max, check, grad_scores, gradients,
     relative_distances, same_bits,
@@ -80,15 +80,11 @@ impl Batch {
         element: GradientType,
     ) -> Result<u64, String> {
         let taken = |n: usize| {
-            let free = || {
-                let memory = device.memory().map_err(text)?.ok_or("no device memory")?;
-                Ok::<u64, String>(memory.free_bytes)
-            };
-            let before = free()?;
+            let before = free_bytes(device)?;
             let mut step = self.step_by(options, device, false, element)?;
             (0..n).try_for_each(|_| step.run()).map_err(text)?;
             step.gradients.read().map_err(text)?;
-            Ok::<u64, String>(before.saturating_sub(free()?))
+            Ok::<u64, String>(before.saturating_sub(free_bytes(device)?))
         };
         // Kernels are loaded, and what uploads need is there.
         taken(1)?;
@@ -415,10 +411,7 @@ fn a_step_takes_no_more_memory_than_promised() {
         let batch =
             Batch { queries: [64, 1024], documents: [64, 1024], dim: 128, normalize: false };
         for device in cuda_devices() {
-            let free = || {
-                let memory = device.memory().map_err(text)?.ok_or("no device memory")?;
-                Ok::<u64, String>(memory.free_bytes)
-            };
+            let free = || free_bytes(device);
             // Kernels are loaded, and what uploads need is there.
             let mut warm = batch.step(device, false, GradientType::Tokens)?;
             warm.run().map_err(text)?;
@@ -552,10 +545,7 @@ fn documents_saved_as_codes_take_no_more_memory_than_promised() {
         let batch = Batch { queries: [8, 32], documents: [256, 1024], dim: 128, normalize: false };
         let element = GradientType::Tokens;
         for device in cuda_devices() {
-            let free = || {
-                let memory = device.memory().map_err(text)?.ok_or("no device memory")?;
-                Ok::<u64, String>(memory.free_bytes)
-            };
+            let free = || free_bytes(device);
             for scales in SCALES {
                 let mut step = batch.step(device, false, element)?;
                 step.run().map_err(text)?;

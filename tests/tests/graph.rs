@@ -10,7 +10,7 @@ use maxsim::{
     Scores, Stream, TokenLayout, Tokens, Work,
 };
 use maxsim_tests::engines::cuda_devices;
-use maxsim_tests::gpu::{same_bits, text};
+use maxsim_tests::gpu::{free_bytes, same_bits, text};
 use maxsim_tests::suite::Suite;
 
 const DIM: usize = 64;
@@ -253,9 +253,7 @@ fn what_a_graph_kept_is_freed_with_it() {
     Suite::run_gpu("gpu_graph_memory", |suite| {
         let data = vec![f16::ONE; BYTES as usize / 2];
         for device in cuda_devices() {
-            let free = || -> std::result::Result<u64, String> {
-                Ok(device.memory().map_err(text)?.ok_or("no device memory")?.free_bytes)
-            };
+            let free = || free_bytes(device);
             let cycle = || -> std::result::Result<(), String> {
                 let before = free()?;
                 let large = Tokens::padded(&data, 1 << 20, 4, 128).map_err(text)?;

@@ -137,6 +137,11 @@ pub(crate) struct BackwardKind {
     pub from_codes: bool,
 }
 
+/// Bytes of the documents' gradient in f32.
+pub(super) fn document_sums_bytes(problem: &Problem<'_>) -> u64 {
+    problem.documents().rows() as u64 * problem.dim() as u64 * 4
+}
+
 impl CudaBackward {
     /// Builds and uploads the lists, and loads the kernels, for winners that are read.
     pub(crate) fn new(
@@ -206,7 +211,7 @@ impl CudaBackward {
         }
         let sums_bytes = match plan.narrowed.is_empty() {
             true => 0,
-            false => problem.documents().rows() as u64 * problem.dim() as u64 * 4,
+            false => document_sums_bytes(problem),
         };
         Ok(CudaBackward {
             device: device.clone(),

@@ -140,7 +140,7 @@ impl<T: Element> DeviceTokens<T> {
         mask: Option<u64>,
     ) -> Result<DeviceTokens<T>> {
         let cuda = device.cuda_device("memory of a CUDA device")?;
-        let (access, layout) = matrix::<T>(cuda, address, pitch_bytes, layout, mask)?;
+        let (access, layout, _) = matrix::<T>(cuda, address, pitch_bytes, layout, mask)?;
         let tokens =
             CudaTokens::new(cuda, T::TYPE, &layout, access, mask.unwrap_or(0), Vec::new())?;
         Ok(DeviceTokens::new(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
@@ -192,7 +192,7 @@ impl<F: Quantized> DeviceTokens<F> {
     ///
     /// # Errors
     /// Those of [`DeviceTokens::from_raw_parts`]; [`Error::Shape`] for scales that the format does not
-    /// have or that are negative or infinite; [`Error::Unsupported`] for a format that no kernel takes.
+    /// have or that are negative or infinite.
     pub unsafe fn from_raw_codes(
         device: &Device,
         address: u64,
@@ -202,10 +202,9 @@ impl<F: Quantized> DeviceTokens<F> {
         mask: Option<u64>,
     ) -> Result<DeviceTokens<F>> {
         let cuda = device.cuda_device("memory of a CUDA device")?;
-        let (access, layout) = matrix::<F>(cuda, address, pitch_bytes, layout, mask)?;
+        let (access, layout, valid) = matrix::<F>(cuda, address, pitch_bytes, layout, mask)?;
         let scales = scales.read(cuda, layout.rows())?;
         scales.check(F::FORMAT, layout.rows())?;
-        let valid = mask.map(|mask| read_rows::<u8>(cuda, mask, layout.rows())).transpose()?;
         scales.check_values(&layout, valid.as_deref())?;
         let tokens = CudaTokens::new(
             cuda,
@@ -220,14 +219,14 @@ impl<F: Quantized> DeviceTokens<F> {
     }
 }
 
-/// Where a matrix of `F` is, checked, and its layout with the mask at an address.
+/// Where a matrix of `F` is, checked, its layout with the mask at an address, and that mask.
 fn matrix<F: Format>(
     device: &Arc<CudaDevice>,
     address: u64,
     pitch_bytes: u64,
     layout: TokenLayout,
     mask: Option<u64>,
-) -> Result<(Access, TokenLayout)> {
+) -> Result<(Access, TokenLayout, Option<Vec<u8>>)> {
     let stored_bytes = size_of::<F::Stored>() as u64;
     let row_bytes = layout.dim() as u64 * stored_bytes;
     if pitch_bytes < row_bytes || !pitch_bytes.is_multiple_of(stored_bytes) {
@@ -246,14 +245,12 @@ fn matrix<F: Format>(
     }
     let len_bytes = extent_bytes(layout.rows(), row_bytes, pitch_bytes)?;
     check_range(device, address, len_bytes, stored_bytes)?;
-    let layout = match mask {
-        Some(mask) => {
-            let mask = read_rows::<u8>(device, mask, layout.rows())?;
-            layout.with_mask(&mask)?
-        }
+    let valid = mask.map(|mask| read_rows::<u8>(device, mask, layout.rows())).transpose()?;
+    let layout = match &valid {
+        Some(valid) => layout.with_mask(valid)?,
         None => layout,
     };
-    Ok((Access { base: address, pitch_bytes }, layout))
+    Ok((Access { base: address, pitch_bytes }, layout, valid))
 }
 
 impl DeviceScores {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 
-use super::backward::{BackwardCall, BackwardKind, CudaBackward};
+use super::backward::{BackwardCall, BackwardKind, CudaBackward, document_sums_bytes};
 use super::context::{CudaDevice, Entered};
 use super::gradient_plan::is_disjoint;
 use super::gradients::GradientMatrix;
@@ -58,8 +58,8 @@ impl Recompute {
         let room = CudaOutputs::with_room(device, [largest(0), largest(1), largest(2)])?;
         let is_cut = ranges.len() > 1;
         let narrows = is_cut && kind.gradient != ElementType::F32;
-        let sums_bytes = problem.documents().rows() as u64 * problem.dim() as u64 * 4;
-        let sums = narrows.then(|| Buffer::new(device, sums_bytes)).transpose()?;
+        let sums = narrows.then(|| Buffer::new(device, document_sums_bytes(problem)));
+        let sums = sums.transpose()?;
         let gradient = if is_cut { ElementType::F32 } else { kind.gradient };
         let slices = ranges.into_iter().zip(places).map(|(range, place)| {
             let part = if is_cut { problem.of_queries(range) } else { problem.clone() };
@@ -185,7 +185,7 @@ fn slices(
     let [_, total, _] = outputs.lens_bytes();
     let sums_bytes = match gradient {
         ElementType::F32 => 0,
-        _ => documents.rows() as u64 * problem.dim() as u64 * 4,
+        _ => document_sums_bytes(problem),
     };
     let is_cross = matches!(problem.shape(), ScoreShape::Cross { .. });
     // Rows of several queries would be rounded after every slice.
