@@ -66,8 +66,9 @@ pub enum Backward {
     /// vary from run to run**, by as much as f32 sums do whose terms change places, and sums below
     /// 2⁻¹²⁶ may become 0. Those of the queries are the same every time. For GPUs only.
     ///
-    /// Nothing is sorted, which may be faster where few winners share a row; a row that many query
-    /// tokens chose is added to by one after the other. Beyond inputs, winners and gradients it
+    /// Nothing is sorted, which may be faster where few winners share a row. Of 64 neighbouring tokens
+    /// of a query those that chose the same row are summed first and added once; a row that many
+    /// more chose is added to by one such sum after the other. Beyond inputs, winners and gradients it
     /// takes, for gradients in the tokens' type of two bytes, **the documents' gradient in f32**: 4
     /// bytes per element, in the stream's workspace, and 32 per eight rows. f32 gradients are added
     /// to in place. Besides, there are at most 5 MB of parts of the queries' sums, 32 bytes per

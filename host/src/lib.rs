@@ -32,7 +32,8 @@
 //!
 //! Environment: MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files assembled for the
 //! device, or have the driver compile them, and fail where that cannot be; unset, the first
-//! where possible and else the second), MAXSIM_JIT_LOG (a file that every loaded kernel and
+//! where possible and else the second), MAXSIM_INSTRUCTIONS (`sm_80`: run the kernels that an older
+//! device would be given, read when a device is first opened), MAXSIM_JIT_LOG (a file that every loaded kernel and
 //! the logs of the driver's compiler are appended to).
 
 #![deny(unsafe_code)]

@@ -17,7 +17,8 @@ use crate::scores::ScoreOptions;
 /// What eligibility needs to know of a CUDA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// Compute capability (major, minor).
+    /// Compute capability (major, minor): that of the device, or where the environment says
+    /// MAXSIM_INSTRUCTIONS=sm_80, that of the oldest one.
     pub capability: (u32, u32),
     /// Multiprocessors.
     pub n_multiprocessors: usize,

@@ -195,15 +195,9 @@ pub fn check(data: &Data, expected: &Expected, found: &Gradients) -> Result<(), 
     Ok(())
 }
 
-/// How far sums of few terms each may be from the owner's where terms are added in any order: the
-/// norm of the difference, over the owner's norm.
+/// How far sums whose terms are added in any order may be from the owner's: the norm of a side's
+/// difference, over the owner's norm.
 pub const ATOMIC_DISTANCE_MAX: f64 = 1e-6;
-
-/// The same for sums of up to so many terms: each order may err by n · 2⁻²⁴ of Σ |g · x|, and does
-/// where equal terms are added one by one, since then all roundings of a binade go one way.
-pub fn atomic_distance_max(n_terms: usize) -> f64 {
-    ATOMIC_DISTANCE_MAX.max(2.0 * n_terms as f64 * 2f64.powi(-24))
-}
 
 /// Checks gradients that were added atomically against those of the owner: the norm of each side's
 /// difference, over that of Σ |g · x|. (The owner's own norm would be stricter than f32 is where
@@ -214,18 +208,17 @@ fn check_atomic(expected: &Expected, owner: &Gradients, found: &Gradients) -> Re
         ("queries", &expected.queries, &owner.queries, &found.queries),
         ("documents", &expected.documents, &owner.documents, &found.documents),
     ] {
-        let (mut difference, mut magnitude, mut n_terms) = (0.0, 0.0, 0);
+        let (mut difference, mut magnitude) = (0.0, 0.0);
         for (sum, (&a, &b)) in sums.iter().zip(owner.iter().zip(found)) {
             if a.is_finite() && b.is_finite() {
                 difference += (f64::from(a) - f64::from(b)).powi(2);
                 magnitude += sum.magnitude.powi(2);
-                n_terms = n_terms.max(sum.n_terms);
             } else if a != b && !(a.is_nan() && b.is_nan()) {
                 return Err(format!("{side}: {b:e} where the owner has {a:e}"));
             }
         }
         let (difference, magnitude) = (difference.sqrt(), magnitude.sqrt());
-        if difference > atomic_distance_max(n_terms) * magnitude {
+        if difference > ATOMIC_DISTANCE_MAX * magnitude {
             return Err(format!("{side}: {difference:e} from the owner's, of {magnitude:e}"));
         }
     }

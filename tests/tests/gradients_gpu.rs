@@ -12,8 +12,7 @@ use maxsim_tests::case::{Case, Pairs};
 use maxsim_tests::engines::{Problem, cuda_devices};
 use maxsim_tests::gpu::{free_bytes, is_too_long, text};
 use maxsim_tests::gradients::{
-    ATOMIC_DISTANCE_MAX, Step, atomic_distance_max, check, grad_scores, gradients,
-    relative_distances, same_bits,
+    ATOMIC_DISTANCE_MAX, Step, check, grad_scores, gradients, relative_distances, same_bits,
 };
 use maxsim_tests::saved::{SCALES, SavedStep};
 use maxsim_tests::suite::Suite;
@@ -291,10 +290,6 @@ fn atomic_sums_are_close_to_the_owners() {
                     let mut owner = batch.step(device, is_hot, GradientType::F32)?;
                     owner.run().map_err(text)?;
                     let expected = owner.gradients.read().map_err(text)?;
-                    let most = match is_hot {
-                        false => ATOMIC_DISTANCE_MAX,
-                        true => atomic_distance_max(batch.queries[0] * batch.queries[1]),
-                    };
                     let options = BackwardOptions::new(Backward::Atomic);
                     let step = |element| batch.step_by(&options, device, is_hot, element);
                     let mut atomic = step(GradientType::F32)?;
@@ -308,8 +303,8 @@ fn atomic_sums_are_close_to_the_owners() {
                         let distances = relative_distances(&expected, &found);
                         let what =
                             format!("{device} {batch:?}, hot {is_hot}, {run}: {distances:?}");
-                        if !distances.iter().all(|distance| *distance <= most) {
-                            return Err(format!("{what}, at most {most:e}"));
+                        if !distances.iter().all(|distance| *distance <= ATOMIC_DISTANCE_MAX) {
+                            return Err(format!("{what}, at most {ATOMIC_DISTANCE_MAX:e}"));
                         }
                         suite.note(&what);
                     }

@@ -1,6 +1,7 @@
-//! `evidence`: do the recorded GPU runs speak of the PTX and the cubins that are committed?
+//! `evidence`: do the recorded GPU runs speak of the PTX and the cubins that are committed, and has some
+//! suite loaded each kernel from either?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -26,11 +27,16 @@ pub fn run(root: &Path, strict: bool) -> Result<()> {
             let why = match files.is_empty() {
                 false if record[kernels].is_null() => "none recorded".to_string(),
                 false => files.join(", "),
-                true if has_run(kernels, &record) => {
-                    println!("{shown}: {} {kernels} ran as they are committed", committed.len());
-                    continue;
-                }
-                true => format!("no suite ran with the {kernels}"),
+                true => match not_loaded(kernels, committed, &record) {
+                    missing if missing.is_empty() => {
+                        println!(
+                            "{shown}: {} {kernels} ran as they are committed",
+                            committed.len()
+                        );
+                        continue;
+                    }
+                    missing => format!("no suite loaded {}", missing.join(", ")),
+                },
             };
             stale = true;
             println!("EVIDENCE STALE: {shown}: {kernels}: {why}");
@@ -67,11 +73,19 @@ fn stale_files(kernels: &str, committed: &BTreeMap<String, String>, record: &Val
     names.into_iter().filter(differs).collect()
 }
 
-/// Whether some suite ran with these kernels forced, and not with what the device preferred.
-fn has_run(kernels: &str, record: &Value) -> bool {
+/// Kernels that no suite loaded from these files: with them forced, and not what the device preferred.
+fn not_loaded(kernels: &str, committed: &BTreeMap<String, String>, record: &Value) -> Vec<String> {
     let forced = kernels.trim_end_matches('s');
-    let suites = record["kernels"][forced]["suites"].as_object();
-    suites.is_some_and(|suites| !suites.is_empty())
+    let none = serde_json::Map::new();
+    let runs = record["kernels"].as_object().unwrap_or(&none);
+    // A run may have been told the instruction set, too.
+    let runs = runs.iter().filter(|(name, _)| name.split(' ').next() == Some(forced));
+    let lines = runs.flat_map(|(_, run)| run["jit_log"].as_array().into_iter().flatten());
+    let loaded: BTreeSet<&str> =
+        lines.filter_map(|line| line.as_str()?.strip_prefix("# ")?.split(' ').next()).collect();
+    let names = committed.keys().filter_map(|file| file.split('.').next());
+    let names: BTreeSet<&str> = names.collect();
+    names.difference(&loaded).map(|name| name.to_string()).collect()
 }
 
 #[cfg(test)]
@@ -90,12 +104,20 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_kernel_must_have_run() {
+    fn each_kernel_must_have_been_loaded_from_either_kind_of_file() {
+        let files = |names: &[&str]| -> BTreeMap<String, String> {
+            names.iter().map(|name| (name.to_string(), "1".to_string())).collect()
+        };
+        let log = |names: &[&str]| -> Value {
+            let lines = names.iter().map(|name| format!("# {name} on cuda:0 (NVIDIA H200)"));
+            json!({"jit_log": lines.chain(["ptxas info : # b".into()]).collect::<Vec<_>>()})
+        };
         let record = json!({"kernels": {
-            "cubin": {"suites": {"gpu": {}}}, "ptx": {"suites": {}}, "auto": {"suites": {"a": {}}},
+            "cubin": log(&["a"]), "cubin sm_80": log(&["b"]), "ptx": log(&["b"]), "auto": log(&["a"]),
         }});
-        assert!(has_run("cubins", &record));
-        assert!(!has_run("ptx", &record));
-        assert!(!has_run("ptx", &json!({})));
+        let cubins = files(&["a.sm_80.cubin", "a.sm_90.cubin", "b.sm_80.cubin"]);
+        assert!(not_loaded("cubins", &cubins, &record).is_empty());
+        assert_eq!(not_loaded("ptx", &files(&["a.ptx", "b.ptx"]), &record), ["a"]);
+        assert_eq!(not_loaded("ptx", &files(&["a.ptx"]), &json!({})), ["a"]);
     }
 }

@@ -14,6 +14,7 @@ use cust::context::Context;
 use cust::context::legacy::CurrentContext;
 use cust::device::{Device, DeviceAttribute};
 use cust::error::CudaError;
+use maxsim_kernels::variants::Arch;
 
 use super::forward::{library, raw};
 use super::module::Kernels;
@@ -30,11 +31,17 @@ const SHARED_MEMORY_PER_BLOCK_OPT_IN: i32 = 97;
 /// The oldest compute capability that a kernel is compiled for.
 const OLDEST: (u32, u32) = (8, 0);
 
+/// The environment variable that says which kernels a device may run.
+const INSTRUCTIONS: &str = "MAXSIM_INSTRUCTIONS";
+
 /// A CUDA device and what this process keeps on it.
 pub(crate) struct CudaDevice {
     ordinal: usize,
     name: String,
+    /// With the compute capability that kernels are chosen by.
     limits: DeviceLimits,
+    /// Its own compute capability, which decides what machine code it runs.
+    capability: (u32, u32),
     driver_version: u32,
     context: Context,
     /// The call and code of the fault that ended the device's use, once there was one.
@@ -86,6 +93,37 @@ pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaDevice>> {
     Ok(device)
 }
 
+/// The compute capability that kernels are chosen by, as the environment says: of the device, or that of
+/// an older one.
+fn chosen_by(capability: (u32, u32)) -> Result<(u32, u32)> {
+    match std::env::var_os(INSTRUCTIONS) {
+        None => Ok(capability),
+        Some(value) => instructions(&value.to_string_lossy(), capability),
+    }
+}
+
+fn instructions(value: &str, capability: (u32, u32)) -> Result<(u32, u32)> {
+    let sets = [Arch::Sm80, Arch::Sm90a];
+    match sets.into_iter().find(|set| set.target() == value) {
+        _ if value.is_empty() => Ok(capability),
+        Some(Arch::Sm80) => Ok(OLDEST),
+        Some(set) if set.runs_on(capability) => Ok(capability),
+        Some(set) => Err(Error::Unsupported {
+            what: format!("{INSTRUCTIONS}={value}"),
+            why: format!(
+                "{} code does not run on compute capability {}.{}; unset the variable",
+                set.target(),
+                capability.0,
+                capability.1
+            ),
+        }),
+        None => Err(Error::Unsupported {
+            what: format!("{INSTRUCTIONS}={value}"),
+            why: "it is sm_80 or sm_90a, or unset for all that the device runs".into(),
+        }),
+    }
+}
+
 fn from_cust(call: &'static str) -> impl Fn(CudaError) -> Error {
     move |error| status::error(call, error as u32)
 }
@@ -125,8 +163,9 @@ impl CudaDevice {
         Ok(CudaDevice {
             ordinal,
             name,
+            capability,
             limits: DeviceLimits {
-                capability,
+                capability: chosen_by(capability)?,
                 n_multiprocessors,
                 shared_bytes: shared_bytes as usize,
             },
@@ -151,6 +190,11 @@ impl CudaDevice {
 
     pub(crate) fn limits(&self) -> &DeviceLimits {
         &self.limits
+    }
+
+    /// The compute capability that machine code must be for.
+    pub(super) fn capability(&self) -> (u32, u32) {
+        self.capability
     }
 
     /// The primary context's handle, to compare with.
@@ -242,6 +286,24 @@ mod tests {
             // A driver that refuses to start, on a machine with the library but no GPU.
             (Ok(_), Error::Driver { call: "cuInit", .. }) => {}
             (library, error) => panic!("{error} with a driver: {}", library.is_ok()),
+        }
+    }
+
+    #[test]
+    fn kernels_are_chosen_by_the_device_unless_told() {
+        let (ampere, hopper) = ((8, 6), (9, 0));
+        for (value, device, chosen) in [
+            ("", hopper, hopper),
+            ("", ampere, ampere),
+            ("sm_80", hopper, (8, 0)),
+            ("sm_80", ampere, (8, 0)),
+            ("sm_90a", hopper, hopper),
+        ] {
+            assert_eq!(instructions(value, device).unwrap(), chosen, "{value} on {device:?}");
+        }
+        for (value, said) in [("sm_90a", "compute capability 8.6"), ("sm_70", "sm_80 or sm_90a")] {
+            let error = instructions(value, ampere).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains(INSTRUCTIONS), "{error}");
         }
     }
 

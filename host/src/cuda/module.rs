@@ -167,11 +167,11 @@ impl CudaDevice {
 
     fn module(&self, image: &Image) -> Result<(CUmodule, KernelSource)> {
         let wanted = Wanted::of_environment()?;
-        let cubin = image.cubin(self.limits().capability);
+        let cubin = image.cubin(self.capability());
         let refused = match (wanted, cubin) {
             (Wanted::Ptx, _) | (Wanted::Any, None) => None,
             (Wanted::Cubin, None) => {
-                let (major, minor) = self.limits().capability;
+                let (major, minor) = self.capability();
                 Some(format!("no cubin of it fits compute capability {major}.{minor}"))
             }
             (Wanted::Any | Wanted::Cubin, Some(cubin)) => match self.load_cubin(image, cubin)? {

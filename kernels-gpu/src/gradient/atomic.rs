@@ -7,18 +7,28 @@
 //! Where rows are normalised, g is multiplied by what the winner's row is for ∂Q, and `Q[q, s]` by
 //! its own for ∂D.
 //!
+//! Tokens of a query often choose the same row: of up to [`WINDOW`] neighbours that did, the first adds
+//! all of their terms at once, summed in registers. That is fewer additions, and sums of many terms in
+//! parts, which round less often: 8192 equal terms one by one are 10⁻⁵ off, as 128 sums 2 · 10⁻⁷.
+//!
 //! Each lane has as many additions under way as loads. Known loss: a row of ∂D that everybody chose
 //! is added to by one unit of the L2 cache, one after the other; and where the device has no
 //! additions of 16 bytes (before sm_90), each element is an addition of its own.
 
 use super::gather::{Ahead, row_task};
 use super::output::store;
-use super::sources::{Columns, Element, LANE_ELEMENTS, Sums, add_and, add_slots, unroll};
-use super::{AtomicParams, NO_ROW, chunk_start};
+use super::pairs::{Pair, pair, winner_if};
+use super::sources::{Columns, Element, LANE_ELEMENTS, Sums, add_and, add_slots, multiply, unroll};
+use super::{AtomicParams, NO_ROW, Pairs, chunk_start};
 use crate::ptx::memory::load_u32;
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
-use crate::ptx::wide::{add_f32_if, add_f32x4_if, shuffle};
+use crate::ptx::warp::ballot;
+use crate::ptx::wide::{add_f32_if, add_f32x4_if, lane_idx, shuffle};
 use core::hint::assert_unchecked;
+
+/// Neighbouring tokens of a query whose terms are added together where they go to the same row: two
+/// bits per lane.
+const WINDOW: u32 = 64;
 
 /// Sums the sources of this warp's row, and adds the row to the gradients of theirs.
 ///
@@ -28,7 +38,7 @@ use core::hint::assert_unchecked;
 pub unsafe fn atomic<T: Element>(params: &AtomicParams) {
     // SAFETY: the caller's promise.
     unsafe {
-        match params.sums.source.aligned {
+        match params.sums.source.aligned & params.queries.aligned {
             0 => sum_and_add::<T, false>(params),
             _ => sum_and_add::<T, true>(params),
         }
@@ -36,7 +46,7 @@ pub unsafe fn atomic<T: Element>(params: &AtomicParams) {
 }
 
 /// # Safety
-/// As [`atomic`]; `ALIGNED` is that of the documents' rows.
+/// As [`atomic`]; `ALIGNED` is that of the rows of both sides.
 #[inline(always)]
 unsafe fn sum_and_add<T: Element, const ALIGNED: bool>(params: &AtomicParams) {
     let AtomicParams { sums: gather, .. } = params;
@@ -56,34 +66,34 @@ unsafe fn sum_and_add<T: Element, const ALIGNED: bool>(params: &AtomicParams) {
         let mut k = chunk_start(task.n_pairs, chunk, gather.n_chunks);
         let end = chunk_start(task.n_pairs, chunk + 1, gather.n_chunks);
         let columns = Columns::new::<T>(&gather.source, column);
-        let own = own_elements::<T>(params, row, column);
+        let own = Columns::new::<T>(&params.queries, column);
         let mut sums: Sums = core::mem::zeroed();
-        if k < end {
-            let mut next = Ahead::load(gather, &task.first, row, k, end);
-            while k < end {
-                let (plain, count) = (next.factor(), (end - k).min(32));
-                let sources = next.source(&gather.pairs);
-                k += 32;
-                next = Ahead::load(gather, &task.first, row, k, end);
-                add_and::<T, ALIGNED, 4>(
-                    &columns,
-                    sources,
-                    0,
-                    count,
-                    &mut sums,
-                    |before, factor| {
-                        let i = before + columns.slot;
-                        let row = shuffle(sources[0], i);
-                        let is_there = (i < count) & (row != NO_ROW) & (columns.n_elements > 0);
-                        // The factor of a row that is normalised has what it is multiplied by.
-                        let mut factor = factor;
-                        if gather.pairs.source_norms != 0 {
-                            factor = f32::from_bits(shuffle(plain, i));
-                        }
-                        add_own::<T>(params, &columns, row, factor, &own, is_there);
-                    },
-                );
-            }
+        while k < end {
+            // A pair that exists: the last one again behind it.
+            let of_lane = k + lane_idx();
+            let pair = pair(&gather.pairs, &task.first, of_lane.min(end - 1));
+            let ahead = Ahead::of(gather, &pair, row, [of_lane, end]);
+            let (plain, count) = (ahead.factor(), (end - k).min(32));
+            let sources = ahead.source(&gather.pairs);
+            let window = Window::new(&pair, row);
+            let equals = window.equals(&gather.pairs, sources[0], count);
+            k += 32;
+            add_and::<T, ALIGNED, 4>(&columns, sources, 0, count, &mut sums, |before, factor| {
+                let i = before + columns.slot;
+                let row = shuffle(sources[0], i);
+                let own_rows = shuffle(window.first_row, i);
+                let tokens = equals.map(|bits| {
+                    let bits = shuffle(bits, i);
+                    if (i < count) & (columns.n_elements > 0) { bits } else { 0 }
+                });
+                // The factor of a row that is normalised has what it is multiplied by.
+                let mut factor = factor;
+                if gather.pairs.source_norms != 0 {
+                    factor = f32::from_bits(shuffle(plain, i));
+                }
+                let terms = sum_own::<T, ALIGNED>(params, &own, own_rows, tokens, factor);
+                add_row::<T>(params, &columns, row, &terms, tokens != [0; 2]);
+            });
         }
         add_slots::<T>(&columns, &mut sums);
         let index = match gather.n_chunks {
@@ -94,43 +104,139 @@ unsafe fn sum_and_add<T: Element, const ALIGNED: bool>(params: &AtomicParams) {
     }
 }
 
-/// The lane's elements of a query row.
-///
-/// # Safety
-/// As [`atomic`]; the queries must have the row, and its matrix the column.
-#[inline(always)]
-unsafe fn own_elements<T: Element>(
-    params: &AtomicParams,
-    row: u32,
-    column: u32,
-) -> [f32; LANE_ELEMENTS] {
-    let columns = Columns::new::<T>(&params.queries, column);
-    let is_there = u32::from(columns.n_elements > 0);
-    // SAFETY: the caller's promise; four bytes per row of what it is normalised by.
-    unsafe {
-        let mut own = T::widen(match params.queries.aligned {
-            0 => columns.load::<T, false>(row, is_there),
-            _ => columns.load::<T, true>(row, is_there),
-        });
-        if params.query_norms != 0 {
-            let norm = f32::from_bits(load_u32(params.query_norms + u64::from(row) * 4));
-            unroll!(e in eight => own[e] *= norm);
+/// The neighbours of a query's token, of which it is one.
+#[derive(Clone, Copy)]
+struct Window {
+    /// Where the winner of the first one is.
+    base: u64,
+    /// Row of the first one.
+    first_row: u32,
+    n_tokens: u32,
+    /// Row of the document that winners count from.
+    document_start: u32,
+    /// Which one of them the token is.
+    token: u32,
+}
+
+impl Window {
+    /// Those of the token that is a row, if it is one of the pair's query: others have no source.
+    #[inline(always)]
+    fn new(pair: &Pair, row: u32) -> Window {
+        let token = row.wrapping_sub(pair.query_start);
+        let first = token & !(WINDOW - 1);
+        Window {
+            base: pair.token_base + u64::from(first),
+            first_row: pair.query_start.wrapping_add(first),
+            n_tokens: pair.query_len.wrapping_sub(first).min(WINDOW),
+            document_start: pair.document_start,
+            token: token - first,
         }
-        own
+    }
+
+    /// The tokens of the window of this lane's pair that chose the row that its token chose, as
+    /// bits: none where an earlier token did, which adds for all of them, or the token has no row.
+    ///
+    /// # Safety
+    /// A whole warp, with the same `count`, of which lanes have pairs of the call.
+    #[inline(always)]
+    unsafe fn equals(&self, pairs: &Pairs, row: u32, count: u32) -> [u32; 2] {
+        let winner = if row == NO_ROW { NO_ROW } else { row - self.document_start };
+        let lane = lane_idx();
+        let mut equals = [0u32; 2];
+        let mut done = 0;
+        while done < count {
+            let mut found = [[0u32; 2]; 4];
+            unroll!(u in four => {
+                let i = done + u as u32;
+                // SAFETY: the whole warp is here; winners of a pair that there is.
+                unsafe {
+                    let low = shuffle(self.base as u32, i);
+                    let high = shuffle((self.base >> 32) as u32, i);
+                    let base = (u64::from(low) | u64::from(high) << 32) + u64::from(lane);
+                    let is_wanted = (i < count) & (shuffle(winner, i) != NO_ROW);
+                    let n_tokens = if is_wanted { shuffle(self.n_tokens, i) } else { 0 };
+                    unroll!(half in 0 1 => {
+                        let token = lane + 32 * half as u32;
+                        let there = u32::from(token < n_tokens);
+                        found[u][half] = winner_if(pairs, base + 32 * half as u64, there);
+                        found[u][half] |= there.wrapping_sub(1);
+                    });
+                }
+            });
+            unroll!(u in four => {
+                let i = done + u as u32;
+                // SAFETY: the whole warp is here.
+                unsafe {
+                    let own = shuffle(winner, i);
+                    unroll!(half in 0 1 => {
+                        let same = ballot(u32::from(found[u][half] == own));
+                        if lane == i {
+                            equals[half] = same;
+                        }
+                    });
+                }
+            });
+            done += 4;
+        }
+        let first = match equals[0] {
+            0 => 32 + equals[1].trailing_zeros(),
+            low => low.trailing_zeros(),
+        };
+        let adds = (winner != NO_ROW) & (first == self.token);
+        equals.map(|bits| if adds { bits } else { 0 })
     }
 }
 
-/// Adds the lane's elements of the query row, times a factor, to a row of the documents' gradient.
+/// The sum of the lane's elements of some rows of queries, which are bits from `first_row` on, each
+/// times a factor and what it is normalised by: in the order of the rows.
+///
+/// # Safety
+/// As [`atomic`], for a whole warp; the rows must exist.
+#[inline(always)]
+unsafe fn sum_own<T: Element, const ALIGNED: bool>(
+    params: &AtomicParams,
+    own: &Columns,
+    first_row: u32,
+    mut tokens: [u32; 2],
+    factor: f32,
+) -> Sums {
+    // SAFETY: all-zero bytes are numbers; the caller's promise, and four bytes per row of what it is
+    // normalised by.
+    unsafe {
+        let mut sums: Sums = core::mem::zeroed();
+        while ballot(tokens[0] | tokens[1]) != 0 {
+            let is_low = tokens[0] != 0;
+            let token = match is_low {
+                true => tokens[0].trailing_zeros(),
+                false => 32 + tokens[1].trailing_zeros(),
+            };
+            let there = u32::from(tokens != [0; 2]);
+            let row = first_row + token;
+            let words = own.load::<T, ALIGNED>(row, there);
+            let mut factor = if there != 0 { factor } else { 0.0 };
+            if params.query_norms != 0 && there != 0 {
+                factor *= f32::from_bits(load_u32(params.query_norms + u64::from(row) * 4));
+            }
+            multiply::<T>(words, factor, &mut sums);
+            match is_low {
+                true => tokens[0] &= tokens[0] - 1,
+                false => tokens[1] &= tokens[1].wrapping_sub(1),
+            }
+        }
+        sums
+    }
+}
+
+/// Adds the lane's elements of a sum to a row of the documents' gradient.
 ///
 /// # Safety
 /// As [`atomic`]; the row must exist where it says so.
 #[inline(always)]
-unsafe fn add_own<T: Element>(
+unsafe fn add_row<T: Element>(
     params: &AtomicParams,
     columns: &Columns,
     row: u32,
-    factor: f32,
-    own: &[f32; LANE_ELEMENTS],
+    sums: &[f32; LANE_ELEMENTS],
     is_there: bool,
 ) {
     let out = &params.documents;
@@ -141,14 +247,14 @@ unsafe fn add_own<T: Element>(
         if out.aligned != 0 && columns.n_elements == T::N as u32 {
             unroll!(k in 0 1 => if k < T::N / 4 {
                 let mut four = [0.0f32; 4];
-                unroll!(e in four => four[e] = factor * own[4 * k + e]);
+                unroll!(e in four => four[e] = sums[4 * k + e]);
                 add_f32x4_if(address + k as u64 * 16, four, u32::from(is_there));
             });
             return;
         }
         unroll!(e in eight => {
             let is_there = is_there & ((e as u32) < columns.n_elements);
-            add_f32_if(address + e as u64 * 4, factor * own[e], u32::from(is_there));
+            add_f32_if(address + e as u64 * 4, sums[e], u32::from(is_there));
         });
     }
 }

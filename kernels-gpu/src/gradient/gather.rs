@@ -7,7 +7,7 @@
 
 use super::normalize::scaled;
 use super::output::store;
-use super::pairs::{pair, winner_if};
+use super::pairs::{Pair, pair, winner_if};
 use super::sources::{Columns, Element, Sums, add, add_slots};
 use super::{FirstPair, GatherParams, NO_ROW, Pairs, RowTask, chunk_start};
 use crate::ptx::memory::load_u32x4;
@@ -133,20 +133,29 @@ impl Ahead {
         end: u32,
     ) -> Ahead {
         let k = k + lane_idx();
-        // SAFETY: a pair that exists: the last one again behind it. It has a winner for each of
-        // its query's rows.
+        // SAFETY: a pair that exists: the last one again behind it.
         unsafe {
             let pair = pair(&params.pairs, first, k.min(end - 1));
-            let token = row.wrapping_sub(pair.query_start);
-            // Not so for a row of another query that overlaps this one.
-            let is_there = (k < end) & (token < pair.query_len);
-            let index = pair.token_base + u64::from(token);
-            Ahead {
-                winner: winner_if(&params.pairs, index, u32::from(is_there)),
-                factor: pair.factor,
-                document_start: pair.document_start,
-                document_len: if is_there { pair.document_len } else { 0 },
-            }
+            Ahead::of(params, &pair, row, [k, end])
+        }
+    }
+
+    /// Loads what a lane's pair has, if that is before the end.
+    ///
+    /// # Safety
+    /// The pair must be one of the call.
+    #[inline(always)]
+    pub unsafe fn of(params: &GatherParams, pair: &Pair, row: u32, [k, end]: [u32; 2]) -> Ahead {
+        let token = row.wrapping_sub(pair.query_start);
+        // Not so for a row of another query that overlaps this one.
+        let is_there = (k < end) & (token < pair.query_len);
+        let index = pair.token_base + u64::from(token);
+        Ahead {
+            // SAFETY: a pair has a winner for each of its query's rows.
+            winner: unsafe { winner_if(&params.pairs, index, u32::from(is_there)) },
+            factor: pair.factor,
+            document_start: pair.document_start,
+            document_len: if is_there { pair.document_len } else { 0 },
         }
     }
 
