@@ -1284,6 +1284,34 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_residual_gather_bf16",
+        ptx: include_str!("maxsim_residual_gather_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_residual_gather_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_residual_gather_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_residual_gather_f16",
+        ptx: include_str!("maxsim_residual_gather_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_residual_gather_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_residual_gather_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_residual_norms_bf16",
         ptx: include_str!("maxsim_residual_norms_bf16.ptx"),
         cubins: &[
@@ -1308,6 +1336,56 @@ pub(super) static IMAGES: &[Image] = &[
             Cubin {
                 capability: (9, 0),
                 bytes: include_bytes!("maxsim_residual_norms_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_residual_project_bf16",
+        ptx: include_str!("maxsim_residual_project_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_residual_project_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_residual_project_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_residual_project_f16",
+        ptx: include_str!("maxsim_residual_project_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_residual_project_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_residual_project_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_residual_sum",
+        ptx: include_str!("maxsim_residual_sum.ptx"),
+        cubins: &[
+            Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_residual_sum.sm_80.cubin") },
+            Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_residual_sum.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_residual_tables",
+        ptx: include_str!("maxsim_residual_tables.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_residual_tables.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_residual_tables.sm_90.cubin"),
             },
         ],
     },

@@ -26,14 +26,14 @@ use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{
     BackwardCall, BackwardKind, CudaBackward, CudaDevice, CudaGradScores, CudaGradients,
-    CudaOutputs, GradientMatrix,
+    CudaOutputs, Gathered, GradientMatrix,
 };
 use crate::device::Device;
 use crate::element::Element;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::element::ElementType;
 use crate::error::{Error, Result};
-use crate::format::{Saved, TokenFormat};
+use crate::format::{Against, Format, Saved, TokenFormat};
 use crate::handle::Input;
 use crate::pairing::Pairing;
 use crate::problem::Problem;
@@ -121,12 +121,12 @@ impl BackwardOptions {
 /// there, too.
 #[derive(Clone, Debug)]
 pub struct TrainingScores {
-    scores: Scores,
+    pub(crate) scores: Scores,
     queries: TokenLayout,
     documents: TokenLayout,
     pairing: Pairing,
     /// With winners.
-    options: ScoreOptions,
+    pub(crate) options: ScoreOptions,
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     on_device: Option<Arc<CudaOutputs>>,
 }
@@ -149,10 +149,10 @@ impl TrainingScores {
     }
 
     /// Scores of such a call, whose winners, if there are any, are on the host alone.
-    fn new<T: Element>(
+    fn new<Q: Format, D: Format>(
         scores: Scores,
-        queries: &Input<'_, T>,
-        documents: &Input<'_, T>,
+        queries: &Input<'_, Q>,
+        documents: &Input<'_, D>,
         pairing: &Pairing,
         options: ScoreOptions,
     ) -> TrainingScores {
@@ -167,8 +167,24 @@ impl TrainingScores {
         }
     }
 
+    /// The winners on a device, which may have them.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn outputs_on(
+        &self,
+        cuda: &Arc<CudaDevice>,
+        shape: &OutputShape,
+    ) -> Result<Arc<CudaOutputs>> {
+        match &self.on_device {
+            Some(outputs) if Arc::ptr_eq(outputs.device(), cuda) => Ok(outputs.clone()),
+            _ => {
+                let winners = self.scores.winners().unwrap_or_default();
+                Ok(Arc::new(CudaOutputs::of_winners(cuda, shape, winners)?))
+            }
+        }
+    }
+
     /// Checks that these are the scores of a problem: that its winners are rows that it has.
-    fn check(&self, problem: &Problem<'_>) -> Result<()> {
+    pub(crate) fn check(&self, problem: &Problem<'_>) -> Result<()> {
         let differs = if *problem.queries() != self.queries {
             "queries"
         } else if *problem.documents() != self.documents {
@@ -248,7 +264,17 @@ impl Device {
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<TrainingScores> {
-        let (queries, documents) = (queries.into(), documents.into());
+        self.score_with_winners(queries.into(), documents.into(), pairing, options)
+    }
+
+    /// As [`Device::score_for_training_with`], of any documents that queries can be scored against.
+    pub(crate) fn score_with_winners<Q: Against<D>, D: Format>(
+        &self,
+        queries: Input<'_, Q>,
+        documents: Input<'_, D>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<TrainingScores> {
         let options = ScoreOptions { winners: true, ..options.clone() };
         #[cfg(all(feature = "cuda", target_os = "linux"))]
         if let Some(cuda) = self.as_cuda() {
@@ -479,7 +505,10 @@ impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
             gradient: element,
             is_atomic: self.is_atomic,
             normalizes: options.normalize,
-            from_codes: D::FORMAT == TokenFormat::Int8,
+            documents: match D::FORMAT {
+                TokenFormat::Int8 => Gathered::Codes,
+                _ => Gathered::Elements,
+            },
         };
         let again = match self.finds_winners_again {
             true => {
@@ -494,13 +523,7 @@ impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
             }
             None => CudaBackward::new(cuda, problem, T::TYPE, kind, &shape)?,
         };
-        let outputs = match &self.scores.on_device {
-            Some(outputs) if Arc::ptr_eq(outputs.device(), cuda) => outputs.clone(),
-            _ => {
-                let winners = self.scores.scores.winners().unwrap_or_default();
-                Arc::new(CudaOutputs::of_winners(cuda, &shape, winners)?)
-            }
-        };
+        let outputs = self.scores.outputs_on(cuda, &shape)?;
         let matrices = [problem.queries(), problem.documents()].map(|layout| GradientMatrix {
             address: 0,
             element,

@@ -178,6 +178,8 @@ impl Device {
     /// element differs from that of the CPU by up to u · (|centroid| + |weight| + |x|), and another
     /// u · |x| where rows are normalised. No decoded matrix exists on either.
     ///
+    /// [`Device::backward_residual`] gives gradients of their scores.
+    ///
     /// # Errors
     /// [`Error::Unsupported`] for f32 queries on a CUDA device, which has no kernel for them.
     /// [`Error::Shape`] for bucket weights that are no finite numbers of `T` there.

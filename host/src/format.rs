@@ -237,7 +237,8 @@ pub trait Against<D: Format>: Format {}
 /// (`DeviceTokens::from_raw_parts`) is theirs to free.
 #[diagnostic::on_unimplemented(
     message = "{Self} documents give no gradients of {T} queries",
-    note = "give the documents that were scored, or `Int8` codes of them"
+    note = "give the documents that were scored, or `Int8` codes of them",
+    note = "`Device::backward_residual` takes `Residual` documents"
 )]
 pub trait Saved<T: Element>: Format {}
 

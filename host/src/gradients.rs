@@ -35,7 +35,7 @@ use crate::backward::{BackwardOptions, Gradients};
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{
-    BackwardCall, BackwardKind, CudaBackward, CudaCall, CudaGradScores, CudaGradients,
+    BackwardCall, BackwardKind, CudaBackward, CudaCall, CudaGradScores, CudaGradients, Gathered,
     GradientMatrix,
 };
 use crate::device::Device;
@@ -235,7 +235,10 @@ impl Device {
                     gradient,
                     is_atomic: options.strategy == Backward::Atomic,
                     normalizes: work.options.normalize,
-                    from_codes: saved == TokenFormat::Int8,
+                    documents: match saved {
+                        TokenFormat::Int8 => Gathered::Codes,
+                        _ => Gathered::Elements,
+                    },
                 };
                 let backward = match finds_winners_again {
                     false => CudaBackward::new(device, &problem, element, kind, &outputs)?,

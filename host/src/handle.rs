@@ -47,6 +47,15 @@ impl<F: Format> HostTokens<F> {
         cpu::Matrix { data: &self.data, scales, residuals, mask: self.mask.as_deref() }
     }
 
+    /// What rows are decoded from.
+    pub(crate) fn residuals(&self) -> Result<&HostResiduals> {
+        self.residuals.as_ref().ok_or_else(|| Error::Shape {
+            argument: "documents",
+            expected: "residual-compressed tokens".into(),
+            found: format!("{} tokens", F::FORMAT),
+        })
+    }
+
     /// The tokens, of elements or codes in a layout. The matrix is not copied.
     pub(crate) fn tokens(&self, layout: &TokenLayout) -> Result<Tokens<'_, F>> {
         let scales = self.scales.as_ref().map(Scales::copied).transpose()?;

@@ -27,6 +27,7 @@ use std::time::Duration;
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::quantize::QUANTIZE;
 use maxsim_kernels::rescore::RESCORE;
+use maxsim_kernels::residual_gradient::{GATHER, PROJECT, SUM, TABLES};
 use maxsim_kernels::variants::{FORWARD, Variant};
 use maxsim_kernels::{gradient, loss};
 
@@ -158,8 +159,14 @@ impl WarmUp {
         let shared = [gradient::COUNT, gradient::INVERT, gradient::JOIN, gradient::SUM];
         // What makes codes of documents is among `coarse_kernels`.
         let codes = self.elements.is_empty().then_some(gradient::GATHER_CODES);
+        let decodes = limits.has_rows(Operand::Residual(ElementType::F16));
+        let residuals = match self.elements.is_empty() && decodes {
+            true => [&GATHER[..], &PROJECT, &[TABLES, SUM]].concat(),
+            false => Vec::new(),
+        };
         by_element
             .chain(codes)
+            .chain(residuals)
             .chain(shared)
             .chain([loss::CONTRASTIVE, loss::DISTILLATION, loss::MEAN])
             .collect()
@@ -301,11 +308,13 @@ mod tests {
             assert_eq!(training.gradient_kernels(&limits), expected);
         }
         let all = WarmUp { training: true, ..WarmUp::default() };
-        assert_eq!(all.gradient_kernels(&H200).len(), 5 * 3 + 1 + 4 + 3);
-        assert_eq!(all.gradient_kernels(&ADA).len(), 5 * 3 + 1 + 4 + 3);
+        // Those of codes and residuals, then what all share, then losses.
+        let others = 1 + 6 + 4 + 3;
+        assert_eq!(all.gradient_kernels(&H200).len(), 5 * 3 + others);
+        assert_eq!(all.gradient_kernels(&ADA).len(), 5 * 3 + others);
         assert_eq!(all.norm_kernels().len(), 3);
         let plain = WarmUp { normalize: Some(false), ..all };
-        assert_eq!(plain.gradient_kernels(&H200).len(), 4 * 3 + 1 + 4 + 3);
+        assert_eq!(plain.gradient_kernels(&H200).len(), 4 * 3 + others);
         assert!(plain.norm_kernels().is_empty());
         assert!(plain.kernels(&H200).unwrap().iter().all(|row| !row.normalizes));
     }

@@ -363,6 +363,40 @@ residual_norms_entries! {
     maxsim_residual_norms_bf16 = Bf16;
 }
 
+macro_rules! residual_gradient_entries {
+    ($($(#[$doc:meta])* $name:ident($params:ident) = $run:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Launched by the host with parameters and a grid as their struct says.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::residual_gradient::$params) {
+            // SAFETY: the host's promise.
+            unsafe { $run(&params) }
+        }
+    )*};
+}
+
+residual_gradient_entries! {
+    /// Sums over pairs of documents decoded to f16.
+    maxsim_residual_gather_f16(ResidualGatherParams) =
+        crate::residual_gradient::gather::gather::<crate::chunks::F16>;
+    /// Sums over pairs of documents decoded to bf16.
+    maxsim_residual_gather_bf16(ResidualGatherParams) =
+        crate::residual_gradient::gather::gather::<crate::chunks::Bf16>;
+    /// Gradients of rows from those of normalised ones, decoded to f16.
+    maxsim_residual_project_f16(ResidualProjectParams) =
+        crate::residual_gradient::project::project::<crate::chunks::F16>;
+    /// Gradients of rows from those of normalised ones, decoded to bf16.
+    maxsim_residual_project_bf16(ResidualProjectParams) =
+        crate::residual_gradient::project::project::<crate::chunks::Bf16>;
+    /// Adds rows to the parts of the tables' gradients.
+    maxsim_residual_tables(TablesParams) = crate::residual_gradient::tables::tables;
+    /// Adds parts.
+    maxsim_residual_sum(PartsParams) = crate::residual_gradient::sum::sum;
+}
+
 macro_rules! loss_entries {
     ($($(#[$doc:meta])* $name:ident($params:ident) = $run:path;)*) => {$(
         $(#[$doc])*

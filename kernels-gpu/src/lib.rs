@@ -18,6 +18,7 @@ pub mod params;
 pub mod quantize;
 pub mod rescore;
 pub mod residual;
+pub mod residual_gradient;
 pub mod tf32;
 pub mod variants;
 

@@ -54,7 +54,7 @@ impl Sum {
     ///
     /// As long as n · u ≤ 1, (1 + u)ⁿ − 1 ≤ n · u · (1 + n · u), which is what is used here; the
     /// f64 sum's own error, n · 2⁻⁵³ of the magnitude, is far less than one part of it.
-    fn agrees(&self, exact_sums: bool, found: f32) -> bool {
+    pub(crate) fn agrees(&self, exact_sums: bool, found: f32) -> bool {
         let got = f64::from(found);
         if self.n_terms == 0 {
             // Not even -0: nothing was added.

@@ -54,7 +54,7 @@ pub fn in_turns(cases: impl IntoIterator<Item = Case>) -> Vec<ResidualCase> {
 
 impl ResidualCase {
     /// The same numbers for [`crate::residual`].
-    fn shape(&self, rows: usize) -> residual::Case {
+    pub(crate) fn shape(&self, rows: usize) -> residual::Case {
         residual::Case {
             nbits: self.nbits,
             dim: self.case.dim,
@@ -67,7 +67,7 @@ impl ResidualCase {
     }
 
     /// Draws what documents are made of.
-    fn parts(&self, documents: &Matrix) -> Parts {
+    pub(crate) fn parts(&self, documents: &Matrix) -> Parts {
         let dim = self.case.dim;
         let rows = documents.values.len() / dim;
         let mut parts = self.shape(rows).parts();
@@ -100,7 +100,7 @@ impl ResidualCase {
     }
 
     /// The tokens in the documents' layout.
-    fn tokens<'a>(
+    pub(crate) fn tokens<'a>(
         &self,
         parts: &'a Parts,
         documents: &Matrix,
@@ -125,7 +125,12 @@ impl ResidualCase {
     }
 
     /// What an engine multiplies, rounded by `round` on the way.
-    fn decoded(&self, parts: &Parts, documents: &Matrix, round: impl Fn(f32) -> f32) -> Matrix {
+    pub(crate) fn decoded(
+        &self,
+        parts: &Parts,
+        documents: &Matrix,
+        round: impl Fn(f32) -> f32,
+    ) -> Matrix {
         let dim = self.case.dim;
         let shape = self.shape(parts.codes.len());
         let element = |row: usize, k: usize| {
@@ -207,7 +212,7 @@ fn rows(
 }
 
 /// Whether a device takes residual documents of queries of this type.
-fn takes<T: Element>(device: &Device) -> bool {
+pub(crate) fn takes<T: Element>(device: &Device) -> bool {
     let runs = |row: &&Variant| match device.limits() {
         Some(limits) => row.arch.runs_on(limits.capability),
         None => true,

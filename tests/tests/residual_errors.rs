@@ -4,7 +4,7 @@ use maxsim::residual::{
     Arithmetic, BitOrder, Centroids, Codes, EncodeOptions, ResidualCodec, ResidualTokens,
     TrainOptions,
 };
-use maxsim::{Error, Result, TokenLayout, Tokens};
+use maxsim::{Device, Error, Pairing, Result, ScoreOptions, TokenLayout, Tokens};
 
 fn packed(rows: &[f32], dim: usize) -> Tokens<'_, f32> {
     Tokens::packed(rows, dim, &[0, (rows.len() / dim) as i64]).unwrap()
@@ -81,6 +81,47 @@ fn tokens_that_cannot_be_are_refused() {
     let tokens = make(vec![0i32; 4].into(), 4, layout()).unwrap();
     assert_refused(tokens.clone().with_mask(vec![1; 3]), "mask", &["4 entries", "3 entries"]);
     assert_refused(tokens.backward(&[0.0; 11]), "grad_tokens", &["12 elements", "11 elements"]);
+}
+
+#[test]
+fn gradients_of_other_scores_are_refused() {
+    let device = Device::cpu();
+    let (codec, layout) = small();
+    let (codes, bytes) = (vec![0i32, 1, 1, 0], vec![0; 4]);
+    let tokens =
+        ResidualTokens::new(codec.into(), codes, bytes, BitOrder::Colbert, layout).unwrap();
+    let documents = device.upload_residual::<f32>(&tokens).unwrap();
+    let queries = Tokens::padded(&[0.5f32; 6], 2, 1, 3).unwrap();
+    let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+    let scores = device.score_residual_for_training(&queries, &documents, &cross, &options);
+    let scores = scores.unwrap();
+    let backward = |queries, pairing: &Pairing, scores, grad_scores: &[f32]| {
+        device.backward_residual(queries, &documents, pairing, scores, grad_scores)
+    };
+    assert!(backward(&queries, &cross, &scores, &[1.0, 0.0]).is_ok());
+    let wrong = backward(&queries, &cross, &scores, &[1.0]);
+    assert_refused(wrong, "grad_scores", &["2 entries", "1 entries"]);
+    let one = Tokens::padded(&[0.5f32; 3], 1, 1, 3).unwrap();
+    assert_refused(backward(&one, &cross, &scores, &[1.0]), "queries", &["training scores"]);
+    let pairs = Pairing::pairs(&[0i64, 1], &[0i64, 0]).unwrap();
+    assert_refused(backward(&queries, &pairs, &scores, &[0.0; 2]), "pairing", &["training scores"]);
+    // Scores of plain documents in the same layout, without winners or normalised.
+    let plain = Tokens::packed(&[0.5f32; 12], 3, &[0i64, 4]).unwrap();
+    let none = device.score_for_recompute(&queries, &plain, &cross, &options).unwrap();
+    let expected = "score_residual_for_training";
+    let wrong = backward(&queries, &cross, &none, &[0.0; 2]);
+    assert_refused(wrong, "scores", &[expected, "without winners"]);
+    let options = ScoreOptions { normalize: true, ..options };
+    let normalized = device.score_for_training_with(&queries, &plain, &cross, &options).unwrap();
+    let wrong = backward(&queries, &cross, &normalized, &[0.0; 2]);
+    assert_refused(wrong, "scores", &[expected, "normalises"]);
+    // Compressed rows are normalised where the codec says so.
+    let wrong = device.score_residual_for_training(&queries, &documents, &cross, &options);
+    assert!(matches!(wrong, Err(Error::Unsupported { .. })), "{wrong:?}");
+    for other in maxsim_tests::engines::cuda_devices() {
+        let wrong = other.backward_residual(&queries, &documents, &cross, &scores, &[0.0; 2]);
+        assert!(matches!(wrong, Err(Error::WrongDevice { argument: "documents", .. })));
+    }
 }
 
 #[test]

@@ -1,10 +1,18 @@
-//! Gradients through decoding beside central differences in f64.
+//! Gradients through decoding beside central differences in f64, and those of scores on every engine
+//! against the oracle.
 
 use std::sync::Arc;
 
-use maxsim::TokenLayout;
+use half::f16;
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
+use maxsim::{Device, ElementType, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
+use maxsim_tests::case::{Case, Pairs};
+use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::residual::{cases, numbers, wide};
+use maxsim_tests::residual_gradients::{check_residual_gradients, same_bits};
+use maxsim_tests::residual_scores::{ResidualCase, in_turns};
+use maxsim_tests::strategy::{self, EDGE_DIMS};
+use maxsim_tests::suite::Suite;
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -68,4 +76,107 @@ fn gradients_of_padding_and_of_clamped_rows() {
     assert_eq!(found.centroids[2..], [0.0, 0.0]);
     assert!((found.bucket_weights[0] / r - 3.0).abs() < 1e-5);
     assert_eq!(found.bucket_weights[1], 0.0);
+}
+
+#[test]
+fn of_scores_random() {
+    let strategy = || {
+        (strategy::cases(ElementType::F16), any::<u16>(), any::<bool>()).prop_map(
+            |(case, turn, has_nan)| {
+                // As many cases before this one as decide what it is.
+                let turns = std::iter::repeat_n(case, usize::from(turn) % 72 + 1);
+                let last = in_turns(turns).pop().expect("a case");
+                ResidualCase { has_nan: has_nan && turn % 5 == 0, ..last }
+            },
+        )
+    };
+    Suite::run_random("residual_gradients_random", strategy, check_residual_gradients);
+}
+
+#[test]
+fn of_scores_in_every_pairing_and_layout() {
+    let case = Case { poison: true, ..Case::new(32, &[5, 0, 17, 1], &[16, 70, 0, 1, 9]) };
+    let cases = case.in_every_layout_and_pairing().into_iter().zip(0..);
+    let cases = cases.map(|(case, i)| Case { seed: case.seed + i, ..case });
+    let suite = "residual_gradients_pairings_and_layouts";
+    Suite::run(suite, in_turns(cases), check_residual_gradients);
+}
+
+#[test]
+fn of_scores_of_every_dim_and_many_rows() {
+    let shape = |dim| [Case::new(dim, &[17, 3], &[65, 1, 16]), Case::new(dim, &[65], &[129])];
+    let mut cases: Vec<Case> = EDGE_DIMS.into_iter().flat_map(shape).collect();
+    // Several units of a centroid, and pairs in chunks.
+    cases.push(Case::new(64, &[40, 64], &[50; 60]));
+    cases.push(Case::new(16, &[9; 3], &[3; 300]));
+    // Each of them with every number of bits.
+    let cases = (0..4).flat_map(|turn| {
+        let mut cases = in_turns(cases.clone());
+        for case in &mut cases {
+            case.nbits = [1, 2, 4, 8][(case.nbits.trailing_zeros() as usize + turn) % 4];
+            case.case.seed += turn as u64;
+        }
+        cases
+    });
+    Suite::run("residual_gradients_dims_and_rows", cases, check_residual_gradients);
+}
+
+#[test]
+fn of_scores_of_nothing_and_nan() {
+    let mut cases =
+        Case::without_tokens(&[Pairs::Cross, Pairs::Own { k: 2 }, Pairs::List { n: 5 }]);
+    let mut masked = Case { poison: true, ..Case::new(128, &[17, 65], &[129, 3]) };
+    masked.documents.valid_percent = Some(0);
+    cases.extend((0..6).map(|_| masked.clone()));
+    let mut cases = in_turns(cases);
+    masked.documents.valid_percent = Some(60);
+    cases.extend(in_turns((0..18).map(|_| masked.clone())));
+    for case in in_turns((0..18).map(|seed| Case { seed, ..masked.clone() })) {
+        cases.push(ResidualCase { has_nan: true, ..case });
+    }
+    Suite::run("residual_gradients_nothing_and_nan", cases, check_residual_gradients);
+}
+
+/// Two windows of documents, of numbers that no sum rounds: the bits of the CPU, twenty times.
+#[test]
+fn of_scores_in_windows() {
+    Suite::run_gpu("residual_gradients_in_windows", |suite| {
+        let (dim, n_documents, len) = (4096, 45, 200);
+        let rng = &mut SmallRng::seed_from_u64(5);
+        let small = |n: usize, rng: &mut SmallRng| -> Vec<f16> {
+            (0..n).map(|_| f16::from_f32(rng.random_range(-2i8..=2).into())).collect()
+        };
+        let (n_centroids, rows) = (3, n_documents * len);
+        let centroids = Centroids::F16(small(n_centroids * dim, rng).into());
+        let weights: Vec<f32> = (0..4i8).map(|i| f32::from(i - 2)).collect();
+        let codec = ResidualCodec::new(2, dim, centroids, &weights, false).unwrap();
+        let codes: Vec<i32> = (0..rows).map(|_| rng.random_range(0..n_centroids as i32)).collect();
+        let bytes: Vec<u8> = (0..rows * codec.row_bytes()).map(|_| rng.random()).collect();
+        let layout = TokenLayout::padded(n_documents, len, dim).unwrap();
+        let tokens =
+            ResidualTokens::new(Arc::new(codec), codes, bytes, BitOrder::Colbert, layout).unwrap();
+        let queries = small(2 * 20 * dim, rng);
+        let queries = Tokens::padded(&queries, 2, 20, dim).unwrap();
+        let grads: Vec<f32> = (0..2 * n_documents).map(|i| (i % 5) as f32 - 2.0).collect();
+        let (cross, options, cpu) = (Pairing::cross(), ScoreOptions::default(), Device::cpu());
+        let on_cpu = cpu.upload_residual::<f16>(&tokens).unwrap();
+        let text = |error: Error| error.to_string();
+        let train = |device: &Device, documents| {
+            device.score_residual_for_training(&queries, documents, &cross, &options)
+        };
+        let of_cpu = train(&cpu, &on_cpu).map_err(text)?;
+        let expected = cpu.backward_residual(&queries, &on_cpu, &cross, &of_cpu, &grads);
+        let expected = expected.map_err(text)?;
+        for device in cuda_devices() {
+            let documents = device.upload_residual::<f16>(&tokens).map_err(text)?;
+            for _ in 0..20 {
+                let found = device.backward_residual(&queries, &documents, &cross, &of_cpu, &grads);
+                if !same_bits(&found.map_err(text)?, &expected) {
+                    return Err(format!("{device}: other bits than the CPU's"));
+                }
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(1)
+    });
 }

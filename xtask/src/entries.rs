@@ -4,7 +4,7 @@ use maxsim_kernels::variants::{
     Arch, COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, FORWARD, READ,
     READ_THREADS, SUM_PARTIALS, SUM_PARTIALS_THREADS,
 };
-use maxsim_kernels::{decode, gradient, loss, quantize, rescore};
+use maxsim_kernels::{decode, gradient, loss, quantize, rescore, residual_gradient};
 
 /// The architectures that kernels are compiled for.
 pub const ARCHS: [Arch; 2] = [Arch::Sm80, Arch::Sm90a];
@@ -116,7 +116,7 @@ pub fn all() -> Vec<Entry> {
         decode::NORMS.map(|name| (name, gradient::THREADS, gradient::GATHER_BLOCKS, 0));
     let sm80 = alone.into_iter().chain(gather).chain(by_arch(Arch::Sm80)).chain(norms);
     let sm80 = sm80.chain(decoded_norms).chain(project).chain(quantize);
-    let sm80 = sm80.chain(rescore).map(of(Arch::Sm80));
+    let sm80 = sm80.chain(rescore).chain(residual_gradients()).map(of(Arch::Sm80));
     let sm90 = by_arch(Arch::Sm90a).map(of(Arch::Sm90a));
     for (arch, (name, threads, blocks, dynamic_shared_bytes)) in sm80.chain(sm90) {
         // Blocks of this size may use what the register file holds.
@@ -133,6 +133,22 @@ pub fn all() -> Vec<Entry> {
     }
     entries.sort_by_key(|entry| entry.name);
     entries
+}
+
+/// Those of gradients of residual-compressed documents: name, threads, blocks, shared memory.
+fn residual_gradients() -> Vec<(&'static str, usize, usize, usize)> {
+    use residual_gradient::{
+        GATHER, GATHER_BLOCKS, PROJECT, SUM, TABLES, TABLES_BLOCKS, TABLES_THREADS,
+    };
+    let threads = gradient::THREADS;
+    let gather = GATHER.map(|name| (name, threads, GATHER_BLOCKS, 0));
+    let project = PROJECT.map(|name| (name, threads, gradient::GATHER_BLOCKS, 0));
+    let tables_shared_bytes = residual_gradient::tables_shared_bytes(8);
+    let tables = [
+        (TABLES, TABLES_THREADS, TABLES_BLOCKS, tables_shared_bytes),
+        (SUM, threads, gradient::GATHER_BLOCKS, 0),
+    ];
+    gather.into_iter().chain(project).chain(tables).collect()
 }
 
 /// The entries compiled for `arch`, sorted by name.

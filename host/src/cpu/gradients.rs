@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Both sides are the same sum, from the other side's rows. Where those are codes, D[d] is scale · code,
-//! rounded to f32. The rows of a side fall into *runs*
+//! rounded to f32; residuals are decoded. The rows of a side fall into *runs*
 //! that no item crosses: a run is an item, or several that overlap ([`Runs`]). The winners of a
 //! run's pairs are sorted by the gradient row they add to ([`Buckets`]), a bounded number at a
 //! time, and each row is then summed by one owner.
@@ -33,6 +33,7 @@ use super::scratch::{fill, reserve};
 use crate::error::Result;
 use crate::format::Format;
 use crate::problem::{Problem, TokenOffsets};
+use crate::residual::HostResiduals;
 use crate::tokens::TokenLayout;
 
 /// Winners of a run that are sorted at a time, at least (more where the run has more rows, or
@@ -161,10 +162,14 @@ impl Call<'_> {
             pairs = later;
             let winners = now.iter().flat_map(|&p| self.sources(side, p as usize));
             sources.sort(n_rows, winners.map(|(row, source)| (row - first_row, source)))?;
-            gradient
-                .par_chunks_mut(dim)
-                .enumerate()
-                .for_each(|(row, sum)| add_rows(sources.of(row), source, sum));
+            let rows = gradient.par_chunks_mut(dim).enumerate();
+            match source.residuals {
+                None => rows.for_each(|(row, sum)| add_rows(sources.of(row), source, sum)),
+                Some(residuals) => rows.for_each_init(
+                    || vec![0.0; dim],
+                    |decoded, (row, sum)| add_decoded(sources.of(row), residuals, decoded, sum),
+                ),
+            }
         }
         Ok(())
     }
@@ -237,6 +242,14 @@ fn add_rows<S: Format>(sources: &[Source], matrix: Matrix<'_, S>, sum: &mut [f32
                 *sum += source.factor * x;
             }
         }
+    }
+}
+
+/// As [`add_rows`], of rows that are decoded into `row` first.
+fn add_decoded(sources: &[Source], residuals: &HostResiduals, row: &mut [f32], sum: &mut [f32]) {
+    for source in sources {
+        residuals.decode(source.row as usize, row);
+        sum.iter_mut().zip(&*row).for_each(|(sum, &x)| *sum += source.factor * x);
     }
 }
 

@@ -8,6 +8,7 @@ use maxsim_kernels::gradient::{
     self, CountParams, FewParams, GatherParams, Output, OwnerParams, PairSlot, Pairs,
     ProjectParams, RowTask, Rows, SortParams, SortTask, SumParams, columns,
 };
+use maxsim_kernels::residual_gradient::{self, ResidualGatherParams};
 
 use super::context::{CudaDevice, Entered};
 use super::gradient_plan::{Carry, GradientPlan, Group, Shape, SidePairs};
@@ -17,6 +18,7 @@ use super::memory::{Buffer, fill};
 use super::module::Kernel;
 use super::outputs::CudaOutputs;
 use super::recompute::Recompute;
+use super::residual_gradients::window_rows_max;
 use super::stream::{CudaStream, Order};
 use super::tokens::{CudaTokens, regular_len};
 use super::turn::Turns;
@@ -47,8 +49,7 @@ pub(crate) struct CudaBackward {
     dim: usize,
     winner_bytes: usize,
     row_len: u32,
-    /// Whether the documents are codes.
-    from_codes: bool,
+    documents: Gathered,
     pub(super) kernels: Kernels,
     pub(super) plan: GradientPlan,
     pub(super) lists: Lists,
@@ -91,7 +92,7 @@ pub(super) struct SortedKernels {
 pub(super) struct Lists {
     slots: u64,
     pub query_order: u64,
-    document_order: u64,
+    pub document_order: u64,
     query_token_base: u64,
     pub rows: u64,
     sorts: u64,
@@ -115,13 +116,27 @@ pub(crate) struct BackwardCall<'a> {
 pub(super) struct Sums<'a> {
     pub queries: &'a CudaTokens,
     pub documents: &'a CudaTokens,
-    outputs: &'a CudaOutputs,
-    grad_scores: &'a CudaGradScores,
+    pub outputs: &'a CudaOutputs,
+    pub grad_scores: &'a CudaGradScores,
     /// Where sums go.
     pub sides: [GradientMatrix; 2],
+    /// The documents' row that those of the documents start with.
+    pub first_row: u32,
     pub adds: bool,
     /// What the rows of queries and documents are normalised by, or codes multiplied by; 0 = nothing.
     pub norms: [u64; 2],
+}
+
+/// What the documents' rows are read from for the queries' gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gathered {
+    /// The elements that were scored.
+    Elements,
+    /// INT8 codes of them, which only an owner can sum, as they are.
+    Codes,
+    /// Residuals, which are decoded; the documents' gradient is there some rows at a time
+    /// ([`CudaBackward::run_windows`]).
+    Residuals,
 }
 
 /// What gradients are wanted, beyond those of a problem.
@@ -133,8 +148,8 @@ pub(crate) struct BackwardKind {
     pub is_atomic: bool,
     /// Whether rows are normalised.
     pub normalizes: bool,
-    /// Whether calls are given INT8 codes of the documents, which only an owner can sum, as they are.
-    pub from_codes: bool,
+    /// What calls are given of the documents.
+    pub documents: Gathered,
 }
 
 /// Bytes of the documents' gradient in f32.
@@ -175,10 +190,12 @@ impl CudaBackward {
         outputs: &OutputShape,
         again: Option<Recompute>,
     ) -> Result<CudaBackward> {
-        let BackwardKind { gradient, is_atomic, normalizes, from_codes } = kind;
-        debug_assert!(!from_codes || !is_atomic && !normalizes && again.is_none());
+        let BackwardKind { gradient, is_atomic, normalizes, documents } = kind;
+        let are_elements = documents == Gathered::Elements;
+        debug_assert!(are_elements || !is_atomic && !normalizes && again.is_none());
+        let are_residuals = documents == Gathered::Residuals;
         let mut kernels = match is_atomic {
-            false => device.owner_kernels(element, from_codes)?,
+            false => device.owner_kernels(element, documents)?,
             true => device.atomic_kernels(element)?,
         };
         let main = kernels.sorted.map_or(kernels.pairs, |sorted| sorted.owner);
@@ -186,9 +203,9 @@ impl CudaBackward {
         let n_blocks = n_resident * device.limits().n_multiprocessors;
         let shape = Shape {
             element_bytes: element.size_bytes(),
-            gathered_bytes: match from_codes {
-                false => element.size_bytes(),
-                true => gradient::CODE_BYTES,
+            gathered_bytes: match are_elements {
+                true => element.size_bytes(),
+                false => gradient::CODE_BYTES,
             },
             // Of normalised rows sums are f32 in any case, and become the gradient later.
             adds_in_place: gradient == ElementType::F32 || normalizes,
@@ -197,7 +214,8 @@ impl CudaBackward {
             parts_bytes_max: PARTS_BYTES_MAX,
             carry_bytes_max: CARRY_BYTES_MAX,
             task_sources: TASK_SOURCES,
-            few_sources: gradient::FEW_SOURCES,
+            few_sources: if are_residuals { 0 } else { gradient::FEW_SOURCES },
+            rows_max: if are_residuals { window_rows_max(problem.dim()) } else { usize::MAX },
         };
         let plan = match &again {
             Some(again) if again.narrows() => GradientPlan::narrowing(problem),
@@ -218,7 +236,7 @@ impl CudaBackward {
             dim: problem.dim(),
             winner_bytes: outputs.winner_bytes,
             row_len: problem.shape().row_len().unwrap_or(0) as u32,
-            from_codes,
+            documents,
             kernels,
             lists: Lists::upload(device, problem, &plan)?,
             covers_queries: plan.n_rows as usize == problem.queries().rows(),
@@ -425,8 +443,9 @@ impl CudaBackward {
     ) -> Result<()> {
         let BackwardCall { queries, documents, grad_scores, .. } = *call;
         let free = workspace + N_COUNTERS * 4;
+        let norms = [0; 2];
         let mut sums =
-            Sums { queries, documents, outputs, grad_scores, sides, adds, norms: [0; 2] };
+            Sums { queries, documents, outputs, grad_scores, sides, first_row: 0, adds, norms };
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(project) = self.project {
@@ -437,7 +456,7 @@ impl CudaBackward {
                 self.run_sums(entered, stream, &sums, free)?;
                 return self.run_project(entered, stream, &sums, (sides, adds), project);
             }
-            if self.from_codes {
+            if self.documents == Gathered::Codes {
                 // Scales are there from the start.
                 sums.norms[1] = documents.norms_address();
             }
@@ -504,7 +523,7 @@ impl CudaBackward {
 
     /// # Safety
     /// As [`CudaBackward::run`], with the workspace behind the counters.
-    unsafe fn run_queries(
+    pub(super) unsafe fn run_queries(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
@@ -522,7 +541,15 @@ impl CudaBackward {
             }
             let out = gradient.output(call.adds);
             let params = self.gather_params(call, pairs, out, workspace);
-            start(entered, stream, self.kernels.pairs, self.n_gather_blocks(&params), 0, &params)?;
+            let (kernel, grid) = (self.kernels.pairs, self.n_gather_blocks(&params));
+            match &call.documents.residuals {
+                None => start(entered, stream, kernel, grid, 0, &params)?,
+                Some(residuals) => {
+                    let params =
+                        ResidualGatherParams { sums: params, documents: residuals.params() };
+                    start(entered, stream, kernel, grid, 0, &params)?;
+                }
+            }
             self.add_chunks(entered, stream, out, workspace)
         }
     }
@@ -559,25 +586,26 @@ impl CudaBackward {
         };
         let n_few_blocks = params.n_tasks * params.source.n_columns;
         // Without blocks to sum over pairs, what is said of it does not matter.
-        let n_gather_blocks = match self.from_codes {
-            false => self.n_gather_blocks(&params.gather),
-            true => 0,
+        let are_elements = self.documents == Gathered::Elements;
+        let n_gather_blocks = match are_elements {
+            true => self.n_gather_blocks(&params.gather),
+            false => 0,
         };
         let grid = n_few_blocks + n_gather_blocks;
         let shared_bytes = gradient::FEW_SHARED_BYTES as u32;
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
-            match self.from_codes {
-                false => self.clear_queries(entered, stream, call)?,
-                true => self.run_queries(entered, stream, call, workspace)?,
+            match are_elements {
+                true => self.clear_queries(entered, stream, call)?,
+                false => self.run_queries(entered, stream, call, workspace)?,
             }
             if !call.adds && !fills {
                 documents.clear(entered, stream)?;
             }
             start(entered, stream, few, grid, shared_bytes, &params)?;
-            match self.from_codes {
-                false => self.add_chunks(entered, stream, out, workspace),
-                true => Ok(()),
+            match are_elements {
+                true => self.add_chunks(entered, stream, out, workspace),
+                false => Ok(()),
             }
         }
     }
@@ -594,9 +622,9 @@ impl CudaBackward {
         let rows = call.documents.rows();
         GatherParams {
             pairs: self.pairs(call, pairs, self.lists.query_order, call.norms[1]),
-            source: match self.from_codes {
-                false => rows,
-                true => {
+            source: match self.documents {
+                Gathered::Elements => rows,
+                Gathered::Codes | Gathered::Residuals => {
                     let (lanes_log2, n_columns) = columns(self.dim * gradient::CODE_BYTES);
                     Rows { lanes_log2, n_columns, ..rows }
                 }
@@ -721,7 +749,7 @@ impl CudaBackward {
     /// # Safety
     /// As [`CudaBackward::run_queries`], in the order of the groups.
     #[allow(clippy::too_many_arguments)] // those of `run_documents`, and what it goes through
-    unsafe fn run_group(
+    pub(super) unsafe fn run_group(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
@@ -784,7 +812,7 @@ impl CudaBackward {
     ///
     /// # Safety
     /// As [`CudaBackward::run_queries`], behind the group's sums.
-    unsafe fn run_join(
+    pub(super) unsafe fn run_join(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
@@ -813,13 +841,19 @@ impl CudaBackward {
             n_destinations: group.n_destinations,
             segment_len: group.segment_len,
             n_segments: group.n_segments,
-            first_row: group.carry.as_ref().map_or(0, |carry| carry.first_row),
+            first_row: group.carry.as_ref().map_or(call.first_row, |carry| carry.first_row),
             reserved: 0,
         }
     }
 
     /// Pairs for sums whose sources are rows of the side that is normalised by `source_norms`.
-    fn pairs(&self, call: &Sums<'_>, pairs: &SidePairs, order: u64, source_norms: u64) -> Pairs {
+    pub(super) fn pairs(
+        &self,
+        call: &Sums<'_>,
+        pairs: &SidePairs,
+        order: u64,
+        source_norms: u64,
+    ) -> Pairs {
         let (slots, query_step, document_step, score_step) = match *pairs {
             SidePairs::Computed { query_step, document_step, score_step } => {
                 (0, query_step, document_step, score_step)
@@ -876,10 +910,14 @@ struct Places {
 }
 
 impl CudaDevice {
-    /// The kernels of [`Backward::Owner`](crate::Backward::Owner), for documents that may be codes.
-    fn owner_kernels(&self, element: ElementType, from_codes: bool) -> Result<Kernels> {
+    /// The kernels of [`Backward::Owner`](crate::Backward::Owner).
+    fn owner_kernels(&self, element: ElementType, documents: Gathered) -> Result<Kernels> {
         let (row, capability) = (gradient_row(element), self.limits().capability);
-        let gather = if from_codes { gradient::GATHER_CODES } else { gradient::GATHER[row] };
+        let gather = match documents {
+            Gathered::Elements => gradient::GATHER[row],
+            Gathered::Codes => gradient::GATHER_CODES,
+            Gathered::Residuals => residual_gradient::GATHER[row],
+        };
         Ok(Kernels {
             pairs: self.gradient_kernel(gather)?,
             sum: self.gradient_kernel(gradient::SUM)?,
@@ -900,9 +938,14 @@ impl CudaDevice {
             gradient::INVERT => gradient::shared_bytes(gradient::WINDOW_ROWS),
             gradient::JOIN => gradient::JOIN_SHARED_BYTES,
             _ if gradient::FEW.contains(name) => gradient::FEW_SHARED_BYTES,
+            residual_gradient::TABLES => residual_gradient::tables_shared_bytes(8),
             _ => 0,
         };
-        self.load(name, gradient::THREADS, shared_bytes)
+        let n_threads = match name {
+            residual_gradient::TABLES => residual_gradient::TABLES_THREADS,
+            _ => gradient::THREADS,
+        };
+        self.load(name, n_threads, shared_bytes)
     }
 }
 

@@ -40,6 +40,9 @@ pub(super) struct Shape {
     pub task_sources: u64,
     /// Most sources of a document that need no sorting, if it has one pair.
     pub few_sources: u64,
+    /// Most rows from a group's first to its last, where not all of the documents' gradient is there at
+    /// once.
+    pub rows_max: usize,
 }
 
 /// Bytes of a source, and of a destination, in the sorted lists.
@@ -88,6 +91,13 @@ pub(super) struct Group {
     /// Whether this is one of several passes over a window, the sums of which add up.
     pub is_pass: bool,
     pub carry: Option<Carry>,
+}
+
+/// Groups with the rows of documents that they, and no others, add to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub groups: Range<usize>,
+    pub rows: Range<u32>,
 }
 
 /// The lists of a call.
@@ -438,7 +448,7 @@ impl GradientPlan {
             }
             let entries = |n_rows: usize| n_sources + n_rows as u64 + 1;
             // Equal windows, so that none is small.
-            let n_windows = rows.len().div_ceil(WINDOW_ROWS as usize);
+            let n_windows = rows.len().div_ceil(shape.rows_max.min(WINDOW_ROWS as usize));
             let window_rows = rows.len().div_ceil(n_windows.max(1));
             let is_large = LIST_ENTRY_BYTES * entries(window_rows) > shape.list_bytes_max;
             let window_rows = match is_large && !shape.adds_in_place {
@@ -452,7 +462,7 @@ impl GradientPlan {
                     self.add_passes(side, run, window, &pieces, shape)?;
                 } else {
                     let bytes = LIST_ENTRY_BYTES * entries(window.len());
-                    self.start_group(bytes, share, shape);
+                    self.start_group(&window, bytes, share, shape);
                     self.add_window(side, run, &window, &pieces)?;
                 }
             }
@@ -463,16 +473,41 @@ impl GradientPlan {
         Ok(())
     }
 
-    /// Makes sure that the last group takes so many bytes more.
-    fn start_group(&mut self, bytes: u64, share: u64, shape: &Shape) {
+    /// Makes sure that the last group takes a window, which is so many bytes.
+    fn start_group(&mut self, window: &Range<usize>, bytes: u64, share: u64, shape: &Shape) {
         let is_full = self.groups.last().is_none_or(|group| {
             let entries = u64::from(group.n_sources) + u64::from(group.n_destinations);
             let taken = LIST_ENTRY_BYTES * entries;
-            group.is_pass || taken >= share || taken + bytes > shape.list_bytes_max
+            let n_rows = window.end - self.rows_of(group).start as usize;
+            let is_large = taken + bytes > shape.list_bytes_max || n_rows > shape.rows_max;
+            group.is_pass || taken >= share || is_large
         });
         if is_full {
             self.new_group();
         }
+    }
+
+    /// From the first row that a group adds to, to its last.
+    fn rows_of(&self, group: &Group) -> Range<u32> {
+        // Runs, and the windows of each, are in the order of their rows.
+        let tasks = &self.sorts[group.tasks.start as usize..group.tasks.end as usize];
+        match (tasks.first(), tasks.last()) {
+            (Some(first), Some(last)) => first.row..last.row + last.n_rows,
+            _ => 0..0,
+        }
+    }
+
+    /// The groups, so that those which add to the same rows are together.
+    pub(super) fn spans(&self) -> Vec<Span> {
+        let mut spans: Vec<Span> = Vec::new();
+        for (i, group) in self.groups.iter().enumerate() {
+            let rows = self.rows_of(group);
+            match spans.last_mut() {
+                Some(span) if span.rows == rows => span.groups.end = i + 1,
+                _ => spans.push(Span { groups: i..i + 1, rows }),
+            }
+        }
+        spans
     }
 
     fn new_group(&mut self) {

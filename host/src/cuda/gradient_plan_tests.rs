@@ -184,6 +184,25 @@ impl Setting<'_> {
         }
     }
 
+    /// As [`Setting::of_documents`], some rows at a time.
+    fn of_windows(&self, plan: &GradientPlan, shape: &Shape, gradient: &mut [f32]) {
+        let dim = self.problem.dim();
+        let (mut group, mut row) = (0, 0);
+        for span in plan.spans() {
+            assert!(span.groups.start == group && span.rows.start >= row, "{span:?}");
+            assert!(!span.rows.is_empty() && span.rows.len() <= shape.rows_max, "{span:?}");
+            (group, row) = (span.groups.end, span.rows.end);
+            let mut window = vec![0.0; span.rows.len() * dim];
+            for group in &plan.groups[span.groups] {
+                let (list, destinations) = self.sort(plan, group);
+                self.sum_segments(group, &list, &destinations, span.rows.start, &mut window);
+            }
+            let sums = &mut gradient[span.rows.start as usize * dim..][..window.len()];
+            sums.iter_mut().zip(&window).for_each(|(sum, x)| *sum += x);
+        }
+        assert_eq!(group, plan.groups.len());
+    }
+
     /// `count` and `invert`.
     fn sort(&self, plan: &GradientPlan, group: &Group) -> (Vec<(u32, f32)>, Vec<[u32; 2]>) {
         let tasks = &plan.sorts[group.tasks.start as usize..group.tasks.end as usize];
@@ -372,6 +391,7 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
         carry_bytes_max: 1 << 20,
         task_sources: 8192,
         few_sources: 0,
+        rows_max: usize::MAX,
     };
     let row_bytes = dim as u64 * 4;
     for (task_sources, list_bytes_max, adds_in_place, n_warps) in [
@@ -400,6 +420,13 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
         setting.of_documents(&plan, &shape, &mut found[1]);
         assert_eq!(found, expected, "{shape:?}");
         assert_eq!(setting.atomic(&shape, &start), expected, "{shape:?}");
+        for rows_max in [5, 40] {
+            let shape = Shape { adds_in_place: true, rows_max, ..shape };
+            let plan = GradientPlan::new(&problem, &shape).expect("a plan");
+            let mut found = start[1].clone();
+            setting.of_windows(&plan, &shape, &mut found);
+            assert_eq!(found, expected[1], "{shape:?} in windows");
+        }
         let ScoreShape::Cross { n_queries, .. } = problem.shape() else { continue };
         // Slice by slice, each with the winners of all.
         let mut found = start.clone();
@@ -489,6 +516,7 @@ fn the_workspace_holds_every_call() {
         carry_bytes_max: 3 << 18,
         task_sources: 8192,
         few_sources: 0,
+        rows_max: usize::MAX,
     };
     for (n_queries, query_len, n_documents, len, dim) in [
         (128, 1024, 128, 1024, 128),
@@ -534,6 +562,7 @@ fn documents_with_few_sources_are_not_sorted() {
         carry_bytes_max: 1 << 20,
         task_sources: 8192,
         few_sources: 32,
+        rows_max: usize::MAX,
     };
     let offsets: Vec<i64> = vec![0, 3, 3, 1003, 3003, 3010, 3011];
     let documents = TokenLayout::packed(3012, 2, &offsets).expect("documents");

@@ -49,6 +49,8 @@ mod recompute;
 mod rescore;
 #[allow(unsafe_code)]
 mod residual;
+#[allow(unsafe_code)]
+mod residual_gradients;
 mod split;
 #[allow(unsafe_code)]
 mod status;
@@ -72,9 +74,11 @@ mod graph_tests;
 #[cfg(test)]
 mod pieces_tests;
 #[cfg(test)]
+mod residual_gradients_tests;
+#[cfg(test)]
 mod work_tests;
 
-pub(crate) use backward::{BackwardCall, BackwardKind, CudaBackward};
+pub(crate) use backward::{BackwardCall, BackwardKind, CudaBackward, Gathered};
 pub(crate) use context::{CudaDevice, n_devices, open};
 pub(crate) use event::CudaEvent;
 pub use foreign::RawScales;
@@ -85,5 +89,6 @@ pub(crate) use loss::{CudaLoss, CudaLossWork, CudaTargets};
 pub(crate) use outputs::CudaOutputs;
 pub(crate) use read::read;
 pub(crate) use rescore::CudaRescore;
+pub(crate) use residual_gradients::{ResidualCall, ResidualFound};
 pub(crate) use stream::CudaStream;
 pub(crate) use tokens::CudaTokens;

@@ -1,6 +1,6 @@
 //! Residual-compressed tokens in device memory, as kernels decode them ([`maxsim_kernels::decode`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use maxsim_kernels::decode::{
     CHUNK_LEN, NORMS, NORMS_LANES, PLANES, arranged, centroid_bytes, n_slots, planes, row_bytes,
@@ -14,13 +14,16 @@ use rayon::slice::ParallelSliceMut;
 
 use super::context::CudaDevice;
 use super::launch::start;
-use super::memory::Buffer;
+use super::memory::{Buffer, download};
+use super::residual_gradients::ByCode;
 use super::tokens::CudaTokens;
 use super::upload::{upload, upload_made};
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::plan::Access;
 use crate::residual::{ResidualCodec, ResidualTokens};
+use crate::scores::filled;
 use crate::warm_up::gradient_row;
 
 /// Rows behind the last one that kernels may read.
@@ -44,9 +47,35 @@ pub(super) struct CudaResiduals {
     row_bytes: u32,
     pitch_bytes: u32,
     nbits: u32,
+    n_centroids: usize,
+    /// From the first call on that wants the tables' gradients.
+    by_code: Mutex<Option<Arc<ByCode>>>,
 }
 
 impl CudaResiduals {
+    /// Number of centroids, and of bucket weights.
+    pub(super) fn n_table_rows(&self) -> [usize; 2] {
+        [self.n_centroids, 1 << self.nbits]
+    }
+
+    /// The rows, of which there are `n_rows`, sorted by their codes: made by the first call, of codes that
+    /// it reads back.
+    pub(super) fn by_code(&self, device: &Arc<CudaDevice>, n_rows: usize) -> Result<Arc<ByCode>> {
+        let mut by_code = lock(&self.by_code);
+        if let Some(by_code) = &*by_code {
+            return Ok(by_code.clone());
+        }
+        let mut codes: Vec<i32> = filled(n_rows as u64, 0)?;
+        let entered = device.enter()?;
+        // SAFETY: there is a code per row, and padding.
+        unsafe {
+            download(&entered, self.codes.address(), bytemuck::cast_slice_mut(&mut codes))?;
+        }
+        drop(entered);
+        let made = Arc::new(ByCode::new(device, &codes, self.n_centroids)?);
+        Ok(by_code.insert(made).clone())
+    }
+
     /// As kernels are told.
     pub(super) fn params(&self) -> Residuals {
         Residuals {
@@ -89,6 +118,8 @@ impl CudaTokens {
             row_bytes: row_bytes(dim, nbits) as u32,
             pitch_bytes: centroid_bytes(dim) as u32,
             nbits,
+            n_centroids: codec.n_centroids(),
+            by_code: Mutex::new(None),
         };
         if codec.normalize() {
             residuals.find_norms(device, T::TYPE, tokens)?;

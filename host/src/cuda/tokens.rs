@@ -143,6 +143,12 @@ impl CudaTokens {
         }
     }
 
+    /// Of residual-compressed tokens, the number of centroids, and of bucket weights.
+    pub(crate) fn n_table_rows(&self) -> [usize; 2] {
+        let of = |residuals: &CudaResiduals| residuals.n_table_rows();
+        self.residuals.as_ref().map_or([0; 2], of)
+    }
+
     pub(super) fn n_rows(&self) -> usize {
         self.n_rows
     }

@@ -4,6 +4,7 @@ use maxsim_kernels::residual::{BitOrder, bucket, element, per_byte};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
+use super::backward::ResidualGradients;
 use super::codec::{ResidualCodec, row_norm};
 use super::tokens::ResidualTokens;
 use crate::element::Element;
@@ -61,6 +62,11 @@ impl HostResiduals {
         let tokens = tokens.copied()?;
         let decoder = Decoder::new(tokens.codec(), tokens.order());
         Ok(HostResiduals { tokens, decoder })
+    }
+
+    /// As [`ResidualTokens::backward`].
+    pub(crate) fn backward(&self, grad_tokens: &[f32]) -> Result<ResidualGradients> {
+        self.tokens.backward(grad_tokens)
     }
 
     /// Row `row`, in f32.

@@ -5,7 +5,7 @@ use crate::scores::filled;
 
 /// The rows that have each code, in rising order.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(crate) struct Groups {
     /// Where a code's rows start in `rows`; one entry more than there are codes.
     starts: Vec<u32>,
     rows: Vec<u32>,
@@ -29,6 +29,18 @@ impl Groups {
             *place += 1;
         }
         Ok(Groups { starts, rows })
+    }
+
+    /// Where the rows of each code start among [`Groups::rows`], and where the last ones end.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub fn starts(&self) -> &[u32] {
+        &self.starts
+    }
+
+    /// The rows of all codes.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub fn rows(&self) -> &[u32] {
+        &self.rows
     }
 
     /// The rows of a code.

@@ -9,6 +9,7 @@
 //! have, checked once. [`ResidualCodec::train`] makes a codec for given tokens,
 //! [`ResidualTokens::encode`] encodes them, [`ResidualTokens::decode`] gives them back,
 //! and [`ResidualTokens::backward`] turns gradients of tokens into those of the codec's tables.
+//! [`Device::backward_residual`](crate::Device::backward_residual) gives those of scores, on every device.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -39,12 +40,16 @@ mod nearest;
 mod random;
 mod tokens;
 mod train;
+mod training;
 
 pub use backward::ResidualGradients;
 pub use codec::{Centroids, ResidualCodec};
 pub(crate) use decode::HostResiduals;
 pub use encode::{Arithmetic, EncodeOptions};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub(crate) use groups::Groups;
 pub use maxsim_kernels::residual::BitOrder;
 pub use nearest::Nearest;
 pub use tokens::{Codes, ResidualTokens};
 pub use train::TrainOptions;
+pub use training::ResidualScoreGradients;
