@@ -26,14 +26,12 @@ const PROFILE: [&str; 3] = [
 const SIZE_LIMIT_BYTES: u64 = 44 << 20;
 
 /// Tests that never ask for a GPU, and stay here.
-const CPU_TESTS: [&str; 7] = [
+const CPU_TESTS: [&str; 5] = [
     "plaid_indexes",
     "readers",
     "residual",
-    "residual_errors",
     "residual_fidelity",
     "residual_files",
-    "residual_gradients",
 ];
 
 /// The packages whose tests travel, with their folder: the working folder of their tests.
