@@ -26,13 +26,8 @@ const PROFILE: [&str; 3] = [
 const SIZE_LIMIT_BYTES: u64 = 44 << 20;
 
 /// Tests that never ask for a GPU, and stay here.
-const CPU_TESTS: [&str; 5] = [
-    "plaid_indexes",
-    "readers",
-    "residual",
-    "residual_fidelity",
-    "residual_files",
-];
+const CPU_TESTS: [&str; 5] =
+    ["plaid_indexes", "readers", "residual", "residual_fidelity", "residual_files"];
 
 /// The packages whose tests travel, with their folder: the working folder of their tests.
 const PACKAGES: [(&str, &str); 4] = [
