@@ -12,8 +12,8 @@ use super::{
     QuantizeParams, clamped_to_f16, fp8_code, fp8_scale, int8_code, int8_scale, is_finite,
     magnitude_bits,
 };
-use crate::gradient::WARPS;
 use crate::gradient::sources::{Columns, Element, LANE_ELEMENTS};
+use crate::gradient::{Rows, WARPS};
 use crate::ptx::memory::{load_u8, store_u8, store_u32};
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::wide::{lane_idx, narrow_f16, shuffle, store_u32x2, widen_f16};
@@ -88,18 +88,15 @@ pub unsafe fn quantize<T: Element>(params: &QuantizeParams) {
 /// As [`quantize`]; `ALIGNED` is that of the rows.
 #[inline(always)]
 unsafe fn of_rows<T: Element, F: Codes, const ALIGNED: bool>(params: &QuantizeParams) {
-    let lanes = 1 << params.rows.lanes_log2;
-    let unit = block_idx_x() * WARPS + thread_idx_x() / 32;
     // SAFETY: the host launches warps for all rows; the whole warp takes every turn.
     unsafe {
         assert_unchecked(params.rows.n_columns != 0);
-        let first = Columns::new::<T>(&params.rows, 0);
-        let row = unit * (32 / lanes) + first.slot;
-        let is_there = u32::from(row < params.n_rows);
+        let lanes = 1 << params.rows.lanes_log2;
+        let (row, is_there) = own_row::<T>(params, lanes);
         let mut largest = 0;
         let mut column = 0;
         while column < params.rows.n_columns {
-            let (_, values) = elements::<T, ALIGNED>(params, column, row, is_there);
+            let (_, values) = elements::<T, ALIGNED>(&params.rows, column, row, is_there);
             unroll!(E in 0..8 => {
                 if E < T::N {
                     largest = largest.max(F::counted(magnitude_bits(values[E])));
@@ -113,8 +110,40 @@ unsafe fn of_rows<T: Element, F: Codes, const ALIGNED: bool>(params: &QuantizePa
             mask /= 2;
         }
         let scale = stored(F::scale(largest), params.f16_scales != 0);
+        let word = scale.to_bits();
+        store::<T, ALIGNED>(params, row, is_there, word, |x, _| F::code(x, scale));
+    }
+}
+
+/// The lane's row, of those that the warp has at once, and whether there is one.
+#[inline(always)]
+pub(super) fn own_row<T: Element>(params: &QuantizeParams, lanes: u32) -> (u32, u32) {
+    let unit = block_idx_x() * WARPS + thread_idx_x() / 32;
+    let first = Columns::new::<T>(&params.rows, 0);
+    let row = unit * (32 / lanes) + first.slot;
+    (row, u32::from(row < params.n_rows))
+}
+
+/// Stores the word that a row's codes are read with, and its codes, and copies its mask.
+///
+/// `code` gives the code of an element, in the low byte. It gets the element and whether it is one:
+/// what comes behind the row's end is a zero that is none, and its code must be 0.
+///
+/// # Safety
+/// As [`elements`]; the whole warp.
+#[inline(always)]
+pub(super) unsafe fn store<T: Element, const ALIGNED: bool>(
+    params: &QuantizeParams,
+    row: u32,
+    is_there: u32,
+    word: u32,
+    code: impl Fn(f32, bool) -> u32,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let first = Columns::new::<T>(&params.rows, 0);
         if is_there != 0 && first.element == 0 {
-            store_u32(params.scales + u64::from(row) * 4, scale.to_bits());
+            store_u32(params.scales + u64::from(row) * 4, word);
             if params.mask != 0 {
                 store_u8(params.mask_copy + u64::from(row), load_u8(params.mask + u64::from(row)));
             }
@@ -122,12 +151,13 @@ unsafe fn of_rows<T: Element, F: Codes, const ALIGNED: bool>(params: &QuantizePa
         let codes = params.codes + u64::from(row) * params.pitch_bytes;
         let mut column = 0;
         while column < params.rows.n_columns {
-            let (columns, values) = elements::<T, ALIGNED>(params, column, row, is_there);
+            let (columns, values) = elements::<T, ALIGNED>(&params.rows, column, row, is_there);
             // SAFETY: all-zero bytes are numbers. (A literal would become a loop in memory.)
             let mut words: [u32; 2] = core::mem::zeroed();
             unroll!(E in 0..8 => {
                 if E < T::N {
-                    words[E / 4] |= F::code(values[E], scale) << (8 * (E % 4));
+                    let is_element = (E as u32) < columns.n_elements;
+                    words[E / 4] |= code(values[E], is_element) << (8 * (E % 4));
                 }
             });
             if is_there != 0 && u64::from(columns.element) < params.pitch_bytes {
@@ -148,13 +178,13 @@ unsafe fn of_rows<T: Element, F: Codes, const ALIGNED: bool>(params: &QuantizePa
 /// # Safety
 /// Where `is_there` is not 0 the matrix must have the row; `ALIGNED` is that of the rows.
 #[inline(always)]
-unsafe fn elements<T: Element, const ALIGNED: bool>(
-    params: &QuantizeParams,
+pub(super) unsafe fn elements<T: Element, const ALIGNED: bool>(
+    rows: &Rows,
     column: u32,
     row: u32,
     is_there: u32,
 ) -> (Columns, [f32; LANE_ELEMENTS]) {
-    let columns = Columns::new::<T>(&params.rows, column);
+    let columns = Columns::new::<T>(rows, column);
     let has_elements = is_there & u32::from(columns.n_elements > 0);
     // SAFETY: the caller's promise.
     let mut values = T::widen(unsafe { columns.load::<T, ALIGNED>(row, has_elements) });
