@@ -1228,6 +1228,48 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_quantize_affine_bf16",
+        ptx: include_str!("maxsim_quantize_affine_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_quantize_affine_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_quantize_affine_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_quantize_affine_f16",
+        ptx: include_str!("maxsim_quantize_affine_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_quantize_affine_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_quantize_affine_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_quantize_affine_f32",
+        ptx: include_str!("maxsim_quantize_affine_f32.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_quantize_affine_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_quantize_affine_f32.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_quantize_bf16",
         ptx: include_str!("maxsim_quantize_bf16.ptx"),
         cubins: &[
@@ -1249,6 +1291,90 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[
             Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_quantize_f32.sm_80.cubin") },
             Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_quantize_f32.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_quantize_largest_bf16",
+        ptx: include_str!("maxsim_quantize_largest_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_quantize_largest_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_quantize_largest_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_quantize_largest_f16",
+        ptx: include_str!("maxsim_quantize_largest_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_quantize_largest_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_quantize_largest_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_quantize_largest_f32",
+        ptx: include_str!("maxsim_quantize_largest_f32.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_quantize_largest_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_quantize_largest_f32.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_quantize_tensor_bf16",
+        ptx: include_str!("maxsim_quantize_tensor_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_quantize_tensor_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_quantize_tensor_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_quantize_tensor_f16",
+        ptx: include_str!("maxsim_quantize_tensor_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_quantize_tensor_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_quantize_tensor_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_quantize_tensor_f32",
+        ptx: include_str!("maxsim_quantize_tensor_f32.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_quantize_tensor_f32.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_quantize_tensor_f32.sm_90.cubin"),
+            },
         ],
     },
     Image {

@@ -412,25 +412,43 @@ rescore_entries! {
 }
 
 macro_rules! quantize_entries {
-    ($($(#[$doc:meta])* $name:ident = $element:ty;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident($params:ident) = $run:path;)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
         /// Launched by the host with parameters and a grid as their struct says.
         #[cfg(maxsim_arch = "sm_80")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $name(params: crate::quantize::QuantizeParams) {
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::quantize::$params) {
             // SAFETY: the host's promise.
-            unsafe { crate::quantize::rows::quantize::<$element>(&params) }
+            unsafe { $run(&params) }
         }
     )*};
 }
 
 quantize_entries! {
     /// Codes of f16 rows.
-    maxsim_quantize_f16 = F16;
+    maxsim_quantize_f16(QuantizeParams) = crate::quantize::rows::quantize::<F16>;
     /// Codes of bf16 rows.
-    maxsim_quantize_bf16 = Bf16;
+    maxsim_quantize_bf16(QuantizeParams) = crate::quantize::rows::quantize::<Bf16>;
     /// Codes of f32 rows.
-    maxsim_quantize_f32 = F32;
+    maxsim_quantize_f32(QuantizeParams) = crate::quantize::rows::quantize::<F32>;
+    /// Affine codes of f16 rows.
+    maxsim_quantize_affine_f16(QuantizeParams) = crate::quantize::affine::quantize::<F16>;
+    /// Affine codes of bf16 rows.
+    maxsim_quantize_affine_bf16(QuantizeParams) = crate::quantize::affine::quantize::<Bf16>;
+    /// Affine codes of f32 rows.
+    maxsim_quantize_affine_f32(QuantizeParams) = crate::quantize::affine::quantize::<F32>;
+    /// The largest magnitude of f16 rows.
+    maxsim_quantize_largest_f16(LargestParams) = crate::quantize::tensor::largest::<F16>;
+    /// The largest magnitude of bf16 rows.
+    maxsim_quantize_largest_bf16(LargestParams) = crate::quantize::tensor::largest::<Bf16>;
+    /// The largest magnitude of f32 rows.
+    maxsim_quantize_largest_f32(LargestParams) = crate::quantize::tensor::largest::<F32>;
+    /// Codes of f16 rows with one scale.
+    maxsim_quantize_tensor_f16(QuantizeParams) = crate::quantize::tensor::quantize::<F16>;
+    /// Codes of bf16 rows with one scale.
+    maxsim_quantize_tensor_bf16(QuantizeParams) = crate::quantize::tensor::quantize::<Bf16>;
+    /// Codes of f32 rows with one scale.
+    maxsim_quantize_tensor_f32(QuantizeParams) = crate::quantize::tensor::quantize::<F32>;
 }

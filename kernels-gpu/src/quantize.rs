@@ -14,24 +14,42 @@
 //! NaN and codes 0. e4m3 has a NaN of its own, 0x7F, and no infinity: elements that are not finite
 //! become that, and count for no scale.
 //!
-//! On a device, `maxsim_quantize_*` makes INT8 and FP8 codes of rows that are there.
+//! On a device, `maxsim_quantize_*` makes codes of rows that are there.
 
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod affine;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 pub mod rows;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+pub mod tensor;
 
 use crate::gradient::{Entries, Rows, columns};
 
-/// The entries that compress rows, by element type (compiled for [`Arch::Sm80`], run everywhere).
+/// The entries that make INT8 and FP8 codes of rows with a scale each, by element type. (As all
+/// entries here, they are compiled for [`Arch::Sm80`] and run everywhere.)
 ///
 /// [`Arch::Sm80`]: crate::variants::Arch::Sm80
 pub const QUANTIZE: Entries =
     ["maxsim_quantize_f16", "maxsim_quantize_bf16", "maxsim_quantize_f32"];
 
+/// The entries that make INT8 affine codes.
+pub const QUANTIZE_AFFINE: Entries =
+    ["maxsim_quantize_affine_f16", "maxsim_quantize_affine_bf16", "maxsim_quantize_affine_f32"];
+
+/// The entries that find the largest finite magnitude of tokens, for the scale of
+/// [`QUANTIZE_TENSOR`].
+pub const QUANTIZE_LARGEST: Entries =
+    ["maxsim_quantize_largest_f16", "maxsim_quantize_largest_bf16", "maxsim_quantize_largest_f32"];
+
+/// The entries that make FP8 codes with one scale for all rows.
+pub const QUANTIZE_TENSOR: Entries =
+    ["maxsim_quantize_tensor_f16", "maxsim_quantize_tensor_bf16", "maxsim_quantize_tensor_f32"];
+
 /// Elements that codes are padded to whole pieces of 16 bytes by.
 const PIECE_CODES: usize = 16;
 
-/// Parameters of `maxsim_quantize_*`: a warp per `32 >> rows.lanes_log2` rows, in blocks of
-/// [`WARPS`](crate::gradient::WARPS).
+/// Parameters of [`QUANTIZE`], [`QUANTIZE_AFFINE`] and [`QUANTIZE_TENSOR`]: a warp per
+/// `32 >> rows.lanes_log2` rows, in blocks of [`WARPS`](crate::gradient::WARPS).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizeParams {
@@ -42,7 +60,8 @@ pub struct QuantizeParams {
     /// Distance between rows of codes in bytes, as [`pitch_bytes`] has it. What lies behind a row
     /// becomes 0.
     pub pitch_bytes: u64,
-    /// Address of an f32 per row, which becomes its scale.
+    /// Address of an f32 per row, which becomes its scale; where codes are affine, of a word per row,
+    /// which becomes its scale and above it its minimum, both f16.
     pub scales: u64,
     /// Address of a byte per row, or 0.
     pub mask: u64,
@@ -50,12 +69,12 @@ pub struct QuantizeParams {
     pub mask_copy: u64,
     /// Number of rows.
     pub n_rows: u32,
-    /// One of [`QuantizeParams::INT8`], [`QuantizeParams::FP8`].
+    /// One of [`QuantizeParams::INT8`], [`QuantizeParams::FP8`] ([`QUANTIZE`] alone).
     pub format: u32,
-    /// 1 when scales are rounded to f16, 0 when they stay f32.
+    /// 1 when scales are rounded to f16, 0 when they stay f32 ([`QUANTIZE`] alone).
     pub f16_scales: u32,
-    /// Padding that keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// The scale of all rows ([`QUANTIZE_TENSOR`] alone).
+    pub scale: f32,
 }
 
 impl QuantizeParams {
@@ -63,6 +82,25 @@ impl QuantizeParams {
     pub const INT8: u32 = 0;
     /// Codes are those of FP8.
     pub const FP8: u32 = 1;
+}
+
+/// Parameters of [`QUANTIZE_LARGEST`]: any number of blocks of [`WARPS`](crate::gradient::WARPS)
+/// warps, which take turns at the rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LargestParams {
+    /// The rows.
+    pub rows: Rows,
+    /// Address of a byte per row, which is 0 where the row counts for nothing, or 0.
+    pub mask: u64,
+    /// Address of more such bytes, or 0.
+    pub used: u64,
+    /// Address of a u32, 0 before the launch: the [`magnitude_bits`] that were sought.
+    pub largest: u64,
+    /// Number of rows.
+    pub n_rows: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 /// The distance of rows of codes: whole pieces of 16 bytes.
@@ -99,6 +137,9 @@ const INFINITY_BITS: u32 = 0x7F80_0000;
 
 /// The NaN of scales, so that equal rows have equal bits.
 const NAN: f32 = f32::from_bits(0x7FC0_0000);
+
+/// The same as f16.
+pub const F16_NAN: u32 = 0x7E00;
 
 /// 1.5 · 2²³: f32 numbers of this size have no fraction, so a sum with it is rounded to a whole
 /// number, to nearest with ties to even.

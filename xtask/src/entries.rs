@@ -81,7 +81,13 @@ pub fn all() -> Vec<Entry> {
     let gather = summing(gradient::GATHER, gradient::GATHER_BLOCKS);
     let norms = summing(gradient::ROW_NORMS, gradient::GATHER_BLOCKS);
     let project = summing(gradient::PROJECT, gradient::GATHER_BLOCKS);
-    let quantize = summing(quantize::QUANTIZE, gradient::GATHER_BLOCKS);
+    let quantize = [
+        quantize::QUANTIZE,
+        quantize::QUANTIZE_AFFINE,
+        quantize::QUANTIZE_LARGEST,
+        quantize::QUANTIZE_TENSOR,
+    ];
+    let quantize = quantize.into_iter().flat_map(|names| summing(names, gradient::GATHER_BLOCKS));
     // Those that there are for each instruction set.
     let by_arch = |arch| {
         let of = |entries: gradient::ByArch| match arch {

@@ -353,6 +353,30 @@ pub unsafe fn count_shared_if(address: u32, condition: u32) {
     }
 }
 
+/// Makes a u32 of global memory `value` where that is larger and `condition` is not 0. Other blocks may
+/// do so too.
+///
+/// # Safety
+/// Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4, and only be
+/// accessed this way by others.
+#[inline(always)]
+pub unsafe fn max_u32_if(address: u64, value: u32, condition: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {2}, 0;",
+            "@p red.global.max.u32 [{0}], {1};",
+            "}}",
+            in(reg64) address,
+            in(reg32) value,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+}
+
 /// Adds to an f32 of global memory where `condition` is not 0. Other blocks may do so too, in any
 /// order. The memory rounds to nearest, and takes subnormal numbers for zeros.
 ///
@@ -488,6 +512,25 @@ pub unsafe fn or_lanes(value: u32) -> u32 {
     unsafe {
         asm!(
             "redux.sync.or.b32 {0}, {1}, 0xffffffff;",
+            out(reg32) result,
+            in(reg32) value,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
+/// The largest of the values of all lanes.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn max_lanes(value: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "redux.sync.max.u32 {0}, {1}, 0xffffffff;",
             out(reg32) result,
             in(reg32) value,
             options(nomem, nostack),
