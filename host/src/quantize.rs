@@ -64,11 +64,12 @@ impl<T: Element> Tokens<'_, T> {
 }
 
 impl<T: Element> DeviceTokens<T> {
-    /// The same tokens compressed, on the device where they are: layout and mask stay, codes and
-    /// scales are those of [`Tokens::quantize`] to the bit. Rows of others
+    /// The same tokens compressed, on the device where they are: layout and mask stay, codes, scales
+    /// and minima are those of [`Tokens::quantize`] to the bit. Rows of others
     /// (`DeviceTokens::from_raw_parts`) are read, and their mask copied: the result is on its own.
     ///
-    /// Waits until the codes are there. To read them back, there is [`DeviceTokens::download`].
+    /// Waits until the codes are there; with [`ScaleType::Tensor`] the matrix is read for the maximum
+    /// before. To read codes back, there is [`DeviceTokens::download`].
     ///
     /// ```
     /// use maxsim::{Device, Int8, Pairing, ScaleType, Tokens};
@@ -83,9 +84,8 @@ impl<T: Element> DeviceTokens<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the format has no such scales; on a CUDA device also for
-    /// [`Int8Affine`] and for [`ScaleType::Tensor`]. [`Error::DeviceMemory`] or [`Error::HostMemory`]
-    /// where there is no room.
+    /// [`Error::Unsupported`] where the format has no such scales, [`Error::DeviceMemory`] or
+    /// [`Error::HostMemory`] where there is no room.
     pub fn quantize<F: Quantized>(&self, scales: ScaleType) -> Result<DeviceTokens<F>> {
         check_scales::<F>(scales)?;
         let storage = match self.storage() {

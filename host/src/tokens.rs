@@ -197,6 +197,13 @@ impl TokenLayout {
         self.rows == other.rows && self.dim == other.dim && self.segments == other.segments
     }
 
+    /// For each row of the matrix, whether an item has it. Masks are not counted with.
+    pub(crate) fn used_rows(&self) -> Result<Vec<bool>> {
+        let mut is_used = filled(self.rows as u64, false)?;
+        (0..self.n_items()).for_each(|item| is_used[self.item_rows(item)].fill(true));
+        Ok(is_used)
+    }
+
     /// Whether single rows are masked.
     pub fn is_masked(&self) -> bool {
         self.masked
@@ -323,11 +330,9 @@ impl<'a, F: Format> Tokens<'a, F> {
 
     /// Rows that an item has and the mask does not switch off, in rising order, each once.
     pub(crate) fn valid_rows(&self) -> Result<Vec<u32>> {
-        let layout = &self.layout;
-        let mut is_used = filled(layout.rows() as u64, false)?;
-        (0..layout.n_items()).for_each(|item| is_used[layout.item_rows(item)].fill(true));
+        let is_used = self.layout.used_rows()?;
         let is_valid = |row: usize| is_used[row] && self.mask().is_none_or(|mask| mask[row] != 0);
-        Ok((0..layout.rows()).filter(|&row| is_valid(row)).map(|row| row as u32).collect())
+        Ok((0..is_used.len()).filter(|&row| is_valid(row)).map(|row| row as u32).collect())
     }
 
     /// Checks what only the values of scales show.

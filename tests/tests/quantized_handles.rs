@@ -140,7 +140,7 @@ fn check_view<Q: Against<F>, F: Quantized>(
             numbers.push(device.upload(&tokens).map_err(text)?);
             RawScales::F32(numbers[0].access().base)
         }
-        other => return Err(format!("{other:?}")),
+        Scales::Tensor(scale) => RawScales::Tensor(*scale),
     };
     let access = codes.access();
     // SAFETY: the codes outlive the view, and nobody writes to them.
@@ -165,18 +165,24 @@ fn check_view<Q: Against<F>, F: Quantized>(
     }
 }
 
-/// Affine codes, which come back as they were, as documents of `queries`.
-fn check_affine<T: Element>(
-    queries: &DeviceTokens<Int8>,
+/// Codes that were uploaded come back as they were, and so do those that a handle makes; both as
+/// documents of `queries`.
+fn check_documents<Q: Against<F>, T: Element, F: Quantized>(
+    queries: &DeviceTokens<Q>,
+    handle: &DeviceTokens<T>,
     tokens: &Tokens<'_, T>,
+    scales: ScaleType,
 ) -> Result<(), String> {
-    let expected = tokens.quantize::<Int8Affine>(ScaleType::F16).map_err(text)?;
-    let codes = queries.device().upload(&expected).map_err(text)?;
-    check_codes(&codes.download().map_err(text)?, &expected)?;
-    check_view(queries, &codes)
+    let expected = tokens.quantize::<F>(scales).map_err(text)?;
+    for codes in [handle.device().upload(&expected), handle.quantize::<F>(scales)] {
+        let codes = codes.map_err(text)?;
+        check_codes(&codes.download().map_err(text)?, &expected)?;
+        check_view(queries, &codes)?;
+    }
+    Ok(())
 }
 
-/// As [`check_handle`], in all formats that a device makes.
+/// As [`check_handle`], in all formats.
 fn check_formats<T: Element>(
     suite: &Suite,
     handle: &DeviceTokens<T>,
@@ -189,13 +195,13 @@ fn check_formats<T: Element>(
         let (int8, fp8) = (int8.map_err(text)?, fp8.map_err(text)?);
         check_view(&int8, &int8).map_err(|what| format!("int8 view: {what}"))?;
         check_view(&fp8, &fp8).map_err(|what| format!("fp8 view: {what}"))?;
-        check_affine(&int8, tokens).map_err(|what| format!("int8-affine: {what}"))?;
+        check_documents::<_, T, Int8Affine>(&int8, handle, tokens, ScaleType::F16)
+            .map_err(|what| format!("int8-affine: {what}"))?;
+        check_documents::<_, T, Fp8>(&fp8, handle, tokens, ScaleType::Tensor)
+            .map_err(|what| format!("fp8 with one scale: {what}"))?;
     }
-    if handle.device().ordinal().is_none() {
-        check_handle::<T, Fp8>(suite, handle, tokens, ScaleType::Tensor)?;
-        check_handle::<T, Int8Affine>(suite, handle, tokens, ScaleType::F16)?;
-    }
-    Ok(())
+    check_handle::<T, Fp8>(suite, handle, tokens, ScaleType::Tensor)?;
+    check_handle::<T, Int8Affine>(suite, handle, tokens, ScaleType::F16)
 }
 
 /// Tokens on every device.
@@ -334,10 +340,49 @@ fn every_number() {
     });
 }
 
+/// The largest magnitude of more rows than a device reads at once, wherever it is: beside larger ones
+/// that are no number, are masked, or belong to no item.
+#[test]
+fn the_largest_of_many_rows() {
+    const ROWS: usize = 10_000;
+    const DIM: usize = 128;
+    let mut rng = SmallRng::seed_from_u64(7);
+    let values: Vec<f32> = (0..ROWS * DIM).map(|_| rng.random_range(-1.0..1.0)).collect();
+    let offsets = [3i64, 40, 9000, ROWS as i64 - 2];
+    let mask: Vec<u8> =
+        (0..ROWS).map(|row| if row % 4 == 1 { 0 } else { (row as u8).max(1) }).collect();
+    let cases = [4, 39, 40, 4222, 8998, ROWS - 4].into_iter().map(|row| row * DIM + row % DIM);
+    Suite::run("quantized_handles_many_rows", cases, |suite, &largest| {
+        let mut values = values.clone();
+        values[largest] = -2.0;
+        // In a masked row, and in rows before and behind all items.
+        for (element, x) in [(5 * DIM, 3.0), (2 * DIM + 127, 4.0), ((ROWS - 1) * DIM, 5.0)] {
+            values[element] = x;
+        }
+        (values[6 * DIM], values[8002 * DIM]) = (f32::NAN, f32::NEG_INFINITY);
+        let tokens = Tokens::packed(&values, DIM, &offsets).map_err(text)?;
+        let tokens = tokens.with_mask(&mask[..]).map_err(text)?;
+        let codes = tokens.quantize::<Fp8>(ScaleType::Tensor).map_err(text)?;
+        if *codes.scales() != Scales::Tensor(2.0 / 448.0) {
+            return Err(format!("scale {}", codes.scales().scale(0)));
+        }
+        for device in devices() {
+            let handle = device.upload(&tokens).map_err(text)?;
+            check_handle::<f32, Fp8>(suite, &handle, &tokens, ScaleType::Tensor)?;
+            check_handle::<f32, Int8Affine>(suite, &handle, &tokens, ScaleType::F16)?;
+        }
+        Ok(())
+    });
+}
+
 /// Scores of codes made on a device are those of codes that were uploaded.
 #[test]
 fn scores_are_those_of_uploaded_codes() {
-    fn check<F: Quantized + maxsim::Against<F>>(suite: &Suite, case: &Case) -> Result<(), String> {
+    fn check<Q: Quantized + Against<D>, D: Quantized>(
+        suite: &Suite,
+        case: &Case,
+        scales: [ScaleType; 2],
+    ) -> Result<(), String> {
         let data = case.data();
         let (q, d) = (elements::<f16>(&data.queries), elements::<f16>(&data.documents));
         let queries = tokens(&case.queries, &data.queries, &q).map_err(text)?;
@@ -345,28 +390,39 @@ fn scores_are_those_of_uploaded_codes() {
         let pairing = case.pairing(&data).map_err(text)?;
         let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
         for device in devices() {
-            if !device.can_score(F::FORMAT, F::FORMAT) {
+            if !device.can_score(Q::FORMAT, D::FORMAT) {
                 continue;
             }
-            let uploaded = |tokens: &Tokens<'_, f16>, scales| {
-                tokens.quantize::<F>(scales).and_then(|codes| device.upload(&codes))
-            };
-            let made = |tokens: &Tokens<'_, f16>, scales| {
-                device.upload(tokens).and_then(|handle| handle.quantize::<F>(scales))
-            };
-            let score = |q: Result<DeviceTokens<F>, Error>, d: Result<DeviceTokens<F>, Error>| {
+            let score = |q: Result<DeviceTokens<Q>, Error>, d: Result<DeviceTokens<D>, Error>| {
                 device.score_with(&q?, &d?, &pairing, &options)
             };
-            let [of_queries, of_documents] = [ScaleType::F32, ScaleType::F16];
-            let expected =
-                score(uploaded(&queries, of_queries), uploaded(&documents, of_documents));
-            let found = score(made(&queries, of_queries), made(&documents, of_documents));
+            let [of_queries, of_documents] = scales;
+            let expected = score(
+                uploaded(&device, &queries, of_queries),
+                uploaded(&device, &documents, of_documents),
+            );
+            let found =
+                score(made(&device, &queries, of_queries), made(&device, &documents, of_documents));
             if !same_bits(&expected.map_err(text)?, &found.map_err(text)?) {
-                return Err(format!("{device} {}: other scores", F::FORMAT));
+                return Err(format!("{device} {}×{}: other scores", Q::FORMAT, D::FORMAT));
             }
-            suite.count(&format!("{device} {}", F::FORMAT));
+            suite.count(&format!("{device} {}×{}", Q::FORMAT, D::FORMAT));
         }
         Ok(())
+    }
+    fn uploaded<F: Quantized>(
+        device: &Device,
+        tokens: &Tokens<'_, f16>,
+        scales: ScaleType,
+    ) -> Result<DeviceTokens<F>, Error> {
+        device.upload(&tokens.quantize::<F>(scales)?)
+    }
+    fn made<F: Quantized>(
+        device: &Device,
+        tokens: &Tokens<'_, f16>,
+        scales: ScaleType,
+    ) -> Result<DeviceTokens<F>, Error> {
+        device.upload(tokens)?.quantize::<F>(scales)
     }
     let cases = [1, 15, 16, 100, 128, 300].map(|dim| {
         let mut case = Case::new(dim, &[7, 33, 0, 70], &[40, 1, 0, 150]);
@@ -375,8 +431,10 @@ fn scores_are_those_of_uploaded_codes() {
         case
     });
     Suite::run("quantized_handles_scores", cases, |suite, case| {
-        check::<Int8>(suite, case)?;
-        check::<Fp8>(suite, case)
+        check::<Int8, Int8>(suite, case, [ScaleType::F32, ScaleType::F16])?;
+        check::<Int8, Int8Affine>(suite, case, [ScaleType::F32, ScaleType::F16])?;
+        check::<Fp8, Fp8>(suite, case, [ScaleType::F32, ScaleType::F16])?;
+        check::<Fp8, Fp8>(suite, case, [ScaleType::Tensor, ScaleType::Tensor])
     });
 }
 
@@ -574,20 +632,25 @@ fn view_of<F: Quantized>(
 /// Codes live without the rows that they were made of, and their memory is their own.
 #[test]
 fn codes_outlive_their_rows() {
+    fn check<F: Quantized>(tokens: &Tokens<'_, f32>, scales: ScaleType) {
+        let expected = tokens.quantize::<F>(scales).expect("codes");
+        for device in devices() {
+            let handle = device.upload(tokens).expect("a handle");
+            let codes = handle.quantize::<F>(scales).expect("codes");
+            drop(handle);
+            let others = Tokens::padded(&[f32::NAN; 50 * 48], 1, 50, 48).expect("tokens");
+            let _others = device.upload(&others).expect("a handle");
+            check_codes(&codes.download().expect("codes"), &expected).expect("the same");
+        }
+    }
     let case = Case::new(48, &[1], &[50]);
     let data = case.data();
     let mask: Vec<u8> = (0..50).map(|i| u8::from(i % 3 != 0)).collect();
     let tokens = Tokens::padded(&data.documents.values, 1, 50, 48).expect("tokens");
     let tokens = tokens.with_mask(&mask[..]).expect("a mask");
-    let expected = tokens.quantize::<Int8>(ScaleType::F16).expect("codes");
-    for device in devices() {
-        let handle = device.upload(&tokens).expect("a handle");
-        let codes = handle.quantize::<Int8>(ScaleType::F16).expect("codes");
-        drop(handle);
-        let others = Tokens::padded(&[f32::NAN; 50 * 48], 1, 50, 48).expect("tokens");
-        let _others = device.upload(&others).expect("a handle");
-        check_codes(&codes.download().expect("codes"), &expected).expect("the same");
-    }
+    check::<Int8>(&tokens, ScaleType::F16);
+    check::<Int8Affine>(&tokens, ScaleType::F16);
+    check::<Fp8>(&tokens, ScaleType::Tensor);
 }
 
 #[test]
@@ -604,17 +667,10 @@ fn what_there_is_not_is_unsupported() {
         let handle = device.upload(&tokens).expect("a handle");
         let int8 = handle.quantize::<Int8>(ScaleType::Tensor).map(|_| ());
         unsupported(int8, ["int8 tokens with scales of type tensor", "f16 or f32"]);
-        let affine = handle.quantize::<Int8Affine>(ScaleType::F32).map(|_| ());
-        unsupported(affine, ["int8-affine tokens with scales of type f32", "f16"]);
-        if device.ordinal().is_some() {
-            let affine = handle.quantize::<Int8Affine>(ScaleType::F16).map(|_| ());
-            unsupported(affine, ["int8-affine tokens on a CUDA device", "Device::cpu()"]);
-            let fp8 = handle.quantize::<Fp8>(ScaleType::Tensor).map(|_| ());
-            unsupported(fp8, ["fp8 tokens with one scale for all", "Tokens::quantize"]);
+        for scales in [ScaleType::F32, ScaleType::Tensor] {
+            let affine = handle.quantize::<Int8Affine>(scales).map(|_| ());
+            let what = format!("int8-affine tokens with scales of type {}", scales.name());
+            unsupported(affine, [&what, "f16"]);
         }
-        // One that was uploaded comes back as it was.
-        let fp8 = tokens.quantize::<Fp8>(ScaleType::Tensor).expect("codes");
-        let handle = device.upload(&fp8).expect("a handle");
-        check_codes(&handle.download().expect("codes"), &fp8).expect("the same");
     }
 }

@@ -36,10 +36,10 @@ pub(super) struct Norms {
 
 /// What fills the room.
 #[derive(Clone, Copy, Debug)]
-enum Source {
+pub(super) enum Source {
     /// The kernel that finds r.
     Kernel(Kernel),
-    /// Scales of this type, which come with the rows.
+    /// Scales of this type by row, which come with the rows.
     Rows(ScaleType),
     /// Scales and minima, which come with the rows.
     Affine,
@@ -70,14 +70,14 @@ impl Norms {
         Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&words))?, source })
     }
 
-    /// Room for scales of `rows` rows, of a type by row, and for what kernels may read behind them.
+    /// Room for what comes with `rows` rows of codes, and for what kernels may read behind it.
     pub(super) fn with_room(
         device: &Arc<CudaDevice>,
-        scales: ScaleType,
+        source: Source,
         rows: usize,
     ) -> Result<Norms> {
         let buffer = Buffer::new(device, (rows + NORMS_PADDING) as u64 * 4)?;
-        Ok(Norms { buffer, source: Source::Rows(scales) })
+        Ok(Norms { buffer, source })
     }
 
     /// Where they are.

@@ -1,59 +1,52 @@
 //! Codes made of rows in device memory, by the formulas of [`maxsim_kernels::quantize`].
 //!
-//! The kernel writes codes at their pitch with zeros behind each row, scales as kernels take them,
-//! an f32 per row, and a copy of the mask: the new tokens share nothing with the old ones. Made
+//! The kernel writes codes at their pitch with zeros behind each row, what they are read with as
+//! kernels take it, a word per row, and a copy of the mask: the new tokens share nothing with the old
+//! ones. One scale for all rows takes a kernel before it, which finds the largest magnitude. Made
 //! once, before calls: it allocates and waits.
 
 use std::sync::Arc;
 
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::gradient::{Rows, THREADS, WARPS};
-use maxsim_kernels::quantize::{QUANTIZE, QuantizeParams, lanes, pitch_bytes};
+use maxsim_kernels::gradient::{GATHER_BLOCKS, Rows, THREADS, WARPS};
+use maxsim_kernels::quantize::{
+    LargestParams, QUANTIZE, QUANTIZE_AFFINE, QUANTIZE_LARGEST, QUANTIZE_TENSOR, QuantizeParams,
+    fp8_scale, lanes, pitch_bytes,
+};
 
 use super::context::CudaDevice;
 use super::launch::start;
-use super::memory::Buffer;
-use super::norms::Norms;
+use super::memory::{Buffer, download};
+use super::norms::{Norms, Source};
 use super::tokens::CudaTokens;
+use super::upload::upload;
 use crate::element::Element;
-use crate::error::{Error, Result};
-use crate::format::{Format, TokenFormat};
+use crate::error::Result;
+use crate::format::{Quantized, TokenFormat};
 use crate::plan::Access;
 use crate::scales::ScaleType;
 use crate::tokens::TokenLayout;
 use crate::warm_up::gradient_row;
 
 impl CudaTokens {
-    /// These tokens, of elements `T` in a layout, as codes of format `F`.
-    pub(crate) fn quantize<T: Element, F: Format>(
+    /// These tokens, of elements `T` in a layout, as codes of format `F`, which has such scales.
+    pub(crate) fn quantize<T: Element, F: Quantized>(
         &self,
         device: &Arc<CudaDevice>,
         layout: &TokenLayout,
         scales: ScaleType,
     ) -> Result<CudaTokens> {
-        let (operand, format) = match F::FORMAT {
-            TokenFormat::Int8 => (Operand::I8, QuantizeParams::INT8),
-            TokenFormat::Fp8 => (Operand::E4m3, QuantizeParams::FP8),
-            other => {
-                return Err(Error::Unsupported {
-                    what: format!("{other} tokens on a CUDA device"),
-                    why: "no kernel takes them yet; use Device::cpu()".into(),
-                });
+        let (entries, source) = match (F::FORMAT, scales) {
+            (TokenFormat::Int8Affine, _) => (QUANTIZE_AFFINE, Source::Affine),
+            (TokenFormat::Fp8, ScaleType::Tensor) => {
+                let largest = self.largest_of_valid::<T>(device, layout)?;
+                (QUANTIZE_TENSOR, Source::Tensor(fp8_scale(largest)))
             }
+            _ => (QUANTIZE, Source::Rows(scales)),
         };
-        if scales == ScaleType::Tensor {
-            return Err(Error::Unsupported {
-                what: format!("{} tokens with one scale for all, made on {device:?}", F::FORMAT),
-                why:
-                    "a CUDA device makes scales by row, of type f16 or f32; compress the tokens in \
-                      host memory (`Tokens::quantize`)"
-                        .into(),
-            });
-        }
         let (n_rows, dim) = (layout.rows(), layout.dim());
         let pitch_bytes = pitch_bytes(dim) as u64;
         let codes = Buffer::new(device, n_rows as u64 * pitch_bytes)?;
-        let norms = Norms::with_room(device, scales, n_rows)?;
+        let norms = Norms::with_room(device, source, n_rows)?;
         let mask = match self.is_masked() {
             true => Some(Buffer::new(device, n_rows as u64)?),
             false => None,
@@ -68,11 +61,17 @@ impl CudaTokens {
             mask: self.matrix().mask,
             mask_copy,
             n_rows: n_rows as u32,
-            format,
+            format: match F::FORMAT {
+                TokenFormat::Fp8 => QuantizeParams::FP8,
+                _ => QuantizeParams::INT8,
+            },
             f16_scales: u32::from(scales == ScaleType::F16),
-            reserved: 0,
+            scale: match source {
+                Source::Tensor(scale) => scale,
+                _ => 0.0,
+            },
         };
-        let kernel = device.load(QUANTIZE[gradient_row(T::TYPE)], THREADS, 0)?;
+        let kernel = device.load(entries[gradient_row(T::TYPE)], THREADS, 0)?;
         let grid = params.n_rows.div_ceil(WARPS * (32 >> lanes_log2));
         device.on_idle_stream(|stream| {
             let entered = device.enter()?;
@@ -87,8 +86,48 @@ impl CudaTokens {
         })?;
         let access = Access { base: codes.address(), pitch_bytes };
         let owned = mask.into_iter().chain([codes]).collect();
+        let operand = F::FORMAT.stored_operand();
         let made = CudaTokens::new(device, operand, layout, access, mask_copy, owned)?;
         made.set_scales(norms);
         Ok(made)
+    }
+
+    /// The largest finite magnitude of all valid tokens, of elements `T` in a layout, as bits.
+    fn largest_of_valid<T: Element>(
+        &self,
+        device: &Arc<CudaDevice>,
+        layout: &TokenLayout,
+    ) -> Result<u32> {
+        let used = layout.used_rows()?;
+        let used = match used.iter().all(|&is_used| is_used) {
+            true => None,
+            false => Some(upload(device, bytemuck::cast_slice(&used))?),
+        };
+        let largest = Buffer::zeroed(device, size_of::<u32>() as u64)?;
+        let params = LargestParams {
+            rows: self.rows(),
+            mask: self.matrix().mask,
+            used: used.as_ref().map_or(0, Buffer::address),
+            largest: largest.address(),
+            n_rows: layout.rows() as u32,
+            reserved: 0,
+        };
+        let kernel = device.load(QUANTIZE_LARGEST[gradient_row(T::TYPE)], THREADS, 0)?;
+        // As many blocks as run at once, since each of their warps writes to one word in the end.
+        let n_blocks = params.n_rows.div_ceil(WARPS * (32 >> params.rows.lanes_log2));
+        let grid = n_blocks.min((device.limits().n_multiprocessors * GATHER_BLOCKS) as u32);
+        let mut bits = [0u32];
+        device.on_idle_stream(|stream| {
+            let entered = device.enter()?;
+            if grid > 0 {
+                // SAFETY: the buffers were just made, for these rows; the rows and their mask are
+                // there while `self` is borrowed, and the call waits; the kernel takes this struct.
+                unsafe { start(&entered, stream.raw(), kernel, grid, 0, &params)? };
+            }
+            stream.synchronize()?;
+            // SAFETY: the buffer has these four bytes.
+            unsafe { download(&entered, largest.address(), bytemuck::cast_slice_mut(&mut bits)) }
+        })?;
+        Ok(bits[0])
     }
 }
