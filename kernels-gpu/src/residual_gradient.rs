@@ -38,8 +38,9 @@ use crate::params::Residuals;
 /// decoded to f16, to bf16.
 pub const GATHER: [&str; 2] = ["maxsim_residual_gather_f16", "maxsim_residual_gather_bf16"];
 
-/// Blocks of [`GATHER`] that share a multiprocessor: 64 registers per thread.
-pub const GATHER_BLOCKS: usize = 4;
+/// Blocks of [`GATHER`] that share a multiprocessor: it takes up to 90 registers per thread, and with a
+/// third block, or a fourth, spills some on one target or another.
+pub const GATHER_BLOCKS: usize = 2;
 
 /// The entries that go from gradients of normalised rows to those of rows: decoded to f16, to bf16.
 pub const PROJECT: [&str; 2] = ["maxsim_residual_project_f16", "maxsim_residual_project_bf16"];
