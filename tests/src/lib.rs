@@ -22,6 +22,7 @@ pub mod misuse;
 pub mod oracle;
 pub mod quantized;
 pub mod residual;
+pub mod residual_cases;
 pub mod residual_gradients;
 pub mod residual_scores;
 pub mod saved;

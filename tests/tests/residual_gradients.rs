@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use half::f16;
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
-use maxsim::{Device, ElementType, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
-use maxsim_tests::case::{Case, Pairs};
+use maxsim::{Device, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
+use maxsim_tests::case::Case;
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::residual::{cases, numbers, wide};
+use maxsim_tests::residual_cases;
 use maxsim_tests::residual_gradients::{check_residual_gradients, same_bits};
-use maxsim_tests::residual_scores::{ResidualCase, in_turns};
-use maxsim_tests::strategy::{self, EDGE_DIMS};
 use maxsim_tests::suite::Suite;
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
@@ -80,60 +79,29 @@ fn gradients_of_padding_and_of_clamped_rows() {
 
 #[test]
 fn of_scores_random() {
-    let strategy = || {
-        (strategy::cases(ElementType::F16), any::<u16>(), any::<bool>()).prop_map(
-            |(case, turn, has_nan)| {
-                // As many cases before this one as decide what it is.
-                let turns = std::iter::repeat_n(case, usize::from(turn) % 72 + 1);
-                let last = in_turns(turns).pop().expect("a case");
-                ResidualCase { has_nan: has_nan && turn % 5 == 0, ..last }
-            },
-        )
-    };
-    Suite::run_random("residual_gradients_random", strategy, check_residual_gradients);
+    let name = "residual_gradients_random";
+    Suite::run_random(name, residual_cases::cases, check_residual_gradients);
 }
 
 #[test]
 fn of_scores_in_every_pairing_and_layout() {
-    let case = Case { poison: true, ..Case::new(32, &[5, 0, 17, 1], &[16, 70, 0, 1, 9]) };
-    let cases = case.in_every_layout_and_pairing().into_iter().zip(0..);
-    let cases = cases.map(|(case, i)| Case { seed: case.seed + i, ..case });
-    let suite = "residual_gradients_pairings_and_layouts";
-    Suite::run(suite, in_turns(cases), check_residual_gradients);
+    let cases = residual_cases::in_every_pairing_and_layout();
+    Suite::run("residual_gradients_pairings_and_layouts", cases, check_residual_gradients);
 }
 
 #[test]
 fn of_scores_of_every_dim_and_many_rows() {
-    let shape = |dim| [Case::new(dim, &[17, 3], &[65, 1, 16]), Case::new(dim, &[65], &[129])];
-    let mut cases: Vec<Case> = EDGE_DIMS.into_iter().flat_map(shape).collect();
+    let mut cases = residual_cases::of_edge_dims();
     // Several units of a centroid, and pairs in chunks.
     cases.push(Case::new(64, &[40, 64], &[50; 60]));
     cases.push(Case::new(16, &[9; 3], &[3; 300]));
-    // Each of them with every number of bits.
-    let cases = (0..4).flat_map(|turn| {
-        let mut cases = in_turns(cases.clone());
-        for case in &mut cases {
-            case.nbits = [1, 2, 4, 8][(case.nbits.trailing_zeros() as usize + turn) % 4];
-            case.case.seed += turn as u64;
-        }
-        cases
-    });
+    let cases = residual_cases::with_every_nbits(cases);
     Suite::run("residual_gradients_dims_and_rows", cases, check_residual_gradients);
 }
 
 #[test]
 fn of_scores_of_nothing_and_nan() {
-    let mut cases =
-        Case::without_tokens(&[Pairs::Cross, Pairs::Own { k: 2 }, Pairs::List { n: 5 }]);
-    let mut masked = Case { poison: true, ..Case::new(128, &[17, 65], &[129, 3]) };
-    masked.documents.valid_percent = Some(0);
-    cases.extend((0..6).map(|_| masked.clone()));
-    let mut cases = in_turns(cases);
-    masked.documents.valid_percent = Some(60);
-    cases.extend(in_turns((0..18).map(|_| masked.clone())));
-    for case in in_turns((0..18).map(|seed| Case { seed, ..masked.clone() })) {
-        cases.push(ResidualCase { has_nan: true, ..case });
-    }
+    let cases = residual_cases::nothing_and_nan();
     Suite::run("residual_gradients_nothing_and_nan", cases, check_residual_gradients);
 }
 
