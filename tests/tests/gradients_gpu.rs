@@ -646,9 +646,9 @@ fn hot_rows_take_little_longer() {
     });
 }
 
-/// Documents saved as codes take half the bytes to gather, and no longer.
+/// Documents saved as codes have half the bytes to gather, and need more instructions for each.
 #[test]
-fn gradients_from_codes_take_no_longer() {
+fn gradients_from_codes_take_about_as_long() {
     Suite::run_gpu("gpu_gradient_saved_time", |suite| {
         for device in cuda_devices() {
             for (batch, n) in TIMED.into_iter().zip(1..) {
