@@ -2,7 +2,7 @@
 //!
 //! `∂Q[q, s] = Σ_k g[q, d_k] · D[d_k, winner(q, d_k, s)]` is summed in registers in the order of the
 //! query's pairs, and `g · Q[q, s]` is added to the winner's row of ∂D in memory, in whatever order
-//! warps come to it: `Q[q, s]` is read once, and nothing is sorted.
+//! warps come to it: nothing is sorted.
 //!
 //! Where rows are normalised, g is multiplied by what the winner's row is for ∂Q, and `Q[q, s]` by
 //! its own for ∂D.
