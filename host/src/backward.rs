@@ -505,10 +505,7 @@ impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
             gradient: element,
             is_atomic: self.is_atomic,
             normalizes: options.normalize,
-            documents: match D::FORMAT {
-                TokenFormat::Int8 => Gathered::Codes,
-                _ => Gathered::Elements,
-            },
+            documents: Gathered::of(D::FORMAT),
         };
         let again = match self.finds_winners_again {
             true => {

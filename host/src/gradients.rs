@@ -235,10 +235,7 @@ impl Device {
                     gradient,
                     is_atomic: options.strategy == Backward::Atomic,
                     normalizes: work.options.normalize,
-                    documents: match saved {
-                        TokenFormat::Int8 => Gathered::Codes,
-                        _ => Gathered::Elements,
-                    },
+                    documents: Gathered::of(saved),
                 };
                 let backward = match finds_winners_again {
                     false => CudaBackward::new(device, &problem, element, kind, &outputs)?,

@@ -11,9 +11,10 @@ use maxsim::{
 
 use crate::case::{Data, elements, tokens};
 use crate::engines::cuda_devices;
+use crate::gpu::text;
 use crate::gradients::{self, Expected, Sum};
 use crate::residual::Parts;
-use crate::residual_scores::{ResidualCase, takes};
+use crate::residual_scores::{ResidualCase, finds_winners, takes};
 use crate::suite::Suite;
 
 /// The same call so many times gives the same bits.
@@ -29,7 +30,6 @@ pub fn check_residual_gradients(suite: &Suite, case: &ResidualCase) -> Result<()
 }
 
 fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
-    let text = |error: Error| error.to_string();
     let data = case.case.data();
     let parts = case.parts(&data.documents);
     let documents = case.tokens(&parts, &data.documents).map_err(text)?;
@@ -47,7 +47,7 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
         let round = |x| if device.ordinal().is_some() { T::from_f32(x).to_f32() } else { x };
         let seen = case.decoded(&parts, &data.documents, round);
         let data = Data { documents: seen, exact: false, ..data.clone() };
-        let scores = match finds_winners(device) {
+        let scores = match finds_winners::<T>(device) {
             true => train(device, &queries, &on_device, &pairing),
             false => train(&cpu, &queries, &on_cpu, &pairing),
         };
@@ -81,11 +81,6 @@ fn train<T: Element>(
 ) -> Result<TrainingScores, Error> {
     let options = ScoreOptions::default();
     device.score_residual_for_training(queries, documents, pairing, &options)
-}
-
-/// Whether a device finds winners of residual documents.
-fn finds_winners(device: &Device) -> bool {
-    device.limits().is_none_or(|limits| limits.capability.0 == 9)
 }
 
 /// Compares gradients with the oracle's.

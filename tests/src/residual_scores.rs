@@ -14,6 +14,7 @@ use rand::{RngExt, SeedableRng};
 use crate::agree;
 use crate::case::{Case, Data, elements, tokens};
 use crate::engines::cuda_devices;
+use crate::gpu::text;
 use crate::oracle::{Matrix, maxsim};
 use crate::residual::{self, Parts};
 use crate::suite::Suite;
@@ -156,7 +157,6 @@ pub fn check_residual_case(suite: &Suite, case: &ResidualCase) -> Result<(), Str
 }
 
 fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
-    let text = |error: Error| error.to_string();
     let data = case.case.data();
     let parts = case.parts(&data.documents);
     let documents = case.tokens(&parts, &data.documents).map_err(text)?;
@@ -211,11 +211,21 @@ fn rows(
     std::iter::once(None).chain(rows.map(Some)).flat_map(|row| [(row, false), (row, true)])
 }
 
-/// Whether a device takes residual documents of queries of this type.
-pub(crate) fn takes<T: Element>(device: &Device) -> bool {
+/// The rows of the variant table that a device runs for residual documents of queries of this type.
+fn runnable<T: Element>(device: &Device) -> impl Iterator<Item = &'static Variant> {
     let runs = |row: &&Variant| match device.limits() {
         Some(limits) => row.arch.runs_on(limits.capability),
         None => true,
     };
-    FORWARD.iter().filter(runs).any(|row| row.operand == Operand::Residual(T::TYPE))
+    FORWARD.iter().filter(runs).filter(|row| row.operand == Operand::Residual(T::TYPE))
+}
+
+/// Whether a device takes residual documents of queries of this type.
+pub(crate) fn takes<T: Element>(device: &Device) -> bool {
+    runnable::<T>(device).next().is_some()
+}
+
+/// Whether it also finds their winners.
+pub(crate) fn finds_winners<T: Element>(device: &Device) -> bool {
+    device.ordinal().is_none() || runnable::<T>(device).any(|row| row.winners)
 }

@@ -25,6 +25,7 @@ use super::turn::Turns;
 use super::upload::upload;
 use crate::element::ElementType;
 use crate::error::Result;
+use crate::format::TokenFormat;
 use crate::plan::Chosen;
 use crate::problem::Problem;
 use crate::warm_up::gradient_row;
@@ -137,6 +138,17 @@ pub(crate) enum Gathered {
     /// Residuals, which are decoded; the documents' gradient is there some rows at a time
     /// ([`CudaBackward::run_windows`]).
     Residuals,
+}
+
+impl Gathered {
+    /// What tokens of a format are read as.
+    pub(crate) fn of(format: TokenFormat) -> Gathered {
+        match format {
+            TokenFormat::Int8 => Gathered::Codes,
+            TokenFormat::Residual(_) => Gathered::Residuals,
+            _ => Gathered::Elements,
+        }
+    }
 }
 
 /// What gradients are wanted, beyond those of a problem.
