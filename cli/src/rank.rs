@@ -44,8 +44,8 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     let device = match (args.device, scanned) {
         (DeviceChoice::Auto, Some(file)) => {
             let (device, format) = (DeviceChoice::Auto.open()?, file.contents().format);
-            // Compressed queries have the documents' format, or one that goes with it.
-            if device.can_score(format, format) { device } else { Device::cpu() }
+            let scored = stream::query_format(queries.contents().format, format);
+            if device.can_score(scored, format) { device } else { Device::cpu() }
         }
         (choice, _) => choice.open()?,
     };

@@ -90,6 +90,16 @@ pub fn rank(request: &Request<'_>) -> Result<Outcome> {
     Ok(Outcome { rankings, kernels, n_chunks, search: None })
 }
 
+/// What queries of a file's format are scored as against documents of one.
+pub fn query_format(queries: TokenFormat, documents: TokenFormat) -> TokenFormat {
+    use TokenFormat::{Element, Fp8, Int8, Int8Affine};
+    match (queries, documents) {
+        (Element(ElementType::F32), Int8Affine) => Int8,
+        (Element(_), Int8 | Fp8) => documents,
+        _ => queries,
+    }
+}
+
 /// Scores a range of queries against all documents, chunk by chunk: `take` gets the documents of a
 /// chunk and its scores `[n_queries, n_documents]`. Names of the kernels, and calls that were made.
 pub fn scores(

@@ -78,10 +78,6 @@ fn exact_searches_find_the_exact_ten_of_every_query() {
             for format in FORMATS {
                 let screen = compressed(&set, &folder, format);
                 let screen = screen.to_str().unwrap();
-                // No kernel takes affine documents: that goes without saying on the CPU.
-                if device.ordinal().is_some() && format == "int8-affine" {
-                    continue;
-                }
                 // So few candidates that proofs take more.
                 let options = ["--screen", screen, "--exact", "--candidates", "10"];
                 let (queries, said) = found(&set, &[&["--device", &name][..], &options].concat());

@@ -16,6 +16,78 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_forward_sm80_affine_bf16_d128_q64_winners",
+        ptx: include_str!("maxsim_forward_sm80_affine_bf16_d128_q64_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_affine_bf16_d128_q64_winners.sm_80.cubin"
+                ),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_affine_bf16_d128_q64_winners.sm_90.cubin"
+                ),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_affine_bf16_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm80_affine_bf16_wide_q128_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_affine_bf16_wide_q128_winners.sm_80.cubin"
+                ),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_affine_bf16_wide_q128_winners.sm_90.cubin"
+                ),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_affine_f16_d128_q64_winners",
+        ptx: include_str!("maxsim_forward_sm80_affine_f16_d128_q64_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_affine_f16_d128_q64_winners.sm_80.cubin"
+                ),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_affine_f16_d128_q64_winners.sm_90.cubin"
+                ),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_affine_f16_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm80_affine_f16_wide_q128_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_affine_f16_wide_q128_winners.sm_80.cubin"
+                ),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_affine_f16_wide_q128_winners.sm_90.cubin"
+                ),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_forward_sm80_bf16_d128_q256",
         ptx: include_str!("maxsim_forward_sm80_bf16_d128_q256.ptx"),
         cubins: &[
@@ -292,6 +364,24 @@ pub(super) static IMAGES: &[Image] = &[
             Cubin {
                 capability: (9, 0),
                 bytes: include_bytes!("maxsim_forward_sm80_f32_q64_winners.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_i8_affine_wide_q128_winners",
+        ptx: include_str!("maxsim_forward_sm80_i8_affine_wide_q128_winners.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_i8_affine_wide_q128_winners.sm_80.cubin"
+                ),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_i8_affine_wide_q128_winners.sm_90.cubin"
+                ),
             },
         ],
     },

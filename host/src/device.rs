@@ -205,8 +205,8 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Shape`] and others where queries, documents and pairing do not fit together.
-    /// [`Error::Unsupported`] where nothing on the device can run the call: INT8 affine
-    /// documents of f16 or bf16 queries on a CUDA device, or compressed tokens where rows are to be normalised, are among that.
+    /// [`Error::Unsupported`] where nothing on the device can run the call: compressed tokens where rows
+    /// are to be normalised are among that.
     pub fn score<'a, Q: Against<D>, D: Format>(
         &self,
         queries: impl Into<Input<'a, Q>>,

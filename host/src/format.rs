@@ -88,6 +88,7 @@ impl TokenFormat {
         match (queries, documents) {
             (Element(_), Element(_)) => Some(queries.stored_operand()),
             (Element(element), Residual(_)) => Some(Residual(element).stored_operand()),
+            (Element(element), Int8Affine) => Some(Operand::Affine(element)),
             (Int8, Int8 | Int8Affine) | (Fp8, Fp8) => Some(documents.stored_operand()),
             _ => None,
         }

@@ -346,6 +346,11 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
             false => 2048.0 * 0.4,
             true => 2048.0 * 0.35,
         },
+        // Codes with a minimum come through registers.
+        (Arch::Sm80, Operand::Affine(_) | Operand::I8Affine) => match row.streams_queries {
+            false => 1024.0 * 0.3,
+            true => 1024.0 * 0.25,
+        },
         // Codes are widened before they are multiplied as f16.
         (Arch::Sm80, Operand::E4m3) => 1024.0 * 0.3,
         // The tensor cores of compute capability 8.0.

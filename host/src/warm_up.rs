@@ -116,10 +116,11 @@ impl WarmUp {
         // Compressed tokens are not normalised, and not every device has kernels for them.
         let is_element = |operand: &Operand| matches!(operand, Operand::Element(_));
         let has_rows = |operand: &Operand| limits.has_rows(*operand);
-        let decoded = [ElementType::F16, ElementType::Bf16].map(Operand::Residual);
+        let halves = [ElementType::F16, ElementType::Bf16];
         let codes = [Operand::I8, Operand::I8Affine, Operand::E4m3]
             .into_iter()
-            .chain(decoded)
+            .chain(halves.map(Operand::Affine))
+            .chain(halves.map(Operand::Residual))
             .filter(has_rows);
         let codes = codes.filter(|_| self.elements.is_empty());
         let operands = self.elements().iter().map(|&element| Operand::from(element)).chain(codes);

@@ -42,6 +42,9 @@ pub enum Operand {
     I8,
     /// The same for queries, and for documents whole numbers from 0 on, with a scale and a minimum each.
     I8Affine,
+    /// Elements, of queries as they are, of documents whole numbers of one byte from 0 on, with a scale and
+    /// a minimum each.
+    Affine(ElementType),
     /// Eight-bit floating point numbers of 3 fraction bits.
     E4m3,
     /// Elements, of queries as they are, of documents decoded from centroids and buckets
@@ -50,10 +53,12 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// Size of an element or code in bytes.
+    /// Size of an element or code in bytes, as it is multiplied.
     pub const fn size_bytes(self) -> usize {
         match self {
-            Operand::Element(element) | Operand::Residual(element) => element.size_bytes(),
+            Operand::Element(element) | Operand::Affine(element) | Operand::Residual(element) => {
+                element.size_bytes()
+            }
             Operand::I8 | Operand::I8Affine | Operand::E4m3 => 1,
         }
     }
@@ -64,6 +69,9 @@ impl Operand {
             Operand::Element(element) => element.name(),
             Operand::I8 => "i8",
             Operand::I8Affine => "i8_affine",
+            Operand::Affine(ElementType::F16) => "affine_f16",
+            Operand::Affine(ElementType::Bf16) => "affine_bf16",
+            Operand::Affine(ElementType::F32) => "affine_f32",
             Operand::E4m3 => "e4m3",
             Operand::Residual(ElementType::F16) => "residual_f16",
             Operand::Residual(ElementType::Bf16) => "residual_bf16",
@@ -79,6 +87,11 @@ impl Operand {
     /// Whether similarities are those of codes, times the scales of both rows.
     pub const fn is_code(self) -> bool {
         matches!(self, Operand::I8 | Operand::I8Affine | Operand::E4m3)
+    }
+
+    /// Whether documents have a minimum each, beside their scale.
+    pub const fn has_mins(self) -> bool {
+        matches!(self, Operand::I8Affine | Operand::Affine(_))
     }
 }
 

@@ -46,17 +46,31 @@ macro_rules! forward_params {
 
 #[cfg(maxsim_arch = "sm_80")]
 macro_rules! normalizer {
-    (scores $($params:ident)?) => {
+    (scores $element:ident) => {
         crate::norms::AsTheyAre
     };
-    (winners $($params:ident)?) => {
+    (winners $element:ident) => {
         crate::norms::AsTheyAre
     };
-    ($with_factors:ident) => {
+    (affine_winners $element:ident) => {
+        crate::sm80::Affine<affine_queries!($element)>
+    };
+    ($with_factors:ident $element:ident) => {
         crate::norms::Normalized
     };
-    ($with_factors:ident $params:ident) => {
-        crate::norms::Normalized::new(crate::norms::Norms::of(&$params))
+}
+
+/// The queries of affine documents.
+#[cfg(maxsim_arch = "sm_80")]
+macro_rules! affine_queries {
+    (I8Affine) => {
+        I8
+    };
+    (AffineF16) => {
+        F16
+    };
+    (AffineBf16) => {
+        Bf16
     };
 }
 
@@ -73,7 +87,6 @@ macro_rules! normalizes {
     };
 }
 
-#[cfg(maxsim_arch = "sm_90a")]
 macro_rules! norms {
     (scores $params:ident) => {
         crate::norms::Norms::NONE
@@ -123,9 +136,9 @@ macro_rules! entry {
                 const TILE: usize = $tile;
                 const STAGES: usize = $stages;
                 const WINNERS: bool = winners!($outputs);
-                type Normalizer = normalizer!($outputs);
+                type Normalizer = normalizer!($outputs $element);
             }
-            let normalizer = normalizer!($outputs params);
+            let normalizer = <normalizer!($outputs $element)>::new(norms!($outputs params));
             // SAFETY: the host's promise.
             unsafe { crate::sm80::forward::<Row>(forward_params!($outputs params), normalizer) }
         }

@@ -41,6 +41,13 @@ impl Norms {
         Norms { queries: params.query_norms, documents: params.document_norms }
     }
 
+    /// Whether queries have any.
+    #[cfg(maxsim_arch = "sm_80")]
+    #[inline(always)]
+    pub fn has_queries(&self) -> bool {
+        self.queries != 0
+    }
+
     /// r of row `row` of a group.
     ///
     /// # Safety
@@ -114,7 +121,7 @@ pub fn shared_place(lane: u32) -> u32 {
 /// # Safety
 /// As [`load_columns`].
 #[inline(always)]
-unsafe fn pair(address: u64, i: usize, lane: u32) -> [f32; 2] {
+pub(crate) unsafe fn pair(address: u64, i: usize, lane: u32) -> [f32; 2] {
     let address = address + u64::from(8 * i as u32 + 2 * (lane % 4)) * 4;
     // SAFETY: the caller's promise. One by one: rows start anywhere.
     unsafe { [f32::from_bits(load_u32(address)), f32::from_bits(load_u32(address + 4))] }
@@ -189,6 +196,15 @@ pub trait Normalizer: Copy {
 #[cfg(maxsim_arch = "sm_80")]
 #[derive(Clone, Copy)]
 pub struct AsTheyAre;
+
+#[cfg(maxsim_arch = "sm_80")]
+impl AsTheyAre {
+    /// Whatever there is.
+    #[inline(always)]
+    pub fn new(_: Norms) -> AsTheyAre {
+        AsTheyAre
+    }
+}
 
 #[cfg(maxsim_arch = "sm_80")]
 impl Normalizer for AsTheyAre {

@@ -225,9 +225,10 @@ pub struct ForwardParams {
 pub struct NormalizedParams {
     /// Those of every forward entry.
     pub forward: ForwardParams,
-    /// Address of an f32 per row of the queries' matrix, which its similarities are multiplied by.
+    /// Address of an f32 per row of the queries' matrix, which its similarities are multiplied by; 0 where
+    /// they are elements of affine documents.
     pub query_norms: u64,
-    /// The same of the documents' matrix, and behind its last row as many as a tile has, whatever
+    /// The same of the documents' matrix, of affine ones a word with the f16 scale and minimum, and behind its last row as many as a tile has, whatever
     /// they are: [`NORMS_PADDING`].
     pub document_norms: u64,
 }

@@ -6,11 +6,13 @@
 //! fragments. Sums have one order everywhere: rows `g` and `g + 8`, then neighbours of those eight
 //! sums, and so on.
 
+use crate::gradient::sources::{Element, LANE_ELEMENTS};
 use crate::norms::Norms;
 use crate::params::{ForwardParams, Group};
 use crate::ptx::math::max_nan;
+use crate::ptx::memory::{load_u8, load_u16, load_u32x2, load_u32x4};
 use crate::ptx::warp::{shuffle_xor, shuffle_xor_f32};
-use crate::reduce::{Best, NO_WINNER};
+use crate::reduce::{Best, NO_WINNER, unroll};
 use crate::work::{TokenPlace, row_is_valid, store_token};
 
 /// Best similarity of one row, and the document token that has it.
@@ -260,4 +262,68 @@ pub unsafe fn valid_rows(params: &ForwardParams, group: Group, lane: u32) -> u32
         row < group.n_rows() && unsafe { row_is_valid(&params.queries, group.start + row) }
     };
     u32::from(valid(lane / 4)) | u32::from(valid(lane / 4 + 8)) << 1
+}
+
+/// Sums of the elements of rows `lane / 4` and that plus 8 of a group, 0 for those that are no query
+/// tokens. A quad's lanes have pieces of a row in turns. (Sums of codes are exact.)
+///
+/// # Safety
+/// The whole warp together; the group must be of this launch, and its rows lie on 16-byte boundaries if they are
+/// `aligned`.
+#[inline(always)]
+pub unsafe fn row_sums<T: Element>(
+    params: &ForwardParams,
+    group: Group,
+    aligned: bool,
+    lane: u32,
+) -> [f32; 2] {
+    const { assert!(T::N == LANE_ELEMENTS) };
+    // SAFETY: the caller's promise.
+    let valid = unsafe { valid_rows(params, group, lane) };
+    let n_bytes = params.dim * T::SIZE as u32;
+    let piece_bytes = (LANE_ELEMENTS * T::SIZE) as u32;
+    // Nothing behind the row is ours to read.
+    let whole = if aligned { n_bytes & !(piece_bytes - 1) } else { 0 };
+    let mut sums = [0.0; 2];
+    unroll!(HALF in 0..2 => {
+        let mut sum = 0.0;
+        let row = group.start + lane / 4 + 8 * HALF as u32;
+        if valid >> HALF & 1 != 0 {
+            let address = params.queries.base + u64::from(row) * params.queries.pitch_bytes;
+            let mut at = piece_bytes * (lane % 4);
+            while at < whole {
+                let from = address + u64::from(at);
+                // SAFETY: the row has these bytes.
+                let values = T::widen(unsafe {
+                    match T::SIZE {
+                        1 => {
+                            let [low, high] = load_u32x2(from);
+                            [low, high, 0, 0]
+                        }
+                        _ => load_u32x4(from),
+                    }
+                });
+                unroll!(E in 0..8 => { sum += values[E]; });
+                at += 4 * piece_bytes;
+            }
+            at = whole + T::SIZE as u32 * (lane % 4);
+            while at < n_bytes {
+                let from = address + u64::from(at);
+                // SAFETY: as above.
+                let word = match T::SIZE {
+                    1 => unsafe { load_u8(from) },
+                    _ => unsafe { load_u16(from) },
+                };
+                sum += T::widen([word, 0, 0, 0])[0];
+                at += 4 * T::SIZE as u32;
+            }
+        }
+        // SAFETY: the whole warp is here.
+        unsafe {
+            sum += shuffle_xor_f32::<1>(sum);
+            sum += shuffle_xor_f32::<2>(sum);
+        }
+        sums[HALF] = sum;
+    });
+    sums
 }

@@ -86,8 +86,13 @@ impl Variant {
         }
     }
 
-    /// Whether the kernel takes a factor for every row, of both sides, with its parameters.
+    /// Whether the kernel takes a factor for every document row with its parameters.
     pub const fn has_factors(&self) -> bool {
+        self.has_query_factors() || self.operand.has_mins()
+    }
+
+    /// Whether it takes one for every query row, too.
+    pub const fn has_query_factors(&self) -> bool {
         self.normalizes || self.operand.is_code()
     }
 
@@ -174,6 +179,13 @@ macro_rules! forward_variants {
             sm80 maxsim_forward_sm80_i8_d128_q64_winners { I8, scaled_winners, resident 1, warps 4, fragments 1, tile 64, stages 5, blocks 3 }
             sm80 maxsim_forward_sm80_i8_wide_q128_winners { I8, scaled_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
             sm80 maxsim_forward_sm80_e4m3_wide_q128_winners { E4m3, scaled_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
+            // Codes with a minimum, which are widened on their way into shared memory where queries are
+            // elements. A stage is read while nothing else is asked for, so that the third block counts.
+            sm80 maxsim_forward_sm80_i8_affine_wide_q128_winners { I8Affine, affine_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
+            sm80 maxsim_forward_sm80_affine_f16_d128_q64_winners { AffineF16, affine_winners, resident 2, warps 4, fragments 1, tile 64, stages 3, blocks 3 }
+            sm80 maxsim_forward_sm80_affine_f16_wide_q128_winners { AffineF16, affine_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
+            sm80 maxsim_forward_sm80_affine_bf16_d128_q64_winners { AffineBf16, affine_winners, resident 2, warps 4, fragments 1, tile 64, stages 3, blocks 3 }
+            sm80 maxsim_forward_sm80_affine_bf16_wide_q128_winners { AffineBf16, affine_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
             // Two fragments per consumer: 256 resident query rows take 32 KB per slab, and the
             // ring of 16 KB slabs what is left of 227 KB. 224 registers for consumers. The last
             // tile's widths start at 16 columns for dim 128, where most models are.
@@ -245,9 +257,9 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_i8_d128_q128 { I8, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q64_winners { I8, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_i8_wide_q128_winners { I8, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
-            sm90 maxsim_forward_sm90_i8_affine_d128_q128_winners { I8Affine, scaled_winners, consumers 2, fragments 1, steps 4, stages 12, tail 64 }
-            sm90 maxsim_forward_sm90_i8_affine_d128_q64_winners { I8Affine, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 64 }
-            sm90 maxsim_forward_sm90_i8_affine_wide_q128_winners { I8Affine, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
+            sm90 maxsim_forward_sm90_i8_affine_d128_q128_winners { I8Affine, affine_winners, consumers 2, fragments 1, steps 4, stages 12, tail 64 }
+            sm90 maxsim_forward_sm90_i8_affine_d128_q64_winners { I8Affine, affine_winners, consumers 1, fragments 1, steps 4, stages 6, tail 64 }
+            sm90 maxsim_forward_sm90_i8_affine_wide_q128_winners { I8Affine, affine_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
             // Documents decoded in registers, for up to 32 query rows: a centroid goes straight to where
             // `mma.sync` reads it. What counts is how many are on their way.
             sm80 maxsim_forward_sm80_residual_f16_d128_q32 { ResidualF16, decoded, warps 4, blocks 2 }
@@ -354,6 +366,12 @@ macro_rules! row {
     (operand I8Affine) => {
         Operand::I8Affine
     };
+    (operand AffineF16) => {
+        Operand::Affine(ElementType::F16)
+    };
+    (operand AffineBf16) => {
+        Operand::Affine(ElementType::Bf16)
+    };
     (operand E4m3) => {
         Operand::E4m3
     };
@@ -379,6 +397,9 @@ macro_rules! row {
         false
     };
     (scaled_winners) => {
+        true
+    };
+    (affine_winners) => {
         true
     };
     (decoded) => {

@@ -199,9 +199,6 @@ pub fn check(data: &Data, expected: &Expected, found: &Gradients) -> Result<(), 
 /// difference, over the owner's norm.
 pub const ATOMIC_DISTANCE_MAX: f64 = 1e-6;
 
-/// Terms of one row that this holds for. Beyond them errors may grow as the number of additions does.
-const ATOMIC_TERMS_MAX: usize = 1 << 14;
-
 /// Checks gradients that were added atomically against those of the owner: the norm of each side's
 /// difference, over that of Σ |g · x|. (The owner's own norm would be stricter than f32 is where
 /// a matrix has few elements whose terms cancel out; [`relative_distances`] has it.) Elements that
@@ -211,19 +208,17 @@ fn check_atomic(expected: &Expected, owner: &Gradients, found: &Gradients) -> Re
         ("queries", &expected.queries, &owner.queries, &found.queries),
         ("documents", &expected.documents, &owner.documents, &found.documents),
     ] {
-        let (mut difference, mut magnitude, mut n_terms) = (0.0, 0.0, 0);
+        let (mut difference, mut magnitude) = (0.0, 0.0);
         for (sum, (&a, &b)) in sums.iter().zip(owner.iter().zip(found)) {
             if a.is_finite() && b.is_finite() {
                 difference += (f64::from(a) - f64::from(b)).powi(2);
                 magnitude += sum.magnitude.powi(2);
-                n_terms = n_terms.max(sum.n_terms);
             } else if a != b && !(a.is_nan() && b.is_nan()) {
                 return Err(format!("{side}: {b:e} where the owner has {a:e}"));
             }
         }
         let (difference, magnitude) = (difference.sqrt(), magnitude.sqrt());
-        let growth = (n_terms as f64 / ATOMIC_TERMS_MAX as f64).max(1.0);
-        if difference > ATOMIC_DISTANCE_MAX * growth * magnitude {
+        if difference > ATOMIC_DISTANCE_MAX * magnitude {
             return Err(format!("{side}: {difference:e} from the owner's, of {magnitude:e}"));
         }
     }

@@ -471,6 +471,7 @@ fn operand(queries: TokenFormat, documents: TokenFormat) -> Option<Operand> {
     match (queries, documents) {
         (TokenFormat::Int8, TokenFormat::Int8) => Some(Operand::I8),
         (TokenFormat::Int8, TokenFormat::Int8Affine) => Some(Operand::I8Affine),
+        (TokenFormat::Element(element), TokenFormat::Int8Affine) => Some(Operand::Affine(element)),
         (TokenFormat::Fp8, TokenFormat::Fp8) => Some(Operand::E4m3),
         _ => None,
     }

@@ -97,7 +97,7 @@ pub fn all() -> Vec<Entry> {
         let blocks = gradient::owner_blocks(arch);
         let few = of(gradient::FEW)
             .map(|name| (name, gradient::THREADS, blocks, gradient::FEW_SHARED_BYTES));
-        let atomic = summing(of(gradient::ATOMIC), gradient::atomic_blocks(arch));
+        let atomic = summing(of(gradient::ATOMIC), gradient::ATOMIC_BLOCKS);
         few.into_iter().chain(summing(of(gradient::OWNER), blocks)).chain(atomic)
     };
     let sort_shared_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);

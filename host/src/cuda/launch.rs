@@ -195,10 +195,13 @@ impl CudaWork {
         documents: &CudaTokens,
         order: Option<Order>,
     ) -> Result<()> {
-        if !self.variant.has_factors() {
-            return Ok(());
+        if self.variant.has_query_factors() {
+            queries.prepare_norms(&self.device, order)?;
         }
-        [queries, documents].iter().try_for_each(|side| side.prepare_norms(&self.device, order))
+        match self.variant.has_factors() {
+            true => documents.prepare_norms(&self.device, order),
+            false => Ok(()),
+        }
     }
 
     /// Bytes of workspace that the work needs.
@@ -242,8 +245,10 @@ impl CudaWork {
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
             outputs.clear(entered, stream, unvisited, tokens)?;
-            if self.variant.has_factors() {
+            if self.variant.has_query_factors() {
                 queries.refresh_norms(entered, stream)?;
+            }
+            if self.variant.has_factors() {
                 documents.refresh_norms(entered, stream)?;
             }
             let out = match &self.pieces {
@@ -391,7 +396,12 @@ impl CudaWork {
                 let params = ResidualParams { forward: *params, documents: residuals.params() };
                 start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
             } else if self.variant.has_factors() {
-                let [query_norms, document_norms] = sides.map(CudaTokens::norms_address);
+                let [queries, documents] = sides;
+                let document_norms = documents.norms_address();
+                let query_norms = match self.variant.has_query_factors() {
+                    true => queries.norms_address(),
+                    false => 0,
+                };
                 let params = NormalizedParams { forward: *params, query_norms, document_norms };
                 start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
             } else {

@@ -79,14 +79,15 @@ fn encode(
 ) -> Result<TensorMap> {
     let code = match (operand, rounding) {
         (Operand::I8 | Operand::I8Affine | Operand::E4m3, _) => UINT8,
-        (Operand::Element(element) | Operand::Residual(element), rounding) => {
-            match (element, rounding) {
-                (ElementType::F16, _) => FLOAT16,
-                (ElementType::Bf16, _) => BFLOAT16,
-                (ElementType::F32, Rounding::None) => FLOAT32,
-                (ElementType::F32, Rounding::Tf32) => TFLOAT32,
-            }
-        }
+        (
+            Operand::Element(element) | Operand::Affine(element) | Operand::Residual(element),
+            rounding,
+        ) => match (element, rounding) {
+            (ElementType::F16, _) => FLOAT16,
+            (ElementType::Bf16, _) => BFLOAT16,
+            (ElementType::F32, Rounding::None) => FLOAT32,
+            (ElementType::F32, Rounding::Tf32) => TFLOAT32,
+        },
     };
     let dims = [dim as u64, rows as u64];
     let strides_bytes = [access.pitch_bytes];

@@ -10,6 +10,7 @@
 //! Tokens of a query often choose the same row: of up to [`WINDOW`] neighbours that did, the first adds
 //! all of their terms at once, summed in registers. That is fewer additions, and sums of many terms in
 //! parts, which round less often: 8192 equal terms one by one are 10⁻⁵ off, as 128 sums 2 · 10⁻⁷.
+//! Parts of parts, 32 neighbours each, keep the registers' share as small.
 //!
 //! Each lane has as many additions under way as loads. Known loss: a row of ∂D that everybody chose
 //! is added to by one unit of the L2 cache, one after the other; and where the device has no
@@ -23,12 +24,14 @@ use super::{AtomicParams, NO_ROW, Pairs, chunk_start};
 use crate::ptx::memory::load_u32;
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::warp::ballot;
-use crate::ptx::wide::{add_f32_if, add_f32x4_if, lane_idx, shuffle};
+use crate::ptx::wide::{add_f32_if, add_f32x4_if, lane_idx, shuffle, shuffle_u64};
 use core::hint::assert_unchecked;
 
-/// Neighbouring tokens of a query whose terms are added together where they go to the same row: two
-/// bits per lane.
-const WINDOW: u32 = 64;
+/// Words of bits, one per neighbour.
+const WORDS: usize = 8;
+
+/// Neighbouring tokens of a query whose terms are added together where they go to the same row.
+const WINDOW: u32 = 32 * WORDS as u32;
 
 /// Sums the sources of this warp's row, and adds the row to the gradients of theirs.
 ///
@@ -92,7 +95,7 @@ unsafe fn sum_and_add<T: Element, const ALIGNED: bool>(params: &AtomicParams) {
                     factor = f32::from_bits(shuffle(plain, i));
                 }
                 let terms = sum_own::<T, ALIGNED>(params, &own, own_rows, tokens, factor);
-                add_row::<T>(params, &columns, row, &terms, tokens != [0; 2]);
+                add_row::<T>(params, &columns, row, &terms, any(&tokens) != 0);
             });
         }
         add_slots::<T>(&columns, &mut sums);
@@ -139,56 +142,53 @@ impl Window {
     /// # Safety
     /// A whole warp, with the same `count`, of which lanes have pairs of the call.
     #[inline(always)]
-    unsafe fn equals(&self, pairs: &Pairs, row: u32, count: u32) -> [u32; 2] {
-        let winner = if row == NO_ROW { NO_ROW } else { row - self.document_start };
+    unsafe fn equals(&self, pairs: &Pairs, row: u32, count: u32) -> [u32; WORDS] {
+        let own = if row == NO_ROW { NO_ROW } else { row - self.document_start };
         let lane = lane_idx();
-        let mut equals = [0u32; 2];
-        let mut done = 0;
-        while done < count {
-            let mut found = [[0u32; 2]; 4];
-            unroll!(u in four => {
-                let i = done + u as u32;
-                // SAFETY: the whole warp is here; winners of a pair that there is.
-                unsafe {
-                    let low = shuffle(self.base as u32, i);
-                    let high = shuffle((self.base >> 32) as u32, i);
-                    let base = (u64::from(low) | u64::from(high) << 32) + u64::from(lane);
-                    let is_wanted = (i < count) & (shuffle(winner, i) != NO_ROW);
-                    let n_tokens = if is_wanted { shuffle(self.n_tokens, i) } else { 0 };
-                    unroll!(half in 0 1 => {
-                        let token = lane + 32 * half as u32;
-                        let there = u32::from(token < n_tokens);
-                        found[u][half] = winner_if(pairs, base + 32 * half as u64, there);
-                        found[u][half] |= there.wrapping_sub(1);
-                    });
-                }
-            });
-            unroll!(u in four => {
-                let i = done + u as u32;
-                // SAFETY: the whole warp is here.
-                unsafe {
-                    let own = shuffle(winner, i);
-                    unroll!(half in 0 1 => {
-                        let same = ballot(u32::from(found[u][half] == own));
-                        if lane == i {
-                            equals[half] = same;
-                        }
-                    });
-                }
-            });
-            done += 4;
+        let mut equals = [0u32; WORDS];
+        for i in 0..count {
+            // SAFETY: the whole warp is here; winners of a pair that there is.
+            unsafe {
+                let base = shuffle_u64(self.base, i) + u64::from(lane);
+                let winner = shuffle(own, i);
+                let n_tokens = if winner == NO_ROW { 0 } else { shuffle(self.n_tokens, i) };
+                let mut found = [0u32; WORDS];
+                unroll!(word in eight => {
+                    let there = u32::from(lane + 32 * (word as u32) < n_tokens);
+                    found[word] = winner_if(pairs, base + 32 * word as u64, there);
+                    found[word] |= there.wrapping_sub(1);
+                });
+                unroll!(word in eight => {
+                    let same = ballot(u32::from(found[word] == winner));
+                    if lane == i {
+                        equals[word] = same;
+                    }
+                });
+            }
         }
-        let first = match equals[0] {
-            0 => 32 + equals[1].trailing_zeros(),
-            low => low.trailing_zeros(),
-        };
-        let adds = (winner != NO_ROW) & (first == self.token);
+        let mut first = WINDOW;
+        unroll!(before in eight => {
+            let word = WORDS - 1 - before;
+            if equals[word] != 0 {
+                first = 32 * word as u32 + equals[word].trailing_zeros();
+            }
+        });
+        let adds = (own != NO_ROW) & (first == self.token);
         equals.map(|bits| if adds { bits } else { 0 })
     }
 }
 
+/// Bits that are set in one of the words.
+#[inline(always)]
+fn any(words: &[u32; WORDS]) -> u32 {
+    let mut bits = 0;
+    unroll!(word in eight => bits |= words[word]);
+    bits
+}
+
 /// The sum of the lane's elements of some rows of queries, which are bits from `first_row` on, each
-/// times a factor and what it is normalised by: in the order of the rows.
+/// times a factor and what it is normalised by: those of a word in the order of the rows, then
+/// words in theirs.
 ///
 /// # Safety
 /// As [`atomic`], for a whole warp; the rows must exist.
@@ -196,34 +196,34 @@ impl Window {
 unsafe fn sum_own<T: Element, const ALIGNED: bool>(
     params: &AtomicParams,
     own: &Columns,
-    first_row: u32,
-    mut tokens: [u32; 2],
+    mut first_row: u32,
+    mut tokens: [u32; WORDS],
     factor: f32,
 ) -> Sums {
     // SAFETY: all-zero bytes are numbers; the caller's promise, and four bytes per row of what it is
     // normalised by.
     unsafe {
-        let mut sums: Sums = core::mem::zeroed();
-        while ballot(tokens[0] | tokens[1]) != 0 {
-            let is_low = tokens[0] != 0;
-            let token = match is_low {
-                true => tokens[0].trailing_zeros(),
-                false => 32 + tokens[1].trailing_zeros(),
-            };
-            let there = u32::from(tokens != [0; 2]);
-            let row = first_row + token;
-            let words = own.load::<T, ALIGNED>(row, there);
-            let mut factor = if there != 0 { factor } else { 0.0 };
-            if params.query_norms != 0 && there != 0 {
-                factor *= f32::from_bits(load_u32(params.query_norms + u64::from(row) * 4));
+        let mut total: Sums = core::mem::zeroed();
+        while ballot(any(&tokens)) != 0 {
+            let mut sums: Sums = core::mem::zeroed();
+            let mut bits = tokens[0];
+            while ballot(bits) != 0 {
+                let there = u32::from(bits != 0);
+                let row = first_row + bits.trailing_zeros();
+                let words = own.load::<T, ALIGNED>(row, there);
+                let mut factor = if there != 0 { factor } else { 0.0 };
+                if params.query_norms != 0 && there != 0 {
+                    factor *= f32::from_bits(load_u32(params.query_norms + u64::from(row) * 4));
+                }
+                multiply::<T>(words, factor, &mut sums);
+                bits &= bits.wrapping_sub(1);
             }
-            multiply::<T>(words, factor, &mut sums);
-            match is_low {
-                true => tokens[0] &= tokens[0] - 1,
-                false => tokens[1] &= tokens[1].wrapping_sub(1),
-            }
+            unroll!(k in eight => total[k] += sums[k]);
+            unroll!(word in 0 1 2 3 4 5 6 => tokens[word] = tokens[word + 1]);
+            tokens[WORDS - 1] = 0;
+            first_row += 32;
         }
-        sums
+        total
     }
 }
 

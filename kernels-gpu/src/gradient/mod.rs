@@ -77,13 +77,8 @@ pub const fn owner_blocks(arch: Arch) -> usize {
 }
 
 /// Blocks of [`ATOMIC`] which share a multiprocessor: they hold terms of documents' rows beside what
-/// those that sum over pairs hold, and before sm_90 three of them spill.
-pub const fn atomic_blocks(arch: Arch) -> usize {
-    match arch {
-        Arch::Sm80 => 2,
-        Arch::Sm90a => 3,
-    }
-}
+/// those that sum over pairs hold, and what neighbours chose; three of them spill.
+pub const ATOMIC_BLOCKS: usize = 2;
 
 /// Entries by element type: f16, bf16, f32.
 pub type Entries = [&'static str; 3];

@@ -2,7 +2,7 @@
 
 use super::{FirstPair, PairSlot, Pairs};
 use crate::ptx::memory::{load_u32, load_u32x4, load_u64};
-use crate::ptx::wide::{load_u16_if, load_u32_if, shuffle};
+use crate::ptx::wide::{load_u16_if, load_u32_if, shuffle, shuffle_u64};
 use crate::work::segment;
 
 /// A pair of a query and a document.
@@ -41,10 +41,8 @@ impl Pair {
     pub unsafe fn of_lane(&self, lane: u32) -> Pair {
         // SAFETY: the caller's promise.
         unsafe {
-            let low = shuffle(self.token_base as u32, lane);
-            let high = shuffle((self.token_base >> 32) as u32, lane);
             Pair {
-                token_base: u64::from(low) | u64::from(high) << 32,
+                token_base: shuffle_u64(self.token_base, lane),
                 factor: f32::from_bits(shuffle(self.factor.to_bits(), lane)),
                 query_start: shuffle(self.query_start, lane),
                 query_len: shuffle(self.query_len, lane),

@@ -47,12 +47,16 @@ pub trait Element {
 }
 
 /// IEEE 754 binary16.
+#[derive(Clone, Copy)]
 pub struct F16;
 /// bfloat16.
+#[derive(Clone, Copy)]
 pub struct Bf16;
 /// IEEE 754 binary32.
+#[derive(Clone, Copy)]
 pub struct F32;
 /// Signed bytes.
+#[derive(Clone, Copy)]
 pub struct I8;
 
 impl Element for F16 {

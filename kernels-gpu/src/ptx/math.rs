@@ -37,25 +37,6 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     result
 }
 
-/// `sum` and the four signed bytes of a word.
-#[cfg(maxsim_arch = "sm_90a")]
-#[inline(always)]
-pub fn add_bytes(word: u32, sum: i32) -> i32 {
-    let result;
-    // SAFETY: registers only.
-    unsafe {
-        asm!(
-            "dp4a.s32.s32 {0}, {1}, {2}, {3};",
-            out(reg32) result,
-            in(reg32) word,
-            in(reg32) 0x0101_0101,
-            in(reg32) sum,
-            options(pure, nomem, nostack),
-        );
-    }
-    result
-}
-
 /// The square root, rounded to nearest.
 #[inline(always)]
 pub fn sqrt(x: f32) -> f32 {

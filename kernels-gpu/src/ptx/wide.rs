@@ -559,6 +559,17 @@ pub unsafe fn shuffle(value: u32, lane: u32) -> u32 {
     result
 }
 
+/// [`shuffle`] of eight bytes.
+///
+/// # Safety
+/// As [`shuffle`].
+#[inline(always)]
+pub unsafe fn shuffle_u64(value: u64, lane: u32) -> u64 {
+    // SAFETY: the caller's promise.
+    let [low, high] = unsafe { [shuffle(value as u32, lane), shuffle((value >> 32) as u32, lane)] };
+    u64::from(low) | u64::from(high) << 32
+}
+
 /// `value` of the lane `delta` below; 0 where there is none.
 ///
 /// # Safety

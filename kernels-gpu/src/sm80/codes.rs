@@ -9,28 +9,40 @@
 use super::element::{Element, Stepped, first_step, multiply_step};
 use crate::e4m3;
 use crate::layout::SLAB_BYTES;
-use crate::ptx::matrix::{mma_f16, mma_i8};
+use crate::ptx::matrix::{mma_f16, mma_i8, mma_i8_u8};
 use crate::ptx::memory::load_u8;
 use crate::reduce::unroll;
 
 /// Signed whole numbers. Accumulators hold the bits of whole numbers.
 pub struct I8;
+/// The same for queries, and whole numbers from 0 on for documents.
+pub struct I8Affine;
 /// Eight-bit floating point numbers of 3 fraction bits. Accumulators hold sums of
 /// [`e4m3::halves`]' products.
 pub struct E4m3;
 
-impl Stepped for I8 {
-    #[inline(always)]
-    unsafe fn multiply_add_step(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8] {
-        let [l0, l1, l2, l3, r0, r1, r2, r3] = c;
-        // The bytes of 32 numbers lie in registers as those of 16 pairs do.
-        // SAFETY: the caller's promise.
-        let ([l0, l1, l2, l3], [r0, r1, r2, r3]) = unsafe {
-            (mma_i8([l0, l1, l2, l3], a, [b[0], b[1]]), mma_i8([r0, r1, r2, r3], a, [b[2], b[3]]))
-        };
-        [l0, l1, l2, l3, r0, r1, r2, r3]
-    }
+macro_rules! whole_numbers {
+    ($name:ident, $mma:ident) => {
+        impl Stepped for $name {
+            #[inline(always)]
+            unsafe fn multiply_add_step(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8] {
+                let [l0, l1, l2, l3, r0, r1, r2, r3] = c;
+                // The bytes of 32 numbers lie in registers as those of 16 pairs do.
+                // SAFETY: the caller's promise.
+                let ([l0, l1, l2, l3], [r0, r1, r2, r3]) = unsafe {
+                    (
+                        $mma([l0, l1, l2, l3], a, [b[0], b[1]]),
+                        $mma([r0, r1, r2, r3], a, [b[2], b[3]]),
+                    )
+                };
+                [l0, l1, l2, l3, r0, r1, r2, r3]
+            }
+        }
+    };
 }
+
+whole_numbers!(I8, mma_i8);
+whole_numbers!(I8Affine, mma_i8_u8);
 
 impl Stepped for E4m3 {
     #[inline(always)]
@@ -109,4 +121,5 @@ macro_rules! codes {
 }
 
 codes!(I8, |sum| sum.to_bits() as i32 as f32);
+codes!(I8Affine, |sum| sum.to_bits() as i32 as f32);
 codes!(E4m3, |sum| sum * e4m3::PRODUCT);

@@ -11,6 +11,9 @@ use crate::reduce::unroll;
 pub trait Element {
     /// Bytes of an element.
     const BYTES: usize;
+    /// Whether documents are stored as codes of one byte, which are widened on their way into shared
+    /// memory.
+    const WIDENS: bool = false;
 
     /// Adds the products of a slab: `fragments` (a constant to the caller) groups of query rows
     /// at `queries`, `2 * N` document tokens at `documents`, 128 bytes each. Products with
@@ -38,6 +41,28 @@ pub trait Element {
     /// # Safety
     /// `address` must be aligned to the element and readable for `n_bytes`.
     unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4];
+
+    /// As [`Element::load_chunk`], of a chunk that begins `offset` bytes of elements behind its row's start, as
+    /// the row is stored.
+    ///
+    /// # Safety
+    /// As there, of what the row holds.
+    #[inline(always)]
+    unsafe fn load_stored(
+        address: u64,
+        _offset: u32,
+        n_bytes: u32,
+        _is_document: bool,
+    ) -> [u32; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { Self::load_chunk(address, n_bytes) }
+    }
+
+    /// The elements of a chunk whose codes these are, one byte each, where documents are widened.
+    #[inline(always)]
+    fn widen([low, high]: [u32; 2]) -> [u32; 4] {
+        [low, high, 0, 0]
+    }
 }
 
 /// An element type that the tensor cores multiply in steps of 32 bytes of a row, which `ldmatrix`

@@ -25,6 +25,7 @@
 //! warp's maxima wait for its last product; a second block per multiprocessor fills in, where
 //! shared memory has room for one.
 
+mod affine;
 mod codes;
 mod element;
 mod resident;
@@ -32,7 +33,8 @@ pub mod residual;
 mod stages;
 mod streamed;
 
-pub use codes::{E4m3, I8};
+pub use affine::{Affine, AffineBf16, AffineF16};
+pub use codes::{E4m3, I8, I8Affine};
 pub use element::{Bf16, Element, F16, F32};
 pub use resident::Resident;
 pub use streamed::Streamed;

@@ -26,8 +26,6 @@ where
     #[inline(always)]
     fn new() -> Self {
         const { assert!(K::FRAGMENTS * K::SLABS * STEPS <= 32 && K::TILE <= 64) };
-        // Short rows have a loop of their own, which knows of no factors.
-        const { assert!(!K::HAS_FACTORS || K::SLABS == 1) };
         // SAFETY: all-zero bytes are words. (A literal would become a loop in memory.)
         Resident { a: unsafe { core::mem::zeroed() } }
     }
@@ -63,8 +61,9 @@ where
             let end = row + tile.n_columns;
             let Some([low, high, ..]) = columns::<K>(pipeline.params, tile, lane) else {
                 // Up to dim 64 the second of two slabs is empty. A loop of its own: a branch
-                // between slabs would keep loads from overlapping products.
-                let is_half = K::SLABS == 2 && n_slabs == 1;
+                // between slabs would keep loads from overlapping products. (It knows of no factors: where
+                // there are any, zeros are multiplied.)
+                let is_half = K::SLABS == 2 && n_slabs == 1 && !K::HAS_FACTORS;
                 while is_half && row < end {
                     let c = self.multiply::<K, 1>(n_slabs, address);
                     fold_all::<K, N>(best, &c, row, lane);

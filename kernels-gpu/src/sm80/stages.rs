@@ -7,6 +7,8 @@ use crate::layout::{CHUNK_BYTES, SLAB_BYTES, chunk_offset};
 use crate::params::{ForwardParams, Group, Segment};
 use crate::ptx::copy::{copy_async_16, copy_commit};
 use crate::ptx::memory::{load_shared_u32x4, opaque, store_shared_u32x4};
+use crate::ptx::wide::{load_u8_if, load_u32x2_if};
+use crate::reduce::unroll;
 use crate::work::{self, Documents, Units};
 
 /// Chunks of a slab row: so many neighbouring threads copy neighbouring chunks.
@@ -219,9 +221,11 @@ impl<'a, K: Kernel> Loader<'a, K> {
                 let to = shared + slab * slab_bytes + chunk_offset(row, chunk);
                 // SAFETY: the bytes belong to the row.
                 unsafe {
+                    let is_document = !is_query(row);
                     let row = self.row(row, is_query(row));
                     let from = row.start + u64::from(offset);
-                    let chunk = K::Element::load_chunk(from, n_bytes_of(&row, offset));
+                    let n_bytes = n_bytes_of(&row, offset);
+                    let chunk = K::Element::load_stored(from, offset, n_bytes, is_document);
                     store_shared_u32x4(to, chunk);
                 }
                 i += K::THREADS;
@@ -259,6 +263,11 @@ impl<'a, K: Kernel> Loader<'a, K> {
             return;
         }
         let mut pass = 0;
+        if K::Element::WIDENS && !is_query(0) {
+            // SAFETY: the caller's promise.
+            unsafe { self.widen(to, slab_bytes, row, first) };
+            pass = K::TILE as u32 / step;
+        }
         while pass < n_rows / step {
             copy_row(
                 row + pass * step,
@@ -267,6 +276,52 @@ impl<'a, K: Kernel> Loader<'a, K> {
             );
             pass += 1;
         }
+    }
+
+    /// Copies the stage's documents from codes, where those are what their rows hold: this thread's chunks,
+    /// of rows from `row` on and of bytes of elements from `first` on, to `to`.
+    ///
+    /// # Safety
+    /// As [`Loader::copy`], where rows are aligned.
+    #[inline(always)]
+    unsafe fn widen(&self, to: u32, slab_bytes: u32, row: u32, first: u32) {
+        let step = K::THREADS / CHUNKS;
+        let n_passes = K::TILE as u32 / step;
+        let n_chunks = n_passes * if K::SLABS == 0 { 1 } else { K::SLABS as u32 };
+        let at = |i: u32| {
+            // SAFETY: the document has the row, if it is there.
+            let source = unsafe { self.row(row + i % n_passes * step, false) };
+            let offset = first + i / n_passes * SLAB_BYTES as u32;
+            let row_bytes =
+                if source.is_there { self.params.dim * K::Element::BYTES as u32 } else { 0 };
+            codes_of::<K>(&source, offset, row_bytes.saturating_sub(offset).min(CHUNK_BYTES as u32))
+        };
+        // All of them are asked for before the first one is waited for.
+        let mut codes = [[0; 2]; 8];
+        unroll!(I in 0..8 => {
+            if (I as u32) < n_chunks {
+                let (from, n_codes) = at(I as u32);
+                // SAFETY: the codes belong to the row, which is aligned.
+                codes[I] = unsafe { load_u32x2_if(from, u32::from(n_codes == CHUNK_CODES)) };
+            }
+        });
+        if !self.params.dim.is_multiple_of(CHUNK_CODES) {
+            unroll!(I in 0..8 => {
+                let (from, n_codes) = at(I as u32);
+                if (I as u32) < n_chunks && n_codes < CHUNK_CODES {
+                    // SAFETY: as above.
+                    codes[I] = unsafe { load_codes(from, n_codes) };
+                }
+            });
+        }
+        unroll!(I in 0..8 => {
+            let i = I as u32;
+            if i < n_chunks {
+                let place = i % n_passes * step * SLAB_BYTES as u32 + i / n_passes * slab_bytes;
+                // SAFETY: the caller's promise.
+                unsafe { store_shared_u32x4(to + place, K::Element::widen(codes[I])) };
+            }
+        });
     }
 
     /// Row `row` of the stage, of queries or documents.
@@ -295,6 +350,28 @@ impl<'a, K: Kernel> Loader<'a, K> {
         let row = if is_there { start + row_in } else { 0 };
         Row { start: base + u64::from(row) * pitch_bytes, is_there }
     }
+}
+
+/// Codes of a chunk of elements of two bytes.
+const CHUNK_CODES: u32 = CHUNK_BYTES as u32 / 2;
+
+/// Where the codes of a row's elements from byte `offset` on are, and how many `n_bytes` of elements have.
+#[inline(always)]
+fn codes_of<K: Kernel>(row: &Row, offset: u32, n_bytes: u32) -> (u64, u32) {
+    let bytes = K::Element::BYTES as u32;
+    (row.start + u64::from(offset / bytes), n_bytes / bytes)
+}
+
+/// The first codes of a chunk, one by one; the rest are zeros.
+///
+/// # Safety
+/// There must be so many.
+#[inline(always)]
+pub(super) unsafe fn load_codes(address: u64, n_codes: u32) -> [u32; 2] {
+    // SAFETY: the caller's promise.
+    let code = |i: u32| unsafe { load_u8_if(address + u64::from(i), u32::from(i < n_codes)) };
+    let word = |i: u32| code(i) | code(i + 1) << 8 | code(i + 2) << 16 | code(i + 3) << 24;
+    [word(0), word(4)]
 }
 
 /// A row of a matrix.

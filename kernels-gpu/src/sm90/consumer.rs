@@ -1,9 +1,10 @@
 //! A consumer warpgroup: multiply, fold, sum.
 
 use super::fold::{fold_bits, is_positive};
-use super::rows::{WarpRows, code_sums};
+use super::rows::WarpRows;
 use super::units::Told;
 use super::{Kernel, Ring, Shared, n_slabs};
+use crate::gradient::sources::I8;
 use crate::layout::SLAB_BYTES;
 use crate::layout::sm90::*;
 use crate::norms::{ColumnNorms, Norms, load_columns, scale};
@@ -14,6 +15,7 @@ use crate::ptx::thread::pause;
 use crate::ptx::warp::{ballot, broadcast, sync_warp};
 use crate::ptx::wgmma::{self, Accumulators, Element};
 use crate::reduce::{Best, fold, mask_tail, unroll, valid_only};
+use crate::rows::row_sums;
 use crate::work::{self, Documents};
 
 /// Bytes of a fragment's rows in a slab.
@@ -129,8 +131,9 @@ impl Consumer<'_> {
             }
         });
         if K::Element::HAS_MINS {
-            // SAFETY: as below.
-            let [a, b] = unsafe { code_sums(self.params, groups[0], self.lane) }.map(f32::to_bits);
+            // SAFETY: as below; rows that TMA copies are aligned.
+            let sums = unsafe { row_sums::<I8>(self.params, groups[0], true, self.lane) };
+            let [a, b] = sums.map(f32::to_bits);
             self.row_factors = u64::from(b) << 32 | u64::from(a);
         }
         // SAFETY: groups of this launch.

@@ -3,9 +3,6 @@
 use super::Kernel;
 use crate::norms::Norms;
 use crate::params::{ForwardParams, Group};
-use crate::ptx::math::add_bytes;
-use crate::ptx::memory::{load_u8, load_u32x4};
-use crate::ptx::warp::shuffle_xor;
 use crate::reduce::{Best, NO_WINNER, unroll};
 use crate::rows::{OwnRows, deal, normalized, sum_halves, valid_rows};
 use crate::work::TokenPlace;
@@ -99,45 +96,4 @@ impl WarpRows {
             sum_halves(K::FRAGMENTS, own.values(&rows, self.own_valid))
         }
     }
-}
-
-/// Sums of the codes of rows `lane / 4` and that plus 8 of a group, 0 for rows that are no query
-/// tokens. A quad's lanes have pieces of 16 bytes in turns.
-///
-/// # Safety
-/// The whole warp together; the group must be of this launch, and its rows lie on 16-byte boundaries.
-#[inline(always)]
-pub(super) unsafe fn code_sums(params: &ForwardParams, group: Group, lane: u32) -> [f32; 2] {
-    // SAFETY: the caller's promise.
-    let valid = unsafe { valid_rows(params, group, lane) };
-    let mut sums = [0.0; 2];
-    unroll!(HALF in 0..2 => {
-        let mut sum = 0;
-        let row = group.start + lane / 4 + 8 * HALF as u32;
-        if valid >> HALF & 1 != 0 {
-            let address = params.queries.base + u64::from(row) * params.queries.pitch_bytes;
-            let whole = params.dim & !15;
-            let mut at = 16 * (lane % 4);
-            while at < whole {
-                // SAFETY: the row has these bytes.
-                let words = unsafe { load_u32x4(address + u64::from(at)) };
-                unroll!(I in 0..4 => { sum = add_bytes(words[I], sum); });
-                at += 64;
-            }
-            // Nothing behind the row is ours to read.
-            at = whole + lane % 4;
-            while at < params.dim {
-                // SAFETY: as above.
-                sum += unsafe { load_u8(address + u64::from(at)) } as i8 as i32;
-                at += 4;
-            }
-        }
-        // SAFETY: the whole warp is here.
-        unsafe {
-            sum += shuffle_xor::<1>(sum as u32) as i32;
-            sum += shuffle_xor::<2>(sum as u32) as i32;
-        }
-        sums[HALF] = sum as f32;
-    });
-    sums
 }

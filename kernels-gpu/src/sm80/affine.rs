@@ -1,0 +1,187 @@
+//! Documents of whole numbers from 0 on, with a scale and a minimum each: of queries that are such codes,
+//! too, and of f16 and bf16 ones.
+//!
+//! ```text
+//! ⟨q, c · scale + min⟩ = ⟨q, c⟩ · scale + Σ q · min        see crate::quantize::affine_similarity
+//! ```
+//!
+//! Codes of one byte are exact in f16 and bf16, so that what meets elements is widened on its way into
+//! shared memory and multiplied as they are. Σ q of a thread's rows stays in registers while their
+//! tile does.
+//!
+//! Known loss: a stage of codes comes through registers, and its threads wait for it.
+
+use core::marker::PhantomData;
+
+use super::element::{Bf16, Element, F16, Stepped};
+use super::stages::load_codes;
+use crate::gradient::sources;
+use crate::norms::{Normalizer, Norms, pair};
+use crate::params::{ForwardParams, Group};
+use crate::ptx::math::permute;
+use crate::ptx::wide::{narrow_f16, widen_f16};
+use crate::quantize::affine_similarity;
+use crate::reduce::unroll;
+use crate::rows::{OwnRows, RowBest, normalized, row_sums};
+use crate::work::group;
+
+/// f16 queries of affine documents.
+pub struct AffineF16;
+/// bf16 queries of affine documents.
+pub struct AffineBf16;
+
+macro_rules! widened {
+    ($name:ident, $element:ident, $narrow:expr) => {
+        impl Stepped for $name {
+            #[inline(always)]
+            unsafe fn multiply_add_step(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8] {
+                // SAFETY: the caller's promise.
+                unsafe { $element::multiply_add_step(c, a, b) }
+            }
+        }
+
+        impl Element for $name {
+            const BYTES: usize = $element::BYTES;
+            const WIDENS: bool = true;
+
+            #[inline(always)]
+            unsafe fn multiply_slab<const N: usize>(
+                c: &mut [[f32; N]; 4],
+                fragments: usize,
+                queries: u32,
+                documents: u32,
+                n_columns: u32,
+                lane: u32,
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    $element::multiply_slab(c, fragments, queries, documents, n_columns, lane)
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4] {
+                // SAFETY: the caller's promise.
+                unsafe { $element::load_chunk(address, n_bytes) }
+            }
+
+            #[inline(always)]
+            unsafe fn load_stored(
+                address: u64,
+                offset: u32,
+                n_bytes: u32,
+                is_document: bool,
+            ) -> [u32; 4] {
+                let bytes = Self::BYTES as u32;
+                // A row of codes has as many bytes as elements.
+                let code = address - u64::from(offset) + u64::from(offset / bytes);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match is_document {
+                        true => Self::widen(load_codes(code, n_bytes / bytes)),
+                        false => Self::load_chunk(address, n_bytes),
+                    }
+                }
+            }
+
+            #[inline(always)]
+            fn widen([low, high]: [u32; 2]) -> [u32; 4] {
+                let narrow: fn(f32, f32) -> u32 = $narrow;
+                let two = |word: u32, i: u32| narrow(number(word, i), number(word, i + 1));
+                [two(low, 0), two(low, 2), two(high, 0), two(high, 2)]
+            }
+        }
+    };
+}
+
+widened!(AffineF16, F16, narrow_f16);
+// Eight bits are all that bf16 has.
+widened!(AffineBf16, Bf16, |low, high| permute(low.to_bits(), high.to_bits(), 0x7632));
+
+/// Byte `i` of a word, as the last bits of 2²³, which is then subtracted: conversions of bytes are slow.
+#[inline(always)]
+fn number(word: u32, i: u32) -> f32 {
+    f32::from_bits(permute(word, 0x4B00_0000, 0x7440 | i)) - 8_388_608.0
+}
+
+/// Scales and minima of columns, where queries are `T`.
+#[derive(Clone, Copy)]
+pub struct Affine<T> {
+    norms: Norms,
+    /// Σ q of the thread's two rows of each fragment.
+    sums: [[f32; 2]; 4],
+    /// What the thread's [`OwnRows`] are multiplied by.
+    own: [f32; 2],
+    queries: PhantomData<T>,
+}
+
+impl<T> Affine<T> {
+    /// Without queries.
+    #[inline(always)]
+    pub fn new(norms: Norms) -> Affine<T> {
+        // SAFETY: all-zero bytes are floats.
+        let sums = unsafe { core::mem::zeroed() };
+        Affine { norms, sums, own: [1.0; 2], queries: PhantomData }
+    }
+}
+
+impl<T: sources::Element + Copy> Normalizer for Affine<T> {
+    #[inline(always)]
+    unsafe fn take_rows(
+        &mut self,
+        params: &ForwardParams,
+        fragments: usize,
+        first: u32,
+        lane: u32,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            unroll!(F in 0..4 => {
+                if F < fragments {
+                    let group = group(params, first + F as u32);
+                    self.sums[F] = row_sums::<T>(params, group, params.aligned != 0, lane);
+                }
+            });
+            // Elements have no scale.
+            if self.norms.has_queries() {
+                let own = OwnRows::new(fragments, lane);
+                self.own = own.norms(self.norms, group(params, first + own.fragment), lane);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn rows(&self, rows: &mut [RowBest; 2]) {
+        *rows = normalized(*rows, self.own);
+    }
+
+    #[inline(always)]
+    unsafe fn columns<const N: usize>(
+        &self,
+        c: &mut [[f32; N]; 4],
+        fragments: usize,
+        row: u32,
+        lane: u32,
+    ) {
+        let address = self.norms.of_documents(row);
+        unroll!(I in 0..16 => {
+            if 4 * I < N {
+                // SAFETY: the caller's promise. A column's word has the scale first.
+                let words = unsafe { pair(address, I, lane) };
+                unroll!(J in 0..2 => {
+                    let [scale, min] = widen_f16(words[J].to_bits());
+                    unroll!(F in 0..4 => {
+                        if F < fragments {
+                            unroll!(ROW in 0..2 => {
+                                let at = (4 * I + 2 * ROW + J) % N;
+                                let sum = self.sums[F][ROW];
+                                // Never -0, as for rows that are normalised.
+                                c[F][at] = affine_similarity(c[F][at], scale, sum, min) + 0.0;
+                            });
+                        }
+                    });
+                });
+            }
+        });
+    }
+}
