@@ -2,6 +2,34 @@
 
 pub(super) static IMAGES: &[Image] = &[
     Image {
+        name: "maxsim_centroid_scores_bf16",
+        ptx: include_str!("maxsim_centroid_scores_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_centroid_scores_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_centroid_scores_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_centroid_scores_f16",
+        ptx: include_str!("maxsim_centroid_scores_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_centroid_scores_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_centroid_scores_f16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_combine_pieces",
         ptx: include_str!("maxsim_combine_pieces.ptx"),
         cubins: &[
@@ -428,6 +456,24 @@ pub(super) static IMAGES: &[Image] = &[
         ],
     },
     Image {
+        name: "maxsim_forward_sm80_residual_bf16_d128_q32_by_centroid",
+        ptx: include_str!("maxsim_forward_sm80_residual_bf16_d128_q32_by_centroid.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_residual_bf16_d128_q32_by_centroid.sm_80.cubin"
+                ),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_residual_bf16_d128_q32_by_centroid.sm_90.cubin"
+                ),
+            },
+        ],
+    },
+    Image {
         name: "maxsim_forward_sm80_residual_f16_d128_q32",
         ptx: include_str!("maxsim_forward_sm80_residual_f16_d128_q32.ptx"),
         cubins: &[
@@ -438,6 +484,24 @@ pub(super) static IMAGES: &[Image] = &[
             Cubin {
                 capability: (9, 0),
                 bytes: include_bytes!("maxsim_forward_sm80_residual_f16_d128_q32.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_forward_sm80_residual_f16_d128_q32_by_centroid",
+        ptx: include_str!("maxsim_forward_sm80_residual_f16_d128_q32_by_centroid.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_residual_f16_d128_q32_by_centroid.sm_80.cubin"
+                ),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!(
+                    "maxsim_forward_sm80_residual_f16_d128_q32_by_centroid.sm_90.cubin"
+                ),
             },
         ],
     },
@@ -1279,6 +1343,34 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[
             Cubin { capability: (8, 0), bytes: include_bytes!("maxsim_gradient_sum.sm_80.cubin") },
             Cubin { capability: (9, 0), bytes: include_bytes!("maxsim_gradient_sum.sm_90.cubin") },
+        ],
+    },
+    Image {
+        name: "maxsim_infinite_queries_bf16",
+        ptx: include_str!("maxsim_infinite_queries_bf16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_infinite_queries_bf16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_infinite_queries_bf16.sm_90.cubin"),
+            },
+        ],
+    },
+    Image {
+        name: "maxsim_infinite_queries_f16",
+        ptx: include_str!("maxsim_infinite_queries_f16.ptx"),
+        cubins: &[
+            Cubin {
+                capability: (8, 0),
+                bytes: include_bytes!("maxsim_infinite_queries_f16.sm_80.cubin"),
+            },
+            Cubin {
+                capability: (9, 0),
+                bytes: include_bytes!("maxsim_infinite_queries_f16.sm_90.cubin"),
+            },
         ],
     },
     Image {

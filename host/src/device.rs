@@ -313,6 +313,7 @@ impl Device {
                     calls.norm_kernels(),
                     calls.gradient_kernels(limits),
                     calls.coarse_kernels(limits),
+                    calls.centroid_kernels(limits),
                 ]
                 .concat();
                 let kernels = device.warm_up(&calls.kernels(limits)?, &others)?;

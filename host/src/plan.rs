@@ -4,7 +4,7 @@ use std::fmt;
 
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::layout::sm90::{DOCUMENT_TILE, tail_width};
-use maxsim_kernels::params::Group;
+use maxsim_kernels::params::{CENTROID_SCORES_BYTES, Group};
 use maxsim_kernels::variants::{Arch, FORWARD, Variant};
 
 use crate::element::ElementType;
@@ -40,13 +40,15 @@ pub struct Access {
     pub base: u64,
     /// Distance between rows in bytes.
     pub pitch_bytes: u64,
+    /// Centroids that the rows are decoded from, with buckets of up to 2 bits; 0 elsewhere.
+    pub n_centroids: u32,
 }
 
 impl Access {
     /// Access to a matrix that this library uploads: aligned base, pitch rounded up to 16 bytes.
     pub fn uploaded(dim: usize, format: impl Into<TokenFormat>) -> Access {
         let row_bytes = (dim * format.into().size_bytes()) as u64;
-        Access { base: 0, pitch_bytes: row_bytes.next_multiple_of(16) }
+        Access { base: 0, pitch_bytes: row_bytes.next_multiple_of(16), n_centroids: 0 }
     }
 
     /// Whether rows start on 16-byte boundaries, as `cp.async` and TMA need.
@@ -74,6 +76,9 @@ pub(crate) struct Chosen {
     pub variant: &'static Variant,
     /// How documents are cut; `None` = they are not.
     pub pieces: Option<Pieces>,
+    /// Centroids that documents are decoded from; 0 where they are not.
+    #[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
+    pub n_centroids: u32,
 }
 
 impl Plan {
@@ -129,8 +134,14 @@ impl Plan {
                     let n_entries = n_tile_entries(row, problem);
                     let cut = cut(row, problem, n_entries, limits, options);
                     let whole = cost(row, problem, n_entries, &lens, limits);
-                    let cost = cut.and_then(|cut| cut.clocks).map_or(whole, |cut| cut.min(whole));
-                    let chosen = Chosen { variant: row, pieces: cut.map(|cut| cut.pieces) };
+                    let before = centroid_clocks(row, problem, limits, documents);
+                    let cost =
+                        before + cut.and_then(|cut| cut.clocks).map_or(whole, |cut| cut.min(whole));
+                    let chosen = Chosen {
+                        variant: row,
+                        pieces: cut.map(|cut| cut.pieces),
+                        n_centroids: documents.n_centroids,
+                    };
                     match best {
                         Some((least, _)) if cost >= least => {
                             rejected.push((row.name, format!("costs more ({cost:.3e})")));
@@ -195,7 +206,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.choice {
             Choice::Cpu { n_threads } => write!(f, "cpu: {n_threads} threads")?,
-            Choice::Kernel { chosen: Chosen { variant: v, pieces }, cost, reason } => {
+            Choice::Kernel { chosen: Chosen { variant: v, pieces, .. }, cost, reason } => {
                 write!(
                     f,
                     "{}: {reason}; tiles of {} query rows × {} document tokens, {} stages, {} threads, estimated cost {cost:.3e}",
@@ -255,6 +266,14 @@ fn eligible(
             limits.shared_bytes
         ));
     }
+    if row.by_centroid {
+        let bytes = centroid_score_bytes(row, problem, documents);
+        if documents.n_centroids == 0 || bytes > CENTROID_SCORE_BYTES_MAX {
+            return Err(format!(
+                "the scores of centroids take {bytes} bytes, of at most {CENTROID_SCORE_BYTES_MAX}"
+            ));
+        }
+    }
     if row.tf32 && !options.allow_tf32 {
         return Err("rounds to TF32, which the call does not allow".into());
     }
@@ -271,6 +290,32 @@ fn eligible(
     }
     Ok(())
 }
+
+/// Most bytes of centroids' scores: what is read of them should stay in the cache.
+const CENTROID_SCORE_BYTES_MAX: f64 = (64 << 20) as f64;
+
+/// Bytes that the scores of all centroids take, where documents have any.
+fn centroid_score_bytes(row: &Variant, problem: &Problem<'_>, documents: Access) -> f64 {
+    n_tiles(row, problem) * f64::from(documents.n_centroids) * CENTROID_SCORES_BYTES as f64
+}
+
+/// Clocks that the device takes for them: as a document of so many tokens, and a launch.
+fn centroid_clocks(
+    row: &Variant,
+    problem: &Problem<'_>,
+    limits: &DeviceLimits,
+    documents: Access,
+) -> f64 {
+    if !row.by_centroid {
+        return 0.0;
+    }
+    let columns = n_tiles(row, problem) * f64::from(documents.n_centroids);
+    let share = columns / limits.n_multiprocessors.max(1) as f64;
+    LAUNCH_CLOCKS + document_clocks(row, problem.dim(), share)
+}
+
+/// Clocks of two launches beside another one, and of a table that nobody has read yet.
+const LAUNCH_CLOCKS: f64 = 15_000.0;
 
 /// Smallest dim of rows that split their elements. Two such products differ by up to 8 · 2⁻²³ of
 /// themselves ([`maxsim_kernels::tf32`]), and two engines' winners may by dim · 2⁻²³ of the sum.
@@ -295,22 +340,26 @@ fn cost(
 
 /// Documents that a kernel's query tiles meet, all tiles together.
 pub(crate) fn n_tile_entries(row: &Variant, problem: &Problem<'_>) -> f64 {
+    let per_tile = match problem.shape() {
+        ScoreShape::Cross { n_documents, .. } => n_documents as f64,
+        shape => shape.n_scores() as f64 / problem.queries().n_items().max(1) as f64,
+    };
+    n_tiles(row, problem) * per_tile
+}
+
+/// A kernel's query tiles.
+fn n_tiles(row: &Variant, problem: &Problem<'_>) -> f64 {
     let queries = problem.queries();
     let n_groups = |q: usize| queries.item_len(q).div_ceil(Group::ROWS);
     let groups_per_tile = row.query_tile / Group::ROWS;
-    // Queries share tiles where all of them meet every document.
-    match problem.shape() {
-        ScoreShape::Cross { n_queries, n_documents } => {
-            let n_groups: usize = (0..n_queries).map(n_groups).sum();
-            n_groups.div_ceil(groups_per_tile) as f64 * n_documents as f64
+    let n_tiles = match problem.shape() {
+        // Queries share tiles where all of them meet every document.
+        ScoreShape::Cross { n_queries, .. } => {
+            (0..n_queries).map(n_groups).sum::<usize>().div_ceil(groups_per_tile)
         }
-        shape => {
-            let n_queries = queries.n_items();
-            let tiles = |q| n_groups(q).div_ceil(groups_per_tile);
-            let per_query = shape.n_scores() as f64 / n_queries.max(1) as f64;
-            (0..n_queries).map(tiles).sum::<usize>() as f64 * per_query
-        }
-    }
+        _ => (0..queries.n_items()).map(|q| n_groups(q).div_ceil(groups_per_tile)).sum(),
+    };
+    n_tiles as f64
 }
 
 /// Clocks that a multiprocessor takes for one query tile and a document of so many columns.
@@ -353,6 +402,8 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
         },
         // Codes are widened before they are multiplied as f16.
         (Arch::Sm80, Operand::E4m3) => 1024.0 * 0.3,
+        // Nothing but weights is decoded.
+        (Arch::Sm80, _) if row.by_centroid => 1024.0 * 0.45,
         // The tensor cores of compute capability 8.0.
         (Arch::Sm80, _) => {
             let share = match (row.query_tile, row.streams_queries) {

@@ -24,6 +24,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use maxsim_kernels::decode::{CENTROID_SCORES, INFINITE_QUERIES};
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::quantize::QUANTIZE;
 use maxsim_kernels::rescore::RESCORE;
@@ -190,6 +191,15 @@ impl WarmUp {
         }
     }
 
+    /// The kernels that compute what centroids of residual-compressed documents score; none where calls
+    /// have no such documents.
+    pub fn centroid_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
+        match self.elements.is_empty() && limits.has_rows(Operand::Residual(ElementType::F16)) {
+            true => [CENTROID_SCORES, INFINITE_QUERIES].concat(),
+            false => Vec::new(),
+        }
+    }
+
     fn elements(&self) -> &[ElementType] {
         match &self.elements[..] {
             [] => &ElementType::ALL,
@@ -219,7 +229,7 @@ fn plan(
     let pairing = Pairing::cross();
     let problem = Problem::new(&layout, &layout, &pairing)?;
     let pitch_bytes = (dim * operand.size_bytes()).next_multiple_of(16) as u64;
-    let access = Access { base: 0, pitch_bytes };
+    let access = Access { base: 0, pitch_bytes, n_centroids: 1 };
     let kernel = kernel.map(str::to_string);
     let allow_tf32 = true;
     let options =

@@ -87,6 +87,24 @@ impl Weights {
         self
     }
 
+    /// A chunk's weights, two a word.
+    ///
+    /// # Safety
+    /// As [`Weights::new`].
+    #[inline(always)]
+    pub unsafe fn of<const NBITS: u32>(&self, buckets: [u32; 2]) -> [u32; 4] {
+        match NBITS {
+            8 => {
+                let [low, high] = buckets;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    [self.pair(low), self.pair(low >> 16), self.pair(high), self.pair(high >> 16)]
+                }
+            }
+            _ => weights::<NBITS>(&self.planes, buckets[0], permute),
+        }
+    }
+
     /// A chunk's elements, two a word.
     ///
     /// # Safety
@@ -97,18 +115,9 @@ impl Weights {
         centroid: [u32; 4],
         buckets: [u32; 2],
     ) -> [u32; 4] {
-        let weights = match NBITS {
-            8 => {
-                let [low, high] = buckets;
-                // SAFETY: the caller's promise.
-                unsafe {
-                    [self.pair(low), self.pair(low >> 16), self.pair(high), self.pair(high >> 16)]
-                }
-            }
-            _ => weights::<NBITS>(&self.planes, buckets[0], permute),
-        };
         let [a, b, c, d] = centroid;
-        let [e, f, g, h] = weights;
+        // SAFETY: the caller's promise.
+        let [e, f, g, h] = unsafe { self.of::<NBITS>(buckets) };
         [T::add(a, e), T::add(b, f), T::add(c, g), T::add(d, h)]
     }
 

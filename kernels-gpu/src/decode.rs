@@ -24,6 +24,22 @@ const PLANE_WEIGHTS: usize = 16;
 /// [`crate::variants::Arch::Sm80`]: of f16, of bf16.
 pub const NORMS: [&str; 2] = ["maxsim_residual_norms_f16", "maxsim_residual_norms_bf16"];
 
+/// The entries that compute the scores of centroids, compiled for [`crate::variants::Arch::Sm80`]: of f16,
+/// of bf16.
+pub const CENTROID_SCORES: [&str; 2] =
+    ["maxsim_centroid_scores_f16", "maxsim_centroid_scores_bf16"];
+
+/// The entries that score documents of query tiles with infinities, which rows of the variant table that
+/// read those scores leave out: of f16, of bf16. A block has as many threads as there.
+pub const INFINITE_QUERIES: [&str; 2] =
+    ["maxsim_infinite_queries_f16", "maxsim_infinite_queries_bf16"];
+
+/// Threads per block of [`CENTROID_SCORES`], whose warps have 16 centroids at a time.
+pub const CENTROID_SCORES_THREADS: usize = 128;
+
+/// Blocks of them that share a multiprocessor.
+pub const CENTROID_SCORES_BLOCKS: usize = 3;
+
 /// Lanes that share a token in [`NORMS`].
 pub const NORMS_LANES: u32 = 8;
 

@@ -110,6 +110,9 @@ macro_rules! product {
 }
 
 macro_rules! entry {
+    (sm80 $name:ident $element:ident by_centroid $($tile:tt)*) => {
+        by_centroid_entry!($name forward(ByCentroidParams) $element);
+    };
     (sm80 $name:ident $element:ident decoded $($tile:tt)*) => {
         residual_entry!(sm80 $name $element);
     };
@@ -179,6 +182,26 @@ macro_rules! entry {
         }
     };
 }
+
+macro_rules! by_centroid_entry {
+    ($name:ident $run:ident($params:ident) $element:ident) => {
+        /// # Safety
+        /// As the other sm_80 entries.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::params::$params) {
+            // SAFETY: the host's promise.
+            unsafe {
+                crate::sm80::residual::by_centroid::$run::<crate::sm80::residual::$element>(&params)
+            }
+        }
+    };
+}
+
+by_centroid_entry!(maxsim_centroid_scores_f16 centroid_scores(CentroidScoresParams) ResidualF16);
+by_centroid_entry!(maxsim_centroid_scores_bf16 centroid_scores(CentroidScoresParams) ResidualBf16);
+by_centroid_entry!(maxsim_infinite_queries_f16 infinite(ByCentroidParams) ResidualF16);
+by_centroid_entry!(maxsim_infinite_queries_bf16 infinite(ByCentroidParams) ResidualBf16);
 
 macro_rules! residual_entry {
     (sm80 $name:ident $element:ident) => {

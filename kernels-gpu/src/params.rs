@@ -274,6 +274,47 @@ pub struct ResidualParams {
     pub documents: Residuals,
 }
 
+/// Parameters of the forward entries of residual-compressed documents that read centroids' scores. The
+/// tensor maps come first here, too.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ByCentroidParams {
+    /// Those of every forward entry.
+    pub forward: ForwardParams,
+    /// The documents' tokens.
+    pub documents: Residuals,
+    /// Address of the scores, [`CENTROID_SCORES_BYTES`] per query tile and centroid, and behind them of a
+    /// u32 per query tile, which is not 0 where it has an infinity or a NaN.
+    pub scores: u64,
+    /// Number of centroids.
+    pub n_centroids: u32,
+    /// Number of query tiles.
+    pub n_tiles: u32,
+}
+
+/// Parameters of the kernels that compute centroids' scores.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CentroidScoresParams {
+    /// Those of a forward entry, of which queries, groups and dim count.
+    pub forward: ForwardParams,
+    /// Address of the centroids, as in [`Residuals`].
+    pub centroids: u64,
+    /// Where the scores are written, as in [`ByCentroidParams`].
+    pub scores: u64,
+    /// Distance between centroids in bytes.
+    pub pitch_bytes: u32,
+    /// Number of centroids.
+    pub n_centroids: u32,
+    /// Number of query tiles.
+    pub n_tiles: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
+/// Bytes of a centroid's scores, one per row of a query tile.
+pub const CENTROID_SCORES_BYTES: usize = crate::layout::sm80::RESIDUAL_ROWS * 4;
+
 /// Parameters of the kernels that find what decoded rows are normalised by.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

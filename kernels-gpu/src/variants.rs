@@ -53,6 +53,10 @@ pub struct Variant {
     /// Whether the kernel normalises rows. It then takes [`crate::params::NormalizedParams`], as
     /// those of codes do, and serves calls that ask for winners and such that do not.
     pub normalizes: bool,
+    /// Whether the kernel reads what the centroids of residual-compressed documents score, which
+    /// [`crate::decode::CENTROID_SCORES`] compute before. It then takes
+    /// [`crate::params::ByCentroidParams`].
+    pub by_centroid: bool,
     /// Largest dim.
     pub dim_max: usize,
     /// Query rows per tile.
@@ -264,6 +268,10 @@ macro_rules! forward_variants {
             // `mma.sync` reads it. What counts is how many are on their way.
             sm80 maxsim_forward_sm80_residual_f16_d128_q32 { ResidualF16, decoded, warps 4, blocks 2 }
             sm80 maxsim_forward_sm80_residual_bf16_d128_q32 { ResidualBf16, decoded, warps 4, blocks 2 }
+            // The same with the centroids' share out of a table, for documents of many more tokens than
+            // there are centroids. What a lane need not hold of centroids makes room for a third block.
+            sm80 maxsim_forward_sm80_residual_f16_d128_q32_by_centroid { ResidualF16, by_centroid, warps 4, blocks 3 }
+            sm80 maxsim_forward_sm80_residual_bf16_d128_q32_by_centroid { ResidualBf16, by_centroid, warps 4, blocks 3 }
             // Documents decoded on their way: what counts is how many centroids are on theirs, so
             // two warpgroups decode, and the consumer has one fragment.
             sm90 maxsim_forward_sm90_residual_f16_d128_q64 { ResidualF16, decoded, consumers 1, fragments 1, steps 8, stages 5, tail 16 }
@@ -279,8 +287,15 @@ macro_rules! forward_variants {
 pub(crate) use forward_variants;
 
 macro_rules! row {
+    (sm80 $name:ident $element:ident by_centroid $($tile:tt)*) => {
+        Variant {
+            by_centroid: true,
+            ..row!(sm80 $name $element decoded $($tile)*)
+        }
+    };
     (sm80 $name:ident $element:ident decoded warps $warps:literal, blocks $blocks:literal) => {
         Variant {
+            by_centroid: false,
             name: stringify!($name),
             arch: Arch::Sm80,
             operand: row!(operand $element),
@@ -303,6 +318,7 @@ macro_rules! row {
     };
     (sm80 $name:ident $element:ident $outputs:ident $product:ident $slabs:literal, warps $warps:literal, fragments $fragments:literal, tile $tile:literal, stages $stages:literal, blocks $blocks:literal) => {
         Variant {
+            by_centroid: false,
             name: stringify!($name),
             arch: Arch::Sm80,
             operand: row!(operand $element),
@@ -329,6 +345,7 @@ macro_rules! row {
     };
     (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
         Variant {
+            by_centroid: false,
             name: stringify!($name),
             arch: Arch::Sm90a,
             operand: row!(operand $element),

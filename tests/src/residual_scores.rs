@@ -1,7 +1,8 @@
 //! Scores of residual-compressed documents on every engine, against the oracle.
 //!
 //! The oracle sees what an engine multiplies: f32 sums of centroids and weights on the CPU; on a GPU the
-//! tables and their sum rounded to the queries' type. Both times r of those, where tokens are normalised.
+//! tables and their sum rounded to the queries' type, or the tables alone where a kernel multiplies them
+//! apart. All times r of sums that are rounded, where tokens are normalised.
 
 use half::{bf16, f16};
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
@@ -132,12 +133,34 @@ impl ResidualCase {
         documents: &Matrix,
         round: impl Fn(f32) -> f32,
     ) -> Matrix {
+        self.decoded_by(parts, documents, |centroid, weight| round(round(centroid) + round(weight)))
+    }
+
+    /// The same where centroids and weights are multiplied apart: nothing rounds their sums but those of
+    /// which r is.
+    fn decoded_apart(
+        &self,
+        parts: &Parts,
+        documents: &Matrix,
+        round: impl Fn(f32) -> f32,
+    ) -> Matrix {
+        let whole = self.decoded(parts, documents, &round);
+        let sum = |centroid, weight| round(centroid) + round(weight);
+        Matrix { factors: whole.factors, ..self.decoded_by(parts, documents, sum) }
+    }
+
+    fn decoded_by(
+        &self,
+        parts: &Parts,
+        documents: &Matrix,
+        sum: impl Fn(f32, f32) -> f32,
+    ) -> Matrix {
         let dim = self.case.dim;
         let shape = self.shape(parts.codes.len());
         let element = |row: usize, k: usize| {
             let centroid = parts.centroids[parts.codes[row] as usize * dim + k];
             let weight = parts.weights[shape.bucket(parts, row, k)];
-            round(round(centroid) + round(weight))
+            sum(centroid, weight)
         };
         let rows = 0..parts.codes.len();
         let values = rows.flat_map(|row| (0..dim).map(move |k| (row, k)));
@@ -163,21 +186,21 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
     let query_elements: Vec<T> = elements(&data.queries);
     let queries = tokens(&case.case.queries, &data.queries, &query_elements).map_err(text)?;
     let pairing = case.case.pairing(&data).map_err(text)?;
-    let seen = |round: &dyn Fn(f32) -> f32| {
-        let documents = case.decoded(&parts, &data.documents, round);
+    let seen = |documents: Matrix| {
         let data = Data { documents, exact: false, ..data.clone() };
         let of = |&(q, d): &(usize, usize)| maxsim(&data.queries, q, &data.documents, d);
         let expected: Vec<_> = data.pairs.iter().map(of).collect();
         (data, expected)
     };
-    let on_cpu = seen(&|x| x);
-    let on_gpu = seen(&|x| T::from_f32(x).to_f32());
+    let round = |x| T::from_f32(x).to_f32();
+    let on_cpu = seen(case.decoded(&parts, &data.documents, |x| x));
+    let on_gpu = seen(case.decoded(&parts, &data.documents, round));
+    let apart = seen(case.decoded_apart(&parts, &data.documents, round));
     for device in std::iter::once(&Device::cpu()).chain(cuda_devices()) {
         let documents = match device.upload_residual::<T>(&documents) {
             Err(Error::Unsupported { .. }) if !takes::<T>(device) => continue,
             documents => documents.map_err(text)?,
         };
-        let (data, expected) = if device.ordinal().is_some() { &on_gpu } else { &on_cpu };
         for (row, winners) in rows(device, T::TYPE) {
             let options = ScoreOptions {
                 winners,
@@ -192,6 +215,12 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
                 // A row that does not take the case.
                 Err(Error::Unsupported { .. }) if row.is_some() => continue,
                 found => found.map_err(text).map_err(at)?,
+            };
+            let ran = device.plan(&queries, &documents, &pairing, &options).map_err(text)?;
+            let (data, expected) = match ran.variant() {
+                None => &on_cpu,
+                Some(row) if row.by_centroid => &apart,
+                Some(_) => &on_gpu,
             };
             agree::check(data, expected, &options, &found).map_err(at)?;
             suite.count(&name);

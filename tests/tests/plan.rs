@@ -45,7 +45,7 @@ fn plan_with(
     let documents = TokenLayout::padded(100, 1024, dim).expect("documents");
     let cross = Pairing::cross();
     let problem = Problem::new(&queries, &documents, &cross).expect("problem");
-    let access = |pitch_bytes| Access { base: 1024, pitch_bytes };
+    let access = |pitch_bytes| Access { base: 1024, pitch_bytes, n_centroids: 0 };
     let kernel = kernel.map(str::to_string);
     let options = ScoreOptions { winners, normalize, kernel, ..ScoreOptions::default() };
     Plan::choose(
@@ -157,7 +157,7 @@ fn f32_stays_exact_on_tensor_cores_unless_the_call_allows_less() {
                 let documents = TokenLayout::padded(100, 300, dim).expect("documents");
                 let cross = Pairing::cross();
                 let problem = Problem::new(&queries, &documents, &cross).expect("problem");
-                let access = Access { base: 1024, pitch_bytes };
+                let access = Access { base: 1024, pitch_bytes, n_centroids: 0 };
                 let options = ScoreOptions { winners, allow_tf32, ..ScoreOptions::default() };
                 let f32 = ElementType::F32;
                 let plan = Plan::choose(&problem, f32, &H200, access, access, &options);
@@ -221,7 +221,8 @@ fn codes_run_in_the_tile_that_fits_the_queries_and_finds_what_is_asked_for() {
             let documents = TokenLayout::padded(1000, 1024, dim).expect("documents");
             let cross = Pairing::cross();
             let problem = Problem::new(&queries, &documents, &cross).expect("problem");
-            let access = Access { base: 0, pitch_bytes: dim.next_multiple_of(16) as u64 };
+            let access =
+                Access { base: 0, pitch_bytes: dim.next_multiple_of(16) as u64, n_centroids: 0 };
             let options = ScoreOptions { winners, ..ScoreOptions::default() };
             let plan = Plan::choose(&problem, operand, &H200, access, access, &options);
             let plan = plan.expect("a plan");
@@ -243,7 +244,7 @@ fn plan_of_codes(
     let documents = TokenLayout::padded(1000, document_len, dim).expect("documents");
     let cross = Pairing::cross();
     let problem = Problem::new(&queries, &documents, &cross).expect("problem");
-    let access = Access { base: 0, pitch_bytes: pitch_bytes as u64 };
+    let access = Access { base: 0, pitch_bytes: pitch_bytes as u64, n_centroids: 0 };
     let options = ScoreOptions { winners, ..ScoreOptions::default() };
     let plan = Plan::choose(&problem, operand, limits, access, access, &options);
     plan.map(|plan| plan.name()).map_err(|error| error.to_string())

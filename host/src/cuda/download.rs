@@ -48,7 +48,7 @@ impl CudaTokens {
         row_bytes: usize,
         data: &mut [u8],
     ) -> Result<()> {
-        let Access { base, pitch_bytes } = self.access();
+        let Access { base, pitch_bytes, .. } = self.access();
         if pitch_bytes == row_bytes as u64 {
             // SAFETY: the matrix is these rows, one after the other.
             return unsafe { download(entered, base, data) };

@@ -250,7 +250,7 @@ fn matrix<F: Format>(
         Some(valid) => layout.with_mask(valid)?,
         None => layout,
     };
-    Ok((Access { base: address, pitch_bytes }, layout, valid))
+    Ok((Access { base: address, pitch_bytes, n_centroids: 0 }, layout, valid))
 }
 
 impl DeviceScores {

@@ -11,6 +11,7 @@ use maxsim_kernels::params::{
 };
 use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
 
+use super::centroid_scores::CentroidScores;
 use super::context::{CudaDevice, Entered};
 use super::forward::raw;
 use super::lists::DeviceLists;
@@ -35,6 +36,9 @@ const PARTIALS_BYTES_MAX: u64 = 32 << 20;
 /// then those of parts.
 pub(super) const N_COUNTERS: u64 = 16 << 10;
 
+/// What the scores of centroids are aligned to: a line of the cache.
+const SCORES_ALIGN: u64 = 128;
+
 /// A problem made ready for one kernel: checked, with its lists on the device.
 #[derive(Debug)]
 pub(crate) struct CudaWork {
@@ -45,6 +49,8 @@ pub(crate) struct CudaWork {
     sum_partials: Option<Kernel>,
     /// Where documents are cut: all but the outputs is then the problem of the pieces.
     pieces: Option<CudaPieces>,
+    /// Where the kernel reads what centroids score.
+    centroid_scores: Option<CentroidScores>,
     dim: usize,
     winner_bytes: usize,
     entries_per_query: u32,
@@ -83,18 +89,19 @@ impl CudaWork {
     pub(crate) fn new(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
-        Chosen { variant, pieces }: Chosen,
+        chosen: Chosen,
         outputs: &OutputShape,
     ) -> Result<CudaWork> {
+        let Chosen { variant, pieces, .. } = chosen;
         let Some(pieces) = pieces else {
-            return CudaWork::of(device, problem, variant, outputs, None);
+            return CudaWork::of(device, problem, chosen, outputs, None);
         };
         let cut = CutProblem::new(problem, pieces)?;
         let problem = cut.problem(problem.queries())?;
         let left = OutputShape::of_pieces(&problem, outputs.winners);
         let pieces =
             CudaPieces::new(device.combine_pieces_kernel()?, variant, &cut, outputs, &left);
-        CudaWork::of(device, &problem, variant, &left, Some((&cut, pieces)))
+        CudaWork::of(device, &problem, chosen, &left, Some((&cut, pieces)))
     }
 
     /// The work of a problem as it is, or of the pieces of another one, whose outputs are what
@@ -102,7 +109,7 @@ impl CudaWork {
     fn of(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
-        variant: &'static Variant,
+        Chosen { variant, n_centroids, .. }: Chosen,
         outputs: &OutputShape,
         pieces: Option<(&CutProblem, CudaPieces)>,
     ) -> Result<CudaWork> {
@@ -141,6 +148,12 @@ impl CudaWork {
             kernel,
             sum_partials,
             pieces,
+            centroid_scores: CentroidScores::new(
+                device,
+                variant,
+                list.tiles.n_tiles()?,
+                n_centroids,
+            )?,
             dim: problem.dim(),
             winner_bytes: outputs.winner_bytes,
             entries_per_query: list.entries_per_query,
@@ -206,6 +219,18 @@ impl CudaWork {
 
     /// Bytes of workspace that the work needs.
     pub(super) fn workspace_bytes(&self) -> u64 {
+        match &self.centroid_scores {
+            None => self.bytes_before_scores(),
+            Some(scores) => self.scores_offset() + scores.bytes(),
+        }
+    }
+
+    /// Where the scores of centroids lie in the workspace, behind all else.
+    fn scores_offset(&self) -> u64 {
+        self.bytes_before_scores().next_multiple_of(SCORES_ALIGN)
+    }
+
+    fn bytes_before_scores(&self) -> u64 {
         let of_pieces = self.pieces.as_ref().map_or(0, CudaPieces::workspace_bytes);
         self.partials_bytes() + of_pieces
     }
@@ -259,9 +284,14 @@ impl CudaWork {
                     left
                 }
             };
+            let scores = workspace + self.scores_offset();
+            let mut needs_scores = self.centroid_scores.as_ref().zip(documents.residuals.as_ref());
             self.launches.iter().try_for_each(|launch| {
                 let params = self.params(launch, maps, queries, documents, out, workspace);
-                self.launch(entered, stream, launch, &params, [queries, documents])
+                if let Some((of, residuals)) = needs_scores.take() {
+                    of.run(entered, stream, params, &residuals.params(), scores)?;
+                }
+                self.launch(entered, stream, launch, &params, [queries, documents], scores)
             })?;
             match &self.pieces {
                 None => Ok(()),
@@ -270,12 +300,15 @@ impl CudaWork {
         }
     }
 
-    /// The tensor maps, where the kernel reads through them.
+    /// The tensor maps, where the kernel reads through them; an error for handles that it cannot read.
     pub(super) fn tensor_maps(
         &self,
         queries: &CudaTokens,
         documents: &CudaTokens,
     ) -> Result<[TensorMap; 3]> {
+        if let Some(scores) = &self.centroid_scores {
+            scores.check(documents.n_table_rows()[0])?;
+        }
         if self.variant.arch != Arch::Sm90a || self.launches.is_empty() {
             return Ok([TensorMap::NONE; 3]);
         }
@@ -374,8 +407,8 @@ impl CudaWork {
     ///
     /// # Safety
     /// `params` must describe memory of the context that lives until the launch has run, as
-    /// [`ForwardParams`] says, for `launch`, of these tokens, whose norms are prepared; `stream` must be
-    /// a stream of the context.
+    /// [`ForwardParams`] says, for `launch`, of these tokens, whose norms are prepared, and the scores of
+    /// centroids be at `scores` where the kernel reads them; `stream` must be a stream of the context.
     unsafe fn launch(
         &self,
         entered: &Entered<'_>,
@@ -383,6 +416,7 @@ impl CudaWork {
         launch: &Launch,
         params: &ForwardParams,
         sides: [&CudaTokens; 2],
+        scores: u64,
     ) -> Result<()> {
         let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
         let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
@@ -392,7 +426,10 @@ impl CudaWork {
             if launch.is_ragged && self.sum_partials.is_some() {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;
             }
-            if let Some(residuals) = &sides[1].residuals {
+            if let (Some(residuals), Some(of)) = (&sides[1].residuals, &self.centroid_scores) {
+                let kernel = (self.kernel, launch.grid);
+                of.forward(entered, stream, kernel, *params, residuals.params(), scores)?;
+            } else if let Some(residuals) = &sides[1].residuals {
                 let params = ResidualParams { forward: *params, documents: residuals.params() };
                 start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
             } else if self.variant.has_factors() {

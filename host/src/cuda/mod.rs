@@ -9,6 +9,8 @@ mod atomic;
 #[allow(unsafe_code)]
 mod backward;
 #[allow(unsafe_code)]
+mod centroid_scores;
+#[allow(unsafe_code)]
 mod context;
 #[allow(unsafe_code)]
 mod download;

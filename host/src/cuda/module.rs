@@ -17,7 +17,7 @@ use maxsim_kernels::variants::{
     COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, SUM_PARTIALS,
     SUM_PARTIALS_THREADS, Variant,
 };
-use maxsim_kernels::{gradient, loss, rescore};
+use maxsim_kernels::{decode, gradient, loss, rescore};
 
 use super::context::CudaDevice;
 use super::forward::raw;
@@ -108,6 +108,8 @@ impl CudaDevice {
             let load = || match name {
                 loss::CONTRASTIVE | loss::DISTILLATION | loss::MEAN => self.loss_kernel(name),
                 _ if rescore::RESCORE.contains(&name) => self.rescore_kernel(name),
+                _ if decode::CENTROID_SCORES.contains(&name) => self.centroid_kernel(name),
+                _ if decode::INFINITE_QUERIES.contains(&name) => self.centroid_kernel(name),
                 _ => self.gradient_kernel(name),
             };
             kernels.push(timed(name, &load)?);

@@ -84,7 +84,7 @@ impl CudaTokens {
             }
             stream.synchronize()
         })?;
-        let access = Access { base: codes.address(), pitch_bytes };
+        let access = Access { base: codes.address(), pitch_bytes, n_centroids: 0 };
         let owned = mask.into_iter().chain([codes]).collect();
         let operand = F::FORMAT.stored_operand();
         let made = CudaTokens::new(device, operand, layout, access, mask_copy, owned)?;

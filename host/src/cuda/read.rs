@@ -20,7 +20,7 @@ pub(crate) fn read<F: Format>(
     blocks_per_multiprocessor: usize,
 ) -> Result<()> {
     let device = stream.device().clone();
-    let Access { base, pitch_bytes } = tokens.cuda_tokens()?.access();
+    let Access { base, pitch_bytes, .. } = tokens.cuda_tokens()?.access();
     // Without the padding after the last row, which a view may not own.
     let (rows, dim) = (tokens.layout().rows() as u64, tokens.layout().dim());
     let len_bytes =

@@ -127,7 +127,9 @@ impl CudaTokens {
         let mask = tokens.mask().map(|mask| upload(device, mask)).transpose()?;
         let mask_address = mask.as_ref().map_or(0, Buffer::address);
         let base = residuals.residuals.address();
-        let access = Access { base, pitch_bytes: u64::from(residuals.row_bytes) };
+        // With more bits there is no room for what centroids score.
+        let n_centroids = if nbits > 2 { 0 } else { residuals.n_centroids as u32 };
+        let access = Access { base, pitch_bytes: u64::from(residuals.row_bytes), n_centroids };
         let owned = mask.into_iter().collect();
         let mut uploaded =
             CudaTokens::new(device, operand, tokens.layout(), access, mask_address, owned)?;

@@ -62,7 +62,7 @@ impl CudaTokens {
         let pitch_bytes = Access::uploaded(layout.dim(), F::FORMAT).pitch_bytes;
         let data: &[u8] = bytemuck::cast_slice(tokens.data());
         let matrix = upload_rows(device, data, row_bytes, pitch_bytes as usize)?;
-        let access = Access { base: matrix.address(), pitch_bytes };
+        let access = Access { base: matrix.address(), pitch_bytes, n_centroids: 0 };
         let mask = tokens.mask().map(|mask| upload(device, mask)).transpose()?;
         let mask_address = mask.as_ref().map_or(0, Buffer::address);
         let owned = mask.into_iter().chain([matrix]).collect();
@@ -155,7 +155,7 @@ impl CudaTokens {
 
     /// The matrix as warps read its rows.
     pub(super) fn rows(&self) -> Rows {
-        let Access { base, pitch_bytes } = self.access;
+        let Access { base, pitch_bytes, .. } = self.access;
         let row_bytes = self.dim * self.operand.size_bytes();
         let (lanes_log2, n_columns) = columns(row_bytes);
         // What lies behind a row is read up to a 16-byte boundary: rows end on one, or there is

@@ -22,6 +22,8 @@
 //!
 //! Known loss: a document's tokens up to the next 16.
 
+pub mod by_centroid;
+
 use crate::chunks::{self, Decoded, Weights};
 use crate::decode::LANE_CHUNKS;
 use crate::layout::sm80::RESIDUAL_ROWS;

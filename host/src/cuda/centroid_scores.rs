@@ -1,0 +1,136 @@
+//! What centroids score, computed before documents of many more tokens are: PLAID's centroid interaction
+//! (K. Santhanam et al., CIKM 2022), here exact.
+
+use std::sync::Arc;
+
+use cust::sys::CUstream;
+use maxsim_kernels::decode::{
+    CENTROID_SCORES, CENTROID_SCORES_BLOCKS, CENTROID_SCORES_THREADS, INFINITE_QUERIES,
+};
+use maxsim_kernels::element::Operand;
+use maxsim_kernels::params::{
+    ByCentroidParams, CENTROID_SCORES_BYTES, CentroidScoresParams, ForwardParams, Group, Residuals,
+};
+use maxsim_kernels::variants::Variant;
+
+use super::context::{CudaDevice, Entered};
+use super::launch::start;
+use super::module::Kernel;
+use crate::element::ElementType;
+use crate::error::{Error, Result};
+use crate::warm_up::gradient_row;
+
+/// The scores of every centroid in every query tile of a call.
+#[derive(Debug)]
+pub(super) struct CentroidScores {
+    kernel: Kernel,
+    /// The kernel for queries with infinities.
+    infinite: Kernel,
+    n_tiles: u32,
+    n_centroids: u32,
+    grid: u32,
+}
+
+impl CudaDevice {
+    /// One of [`CENTROID_SCORES`] and [`INFINITE_QUERIES`].
+    pub(super) fn centroid_kernel(&self, name: &'static str) -> Result<Kernel> {
+        self.load(name, CENTROID_SCORES_THREADS, 0)
+    }
+}
+
+impl CentroidScores {
+    /// Those that a kernel reads; `None` where it reads none.
+    pub(super) fn new(
+        device: &Arc<CudaDevice>,
+        variant: &Variant,
+        n_tiles: u32,
+        n_centroids: u32,
+    ) -> Result<Option<CentroidScores>> {
+        if !variant.by_centroid {
+            return Ok(None);
+        }
+        let element = match variant.operand {
+            Operand::Residual(element) => element,
+            _ => ElementType::F16,
+        };
+        let [kernel, infinite] = [CENTROID_SCORES, INFINITE_QUERIES]
+            .map(|names| device.centroid_kernel(names[gradient_row(element)]));
+        let (kernel, infinite) = (kernel?, infinite?);
+        let n_warps = u64::from(n_centroids).div_ceil(Group::ROWS as u64) * u64::from(n_tiles);
+        let n_blocks = n_warps.div_ceil(CENTROID_SCORES_THREADS as u64 / 32);
+        let at_once = device.limits().n_multiprocessors * CENTROID_SCORES_BLOCKS;
+        let grid = n_blocks.min(at_once as u64) as u32;
+        Ok(Some(CentroidScores { kernel, infinite, n_tiles, n_centroids, grid }))
+    }
+
+    /// Bytes that they take, and a word per tile.
+    pub(super) fn bytes(&self) -> u64 {
+        let of_tile = u64::from(self.n_centroids) * CENTROID_SCORES_BYTES as u64 + 4;
+        u64::from(self.n_tiles) * of_tile
+    }
+
+    /// Checks that documents have as many centroids as those that the work was prepared with.
+    pub(super) fn check(&self, n_centroids: usize) -> Result<()> {
+        match n_centroids == self.n_centroids as usize {
+            true => Ok(()),
+            false => Err(Error::Shape {
+                argument: "documents",
+                expected: format!("{} centroids, as this work was prepared for", self.n_centroids),
+                found: format!("{n_centroids}; prepare the work with these handles"),
+            }),
+        }
+    }
+
+    /// Enqueues a launch of the forward kernel, and that of the kernel for what it leaves out.
+    ///
+    /// # Safety
+    /// As for [`CentroidScores::run`], which must have been enqueued before; `kernel` must be a row's that
+    /// takes these scores.
+    pub(super) unsafe fn forward(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        (kernel, grid): (Kernel, u32),
+        forward: ForwardParams,
+        documents: Residuals,
+        scores: u64,
+    ) -> Result<()> {
+        let (n_centroids, n_tiles) = (self.n_centroids, self.n_tiles);
+        let params = ByCentroidParams { forward, documents, scores, n_centroids, n_tiles };
+        // SAFETY: the caller's promise; both kernels take this struct.
+        unsafe {
+            start(entered, stream, kernel, grid, 0, &params)?;
+            start(entered, stream, self.infinite, grid, 0, &params)
+        }
+    }
+
+    /// Enqueues the kernel that computes them.
+    ///
+    /// # Safety
+    /// `forward` must describe the queries and groups of the call, `documents` centroids as many as
+    /// there are, `scores` as much memory as [`CentroidScores::bytes`] says, which lives and is not used
+    /// otherwise until the kernel has run; `stream` must be one of the context.
+    pub(super) unsafe fn run(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        forward: ForwardParams,
+        documents: &Residuals,
+        scores: u64,
+    ) -> Result<()> {
+        let params = CentroidScoresParams {
+            forward,
+            centroids: documents.centroids,
+            scores,
+            pitch_bytes: documents.pitch_bytes,
+            n_centroids: self.n_centroids,
+            n_tiles: self.n_tiles,
+            reserved: 0,
+        };
+        match self.grid {
+            0 => Ok(()),
+            // SAFETY: the caller's promise; the kernel takes this struct.
+            grid => unsafe { start(entered, stream, self.kernel, grid, 0, &params) },
+        }
+    }
+}
