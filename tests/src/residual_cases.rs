@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use crate::case::{Case, Pairs};
 use crate::residual_scores::{ResidualCase, in_turns};
 use crate::strategy;
+use crate::values::Values;
 
 /// Any case.
 pub fn cases() -> impl Strategy<Value = ResidualCase> {
@@ -56,6 +57,11 @@ pub fn nothing_and_nan() -> Vec<ResidualCase> {
     cases.extend(in_turns((0..18).map(|_| masked.clone())));
     for case in in_turns((0..18).map(|seed| Case { seed, ..masked.clone() })) {
         cases.push(ResidualCase { has_nan: true, ..case });
+    }
+    // Queries with infinities, which are more than what centroids and weights add to it apart.
+    for values in [Values::Special, Values::Lowest] {
+        let case = Case { values, ..Case::new(128, &[17, 65], &[129, 3]) };
+        cases.extend(in_turns((0..18).map(|seed| Case { seed, ..case.clone() })));
     }
     cases
 }
