@@ -310,9 +310,11 @@ pub unsafe fn row_sums<T: Element>(
             while at < n_bytes {
                 let from = address + u64::from(at);
                 // SAFETY: as above.
-                let word = match T::SIZE {
-                    1 => unsafe { load_u8(from) },
-                    _ => unsafe { load_u16(from) },
+                let word = unsafe {
+                    match T::SIZE {
+                        1 => load_u8(from),
+                        _ => load_u16(from),
+                    }
                 };
                 sum += T::widen([word, 0, 0, 0])[0];
                 at += 4 * T::SIZE as u32;

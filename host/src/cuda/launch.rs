@@ -239,7 +239,7 @@ impl CudaWork {
     fn partials_bytes(&self) -> u64 {
         let draws = self.launches.iter().any(|launch| launch.draws);
         match (self.n_partials, &self.pieces) {
-            (0, None) if !draws => 0,
+            (0, None) if !draws && self.centroid_scores.is_none() => 0,
             // The counters are other works' too: nothing else is stored where they are.
             (n, _) => (N_COUNTERS + n) * 4,
         }

@@ -17,7 +17,7 @@ use super::element::{Bf16, Element, F16, Stepped};
 use super::stages::load_codes;
 use crate::gradient::sources;
 use crate::norms::{Normalizer, Norms, pair};
-use crate::params::{ForwardParams, Group};
+use crate::params::ForwardParams;
 use crate::ptx::math::permute;
 use crate::ptx::wide::{narrow_f16, widen_f16};
 use crate::quantize::affine_similarity;
