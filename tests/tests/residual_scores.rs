@@ -97,29 +97,32 @@ fn a_score_by_hand_and_repeats() {
 #[test]
 fn scores_of_centroids_leave_other_calls_alone() {
     for device in cuda_devices() {
-        let handle = |n: usize, len: usize| {
-            let values = vec![f16::ONE; n * len * 2];
+        let handle = |value: f32, n: usize, len: usize| {
+            let values = vec![f16::from_f32(value); n * len * 2];
             device.upload(&Tokens::padded(&values, n, len, 2).expect("tokens")).expect("a handle")
         };
-        // Several query tiles, whose parts are added in the end.
-        let (queries, documents) = (handle(1, 600), handle(3, 40));
-        let (few, cross) = (handle(1, 32), Pairing::cross());
+        // More query tiles than run at once, whose parts are added in the end. Two such queries, in turns:
+        // what an earlier call has left would be wrong.
+        let queries = [1.0, 2.0].map(|x| handle(x, 1, 100_000));
+        let documents = handle(1.0, 3, 40);
+        let (few, cross) = (handle(1.0, 1, 32), Pairing::cross());
         let residual = device.upload_residual::<f16>(&tokens(&[-1.0, 0.25], false));
         let residual = residual.expect("documents");
         let kernel = Some("maxsim_forward_sm80_residual_f16_d128_q32_by_centroid".to_string());
         let options = ScoreOptions { kernel, ..Default::default() };
         let by_centroid = device.prepare(&few, &residual, &cross, &options).expect("work");
-        let plain = device.prepare(&queries, &documents, &cross, &Default::default());
+        let plain = device.prepare(&queries[0], &documents, &cross, &Default::default());
         let plain = plain.expect("work");
         let mut stream = device.stream().expect("a stream");
         let mut scores = DeviceScores::new(&plain).expect("scores");
         let mut others = DeviceScores::new(&by_centroid).expect("scores");
-        for _ in 0..5 {
+        for i in 0..6 {
             stream.score_into(&few, &residual, &by_centroid, &mut others).expect("a call");
-            stream.score_into(&queries, &documents, &plain, &mut scores).expect("a call");
+            stream.score_into(&queries[i % 2], &documents, &plain, &mut scores).expect("a call");
             // The larger of 0.5 + 0.25 - 1 and -1 + 2 + 0.25, 32 times.
             assert_eq!(others.read().expect("scores").values(), [32.0 * 1.25]);
-            assert_eq!(scores.read().expect("scores").values(), [1200.0; 3]);
+            let expected = [2e5, 4e5][i % 2];
+            assert_eq!(scores.read().expect("scores").values(), [expected; 3]);
         }
     }
 }
