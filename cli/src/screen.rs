@@ -15,7 +15,9 @@ use rayon::prelude::*;
 
 use crate::documents::{DocumentFile, Documents};
 use crate::input::{Reading, TokenFile};
-use crate::stream::{Outcome, Request, Search, compressed, first_chunk_bytes, scores};
+use crate::stream::{
+    Outcome, Request, Search, compressed, first_chunk_bytes, query_format, scores,
+};
 
 /// Opens compressed documents, and checks that they can be those of `documents`.
 pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<TokenFile> {
@@ -170,12 +172,10 @@ fn query_terms<T: Element>(file: &TokenFile, documents: TokenFormat) -> Result<E
         let codes = compressed::<F>(file, 0..file.n_items())?;
         Ok(ErrorTerms::measured(&codes, queries)?)
     }
-    match (documents, T::TYPE) {
-        (TokenFormat::Fp8, _) => measured::<T, Fp8>(file, &queries),
-        (TokenFormat::Int8Affine, ElementType::F16 | ElementType::Bf16) => {
-            Ok(ErrorTerms::new(&queries))
-        }
-        _ => measured::<T, Int8>(file, &queries),
+    match query_format(T::FORMAT, documents) {
+        TokenFormat::Fp8 => measured::<T, Fp8>(file, &queries),
+        TokenFormat::Int8 => measured::<T, Int8>(file, &queries),
+        _ => Ok(ErrorTerms::new(&queries)),
     }
 }
 

@@ -113,8 +113,8 @@ pub fn scores(
         Documents::Tokens(documents) => *documents,
         Documents::Residual(tokens) => return decoded(request, tokens, queries, take),
     };
-    let formats = (file.contents().format, documents.contents().format);
-    match formats {
+    let stored = (file.contents().format, documents.contents().format);
+    match (query_format(stored.0, stored.1), stored.1) {
         (Element(ElementType::F16), Element(_)) => {
             let queries = file.tokens::<f16>(queries)?;
             chunks(
@@ -142,7 +142,7 @@ pub fn scores(
                 take,
             )
         }
-        (_, TokenFormat::Int8) => {
+        (TokenFormat::Int8, TokenFormat::Int8) => {
             let queries = compressed::<Int8>(file, queries)?;
             chunks(
                 request,
@@ -169,7 +169,7 @@ pub fn scores(
                 take,
             )
         }
-        (_, TokenFormat::Int8Affine) => {
+        (TokenFormat::Int8, TokenFormat::Int8Affine) => {
             let queries = compressed::<Int8>(file, queries)?;
             chunks(
                 request,
@@ -178,7 +178,7 @@ pub fn scores(
                 take,
             )
         }
-        (_, TokenFormat::Fp8) => {
+        (TokenFormat::Fp8, TokenFormat::Fp8) => {
             let queries = compressed::<Fp8>(file, queries)?;
             chunks(request, &queries, |items| documents.codes::<Fp8>(items).map(Part::Tokens), take)
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use maxsim_kernels::decode::BY_CENTROID_NBITS_MAX;
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::layout::sm90::{DOCUMENT_TILE, tail_width};
 use maxsim_kernels::params::{CENTROID_SCORES_BYTES, Group};
@@ -40,7 +41,8 @@ pub struct Access {
     pub base: u64,
     /// Distance between rows in bytes.
     pub pitch_bytes: u64,
-    /// Centroids that the rows are decoded from, with buckets of up to 2 bits; 0 elsewhere.
+    /// Centroids that the rows are decoded from, with buckets of up to
+    /// [`BY_CENTROID_NBITS_MAX`] bits; 0 elsewhere.
     pub n_centroids: u32,
 }
 
@@ -267,8 +269,11 @@ fn eligible(
         ));
     }
     if row.by_centroid {
+        if documents.n_centroids == 0 {
+            return Err(format!("buckets have at most {BY_CENTROID_NBITS_MAX} bits"));
+        }
         let bytes = centroid_score_bytes(row, problem, documents);
-        if documents.n_centroids == 0 || bytes > CENTROID_SCORE_BYTES_MAX {
+        if bytes > CENTROID_SCORE_BYTES_MAX {
             return Err(format!(
                 "the scores of centroids take {bytes} bytes, of at most {CENTROID_SCORE_BYTES_MAX}"
             ));

@@ -24,7 +24,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use maxsim_kernels::decode::{CENTROID_SCORES, INFINITE_QUERIES};
+use maxsim_kernels::decode::CENTROID_KERNELS;
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::quantize::QUANTIZE;
 use maxsim_kernels::rescore::RESCORE;
@@ -195,7 +195,7 @@ impl WarmUp {
     /// have no such documents.
     pub fn centroid_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
         match self.elements.is_empty() && limits.has_rows(Operand::Residual(ElementType::F16)) {
-            true => [CENTROID_SCORES, INFINITE_QUERIES].concat(),
+            true => CENTROID_KERNELS.concat(),
             false => Vec::new(),
         }
     }

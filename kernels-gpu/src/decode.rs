@@ -30,11 +30,17 @@ pub const CENTROID_SCORES: [&str; 2] =
     ["maxsim_centroid_scores_f16", "maxsim_centroid_scores_bf16"];
 
 /// The entries that score documents of query tiles with infinities, which rows of the variant table that
-/// read those scores leave out: of f16, of bf16. A block has as many threads as there.
+/// read those scores leave out: of f16, of bf16.
 pub const INFINITE_QUERIES: [&str; 2] =
     ["maxsim_infinite_queries_f16", "maxsim_infinite_queries_bf16"];
 
-/// Threads per block of [`CENTROID_SCORES`], whose warps have 16 centroids at a time.
+/// Both.
+pub const CENTROID_KERNELS: [[&str; 2]; 2] = [CENTROID_SCORES, INFINITE_QUERIES];
+
+/// Most bits of buckets that such rows take.
+pub const BY_CENTROID_NBITS_MAX: u32 = 2;
+
+/// Threads per block of [`CENTROID_KERNELS`]; warps of [`CENTROID_SCORES`] have 16 centroids at a time.
 pub const CENTROID_SCORES_THREADS: usize = 128;
 
 /// Blocks of them that share a multiprocessor.

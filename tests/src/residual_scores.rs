@@ -2,7 +2,9 @@
 //!
 //! The oracle sees what an engine multiplies: f32 sums of centroids and weights on the CPU; on a GPU the
 //! tables and their sum rounded to the queries' type, or the tables alone where a kernel multiplies them
-//! apart. All times r of sums that are rounded, where tokens are normalised.
+//! apart. Each time r is that of sums that are rounded, where tokens are normalised.
+
+use std::cell::LazyCell;
 
 use half::{bf16, f16};
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
@@ -194,8 +196,8 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
     };
     let round = |x| T::from_f32(x).to_f32();
     let on_cpu = seen(case.decoded(&parts, &data.documents, |x| x));
-    let on_gpu = seen(case.decoded(&parts, &data.documents, round));
-    let apart = seen(case.decoded_apart(&parts, &data.documents, round));
+    let on_gpu = LazyCell::new(|| seen(case.decoded(&parts, &data.documents, round)));
+    let apart = LazyCell::new(|| seen(case.decoded_apart(&parts, &data.documents, round)));
     for device in std::iter::once(&Device::cpu()).chain(cuda_devices()) {
         let documents = match device.upload_residual::<T>(&documents) {
             Err(Error::Unsupported { .. }) if !takes::<T>(device) => continue,

@@ -250,10 +250,47 @@ fn plan_of_codes(
     plan.map(|plan| plan.name()).map_err(|error| error.to_string())
 }
 
+/// Whether centroids are scored once, for queries of 32 tokens and documents of 100 by number, and so many
+/// centroids.
+fn scores_centroids(
+    n_queries: usize,
+    n_documents: usize,
+    n_centroids: u32,
+    kernel: Option<&str>,
+) -> Result<bool, String> {
+    let queries = TokenLayout::padded(n_queries, 32, 128).expect("queries");
+    let documents = TokenLayout::padded(n_documents, 100, 128).expect("documents");
+    let cross = Pairing::cross();
+    let problem = Problem::new(&queries, &documents, &cross).expect("problem");
+    let access = Access { base: 0, pitch_bytes: 256, n_centroids: 0 };
+    let options = ScoreOptions { kernel: kernel.map(str::to_string), ..ScoreOptions::default() };
+    let operand = Operand::Residual(ElementType::F16);
+    let residual = Access { n_centroids, ..access };
+    let plan = Plan::choose(&problem, operand, &H200, access, residual, &options);
+    plan.map(|plan| plan.name().ends_with("_by_centroid")).map_err(|error| error.to_string())
+}
+
+#[test]
+fn centroids_are_scored_once_where_many_tokens_share_them() {
+    assert_eq!(scores_centroids(1, 1_000_000, 1 << 17, None), Ok(true));
+    assert_eq!(scores_centroids(1, 12_000, 1 << 14, None), Ok(false));
+    let name = Some("maxsim_forward_sm80_residual_f16_d128_q32_by_centroid");
+    assert_eq!(scores_centroids(1, 1, 1, name), Ok(true));
+    // There is a table per 32 query tokens, and room for so many.
+    assert_eq!(scores_centroids(4, 1, 1 << 17, name), Ok(true));
+    // None that can be scored.
+    assert_eq!(scores_centroids(1, 1_000_000, 0, None), Ok(false));
+    let why = scores_centroids(1, 1, 0, name).expect_err("no plan");
+    assert!(why.contains("buckets have at most 2 bits"), "{why}");
+    let why = scores_centroids(5, 1, 1 << 17, name).expect_err("no plan");
+    assert!(why.contains("the scores of centroids take"), "{why}");
+}
+
 #[test]
 fn every_device_has_a_kernel_for_codes() {
     for limits in every_device() {
-        for operand in [Operand::I8, Operand::E4m3] {
+        let affine = [ElementType::F16, ElementType::Bf16].map(Operand::Affine);
+        for operand in [Operand::I8, Operand::E4m3, Operand::I8Affine].into_iter().chain(affine) {
             for dim in (1..=260).chain([512, 1030, 4095, MAX_DIM]) {
                 for pitch_bytes in [dim.next_multiple_of(16), dim] {
                     for winners in [false, true] {

@@ -122,8 +122,8 @@ pub fn all() -> Vec<Entry> {
         decode::NORMS.map(|name| (name, gradient::THREADS, gradient::GATHER_BLOCKS, 0));
     let sm80 = alone.into_iter().chain(gather).chain(by_arch(Arch::Sm80)).chain(norms);
     let sm80 = sm80.chain(decoded_norms).chain(project).chain(quantize);
-    let centroids = [decode::CENTROID_SCORES, decode::INFINITE_QUERIES].concat();
-    let centroids = centroids
+    let centroids = decode::CENTROID_KERNELS
+        .concat()
         .into_iter()
         .map(|name| (name, decode::CENTROID_SCORES_THREADS, decode::CENTROID_SCORES_BLOCKS, 0));
     let sm80 = sm80.chain(centroids).chain(rescore).chain(residual_gradients()).map(of(Arch::Sm80));

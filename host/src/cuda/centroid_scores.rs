@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::decode::{
-    CENTROID_SCORES, CENTROID_SCORES_BLOCKS, CENTROID_SCORES_THREADS, INFINITE_QUERIES,
+    BY_CENTROID_NBITS_MAX, CENTROID_SCORES, CENTROID_SCORES_BLOCKS, CENTROID_SCORES_THREADS,
+    INFINITE_QUERIES,
 };
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::params::{
@@ -16,8 +17,8 @@ use maxsim_kernels::variants::Variant;
 use super::context::{CudaDevice, Entered};
 use super::launch::start;
 use super::module::Kernel;
-use crate::element::ElementType;
 use crate::error::{Error, Result};
+use crate::plan::Access;
 use crate::warm_up::gradient_row;
 
 /// The scores of every centroid in every query tile of a call.
@@ -46,12 +47,8 @@ impl CentroidScores {
         n_tiles: u32,
         n_centroids: u32,
     ) -> Result<Option<CentroidScores>> {
-        if !variant.by_centroid {
+        let (true, Operand::Residual(element)) = (variant.by_centroid, variant.operand) else {
             return Ok(None);
-        }
-        let element = match variant.operand {
-            Operand::Residual(element) => element,
-            _ => ElementType::F16,
         };
         let [kernel, infinite] = [CENTROID_SCORES, INFINITE_QUERIES]
             .map(|names| device.centroid_kernel(names[gradient_row(element)]));
@@ -69,15 +66,50 @@ impl CentroidScores {
         u64::from(self.n_tiles) * of_tile
     }
 
-    /// Checks that documents have as many centroids as those that the work was prepared with.
-    pub(super) fn check(&self, n_centroids: usize) -> Result<()> {
-        match n_centroids == self.n_centroids as usize {
+    /// Checks that the kernel can read documents, of as many centroids as those that the work was
+    /// prepared with.
+    pub(super) fn check(&self, documents: Access) -> Result<()> {
+        match documents.n_centroids == self.n_centroids {
             true => Ok(()),
             false => Err(Error::Shape {
                 argument: "documents",
-                expected: format!("{} centroids, as this work was prepared for", self.n_centroids),
-                found: format!("{n_centroids}; prepare the work with these handles"),
+                expected: format!(
+                    "{} centroids and buckets of up to {BY_CENTROID_NBITS_MAX} bits, as this work \
+                     was prepared for",
+                    self.n_centroids
+                ),
+                found: "other documents; prepare the work with these handles".into(),
             }),
+        }
+    }
+
+    /// Enqueues the kernel that computes them.
+    ///
+    /// # Safety
+    /// `forward` must describe the queries and groups of the call, `documents` centroids as many as
+    /// there are, `scores` as much memory as [`CentroidScores::bytes`] says, which lives and is not used
+    /// otherwise until the kernel has run; `stream` must be one of the context.
+    pub(super) unsafe fn run(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        forward: ForwardParams,
+        documents: Residuals,
+        scores: u64,
+    ) -> Result<()> {
+        let params = CentroidScoresParams {
+            forward,
+            centroids: documents.centroids,
+            scores,
+            pitch_bytes: documents.pitch_bytes,
+            n_centroids: self.n_centroids,
+            n_tiles: self.n_tiles,
+            reserved: 0,
+        };
+        match self.grid {
+            0 => Ok(()),
+            // SAFETY: the caller's promise; the kernel takes this struct.
+            grid => unsafe { start(entered, stream, self.kernel, grid, 0, &params) },
         }
     }
 
@@ -101,36 +133,6 @@ impl CentroidScores {
         unsafe {
             start(entered, stream, kernel, grid, 0, &params)?;
             start(entered, stream, self.infinite, grid, 0, &params)
-        }
-    }
-
-    /// Enqueues the kernel that computes them.
-    ///
-    /// # Safety
-    /// `forward` must describe the queries and groups of the call, `documents` centroids as many as
-    /// there are, `scores` as much memory as [`CentroidScores::bytes`] says, which lives and is not used
-    /// otherwise until the kernel has run; `stream` must be one of the context.
-    pub(super) unsafe fn run(
-        &self,
-        entered: &Entered<'_>,
-        stream: CUstream,
-        forward: ForwardParams,
-        documents: &Residuals,
-        scores: u64,
-    ) -> Result<()> {
-        let params = CentroidScoresParams {
-            forward,
-            centroids: documents.centroids,
-            scores,
-            pitch_bytes: documents.pitch_bytes,
-            n_centroids: self.n_centroids,
-            n_tiles: self.n_tiles,
-            reserved: 0,
-        };
-        match self.grid {
-            0 => Ok(()),
-            // SAFETY: the caller's promise; the kernel takes this struct.
-            grid => unsafe { start(entered, stream, self.kernel, grid, 0, &params) },
         }
     }
 }

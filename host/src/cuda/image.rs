@@ -82,7 +82,7 @@ impl Wanted {
 
 #[cfg(test)]
 mod tests {
-    use maxsim_kernels::decode::{CENTROID_SCORES, INFINITE_QUERIES, NORMS};
+    use maxsim_kernels::decode::{CENTROID_KERNELS, NORMS};
     use maxsim_kernels::gradient::{PROJECT, ROW_NORMS};
     use maxsim_kernels::loss;
     use maxsim_kernels::rescore::RESCORE;
@@ -95,12 +95,8 @@ mod tests {
         let others =
             [SUM_PARTIALS, COMBINE_PIECES, loss::CONTRASTIVE, loss::DISTILLATION, loss::MEAN];
         let names = FORWARD.iter().map(|row| row.name).chain(others).chain(ROW_NORMS);
-        let names = names
-            .chain(PROJECT)
-            .chain(NORMS)
-            .chain(CENTROID_SCORES)
-            .chain(INFINITE_QUERIES)
-            .chain(RESCORE);
+        let names =
+            names.chain(PROJECT).chain(NORMS).chain(RESCORE).chain(CENTROID_KERNELS.concat());
         for name in names {
             let image = Image::find(name).unwrap();
             assert!(image.ptx.contains(&format!(".entry {name}(")), "{name}");

@@ -238,10 +238,11 @@ impl CudaWork {
     /// Bytes at the workspace's start for counters and partial sums.
     fn partials_bytes(&self) -> u64 {
         let draws = self.launches.iter().any(|launch| launch.draws);
-        match (self.n_partials, &self.pieces) {
-            (0, None) if !draws && self.centroid_scores.is_none() => 0,
+        let stores_more = self.pieces.is_some() || self.centroid_scores.is_some();
+        match self.n_partials {
+            0 if !draws && !stores_more => 0,
             // The counters are other works' too: nothing else is stored where they are.
-            (n, _) => (N_COUNTERS + n) * 4,
+            n => (N_COUNTERS + n) * 4,
         }
     }
 
@@ -285,12 +286,15 @@ impl CudaWork {
                 }
             };
             let scores = workspace + self.scores_offset();
-            let mut needs_scores = self.centroid_scores.as_ref().zip(documents.residuals.as_ref());
+            let params = |launch| self.params(launch, maps, queries, documents, out, workspace);
+            if let (Some(of), Some(residuals), Some(launch)) =
+                (&self.centroid_scores, &documents.residuals, self.launches.first())
+            {
+                // Queries and groups are those of every launch.
+                of.run(entered, stream, params(launch), residuals.params(), scores)?;
+            }
             self.launches.iter().try_for_each(|launch| {
-                let params = self.params(launch, maps, queries, documents, out, workspace);
-                if let Some((of, residuals)) = needs_scores.take() {
-                    of.run(entered, stream, params, &residuals.params(), scores)?;
-                }
+                let params = params(launch);
                 self.launch(entered, stream, launch, &params, [queries, documents], scores)
             })?;
             match &self.pieces {
@@ -307,7 +311,7 @@ impl CudaWork {
         documents: &CudaTokens,
     ) -> Result<[TensorMap; 3]> {
         if let Some(scores) = &self.centroid_scores {
-            scores.check(documents.n_table_rows()[0])?;
+            scores.check(documents.access())?;
         }
         if self.variant.arch != Arch::Sm90a || self.launches.is_empty() {
             return Ok([TensorMap::NONE; 3]);

@@ -108,8 +108,9 @@ impl CudaDevice {
             let load = || match name {
                 loss::CONTRASTIVE | loss::DISTILLATION | loss::MEAN => self.loss_kernel(name),
                 _ if rescore::RESCORE.contains(&name) => self.rescore_kernel(name),
-                _ if decode::CENTROID_SCORES.contains(&name) => self.centroid_kernel(name),
-                _ if decode::INFINITE_QUERIES.contains(&name) => self.centroid_kernel(name),
+                _ if decode::CENTROID_KERNELS.concat().contains(&name) => {
+                    self.centroid_kernel(name)
+                }
                 _ => self.gradient_kernel(name),
             };
             kernels.push(timed(name, &load)?);

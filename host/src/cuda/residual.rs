@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use maxsim_kernels::decode::{
-    CHUNK_LEN, NORMS, NORMS_LANES, PLANES, arranged, centroid_bytes, n_slots, planes, row_bytes,
-    slot,
+    BY_CENTROID_NBITS_MAX, CHUNK_LEN, NORMS, NORMS_LANES, PLANES, arranged, centroid_bytes,
+    n_slots, planes, row_bytes, slot,
 };
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::gradient::{THREADS, WARPS};
@@ -128,7 +128,8 @@ impl CudaTokens {
         let mask_address = mask.as_ref().map_or(0, Buffer::address);
         let base = residuals.residuals.address();
         // With more bits there is no room for what centroids score.
-        let n_centroids = if nbits > 2 { 0 } else { residuals.n_centroids as u32 };
+        let n_centroids =
+            if nbits > BY_CENTROID_NBITS_MAX { 0 } else { residuals.n_centroids as u32 };
         let access = Access { base, pitch_bytes: u64::from(residuals.row_bytes), n_centroids };
         let owned = mask.into_iter().collect();
         let mut uploaded =

@@ -13,12 +13,13 @@
 
 use core::marker::PhantomData;
 
-use super::element::{Bf16, Element, F16, Stepped};
+use super::element::{Bf16, Element, F16, Stepped, stepped};
 use super::stages::load_codes;
 use crate::gradient::sources;
 use crate::norms::{Normalizer, Norms, pair};
 use crate::params::ForwardParams;
 use crate::ptx::math::permute;
+use crate::ptx::matrix::{mma_bf16, mma_f16};
 use crate::ptx::wide::{narrow_f16, widen_f16};
 use crate::quantize::affine_similarity;
 use crate::reduce::unroll;
@@ -31,14 +32,8 @@ pub struct AffineF16;
 pub struct AffineBf16;
 
 macro_rules! widened {
-    ($name:ident, $element:ident, $narrow:expr) => {
-        impl Stepped for $name {
-            #[inline(always)]
-            unsafe fn multiply_add_step(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8] {
-                // SAFETY: the caller's promise.
-                unsafe { $element::multiply_add_step(c, a, b) }
-            }
-        }
+    ($name:ident, $element:ident, $mma:ident, $narrow:expr) => {
+        stepped!($name, $mma);
 
         impl Element for $name {
             const BYTES: usize = $element::BYTES;
@@ -94,9 +89,9 @@ macro_rules! widened {
     };
 }
 
-widened!(AffineF16, F16, narrow_f16);
+widened!(AffineF16, F16, mma_f16, narrow_f16);
 // Eight bits are all that bf16 has.
-widened!(AffineBf16, Bf16, |low, high| permute(low.to_bits(), high.to_bits(), 0x7632));
+widened!(AffineBf16, Bf16, mma_bf16, |low, high| permute(low.to_bits(), high.to_bits(), 0x7632));
 
 /// Byte `i` of a word, as the last bits of 2²³, which is then subtracted: conversions of bytes are slow.
 #[inline(always)]

@@ -6,7 +6,7 @@
 //!
 //! Known loss: every warp widens the e4m3 codes of all tokens, ten instructions for four of them.
 
-use super::element::{Element, Stepped, first_step, multiply_step};
+use super::element::{Element, Stepped, first_step, multiply_step, stepped};
 use crate::e4m3;
 use crate::layout::SLAB_BYTES;
 use crate::ptx::matrix::{mma_f16, mma_i8, mma_i8_u8};
@@ -21,28 +21,9 @@ pub struct I8Affine;
 /// [`e4m3::halves`]' products.
 pub struct E4m3;
 
-macro_rules! whole_numbers {
-    ($name:ident, $mma:ident) => {
-        impl Stepped for $name {
-            #[inline(always)]
-            unsafe fn multiply_add_step(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8] {
-                let [l0, l1, l2, l3, r0, r1, r2, r3] = c;
-                // The bytes of 32 numbers lie in registers as those of 16 pairs do.
-                // SAFETY: the caller's promise.
-                let ([l0, l1, l2, l3], [r0, r1, r2, r3]) = unsafe {
-                    (
-                        $mma([l0, l1, l2, l3], a, [b[0], b[1]]),
-                        $mma([r0, r1, r2, r3], a, [b[2], b[3]]),
-                    )
-                };
-                [l0, l1, l2, l3, r0, r1, r2, r3]
-            }
-        }
-    };
-}
-
-whole_numbers!(I8, mma_i8);
-whole_numbers!(I8Affine, mma_i8_u8);
+// The bytes of 32 numbers lie in registers as those of 16 pairs do.
+stepped!(I8, mma_i8);
+stepped!(I8Affine, mma_i8_u8);
 
 impl Stepped for E4m3 {
     #[inline(always)]

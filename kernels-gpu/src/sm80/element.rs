@@ -128,7 +128,8 @@ pub(super) unsafe fn multiply_step<E: Stepped, const N: usize>(
     }
 }
 
-macro_rules! half {
+/// Elements or codes that `$mma` multiplies as they lie in registers.
+macro_rules! stepped {
     ($name:ident, $mma:ident) => {
         impl Stepped for $name {
             #[inline(always)]
@@ -144,6 +145,13 @@ macro_rules! half {
                 [l0, l1, l2, l3, r0, r1, r2, r3]
             }
         }
+    };
+}
+pub(super) use stepped;
+
+macro_rules! half {
+    ($name:ident, $mma:ident) => {
+        stepped!($name, $mma);
 
         impl Element for $name {
             const BYTES: usize = 2;

@@ -24,7 +24,9 @@ use super::{
 };
 use crate::chunks::{Decoded, Weights};
 use crate::decode::{CHUNK_LEN, place, slot};
-use crate::params::{ByCentroidParams, CentroidScoresParams, ForwardParams, Residuals};
+use crate::params::{
+    ByCentroidParams, CENTROID_SCORES_BYTES, CentroidScoresParams, ForwardParams, Residuals,
+};
 use crate::ptx::math::{fma, max_nan};
 use crate::ptx::memory::{load_u8, load_u16, load_u32, load_u32x4, store_u32};
 use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x};
@@ -34,9 +36,9 @@ use crate::reduce::unroll;
 use crate::work::{self, row_is_valid};
 
 /// Bytes of a centroid's scores in a query tile.
-const ROW_BYTES: u64 = 4 * LANE_BYTES;
+const ROW_BYTES: u64 = CENTROID_SCORES_BYTES as u64;
 /// Those that a lane has.
-const LANE_BYTES: u64 = 32;
+const LANE_BYTES: u64 = ROW_BYTES / 4;
 
 /// Sums of a step: see [`Decoder::multiply`].
 type Sums = [[f32; 4]; FRAGMENTS];
@@ -97,8 +99,8 @@ pub unsafe fn centroid_scores<E: Element>(params: &CentroidScoresParams) {
 /// The forward kernel.
 ///
 /// # Safety
-/// As [`super::forward`], with buckets of up to 2 bits; the table must be that of the launch's queries and
-/// the documents' centroids.
+/// As [`super::forward`], with buckets of up to [`crate::decode::BY_CENTROID_NBITS_MAX`] bits; the table
+/// must be that of the launch's queries and the documents' centroids.
 #[inline(always)]
 pub unsafe fn forward<E: Element>(params: &ByCentroidParams) {
     // SAFETY: the caller's promise.
