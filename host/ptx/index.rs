@@ -674,6 +674,14 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_e4m3_d128_q64",
+        ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q64.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_e4m3_d128_q64.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_e4m3_d128_q64_winners",
         ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q64_winners.ptx"),
         cubins: &[Cubin {
@@ -903,6 +911,14 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q256_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_i8_d128_q64",
+        ptx: include_str!("maxsim_forward_sm90_i8_d128_q64.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q64.sm_90a.cubin"),
         }],
     },
     Image {

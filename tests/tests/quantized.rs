@@ -5,8 +5,11 @@ use maxsim::{
     Against, Device, DeviceScores, ElementType, Error, ErrorTerms, Fp8, Int8, Int8Affine, Pairing,
     Quantized, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens, score_bounds,
 };
+use maxsim_kernels::element::Operand;
 use maxsim_kernels::quantize::{e4m3, e4m3_value};
+use maxsim_kernels::variants::FORWARD;
 use maxsim_tests::case::{Case, Data, Pairs};
+use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::quantized::{
     Formats, QuantizedCase, check_embeddings, check_quantized_case, e4m3_numbers, nearest_e4m3,
     quantized_cases, special_row,
@@ -206,6 +209,68 @@ fn a_score_by_hand() {
     let documents = Tokens::<Int8Affine>::from_codes(vec![3u8, 1], affine, layout(1));
     let found = Device::cpu().score(&queries, &documents.expect("documents"), &cross);
     assert_eq!(found.expect("scores").values(), [0.75]);
+}
+
+/// Similarities are whole numbers times their documents' scales to the bit, however large or small those
+/// are, in every kernel of INT8.
+#[test]
+fn scales_of_any_size() {
+    const DIM: usize = 128;
+    const LENS: [usize; 2] = [70, 300];
+    let codes = |len: usize, seed: usize| -> Vec<i8> {
+        let code = |i: usize| ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8;
+        (0..len * DIM).map(|i| code(i).max(-127)).collect()
+    };
+    let [queries, documents] = [codes(LENS[0], 1), codes(LENS[1], 1 << 20)];
+    let ones = Scales::F32(vec![1.0; LENS[0]].into());
+    let layout = |len| TokenLayout::padded(1, len, DIM).expect("a layout");
+    let query_tokens =
+        Tokens::<Int8>::from_codes(&queries, ones, layout(LENS[0])).expect("queries");
+    let sizes =
+        [0.0, 1e-45, 1e-38, 2f32.powi(-41), 2f32.powi(-40), 1e-5, 2f32.powi(62), 5e18, 1e30];
+    for (size, everywhere) in
+        sizes.into_iter().chain([f32::NAN]).flat_map(|x| [(x, false), (x, true)])
+    {
+        let is_odd = |t: usize| everywhere || t == 7 || t == 260;
+        let scales: Vec<f32> =
+            (0..LENS[1]).map(|t| if is_odd(t) { size } else { 0.01 + t as f32 * 1e-4 }).collect();
+        let similarity = |q: &[i8], (d, scale): (&[i8], &f32)| {
+            let sum: i32 = q.iter().zip(d).map(|(&q, &d)| i32::from(q) * i32::from(d)).sum();
+            sum as f32 * scale
+        };
+        let most = |q: &[i8]| {
+            let all = documents.chunks_exact(DIM).zip(&scales).map(|d| similarity(q, d));
+            all.reduce(|a, b| if a.is_nan() || a >= b { a } else { b }).expect("tokens")
+        };
+        let expected: Vec<f32> = queries.chunks_exact(DIM).map(most).collect();
+        let document_scales = Scales::F32(scales.clone().into());
+        let documents = Tokens::<Int8>::from_codes(&documents, document_scales, layout(LENS[1]));
+        let documents = documents.expect("documents");
+        let rows = FORWARD.iter().filter(|row| row.operand == Operand::I8).map(|row| row.name);
+        let of = |device| rows.clone().map(move |row| (device, Some(row)));
+        let on_cuda = cuda_devices().iter().flat_map(of);
+        let cpu = Device::cpu();
+        for (device, kernel) in on_cuda.chain([(&cpu, None)]) {
+            let options = ScoreOptions {
+                token_scores: true,
+                kernel: kernel.map(str::to_string),
+                winners: kernel.is_some_and(|name| name.ends_with("winners")),
+                ..ScoreOptions::default()
+            };
+            let cross = Pairing::cross();
+            let found = match device.score_with(&query_tokens, &documents, &cross, &options) {
+                Err(Error::Unsupported { .. }) => continue,
+                found => found.expect("scores"),
+            };
+            let found = found.token_scores().expect("token scores");
+            for (s, (&expected, &found)) in expected.iter().zip(found).enumerate() {
+                assert!(
+                    same(expected, found) || expected == found,
+                    "{size:e}, {everywhere}, {kernel:?}, token {s}: {expected:e}, not {found:e}"
+                );
+            }
+        }
+    }
 }
 
 /// Rows of which every element is off as far as it can be, in one direction, against a query of

@@ -22,7 +22,7 @@ const INDEX: &str = "index.rs";
 /// What the PTX and the cubins may weigh together: every program with the library carries them.
 /// The forward kernels take 20.2 MB, of which those of codes 4.5 and those of residuals 3.2, and those of
 /// gradients 3.9. So a row in the table is a decision.
-const SIZE_LIMIT_BYTES: usize = 26 << 20;
+const SIZE_LIMIT_BYTES: usize = 27 << 20;
 
 /// File name to content.
 pub type Files = BTreeMap<String, Vec<u8>>;

@@ -19,6 +19,24 @@ pub fn max_nan(a: f32, b: f32) -> f32 {
     result
 }
 
+/// `a * b`, of numbers below the normal ones, too, and of bits that are none.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn mul(a: f32, b: f32) -> f32 {
+    let result;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "mul.rn.f32 {0}, {1}, {2};",
+            out(reg32) result,
+            in(reg32) a,
+            in(reg32) b,
+            options(pure, nomem, nostack),
+        );
+    }
+    result
+}
+
 /// `a * b + c` with one rounding.
 #[inline(always)]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {

@@ -9,9 +9,9 @@
 
 use super::Kernel;
 use super::consumer::{Columns, Consumer, FRAGMENT_BYTES, MASKED, multiply_steps};
-use super::fold::{fold_bits, is_positive};
+use super::fold::{fold_bits, fold_sums, is_factor, is_positive};
 use crate::layout::sm90::SLAB_STEPS;
-use crate::norms::{affine, load_shared_columns, scale};
+use crate::norms::{affine, load_columns, load_shared_columns, scale};
 use crate::ptx::memory::load_shared_u32x4;
 use crate::ptx::warp::ballot;
 use crate::ptx::wgmma::{self, Accumulators, Element, Operands};
@@ -39,10 +39,11 @@ impl Consumer<'_> {
             let mut columns =
                 Columns { valid: [0; 4], left, column, lane, norms: core::mem::zeroed() };
             let (before, sums) = (*best, self.code_sums());
+            let scales = self.row_factors + u64::from(row) * 4;
             if K::SLABS == 0 {
                 let c = self.streamed_codes::<K, N, KIND>(&mut columns);
                 columns.fold_codes::<K, N, KIND>(&mut best[0], &c, sums);
-                columns.fold_codes_again::<K, N, KIND>(best, before, [&c; 2]);
+                columns.fold_codes_again::<K, N, KIND>(best, before, [&c; 2], scales);
                 return columns.any();
             }
             self.wait_for_tile::<K>();
@@ -58,7 +59,7 @@ impl Consumer<'_> {
                 let c0 = c0.wait::<0>();
                 self.release(K::SLABS as u32);
                 columns.fold_codes::<K, N, KIND>(&mut best[0], &c0, sums);
-                columns.fold_codes_again::<K, N, KIND>(best, before, [&c0; 2]);
+                columns.fold_codes_again::<K, N, KIND>(best, before, [&c0; 2], scales);
                 return columns.any();
             }
             let c1 = self.multiply::<K, N>(offset + FRAGMENT_BYTES);
@@ -69,7 +70,7 @@ impl Consumer<'_> {
             let c1 = c1.wait::<0>();
             self.release(K::SLABS as u32);
             columns.fold_codes::<K, N, KIND>(&mut best[1], &c1, sums);
-            columns.fold_codes_again::<K, N, KIND>(best, before, [&c0, &c1]);
+            columns.fold_codes_again::<K, N, KIND>(best, before, [&c0, &c1], scales);
             columns.any()
         }
     }
@@ -144,6 +145,9 @@ impl Columns {
         c: &[f32; N],
         sums: [f32; 2],
     ) {
+        if K::FOLDS_SUMS {
+            return fold_sums(best, &self.valid_only::<K, N, KIND>(c), &self.norms);
+        }
         let c = numbers::<K, N>(*c);
         if K::Element::HAS_MINS {
             let c = self.valid_only::<K, N, KIND>(&affine(c, &self.norms, sums));
@@ -155,26 +159,34 @@ impl Columns {
         fold_bits(best, &self.valid_only::<K, N, KIND>(&scale(c, &self.norms)));
     }
 
-    /// Folds a tile as floats that has left, as bits, a maximum which is not positive.
+    /// Folds a tile again, as floats, that has left, as bits, a maximum which is not positive, or has scales
+    /// that make no factors.
     ///
     /// # Safety
-    /// The whole warp must be here.
+    /// The whole warp must be here; `scales` must be where the tile's are, where sums are folded.
     #[inline(always)]
     unsafe fn fold_codes_again<K: Kernel, const N: usize, const KIND: u32>(
-        &self,
+        &mut self,
         best: &mut [Best; 2],
         before: [Best; 2],
         c: [&[f32; N]; 2],
+        scales: u64,
     ) {
         if K::WINNERS {
             return;
         }
-        let is_sure = is_positive(&best[0]) && (K::FRAGMENTS == 1 || is_positive(&best[1]));
+        let is_sure = is_positive(&best[0])
+            && (K::FRAGMENTS == 1 || is_positive(&best[1]))
+            && (!K::FOLDS_SUMS || is_factor(self.norms[0]));
         // SAFETY: the caller's promise.
         if unsafe { ballot(!is_sure as u32) } == 0 {
             return;
         }
         *best = before;
+        if K::FOLDS_SUMS {
+            // SAFETY: where the scales of the tile's rows are.
+            self.norms = unsafe { load_columns::<N>(scales, self.lane) };
+        }
         unroll!(I in 0..2 => {
             if I < K::FRAGMENTS {
                 self.fold_floats::<K, N, KIND>(&mut best[I], &numbers::<K, N>(*c[I]));

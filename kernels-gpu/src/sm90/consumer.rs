@@ -40,7 +40,8 @@ pub(super) struct Consumer<'a> {
     pub(super) sums: Ring,
     pub(super) rows: WarpRows,
     pub(super) norms: Norms,
-    /// Where r is of the document's rows, of rows that are normalised. Where documents have minima, the
+    /// Where r is of the document's rows, of rows that are normalised, or their scales, where sums are
+    /// folded as they are. Where documents have minima, the
     /// sums of the codes of the thread's two query rows, an f32 in each half: a field of their own would
     /// change the kernels that have none.
     pub(super) row_factors: u64,
@@ -62,6 +63,8 @@ pub(super) unsafe fn consume<K: Kernel>(
     const { assert!(!K::LOADS_NORMS || K::WINNERS && K::FRAGMENTS == 1) };
     // Both sides' factors come with the launch; sums that are promoted leave room for one fragment.
     const { assert!(!K::Element::HAS_MINS || K::WINNERS && K::FRAGMENTS == 1) };
+    // The largest sum has to be below 2²²: 128 products of numbers up to 127 are.
+    const { assert!(!K::FOLDS_SUMS || K::SLABS == 1) };
     const { assert!(!K::Element::HAS_SCALES || K::NORMALIZES && (K::SLABS == 1 || K::FRAGMENTS == 1)) };
     // SAFETY: every warp is whole here. The broadcast tells the assembler that the number is
     // the same in all lanes, so that descriptors live in uniform registers.
@@ -149,7 +152,7 @@ impl Consumer<'_> {
         let len = unsafe { broadcast(document.len) };
         let mut has_tokens = len > 0;
         let mut row = 0;
-        if K::LOADS_NORMS {
+        if K::LOADS_NORMS || K::FOLDS_SUMS {
             self.row_factors = self.norms.of_documents(document.start);
         }
         // Loops of their own for each kind of tile: the accumulators' pipeline must not meet a

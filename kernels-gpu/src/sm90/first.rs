@@ -1,13 +1,16 @@
 //! The warps of the first warpgroup: two load, one stores, one prepares masks.
 
+use super::fold::{factor, is_factor};
 use super::units::{Told, Units, for_each_tile};
 use super::{Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
 use crate::norms::{Norms, shared_place};
 use crate::params::{ForwardParams, Group};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_wait};
-use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile};
-use crate::ptx::memory::{load_shared_f32x4, store_shared_u32x4};
+use crate::ptx::copy::{copies_arrive, copy_async_4, copy_commit, copy_tile, copy_wait};
+use crate::ptx::memory::{
+    load_shared_f32, load_shared_f32x4, store_shared_f32, store_shared_u32x4,
+};
 use crate::ptx::thread::block_idx_x;
 use crate::ptx::warp::{ballot, sync_warp};
 use crate::ptx::wgmma::Element;
@@ -338,6 +341,10 @@ pub(super) unsafe fn load_masks<K: Kernel>(
     norms: Norms,
     lane: u32,
 ) {
+    if K::FOLDS_SUMS {
+        // SAFETY: the caller's promise.
+        return unsafe { load_factors::<K>(params, shared, norms, lane) };
+    }
     if K::Element::HAS_SCALES {
         // SAFETY: the caller's promise.
         return unsafe { load_scales::<K>(params, shared, norms, lane) };
@@ -417,4 +424,95 @@ unsafe fn load_scales<K: Kernel>(params: &ForwardParams, shared: &Shared, norms:
             });
         }
     }
+}
+
+/// Tiles whose scales are on their way while those before are made factors. Memory that is kept busy
+/// answers late: as many have to be asked for as slabs are, and a stage is left to the consumers.
+const SCALES_AHEAD: u32 = 4;
+
+/// As [`load_scales`], but makes of them what [`factor`] says, in place: of all columns of a tile, or
+/// NaN where that is one's.
+///
+/// # Safety
+/// As there; a tile has one slab.
+#[inline(always)]
+unsafe fn load_factors<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    norms: Norms,
+    lane: u32,
+) {
+    const { assert!(!K::FOLDS_SUMS || K::STAGES as u32 > SCALES_AHEAD + 1) };
+    let is_masked = params.documents.mask != 0;
+    let (mut ring, mut landed) = (Ring::START, Ring::START);
+    let mut n_ahead = 0;
+    let mut units = Told::START;
+    // SAFETY: as for the slabs; the whole warp is here. Tiles that are ahead are fewer than stages, and
+    // units are told without them, so that waiting for a stage or a unit ends.
+    unsafe {
+        while let Some(work) = units.next(shared, lane) {
+            let mut documents = Documents::new(params, &work);
+            for_each_tile!(documents, |document, row| {
+                let (start, left) = (document.start + row, document.len - row);
+                let mut words = [0; 4];
+                if is_masked {
+                    words = valid_columns::<4>(&params.documents, start, left, lane);
+                }
+                let from = norms.of_documents(start + lane);
+                barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
+                let to = shared.scales(ring.slot) + shared_place(lane);
+                unroll!(I in 0..4 => {
+                    // What lies behind a document's end may be anything.
+                    match left > lane + 32 * I as u32 {
+                        true => copy_async_4(to + 128 * I as u32, from + 128 * I as u64),
+                        false => store_shared_f32(to + 128 * I as u32, 1.0),
+                    }
+                });
+                copy_commit();
+                if lane == 0 && is_masked {
+                    store_shared_u32x4(shared.mask(ring.slot), words);
+                }
+                ring = ring.next(shared.stages);
+                if n_ahead < SCALES_AHEAD {
+                    n_ahead += 1;
+                } else {
+                    copy_wait::<SCALES_AHEAD>();
+                    make_factors(params, shared, &mut landed, lane);
+                }
+            });
+        }
+        copy_wait::<0>();
+        while n_ahead > 0 {
+            make_factors(params, shared, &mut landed, lane);
+            n_ahead -= 1;
+        }
+    }
+}
+
+/// Makes factors of the lane's scales in a stage, and says that they are there.
+///
+/// # Safety
+/// One whole warp, of which each lane's scales have arrived.
+#[inline(always)]
+unsafe fn make_factors(params: &ForwardParams, shared: &Shared, ring: &mut Ring, lane: u32) {
+    let place = shared.scales(ring.slot) + shared_place(lane);
+    let full = shared.full(ring.slot);
+    let mut factors = [0.0; 4];
+    let mut has_all = true;
+    // SAFETY: the caller's promise; each lane reads and writes what it has copied.
+    unsafe {
+        unroll!(I in 0..4 => {
+            factors[I] = factor(load_shared_f32(place + 128 * I as u32));
+            has_all &= is_factor(factors[I]);
+        });
+        has_all = ballot(!has_all as u32) == 0;
+        unroll!(I in 0..4 => {
+            store_shared_f32(place + 128 * I as u32, if has_all { factors[I] } else { f32::NAN });
+        });
+        if params.documents.mask != 0 {
+            barrier_arrive_if(full, (lane == 0) as u32);
+        }
+        barrier_arrive_if(full, 1);
+    }
+    *ring = ring.next(shared.stages);
 }

@@ -5,7 +5,58 @@
 //! instruction for two of `max.NaN`. A document's first tokens usually give each row a positive
 //! maximum. A tile that leaves one that is not is folded again, as floats.
 
+//!
+//! Sums of products of whole numbers need no conversion: the bits of a sum from 0 to 2²³, taken for a
+//! float, are one of sum · 2⁻¹⁴⁹, and a factor multiplies it as exactly as any. A negative sum's bits are
+//! NaN. With factors that are negative, products of sums that are not have the upper bit set and rise
+//! as whole numbers with their size, above NaN, which has not: so maxima are those of whole numbers
+//! without a sign. Factors are scales · -2⁶⁴, so that products are normal for all of [`factor`].
+
+use crate::norms::ColumnNorms;
+use crate::ptx::math::mul;
 use crate::reduce::{Best, unroll};
+
+/// What scales are multiplied by to be factors of sums, …
+const FACTOR: f32 = -((1u128 << 64) as f32);
+/// … and products of those with sums' bits, to be similarities.
+const SIMILARITY: f32 = -((1u128 << 85) as f32);
+/// Bits of the product of a sum that is 0.
+const ZERO: u32 = 0x8000_0000;
+
+/// The factor of a scale's column; NaN for scales whose products may not be normal.
+#[inline(always)]
+pub(super) fn factor(scale: f32) -> f32 {
+    const LEAST: f32 = 1.0 / (1u64 << 40) as f32;
+    const MOST: f32 = (1u64 << 62) as f32;
+    let takes = scale >= LEAST && scale <= MOST;
+    if takes { scale * FACTOR } else { f32::NAN }
+}
+
+/// Whether a column's [`factor`] is one.
+#[inline(always)]
+pub(super) fn is_factor(factor: f32) -> bool {
+    bits(factor) < 0
+}
+
+/// [`fold_bits`] of sums of products of whole numbers, each times its column's [`factor`]; -∞ is none.
+#[inline(always)]
+pub(super) fn fold_sums<const N: usize>(best: &mut Best, c: &[f32; N], factors: &ColumnNorms) {
+    let mut most = [ZERO; 4];
+    unroll!(I in 0..8 => {
+        if 8 * I < N {
+            unroll!(J in 0..4 => {
+                let a = mul(c[8 * I + J], factors[4 * I + J % 2]);
+                let b = mul(c[8 * I + 4 + J], factors[4 * I + 2 + J % 2]);
+                most[J] = most[J].max(a.to_bits()).max(b.to_bits());
+            });
+        }
+    });
+    unroll!(ROW in 0..2 => {
+        let most = f32::from_bits(most[2 * ROW].max(most[2 * ROW + 1]));
+        let most = bits(mul(most, SIMILARITY)).max(bits(best.value[ROW]));
+        best.value[ROW] = f32::from_bits(most as u32);
+    });
+}
 
 #[inline(always)]
 fn bits(x: f32) -> i32 {

@@ -71,6 +71,8 @@ pub trait Kernel {
     const NORMALIZES: bool;
     /// Whether consumers load what columns are normalised by; scales of codes come with the tile.
     const LOADS_NORMS: bool = Self::NORMALIZES && !Self::Element::HAS_SCALES;
+    /// Whether maxima are found of sums of products of whole numbers as they are ([`fold`]).
+    const FOLDS_SUMS: bool = matches!(Self::Element::OPERANDS, Operands::I8) && !Self::WINNERS;
     /// Query slabs that stay in shared memory.
     const SLABS: usize = Self::STEPS.div_ceil(SLAB_STEPS);
     /// Query rows per tile.
