@@ -4,7 +4,6 @@
 //! is above all. So a maximum of bits is right if it is positive; it takes three at a time, one
 //! instruction for two of `max.NaN`. A document's first tokens usually give each row a positive
 //! maximum. A tile that leaves one that is not is folded again, as floats.
-
 //!
 //! Sums of products of whole numbers need no conversion: the bits of a sum from 0 to 2²³, taken for a
 //! float, are one of sum · 2⁻¹⁴⁹, and a factor multiplies it as exactly as any. A negative sum's bits are
@@ -28,8 +27,7 @@ const ZERO: u32 = 0x8000_0000;
 pub(super) fn factor(scale: f32) -> f32 {
     const LEAST: f32 = 1.0 / (1u64 << 40) as f32;
     const MOST: f32 = (1u64 << 62) as f32;
-    let takes = scale >= LEAST && scale <= MOST;
-    if takes { scale * FACTOR } else { f32::NAN }
+    if (LEAST..=MOST).contains(&scale) { scale * FACTOR } else { f32::NAN }
 }
 
 /// Whether a column's [`factor`] is one.
