@@ -91,7 +91,8 @@ impl Device {
         cuda.chain([Device::cpu()]).collect()
     }
 
-    /// The first CUDA device that can run the kernels, or else the CPU.
+    /// The first CUDA device that can run the kernels, or else the CPU. [`Device::cuda`] says why a device
+    /// cannot, a value of an environment variable that there is not included.
     pub fn best() -> Device {
         let n_cuda = Device::n_cuda().unwrap_or(0);
         (0..n_cuda).find_map(|ordinal| Device::cuda(ordinal).ok()).unwrap_or_else(Device::cpu)

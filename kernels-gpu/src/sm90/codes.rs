@@ -3,6 +3,8 @@
 //! A column's scale multiplies its similarities before the maximum, a row's what the document
 //! leaves. The warp that prepares masks copies the scales of a tile's columns with its first slab
 //! ([`super::first::load_masks`]); consumers read them while the tile is multiplied.
+//! Where sums of INT8 are folded as they are ([`Kernel::FOLDS_SUMS`]), it makes factors of them first
+//! ([`super::fold::factor`]), and the second fold takes scales from memory.
 //!
 //! Without winners maxima are those of bits ([`super::fold`]): what a consumer does besides the
 //! products adds to the time of codes instruction by instruction, however it is interleaved.
