@@ -217,22 +217,30 @@ fn codes_run_in_the_tile_that_fits_the_queries_and_finds_what_is_asked_for() {
             (1024, 128, true, "d128_q256_winners"),
             (1024, 129, false, "wide_q128_winners"),
         ] {
-            let queries = TokenLayout::padded(1, query_len, dim).expect("queries");
-            let documents = TokenLayout::padded(1000, 1024, dim).expect("documents");
-            let cross = Pairing::cross();
-            let problem = Problem::new(&queries, &documents, &cross).expect("problem");
-            let access =
-                Access { base: 0, pitch_bytes: dim.next_multiple_of(16) as u64, n_centroids: 0 };
-            let options = ScoreOptions { winners, ..ScoreOptions::default() };
-            let plan = Plan::choose(&problem, operand, &H200, access, access, &options);
-            let plan = plan.expect("a plan");
+            let shape = [query_len, 1024, dim];
+            let found = plan_of_codes(operand, &H200, shape, dim.next_multiple_of(16), winners);
             let expected = format!("maxsim_forward_sm90_{name}_{row}");
-            assert_eq!(plan.name(), expected, "{query_len} dim {dim} winners {winners}: {plan}");
+            assert_eq!(found, Ok(&*expected), "{query_len} dim {dim} winners {winners}");
         }
     }
 }
 
-/// The name of the kernel for codes, of queries and documents of one length each.
+/// The name of the kernel for padded queries and documents, `[items, tokens]` of each, or why there is none.
+fn name_of(
+    operand: Operand,
+    limits: &DeviceLimits,
+    (queries, documents, dim): ([usize; 2], [usize; 2], usize),
+    (of_queries, of_documents): (Access, Access),
+    options: &ScoreOptions,
+) -> Result<&'static str, String> {
+    let layout = |[n, len]: [usize; 2]| TokenLayout::padded(n, len, dim).expect("a layout");
+    let (queries, documents, cross) = (layout(queries), layout(documents), Pairing::cross());
+    let problem = Problem::new(&queries, &documents, &cross).expect("problem");
+    let plan = Plan::choose(&problem, operand, limits, of_queries, of_documents, options);
+    plan.map(|plan| plan.name()).map_err(|error| error.to_string())
+}
+
+/// The name of the kernel for codes, of a query and documents of one length each.
 fn plan_of_codes(
     operand: Operand,
     limits: &DeviceLimits,
@@ -240,14 +248,10 @@ fn plan_of_codes(
     pitch_bytes: usize,
     winners: bool,
 ) -> Result<&'static str, String> {
-    let queries = TokenLayout::padded(1, query_len, dim).expect("queries");
-    let documents = TokenLayout::padded(1000, document_len, dim).expect("documents");
-    let cross = Pairing::cross();
-    let problem = Problem::new(&queries, &documents, &cross).expect("problem");
     let access = Access { base: 0, pitch_bytes: pitch_bytes as u64, n_centroids: 0 };
     let options = ScoreOptions { winners, ..ScoreOptions::default() };
-    let plan = Plan::choose(&problem, operand, limits, access, access, &options);
-    plan.map(|plan| plan.name()).map_err(|error| error.to_string())
+    let shape = ([1, query_len], [1000, document_len], dim);
+    name_of(operand, limits, shape, (access, access), &options)
 }
 
 /// Whether centroids are scored once, for queries of 32 tokens and documents of 100 by number, and so many
@@ -258,16 +262,12 @@ fn scores_centroids(
     n_centroids: u32,
     kernel: Option<&str>,
 ) -> Result<bool, String> {
-    let queries = TokenLayout::padded(n_queries, 32, 128).expect("queries");
-    let documents = TokenLayout::padded(n_documents, 100, 128).expect("documents");
-    let cross = Pairing::cross();
-    let problem = Problem::new(&queries, &documents, &cross).expect("problem");
     let access = Access { base: 0, pitch_bytes: 256, n_centroids: 0 };
     let options = ScoreOptions { kernel: kernel.map(str::to_string), ..ScoreOptions::default() };
-    let operand = Operand::Residual(ElementType::F16);
-    let residual = Access { n_centroids, ..access };
-    let plan = Plan::choose(&problem, operand, &H200, access, residual, &options);
-    plan.map(|plan| plan.name().ends_with("_by_centroid")).map_err(|error| error.to_string())
+    let shape = ([n_queries, 32], [n_documents, 100], 128);
+    let accesses = (access, Access { n_centroids, ..access });
+    let name = name_of(Operand::Residual(ElementType::F16), &H200, shape, accesses, &options)?;
+    Ok(name.ends_with("_by_centroid"))
 }
 
 #[test]

@@ -246,17 +246,15 @@ fn scales_of_any_size() {
         let document_scales = Scales::F32(scales.clone().into());
         let documents = Tokens::<Int8>::from_codes(&documents, document_scales, layout(LENS[1]));
         let documents = documents.expect("documents");
-        let rows = FORWARD.iter().filter(|row| row.operand == Operand::I8).map(|row| row.name);
-        let of = |device| rows.clone().map(move |row| (device, Some(row)));
+        let rows = || FORWARD.iter().filter(|row| row.operand == Operand::I8);
+        let of = |device| rows().map(move |row| (device, Some(row)));
         let on_cuda = cuda_devices().iter().flat_map(of);
         let cpu = Device::cpu();
-        for (device, kernel) in on_cuda.chain([(&cpu, None)]) {
-            let options = ScoreOptions {
-                token_scores: true,
-                kernel: kernel.map(str::to_string),
-                winners: kernel.is_some_and(|name| name.ends_with("winners")),
-                ..ScoreOptions::default()
-            };
+        for (device, row) in on_cuda.chain([(&cpu, None)]) {
+            let kernel = row.map(|row| row.name.to_string());
+            let winners = row.is_some_and(|row| row.winners);
+            let token_scores = true;
+            let options = ScoreOptions { token_scores, kernel, winners, ..ScoreOptions::default() };
             let cross = Pairing::cross();
             let found = match device.score_with(&query_tokens, &documents, &cross, &options) {
                 Err(Error::Unsupported { .. }) => continue,
@@ -266,7 +264,8 @@ fn scales_of_any_size() {
             for (s, (&expected, &found)) in expected.iter().zip(found).enumerate() {
                 assert!(
                     same(expected, found) || expected == found,
-                    "{size:e}, {everywhere}, {kernel:?}, token {s}: {expected:e}, not {found:e}"
+                    "{size:e}, {everywhere}, {:?}, token {s}: {expected:e}, not {found:e}",
+                    options.kernel
                 );
             }
         }

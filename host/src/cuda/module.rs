@@ -108,7 +108,7 @@ impl CudaDevice {
             let load = || match name {
                 loss::CONTRASTIVE | loss::DISTILLATION | loss::MEAN => self.loss_kernel(name),
                 _ if rescore::RESCORE.contains(&name) => self.rescore_kernel(name),
-                _ if decode::CENTROID_KERNELS.concat().contains(&name) => {
+                _ if decode::CENTROID_KERNELS.as_flattened().contains(&name) => {
                     self.centroid_kernel(name)
                 }
                 _ => self.gradient_kernel(name),

@@ -377,6 +377,25 @@ pub(super) unsafe fn load_masks<K: Kernel>(
     }
 }
 
+/// The mask of the columns of a tile of rows `start .. start + left` as bits, where documents have one.
+///
+/// # Safety
+/// One whole warp; the rows must be a document's.
+#[inline(always)]
+pub(super) unsafe fn mask_words(
+    params: &ForwardParams,
+    start: u32,
+    left: u32,
+    lane: u32,
+) -> [u32; 4] {
+    let mut words = [0; 4];
+    if params.documents.mask != 0 {
+        // SAFETY: the caller's promise.
+        words = unsafe { valid_columns::<4>(&params.documents, start, left, lane) };
+    }
+    words
+}
+
 /// Copies the scales of each tile's columns, and turns the documents' mask, where there is one, into
 /// bits.
 ///
@@ -394,10 +413,7 @@ unsafe fn load_scales<K: Kernel>(params: &ForwardParams, shared: &Shared, norms:
             let mut documents = Documents::new(params, &work);
             for_each_tile!(documents, |document, row| {
                 let (start, left) = (document.start + row, document.len - row);
-                let mut words = [0; 4];
-                if is_masked {
-                    words = valid_columns::<4>(&params.documents, start, left, lane);
-                }
+                let words = mask_words(params, start, left, lane);
                 let from = norms.of_documents(start + lane);
                 let mut slab = 0;
                 while slab < n_slabs {
@@ -454,10 +470,7 @@ unsafe fn load_factors<K: Kernel>(
             let mut documents = Documents::new(params, &work);
             for_each_tile!(documents, |document, row| {
                 let (start, left) = (document.start + row, document.len - row);
-                let mut words = [0; 4];
-                if is_masked {
-                    words = valid_columns::<4>(&params.documents, start, left, lane);
-                }
+                let words = mask_words(params, start, left, lane);
                 let from = norms.of_documents(start + lane);
                 barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
                 let to = shared.scales(ring.slot) + shared_place(lane);

@@ -25,7 +25,7 @@
 mod decode;
 mod multiply;
 
-use super::first::{QueryTile, load_groups, load_queries, store_sums};
+use super::first::{QueryTile, load_groups, load_queries, mask_words, store_sums};
 use super::units::{Told, Units, for_each_tile};
 use super::{CONSUMER_WARPS, Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
@@ -37,7 +37,7 @@ use crate::ptx::memory::{store_shared_f32, store_shared_u32x4};
 use crate::ptx::thread::*;
 use crate::ptx::warp::broadcast;
 use crate::ptx::wgmma::{Element, Operands};
-use crate::reduce::{unroll, valid_columns};
+use crate::reduce::unroll;
 use crate::work::Documents;
 use decode::{Residual, decode};
 pub use decode::{ResidualBf16, ResidualF16};
@@ -200,10 +200,7 @@ unsafe fn load_norms<K: Kernel>(params: &ForwardParams, shared: &Shared, norms: 
             let mut documents = Documents::new(params, &work);
             for_each_tile!(documents, |document, row| {
                 let (start, left) = (document.start + row, document.len - row);
-                let mut words = [0; 4];
-                if is_masked {
-                    words = valid_columns::<4>(&params.documents, start, left, lane);
-                }
+                let words = mask_words(params, start, left, lane);
                 let from = norms + u64::from(start + lane) * 4;
                 let mut slab = 0;
                 while slab < n_slabs {
