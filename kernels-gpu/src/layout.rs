@@ -126,6 +126,13 @@ pub mod sm90 {
     /// The swizzle needs tiles aligned to this.
     pub const TILE_ALIGN: usize = 1024;
 
+    /// Consumers of kernels whose documents are the rows of products.
+    pub const TURNED_CONSUMERS: usize = 4;
+    /// Their warps.
+    pub const TURNED_WARPS: usize = 4 * TURNED_CONSUMERS;
+    /// Bytes of what one of these warps leaves of a document: the maxima of 128 query rows.
+    pub const MAXIMA_BYTES: usize = 4 * 128;
+
     /// Whether the last tile of a document may be this wide: any multiple of the step up to 64,
     /// above it multiples of 32. Finding winners halves the columns again and again.
     pub const fn has_width(tail_step: usize, winners: bool, width: usize) -> bool {
@@ -250,6 +257,16 @@ pub mod sm90 {
         units_offset(query_tile, slabs, stages, parts) + UNIT_SLOTS * UNIT_BYTES
     }
 
+    /// Offset of documents' maxima, in slots, where documents are the rows of products.
+    pub const fn maxima_offset(
+        query_tile: usize,
+        slabs: usize,
+        stages: usize,
+        parts: usize,
+    ) -> usize {
+        scales_offset(query_tile, slabs, stages, parts) + stages * SCALES_BYTES
+    }
+
     /// Dynamic shared memory, with room to align its start.
     pub const fn shared_bytes(
         query_tile: usize,
@@ -257,9 +274,21 @@ pub mod sm90 {
         stages: usize,
         parts: usize,
         has_scales: bool,
+        is_turned: bool,
     ) -> usize {
-        let scales_bytes = if has_scales { stages * SCALES_BYTES } else { 0 };
-        scales_offset(query_tile, slabs, stages, parts) + scales_bytes + TILE_ALIGN
+        let end = match (has_scales, is_turned) {
+            (false, _) => scales_offset(query_tile, slabs, stages, parts),
+            (true, false) => maxima_offset(query_tile, slabs, stages, parts),
+            (true, true) => {
+                // And, behind the slots, the query rows' scales and a word for each thread, which take as
+                // much as six warps leave, and a bit for each row.
+                let n_warps = TURNED_WARPS * sum_slots(query_tile) + 6;
+                maxima_offset(query_tile, slabs, stages, parts)
+                    + n_warps * MAXIMA_BYTES
+                    + query_tile / 8
+            }
+        };
+        end + TILE_ALIGN
     }
 }
 

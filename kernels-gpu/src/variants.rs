@@ -107,6 +107,12 @@ impl Variant {
         matches!(self.arch, Arch::Sm90a) && is_f32 && !self.tf32
     }
 
+    /// Whether documents are the rows of products, queries their columns (`sm90::turned`).
+    pub const fn is_turned(&self) -> bool {
+        let threads = layout::sm90::threads(layout::sm90::TURNED_CONSUMERS);
+        matches!(self.arch, Arch::Sm90a) && self.threads == threads
+    }
+
     /// The dim that the kernel multiplies for this one.
     pub const fn dim_multiplied(&self, dim: usize) -> usize {
         let slabs = layout::slabs(dim, self.operand.size_bytes());
@@ -136,6 +142,7 @@ impl Variant {
                 self.stages,
                 layout::sm90::parts(self.splits()),
                 self.operand.is_code() || self.operand.is_decoded(),
+                self.is_turned(),
             ),
         }
     }
@@ -251,13 +258,13 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_f32_wide_q64 { F32, scores, consumers 1, fragments 1, steps 0, stages 2, tail 64 }
             // Codes of one byte, twice as fast; dim 128 in one slab. Rows that find winners serve calls
             // that do not ask for them, too, where there is no other.
-            sm90 maxsim_forward_sm90_e4m3_d128_q256 { E4m3, scaled, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
+            sm90 maxsim_forward_sm90_e4m3_d128_q256 { E4m3, scaled, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
             sm90 maxsim_forward_sm90_e4m3_d128_q256_winners { E4m3, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_d128_q128 { E4m3, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_d128_q64 { E4m3, scaled, consumers 1, fragments 1, steps 4, stages 6, tail 16 }
             sm90 maxsim_forward_sm90_e4m3_d128_q64_winners { E4m3, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_wide_q128_winners { E4m3, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
-            sm90 maxsim_forward_sm90_i8_d128_q256 { I8, scaled, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
+            sm90 maxsim_forward_sm90_i8_d128_q256 { I8, scaled, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
             sm90 maxsim_forward_sm90_i8_d128_q256_winners { I8, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q128 { I8, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q64 { I8, scaled, consumers 1, fragments 1, steps 4, stages 6, tail 16 }
@@ -368,10 +375,11 @@ macro_rules! row {
                 false => layout::sm90::threads($consumers),
             },
             // A single consumer leaves half of the multiprocessor to a second block.
-            blocks: 3 - $consumers,
+            blocks: if $consumers == 1 { 2 } else { 1 },
             registers: match (row!(operand $element).is_decoded(), $consumers) {
                 (true, _) => 64,
                 (_, 1) => 128,
+                (_, layout::sm90::TURNED_CONSUMERS) => 96,
                 _ => 168,
             },
         }

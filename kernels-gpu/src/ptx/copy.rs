@@ -21,6 +21,29 @@ pub unsafe fn copy_async_16(shared: u32, global: u64, n_bytes: u32) {
     }
 }
 
+/// Starts a copy of 16 bytes, unless `condition` is 0.
+///
+/// # Safety
+/// As [`copy_async_16`], where it is not.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn copy_async_16_if(shared: u32, global: u64, condition: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.u32 p, {2}, 0;",
+            "@p cp.async.cg.shared.global [{0}], [{1}], 16;",
+            "}}",
+            in(reg32) shared,
+            in(reg64) global,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+}
+
 /// Starts a copy of 4 bytes.
 ///
 /// # Safety

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use super::{Element, Kernel};
 use crate::layout::{CHUNK_BYTES, SLAB_BYTES, chunk_offset};
 use crate::params::{ForwardParams, Group, Segment};
-use crate::ptx::copy::{copy_async_16, copy_commit};
+use crate::ptx::copy::{copy_async_16, copy_async_16_if, copy_commit};
 use crate::ptx::memory::{load_shared_u32x4, opaque, store_shared_u32x4};
 use crate::ptx::wide::{load_u8_if, load_u32x2_if};
 use crate::reduce::unroll;
@@ -263,9 +263,16 @@ impl<'a, K: Kernel> Loader<'a, K> {
             return;
         }
         let mut pass = 0;
+        // The search for winners and streamed slabs leave no registers for a second way.
+        let may_be_whole = K::SLABS != 0 && !K::WINNERS && !is_query(0);
+        let row_bytes = self.params.dim * K::Element::BYTES as u32;
         if K::Element::WIDENS && !is_query(0) {
             // SAFETY: the caller's promise.
             unsafe { self.widen(to, slab_bytes, row, first) };
+            pass = K::TILE as u32 / step;
+        } else if may_be_whole && row_bytes >= n_slabs * SLAB_BYTES as u32 {
+            // SAFETY: the caller's promise.
+            unsafe { self.copy_whole(to, slab_bytes, row, first, n_slabs) };
             pass = K::TILE as u32 / step;
         }
         while pass < n_rows / step {
@@ -274,6 +281,36 @@ impl<'a, K: Kernel> Loader<'a, K> {
                 to + pass * step * SLAB_BYTES as u32,
                 is_query(pass * step),
             );
+            pass += 1;
+        }
+    }
+
+    /// Starts the copies of the stage's documents, of whose rows no slab ends early: this thread's chunks, of
+    /// rows from `row` on and of bytes from `first` on, to `to`. Where there is no row, something
+    /// stays there: nobody counts its column.
+    ///
+    /// # Safety
+    /// As [`Loader::copy`], where rows are aligned.
+    #[inline(always)]
+    unsafe fn copy_whole(&self, to: u32, slab_bytes: u32, row: u32, first: u32, n_slabs: u32) {
+        let step = K::THREADS / CHUNKS;
+        let documents = &self.params.documents;
+        let left = self.document.len - self.row;
+        let first_row = u64::from(self.document.start + self.row + row);
+        let mut from = documents.base + first_row * documents.pitch_bytes + u64::from(first);
+        let mut pass = 0;
+        while pass < K::TILE as u32 / step {
+            let is_there = u32::from(row + pass * step < left);
+            let mut slab = 0;
+            while slab < n_slabs {
+                let place = to + pass * step * SLAB_BYTES as u32 + slab * slab_bytes;
+                // SAFETY: the bytes belong to the row.
+                unsafe {
+                    copy_async_16_if(place, from + u64::from(slab * SLAB_BYTES as u32), is_there);
+                }
+                slab += 1;
+            }
+            from += u64::from(step) * documents.pitch_bytes;
             pass += 1;
         }
     }

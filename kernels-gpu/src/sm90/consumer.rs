@@ -265,19 +265,21 @@ impl Consumer<'_> {
                 columns.fold_again::<K, N, KIND>(best, before, [&c0, &c1]);
                 return columns.any();
             }
-            self.wait_for_tile::<K>();
-            if KIND == MASKED {
-                columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
-            }
-            let offset = self.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
-            wgmma::fence();
             if K::FRAGMENTS == 2 && K::STEPS == 4 * SLAB_STEPS {
+                let offset = self.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
+                self.wait_for_mask::<KIND>(&mut columns);
                 let (c0, c1) = self.multiply_by_slabs::<K, N>(offset);
                 columns.fold::<K, N, KIND>(&mut best[0], &c0);
                 columns.fold::<K, N, KIND>(&mut best[1], &c1);
                 columns.fold_again::<K, N, KIND>(best, before, [&c0, &c1]);
                 return columns.any();
             }
+            self.wait_for_tile::<K>();
+            if KIND == MASKED {
+                columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
+            }
+            let offset = self.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
+            wgmma::fence();
             let c0 = self.multiply::<K, N>(offset);
             wgmma::commit();
             if K::FRAGMENTS == 1 {
@@ -426,6 +428,11 @@ impl Consumer<'_> {
     {
         let mut ring = self.ring;
         let mut descriptors = |slab: u32| {
+            // SAFETY: the producer fills this stage.
+            unsafe {
+                barrier_wait(self.shared.full(ring.slot), ring.parity);
+                wgmma::fence();
+            }
             let a = wgmma::descriptor(self.shared.query_slab(slab) + offset);
             let b = wgmma::descriptor(self.shared.stage(ring.slot));
             ring = ring.next(self.shared.stages);

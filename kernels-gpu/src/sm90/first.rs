@@ -1,6 +1,7 @@
 //! The warps of the first warpgroup: two load, one stores, one prepares masks.
 
 use super::fold::{factor, is_factor};
+use super::turned::{leave_rows, store_maxima};
 use super::units::{Told, Units, for_each_tile};
 use super::{Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
@@ -234,6 +235,9 @@ pub(super) unsafe fn load_queries<K: Kernel>(
         loop {
             barrier_wait(shared.query_empty(), parity);
             parity ^= 1;
+            if K::IS_TURNED {
+                leave_rows::<K>(params, shared, next.tile, lane);
+            }
             if lane == 0 {
                 barrier_expect(shared.query_full(), K::SLABS as u32 * next.slab_bytes);
             }
@@ -296,7 +300,16 @@ unsafe fn load_group(slab: u32, maps: Maps, column: u32, group: Group, lane: u32
 /// # Safety
 /// As [`load`].
 #[inline(always)]
-pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shared, lane: u32) {
+pub(super) unsafe fn store_sums<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    norms: Norms,
+    lane: u32,
+) {
+    if K::IS_TURNED {
+        // SAFETY: the caller's promise.
+        return unsafe { store_maxima::<K>(params, shared, norms, lane) };
+    }
     let mut ring = Ring::START;
     let mut tile = u32::MAX;
     let mut units = Told::START;
@@ -341,7 +354,7 @@ pub(super) unsafe fn load_masks<K: Kernel>(
     norms: Norms,
     lane: u32,
 ) {
-    if K::FOLDS_SUMS {
+    if K::FOLDS_SUMS && !K::IS_TURNED {
         // SAFETY: the caller's promise.
         return unsafe { load_factors::<K>(params, shared, norms, lane) };
     }
@@ -396,6 +409,13 @@ pub(super) unsafe fn mask_words(
     words
 }
 
+/// Where the scale of column `lane` of 32 lies, 128 bytes for each 32: where a thread takes those of
+/// several columns together, or one after the other.
+#[inline(always)]
+fn scale_place<K: Kernel>(lane: u32) -> u32 {
+    if K::IS_TURNED { 4 * lane } else { shared_place(lane) }
+}
+
 /// Copies the scales of each tile's columns, and turns the documents' mask, where there is one, into
 /// bits.
 ///
@@ -420,7 +440,7 @@ unsafe fn load_scales<K: Kernel>(params: &ForwardParams, shared: &Shared, norms:
                     let full = shared.full(ring.slot);
                     barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
                     if slab == 0 {
-                        let to = shared.scales(ring.slot) + shared_place(lane);
+                        let to = shared.scales(ring.slot) + scale_place::<K>(lane);
                         unroll!(I in 0..4 => {
                             copy_async_4(to + 128 * I as u32, from + 128 * I as u64);
                         });

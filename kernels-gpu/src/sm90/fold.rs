@@ -18,16 +18,31 @@ use crate::reduce::{Best, unroll};
 /// What scales are multiplied by to be factors of sums, …
 const FACTOR: f32 = -((1u128 << 64) as f32);
 /// … and products of those with sums' bits, to be similarities.
-const SIMILARITY: f32 = -((1u128 << 85) as f32);
+pub(super) const SIMILARITY: f32 = -((1u128 << 85) as f32);
+/// The scales that have factors.
+const LEAST: f32 = 1.0 / (1u64 << 40) as f32;
+const MOST: f32 = (1u64 << 62) as f32;
 /// Bits of the product of a sum that is 0.
-const ZERO: u32 = 0x8000_0000;
+pub(super) const ZERO: u32 = 0x8000_0000;
 
 /// The factor of a scale's column; NaN for scales whose products may not be normal.
 #[inline(always)]
 pub(super) fn factor(scale: f32) -> f32 {
-    const LEAST: f32 = 1.0 / (1u64 << 40) as f32;
-    const MOST: f32 = (1u64 << 62) as f32;
-    if (LEAST..=MOST).contains(&scale) { scale * FACTOR } else { f32::NAN }
+    if (LEAST..=MOST).contains(&scale) { to_factor(scale) } else { f32::NAN }
+}
+
+/// Whether both scales have a [`factor`].
+#[inline(always)]
+pub(super) fn have_factors(scales: [f32; 2]) -> bool {
+    // Bits of positive floats rise with them, and all others' are further from the least's.
+    let [a, b] = scales.map(|scale| scale.to_bits().wrapping_sub(LEAST.to_bits()));
+    a.max(b) <= MOST.to_bits() - LEAST.to_bits()
+}
+
+/// The [`factor`] of a scale that has one.
+#[inline(always)]
+pub(super) fn to_factor(scale: f32) -> f32 {
+    scale * FACTOR
 }
 
 /// Whether a column's [`factor`] is one.

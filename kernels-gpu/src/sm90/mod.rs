@@ -39,6 +39,7 @@ mod fold;
 pub mod residual;
 mod rows;
 mod split;
+mod turned;
 mod units;
 
 use crate::layout::sm90::*;
@@ -73,12 +74,15 @@ pub trait Kernel {
     const LOADS_NORMS: bool = Self::NORMALIZES && !Self::Element::HAS_SCALES;
     /// Whether maxima are found of sums of products of whole numbers as they are ([`fold`]).
     const FOLDS_SUMS: bool = matches!(Self::Element::OPERANDS, Operands::I8) && !Self::WINNERS;
+    /// Whether documents are the rows of products ([`turned`]).
+    const IS_TURNED: bool = Self::CONSUMERS == TURNED_CONSUMERS;
     /// Query slabs that stay in shared memory.
     const SLABS: usize = Self::STEPS.div_ceil(SLAB_STEPS);
     /// Query rows per tile.
     const QUERY_TILE: usize = query_tile(Self::CONSUMERS, Self::FRAGMENTS);
     /// Registers of a thread of the first warpgroup, of an only consumer, and of one of two.
     const REGISTERS: [u32; 3] = match (Self::Element::SPLITS, Self::CONSUMERS) {
+        (_, TURNED_CONSUMERS) => [64, 104, 104],
         (false, _) => [56, 200, 224],
         (true, 1) => [80, 176, 216],
         (true, _) => [72, 176, 216],
@@ -145,6 +149,7 @@ struct Shared {
     masks: u32,
     barriers: u32,
     sums: u32,
+    maxima: u32,
     units: u32,
     stages: u32,
     stage_bytes: u32,
@@ -166,6 +171,7 @@ impl Shared {
             masks: base + masks_offset(rows, slabs, stages, parts) as u32,
             barriers: base + barriers_offset(rows, slabs, stages, parts) as u32,
             sums: base + sums_offset(rows, slabs, stages, parts) as u32,
+            maxima: base + maxima_offset(rows, slabs, stages, parts) as u32,
             units: base + units_offset(rows, slabs, stages, parts) as u32,
             stages: stages as u32,
             stage_bytes: stage_bytes(rows, slabs, parts) as u32,
@@ -271,6 +277,30 @@ impl Shared {
         self.units + slot * UNIT_BYTES as u32
     }
 
+    /// What a consumer warp has found of a document, in a slot, where documents are the rows of products.
+    #[inline(always)]
+    fn maxima(&self, slot: u32, warp: u32) -> u32 {
+        self.maxima + MAXIMA_BYTES as u32 * (slot * TURNED_WARPS as u32 + warp)
+    }
+
+    /// The scales of half of a tile's query rows, as the storing warp keeps them.
+    #[inline(always)]
+    fn row_scales(&self, half: u32) -> u32 {
+        self.maxima(self.sum_slots, half)
+    }
+
+    /// Which columns of consumer threads are no query tokens, a word for each.
+    #[inline(always)]
+    fn no_rows(&self) -> u32 {
+        self.row_scales(2)
+    }
+
+    /// Which rows of the query tile are query tokens, a bit for each.
+    #[inline(always)]
+    fn valid_rows(&self) -> u32 {
+        self.row_scales(6)
+    }
+
     /// A group's sums in a slot.
     #[inline(always)]
     fn sums(&self, slot: u32, group: u32) -> u32 {
@@ -337,7 +367,11 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSU
             } else {
                 claim_registers::<CONSUMER>();
             }
-            consumer::consume::<K>(params, &shared, norms, thread - 128);
+            if K::IS_TURNED {
+                turned::consume::<K>(params, &shared, thread - 128);
+            } else {
+                consumer::consume::<K>(params, &shared, norms, thread - 128);
+            }
             return;
         }
         let (warp, lane) = (thread / 32, thread % 32);
@@ -367,7 +401,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSU
             2.. if K::Element::SPLITS => {
                 return split::split_slabs::<K>(params, &shared, warp - 2, lane);
             }
-            1 => return first::store_sums::<K>(params, &shared, lane),
+            1 => return first::store_sums::<K>(params, &shared, norms, lane),
             2 => return first::load_masks::<K>(params, &shared, norms, lane),
             3 => return first::load_queries::<K>(params, &shared, maps, queries, lane),
             _ => {}
