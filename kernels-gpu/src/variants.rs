@@ -257,7 +257,8 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_f32_wide_q128_winners { F32, winners, consumers 2, fragments 1, steps 0, stages 3, tail 64 }
             sm90 maxsim_forward_sm90_f32_wide_q64 { F32, scores, consumers 1, fragments 1, steps 0, stages 2, tail 64 }
             // Codes of one byte, twice as fast; dim 128 in one slab. Rows that find winners serve calls
-            // that do not ask for them, too, where there is no other.
+            // that do not ask for them, too, where there is no other. Four consumers (`sm90::turned`) hide what
+            // follows the products of long queries.
             sm90 maxsim_forward_sm90_e4m3_d128_q256 { E4m3, scaled, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
             sm90 maxsim_forward_sm90_e4m3_d128_q256_winners { E4m3, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_d128_q128 { E4m3, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }

@@ -23,10 +23,13 @@
 //! Where rows are normalised ([`crate::norms`]), a consumer multiplies a tile's similarities by their
 //! columns' factors before it folds them, and what a document leaves by the rows'.
 //!
+//! Long queries of codes have four consumers, for which documents are the rows of products ([`turned`]).
+//! Tiles of four slabs are multiplied slab by slab: the ring holds one and a half.
+//!
 //! Budget: 56 registers for the first warpgroup, 224 for each of two consumers (2 × 64
 //! accumulators): 504 in all, as the block has at entry (3 × 168; a claim beyond that waits for
 //! ever). 200 for the only consumer where two blocks share a multiprocessor (2 × 128 at entry).
-//! 72 and 216, 80 and 176 where elements are split.
+//! 72 and 216, 80 and 176 where elements are split; 64 and 104 beside four consumers (5 × 96 at entry).
 //! Shared memory as `layout::sm90` says.
 //!
 //! Known loss: a tile's rows beyond the last query, and a document's columns up to the next

@@ -3,17 +3,17 @@
 //! Products of one byte take half the time of those of two, and what follows them as long. Two
 //! consumers are too few to hide it: each waits for its product, then folds while the other waits. Here
 //! are four, of 64 document tokens × 128 query rows, a quarter of a tile each. Their threads have 64
-//! sums and 32 maxima in 112 registers, which works because a thread's columns are query rows: it needs
+//! sums and 32 maxima in 104 registers, which works because a thread's columns are query rows: it needs
 //! two scales of a tile, its document tokens', where the other way round it needs 32, and shared memory
 //! has no time to read those for four.
 //!
 //! The price is a document's end: maxima of a query row are with 8 lanes of 8 warps. Lanes of a warp
 //! tell each other, and the storing warp does the rest ([`store_maxima`]).
 //!
-//! Maxima are those of floats until all of a warp's are positive, then those of bits, which takes half
-//! the instructions ([`super::fold`] says why that is right). Sums of INT8 are folded as they are from
-//! there on, and maxima kept in their form. A tile whose rows are not all document tokens is folded as
-//! floats.
+//! Maxima are those of floats until each query row has one in the warp that is not negative, mostly after a
+//! document's first tile; then those of bits, which takes half the instructions ([`super::fold`] says why
+//! that is right): what negative ones become stays below. Sums of INT8 are folded as they are, and their
+//! maxima kept in that form. A tile whose rows are not all document tokens is folded as floats.
 
 use super::consumer::multiply_steps;
 use super::first::QueryTile;
@@ -41,6 +41,7 @@ use crate::work::{self, Documents, TokenPlace, row_is_valid};
 const COLUMNS: u32 = 128;
 /// A thread's maxima: two of every eight columns.
 type Maxima = [f32; 32];
+
 /// Where a consumer thread is.
 struct Consumer<'a> {
     params: &'a ForwardParams,
