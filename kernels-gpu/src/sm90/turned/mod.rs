@@ -8,39 +8,40 @@
 //! has no time to read those for four.
 //!
 //! The price is a document's end: maxima of a query row are with 8 lanes of 8 warps. Lanes of a warp
-//! tell each other, and the storing warp does the rest ([`store_maxima`]).
+//! tell each other, and the storing warp does the rest ([`store`]).
 //!
 //! Maxima are those of floats until each query row has one in the warp that is not negative, mostly after a
 //! document's first tile; then those of bits, which takes half the instructions ([`super::fold`] says why
 //! that is right): what negative ones become stays below. Sums of INT8 are folded as they are, and their
 //! maxima kept in that form. A tile whose rows are not all document tokens is folded as floats.
 
+mod maxima;
+mod store;
+
+use self::maxima::{
+    Maxima, first_bits, fold_bits, fold_floats, into_bits, into_floats, larger, larger_signs,
+    signs, sum_into_float,
+};
+pub(super) use self::store::{leave_rows, store_maxima};
 use super::consumer::multiply_steps;
-use super::first::QueryTile;
-use super::fold::{SIMILARITY, ZERO, have_factors, to_factor};
+use super::fold::have_factors;
 use super::units::Told;
 use super::{Kernel, Ring, Shared};
 use crate::layout::SLAB_BYTES;
 use crate::layout::sm90::*;
-use crate::norms::{Norms, times};
 use crate::params::{ForwardParams, Group, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
-use crate::ptx::math::{max_nan, mul};
-use crate::ptx::memory::{
-    load_shared_f32, load_shared_f32x4, load_shared_u32x4, store_shared_f32, store_shared_u32x4,
-    store_u32,
-};
+use crate::ptx::memory::{load_shared_f32, load_shared_u32x4, store_shared_f32};
 use crate::ptx::thread::thread_idx_x;
-use crate::ptx::warp::{ballot, broadcast, shuffle_xor, shuffle_xor_f32, sync_warp};
+use crate::ptx::warp::{ballot, broadcast, shuffle_xor, sync_warp};
 use crate::ptx::wgmma::{self, Accumulators, Element};
-use crate::reduce::{TileGroups, unroll};
-use crate::rows::sum_eight;
-use crate::work::{self, Documents, TokenPlace, row_is_valid};
+use crate::reduce::unroll;
+use crate::work::Documents;
 
 /// Query rows of a warpgroup.
 const COLUMNS: u32 = 128;
-/// A thread's maxima: two of every eight columns.
-type Maxima = [f32; 32];
+/// In a slot of sums, behind those of 16 groups: whether the document has tokens.
+const HAS_TOKENS: u32 = 64;
 
 /// Where a consumer thread is.
 struct Consumer<'a> {
@@ -333,314 +334,5 @@ impl Consumer<'_> {
             barrier_arrive_if(self.shared.sum_full(slot), (lane == 0) as u32);
         }
         self.sums = self.sums.next(sum_slots(2 * COLUMNS as usize) as u32);
-    }
-}
-
-/// Leaves to the consumers which rows of a query tile are query tokens.
-///
-/// # Safety
-/// One whole warp, before it says that the tile is on its way; consumers must have let go of the last one.
-#[inline(always)]
-pub(super) unsafe fn leave_rows<K: Kernel>(
-    params: &ForwardParams,
-    shared: &Shared,
-    tile: u32,
-    lane: u32,
-) {
-    let mut words = [0; 8];
-    unroll!(I in 0..8 => {
-        // SAFETY: the tile has the group; only rows of it are looked up; the whole warp is here.
-        words[I] = unsafe {
-            let first = tile * K::GROUPS + 2 * I as u32;
-            let group = work::group(params, first + lane / Group::ROWS as u32);
-            let row = lane % Group::ROWS as u32;
-            let is_there = row < group.n_rows();
-            ballot((is_there && row_is_valid(&params.queries, group.start + row)) as u32)
-        };
-    });
-    if lane == 0 {
-        let [a, b, c, d, e, f, g, h] = words;
-        // SAFETY: the caller's promise.
-        unsafe {
-            store_shared_u32x4(shared.valid_rows(), [a, b, c, d]);
-            store_shared_u32x4(shared.valid_rows() + 16, [e, f, g, h]);
-        }
-    }
-}
-
-/// The upper bits of a thread's maxima, the first in the uppermost.
-#[inline(always)]
-fn signs(best: &Maxima) -> u32 {
-    let mut signs = 0;
-    unroll!(I in 0..16 => {
-        unroll!(J in 0..2 => { signs = signs << 1 | best[2 * I + J].to_bits() >> 31; });
-    });
-    signs
-}
-
-/// [`signs`] of the larger one of a column's two whole numbers.
-#[inline(always)]
-fn larger_signs(c: &[f32; 64]) -> u32 {
-    let mut signs = 0;
-    unroll!(I in 0..16 => {
-        unroll!(J in 0..2 => {
-            let both = c[4 * I + J].to_bits() & c[4 * I + 2 + J].to_bits();
-            signs = signs << 1 | both >> 31;
-        });
-    });
-    signs
-}
-
-/// Gives one of two maxima to the lane whose number differs by `MASK`, which is another row's, and
-/// finds the larger of the other and what that lane gives.
-///
-/// # Safety
-/// All 32 lanes must call it together.
-#[inline(always)]
-unsafe fn larger<const MASK: u32, const BITS: bool>(lane: u32, low: f32, high: f32) -> f32 {
-    let (keep, give) = if lane & MASK != 0 { (high, low) } else { (low, high) };
-    // SAFETY: the caller's promise.
-    let other = unsafe { shuffle_xor_f32::<MASK>(give) };
-    if BITS { f32::from_bits(keep.to_bits().max(other.to_bits())) } else { max_nan(keep, other) }
-}
-
-/// Takes a product into account, as floats; -∞ in rows that are no document tokens.
-#[inline(always)]
-fn fold_floats<K: Kernel>(best: &mut Maxima, c: &[f32; 64], scales: [f32; 2], valid: [bool; 2]) {
-    let similarity = |i: usize, row: usize| {
-        let sum = match K::FOLDS_SUMS {
-            true => c[i].to_bits() as i32 as f32,
-            false => c[i],
-        };
-        if valid[row] { times(sum, scales[row]) } else { f32::NEG_INFINITY }
-    };
-    unroll!(I in 0..16 => {
-        unroll!(J in 0..2 => {
-            let most = max_nan(similarity(4 * I + J, 0), similarity(4 * I + 2 + J, 1));
-            best[2 * I + J] = max_nan(best[2 * I + J], most);
-        });
-    });
-}
-
-/// The maxima of a first product, as bits. Where sums are folded as they are, a negative one's is any.
-#[inline(always)]
-fn first_bits<K: Kernel>(best: &mut Maxima, c: &[f32; 64], scales: [f32; 2]) {
-    let scales = if K::FOLDS_SUMS { scales.map(to_factor) } else { scales };
-    unroll!(I in 0..16 => {
-        unroll!(J in 0..2 => {
-            let [a, b] = [mul(c[4 * I + J], scales[0]), mul(c[4 * I + 2 + J], scales[1])];
-            best[2 * I + J] = match K::FOLDS_SUMS {
-                true => f32::from_bits(a.to_bits().max(b.to_bits())),
-                false => max_nan(a, b),
-            };
-        });
-    });
-}
-
-/// Takes a product of document tokens into account, as bits.
-#[inline(always)]
-fn fold_bits<K: Kernel>(best: &mut Maxima, c: &[f32; 64], scales: [f32; 2]) {
-    let scales = if K::FOLDS_SUMS { scales.map(to_factor) } else { scales };
-    unroll!(I in 0..16 => {
-        unroll!(J in 0..2 => {
-            let [a, b] = [mul(c[4 * I + J], scales[0]), mul(c[4 * I + 2 + J], scales[1])];
-            let (a, b, most) = (a.to_bits(), b.to_bits(), best[2 * I + J].to_bits());
-            best[2 * I + J] = f32::from_bits(match K::FOLDS_SUMS {
-                true => most.max(a).max(b),
-                false => (most as i32).max(a as i32).max(b as i32) as u32,
-            });
-        });
-    });
-}
-
-/// Makes floats of maxima of bits, of which each column has one in some lane that is not negative: 0 of those
-/// that are.
-#[inline(always)]
-fn into_floats<K: Kernel>(best: &mut Maxima) {
-    if K::FOLDS_SUMS {
-        unroll!(I in 0..16 => {
-            unroll!(J in 0..2 => { best[2 * I + J] = sum_into_float(best[2 * I + J]); });
-        });
-    }
-}
-
-/// That of one maximum.
-#[inline(always)]
-fn sum_into_float(most: f32) -> f32 {
-    mul(f32::from_bits(most.to_bits().max(ZERO)), SIMILARITY)
-}
-
-/// Makes maxima of bits of floats: of sums' products with factors, where sums are folded as they are.
-#[inline(always)]
-fn into_bits<K: Kernel>(best: &mut Maxima) {
-    if K::FOLDS_SUMS {
-        unroll!(I in 0..16 => {
-            unroll!(J in 0..2 => { best[2 * I + J] = mul(best[2 * I + J], 1.0 / SIMILARITY); });
-        });
-    }
-}
-
-/// Finds the maxima of each document's query rows in what its warps have left, adds the groups' sums by
-/// query and stores scores or partial sums, and token scores.
-///
-/// A lane has four rows of each half of a tile: those from [`first_row`] on of group `8 half + lane / 4`.
-///
-/// # Safety
-/// As [`super::first::load`].
-#[inline(always)]
-pub(super) unsafe fn store_maxima<K: Kernel>(
-    params: &ForwardParams,
-    shared: &Shared,
-    norms: Norms,
-    lane: u32,
-) {
-    let mut ring = Ring::START;
-    let mut tile = u32::MAX;
-    let mut units = Told::START;
-    // SAFETY: consumers fill one slot per entry, in this order; the whole warp is here.
-    unsafe {
-        let mut groups = TileGroups::new(Group::NONE, lane);
-        let mut valid = 0;
-        while let Some(work) = units.next(shared, lane) {
-            if work.tile != tile {
-                tile = work.tile;
-                let queries = QueryTile::new::<K>(params, tile, lane);
-                groups = TileGroups::new(queries.group, lane);
-                valid = take_rows::<K>(params, shared, norms, tile, lane);
-            }
-            let mut entry = work.entry;
-            while entry < work.entry_end {
-                barrier_wait(shared.sum_full(ring.slot), ring.parity);
-                let sums = shared.sums(ring.slot, 0);
-                let has_tokens = load_shared_f32(sums + HAS_TOKENS) != 0.0;
-                let mut half = 0;
-                while half < 2 {
-                    let mut most = most_of_warps(shared, ring.slot, half, lane);
-                    let scales = load_shared_f32x4(shared.row_scales(half) + 16 * lane);
-                    unroll!(I in 0..4 => {
-                        let is_row = valid >> (4 * half + I as u32) & 1 != 0;
-                        most[I] = if is_row { most[I] * scales[I] } else { 0.0 };
-                    });
-                    if has_tokens && params.token_scores != 0 {
-                        let group = work::group(params, own_group::<K>(tile, half, lane));
-                        store_tokens(params, group, entry, valid >> (4 * half), most, lane);
-                    }
-                    // Rows 8 apart, then neighbours: the order of all kernels ([`crate::rows`]).
-                    unroll!(I in 0..4 => { most[I] += shuffle_xor_f32::<2>(most[I]); });
-                    let mut other = most;
-                    unroll!(I in 0..4 => { other[I] = shuffle_xor_f32::<1>(most[I]); });
-                    if lane.is_multiple_of(4) {
-                        store_shared_f32(sums + 4 * (8 * half + lane / 4), sum_eight(most, other));
-                    }
-                    half += 1;
-                }
-                sync_warp();
-                let sum = load_shared_f32(sums + 4 * (lane % K::GROUPS));
-                sync_warp();
-                barrier_arrive_if(shared.sum_empty(ring.slot), (lane == 0) as u32);
-                groups.store(params, entry, if has_tokens { sum } else { 0.0 });
-                ring = ring.next(sum_slots(K::QUERY_TILE) as u32);
-                entry += 1;
-            }
-            if params.counters != 0 {
-                work::count_part(params, &work, groups.first_query(), lane);
-            }
-        }
-    }
-}
-
-/// In a slot of sums, behind those of 16 groups: whether the document has tokens.
-const HAS_TOKENS: u32 = 64;
-
-/// The lane's first row of its groups.
-#[inline(always)]
-fn first_row(lane: u32) -> u32 {
-    4 * (lane % 4)
-}
-
-/// The lane's group of a half of a tile.
-#[inline(always)]
-fn own_group<K: Kernel>(tile: u32, half: u32, lane: u32) -> u32 {
-    tile * K::GROUPS + 8 * half + lane / 4
-}
-
-/// Keeps the scales of the lane's rows of a new tile, and says which of the rows are query tokens, four
-/// bits for each half.
-///
-/// # Safety
-/// The tile must be of this launch.
-#[inline(always)]
-unsafe fn take_rows<K: Kernel>(
-    params: &ForwardParams,
-    shared: &Shared,
-    norms: Norms,
-    tile: u32,
-    lane: u32,
-) -> u32 {
-    let mut valid = 0;
-    let mut half = 0;
-    while half < 2 {
-        // SAFETY: the tile has the group; only rows of it are looked up.
-        unsafe {
-            let group = work::group(params, own_group::<K>(tile, half, lane));
-            unroll!(I in 0..4 => {
-                let row = first_row(lane) + I as u32;
-                if row < group.n_rows() {
-                    let is_row = row_is_valid(&params.queries, group.start + row);
-                    valid |= u32::from(is_row) << (4 * half + I as u32);
-                    let place = shared.row_scales(half) + 16 * lane + 4 * I as u32;
-                    store_shared_f32(place, norms.query(group, row));
-                }
-            });
-        }
-        half += 1;
-    }
-    valid
-}
-
-/// The largest that the eight warps of a half have left of each of the lane's rows.
-///
-/// # Safety
-/// They must have left them.
-#[inline(always)]
-unsafe fn most_of_warps(shared: &Shared, slot: u32, half: u32, lane: u32) -> [f32; 4] {
-    let place = shared.maxima(slot, 8 * half) + 16 * lane;
-    // SAFETY: the caller's promise.
-    let of_warp = |warp: usize| unsafe { load_shared_f32x4(place + (warp * MAXIMA_BYTES) as u32) };
-    let mut most = of_warp(0);
-    unroll!(WARP in 0..8 => {
-        if WARP != 0 {
-            let other = of_warp(WARP);
-            unroll!(I in 0..4 => { most[I] = max_nan(most[I], other[I]); });
-        }
-    });
-    most
-}
-
-/// Stores token scores of the lane's rows of a group, those that are query tokens.
-///
-/// # Safety
-/// The entry must belong to the group's query; token scores must be asked for.
-#[inline(always)]
-unsafe fn store_tokens(
-    params: &ForwardParams,
-    group: Group,
-    entry: u32,
-    valid: u32,
-    scores: [f32; 4],
-    lane: u32,
-) {
-    if valid & 15 == 0 {
-        return;
-    }
-    // SAFETY: the caller's promise; each row has one owner.
-    unsafe {
-        let index = TokenPlace::new(params, group).index(params, entry);
-        let place = params.token_scores + (index + u64::from(first_row(lane))) * 4;
-        unroll!(I in 0..4 => {
-            if valid >> I & 1 != 0 {
-                store_u32(place + 4 * I as u64, scores[I].to_bits());
-            }
-        });
     }
 }

@@ -1,0 +1,212 @@
+//! What the first warpgroup does for consumers whose columns are query rows.
+
+use super::HAS_TOKENS;
+use crate::layout::sm90::*;
+use crate::norms::Norms;
+use crate::params::{ForwardParams, Group};
+use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
+use crate::ptx::math::max_nan;
+use crate::ptx::memory::{
+    load_shared_f32, load_shared_f32x4, store_shared_f32, store_shared_u32x4, store_u32,
+};
+use crate::ptx::warp::{ballot, shuffle_xor_f32, sync_warp};
+use crate::reduce::{TileGroups, unroll};
+use crate::rows::sum_eight;
+use crate::sm90::first::QueryTile;
+use crate::sm90::units::Told;
+use crate::sm90::{Kernel, Ring, Shared};
+use crate::work::{self, TokenPlace, row_is_valid};
+
+/// Leaves to the consumers which rows of a query tile are query tokens.
+///
+/// # Safety
+/// One whole warp, before it says that the tile is on its way; consumers must have let go of the last one.
+#[inline(always)]
+pub(in crate::sm90) unsafe fn leave_rows<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    tile: u32,
+    lane: u32,
+) {
+    let mut words = [0; 8];
+    unroll!(I in 0..8 => {
+        // SAFETY: the tile has the group; only rows of it are looked up; the whole warp is here.
+        words[I] = unsafe {
+            let first = tile * K::GROUPS + 2 * I as u32;
+            let group = work::group(params, first + lane / Group::ROWS as u32);
+            let row = lane % Group::ROWS as u32;
+            let is_there = row < group.n_rows();
+            ballot((is_there && row_is_valid(&params.queries, group.start + row)) as u32)
+        };
+    });
+    if lane == 0 {
+        let [a, b, c, d, e, f, g, h] = words;
+        // SAFETY: the caller's promise.
+        unsafe {
+            store_shared_u32x4(shared.valid_rows(), [a, b, c, d]);
+            store_shared_u32x4(shared.valid_rows() + 16, [e, f, g, h]);
+        }
+    }
+}
+
+/// Finds the maxima of each document's query rows in what its warps have left, adds the groups' sums by
+/// query and stores scores or partial sums, and token scores.
+///
+/// A lane has four rows of each half of a tile: those from [`first_row`] on of group `8 half + lane / 4`.
+///
+/// # Safety
+/// As [`crate::sm90::first::load`].
+#[inline(always)]
+pub(in crate::sm90) unsafe fn store_maxima<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    norms: Norms,
+    lane: u32,
+) {
+    let mut ring = Ring::START;
+    let mut tile = u32::MAX;
+    let mut units = Told::START;
+    // SAFETY: consumers fill one slot per entry, in this order; the whole warp is here.
+    unsafe {
+        let mut groups = TileGroups::new(Group::NONE, lane);
+        let mut valid = 0;
+        while let Some(work) = units.next(shared, lane) {
+            if work.tile != tile {
+                tile = work.tile;
+                let queries = QueryTile::new::<K>(params, tile, lane);
+                groups = TileGroups::new(queries.group, lane);
+                valid = take_rows::<K>(params, shared, norms, tile, lane);
+            }
+            let mut entry = work.entry;
+            while entry < work.entry_end {
+                barrier_wait(shared.sum_full(ring.slot), ring.parity);
+                let sums = shared.sums(ring.slot, 0);
+                let has_tokens = load_shared_f32(sums + HAS_TOKENS) != 0.0;
+                let mut half = 0;
+                while half < 2 {
+                    let mut most = most_of_warps(shared, ring.slot, half, lane);
+                    let scales = load_shared_f32x4(shared.row_scales(half) + 16 * lane);
+                    unroll!(I in 0..4 => {
+                        let is_row = valid >> (4 * half + I as u32) & 1 != 0;
+                        most[I] = if is_row { most[I] * scales[I] } else { 0.0 };
+                    });
+                    if has_tokens && params.token_scores != 0 {
+                        let group = work::group(params, own_group::<K>(tile, half, lane));
+                        store_tokens(params, group, entry, valid >> (4 * half), most, lane);
+                    }
+                    // Rows 8 apart, then neighbours: the order of all kernels ([`crate::rows`]).
+                    unroll!(I in 0..4 => { most[I] += shuffle_xor_f32::<2>(most[I]); });
+                    let mut other = most;
+                    unroll!(I in 0..4 => { other[I] = shuffle_xor_f32::<1>(most[I]); });
+                    if lane.is_multiple_of(4) {
+                        store_shared_f32(sums + 4 * (8 * half + lane / 4), sum_eight(most, other));
+                    }
+                    half += 1;
+                }
+                sync_warp();
+                let sum = load_shared_f32(sums + 4 * (lane % K::GROUPS));
+                sync_warp();
+                barrier_arrive_if(shared.sum_empty(ring.slot), (lane == 0) as u32);
+                groups.store(params, entry, if has_tokens { sum } else { 0.0 });
+                ring = ring.next(sum_slots(K::QUERY_TILE) as u32);
+                entry += 1;
+            }
+            if params.counters != 0 {
+                work::count_part(params, &work, groups.first_query(), lane);
+            }
+        }
+    }
+}
+
+/// The lane's first row of its groups.
+#[inline(always)]
+fn first_row(lane: u32) -> u32 {
+    4 * (lane % 4)
+}
+
+/// The lane's group of a half of a tile.
+#[inline(always)]
+fn own_group<K: Kernel>(tile: u32, half: u32, lane: u32) -> u32 {
+    tile * K::GROUPS + 8 * half + lane / 4
+}
+
+/// Keeps the scales of the lane's rows of a new tile, and says which of the rows are query tokens, four
+/// bits for each half.
+///
+/// # Safety
+/// The tile must be of this launch.
+#[inline(always)]
+unsafe fn take_rows<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    norms: Norms,
+    tile: u32,
+    lane: u32,
+) -> u32 {
+    let mut valid = 0;
+    let mut half = 0;
+    while half < 2 {
+        // SAFETY: the tile has the group; only rows of it are looked up.
+        unsafe {
+            let group = work::group(params, own_group::<K>(tile, half, lane));
+            unroll!(I in 0..4 => {
+                let row = first_row(lane) + I as u32;
+                if row < group.n_rows() {
+                    let is_row = row_is_valid(&params.queries, group.start + row);
+                    valid |= u32::from(is_row) << (4 * half + I as u32);
+                    let place = shared.row_scales(half) + 16 * lane + 4 * I as u32;
+                    store_shared_f32(place, norms.query(group, row));
+                }
+            });
+        }
+        half += 1;
+    }
+    valid
+}
+
+/// The largest that the eight warps of a half have left of each of the lane's rows.
+///
+/// # Safety
+/// They must have left them.
+#[inline(always)]
+unsafe fn most_of_warps(shared: &Shared, slot: u32, half: u32, lane: u32) -> [f32; 4] {
+    let place = shared.maxima(slot, 8 * half) + 16 * lane;
+    // SAFETY: the caller's promise.
+    let of_warp = |warp: usize| unsafe { load_shared_f32x4(place + (warp * MAXIMA_BYTES) as u32) };
+    let mut most = of_warp(0);
+    unroll!(WARP in 0..8 => {
+        if WARP != 0 {
+            let other = of_warp(WARP);
+            unroll!(I in 0..4 => { most[I] = max_nan(most[I], other[I]); });
+        }
+    });
+    most
+}
+
+/// Stores token scores of the lane's rows of a group, those that are query tokens.
+///
+/// # Safety
+/// The entry must belong to the group's query; token scores must be asked for.
+#[inline(always)]
+unsafe fn store_tokens(
+    params: &ForwardParams,
+    group: Group,
+    entry: u32,
+    valid: u32,
+    scores: [f32; 4],
+    lane: u32,
+) {
+    if valid & 15 == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise; each row has one owner.
+    unsafe {
+        let index = TokenPlace::new(params, group).index(params, entry);
+        let place = params.token_scores + (index + u64::from(first_row(lane))) * 4;
+        unroll!(I in 0..4 => {
+            if valid >> I & 1 != 0 {
+                store_u32(place + 4 * I as u64, scores[I].to_bits());
+            }
+        });
+    }
+}
