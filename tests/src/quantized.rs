@@ -583,3 +583,31 @@ fn check_bounds(exact: &[Answer], found: &Scores, bounds: &[f32]) -> Result<(), 
     }
     Ok(())
 }
+
+/// Calls `check` with the token scores of queries and documents from every CUDA device and row of their
+/// operand that takes them, and from the CPU, and with the row's name.
+///
+/// # Panics
+/// Where they cannot be scored for another reason than that the row does not take them.
+pub fn with_token_scores_of_every_row<Q: Against<D>, D: Quantized>(
+    operand: Operand,
+    queries: &Tokens<'_, Q>,
+    documents: &Tokens<'_, D>,
+    mut check: impl FnMut(Option<&str>, &[f32]),
+) {
+    let rows = || FORWARD.iter().filter(|row| row.operand == operand);
+    let on_cuda =
+        cuda_devices().iter().flat_map(|device| rows().map(move |row| (device, Some(row))));
+    let cpu = Device::cpu();
+    for (device, row) in on_cuda.chain([(&cpu, None)]) {
+        let kernel = row.map(|row| row.name.to_string());
+        let winners = row.is_some_and(|row| row.winners);
+        let options =
+            ScoreOptions { token_scores: true, kernel, winners, ..ScoreOptions::default() };
+        let found = match device.score_with(queries, documents, &Pairing::cross(), &options) {
+            Err(Error::Unsupported { .. }) => continue,
+            found => found.expect("scores"),
+        };
+        check(row.map(|row| row.name), found.token_scores().expect("token scores"));
+    }
+}

@@ -7,12 +7,10 @@ use maxsim::{
 };
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::quantize::{e4m3, e4m3_value};
-use maxsim_kernels::variants::FORWARD;
 use maxsim_tests::case::{Case, Data, Pairs};
-use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::quantized::{
     Formats, QuantizedCase, check_embeddings, check_quantized_case, e4m3_numbers, nearest_e4m3,
-    quantized_cases, special_row,
+    quantized_cases, special_row, with_token_scores_of_every_row,
 };
 use maxsim_tests::strategy::EDGE_DIMS;
 use maxsim_tests::suite::Suite;
@@ -248,30 +246,15 @@ fn scales_of_any_size() {
         let document_scales = Scales::F32(scales.clone().into());
         let documents = Tokens::<Int8>::from_codes(&documents, document_scales, layout(LENS[1]));
         let documents = documents.expect("documents");
-        let rows = || FORWARD.iter().filter(|row| row.operand == Operand::I8);
-        let of = |device| rows().map(move |row| (device, Some(row)));
-        let on_cuda = cuda_devices().iter().flat_map(of);
-        let cpu = Device::cpu();
-        for (device, row) in on_cuda.chain([(&cpu, None)]) {
-            let kernel = row.map(|row| row.name.to_string());
-            let winners = row.is_some_and(|row| row.winners);
-            let token_scores = true;
-            let options = ScoreOptions { token_scores, kernel, winners, ..ScoreOptions::default() };
-            let cross = Pairing::cross();
-            let found = match device.score_with(&query_tokens, &documents, &cross, &options) {
-                Err(Error::Unsupported { .. }) => continue,
-                found => found.expect("scores"),
-            };
-            let found = found.token_scores().expect("token scores");
+        with_token_scores_of_every_row(Operand::I8, &query_tokens, &documents, |row, found| {
             for (s, (&expected, &found)) in expected.iter().zip(found).enumerate() {
                 assert!(
                     same(expected, found) || expected == found,
-                    "{size:e} at {} tokens, {:?}, token {s}: {expected:e}, not {found:e}",
-                    odd.len(),
-                    options.kernel
+                    "{size:e} at {} tokens, {row:?}, token {s}: {expected:e}, not {found:e}",
+                    odd.len()
                 );
             }
-        }
+        });
     }
 }
 

@@ -1,13 +1,9 @@
 //! Maxima of codes' similarities whatever their signs: kernels take short cuts where they are positive.
 
-use maxsim::{
-    Against, Device, Error, Fp8, Int8, Pairing, Quantized, Scales, ScoreOptions, TokenLayout,
-    Tokens,
-};
+use maxsim::{Against, Fp8, Int8, Quantized, Scales, TokenLayout, Tokens};
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::quantize::{e4m3, e4m3_value};
-use maxsim_kernels::variants::FORWARD;
-use maxsim_tests::engines::cuda_devices;
+use maxsim_tests::quantized::with_token_scores_of_every_row;
 
 const DIM: usize = 128;
 const QUERY_LEN: usize = 70;
@@ -85,28 +81,14 @@ fn check<F: Codes>() {
             .collect();
         let scales = Scales::F32(scales.clone().into());
         let tokens = Tokens::<F>::from_codes(&documents, scales, layout(len)).expect("documents");
-        let rows = || FORWARD.iter().filter(|row| row.operand == F::OPERAND);
-        let on_cuda = cuda_devices().iter().flat_map(|d| rows().map(move |row| (d, Some(row))));
-        let cpu = Device::cpu();
-        for (device, row) in on_cuda.chain([(&cpu, None)]) {
-            let kernel = row.map(|row| row.name.to_string());
-            let winners = row.is_some_and(|row| row.winners);
-            let token_scores = true;
-            let options = ScoreOptions { token_scores, kernel, winners, ..ScoreOptions::default() };
-            let found = match device.score_with(&query_tokens, &tokens, &Pairing::cross(), &options)
-            {
-                Err(Error::Unsupported { .. }) => continue,
-                found => found.expect("scores"),
-            };
-            let found = found.token_scores().expect("token scores");
+        with_token_scores_of_every_row(F::OPERAND, &query_tokens, &tokens, |row, found| {
             for (s, (&(expected, bound), &found)) in expected.iter().zip(found).enumerate() {
                 assert!(
                     (expected - f64::from(found)).abs() <= bound,
-                    "{len} tokens, {what}, {:?}, token {s}: {expected:e}, not {found:e}",
-                    options.kernel
+                    "{len} tokens, {what}, {row:?}, token {s}: {expected:e}, not {found:e}"
                 );
             }
-        }
+        });
     }
 }
 

@@ -333,6 +333,6 @@ impl Consumer<'_> {
             sync_warp();
             barrier_arrive_if(self.shared.sum_full(slot), (lane == 0) as u32);
         }
-        self.sums = self.sums.next(sum_slots(2 * COLUMNS as usize) as u32);
+        self.sums = self.sums.next(self.shared.sum_slots);
     }
 }
