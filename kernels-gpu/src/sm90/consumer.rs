@@ -14,7 +14,7 @@ use crate::ptx::memory::{load_shared_u32x4, store_shared_f32};
 use crate::ptx::thread::pause;
 use crate::ptx::warp::{ballot, broadcast, sync_warp};
 use crate::ptx::wgmma::{self, Accumulators, Element};
-use crate::reduce::{Best, fold, mask_tail, unroll, valid_only};
+use crate::reduce::{Best, NO_WINNER, fold, mask_tail, unroll, valid_only};
 use crate::rows::row_sums;
 use crate::work::{self, Documents};
 
@@ -293,11 +293,28 @@ impl Consumer<'_> {
             wgmma::commit();
             let c0 = c0.wait::<1>();
             columns.fold::<K, N, KIND>(&mut best[0], &c0);
+            self.finish_search::<K>(&best[0]);
             let c1 = c1.wait::<0>();
             self.release(K::SLABS as u32);
             columns.fold::<K, N, KIND>(&mut best[1], &c1);
             columns.fold_again::<K, N, KIND>(best, before, [&c0, &c1]);
             columns.any()
+        }
+    }
+
+    /// Keeps the search for one fragment's winners before the wait for the next fragment's products, where
+    /// it is in the source. The assembler would move all of it behind, and both searches would leave the tensor
+    /// cores idle; it does not move what arrives at a barrier, even where that is never.
+    ///
+    /// # Safety
+    /// As `Consumer::tile`.
+    #[inline(always)]
+    unsafe fn finish_search<K: Kernel>(&self, best: &Best) {
+        if K::WINNERS {
+            let [a, b] = best.winner;
+            let never = a.min(b) < NO_WINNER;
+            // SAFETY: winners are tokens or `NO_WINNER`: nobody arrives.
+            unsafe { barrier_arrive_if(self.shared.query_full(), never as u32) };
         }
     }
 
