@@ -1,5 +1,5 @@
-//! `evidence`: do the recorded GPU runs speak of the PTX and the cubins that are committed, and has some
-//! suite loaded each kernel from either?
+//! `evidence`: do the recorded GPU runs speak of the PTX and the cubins that are committed, has some
+//! suite loaded each kernel from either, and did all programs end well?
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -41,8 +41,12 @@ pub fn run(root: &Path, strict: bool) -> Result<()> {
             stale = true;
             println!("EVIDENCE STALE: {shown}: {kernels}: {why}");
         }
+        for program in not_ok(&record) {
+            stale = true;
+            println!("EVIDENCE INCOMPLETE: {shown}: {program}");
+        }
     }
-    ensure!(!(strict && stale), "the committed kernels are not what the recorded runs tested");
+    ensure!(!(strict && stale), "the recorded runs did not test all of the committed kernels");
     Ok(())
 }
 
@@ -88,6 +92,22 @@ fn not_loaded(kernels: &str, committed: &BTreeMap<String, String>, record: &Valu
     names.difference(&loaded).map(|name| name.to_string()).collect()
 }
 
+/// Programs that did not end well, with the kernels that they ran on, and how they ended.
+fn not_ok(record: &Value) -> Vec<String> {
+    let none = serde_json::Map::new();
+    let runs = record["kernels"].as_object().unwrap_or(&none).iter();
+    let programs = runs.flat_map(|(kernels, run)| {
+        let programs = run["programs"].as_object().unwrap_or(&none).iter();
+        programs.map(move |(name, program)| (kernels, name, program["result"].as_str()))
+    });
+    programs
+        .filter(|(.., result)| *result != Some("ok"))
+        .map(|(kernels, name, result)| {
+            format!("{name} ({kernels}): {}", result.unwrap_or("no result"))
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,5 +139,13 @@ mod tests {
         assert!(not_loaded("cubins", &cubins, &record).is_empty());
         assert_eq!(not_loaded("ptx", &files(&["a.ptx", "b.ptx"]), &record), ["a"]);
         assert_eq!(not_loaded("ptx", &files(&["a.ptx"]), &json!({})), ["a"]);
+    }
+
+    #[test]
+    fn programs_that_did_not_end_well_are_named() {
+        let programs = json!({"a": {"result": "ok"}, "b": {"result": "timed out"}, "c": {}});
+        let record = json!({"kernels": {"cubin": {"programs": programs}, "ptx": {}}});
+        assert_eq!(not_ok(&record), ["b (cubin): timed out", "c (cubin): no result"]);
+        assert!(not_ok(&json!({})).is_empty());
     }
 }
