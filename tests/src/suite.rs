@@ -19,6 +19,10 @@ use crate::engines::cuda_devices;
 /// machine, however many threads share them.
 const CASES_PER_SHARD: usize = 50;
 
+/// Cases of a suite that are not drawn run on so many threads at most: most of a case is calls that wait for a
+/// device, and several suites run at once.
+const THREADS: usize = 4;
+
 /// A running suite.
 #[derive(Debug)]
 pub struct Suite {
@@ -28,24 +32,28 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Runs the cases of a suite in order.
+    /// Runs the cases of a suite, [`THREADS`] at a time.
     ///
     /// # Panics
-    /// With the first case that fails: this is the test's failure.
-    pub fn run<C: Debug>(
+    /// With a case that fails, of those that run at once the first that is found: this is the test's failure.
+    pub fn run<C: Debug + Sync>(
         name: &'static str,
         cases: impl IntoIterator<Item = C>,
-        check: impl Fn(&Suite, &C) -> Result<(), String>,
+        check: impl Fn(&Suite, &C) -> Result<(), String> + Sync,
     ) {
         let suite = Suite::start(name);
-        let mut passed = 0;
-        for case in cases {
-            if let Err(why) = check(&suite, &case) {
-                suite.fail(passed, passed + 1, &format!("{why}\n{case:#?}"));
-            }
-            passed += 1;
+        let cases: Vec<C> = cases.into_iter().collect();
+        let passed = AtomicUsize::new(0);
+        let failure = on_threads(n_threads().min(THREADS), cases.len(), |i| {
+            let case = &cases[i];
+            check(&suite, case).map_err(|why| format!("{why}\n{case:#?}"))?;
+            passed.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        });
+        match failure {
+            Some(why) => suite.fail(passed.into_inner(), cases.len(), &why),
+            None => suite.pass(cases.len()),
         }
-        suite.pass(passed);
     }
 
     /// Runs [`n_cases`] random cases of a suite on every core; a failing one is shrunk.
@@ -59,25 +67,14 @@ impl Suite {
     ) {
         let suite = Suite::start(name);
         let n_cases = n_cases();
-        let (next, passed) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let failure = Mutex::new(None);
-        let work = || {
-            while failure.lock().expect("failure").is_none() {
-                let shard = next.fetch_add(1, Ordering::Relaxed);
-                let first = shard * CASES_PER_SHARD;
-                if first >= n_cases {
-                    break;
-                }
-                let cases = CASES_PER_SHARD.min(n_cases - first);
-                match run_shard(name, shard, cases, &strategy(), |case| check(&suite, case)) {
-                    Ok(()) => _ = passed.fetch_add(cases, Ordering::Relaxed),
-                    Err(why) => *failure.lock().expect("failure") = Some(why),
-                }
-            }
-        };
-        let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-        std::thread::scope(|scope| (0..n_threads).for_each(|_| _ = scope.spawn(work)));
-        match failure.into_inner().expect("failure") {
+        let passed = AtomicUsize::new(0);
+        let failure = on_threads(n_threads(), n_cases.div_ceil(CASES_PER_SHARD), |shard| {
+            let cases = CASES_PER_SHARD.min(n_cases - shard * CASES_PER_SHARD);
+            run_shard(name, shard, cases, &strategy(), |case| check(&suite, case))?;
+            passed.fetch_add(cases, Ordering::Relaxed);
+            Ok(())
+        });
+        match failure {
             Some(why) => suite.fail(passed.into_inner(), n_cases, &why),
             None => suite.pass(n_cases),
         }
@@ -167,6 +164,33 @@ pub fn n_cases() -> usize {
         Ok(n) => n.parse().expect("MAXSIM_CASES is a number"),
         Err(_) => 2000,
     }
+}
+
+fn n_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Does tasks `0 .. n` on several threads, and no more once one has failed: why.
+fn on_threads(
+    n_threads: usize,
+    n: usize,
+    task: impl Fn(usize) -> Result<(), String> + Sync,
+) -> Option<String> {
+    let next = AtomicUsize::new(0);
+    let failure = Mutex::new(None);
+    let work = || {
+        while failure.lock().expect("failure").is_none() {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            if i >= n {
+                break;
+            }
+            if let Err(why) = task(i) {
+                failure.lock().expect("failure").get_or_insert(why);
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..n_threads).for_each(|_| _ = scope.spawn(work)));
+    failure.into_inner().expect("failure")
 }
 
 fn run_shard<S: Strategy>(
