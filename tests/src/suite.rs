@@ -32,7 +32,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Runs the cases of a suite, [`THREADS`] at a time.
+    /// Runs the cases of a suite, a few at a time.
     ///
     /// # Panics
     /// With a case that fails, of those that run at once the first that is found: this is the test's failure.
