@@ -1,0 +1,505 @@
+//! The launches of a gradient call.
+
+use std::ops::Range;
+
+use cust::sys::CUstream;
+use maxsim_kernels::gradient::{
+    self, CountParams, FewParams, GatherParams, Output, OwnerParams, Pairs, ProjectParams, RowTask,
+    Rows, SortParams, SortTask, SumParams, columns,
+};
+use maxsim_kernels::residual_gradient::ResidualGatherParams;
+
+use super::places::Places;
+use super::{BackwardCall, CudaBackward, Gathered, SortedKernels, Sums};
+use crate::cuda::context::Entered;
+use crate::cuda::gradient_plan::{Carry, GradientPlan, Group, SidePairs};
+use crate::cuda::gradients::{GradientMatrix, output};
+use crate::cuda::launch::{N_COUNTERS, start};
+use crate::cuda::memory::fill;
+use crate::cuda::module::Kernel;
+use crate::cuda::outputs::CudaOutputs;
+use crate::cuda::tokens::CudaTokens;
+use crate::element::ElementType;
+use crate::error::Result;
+
+impl CudaBackward {
+    /// Enqueues the work's launches, and what must be filled before them.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context; what the call is given must be of the work and
+    /// live until the launches have run. Until then nothing else may use the workspace, which
+    /// must have [`CudaBackward::workspace_bytes`], or write scores and gradients.
+    pub(in crate::cuda) unsafe fn run(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &BackwardCall<'_>,
+        workspace: u64,
+    ) -> Result<()> {
+        let (sides, adds) = (call.gradients.sides(), call.adds);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.again {
+                Some(again) => again.run(self, entered, stream, call, workspace),
+                None => {
+                    self.run_saved(entered, stream, call, call.outputs, (sides, adds), workspace)
+                }
+            }
+        }
+    }
+
+    /// Enqueues the sums over the winners of `outputs`, to `sides`, overwritten or added to.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run`], for a work that reads winners.
+    pub(in crate::cuda) unsafe fn run_saved(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &BackwardCall<'_>,
+        outputs: &CudaOutputs,
+        (sides, adds): ([GradientMatrix; 2], bool),
+        workspace: u64,
+    ) -> Result<()> {
+        let BackwardCall { queries, documents, grad_scores, .. } = *call;
+        let free = workspace + N_COUNTERS * 4;
+        let norms = [0; 2];
+        let mut sums =
+            Sums { queries, documents, outputs, grad_scores, sides, first_row: 0, adds, norms };
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(project) = self.project {
+                queries.refresh_norms(entered, stream)?;
+                documents.refresh_norms(entered, stream)?;
+                sums.norms = [queries, documents].map(CudaTokens::norms_address);
+                (sums.sides, sums.adds) = (self.sums_of_normalized(sides, adds, free), false);
+                self.run_sums(entered, stream, &sums, free)?;
+                return self.run_project(entered, stream, &sums, (sides, adds), project);
+            }
+            if self.documents == Gathered::Codes {
+                // Scales are there from the start.
+                sums.norms[1] = documents.norms_address();
+            }
+            self.run_sums(entered, stream, &sums, free)
+        }
+    }
+
+    /// Enqueues what sums over the winners.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run`], with the workspace behind the counters.
+    unsafe fn run_sums(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &Sums<'_>,
+        free: u64,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.kernels.sorted {
+                None => self.run_atomic(entered, stream, call, free),
+                Some(sorted) => match sorted.few {
+                    Some(few) => self.run_few(entered, stream, call, few, free),
+                    None => {
+                        self.run_queries(entered, stream, call, free)?;
+                        self.run_documents(entered, stream, call, sorted, free)
+                    }
+                },
+            }
+        }
+    }
+
+    /// Enqueues what goes from gradients of normalised rows to those of rows.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run`], behind the sums.
+    unsafe fn run_project(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        sums: &Sums<'_>,
+        (sides, adds): ([GradientMatrix; 2], bool),
+        project: Kernel,
+    ) -> Result<()> {
+        for (side, tokens) in [sums.queries, sums.documents].into_iter().enumerate() {
+            let out = sides[side];
+            let params = ProjectParams {
+                rows: tokens.rows(),
+                out: out.output(adds),
+                sums: sums.sides[side].address,
+                norms: sums.norms[side],
+                n_rows: out.rows as u32,
+                reserved: 0,
+            };
+            let n_blocks = params.n_rows.div_ceil(gradient::WARPS);
+            if n_blocks > 0 {
+                // SAFETY: sums and gradient have the tokens' rows; the caller's promise.
+                unsafe { start(entered, stream, project, n_blocks, 0, &params)? };
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`CudaBackward::run`], with the workspace behind the counters.
+    pub(in crate::cuda) unsafe fn run_queries(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &Sums<'_>,
+        workspace: u64,
+    ) -> Result<()> {
+        let [gradient, _] = call.sides;
+        let plan = &self.plan;
+        // SAFETY: the lists were made for this problem; the caller's promise for the rest.
+        unsafe {
+            self.clear_queries(entered, stream, call)?;
+            let Some(pairs) = &plan.query_pairs else { return Ok(()) };
+            if plan.n_row_tasks == 0 {
+                return Ok(());
+            }
+            let out = gradient.output(call.adds);
+            let params = self.gather_params(call, pairs, out, workspace);
+            let (kernel, grid) = (self.kernels.pairs, self.n_gather_blocks(&params));
+            match &call.documents.residuals {
+                None => start(entered, stream, kernel, grid, 0, &params)?,
+                Some(residuals) => {
+                    let params =
+                        ResidualGatherParams { sums: params, documents: residuals.params() };
+                    start(entered, stream, kernel, grid, 0, &params)?;
+                }
+            }
+            self.add_chunks(entered, stream, out, workspace)
+        }
+    }
+
+    /// Both sides in one launch, where documents have few sources; in two where those of the queries are
+    /// codes.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`].
+    unsafe fn run_few(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &Sums<'_>,
+        few: Kernel,
+        workspace: u64,
+    ) -> Result<()> {
+        let [queries, documents] = call.sides;
+        let plan = &self.plan;
+        let (Some(query_pairs), Some(document_pairs)) = (&plan.query_pairs, &plan.document_pairs)
+        else {
+            return Ok(());
+        };
+        let fills = !call.adds && self.few_cover_documents;
+        let out = queries.output(call.adds);
+        let params = FewParams {
+            pairs: self.pairs(call, document_pairs, self.lists.document_order, call.norms[0]),
+            source: call.queries.rows(),
+            out: documents.output(call.adds),
+            tasks: self.lists.few,
+            n_tasks: plan.few.len() as u32,
+            fills: u32::from(fills),
+            gather: self.gather_params(call, query_pairs, out, workspace),
+        };
+        let n_few_blocks = params.n_tasks * params.source.n_columns;
+        // Without blocks to sum over pairs, what is said of it does not matter.
+        let are_elements = self.documents == Gathered::Elements;
+        let n_gather_blocks = match are_elements {
+            true => self.n_gather_blocks(&params.gather),
+            false => 0,
+        };
+        let grid = n_few_blocks + n_gather_blocks;
+        let shared_bytes = gradient::FEW_SHARED_BYTES as u32;
+        // SAFETY: the lists were made for this problem; the caller's promise for the rest.
+        unsafe {
+            match are_elements {
+                true => self.clear_queries(entered, stream, call)?,
+                false => self.run_queries(entered, stream, call, workspace)?,
+            }
+            if !call.adds && !fills {
+                documents.clear(entered, stream)?;
+            }
+            start(entered, stream, few, grid, shared_bytes, &params)?;
+            match are_elements {
+                true => self.add_chunks(entered, stream, out, workspace),
+                false => Ok(()),
+            }
+        }
+    }
+
+    /// What sums over pairs; chunks of them are left in the workspace.
+    pub(in crate::cuda) fn gather_params(
+        &self,
+        call: &Sums<'_>,
+        pairs: &SidePairs,
+        out: Output,
+        workspace: u64,
+    ) -> GatherParams {
+        let plan = &self.plan;
+        let rows = call.documents.rows();
+        GatherParams {
+            pairs: self.pairs(call, pairs, self.lists.query_order, call.norms[1]),
+            source: match self.documents {
+                Gathered::Elements => rows,
+                Gathered::Codes | Gathered::Residuals => {
+                    let (lanes_log2, n_columns) = columns(self.dim * gradient::CODE_BYTES);
+                    Rows { lanes_log2, n_columns, ..rows }
+                }
+            },
+            out: match plan.n_chunks {
+                1 => out,
+                _ => output(workspace, ElementType::F32, self.dim, false),
+            },
+            tasks: self.lists.rows,
+            n_tasks: plan.n_row_tasks,
+            n_chunks: plan.n_chunks,
+            n_rows: plan.n_rows,
+            reserved: 0,
+        }
+    }
+
+    pub(in crate::cuda) fn n_gather_blocks(&self, params: &GatherParams) -> u32 {
+        params.n_tasks * params.source.n_columns * params.n_chunks
+    }
+
+    /// Adds the chunks of sums over pairs, where there are several.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`], behind what left them in the workspace.
+    pub(in crate::cuda) unsafe fn add_chunks(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        out: Output,
+        workspace: u64,
+    ) -> Result<()> {
+        let GradientPlan { n_chunks, n_rows, n_row_tasks, .. } = self.plan;
+        if n_chunks == 1 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.run_sum(entered, stream, out, workspace, 0..n_row_tasks, [n_chunks, n_rows]) }
+    }
+
+    /// Adds chunks of f32 sums `[n_chunks, n_rows, dim]` from `parts` on, whose rows some tasks list.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`], behind what leaves these sums there.
+    pub(in crate::cuda) unsafe fn run_sum(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        out: Output,
+        parts: u64,
+        tasks: Range<u32>,
+        [n_chunks, n_rows]: [u32; 2],
+    ) -> Result<()> {
+        let first = u64::from(tasks.start) * size_of::<RowTask>() as u64;
+        let params = SumParams { out, parts, tasks: self.lists.rows + first, n_chunks, n_rows };
+        // SAFETY: the caller's promise.
+        unsafe { start(entered, stream, self.kernels.sum, tasks.len() as u32, 0, &params) }
+    }
+
+    /// Adds f32 sums of all rows of the documents to a gradient of another type, or overwrites it.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run`], behind what leaves the sums.
+    pub(in crate::cuda) unsafe fn narrow(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        out: Output,
+        sums: &GradientMatrix,
+    ) -> Result<()> {
+        let tasks = self.plan.narrowed.clone();
+        // SAFETY: the caller's promise.
+        unsafe { self.run_sum(entered, stream, out, sums.address, tasks, [1, sums.rows as u32]) }
+    }
+
+    /// Fills the queries' gradient with zeros, where it is overwritten and rows have no pairs.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`].
+    pub(in crate::cuda) unsafe fn clear_queries(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &Sums<'_>,
+    ) -> Result<()> {
+        match call.adds || self.covers_queries {
+            true => Ok(()),
+            // SAFETY: the caller's promise.
+            false => unsafe { call.sides[0].clear(entered, stream) },
+        }
+    }
+
+    /// # Safety
+    /// As [`CudaBackward::run_queries`].
+    unsafe fn run_documents(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &Sums<'_>,
+        sorted: &SortedKernels,
+        workspace: u64,
+    ) -> Result<()> {
+        let [_, gradient] = call.sides;
+        // SAFETY: as in `run_queries`.
+        unsafe {
+            // Rows that nobody chose are not written again.
+            if !call.adds {
+                gradient.clear(entered, stream)?;
+            }
+            let Some(pairs) = &self.plan.document_pairs else { return Ok(()) };
+            let pairs = self.pairs(call, pairs, self.lists.document_order, call.norms[0]);
+            let mut left = None;
+            for group in &self.plan.groups {
+                left =
+                    self.run_group(entered, stream, call, &pairs, group, left, sorted, workspace)?;
+            }
+            left.map_or(Ok(()), |params| self.run_join(entered, stream, &params, sorted))
+        }
+    }
+
+    /// Enqueues a group, and what the one before has left to be joined; gives what this one leaves.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`], in the order of the groups.
+    #[allow(clippy::too_many_arguments)] // those of `run_documents`, and what it goes through
+    pub(in crate::cuda) unsafe fn run_group(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        call: &Sums<'_>,
+        pairs: &Pairs,
+        group: &Group,
+        left: Option<OwnerParams>,
+        sorted: &SortedKernels,
+        workspace: u64,
+    ) -> Result<Option<OwnerParams>> {
+        let places = self.places(group, workspace);
+        let row_bytes = self.dim as u64 * 4;
+        let sort = SortParams {
+            pairs: *pairs,
+            tasks: self.lists.sorts + u64::from(group.tasks.start) * size_of::<SortTask>() as u64,
+            counts: places.counts,
+            warp_counts: places.warp_counts,
+            list: places.list,
+            destinations: places.destinations,
+        };
+        let params = self.owner_params(call, group, &places);
+        let n_tasks = group.tasks.len() as u32;
+        let n_owner_blocks = (group.n_segments * params.source.n_columns).div_ceil(gradient::WARPS);
+        let shared_bytes = gradient::shared_bytes(group.window_rows) as u32;
+        // SAFETY: the workspace has room for what the group's kernels leave each other; as in
+        // `run_queries`.
+        unsafe {
+            // Where counting writes what is still to be read, it waits.
+            let (first, with_counts) = match left {
+                Some(left) if group.n_counts > 0 && places.spares(&left) => (None, Some(left)),
+                left => (left, None),
+            };
+            if let Some(left) = first {
+                self.run_join(entered, stream, &left, sorted)?;
+            }
+            if let Some(Carry { is_first: true, n_rows, .. }) = group.carry {
+                fill(entered, places.carry, 0, u64::from(n_rows) * row_bytes, stream)?;
+            }
+            if group.n_counts > 0 {
+                // Without blocks to join, what is said of it does not matter.
+                let join = with_counts.unwrap_or(params);
+                let count = CountParams { sort, join, n_tasks, reserved: 0 };
+                let n_blocks = n_tasks + with_counts.map_or(0, |left| n_join_blocks(&left));
+                let shared_bytes = gradient::count_shared_bytes(group.window_rows) as u32;
+                start(entered, stream, sorted.count, n_blocks, shared_bytes, &count)?;
+            }
+            start(entered, stream, sorted.invert, n_tasks, shared_bytes, &sort)?;
+            start(entered, stream, sorted.owner, n_owner_blocks, 0, &params)?;
+            let Some(carry) = &group.carry else { return Ok(Some(params)) };
+            self.run_join(entered, stream, &params, sorted)?;
+            if carry.is_last {
+                let (out, tasks) = (call.sides[1].output(call.adds), carry.tasks.clone());
+                self.run_sum(entered, stream, out, places.carry, tasks, [1, carry.n_rows])?;
+            }
+            Ok(None)
+        }
+    }
+
+    /// Joins what a group's segments have left.
+    ///
+    /// # Safety
+    /// As [`CudaBackward::run_queries`], behind the group's sums.
+    pub(in crate::cuda) unsafe fn run_join(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        params: &OwnerParams,
+        sorted: &SortedKernels,
+    ) -> Result<()> {
+        let shared_bytes = gradient::JOIN_SHARED_BYTES as u32;
+        // SAFETY: the caller's promise.
+        unsafe { start(entered, stream, sorted.join, n_join_blocks(params), shared_bytes, params) }
+    }
+
+    /// What sums over a group's sorted sources.
+    fn owner_params(&self, call: &Sums<'_>, group: &Group, places: &Places) -> OwnerParams {
+        OwnerParams {
+            source: call.queries.rows(),
+            out: match &group.carry {
+                None => call.sides[1].output(call.adds || group.is_pass),
+                Some(_) => output(places.carry, ElementType::F32, self.dim, true),
+            },
+            list: places.list,
+            destinations: places.destinations,
+            heads: places.heads,
+            tails: places.tails,
+            lasts: places.lasts,
+            n_sources: group.n_sources,
+            n_destinations: group.n_destinations,
+            segment_len: group.segment_len,
+            n_segments: group.n_segments,
+            first_row: group.carry.as_ref().map_or(call.first_row, |carry| carry.first_row),
+            reserved: 0,
+        }
+    }
+
+    /// Pairs for sums whose sources are rows of the side that is normalised by `source_norms`.
+    pub(in crate::cuda) fn pairs(
+        &self,
+        call: &Sums<'_>,
+        pairs: &SidePairs,
+        order: u64,
+        source_norms: u64,
+    ) -> Pairs {
+        let (slots, query_step, document_step, score_step) = match *pairs {
+            SidePairs::Computed { query_step, document_step, score_step } => {
+                (0, query_step, document_step, score_step)
+            }
+            SidePairs::Listed(_) => (self.lists.slots, 0, 0, 0),
+        };
+        Pairs {
+            queries: call.queries.matrix(),
+            documents: call.documents.matrix(),
+            slots,
+            order,
+            query_token_base: self.lists.query_token_base,
+            winners: call.outputs.addresses().winners,
+            grad_scores: call.grad_scores.address(),
+            source_norms,
+            winner_bytes: self.winner_bytes as u32,
+            row_len: self.row_len,
+            query_step,
+            document_step,
+            score_step,
+            reserved: 0,
+        }
+    }
+}
+
+/// Blocks that join a group's rows.
+fn n_join_blocks(params: &OwnerParams) -> u32 {
+    params.n_segments.div_ceil(gradient::WARPS)
+}

@@ -1,0 +1,122 @@
+//! A gradient call's lists on the device.
+
+use std::sync::Arc;
+
+use maxsim_kernels::gradient::{PairSlot, RowTask, SortTask};
+
+use crate::cuda::context::CudaDevice;
+use crate::cuda::gradient_plan::{GradientPlan, SidePairs};
+use crate::cuda::memory::Buffer;
+use crate::cuda::tokens::regular_len;
+use crate::cuda::upload::upload;
+use crate::error::Result;
+use crate::problem::Problem;
+
+/// Where the lists are; 0 = absent.
+#[derive(Debug)]
+pub(in crate::cuda) struct Lists {
+    pub(super) slots: u64,
+    pub query_order: u64,
+    pub document_order: u64,
+    pub(super) query_token_base: u64,
+    pub rows: u64,
+    pub(super) sorts: u64,
+    pub(super) few: u64,
+    _memory: Buffer,
+}
+
+impl Lists {
+    /// Copies the lists to the device, in one go.
+    pub(super) fn upload(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        plan: &GradientPlan,
+    ) -> Result<Lists> {
+        let mut bytes = Vec::new();
+        // Offset + 1 of each list; 0 = absent.
+        let mut place = |list: &[u8]| {
+            if list.is_empty() {
+                return 0;
+            }
+            bytes.resize(bytes.len().next_multiple_of(16), 0);
+            let offset = bytes.len() as u64;
+            bytes.extend_from_slice(list);
+            offset + 1
+        };
+        let slots: Vec<[u32; 8]> = plan.slots.iter().map(slot_words).collect();
+        let row_words =
+            |tasks: &[RowTask]| -> Vec<[u32; 8]> { tasks.iter().map(row_words).collect() };
+        let (rows, few) = (row_words(&plan.rows), row_words(&plan.few));
+        let sorts: Vec<[u32; 16]> = plan.sorts.iter().map(sort_words).collect();
+        let order = |pairs: &Option<SidePairs>| match pairs {
+            Some(SidePairs::Listed(order)) => order.clone(),
+            _ => Vec::new(),
+        };
+        let is_regular = regular_len(problem.queries().segments()).is_some();
+        let offsets = (!is_regular && plan.query_pairs.is_some()).then(|| problem.token_offsets());
+        let bases = match (&offsets, problem.shape().row_len()) {
+            (Some(offsets), Some(_)) => offsets.bases(),
+            _ => &[],
+        };
+        let places = [
+            place(bytemuck::cast_slice(&slots)),
+            place(bytemuck::cast_slice(&order(&plan.query_pairs))),
+            place(bytemuck::cast_slice(&order(&plan.document_pairs))),
+            place(bytemuck::cast_slice(bases)),
+            place(bytemuck::cast_slice(&rows)),
+            place(bytemuck::cast_slice(&sorts)),
+            place(bytemuck::cast_slice(&few)),
+        ];
+        let memory = upload(device, &bytes)?;
+        let [slots, query_order, document_order, query_token_base, rows, sorts, few] =
+            places.map(|place| if place == 0 { 0 } else { memory.address() + place - 1 });
+        Ok(Lists {
+            slots,
+            query_order,
+            document_order,
+            query_token_base,
+            rows,
+            sorts,
+            few,
+            _memory: memory,
+        })
+    }
+}
+
+/// A listed pair as the device reads it.
+pub(in crate::cuda) fn slot_words(slot: &PairSlot) -> [u32; 8] {
+    let [low, high] = [slot.token_base as u32, (slot.token_base >> 32) as u32];
+    let [start, len] = [slot.document_start, slot.document_len];
+    [low, high, slot.score, slot.query_start, slot.query_len, start, len, 0]
+}
+
+/// A task of rows as the device reads it.
+fn row_words(task: &RowTask) -> [u32; 8] {
+    let RowTask { row, n_rows, first, n_pairs, index, .. } = *task;
+    [row, n_rows, first.query, first.document, first.score, n_pairs, index, 0]
+}
+
+/// A task as the device reads it.
+fn sort_words(task: &SortTask) -> [u32; 16] {
+    let SortTask { row, n_rows, first, n_pairs, token_begin, token_end, .. } = *task;
+    let SortTask { n_warps, chunk, n_chunks, counts, destination, list, share, .. } = *task;
+    let [query, document, score] = [first.query, first.document, first.score];
+    [
+        row,
+        n_rows,
+        query,
+        document,
+        score,
+        n_pairs,
+        token_begin,
+        token_end,
+        n_warps,
+        chunk,
+        n_chunks,
+        counts,
+        destination,
+        list,
+        share,
+        task.n_sources,
+    ]
+}

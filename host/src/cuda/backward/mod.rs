@@ -1,0 +1,347 @@
+//! Gradients on a device: a call's lists there, and the kernels that run them.
+
+mod launches;
+mod lists;
+mod places;
+
+use std::sync::Arc;
+
+use maxsim_kernels::gradient;
+use maxsim_kernels::residual_gradient;
+
+use self::lists::Lists;
+pub(super) use self::lists::slot_words;
+use super::context::CudaDevice;
+use super::gradient_plan::{GradientPlan, Shape};
+use super::gradients::{CudaGradScores, CudaGradients, GradientMatrix};
+use super::module::Kernel;
+use super::outputs::CudaOutputs;
+use super::recompute::Recompute;
+use super::residual_gradients::window_rows_max;
+use super::stream::{CudaStream, Order};
+use super::tokens::CudaTokens;
+use super::turn::Turns;
+use crate::element::ElementType;
+use crate::error::Result;
+use crate::format::TokenFormat;
+use crate::plan::Chosen;
+use crate::problem::Problem;
+use crate::warm_up::gradient_row;
+use crate::work::OutputShape;
+
+/// Bytes of the workspace's parts, 32 MB together with the counters: sorted sources with their
+/// destinations; sums over parts of rows; sums over several passes. Counts take what is left.
+const LIST_BYTES_MAX: u64 = 20 << 20;
+const PARTS_BYTES_MAX: u64 = 5 << 20;
+const CARRY_BYTES_MAX: u64 = 3 << 18;
+
+/// Sources that one block sorts, where there are several.
+const TASK_SOURCES: u64 = gradient::WARP_SOURCES as u64 * gradient::WARPS as u64;
+
+/// A gradient call made ready: its lists on the device, and its kernels.
+#[derive(Debug)]
+pub(crate) struct CudaBackward {
+    device: Arc<CudaDevice>,
+    dim: usize,
+    winner_bytes: usize,
+    row_len: u32,
+    documents: Gathered,
+    pub(super) kernels: Kernels,
+    pub(super) plan: GradientPlan,
+    pub(super) lists: Lists,
+    /// Whether every row of the queries has pairs, so that nothing must be cleared.
+    pub(super) covers_queries: bool,
+    /// Whether every row of the documents is in a task of the plan's `few`.
+    few_cover_documents: bool,
+    /// Bytes of the documents' gradient in f32, where it is summed there and then narrowed.
+    pub(super) sums_bytes: u64,
+    /// Where winners are found again: what does so. Of what is here, narrowing is all that is used then.
+    again: Option<Recompute>,
+    /// Element type of the gradients, and rows of both sides.
+    gradient: ElementType,
+    rows: [usize; 2],
+    /// Where rows are normalised: what goes from their gradients to those of the rows as given.
+    project: Option<Kernel>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernels {
+    /// Sums over pairs; where winners are not sorted, it adds to the documents' gradient, too.
+    pub pairs: Kernel,
+    pub sum: Kernel,
+    pub sorted: Option<SortedKernels>,
+}
+
+/// What sorts winners, and sums over what is sorted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SortedKernels {
+    owner: Kernel,
+    count: Kernel,
+    invert: Kernel,
+    /// Where documents have few winners, which are not sorted then.
+    few: Option<Kernel>,
+    join: Kernel,
+}
+
+/// What a call is given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackwardCall<'a> {
+    pub queries: &'a CudaTokens,
+    pub documents: &'a CudaTokens,
+    pub outputs: &'a CudaOutputs,
+    pub grad_scores: &'a CudaGradScores,
+    pub gradients: &'a CudaGradients,
+    pub adds: bool,
+}
+
+/// What kernels sum over winners.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sums<'a> {
+    pub queries: &'a CudaTokens,
+    pub documents: &'a CudaTokens,
+    pub outputs: &'a CudaOutputs,
+    pub grad_scores: &'a CudaGradScores,
+    /// Where sums go.
+    pub sides: [GradientMatrix; 2],
+    /// The documents' row that those of the documents start with.
+    pub first_row: u32,
+    pub adds: bool,
+    /// What the rows of queries and documents are normalised by, or codes multiplied by; 0 = nothing.
+    pub norms: [u64; 2],
+}
+
+/// What the documents' rows are read from for the queries' gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gathered {
+    /// The elements that were scored.
+    Elements,
+    /// INT8 codes of them, which only an owner can sum, as they are.
+    Codes,
+    /// Residuals, which are decoded; the documents' gradient is there some rows at a time
+    /// ([`CudaBackward::run_windows`]).
+    Residuals,
+}
+
+impl Gathered {
+    /// What tokens of a format are read as.
+    pub(crate) fn of(format: TokenFormat) -> Gathered {
+        match format {
+            TokenFormat::Int8 => Gathered::Codes,
+            TokenFormat::Residual(_) => Gathered::Residuals,
+            _ => Gathered::Elements,
+        }
+    }
+}
+
+/// What gradients are wanted, beyond those of a problem.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackwardKind {
+    /// Element type of the gradients.
+    pub gradient: ElementType,
+    /// Whether rows are added to as they come.
+    pub is_atomic: bool,
+    /// Whether rows are normalised.
+    pub normalizes: bool,
+    /// What calls are given of the documents.
+    pub documents: Gathered,
+}
+
+/// Bytes of the documents' gradient in f32.
+pub(super) fn document_sums_bytes(problem: &Problem<'_>) -> u64 {
+    problem.documents().rows() as u64 * problem.dim() as u64 * 4
+}
+
+impl CudaBackward {
+    /// Builds and uploads the lists, and loads the kernels, for winners that are read.
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        element: ElementType,
+        kind: BackwardKind,
+        outputs: &OutputShape,
+    ) -> Result<CudaBackward> {
+        CudaBackward::of(device, problem, element, kind, outputs, None)
+    }
+
+    /// The same for winners that `chosen` finds again, at most `bytes_max` of them at once.
+    pub(crate) fn recompute(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        element: ElementType,
+        kind: BackwardKind,
+        outputs: &OutputShape,
+        (chosen, bytes_max): (Chosen, u64),
+    ) -> Result<CudaBackward> {
+        let again = Recompute::new(device, problem, element, kind, outputs, chosen, bytes_max)?;
+        CudaBackward::of(device, problem, element, kind, outputs, Some(again))
+    }
+
+    fn of(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        element: ElementType,
+        kind: BackwardKind,
+        outputs: &OutputShape,
+        again: Option<Recompute>,
+    ) -> Result<CudaBackward> {
+        let BackwardKind { gradient, is_atomic, normalizes, documents } = kind;
+        let are_elements = documents == Gathered::Elements;
+        debug_assert!(are_elements || !is_atomic && !normalizes && again.is_none());
+        let are_residuals = documents == Gathered::Residuals;
+        let mut kernels = match is_atomic {
+            false => device.owner_kernels(element, documents)?,
+            true => device.atomic_kernels(element)?,
+        };
+        let main = kernels.sorted.map_or(kernels.pairs, |sorted| sorted.owner);
+        let n_resident = device.blocks_per_multiprocessor(main, 0)?;
+        let n_blocks = n_resident * device.limits().n_multiprocessors;
+        let shape = Shape {
+            element_bytes: element.size_bytes(),
+            gathered_bytes: match are_elements {
+                true => element.size_bytes(),
+                false => gradient::CODE_BYTES,
+            },
+            // Of normalised rows sums are f32 in any case, and become the gradient later.
+            adds_in_place: gradient == ElementType::F32 || normalizes,
+            n_warps: n_blocks * gradient::WARPS as usize,
+            list_bytes_max: LIST_BYTES_MAX,
+            parts_bytes_max: PARTS_BYTES_MAX,
+            carry_bytes_max: CARRY_BYTES_MAX,
+            task_sources: TASK_SOURCES,
+            few_sources: if are_residuals { 0 } else { gradient::FEW_SOURCES },
+            rows_max: if are_residuals { window_rows_max(problem.dim()) } else { usize::MAX },
+        };
+        let plan = match &again {
+            Some(again) if again.narrows() => GradientPlan::narrowing(problem),
+            Some(_) => GradientPlan::default(),
+            None if is_atomic => GradientPlan::atomic(problem, &shape)?,
+            None => GradientPlan::new(problem, &shape)?,
+        };
+        if let (Some(sorted), false) = (&mut kernels.sorted, plan.few.is_empty()) {
+            let few = gradient::FEW.on(device.limits().capability)[gradient_row(element)];
+            sorted.few = Some(device.gradient_kernel(few)?);
+        }
+        let sums_bytes = match plan.narrowed.is_empty() {
+            true => 0,
+            false => document_sums_bytes(problem),
+        };
+        Ok(CudaBackward {
+            device: device.clone(),
+            dim: problem.dim(),
+            winner_bytes: outputs.winner_bytes,
+            row_len: problem.shape().row_len().unwrap_or(0) as u32,
+            documents,
+            kernels,
+            lists: Lists::upload(device, problem, &plan)?,
+            covers_queries: plan.n_rows as usize == problem.queries().rows(),
+            few_cover_documents: plan.n_few_rows == problem.documents().rows(),
+            sums_bytes,
+            plan,
+            again,
+            gradient,
+            rows: [problem.queries().rows(), problem.documents().rows()],
+            project: normalizes
+                .then(|| device.gradient_kernel(gradient::PROJECT[gradient_row(element)]))
+                .transpose()?,
+        })
+    }
+
+    /// Enqueues the call. Allocates nothing once the stream's workspace has grown.
+    ///
+    /// Handles, scores and gradients must be those of the work; `Stream` checks them.
+    pub(crate) fn enqueue(&self, stream: &mut CudaStream, call: &BackwardCall<'_>) -> Result<()> {
+        self.check(call.queries, call.documents)?;
+        let entered = self.device.enter()?;
+        let order = stream.order(&entered)?;
+        self.prepare_norms(call.queries, call.documents, Some(order))?;
+        let workspace = match self.workspace_bytes(call.adds) {
+            0 => 0,
+            len_bytes => stream.workspace(order, len_bytes)?,
+        };
+        let turns = Turns::begin_each(
+            [
+                Some(call.outputs.turns().as_ref()),
+                Some(call.grad_scores.turns().as_ref()),
+                Some(call.gradients.turns().as_ref()),
+                self.own_turns().map(AsRef::as_ref),
+            ],
+            &entered,
+            stream,
+            order,
+        )?;
+        // SAFETY: handles, scores and gradients are those of the work (the caller's check), in
+        // this context; only this stream uses its workspace, and it is this call's turn to use
+        // the rest.
+        let result = unsafe { self.run(&entered, stream.raw(), call, workspace) };
+        // Even after an error, launches before it may be running.
+        let ended = turns.into_iter().flatten().try_for_each(|turn| turn.end(&entered, stream));
+        result.and(ended)
+    }
+
+    /// The turns of the winners that are found again, which all calls of the work share.
+    pub(super) fn own_turns(&self) -> Option<&Arc<Turns>> {
+        self.again.as_ref().map(Recompute::turns)
+    }
+
+    /// Refuses handles that the work cannot take.
+    pub(crate) fn check(&self, queries: &CudaTokens, documents: &CudaTokens) -> Result<()> {
+        match &self.again {
+            Some(again) => again.check(queries, documents),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes ready what the work needs of its handles, so that [`CudaBackward::run`] allocates
+    /// nothing.
+    pub(super) fn prepare_norms(
+        &self,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        order: Option<Order>,
+    ) -> Result<()> {
+        if self.project.is_none() {
+            return Ok(());
+        }
+        [queries, documents].iter().try_for_each(|side| side.prepare_norms(&self.device, order))
+    }
+}
+
+impl CudaDevice {
+    /// The kernels of [`Backward::Owner`](crate::Backward::Owner).
+    fn owner_kernels(&self, element: ElementType, documents: Gathered) -> Result<Kernels> {
+        let (row, capability) = (gradient_row(element), self.limits().capability);
+        let gather = match documents {
+            Gathered::Elements => gradient::GATHER[row],
+            Gathered::Codes => gradient::GATHER_CODES,
+            Gathered::Residuals => residual_gradient::GATHER[row],
+        };
+        Ok(Kernels {
+            pairs: self.gradient_kernel(gather)?,
+            sum: self.gradient_kernel(gradient::SUM)?,
+            sorted: Some(SortedKernels {
+                owner: self.gradient_kernel(gradient::OWNER.on(capability)[row])?,
+                count: self.gradient_kernel(gradient::COUNT)?,
+                invert: self.gradient_kernel(gradient::INVERT)?,
+                few: None,
+                join: self.gradient_kernel(gradient::JOIN)?,
+            }),
+        })
+    }
+
+    /// One of the kernels of gradients.
+    pub(super) fn gradient_kernel(&self, name: &'static str) -> Result<Kernel> {
+        let shared_bytes = match name {
+            gradient::COUNT => gradient::count_shared_bytes(gradient::WINDOW_ROWS),
+            gradient::INVERT => gradient::shared_bytes(gradient::WINDOW_ROWS),
+            gradient::JOIN => gradient::JOIN_SHARED_BYTES,
+            _ if gradient::FEW.contains(name) => gradient::FEW_SHARED_BYTES,
+            residual_gradient::TABLES => residual_gradient::tables_shared_bytes(8),
+            _ => 0,
+        };
+        let n_threads = match name {
+            residual_gradient::TABLES => residual_gradient::TABLES_THREADS,
+            _ => gradient::THREADS,
+        };
+        self.load(name, n_threads, shared_bytes)
+    }
+}
