@@ -7,7 +7,7 @@ use bytemuck::cast_slice;
 use super::context::CudaDevice;
 use super::memory::Buffer;
 use super::pieces::CutProblem;
-use super::upload::upload;
+use super::upload::upload_lists;
 use super::work::WorkList;
 use crate::error::Result;
 use crate::tokens::TokenLayout;
@@ -39,17 +39,6 @@ impl DeviceLists {
         outputs: &OutputShape,
         cut: Option<(&CutProblem, &TokenLayout)>,
     ) -> Result<DeviceLists> {
-        let mut bytes = Vec::new();
-        // Offset + 1 of each list; 0 = absent.
-        let mut place = |list: &[u8]| {
-            if list.is_empty() {
-                return 0;
-            }
-            bytes.resize(bytes.len().next_multiple_of(16), 0);
-            let offset = bytes.len() as u64;
-            bytes.extend_from_slice(list);
-            offset + 1
-        };
         let groups: Vec<[u32; 4]> =
             list.tiles.groups.iter().map(|g| [g.query, g.start, g.row, g.rows_and_part]).collect();
         let units: Vec<[u32; 5]> = list
@@ -72,18 +61,18 @@ impl DeviceLists {
             .iter()
             .map(|s| [s.query_start, s.query_len, s.first, s.first_group])
             .collect();
-        let places = [
-            place(cast_slice(&groups)),
-            place(cast_slice(&units)),
-            place(cast_slice(&unit_starts)),
-            place(cast_slice(&list.entry_document)),
-            place(cast_slice(&list.entry_score)),
-            place(cast_slice(query_bases)),
-            place(cast_slice(score_bases)),
-            place(cast_slice(piece_segments)),
-            place(cast_slice(&score_tokens)),
+        let lists = [
+            cast_slice(&groups),
+            cast_slice(&units),
+            cast_slice(&unit_starts),
+            cast_slice(&list.entry_document),
+            cast_slice(&list.entry_score),
+            cast_slice(query_bases),
+            cast_slice(score_bases),
+            cast_slice(piece_segments),
+            cast_slice(&score_tokens),
         ];
-        let buffer = upload(device, &bytes)?;
+        let (memory, addresses) = upload_lists(device, lists)?;
         let [
             groups,
             units,
@@ -94,7 +83,7 @@ impl DeviceLists {
             score_token_base,
             piece_segments,
             score_tokens,
-        ] = places.map(|place| if place == 0 { 0 } else { buffer.address() + place - 1 });
+        ] = addresses;
         Ok(DeviceLists {
             groups,
             units,
@@ -105,7 +94,7 @@ impl DeviceLists {
             score_token_base,
             piece_segments,
             score_tokens,
-            _memory: buffer,
+            _memory: memory,
         })
     }
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use bytemuck::cast_slice;
 use maxsim_kernels::gradient::{PairSlot, RowTask, SortTask};
 
 use crate::cuda::context::CudaDevice;
 use crate::cuda::gradient_plan::{GradientPlan, SidePairs};
 use crate::cuda::memory::Buffer;
 use crate::cuda::tokens::regular_len;
-use crate::cuda::upload::upload;
+use crate::cuda::upload::upload_lists;
 use crate::error::Result;
 use crate::problem::Problem;
 
@@ -32,44 +33,28 @@ impl Lists {
         problem: &Problem<'_>,
         plan: &GradientPlan,
     ) -> Result<Lists> {
-        let mut bytes = Vec::new();
-        // Offset + 1 of each list; 0 = absent.
-        let mut place = |list: &[u8]| {
-            if list.is_empty() {
-                return 0;
-            }
-            bytes.resize(bytes.len().next_multiple_of(16), 0);
-            let offset = bytes.len() as u64;
-            bytes.extend_from_slice(list);
-            offset + 1
-        };
         let slots: Vec<[u32; 8]> = plan.slots.iter().map(slot_words).collect();
         let row_words =
             |tasks: &[RowTask]| -> Vec<[u32; 8]> { tasks.iter().map(row_words).collect() };
         let (rows, few) = (row_words(&plan.rows), row_words(&plan.few));
         let sorts: Vec<[u32; 16]> = plan.sorts.iter().map(sort_words).collect();
-        let order = |pairs: &Option<SidePairs>| match pairs {
-            Some(SidePairs::Listed(order)) => order.clone(),
-            _ => Vec::new(),
-        };
         let is_regular = regular_len(problem.queries().segments()).is_some();
         let offsets = (!is_regular && plan.query_pairs.is_some()).then(|| problem.token_offsets());
         let bases = match (&offsets, problem.shape().row_len()) {
             (Some(offsets), Some(_)) => offsets.bases(),
             _ => &[],
         };
-        let places = [
-            place(bytemuck::cast_slice(&slots)),
-            place(bytemuck::cast_slice(&order(&plan.query_pairs))),
-            place(bytemuck::cast_slice(&order(&plan.document_pairs))),
-            place(bytemuck::cast_slice(bases)),
-            place(bytemuck::cast_slice(&rows)),
-            place(bytemuck::cast_slice(&sorts)),
-            place(bytemuck::cast_slice(&few)),
+        let lists = [
+            cast_slice(&slots),
+            cast_slice(order(&plan.query_pairs)),
+            cast_slice(order(&plan.document_pairs)),
+            cast_slice(bases),
+            cast_slice(&rows),
+            cast_slice(&sorts),
+            cast_slice(&few),
         ];
-        let memory = upload(device, &bytes)?;
-        let [slots, query_order, document_order, query_token_base, rows, sorts, few] =
-            places.map(|place| if place == 0 { 0 } else { memory.address() + place - 1 });
+        let (memory, addresses) = upload_lists(device, lists)?;
+        let [slots, query_order, document_order, query_token_base, rows, sorts, few] = addresses;
         Ok(Lists {
             slots,
             query_order,
@@ -80,6 +65,14 @@ impl Lists {
             few,
             _memory: memory,
         })
+    }
+}
+
+/// The order of a side's pairs, where it is listed.
+fn order(pairs: &Option<SidePairs>) -> &[u32] {
+    match pairs {
+        Some(SidePairs::Listed(order)) => order,
+        _ => &[],
     }
 }
 
