@@ -37,7 +37,7 @@ use crate::format::{Against, Format, Saved, TokenFormat};
 use crate::handle::Input;
 use crate::pairing::Pairing;
 use crate::problem::Problem;
-use crate::scores::{ScoreOptions, Scores, filled};
+use crate::scores::{ScoreOptions, Scores, copied, filled};
 use crate::tokens::{TokenLayout, check_len};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::work::OutputShape;
@@ -219,6 +219,10 @@ impl Gradients {
     pub fn zeros(queries: &TokenLayout, documents: &TokenLayout) -> Result<Gradients> {
         let zeros = |layout: &TokenLayout| filled((layout.rows() * layout.dim()) as u64, 0.0);
         Ok(Gradients { queries: zeros(queries)?, documents: zeros(documents)? })
+    }
+
+    pub(crate) fn copied(&self) -> Result<Gradients> {
+        Ok(Gradients { queries: copied(&self.queries)?, documents: copied(&self.documents)? })
     }
 }
 
@@ -541,8 +545,7 @@ impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
             adds: true,
         };
         cuda.on_idle_stream(|stream| work.enqueue(stream, &call))?;
-        on_device.read(0, &mut gradients.queries)?;
-        on_device.read(1, &mut gradients.documents)
+        on_device.read([&mut gradients.queries, &mut gradients.documents])
     }
 }
 

@@ -41,7 +41,7 @@
 //! document: where documents are much longer than queries, little more than half of the time of f16.
 //! Both matrices have to be there.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -52,7 +52,7 @@ use crate::error::{Error, Result};
 use crate::format::{Int8, TokenFormat};
 use crate::graph::Capture;
 use crate::handle::{DeviceTokens, HostTokens, Input};
-use crate::lock::lock;
+use crate::lock::Replaced;
 use crate::pairing::Pairing;
 use crate::plan::Plan;
 use crate::problem::{Problem, ScoreShape};
@@ -379,7 +379,7 @@ struct CpuCall<T: Element> {
     codes: [Arc<HostTokens<Int8>>; 2],
     pairing: Arc<Pairing>,
     options: ScoreOptions,
-    scores: Arc<Mutex<Scores>>,
+    scores: Arc<Replaced<Scores>>,
 }
 
 impl<T: Element> CpuCall<T> {
@@ -410,7 +410,7 @@ impl<T: Element> CpuCall<T> {
         let codes = self.codes.each_ref().map(|codes| codes.matrix());
         let tokens = self.tokens.each_ref().map(|tokens| tokens.matrix());
         let found = cpu::score_coarse_to_fine(&problem, codes, tokens, &self.options)?;
-        *lock(&self.scores) = found;
+        self.scores.set(found);
         Ok(())
     }
 }

@@ -37,9 +37,9 @@ use std::sync::{Arc, Mutex};
 use crate::cuda::{CudaLoss, CudaLossWork, CudaTargets};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::lock::lock;
+use crate::lock::{Replaced, lock};
 use crate::loss::{check_positives, check_rows, checked_temperature};
-use crate::scores::{Scores, filled};
+use crate::scores::{Scores, copied};
 use crate::tokens::check_len;
 use crate::work::{DeviceScores, ScoresInner};
 
@@ -89,8 +89,8 @@ struct CpuLossWork {
 #[derive(Debug)]
 enum CpuTargets {
     Positives(Vec<usize>),
-    Teacher(Mutex<Vec<f32>>),
-    Scores(Arc<Mutex<Scores>>),
+    Teacher(Replaced<Vec<f32>>),
+    Scores(Arc<Replaced<Scores>>),
 }
 
 /// The value of a loss, on a device: written by [`Stream::loss`](crate::Stream::loss), read when
@@ -139,8 +139,7 @@ impl Device {
                 LossWorkInner::Cuda(Arc::new(work))
             }
             _ => {
-                let mut own = filled(positives.len() as u64, 0)?;
-                own.copy_from_slice(positives);
+                let own = copied(positives)?;
                 let targets = CpuTargets::Positives(own);
                 LossWorkInner::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
@@ -175,9 +174,7 @@ impl Device {
                 LossWorkInner::Cuda(Arc::new(work))
             }
             _ => {
-                let mut own = filled(teacher.len() as u64, 0.0)?;
-                own.copy_from_slice(teacher);
-                let targets = CpuTargets::Teacher(Mutex::new(own));
+                let targets = CpuTargets::Teacher(Replaced::new(copied(teacher)?));
                 LossWorkInner::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
@@ -245,7 +242,7 @@ impl LossWork {
         let written = match &self.inner {
             LossWorkInner::Cpu(work) => match &work.targets {
                 CpuTargets::Teacher(own) => {
-                    lock(own).copy_from_slice(teacher);
+                    own.set(copied(teacher)?);
                     true
                 }
                 _ => false,

@@ -27,7 +27,7 @@
 //! # Ok::<(), maxsim::Error>(())
 //! ```
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::backward::Backward;
@@ -44,10 +44,11 @@ use crate::error::{Error, Result};
 use crate::format::{Saved, TokenFormat};
 use crate::graph::Capture;
 use crate::handle::{DeviceTokens, HostTokens};
-use crate::lock::lock;
+use crate::lock::Replaced;
 use crate::pairing::Pairing;
 use crate::problem::Problem;
-use crate::scores::{ScoreOptions, Scores, filled};
+use crate::scored::Scored;
+use crate::scores::{ScoreOptions, Scores, copied, filled};
 use crate::stream::{Stream, StreamInner};
 use crate::tokens::{TokenLayout, check_len};
 use crate::work::{DeviceScores, OutputShape, ScoresInner, Work, WorkInner, check_side};
@@ -72,9 +73,7 @@ pub struct BackwardWork {
     /// Those of the queries and of the documents that calls are given.
     formats: [TokenFormat; 2],
     gradient: ElementType,
-    queries: Arc<TokenLayout>,
-    documents: Arc<TokenLayout>,
-    pairing: Arc<Pairing>,
+    scored: Scored,
     /// Those of the scores.
     options: ScoreOptions,
     pub(crate) outputs: Arc<OutputShape>,
@@ -101,7 +100,7 @@ pub struct DeviceGradScores {
 
 #[derive(Debug)]
 pub(crate) enum GradScoresInner {
-    Cpu(Arc<Mutex<Vec<f32>>>),
+    Cpu(Arc<Replaced<Vec<f32>>>),
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     Cuda(Arc<CudaGradScores>),
 }
@@ -120,7 +119,7 @@ pub struct DeviceGradients {
 
 #[derive(Debug)]
 pub(crate) enum GradientsInner {
-    Cpu(Arc<Mutex<Gradients>>),
+    Cpu(Arc<Replaced<Gradients>>),
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     Cuda(Arc<CudaGradients>),
 }
@@ -252,9 +251,11 @@ impl Device {
             device: self.clone(),
             formats: [element.into(), saved],
             gradient,
-            queries: work.queries.clone(),
-            documents: work.documents.clone(),
-            pairing: work.pairing.clone(),
+            scored: Scored {
+                queries: work.queries.clone(),
+                documents: work.documents.clone(),
+                pairing: work.pairing.clone(),
+            },
             options: with_winners,
             outputs: work.outputs.clone(),
             inner,
@@ -275,18 +276,26 @@ impl BackwardWork {
 
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn matrices(&self, [queries, documents]: [u64; 2]) -> [GradientMatrix; 2] {
-        [(queries, &self.queries), (documents, &self.documents)].map(|(address, layout)| {
-            let (rows, dim) = (layout.rows(), layout.dim());
-            GradientMatrix { address, element: self.gradient, rows, dim }
-        })
+        [(queries, &self.scored.queries), (documents, &self.scored.documents)].map(
+            |(address, layout)| {
+                let (rows, dim) = (layout.rows(), layout.dim());
+                GradientMatrix { address, element: self.gradient, rows, dim }
+            },
+        )
     }
 
     /// Checks that a call on `device` is one that the work was prepared for.
-    fn check<T: Element, D: Saved<T>>(&self, device: &Device, call: &Call<'_, T, D>) -> Result<()> {
+    /// `scored` is what the scores' winners are of, where that is known.
+    fn check<T: Element, D: Saved<T>>(
+        &self,
+        device: &Device,
+        call: &Call<'_, T, D>,
+        scored: Option<Scored>,
+    ) -> Result<()> {
         device.check_same("work", &self.device)?;
         let [queries, documents] = self.formats;
-        check_side(&self.device, "queries", call.queries, queries, &self.queries)?;
-        check_side(&self.device, "documents", call.documents, documents, &self.documents)?;
+        check_side(&self.device, "queries", call.queries, queries, &self.scored.queries)?;
+        check_side(&self.device, "documents", call.documents, documents, &self.scored.documents)?;
         device.check_same("scores", &call.scores.device)?;
         if !Arc::ptr_eq(&call.scores.shape, &self.outputs) && call.scores.shape != self.outputs {
             return Err(Error::Shape {
@@ -295,13 +304,21 @@ impl BackwardWork {
                 found: format!("other results {:?}", call.scores.shape.shape),
             });
         }
+        if scored.is_some_and(|scored| !scored.is_same(&self.scored)) {
+            return Err(Error::Shape {
+                argument: "scores",
+                expected: "winners of the layouts and the pairing that the work was prepared for"
+                    .into(),
+                found: "those of a call with other work; score again with this one's".into(),
+            });
+        }
         device.check_same("grad_scores", &call.grad_scores.device)?;
         let n_scores = self.outputs.shape.n_scores();
         check_len("grad_scores", n_scores, "one per score", call.grad_scores.n_scores)?;
         device.check_same("gradients", &call.gradients.device)?;
         let DeviceGradients { element, rows, dim, .. } = *call.gradients;
-        let expected = [self.queries.rows(), self.documents.rows()];
-        if (element, rows, dim) != (self.gradient, expected, self.queries.dim()) {
+        let expected = [self.scored.queries.rows(), self.scored.documents.rows()];
+        if (element, rows, dim) != (self.gradient, expected, self.scored.queries.dim()) {
             return Err(Error::Shape {
                 argument: "gradients",
                 expected: format!(
@@ -309,7 +326,7 @@ impl BackwardWork {
                     self.gradient,
                     expected[0],
                     expected[1],
-                    self.queries.dim()
+                    self.scored.queries.dim()
                 ),
                 found: format!("{element} gradients of {} and {} rows of {dim}", rows[0], rows[1]),
             });
@@ -329,9 +346,7 @@ impl DeviceGradScores {
         check_len("grad_scores", n_scores, "one per score", values.len())?;
         let inner = match &work.inner {
             BackwardInner::Cpu { .. } => {
-                let mut copy = filled(n_scores as u64, 0.0)?;
-                copy.copy_from_slice(values);
-                GradScoresInner::Cpu(Arc::new(Mutex::new(copy)))
+                GradScoresInner::Cpu(Arc::new(Replaced::new(copied(values)?)))
             }
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             BackwardInner::Cuda(_) => {
@@ -357,7 +372,7 @@ impl DeviceGradScores {
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<Vec<f32>> {
         match &self.inner {
-            GradScoresInner::Cpu(own) => Ok(lock(own).clone()),
+            GradScoresInner::Cpu(own) => Ok(Arc::unwrap_or_clone(own.get())),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             GradScoresInner::Cuda(own) => {
                 let mut read = filled(self.n_scores as u64, 0.0)?;
@@ -375,7 +390,7 @@ impl DeviceGradScores {
         check_len("grad_scores", self.n_scores, "one per score", values.len())?;
         match &self.inner {
             GradScoresInner::Cpu(own) => {
-                lock(own).copy_from_slice(values);
+                own.set(copied(values)?);
                 Ok(())
             }
             #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -401,8 +416,8 @@ impl DeviceGradients {
     pub fn new(work: &BackwardWork) -> Result<DeviceGradients> {
         let inner = match &work.inner {
             BackwardInner::Cpu { .. } => {
-                let zeros = Gradients::zeros(&work.queries, &work.documents)?;
-                GradientsInner::Cpu(Arc::new(Mutex::new(zeros)))
+                let zeros = Gradients::zeros(&work.scored.queries, &work.scored.documents)?;
+                GradientsInner::Cpu(Arc::new(Replaced::new(zeros)))
             }
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             BackwardInner::Cuda(_) => {
@@ -418,8 +433,8 @@ impl DeviceGradients {
         DeviceGradients {
             device: work.device.clone(),
             element: work.gradient,
-            rows: [work.queries.rows(), work.documents.rows()],
-            dim: work.queries.dim(),
+            rows: [work.scored.queries.rows(), work.scored.documents.rows()],
+            dim: work.scored.queries.dim(),
             inner,
         }
     }
@@ -446,14 +461,13 @@ impl DeviceGradients {
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<Gradients> {
         match &self.inner {
-            GradientsInner::Cpu(gradients) => Ok(lock(gradients).clone()),
+            GradientsInner::Cpu(gradients) => Ok(Arc::unwrap_or_clone(gradients.get())),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             GradientsInner::Cuda(gradients) => {
                 let room = |rows: usize| filled((rows * self.dim) as u64, 0.0);
                 let [queries, documents] = self.rows;
                 let mut read = Gradients { queries: room(queries)?, documents: room(documents)? };
-                gradients.read(0, &mut read.queries)?;
-                gradients.read(1, &mut read.documents)?;
+                gradients.read([&mut read.queries, &mut read.documents])?;
                 Ok(read)
             }
         }
@@ -521,7 +535,7 @@ impl Stream {
         work: &BackwardWork,
         call: &Call<'_, T, D>,
     ) -> Result<()> {
-        work.check(&self.device, call)?;
+        work.check(&self.device, call, call.scores.scored.get())?;
         match &mut self.inner {
             StreamInner::Cpu => CpuCall::new(work, call)?.run(),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -584,7 +598,7 @@ impl Capture {
         work: &BackwardWork,
         call: &Call<'_, T, D>,
     ) -> Result<()> {
-        work.check(self.device(), call)?;
+        work.check(self.device(), call, self.scored(call.scores))?;
         match &work.inner {
             BackwardInner::Cpu { .. } => {
                 let call = CpuCall::new(work, call)?;
@@ -646,9 +660,9 @@ struct CpuCall<T: Element, D: Saved<T>> {
     documents: Arc<HostTokens<D>>,
     pairing: Arc<Pairing>,
     options: ScoreOptions,
-    scores: Arc<Mutex<Scores>>,
-    grad_scores: Arc<Mutex<Vec<f32>>>,
-    gradients: Arc<Mutex<Gradients>>,
+    scores: Arc<Replaced<Scores>>,
+    grad_scores: Arc<Replaced<Vec<f32>>>,
+    gradients: Arc<Replaced<Gradients>>,
     gradient: ElementType,
     finds_winners_again: bool,
     adds: bool,
@@ -667,7 +681,7 @@ impl<T: Element, D: Saved<T>> CpuCall<T, D> {
                 layouts: [call.queries.layout.clone(), call.documents.layout.clone()],
                 queries: call.queries.host_tokens()?.clone(),
                 documents: call.documents.host_tokens()?.clone(),
-                pairing: work.pairing.clone(),
+                pairing: work.scored.pairing.clone(),
                 options: work.options.clone(),
                 scores: scores.clone(),
                 grad_scores: grad_scores.clone(),
@@ -689,21 +703,38 @@ impl<T: Element, D: Saved<T>> CpuCall<T, D> {
             .finds_winners_again
             .then(|| cpu::score(&problem, queries, documents, &self.options))
             .transpose()?;
-        let saved = lock(&self.scores);
+        let saved = self.scores.get();
         let winners = again.as_ref().unwrap_or(&saved).winners().unwrap_or_default();
-        let grad_scores = lock(&self.grad_scores);
-        let mut gradients = lock(&self.gradients);
-        let Gradients { queries: of_queries, documents: of_documents } = &mut *gradients;
-        if !self.adds {
-            of_queries.fill(0.0);
-            of_documents.fill(0.0);
-        }
-        let sides = [&mut of_queries[..], &mut of_documents[..]];
-        let normalize = self.options.normalize;
-        cpu::add_gradients(&problem, queries, documents, winners, &grad_scores, sides, normalize)?;
-        if self.gradient != ElementType::F32 {
-            let rounded = |x: &mut f32| *x = T::from_f32(*x).to_f32();
-            of_queries.iter_mut().chain(of_documents).for_each(rounded);
+        let grad_scores = self.grad_scores.get();
+        loop {
+            let held = self.gradients.get();
+            let mut sums = match self.adds {
+                true => held.copied()?,
+                false => Gradients::zeros(&self.layouts[0], &self.layouts[1])?,
+            };
+            let sides = [&mut sums.queries[..], &mut sums.documents[..]];
+            let normalize = self.options.normalize;
+            cpu::add_gradients(
+                &problem,
+                queries,
+                documents,
+                winners,
+                &grad_scores,
+                sides,
+                normalize,
+            )?;
+            if self.gradient != ElementType::F32 {
+                let rounded = |x: &mut f32| *x = T::from_f32(*x).to_f32();
+                sums.queries.iter_mut().chain(&mut sums.documents).for_each(rounded);
+            }
+            if !self.adds {
+                self.gradients.set(sums);
+                break;
+            }
+            // Where another call has added to them meanwhile, this one adds to what it left.
+            if self.gradients.replace(&held, sums) {
+                break;
+            }
         }
         Ok(())
     }

@@ -32,7 +32,7 @@
 //! On [`Device::cpu`] the same calls work: a launch makes them one after the other.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -43,9 +43,10 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::format::{Against, Format};
 use crate::handle::{DeviceTokens, HostTokens};
-use crate::lock::lock;
+use crate::lock::Replaced;
 use crate::pairing::Pairing;
 use crate::problem::Problem;
+use crate::scored::{LastScored, Scored};
 use crate::scores::{ScoreOptions, Scores};
 use crate::stream::{Stream, StreamInner};
 use crate::tokens::TokenLayout;
@@ -58,6 +59,8 @@ use crate::work::{DeviceScores, ScoresInner, Work};
 pub struct Capture {
     device: Device,
     calls: Calls,
+    /// The winners that the calls write, and what they are of.
+    written: Vec<(LastScored, Scored)>,
 }
 
 /// Calls that are launched together; see [`Device::capture`].
@@ -68,6 +71,8 @@ pub struct Capture {
 pub struct Graph {
     device: Device,
     inner: GraphInner,
+    /// The winners that a launch writes, and what they are of.
+    written: Vec<(LastScored, Scored)>,
 }
 
 #[derive(Debug)]
@@ -91,7 +96,7 @@ impl Capture {
             Some(_) => Calls::Cuda(Vec::new()),
             _ => Calls::Cpu(CpuCalls::default()),
         };
-        Capture { device: device.clone(), calls }
+        Capture { device: device.clone(), calls, written: Vec::new() }
     }
 
     /// Adds the scoring of queries against documents, to run after the calls before it.
@@ -121,7 +126,14 @@ impl Capture {
                 }
             }
         }
+        self.written.extend(work.scored().map(|scored| (scores.scored.clone(), scored)));
         Ok(())
+    }
+
+    /// What winners will be of where the next call reads them.
+    pub(crate) fn scored(&self, scores: &DeviceScores) -> Option<Scored> {
+        let written = self.written.iter().rev().find(|(written, _)| written.is(&scores.scored));
+        written.map(|(_, scored)| scored.clone()).or_else(|| scores.scored.get())
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -154,7 +166,7 @@ impl Capture {
                 GraphInner::Cuda(CudaGraph::new(cuda, calls)?)
             }
         };
-        Ok(Graph { device: self.device, inner })
+        Ok(Graph { device: self.device, inner, written: self.written })
     }
 }
 
@@ -172,6 +184,7 @@ impl Graph {
     /// a foreign stream that is captured.
     pub fn launch(&mut self, stream: &mut Stream) -> Result<()> {
         self.device.check_same("stream", &stream.device)?;
+        self.written.iter().for_each(|(written, scored)| written.set(scored.clone()));
         match (&mut self.inner, &mut stream.inner) {
             (GraphInner::Cpu(calls), StreamInner::Cpu) => {
                 calls.0.iter().try_for_each(|call| call())
@@ -205,7 +218,7 @@ pub(crate) struct CpuCall<Q: Format, D: Format> {
     documents: Arc<HostTokens<D>>,
     pairing: Arc<Pairing>,
     options: ScoreOptions,
-    scores: Arc<Mutex<Scores>>,
+    scores: Arc<Replaced<Scores>>,
 }
 
 impl<Q: Format, D: Format> CpuCall<Q, D> {
@@ -240,7 +253,7 @@ impl<Q: Format, D: Format> CpuCall<Q, D> {
         let problem = Problem::new(queries, documents, &self.pairing)?;
         let (queries, documents) = (self.queries.matrix(), self.documents.matrix());
         let found = cpu::score(&problem, queries, documents, &self.options)?;
-        *lock(&self.scores) = found;
+        self.scores.set(found);
         Ok(())
     }
 }

@@ -69,6 +69,7 @@ mod cuda;
 mod lock;
 mod pieces;
 mod quantize;
+mod scored;
 
 pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};
 pub use bounds::{ErrorTerms, rescore_bounds, score_bounds};

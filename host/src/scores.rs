@@ -124,6 +124,12 @@ pub(crate) fn filled<T: Clone>(n: u64, value: T) -> Result<Vec<T>> {
     Ok(values)
 }
 
+pub(crate) fn copied<T: Copy + Default>(values: &[T]) -> Result<Vec<T>> {
+    let mut copy = filled(values.len() as u64, T::default())?;
+    copy.copy_from_slice(values);
+    Ok(copy)
+}
+
 /// One ranked document.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranked {

@@ -75,6 +75,9 @@ impl Stream {
         scores: &mut DeviceScores,
     ) -> Result<()> {
         work.check_call(&self.device, queries, documents, scores)?;
+        if let Some(scored) = work.scored() {
+            scores.scored.set(scored);
+        }
         match (&mut self.inner, &work.inner, &scores.inner) {
             (StreamInner::Cpu, WorkInner::Cpu, ScoresInner::Cpu(_)) => {
                 CpuCall::new(queries, documents, work, scores)?.run()

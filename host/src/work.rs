@@ -1,6 +1,6 @@
 //! Problems made ready for a device, and room for their results there.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaOutputs, CudaWork};
@@ -8,12 +8,13 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::{Format, TokenFormat};
 use crate::handle::DeviceTokens;
-use crate::lock::lock;
+use crate::lock::Replaced;
 use crate::pairing::Pairing;
 use crate::plan::Plan;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::plan::{Access, Chosen};
 use crate::problem::{Problem, ScoreShape, TokenOffsets};
+use crate::scored::{LastScored, Scored};
 use crate::scores::{ScoreOptions, Scores};
 use crate::tokens::TokenLayout;
 
@@ -74,6 +75,15 @@ impl Work {
         check_side(&self.device, "queries", queries, self.formats[0], &self.queries)?;
         check_side(&self.device, "documents", documents, self.formats[1], &self.documents)?;
         scores.check("scores", device, &self.outputs)
+    }
+
+    /// What its calls' winners are of; nothing where they find none.
+    pub(crate) fn scored(&self) -> Option<Scored> {
+        self.outputs.winners.then(|| Scored {
+            queries: self.queries.clone(),
+            documents: self.documents.clone(),
+            pairing: self.pairing.clone(),
+        })
     }
 }
 
@@ -190,12 +200,13 @@ impl OutputShape {
 pub struct DeviceScores {
     pub(crate) device: Device,
     pub(crate) shape: Arc<OutputShape>,
+    pub(crate) scored: LastScored,
     pub(crate) inner: ScoresInner,
 }
 
 #[derive(Debug)]
 pub(crate) enum ScoresInner {
-    Cpu(Arc<Mutex<Scores>>),
+    Cpu(Arc<Replaced<Scores>>),
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     Cuda(Arc<CudaOutputs>),
 }
@@ -216,9 +227,10 @@ impl DeviceScores {
                 let cuda = device.cuda_device("work for a CUDA device")?;
                 ScoresInner::Cuda(Arc::new(CudaOutputs::new(cuda, shape)?))
             }
-            _ => ScoresInner::Cpu(Arc::new(Mutex::new(shape.host_scores()?))),
+            _ => ScoresInner::Cpu(Arc::new(Replaced::new(shape.host_scores()?))),
         };
-        Ok(DeviceScores { device: device.clone(), shape: shape.clone(), inner })
+        let (device, shape, scored) = (device.clone(), shape.clone(), LastScored::default());
+        Ok(DeviceScores { device, shape, scored, inner })
     }
 
     /// What is wrong with results of another kind of device than the work's.
@@ -258,7 +270,7 @@ impl DeviceScores {
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<Scores> {
         match &self.inner {
-            ScoresInner::Cpu(scores) => Ok(lock(scores).clone()),
+            ScoresInner::Cpu(scores) => Ok(Arc::unwrap_or_clone(scores.get())),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             ScoresInner::Cuda(outputs) => outputs.read(&self.shape),
         }

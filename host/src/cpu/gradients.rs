@@ -193,7 +193,10 @@ impl Call<'_> {
         let first_document_row = self.problem.documents().item_rows(d).start;
         let winners = self.winners[self.token_offsets.range(p)].iter().enumerate();
         let norms = self.norms.map(|norms| norms.of(side.other() as usize));
-        winners.filter(|(_, winner)| **winner >= 0).map(move |(s, &t)| {
+        // Winners of other documents, which the caller cannot always tell, may be past these.
+        let document_len = self.problem.documents().item_len(d) as i32;
+        let names_token = move |winner: i32| (0..document_len).contains(&winner);
+        winners.filter(move |(_, winner)| names_token(**winner)).map(move |(s, &t)| {
             let rows = [first_query_row + s, first_document_row + t as usize];
             let row = rows[side.other() as usize];
             let factor = norms.map_or(factor, |norms| factor * norms[row]);

@@ -47,6 +47,7 @@ pub(crate) struct CudaDevice {
     /// The call and code of the fault that ended the device's use, once there was one.
     lost: OnceLock<(&'static str, u32)>,
     pub(super) kernels: Kernels,
+    /// What uploads go through, while none of them has it.
     pub(super) uploader: Mutex<Option<Uploader>>,
     /// The stream of synchronous calls, while none of them has it.
     pub(super) idle_stream: Mutex<Option<CudaStream>>,

@@ -67,12 +67,30 @@ impl CudaEvent {
         unsafe {
             match order {
                 Order::Stream(_) => self.record(entered, stream.raw()),
-                Order::Capture(_) => entered.device().check(
+                Order::Capture { .. } => entered.device().check(
                     "cuEventRecordWithFlags",
                     raw::cuEventRecordWithFlags(self.raw, stream.raw(), EXTERNAL),
                 ),
             }
         }
+    }
+
+    /// Marks a captured stream's place for other streams of the same capture alone.
+    pub(super) fn mark_inside(&self, entered: &Entered<'_>, stream: &CudaStream) -> Result<()> {
+        // SAFETY: the event lives; the stream belongs to the device's context.
+        let code = unsafe { raw::cuEventRecord(self.raw, stream.raw()) };
+        entered.device().check("cuEventRecord", code)
+    }
+
+    /// Makes what a captured stream is given next follow what is marked in the same capture.
+    pub(super) fn hold_back_inside(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+    ) -> Result<()> {
+        // SAFETY: as above; the event was marked in this capture.
+        let code = unsafe { raw::cuStreamWaitEvent(stream.raw(), self.raw, 0) };
+        entered.device().check("cuStreamWaitEvent", code)
     }
 
     /// Marks the work that a stream of the same device has been given so far.
@@ -91,7 +109,7 @@ impl CudaEvent {
     ) -> Result<()> {
         let flags = match order {
             Order::Stream(_) => 0,
-            Order::Capture(_) => EXTERNAL,
+            Order::Capture { .. } => EXTERNAL,
         };
         // SAFETY: the event lives; the stream belongs to the device's context.
         let code = unsafe { raw::cuStreamWaitEvent(stream.raw(), self.raw, flags) };

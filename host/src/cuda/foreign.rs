@@ -22,6 +22,7 @@ use crate::gradients::{
 use crate::handle::{DeviceTokens, Storage};
 use crate::plan::Access;
 use crate::scales::Scales;
+use crate::scored::LastScored;
 use crate::scores::filled;
 use crate::stream::{Stream, StreamInner};
 use crate::tokens::TokenLayout;
@@ -293,8 +294,12 @@ impl DeviceScores {
         };
         // SAFETY: the caller's promise.
         let outputs = unsafe { CudaOutputs::from_raw_parts(cuda, shape, addresses)? };
-        let (device, shape) = (work.device.clone(), shape.clone());
-        Ok(DeviceScores { device, shape, inner: ScoresInner::Cuda(Arc::new(outputs)) })
+        Ok(DeviceScores {
+            device: work.device.clone(),
+            shape: shape.clone(),
+            scored: LastScored::default(),
+            inner: ScoresInner::Cuda(Arc::new(outputs)),
+        })
     }
 }
 
@@ -328,7 +333,8 @@ impl DeviceGradients {
     /// # Safety
     /// Until this value and every graph that captured it are dropped *and* every call and launch
     /// that was given them has finished, the memory must stay allocated, and nobody else may write
-    /// to it, or read it while a call or launch runs. It may not be memory that the call reads.
+    /// to it, or read it while a call or launch runs. It may not be memory that the call reads, and the
+    /// two gradients may not overlap.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`].
@@ -361,9 +367,17 @@ impl Stream {
     /// during the capture.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for the CPU.
+    /// [`Error::Unsupported`] for the CPU, and for `CU_STREAM_PER_THREAD` (2), which is another stream on
+    /// every thread.
     pub unsafe fn from_raw(device: &Device, handle: u64) -> Result<Stream> {
         let cuda = device.cuda_device("a stream of a CUDA device")?;
+        if handle == PER_THREAD {
+            return Err(Error::Unsupported {
+                what: "the stream CU_STREAM_PER_THREAD".into(),
+                why: "on another thread it is another stream; give a stream of its own, or 0"
+                    .into(),
+            });
+        }
         let handle = ptr::with_exposed_provenance_mut(handle as usize);
         // SAFETY: the caller's promise.
         let stream = unsafe { CudaStream::from_raw(cuda, handle) };
@@ -378,6 +392,9 @@ impl Stream {
         }
     }
 }
+
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: u64 = 2;
 
 /// One value per row from an address, checked.
 fn read_rows<V: bytemuck::Pod>(

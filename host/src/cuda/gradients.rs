@@ -181,15 +181,14 @@ impl CudaGradients {
         &self.turns
     }
 
-    /// Waits for the last work and copies one side, widened to f32.
-    pub(crate) fn read(&self, side: usize, values: &mut [f32]) -> Result<()> {
+    /// Waits for the last work and copies both sides, widened to f32, whose lengths `sides` must have.
+    pub(crate) fn read(&self, sides: [&mut [f32]; 2]) -> Result<()> {
         let _last = self.turns.wait()?;
-        let matrix = self.sides[side];
-        match matrix.element {
+        self.sides.iter().zip(sides).try_for_each(|(matrix, values)| match matrix.element {
             ElementType::F32 => self.download(matrix.address, values),
             ElementType::F16 => self.widened::<f16>(matrix.address, values),
             ElementType::Bf16 => self.widened::<bf16>(matrix.address, values),
-        }
+        })
     }
 
     /// Waits for the last work and replaces an f32 side, whose length `values` must have.

@@ -19,7 +19,7 @@ use super::outputs::CudaOutputs;
 use super::rescore::{CudaRescore, Sides};
 use super::stream::{CudaStream, Order};
 use super::tokens::CudaTokens;
-use super::turn::{Turn, Turns};
+use super::turn::{Turn, Turns, end_all};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
@@ -246,7 +246,7 @@ impl CudaGraph {
     pub(crate) fn launch(&mut self, stream: &CudaStream) -> Result<()> {
         let entered = self.device.enter()?;
         let order = stream.order(&entered)?;
-        if matches!(order, Order::Capture(_)) {
+        if matches!(order, Order::Capture { .. }) {
             return Err(Error::Unsupported {
                 what: "launching a graph on a stream that is captured".into(),
                 why: "capture its calls instead".into(),
@@ -263,7 +263,7 @@ impl CudaGraph {
         let code = unsafe { raw::cuGraphLaunch(self.exec, stream.raw()) };
         let launched = self.device.check("cuGraphLaunch", code);
         // Even after an error, some of it may be running.
-        turns.into_iter().try_for_each(|turn| turn.end(&entered, stream))?;
+        end_all(turns, &entered, stream)?;
         launched
     }
 }

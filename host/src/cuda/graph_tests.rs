@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use cust::sys::{CUgraph, CUgraphExec};
 
+use super::event::CudaEvent;
 use super::forward::raw;
 use super::stream::CudaStream;
 use crate::device::Device;
@@ -150,6 +151,63 @@ fn calls_become_part_of_a_foreign_graph() {
             assert_eq!(direct.read().unwrap(), prepared.expected);
         }
         library.destroy(exec);
+    });
+}
+
+/// A capture that was forked into two streams has two orders.
+#[test]
+fn streams_of_one_foreign_capture_take_turns() {
+    on_every_device("streams_of_one_foreign_capture_take_turns", |device| {
+        // Scores of one shape; those of the first work take long.
+        let [long, short] = [4096, 1].map(|len| {
+            let numbers: Vec<f32> =
+                (0..64 * len * DIM).map(|i| ((i * 31) % 97) as f32 / 97.0 + len as f32).collect();
+            let queries = device.upload(&Tokens::padded(&numbers[..DIM], 1, 1, DIM).unwrap());
+            let documents = device.upload(&Tokens::padded(&numbers, 64, len, DIM).unwrap());
+            let (queries, documents) = (queries.unwrap(), documents.unwrap());
+            let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+            let work = device.prepare(&queries, &documents, &cross, &options).unwrap();
+            let expected = device.score_with(&queries, &documents, &cross, &options).unwrap();
+            Prepared { queries, documents, work, expected }
+        });
+        let (theirs, mut stream) = foreign(device);
+        let (forked, mut forked_stream) = foreign(device);
+        let library = Library { device, stream: &theirs };
+        let mut scores = DeviceScores::new(&long.work).unwrap();
+        // Grows both workspaces.
+        short.score(&mut forked_stream, &mut scores).unwrap();
+        long.score(&mut stream, &mut scores).unwrap();
+        assert_eq!(scores.read().unwrap(), long.expected);
+
+        let cuda = device.cuda_device("events").unwrap();
+        let [fork, join] = [(); 2].map(|()| CudaEvent::new(cuda, false).unwrap());
+        let follow = |event: &CudaEvent, from: &CudaStream, to: &CudaStream| {
+            let entered = cuda.enter().unwrap();
+            event.mark_inside(&entered, from).unwrap();
+            event.hold_back_inside(&entered, to).unwrap();
+        };
+        library.begin();
+        follow(&fork, &theirs, &forked);
+        long.score(&mut stream, &mut scores).unwrap();
+        short.score(&mut forked_stream, &mut scores).unwrap();
+        follow(&join, &forked, &theirs);
+        let exec = library.end();
+        for _ in 0..5 {
+            library.launch(exec);
+            assert_eq!(scores.read().unwrap(), short.expected);
+        }
+        library.destroy(exec);
+    });
+}
+
+#[test]
+fn the_stream_of_each_thread_is_refused() {
+    on_every_device("the_stream_of_each_thread_is_refused", |device| {
+        // SAFETY: the driver's handle for it.
+        match unsafe { Stream::from_raw(device, 2) } {
+            Err(Error::Unsupported { what, .. }) => assert!(what.contains("PER_THREAD"), "{what}"),
+            other => panic!("{other:?}"),
+        }
     });
 }
 

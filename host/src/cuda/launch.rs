@@ -313,9 +313,6 @@ impl CudaWork {
         if let Some(scores) = &self.centroid_scores {
             scores.check(documents.access())?;
         }
-        if self.variant.arch != Arch::Sm90a || self.launches.is_empty() {
-            return Ok([TensorMap::NONE; 3]);
-        }
         let refuse = |argument: &'static str| Error::Shape {
             argument,
             expected: format!(
@@ -324,6 +321,14 @@ impl CudaWork {
             ),
             found: "other rows; prepare the work with these handles".into(),
         };
+        if self.launches.is_empty() {
+            return Ok([TensorMap::NONE; 3]);
+        }
+        if self.variant.arch != Arch::Sm90a {
+            // Of the rows for sm_80 those that decode documents load whole chunks of queries.
+            let is_aligned = queries.access().is_aligned() || !self.variant.operand.is_decoded();
+            return is_aligned.then_some([TensorMap::NONE; 3]).ok_or_else(|| refuse("queries"));
+        }
         let queries = queries.maps(self.variant).ok_or_else(|| refuse("queries"))?;
         if self.variant.operand.is_decoded() {
             return Ok([queries.groups, TensorMap::NONE, TensorMap::NONE]);

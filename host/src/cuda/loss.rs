@@ -13,7 +13,7 @@ use super::memory::{Buffer, download, overwrite};
 use super::module::Kernel;
 use super::outputs::CudaOutputs;
 use super::stream::CudaStream;
-use super::turn::Turns;
+use super::turn::{Turns, end_all};
 use super::upload::upload;
 use crate::error::Result;
 
@@ -39,7 +39,7 @@ enum Targets {
     /// A u32 column per query.
     Positives(Buffer),
     /// An f32 per score.
-    Teacher(Buffer),
+    Teacher(Buffer, Arc<Turns>),
     /// The same, of other work.
     Scores(Arc<CudaOutputs>),
 }
@@ -53,7 +53,8 @@ impl CudaTargets {
 
     /// A copy of a teacher's scores.
     pub(crate) fn teacher(device: &Arc<CudaDevice>, scores: &[f32]) -> Result<CudaTargets> {
-        Ok(CudaTargets(Targets::Teacher(upload(device, bytemuck::cast_slice(scores))?)))
+        let memory = upload(device, bytemuck::cast_slice(scores))?;
+        Ok(CudaTargets(Targets::Teacher(memory, Arc::new(Turns::new(device)?))))
     }
 
     /// Scores of other work.
@@ -63,7 +64,7 @@ impl CudaTargets {
 
     fn address(&self) -> u64 {
         match &self.0 {
-            Targets::Positives(memory) | Targets::Teacher(memory) => memory.address(),
+            Targets::Positives(memory) | Targets::Teacher(memory, _) => memory.address(),
             Targets::Scores(outputs) => outputs.addresses().scores,
         }
     }
@@ -80,7 +81,7 @@ impl CudaLossWork {
     ) -> Result<CudaLossWork> {
         let rows = match &targets.0 {
             Targets::Positives(_) => loss::CONTRASTIVE,
-            Targets::Teacher(_) | Targets::Scores(_) => loss::DISTILLATION,
+            Targets::Teacher(..) | Targets::Scores(_) => loss::DISTILLATION,
         };
         Ok(CudaLossWork {
             device: device.clone(),
@@ -96,24 +97,26 @@ impl CudaLossWork {
     /// Replaces the teacher's scores, of which there must be as many, once no work uses them any
     /// more. False where the work has none of its own.
     pub(crate) fn write_teacher(&self, scores: &[f32]) -> Result<bool> {
-        let Targets::Teacher(memory) = &self.targets.0 else { return Ok(false) };
+        let Targets::Teacher(memory, turns) = &self.targets.0 else { return Ok(false) };
         if scores.is_empty() {
             return Ok(true);
         }
+        let _last = turns.wait()?;
         let entered = self.device.enter()?;
-        self.device.synchronize(&entered)?;
-        // SAFETY: there is memory for the scores, which nobody uses.
+        // SAFETY: there is memory for the scores; no work uses it, and none is given it while the guard
+        // lives.
         unsafe { overwrite(&entered, memory.address(), bytemuck::cast_slice(scores))? };
         Ok(true)
     }
 
-    /// The turns of the teacher's scores, where they are other work's than `outputs`.
+    /// The turns of the teacher's scores, unless they are `outputs`.
     pub(super) fn own_turns(&self, outputs: &CudaOutputs) -> Option<&Arc<Turns>> {
         match &self.targets.0 {
             Targets::Scores(teacher) => {
                 Some(teacher.turns()).filter(|turns| !Arc::ptr_eq(turns, outputs.turns()))
             }
-            _ => None,
+            Targets::Teacher(_, turns) => Some(turns),
+            Targets::Positives(_) => None,
         }
     }
 
@@ -144,7 +147,7 @@ impl CudaLossWork {
         // context, and it is this call's turn to use them.
         let result = unsafe { self.run(&entered, stream.raw(), outputs, grad_scores, loss) };
         // Even after an error, launches before it may be running.
-        let ended = turns.into_iter().flatten().try_for_each(|turn| turn.end(&entered, stream));
+        let ended = end_all(turns.into_iter().flatten(), &entered, stream);
         result.and(ended)
     }
 

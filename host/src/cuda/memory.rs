@@ -104,7 +104,7 @@ pub(super) unsafe fn download(
 }
 
 /// Replaces device memory by what the host has, once all earlier work of the legacy default
-/// stream and of the streams that wait for it is done. `source` is read before the call returns.
+/// stream and of the streams that wait for it is done. The bytes have arrived when this returns.
 ///
 /// # Safety
 /// `address` must be device memory of the context, at least as long as `source`, that no work uses.
@@ -112,9 +112,15 @@ pub(super) unsafe fn overwrite(entered: &Entered<'_>, address: u64, source: &[u8
     if source.is_empty() {
         return Ok(());
     }
-    // SAFETY: the caller's promise.
-    let code = unsafe { raw::cuMemcpyHtoD_v2(address, source.as_ptr().cast(), source.len()) };
-    entered.device().check("cuMemcpyHtoD", code)
+    let device = entered.device();
+    // SAFETY: the caller's promise; null is the legacy default stream. From memory that is not
+    // page-locked a copy may be under way when the driver returns, and a stream that does not wait for the
+    // default one would not wait for it.
+    unsafe {
+        let code = raw::cuMemcpyHtoD_v2(address, source.as_ptr().cast(), source.len());
+        device.check("cuMemcpyHtoD", code)?;
+        device.check("cuStreamSynchronize", raw::cuStreamSynchronize(ptr::null_mut()))
+    }
 }
 
 /// Fills device memory with a byte, in stream order.

@@ -145,7 +145,7 @@ impl CudaTokens {
         if norms.is_some() {
             return Ok(());
         }
-        if matches!(order, Some(Order::Capture(_))) {
+        if matches!(order, Some(Order::Capture { .. })) {
             return Err(Error::Unsupported {
                 what: "normalising tokens for the first time while the stream is captured".into(),
                 why: "run the same call once before the capture".into(),

@@ -13,6 +13,9 @@ use crate::plan::Access;
 /// Bytes that a thread loads at once, and that the matrix must be aligned to.
 const PIECE_BYTES: u64 = 16;
 
+/// Most blocks of a launch.
+const GRID_MAX: usize = i32::MAX as usize;
+
 /// Enqueues a read of a whole matrix, less what follows its last piece of 16 bytes.
 pub(crate) fn read<F: Format>(
     stream: &mut CudaStream,
@@ -32,14 +35,21 @@ pub(crate) fn read<F: Format>(
             found: format!("a matrix at {base:#x}, {blocks_per_multiprocessor} blocks"),
         });
     }
+    let n_blocks = device.limits().n_multiprocessors.saturating_mul(blocks_per_multiprocessor);
+    if n_blocks > GRID_MAX {
+        return Err(Error::TooLarge {
+            what: "number of blocks",
+            limit: GRID_MAX as u64,
+            found: n_blocks as u64,
+        });
+    }
     let kernel = device.load(READ, READ_THREADS, 0)?;
     let entered = device.enter()?;
     let order = stream.order(&entered)?;
     // Behind the counters.
     let sink = stream.workspace(order, (N_COUNTERS + 1) * 4)? + N_COUNTERS * 4;
     let params = ReadParams { base, n_pieces: len_bytes / PIECE_BYTES, sink };
-    let grid = (device.limits().n_multiprocessors * blocks_per_multiprocessor) as u32;
     // SAFETY: a handle's matrix has the rows of its layout at its pitch, and is not written
     // during a call; the sink is this stream's; the kernel takes this struct.
-    unsafe { start(&entered, stream.raw(), kernel, grid, 0, &params) }
+    unsafe { start(&entered, stream.raw(), kernel, n_blocks as u32, 0, &params) }
 }

@@ -36,8 +36,9 @@ pub(crate) struct CudaStream {
 pub(crate) enum Order {
     /// That of the stream of this number.
     Stream(u64),
-    /// That of the capture of this number, into a graph of somebody else's.
-    Capture(u64),
+    /// That of a stream of this number in a capture into a graph of somebody else's. Streams that were
+    /// forked from one another share the capture, and no order.
+    Capture { capture: u64, stream: u64 },
 }
 
 // SAFETY: the driver takes a stream from any thread; the workspace needs `&mut self`.
@@ -92,7 +93,10 @@ impl CudaStream {
         // SAFETY: the stream lives; `status` and `id` outlive the call.
         let code = unsafe { raw::cuStreamGetCaptureInfo(self.raw, &mut status, &mut id) };
         entered.device().check("cuStreamGetCaptureInfo", code)?;
-        Ok(if status == 0 { Order::Stream(self.id) } else { Order::Capture(id) })
+        Ok(match status {
+            0 => Order::Stream(self.id),
+            _ => Order::Capture { capture: id, stream: self.id },
+        })
     }
 
     /// The device that the stream's work runs on.
@@ -110,7 +114,7 @@ impl CudaStream {
     /// Address of at least `len_bytes` bytes of workspace, for work of this stream only, which
     /// is enqueued in `order`.
     pub(super) fn workspace(&mut self, order: Order, len_bytes: u64) -> Result<u64> {
-        let is_capture = matches!(order, Order::Capture(_));
+        let is_capture = matches!(order, Order::Capture { .. });
         self.is_captured |= is_capture;
         if let Some(workspace) = &self.workspace
             && workspace.len_bytes() >= len_bytes

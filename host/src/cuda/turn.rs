@@ -18,6 +18,8 @@ pub(super) struct Turns(Mutex<LastUse>);
 pub(super) struct LastUse {
     /// Completes with it.
     done: CudaEvent,
+    /// The same within its capture, where it was captured.
+    inside: CudaEvent,
     /// Its order, where that is known. Once the memory was captured into a graph of somebody
     /// else's, this stays with the capture: nobody says here when that graph runs.
     order: Option<Order>,
@@ -34,8 +36,8 @@ pub(super) struct Turn<'a> {
 impl Turns {
     /// Of memory that nobody has used.
     pub(super) fn new(device: &Arc<CudaDevice>) -> Result<Turns> {
-        let done = CudaEvent::new(device, false)?;
-        Ok(Turns(Mutex::new(LastUse { done, order: None })))
+        let [done, inside] = [CudaEvent::new(device, false)?, CudaEvent::new(device, false)?];
+        Ok(Turns(Mutex::new(LastUse { done, inside, order: None })))
     }
 
     /// Notes that earlier work of the legacy default stream uses the memory.
@@ -53,8 +55,15 @@ impl Turns {
         order: Order,
     ) -> Result<Turn<'_>> {
         let last = lock(&self.0);
-        if last.order != Some(order) {
-            last.done.hold_back(entered, stream, order)?;
+        match (last.order, order) {
+            (Some(before), now) if before == now => {}
+            (Some(Order::Capture { capture: a, .. }), Order::Capture { capture: b, .. })
+                if a == b =>
+            {
+                // What waits for `done` would wait for another launch of the same graph.
+                last.inside.hold_back_inside(entered, stream)?;
+            }
+            _ => last.done.hold_back(entered, stream, order)?,
         }
         Ok(Turn { last, order })
     }
@@ -83,13 +92,27 @@ impl Turns {
     }
 }
 
+/// Ends turns, each of them whatever becomes of the others; the first error.
+pub(super) fn end_all<'a>(
+    turns: impl IntoIterator<Item = Turn<'a>>,
+    entered: &Entered<'_>,
+    stream: &CudaStream,
+) -> Result<()> {
+    turns.into_iter().fold(Ok(()), |ended, turn| ended.and(turn.end(entered, stream)))
+}
+
 impl Turn<'_> {
     /// Notes that the stream's work so far may use the memory.
     pub(super) fn end(mut self, entered: &Entered<'_>, stream: &CudaStream) -> Result<()> {
-        let is_captured = matches!(self.last.order, Some(Order::Capture(_)));
-        if !is_captured || matches!(self.order, Order::Capture(_)) {
+        let was_captured = matches!(self.last.order, Some(Order::Capture { .. }));
+        let is_captured = matches!(self.order, Order::Capture { .. });
+        if is_captured || !was_captured {
             self.last.order = Some(self.order);
         }
-        self.last.done.record_in(entered, stream, self.order)
+        self.last.done.record_in(entered, stream, self.order)?;
+        match is_captured {
+            true => self.last.inside.mark_inside(entered, stream),
+            false => Ok(()),
+        }
     }
 }

@@ -64,14 +64,15 @@ pub(super) fn upload_made(
     if n == 0 {
         return Ok(buffer);
     }
-    let mut uploader = lock(&device.uploader);
-    if uploader.is_none() {
-        *uploader = Some(Uploader::new(device)?);
-    }
-    if let Some(uploader) = uploader.as_mut() {
-        uploader.upload(&buffer, n, piece_bytes, make)?;
-    }
-    Ok(buffer)
+    // Not under the lock: `make` may run on several threads, and one that waits for the others may begin
+    // an upload of its own meanwhile.
+    let idle = lock(&device.uploader).take();
+    let mut uploader = idle.map_or_else(|| Uploader::new(device), Ok)?;
+    let uploaded = uploader.upload(&buffer, n, piece_bytes, make);
+    // Another upload's may have come back meanwhile: it is dropped outside the lock.
+    let surplus = lock(&device.uploader).replace(uploader);
+    drop(surplus);
+    uploaded.map(|()| buffer)
 }
 
 /// New device memory with the bytes of `source`.

@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::gradients::{DeviceGradScores, GradScoresInner};
 use crate::graph::Capture;
-use crate::lock::lock;
+use crate::lock::{Replaced, lock};
 use crate::loss::{Loss, contrastive, distillation};
 use crate::scores::Scores;
 use crate::stream::{Stream, StreamInner};
@@ -141,8 +141,8 @@ impl<'a> Call<'a> {
 /// A call of the CPU's functions with everything that it uses.
 struct CpuCall {
     work: Arc<CpuLossWork>,
-    scores: Arc<Mutex<Scores>>,
-    grad_scores: Arc<Mutex<Vec<f32>>>,
+    scores: Arc<Replaced<Scores>>,
+    grad_scores: Arc<Replaced<Vec<f32>>>,
     loss: Arc<Mutex<f32>>,
 }
 
@@ -171,18 +171,15 @@ impl CpuCall {
         let distil = |scores: &[f32], teacher: &[f32]| {
             distillation(scores, teacher, n_documents, temperature)
         };
+        let scores = self.scores.get();
         let Loss { value, grad_scores } = match targets {
             CpuTargets::Positives(positives) => {
-                contrastive(lock(&self.scores).values(), n_documents, positives, temperature)?
+                contrastive(scores.values(), n_documents, positives, temperature)?
             }
-            CpuTargets::Teacher(teacher) => distil(lock(&self.scores).values(), &lock(teacher))?,
-            CpuTargets::Scores(teacher) => {
-                // A copy: they may be the scores themselves, which are locked once.
-                let teacher = lock(teacher).values().to_vec();
-                distil(lock(&self.scores).values(), &teacher)?
-            }
+            CpuTargets::Teacher(teacher) => distil(scores.values(), &teacher.get())?,
+            CpuTargets::Scores(teacher) => distil(scores.values(), teacher.get().values())?,
         };
-        lock(&self.grad_scores).copy_from_slice(&grad_scores);
+        self.grad_scores.set(grad_scores);
         *lock(&self.loss) = value;
         Ok(())
     }

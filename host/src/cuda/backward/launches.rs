@@ -297,6 +297,9 @@ impl CudaBackward {
         tasks: Range<u32>,
         [n_chunks, n_rows]: [u32; 2],
     ) -> Result<()> {
+        if tasks.is_empty() {
+            return Ok(());
+        }
         let first = u64::from(tasks.start) * size_of::<RowTask>() as u64;
         let params = SumParams { out, parts, tasks: self.lists.rows + first, n_chunks, n_rows };
         // SAFETY: the caller's promise.

@@ -20,7 +20,7 @@ use super::recompute::Recompute;
 use super::residual_gradients::window_rows_max;
 use super::stream::{CudaStream, Order};
 use super::tokens::CudaTokens;
-use super::turn::Turns;
+use super::turn::{Turns, end_all};
 use crate::element::ElementType;
 use crate::error::Result;
 use crate::format::TokenFormat;
@@ -274,7 +274,7 @@ impl CudaBackward {
         // the rest.
         let result = unsafe { self.run(&entered, stream.raw(), call, workspace) };
         // Even after an error, launches before it may be running.
-        let ended = turns.into_iter().flatten().try_for_each(|turn| turn.end(&entered, stream));
+        let ended = end_all(turns.into_iter().flatten(), &entered, stream);
         result.and(ended)
     }
 

@@ -1,0 +1,218 @@
+//! What calls share: the threads of a pool, and results that several works write.
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use half::f16;
+use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
+use maxsim::{
+    BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceGradients, DeviceScores,
+    DeviceTokens, ElementType, Error, GradientType, Pairing, Result, ScoreOptions, TokenLayout,
+    Tokens, Work,
+};
+use maxsim_kernels::element::Operand;
+use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_tests::engines::cuda_devices;
+use maxsim_tests::gpu::text;
+use maxsim_tests::suite::Suite;
+
+/// Work that finds winners, and its gradients.
+struct Step {
+    queries: DeviceTokens<f32>,
+    documents: DeviceTokens<f32>,
+    work: Work,
+    backward: BackwardWork,
+}
+
+impl Step {
+    /// One query of so many tokens, and documents of so many tokens each.
+    fn new(device: &Device, query_len: usize, document_lens: &[usize], dim: usize) -> Result<Step> {
+        let n_rows: usize = document_lens.iter().sum();
+        let data: Vec<f32> =
+            (0..n_rows.max(query_len) * dim).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
+        let offsets: Vec<i64> = (0..=document_lens.len())
+            .map(|n| document_lens[..n].iter().sum::<usize>() as i64)
+            .collect();
+        let queries =
+            device.upload(&Tokens::padded(&data[..query_len * dim], 1, query_len, dim)?)?;
+        let documents = device.upload(&Tokens::packed(&data[..n_rows * dim], dim, &offsets)?)?;
+        let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+        let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
+        let backward =
+            device.prepare_backward(&work, &BackwardOptions::default(), GradientType::F32)?;
+        Ok(Step { queries, documents, work, backward })
+    }
+}
+
+/// A thread of a pool that waits for the others may begin another call of the pool's.
+#[test]
+fn calls_of_one_pool_share_what_they_read() {
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let device = Device::cpu();
+        let step = Step::new(&device, 64, &[32; 32], 64).expect("step");
+        let mut scores = DeviceScores::new(&step.work).expect("scores");
+        let mut stream = device.stream().expect("stream");
+        stream.score_into(&step.queries, &step.documents, &step.work, &mut scores).expect("scores");
+        let grad_scores = DeviceGradScores::new(&step.backward, &[1.0; 32]).expect("gradients");
+        let (step, scores, grad_scores) = (&step, &scores, &grad_scores);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("pool");
+        pool.scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(move |_| {
+                    let mut gradients = DeviceGradients::new(&step.backward).expect("gradients");
+                    let Step { queries, documents, backward, .. } = step;
+                    let mut stream = Device::cpu().stream().expect("stream");
+                    stream
+                        .backward(queries, documents, backward, scores, grad_scores, &mut gradients)
+                        .expect("gradients");
+                    assert_eq!(scores.read().expect("scores").values().len(), 32);
+                });
+            }
+        });
+        sender.send(()).expect("somebody waits");
+    });
+    assert!(ended.recv_timeout(Duration::from_secs(120)).is_ok(), "calls wait for each other");
+}
+
+/// Gradients of `step` from scores of other work.
+fn gradients_of_other_winners(device: &Device) -> Result<()> {
+    let was = Step::new(device, 2, &[3], 4)?;
+    let step = Step::new(device, 2, &[1], 4)?;
+    let mut scores = DeviceScores::new(&was.work)?;
+    let mut gradients = DeviceGradients::new(&step.backward)?;
+    let grad_scores = DeviceGradScores::new(&step.backward, &[1.0])?;
+    let mut stream = device.stream()?;
+    let refused = |result: Result<()>| match result {
+        Err(Error::Shape { argument: "scores", expected, found }) => {
+            assert!(expected.contains("layouts and the pairing"), "{expected}");
+            assert!(found.contains("score again"), "{found}");
+        }
+        other => panic!("{other:?}"),
+    };
+    let Step { queries, documents, work, backward } = &step;
+
+    // Nobody wrote winners: there are none.
+    stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)?;
+    assert!(gradients.read()?.documents.iter().all(|&x| x == 0.0));
+
+    stream.score_into(&was.queries, &was.documents, &was.work, &mut scores)?;
+    refused(stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients));
+    refused(
+        device
+            .capture(|capture| {
+                capture.backward(
+                    queries,
+                    documents,
+                    backward,
+                    &scores,
+                    &grad_scores,
+                    &mut gradients,
+                )
+            })
+            .map(|_| ()),
+    );
+    // In a graph what counts is what its calls leave.
+    let mut whole = device.capture(|capture| {
+        capture.score_into(queries, documents, work, &mut scores)?;
+        capture.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)
+    })?;
+    refused(stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients));
+    whole.launch(&mut stream)?;
+    stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)?;
+    let expected = gradients.read()?;
+    assert!(expected.documents.iter().any(|&x| x != 0.0));
+
+    // Equal layouts are as good as the same.
+    let same = Step::new(device, 2, &[1], 4)?;
+    let Step { queries, documents, backward, .. } = &same;
+    stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)?;
+    assert_eq!(gradients.read()?, expected);
+
+    // A graph that reads winners which others write is given what is there: no fault, whatever it is.
+    let mut late = device.capture(|capture| {
+        capture.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)
+    })?;
+    stream.score_into(&was.queries, &was.documents, &was.work, &mut scores)?;
+    late.launch(&mut stream)?;
+    gradients.read().map(|_| ())
+}
+
+#[test]
+fn winners_of_other_work_are_refused() {
+    gradients_of_other_winners(&Device::cpu()).expect("only what is refused fails");
+}
+
+#[test]
+fn winners_of_other_work_are_refused_on_gpus() {
+    Suite::run_gpu("gpu_winners_of_other_work", |suite| {
+        for device in cuda_devices() {
+            gradients_of_other_winners(device).map_err(text)?;
+            suite.count(&device.to_string());
+        }
+        Ok(1)
+    });
+}
+
+/// Rows for sm_80 that decode documents load 16 bytes of a query row at once.
+#[test]
+fn residual_work_refuses_queries_that_it_cannot_load() {
+    Suite::run_gpu("gpu_residual_query_rows", |suite| {
+        let (n, dim) = (64, 64);
+        let data: Vec<f16> = (0..2 * n * dim).map(|i| f16::from_f32((i % 13) as f32)).collect();
+        let tokens = Tokens::padded(&data[..n * dim], 4, n / 4, dim).map_err(text)?;
+        let options = TrainOptions { n_centroids: Some(4), ..TrainOptions::default() };
+        let codec = Arc::new(ResidualCodec::train(&tokens, &options).map_err(text)?);
+        let compressed = ResidualTokens::encode(codec, &tokens, &options.encode).map_err(text)?;
+        let layout = TokenLayout::padded(1, 8, dim).map_err(text)?;
+        let mut refused = 0;
+        for device in cuda_devices() {
+            let documents = device.upload_residual::<f16>(&compressed).map_err(text)?;
+            let memory = device.upload(&tokens).map_err(text)?;
+            let view = |skipped_bytes: u64, pitch_bytes: u64| {
+                let base = memory.access().base + skipped_bytes;
+                // SAFETY: `memory` outlives the handle, and nobody writes to it.
+                unsafe {
+                    DeviceTokens::<f16>::from_raw_parts(
+                        device,
+                        base,
+                        pitch_bytes,
+                        layout.clone(),
+                        None,
+                    )
+                }
+                .map_err(text)
+            };
+            let pitch_bytes = 2 * dim as u64;
+            let aligned = view(0, pitch_bytes)?;
+            let cross = Pairing::cross();
+            let decodes = |row: &&Variant| row.operand == Operand::Residual(ElementType::F16);
+            for row in FORWARD.iter().filter(decodes) {
+                let kernel = Some(row.name.to_string());
+                let options = ScoreOptions { kernel, ..ScoreOptions::default() };
+                let Ok(work) = device.prepare(&aligned, &documents, &cross, &options) else {
+                    continue;
+                };
+                let mut scores = DeviceScores::new(&work).map_err(text)?;
+                let mut stream = device.stream().map_err(text)?;
+                stream.score_into(&aligned, &documents, &work, &mut scores).map_err(text)?;
+                for queries in [view(2, pitch_bytes)?, view(0, pitch_bytes + 2)?] {
+                    match stream.score_into(&queries, &documents, &work, &mut scores) {
+                        Err(Error::Shape { argument: "queries", .. }) => refused += 1,
+                        other => return Err(format!("{}: {other:?}", row.name)),
+                    }
+                    let captured = device.capture(|capture| {
+                        capture.score_into(&queries, &documents, &work, &mut scores)
+                    });
+                    if captured.is_ok() {
+                        return Err(format!("{}: captured", row.name));
+                    }
+                }
+                stream.synchronize().map_err(text)?;
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(refused)
+    });
+}
