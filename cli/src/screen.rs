@@ -134,7 +134,9 @@ fn search<T: Element>(
                          look for NaN or infinite values in their embeddings"
                     );
                 }
-                searches[query as usize].rescored(document, score);
+                searches[query as usize]
+                    .rescored(document, score)
+                    .with_context(|| format!("query {query}: --screen is not of --documents"))?;
             }
             rest = &rest[n..];
             request.progress.inc(n as u64);

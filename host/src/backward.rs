@@ -185,9 +185,9 @@ impl TrainingScores {
 
     /// Checks that these are the scores of a problem: that its winners are rows that it has.
     pub(crate) fn check(&self, problem: &Problem<'_>) -> Result<()> {
-        let differs = if *problem.queries() != self.queries {
+        let differs = if !problem.queries().same_tokens(&self.queries) {
             "queries"
-        } else if *problem.documents() != self.documents {
+        } else if !problem.documents().same_tokens(&self.documents) {
             "documents"
         } else if *problem.pairing() != self.pairing {
             "pairing"

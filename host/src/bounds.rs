@@ -54,6 +54,7 @@
 //! elements, an f16 scale or minimum at the end of its range, where rows may have been clamped,
 //! and numbers beyond 2⁹⁶, whose sums may overflow.
 
+use std::fmt;
 use std::ops::AddAssign;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
@@ -65,6 +66,7 @@ use crate::format::{Format, Quantized, TokenFormat};
 use crate::pairing::Pairing;
 use crate::problem::Problem;
 use crate::scales::{ScaleType, Scales};
+use crate::scores::filled;
 use crate::tokens::{TokenLayout, Tokens};
 
 /// Below this f16 numbers are equally far apart.
@@ -86,7 +88,7 @@ const FP8_CUT: f64 = 132.0 / 8192.0;
 const LARGEST: f64 = (1u128 << 96) as f64;
 
 /// What the rows of one side say about errors, per item: made once, used with any other side.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ErrorTerms {
     format: TokenFormat,
     layout: TokenLayout,
@@ -169,6 +171,16 @@ impl Terms {
     }
 }
 
+/// Without the items one by one.
+impl fmt::Debug for ErrorTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ErrorTerms")
+            .field("format", &self.format)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
 impl ErrorTerms {
     /// The terms of tokens as they are stored. Elements are the embeddings themselves: their
     /// errors are 0. Codes must be those that [`Tokens::quantize`] makes.
@@ -241,6 +253,25 @@ impl ErrorTerms {
         ErrorTerms { format: F::FORMAT, layout: layout.clone(), items }
     }
 
+    /// Checks that the terms can be those of tokens.
+    pub(crate) fn check(
+        &self,
+        argument: &'static str,
+        layout: &TokenLayout,
+        format: TokenFormat,
+    ) -> Result<()> {
+        if self.format == format && self.layout.same_items(layout) {
+            return Ok(());
+        }
+        let of = |format, layout: &TokenLayout| {
+            let (n_items, rows, dim) = (layout.n_items(), layout.rows(), layout.dim());
+            format!("{n_items} items of {format} in {rows} rows of dim {dim}")
+        };
+        let (expected, found) = (of(format, layout), of(self.format, &self.layout));
+        let other = if expected == found { ", which lie otherwise" } else { "" };
+        Err(Error::Shape { argument, expected, found: format!("{found}{other}") })
+    }
+
     /// Items that the terms are of.
     pub fn n_items(&self) -> usize {
         self.items.len()
@@ -255,7 +286,7 @@ impl ErrorTerms {
 /// the formula. A query or document without tokens has the bound 0.
 ///
 /// # Errors
-/// Those of [`Problem::new`].
+/// Those of [`Problem::new`]; [`Error::HostMemory`].
 pub fn score_bounds(
     queries: &ErrorTerms,
     documents: &ErrorTerms,
@@ -276,7 +307,7 @@ pub fn score_bounds(
 /// a search re-scores is compared with what it does not by these.
 ///
 /// # Errors
-/// Those of [`Problem::new`].
+/// Those of [`Problem::new`]; [`Error::HostMemory`].
 pub fn rescore_bounds(
     queries: &ErrorTerms,
     documents: &ErrorTerms,
@@ -323,7 +354,9 @@ fn bounds(
         let is_known = bound.is_finite() && d.magnitude * q.l2 < f64::from(f32::MAX) / 2.0;
         if is_known { (bound as f32).next_up() } else { f32::INFINITY }
     };
-    Ok((0..problem.shape().n_scores()).map(bound).collect())
+    let mut bounds = filled(problem.shape().n_scores() as u64, 0.0)?;
+    bounds.iter_mut().enumerate().for_each(|(p, place)| *place = bound(p));
+    Ok(bounds)
 }
 
 /// ρ: what engines lose to rounding, relative to the products' magnitudes.

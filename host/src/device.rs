@@ -410,8 +410,8 @@ impl Device {
 
     /// Whether there are kernels, or an engine, for queries and documents of these formats.
     pub fn can_score(&self, queries: TokenFormat, documents: TokenFormat) -> bool {
-        let Some(limits) = self.limits() else { return true };
-        TokenFormat::operand(queries, documents).is_some_and(|operand| limits.has_rows(operand))
+        let operand = TokenFormat::operand(queries, documents);
+        operand.is_some_and(|operand| self.limits().is_none_or(|limits| limits.has_rows(operand)))
     }
 
     /// Checks that something of device `found` can be used here.

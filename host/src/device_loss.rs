@@ -194,8 +194,16 @@ impl Device {
     ) -> Result<LossWork> {
         self.check_same("teacher", &teacher.device)?;
         checked_temperature(temperature)?;
-        let n_scores = teacher.shape().n_scores();
+        let shape = teacher.shape();
+        let n_scores = shape.n_scores();
         check_rows("teacher", n_scores, n_documents)?;
+        if shape.row_len().is_some_and(|len| len != n_documents && n_scores > 0) {
+            return Err(Error::Shape {
+                argument: "teacher",
+                expected: format!("scores of {n_documents} documents for each query"),
+                found: format!("{n_scores} scores {shape:?}"),
+            });
+        }
         let n_queries = n_scores.checked_div(n_documents).unwrap_or(0);
         let inner = match &teacher.inner {
             #[cfg(all(feature = "cuda", target_os = "linux"))]

@@ -86,8 +86,9 @@ impl TokenFormat {
     pub(crate) fn operand(queries: TokenFormat, documents: TokenFormat) -> Option<Operand> {
         use TokenFormat::{Element, Fp8, Int8, Int8Affine, Residual};
         match (queries, documents) {
-            (Element(_), Element(_)) => Some(queries.stored_operand()),
-            (Element(element), Residual(_)) => Some(Residual(element).stored_operand()),
+            (Element(a), Element(b)) if a == b => Some(queries.stored_operand()),
+            (Element(a), Residual(b)) if a == b => Some(documents.stored_operand()),
+            (Element(ElementType::F32), Int8Affine) => None,
             (Element(element), Int8Affine) => Some(Operand::Affine(element)),
             (Int8, Int8 | Int8Affine) | (Fp8, Fp8) => Some(documents.stored_operand()),
             _ => None,

@@ -1,6 +1,7 @@
 //! Tokens on a device, and what a call takes as one of its sides.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::cpu;
@@ -18,14 +19,23 @@ use crate::tokens::{TokenLayout, Tokens};
 ///
 /// Dropping a handle waits for the calls that use it. What a [`Graph`](crate::Graph) uses stays
 /// until the graph is dropped too.
-#[derive(Debug)]
 pub struct DeviceTokens<F: Format> {
     device: Device,
     pub(crate) layout: Arc<TokenLayout>,
     storage: Storage<F>,
 }
 
-#[derive(Debug)]
+/// Without the matrix.
+impl<F: Format> fmt::Debug for DeviceTokens<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceTokens")
+            .field("device", &self.device)
+            .field("format", &F::FORMAT)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
 pub(crate) enum Storage<F: Format> {
     Host(Arc<HostTokens<F>>),
     #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -33,7 +43,6 @@ pub(crate) enum Storage<F: Format> {
 }
 
 /// A token matrix in host memory with its mask.
-#[derive(Debug)]
 pub(crate) struct HostTokens<F: Format> {
     data: Vec<F::Stored>,
     scales: Option<Scales<'static>>,

@@ -60,7 +60,7 @@ fn checked_ids<I: Copy + Into<i64>>(argument: &'static str, ids: &[I]) -> Result
             u32::try_from(found).map_err(|_| Error::Offset {
                 argument,
                 index,
-                expected: "a number from 0".into(),
+                expected: "a number from 0 to 4294967295".into(),
                 found,
             })
         })

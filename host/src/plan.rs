@@ -92,6 +92,7 @@ impl Plan {
                 why: "the CPU engine has no kernel rows; leave `kernel` unset".into(),
             });
         }
+        check_pieces(options)?;
         Ok(Plan { choice: Choice::Cpu { n_threads }, rejected: Vec::new() })
     }
 
@@ -115,13 +116,7 @@ impl Plan {
                 why: "the variant table has no such row; `maxsim info` lists them".into(),
             });
         }
-        if options.document_pieces == Some(0) {
-            return Err(Error::Shape {
-                argument: "document_pieces",
-                expected: "1 or more, or None".into(),
-                found: "0".into(),
-            });
-        }
+        check_pieces(options)?;
         let lens = DocumentLens::of(problem);
         let mut rejected = Vec::new();
         let mut best: Option<(f64, Chosen)> = None;
@@ -294,6 +289,17 @@ fn eligible(
         }
     }
     Ok(())
+}
+
+fn check_pieces(options: &ScoreOptions) -> Result<()> {
+    match options.document_pieces {
+        Some(0) => Err(Error::Shape {
+            argument: "document_pieces",
+            expected: "1 or more, or None".into(),
+            found: "0".into(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Most bytes of centroids' scores: what is read of them should stay in the cache.

@@ -151,7 +151,10 @@ impl<'a> Problem<'a> {
         self.shape
     }
 
-    /// The (query, document) of score `p`, which must be below the number of scores.
+    /// The (query, document) of score `p`.
+    ///
+    /// # Panics
+    /// May panic, or give ids that are not there, where `p` is not below the number of scores.
     pub fn pair(&self, p: usize) -> (usize, usize) {
         match &self.pairing.0 {
             Kind::Cross => (p / self.documents.n_items(), p % self.documents.n_items()),

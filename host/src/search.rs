@@ -42,16 +42,17 @@
 //! ```
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use crate::bounds::{ErrorTerms, rescore_bounds};
 use crate::device::Device;
 use crate::element::Element;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{Against, Format};
 use crate::handle::Input;
 use crate::pairing::Pairing;
 use crate::scores::{Ranked, ScoreOptions};
-use crate::tokens::check_len;
+use crate::tokens::TokenLayout;
 
 /// Most pairs that a call re-scores.
 const PAIRS_MAX: usize = 1 << 20;
@@ -137,13 +138,14 @@ pub struct Scanned {
 ///     candidates.push(Scanned { id, score, bound: 0.1, has_tokens: true });
 /// }
 /// assert_eq!(candidates.wanted(), [1]);
-/// candidates.rescored(1, 0.95);
+/// candidates.rescored(1, 0.95)?;
 /// // Document 0 may have up to 1.0.
 /// assert_eq!(candidates.wanted(), [0]);
-/// candidates.rescored(0, 0.96);
+/// candidates.rescored(0, 0.96)?;
 /// assert!(candidates.wanted().is_empty());
 /// let ranking = candidates.into_ranking();
 /// assert_eq!((ranking.documents[0].id, ranking.documents[0].place), (0, Place::Proven));
+/// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Candidates {
@@ -153,6 +155,8 @@ pub struct Candidates {
     waiting: Vec<Bounded>,
     /// Documents of which nothing is known.
     unknown: Vec<u32>,
+    /// Documents that were named and not re-scored yet: between what their scores are.
+    named: BTreeMap<u32, [f32; 2]>,
     /// Of the documents that were let go, what ranks first of all that they may be.
     passed: Option<Ranked>,
     /// Whether the candidates have been named.
@@ -175,6 +179,16 @@ struct Bounded {
 }
 
 impl Bounded {
+    /// A document of which nothing is known.
+    fn unknown(id: u32) -> Bounded {
+        Bounded { id, score: f32::NAN, lower: f32::NEG_INFINITY, upper: f32::INFINITY }
+    }
+
+    /// The least and the most that its score can be.
+    fn range(&self) -> [f32; 2] {
+        [self.lower, self.upper]
+    }
+
     /// What it is at best.
     fn best(&self) -> Ranked {
         Ranked { id: self.id, score: self.upper, has_tokens: true }
@@ -195,6 +209,7 @@ impl Candidates {
             options,
             waiting: Vec::new(),
             unknown: Vec::new(),
+            named: BTreeMap::new(),
             passed: None,
             is_scanned: false,
             capacity: options.n_candidates.saturating_mul(2).max(KEPT_MIN),
@@ -262,35 +277,33 @@ impl Candidates {
         }
     }
 
-    /// The documents to re-score next, by rising id; none when the search is over. Each must be given
-    /// to [`Candidates::rescored`] before the next call.
+    /// The documents to re-score next, by rising id; none when the search is over. Documents that were
+    /// named and have not been given to [`Candidates::rescored`] are named again.
     pub fn wanted(&mut self) -> Vec<u32> {
-        let mut ids: Vec<u32> = match (self.is_scanned, self.options.exact) {
-            (false, _) => {
-                let n = self.options.n_candidates.min(self.waiting.len());
-                if n > 0 && n < self.waiting.len() {
-                    self.waiting.select_nth_unstable_by(n - 1, Bounded::rank);
-                }
-                let candidates = self.waiting.drain(..n).map(|document| document.id);
-                candidates.chain(self.unknown.drain(..)).collect()
+        if self.named.is_empty() {
+            let more = self.next_round();
+            self.named.extend(more.iter().map(|document| (document.id, document.range())));
+        }
+        self.named.keys().copied().collect()
+    }
+
+    /// Takes out the documents to re-score next.
+    fn next_round(&mut self) -> Vec<Bounded> {
+        if !self.is_scanned {
+            self.is_scanned = true;
+            let n = self.options.n_candidates.min(self.waiting.len());
+            if n > 0 && n < self.waiting.len() {
+                self.waiting.select_nth_unstable_by(n - 1, Bounded::rank);
             }
-            (true, false) => Vec::new(),
-            (true, true) => match self.kth() {
-                _ if self.k == 0 => Vec::new(),
-                Some(kth) => {
-                    let may_come_before =
-                        |document: &Bounded| document.best().rank(&kth) == Ordering::Less;
-                    let more = self.waiting.iter().filter(|document| may_come_before(document));
-                    let more = more.map(|document| document.id).collect();
-                    self.waiting.retain(|document| !may_come_before(document));
-                    more
-                }
-                None => self.waiting.drain(..).map(|document| document.id).collect(),
-            },
-        };
-        self.is_scanned = true;
-        ids.sort_unstable();
-        ids
+            let unknown = self.unknown.drain(..).map(Bounded::unknown);
+            return self.waiting.drain(..n).chain(unknown).collect();
+        }
+        if !self.options.exact || self.k == 0 {
+            return Vec::new();
+        }
+        let Some(kth) = self.kth() else { return std::mem::take(&mut self.waiting) };
+        let may_come_before = |document: &mut Bounded| document.best().rank(&kth) == Ordering::Less;
+        self.waiting.extract_if(.., may_come_before).collect()
     }
 
     /// The k-th of what was re-scored.
@@ -302,17 +315,40 @@ impl Candidates {
     }
 
     /// Takes the score of a document that [`Candidates::wanted`] has named.
-    pub fn rescored(&mut self, id: u32, score: f32) {
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a document that is not wanted, and for a score further from that of the scan than
+    /// its bound: what was scanned is not what is re-scored, and nothing would be proven.
+    pub fn rescored(&mut self, id: u32, score: f32) -> Result<()> {
+        let Some([least, most]) = self.named.remove(&id) else {
+            return Err(Error::Shape {
+                argument: "id",
+                expected: "a document that Candidates::wanted has named, once".into(),
+                found: format!("document {id}"),
+            });
+        };
+        if score.is_finite() && !(least..=most).contains(&score) {
+            return Err(Error::Shape {
+                argument: "compressed documents",
+                expected: format!("those of the documents: a score of {least} to {most} here"),
+                found: format!(
+                    "a score of {score} for document {id}; compress the documents again"
+                ),
+            });
+        }
         self.rescored.push(Ranked { id, score, has_tokens: true });
+        Ok(())
     }
 
     /// The ranking of everything that was re-scored, and of what is empty.
     pub fn into_ranking(mut self) -> SearchRanking {
         let n_rescored = self.rescored.len() as u64;
         let n_nan = self.rescored.iter().filter(|document| document.score.is_nan()).count() as u64;
-        for document in std::mem::take(&mut self.waiting) {
-            self.pass(document.best());
-        }
+        let named = std::mem::take(&mut self.named);
+        let named = named.iter().map(|(&id, &[_, score])| Ranked { id, score, has_tokens: true });
+        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = waiting.iter().map(Bounded::best);
+        named.chain(waiting).for_each(|best| self.pass(best));
         let empty = self.empty.iter().map(|&id| Ranked { id, score: 0.0, has_tokens: false });
         let mut ranked = self.rescored;
         ranked.extend(empty);
@@ -356,8 +392,9 @@ impl Device {
     /// documents that come a chunk at a time.
     ///
     /// # Errors
-    /// Those of [`Device::score`]; [`Error::Shape`](crate::Error::Shape) where the numbers of queries, documents or terms
-    /// differ.
+    /// Those of [`Device::score`]. [`Error::Shape`] where the scan is not of these queries and documents: where
+    /// items have other lengths, another dim or another mask, terms are of other tokens, or a score is
+    /// further from that of the scan than errors reach ([`Candidates::rescored`]).
     pub fn search_coarse_to_fine<'a, T: Element, Q: Against<D>, D: Format>(
         &self,
         queries: impl Into<Input<'a, T>>,
@@ -369,15 +406,16 @@ impl Device {
         let (queries, documents) = (queries.into(), documents.into());
         let cross = Pairing::cross();
         let Scan { queries: query_codes, documents: document_codes, terms } = *scan;
-        let n_items = [queries.layout().n_items(), documents.layout().n_items()];
-        for (argument, n_items, expected, found) in [
-            ("compressed queries", n_items[0], "as many as queries", query_codes.layout()),
-            ("compressed documents", n_items[1], "as many as documents", document_codes.layout()),
-        ] {
-            check_len(argument, n_items, expected, found.n_items())?;
+        let sides = [
+            ("compressed queries", queries.layout(), query_codes.layout()),
+            ("compressed documents", documents.layout(), document_codes.layout()),
+        ];
+        for (argument, tokens, codes) in sides {
+            check_same_tokens(argument, tokens, codes)?;
         }
-        check_len("terms of queries", n_items[0], "one per query", terms[0].n_items())?;
-        check_len("terms of documents", n_items[1], "one per document", terms[1].n_items())?;
+        terms[0].check("terms of queries", query_codes.layout(), Q::FORMAT)?;
+        terms[1].check("terms of documents", document_codes.layout(), D::FORMAT)?;
+        let n_items = sides.map(|(_, tokens, ..)| tokens.n_items());
         let bounds = rescore_bounds(terms[0], terms[1], &cross, T::TYPE)?;
         let scores = self.score(query_codes, document_codes, &cross)?;
         let mut searches = vec![Candidates::new(k, *options); n_items[0]];
@@ -412,10 +450,40 @@ impl Device {
                 let found =
                     self.score_with(queries, documents, &pairing, &ScoreOptions::default())?;
                 for (&[q, d], &score) in pairs.iter().zip(found.values()) {
-                    searches[q as usize].rescored(d, score);
+                    searches[q as usize].rescored(d, score)?;
                 }
             }
         }
         Ok(searches.into_iter().map(Candidates::into_ranking).collect())
+    }
+}
+
+/// Checks that compressed tokens can be those of `tokens`, as far as layouts say.
+fn check_same_tokens(
+    argument: &'static str,
+    tokens: &TokenLayout,
+    codes: &TokenLayout,
+) -> Result<()> {
+    let of = |layout: &TokenLayout| {
+        let mask = if layout.is_masked() { "with a mask" } else { "without a mask" };
+        format!("{} items of dim {}, {mask}", layout.n_items(), layout.dim())
+    };
+    let (expected, found) = (of(tokens), of(codes));
+    let refuse = |expected, found| Err(Error::Shape { argument, expected, found });
+    if expected != found {
+        return refuse(expected, found);
+    }
+    let same = |&i: &usize| {
+        tokens.item_len(i) == codes.item_len(i) && tokens.has_tokens(i) == codes.has_tokens(i)
+    };
+    match (0..tokens.n_items()).find(|i| !same(i)) {
+        None => Ok(()),
+        Some(i) => {
+            let of = |layout: &TokenLayout| match layout.has_tokens(i) {
+                true => format!("{} tokens in item {i}", layout.item_len(i)),
+                false => format!("no valid token in item {i}"),
+            };
+            refuse(of(tokens), of(codes))
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! All checks happen here, once.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ pub enum LayoutKind {
 }
 
 /// Shape of a token matrix and the rows of each item; no data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct TokenLayout {
     kind: LayoutKind,
     rows: usize,
@@ -44,6 +45,20 @@ pub struct TokenLayout {
     masked: bool,
     /// Per item: does it have a valid token?
     has_tokens: Vec<bool>,
+}
+
+/// Without the items one by one, of which there may be millions.
+impl fmt::Debug for TokenLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenLayout")
+            .field("kind", &self.kind)
+            .field("n_items", &self.n_items())
+            .field("rows", &self.rows)
+            .field("dim", &self.dim)
+            .field("max_len", &self.max_len)
+            .field("is_masked", &self.masked)
+            .finish_non_exhaustive()
+    }
 }
 
 impl TokenLayout {
@@ -69,8 +84,11 @@ impl TokenLayout {
         if self.kind != LayoutKind::Padded || self.masked {
             return Err(Error::Shape {
                 argument: "lengths",
-                expected: "a padded layout whose mask is not set yet".into(),
-                found: format!("{:?}", self.kind),
+                expected: "a padded layout, before its mask is set".into(),
+                found: match self.masked {
+                    true => "a layout with a mask; call with_lengths first".into(),
+                    false => format!("{:?}", self.kind),
+                },
             });
         }
         check_len("lengths", self.segments.len(), "one per item", lengths.len())?;
@@ -197,6 +215,11 @@ impl TokenLayout {
         self.rows == other.rows && self.dim == other.dim && self.segments == other.segments
     }
 
+    /// Whether the items are the same rows, and the same of them have valid tokens, however that was said.
+    pub(crate) fn same_tokens(&self, other: &TokenLayout) -> bool {
+        self.same_items(other) && self.has_tokens == other.has_tokens
+    }
+
     /// For each row of the matrix, whether an item has it. Masks are not counted with.
     pub(crate) fn used_rows(&self) -> Result<Vec<bool>> {
         let mut is_used = filled(self.rows as u64, false)?;
@@ -224,13 +247,23 @@ impl TokenLayout {
 ///
 /// `F` is the type of the elements, or of the codes of a compressed [`Format`], which come with
 /// [`Scales`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Tokens<'a, F: Format> {
     data: Cow<'a, [F::Stored]>,
     /// Of codes.
     scales: Option<Scales<'a>>,
     layout: TokenLayout,
     mask: Option<Cow<'a, [u8]>>,
+}
+
+/// Without the matrix.
+impl<F: Format> fmt::Debug for Tokens<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens")
+            .field("format", &F::FORMAT)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a, T: Element> Tokens<'a, T> {

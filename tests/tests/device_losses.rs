@@ -308,7 +308,10 @@ fn errors() {
         assert_eq!(argument(device.prepare_distillation(&[1.0; 7], 0, 1.0)), "teacher");
 
         let given = GivenScores::new(device, 3, &[1.0; 6]).map_err(text)?;
-        assert_eq!(argument(device.prepare_distillation_from(&given.scores, 4, 1.0)), "teacher");
+        for n_documents in [4, 2] {
+            let reshaped = device.prepare_distillation_from(&given.scores, n_documents, 1.0);
+            assert_eq!(argument(reshaped), "teacher");
+        }
         let other = GivenScores::new(device, 3, &[1.0; 9]).map_err(text)?;
         let mut work = device.prepare_contrastive(3, &[0, 2], 1.0).map_err(text)?;
         let transposed = device.prepare_contrastive(2, &[0, 1, 0], 1.0).map_err(text)?;

@@ -3,8 +3,8 @@
 
 use maxsim::plan::{Access, DeviceLimits};
 use maxsim::{
-    Device, DeviceScores, DeviceTokens, ElementType, Error, Pairing, Plan, Problem, Result,
-    ScoreOptions, Stream, TokenLayout, Tokens,
+    Device, DeviceScores, DeviceTokens, ElementType, Error, ErrorTerms, Int8, Pairing, Plan,
+    Problem, Result, ScaleType, ScoreOptions, Stream, TokenFormat, TokenLayout, Tokens,
 };
 
 const DATA: [f32; 24] = [0.0; 24];
@@ -92,11 +92,16 @@ fn lengths() {
     offset(padded().with_lengths(&[0, i64::MIN]), "lengths", 1, "0 to 3", i64::MIN);
     offset(padded().with_lengths(&[0, 1i64 << 32]), "lengths", 1, "0 to 3", 1 << 32);
 
-    let unmasked = "a padded layout whose mask is not set yet";
+    let unmasked = "a padded layout, before its mask is set";
     let packed = Tokens::packed(&DATA, 4, &[0, 6]).expect("well-formed");
     shape(packed.with_lengths(&[1]), "lengths", unmasked, "Packed");
     let masked = padded().with_mask(&[1u8; 6][..]).expect("well-formed");
-    shape(masked.with_lengths(&[1, 1]), "lengths", unmasked, "Padded");
+    shape(
+        masked.with_lengths(&[1, 1]),
+        "lengths",
+        unmasked,
+        "a layout with a mask; call with_lengths first",
+    );
 }
 
 #[test]
@@ -141,7 +146,7 @@ fn pairing() {
     shape(Pairing::candidates(&[0], 0), "candidate ids", expected, "1 entries");
     let expected = "2 entries (as many as query_ids)";
     shape(Pairing::pairs(&[0, 1], &[0]), "document_ids", expected, "1 entries");
-    let from_0 = "a number from 0";
+    let from_0 = "a number from 0 to 4294967295";
     offset(Pairing::candidates(&[0, -1], 2), "candidate ids", 1, from_0, -1);
     offset(Pairing::candidates(&[1i64 << 32], 1), "candidate ids", 0, from_0, 1 << 32);
     offset(Pairing::pairs(&[0, -1], &[0, 0]), "query_ids", 1, from_0, -1);
@@ -361,4 +366,54 @@ fn messages_say_what_to_do() {
     );
     let error = Error::Driver { call: "cuMemAlloc", code: 1, message: "invalid value".into() };
     says(error, &["cuMemAlloc", "1", "invalid value"]);
+}
+
+/// What a device is said to score is what calls of it can be compiled for.
+#[test]
+fn only_formats_that_go_together_can_be_scored() {
+    let plain = ElementType::ALL.map(TokenFormat::from);
+    let [f16, bf16, f32] = [ElementType::F16, ElementType::Bf16, ElementType::F32];
+    let residual = [f16, bf16, f32].map(TokenFormat::Residual);
+    let codes = [TokenFormat::Int8, TokenFormat::Int8Affine, TokenFormat::Fp8];
+    let formats: Vec<TokenFormat> = plain.into_iter().chain(residual).chain(codes).collect();
+    let goes = |queries, documents| match (queries, documents) {
+        (TokenFormat::Element(a), TokenFormat::Element(b) | TokenFormat::Residual(b)) => a == b,
+        (TokenFormat::Element(a), TokenFormat::Int8Affine) => a != ElementType::F32,
+        (TokenFormat::Int8, TokenFormat::Int8 | TokenFormat::Int8Affine) => true,
+        (TokenFormat::Fp8, TokenFormat::Fp8) => true,
+        _ => false,
+    };
+    for &queries in &formats {
+        for &documents in &formats {
+            let can_score = Device::cpu().can_score(queries, documents);
+            assert_eq!(can_score, goes(queries, documents), "{queries} against {documents}");
+        }
+    }
+}
+
+/// An error or a log that shows tokens does not show millions of numbers.
+#[test]
+fn what_is_printed_for_debugging_is_short() {
+    let data = vec![0.5f32; 20_000];
+    let tokens = Tokens::padded(&data, 5000, 1, 4).expect("tokens");
+    let handle = Device::cpu().upload(&tokens).expect("handle");
+    let codes = tokens.quantize::<Int8>(ScaleType::F16).expect("codes");
+    let terms = ErrorTerms::new(&codes);
+    for text in [
+        format!("{tokens:?}"),
+        format!("{handle:?}"),
+        format!("{codes:?}"),
+        format!("{terms:?}"),
+        format!("{:?}", tokens.layout()),
+    ] {
+        assert!(text.len() < 300 && text.contains("n_items: 5000"), "{text}");
+    }
+}
+
+#[test]
+fn no_pieces_at_all_are_refused_on_the_cpu() {
+    let tokens = Tokens::padded(&DATA[..8], 1, 2, 4).expect("tokens");
+    let options = ScoreOptions { document_pieces: Some(0), ..ScoreOptions::default() };
+    let scored = Device::cpu().score_with(&tokens, &tokens, &Pairing::cross(), &options);
+    shape(scored, "document_pieces", "1 or more, or None", "0");
 }

@@ -154,6 +154,12 @@ fn what_cannot_be_encoded_is_refused() {
         let options = TrainOptions { n_centroids: Some(n), ..usual };
         assert_refused(train(&rows[3..], options), "n_centroids", &["1 to 1", &n.to_string()]);
     }
+    // Centroids are f16 unless told otherwise.
+    let large = [7e4f32, 0.0, 0.0];
+    let long = TrainOptions { normalize: false, ..usual };
+    assert_refused(train(&large, long), "centroids", &["finite", "inf in row 0", "F32"]);
+    let wide = TrainOptions { centroid_element: maxsim::ElementType::F32, ..long };
+    assert!(train(&large, wide).is_ok());
     let fit =
         ResidualCodec::fit(Centroids::F32(vec![0.0; 4].into()), &packed(&rows[3..], 3), &usual);
     assert_refused(fit, "centroids", &["rows of 3", "4 elements"]);

@@ -278,7 +278,9 @@ fn searches_in_chunks_prove_what_is_so() {
                 break;
             }
             n_rounds += 1;
-            ids.iter().for_each(|&id| search.rescored(id, documents[id as usize].0));
+            for id in ids {
+                search.rescored(id, documents[id as usize].0).map_err(text)?;
+            }
         }
         let (found, exact) = (search.into_ranking(), best.into_ranking());
         let is_likely = |place| place == Place::Likely;
@@ -338,6 +340,29 @@ fn queries_need_not_be_compressed() {
     check_rankings(&found.expect("rankings"), &exact, &data, &case).expect("rankings");
 }
 
+/// What is named and not answered may be anywhere.
+#[test]
+fn nothing_is_proven_beside_what_was_not_rescored() {
+    let options = SearchOptions { n_candidates: 2, exact: true };
+    let mut search = Candidates::new(1, options);
+    for (id, score) in [(0, 1.0), (1, 0.5), (2, 0.1)] {
+        search.push(Scanned { id, score, bound: 0.05, has_tokens: true });
+    }
+    assert_eq!(search.wanted(), [0, 1]);
+    search.rescored(1, 0.52).expect("within the bound");
+    assert_eq!(search.wanted(), [0]);
+    let found = search.clone().into_ranking();
+    assert_eq!((found.documents[0].id, found.documents[0].place), (1, Place::Likely));
+    for (id, score, said) in [(1, 0.52, "has named"), (2, 0.1, "has named"), (0, 0.94, "0.94")] {
+        let refused = search.clone().rescored(id, score).expect_err("refused").to_string();
+        assert!(refused.contains(said), "{refused}");
+    }
+    search.rescored(0, 0.96).expect("within the bound");
+    assert!(search.wanted().is_empty());
+    let found = search.into_ranking();
+    assert_eq!((found.documents[0].id, found.documents[0].place), (0, Place::Proven));
+}
+
 #[test]
 fn numbers_that_differ_are_errors() {
     let rows = [1.0f32; 12];
@@ -361,6 +386,30 @@ fn numbers_that_differ_are_errors() {
     assert_eq!(search(&Scan::new((&code, &term), (&code, &terms))), "compressed documents");
     assert_eq!(search(&Scan::new((&code, &terms), (&codes_of_3, &terms))), "terms of queries");
     assert_eq!(search(&Scan::new((&code, &term), (&codes_of_3, &term))), "terms of documents");
+    // As many, but of other items, other rows or another format.
+    let masked = codes(3).with_mask(&[1, 0, 1]).expect("mask");
+    let shorter = codes(3).with_lengths(&[1, 1, 0]).expect("lengths");
+    let narrow = Tokens::padded(&rows[..3], 3, 1, 1).expect("tokens");
+    let narrow = narrow.quantize::<Int8>(ScaleType::F16).expect("codes");
+    for other in [&masked, &shorter, &narrow] {
+        let terms = ErrorTerms::new(other);
+        assert_eq!(search(&Scan::new((&code, &term), (other, &terms))), "compressed documents");
+    }
+    let other_terms = [
+        ErrorTerms::new(&three.quantize::<Fp8>(ScaleType::F16).expect("codes")),
+        ErrorTerms::new(&narrow),
+    ];
+    for terms in &other_terms {
+        let wrong = search(&Scan::new((&code, &term), (&codes_of_3, terms)));
+        assert_eq!(wrong, "terms of documents");
+    }
+    // Of the same shape, but not of these rows: the scores tell.
+    let others: Vec<f32> = rows.iter().map(|x| -x).collect();
+    let others = Tokens::padded(&others[..6], 3, 1, 2).expect("tokens");
+    let codes_of_others = others.quantize::<Int8>(ScaleType::F16).expect("codes");
+    let terms_of_others = ErrorTerms::new(&codes_of_others);
+    let wrong = search(&Scan::new((&code, &term), (&codes_of_others, &terms_of_others)));
+    assert_eq!(wrong, "compressed documents");
 
     // What engines lose is more than nothing.
     let cross = Pairing::cross();

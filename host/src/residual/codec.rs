@@ -1,6 +1,7 @@
 //! The tables that residual-compressed tokens refer to: centroids and buckets.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use half::{bf16, f16};
 use maxsim_kernels::residual::{NBITS, norm};
@@ -94,7 +95,7 @@ impl Centroids<'_> {
 /// ```text
 /// token = centroids[code] + bucket_weights[bucket], then divided by its length where `normalize` is set
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ResidualCodec<'a> {
     nbits: u32,
     dim: usize,
@@ -103,6 +104,18 @@ pub struct ResidualCodec<'a> {
     bucket_weights: Vec<f32>,
     bucket_cutoffs: Option<Vec<f32>>,
     normalize: bool,
+}
+
+/// Without the tables.
+impl fmt::Debug for ResidualCodec<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResidualCodec")
+            .field("nbits", &self.nbits)
+            .field("dim", &self.dim)
+            .field("n_centroids", &self.n_centroids)
+            .field("normalize", &self.normalize)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> ResidualCodec<'a> {

@@ -1,6 +1,7 @@
 //! Residual-compressed tokens, validated once.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use maxsim_kernels::residual::BitOrder;
@@ -54,7 +55,7 @@ impl From<Vec<i64>> for Codes<'_> {
 
 /// Tokens as codes and buckets: a centroid's id per token, `ceil(dim · nbits / 8)` bytes of buckets
 /// per token, the rows of each item, and optionally a mask. Borrows its data, or owns it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ResidualTokens<'a> {
     codec: Arc<ResidualCodec<'a>>,
     codes: Cow<'a, [i32]>,
@@ -69,6 +70,17 @@ pub struct ResidualTokens<'a> {
 struct Mask<'a> {
     rows: Cow<'a, [u8]>,
     layout: TokenLayout,
+}
+
+/// Without codes and buckets.
+impl fmt::Debug for ResidualTokens<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResidualTokens")
+            .field("codec", &self.codec)
+            .field("order", &self.order)
+            .field("layout", self.layout())
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> ResidualTokens<'a> {

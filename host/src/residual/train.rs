@@ -140,6 +140,15 @@ impl<'a> ResidualCodec<'a> {
         let codec = ResidualCodec::new(options.nbits, dim, centroids, &weights, options.normalize)?;
         let EncodeOptions { nearest, arithmetic, .. } = options.encode;
         let table = arithmetic.rows(&codec.centroids().to_f32());
+        if let Some(i) = table.iter().position(|x| !x.is_finite()) {
+            return Err(Error::Shape {
+                argument: "centroids",
+                expected: "finite numbers once they are rounded; larger ones need \
+                           TrainOptions::centroid_element F32 and Arithmetic::F32"
+                    .into(),
+                found: format!("{} in row {}", table[i], i / dim),
+            });
+        }
         let mut rows = gather(tokens, sample.held_out(), arithmetic)?;
         let rounds = arithmetic == Arithmetic::F16;
         let codes = Panels::new(&table, dim, nearest, rounds)?.assign(&rows)?;
