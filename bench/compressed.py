@@ -21,6 +21,14 @@ EXCESS_MAX, MEAN_LOSS_MAX = 2e-6, 1e-3
 F16_FORWARD = "maxsim, f16"
 # L2 gathers of whole rows, in bytes per second; 9 to 10 TB/s were measured.
 GATHER_RATE = 9.5e12
+# Instructions that decode 16 tokens of dim 128, by kernel and bits: PRMT, LOP3, SHF and HADD2 of the loop in the
+# assembled code for sm_90. With the centroids' scores at hand nothing is added.
+DECODE_INSTRUCTIONS = {
+    "maxsim_forward_sm80_residual_f16_d128_q32": {2: 128, 4: 237},
+    "maxsim_forward_sm80_residual_f16_d128_q32_by_centroid": {2: 97},
+}
+# Instructions that an H200 issues per second: 132 multiprocessors of four schedulers, at most 1.98 GHz.
+ISSUE_RATE = 132 * 4 * 1.98e9
 
 
 class Codes:
@@ -104,7 +112,7 @@ class Quantized(data.Problem):
             of_bound = max(of_bound, float(off.max()))
         return found | {"largest_error_of_bound": of_bound}
 
-    def floors(self, read_ms):
+    def floors(self, read_ms, kernel):
         return {}
 
 
@@ -185,11 +193,22 @@ class Residual(data.Problem):
     def check(self, bench, call, sample):
         return check(bench, self, call, sample, TOLERANCES[self.case.format])
 
-    def floors(self, read_ms):
-        """The least times that the traffic leaves: of codes and residuals from memory, of the centroids'
-        rows from the L2 cache."""
-        gather_bytes = self.n_rows * self.case.dim * 2
-        return {"memory_ms": read_ms, "gather_ms": round(gather_bytes / GATHER_RATE * 1e3, 5)}
+    def floors(self, read_ms, kernel):
+        """The least times that single resources leave: memory for codes and residuals, the L2 cache for the
+        centroids' rows, and the schedulers for the instructions that decode, where those have been counted."""
+        floors = {"memory_ms": read_ms, "gather_ms": ms(self.n_rows * self.case.dim * 2 / GATHER_RATE)}
+        decode = decode_s(kernel, self.case.nbits, self.n_rows)
+        return floors if decode is None else floors | {"decode_ms": ms(decode)}
+
+
+def ms(seconds):
+    return round(seconds * 1e3, 5)
+
+
+def decode_s(kernel, nbits, n_rows):
+    """Seconds to issue what decodes so many rows of dim 128; None where nobody has counted."""
+    instructions = DECODE_INSTRUCTIONS.get(kernel, {}).get(nbits)
+    return None if instructions is None else instructions * n_rows / 16 / ISSUE_RATE
 
 
 PROBLEMS = {"fp8": Quantized, "int8": Quantized, "plaid": Residual, "coarse": Coarse}
@@ -270,7 +289,7 @@ def run_case(bench, case):
         "bytes": problem.n_bytes(),
         "rate": variant.rate,
         "read_ms": read_ms,
-        "floors": problem.floors(read_ms),
+        "floors": problem.floors(read_ms, results["maxsim"].get("plan", "").split(":")[0]),
         "targets": {"x": variant.x, "limit": variant.limit, "plain": None},
         "ours": results["maxsim"],
         "peers": {name: results[name] for name in others},

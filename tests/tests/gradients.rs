@@ -183,6 +183,8 @@ fn many_winners() {
     }
     // A query longer than that.
     cases.push(Case::new(1, &[140_000, 3], &[1, 2]));
+    // A document whose winners take four bytes on a GPU.
+    cases.push(Case::new(8, &[9, 3], &[65_600]));
     run("gradients_many_winners", cases);
 }
 

@@ -63,6 +63,8 @@ fn many_winners() {
         Case::new(300, &[7, 2], &[20; 900]),
     ];
     cases.push(Case { pairs: Pairs::Own { k: 400 }, ..Case::new(40, &[32, 9], &[30]) });
+    // A document whose winners take four bytes on a GPU.
+    cases.push(Case::new(8, &[9, 3], &[65_600]));
     run("saved_gradients_many_winners", cases);
 }
 

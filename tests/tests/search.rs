@@ -417,3 +417,44 @@ fn numbers_that_differ_are_errors() {
     let more = rescore_bounds(&term, &terms, &cross, ElementType::F16).expect("bounds");
     assert!(bounds.iter().zip(&more).all(|(a, b)| a < b && *b < 1.01 * a), "{bounds:?} {more:?}");
 }
+
+/// Bounds of tokens without errors are what rounding leaves, by the formulas that the documentation states.
+#[test]
+fn bounds_of_rounding_are_as_large_as_stated() {
+    const ULP: f64 = f32::EPSILON as f64;
+    let (dim, query_len) = (128, 3);
+    let norm = |x: &[f32]| x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+    let data: Vec<f32> =
+        (0..(query_len + 1) * dim).map(|i| ((i * 37) % 101) as f32 - 50.0).collect();
+    let (q, d) = data.split_at(query_len * dim);
+    let queries = Tokens::padded(q, 1, query_len, dim).expect("queries");
+    let document = Tokens::padded(d, 1, 1, dim).expect("document");
+    let cross = Pairing::cross();
+    let size = q.chunks(dim).map(norm).sum::<f64>() * norm(d);
+    let is = |found: &[f32], expected: f64| {
+        let ratio = f64::from(found[0]) / expected;
+        assert!((0.9999..1.0001).contains(&ratio), "{found:?} is {ratio} of {expected}");
+    };
+    let terms = [ErrorTerms::new(&queries), ErrorTerms::new(&document)];
+    let few = (8 + query_len) as f64;
+    let scored = (few + dim as f64) * ULP * size;
+    is(&maxsim::score_bounds(&terms[0], &terms[1], &cross).expect("bounds"), scored);
+    for (element, n_products) in [(ElementType::F32, 3 * dim), (ElementType::Bf16, dim)] {
+        let more = (few + n_products as f64) * ULP * size;
+        let found = rescore_bounds(&terms[0], &terms[1], &cross, element).expect("bounds");
+        is(&found, scored + more);
+    }
+
+    // What codes stand for has no errors either; tensor cores cut their products.
+    let (query_codes, codes) =
+        (queries.quantize::<Fp8>(ScaleType::F32), document.quantize::<Fp8>(ScaleType::F32));
+    let (query_codes, codes) = (query_codes.expect("codes"), codes.expect("codes"));
+    let decoded = [query_codes.dequantize().expect("rows"), codes.dequantize().expect("rows")];
+    let terms = [
+        ErrorTerms::measured(&query_codes, &decoded[0]).expect("terms"),
+        ErrorTerms::measured(&codes, &decoded[1]).expect("terms"),
+    ];
+    let size = decoded[0].data().chunks(dim).map(norm).sum::<f64>() * norm(decoded[1].data());
+    let expected = ((few + dim as f64) * ULP + 132.0 / 8192.0) * size;
+    is(&maxsim::score_bounds(&terms[0], &terms[1], &cross).expect("bounds"), expected);
+}

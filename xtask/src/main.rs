@@ -31,7 +31,7 @@ usage: cargo xtask <command>
     --out DIR          another folder
     --only NAME,..     only these test programs (maxsim-tests-calls) and files of bin/ (maxsim,
                        maxsim-bench, libmaxsim_bench.so), or those whose names begin so
-    --without-embeddings   without the sample's and the reference set's 33 MB; programs that need
+    --without-embeddings   without the sample's and the reference set's embeddings; programs that need
                        them say so and are skipped
   evidence [--strict]  compare host/ptx with the recorded GPU runs in docs/measured
   report               write docs/benchmarks.md and the plots from docs/measured/*/*.json

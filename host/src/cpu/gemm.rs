@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use gemm::Parallelism;
+use gemm_common::Parallelism;
+use gemm_f32::gemm::f32::get_gemm_fn;
 
 use super::scratch::fill;
 use super::{LANES, PANEL_LEN, TILE_LEN};
@@ -91,7 +92,7 @@ fn multiply(
     // k < depth. The asserted lengths hold all of them, the strides fit an isize because
     // the slices exist, and `similarities` is borrowed mutably, so nothing overlaps it.
     unsafe {
-        gemm::gemm(
+        get_gemm_fn()(
             width,
             n_rows,
             end - start,
