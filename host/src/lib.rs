@@ -84,6 +84,8 @@ pub use event::Event;
 pub use format::{Against, Format, Fp8, Int8, Int8Affine, Quantized, Residual, Saved, TokenFormat};
 pub use gradients::{BackwardWork, DeviceGradScores, DeviceGradients, GradientType};
 pub use graph::{Capture, Graph};
+/// The crate that has the types of f16 and bf16 tokens.
+pub use half;
 pub use handle::{DeviceTokens, Input};
 pub use pairing::Pairing;
 pub use plan::{DeviceLimits, Plan};

@@ -3,10 +3,11 @@
 use std::fmt;
 
 use maxsim_kernels::decode::BY_CENTROID_NBITS_MAX;
-use maxsim_kernels::element::Operand;
+pub use maxsim_kernels::element::Operand;
 use maxsim_kernels::layout::sm90::{DOCUMENT_TILE, tail_width};
 use maxsim_kernels::params::{CENTROID_SCORES_BYTES, Group};
-use maxsim_kernels::variants::{Arch, FORWARD, Variant};
+pub use maxsim_kernels::variants::Variant;
+use maxsim_kernels::variants::{Arch, FORWARD};
 
 use crate::element::ElementType;
 use crate::error::{Error, Result};

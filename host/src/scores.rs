@@ -85,6 +85,19 @@ impl Scores {
         &self.values
     }
 
+    /// The scores of one query, in the order of its documents or candidates. `None` of pairs, which are in
+    /// whatever order, and of queries that are not there.
+    pub fn row(&self, query: usize) -> Option<&[f32]> {
+        let len = self.shape.row_len()?;
+        let n_queries = match self.shape {
+            ScoreShape::Cross { n_queries, .. } | ScoreShape::Candidates { n_queries, .. } => {
+                n_queries
+            }
+            ScoreShape::Pairs { .. } => 0,
+        };
+        (query < n_queries).then(|| &self.values[query * len..][..len])
+    }
+
     /// The scores, without a copy.
     pub fn into_values(self) -> Vec<f32> {
         self.values

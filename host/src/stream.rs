@@ -187,6 +187,7 @@ mod tests {
         let expected = device.score_with(&queries, &documents, &pairing, &options()).unwrap();
         assert_eq!(scores.read().unwrap(), expected);
         assert_eq!((scores.address(), scores.winner_bytes()), (None, 2));
+        assert_eq!([1, 2].map(|query| expected.row(query)), [Some(&expected.values()[1..]), None]);
     }
 
     #[test]

@@ -99,7 +99,8 @@ impl TokenLayout {
     }
 
     /// Layout of items one after the other in `[rows, dim]`: item `i` is the rows
-    /// `offsets[i] .. offsets[i + 1]`. `offsets` has one entry more than there are items.
+    /// `offsets[i] .. offsets[i + 1]`. `offsets` has one entry more than there are items. Rows before the
+    /// first offset and from the last one on are no item's.
     pub fn packed<I: Copy + Into<i64>>(
         rows: usize,
         dim: usize,
@@ -242,8 +243,8 @@ impl TokenLayout {
 }
 
 /// Token embeddings in host memory: a matrix `[rows, dim]`, the rows of each item,
-/// and optionally a mask. Borrows its data, or owns it after [`Tokens::pack`] or
-/// [`Tokens::quantize`].
+/// and optionally a mask. Borrows its data, or owns it (after [`Tokens::pack`] or [`Tokens::quantize`],
+/// say).
 ///
 /// `F` is the type of the elements, or of the codes of a compressed [`Format`], which come with
 /// [`Scales`].

@@ -214,7 +214,7 @@ fn a_score_by_hand() {
 #[test]
 fn scales_of_any_size() {
     const DIM: usize = 128;
-    const LENS: [usize; 2] = [70, 420];
+    const LENS: [usize; 2] = [70, 1153];
     let codes = |len: usize, seed: usize| -> Vec<i8> {
         let code = |i: usize| ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8;
         (0..len * DIM).map(|i| code(i).max(-127)).collect()
@@ -226,9 +226,9 @@ fn scales_of_any_size() {
         Tokens::<Int8>::from_codes(&queries, ones, layout(LENS[0])).expect("queries");
     let sizes =
         [0.0, 1e-45, 1e-38, 2f32.powi(-41), 2f32.powi(-40), 1e-5, 2f32.powi(62), 5e18, 1e30];
-    // Everywhere, in the first tile and the third, or in the second alone, when maxima are those of bits.
+    // Everywhere, in the first tile and the third, or in later ones alone, when maxima are those of bits.
     let all: Vec<usize> = (0..LENS[1]).collect();
-    let places: [&[usize]; 3] = [&all, &[7, 260], &[200]];
+    let places: [&[usize]; 6] = [&all, &[7, 260], &[200], &[300], &[600, 1030], &[1151]];
     for (size, odd) in sizes.into_iter().chain([f32::NAN]).flat_map(|x| places.map(|odd| (x, odd)))
     {
         let is_odd = |t: usize| odd.contains(&t);

@@ -69,8 +69,9 @@ fn check<F: Codes>() {
     let layout = |len| TokenLayout::padded(1, len, DIM).expect("a layout");
     let ones = Scales::F32(vec![1.0; QUERY_LEN].into());
     let query_tokens = Tokens::<F>::from_codes(&queries, ones, layout(QUERY_LEN)).expect("queries");
-    for (len, (what, sign)) in
-        [1, 63, 64, 65, 128, 129, 192, 420].into_iter().flat_map(|n| SIGNS.map(|sign| (n, sign)))
+    for (len, (what, sign)) in [1, 63, 64, 65, 128, 129, 192, 420, 1087]
+        .into_iter()
+        .flat_map(|n| SIGNS.map(|sign| (n, sign)))
     {
         let documents: Vec<F::Stored> =
             (0..len * DIM).map(|i| F::code(sign(i / DIM) * size(i, 1 << 20))).collect();

@@ -1,7 +1,6 @@
 //! What calls share: the threads of a pool, and results that several works write.
 
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use half::f16;
@@ -45,35 +44,42 @@ impl Step {
     }
 }
 
-/// A thread of a pool that waits for the others may begin another call of the pool's.
+/// A thread of a pool that waits for another may begin another call of the pool's meanwhile.
 #[test]
 fn calls_of_one_pool_share_what_they_read() {
+    const CALLS: usize = 2000;
+    let device = Device::cpu();
+    let step = Step::new(&device, 64, &[32; 32], 64).expect("step");
+    let mut scores = DeviceScores::new(&step.work).expect("scores");
+    let mut stream = device.stream().expect("stream");
+    stream.score_into(&step.queries, &step.documents, &step.work, &mut scores).expect("scores");
+    let grad_scores = DeviceGradScores::new(&step.backward, &[1.0; 32]).expect("gradients");
+    let shared = Arc::new((step, scores, grad_scores));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().expect("pool");
     let (sender, ended) = mpsc::channel();
-    thread::spawn(move || {
-        let device = Device::cpu();
-        let step = Step::new(&device, 64, &[32; 32], 64).expect("step");
-        let mut scores = DeviceScores::new(&step.work).expect("scores");
-        let mut stream = device.stream().expect("stream");
-        stream.score_into(&step.queries, &step.documents, &step.work, &mut scores).expect("scores");
-        let grad_scores = DeviceGradScores::new(&step.backward, &[1.0; 32]).expect("gradients");
-        let (step, scores, grad_scores) = (&step, &scores, &grad_scores);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("pool");
-        pool.scope(|scope| {
-            for _ in 0..64 {
-                scope.spawn(move |_| {
-                    let mut gradients = DeviceGradients::new(&step.backward).expect("gradients");
-                    let Step { queries, documents, backward, .. } = step;
-                    let mut stream = Device::cpu().stream().expect("stream");
-                    stream
-                        .backward(queries, documents, backward, scores, grad_scores, &mut gradients)
-                        .expect("gradients");
-                    assert_eq!(scores.read().expect("scores").values().len(), 32);
-                });
+    for i in 0..CALLS {
+        let (shared, sender) = (shared.clone(), sender.clone());
+        pool.spawn(move || {
+            let (step, scores, grad_scores) = &*shared;
+            let Step { queries, documents, backward, .. } = step;
+            let device = Device::cpu();
+            if i % 2 == 0 {
+                // Takes part in what others have begun.
+                device.score(queries, documents, &Pairing::cross()).expect("scores");
+            } else {
+                let mut gradients = DeviceGradients::new(backward).expect("gradients");
+                let mut stream = device.stream().expect("stream");
+                stream
+                    .backward(queries, documents, backward, scores, grad_scores, &mut gradients)
+                    .expect("gradients");
             }
+            sender.send(scores.read().expect("scores").values().len()).expect("somebody waits");
         });
-        sender.send(()).expect("somebody waits");
-    });
-    assert!(ended.recv_timeout(Duration::from_secs(120)).is_ok(), "calls wait for each other");
+    }
+    for i in 0..CALLS {
+        let found = ended.recv_timeout(Duration::from_secs(120));
+        assert_eq!(found, Ok(32), "after {i} calls the others wait for each other");
+    }
 }
 
 /// Gradients of `step` from scores of other work.
