@@ -154,8 +154,13 @@ fn chunks_with_files_of_their_own_take_the_place_of_merged_rows() {
     write("1.codes.npy", &npy_file("<i8", &format!("({n},)"), bytemuck::cast_slice(&codes)));
     write("1.residuals.npy", &npy_file("<u1", &format!("({n}, 8)"), residuals));
     write("doclens.1.json", b"[7,1,6,11,5,10,4,9,3]");
-    let index = read_index(folder.path()).unwrap();
     let rest = whole.layout().item_rows(20).start;
+    let n_tokens = kept + whole.layout().rows() - rest;
+    let totals = format!(
+        r#"{{"num_chunks": 3, "nbits": 2, "num_documents": 23, "num_embeddings": {n_tokens}}}"#
+    );
+    write("metadata.json", totals.as_bytes());
+    let index = read_index(folder.path()).unwrap();
     assert_eq!(index.layout().n_items(), 23);
     assert_eq!(index.codes(), [&whole.codes()[..kept], &whole.codes()[rest..]].concat());
     let bytes = [&whole.residuals()[..kept * 8], &whole.residuals()[rest * 8..]].concat();
@@ -246,6 +251,33 @@ fn folders_that_disagree_with_themselves_are_refused() {
     broken("fast-plaid-2", "merged_codes.manifest.json", Some(manifest), &["58 rows of chunk 0"]);
     let short = npy_file("<i8", "(60,)", &[0; 480]);
     broken("fast-plaid-2", "merged_codes.npy", Some(&short), &["60 rows", "chunk 1"]);
+
+    // A single number has no rows, not even one.
+    let folder = copy("fast-plaid-2");
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    write("metadata.json", br#"{"num_chunks": 1, "nbits": 2}"#);
+    write("doclens.0.json", b"[1]");
+    write("merged_codes.manifest.json", br#"{"0.codes.npy": {"rows": 1}}"#);
+    write("merged_codes.npy", &npy_file("<i8", "()", &[0; 8]));
+    assert_refused(&folder, &["merged_codes.npy", "a single number"]);
+}
+
+#[test]
+fn documents_that_metadata_leave_out_are_missed() {
+    let with = |name: &str, metadata: &str| {
+        let folder = copy(name);
+        fs::write(folder.path().join("metadata.json"), metadata).unwrap();
+        folder
+    };
+    let few = r#"{"num_chunks": 2, "nbits": 4, "num_embeddings": 139}"#;
+    assert_refused(&with("fast-plaid-4", few), &["metadata.json", "is 139", "2 chunks have 123"]);
+    let few = r#"{"num_chunks": 3, "nbits": 4, "num_embeddings": 139, "num_documents": 25}"#;
+    assert_refused(&with("fast-plaid-4", few), &["`num_documents` is 25", "24 documents"]);
+    let few = r#"{"num_chunks": 2, "config": {"nbits": 2}, "num_embeddings": 139}"#;
+    assert_refused(&with("colbert-2", few), &["`num_chunks` is 2", "there is doclens.2.json"]);
+    // As ColBERT's updater leaves it.
+    let many = r#"{"num_chunks": 3, "config": {"nbits": 2}, "num_embeddings": 300}"#;
+    assert_eq!(read_index(with("colbert-2", many).path()).unwrap().layout().rows(), 139);
 }
 
 /// An archive as `torch.save` makes it, of a pickle and one storage.

@@ -41,6 +41,7 @@ pub(super) struct Array {
 impl Array {
     /// Checks that there are as many bytes as the shape says.
     pub fn new(kind: Kind, shape: &[usize], bytes: Vec<u8>) -> Result<Array> {
+        ensure!(!shape.is_empty(), "a single number; expected an array of one or two dimensions");
         let expected = shape
             .iter()
             .chain([&kind.size_bytes()])
@@ -72,12 +73,12 @@ impl Array {
 
     /// Rows of a matrix, or elements of a vector.
     pub fn n_rows(&self) -> usize {
-        self.shape.first().copied().unwrap_or(1)
+        self.shape[0]
     }
 
     /// The rows of a range. There must be so many.
     pub fn rows(&self, range: std::ops::Range<usize>) -> Array {
-        let row_bytes = self.shape.iter().skip(1).product::<usize>() * self.kind.size_bytes();
+        let row_bytes = self.bytes.len() / self.n_rows().max(1);
         let bytes = self.bytes[range.start * row_bytes..range.end * row_bytes].to_vec();
         let shape = [&[range.len()], &self.shape[1..]].concat();
         Array { kind: self.kind, shape, bytes }

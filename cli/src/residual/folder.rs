@@ -65,6 +65,8 @@ pub fn read_index(folder: &Path) -> Result<ResidualTokens<'static>> {
 #[derive(Debug, Deserialize)]
 struct Metadata {
     num_chunks: u64,
+    num_embeddings: Option<u64>,
+    num_documents: Option<u64>,
     nbits: Option<u32>,
     config: Option<Config>,
     /// Signs of embeddings in place of residuals (next-plaid).
@@ -78,12 +80,43 @@ struct Config {
     nbits: u32,
 }
 
+impl Metadata {
+    /// That the chunks are all there is: no document may be left out in silence.
+    fn check_totals(
+        &self,
+        folder: &Path,
+        format: IndexFormat,
+        n_tokens: usize,
+        n_documents: usize,
+    ) -> Result<()> {
+        let n_chunks = self.num_chunks;
+        // ColBERT's updater adds to num_embeddings what was in it before: its totals say little.
+        if format == IndexFormat::Colbert {
+            let next = format!("doclens.{n_chunks}.json");
+            let is_last = !folder.join(&next).exists();
+            ensure!(is_last, "metadata.json: `num_chunks` is {n_chunks}, but there is {next}");
+            return Ok(());
+        }
+        for (key, said, found, what) in [
+            ("num_embeddings", self.num_embeddings, n_tokens, "tokens"),
+            ("num_documents", self.num_documents, n_documents, "documents"),
+        ] {
+            ensure!(
+                said.is_none_or(|said| said == found as u64),
+                "metadata.json: `{key}` is {}, but the {n_chunks} chunks have {found} {what}",
+                said.unwrap_or_default()
+            );
+        }
+        Ok(())
+    }
+}
+
 fn read(folder: &Path) -> Result<ResidualTokens<'static>> {
     let metadata: Metadata = json(&folder.join("metadata.json"))?;
     ensure!(!metadata.binary, "the index holds signs, not residuals");
     let format = IndexFormat::of(folder)?;
     let nbits = match format {
-        IndexFormat::Colbert => metadata.config.map(|config| config.nbits),
+        IndexFormat::Colbert => metadata.config.as_ref().map(|config| config.nbits),
         IndexFormat::Npy => metadata.nbits,
     };
     let nbits = nbits.context("metadata.json: there is no `nbits`")?;
@@ -108,6 +141,7 @@ fn read(folder: &Path) -> Result<ResidualTokens<'static>> {
         let bytes = residuals.next(chunk, n)?.into_residuals(codec.row_bytes());
         all_residuals.extend(bytes.with_context(|| residuals.name(chunk))?);
     }
+    metadata.check_totals(folder, format, all_codes.len(), offsets.len() - 1)?;
     let layout = TokenLayout::packed(all_codes.len(), codec.dim(), &offsets)?;
     let codec = codec.into();
     Ok(ResidualTokens::new(codec, all_codes, all_residuals, BitOrder::Colbert, layout)?)
