@@ -1,17 +1,21 @@
 //! Where results go and in what form.
 
 mod json;
+mod place;
 mod table;
 mod trec;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+#[cfg(unix)]
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use maxsim::Ranking;
 use tempfile::NamedTempFile;
 
+use self::place::Place;
 use crate::args::{Format, RankArgs};
 use crate::metrics::Metrics;
 use crate::qrels::Qrels;
@@ -57,20 +61,23 @@ impl Destination {
         path: &Path,
         mut inputs: impl Iterator<Item = &'a PathBuf>,
     ) -> Result<Destination> {
-        let destination = match std::fs::metadata(path) {
-            Ok(found) if found.is_dir() => bail!("is a folder; name a file"),
-            Ok(found) if !found.is_file() => return Ok(Destination::Stream(path.into())),
-            Ok(_) => {
-                // A link stays, what it points to is replaced.
-                let place = path.canonicalize()?;
-                let is_input = |input: &PathBuf| input.canonicalize().is_ok_and(|i| i == place);
-                ensure!(!inputs.any(is_input), "is an input of this run");
-                place
-            }
-            Err(_) => path.into(),
+        if let Ok(real) = path.canonicalize() {
+            let is_input = |input: &PathBuf| input.canonicalize().is_ok_and(|i| i == real);
+            ensure!(!inputs.any(is_input), "is an input of this run");
+        }
+        // A link stays, what it points to is replaced.
+        let place = match place::of(path)? {
+            Place::Stdout => return Ok(Destination::Stdout),
+            Place::Descriptor(path) => return Ok(Destination::Stream(path)),
+            Place::Path(place) => place,
         };
-        temporary(&destination)?;
-        Ok(Destination::File(destination))
+        match std::fs::metadata(&place) {
+            Ok(found) if found.is_dir() => bail!("is a folder; name a file"),
+            Ok(found) if !found.is_file() => return Ok(Destination::Stream(place)),
+            _ => {}
+        }
+        temporary(&place)?;
+        Ok(Destination::File(place))
     }
 
     /// Writes the results. A file appears only when it is complete.
@@ -92,9 +99,7 @@ impl Destination {
             Destination::Stdout => {
                 buffered(&mut io::stdout().lock()).context("writing to standard output failed")
             }
-            Destination::Stream(path) => File::options()
-                .write(true)
-                .open(path)
+            Destination::Stream(path) => stream(path)
                 .map_err(anyhow::Error::from)
                 .and_then(|mut stream| buffered(&mut stream))
                 .with_context(|| path.display().to_string()),
@@ -108,20 +113,30 @@ impl Destination {
     }
 }
 
-/// An empty file in the folder of `path`, removed unless it is moved to its place.
+/// Opens what is written to where it is.
+fn stream(path: &Path) -> io::Result<File> {
+    // A descriptor may be a file that has something in it already.
+    let is_file = std::fs::metadata(path)?.is_file();
+    File::options().write(true).append(is_file).open(path)
+}
+
+/// An empty file in the folder of `path`, removed unless it is moved to its place. Who may read and
+/// write it is what it is for the file at that place.
 fn temporary(path: &Path) -> Result<NamedTempFile> {
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
+    let folder = place::folder(path);
+    let replaced = std::fs::metadata(path).map(|found| found.permissions()).ok();
     let mut builder = tempfile::Builder::new();
     builder.prefix(".maxsim-");
-    // Readable like any new file (the umask applies), not private as temporary files are.
+    // Readable like any new file, not private as temporary files are.
     #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder
-        .tempfile_in(folder)
-        .with_context(|| format!("cannot write in the folder {}", folder.display()))
+    builder.permissions(replaced.clone().unwrap_or_else(|| PermissionsExt::from_mode(0o666)));
+    let create = || -> io::Result<NamedTempFile> {
+        let file = builder.tempfile_in(folder)?;
+        // Creating took the umask off.
+        replaced.into_iter().try_for_each(|mode| file.as_file().set_permissions(mode))?;
+        Ok(file)
+    };
+    create().with_context(|| format!("cannot write in the folder {}", folder.display()))
 }
 
 fn render(format: Format, results: &Results<'_>, mut out: &mut dyn Write) -> io::Result<()> {

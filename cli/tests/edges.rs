@@ -1,0 +1,96 @@
+//! The tool where something is out of the ordinary: output paths that are links or streams, values that
+//! are no numbers, options that do not go together; and what it says then.
+
+mod files;
+mod tool;
+
+use std::fs;
+use std::path::PathBuf;
+
+use files::{Random, packed};
+use tempfile::TempDir;
+use tool::{Run, command, rank};
+
+/// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 1..3, 3 and 4..6.
+struct Folder(TempDir);
+
+const QUERY_OFFSETS: [i64; 3] = [0, 1, 3];
+const DOCUMENT_OFFSETS: [i64; 4] = [1, 3, 4, 6];
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(TempDir::new().unwrap());
+        folder.write("q.safetensors", packed(&Random(1).values(3 * 4), 4, &QUERY_OFFSETS));
+        folder.write("d.safetensors", packed(&documents(), 4, &DOCUMENT_OFFSETS));
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_string()
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        fs::write(self.path(name), bytes).unwrap();
+        self.path(name)
+    }
+
+    /// Ranks `documents` for q.safetensors.
+    fn rank(&self, documents: &str, more: &[&str]) -> Run {
+        rank(&self.path("q.safetensors"), &self.path(documents), more)
+    }
+}
+
+fn documents() -> Vec<f32> {
+    Random(2).values(7 * 4)
+}
+
+#[cfg(unix)]
+#[test]
+fn files_keep_their_permissions_and_links_lead_to_new_files() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = Folder::new();
+    let out = folder.write("out", "private");
+    let mode = || fs::metadata(&out).unwrap().permissions().mode() & 0o777;
+    for private in [0o600, 0o666, 0o440] {
+        fs::set_permissions(&out, PermissionsExt::from_mode(private)).unwrap();
+        folder.rank("d.safetensors", &["--output", out.to_str().unwrap()]).ok();
+        assert_eq!(mode(), private, "{:o} is now {:o}", private, mode());
+    }
+    // A link to a link to nothing, by way of a folder.
+    fs::create_dir(folder.path("sub")).unwrap();
+    symlink("../target", folder.path("sub/link")).unwrap();
+    symlink("sub/link", folder.path("link")).unwrap();
+    folder.rank("d.safetensors", &["--output", &folder.text("link")]).ok();
+    assert!(fs::symlink_metadata(folder.path("link")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(folder.path("sub/link")).unwrap().is_symlink());
+    assert_eq!(fs::read(folder.path("target")).unwrap(), fs::read(&out).unwrap());
+    symlink("round", folder.path("round")).unwrap();
+    let error = folder.rank("d.safetensors", &["--output", &folder.text("round")]).error();
+    assert!(error.contains("links"), "{error}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn open_files_are_written_to_and_not_replaced() {
+    let folder = Folder::new();
+    let expected = folder.rank("d.safetensors", &["--format", "trec"]).ok();
+    for output in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/stderr"] {
+        let log = folder.write("log", "before\n");
+        let append = || fs::File::options().append(true).open(&log).unwrap();
+        let mut command = command();
+        command.args(["rank", "--device", "cpu", "--format", "trec", "--output", output]);
+        command.arg("--queries").arg(folder.path("q.safetensors"));
+        command.arg("--documents").arg(folder.path("d.safetensors"));
+        match output {
+            "/dev/stderr" => command.stderr(append()),
+            _ => command.stdout(append()),
+        };
+        assert_eq!(command.output().unwrap().status.code(), Some(0));
+        let found = fs::read_to_string(&log).unwrap();
+        assert!(found.starts_with(&format!("before\n{expected}")), "{output}: {found}");
+    }
+}
