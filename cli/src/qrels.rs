@@ -27,6 +27,9 @@ pub struct Judged {
     pub text: Option<String>,
 }
 
+/// A line, for messages.
+const EXAMPLE: &str = r#"{"id": 0, "relevant": [3, 7]}"#;
+
 #[derive(Deserialize)]
 struct Line {
     id: u32,
@@ -38,7 +41,7 @@ impl Qrels {
     /// Reads a file with one JSON object a line: `id`, `relevant`, and optionally `text`.
     pub fn open(path: &Path, n_queries: usize, n_documents: usize) -> Result<Qrels> {
         let mut by_id = HashMap::new();
-        jsonl::read(path, |line: Line| {
+        jsonl::read(path, EXAMPLE, |line: Line| {
             check_id("query", line.id, n_queries)?;
             let mut relevant = line.relevant;
             relevant.sort_unstable();

@@ -29,6 +29,9 @@ pub struct Text {
     pub text: String,
 }
 
+/// A line, for messages.
+const EXAMPLE: &str = r#"{"id": 0, "title": "a title", "text": "a text"}"#;
+
 #[derive(Deserialize)]
 struct Line {
     id: u32,
@@ -41,7 +44,7 @@ impl Texts {
     /// Reads a file with one JSON object a line: `id`, and `title` or `package`, and `text`.
     pub fn open(path: &Path, n_documents: usize) -> Result<Texts> {
         let mut by_id = HashMap::new();
-        jsonl::read(path, |line: Line| {
+        jsonl::read(path, EXAMPLE, |line: Line| {
             check_id("document", line.id, n_documents)?;
             let text = Text {
                 title: beginning(&line.title.or(line.package).unwrap_or_default(), TITLE_CHARS),

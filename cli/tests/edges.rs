@@ -94,3 +94,28 @@ fn open_files_are_written_to_and_not_replaced() {
         assert!(found.starts_with(&format!("before\n{expected}")), "{output}: {found}");
     }
 }
+
+#[test]
+fn judgements_and_texts_are_objects() {
+    let folder = Folder::new();
+    let file = |content: &str| folder.write("lines.jsonl", content).to_str().unwrap().to_string();
+    let qrels = |content: &str| folder.rank("d.safetensors", &["--qrels", &file(content)]);
+    let texts = |content: &str| folder.rank("d.safetensors", &["--texts", &file(content)]);
+    // As editors on Windows write it.
+    let said = qrels("\u{feff}{\"id\": 0, \"relevant\": [1]}\n").ok();
+    assert!(said.ends_with("over 1 judged query\n"), "{said}");
+    texts("\u{feff}{\"id\": 0, \"title\": \"t\"}\n").ok();
+    let object = r#"{"id": 0, "relevant": [3, 7]}"#;
+    for (line, expected) in [
+        ("[0, [1]]", "line 1: expected a JSON object, such as"),
+        ("0 0 1 1", "line 1: expected a JSON object, such as"),
+        ("{\"id\": \"a\", \"relevant\": []}", "line 1: invalid type: string \"a\", expected u32"),
+        ("{\"id\": 0}", "line 1: missing field `relevant`"),
+        ("\n\u{feff}{}", "line 2: expected a JSON object, such as"),
+    ] {
+        let error = qrels(line).error();
+        assert!(error.contains(expected) && error.ends_with(object), "{line}: {error}");
+    }
+    let error = texts("[0, \"t\", null, null]").error();
+    assert!(error.contains("expected a JSON object") && error.contains("\"title\""), "{error}");
+}
