@@ -6,6 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
 use maxsim::residual::BitOrder;
+use maxsim::tokens::MAX_DIM;
 use maxsim::{Device, ElementType, ScaleType, TokenFormat};
 
 use crate::input::Reading;
@@ -53,7 +54,7 @@ pub struct WarmUpArgs {
     pub element: Vec<ElementType>,
 
     /// Elements per token of the calls (may be repeated); all unless told.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_dim)]
     pub dim: Vec<usize>,
 
     /// Whether the calls ask for winners; both unless told.
@@ -82,7 +83,9 @@ pub struct QuantizeArgs {
     #[arg(
         long,
         value_name = "FOLDER",
-        conflicts_with_all = ["input", "nbits", "centroids", "seed", "keep_lengths", "queries"]
+        conflicts_with_all = [
+            "input", "nbits", "centroids", "seed", "keep_lengths", "queries", "qrels", "no_mmap"
+        ]
     )]
     pub index: Option<PathBuf>,
 
@@ -306,6 +309,11 @@ impl FromStr for DeviceChoice {
 fn parse_element(value: &str) -> std::result::Result<ElementType, String> {
     let found = ElementType::ALL.into_iter().find(|element| element.name() == value);
     found.ok_or_else(|| "expected f16, bf16 or f32".to_string())
+}
+
+fn parse_dim(value: &str) -> std::result::Result<usize, String> {
+    let found = value.parse().ok().filter(|dim| (1..=MAX_DIM).contains(dim));
+    found.ok_or_else(|| format!("expected a whole number from 1 to {MAX_DIM}"))
 }
 
 fn parse_compression(value: &str) -> std::result::Result<Compression, String> {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use files::{Random, packed};
 use tempfile::TempDir;
-use tool::{Run, command, rank};
+use tool::{Run, command, rank, run, sample};
 
 /// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 1..3, 3 and 4..6.
 struct Folder(TempDir);
@@ -118,4 +118,22 @@ fn judgements_and_texts_are_objects() {
     }
     let error = texts("[0, \"t\", null, null]").error();
     assert!(error.contains("expected a JSON object") && error.contains("\"title\""), "{error}");
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    let folder = Folder::new();
+    let (index, output) = ("tests/plaid/fast-plaid-4", folder.text("out.safetensors"));
+    let convert = ["quantize", "--format", "plaid", "--index", index, "--output", &output];
+    let qrels = sample("queries.jsonl");
+    for more in [&["--no-mmap"][..], &["--qrels", qrels.to_str().unwrap()]] {
+        let error = run([&convert[..], more].concat()).error();
+        assert!(error.contains("'--index <FOLDER>' cannot be used with"), "{error}");
+    }
+    run(convert).ok();
+    for dim in ["0", "4097"] {
+        let error = run(["warm-up", "--device", "cpu", "--dim", dim]).error();
+        assert!(error.contains("expected a whole number from 1 to 4096"), "{error}");
+    }
+    run(["warm-up", "--device", "cpu", "--dim", "1", "--dim", "4096"]).ok();
 }
