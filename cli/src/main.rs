@@ -14,6 +14,12 @@ fn main() -> ExitCode {
         Err(error) if is_help(&error) => error.exit(),
         Err(error) => return failure(&error.to_string()),
     };
+    // Otherwise the first call starts them, which panics where it cannot.
+    if let Err(error) = rayon::ThreadPoolBuilder::new().build_global() {
+        return failure(&format!(
+            "error: threads cannot be started: {error}; RAYON_NUM_THREADS=1 makes do with one"
+        ));
+    }
     match maxsim_cli::run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure(&format!("error: {error:#}")),

@@ -137,3 +137,17 @@ fn options_without_effect_are_refused() {
     }
     run(["warm-up", "--device", "cpu", "--dim", "1", "--dim", "4096"]).ok();
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_that_cannot_be_started_are_an_error() {
+    let folder = Folder::new();
+    let mut command = command();
+    // Stacks beyond any address space.
+    command.env("RUST_MIN_STACK", (1u64 << 50).to_string()).args(["rank", "--device", "cpu"]);
+    command.arg("--queries").arg(folder.path("q.safetensors"));
+    command.arg("--documents").arg(folder.path("d.safetensors"));
+    let error = Run::of(command.output().unwrap()).error();
+    assert!(error.starts_with("threads cannot be started: "), "{error}");
+    assert!(error.contains("RAYON_NUM_THREADS"), "{error}");
+}
