@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use anyhow::{Context, Result};
 use maxsim::Device;
 use maxsim::tokens::{MAX_COUNT, MAX_DIM};
-use maxsim_kernels::variants::FORWARD;
+use maxsim_kernels::variants::{FORWARD, Variant};
 
 /// Runs the command.
 pub fn info() -> Result<()> {
@@ -33,11 +33,13 @@ fn write(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  --device auto takes {}", Device::best())?;
 
     writeln!(out, "\nkernels (--kernel NAME)")?;
-    let name_width = FORWARD.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let width = |len: fn(&Variant) -> usize| FORWARD.iter().map(len).max().unwrap_or(0);
+    let (name_width, operand_width) =
+        (width(|row| row.name.len()), width(|row| row.operand.name().len()));
     for row in FORWARD {
         writeln!(
             out,
-            "  {:name_width$}  {:6} {:4}  dim ≤ {:3}, tiles of {:3} query × {:3} document tokens, {} stages, {} threads, {:3} KB shared{}",
+            "  {:name_width$}  {:6} {:operand_width$}  dim ≤ {:4}, tiles of {:3} query × {:3} document tokens, {:2} stages, {:3} threads, {:3} KB shared{}",
             row.name,
             row.arch.target(),
             row.operand.name(),

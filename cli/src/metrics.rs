@@ -18,6 +18,7 @@ use maxsim::Ranking;
 use serde::Serialize;
 
 use crate::qrels::Qrels;
+use crate::texts::counted;
 
 /// Ranks that the metrics look at.
 pub const DEPTH: usize = 10;
@@ -66,7 +67,8 @@ impl std::fmt::Display for Metrics {
         match (self.ndcg, self.recall) {
             (Some(ndcg), Some(recall)) => {
                 write!(f, "nDCG@10 {ndcg:.4}, recall@10 {recall:.4}, ")?;
-                write!(f, "over {} judged queries", self.n_judged)
+                f.write_str("over ")?;
+                f.write_str(&counted(self.n_judged as u64, "judged query", "judged queries"))
             }
             _ => f.write_str("no metrics: no query has a relevant document"),
         }

@@ -15,7 +15,7 @@ use crate::output::{Destination, Results};
 use crate::qrels::Qrels;
 use crate::screen;
 use crate::stream::{self, Outcome, Request};
-use crate::texts::Texts;
+use crate::texts::{Texts, counted};
 
 /// Runs the command.
 pub fn rank(args: &RankArgs) -> Result<()> {
@@ -178,17 +178,18 @@ struct Summary<'a> {
 impl Summary<'_> {
     fn line(&self, outcome: &Outcome) -> String {
         let (queries, documents) = (self.queries.layout(), self.documents.layout());
-        let n_pairs = queries.n_items() as f64 * documents.n_items() as f64;
+        let n_pairs = queries.n_items() as u64 * documents.n_items() as u64;
         let seconds = self.elapsed.as_secs_f64();
         let mut line = format!(
-            "{} queries × {} documents ({n_pairs} pairs; {} × {} tokens of {} {}) in {seconds:.3} s, {:.3e} pairs/s, on {}",
-            queries.n_items(),
-            documents.n_items(),
+            "{} × {} ({}; {} × {} tokens of {} {}) in {seconds:.3} s, {:.3e} pairs/s, on {}",
+            counted(queries.n_items() as u64, "query", "queries"),
+            counted(documents.n_items() as u64, "document", "documents"),
+            counted(n_pairs, "pair", "pairs"),
             queries.total_len(),
             documents.total_len(),
             queries.dim(),
             self.documents.format_name(),
-            n_pairs / seconds.max(1e-9),
+            n_pairs as f64 / seconds.max(1e-9),
             self.device,
         );
         if self.device.ordinal().is_some() {
@@ -209,7 +210,9 @@ impl Summary<'_> {
         // Every query saw the same documents.
         let n_empty = outcome.rankings.first().map_or(0, |ranking| ranking.n_empty);
         if n_empty > 0 {
-            line += &format!("; {n_empty} documents without tokens rank last");
+            let documents = counted(n_empty, "document", "documents");
+            let rank = if n_empty == 1 { "ranks" } else { "rank" };
+            line += &format!("; {documents} without tokens {rank} last");
         }
         line
     }

@@ -100,6 +100,12 @@ pub fn beginning(text: &str, n_chars: usize) -> String {
     line
 }
 
+/// A number of things, in words for one and for more.
+pub(crate) fn counted(n: u64, one: &str, many: &str) -> String {
+    let what = if n == 1 { one } else { many };
+    format!("{n} {what}")
+}
+
 fn steers(c: char) -> bool {
     let reorders = matches!(c,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -42,6 +42,12 @@ impl Folder {
     fn rank(&self, documents: &str, more: &[&str]) -> Run {
         rank(&self.path("q.safetensors"), &self.path(documents), more)
     }
+
+    /// Compresses `input` to out.safetensors.
+    fn quantize(&self, input: &str, more: &[&str]) -> Run {
+        let (input, output) = (self.text(input), self.text("out.safetensors"));
+        run([&["quantize", "--input", &input, "--output", &output], more].concat())
+    }
 }
 
 fn documents() -> Vec<f32> {
@@ -150,4 +156,22 @@ fn threads_that_cannot_be_started_are_an_error() {
     let error = Run::of(command.output().unwrap()).error();
     assert!(error.starts_with("threads cannot be started: "), "{error}");
     assert!(error.contains("RAYON_NUM_THREADS"), "{error}");
+}
+
+#[test]
+fn tables_are_aligned_and_one_is_no_plural() {
+    let info = run(["info"]).ok();
+    let kernels: Vec<&str> = info.lines().filter(|line| line.contains(" query × ")).collect();
+    assert!(kernels.len() > 50);
+    for column in ["dim ≤ ", ", tiles of ", " stages, ", " threads, ", " KB shared"] {
+        let place = |line: &str| line.split(column).next().unwrap().chars().count();
+        let first = place(kernels[0]);
+        assert!(kernels.iter().all(|line| place(line) == first), "{column}");
+    }
+    let folder = Folder::new();
+    let one = folder.write("one.safetensors", packed(&[1.0; 4], 4, &[0, 1]));
+    let said = rank(&one, &one, &[]).stderr;
+    assert!(said.starts_with("1 query × 1 document (1 pair; "), "{said}");
+    let report = folder.quantize("one.safetensors", &["--format", "int8"]).ok();
+    assert!(report.starts_with("1 item, 1 token of 4: "), "{report}");
 }

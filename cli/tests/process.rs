@@ -112,7 +112,7 @@ fn the_summary_is_one_line_on_stderr() {
         "36 pairs",
         "9 × 22 tokens of 4 f32",
         "pairs/s, on cpu",
-        "1 documents without tokens",
+        "1 document without tokens ranks last",
     ] {
         assert!(run.stderr.contains(part), "{part}: {}", run.stderr);
     }

@@ -138,8 +138,7 @@ fn errors_are_those_of_the_elements() {
     assert_eq!((report["bytes_before"].as_u64(), report["bytes"].as_u64()), (Some(36), Some(21)));
     assert_eq!(report["agreement"], Value::Null);
     let text = quantize(&input, &output, &["--format", "int8"]).ok();
-    for part in
-        ["3 items, 3 tokens of 3: f32 to int8, scales f16", "1 tokens have", "36 to 15 bytes"]
+    for part in ["3 items, 3 tokens of 3: f32 to int8, scales f16", "1 token has", "36 to 15 bytes"]
     {
         assert!(text.contains(part), "{part}: {text}");
     }

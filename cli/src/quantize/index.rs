@@ -11,6 +11,7 @@ use crate::args::{QuantizeArgs, ReportFormat};
 use crate::output::Destination;
 use crate::rank::progress_spinner;
 use crate::residual::{read_index, write_into};
+use crate::texts::counted;
 
 /// What was converted. There are no embeddings to compare with.
 #[derive(Debug, Serialize)]
@@ -52,7 +53,9 @@ impl Report {
             return writeln!(out);
         }
         let Report { format, codec, n_items, n_tokens, dim, bytes } = self;
-        writeln!(out, "{n_items} items, {n_tokens} tokens of {dim}: index to {format}, {codec}")?;
+        let items = counted(*n_items as u64, "item", "items");
+        let tokens = counted(*n_tokens, "token", "tokens");
+        writeln!(out, "{items}, {tokens} of {dim}: index to {format}, {codec}")?;
         let of_codec = codec.bytes;
         writeln!(out, "size: {bytes} bytes ({of_codec} of them centroids and buckets)")
     }

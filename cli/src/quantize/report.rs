@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{Agreement, Codec, Written};
 use crate::args::ReportFormat;
+use crate::texts::counted;
 
 /// What the command says.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,7 +38,9 @@ impl Report {
         }
         let Report { input, format, n_items, written, agreement, .. } = self;
         let Written { n_tokens, dim, bytes_before, bytes, ratio, .. } = written;
-        write!(out, "{n_items} items, {n_tokens} tokens of {dim}: {input} to {format}")?;
+        let items = counted(*n_items as u64, "item", "items");
+        let tokens = counted(*n_tokens as u64, "token", "tokens");
+        write!(out, "{items}, {tokens} of {dim}: {input} to {format}")?;
         if let Some(scales) = &self.scales {
             write!(out, ", scales {scales}")?;
         }
@@ -52,17 +55,15 @@ impl Report {
         let Written { mean_error, max_error, .. } = written;
         writeln!(out, "elements: off by {mean_error:.2e} on average, {max_error:.2e} at most")?;
         if written.n_not_finite > 0 {
-            let n = written.n_not_finite;
-            writeln!(
-                out,
-                "{n} tokens have elements that are not finite: scores with them are NaN"
-            )?;
+            let tokens = counted(written.n_not_finite as u64, "token has", "tokens have");
+            writeln!(out, "{tokens} elements that are not finite: scores with them are NaN")?;
         }
         let Some(agreement) = agreement else { return Ok(()) };
         let Agreement { n_queries, mean_score_error, max_score_error, .. } = agreement;
+        let queries = counted(*n_queries as u64, "query", "queries");
         writeln!(
             out,
-            "scores of {n_queries} queries: off by {mean_score_error:.2e} on average, {max_score_error:.2e} at most"
+            "scores of {queries}: off by {mean_score_error:.2e} on average, {max_score_error:.2e} at most"
         )?;
         if let (Some(mean), Some(least)) = (agreement.spearman, agreement.least_spearman) {
             writeln!(out, "rankings: Spearman's ρ {mean:.5} on average, {least:.5} at least")?;
