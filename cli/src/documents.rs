@@ -28,7 +28,7 @@ impl DocumentFile {
                 format == Format::Safetensors && is_residual(&Tensors::parse(&bytes)?);
             Ok(match is_residual {
                 true => DocumentFile::Residual(ResidualFile::of(bytes), path.into()),
-                false => DocumentFile::Tokens(TokenFile::of(bytes, format)?),
+                false => DocumentFile::Tokens(TokenFile::of(path, bytes, format)?),
             })
         };
         open().with_context(|| path.display().to_string())

@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod documents;
+pub mod explain;
 pub mod info;
 pub mod input;
 pub mod jsonl;

@@ -9,6 +9,7 @@ use maxsim::{Device, Ranking, ScoreOptions, SearchOptions, TokenFormat};
 
 use crate::args::{DeviceChoice, Format, RankArgs};
 use crate::documents::{DocumentFile, Documents};
+use crate::explain;
 use crate::input::TokenFile;
 use crate::metrics::{self, Metrics};
 use crate::output::{Destination, Results};
@@ -77,7 +78,14 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         None => stream::rank(&request),
     };
     progress.finish_and_clear();
-    let outcome = outcome?;
+    let outcome = outcome.map_err(|error| {
+        let documents = match &documents {
+            Documents::Tokens(file) => Some(*file),
+            Documents::Residual(_) => None,
+        };
+        let files: Vec<&TokenFile> = documents.into_iter().chain(&screen).collect();
+        explain::scoring(error, &queries, &files)
+    })?;
     let elapsed = started.elapsed();
 
     let metrics = qrels.as_ref().map(|qrels| Metrics::new(&outcome.rankings, qrels));

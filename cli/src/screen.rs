@@ -14,6 +14,7 @@ use maxsim::{
 use rayon::prelude::*;
 
 use crate::documents::{DocumentFile, Documents};
+use crate::explain::NanScore;
 use crate::input::{Reading, TokenFile};
 use crate::stream::{
     Outcome, Request, Search, compressed, first_chunk_bytes, query_format, scores,
@@ -129,10 +130,7 @@ fn search<T: Element>(
             let (n, found) = rescoring.next(rest)?;
             for (&[document, query], &score) in rest.iter().zip(&found) {
                 if score.is_nan() {
-                    bail!(
-                        "the score of query {query} and document {document} is NaN: \
-                         look for NaN or infinite values in their embeddings"
-                    );
+                    bail!(NanScore { query: query as usize, document: document as usize });
                 }
                 searches[query as usize]
                     .rescored(document, score)

@@ -15,6 +15,7 @@ use maxsim::{
 use rayon::prelude::*;
 
 use crate::documents::Documents;
+use crate::explain::NanScore;
 use crate::input::TokenFile;
 use crate::residual::{decode, of_items};
 
@@ -354,7 +355,7 @@ fn merge(
     items: &Range<usize>,
     has_tokens: impl Fn(usize) -> bool + Sync,
 ) -> Result<()> {
-    check_numbers(scores, items)?;
+    check_numbers(scores, 0, items)?;
     best.par_iter_mut().zip(scores.par_chunks(items.len())).for_each(|(best, scores)| {
         for (document, &score) in items.clone().zip(scores) {
             // A layout has fewer than 2³¹ items.
@@ -365,14 +366,12 @@ fn merge(
     Ok(())
 }
 
-/// Refuses NaN among the scores `[n_queries, n_documents of the chunk]`.
-pub fn check_numbers(scores: &[f32], items: &Range<usize>) -> Result<()> {
+/// Refuses NaN among the scores `[n_queries, n_documents of the chunk]` of the queries from
+/// `first_query` on.
+pub fn check_numbers(scores: &[f32], first_query: usize, items: &Range<usize>) -> Result<()> {
     if let Some(p) = scores.iter().position(|score| score.is_nan()) {
-        let (query, document) = (p / items.len(), items.start + p % items.len());
-        bail!(
-            "the score of query {query} and document {document} is NaN: \
-             look for NaN or infinite values in their embeddings"
-        );
+        let (query, document) = (first_query + p / items.len(), items.start + p % items.len());
+        bail!(NanScore { query, document });
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ mod tool;
 use std::fs;
 use std::path::PathBuf;
 
-use files::{Random, packed};
+use files::{Random, f16_bytes, i64_bytes, packed, safetensors};
 use tempfile::TempDir;
 use tool::{Run, command, rank, run, sample};
 
@@ -54,6 +54,18 @@ fn documents() -> Vec<f32> {
     Random(2).values(7 * 4)
 }
 
+/// INT8 documents of the rows' codes, with a scale each.
+fn int8(codes: &[i8], scales: &[f32]) -> Vec<u8> {
+    let rows = scales.len();
+    let codes: Vec<u8> = codes.iter().map(|code| code.cast_unsigned()).collect();
+    let tensors = [
+        ("offsets", "I64", &[4][..], i64_bytes(&DOCUMENT_OFFSETS)),
+        ("embeddings", "I8", &[rows, 4][..], codes),
+        ("scales", "F16", &[rows][..], f16_bytes(scales)),
+    ];
+    safetensors(&tensors, 0)
+}
+
 #[cfg(unix)]
 #[test]
 fn files_keep_their_permissions_and_links_lead_to_new_files() {
@@ -98,6 +110,49 @@ fn open_files_are_written_to_and_not_replaced() {
         assert_eq!(command.output().unwrap().status.code(), Some(0));
         let found = fs::read_to_string(&log).unwrap();
         assert!(found.starts_with(&format!("before\n{expected}")), "{output}: {found}");
+    }
+}
+
+#[test]
+fn values_that_are_no_numbers_are_said_to_be_in_a_row_of_a_file() {
+    let folder = Folder::new();
+    let mut values = documents();
+    values[5 * 4 + 1] = f32::NAN;
+    folder.write("nan.safetensors", packed(&values, 4, &DOCUMENT_OFFSETS));
+    let in_row = |path: &str, row| format!("{path} has a NaN or an infinity in row {row}");
+    for chunk_bytes in ["1", "1000000"] {
+        let error = folder.rank("nan.safetensors", &["--chunk-bytes", chunk_bytes]).error();
+        let score = "the score of query 0 and document 2 is NaN";
+        assert_eq!(error, format!("{score}: {}", in_row(&folder.text("nan.safetensors"), 5)));
+    }
+    let mut values = Random(1).values(3 * 4);
+    values[2 * 4] = f32::NEG_INFINITY;
+    values[2 * 4 + 1] = f32::INFINITY;
+    folder.write("wild.safetensors", packed(&values, 4, &QUERY_OFFSETS));
+    let [queries, documents] = ["wild.safetensors", "ones.safetensors"].map(|f| folder.path(f));
+    folder.write("ones.safetensors", packed(&[1.0; 24], 4, &[0, 6]));
+    let error = rank(&queries, &documents, &[]).error();
+    assert!(error.contains(&in_row(queries.to_str().unwrap(), 2)), "{error}");
+
+    let mut scales = [0.5; 7];
+    scales[4] = -0.5;
+    folder.write("scales.safetensors", int8(&[1; 28], &scales));
+    let mut codes = [1i8; 28];
+    // Row 6 is of no document.
+    (codes[3 * 4 + 3], codes[6 * 4]) = (-128, -128);
+    folder.write("codes.safetensors", int8(&codes, &[0.5; 7]));
+    codes[3 * 4 + 3] = -127;
+    folder.write("right.safetensors", int8(&codes, &[0.5; 7]));
+    for chunk_bytes in ["1", "1000000"] {
+        let rank = |documents: &str| folder.rank(documents, &["--chunk-bytes", chunk_bytes]);
+        let error = rank("scales.safetensors").error();
+        let expected =
+            format!("{}: the scale of row 4 is -0.5;", folder.text("scales.safetensors"));
+        assert!(error.starts_with(&expected), "{error}");
+        let error = rank("codes.safetensors").error();
+        let expected = format!("{}: row 3 has the code -128;", folder.text("codes.safetensors"));
+        assert!(error.starts_with(&expected), "{error}");
+        rank("right.safetensors").ok();
     }
 }
 

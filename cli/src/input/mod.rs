@@ -10,11 +10,12 @@ mod safetensors;
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use half::f16;
 use maxsim::{Element, Quantized, ScaleType, Scales, TokenFormat, TokenLayout, Tokens};
+use rayon::prelude::*;
 
 pub(crate) use map::FileBytes;
 pub use map::Reading;
@@ -23,6 +24,9 @@ pub(crate) use safetensors::Tensors;
 /// Items of zero tokens cost a file nothing, but the program 9 bytes each: a padded array of
 /// length 0 may have this many, so that a file of 100 bytes cannot ask for gigabytes.
 const MAX_EMPTY_ITEMS: usize = 1 << 16;
+
+/// Codes that a thread looks through at once.
+const CODES_LEN: usize = 1 << 20;
 
 /// File formats of token embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +141,25 @@ impl Contents {
     }
 }
 
+/// Refuses the code -128, which no element is compressed to. The first of the rows is `first_row`
+/// of the file.
+fn check_int8(codes: &[u8], layout: &TokenLayout, first_row: usize) -> Result<()> {
+    const WRONG: u8 = i8::MIN.cast_unsigned();
+    if !codes.par_chunks(CODES_LEN).any(|codes| codes.contains(&WRONG)) {
+        return Ok(());
+    }
+    // Rows of no item may hold anything.
+    let mut rows = (0..layout.n_items()).flat_map(|item| layout.item_rows(item));
+    let dim = layout.dim();
+    let wrong = rows.find(|row| codes[row * dim..][..dim].contains(&WRONG));
+    match wrong {
+        Some(row) => {
+            bail!("row {} has the code -128; int8 codes go from -127 to 127", first_row + row)
+        }
+        None => Ok(()),
+    }
+}
+
 /// The rows of a range of items, and how the items lie in these.
 pub(crate) fn part(
     layout: &TokenLayout,
@@ -167,6 +190,7 @@ fn rows(segments: &[[u32; 2]]) -> Range<usize> {
 /// An open file of token embeddings.
 #[derive(Debug)]
 pub struct TokenFile {
+    path: PathBuf,
     bytes: FileBytes,
     contents: Contents,
 }
@@ -176,15 +200,20 @@ impl TokenFile {
     pub fn open(path: &Path, reading: Reading) -> Result<TokenFile> {
         let open = || -> Result<TokenFile> {
             let format = Format::of(path)?;
-            TokenFile::of(FileBytes::open(path, reading)?, format)
+            TokenFile::of(path, FileBytes::open(path, reading)?, format)
         };
         open().with_context(|| path.display().to_string())
     }
 
     /// Checks the bytes of a whole file.
-    pub(crate) fn of(bytes: FileBytes, format: Format) -> Result<TokenFile> {
+    pub(crate) fn of(path: &Path, bytes: FileBytes, format: Format) -> Result<TokenFile> {
         let contents = Contents::parse(&bytes, format)?;
-        Ok(TokenFile { bytes, contents })
+        Ok(TokenFile { path: path.into(), bytes, contents })
+    }
+
+    /// The file's name, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Format, layout, and place of the embeddings.
@@ -207,9 +236,17 @@ impl TokenFile {
         self.contents.tokens(&self.bytes, items)
     }
 
-    /// The compressed embeddings of a range of items.
+    /// The compressed embeddings of a range of items. The code -128 of INT8 is refused.
     pub fn codes<F: Quantized>(&self, items: Range<usize>) -> Result<Tokens<'_, F>> {
-        self.contents.codes(&self.bytes, items)
+        let read = || -> Result<Tokens<'_, F>> {
+            let first_row = rows(&self.layout().segments()[items.clone()]).start;
+            let codes = self.contents.codes::<F>(&self.bytes, items)?;
+            if F::FORMAT == TokenFormat::Int8 {
+                check_int8(bytemuck::cast_slice(codes.data()), codes.layout(), first_row)?;
+            }
+            Ok(codes)
+        };
+        read().with_context(|| self.path.display().to_string())
     }
 
     /// A range of rows `[n, dim]`, whatever items they belong to.

@@ -98,8 +98,8 @@ pub(super) fn measure(
 fn all_scores(request: &Request<'_>, queries: Range<usize>) -> Result<Vec<f32>> {
     let n_documents = request.documents.n_items();
     let mut all = vec![0.0; queries.len() * n_documents];
-    stream::scores(request, queries, |items, scores| {
-        check_numbers(scores, items)?;
+    stream::scores(request, queries.clone(), |items, scores| {
+        check_numbers(scores, queries.start, items)?;
         let rows = all.chunks_exact_mut(n_documents).zip(scores.chunks_exact(items.len()));
         rows.for_each(|(row, scores)| row[items.clone()].copy_from_slice(scores));
         Ok(())
