@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::{Parser, Subcommand, ValueEnum};
 use maxsim::residual::BitOrder;
 use maxsim::tokens::MAX_DIM;
 use maxsim::{Device, ElementType, ScaleType, TokenFormat};
 
+use crate::explain;
 use crate::input::Reading;
 
 /// Late-interaction (MaxSim) ranking of token embeddings, on CPU and NVIDIA GPUs.
@@ -284,7 +285,9 @@ impl DeviceChoice {
             DeviceChoice::Auto => Ok(Device::best()),
             DeviceChoice::Cpu => Ok(Device::cpu()),
             DeviceChoice::Cuda(ordinal) => {
-                Device::cuda(ordinal).with_context(|| format!("--device cuda:{ordinal}"))
+                let device =
+                    Device::cuda(ordinal).map_err(|error| anyhow!(explain::device(&error)));
+                device.with_context(|| format!("--device cuda:{ordinal}"))
             }
         }
     }

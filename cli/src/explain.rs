@@ -51,6 +51,11 @@ pub(crate) fn scoring(
     error
 }
 
+/// What the library says of a device, in the words of the command line.
+pub(crate) fn device(error: &Error) -> String {
+    error.to_string().replace("use Device::cpu()", "say --device cpu")
+}
+
 /// The first row of an item that has elements which are not finite.
 fn not_finite(file: &TokenFile, item: usize) -> Result<Option<usize>> {
     let rows = file.layout().item_rows(item);

@@ -7,6 +7,8 @@ use maxsim::Device;
 use maxsim::tokens::{MAX_COUNT, MAX_DIM};
 use maxsim_kernels::variants::{FORWARD, Variant};
 
+use crate::explain;
+
 /// Runs the command.
 pub fn info() -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
@@ -24,11 +26,11 @@ fn write(out: &mut impl Write) -> io::Result<()> {
             for ordinal in 0..n_devices {
                 match Device::cuda(ordinal).and_then(|device| cuda_line(&device)) {
                     Ok(line) => writeln!(out, "  {line}")?,
-                    Err(error) => writeln!(out, "  cuda:{ordinal}: {error}")?,
+                    Err(error) => writeln!(out, "  cuda:{ordinal}: {}", explain::device(&error))?,
                 }
             }
         }
-        Err(error) => writeln!(out, "  no CUDA device: {error}")?,
+        Err(error) => writeln!(out, "  no CUDA device: {}", explain::device(&error))?,
     }
     writeln!(out, "  --device auto takes {}", Device::best())?;
 

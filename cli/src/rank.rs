@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use maxsim::{Device, Ranking, ScoreOptions, SearchOptions, TokenFormat};
+use maxsim_kernels::variants::FORWARD;
 
 use crate::args::{DeviceChoice, Format, RankArgs};
 use crate::documents::{DocumentFile, Documents};
@@ -50,6 +51,10 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         }
         (choice, _) => choice.open()?,
     };
+
+    if let Some(name) = &args.kernel {
+        check_kernel(name, &device)?;
+    }
 
     let progress = progress_bar(documents.n_items(), "documents");
     let started = Instant::now();
@@ -125,10 +130,11 @@ fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &Documents<'
     };
     ensure!(
         is_possible,
-        "{}: queries are {} and documents {}; convert one of them",
+        "{}: queries are {} and documents {}; such documents take {} queries",
         names(),
         q.format,
-        documents.format_name()
+        documents.format_name(),
+        takes(documents)
     );
     ensure!(
         q.layout.dim() == documents.layout().dim(),
@@ -137,6 +143,25 @@ fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &Documents<'
         q.layout.dim(),
         documents.layout().dim()
     );
+    Ok(())
+}
+
+/// Formats of the queries that documents are ranked for.
+fn takes(documents: &Documents<'_>) -> String {
+    let elements = "f16, bf16 or f32";
+    let Documents::Tokens(file) = documents else { return elements.to_string() };
+    match file.contents().format {
+        TokenFormat::Int8 | TokenFormat::Int8Affine => format!("int8, {elements}"),
+        TokenFormat::Fp8 => format!("fp8, {elements}"),
+        format => format.to_string(),
+    }
+}
+
+fn check_kernel(name: &str, device: &Device) -> Result<()> {
+    let is_there = FORWARD.iter().any(|row| row.name == name);
+    ensure!(is_there, "--kernel {name}: there is none of this name; `maxsim info` lists them");
+    let is_gpu = device.ordinal().is_some();
+    ensure!(is_gpu, "--kernel {name}: the CPU has no kernels; leave --kernel out");
     Ok(())
 }
 

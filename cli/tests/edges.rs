@@ -182,6 +182,29 @@ fn judgements_and_texts_are_objects() {
 }
 
 #[test]
+fn messages_name_options_of_the_tool() {
+    let folder = Folder::new();
+    let check = |run: Run, parts: &[&str]| {
+        let error = run.error();
+        parts.iter().for_each(|part| assert!(error.contains(part), "no '{part}': {error}"));
+        assert!(!error.contains("Device::cpu()"), "{error}");
+    };
+    let kernel = |name| folder.rank("d.safetensors", &["--kernel", name]);
+    check(kernel("foo"), &["--kernel foo: there is none", "`maxsim info` lists them"]);
+    check(kernel("maxsim_forward_sm80_f32_q64"), &["the CPU has no kernels", "leave --kernel out"]);
+    let few = ["--format", "plaid", "--keep-lengths", "--centroids", "8"];
+    check(folder.quantize("d.safetensors", &few), &["--centroids 8: expected 1 to 5"]);
+    folder.quantize("d.safetensors", &["--format", "int8-affine"]).ok();
+    let affine = folder.path("out.safetensors");
+    check(rank(&affine, &affine, &[]), &["such documents take int8, f16, bf16 or f32 queries"]);
+    check(rank(&affine, &folder.path("d.safetensors"), &[]), &["such documents take f32 queries"]);
+    let device = folder.rank("d.safetensors", &["--device", "cuda:4000"]);
+    check(device, &["--device cuda:4000: "]);
+    let info = run(["info"]).ok();
+    assert!(!info.contains("Device::cpu()"), "{info}");
+}
+
+#[test]
 fn options_without_effect_are_refused() {
     let folder = Folder::new();
     let (index, output) = ("tests/plaid/fast-plaid-4", folder.text("out.safetensors"));

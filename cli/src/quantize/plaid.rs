@@ -4,10 +4,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use half::{bf16, f16};
 use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
-use maxsim::{Element, ElementType, TokenLayout};
+use maxsim::{Element, ElementType, Error, TokenLayout};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -96,7 +96,12 @@ fn of<T: Element>(
     let spinner = progress_spinner("training a codec");
     let codec = ResidualCodec::train(&tokens, options);
     spinner.finish_and_clear();
-    let codec = Arc::new(codec?);
+    let codec = Arc::new(codec.map_err(|error| match error {
+        Error::Shape { argument: "n_centroids", expected, found } => {
+            anyhow!("--centroids {found}: expected {expected}")
+        }
+        error => error.into(),
+    })?);
 
     let progress = progress_bar(n_items, "items");
     let row_bytes = codec.row_bytes();
