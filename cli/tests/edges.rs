@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use files::{Random, f16_bytes, i64_bytes, packed, safetensors};
 use tempfile::TempDir;
-use tool::{Run, command, rank, run, sample};
+use tool::{Run, command, json, rank, run, sample};
 
 /// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 1..3, 3 and 4..6.
 struct Folder(TempDir);
@@ -154,6 +154,27 @@ fn values_that_are_no_numbers_are_said_to_be_in_a_row_of_a_file() {
         assert!(error.starts_with(&expected), "{error}");
         rank("right.safetensors").ok();
     }
+}
+
+#[test]
+fn a_report_without_rankings_says_why() {
+    let folder = Folder::new();
+    let mut values = documents();
+    values[3 * 4] = f32::NAN;
+    folder.write("nan.safetensors", packed(&values, 4, &DOCUMENT_OFFSETS));
+    let queries = folder.text("q.safetensors");
+    let options = ["--format", "int8", "--report", "json", "--queries", &queries];
+    let run = folder.quantize("nan.safetensors", &options);
+    let expected =
+        "warning: rankings were not compared: the score of query 0 and document 1 is NaN";
+    assert!(
+        run.stderr.starts_with(expected) && run.stderr.ends_with("in row 3\n"),
+        "{}",
+        run.stderr
+    );
+    let report = json(&run.ok());
+    assert_eq!((&report["agreement"], &report["n_not_finite"]), (&json("null"), &json("1")));
+    assert!(folder.path("out.safetensors").exists());
 }
 
 #[test]

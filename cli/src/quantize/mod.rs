@@ -7,6 +7,7 @@ mod plaid;
 mod report;
 mod write;
 
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,11 +16,13 @@ use maxsim::{ElementType, Fp8, Int8, Int8Affine, ScaleType, TokenFormat};
 
 use crate::args::{Compression, QuantizeArgs};
 use crate::documents::{DocumentFile, Documents};
+use crate::explain::{self, NanScore};
 use crate::input::{Format, TokenFile};
 use crate::output::Destination;
 use crate::qrels::Qrels;
 use crate::rank::progress_bar;
 use crate::residual::write_into;
+use crate::texts::printable;
 pub use agreement::Agreement;
 pub use errors::{Errors, Written};
 pub use plaid::{Codec, compress};
@@ -73,14 +76,31 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         Some(queries) => {
             let after = DocumentFile::open(&args.output, args.reading())?;
             let files = [&Documents::Tokens(&file), &after.documents()?];
-            Some(agreement::measure(queries, files, qrels.as_ref())?)
+            Some(agreement::measure(queries, files, qrels.as_ref()))
         }
         None => None,
+    };
+    // Tokens that are not finite are compressed as such, and there is more to report.
+    let (agreement, warning) = match agreement.transpose() {
+        Err(error) if error.is::<NanScore>() => {
+            let why = queries.as_ref().map(|queries| explain::scoring(error, queries, &[&file]));
+            (None, why)
+        }
+        agreement => (agreement?, None),
     };
     let n_items = file.n_items();
     let input = input.to_string();
     let report = Report { input, format, scales, codec, n_items, written, agreement };
-    report.print(args.report).context("writing to standard output failed")
+    report.print(args.report).context("writing to standard output failed")?;
+    if let Some(why) = warning {
+        // The report is out; a closed stderr takes nothing from it.
+        let _ = writeln!(
+            std::io::stderr(),
+            "{}",
+            printable(&format!("warning: rankings were not compared: {why:#}"))
+        );
+    }
+    Ok(())
 }
 
 /// Refuses options of another format than the one that was asked for.
