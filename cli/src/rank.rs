@@ -19,6 +19,9 @@ use crate::screen;
 use crate::stream::{self, Outcome, Request};
 use crate::texts::{Texts, counted};
 
+/// How often bars are drawn again.
+const TICK: Duration = Duration::from_millis(100);
+
 /// Runs the command.
 pub fn rank(args: &RankArgs) -> Result<()> {
     let destination = Destination::new(args)?;
@@ -166,14 +169,17 @@ fn check_kernel(name: &str, device: &Device) -> Result<()> {
 }
 
 /// A bar on stderr where that is a terminal, and nothing elsewhere.
-pub(crate) fn progress_bar(n: usize, of: &str) -> ProgressBar {
+pub(crate) fn progress_bar(n: usize, of: &'static str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let template = format!("{{wide_bar}} {{human_pos}}/{{human_len}} {of}, {{eta}} left");
     let style =
-        ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(n as u64).with_style(style)
+        ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} {msg}, {eta} left");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(n as u64).with_style(style).with_message(of);
+    // At once, and again while a long call runs.
+    bar.enable_steady_tick(TICK);
+    bar
 }
 
 /// As [`progress_bar`], for work that does not say how far it is.
@@ -184,7 +190,7 @@ pub(crate) fn progress_spinner(doing: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
     let spinner = ProgressBar::new_spinner().with_style(style).with_message(doing);
-    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner.enable_steady_tick(TICK);
     spinner
 }
 

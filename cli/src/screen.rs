@@ -124,7 +124,9 @@ fn search<T: Element>(
         }
         // By document: each travels once.
         pairs.sort_unstable();
-        request.progress.inc_length(pairs.len() as u64);
+        request.progress.reset();
+        request.progress.set_length(pairs.len() as u64);
+        request.progress.set_message("pairs to score again");
         let mut rest = &pairs[..];
         while !rest.is_empty() {
             let (n, found) = rescoring.next(rest)?;

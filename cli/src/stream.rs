@@ -23,6 +23,9 @@ use crate::residual::{decode, of_items};
 /// otherwise: beyond this a call's fixed cost no longer shows.
 const CHUNK_BYTES: u64 = 512 << 20;
 
+/// The same on the CPU, where a call costs little and the progress of a run is seen by its calls.
+const CPU_CHUNK_BYTES: u64 = 16 << 20;
+
 /// Share of a device's free memory that a call may take: other processes may use it too, and
 /// the engines need room of their own.
 const FREE_SHARE: u64 = 4;
@@ -49,7 +52,7 @@ pub struct Request<'a> {
     /// Device memory for the documents of one call and their scores, in bytes; `None` goes by
     /// the device's free memory. A document that needs more goes alone.
     pub chunk_bytes: Option<u64>,
-    /// Advanced by the number of documents that are done.
+    /// Advanced by the number of documents that are done, or by what its message says.
     pub progress: &'a ProgressBar,
 }
 
@@ -312,7 +315,7 @@ pub(crate) fn first_chunk_bytes(wanted: Option<u64>, device: &Device) -> Result<
     Ok(match (wanted, device.memory()?) {
         (Some(bytes), _) => bytes,
         (None, Some(memory)) => CHUNK_BYTES.min(memory.free_bytes / FREE_SHARE),
-        (None, None) => CHUNK_BYTES,
+        (None, None) => CPU_CHUNK_BYTES,
     })
 }
 

@@ -7,7 +7,7 @@ mod tool;
 use std::fs;
 use std::path::PathBuf;
 
-use files::{Random, f16_bytes, i64_bytes, packed, safetensors};
+use files::{Random, f16_bytes, i64_bytes, npy, packed, safetensors};
 use tempfile::TempDir;
 use tool::{Run, command, json, rank, run, sample};
 
@@ -175,6 +175,21 @@ fn a_report_without_rankings_says_why() {
     let report = json(&run.ok());
     assert_eq!((&report["agreement"], &report["n_not_finite"]), (&json("null"), &json("1")));
     assert!(folder.path("out.safetensors").exists());
+}
+
+#[test]
+fn calls_on_the_cpu_are_short_enough_to_see_them_go_by() {
+    let folder = Folder::new();
+    // 20 MB of zeros, which need no room on disk.
+    let header = npy(1, "<f4", &[5000, 1, 1024], &[]);
+    let documents = folder.write("zeros.npy", &header);
+    let file = fs::File::options().write(true).open(&documents).unwrap();
+    file.set_len(header.len() as u64 + 5000 * 1024 * 4).unwrap();
+    let queries = folder.write("one.safetensors", packed(&[1.0; 1024], 1024, &[0, 1]));
+    let run = rank(&queries, &documents, &["--format", "trec"]);
+    assert!(run.stderr.contains("1 query × 5000 documents"), "{}", run.stderr);
+    assert!(run.stderr.contains("in 2 chunks"), "{}", run.stderr);
+    run.ok();
 }
 
 #[test]

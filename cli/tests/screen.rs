@@ -8,8 +8,11 @@ mod tool;
 use std::path::{Path, PathBuf};
 
 use half::f16;
-use maxsim::{Device, Int8, Pairing, ScaleType, ScoreOptions, Screen, TokenFormat};
+use indicatif::ProgressBar;
+use maxsim::{Device, Int8, Pairing, ScaleType, ScoreOptions, Screen, SearchOptions, TokenFormat};
+use maxsim_cli::documents::Documents;
 use maxsim_cli::input::{Reading, TokenFile};
+use maxsim_cli::stream::Request;
 use serde_json::Value;
 use tempfile::TempDir;
 use tool::{json, rank, reference_set, run, sample};
@@ -120,6 +123,32 @@ fn proven_places_are_right_and_likely_ones_mostly() {
             eprint!("{}: {said}", set.display());
         }
     }
+}
+
+/// The bar of a search counts documents first, and then the pairs that are scored again.
+#[test]
+fn progress_is_in_what_it_says() {
+    let set = Path::new("examples/debian-packages");
+    let folder = TempDir::new().unwrap();
+    let open = |path: &Path| TokenFile::open(path, Reading::Map).unwrap();
+    let queries = open(&set.join("queries.safetensors"));
+    let documents = open(&set.join("documents.safetensors"));
+    let screen = open(&compressed(set, &folder, "int8"));
+    let progress = ProgressBar::hidden().with_message("documents");
+    let request = Request {
+        queries: &queries,
+        documents: &Documents::Tokens(&documents),
+        device: &Device::cpu(),
+        options: &ScoreOptions::default(),
+        top_k: 10,
+        chunk_bytes: None,
+        progress: &progress,
+    };
+    let options = SearchOptions { n_candidates: 10, exact: false };
+    let found = maxsim_cli::screen::rank(&request, &screen, options).unwrap();
+    let n_pairs = found.search.unwrap().n_rescored;
+    assert_eq!((progress.position(), progress.length()), (n_pairs, Some(n_pairs)));
+    assert_eq!(progress.message(), "pairs to score again");
 }
 
 /// The table marks what is likely only.
