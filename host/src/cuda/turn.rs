@@ -98,7 +98,11 @@ pub(super) fn end_all<'a>(
     entered: &Entered<'_>,
     stream: &CudaStream,
 ) -> Result<()> {
-    turns.into_iter().fold(Ok(()), |ended, turn| ended.and(turn.end(entered, stream)))
+    let mut ended = Ok(());
+    for turn in turns {
+        ended = ended.and(turn.end(entered, stream));
+    }
+    ended
 }
 
 impl Turn<'_> {
