@@ -54,6 +54,7 @@ const DATA: [Data; 3] = [
         to: "cli/examples/debian-packages",
         is_embeddings: true,
         readers: &[
+            "maxsim-cli-edges",
             "maxsim-cli-maxsim_cli",
             "maxsim-cli-process",
             "maxsim-cli-quantize",
@@ -66,7 +67,7 @@ const DATA: [Data; 3] = [
         from: "cli/tests/plaid",
         to: "cli/tests/plaid",
         is_embeddings: false,
-        readers: &["maxsim-cli-quantize_plaid"],
+        readers: &["maxsim-cli-edges", "maxsim-cli-quantize_plaid"],
     },
     Data {
         from: "../shared/data/debian-packages",
