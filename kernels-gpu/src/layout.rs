@@ -125,6 +125,9 @@ pub mod sm90 {
     pub const MASK_BYTES: usize = DOCUMENT_TILE / 8;
     /// The swizzle needs tiles aligned to this.
     pub const TILE_ALIGN: usize = 1024;
+    /// High word of a wgmma descriptor: rows of 128 bytes, groups of 8 rows 1024 bytes apart (64 units of 16
+    /// bytes in bits 32 to 45), swizzle mode 1 in bits 62 and 63.
+    pub const DESCRIPTOR_HIGH: u32 = 0x4000_0040;
 
     /// Consumers of kernels whose documents are the rows of products.
     pub const TURNED_CONSUMERS: usize = 4;

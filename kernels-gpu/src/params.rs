@@ -115,8 +115,10 @@ pub struct Matrix {
     pub mask: u64,
     /// Rows of every item, where there is no list of segments.
     pub item_len: u32,
-    /// Padding that keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// High word of descriptors of the rows in shared memory ([`crate::layout::sm90::DESCRIPTOR_HIGH`]), for
+    /// kernels that have no instructions to spare: the assembler moves a constant into place anew for every
+    /// product, what comes with the launch once.
+    pub descriptor_high: u32,
 }
 
 /// Parameters of every forward entry.

@@ -220,10 +220,10 @@ macro_rules! forward_variants {
             // takes longest: two such blocks share a multiprocessor (113 KB each), so that one
             // loads while the other finishes a document.
             sm90 maxsim_forward_sm90_f16_d64_q64 { F16, scores, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
-            sm90 maxsim_forward_sm90_f16_d128_q64 { F16, scores, consumers 1, fragments 1, steps 8, stages 5, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d128_q64 { F16, scores, consumers 1, fragments 1, steps 8, stages 6, tail 16 }
             sm90 maxsim_forward_sm90_f16_d256_q64 { F16, scores, consumers 1, fragments 1, steps 16, stages 4, tail 32 }
             sm90 maxsim_forward_sm90_bf16_d64_q64 { Bf16, scores, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
-            sm90 maxsim_forward_sm90_bf16_d128_q64 { Bf16, scores, consumers 1, fragments 1, steps 8, stages 5, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d128_q64 { Bf16, scores, consumers 1, fragments 1, steps 8, stages 6, tail 16 }
             sm90 maxsim_forward_sm90_bf16_d256_q64 { Bf16, scores, consumers 1, fragments 1, steps 16, stages 4, tail 32 }
             sm90 maxsim_forward_sm90_f16_d64_q64_winners { F16, winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_f16_d128_q64_winners { F16, winners, consumers 1, fragments 1, steps 8, stages 5, tail 32 }

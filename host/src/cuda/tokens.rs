@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::gradient::{Rows, columns};
+use maxsim_kernels::layout::sm90::DESCRIPTOR_HIGH;
 use maxsim_kernels::params::Matrix;
 use maxsim_kernels::variants::{Arch, Variant};
 
@@ -172,7 +173,7 @@ impl CudaTokens {
             segments: self.segments.as_ref().map_or(0, Buffer::address),
             mask: self.mask,
             item_len: self.item_len,
-            reserved: 0,
+            descriptor_high: DESCRIPTOR_HIGH,
         }
     }
 

@@ -12,8 +12,7 @@ use core::arch::asm;
 /// Low word of the descriptor of a K-major tile with 128-byte swizzle. Add [`K_STEP`] for
 /// the next 32 bytes of the slab.
 ///
-/// The high word is the same for all: rows of 128 bytes, groups of 8 rows 1024 bytes apart
-/// (64 units of 16 bytes in bits 32 to 45), swizzle mode 1 in bits 62 and 63.
+/// The high word is the same for all: [`crate::layout::sm90::DESCRIPTOR_HIGH`].
 #[inline(always)]
 pub fn descriptor(address: u32) -> u32 {
     (address & 0x3_FFFF) >> 4 | 1 << 16
@@ -97,6 +96,13 @@ pub trait Accumulators: Copy {
     /// As [`Accumulators::start`].
     unsafe fn add<E: Element>(self, a: u32, b: u32) -> Self;
 
+    /// `a · b` of whole slabs, in four steps. The descriptors' high words are not constants here, so that they
+    /// stay where they are from step to step.
+    ///
+    /// # Safety
+    /// As [`Accumulators::start`]; both slabs must be aligned to 1024 bytes, `high` be the high word.
+    unsafe fn slab<E: Element>(a: u32, b: u32, high: [u32; 2]) -> Self;
+
     /// Waits until at most `N` groups are under way; `self` belongs to a finished one.
     ///
     /// # Safety
@@ -174,6 +180,51 @@ macro_rules! columns {
     };
 }
 
+/// One step of a slab of both sides; `$keep` is whether sums go on.
+macro_rules! step {
+    ($n:tt $types:literal $keep:literal $end:literal) => {
+        concat!(
+            "wgmma.mma_async.sync.aligned.m64n",
+            columns!($n),
+            $types,
+            " {{",
+            registers!($n),
+            "}}, a, b, ",
+            $keep,
+            $end
+        )
+    };
+}
+
+/// The steps are 2, 4 and 6 in bits of the descriptors that are 0 for aligned slabs.
+macro_rules! slab {
+    ($n:tt $types:literal $end:literal $c:ident $a:ident $b:ident $high:ident $($i:literal)*) => {
+        asm!(
+            "{{",
+            ".reg .b64 a, b;",
+            "mov.b64 a, {{{a}, {a_high}}};",
+            "mov.b64 b, {{{b}, {b_high}}};",
+            step!($n $types "0" $end),
+            "xor.b64 a, a, 2;",
+            "xor.b64 b, b, 2;",
+            step!($n $types "1" $end),
+            "xor.b64 a, a, 6;",
+            "xor.b64 b, b, 6;",
+            step!($n $types "1" $end),
+            "xor.b64 a, a, 2;",
+            "xor.b64 b, b, 2;",
+            step!($n $types "1" $end),
+            "}}",
+            $(out(reg32) $c[$i],)*
+            a = in(reg32) $a,
+            b = in(reg32) $b,
+            a_high = in(reg32) $high[0],
+            b_high = in(reg32) $high[1],
+            options(nostack),
+        )
+    };
+}
+
 macro_rules! accumulators {
     ($n:tt: $($i:literal)*) => {
         impl Accumulators for [f32; $n] {
@@ -211,6 +262,25 @@ macro_rules! accumulators {
                     }
                 }
                 c
+            }
+
+            #[inline(always)]
+            unsafe fn slab<E: Element>(a: u32, b: u32, high: [u32; 2]) -> Self {
+                let mut c = core::mem::MaybeUninit::<Self>::uninit();
+                // SAFETY: the caller's promise; every element is written.
+                unsafe {
+                    let c = &mut *c.as_mut_ptr();
+                    match E::OPERANDS {
+                        Operands::F16 => slab!($n "k16.f32.f16.f16" ", 1, 1, 0, 0;" c a b high $($i)*),
+                        Operands::Bf16 => slab!($n "k16.f32.bf16.bf16" ", 1, 1, 0, 0;" c a b high $($i)*),
+                        Operands::Tf32 => slab!($n "k8.f32.tf32.tf32" ", 1, 1;" c a b high $($i)*),
+                        Operands::I8 => slab!($n "k32.s32.s8.s8" ";" c a b high $($i)*),
+                        Operands::I8Affine => slab!($n "k32.s32.s8.u8" ";" c a b high $($i)*),
+                        Operands::E4m3 => slab!($n "k32.f32.e4m3.e4m3" ", 1, 1;" c a b high $($i)*),
+                    }
+                }
+                // SAFETY: as above.
+                unsafe { c.assume_init() }
             }
 
             #[inline(always)]

@@ -23,7 +23,6 @@ use self::maxima::{
     signs, sum_into_float,
 };
 pub(super) use self::store::{leave_rows, store_maxima};
-use super::consumer::multiply_steps;
 use super::fold::have_factors;
 use super::units::Told;
 use super::{Kernel, Ring, Shared};
@@ -43,6 +42,18 @@ const COLUMNS: u32 = 128;
 /// In a slot of sums, behind those of 16 groups: whether the document has tokens.
 const HAS_TOKENS: u32 = 64;
 
+/// A warpgroup's first row of a document tile, of one of its warps.
+#[inline(always)]
+fn first_row(warp: u32) -> u32 {
+    FRAGMENT_ROWS as u32 * (warp / 4 % 2)
+}
+
+/// A thread's first row of a document tile; the second is 8 further on.
+#[inline(always)]
+fn row(warp: u32, lane: u32) -> u32 {
+    first_row(warp) + Group::ROWS as u32 * (warp % 4) + lane / 4
+}
+
 /// Where a consumer thread is.
 struct Consumer<'a> {
     params: &'a ForwardParams,
@@ -50,7 +61,8 @@ struct Consumer<'a> {
     /// Of the consumers' warps. Warpgroups 0 and 1 have the first query rows, 0 and 2 the first half of
     /// a document tile.
     warp: u32,
-    lane: u32,
+    /// Where the scale of the thread's first row of a tile is, in the first stage.
+    scales: u32,
     ring: Ring,
     sums: Ring,
 }
@@ -63,11 +75,15 @@ struct Consumer<'a> {
 pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u32) {
     const { assert!(!K::IS_TURNED || K::SLABS == 1 && K::FRAGMENTS == 1 && !K::WINNERS) };
     const { assert!(!K::IS_TURNED || K::Element::HAS_SCALES && !K::Element::HAS_MINS) };
-    // SAFETY: every warp is whole here. The exchange with itself keeps the lane's number in a register: the
-    // assembler would read it anew for every tile, behind the products.
-    let (warp, lane) = unsafe { (broadcast(thread / 32), shuffle_xor::<0>(thread % 32)) };
+    // SAFETY: every warp is whole here.
+    let warp = unsafe { broadcast(thread / 32) };
+    let lane = thread % 32;
+    // The exchange with itself keeps the address in a register: the assembler would form it anew for every
+    // tile, behind the products.
+    // SAFETY: as above.
+    let scales = unsafe { shuffle_xor::<0>(shared.scales(0) + 4 * row(warp, lane)) };
     let (ring, sums) = (Ring::START, Ring::START);
-    let mut consumer = Consumer { params, shared, warp, lane, ring, sums };
+    let mut consumer = Consumer { params, shared, warp, scales, ring, sums };
     let mut tile = u32::MAX;
     let mut query_parity = 0;
     let mut units = Told::START;
@@ -91,6 +107,12 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
 }
 
 impl Consumer<'_> {
+    /// Read anew where it is needed: in the loop over tiles it would take a register.
+    #[inline(always)]
+    fn lane(&self) -> u32 {
+        thread_idx_x() % 32
+    }
+
     /// Half of the query tile that the warp has.
     #[inline(always)]
     fn half(&self) -> u32 {
@@ -100,13 +122,13 @@ impl Consumer<'_> {
     /// The warpgroup's first row of a document tile.
     #[inline(always)]
     fn first_row(&self) -> u32 {
-        FRAGMENT_ROWS as u32 * (self.warp / 4 % 2)
+        first_row(self.warp)
     }
 
-    /// The thread's first row of a document tile; the second is 8 further on.
+    /// As [`row`].
     #[inline(always)]
     fn row(&self) -> u32 {
-        self.first_row() + Group::ROWS as u32 * (self.warp % 4) + self.lane / 4
+        row(self.warp, self.lane())
     }
 
     /// Where it is kept which of the thread's columns are no query tokens, the first in the uppermost bit: there
@@ -127,7 +149,7 @@ impl Consumer<'_> {
         unsafe {
             let words = load_shared_u32x4(self.shared.valid_rows() + 16 * self.half());
             unroll!(I in 0..4 => {
-                let valid = words[I] >> (2 * (self.lane % 4));
+                let valid = words[I] >> (2 * (self.lane() % 4));
                 unroll!(J in 0..4 => {
                     columns |= (valid >> (8 * J) & 3) << (8 * I + 2 * J);
                 });
@@ -173,16 +195,20 @@ impl Consumer<'_> {
             }
             while start < len {
                 // A loop of its own for what most tiles are: they have no instructions to spare.
-                while is_sure & ((start as i32) < whole_end) {
+                let left = (whole_end - start as i32).max(0) as u32;
+                let mut n_whole = if is_sure { left.div_ceil(DOCUMENT_TILE as u32) } else { 0 };
+                start += DOCUMENT_TILE as u32 * n_whole;
+                while n_whole > 0 {
                     let (c, scales) = self.product::<K>();
-                    start += DOCUMENT_TILE as u32;
+                    n_whole -= 1;
                     if K::FOLDS_SUMS && ballot(!have_factors(scales) as u32) != 0 {
                         into_floats::<K>(&mut best);
                         fold_floats::<K>(&mut best, &c, scales, [true; 2]);
                         (is_sure, may_be_sure) = (false, false);
-                    } else {
-                        fold_bits::<K>(&mut best, &c, scales);
+                        start -= DOCUMENT_TILE as u32 * n_whole;
+                        break;
                     }
+                    fold_bits::<K>(&mut best, &c, scales);
                 }
                 if start >= len {
                     break;
@@ -236,7 +262,7 @@ impl Consumer<'_> {
         unsafe {
             barrier_wait(self.shared.full(slot), self.ring.parity);
             let c = self.multiply::<K>();
-            let place = self.shared.scales(0) + 4 * self.row() + slot * SCALES_BYTES as u32;
+            let place = self.scales + slot * SCALES_BYTES as u32;
             let scales = [load_shared_f32(place), load_shared_f32(place + 32)];
             let c = c.wait::<0>();
             self.release();
@@ -247,15 +273,17 @@ impl Consumer<'_> {
     /// Starts the product of the warpgroup's rows of the tile at the head of the ring with its query rows.
     #[inline(always)]
     unsafe fn multiply<K: Kernel>(&self) -> [f32; 64] {
-        let rows = self.shared.stage(self.ring.slot) + self.first_row() * SLAB_BYTES as u32;
+        let rows = self.shared.stage(0) + self.first_row() * SLAB_BYTES as u32;
         let columns = self.shared.query_slab(0) + self.half() * COLUMNS * SLAB_BYTES as u32;
-        let (a, b) = (wgmma::descriptor(rows), wgmma::descriptor(columns));
+        // A step to the stage is less to do than its descriptor.
+        let stage = self.ring.slot * wgmma::descriptor_step(DOCUMENT_SLAB_BYTES as u32);
+        let (a, b) = (wgmma::descriptor(rows) + stage, wgmma::descriptor(columns));
+        let high = [self.params.documents.descriptor_high, self.params.queries.descriptor_high];
         // SAFETY: the caller's promise; the fence orders the last reads of the accumulators before they are
-        // written again, and the first step starts the sum.
+        // written again.
         unsafe {
             wgmma::fence();
-            let c = <[f32; 64]>::start::<K::Element>(a, b);
-            let c = multiply_steps::<K::Element, 64, 1>(c, a, b, SLAB_STEPS);
+            let c = <[f32; 64]>::slab::<K::Element>(a, b, high);
             wgmma::commit();
             c
         }
@@ -265,7 +293,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn release(&mut self) {
         // SAFETY: this warp has waited for every product that reads the stage.
-        unsafe { barrier_arrive_if(self.shared.empty(self.ring.slot), (self.lane == 0) as u32) };
+        unsafe { barrier_arrive_if(self.shared.empty(self.ring.slot), (self.lane() == 0) as u32) };
         self.ring = self.ring.next(self.shared.stages);
     }
 
@@ -298,13 +326,13 @@ impl Consumer<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             unroll!(I in 0..16 => {
-                sixteen[I] = larger::<16, BITS>(self.lane, best[I], best[16 + I]);
+                sixteen[I] = larger::<16, BITS>(self.lane(), best[I], best[16 + I]);
             });
             unroll!(I in 0..8 => {
-                eight[I] = larger::<8, BITS>(self.lane, sixteen[I], sixteen[8 + I]);
+                eight[I] = larger::<8, BITS>(self.lane(), sixteen[I], sixteen[8 + I]);
             });
             unroll!(I in 0..4 => {
-                four[I] = larger::<4, BITS>(self.lane, eight[I], eight[4 + I]);
+                four[I] = larger::<4, BITS>(self.lane(), eight[I], eight[4 + I]);
             });
         }
         four
@@ -313,7 +341,7 @@ impl Consumer<'_> {
     /// Leaves [`Consumer::most_of_lanes`] of a document to the storing warp.
     #[inline(always)]
     unsafe fn hand_over(&mut self, most: [f32; 4], has_tokens: bool) {
-        let (slot, lane) = (self.sums.slot, self.lane);
+        let (slot, lane) = (self.sums.slot, self.lane());
         // SAFETY: all lanes are here; the storing warp empties the slots in this order; one lane arrives
         // when all have stored.
         unsafe {
