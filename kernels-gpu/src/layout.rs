@@ -270,7 +270,8 @@ pub mod sm90 {
         scales_offset(query_tile, slabs, stages, parts) + stages * SCALES_BYTES
     }
 
-    /// Dynamic shared memory, with room to align its start.
+    /// Dynamic shared memory. Its start is declared to be aligned to [`TILE_ALIGN`]: there is no room to align it
+    /// in, which would cost a stage where two blocks share a multiprocessor.
     pub const fn shared_bytes(
         query_tile: usize,
         slabs: usize,
@@ -279,7 +280,7 @@ pub mod sm90 {
         has_scales: bool,
         is_turned: bool,
     ) -> usize {
-        let end = match (has_scales, is_turned) {
+        match (has_scales, is_turned) {
             (false, _) => scales_offset(query_tile, slabs, stages, parts),
             (true, false) => maxima_offset(query_tile, slabs, stages, parts),
             (true, true) => {
@@ -290,8 +291,7 @@ pub mod sm90 {
                     + n_warps * MAXIMA_BYTES
                     + query_tile / 8
             }
-        };
-        end + TILE_ALIGN
+        }
     }
 }
 

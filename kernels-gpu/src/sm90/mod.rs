@@ -164,6 +164,7 @@ struct Shared {
 impl Shared {
     #[inline(always)]
     fn new<K: Kernel>() -> Shared {
+        // Changes nothing, since the memory is declared with this alignment, but the compiler learns it here.
         let align = TILE_ALIGN as u32;
         let base = (dynamic_shared() + align - 1) & !(align - 1);
         let (rows, slabs, stages) = (K::QUERY_TILE, K::SLABS, K::STAGES);
