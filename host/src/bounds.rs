@@ -57,13 +57,14 @@
 use std::fmt;
 use std::ops::AddAssign;
 
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 
 use crate::cpu::widen;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
 use crate::format::{Format, Quantized, TokenFormat};
 use crate::pairing::Pairing;
+use crate::parallel::Parallel;
 use crate::problem::Problem;
 use crate::scales::{ScaleType, Scales};
 use crate::scores::filled;
@@ -249,7 +250,9 @@ impl ErrorTerms {
             terms
         };
         let codes = || vec![0.0; layout.dim()];
-        let items = (0..layout.n_items()).into_par_iter().map_init(codes, of_item).collect();
+        let items = (0..layout.n_items()).into_par_iter();
+        let items = Parallel::new()
+            .share(|min_len| items.with_min_len(min_len).map_init(codes, of_item).collect());
         ErrorTerms { format: F::FORMAT, layout: layout.clone(), items }
     }
 

@@ -67,6 +67,7 @@ mod cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda;
 mod lock;
+mod parallel;
 mod pieces;
 mod quantize;
 mod scored;

@@ -16,6 +16,7 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::format::{Format, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
 use crate::handle::{DeviceTokens, Storage};
+use crate::parallel::Parallel;
 use crate::scales::{ScaleType, Scales};
 use crate::scores::filled;
 use crate::tokens::Tokens;
@@ -115,13 +116,14 @@ impl<F: Quantized> Tokens<'_, F> {
         let mut values = filled(self.data().len() as u64, 0.0)?;
         let scales = self.scales();
         let chunks = values.par_chunks_mut(CHUNK_LEN * dim).enumerate();
-        chunks.for_each(|(chunk, values)| {
+        let widened = |(chunk, values): (usize, &mut [f32])| {
             for (row, values) in (chunk * CHUNK_LEN..).zip(values.chunks_exact_mut(dim)) {
                 widen::<F>(&self.data()[row * dim..][..dim], values);
                 let (scale, min) = (scales.scale(row), scales.min(row));
                 values.iter_mut().for_each(|x| *x = *x * scale + min);
             }
-        });
+        };
+        Parallel::new().share(|min_len| chunks.with_min_len(min_len).for_each(widened));
         Tokens::assemble(values.into(), None, self.layout().clone(), self.mask())
     }
 }
@@ -206,16 +208,18 @@ fn of_rows<T: Element, C: bytemuck::Pod + Send, P: bytemuck::Zeroable + Clone + 
     let mut params = filled(tokens.layout().rows() as u64, P::zeroed())?;
     let rows = tokens.data().par_chunks(CHUNK_LEN * dim);
     let outputs = codes.par_chunks_mut(CHUNK_LEN * dim).zip(params.par_chunks_mut(CHUNK_LEN));
-    rows.zip(outputs).for_each_init(
-        || vec![0.0; dim],
-        |row, (elements, (codes, params))| {
-            let codes = codes.chunks_exact_mut(dim).zip(params);
-            for (elements, (codes, params)) in elements.chunks_exact(dim).zip(codes) {
-                widen::<T>(elements, row);
-                *params = encode(row, codes);
-            }
-        },
-    );
+    Parallel::new().share(|min_len| {
+        rows.zip(outputs).with_min_len(min_len).for_each_init(
+            || vec![0.0; dim],
+            |row, (elements, (codes, params))| {
+                let codes = codes.chunks_exact_mut(dim).zip(params);
+                for (elements, (codes, params)) in elements.chunks_exact(dim).zip(codes) {
+                    widen::<T>(elements, row);
+                    *params = encode(row, codes);
+                }
+            },
+        );
+    });
     Ok((codes, params))
 }
 

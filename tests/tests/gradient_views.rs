@@ -19,7 +19,7 @@ fn spread<T: Element>(rows: usize, dim: usize, first: usize, pitch: usize, seed:
     let mut data = vec![T::from_f32(f32::NAN); n];
     for row in 0..rows {
         for k in 0..dim {
-            let number = ((row * 31 + k * 7 + seed) * 2_654_435_761 >> 7) % 9;
+            let number = (((row * 31 + k * 7 + seed) * 2_654_435_761) >> 7) % 9;
             data[first + row * pitch + k] = T::from_f32(number as f32 - 4.0);
         }
     }

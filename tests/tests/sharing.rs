@@ -1,5 +1,7 @@
 //! What calls share: the threads of a pool, and results that several works write.
 
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -44,10 +46,17 @@ impl Step {
     }
 }
 
-/// A thread of a pool that waits for another may begin another call of the pool's meanwhile.
+thread_local! {
+    /// Calls that this thread is in, each begun while it waits in the one before.
+    static N_CALLS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A thread of a pool that waits for another may begin another call of the pool's meanwhile. So they must not
+/// wait for each other, nor may a thread be in more and more of them.
 #[test]
 fn calls_of_one_pool_share_what_they_read() {
     const CALLS: usize = 2000;
+    const N_THREADS: usize = 4;
     let device = Device::cpu();
     let step = Step::new(&device, 64, &[32; 32], 64).expect("step");
     let mut scores = DeviceScores::new(&step.work).expect("scores");
@@ -55,11 +64,13 @@ fn calls_of_one_pool_share_what_they_read() {
     stream.score_into(&step.queries, &step.documents, &step.work, &mut scores).expect("scores");
     let grad_scores = DeviceGradScores::new(&step.backward, &[1.0; 32]).expect("gradients");
     let shared = Arc::new((step, scores, grad_scores));
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().expect("pool");
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(N_THREADS).build().expect("pool");
     let (sender, ended) = mpsc::channel();
+    let deepest = Arc::new(AtomicUsize::new(0));
     for i in 0..CALLS {
-        let (shared, sender) = (shared.clone(), sender.clone());
+        let (shared, sender, deepest) = (shared.clone(), sender.clone(), deepest.clone());
         pool.spawn(move || {
+            deepest.fetch_max(N_CALLS.replace(N_CALLS.get() + 1) + 1, Ordering::Relaxed);
             let (step, scores, grad_scores) = &*shared;
             let Step { queries, documents, backward, .. } = step;
             let device = Device::cpu();
@@ -73,13 +84,17 @@ fn calls_of_one_pool_share_what_they_read() {
                     .backward(queries, documents, backward, scores, grad_scores, &mut gradients)
                     .expect("gradients");
             }
-            sender.send(scores.read().expect("scores").values().len()).expect("somebody waits");
+            let found = scores.read().expect("scores").values().len();
+            N_CALLS.set(N_CALLS.get() - 1);
+            sender.send(found).expect("somebody waits");
         });
     }
     for i in 0..CALLS {
         let found = ended.recv_timeout(Duration::from_secs(120));
         assert_eq!(found, Ok(32), "after {i} calls the others wait for each other");
     }
+    let deepest = deepest.load(Ordering::Relaxed);
+    assert!(deepest <= 2, "a thread is in {deepest} calls");
 }
 
 /// Gradients of `step` from scores of other work.

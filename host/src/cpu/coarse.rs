@@ -4,13 +4,14 @@
 //! A similarity is 16 sums of every 16th product, added as a tree, whatever the pairing; token scores are
 //! added as by the engine that takes full-precision tokens, in f64.
 
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 
 use super::scratch::fill;
 use super::{Matrix, score, widen};
 use crate::element::Element;
 use crate::error::Result;
 use crate::format::Int8;
+use crate::parallel::Parallel;
 use crate::problem::{Problem, TokenOffsets};
 use crate::scores::{ScoreOptions, Scores, filled};
 
@@ -51,7 +52,10 @@ pub(crate) fn score_coarse_to_fine<T: Element>(
         tasks.push(Task { first, values, token_scores: task });
     }
     let call = Call { problem, tokens, winners: &winners, offsets: &offsets };
-    tasks.into_par_iter().try_for_each_init(Rows::default, |rows, task| call.run(task, rows))?;
+    Parallel::new().share(|min_len| {
+        let tasks = tasks.into_par_iter().with_min_len(min_len);
+        tasks.try_for_each_init(Rows::default, |rows, task| call.run(task, rows))
+    })?;
     scores.token_scores = token_scores;
     if options.winners {
         scores.winners = Some(winners);

@@ -32,6 +32,7 @@ use super::queries::widen;
 use super::scratch::{fill, reserve};
 use crate::error::Result;
 use crate::format::Format;
+use crate::parallel::Parallel;
 use crate::problem::{Problem, TokenOffsets};
 use crate::residual::HostResiduals;
 use crate::tokens::TokenLayout;
@@ -84,9 +85,12 @@ pub(crate) fn add_gradients<Q: Format, D: Format>(
     normalize: bool,
 ) -> Result<()> {
     let token_offsets = problem.token_offsets();
-    let norms = normalize.then(|| Norms::new(queries, documents, problem.dim())).transpose()?;
+    let parallel = Parallel::new();
+    let norms = normalize.then(|| Norms::new(queries, documents, problem.dim(), parallel));
+    let norms = norms.transpose()?;
     let norms = norms.as_ref();
-    let call = Call { problem, token_offsets: &token_offsets, winners, grad_scores, norms };
+    let token_offsets = &token_offsets;
+    let call = Call { problem, token_offsets, winners, grad_scores, norms, parallel };
     let [of_queries, of_documents] = gradients;
     call.add_side(Side::Queries, queries, documents, of_queries)?;
     call.add_side(Side::Documents, documents, queries, of_documents)
@@ -99,6 +103,7 @@ struct Call<'a> {
     winners: &'a [i32],
     grad_scores: &'a [f32],
     norms: Option<&'a Norms>,
+    parallel: Parallel,
 }
 
 impl Call<'_> {
@@ -118,13 +123,16 @@ impl Call<'_> {
         fill(&mut sums, gradient.len(), 0.0)?;
         self.add(side, source, &mut sums)?;
         let rows = own.data.par_chunks(dim).zip(norms.of(side as usize)).zip(sums.par_chunks(dim));
-        rows.zip(gradient.par_chunks_mut(dim)).for_each_init(
-            || vec![0.0; dim],
-            |row, (((stored, &norm), sum), gradient)| {
-                widen::<O>(stored, row);
-                add_projected(row, norm, sum, gradient);
-            },
-        );
+        let rows = rows.zip(gradient.par_chunks_mut(dim));
+        self.parallel.share(|min_len| {
+            rows.with_min_len(min_len).for_each_init(
+                || vec![0.0; dim],
+                |row, (((stored, &norm), sum), gradient)| {
+                    widen::<O>(stored, row);
+                    add_projected(row, norm, sum, gradient);
+                },
+            );
+        });
         Ok(())
     }
 
@@ -138,11 +146,12 @@ impl Call<'_> {
         let runs = Runs::new(self.layout(side))?;
         let pairs = self.pairs_by_run(side, &runs)?;
         let parts = runs.parts(gradient, self.problem.dim())?;
-        parts.into_par_iter().zip(runs.rows.par_iter()).enumerate().try_for_each(
-            |(run, (gradient, rows))| {
+        let parts = parts.into_par_iter().zip(runs.rows.par_iter()).enumerate();
+        self.parallel.share(|min_len| {
+            parts.with_min_len(min_len).try_for_each(|(run, (gradient, rows))| {
                 self.add_run(side, rows.start, pairs.of(run), source, gradient)
-            },
-        )
+            })
+        })
     }
 
     /// Adds the gradient of the rows of one run, from `first_row` on.
@@ -163,13 +172,16 @@ impl Call<'_> {
             let winners = now.iter().flat_map(|&p| self.sources(side, p as usize));
             sources.sort(n_rows, winners.map(|(row, source)| (row - first_row, source)))?;
             let rows = gradient.par_chunks_mut(dim).enumerate();
-            match source.residuals {
-                None => rows.for_each(|(row, sum)| add_rows(sources.of(row), source, sum)),
-                Some(residuals) => rows.for_each_init(
-                    || vec![0.0; dim],
-                    |decoded, (row, sum)| add_decoded(sources.of(row), residuals, decoded, sum),
-                ),
-            }
+            self.parallel.share(|min_len| {
+                let rows = rows.with_min_len(min_len);
+                match source.residuals {
+                    None => rows.for_each(|(row, sum)| add_rows(sources.of(row), source, sum)),
+                    Some(residuals) => rows.for_each_init(
+                        || vec![0.0; dim],
+                        |decoded, (row, sum)| add_decoded(sources.of(row), residuals, decoded, sum),
+                    ),
+                }
+            });
         }
         Ok(())
     }

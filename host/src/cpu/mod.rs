@@ -38,6 +38,7 @@ use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use crate::error::Result;
 use crate::format::Format;
+use crate::parallel::Parallel;
 use crate::problem::Problem;
 use crate::residual::HostResiduals;
 use crate::scales::Scales;
@@ -93,15 +94,22 @@ pub(crate) fn score<Q: Format, D: Format>(
     options: &ScoreOptions,
 ) -> Result<Scores> {
     let mut scores = Scores::new(problem, options)?;
-    let norms = options.normalize.then(|| Norms::new(queries, documents, problem.dim()));
+    let parallel = Parallel::new();
+    let norms = options.normalize.then(|| Norms::new(queries, documents, problem.dim(), parallel));
     let norms = &norms.transpose()?;
     let factors = Factors::new(norms.as_ref(), queries.scales, documents.scales);
     let call = Call { problem, queries, documents, factors };
     // A task owns its part of the outputs, so it does not matter which thread takes it when.
-    Tasks::new(problem, &mut scores)
-        .par_bridge()
-        .try_for_each_init(Scratch::new, |scratch, batch| {
-            batch.into_iter().try_for_each(|task| call.run(task, scratch))
-        })?;
+    let run = |scratch: &mut Scratch, batch: Vec<_>| {
+        batch.into_iter().try_for_each(|task| call.run(task, scratch))
+    };
+    let mut tasks = Tasks::new(problem, &mut scores);
+    parallel.share(|_| match parallel.is_alone() {
+        true => {
+            let mut scratch = Scratch::new();
+            tasks.try_for_each(|batch| run(&mut scratch, batch))
+        }
+        false => tasks.par_bridge().try_for_each_init(Scratch::new, run),
+    })?;
     Ok(scores)
 }

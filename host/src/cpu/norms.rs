@@ -9,6 +9,7 @@ use super::scratch::fill;
 use crate::element::Element;
 use crate::error::Result;
 use crate::format::Format;
+use crate::parallel::Parallel;
 
 /// Squared lengths below this count as this, so that r is never more than 10⁶.
 const SQUARE_MIN: f32 = 1e-12;
@@ -28,9 +29,10 @@ impl Norms {
         queries: Matrix<'_, Q>,
         documents: Matrix<'_, D>,
         dim: usize,
+        parallel: Parallel,
     ) -> Result<Norms> {
-        let queries = of_rows::<Q>(queries.data, dim)?;
-        Ok(Norms { queries, documents: of_rows::<D>(documents.data, dim)? })
+        let queries = of_rows::<Q>(queries.data, dim, parallel)?;
+        Ok(Norms { queries, documents: of_rows::<D>(documents.data, dim, parallel)? })
     }
 
     /// Those of the queries (0) or of the documents (1).
@@ -40,19 +42,18 @@ impl Norms {
 }
 
 /// r of every row of a matrix `[rows, dim]`.
-fn of_rows<F: Format>(matrix: &[F::Stored], dim: usize) -> Result<Vec<f32>> {
+fn of_rows<F: Format>(matrix: &[F::Stored], dim: usize, parallel: Parallel) -> Result<Vec<f32>> {
     let mut norms = Vec::new();
     fill(&mut norms, matrix.len() / dim, 0.0)?;
     let chunks = matrix.par_chunks(CHUNK_LEN * dim).zip(norms.par_chunks_mut(CHUNK_LEN));
-    chunks.for_each_init(
-        || vec![0.0; dim],
-        |row, (rows, norms)| {
-            for (stored, norm) in rows.chunks_exact(dim).zip(norms) {
-                widen::<F>(stored, row);
-                *norm = norm_of(square(row));
-            }
-        },
-    );
+    let of_chunk = |row: &mut Vec<f32>, (rows, norms): (&[F::Stored], &mut [f32])| {
+        for (stored, norm) in rows.chunks_exact(dim).zip(norms) {
+            widen::<F>(stored, row);
+            *norm = norm_of(square(row));
+        }
+    };
+    parallel
+        .share(|min_len| chunks.with_min_len(min_len).for_each_init(|| vec![0.0; dim], of_chunk));
     Ok(norms)
 }
 

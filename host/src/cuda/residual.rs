@@ -21,6 +21,7 @@ use super::upload::{upload, upload_made};
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
 use crate::lock::lock;
+use crate::parallel::Parallel;
 use crate::plan::Access;
 use crate::residual::{ResidualCodec, ResidualTokens};
 use crate::scores::filled;
@@ -228,8 +229,10 @@ fn buckets(device: &Arc<CudaDevice>, tokens: &ResidualTokens<'_>) -> Result<Buff
         }
     };
     upload_padded(device, n_rows, row_bytes, |first, rows| {
-        let rows = rows.par_chunks_exact_mut(row_bytes).with_min_len(CHUNK_ROWS).enumerate();
-        rows.for_each(|(i, to)| arrange(first + i, to));
+        Parallel::new().share(|min_len| {
+            let rows = rows.par_chunks_exact_mut(row_bytes).with_min_len(CHUNK_ROWS.max(min_len));
+            rows.enumerate().for_each(|(i, to)| arrange(first + i, to));
+        });
     })
 }
 
@@ -257,17 +260,17 @@ fn centroids<T: Element>(device: &Arc<CudaDevice>, codec: &ResidualCodec<'_>) ->
     let (dim, pitch_bytes) = (codec.dim(), centroid_bytes(codec.dim()));
     debug_assert!(pitch_bytes.is_multiple_of(CHUNK_LEN * size_of::<T>()));
     upload_made(device, codec.n_centroids() as u64, pitch_bytes, |first, staging| {
-        let rows = staging.par_chunks_exact_mut(pitch_bytes).with_min_len(CHUNK_ROWS).enumerate();
-        rows.for_each_init(
-            || vec![0.0; dim],
-            |values, (i, row)| {
-                codec.centroids().load(first as usize + i, values);
-                let (elements, padding) = row.split_at_mut(dim * size_of::<T>());
-                for (to, &mut value) in elements.chunks_exact_mut(size_of::<T>()).zip(values) {
-                    to.copy_from_slice(bytemuck::bytes_of(&T::from_f32(value)));
-                }
-                padding.fill(0);
-            },
-        );
+        let write = |values: &mut Vec<f32>, (i, row): (usize, &mut [u8])| {
+            codec.centroids().load(first as usize + i, values);
+            let (elements, padding) = row.split_at_mut(dim * size_of::<T>());
+            for (to, &mut value) in elements.chunks_exact_mut(size_of::<T>()).zip(values) {
+                to.copy_from_slice(bytemuck::bytes_of(&T::from_f32(value)));
+            }
+            padding.fill(0);
+        };
+        let rows = staging.par_chunks_exact_mut(pitch_bytes).enumerate();
+        Parallel::new().share(|min_len| {
+            rows.with_min_len(CHUNK_ROWS.max(min_len)).for_each_init(|| vec![0.0; dim], write);
+        });
     })
 }

@@ -10,6 +10,7 @@ use super::groups::Groups;
 use super::tokens::ResidualTokens;
 use crate::cpu::add_projected;
 use crate::error::{Error, Result};
+use crate::parallel::Parallel;
 use crate::scores::filled;
 
 /// Centroids whose tokens a thread takes at once. The sums of bucket weights are cut here too, so it
@@ -72,7 +73,9 @@ impl ResidualTokens<'_> {
             share
         });
         let mut bucket_weights = vec![0.0; n_weights];
-        for share in shares.collect::<Vec<Vec<f64>>>() {
+        let shares: Vec<Vec<f64>> =
+            Parallel::new().share(|min_len| shares.with_min_len(min_len).collect());
+        for share in shares {
             bucket_weights.iter_mut().zip(share).for_each(|(sum, share)| *sum += share);
         }
         let bucket_weights = bucket_weights.into_iter().map(|sum| sum as f32).collect();

@@ -9,6 +9,7 @@ use super::codec::{ResidualCodec, row_norm};
 use super::tokens::ResidualTokens;
 use crate::element::Element;
 use crate::error::Result;
+use crate::parallel::Parallel;
 use crate::scores::filled;
 use crate::tokens::Tokens;
 
@@ -34,13 +35,15 @@ impl ResidualTokens<'_> {
         let n = self.codes().len() as u64 * dim as u64;
         let mut data = filled(n, T::from_f32(0.0))?;
         let decoder = Decoder::new(self.codec(), self.order());
-        data.par_chunks_mut(CHUNK_LEN * dim).enumerate().for_each(|(chunk, rows)| {
+        let decode = |(chunk, rows): (usize, &mut [T])| {
             let mut x = vec![0.0; dim];
             for (i, row) in rows.chunks_exact_mut(dim).enumerate() {
                 decoder.row(self, chunk * CHUNK_LEN + i, &mut x);
                 row.iter_mut().zip(&x).for_each(|(to, &from)| *to = T::from_f32(from));
             }
-        });
+        };
+        let chunks = data.par_chunks_mut(CHUNK_LEN * dim).enumerate();
+        Parallel::new().share(|min_len| chunks.with_min_len(min_len).for_each(decode));
         let tokens = Tokens::from_layout(data, self.unmasked().clone())?;
         match self.mask() {
             Some(mask) => tokens.with_mask(mask.to_vec()),

@@ -12,6 +12,7 @@ use super::nearest::{Nearest, Panels};
 use super::tokens::ResidualTokens;
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::parallel::Parallel;
 use crate::scores::filled;
 use crate::tokens::{LayoutKind, TokenLayout, Tokens};
 
@@ -119,9 +120,11 @@ impl<'a> ResidualTokens<'a> {
         let outputs = codes.par_chunks_mut(CHUNK_LEN);
         let outputs = outputs.zip(residuals.par_chunks_mut(CHUNK_LEN * row_bytes));
         let inputs = tokens.data().par_chunks(CHUNK_LEN * dim);
-        outputs.zip(inputs).for_each(|((codes, residuals), rows)| {
-            let rows = options.arithmetic.rows(rows);
-            encoder.chunk(&rows, codes, residuals);
+        Parallel::new().share(|min_len| {
+            outputs.zip(inputs).with_min_len(min_len).for_each(|((codes, residuals), rows)| {
+                let rows = options.arithmetic.rows(rows);
+                encoder.chunk(&rows, codes, residuals);
+            });
         });
         let layout = unmasked(tokens)?;
         let encoded = ResidualTokens::new(codec, codes, residuals, options.order, layout)?;

@@ -13,6 +13,7 @@ use rayon::slice::{ParallelSlice, ParallelSliceMut};
 use super::groups::Groups;
 use super::nearest::{Nearest, Panels};
 use crate::error::Result;
+use crate::parallel::Parallel;
 use crate::scores::filled;
 
 /// Moves `n_centroids` centroids, at first the first rows of `rows` `[n, dim]`. With `spherical` they
@@ -35,8 +36,11 @@ pub(super) fn kmeans(
         let codes = Panels::new(&centroids, dim, nearest, false)?.assign(rows)?;
         let groups = Groups::new(&codes, n_centroids)?;
         reseed_empty(rows, dim, &codes, &groups, &mut centroids);
-        centroids.par_chunks_exact_mut(dim).enumerate().for_each(|(code, centroid)| {
-            move_to_mean(rows, groups.members(code), centroid);
+        Parallel::new().share(|min_len| {
+            let centroids = centroids.par_chunks_exact_mut(dim).with_min_len(min_len);
+            centroids.enumerate().for_each(|(code, centroid)| {
+                move_to_mean(rows, groups.members(code), centroid);
+            });
         });
         if spherical {
             normalize_rows(&mut centroids, dim);
@@ -47,12 +51,14 @@ pub(super) fn kmeans(
 
 /// Divides rows by their lengths; rows of zeros stay.
 pub(super) fn normalize_rows(rows: &mut [f32], dim: usize) {
-    rows.par_chunks_exact_mut(dim).for_each(|row| {
+    let normalize = |row: &mut [f32]| {
         let length = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
         if length > 0.0 {
             row.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
         }
-    });
+    };
+    let rows = rows.par_chunks_exact_mut(dim);
+    Parallel::new().share(|min_len| rows.with_min_len(min_len).for_each(normalize));
 }
 
 fn move_to_mean(rows: &[f32], members: &[u32], centroid: &mut [f32]) {
@@ -80,7 +86,9 @@ fn reseed_empty(rows: &[f32], dim: usize, codes: &[i32], groups: &Groups, centro
         let centroid = &centroids[code as usize * dim..][..dim];
         row.iter().zip(centroid).map(|(&x, &c)| (f64::from(x) - f64::from(c)).powi(2)).sum::<f64>()
     };
-    let distances: Vec<f64> = rows.par_chunks_exact(dim).zip(codes).map(distance).collect();
+    let tokens = rows.par_chunks_exact(dim).zip(codes);
+    let distances: Vec<f64> =
+        Parallel::new().share(|min_len| tokens.with_min_len(min_len).map(distance).collect());
     let mut order: Vec<u32> = (0..distances.len() as u32).collect();
     // Stable: the first of equally far rows comes first.
     order.sort_by(|&a, &b| distances[b as usize].total_cmp(&distances[a as usize]));

@@ -6,6 +6,7 @@ use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
 use crate::cpu::{LANES, MIN_ROWS, PANEL_LEN, TILE_LEN, similarities};
 use crate::error::Result;
+use crate::parallel::Parallel;
 use crate::scores::filled;
 
 /// Rows that a thread takes at once: a panel of centroids stays in the cache while they pass by.
@@ -41,14 +42,16 @@ impl Panels {
         let n_centroids = centroids.len() / dim;
         let mut panels = filled(n_centroids.next_multiple_of(LANES) as u64 * dim as u64, 0.0)?;
         let chunks = centroids.par_chunks(PANEL_LEN * dim);
-        panels.par_chunks_mut(PANEL_LEN * dim).zip(chunks).for_each(|(panel, rows)| {
+        let transpose = |(panel, rows): (&mut [f32], &[f32])| {
             let width = panel.len() / dim;
             for (i, row) in rows.chunks_exact(dim).enumerate() {
                 for (k, &x) in row.iter().enumerate() {
                     panel[k * width + i] = x;
                 }
             }
-        });
+        };
+        let chunks = panels.par_chunks_mut(PANEL_LEN * dim).zip(chunks);
+        Parallel::new().share(|min_len| chunks.with_min_len(min_len).for_each(transpose));
         // ‖x - c‖² is smallest where ⟨x, c⟩ - ‖c‖² / 2 is largest.
         let half_square = |row: &[f32]| {
             row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() as f32 / 2.0
@@ -64,8 +67,10 @@ impl Panels {
     pub fn assign(&self, rows: &[f32]) -> Result<Vec<i32>> {
         let mut codes = filled((rows.len() / self.dim) as u64, 0)?;
         let chunks = rows.par_chunks(CHUNK_LEN * self.dim);
-        codes.par_chunks_mut(CHUNK_LEN).zip(chunks).for_each(|(codes, rows)| {
-            self.assign_chunk(rows, codes);
+        let chunks = codes.par_chunks_mut(CHUNK_LEN).zip(chunks);
+        Parallel::new().share(|min_len| {
+            let chunks = chunks.with_min_len(min_len);
+            chunks.for_each(|(codes, rows)| self.assign_chunk(rows, codes));
         });
         Ok(codes)
     }

@@ -17,6 +17,7 @@ use super::nearest::Panels;
 use super::random::Random;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
+use crate::parallel::Parallel;
 use crate::scores::filled;
 use crate::tokens::Tokens;
 
@@ -156,7 +157,11 @@ impl<'a> ResidualCodec<'a> {
             let centroid = &table[code as usize * dim..][..dim];
             row.iter_mut().zip(centroid).for_each(|(x, &c)| *x = arithmetic.round(*x - c));
         }
-        rows.par_sort_unstable_by(f32::total_cmp);
+        let parallel = Parallel::new();
+        parallel.share(|_| match parallel.is_alone() {
+            true => rows.sort_unstable_by(f32::total_cmp),
+            false => rows.par_sort_unstable_by(f32::total_cmp),
+        });
         let n = 1 << options.nbits;
         let at = |i: usize, shift: f64| quantile(&rows, (i as f64 + shift) / n as f64);
         let cutoffs: Vec<f32> = (1..n).map(|i| at(i, 0.0)).collect();
