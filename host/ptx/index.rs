@@ -530,6 +530,14 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_bf16_d128_q32",
+        ptx: include_str!("maxsim_forward_sm90_bf16_d128_q32.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q32.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_bf16_d128_q64",
         ptx: include_str!("maxsim_forward_sm90_bf16_d128_q64.ptx"),
         cubins: &[Cubin {
@@ -719,6 +727,14 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q256_winners.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_f16_d128_q32",
+        ptx: include_str!("maxsim_forward_sm90_f16_d128_q32.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q32.sm_90a.cubin"),
         }],
     },
     Image {

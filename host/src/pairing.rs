@@ -50,6 +50,11 @@ impl Pairing {
         let ids = queries.into_iter().zip(documents).map(|(q, d)| [q, d]).collect();
         Ok(Pairing(Kind::Pairs { ids }))
     }
+
+    /// Whether every query, or one after the other, takes documents as they are numbered.
+    pub(crate) fn has_documents_in_order(&self) -> bool {
+        matches!(self.0, Kind::Cross | Kind::OwnCandidates { .. })
+    }
 }
 
 fn checked_ids<I: Copy + Into<i64>>(argument: &'static str, ids: &[I]) -> Result<Vec<u32>> {

@@ -116,6 +116,16 @@ macro_rules! entry {
     (sm80 $name:ident $element:ident decoded $($tile:tt)*) => {
         residual_entry!(sm80 $name $element);
     };
+    (sm90 $name:ident $element:ident in_runs warps $warps:literal, stages $stages:literal, blocks $blocks:literal) => {
+        /// # Safety
+        /// As the sm_80 entries.
+        #[cfg(maxsim_arch = "sm_90a")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::params::RunParams) {
+            // SAFETY: the host's promise.
+            unsafe { crate::sm90::runs::forward::<crate::sm90::runs::$element, $warps, $stages>(&params) }
+        }
+    };
     (sm90 $name:ident $element:ident decoded $($tile:tt)*) => {
         residual_entry!($name $element false $($tile)*);
     };

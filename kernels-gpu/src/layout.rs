@@ -90,6 +90,50 @@ pub mod sm80 {
     }
 }
 
+/// Geometry of the kernels that read documents as runs of rows: of `warps` warps, each with a ring of
+/// `stages` chunks, and one that stores.
+pub mod runs {
+    use crate::params::Group;
+
+    /// Query rows of a tile, which every warp has in registers.
+    pub const QUERY_ROWS: usize = 2 * Group::ROWS;
+    /// Bytes of a row, which lie together: dim 128 alone.
+    pub const ROW_BYTES: usize = 256;
+    /// Rows of a chunk: what one instruction copies, and a warp multiplies at a time.
+    pub const CHUNK_ROWS: usize = 16;
+    /// Bytes of a chunk.
+    pub const CHUNK_BYTES: usize = CHUNK_ROWS * ROW_BYTES;
+    /// Documents whose maxima may wait for the warp that stores.
+    pub const SLOTS: usize = 4;
+    /// Bytes of the maxima that a warp has found of a document, one per query row.
+    pub const MAXIMA_BYTES: usize = QUERY_ROWS * 4;
+
+    /// Threads of a block.
+    pub const fn threads(warps: usize) -> usize {
+        32 * (warps + 1)
+    }
+
+    /// Offset of the query tile, behind the rings. Rows behind those of a chunk are read, not used.
+    pub const fn queries_offset(warps: usize, stages: usize) -> usize {
+        warps * stages * CHUNK_BYTES
+    }
+
+    /// Offset of the maxima, a set per slot.
+    pub const fn maxima_offset(warps: usize, stages: usize) -> usize {
+        queries_offset(warps, stages) + QUERY_ROWS * ROW_BYTES
+    }
+
+    /// Offset of the barriers: one per stage, two of the query tile, two per slot.
+    pub const fn barriers_offset(warps: usize, stages: usize) -> usize {
+        maxima_offset(warps, stages) + SLOTS * warps * MAXIMA_BYTES
+    }
+
+    /// Dynamic shared memory.
+    pub const fn shared_bytes(warps: usize, stages: usize) -> usize {
+        barriers_offset(warps, stages) + (warps * stages + 2 + 2 * SLOTS) * 8
+    }
+}
+
 /// Geometry of the sm_90a kernels. `query_tile` is the number of query rows per tile, `slabs` the
 /// number of query slabs that stay in shared memory: 0 where they stream along with the
 /// documents', `parts` the number of parts that elements are split into.

@@ -9,7 +9,7 @@ use crate::params::{ForwardParams, Group, Matrix};
 use crate::ptx::math::{add_unless, max_nan};
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::warp::broadcast;
-use crate::ptx::warp::{ballot, shuffle_down};
+use crate::ptx::warp::{ballot, shuffle_down, shuffle_xor};
 use crate::work::{row_is_valid, store_sum};
 
 /// Index of a query token's winner when it has none.
@@ -234,6 +234,19 @@ fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
     let leaf = pick(here, left[0], left[1]);
     found = add_unless::<1>(found, is_left(leaf));
     (most, found)
+}
+
+/// Lanes whose bit `BIT` is 0 get the larger of both lanes' `a`, the others of `b`.
+///
+/// # Safety
+/// The whole warp together.
+#[inline(always)]
+pub unsafe fn exchange<const BIT: u32>(a: f32, b: f32, lane: u32) -> f32 {
+    let is_upper = lane & BIT != 0;
+    let (own, other) = if is_upper { (b, a) } else { (a, b) };
+    // SAFETY: the caller's promise.
+    let other = unsafe { shuffle_xor::<BIT>(other.to_bits()) };
+    max_nan(own, f32::from_bits(other))
 }
 
 /// The groups of a tile, one per lane of the warp that stores results.

@@ -57,6 +57,10 @@ pub struct Variant {
     /// [`crate::decode::CENTROID_SCORES`] compute before. It then takes
     /// [`crate::params::ByCentroidParams`].
     pub by_centroid: bool,
+    /// Whether documents are read as runs of rows ([`layout::runs`]): they must lie one behind the other,
+    /// none of them empty, in rows of `dim_max` elements with nothing in between, without a mask. The
+    /// kernel then takes [`crate::params::RunParams`].
+    pub in_runs: bool,
     /// Largest dim.
     pub dim_max: usize,
     /// Query rows per tile.
@@ -136,6 +140,9 @@ impl Variant {
                 resident,
                 self.stages,
             ),
+            Arch::Sm90a if self.in_runs => {
+                layout::runs::shared_bytes(self.threads / 32 - 1, self.stages)
+            }
             Arch::Sm90a => layout::sm90::shared_bytes(
                 self.query_tile,
                 resident,
@@ -231,6 +238,11 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_bf16_d64_q64_winners { Bf16, winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_bf16_d128_q64_winners { Bf16, winners, consumers 1, fragments 1, steps 8, stages 5, tail 32 }
             sm90 maxsim_forward_sm90_bf16_d256_q64_winners { Bf16, winners, consumers 1, fragments 1, steps 16, stages 4, tail 32 }
+            // Up to 32 query rows in the registers of every warp, where documents lie one behind the other:
+            // nothing but products stands between a row and its maximum, so that calls that read little
+            // start and end sooner.
+            sm90 maxsim_forward_sm90_f16_d128_q32 { F16, in_runs, warps 4, stages 3, blocks 3 }
+            sm90 maxsim_forward_sm90_bf16_d128_q32 { Bf16, in_runs, warps 4, stages 3, blocks 3 }
             // Above dim 256 query slabs stream along: a stage holds a slab of both sides (48 KB
             // and 32 KB).
             sm90 maxsim_forward_sm90_f16_wide_q256 { F16, scores, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
@@ -306,6 +318,7 @@ macro_rules! row {
     (sm80 $name:ident $element:ident decoded warps $warps:literal, blocks $blocks:literal) => {
         Variant {
             by_centroid: false,
+            in_runs: false,
             name: stringify!($name),
             arch: Arch::Sm80,
             operand: row!(operand $element),
@@ -329,6 +342,7 @@ macro_rules! row {
     (sm80 $name:ident $element:ident $outputs:ident $product:ident $slabs:literal, warps $warps:literal, fragments $fragments:literal, tile $tile:literal, stages $stages:literal, blocks $blocks:literal) => {
         Variant {
             by_centroid: false,
+            in_runs: false,
             name: stringify!($name),
             arch: Arch::Sm80,
             operand: row!(operand $element),
@@ -353,9 +367,34 @@ macro_rules! row {
             },
         }
     };
+    (sm90 $name:ident $element:ident in_runs warps $warps:literal, stages $stages:literal, blocks $blocks:literal) => {
+        Variant {
+            by_centroid: false,
+            in_runs: true,
+            name: stringify!($name),
+            arch: Arch::Sm90a,
+            operand: row!(operand $element),
+            tf32: false,
+            winners: false,
+            normalizes: false,
+            dim_max: layout::runs::ROW_BYTES / row!(operand $element).size_bytes(),
+            query_tile: layout::runs::QUERY_ROWS,
+            document_tile: layout::runs::CHUNK_ROWS,
+            tail_step: layout::runs::CHUNK_ROWS,
+            streams_queries: false,
+            stages: $stages,
+            threads: layout::runs::threads($warps),
+            blocks: $blocks,
+            registers: match 65536 / layout::runs::threads($warps) / $blocks / 8 * 8 {
+                256.. => 255,
+                registers => registers,
+            },
+        }
+    };
     (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
         Variant {
             by_centroid: false,
+            in_runs: false,
             name: stringify!($name),
             arch: Arch::Sm90a,
             operand: row!(operand $element),

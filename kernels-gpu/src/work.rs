@@ -286,6 +286,15 @@ pub unsafe fn store_sum(params: &ForwardParams, group: Group, entry: u32, sum: f
     }
 }
 
+/// Index of the result of a group's query and entry 0, as for [`result_index`]: further entries follow.
+/// Wraps where that is not of this launch.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn first_result(params: &ForwardParams, group: Group) -> u32 {
+    (group.part() * params.part_stride + group.query * params.query_stride)
+        .wrapping_sub(params.origin)
+}
+
 /// Index of a result that is no score with a list. Results are fewer than 2³² (scores fewer than
 /// 2³¹, partial sums what the workspace holds), so the sums may wrap on the way.
 #[inline(always)]

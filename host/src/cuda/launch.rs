@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::params::{
-    ForwardParams, NormalizedParams, ResidualParams, SumPartialsParams, TensorMap, Unit, UnitStart,
-    inverse,
+    ForwardParams, NormalizedParams, ResidualParams, RunParams, RunUnit, SumPartialsParams,
+    TensorMap, Unit, UnitStart, inverse,
 };
 use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
 
@@ -19,7 +19,9 @@ use super::memory::fill;
 use super::module::Kernel;
 use super::outputs::{CudaOutputs, OutputAddresses};
 use super::pieces::{CudaPieces, CutProblem};
-use super::split::{DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX};
+use super::split::{
+    DOCUMENT_TOKENS, DRAWN_TOKENS_MIN, RUN_BLOCKS_OF_A_CROSS, RUN_DOCUMENT_TOKENS, UNIT_TOKENS_MAX,
+};
 use super::stream::{CudaStream, Order};
 use super::tokens::CudaTokens;
 use super::work::{Launch, Shape, Units, WorkList};
@@ -56,6 +58,8 @@ pub(crate) struct CudaWork {
     entries_per_query: u32,
     entry_stride: u32,
     tiles_per_query: u32,
+    /// Tokens of every query, where each has the tile of its number; 0 elsewhere.
+    query_len: u32,
     /// Scores per query of a cross product, 0 for other pairings.
     query_stride: u32,
     n_partials: u64,
@@ -114,10 +118,14 @@ impl CudaWork {
         pieces: Option<(&CutProblem, CudaPieces)>,
     ) -> Result<CudaWork> {
         let (cut, pieces) = pieces.unzip();
+        let in_runs = variant.in_runs;
         let kernel = device.kernel(variant)?;
         let shared_bytes = variant.shared_bytes(problem.dim());
-        let n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
-        let counts = variant.arch == Arch::Sm90a;
+        let mut n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
+        if in_runs && matches!(problem.shape(), ScoreShape::Cross { .. }) {
+            n_resident = n_resident.min(RUN_BLOCKS_OF_A_CROSS);
+        }
+        let counts = variant.arch == Arch::Sm90a && !in_runs;
         // The sums over pieces are not used: nobody need add their parts.
         let sums_in_kernel = counts && pieces.is_none();
         let list = WorkList::new(
@@ -129,7 +137,10 @@ impl CudaWork {
                 partials_max: PARTIALS_BYTES_MAX / 4,
                 n_counters_max: if sums_in_kernel { N_COUNTERS - 1 } else { 0 },
                 drawn_tokens_min: if counts { DRAWN_TOKENS_MIN } else { u64::MAX },
-                unit_tokens_max: UNIT_TOKENS_MAX,
+                // Between two units of a block nothing is on its way.
+                unit_tokens_max: if in_runs { u64::MAX } else { UNIT_TOKENS_MAX },
+                document_tokens: if in_runs { RUN_DOCUMENT_TOKENS } else { DOCUMENT_TOKENS },
+                in_runs,
             },
         )?;
         let needs_sum =
@@ -159,6 +170,7 @@ impl CudaWork {
             entries_per_query: list.entries_per_query,
             entry_stride: list.entry_stride,
             tiles_per_query: list.tiles_per_query,
+            query_len: list.tiles.query_len(),
             query_stride: match problem.shape() {
                 ScoreShape::Cross { n_documents, .. } => n_documents as u32,
                 _ => 0,
@@ -324,6 +336,13 @@ impl CudaWork {
         if self.launches.is_empty() {
             return Ok([TensorMap::NONE; 3]);
         }
+        if self.variant.in_runs {
+            let lies = |tokens: &CudaTokens| tokens.access().lies_together(self.variant, self.dim);
+            for (argument, tokens) in [("queries", queries), ("documents", documents)] {
+                lies(tokens).then_some(()).ok_or_else(|| refuse(argument))?;
+            }
+            return Ok([TensorMap::NONE; 3]);
+        }
         if self.variant.arch != Arch::Sm90a {
             // Of the rows for sm_80 those that decode documents load whole chunks of queries.
             let is_aligned = queries.access().is_aligned() || !self.variant.operand.is_decoded();
@@ -366,6 +385,8 @@ impl CudaWork {
             Units::Listed(first) => {
                 units = self.lists.units + u64::from(first) * size_of::<Unit>() as u64;
             }
+            // Told by parameters of their own.
+            Units::Runs(_) => {}
         }
         let first_result = launch.first_query * launch.query_stride + launch.entries.start;
         ForwardParams {
@@ -440,6 +461,31 @@ impl CudaWork {
                 of.forward(entered, stream, kernel, *params, residuals.params(), scores)?;
             } else if let Some(residuals) = &sides[1].residuals {
                 let params = ResidualParams { forward: *params, documents: residuals.params() };
+                start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
+            } else if self.variant.in_runs {
+                let units = match launch.units {
+                    Units::Runs(first) => {
+                        self.lists.run_units + u64::from(first) * size_of::<RunUnit>() as u64
+                    }
+                    _ => 0,
+                };
+                let params = RunParams {
+                    documents: params.documents.base,
+                    units,
+                    segments: params.documents.segments,
+                    queries: params.queries.base,
+                    n_units: params.n_units,
+                    n_tiles: params.n_tiles,
+                    n_tiles_inverse: params.n_tiles_inverse,
+                    entry_stride: params.entry_stride,
+                    entries_per_unit: params.entries_per_unit,
+                    n_longer_units: params.n_longer_units,
+                    item_len: params.documents.item_len,
+                    query_len: self.query_len,
+                    zero: 0,
+                    first_tile: params.tile_base,
+                    forward: *params,
+                };
                 start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
             } else if self.variant.has_factors() {
                 let [queries, documents] = sides;

@@ -19,6 +19,7 @@ pub(super) struct DeviceLists {
     pub groups: u64,
     pub units: u64,
     pub unit_starts: u64,
+    pub run_units: u64,
     pub entry_document: u64,
     pub entry_score: u64,
     pub query_token_base: u64,
@@ -48,6 +49,11 @@ impl DeviceLists {
             .collect();
         let unit_starts: Vec<[u32; 4]> =
             list.unit_starts.iter().map(|u| [u.entry, u.first.start, u.first.len, 0]).collect();
+        let run_units: Vec<[u32; 8]> = list
+            .run_units
+            .iter()
+            .map(|u| [u.tile, u.entry, u.entry_end, u.start, u.end, 0, 0, 0])
+            .collect();
         let bases = outputs.token_offsets.as_ref().map_or(&[][..], |offsets| offsets.bases());
         let (query_bases, score_bases) = match outputs.shape.row_len() {
             Some(_) => (bases, &[][..]),
@@ -65,6 +71,7 @@ impl DeviceLists {
             cast_slice(&groups),
             cast_slice(&units),
             cast_slice(&unit_starts),
+            cast_slice(&run_units),
             cast_slice(&list.entry_document),
             cast_slice(&list.entry_score),
             cast_slice(query_bases),
@@ -77,6 +84,7 @@ impl DeviceLists {
             groups,
             units,
             unit_starts,
+            run_units,
             entry_document,
             entry_score,
             query_token_base,
@@ -88,6 +96,7 @@ impl DeviceLists {
             groups,
             units,
             unit_starts,
+            run_units,
             entry_document,
             entry_score,
             query_token_base,

@@ -53,6 +53,7 @@ mod rescore;
 mod residual;
 #[allow(unsafe_code)]
 mod residual_gradients;
+mod runs;
 mod split;
 #[allow(unsafe_code)]
 mod status;

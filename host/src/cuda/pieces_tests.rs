@@ -3,7 +3,7 @@
 use super::pieces::CutProblem;
 use super::tokens::regular_len;
 use super::work::{Shape, WorkList};
-use super::work_tests::{Random, check, layout};
+use super::work_tests::{Random, SMALL, check, layout};
 use crate::pairing::Pairing;
 use crate::pieces::Pieces;
 use crate::problem::Problem;
@@ -24,6 +24,7 @@ fn check_cut(problem: &Problem<'_>, pieces: Pieces) {
         drawn_tokens_min: 0,
         partials_max: 100,
         unit_tokens_max: 4096,
+        ..SMALL
     };
     // Tokens are added as if nothing were cut: in the same tiles.
     let unbound = Shape { partials_max: u64::MAX, ..shape };

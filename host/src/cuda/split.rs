@@ -20,7 +20,14 @@ const DRAWS_PER_BLOCK: u64 = 8;
 
 /// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
 /// columns that its last tile wastes.
-const DOCUMENT_TOKENS: u64 = 32;
+pub(super) const DOCUMENT_TOKENS: u64 = 32;
+
+/// The same where documents are read as one run of rows: nothing waits for a document's end.
+pub(super) const RUN_DOCUMENT_TOKENS: u64 = 8;
+
+/// Blocks a multiprocessor that share the runs of rows of a cross product. A third one would fit, and
+/// does better where queries have documents of their own (docs/decisions.md).
+pub(super) const RUN_BLOCKS_OF_A_CROSS: usize = 2;
 
 /// Consecutive entries that one launch covers: those of whole queries, or some of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,9 +118,11 @@ pub(super) fn grid(shape: &Shape, n_tiles: u64) -> u32 {
     (if is_worth_it { rounds } else { n_blocks }).min(i32::MAX as u64) as u32
 }
 
-/// Cost of a document of `len` tokens, in tokens.
-pub(super) fn cost(len: u32) -> u64 {
-    u64::from(len) + DOCUMENT_TOKENS
+impl Shape {
+    /// Cost of a document of `len` tokens, in tokens.
+    pub(super) fn cost(&self, len: u32) -> u64 {
+        u64::from(len) + self.document_tokens
+    }
 }
 
 /// How a tile's entries are cut into units, by their cost in tokens.
@@ -198,8 +207,8 @@ impl Chunks {
 
     /// Bounds of the units of documents of any lengths: one more than units (at most `n`), rising
     /// from 0 to the number of documents.
-    pub(super) fn bounds(&self, lens: &[[u32; 2]]) -> Vec<usize> {
-        let total: u64 = lens.iter().map(|len| cost(len[1])).sum();
+    pub(super) fn bounds(&self, shape: &Shape, lens: &[[u32; 2]]) -> Vec<usize> {
+        let total: u64 = lens.iter().map(|len| shape.cost(len[1])).sum();
         let n = self.n.max(1);
         // What rounding leaves is spread over all units.
         let planned = self.cost(n).max(1);
@@ -210,10 +219,10 @@ impl Chunks {
         let mut sum = 0;
         for (i, &[_, len]) in lens.iter().enumerate() {
             // A unit ends where its share of the cost is nearest.
-            while bounds.len() < n as usize && sum + cost(len) / 2 >= share(bounds.len()) {
+            while bounds.len() < n as usize && sum + shape.cost(len) / 2 >= share(bounds.len()) {
                 bounds.push(i);
             }
-            sum += cost(len);
+            sum += shape.cost(len);
         }
         bounds.push(lens.len());
         // No unit is empty: long documents take the place of several.

@@ -45,6 +45,32 @@ impl Tiles {
         Ok((self.groups.len() / self.groups_per_tile) as u32)
     }
 
+    /// Query of a tile's first group.
+    pub(super) fn first_query(&self, tile: u32) -> u32 {
+        self.groups[tile as usize * self.groups_per_tile].query
+    }
+
+    /// Tokens of every query, where tile `t` holds query `t` and nothing else, whose rows start with
+    /// row `t` times it; 0 = they lie otherwise.
+    pub(super) fn query_len(&self) -> u32 {
+        let tiles = || self.groups.chunks_exact(self.groups_per_tile);
+        let len = tiles().next().map_or(0, |tile| tile.iter().map(|group| group.n_rows()).sum());
+        let is_group = |tile: u32, i: usize, group: &Group| {
+            let row = (i * Group::ROWS) as u32;
+            match len.saturating_sub(row).min(Group::ROWS as u32) {
+                0 => group.n_rows() == 0,
+                n_rows => {
+                    let start = tile.wrapping_mul(len).wrapping_add(row);
+                    *group == Group::new(tile, start, row, n_rows, 0)
+                }
+            }
+        };
+        let mut tiles = (0..).zip(tiles());
+        let are_queries =
+            tiles.all(|(t, tile)| tile.iter().enumerate().all(|(i, group)| is_group(t, i, group)));
+        if are_queries { len } else { 0 }
+    }
+
     /// Per query, the index of its first group within the tile of that group.
     pub(super) fn first_groups(&self, n_queries: usize) -> Vec<u32> {
         let mut first_groups = vec![0; n_queries];

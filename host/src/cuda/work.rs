@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-use maxsim_kernels::params::{Segment, Unit, UnitStart};
+use maxsim_kernels::params::{RunUnit, Segment, Unit, UnitStart};
 
-use super::split::{Chunks, Cut, Even, cost, cuts, grid};
+use super::split::{Chunks, Cut, Even, cuts, grid};
 use super::tiles::{Packed, Tiles};
 use crate::error::{Error, Result};
 use crate::pairing::Kind;
@@ -34,6 +34,10 @@ pub(super) struct Shape {
     pub drawn_tokens_min: u64,
     /// Most document tokens of a unit of several documents.
     pub unit_tokens_max: u64,
+    /// What a document costs besides its tokens, in tokens.
+    pub document_tokens: u64,
+    /// Whether the kernel reads documents as runs of rows.
+    pub in_runs: bool,
 }
 
 /// One launch of the forward kernel, and of the sum of its partial results.
@@ -71,6 +75,8 @@ pub(super) enum Units {
     Starts(u32),
     /// One by one: first index into `units`.
     Listed(u32),
+    /// As runs of rows, one by one: first index into `run_units`.
+    Runs(u32),
 }
 
 /// The lists and launches of a call.
@@ -81,6 +87,8 @@ pub(super) struct WorkList {
     pub units: Vec<Unit>,
     /// Starts of the units of launches of a cross product, each with one behind the last.
     pub unit_starts: Vec<UnitStart>,
+    /// Units as runs of rows, where the kernel reads such and cannot compute them.
+    pub run_units: Vec<RunUnit>,
     /// Document per entry; empty where it is the entry.
     pub entry_document: Vec<u32>,
     /// Score per entry; empty where they are the same.
@@ -104,6 +112,7 @@ impl WorkList {
             tiles: Tiles::new(shape.query_tile),
             units: Vec::new(),
             unit_starts: Vec::new(),
+            run_units: Vec::new(),
             tiles_per_query: 0,
             entry_document: Vec::new(),
             entry_score: Vec::new(),
@@ -129,6 +138,9 @@ impl WorkList {
                 let first_entries = work.sort_pairs(ids, problem.queries().n_items());
                 work.by_query(problem, shape, &first_entries, true)?;
             }
+        }
+        if shape.in_runs {
+            work.list_runs(problem.documents());
         }
         for launch in &work.launches {
             let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
@@ -181,15 +193,15 @@ impl WorkList {
         let n_tiles = packed.tiles.len() as u64;
         let grid = grid(shape, n_tiles);
         let lens = &documents.segments()[entries.start as usize..entries.end as usize];
-        let total = lens.iter().map(|len| cost(len[1])).sum();
+        let total = lens.iter().map(|len| shape.cost(len[1])).sum();
         let chunks = Chunks::new(shape, total, lens.len(), n_tiles, grid);
         let (units, n_chunks) = if are_alike(lens) {
             let (even, n_chunks) =
-                chunks.even(lens.len(), lens.first().map_or(1, |len| cost(len[1])));
+                chunks.even(lens.len(), lens.first().map_or(1, |len| shape.cost(len[1])));
             (Units::Even(even), n_chunks)
         } else {
             let first = self.unit_starts.len() as u32;
-            let bounds = chunks.bounds(lens);
+            let bounds = chunks.bounds(shape, lens);
             let n_chunks = bounds.len() as u64 - 1;
             self.unit_starts.extend(bounds.into_iter().map(|i| {
                 let [start, len] = lens.get(i).copied().unwrap_or_default();
@@ -308,7 +320,7 @@ impl WorkList {
         let grid = grid(shape, n_tiles);
         // A cut is whole queries, or some entries of one.
         let n_entries = cut.entries.len().min(self.entries_per_query as usize);
-        let cost = cost(problem.documents().max_len() as u32);
+        let cost = shape.cost(problem.documents().max_len() as u32);
         let chunks = Chunks::new(shape, n_entries as u64 * cost, n_entries, n_tiles, grid);
         let (even, n_chunks) = chunks.even(n_entries, cost);
         (Units::Even(even), n_tiles * n_chunks, grid, chunks.draws)
@@ -350,9 +362,9 @@ impl WorkList {
             // Each query gets its share of the units that would fill the device.
             let share = n_tiles(q) as f64 * lens.len() as f64 / n_tile_entries as f64;
             let n_blocks = (f64::from(grid) * share).ceil() as u32;
-            let total = lens.iter().map(|len| cost(len[1])).sum();
+            let total = lens.iter().map(|len| shape.cost(len[1])).sum();
             let chunks = Chunks::in_turns(shape, total, lens.len(), n_tiles(q), n_blocks);
-            let bounds = chunks.bounds(&lens);
+            let bounds = chunks.bounds(shape, &lens);
             let first = cut.entries_of(q, first_entries).start;
             for bounds in bounds.windows(2) {
                 let (entry_begin, entry_end) = (first + bounds[0] as u32, first + bounds[1] as u32);

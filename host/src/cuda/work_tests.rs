@@ -3,18 +3,17 @@
 //! write every score once.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use maxsim_kernels::params::Group;
 
-use super::split::{Chunks, Even, UNIT_TOKENS_MAX, cost, cuts, grid};
-use super::work::{Launch, Shape, Units, WorkList};
+use super::split::{Chunks, DOCUMENT_TOKENS, UNIT_TOKENS_MAX, cuts, grid};
+use super::work::{Shape, Units, WorkList};
 use crate::pairing::Pairing;
 use crate::problem::{Problem, ScoreShape};
 use crate::tokens::TokenLayout;
 
 /// Two blocks of small tiles that take turns.
-const SMALL: Shape = Shape {
+pub(super) const SMALL: Shape = Shape {
     query_tile: 64,
     n_blocks: 2,
     prefers_whole_rounds: false,
@@ -22,6 +21,8 @@ const SMALL: Shape = Shape {
     drawn_tokens_min: u64::MAX,
     partials_max: 100,
     unit_tokens_max: UNIT_TOKENS_MAX,
+    document_tokens: DOCUMENT_TOKENS,
+    in_runs: false,
 };
 
 /// A block of large tiles for each multiprocessor of an H200.
@@ -49,36 +50,6 @@ pub(super) fn layout(lens: &[usize]) -> TokenLayout {
         offsets.push(offsets[offsets.len() - 1] + len as i64);
     }
     TokenLayout::packed(offsets[lens.len()] as usize, 8, &offsets).unwrap()
-}
-
-/// Unit `u` of a launch as the kernel sees it: tile and entries.
-fn unit(work: &WorkList, launch: &Launch, u: u32, n_groups: usize) -> (u32, Range<u32>) {
-    let n_tiles = launch.tiles.len() as u32;
-    let (tile, chunk) = (launch.tiles.start + u % n_tiles.max(1), u / n_tiles.max(1));
-    match launch.units {
-        Units::Listed(first) => {
-            let unit = work.units[(first + u) as usize];
-            (unit.tile, unit.entry_begin..unit.entry_end)
-        }
-        Units::Starts(first) => {
-            let starts = &work.unit_starts[(first + chunk) as usize..];
-            (tile, starts[0].entry..starts[1].entry)
-        }
-        Units::Even(Even { per_unit, n_longer, longer_by }) => {
-            let query = match (work.entry_stride, work.tiles_per_query) {
-                (0, _) => 0,
-                (_, 0) => work.tiles.groups[tile as usize * n_groups].query,
-                (_, n) => tile / n,
-            };
-            let first = query * work.entry_stride;
-            let end = (first + work.entries_per_query).min(launch.entries.end);
-            let begin = first.max(launch.entries.start)
-                + chunk * per_unit
-                + chunk.min(n_longer) * longer_by;
-            let longer_by = if chunk < n_longer { longer_by } else { 0 };
-            (tile, begin..(begin + per_unit + longer_by).min(end))
-        }
-    }
 }
 
 /// The first document's rows that a list of units gives must be those of its first entry.
@@ -130,7 +101,7 @@ pub(super) fn check(problem: &Problem<'_>, shape: &Shape) {
         let can_draw = launch.tiles.len() == 1 && shape.drawn_tokens_min < u64::MAX;
         assert!(!launch.draws || can_draw && launch.n_units > launch.grid);
         for u in 0..launch.n_units {
-            let (tile, entries) = unit(&work, launch, u, n_groups);
+            let (tile, entries) = work.unit(launch, u);
             assert!(!entries.is_empty(), "unit {u} is empty");
             let groups = &work.tiles.groups[tile as usize * n_groups..][..n_groups];
             if launch.sums_in_kernel {
@@ -138,7 +109,7 @@ pub(super) fn check(problem: &Problem<'_>, shape: &Shape) {
                 assert!(u64::from(counter) < shape.n_counters_max);
                 *counters.entry(counter).or_default() += 1;
                 // All units of a counter have the same query and entries.
-                let first = unit(&work, launch, counter * launch.n_parts, n_groups);
+                let first = work.unit(launch, counter * launch.n_parts);
                 let query = |tile: u32| work.tiles.groups[tile as usize * n_groups].query;
                 assert_eq!((query(first.0), &first.1), (query(tile), &entries));
                 let owns = |group: &Group| [query(tile), Group::NO_QUERY].contains(&group.query);
@@ -229,6 +200,7 @@ fn every_group_meets_every_entry_once() {
             drawn_tokens_min: [u64::MAX, 0, 50][random.below(3) as usize],
             partials_max: 1 + random.below(60),
             unit_tokens_max: 1 + random.below(600),
+            ..SMALL
         };
         let mut pairings = vec![Pairing::cross()];
         if n_documents == n_queries * k {
@@ -305,9 +277,9 @@ fn the_busiest_block_has_little_more_than_the_average() {
     for (n_tiles, n_entries) in [(4, 10_000), (1, 10_000), (2, 1_000), (8, 12_345), (32, 300)] {
         let grid = grid(&shape, n_tiles);
         assert!(grid >= 124 && u64::from(grid).is_multiple_of(n_tiles));
-        let total = n_entries as u64 * cost(1024);
+        let total = n_entries as u64 * shape.cost(1024);
         let in_turns = Chunks::new(&shape, total, n_entries, n_tiles, grid);
-        let (even, n) = in_turns.even(n_entries, cost(1024));
+        let (even, n) = in_turns.even(n_entries, shape.cost(1024));
         assert!(even.per_unit < 4, "{n_tiles} × {n_entries}: {even:?}");
         // Units of a block are as many as rounds; the longer ones are dealt out first.
         let rounds = (n_tiles * n).div_ceil(grid.into());
@@ -318,7 +290,7 @@ fn the_busiest_block_has_little_more_than_the_average() {
 
         // Who draws, draws small units behind a first one that is at most half of the work.
         let drawn = Chunks::new(&drawing, total, n_entries, n_tiles, grid);
-        let (even, n) = drawn.even(n_entries, cost(1024));
+        let (even, n) = drawn.even(n_entries, shape.cost(1024));
         assert_eq!(drawn.draws, n_tiles == 1);
         if drawn.draws {
             assert!(n > u64::from(grid));
@@ -337,26 +309,29 @@ fn the_busiest_block_has_little_more_than_the_average() {
 fn units_of_ragged_documents_are_about_equal() {
     let mut random = Random(2);
     let lens: Vec<[u32; 2]> = (0..10_000).map(|_| [0, random.below(300) as u32]).collect();
-    let total = lens.iter().map(|len| cost(len[1])).sum();
     let shape = LARGE;
+    let total = lens.iter().map(|len| shape.cost(len[1])).sum();
     let spread = |bounds: &[usize]| {
-        let cost = |b: &[usize]| lens[b[0]..b[1]].iter().map(|len| cost(len[1])).sum::<u64>();
+        let cost = |b: &[usize]| lens[b[0]..b[1]].iter().map(|len| shape.cost(len[1])).sum::<u64>();
         let costs = bounds.windows(2).map(cost);
         costs.clone().max().unwrap() - costs.min().unwrap()
     };
     let chunks = Chunks::new(&shape, total, lens.len(), 4, 132);
     assert!((4 * chunks.n) % 132 < 4, "{chunks:?} are no whole rounds");
-    let bounds = chunks.bounds(&lens);
+    let bounds = chunks.bounds(&shape, &lens);
     assert_eq!((bounds.len() as u64, bounds[0]), (chunks.n + 1, 0));
     assert_eq!(bounds[chunks.n as usize], lens.len());
-    assert!(spread(&bounds) <= 2 * cost(300), "{bounds:?}");
+    assert!(spread(&bounds) <= 2 * shape.cost(300), "{bounds:?}");
     // First units and the others are alike among themselves.
     let chunks = Chunks::new(&Shape { drawn_tokens_min: 8192, ..shape }, total, lens.len(), 1, 132);
-    let bounds = chunks.bounds(&lens);
+    let bounds = chunks.bounds(&shape, &lens);
     assert!(chunks.n_first == 132 && chunks.draws);
     assert_eq!(bounds[chunks.n as usize], lens.len());
-    assert!(spread(&bounds[..133]) <= 2 * cost(300) && spread(&bounds[132..]) <= 2 * cost(300));
+    assert!(
+        spread(&bounds[..133]) <= 2 * shape.cost(300)
+            && spread(&bounds[132..]) <= 2 * shape.cost(300)
+    );
     // More units than documents would be empty ones.
     assert_eq!(Chunks::new(&shape, 1000, 5, 1, 132).n, 5);
-    assert_eq!(Chunks::new(&shape, 0, 0, 1, 132).bounds(&[]), [0]);
+    assert_eq!(Chunks::new(&shape, 0, 0, 1, 132).bounds(&shape, &[]), [0]);
 }

@@ -93,6 +93,27 @@ pub fn copy_wait<const N: u32>() {
     unsafe { asm!("cp.async.wait_group {n};", n = const N, options(nostack)) }
 }
 
+/// Starts a copy of `n_bytes` that lie together; they complete on `barrier`.
+///
+/// # Safety
+/// `shared` must be aligned to 16 and free to be overwritten for `n_bytes`, a multiple of 16;
+/// `global` must be aligned to 16 and readable for them; `barrier` must expect them.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn copy_run(shared: u32, global: u64, n_bytes: u32, barrier: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{0}], [{1}], {2}, [{3}];",
+            in(reg32) shared,
+            in(reg64) global,
+            in(reg32) n_bytes,
+            in(reg32) barrier,
+            options(nostack),
+        );
+    }
+}
+
 /// Starts a copy of a box of a 2-D tensor map; its bytes complete on `barrier`.
 ///
 /// # Safety

@@ -1,5 +1,4 @@
-//! Warp-wide matrix loads and multiply-adds (sm_80).
-#![cfg(maxsim_arch = "sm_80")]
+//! Warp-wide matrix loads and multiply-adds.
 
 use core::arch::asm;
 
@@ -9,6 +8,7 @@ use core::arch::asm;
 /// # Safety
 /// All 32 lanes must execute it together with 16-byte aligned addresses of 16 readable bytes
 /// of shared memory.
+#[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
 pub unsafe fn load_matrix_x4(address: u32) -> [u32; 4] {
     let (a, b, c, d);
@@ -28,8 +28,8 @@ pub unsafe fn load_matrix_x4(address: u32) -> [u32; 4] {
 }
 
 macro_rules! mma {
-    ($($(#[$doc:meta])* $name:ident = $shape:literal $types:literal;)*) => {$(
-        $(#[$doc])*
+    ($($(#[$doc_or_cfg:meta])* $name:ident = $shape:literal $types:literal;)*) => {$(
+        $(#[$doc_or_cfg])*
         ///
         /// # Safety
         /// All 32 lanes must execute it together.
@@ -65,7 +65,9 @@ mma! {
     mma_bf16 = "m16n8k16" "f32.bf16.bf16.f32";
     /// `c + a · b` of a 16×32 and a 32×8 fragment of whole numbers of one byte. `c` is the bits of whole
     /// numbers, too.
+    #[cfg(maxsim_arch = "sm_80")]
     mma_i8 = "m16n8k32" "s32.s8.s8.s32";
     /// As [`mma_i8`], of whole numbers from 0 on in `b`.
+    #[cfg(maxsim_arch = "sm_80")]
     mma_i8_u8 = "m16n8k32" "s32.s8.u8.s32";
 }

@@ -32,9 +32,9 @@ use crate::ptx::math::max_nan;
 use crate::ptx::matrix::{mma_bf16, mma_f16};
 use crate::ptx::memory::{load_u16, load_u32, load_u32x2, load_u32x4};
 use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x};
-use crate::ptx::warp::{ballot, broadcast, shuffle_xor, shuffle_xor_f32};
+use crate::ptx::warp::{ballot, broadcast, shuffle_xor_f32};
 use crate::ptx::wide::shuffle;
-use crate::reduce::{TileGroups, unroll};
+use crate::reduce::{TileGroups, exchange, unroll};
 use crate::work::{self, TokenPlace, row_is_valid, store_token};
 
 /// Groups of a query tile.
@@ -563,17 +563,4 @@ impl Best {
             queries.groups.store(params, entry, sum);
         }
     }
-}
-
-/// Lanes whose bit `BIT` is 0 get the larger of both lanes' `a`, the all of `b`.
-///
-/// # Safety
-/// The whole warp together.
-#[inline(always)]
-unsafe fn exchange<const BIT: u32>(a: f32, b: f32, lane: u32) -> f32 {
-    let is_upper = lane & BIT != 0;
-    let (own, other) = if is_upper { (b, a) } else { (a, b) };
-    // SAFETY: the caller's promise.
-    let other = unsafe { shuffle_xor::<BIT>(other.to_bits()) };
-    max_nan(own, f32::from_bits(other))
 }

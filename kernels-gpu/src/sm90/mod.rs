@@ -41,6 +41,7 @@ mod first;
 mod fold;
 pub mod residual;
 mod rows;
+pub mod runs;
 mod split;
 mod turned;
 mod units;
