@@ -112,6 +112,16 @@ pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
     check_on(suite, case, Engine::of(case))
 }
 
+/// As [`check_case`], on these rows of the variant table alone.
+pub fn check_case_on_rows(
+    suite: &Suite,
+    case: &Case,
+    runs: impl Fn(&Variant) -> bool,
+) -> Result<(), String> {
+    let engines = Engine::of(case).into_iter();
+    check_on(suite, case, engines.filter(|engine| engine.row.is_none_or(&runs)).collect())
+}
+
 /// Of the kernel rows, a case that is checked in turns meets one in this many.
 const TURNS: u64 = 4;
 

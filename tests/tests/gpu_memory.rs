@@ -52,7 +52,7 @@ fn outputs_are_written_and_nothing_beside_them() {
         let with_empty = [[1usize, 65, 0, 17, 129, 3], [64, 7, 0, 300, 1, 33]];
         let full = [[1usize, 65, 5, 17, 129, 3], [64, 7, 2, 300, 1, 33]];
         let mut n_cases = 0;
-        for dim in [64, 100, 256] {
+        for dim in [64, 100, 128, 256] {
             for (listed, lengths) in
                 [(false, with_empty), (true, with_empty), (false, full), (true, full)]
             {

@@ -101,7 +101,12 @@ fn rows_are_eligible_for_what_they_can_do_and_nothing_else() {
                         let fits = row.shared_bytes(dim) <= limits.shared_bytes
                             && (row.arch == Arch::Sm80 || limits.capability == (9, 0));
                         // Products of split elements need some room for their error.
-                        let dim_min = if row.splits() { 16 } else { 1 };
+                        let dim_min = match row {
+                            // Nothing may lie between rows.
+                            row if row.in_runs => row.dim_max,
+                            row if row.splits() => 16,
+                            _ => 1,
+                        };
                         let expected = row.operand == element
                             // Rows that normalise find winners whether they are wanted or not.
                             && (winners == row.winners || row.normalizes)
@@ -193,13 +198,78 @@ fn the_tile_is_as_tall_as_the_queries_that_share_it() {
         plan.expect("a kernel").variant().expect("not the CPU").query_tile
     };
     let cross = Pairing::cross();
-    for (n_queries, query_len, tile) in
-        [(1, 32, 64), (2, 32, 64), (1, 128, 128), (4, 32, 128), (1, 1024, 256), (32, 32, 256)]
-    {
+    for (n_queries, query_len, tile) in [
+        (1, 32, 32),
+        (2, 16, 32),
+        (2, 32, 64),
+        (1, 33, 64),
+        (1, 128, 128),
+        (4, 32, 128),
+        (1, 1024, 256),
+        (32, 32, 256),
+    ] {
         assert_eq!(choose(n_queries, query_len, &cross), tile, "{n_queries} × {query_len}");
     }
     // A query with documents of its own shares its tile with nobody.
-    assert_eq!(choose(32, 32, &Pairing::own_candidates(100)), 64);
+    assert_eq!(choose(32, 32, &Pairing::own_candidates(100)), 32);
+    assert_eq!(choose(32, 33, &Pairing::own_candidates(100)), 64);
+}
+
+#[test]
+fn short_queries_read_documents_that_are_one_run_as_they_lie() {
+    const ROW: &str = "maxsim_forward_sm90_f16_d128_q32";
+    let uploaded = Access::uploaded(128, ElementType::F16);
+    let packed = TokenLayout::packed(10, 128, &[1, 4, 5, 9]).expect("packed");
+    let padded = TokenLayout::padded(3, 4, 128).expect("padded");
+    let queries = TokenLayout::padded(1, 32, 128).expect("queries");
+    let cross = Pairing::cross();
+    let plan = |queries: &TokenLayout,
+                documents: &TokenLayout,
+                pairing: &Pairing,
+                access: [Access; 2],
+                options: &ScoreOptions| {
+        let problem = Problem::new(queries, documents, pairing).expect("a problem");
+        let [of_queries, of_documents] = access;
+        Plan::choose(&problem, ElementType::F16, &H200, of_queries, of_documents, options)
+            .expect("a kernel")
+    };
+    let options = ScoreOptions::default();
+    for documents in [&packed, &padded] {
+        let pairings = [cross.clone(), Pairing::own_candidates(3)];
+        for pairing in pairings {
+            let plan = plan(&queries, documents, &pairing, [uploaded; 2], &options);
+            assert_eq!(plan.name(), ROW);
+        }
+    }
+    // All else is left to other rows, which says why.
+    let refused = |plan: Plan, why: &str| {
+        let (_, found) =
+            plan.rejected().iter().find(|(name, _)| *name == ROW).expect("the row is not chosen");
+        assert!(found.contains(why), "{found}");
+    };
+    let offset = Access { base: 8, ..uploaded };
+    let wide = Access { pitch_bytes: 272, ..uploaded };
+    for access in [[offset, uploaded], [uploaded, offset], [wide, uploaded], [uploaded, wide]] {
+        refused(plan(&queries, &packed, &cross, access, &options), "nothing in between");
+    }
+    let narrow = |n, len| TokenLayout::padded(n, len, 120).expect("a layout");
+    refused(plan(&narrow(1, 32), &narrow(3, 4), &cross, [uploaded; 2], &options), "128 elements");
+    let gap = TokenLayout::scattered(20, 128, &[0, 5], &[4, 4]).expect("a layout");
+    let back = TokenLayout::scattered(20, 128, &[4, 0], &[4, 4]).expect("a layout");
+    let empty = TokenLayout::packed(10, 128, &[1, 4, 4, 9]).expect("a layout");
+    let cut = TokenLayout::padded(3, 4, 128).expect("a layout").with_lengths(&[4, 3, 4]);
+    for documents in [gap, back, empty, cut.expect("lengths")] {
+        let why = "one behind the other";
+        refused(plan(&queries, &documents, &cross, [uploaded; 2], &options), why);
+    }
+    let masked = packed.clone().with_mask(&[1; 10]).expect("a mask");
+    refused(plan(&queries, &masked, &cross, [uploaded; 2], &options), "no mask");
+    let ids = Pairing::candidates(&[2i64, 0], 2).expect("ids");
+    refused(plan(&queries, &packed, &ids, [uploaded; 2], &options), "in their order");
+    let pieces = ScoreOptions { document_pieces: Some(2), ..ScoreOptions::default() };
+    refused(plan(&queries, &packed, &cross, [uploaded; 2], &pieces), "not cut");
+    let winners = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    refused(plan(&queries, &packed, &cross, [uploaded; 2], &winners), "finds no winners");
 }
 
 #[test]
