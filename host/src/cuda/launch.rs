@@ -328,7 +328,8 @@ impl CudaWork {
         let refuse = |argument: &'static str| Error::Shape {
             argument,
             expected: format!(
-                "rows on 16-byte boundaries, as kernel {} of this work reads them",
+                "rows on 16-byte boundaries{}, as kernel {} of this work reads them",
+                if self.variant.in_runs { " with nothing in between" } else { "" },
                 self.variant.name
             ),
             found: "other rows; prepare the work with these handles".into(),
