@@ -1,0 +1,205 @@
+//! What a kernel costs: clocks of the busiest multiprocessor.
+
+use maxsim_kernels::layout::sm90::{DOCUMENT_TILE, tail_width};
+use maxsim_kernels::params::{CENTROID_SCORES_BYTES, Group};
+use maxsim_kernels::variants::{Arch, Variant};
+
+use super::{Access, DeviceLimits, Operand};
+use crate::element::ElementType;
+use crate::problem::{Problem, ScoreShape};
+
+/// Bytes that the scores of all centroids take, where documents have any.
+pub(super) fn centroid_score_bytes(row: &Variant, problem: &Problem<'_>, documents: Access) -> f64 {
+    n_tiles(row, problem) * f64::from(documents.n_centroids) * CENTROID_SCORES_BYTES as f64
+}
+
+/// Clocks that the device takes for them: as a document of so many tokens, and a launch.
+pub(super) fn centroid_clocks(
+    row: &Variant,
+    problem: &Problem<'_>,
+    limits: &DeviceLimits,
+    documents: Access,
+) -> f64 {
+    if !row.by_centroid {
+        return 0.0;
+    }
+    let columns = n_tiles(row, problem) * f64::from(documents.n_centroids);
+    let share = columns / limits.n_multiprocessors.max(1) as f64;
+    LAUNCH_CLOCKS + document_clocks(row, problem.dim(), share)
+}
+
+/// Clocks of two launches beside another one, and of a table that nobody has read yet.
+const LAUNCH_CLOCKS: f64 = 15_000.0;
+
+/// Clocks that the device takes for [`n_tile_entries`], padding included. Only ratios matter, except
+/// where documents may be cut.
+pub(super) fn cost(
+    row: &Variant,
+    problem: &Problem<'_>,
+    n_entries: f64,
+    lens: &DocumentLens,
+    limits: &DeviceLimits,
+) -> f64 {
+    let n_documents = problem.documents().n_items().max(1) as f64;
+    let columns = lens.columns(row) as f64 / n_documents;
+    // Blocks that share a multiprocessor share its time: what counts is what the busiest
+    // multiprocessor gets.
+    let rounds = (n_entries / limits.n_multiprocessors.max(1) as f64).ceil().max(1.0);
+    rounds * document_clocks(row, problem.dim(), columns)
+}
+
+/// Clocks between a launch and the first product, and between the last one and the end, that rows which
+/// read documents as runs save. Blocks of theirs take equal shares, for which their rate is 2 % lower: of
+/// two kernels that wait for memory the other one is faster beyond some hundred megabytes.
+pub(super) const START_CLOCKS: f64 = 3500.0;
+
+/// Documents that a kernel's query tiles meet, all tiles together.
+pub(crate) fn n_tile_entries(row: &Variant, problem: &Problem<'_>) -> f64 {
+    let per_tile = match problem.shape() {
+        ScoreShape::Cross { n_documents, .. } => n_documents as f64,
+        shape => shape.n_scores() as f64 / problem.queries().n_items().max(1) as f64,
+    };
+    n_tiles(row, problem) * per_tile
+}
+
+/// A kernel's query tiles.
+fn n_tiles(row: &Variant, problem: &Problem<'_>) -> f64 {
+    let queries = problem.queries();
+    let n_groups = |q: usize| queries.item_len(q).div_ceil(Group::ROWS);
+    let groups_per_tile = row.query_tile / Group::ROWS;
+    let n_tiles = match problem.shape() {
+        // Queries share tiles where all of them meet every document.
+        ScoreShape::Cross { n_queries, .. } => {
+            (0..n_queries).map(n_groups).sum::<usize>().div_ceil(groups_per_tile)
+        }
+        _ => (0..queries.n_items()).map(|q| n_groups(q).div_ceil(groups_per_tile)).sum(),
+    };
+    n_tiles as f64
+}
+
+/// Clocks that a multiprocessor takes for one query tile and a document of so many columns.
+pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
+    // Multiply-adds per clock and multiprocessor, as a share of the peak that is seen in
+    // practice. The fewer rows a tile has, the more shared memory is read per product, and the
+    // sooner documents arrive too slowly.
+    let rate = match (row.arch, row.operand) {
+        (Arch::Sm90a, operand) => {
+            let peak = match (operand.size_bytes(), row.splits()) {
+                // Three products of half the rate.
+                (4, true) => 1024.0 / 3.0,
+                (4, false) => 1024.0,
+                (1, _) => 4096.0,
+                _ => 2048.0,
+            };
+            let share = match (row.query_tile, row.streams_queries) {
+                _ if row.in_runs => 0.152,
+                (256.., false) => 0.8,
+                (256.., true) => 0.7,
+                (128.., false) => 0.55,
+                (128.., true) => 0.45,
+                _ => 0.31,
+            };
+            peak * share
+        }
+        (Arch::Sm80, Operand::Element(ElementType::F32)) => match row.query_tile {
+            256.. => 64.0 * 0.8,
+            _ => 64.0 * 0.6,
+        },
+        // What follows the products (numbers, scales, winners) takes as long as they do, or longer, and
+        // the height of the tile saves little of it.
+        (Arch::Sm80, Operand::I8) => match row.streams_queries {
+            false => 2048.0 * 0.4,
+            true => 2048.0 * 0.35,
+        },
+        // Codes with a minimum come through registers.
+        (Arch::Sm80, Operand::Affine(_) | Operand::I8Affine) => match row.streams_queries {
+            false => 1024.0 * 0.3,
+            true => 1024.0 * 0.25,
+        },
+        // Codes are widened before they are multiplied as f16.
+        (Arch::Sm80, Operand::E4m3) => 1024.0 * 0.3,
+        // Nothing but weights is decoded.
+        (Arch::Sm80, _) if row.by_centroid => 1024.0 * 0.45,
+        // The tensor cores of compute capability 8.0.
+        (Arch::Sm80, _) => {
+            let share = match (row.query_tile, row.streams_queries) {
+                (256.., _) => 0.85,
+                (128.., false) => 0.7,
+                (128.., true) => 0.55,
+                _ => 0.4,
+            };
+            1024.0 * share
+        }
+    };
+    let work = (columns + DOCUMENT_COLUMNS) * row.query_tile as f64;
+    work * row.dim_multiplied(dim) as f64 / rate
+}
+
+/// What a document costs besides its columns, in columns: the sum over the rows.
+const DOCUMENT_COLUMNS: f64 = 24.0;
+
+/// A multiple of every kernel's document tile.
+const WHOLE_TILES: usize = DOCUMENT_TILE;
+
+/// The documents' lengths as far as kernels differ in what they make of them. Counted once for
+/// all rows of the table: there may be millions of documents.
+pub(super) struct DocumentLens {
+    /// Tokens in whole tiles of every kernel.
+    whole: usize,
+    /// Documents by the number of tokens beyond those.
+    tails: [usize; WHOLE_TILES],
+}
+
+impl DocumentLens {
+    pub(super) fn of(problem: &Problem<'_>) -> DocumentLens {
+        let mut lens = DocumentLens { whole: 0, tails: [0; WHOLE_TILES] };
+        for &[_, len] in problem.documents().segments() {
+            let tail = len as usize % WHOLE_TILES;
+            lens.whole += len as usize - tail;
+            lens.tails[tail] += 1;
+        }
+        lens
+    }
+
+    /// Columns that a kernel multiplies for all documents.
+    fn columns(&self, row: &Variant) -> usize {
+        let tails = self.tails.iter().enumerate().map(|(len, n)| n * columns(row, len));
+        self.whole + tails.sum::<usize>()
+    }
+}
+
+/// Columns that a kernel multiplies for a document of `len` tokens.
+fn columns(row: &Variant, len: usize) -> usize {
+    let tail = len % row.document_tile;
+    let whole = len - tail;
+    match (tail, row.arch) {
+        (0, _) => whole,
+        (tail, Arch::Sm80) if row.streams_queries => {
+            // Half a tile or all of it.
+            whole + tail.next_multiple_of(row.document_tile / 2)
+        }
+        (tail, Arch::Sm80) => whole + tail.next_multiple_of(row.tail_step),
+        (tail, Arch::Sm90a) => whole + tail_width(row.tail_step, row.winners, tail),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use maxsim_kernels::variants::FORWARD;
+
+    use super::*;
+    use crate::pairing::Pairing;
+    use crate::tokens::TokenLayout;
+
+    #[test]
+    fn counted_lengths_give_the_columns_of_the_documents_themselves() {
+        let lens: Vec<i64> = (0..700).collect();
+        let documents = TokenLayout::scattered(700, 8, &[0i64; 700], &lens).unwrap();
+        let (queries, cross) = (TokenLayout::padded(1, 1, 8).unwrap(), Pairing::cross());
+        let counted = DocumentLens::of(&Problem::new(&queries, &documents, &cross).unwrap());
+        for row in FORWARD {
+            let each: usize = (0..700).map(|len| columns(row, len)).sum();
+            assert_eq!(counted.columns(row), each, "{}", row.name);
+        }
+    }
+}

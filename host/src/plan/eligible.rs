@@ -1,0 +1,124 @@
+//! May a compiled kernel run a problem?
+
+use maxsim_kernels::decode::BY_CENTROID_NBITS_MAX;
+use maxsim_kernels::variants::{Arch, Variant};
+
+use super::cost::centroid_score_bytes;
+use super::{Access, DeviceLimits, Operand};
+use crate::problem::Problem;
+use crate::scores::ScoreOptions;
+
+/// Most bytes of centroids' scores: what is read of them should stay in the cache.
+const CENTROID_SCORE_BYTES_MAX: f64 = (64 << 20) as f64;
+
+/// Smallest dim of rows that split their elements. Two such products differ by up to 8 · 2⁻²³ of
+/// themselves ([`maxsim_kernels::tf32`]), and two engines' winners may by dim · 2⁻²³ of the sum.
+const SPLIT_DIM_MIN: usize = 16;
+
+/// May this compiled kernel run this problem? If not, why.
+pub(super) fn eligible(
+    row: &Variant,
+    problem: &Problem<'_>,
+    operand: Operand,
+    limits: &DeviceLimits,
+    queries: Access,
+    documents: Access,
+    options: &ScoreOptions,
+) -> std::result::Result<(), String> {
+    let dim = problem.dim();
+    if row.operand != operand {
+        return Err(format!("works on {}", row.operand));
+    }
+    if row.normalizes != options.normalize {
+        return Err(if row.normalizes { "normalises rows" } else { "normalises no rows" }.into());
+    }
+    let is_element = matches!(row.operand, Operand::Element(_));
+    let finds_either = row.normalizes || !is_element && row.winners;
+    if row.winners != options.winners && !finds_either {
+        return Err(if row.winners { "finds winners" } else { "finds no winners" }.into());
+    }
+    if !row.arch.runs_on(limits.capability) {
+        let (major, minor) = limits.capability;
+        return Err(format!(
+            "{} code does not run on compute capability {major}.{minor}",
+            row.arch.target()
+        ));
+    }
+    if dim > row.dim_max {
+        return Err(format!("dim is at most {}", row.dim_max));
+    }
+    if row.splits() && dim < SPLIT_DIM_MIN {
+        return Err(format!("dim is at least {SPLIT_DIM_MIN}: elements are split in two"));
+    }
+    if row.shared_bytes(dim) > limits.shared_bytes {
+        return Err(format!(
+            "needs {} bytes of shared memory, the device has {}",
+            row.shared_bytes(dim),
+            limits.shared_bytes
+        ));
+    }
+    if row.in_runs {
+        takes_runs(row, problem, queries, documents, options)?;
+    }
+    if row.by_centroid {
+        if documents.n_centroids == 0 {
+            return Err(format!("buckets have at most {BY_CENTROID_NBITS_MAX} bits"));
+        }
+        let bytes = centroid_score_bytes(row, problem, documents);
+        if bytes > CENTROID_SCORE_BYTES_MAX {
+            return Err(format!(
+                "the scores of centroids take {bytes} bytes, of at most {CENTROID_SCORE_BYTES_MAX}"
+            ));
+        }
+    }
+    if row.tf32 && !options.allow_tf32 {
+        return Err("rounds to TF32, which the call does not allow".into());
+    }
+    if row.arch == Arch::Sm90a || row.operand.is_decoded() {
+        for (name, access) in [("queries", queries), ("documents", documents)] {
+            // Documents that are decoded are not copied.
+            let is_copied = name == "queries" || !row.operand.is_decoded();
+            if is_copied && !access.is_aligned() {
+                return Err(format!(
+                    "rows must be aligned to 16 bytes, those of the {name} are not"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a kernel that reads documents as runs of rows can read these.
+fn takes_runs(
+    row: &Variant,
+    problem: &Problem<'_>,
+    queries: Access,
+    documents: Access,
+    options: &ScoreOptions,
+) -> std::result::Result<(), String> {
+    let layout = problem.documents();
+    for (name, access) in [("queries", queries), ("documents", documents)] {
+        if !access.lies_together(row, problem.dim()) {
+            return Err(format!(
+                "rows have {} elements with nothing in between, aligned to 16 bytes; those of the \
+                 {name} lie otherwise",
+                row.dim_max
+            ));
+        }
+    }
+    let follows = |pair: &[[u32; 2]]| pair[0][0] + pair[0][1] == pair[1][0];
+    let segments = layout.segments();
+    if !segments.windows(2).all(follows) || segments.iter().any(|&[_, len]| len == 0) {
+        return Err("documents lie one behind the other, none of them empty".into());
+    }
+    if !problem.pairing().has_documents_in_order() {
+        return Err("documents are taken in their order".into());
+    }
+    if layout.is_masked() {
+        return Err("reads no mask of documents".into());
+    }
+    if options.document_pieces.is_some_and(|n| n > 1) {
+        return Err("documents are not cut".into());
+    }
+    Ok(())
+}
