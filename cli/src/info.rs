@@ -41,19 +41,21 @@ fn write(out: &mut impl Write) -> io::Result<()> {
     for row in FORWARD {
         writeln!(
             out,
-            "  {:name_width$}  {:6} {:operand_width$}  dim ≤ {:4}, tiles of {:3} query × {:3} document tokens, {:2} stages, {:3} threads, {:3} KB shared{}",
+            "  {:name_width$}  {:6} {:operand_width$}  dim {} {:4}, tiles of {:3} query × {:3} document tokens, {:2} stages, {:3} threads, {:3} KB shared{}",
             row.name,
             row.arch.target(),
             row.operand.name(),
+            if row.in_runs { '=' } else { '≤' },
             row.dim_max,
             row.query_tile,
             row.document_tile,
             row.stages,
             row.threads,
             row.shared_bytes(row.dim_max).div_ceil(1024),
-            match (row.normalizes, row.winners) {
-                (true, _) => ", normalises",
-                (_, true) => ", finds winners",
+            match (row.normalizes, row.winners, row.in_runs) {
+                (true, ..) => ", normalises",
+                (_, true, _) => ", finds winners",
+                (.., true) => ", documents one behind the other",
                 _ => "",
             },
         )?;
