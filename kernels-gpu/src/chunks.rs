@@ -4,12 +4,14 @@ use crate::decode::{CHUNK_LEN, PLANES, weights};
 use crate::gradient::sources::{self, Element as _};
 use crate::params::Residuals;
 use crate::ptx::math::{add_bf16x2, add_f16x2, permute};
+use crate::ptx::matrix::Half;
+pub use crate::ptx::matrix::{Bf16, F16};
 use crate::ptx::memory::{load_u16, load_u32x4};
 #[cfg(maxsim_arch = "sm_80")]
 use crate::ptx::wide::shuffle;
 
 /// What tokens are decoded to.
-pub trait Decoded {
+pub trait Decoded: Half {
     /// The sums of two pairs of elements, each rounded to nearest.
     fn add(a: u32, b: u32) -> u32;
 
@@ -18,10 +20,7 @@ pub trait Decoded {
 }
 
 macro_rules! decoded {
-    ($($(#[$doc:meta])* $name:ident $add:ident;)*) => {$(
-        $(#[$doc])*
-        pub struct $name;
-
+    ($($name:ident $add:ident;)*) => {$(
         impl Decoded for $name {
             #[inline(always)]
             fn add(a: u32, b: u32) -> u32 {
@@ -37,9 +36,7 @@ macro_rules! decoded {
 }
 
 decoded! {
-    /// IEEE 754 binary16.
     F16 add_f16x2;
-    /// bfloat16.
     Bf16 add_bf16x2;
 }
 

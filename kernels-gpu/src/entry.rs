@@ -123,7 +123,7 @@ macro_rules! entry {
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(params: crate::params::RunParams) {
             // SAFETY: the host's promise.
-            unsafe { crate::sm90::runs::forward::<crate::sm90::runs::$element, $warps, $stages>(&params) }
+            unsafe { crate::sm90::runs::forward::<crate::ptx::matrix::$element, $warps, $stages>(&params) }
         }
     };
     (sm90 $name:ident $element:ident decoded $($tile:tt)*) => {

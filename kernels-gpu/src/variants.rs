@@ -308,6 +308,14 @@ macro_rules! forward_variants {
 #[cfg(target_arch = "nvptx64")]
 pub(crate) use forward_variants;
 
+/// Registers per thread that blocks leave each other on a multiprocessor, in steps of 8, and at most 255.
+const fn registers(threads: usize, blocks: usize) -> usize {
+    match 65536 / (threads * blocks) / 8 * 8 {
+        256.. => 255,
+        registers => registers,
+    }
+}
+
 macro_rules! row {
     (sm80 $name:ident $element:ident by_centroid $($tile:tt)*) => {
         Variant {
@@ -333,10 +341,7 @@ macro_rules! row {
             stages: 0,
             threads: 32 * $warps,
             blocks: $blocks,
-            registers: match 65536 / (32 * $warps * $blocks) / 8 * 8 {
-                256.. => 255,
-                registers => registers,
-            },
+            registers: registers(32 * $warps, $blocks),
         }
     };
     (sm80 $name:ident $element:ident $outputs:ident $product:ident $slabs:literal, warps $warps:literal, fragments $fragments:literal, tile $tile:literal, stages $stages:literal, blocks $blocks:literal) => {
@@ -360,11 +365,7 @@ macro_rules! row {
             stages: $stages,
             threads: 32 * $warps,
             blocks: $blocks,
-            // What the blocks leave each other, in steps of 8, and at most 255.
-            registers: match 65536 / (32 * $warps * $blocks) / 8 * 8 {
-                256.. => 255,
-                registers => registers,
-            },
+            registers: registers(32 * $warps, $blocks),
         }
     };
     (sm90 $name:ident $element:ident in_runs warps $warps:literal, stages $stages:literal, blocks $blocks:literal) => {
@@ -385,10 +386,7 @@ macro_rules! row {
             stages: $stages,
             threads: layout::runs::threads($warps),
             blocks: $blocks,
-            registers: match 65536 / layout::runs::threads($warps) / $blocks / 8 * 8 {
-                256.. => 255,
-                registers => registers,
-            },
+            registers: registers(layout::runs::threads($warps), $blocks),
         }
     };
     (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {

@@ -291,8 +291,7 @@ pub unsafe fn store_sum(params: &ForwardParams, group: Group, entry: u32, sum: f
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
 pub fn first_result(params: &ForwardParams, group: Group) -> u32 {
-    (group.part() * params.part_stride + group.query * params.query_stride)
-        .wrapping_sub(params.origin)
+    result_index(params, group.part(), group.query, 0) as u32
 }
 
 /// Index of a result that is no score with a list. Results are fewer than 2³² (scores fewer than

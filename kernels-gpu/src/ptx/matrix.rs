@@ -71,3 +71,34 @@ mma! {
     #[cfg(maxsim_arch = "sm_80")]
     mma_i8_u8 = "m16n8k32" "s32.s8.u8.s32";
 }
+
+/// Elements of 16 bits that `mma.sync` multiplies.
+pub trait Half {
+    /// `c + a · b` of a 16×16 and a 16×8 fragment.
+    ///
+    /// # Safety
+    /// All 32 lanes must execute it together.
+    unsafe fn multiply_add(c: [f32; 4], a: [u32; 4], b: [u32; 2]) -> [f32; 4];
+}
+
+macro_rules! half {
+    ($($(#[$doc:meta])* $name:ident $multiply:ident;)*) => {$(
+        $(#[$doc])*
+        pub struct $name;
+
+        impl Half for $name {
+            #[inline(always)]
+            unsafe fn multiply_add(c: [f32; 4], a: [u32; 4], b: [u32; 2]) -> [f32; 4] {
+                // SAFETY: the caller's promise.
+                unsafe { $multiply(c, a, b) }
+            }
+        }
+    )*};
+}
+
+half! {
+    /// IEEE 754 binary16.
+    F16 mma_f16;
+    /// bfloat16.
+    Bf16 mma_bf16;
+}

@@ -24,12 +24,12 @@
 
 pub mod by_centroid;
 
-use crate::chunks::{self, Decoded, Weights};
+pub use crate::chunks::{Bf16 as ResidualBf16, F16 as ResidualF16};
+use crate::chunks::{Decoded, Weights};
 use crate::decode::LANE_CHUNKS;
 use crate::layout::sm80::RESIDUAL_ROWS;
 use crate::params::{ForwardParams, Group, Residuals, Segment};
 use crate::ptx::math::max_nan;
-use crate::ptx::matrix::{mma_bf16, mma_f16};
 use crate::ptx::memory::{load_u16, load_u32, load_u32x2, load_u32x4};
 use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::ptx::warp::{ballot, broadcast, shuffle_xor_f32};
@@ -46,49 +46,13 @@ const STEP: u32 = 16;
 /// Warps per block.
 const WARPS: u32 = 4;
 
-/// What documents are decoded to, and queries are.
-pub trait Element {
-    /// The same for [`Weights`].
-    type To: Decoded;
-
-    /// `c + a · b` of 16 tokens and 8 query rows.
-    ///
-    /// # Safety
-    /// All 32 lanes together.
-    unsafe fn multiply_add(c: [f32; 4], a: [u32; 4], b: [u32; 2]) -> [f32; 4];
-}
-
-macro_rules! element {
-    ($($(#[$doc:meta])* $name:ident $to:ident $multiply:ident;)*) => {$(
-        $(#[$doc])*
-        pub struct $name;
-
-        impl Element for $name {
-            type To = chunks::$to;
-
-            #[inline(always)]
-            unsafe fn multiply_add(c: [f32; 4], a: [u32; 4], b: [u32; 2]) -> [f32; 4] {
-                // SAFETY: the caller's promise.
-                unsafe { $multiply(c, a, b) }
-            }
-        }
-    )*};
-}
-
-element! {
-    /// IEEE 754 binary16.
-    ResidualF16 F16 mma_f16;
-    /// bfloat16.
-    ResidualBf16 Bf16 mma_bf16;
-}
-
 /// The forward kernel of one row of the variant table.
 ///
 /// # Safety
 /// Launched with `32 * WARPS` threads; `params` as [`ForwardParams`] says, query rows on 16-byte
 /// boundaries; `tokens` as [`Residuals`] says.
 #[inline(always)]
-pub unsafe fn forward<E: Element>(params: &ForwardParams, tokens: &Residuals) {
+pub unsafe fn forward<E: Decoded>(params: &ForwardParams, tokens: &Residuals) {
     // SAFETY: the caller's promise.
     unsafe {
         match tokens.nbits {
@@ -105,7 +69,7 @@ pub unsafe fn forward<E: Element>(params: &ForwardParams, tokens: &Residuals) {
 /// # Safety
 /// As [`forward`].
 #[inline(always)]
-unsafe fn run<E: Element, const NBITS: u32>(params: &ForwardParams, tokens: &Residuals) {
+unsafe fn run<E: Decoded, const NBITS: u32>(params: &ForwardParams, tokens: &Residuals) {
     let lane = thread_idx_x() % 32;
     // SAFETY: every warp is whole here. The broadcast tells the assembler that the number is the same
     // in all lanes.
@@ -307,7 +271,7 @@ impl<'a, const NBITS: u32> Decoder<'a, NBITS> {
     /// # Safety
     /// The whole warp together, with what is read of the step.
     #[inline(always)]
-    unsafe fn multiply<E: Element>(
+    unsafe fn multiply<E: Decoded>(
         &self,
         queries: &Queries,
         first: u32,
@@ -327,7 +291,7 @@ impl<'a, const NBITS: u32> Decoder<'a, NBITS> {
                         let row = u64::from(first + self.lane / 4 + 8 * R as u32);
                         buckets = load_u32x2(self.bucket_address(row) + 8 * I as u64);
                     }
-                    rows[R] = self.weights.add::<E::To, NBITS>(centroids[R][I], buckets);
+                    rows[R] = self.weights.add::<E, NBITS>(centroids[R][I], buckets);
                     centroids[R][I] = load_u32x4(addresses[R] + 64 * I as u64);
                 });
                 let [a, b] = rows;

@@ -31,7 +31,7 @@ use crate::ptx::barrier::{
 };
 use crate::ptx::copy::copy_run;
 use crate::ptx::math::max_nan;
-use crate::ptx::matrix::{mma_bf16, mma_f16};
+use crate::ptx::matrix::Half;
 use crate::ptx::memory::{
     dynamic_shared, load_shared_f32, load_shared_u32x4, load_u32, load_u32x4, store_shared_f32,
     store_u32,
@@ -48,37 +48,6 @@ const GROUPS: u32 = (QUERY_ROWS / Group::ROWS) as u32;
 const ROWS: u32 = CHUNK_ROWS as u32;
 /// Bytes of a row.
 const BYTES: u32 = ROW_BYTES as u32;
-
-/// What is multiplied.
-pub trait Element {
-    /// `c + a · b` of 16 query rows and 8 tokens.
-    ///
-    /// # Safety
-    /// All 32 lanes together.
-    unsafe fn multiply_add(c: [f32; 4], a: [u32; 4], b: [u32; 2]) -> [f32; 4];
-}
-
-macro_rules! element {
-    ($($(#[$doc:meta])* $name:ident $multiply:ident;)*) => {$(
-        $(#[$doc])*
-        pub struct $name;
-
-        impl Element for $name {
-            #[inline(always)]
-            unsafe fn multiply_add(c: [f32; 4], a: [u32; 4], b: [u32; 2]) -> [f32; 4] {
-                // SAFETY: the caller's promise.
-                unsafe { $multiply(c, a, b) }
-            }
-        }
-    )*};
-}
-
-element! {
-    /// IEEE 754 binary16.
-    F16 mma_f16;
-    /// bfloat16.
-    Bf16 mma_bf16;
-}
 
 /// Window addresses of the block's shared memory.
 #[derive(Clone, Copy)]
@@ -148,7 +117,7 @@ impl<const WARPS: usize, const STAGES: usize> Shared<WARPS, STAGES> {
 /// # Safety
 /// Launched with the row's threads and dynamic shared memory; `params` as [`RunParams`] says.
 #[inline(always)]
-pub unsafe fn forward<E: Element, const WARPS: usize, const STAGES: usize>(params: &RunParams) {
+pub unsafe fn forward<E: Half, const WARPS: usize, const STAGES: usize>(params: &RunParams) {
     let lane = thread_idx_x() % 32;
     // SAFETY: every warp is whole, and has one role; it sets up the barriers that it waits for first.
     // The broadcast tells the assembler that the number is the same in all lanes.
@@ -285,7 +254,7 @@ impl<'a> Ends<'a> {
 /// # Safety
 /// As [`forward`].
 #[inline(always)]
-unsafe fn multiply<E: Element, const WARPS: usize, const STAGES: usize>(
+unsafe fn multiply<E: Half, const WARPS: usize, const STAGES: usize>(
     all: &RunParams,
     shared: Shared<WARPS, STAGES>,
     lane: u32,
@@ -458,7 +427,7 @@ impl Queries {
     /// # Safety
     /// One whole warp.
     #[inline(always)]
-    unsafe fn multiply<E: Element>(&self, rows: u32, lane: u32) -> Sums {
+    unsafe fn multiply<E: Half>(&self, rows: u32, lane: u32) -> Sums {
         let own = rows + lane / 4 * BYTES + lane % 4 * 16;
         // SAFETY: all-zero bytes are numbers; the caller's promise.
         unsafe {

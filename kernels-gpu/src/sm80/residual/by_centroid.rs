@@ -19,8 +19,7 @@
 //! Buckets of 4 bits and their weights' table take 12 more, and spill.
 
 use super::{
-    Best, Centroids, Decoder, Element, FRAGMENTS, GROUPS, Queries, STEP, Small, WARPS, Walk,
-    own_row,
+    Best, Centroids, Decoder, FRAGMENTS, GROUPS, Queries, STEP, Small, WARPS, Walk, own_row,
 };
 use crate::chunks::{Decoded, Weights};
 use crate::decode::{CHUNK_LEN, place, slot};
@@ -48,7 +47,7 @@ type Sums = [[f32; 4]; FRAGMENTS];
 /// # Safety
 /// `params` as [`CentroidScoresParams`] says; blocks of `32 * WARPS` threads.
 #[inline(always)]
-pub unsafe fn centroid_scores<E: Element>(params: &CentroidScoresParams) {
+pub unsafe fn centroid_scores<E: Decoded>(params: &CentroidScoresParams) {
     let lane = thread_idx_x() % 32;
     let n_steps = params.n_centroids.div_ceil(STEP);
     // SAFETY: every warp is whole here; there is a centroid, and a tile.
@@ -102,7 +101,7 @@ pub unsafe fn centroid_scores<E: Element>(params: &CentroidScoresParams) {
 /// As [`super::forward`], with buckets of up to [`crate::decode::BY_CENTROID_NBITS_MAX`] bits; the table
 /// must be that of the launch's queries and the documents' centroids.
 #[inline(always)]
-pub unsafe fn forward<E: Element>(params: &ByCentroidParams) {
+pub unsafe fn forward<E: Decoded>(params: &ByCentroidParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.documents.nbits {
@@ -117,7 +116,7 @@ pub unsafe fn forward<E: Element>(params: &ByCentroidParams) {
 /// # Safety
 /// As [`forward`].
 #[inline(always)]
-unsafe fn run<E: Element, const NBITS: u32>(all: &ByCentroidParams) {
+unsafe fn run<E: Decoded, const NBITS: u32>(all: &ByCentroidParams) {
     let ByCentroidParams { forward: params, documents: tokens, .. } = all;
     let lane = thread_idx_x() % 32;
     // SAFETY: every warp is whole here.
@@ -167,7 +166,7 @@ unsafe fn run<E: Element, const NBITS: u32>(all: &ByCentroidParams) {
 /// # Safety
 /// The whole warp together.
 #[inline(always)]
-unsafe fn are_finite<E: Element>(queries: &Queries) -> bool {
+unsafe fn are_finite<E: Decoded>(queries: &Queries) -> bool {
     let mut is_finite = true;
     // SAFETY: all-zero bytes are numbers; the caller's promise.
     unsafe {
@@ -185,7 +184,7 @@ unsafe fn are_finite<E: Element>(queries: &Queries) -> bool {
 /// # Safety
 /// As [`forward`], of the same launch.
 #[inline(always)]
-pub unsafe fn infinite<E: Element>(all: &ByCentroidParams) {
+pub unsafe fn infinite<E: Decoded>(all: &ByCentroidParams) {
     let ByCentroidParams { forward: params, documents: tokens, .. } = all;
     let lane = thread_idx_x() % 32;
     // SAFETY: every warp is whole here; what is read belongs to rows that are there.
@@ -237,7 +236,7 @@ pub unsafe fn infinite<E: Element>(all: &ByCentroidParams) {
 /// # Safety
 /// As [`infinite`]; the rows must be there.
 #[inline(always)]
-unsafe fn similarity<E: Element>(
+unsafe fn similarity<E: Decoded>(
     params: &ForwardParams,
     tokens: &Residuals,
     query: u64,
@@ -269,10 +268,10 @@ unsafe fn similarity<E: Element>(
 /// # Safety
 /// The row must have it.
 #[inline(always)]
-unsafe fn element<E: Element>(row: u64, k: u32) -> f32 {
+unsafe fn element<E: Decoded>(row: u64, k: u32) -> f32 {
     // SAFETY: the caller's promise.
     let word = unsafe { load_u16(row + u64::from(k) * 2) };
-    E::To::widen([word, 0, 0, 0])[0]
+    E::widen([word, 0, 0, 0])[0]
 }
 
 /// The bucket of element `k` of a row as [`crate::decode`] arranges them.
@@ -340,7 +339,7 @@ unsafe fn load(table: u64, codes: u32, lane: u32) -> Sums {
 /// # Safety
 /// The whole warp together.
 #[inline(always)]
-unsafe fn add_products<E: Element>(
+unsafe fn add_products<E: Decoded>(
     mut c: Sums,
     queries: &Queries,
     i: usize,
@@ -363,7 +362,7 @@ impl<const NBITS: u32> Decoder<'_, NBITS> {
     /// # Safety
     /// As there.
     #[inline(always)]
-    unsafe fn add_weights<E: Element>(
+    unsafe fn add_weights<E: Decoded>(
         &self,
         mut c: Sums,
         queries: &Queries,
