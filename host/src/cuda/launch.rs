@@ -19,9 +19,7 @@ use super::memory::fill;
 use super::module::Kernel;
 use super::outputs::{CudaOutputs, OutputAddresses};
 use super::pieces::{CudaPieces, CutProblem};
-use super::split::{
-    DOCUMENT_TOKENS, DRAWN_TOKENS_MIN, RUN_BLOCKS_OF_A_CROSS, RUN_DOCUMENT_TOKENS, UNIT_TOKENS_MAX,
-};
+use super::split::{DRAWN_TOKENS_MIN, RUN_BLOCKS_OF_A_CROSS, UNIT_TOKENS_MAX};
 use super::stream::{CudaStream, Order};
 use super::tokens::CudaTokens;
 use super::work::{Launch, Shape, Units, WorkList};
@@ -139,7 +137,6 @@ impl CudaWork {
                 drawn_tokens_min: if counts { DRAWN_TOKENS_MIN } else { u64::MAX },
                 // Between two units of a block nothing is on its way.
                 unit_tokens_max: if in_runs { u64::MAX } else { UNIT_TOKENS_MAX },
-                document_tokens: if in_runs { RUN_DOCUMENT_TOKENS } else { DOCUMENT_TOKENS },
                 in_runs,
             },
         )?;
@@ -338,9 +335,10 @@ impl CudaWork {
             return Ok([TensorMap::NONE; 3]);
         }
         if self.variant.in_runs {
-            let lies = |tokens: &CudaTokens| tokens.access().lies_together(self.variant, self.dim);
             for (argument, tokens) in [("queries", queries), ("documents", documents)] {
-                lies(tokens).then_some(()).ok_or_else(|| refuse(argument))?;
+                if !tokens.access().lies_together(self.variant, self.dim) {
+                    return Err(refuse(argument));
+                }
             }
             return Ok([TensorMap::NONE; 3]);
         }

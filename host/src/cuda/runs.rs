@@ -14,7 +14,8 @@ impl WorkList {
     pub(super) fn list_runs(&mut self, documents: &TokenLayout) {
         let is_regular = regular_len(documents.segments()).is_some();
         let tiles_are_queries = self.tiles.query_len() > 0;
-        let can_compute = |launch: &Launch, entry_stride: u32| {
+        let entry_stride = self.entry_stride;
+        let can_compute = |launch: &Launch| {
             matches!(launch.units, Units::Even(even) if even.longer_by <= 1)
                 && is_regular
                 && (launch.entries.start, launch.tiles.start) == (0, 0)
@@ -22,12 +23,9 @@ impl WorkList {
                 && (launch.tiles.len() == 1
                     || inverse(launch.tiles.len() as u32, launch.n_units) != 0)
         };
-        let mut lists = Vec::with_capacity(self.launches.len());
-        for launch in &self.launches {
-            lists.push((!can_compute(launch, self.entry_stride)).then_some(self.run_units.len()));
-            if lists.last() == Some(&None) {
-                continue;
-            }
+        let mut launches = std::mem::take(&mut self.launches);
+        for launch in launches.iter_mut().filter(|launch| !can_compute(launch)) {
+            let first = self.run_units.len() as u32;
             for u in 0..launch.n_units {
                 let (tile, entries) = self.unit(launch, u);
                 let segment = |entry: u32| documents.segments()[entry as usize];
@@ -41,12 +39,9 @@ impl WorkList {
                     reserved: [0; 3],
                 });
             }
+            launch.units = Units::Runs(first);
         }
-        for (launch, list) in self.launches.iter_mut().zip(lists) {
-            if let Some(first) = list {
-                launch.units = Units::Runs(first as u32);
-            }
-        }
+        self.launches = launches;
         self.units.clear();
         self.unit_starts.clear();
     }

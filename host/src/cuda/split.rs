@@ -20,10 +20,10 @@ const DRAWS_PER_BLOCK: u64 = 8;
 
 /// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
 /// columns that its last tile wastes.
-pub(super) const DOCUMENT_TOKENS: u64 = 32;
+const DOCUMENT_TOKENS: u64 = 32;
 
 /// The same where documents are read as one run of rows: nothing waits for a document's end.
-pub(super) const RUN_DOCUMENT_TOKENS: u64 = 8;
+const RUN_DOCUMENT_TOKENS: u64 = 8;
 
 /// Blocks a multiprocessor that share the runs of rows of a cross product. A third one would fit, and
 /// does better where queries have documents of their own (docs/decisions.md).
@@ -121,7 +121,7 @@ pub(super) fn grid(shape: &Shape, n_tiles: u64) -> u32 {
 impl Shape {
     /// Cost of a document of `len` tokens, in tokens.
     pub(super) fn cost(&self, len: u32) -> u64 {
-        u64::from(len) + self.document_tokens
+        u64::from(len) + if self.in_runs { RUN_DOCUMENT_TOKENS } else { DOCUMENT_TOKENS }
     }
 }
 

@@ -34,8 +34,6 @@ pub(super) struct Shape {
     pub drawn_tokens_min: u64,
     /// Most document tokens of a unit of several documents.
     pub unit_tokens_max: u64,
-    /// What a document costs besides its tokens, in tokens.
-    pub document_tokens: u64,
     /// Whether the kernel reads documents as runs of rows.
     pub in_runs: bool,
 }

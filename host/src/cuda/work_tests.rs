@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use maxsim_kernels::params::Group;
 
-use super::split::{Chunks, DOCUMENT_TOKENS, UNIT_TOKENS_MAX, cuts, grid};
+use super::split::{Chunks, UNIT_TOKENS_MAX, cuts, grid};
 use super::work::{Shape, Units, WorkList};
 use crate::pairing::Pairing;
 use crate::problem::{Problem, ScoreShape};
@@ -21,7 +21,6 @@ pub(super) const SMALL: Shape = Shape {
     drawn_tokens_min: u64::MAX,
     partials_max: 100,
     unit_tokens_max: UNIT_TOKENS_MAX,
-    document_tokens: DOCUMENT_TOKENS,
     in_runs: false,
 };
 
