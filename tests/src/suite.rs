@@ -3,7 +3,7 @@
 //! With MAXSIM_RECORD_DIR set, each suite leaves `<dir>/<suite>.json` behind. `passed`
 //! reaches `cases` only when the whole suite has passed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::io::Write;
 use std::path::Path;
@@ -28,6 +28,7 @@ const THREADS: usize = 4;
 pub struct Suite {
     name: &'static str,
     rows: Mutex<BTreeMap<String, u64>>,
+    expected: Mutex<BTreeSet<String>>,
     notes: Mutex<Vec<String>>,
 }
 
@@ -99,8 +100,12 @@ impl Suite {
         }
     }
 
+    fn named(name: &'static str) -> Suite {
+        Suite { name, rows: Mutex::default(), expected: Mutex::default(), notes: Mutex::default() }
+    }
+
     fn start(name: &'static str) -> Suite {
-        let suite = Suite { name, rows: Mutex::default(), notes: Mutex::default() };
+        let suite = Suite::named(name);
         if cuda_devices().is_empty() {
             say(&format!("SKIPPED (no CUDA device): {name}"));
         }
@@ -118,6 +123,15 @@ impl Suite {
         }
     }
 
+    /// Lets the suite fail unless a case is counted on this engine: of rows that a suite is about, a case that
+    /// none of them can run is passed over, and all cases may be such by mistake.
+    pub fn expect(&self, row: &str) {
+        let mut expected = self.expected.lock().expect("expected rows");
+        if !expected.contains(row) {
+            expected.insert(row.into());
+        }
+    }
+
     /// Adds a measured figure to the record.
     pub fn note(&self, figure: &str) {
         say(&format!("{}: {figure}", self.name));
@@ -125,10 +139,20 @@ impl Suite {
     }
 
     fn pass(&self, cases: usize) {
+        if let Some(row) = self.missed() {
+            self.fail(0, cases, &format!("no case was for {row}, which the suite is about"));
+        }
         self.record(cases, cases, None);
         let rows = self.rows.lock().expect("rows");
         let rows: Vec<String> = rows.iter().map(|(row, n)| format!("{row}: {n}")).collect();
         say(&format!("{}: {cases} cases passed ({})", self.name, rows.join(", ")));
+    }
+
+    /// An engine that was expected, and that no case was counted on.
+    fn missed(&self) -> Option<String> {
+        let rows = self.rows.lock().expect("rows");
+        let expected = self.expected.lock().expect("expected rows");
+        expected.iter().find(|row| !rows.contains_key(*row)).cloned()
     }
 
     fn fail(&self, passed: usize, cases: usize, why: &str) -> ! {
@@ -219,4 +243,22 @@ fn run_shard<S: Strategy>(
 fn say(line: &str) {
     // A closed stderr is no reason to fail.
     _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_that_is_passed_over_on_every_expected_row_is_none() {
+        let suite = Suite::named("rows");
+        assert_eq!(suite.missed(), None);
+        for row in ["one", "two", "one"] {
+            suite.expect(row);
+        }
+        suite.count("two");
+        assert_eq!(suite.missed().as_deref(), Some("one"));
+        suite.count("one");
+        assert_eq!(suite.missed(), None);
+    }
 }
