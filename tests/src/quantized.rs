@@ -21,7 +21,7 @@ use proptest::sample::select;
 
 use crate::agree;
 use crate::case::{Case, Data, elements, tokens};
-use crate::engines::cuda_devices;
+use crate::engines::{cuda_devices, runs_row};
 use crate::oracle::{Answer, Matrix, maxsim};
 use crate::strategy::cases;
 use crate::suite::Suite;
@@ -495,11 +495,7 @@ fn engines(
 /// Whether the device runs some row for these formats.
 fn has_kernels<Q: Format, D: Format>(device: &Device) -> bool {
     let operand = operand(Q::FORMAT, D::FORMAT);
-    let runs = |row: &&Variant| match device.limits() {
-        Some(limits) => row.arch.runs_on(limits.capability),
-        None => false,
-    };
-    FORWARD.iter().filter(runs).any(|row| operand == Some(row.operand))
+    FORWARD.iter().any(|row| runs_row(device, row) && operand == Some(row.operand))
 }
 
 /// What tensor cores lose of e4m3 products here, relative to Σ |q_k d_k|: up to 5 · 10⁻⁴ was seen. (Rows

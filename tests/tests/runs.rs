@@ -2,12 +2,11 @@
 //! one document and of hundreds, chunks with several documents, documents that all warps share.
 
 use half::{bf16, f16};
-use maxsim::plan::DeviceLimits;
 use maxsim::{Device, Element, ElementType, Pairing, Tokens};
 use maxsim_kernels::variants::Variant;
 use maxsim_tests::agree;
 use maxsim_tests::case::{Case, Data, Layout, Pairs, Side, elements, tokens};
-use maxsim_tests::engines::{Problem, check_case, check_case_on_rows};
+use maxsim_tests::engines::{Problem, check_case, check_case_on_rows, runs_row};
 use maxsim_tests::gpu::{on_every_row, options, text, twenty_times};
 use maxsim_tests::oracle::maxsim;
 use maxsim_tests::suite::Suite;
@@ -123,12 +122,9 @@ fn on_rows(
     element: ElementType,
     mut check: impl FnMut(&Device, &Variant) -> Result<(), String>,
 ) -> Result<(), String> {
-    on_every_row(element, |device, row| {
-        let runs_on = |limits: &DeviceLimits| row.arch.runs_on(limits.capability);
-        match row.in_runs && device.limits().is_some_and(runs_on) {
-            true => check(device, row),
-            false => Ok(()),
-        }
+    on_every_row(element, |device, row| match row.in_runs && runs_row(device, row) {
+        true => check(device, row),
+        false => Ok(()),
     })
 }
 
