@@ -52,10 +52,11 @@ fn write(out: &mut impl Write) -> io::Result<()> {
             row.stages,
             row.threads,
             row.shared_bytes(row.dim_max).div_ceil(1024),
-            match (row.normalizes, row.winners, row.in_runs) {
-                (true, ..) => ", normalises",
-                (_, true, _) => ", finds winners",
-                (.., true) => ", documents one behind the other",
+            match row {
+                row if row.normalizes => ", normalises",
+                row if row.winners => ", finds winners",
+                row if row.in_runs => ", documents one behind the other",
+                row if row.cuts => ", documents in equal shares",
                 _ => "",
             },
         )?;

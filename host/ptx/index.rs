@@ -514,11 +514,27 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_bf16_d128_q128_cut",
+        ptx: include_str!("maxsim_forward_sm90_bf16_d128_q128_cut.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q128_cut.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_bf16_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_bf16_d128_q256.ptx"),
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q256.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_bf16_d128_q256_cut",
+        ptx: include_str!("maxsim_forward_sm90_bf16_d128_q256_cut.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q256_cut.sm_90a.cubin"),
         }],
     },
     Image {
@@ -714,11 +730,27 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_f16_d128_q128_cut",
+        ptx: include_str!("maxsim_forward_sm90_f16_d128_q128_cut.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q128_cut.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_f16_d128_q256",
         ptx: include_str!("maxsim_forward_sm90_f16_d128_q256.ptx"),
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q256.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_f16_d128_q256_cut",
+        ptx: include_str!("maxsim_forward_sm90_f16_d128_q256_cut.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q256_cut.sm_90a.cubin"),
         }],
     },
     Image {

@@ -71,7 +71,7 @@ pub(crate) fn cut(
     limits: &DeviceLimits,
     options: &ScoreOptions,
 ) -> Option<Cut> {
-    if n_entries < 1.0 || row.in_runs {
+    if n_entries < 1.0 || row.in_runs || row.cuts {
         return None;
     }
     if let Some(most) = options.document_pieces {

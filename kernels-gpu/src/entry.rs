@@ -126,6 +126,9 @@ macro_rules! entry {
             unsafe { crate::sm90::runs::forward::<crate::ptx::matrix::$element, $warps, $stages>(&params) }
         }
     };
+    (sm90 $name:ident $element:ident cut consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element scores cut $consumers $fragments $steps $stages $tail);
+    };
     (sm90 $name:ident $element:ident decoded $($tile:tt)*) => {
         residual_entry!($name $element false $($tile)*);
     };
@@ -157,6 +160,23 @@ macro_rules! entry {
         }
     };
     (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element $outputs whole $consumers $fragments $steps $stages $tail);
+    };
+}
+
+/// Entries that read both sides by TMA. Documents are whole in every unit, or may be cut.
+macro_rules! tiled_entry {
+    (run whole $row:ident $params:expr, $maps:expr, $norms:expr) => {{
+        const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
+        crate::sm90::forward::<$row, { REGISTERS[0] }, { REGISTERS[1] }, { REGISTERS[2] }>(
+            $params, $maps, $norms,
+        )
+    }};
+    (run cut $row:ident $params:expr, $maps:expr, $norms:expr) => {{
+        const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
+        crate::sm90::cut::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }>($params, $maps)
+    }};
+    ($name:ident $element:ident $outputs:ident $documents:ident $consumers:literal $fragments:literal $steps:literal $stages:literal $tail:literal) => {
         /// # Safety
         /// As the sm_80 entries; the parameter is aligned to 64 bytes.
         #[cfg(maxsim_arch = "sm_90a")]
@@ -181,13 +201,9 @@ macro_rules! entry {
                 documents: first + MAP_BYTES,
                 document_tails: first + 2 * MAP_BYTES,
             };
-            const REGISTERS: [u32; 3] = <Row as crate::sm90::Kernel>::REGISTERS;
-            let norms = norms!($outputs params);
             // SAFETY: the host's promise.
             unsafe {
-                crate::sm90::forward::<Row, { REGISTERS[0] }, { REGISTERS[1] }, { REGISTERS[2] }>(
-                    forward_params!($outputs params), maps, norms,
-                )
+                tiled_entry!(run $documents Row forward_params!($outputs params), maps, norms!($outputs params))
             }
         }
     };

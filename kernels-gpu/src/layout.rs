@@ -235,6 +235,10 @@ pub mod sm90 {
             }
     }
 
+    /// Rows that one copy brings of a whole tile's slab where units end within documents: both halves of as many
+    /// rows come out of the memory together.
+    pub const CUT_BOX_ROWS: usize = 32;
+
     /// Documents whose sums are in flight: as many as fit beside the ring, up to four.
     pub const fn sum_slots(query_tile: usize) -> usize {
         if query_tile > 128 { 2 } else { 4 }

@@ -78,6 +78,14 @@ pub struct Unit {
     pub first: Segment,
 }
 
+/// Counters at a workspace's start, all 0 between launches: the first is what units are drawn from, the others
+/// count parts of sums.
+pub const N_COUNTERS: u32 = 16 << 10;
+
+/// Query rows, of all units together, for which units leave a word of eight bytes behind the counters, 0 between
+/// launches: what they have found of a document that goes on in another. Other partial results follow.
+pub const N_PIECE_ROWS: u32 = 36 << 10;
+
 /// Where a unit of a cross product starts, for documents of different lengths.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +94,9 @@ pub struct UnitStart {
     pub entry: u32,
     /// Rows of the first entry's document; empty behind the last entry.
     pub first: Segment,
-    /// Padding that makes it one load.
-    pub reserved: u32,
+    /// Tokens of that document which the unit before has: a multiple of a tile's, 0 where documents are
+    /// not cut.
+    pub offset: u32,
 }
 
 /// An encoded tensor map (`CUtensorMap`): opaque to everyone but the driver and TMA.
@@ -178,7 +187,8 @@ pub struct ForwardParams {
     pub unit_starts: u64,
     /// Address of a u32 counter that blocks draw their units from, 0 before and after every
     /// launch: a block's first unit has its number, ticket `t` is unit `grid + t`. 0 = block `b`
-    /// works on units `b`, `b + grid`, ...
+    /// works on units `b`, `b + grid`, ... Where units end within documents, each has a block, and here
+    /// start the counters before what units leave of documents ([`N_PIECE_ROWS`]).
     pub draws: u64,
     /// Address of an i32 document index per entry; 0 = the entry itself.
     pub entry_document: u64,

@@ -246,8 +246,14 @@ pub unsafe fn sum_quads(value: f32) -> f32 {
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
 pub fn sum_eight(a: [f32; 4], b: [f32; 4]) -> f32 {
-    let four = |x: [f32; 4]| (x[0] + x[1]) + (x[2] + x[3]);
-    four(a) + four(b)
+    sum_four(a) + sum_four(b)
+}
+
+/// Half of a [`sum_eight`].
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn sum_four(x: [f32; 4]) -> f32 {
+    (x[0] + x[1]) + (x[2] + x[3])
 }
 
 /// Which of the two rows that a thread multiplies of a group's fragment are valid query tokens:

@@ -61,6 +61,9 @@ pub struct Variant {
     /// none of them empty, in rows of `dim_max` elements with nothing in between, without a mask. The
     /// kernel then takes [`crate::params::RunParams`].
     pub in_runs: bool,
+    /// Whether units may end within a document ([`layout::sm90::CUT_BOX_ROWS`]): for query tiles that all meet
+    /// every document, fewer than blocks, and documents without a mask; no token scores.
+    pub cuts: bool,
     /// Largest dim.
     pub dim_max: usize,
     /// Query rows per tile.
@@ -223,6 +226,11 @@ macro_rules! forward_variants {
             // the ring gets the query tile's room.
             sm90 maxsim_forward_sm90_f16_d128_q128 { F16, scores, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
             sm90 maxsim_forward_sm90_bf16_d128_q128 { Bf16, scores, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
+            // The same for units that end within a document, where blocks have few long ones.
+            sm90 maxsim_forward_sm90_f16_d128_q128_cut { F16, cut, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d128_q128_cut { Bf16, cut, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d128_q256_cut { F16, cut, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d128_q256_cut { Bf16, cut, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
             // One consumer of one fragment for up to 64 query rows, where reading the documents
             // takes longest: two such blocks share a multiprocessor (113 KB each), so that one
             // loads while the other finishes a document.
@@ -327,6 +335,7 @@ macro_rules! row {
         Variant {
             by_centroid: false,
             in_runs: false,
+            cuts: false,
             name: stringify!($name),
             arch: Arch::Sm80,
             operand: row!(operand $element),
@@ -348,6 +357,7 @@ macro_rules! row {
         Variant {
             by_centroid: false,
             in_runs: false,
+            cuts: row!(cuts $outputs),
             name: stringify!($name),
             arch: Arch::Sm80,
             operand: row!(operand $element),
@@ -372,6 +382,7 @@ macro_rules! row {
         Variant {
             by_centroid: false,
             in_runs: true,
+            cuts: false,
             name: stringify!($name),
             arch: Arch::Sm90a,
             operand: row!(operand $element),
@@ -393,6 +404,7 @@ macro_rules! row {
         Variant {
             by_centroid: false,
             in_runs: false,
+            cuts: row!(cuts $outputs),
             name: stringify!($name),
             arch: Arch::Sm90a,
             operand: row!(operand $element),
@@ -456,6 +468,15 @@ macro_rules! row {
         false
     };
     (scores) => {
+        false
+    };
+    (cut) => {
+        false
+    };
+    (cuts cut) => {
+        true
+    };
+    (cuts $outputs:ident) => {
         false
     };
     (scaled) => {

@@ -3,6 +3,8 @@
 #[cfg(maxsim_arch = "sm_90a")]
 use core::hint::assert_unchecked;
 
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::params::UnitStart;
 use crate::params::{ForwardParams, Group, Matrix, Segment, Unit, divide};
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::memory::{add_u32, fence_device, load_f32};
@@ -105,6 +107,18 @@ pub unsafe fn unit(params: &ForwardParams, unit: u32, n_groups: u32) -> Work {
     let is_longer = chunk < params.n_longer_units;
     let n_entries = params.entries_per_unit + if is_longer { params.longer_by } else { 0 };
     Work { unit, tile, entry, entry_end: (entry + n_entries).min(end), first: None }
+}
+
+/// Where unit `unit` of a launch of one tile starts, which has starts of units; the unit behind the last
+/// starts behind the last document.
+///
+/// # Safety
+/// As [`unit`], or for the unit behind the last.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn unit_start(params: &ForwardParams, unit: u32) -> [u32; 4] {
+    // SAFETY: the caller's promise.
+    unsafe { load_u32x4(params.unit_starts + u64::from(unit) * size_of::<UnitStart>() as u64) }
 }
 
 /// Query tile of unit `unit` of this launch.

@@ -30,7 +30,7 @@ pub fn options(row: &Variant) -> ScoreOptions {
     let kernel = Some(row.name.to_string());
     ScoreOptions {
         winners: row.winners,
-        token_scores: true,
+        token_scores: !row.cuts,
         allow_tf32: row.tf32,
         normalize: row.normalizes,
         kernel,

@@ -216,6 +216,69 @@ fn the_tile_is_as_tall_as_the_queries_that_share_it() {
 }
 
 #[test]
+fn long_documents_of_few_for_each_block_are_cut_where_shares_end() {
+    const SHORT: Option<&str> = Some("maxsim_forward_sm90_f16_d128_q128_cut");
+    const LONG: Option<&str> = Some("maxsim_forward_sm90_f16_d128_q256_cut");
+    let uploaded = Access::uploaded(128, ElementType::F16);
+    let cross = Pairing::cross();
+    let plan = |queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, options| {
+        let problem = Problem::new(queries, documents, pairing).expect("a problem");
+        Plan::choose(&problem, ElementType::F16, &H200, uploaded, uploaded, &options)
+            .expect("a kernel")
+    };
+    let padded = |n, len| TokenLayout::padded(n, len, 128).expect("a layout");
+    let default = ScoreOptions::default;
+    for (n_queries, query_len, n_documents, len, row) in [
+        (1, 128, 1000, 1024, SHORT),
+        (2, 50, 300, 3000, SHORT),
+        (1, 100, 150, 5000, SHORT),
+        (1, 256, 150, 5000, LONG),
+        (1, 512, 1000, 1024, LONG),
+        (1, 1024, 1000, 1024, LONG),
+        (8, 64, 1000, 1024, LONG),
+        // Blocks end together as it is, or know their share sooner than it is worth.
+        (1, 128, 10_000, 1024, None),
+        (1, 1024, 10_000, 1024, None),
+        (8, 1024, 128, 1024, None),
+        (1, 128, 1000, 300, None),
+        (1, 128, 40, 200, None),
+        // Smaller tiles read as fast.
+        (1, 32, 1000, 1024, None),
+        (1, 64, 1000, 1024, None),
+        // A document is many blocks' that one has to wait for.
+        (1, 128, 8, 8192, None),
+    ] {
+        let (queries, documents) = (padded(n_queries, query_len), padded(n_documents, len));
+        let found = plan(&queries, &documents, &cross, default());
+        assert_eq!(
+            Some(found.name()).filter(|name| name.ends_with("_cut")),
+            row,
+            "{n_queries} × {query_len} × {n_documents} × {len}: {found}"
+        );
+    }
+    // All else is left to other rows, which says why.
+    let (queries, documents) = (padded(1, 128), padded(1000, 1024));
+    let refused = |plan: Plan, why: &str| {
+        let (_, found) =
+            plan.rejected().iter().find(|(name, _)| Some(*name) == SHORT).expect("another row");
+        assert!(found.contains(why), "{found}");
+    };
+    let many = plan(&padded(1000, 32), &documents, &cross, default());
+    refused(many, "a multiprocessor for each 128 query rows");
+    refused(
+        plan(&queries, &documents, &Pairing::own_candidates(1000), default()),
+        "every document",
+    );
+    let mask = vec![1; 1_024_000];
+    let masked = padded(1000, 1024).with_mask(&mask).expect("a mask");
+    refused(plan(&queries, &masked, &cross, default()), "no mask");
+    let token_scores = ScoreOptions { token_scores: true, ..default() };
+    refused(plan(&queries, &documents, &cross, token_scores), "no token scores");
+    let pieces = ScoreOptions { document_pieces: Some(2), ..default() };
+    refused(plan(&queries, &documents, &cross, pieces), "not into pieces");
+}
+
+#[test]
 fn short_queries_read_documents_that_are_one_run_as_they_lie() {
     const ROW: &str = "maxsim_forward_sm90_f16_d128_q32";
     let uploaded = Access::uploaded(128, ElementType::F16);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::params::{
-    ForwardParams, NormalizedParams, ResidualParams, RunParams, RunUnit, SumPartialsParams,
-    TensorMap, Unit, UnitStart, inverse,
+    ForwardParams, N_COUNTERS, N_PIECE_ROWS, NormalizedParams, ResidualParams, RunParams, RunUnit,
+    SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
 };
 use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
 
@@ -32,9 +32,9 @@ use crate::work::OutputShape;
 /// Most bytes of partial sums that a launch leaves in the workspace.
 const PARTIALS_BYTES_MAX: u64 = 32 << 20;
 
-/// Counters at the start of every workspace, 0 between kernels: the one that units are drawn from,
-/// then those of parts.
-pub(super) const N_COUNTERS: u64 = 16 << 10;
+/// Words at the start of every workspace, 0 between kernels: the counter that units are drawn from, those of
+/// parts, and what units leave of documents that go on in another.
+pub(super) const N_RESERVED: u64 = N_COUNTERS as u64 + 2 * N_PIECE_ROWS as u64;
 
 /// What the scores of centroids are aligned to: a line of the cache.
 const SCORES_ALIGN: u64 = 128;
@@ -133,11 +133,12 @@ impl CudaWork {
                 n_blocks: device.limits().n_multiprocessors * n_resident,
                 prefers_whole_rounds: counts,
                 partials_max: PARTIALS_BYTES_MAX / 4,
-                n_counters_max: if sums_in_kernel { N_COUNTERS - 1 } else { 0 },
+                n_counters_max: if sums_in_kernel { u64::from(N_COUNTERS) - 1 } else { 0 },
                 drawn_tokens_min: if counts { DRAWN_TOKENS_MIN } else { u64::MAX },
                 // Between two units of a block nothing is on its way.
                 unit_tokens_max: if in_runs { u64::MAX } else { UNIT_TOKENS_MAX },
                 in_runs,
+                cuts: variant.cuts,
             },
         )?;
         let needs_sum =
@@ -246,12 +247,12 @@ impl CudaWork {
 
     /// Bytes at the workspace's start for counters and partial sums.
     fn partials_bytes(&self) -> u64 {
-        let draws = self.launches.iter().any(|launch| launch.draws);
+        let draws = self.variant.cuts || self.launches.iter().any(|launch| launch.draws);
         let stores_more = self.pieces.is_some() || self.centroid_scores.is_some();
         match self.n_partials {
             0 if !draws && !stores_more => 0,
             // The counters are other works' too: nothing else is stored where they are.
-            n => (N_COUNTERS + n) * 4,
+            n => (N_RESERVED + n) * 4,
         }
     }
 
@@ -352,7 +353,8 @@ impl CudaWork {
             return Ok([queries.groups, TensorMap::NONE, TensorMap::NONE]);
         }
         let documents = documents.maps(self.variant).ok_or_else(|| refuse("documents"))?;
-        Ok([queries.groups, documents.tiles, documents.groups])
+        let tiles = if self.variant.cuts { documents.parts } else { documents.tiles };
+        Ok([queries.groups, tiles, documents.groups])
     }
 
     fn params(
@@ -401,9 +403,9 @@ impl CudaWork {
             entry_score: self.lists.entry_score,
             query_token_base: self.lists.query_token_base,
             score_token_base: self.lists.score_token_base,
-            results: if is_partial { workspace + N_COUNTERS * 4 } else { out.scores },
+            results: if is_partial { workspace + N_RESERVED * 4 } else { out.scores },
             counters: if launch.sums_in_kernel { workspace + 4 } else { 0 },
-            draws: if launch.draws { workspace } else { 0 },
+            draws: if launch.draws || self.variant.cuts { workspace } else { 0 },
             scores: out.scores,
             score_stride: self.query_stride,
             winners: out.winners,

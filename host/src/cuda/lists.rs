@@ -47,8 +47,11 @@ impl DeviceLists {
             .iter()
             .map(|u| [u.tile, u.entry_begin, u.entry_end, u.first.start, u.first.len])
             .collect();
-        let unit_starts: Vec<[u32; 4]> =
-            list.unit_starts.iter().map(|u| [u.entry, u.first.start, u.first.len, 0]).collect();
+        let unit_starts: Vec<[u32; 4]> = list
+            .unit_starts
+            .iter()
+            .map(|u| [u.entry, u.first.start, u.first.len, u.offset])
+            .collect();
         let run_units: Vec<[u32; 8]> = list
             .run_units
             .iter()

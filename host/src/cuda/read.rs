@@ -3,7 +3,7 @@
 use maxsim_kernels::params::ReadParams;
 use maxsim_kernels::variants::{READ, READ_THREADS};
 
-use super::launch::{N_COUNTERS, start};
+use super::launch::{N_RESERVED, start};
 use super::stream::CudaStream;
 use crate::error::{Error, Result};
 use crate::format::Format;
@@ -47,7 +47,7 @@ pub(crate) fn read<F: Format>(
     let entered = device.enter()?;
     let order = stream.order(&entered)?;
     // Behind the counters.
-    let sink = stream.workspace(order, (N_COUNTERS + 1) * 4)? + N_COUNTERS * 4;
+    let sink = stream.workspace(order, (N_RESERVED + 1) * 4)? + N_RESERVED * 4;
     let params = ReadParams { base, n_pieces: len_bytes / PIECE_BYTES, sink };
     // SAFETY: a handle's matrix has the rows of its layout at its pitch, and is not written
     // during a call; the sink is this stream's; the kernel takes this struct.

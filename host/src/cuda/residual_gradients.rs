@@ -14,7 +14,7 @@ use maxsim_kernels::residual_gradient::{
 use super::backward::{BackwardKind, CudaBackward, Gathered, Sums};
 use super::context::{CudaDevice, Entered};
 use super::gradients::{CudaGradScores, GradientMatrix};
-use super::launch::{N_COUNTERS, start};
+use super::launch::{N_RESERVED, start};
 use super::memory::{Buffer, download, fill};
 use super::module::Kernel;
 use super::outputs::CudaOutputs;
@@ -210,7 +210,7 @@ impl<'a> Tables<'a> {
         let order = stream.order(&entered)?;
         let workspace = match work.workspace_bytes(false) {
             0 => 0,
-            len_bytes => stream.workspace(order, len_bytes)? + N_COUNTERS * 4,
+            len_bytes => stream.workspace(order, len_bytes)? + N_RESERVED * 4,
         };
         let matrix = |address, rows| GradientMatrix {
             address,

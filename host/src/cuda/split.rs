@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use maxsim_kernels::layout::sm90::DOCUMENT_TILE;
+use maxsim_kernels::params::{N_PIECE_ROWS, Segment, UnitStart};
+
 use super::work::Shape;
 
 /// Document tokens of a unit. Blocks with different tiles of a query read the same documents;
@@ -178,6 +181,49 @@ impl Chunks {
         let rest = (first / DRAWS_PER_BLOCK).clamp(1, shape.unit_tokens_max.max(1));
         let n = n_blocks + (total - first * n_blocks).div_ceil(rest);
         Chunks { n, n_first: n_blocks, first, rest, draws: true }
+    }
+
+    /// Units that end between any two tiles, one for each block.
+    pub(super) fn cut(shape: &Shape, total: u64, n_tiles: u64, grid: u32) -> Chunks {
+        let most = N_PIECE_ROWS as usize / shape.query_tile.max(1);
+        let n = (u64::from(grid).min(most as u64) / n_tiles.max(1)).max(1);
+        Chunks { n, n_first: 0, first: 0, rest: total.div_ceil(n).max(1), draws: false }
+    }
+
+    /// Starts of units that end between any two tiles, and of the one behind the last.
+    pub(super) fn starts(&self, shape: &Shape, lens: &[[u32; 2]]) -> Vec<UnitStart> {
+        let total: u64 = lens.iter().map(|len| shape.cost(len[1])).sum();
+        let planned = self.cost(self.n).max(1);
+        let share =
+            |i: u64| (u128::from(total) * u128::from(self.cost(i)) / u128::from(planned)) as u64;
+        let mut starts: Vec<UnitStart> = Vec::new();
+        let mut add = |entry: usize, offset: u32| {
+            let [start, len] = lens.get(entry).copied().unwrap_or_default();
+            let start = UnitStart { entry: entry as u32, first: Segment { start, len }, offset };
+            // No unit is empty.
+            if starts.last() != Some(&start) {
+                starts.push(start);
+            }
+        };
+        add(0, 0);
+        let (mut entry, mut before) = (0, 0);
+        for i in 1..self.n {
+            let share = share(i);
+            while entry < lens.len() && before + shape.cost(lens[entry][1]) <= share {
+                before += shape.cost(lens[entry][1]);
+                entry += 1;
+            }
+            let Some(&[_, len]) = lens.get(entry) else { break };
+            // The nearest end of a tile.
+            let tile = DOCUMENT_TILE as u64;
+            let offset = (share - before + tile / 2) / tile * tile;
+            match offset < u64::from(len) {
+                true => add(entry, offset as u32),
+                false => add(entry + 1, 0),
+            }
+        }
+        add(lens.len(), 0);
+        starts
     }
 
     /// Cost of the first `n` units.

@@ -2,7 +2,7 @@
 
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::layout::SLAB_BYTES;
-use maxsim_kernels::layout::sm90::DOCUMENT_TILE;
+use maxsim_kernels::layout::sm90::{CUT_BOX_ROWS, DOCUMENT_TILE};
 use maxsim_kernels::params::{Group, TensorMap};
 
 use super::context::CudaDevice;
@@ -44,6 +44,8 @@ pub(super) struct Maps {
     pub groups: TensorMap,
     /// In boxes of a document tile's rows.
     pub tiles: TensorMap,
+    /// In boxes of [`CUT_BOX_ROWS`] rows.
+    pub parts: TensorMap,
 }
 
 /// Whether TMA can take a matrix: rows on 16-byte boundaries, at least one row.
@@ -62,7 +64,11 @@ impl Maps {
         rounding: Rounding,
     ) -> Result<Maps> {
         let encode = |box_rows| encode(device, operand, access, [rows, dim], box_rows, rounding);
-        Ok(Maps { groups: encode(Group::ROWS)?, tiles: encode(DOCUMENT_TILE)? })
+        Ok(Maps {
+            groups: encode(Group::ROWS)?,
+            tiles: encode(DOCUMENT_TILE)?,
+            parts: encode(CUT_BOX_ROWS)?,
+        })
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) struct Shape {
     pub unit_tokens_max: u64,
     /// Whether the kernel reads documents as runs of rows.
     pub in_runs: bool,
+    /// Whether units may end within a document.
+    pub cuts: bool,
 }
 
 /// One launch of the forward kernel, and of the sum of its partial results.
@@ -192,8 +194,19 @@ impl WorkList {
         let grid = grid(shape, n_tiles);
         let lens = &documents.segments()[entries.start as usize..entries.end as usize];
         let total = lens.iter().map(|len| shape.cost(len[1])).sum();
-        let chunks = Chunks::new(shape, total, lens.len(), n_tiles, grid);
-        let (units, n_chunks) = if are_alike(lens) {
+        let chunks = match shape.cuts {
+            true => Chunks::cut(shape, total, n_tiles, grid),
+            false => Chunks::new(shape, total, lens.len(), n_tiles, grid),
+        };
+        let (units, n_chunks) = if shape.cuts {
+            let first = self.unit_starts.len() as u32;
+            let starts = chunks.starts(shape, lens).into_iter();
+            self.unit_starts.extend(
+                starts.map(|start| UnitStart { entry: entries.start + start.entry, ..start }),
+            );
+            let n_chunks = self.unit_starts.len() as u64 - u64::from(first) - 1;
+            (Units::Starts(first), n_chunks)
+        } else if are_alike(lens) {
             let (even, n_chunks) =
                 chunks.even(lens.len(), lens.first().map_or(1, |len| shape.cost(len[1])));
             (Units::Even(even), n_chunks)
@@ -204,7 +217,7 @@ impl WorkList {
             self.unit_starts.extend(bounds.into_iter().map(|i| {
                 let [start, len] = lens.get(i).copied().unwrap_or_default();
                 let entry = entries.start + i as u32;
-                UnitStart { entry, first: Segment { start, len }, reserved: 0 }
+                UnitStart { entry, first: Segment { start, len }, offset: 0 }
             }));
             (Units::Starts(first), n_chunks)
         };

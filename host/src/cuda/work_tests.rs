@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use maxsim_kernels::params::Group;
+use maxsim_kernels::params::{Group, N_PIECE_ROWS, UnitStart};
 
 use super::split::{Chunks, UNIT_TOKENS_MAX, cuts, grid};
 use super::work::{Shape, Units, WorkList};
@@ -22,6 +22,7 @@ pub(super) const SMALL: Shape = Shape {
     partials_max: 100,
     unit_tokens_max: UNIT_TOKENS_MAX,
     in_runs: false,
+    cuts: false,
 };
 
 /// A block of large tiles for each multiprocessor of an H200.
@@ -333,4 +334,47 @@ fn units_of_ragged_documents_are_about_equal() {
     // More units than documents would be empty ones.
     assert_eq!(Chunks::new(&shape, 1000, 5, 1, 132).n, 5);
     assert_eq!(Chunks::new(&shape, 0, 0, 1, 132).bounds(&shape, &[]), [0]);
+}
+
+#[test]
+fn shares_that_end_within_documents_have_every_token_once() {
+    let mut random = Random(3);
+    for case in 0..500 {
+        let longest = [1, 40, 300, 5000][random.below(4) as usize];
+        let mut row = 0;
+        let lens: Vec<[u32; 2]> = (0..1 + random.below(60))
+            .map(|_| {
+                let len = random.below(longest + 1) as u32;
+                row += len;
+                [row - len, len]
+            })
+            .collect();
+        let shape = Shape { query_tile: 128, cuts: true, ..LARGE };
+        let total = lens.iter().map(|len| shape.cost(len[1])).sum();
+        let (n_tiles, grid) = (1 + random.below(4), 4 + random.below(400) as u32);
+        let n_units = u64::from(grid.min(N_PIECE_ROWS / 128)) / n_tiles;
+        let starts = Chunks::cut(&shape, total, n_tiles, grid).starts(&shape, &lens);
+        assert!(starts.len() as u64 - 1 <= n_units, "{case}");
+        let (first, last) = (starts[0], starts[starts.len() - 1]);
+        assert_eq!((first.entry, first.offset), (0, 0));
+        assert_eq!((last.entry as usize, last.offset), (lens.len(), 0));
+        let before = |start: &UnitStart| {
+            let whole = lens[..start.entry as usize].iter().map(|len| shape.cost(len[1]));
+            whole.sum::<u64>() + u64::from(start.offset)
+        };
+        for start in &starts[..starts.len() - 1] {
+            let [begin, len] = lens[start.entry as usize];
+            assert_eq!([start.first.start, start.first.len], [begin, len]);
+            assert!(start.offset % 128 == 0 && (start.offset == 0 || start.offset < len));
+        }
+        let share = total.div_ceil(n_units);
+        for ends in starts.windows(2) {
+            // One after the other, none empty, all about equal.
+            let cost = before(&ends[1]) - before(&ends[0]);
+            assert!(
+                cost > 0 && cost <= share + 128 + 2 * shape.cost(0),
+                "{case}: {cost} of {share}"
+            );
+        }
+    }
 }

@@ -44,9 +44,24 @@ pub(super) fn cost(
     let columns = lens.columns(row) as f64 / n_documents;
     // Blocks that share a multiprocessor share its time: what counts is what the busiest
     // multiprocessor gets.
-    let rounds = (n_entries / limits.n_multiprocessors.max(1) as f64).ceil().max(1.0);
-    rounds * document_clocks(row, problem.dim(), columns)
+    let n_multiprocessors = limits.n_multiprocessors.max(1) as f64;
+    let clocks = document_clocks(row, problem.dim(), columns);
+    if row.cuts {
+        let per_tile = (n_multiprocessors / n_tiles(row, problem).max(1.0)).floor().max(1.0);
+        let share = (lens.tokens() as f64 / per_tile).max(row.document_tile as f64);
+        let n_pieces = (problem.documents().max_len() as f64 / share).ceil();
+        return n_documents / per_tile * clocks * CUT_COST + CUT_CLOCKS * (1.0 + n_pieces);
+    }
+    (n_entries / n_multiprocessors).ceil().max(1.0) * clocks
 }
+
+/// What shares that end within documents cost beside equal ones: with many documents for each block whole ones
+/// do as well.
+const CUT_COST: f64 = 1.01;
+
+/// Clocks until a block knows its share, and until it has what another one found of a document that ends in it:
+/// it looks for one after the other.
+const CUT_CLOCKS: f64 = 2000.0;
 
 /// Clocks between a launch and the first product, and between the last one and the end, that rows which
 /// read documents as runs save. Blocks of theirs take equal shares, for which their rate is 2 % lower: of
@@ -63,7 +78,7 @@ pub(crate) fn n_tile_entries(row: &Variant, problem: &Problem<'_>) -> f64 {
 }
 
 /// A kernel's query tiles.
-fn n_tiles(row: &Variant, problem: &Problem<'_>) -> f64 {
+pub(super) fn n_tiles(row: &Variant, problem: &Problem<'_>) -> f64 {
     let queries = problem.queries();
     let n_groups = |q: usize| queries.item_len(q).div_ceil(Group::ROWS);
     let groups_per_tile = row.query_tile / Group::ROWS;
@@ -161,6 +176,11 @@ impl DocumentLens {
         lens
     }
 
+    /// Tokens of all documents.
+    fn tokens(&self) -> usize {
+        self.whole + self.tails.iter().enumerate().map(|(len, n)| n * len).sum::<usize>()
+    }
+
     /// Columns that a kernel multiplies for all documents.
     fn columns(&self, row: &Variant) -> usize {
         let tails = self.tails.iter().enumerate().map(|(len, n)| n * columns(row, len));
@@ -200,6 +220,7 @@ mod tests {
         for row in FORWARD {
             let each: usize = (0..700).map(|len| columns(row, len)).sum();
             assert_eq!(counted.columns(row), each, "{}", row.name);
+            assert_eq!(counted.tokens(), (0..700).sum::<usize>());
         }
     }
 }

@@ -3,9 +3,9 @@
 use maxsim_kernels::decode::BY_CENTROID_NBITS_MAX;
 use maxsim_kernels::variants::{Arch, Variant};
 
-use super::cost::centroid_score_bytes;
+use super::cost::{centroid_score_bytes, n_tiles};
 use super::{Access, DeviceLimits, Operand};
-use crate::problem::Problem;
+use crate::problem::{Problem, ScoreShape};
 use crate::scores::ScoreOptions;
 
 /// Most bytes of centroids' scores: what is read of them should stay in the cache.
@@ -60,6 +60,9 @@ pub(super) fn eligible(
     if row.in_runs {
         takes_runs(row, problem, queries, documents, options)?;
     }
+    if row.cuts {
+        takes_cuts(row, problem, limits, options)?;
+    }
     if row.by_centroid {
         if documents.n_centroids == 0 {
             return Err(format!("buckets have at most {BY_CENTROID_NBITS_MAX} bits"));
@@ -84,6 +87,31 @@ pub(super) fn eligible(
                 ));
             }
         }
+    }
+    Ok(())
+}
+
+/// Whether a kernel whose units end within documents can score these.
+fn takes_cuts(
+    row: &Variant,
+    problem: &Problem<'_>,
+    limits: &DeviceLimits,
+    options: &ScoreOptions,
+) -> std::result::Result<(), String> {
+    if !matches!(problem.shape(), ScoreShape::Cross { .. }) {
+        return Err("every query meets every document".into());
+    }
+    if n_tiles(row, problem) > limits.n_multiprocessors as f64 {
+        return Err(format!("a multiprocessor for each {} query rows", row.query_tile));
+    }
+    if problem.documents().is_masked() {
+        return Err("reads no mask of documents".into());
+    }
+    if options.token_scores {
+        return Err("finds no token scores".into());
+    }
+    if options.document_pieces.is_some_and(|n| n > 1) {
+        return Err("documents are cut where units end, not into pieces".into());
     }
     Ok(())
 }

@@ -8,7 +8,6 @@ use core::arch::asm;
 /// # Safety
 /// All 32 lanes must execute it together with 16-byte aligned addresses of 16 readable bytes
 /// of shared memory.
-#[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
 pub unsafe fn load_matrix_x4(address: u32) -> [u32; 4] {
     let (a, b, c, d);

@@ -145,6 +145,34 @@ pub unsafe fn count_up(address: u64, last: u32) -> u32 {
     before
 }
 
+/// Stores a word of eight bytes for another block, in one access.
+///
+/// # Safety
+/// `address` must be writable for 8 bytes, aligned to 8, and be accessed in this way and by [`load_word`] alone.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn store_word(address: u64, word: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.relaxed.gpu.global.b64 [{0}], {1};", in(reg64) address, in(reg64) word, options(nostack));
+    }
+}
+
+/// Loads a word of eight bytes that another block may store, in one access.
+///
+/// # Safety
+/// As [`store_word`].
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn load_word(address: u64) -> u64 {
+    let word;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.relaxed.gpu.global.b64 {0}, [{1}];", out(reg64) word, in(reg64) address, options(nostack));
+    }
+    word
+}
+
 /// Adds to four bytes of global memory; the value before. Other blocks may do so too.
 ///
 /// # Safety

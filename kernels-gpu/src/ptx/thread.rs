@@ -76,6 +76,28 @@ pub unsafe fn arrive_threads(n_threads: u32) {
     unsafe { asm!("barrier.cta.arrive 1, {0};", in(reg32) n_threads, options(nostack)) }
 }
 
+/// Waits for the turn that is taken at a barrier, which one warpgroup passes to another.
+///
+/// # Safety
+/// All threads of a warpgroup must come here, and all of one other to [`pass_turn`], as often.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn take_turn(barrier: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("barrier.cta.sync {0}, 256;", in(reg32) barrier, options(nostack)) }
+}
+
+/// Passes a turn on; see [`take_turn`].
+///
+/// # Safety
+/// As there.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn pass_turn(barrier: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("barrier.cta.arrive {0}, 256;", in(reg32) barrier, options(nostack)) }
+}
+
 /// Does nothing for about `clocks` clocks of the multiprocessor.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]

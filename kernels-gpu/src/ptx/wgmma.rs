@@ -96,6 +96,19 @@ pub trait Accumulators: Copy {
     /// As [`Accumulators::start`].
     unsafe fn add<E: Element>(self, a: u32, b: u32) -> Self;
 
+    /// As [`Accumulators::start`], with `a` in registers: of 64 rows, 16 for each warp, the thread's part of
+    /// 32 bytes, as `ldmatrix` brings it.
+    ///
+    /// # Safety
+    /// As [`Accumulators::start`].
+    unsafe fn start_held<E: Element>(a: [u32; 4], b: u32) -> Self;
+
+    /// As [`Accumulators::add`], with `a` in registers.
+    ///
+    /// # Safety
+    /// As [`Accumulators::start`].
+    unsafe fn add_held<E: Element>(self, a: [u32; 4], b: u32) -> Self;
+
     /// `a · b` of whole slabs, in four steps. The descriptors' high words are not constants here, so that they
     /// stay where they are from step to step.
     ///
@@ -265,6 +278,42 @@ macro_rules! accumulators {
             }
 
             #[inline(always)]
+            unsafe fn start_held<E: Element>(a: [u32; 4], b: u32) -> Self {
+                let mut c = core::mem::MaybeUninit::<Self>::uninit();
+                // SAFETY: the caller's promise; every element is written.
+                unsafe {
+                    let c = &mut *c.as_mut_ptr();
+                    match E::OPERANDS {
+                        Operands::F16 => accumulators!($n held "k16.f32.f16.f16" "0" ", 1, 1, 0;" c a b out $($i)*),
+                        Operands::Bf16 => accumulators!($n held "k16.f32.bf16.bf16" "0" ", 1, 1, 0;" c a b out $($i)*),
+                        Operands::Tf32 => accumulators!($n held "k8.f32.tf32.tf32" "0" ", 1, 1;" c a b out $($i)*),
+                        Operands::I8 => accumulators!($n held "k32.s32.s8.s8" "0" ";" c a b out $($i)*),
+                        Operands::I8Affine => accumulators!($n held "k32.s32.s8.u8" "0" ";" c a b out $($i)*),
+                        Operands::E4m3 => accumulators!($n held "k32.f32.e4m3.e4m3" "0" ", 1, 1;" c a b out $($i)*),
+                    }
+                }
+                // SAFETY: as above.
+                unsafe { c.assume_init() }
+            }
+
+            #[inline(always)]
+            unsafe fn add_held<E: Element>(self, a: [u32; 4], b: u32) -> Self {
+                let mut c = self;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match E::OPERANDS {
+                        Operands::F16 => accumulators!($n held "k16.f32.f16.f16" "1" ", 1, 1, 0;" c a b inout $($i)*),
+                        Operands::Bf16 => accumulators!($n held "k16.f32.bf16.bf16" "1" ", 1, 1, 0;" c a b inout $($i)*),
+                        Operands::Tf32 => accumulators!($n held "k8.f32.tf32.tf32" "1" ", 1, 1;" c a b inout $($i)*),
+                        Operands::I8 => accumulators!($n held "k32.s32.s8.s8" "1" ";" c a b inout $($i)*),
+                        Operands::I8Affine => accumulators!($n held "k32.s32.s8.u8" "1" ";" c a b inout $($i)*),
+                        Operands::E4m3 => accumulators!($n held "k32.f32.e4m3.e4m3" "1" ", 1, 1;" c a b inout $($i)*),
+                    }
+                }
+                c
+            }
+
+            #[inline(always)]
             unsafe fn slab<E: Element>(a: u32, b: u32, high: [u32; 2]) -> Self {
                 let mut c = core::mem::MaybeUninit::<Self>::uninit();
                 // SAFETY: the caller's promise; every element is written.
@@ -299,6 +348,24 @@ macro_rules! accumulators {
                 c
             }
         }
+    };
+    ($n:tt held $types:literal $keep:literal $end:literal $c:ident $a:ident $b:ident $way:ident $($i:literal)*) => {
+        asm!(
+            "{{",
+            ".reg .b64 b;",
+            "mov.b64 b, {{{b}, 0x40000040}};",
+            concat!("wgmma.mma_async.sync.aligned.m64n", columns!($n), $types, " {{"),
+            registers!($n),
+            concat!("}}, {{{a0},{a1},{a2},{a3}}}, b, ", $keep, $end),
+            "}}",
+            $($way(reg32) $c[$i],)*
+            a0 = in(reg32) $a[0],
+            a1 = in(reg32) $a[1],
+            a2 = in(reg32) $a[2],
+            a3 = in(reg32) $a[3],
+            b = in(reg32) $b,
+            options(nostack),
+        )
     };
     ($n:tt $types:literal $keep:literal $end:literal $c:ident $a:ident $b:ident $way:ident $($i:literal)*) => {
         asm!(

@@ -186,7 +186,7 @@ impl Consumer<'_> {
 
     /// A document's last tile of `left` tokens, in the narrowest product that holds them.
     #[inline(always)]
-    unsafe fn tail<K: Kernel>(&mut self, best: &mut [Best; 2], row: u32, left: u32) {
+    pub(super) unsafe fn tail<K: Kernel>(&mut self, best: &mut [Best; 2], row: u32, left: u32) {
         macro_rules! widths {
             ($($n:literal)*) => {
                 $(
@@ -225,7 +225,7 @@ impl Consumer<'_> {
     /// One tile of up to 2 · `N` document tokens against the warpgroup's fragments; says whether
     /// a masked tile has valid columns.
     #[inline(always)]
-    unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
+    pub(super) unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
         &mut self,
         best: &mut [Best; 2],
         row: u32,
@@ -502,7 +502,7 @@ impl Consumer<'_> {
 
 /// Clocks that the tensor cores take for a warpgroup's part of a tile: 64 for each 32 bytes of
 /// each fragment.
-const fn tile_clocks<K: Kernel>() -> u32 {
+pub(super) const fn tile_clocks<K: Kernel>() -> u32 {
     let steps = if K::STEPS == 0 { SLAB_STEPS } else { K::STEPS };
     let products = if K::Element::SPLITS { 3 } else { 1 };
     (64 * steps * products * K::FRAGMENTS) as u32
@@ -524,7 +524,11 @@ pub(super) struct Columns {
 impl Columns {
     /// Takes a fragment's similarities into account; without winners, as bits.
     #[inline(always)]
-    fn fold<K: Kernel, const N: usize, const KIND: u32>(&self, best: &mut Best, c: &[f32; N]) {
+    pub(super) fn fold<K: Kernel, const N: usize, const KIND: u32>(
+        &self,
+        best: &mut Best,
+        c: &[f32; N],
+    ) {
         match K::WINNERS {
             true => self.fold_floats::<K, N, KIND>(best, c),
             false => fold_bits(best, &self.valid_only::<K, N, KIND>(c)),
@@ -536,7 +540,7 @@ impl Columns {
     /// # Safety
     /// The whole warp must be here.
     #[inline(always)]
-    unsafe fn fold_again<K: Kernel, const N: usize, const KIND: u32>(
+    pub(super) unsafe fn fold_again<K: Kernel, const N: usize, const KIND: u32>(
         &self,
         best: &mut [Best; 2],
         before: [Best; 2],

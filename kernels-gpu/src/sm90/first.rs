@@ -74,7 +74,7 @@ pub(super) unsafe fn load<K: Kernel>(
 /// # Safety
 /// As [`load`].
 #[inline(always)]
-unsafe fn load_rows<K: Kernel>(
+pub(super) unsafe fn load_rows<K: Kernel>(
     shared: &Shared,
     maps: Maps,
     ring: &mut Ring,
@@ -255,6 +255,33 @@ pub(super) unsafe fn load_queries<K: Kernel>(
                     next = QueryTile::new::<K>(params, work.tile, lane);
                 }
             }
+        }
+    }
+}
+
+/// Loads the query tile where a block has only one.
+///
+/// # Safety
+/// One whole warp; the barriers as [`super::forward`] sets them up.
+#[inline(always)]
+pub(super) unsafe fn load_query<K: Kernel>(
+    shared: &Shared,
+    maps: Maps,
+    queries: QueryTile,
+    lane: u32,
+) {
+    let mut slab = 0;
+    // SAFETY: the caller's promise; all slabs complete on one barrier.
+    unsafe {
+        if lane == 0 {
+            barrier_expect(shared.query_full(), K::SLABS as u32 * queries.slab_bytes);
+        }
+        sync_warp();
+        while slab < K::SLABS as u32 {
+            let column = slab * K::Element::SLAB_ELEMENTS;
+            let place = shared.query_slab(slab);
+            load_group(place, maps, column, queries.group, lane, shared.query_full());
+            slab += 1;
         }
     }
 }

@@ -24,6 +24,7 @@
 //! columns' factors before it folds them, and what a document leaves by the rows'.
 //!
 //! Long queries of codes have four consumers, for which documents are the rows of products ([`turned`]).
+//! Where blocks have few long documents each, units end within documents ([`cut`]).
 //! Tiles of four slabs are multiplied slab by slab: the ring holds one and a half.
 //!
 //! Budget: 56 registers for the first warpgroup, 224 for each of two consumers (2 × 64
@@ -37,6 +38,7 @@
 
 mod codes;
 mod consumer;
+pub mod cut;
 mod first;
 mod fold;
 pub mod residual;

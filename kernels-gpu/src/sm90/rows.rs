@@ -3,6 +3,7 @@
 use super::Kernel;
 use crate::norms::Norms;
 use crate::params::{ForwardParams, Group};
+use crate::ptx::warp::shuffle_xor_f32;
 use crate::reduce::{Best, NO_WINNER, unroll};
 use crate::rows::{OwnRows, deal, normalized, sum_halves, valid_rows};
 use crate::work::TokenPlace;
@@ -66,6 +67,26 @@ impl WarpRows {
             value: [start(valid & 1), start(valid & 2)],
             winner: [NO_WINNER; 2],
         })
+    }
+
+    /// What a document leaves in lane `f` of each four: the maxima of its rows in either half of the warp's group of
+    /// fragment `f`, 0 where they are no query tokens.
+    ///
+    /// # Safety
+    /// The whole warp together.
+    #[inline(always)]
+    pub(super) unsafe fn halves<K: Kernel>(&self, best: &[Best; 2], lane: u32) -> [f32; 2] {
+        let own = OwnRows::new(K::FRAGMENTS, lane);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let rows = deal(best, K::FRAGMENTS, lane, false);
+            let [value, _] = own.values(&rows, self.own_valid);
+            let other = match K::FRAGMENTS {
+                1 => shuffle_xor_f32::<1>(value),
+                _ => shuffle_xor_f32::<2>(value),
+            };
+            [value, other]
+        }
     }
 
     /// What a document that starts at row `start` leaves: stores winners and token scores, if `store`, and gives [`sum_halves`]

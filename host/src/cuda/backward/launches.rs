@@ -14,7 +14,7 @@ use super::{BackwardCall, CudaBackward, Gathered, SortedKernels, Sums};
 use crate::cuda::context::Entered;
 use crate::cuda::gradient_plan::{Carry, GradientPlan, Group, SidePairs};
 use crate::cuda::gradients::{GradientMatrix, output};
-use crate::cuda::launch::{N_COUNTERS, start};
+use crate::cuda::launch::{N_RESERVED, start};
 use crate::cuda::memory::fill;
 use crate::cuda::module::Kernel;
 use crate::cuda::outputs::CudaOutputs;
@@ -62,7 +62,7 @@ impl CudaBackward {
         workspace: u64,
     ) -> Result<()> {
         let BackwardCall { queries, documents, grad_scores, .. } = *call;
-        let free = workspace + N_COUNTERS * 4;
+        let free = workspace + N_RESERVED * 4;
         let norms = [0; 2];
         let mut sums =
             Sums { queries, documents, outputs, grad_scores, sides, first_row: 0, adds, norms };

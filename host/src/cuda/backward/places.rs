@@ -5,7 +5,7 @@ use maxsim_kernels::gradient::{self, OwnerParams};
 use super::CudaBackward;
 use crate::cuda::gradient_plan::Group;
 use crate::cuda::gradients::GradientMatrix;
-use crate::cuda::launch::N_COUNTERS;
+use crate::cuda::launch::N_RESERVED;
 use crate::element::ElementType;
 
 /// Parts of the workspace start at multiples of this.
@@ -21,7 +21,7 @@ impl CudaBackward {
         match end {
             0 => 0,
             // The counters are other works' too: nothing else is stored where they are.
-            end => N_COUNTERS * 4 + end,
+            end => N_RESERVED * 4 + end,
         }
     }
 
