@@ -415,7 +415,7 @@ impl Consumer<'_> {
             wgmma::fence();
             let mut c = <[f32; N]>::start_held::<K::Element>(held[0], b[0]);
             unroll!(STEP in 0..8 => {
-                if STEP > 0 {
+                if STEP != 0 {
                     let b = b[STEP / SLAB_STEPS] + (STEP % SLAB_STEPS) as u32 * wgmma::K_STEP;
                     c = c.add_held::<K::Element>(held[STEP], b);
                 }
