@@ -17,9 +17,11 @@ pub(super) const UNIT_TOKENS_MAX: u64 = 4096;
 /// unit costs each consumer some hundred clocks.
 pub(super) const DRAWN_TOKENS_MIN: u64 = 8192;
 
-/// Units that a block draws on average, where units are not too small or too large: all blocks
-/// then end within a fraction of a unit.
-const DRAWS_PER_BLOCK: u64 = 8;
+/// Which part of a block's share its first unit is, and which part of that every unit that blocks draw, where units
+/// are not too small or too large: 24 on average. Blocks do not get equal shares of the memory's rate, and
+/// end within a fraction of a unit if enough is left to be drawn.
+const FIRST_PART: u64 = 4;
+const DRAWN_PART: u64 = 8;
 
 /// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
 /// columns that its last tile wastes.
@@ -174,11 +176,11 @@ impl Chunks {
         Chunks { n, n_first: 0, first: 0, rest: total.div_ceil(n).max(1), draws: false }
     }
 
-    /// Units that blocks draw. The first ones are half of the work: what is drawn evens out by
-    /// how much blocks differ, and has to be told to every warp of the block.
+    /// Units that blocks draw. The first ones are as much of the work as all blocks surely have time for: what is drawn
+    /// evens out by how much blocks differ, and has to be told to every warp of the block.
     fn drawn(shape: &Shape, total: u64, n_blocks: u64) -> Chunks {
-        let first = total / n_blocks / 2;
-        let rest = (first / DRAWS_PER_BLOCK).clamp(1, shape.unit_tokens_max.max(1));
+        let first = total / n_blocks / FIRST_PART;
+        let rest = (first / DRAWN_PART).clamp(1, shape.unit_tokens_max.max(1));
         let n = n_blocks + (total - first * n_blocks).div_ceil(rest);
         Chunks { n, n_first: n_blocks, first, rest, draws: true }
     }
