@@ -100,9 +100,12 @@ pub(super) fn check(problem: &Problem<'_>, shape: &Shape) {
         // Who draws has one tile, and draws what is left after a unit for every block.
         let can_draw = launch.tiles.len() == 1 && shape.drawn_tokens_min < u64::MAX;
         assert!(!launch.draws || can_draw && launch.n_units > launch.grid);
+        // A block of units that end within documents has one.
+        assert!(!shape.cuts || launch.n_units == launch.grid && !launch.draws);
         for u in 0..launch.n_units {
             let (tile, entries) = work.unit(launch, u);
-            assert!(!entries.is_empty(), "unit {u} is empty");
+            // A unit within a document has the end of none.
+            assert!(shape.cuts || !entries.is_empty(), "unit {u} is empty");
             let groups = &work.tiles.groups[tile as usize * n_groups..][..n_groups];
             if launch.sums_in_kernel {
                 let counter = u / launch.n_parts;
@@ -219,6 +222,10 @@ fn every_group_meets_every_entry_once() {
         for pairing in &pairings {
             check(&Problem::new(&queries, &documents, pairing).unwrap(), &shape);
         }
+        // Each tile has a block at least: six queries of up to 160 rows need 60.
+        let n_blocks = 60 + random.below(100) as usize;
+        let cuts = Shape { cuts: true, drawn_tokens_min: u64::MAX, n_blocks, ..shape };
+        check(&Problem::new(&queries, &documents, &pairings[0]).unwrap(), &cuts);
     }
 }
 
