@@ -1,0 +1,97 @@
+//! What a block has: a unit, and its parts.
+
+use crate::params::{ForwardParams, Segment, divide};
+use crate::ptx::thread::block_idx_x;
+use crate::work::{Documents, Work, unit_start};
+
+/// A block's unit.
+pub(super) struct Unit<'a> {
+    /// Its number among those of its tile.
+    pub index: u32,
+    pub tile: u32,
+    entry: u32,
+    entry_end: u32,
+    /// The rows that it has of the document that goes on in the next unit, and of the one that comes from the unit
+    /// before and ends in this; none where documents are whole.
+    pieces: [Segment; 2],
+    whole: Documents<'a>,
+}
+
+/// What a block has of an entry's document.
+pub(super) struct Part {
+    pub entry: u32,
+    pub rows: Segment,
+    pub kind: Kind,
+}
+
+/// Which part of a document.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// All of it.
+    Whole,
+    /// Some, but not the end.
+    GoesOn,
+    /// The end alone.
+    Ends,
+}
+
+impl<'a> Unit<'a> {
+    /// The unit of this block.
+    ///
+    /// # Safety
+    /// The launch must have starts of units, one for each block of a tile and one behind them.
+    #[inline(always)]
+    pub(super) unsafe fn new(params: &'a ForwardParams) -> Self {
+        let mut pieces = [Segment { start: 0, len: 0 }; 2];
+        let index = divide(block_idx_x(), params.n_tiles, params.n_tiles_inverse);
+        let tile = params.tile_base + block_idx_x() - index * params.n_tiles;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [entry, start, len, before] = unit_start(params, index);
+            let [next, next_start, _, end] = unit_start(params, index + 1);
+            let (mut first, mut n_before) = (Some(Segment { start, len }), 0);
+            if end != 0 {
+                // Neither end of the document may be in the unit.
+                let begin = if next == entry { before } else { 0 };
+                pieces[0] = Segment { start: next_start + begin, len: end - begin };
+            }
+            if before != 0 {
+                (first, n_before) = (None, 1);
+                if next != entry {
+                    pieces[1] = Segment { start: start + before, len: len - before };
+                }
+            }
+            let work =
+                Work { unit: block_idx_x(), tile, entry: entry + n_before, entry_end: next, first };
+            let whole = Documents::new(params, &work);
+            Unit { index, tile, entry, entry_end: next, pieces, whole }
+        }
+    }
+
+    /// The next part.
+    ///
+    /// # Safety
+    /// As [`Unit::new`].
+    #[inline(always)]
+    pub(super) unsafe fn next(&mut self) -> Option<Part> {
+        let [goes_on, ends] = self.pieces;
+        if goes_on.len > 0 {
+            self.pieces[0].len = 0;
+            return Some(Part { entry: self.entry_end, rows: goes_on, kind: Kind::GoesOn });
+        }
+        if ends.len > 0 {
+            self.pieces[1].len = 0;
+            return Some(Part { entry: self.entry, rows: ends, kind: Kind::Ends });
+        }
+        // SAFETY: the caller's promise.
+        let (entry, rows) = unsafe { self.whole.next() }?;
+        Some(Part { entry, rows, kind: Kind::Whole })
+    }
+
+    /// The unit, with every document that ends in it.
+    #[inline(always)]
+    pub(super) fn work(&self) -> Work {
+        let Unit { tile, entry, entry_end, .. } = *self;
+        Work { unit: block_idx_x(), tile, entry, entry_end, first: None }
+    }
+}
