@@ -1,0 +1,208 @@
+//! The warp that loads query tiles and stores scores.
+
+use super::units::{Run, tile_of};
+use super::{BYTES, GROUPS, Shared, own_row};
+use crate::layout::runs::*;
+use crate::params::{ForwardParams, Group, RunParams};
+use crate::ptx::barrier::{
+    barrier_arrive_if, barrier_expect, barrier_fence, barrier_init, barrier_wait,
+};
+use crate::ptx::copy::copy_run;
+use crate::ptx::math::max_nan;
+use crate::ptx::memory::{load_shared_f32, store_u32};
+use crate::ptx::thread::*;
+use crate::ptx::warp::{shuffle_xor_f32, sync_warp};
+use crate::reduce::unroll;
+use crate::sm90::Ring;
+use crate::work::{self, TokenPlace, row_is_valid, store_token};
+
+/// The warp that loads query tiles and stores scores.
+///
+/// # Safety
+/// As [`super::forward`].
+#[inline(always)]
+pub(super) unsafe fn store<const WARPS: usize, const STAGES: usize>(
+    all: &RunParams,
+    shared: Shared<WARPS, STAGES>,
+    lane: u32,
+) {
+    let params = &all.forward;
+    // SAFETY: a tile is overwritten when all warps have it in registers; the others leave their
+    // maxima of each entry of a unit in this order.
+    unsafe {
+        if lane == 0 {
+            if all.query_len == 0 {
+                barrier_init(shared.query_full(), 1);
+            }
+            barrier_init(shared.query_empty(), WARPS as u32);
+            unroll!(I in 0..4 => {
+                barrier_init(shared.maxima_full(I as u32), WARPS as u32);
+                barrier_init(shared.maxima_empty(I as u32), 1);
+            });
+            barrier_fence();
+        }
+        sync_warp();
+        let mut unit = block_idx_x();
+        let mut run = Run::new(all, unit);
+        let mut tile = Tile::new(all, tile_of(all, unit));
+        if all.query_len == 0 {
+            tile.load(all, &shared, lane);
+        }
+        arrive_threads(threads(WARPS) as u32);
+        let (mut slots, mut parity) = (Ring::START, 0);
+        loop {
+            let results = Results::new(params, &tile, lane);
+            unit += grid_dim_x();
+            let mut next = run;
+            if unit < all.n_units {
+                next = Run::new(all, unit);
+                barrier_wait(shared.query_empty(), parity);
+                parity ^= 1;
+                tile = Tile::new(all, tile_of(all, unit));
+                tile.load(all, &shared, lane);
+            }
+            let mut entry = run.entry;
+            while entry < run.entry_end {
+                barrier_wait(shared.maxima_full(slots.slot), slots.parity);
+                let mut most = load_shared_f32(shared.maxima(slots.slot, 0) + lane * 4);
+                let mut warp = 1;
+                while warp < WARPS as u32 {
+                    let other = load_shared_f32(shared.maxima(slots.slot, warp) + lane * 4);
+                    most = max_nan(most, other);
+                    warp += 1;
+                }
+                sync_warp();
+                barrier_arrive_if(shared.maxima_empty(slots.slot), (lane == 0) as u32);
+                slots = slots.next(SLOTS as u32);
+                results.store(params, entry, most, lane);
+                entry += 1;
+            }
+            if unit >= all.n_units {
+                return;
+            }
+            run = next;
+        }
+    }
+}
+
+/// The groups of a query tile.
+#[derive(Clone, Copy)]
+struct Tile([Group; GROUPS as usize]);
+
+impl Tile {
+    /// Those of a tile.
+    ///
+    /// # Safety
+    /// The tile must be of this launch.
+    #[inline(always)]
+    unsafe fn new(params: &RunParams, index: u32) -> Tile {
+        Tile([0, 1].map(|i| match params.query_len {
+            // SAFETY: a tile has two groups.
+            0 => unsafe { work::group(&params.forward, index * GROUPS + i) },
+            len => {
+                let row = i * Group::ROWS as u32;
+                let n_rows = len.saturating_sub(row).min(Group::ROWS as u32);
+                Group::new(index, index * len + row, row, n_rows, 0)
+            }
+        }))
+    }
+
+    /// Asks for the tile's rows.
+    ///
+    /// # Safety
+    /// One whole warp; the tile's room in shared memory must be free.
+    #[inline(always)]
+    unsafe fn load<const WARPS: usize, const STAGES: usize>(
+        &self,
+        params: &RunParams,
+        shared: &Shared<WARPS, STAGES>,
+        lane: u32,
+    ) {
+        // SAFETY: the caller's promise; groups have their rows.
+        unsafe {
+            if lane == 0 {
+                let bytes = self.0.map(|group| group.n_rows() * BYTES);
+                barrier_expect(shared.query_full(), bytes[0] + bytes[1]);
+                unroll!(G in 0..2 => {
+                    if bytes[G] > 0 {
+                        let place = shared.queries() + G as u32 * CHUNK_BYTES as u32;
+                        let row = u64::from(self.0[G].start);
+                        let address = params.queries + row * u64::from(BYTES);
+                        copy_run(place, address, bytes[G], shared.query_full());
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Where the results of a query tile go. Found before the first one is there, since that takes longer
+/// than to store them.
+struct Results {
+    /// Whether the query row that the lane has is a query token.
+    is_valid: bool,
+    /// Whether both groups are one query's.
+    are_one: bool,
+    /// Whether the lane stores a result.
+    stores: bool,
+    /// Its index for entry 0, which may be below 0.
+    first: u32,
+    results: u64,
+    place: TokenPlace,
+}
+
+impl Results {
+    /// # Safety
+    /// One whole warp; the tile must be of this launch.
+    #[inline(always)]
+    unsafe fn new(params: &ForwardParams, tile: &Tile, lane: u32) -> Results {
+        let [first, second] = tile.0;
+        let are_one = first.query == second.query;
+        let (group, row) = own_row(lane);
+        let own = if group == 0 { first } else { second };
+        // Lanes 0 and 2 have the groups' sums, lane 0 that of both.
+        let stores = lane == 0 || lane == 2 && !are_one && second.query != Group::NO_QUERY;
+        // SAFETY: the caller's promise; a group has its rows.
+        unsafe {
+            let mut place = TokenPlace::NONE;
+            if params.token_scores != 0 && own.n_rows() > 0 {
+                place = TokenPlace::new(params, own);
+            }
+            Results {
+                is_valid: row < own.n_rows() && row_is_valid(&params.queries, own.start + row),
+                are_one,
+                stores,
+                first: work::first_result(params, own),
+                results: params.results,
+                place,
+            }
+        }
+    }
+
+    /// Stores the maximum of each query token, and their sums.
+    ///
+    /// # Safety
+    /// One whole warp together; the entry must be of this launch, and of the groups' queries.
+    #[inline(always)]
+    unsafe fn store(&self, params: &ForwardParams, entry: u32, most: f32, lane: u32) {
+        // SAFETY: the caller's promise; only one lane has a query row, and stores a result.
+        unsafe {
+            if params.token_scores != 0 && self.is_valid {
+                let (_, row) = own_row(lane);
+                let index = self.place.index(params, entry) + u64::from(row);
+                store_token(params, index, 0, most);
+            }
+            let mut sum = if self.is_valid { most } else { 0.0 };
+            sum += shuffle_xor_f32::<1>(sum);
+            sum += shuffle_xor_f32::<4>(sum);
+            sum += shuffle_xor_f32::<8>(sum);
+            sum += shuffle_xor_f32::<16>(sum);
+            let other = shuffle_xor_f32::<2>(sum);
+            sum += if self.are_one { other } else { 0.0 };
+            if self.stores {
+                let index = u64::from(self.first.wrapping_add(entry));
+                store_u32(self.results + index * 4, sum.to_bits());
+            }
+        }
+    }
+}
