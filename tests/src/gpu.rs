@@ -5,8 +5,10 @@ use std::time::Duration;
 use maxsim::{Device, Element, ElementType, Error, ScoreOptions, Scores};
 use maxsim_kernels::variants::{FORWARD, Variant};
 
+use crate::agree;
 use crate::case::{Case, Pairs};
-use crate::engines::{Problem, cuda_devices};
+use crate::engines::{Problem, cuda_devices, runs_row};
+use crate::suite::Suite;
 
 /// Ragged items, several tiles on every axis: all the ways in which work is split.
 pub fn ragged_cases(element: ElementType) -> Vec<Case> {
@@ -68,6 +70,38 @@ pub fn on_every_row(
         }
     }
     Ok(())
+}
+
+/// Calls `check` with the rows of the element type that are some suite's, on every device that runs them.
+pub fn on_rows(
+    element: ElementType,
+    are_meant: impl Fn(&Variant) -> bool,
+    mut check: impl FnMut(&Device, &Variant) -> Result<(), String>,
+) -> Result<(), String> {
+    on_every_row(element, |device, row| match are_meant(row) && runs_row(device, row) {
+        true => check(device, row),
+        false => Ok(()),
+    })
+}
+
+/// Runs a case [`twenty_times`] on such rows, from uploaded tokens, and checks what they find.
+pub fn repeat_on_rows<T: Element>(
+    suite: &Suite,
+    case: &Case,
+    are_meant: impl Fn(&Variant) -> bool,
+) -> Result<(), String> {
+    let problem = Problem::<T>::new(case);
+    let (queries, documents, pairing) = problem.inputs().map_err(text)?;
+    on_rows(T::TYPE, are_meant, |device, row| {
+        let queries = device.upload(&queries).map_err(text)?;
+        let documents = device.upload(&documents).map_err(text)?;
+        let options = options(row);
+        let run = || device.score_with(&queries, &documents, &pairing, &options);
+        let first = twenty_times(run)?;
+        agree::check(&problem.data, &problem.expected, &options, &first)?;
+        suite.count(&format!("{device} {}", row.name));
+        Ok(())
+    })
 }
 
 /// Runs a problem that every device can run.

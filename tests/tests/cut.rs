@@ -2,13 +2,10 @@
 //! documents, shares that end where documents do.
 
 use half::{bf16, f16};
-use maxsim::plan::DeviceLimits;
-use maxsim::{Device, Element, ElementType};
-use maxsim_kernels::variants::Variant;
-use maxsim_tests::agree;
+use maxsim::{Element, ElementType};
 use maxsim_tests::case::{Case, Layout, Pairs, Side};
-use maxsim_tests::engines::{Problem, check_case, check_case_on_rows};
-use maxsim_tests::gpu::{on_every_row, options, text, twenty_times};
+use maxsim_tests::engines::{check_case, check_case_on_rows};
+use maxsim_tests::gpu::repeat_on_rows;
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
 use proptest::collection::vec;
@@ -123,20 +120,6 @@ fn calls_that_are_not_cut() {
     Suite::run("cut_calls_that_are_not", cases, check_case);
 }
 
-/// Calls `check` with the rows that this is about, on every device that runs them.
-fn on_rows(
-    element: ElementType,
-    mut check: impl FnMut(&Device, &Variant) -> Result<(), String>,
-) -> Result<(), String> {
-    on_every_row(element, |device, row| {
-        let runs_on = |limits: &DeviceLimits| row.arch.runs_on(limits.capability);
-        match row.cuts && device.limits().is_some_and(runs_on) {
-            true => check(device, row),
-            false => Ok(()),
-        }
-    })
-}
-
 /// Which block is first with its piece of a document depends on the run, and nothing of the result may. Each run finds
 /// what the one before has left in the workspace.
 #[test]
@@ -150,18 +133,7 @@ fn twenty_runs_give_the_same_bits() {
             (vec![20, 300], (0..200).map(|i| 1 + i * 37 % 390).collect()),
         ] {
             let case = Case { element: T::TYPE, ..Case::new(128, &queries, &documents) };
-            let problem = Problem::<T>::new(&case);
-            let (queries, documents, pairing) = problem.inputs().map_err(text)?;
-            on_rows(T::TYPE, |device, row| {
-                let queries = device.upload(&queries).map_err(text)?;
-                let documents = device.upload(&documents).map_err(text)?;
-                let options = options(row);
-                let run = || device.score_with(&queries, &documents, &pairing, &options);
-                let first = twenty_times(run)?;
-                agree::check(&problem.data, &problem.expected, &options, &first)?;
-                suite.count(&format!("{device} {}", row.name));
-                Ok(())
-            })?;
+            repeat_on_rows::<T>(suite, &case, |row| row.cuts)?;
             n_cases += 1;
         }
         Ok(n_cases)

@@ -2,12 +2,10 @@
 //! one document and of hundreds, chunks with several documents, documents that all warps share.
 
 use half::{bf16, f16};
-use maxsim::{Device, Element, ElementType, Pairing, Tokens};
-use maxsim_kernels::variants::Variant;
-use maxsim_tests::agree;
+use maxsim::{Element, ElementType, Pairing, Tokens};
 use maxsim_tests::case::{Case, Data, Layout, Pairs, Side, elements, tokens};
-use maxsim_tests::engines::{Problem, check_case, check_case_on_rows, runs_row};
-use maxsim_tests::gpu::{on_every_row, options, text, twenty_times};
+use maxsim_tests::engines::{check_case, check_case_on_rows};
+use maxsim_tests::gpu::{on_rows, options, repeat_on_rows, text};
 use maxsim_tests::oracle::maxsim;
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
@@ -117,17 +115,6 @@ fn documents_that_are_no_run() {
     Suite::run("runs_documents_that_are_no_run", cases, check_case);
 }
 
-/// Calls `check` with the rows that this is about, on every device that runs them.
-fn on_rows(
-    element: ElementType,
-    mut check: impl FnMut(&Device, &Variant) -> Result<(), String>,
-) -> Result<(), String> {
-    on_every_row(element, |device, row| match row.in_runs && runs_row(device, row) {
-        true => check(device, row),
-        false => Ok(()),
-    })
-}
-
 /// Which warp is first with its share of a document depends on the run, and nothing of the result may.
 #[test]
 fn twenty_runs_give_the_same_bits() {
@@ -141,18 +128,7 @@ fn twenty_runs_give_the_same_bits() {
             (&[20; 900], Pairs::Own { k: 1 }),
         ] {
             let case = Case { element: T::TYPE, pairs, ..Case::new(DIM, queries, &lengths) };
-            let problem = Problem::<T>::new(&case);
-            let (queries, documents, pairing) = problem.inputs().map_err(text)?;
-            on_rows(T::TYPE, |device, row| {
-                let queries = device.upload(&queries).map_err(text)?;
-                let documents = device.upload(&documents).map_err(text)?;
-                let options = options(row);
-                let run = || device.score_with(&queries, &documents, &pairing, &options);
-                let first = twenty_times(run)?;
-                agree::check(&problem.data, &problem.expected, &options, &first)?;
-                suite.count(&format!("{device} {}", row.name));
-                Ok(())
-            })?;
+            repeat_on_rows::<T>(suite, &case, |row| row.in_runs)?;
             n_cases += 1;
         }
         Ok(n_cases)
@@ -173,21 +149,25 @@ fn past_2_31_elements() {
         let repeated: Vec<f16> = period.iter().copied().cycle().take(N * LEN * DIM).collect();
         let queries = tokens(&case.queries, &queries, &of_queries).map_err(text)?;
         let documents = Tokens::padded(&repeated, N, LEN, DIM).map_err(text)?;
-        on_rows(ElementType::F16, |device, row| {
-            let documents = device.upload(&documents).map_err(text)?;
-            let cross = Pairing::cross();
-            let found = device.score_with(&queries, &documents, &cross, &options(row));
-            let found = found.map_err(text)?;
-            let expected = answer.score.exact;
-            for (document, &score) in found.values().iter().enumerate() {
-                let error = (f64::from(score) - expected).abs();
-                if error > 1e-5 * expected.abs() || score != found.values()[0] {
-                    return Err(format!("document {document}: {score}, expected {expected}"));
+        on_rows(
+            ElementType::F16,
+            |row| row.in_runs,
+            |device, row| {
+                let documents = device.upload(&documents).map_err(text)?;
+                let cross = Pairing::cross();
+                let found = device.score_with(&queries, &documents, &cross, &options(row));
+                let found = found.map_err(text)?;
+                let expected = answer.score.exact;
+                for (document, &score) in found.values().iter().enumerate() {
+                    let error = (f64::from(score) - expected).abs();
+                    if error > 1e-5 * expected.abs() || score != found.values()[0] {
+                        return Err(format!("document {document}: {score}, expected {expected}"));
+                    }
                 }
-            }
-            suite.count(&format!("{device} {}", row.name));
-            Ok(())
-        })?;
+                suite.count(&format!("{device} {}", row.name));
+                Ok(())
+            },
+        )?;
         Ok(N)
     });
 }
