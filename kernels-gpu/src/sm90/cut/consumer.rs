@@ -9,7 +9,7 @@ use crate::ptx::barrier::barrier_wait;
 use crate::ptx::matrix::load_matrix_x4;
 use crate::ptx::thread::*;
 use crate::ptx::warp::broadcast;
-use crate::ptx::wgmma::{self, Accumulators, Element};
+use crate::ptx::wgmma::{self, Accumulators};
 use crate::reduce::{Best, unroll};
 use crate::sm90::consumer::{Columns, Consumer, TAIL, WHOLE, tile_clocks};
 use crate::sm90::rows::WarpRows;
