@@ -109,8 +109,8 @@ pub unsafe fn unit(params: &ForwardParams, unit: u32, n_groups: u32) -> Work {
     Work { unit, tile, entry, entry_end: (entry + n_entries).min(end), first: None }
 }
 
-/// Where unit `unit` of a launch of one tile starts, which has starts of units; the unit behind the last
-/// starts behind the last document.
+/// Where unit `unit` of each tile of a launch starts, which has starts of units; the unit behind the last starts
+/// behind the last document.
 ///
 /// # Safety
 /// As [`unit`], or for the unit behind the last.
