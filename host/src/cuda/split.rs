@@ -194,10 +194,7 @@ impl Chunks {
 
     /// Starts of units that end between any two tiles, and of the one behind the last.
     pub(super) fn starts(&self, shape: &Shape, lens: &[[u32; 2]]) -> Vec<UnitStart> {
-        let total: u64 = lens.iter().map(|len| shape.cost(len[1])).sum();
-        let planned = self.cost(self.n).max(1);
-        let share =
-            |i: u64| (u128::from(total) * u128::from(self.cost(i)) / u128::from(planned)) as u64;
+        let share = self.shares(shape, lens);
         let mut starts: Vec<UnitStart> = Vec::new();
         let mut add = |entry: usize, offset: u32| {
             let [start, len] = lens.get(entry).copied().unwrap_or_default();
@@ -233,6 +230,14 @@ impl Chunks {
         n.min(self.n_first) * self.first + n.saturating_sub(self.n_first) * self.rest
     }
 
+    /// What the first so many units are to have of the cost of documents of any lengths: what rounding leaves is spread
+    /// over all units.
+    fn shares(&self, shape: &Shape, lens: &[[u32; 2]]) -> impl Fn(u64) -> u64 {
+        let total: u128 = lens.iter().map(|len| u128::from(shape.cost(len[1]))).sum();
+        let planned = u128::from(self.cost(self.n.max(1)).max(1));
+        move |n| (total * u128::from(self.cost(n)) / planned) as u64
+    }
+
     /// Units of `n_entries` entries of the same cost.
     pub(super) fn even(&self, n_entries: usize, cost: u64) -> (Even, u64) {
         let n_entries = n_entries as u64;
@@ -256,18 +261,13 @@ impl Chunks {
     /// Bounds of the units of documents of any lengths: one more than units (at most `n`), rising
     /// from 0 to the number of documents.
     pub(super) fn bounds(&self, shape: &Shape, lens: &[[u32; 2]]) -> Vec<usize> {
-        let total: u64 = lens.iter().map(|len| shape.cost(len[1])).sum();
-        let n = self.n.max(1);
-        // What rounding leaves is spread over all units.
-        let planned = self.cost(n).max(1);
-        let share = |i: usize| {
-            (u128::from(total) * u128::from(self.cost(i as u64)) / u128::from(planned)) as u64
-        };
+        let share = self.shares(shape, lens);
+        let n = self.n.max(1) as usize;
         let mut bounds = vec![0];
         let mut sum = 0;
         for (i, &[_, len]) in lens.iter().enumerate() {
             // A unit ends where its share of the cost is nearest.
-            while bounds.len() < n as usize && sum + shape.cost(len) / 2 >= share(bounds.len()) {
+            while bounds.len() < n && sum + shape.cost(len) / 2 >= share(bounds.len() as u64) {
                 bounds.push(i);
             }
             sum += shape.cost(len);
