@@ -232,8 +232,9 @@ pub trait Against<D: Format>: Format {}
 /// n · dim · (size of an element - 1) - n · size of a scale        bytes
 /// ```
 ///
-/// until the next step has documents. On a CUDA device scales take 4 bytes whatever their type, and rows
-/// of elements and of codes are rounded up to 16 bytes. Codes are made of documents that are still there:
+/// until the next step has documents. On a CUDA device scales take 4 bytes whatever their type (6 on Hopper,
+/// of f16 ones up to dim 128 that were uploaded, not made there), and rows of elements and of codes are
+/// rounded up to 16 bytes. Codes are made of documents that are still there:
 /// while scores are computed and [`DeviceTokens::quantize`](crate::DeviceTokens::quantize) runs, nothing is
 /// saved, and for as long as there are both, codes are in addition. What belongs to others
 /// (`DeviceTokens::from_raw_parts`) is theirs to free.

@@ -9,11 +9,13 @@
 
 #[cfg(maxsim_arch = "sm_80")]
 use crate::params::ForwardParams;
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::params::HALVES;
 use crate::params::{Group, NormalizedParams};
 use crate::ptx::math::fma;
-#[cfg(maxsim_arch = "sm_90a")]
-use crate::ptx::memory::load_shared_f32x4_at;
 use crate::ptx::memory::load_u32;
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::ptx::memory::{load_shared_f32x4_at, load_u16};
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::wide::widen_f16;
 #[cfg(maxsim_arch = "sm_90a")]
@@ -65,6 +67,41 @@ impl Norms {
     pub fn of_documents(&self, row: u32) -> u64 {
         self.documents + u64::from(row) * 4
     }
+
+    /// Where the half of document row `row` is, where documents have halves.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub fn of_half(&self, row: u32) -> u64 {
+        self.documents - HALVES + u64::from(row) * 2
+    }
+
+    /// The same where they may be halves: the address is marked then, as that of the launch is.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub fn of_marked_documents(&self, row: u32) -> u64 {
+        marked_row(self.documents, row)
+    }
+
+    /// Whether documents have halves.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub fn has_halves(&self) -> bool {
+        are_halves(self.documents)
+    }
+}
+
+/// The address of the factor `row` rows on, marked as this one.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn marked_row(address: u64, row: u32) -> u64 {
+    address + (u64::from(row) << (2 - (address & HALVES) as u32))
+}
+
+/// Whether factors from a marked address on are halves.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn are_halves(address: u64) -> bool {
+    address & HALVES != 0
 }
 
 /// r of a thread's columns of a tile: two of every eight.
@@ -83,6 +120,29 @@ pub unsafe fn load_columns<const N: usize>(address: u64, lane: u32) -> ColumnNor
         if 4 * I < N {
             // SAFETY: the caller's promise; there is padding for a tile.
             [norms[2 * I], norms[2 * I + 1]] = unsafe { pair(address, I, lane) };
+        }
+    });
+    norms
+}
+
+/// Those of a tile of `2 * N` columns, from halves.
+///
+/// # Safety
+/// `address` must be [`Norms::of_marked_documents`] of the tile's first row, and be marked.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn load_half_columns<const N: usize>(address: u64, lane: u32) -> ColumnNorms {
+    // SAFETY: all-zero bytes are floats.
+    let mut norms: ColumnNorms = unsafe { core::mem::zeroed() };
+    let address = address - HALVES + u64::from(2 * (lane % 4)) * 2;
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            unroll!(J in 0..2 => {
+                // SAFETY: the caller's promise; there is padding for a tile. One by one: rows start
+                // anywhere.
+                let half = unsafe { load_u16(address + (16 * I + 2 * J) as u64) };
+                norms[2 * I + J] = widen_f16(half)[0];
+            });
         }
     });
     norms

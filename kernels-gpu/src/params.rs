@@ -241,9 +241,14 @@ pub struct NormalizedParams {
     /// they are elements of affine documents.
     pub query_norms: u64,
     /// The same of the documents' matrix, of affine ones a word with the f16 scale and minimum, and behind its last row as many as a tile has, whatever
-    /// they are: [`NORMS_PADDING`].
+    /// they are: [`NORMS_PADDING`]. For rows of the table that read half scales
+    /// ([`crate::variants::Variant::reads_half_scales`]) it may be that of f16 numbers instead, aligned to 4
+    /// all the same, plus [`HALVES`].
     pub document_norms: u64,
 }
+
+/// What an address of f16 scales is marked with: a field of its own would change the kernels that have none.
+pub const HALVES: u64 = 1;
 
 /// Parameters of the forward entries that read documents as runs of rows ([`crate::layout::runs`]).
 ///

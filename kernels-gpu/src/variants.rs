@@ -114,6 +114,14 @@ impl Variant {
         matches!(self.arch, Arch::Sm90a) && is_f32 && !self.tf32
     }
 
+    /// Whether documents' scales may also be f16 ([`crate::params::NormalizedParams::document_norms`]): the
+    /// row of short queries alone is bound by what it reads (`sm90::Kernel::HALF_SCALES`).
+    pub const fn reads_half_scales(&self) -> bool {
+        let has_one_consumer = self.threads == layout::sm90::threads(1);
+        let is_int8 = matches!(self.operand, Operand::I8);
+        matches!(self.arch, Arch::Sm90a) && is_int8 && !self.winners && has_one_consumer
+    }
+
     /// Whether documents are the rows of products, queries their columns (`sm90::turned`).
     pub const fn is_turned(&self) -> bool {
         let threads = layout::sm90::threads(layout::sm90::TURNED_CONSUMERS);
@@ -552,6 +560,14 @@ mod tests {
             assert_eq!(finds_winners, row.winners, "{}", row.name);
             assert_eq!(row.name.ends_with("_normalized"), row.normalizes, "{}", row.name);
             assert!(FORWARD[..i].iter().all(|other| other.name != row.name), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn int8_of_short_queries_reads_half_scales() {
+        for row in FORWARD {
+            let expected = row.name == "maxsim_forward_sm90_i8_d128_q64";
+            assert_eq!(row.reads_half_scales(), expected, "{}", row.name);
         }
     }
 

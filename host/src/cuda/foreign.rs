@@ -208,15 +208,10 @@ impl<F: Quantized> DeviceTokens<F> {
         let scales = scales.read(cuda, layout.rows())?;
         scales.check(F::FORMAT, layout.rows())?;
         scales.check_values(&layout, valid.as_deref())?;
-        let tokens = CudaTokens::new(
-            cuda,
-            F::FORMAT.stored_operand(),
-            &layout,
-            access,
-            mask.unwrap_or(0),
-            Vec::new(),
-        )?;
-        tokens.set_scales(Norms::of_scales(cuda, &scales, layout.rows())?);
+        let operand = F::FORMAT.stored_operand();
+        let tokens =
+            CudaTokens::new(cuda, operand, &layout, access, mask.unwrap_or(0), Vec::new())?;
+        tokens.set_scales(Norms::of_scales(cuda, &scales, operand, &layout)?);
         Ok(DeviceTokens::new(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
     }
 }

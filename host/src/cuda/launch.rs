@@ -490,7 +490,7 @@ impl CudaWork {
                 start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
             } else if self.variant.has_factors() {
                 let [queries, documents] = sides;
-                let document_norms = documents.norms_address();
+                let document_norms = documents.norms_address_for(self.variant);
                 let query_norms = match self.variant.has_query_factors() {
                     true => queries.norms_address(),
                     false => 0,

@@ -1,6 +1,6 @@
 //! What rows are normalised by, in device memory: r = 1 / √max(‖x‖², 10⁻¹²), an f32 per row. Where
 //! rows are codes, their scales take its place, and where they are affine a word with the scale and the
-//! minimum, both f16.
+//! minimum, both f16. Scales that are given as f16 and that some kernel reads as they are, are there twice.
 //!
 //! Of tokens that are ours it is found once. Memory of others may hold something else at each call,
 //! which therefore finds it anew; calls at the same time find the same, since nobody may write to
@@ -11,8 +11,10 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use half::f16;
+use maxsim_kernels::element::Operand;
 use maxsim_kernels::gradient::{ROW_NORMS, RowNormsParams, WARPS};
-use maxsim_kernels::params::NORMS_PADDING;
+use maxsim_kernels::params::{HALVES, NORMS_PADDING};
+use maxsim_kernels::variants::{FORWARD, Variant};
 
 use super::context::{CudaDevice, Entered};
 use super::launch::start;
@@ -25,12 +27,18 @@ use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::scales::{ScaleType, Scales};
 use crate::scores::filled;
+use crate::tokens::TokenLayout;
 use crate::warm_up::gradient_row;
+
+/// What f16 scales are aligned to, in bytes: two lines of the cache, as many as a tile's take.
+const HALVES_ALIGN: usize = 256;
 
 /// Room for r of every row, and what fills it.
 #[derive(Debug)]
 pub(super) struct Norms {
     buffer: Buffer,
+    /// The word from which on there are the same as f16, where there are.
+    halves: Option<usize>,
     source: Source,
 }
 
@@ -48,26 +56,23 @@ pub(super) enum Source {
 }
 
 impl Norms {
-    /// The scales of `rows` rows of codes, and what kernels may read behind them.
+    /// The scales of a layout's rows of codes, which are such operands, and what kernels may read behind
+    /// them.
     pub(super) fn of_scales(
         device: &Arc<CudaDevice>,
         scales: &Scales<'_>,
-        rows: usize,
+        operand: Operand,
+        layout: &TokenLayout,
     ) -> Result<Norms> {
-        let mut words = filled(rows as u64 + NORMS_PADDING as u64, 0u32)?;
-        let word = |row: usize| match scales {
-            Scales::Affine { scales, mins } => {
-                u32::from(mins[row].to_bits()) << 16 | u32::from(scales[row].to_bits())
-            }
-            _ => scales.scale(row).to_bits(),
-        };
-        words[..rows].iter_mut().enumerate().for_each(|(row, to)| *to = word(row));
         let source = match scales {
             Scales::Tensor(scale) => Source::Tensor(*scale),
             Scales::Affine { .. } => Source::Affine,
             _ => Source::Rows(scales.storage()),
         };
-        Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&words))?, source })
+        let capability = device.limits().capability;
+        let has_reader = has_reader_of_halves(capability, operand, layout.dim());
+        let (words, halves) = words(scales, layout.rows(), has_reader)?;
+        Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&words))?, halves, source })
     }
 
     /// Room for what comes with `rows` rows of codes, and for what kernels may read behind it.
@@ -77,12 +82,22 @@ impl Norms {
         rows: usize,
     ) -> Result<Norms> {
         let buffer = Buffer::new(device, (rows + NORMS_PADDING) as u64 * 4)?;
-        Ok(Norms { buffer, source })
+        Ok(Norms { buffer, halves: None, source })
     }
 
     /// Where they are.
     pub(super) fn address(&self) -> u64 {
         self.buffer.address()
+    }
+
+    /// Where documents' are as a row of the table takes them with its parameters.
+    fn address_for(&self, variant: &Variant) -> u64 {
+        match self.halves {
+            Some(word) if variant.reads_half_scales() => {
+                self.buffer.address() + word as u64 * 4 + HALVES
+            }
+            _ => self.buffer.address(),
+        }
     }
 
     /// Makes what is behind the scales of `rows` rows 0, in stream order.
@@ -133,6 +148,37 @@ impl Norms {
     }
 }
 
+/// Whether some kernel of a device reads the f16 scales of rows of codes as they are.
+fn has_reader_of_halves(capability: (u32, u32), operand: Operand, dim: usize) -> bool {
+    let reads = |row: &Variant| row.reads_half_scales() && row.arch.runs_on(capability);
+    FORWARD.iter().any(|row| reads(row) && row.operand == operand && dim <= row.dim_max)
+}
+
+/// What a device keeps of the scales of `rows` rows, where `has_reader` says that there is one of halves, and
+/// the word from which on those are. Behind either there is what kernels may read: the scales of a tile that
+/// begins with the last row, and the other half of the last row's word.
+fn words(scales: &Scales<'_>, rows: usize, has_reader: bool) -> Result<(Vec<u32>, Option<usize>)> {
+    let n = rows + NORMS_PADDING;
+    let halves = match scales {
+        Scales::F16(halves) if has_reader => Some((n.next_multiple_of(HALVES_ALIGN / 4), halves)),
+        _ => None,
+    };
+    let n_words = halves.map_or(n, |(first, _)| first + n.div_ceil(2));
+    let mut words = filled(n_words as u64, 0u32)?;
+    let word = |row: usize| match scales {
+        Scales::Affine { scales, mins } => {
+            u32::from(mins[row].to_bits()) << 16 | u32::from(scales[row].to_bits())
+        }
+        _ => scales.scale(row).to_bits(),
+    };
+    words[..rows].iter_mut().enumerate().for_each(|(row, to)| *to = word(row));
+    if let Some((first, halves)) = halves {
+        let to: &mut [f16] = bytemuck::cast_slice_mut(&mut words[first..]);
+        to[..rows].copy_from_slice(halves);
+    }
+    Ok((words, halves.map(|(first, _)| first)))
+}
+
 impl CudaTokens {
     /// Makes ready what a call that normalises rows needs of its tokens: afterwards nothing is
     /// allocated. Waits for it the first time, which a call in the order of a foreign capture cannot.
@@ -154,8 +200,8 @@ impl CudaTokens {
         let Some(element) = self.element() else { return Ok(()) };
         let kernel = device.gradient_kernel(ROW_NORMS[gradient_row(element)])?;
         let n_bytes = (self.n_rows() + NORMS_PADDING) as u64 * 4;
-        let new =
-            Norms { buffer: Buffer::zeroed(device, n_bytes)?, source: Source::Kernel(kernel) };
+        let buffer = Buffer::zeroed(device, n_bytes)?;
+        let new = Norms { buffer, halves: None, source: Source::Kernel(kernel) };
         if self.is_owned() {
             device.on_idle_stream(|stream| {
                 let entered = device.enter()?;
@@ -171,6 +217,11 @@ impl CudaTokens {
     /// Where r is of the rows, once it has been prepared; 0 before.
     pub(super) fn norms_address(&self) -> u64 {
         lock(&self.norms).as_ref().map_or(0, Norms::address)
+    }
+
+    /// The same of documents, as a row of the table takes it with its parameters.
+    pub(super) fn norms_address_for(&self, variant: &Variant) -> u64 {
+        lock(&self.norms).as_ref().map_or(0, |norms| norms.address_for(variant))
     }
 
     /// Gives codes their scales.
@@ -211,6 +262,40 @@ impl CudaTokens {
             0 => Ok(()),
             // SAFETY: the caller's promise; there is a warp for all rows.
             n_blocks => unsafe { start(entered, stream, kernel, n_blocks, 0, &params) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_kept_where_a_kernel_reads_them() {
+        let hopper = |operand, dim| has_reader_of_halves((9, 0), operand, dim);
+        assert!(hopper(Operand::I8, 128) && hopper(Operand::I8, 1));
+        assert!(!hopper(Operand::I8, 129));
+        assert!(!hopper(Operand::E4m3, 128) && !hopper(Operand::I8Affine, 128));
+        assert!(!has_reader_of_halves((8, 0), Operand::I8, 128));
+    }
+
+    #[test]
+    fn halves_lie_behind_the_words_that_all_read() {
+        for n in [0, 1, 2, 63, 64, 127, 128, 129, 300] {
+            let halves: Vec<f16> = (1..=n).map(|i| f16::from_f32(i as f32)).collect();
+            let scales = Scales::F16(halves.clone().into());
+            let (all, first) = words(&scales, n, true).expect("memory");
+            let first = first.expect("halves");
+            let found: &[f16] = bytemuck::cast_slice(&all[first..]);
+            assert_eq!(found[..n], halves);
+            assert!(
+                found.len() >= n + NORMS_PADDING && found[n..].iter().all(|x| x.to_bits() == 0)
+            );
+            assert!(first >= n + NORMS_PADDING && (first * 4).is_multiple_of(HALVES_ALIGN));
+            let (whole, none) = words(&scales, n, false).expect("memory");
+            assert_eq!((whole.len(), none), (n + NORMS_PADDING, None));
+            assert_eq!(all[..whole.len()], whole);
+            assert!((0..n).all(|row| f32::from_bits(whole[row]) == halves[row].to_f32()));
         }
     }
 }

@@ -69,7 +69,7 @@ impl CudaTokens {
         let owned = mask.into_iter().chain([matrix]).collect();
         let uploaded = CudaTokens::new(device, operand, layout, access, mask_address, owned)?;
         if let Some(scales) = tokens.scales_of_codes() {
-            uploaded.set_scales(Norms::of_scales(device, scales, layout.rows())?);
+            uploaded.set_scales(Norms::of_scales(device, scales, operand, layout)?);
         }
         Ok(uploaded)
     }

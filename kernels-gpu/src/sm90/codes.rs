@@ -13,7 +13,9 @@ use super::Kernel;
 use super::consumer::{Columns, Consumer, FRAGMENT_BYTES, MASKED, multiply_steps};
 use super::fold::{fold_bits, fold_sums, is_factor, is_positive};
 use crate::layout::sm90::SLAB_STEPS;
-use crate::norms::{affine, load_columns, load_shared_columns, scale};
+use crate::norms::{
+    affine, are_halves, load_columns, load_half_columns, load_shared_columns, marked_row, scale,
+};
 use crate::ptx::memory::load_shared_u32x4;
 use crate::ptx::warp::ballot;
 use crate::ptx::wgmma::{self, Accumulators, Element, Operands};
@@ -41,7 +43,10 @@ impl Consumer<'_> {
             let mut columns =
                 Columns { valid: [0; 4], left, column, lane, norms: core::mem::zeroed() };
             let (before, sums) = (*best, self.code_sums());
-            let scales = self.row_factors + u64::from(row) * 4;
+            let scales = match K::HALF_SCALES {
+                true => marked_row(self.row_factors, row),
+                false => self.row_factors + u64::from(row) * 4,
+            };
             if K::SLABS == 0 {
                 let c = self.streamed_codes::<K, N, KIND>(&mut columns);
                 columns.fold_codes::<K, N, KIND>(&mut best[0], &c, sums);
@@ -187,7 +192,13 @@ impl Columns {
         *best = before;
         if K::FOLDS_SUMS {
             // SAFETY: where the scales of the tile's rows are.
-            self.norms = unsafe { load_columns::<N>(scales, self.lane) };
+            self.norms = unsafe {
+                if K::HALF_SCALES && are_halves(scales) {
+                    load_half_columns::<N>(scales, self.lane)
+                } else {
+                    load_columns::<N>(scales, self.lane)
+                }
+            };
         }
         unroll!(I in 0..2 => {
             if I < K::FRAGMENTS {

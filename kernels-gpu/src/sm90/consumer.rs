@@ -41,7 +41,7 @@ pub(super) struct Consumer<'a> {
     pub(super) rows: WarpRows,
     pub(super) norms: Norms,
     /// Where r is of the document's rows, of rows that are normalised, or their scales, where sums are
-    /// folded as they are. Where documents have minima, the
+    /// folded as they are: marked, where they may be halves. Where documents have minima, the
     /// sums of the codes of the thread's two query rows, an f32 in each half: a field of their own would
     /// change the kernels that have none.
     pub(super) row_factors: u64,
@@ -153,7 +153,10 @@ impl Consumer<'_> {
         let mut has_tokens = len > 0;
         let mut row = 0;
         if K::LOADS_NORMS || K::FOLDS_SUMS {
-            self.row_factors = self.norms.of_documents(document.start);
+            self.row_factors = match K::HALF_SCALES {
+                true => self.norms.of_marked_documents(document.start),
+                false => self.norms.of_documents(document.start),
+            };
         }
         // Loops of their own for each kind of tile: the accumulators' pipeline must not meet a
         // branch.

@@ -1,6 +1,7 @@
 //! The warps of the first warpgroup: two load, one stores, one prepares masks.
 
 use super::fold::{factor, is_factor};
+use super::halves;
 use super::turned::{leave_rows, store_maxima};
 use super::units::{Told, Units, for_each_tile};
 use super::{Kernel, Maps, Ring, Shared, n_slabs};
@@ -381,6 +382,10 @@ pub(super) unsafe fn load_masks<K: Kernel>(
     norms: Norms,
     lane: u32,
 ) {
+    if K::HALF_SCALES && norms.has_halves() {
+        // SAFETY: the caller's promise.
+        return unsafe { halves::load_factors::<K>(params, shared, norms, lane) };
+    }
     if K::FOLDS_SUMS && !K::IS_TURNED {
         // SAFETY: the caller's promise.
         return unsafe { load_factors::<K>(params, shared, norms, lane) };
@@ -491,7 +496,7 @@ unsafe fn load_scales<K: Kernel>(params: &ForwardParams, shared: &Shared, norms:
 
 /// Tiles whose scales are on their way while those before are made factors. Memory that is kept busy
 /// answers late: as many have to be asked for as slabs are, and a stage is left to the consumers.
-const SCALES_AHEAD: u32 = 4;
+pub(super) const SCALES_AHEAD: u32 = 4;
 
 /// As [`load_scales`], but makes of them what [`factor`] says, in place: of all columns of a tile, or
 /// NaN where that is one's.
@@ -537,24 +542,31 @@ unsafe fn load_factors<K: Kernel>(
                     n_ahead += 1;
                 } else {
                     copy_wait::<SCALES_AHEAD>();
-                    make_factors(params, shared, &mut landed, lane);
+                    make_factors(params, shared, &mut landed, lane, |scale| scale);
                 }
             });
         }
         copy_wait::<0>();
         while n_ahead > 0 {
-            make_factors(params, shared, &mut landed, lane);
+            make_factors(params, shared, &mut landed, lane, |scale| scale);
             n_ahead -= 1;
         }
     }
 }
 
-/// Makes factors of the lane's scales in a stage, and says that they are there.
+/// Makes factors of the lane's scales in a stage, which are `scale` of the words there, and says that they
+/// are there.
 ///
 /// # Safety
 /// One whole warp, of which each lane's scales have arrived.
 #[inline(always)]
-unsafe fn make_factors(params: &ForwardParams, shared: &Shared, ring: &mut Ring, lane: u32) {
+pub(super) unsafe fn make_factors(
+    params: &ForwardParams,
+    shared: &Shared,
+    ring: &mut Ring,
+    lane: u32,
+    scale: impl Fn(f32) -> f32,
+) {
     let place = shared.scales(ring.slot) + shared_place(lane);
     let full = shared.full(ring.slot);
     let mut factors = [0.0; 4];
@@ -562,7 +574,7 @@ unsafe fn make_factors(params: &ForwardParams, shared: &Shared, ring: &mut Ring,
     // SAFETY: the caller's promise; each lane reads and writes what it has copied.
     unsafe {
         unroll!(I in 0..4 => {
-            factors[I] = factor(load_shared_f32(place + 128 * I as u32));
+            factors[I] = factor(scale(load_shared_f32(place + 128 * I as u32)));
             has_all &= is_factor(factors[I]);
         });
         has_all = ballot(!has_all as u32) == 0;

@@ -41,6 +41,7 @@ mod consumer;
 pub mod cut;
 mod first;
 mod fold;
+mod halves;
 pub mod residual;
 mod rows;
 pub mod runs;
@@ -80,6 +81,8 @@ pub trait Kernel {
     const LOADS_NORMS: bool = Self::NORMALIZES && !Self::Element::HAS_SCALES;
     /// Whether maxima are found of sums of products of whole numbers as they are ([`fold`]).
     const FOLDS_SUMS: bool = matches!(Self::Element::OPERANDS, Operands::I8) && !Self::WINNERS;
+    /// Whether documents' scales may be halves, as [`crate::variants::Variant::reads_half_scales`] says.
+    const HALF_SCALES: bool = Self::FOLDS_SUMS && Self::CONSUMERS == 1;
     /// Whether documents are the rows of products ([`turned`]).
     const IS_TURNED: bool = Self::CONSUMERS == TURNED_CONSUMERS;
     /// Query slabs that stay in shared memory.
