@@ -591,6 +591,23 @@ pub fn with_token_scores_of_every_row<Q: Against<D>, D: Quantized>(
     documents: &Tokens<'_, D>,
     mut check: impl FnMut(Option<&str>, &[f32]),
 ) {
+    let cross = Pairing::cross();
+    with_scores_of_every_row(operand, queries, documents, &cross, |row, found| {
+        check(row, found.token_scores().expect("token scores"));
+    });
+}
+
+/// As [`with_token_scores_of_every_row`], with all that is scored of a pairing.
+///
+/// # Panics
+/// As there.
+pub fn with_scores_of_every_row<Q: Against<D>, D: Quantized>(
+    operand: Operand,
+    queries: &Tokens<'_, Q>,
+    documents: &Tokens<'_, D>,
+    pairing: &Pairing,
+    mut check: impl FnMut(Option<&str>, &Scores),
+) {
     let rows = || FORWARD.iter().filter(|row| row.operand == operand);
     let on_cuda =
         cuda_devices().iter().flat_map(|device| rows().map(move |row| (device, Some(row))));
@@ -600,10 +617,10 @@ pub fn with_token_scores_of_every_row<Q: Against<D>, D: Quantized>(
         let winners = row.is_some_and(|row| row.winners);
         let options =
             ScoreOptions { token_scores: true, kernel, winners, ..ScoreOptions::default() };
-        let found = match device.score_with(queries, documents, &Pairing::cross(), &options) {
+        let found = match device.score_with(queries, documents, pairing, &options) {
             Err(Error::Unsupported { .. }) => continue,
             found => found.expect("scores"),
         };
-        check(row.map(|row| row.name), found.token_scores().expect("token scores"));
+        check(row.map(|row| row.name), &found);
     }
 }
