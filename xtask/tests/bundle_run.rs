@@ -13,6 +13,12 @@ echo "ptxas info: compiled" >> "$MAXSIM_JIT_LOG"
 echo "in $(basename "$PWD")"
 echo "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s"
 "#;
+const LOADS: &str = r##"
+printf '{"engine rows": {"a f16": 1, "a_b f16": 2}, "cases": 1, "passed": 1}' > "$MAXSIM_RECORD_DIR/rows.json"
+echo "# a on cuda:0" >> "$MAXSIM_JIT_LOG"
+echo "# a_b on cuda:0" >> "$MAXSIM_JIT_LOG"
+echo "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
+"##;
 const FAILING: &str = r#"
 echo "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
 exit 101
@@ -128,7 +134,7 @@ fn runs_with_cubins_and_with_ptx_have_records_of_their_own() {
 }
 
 #[test]
-fn a_later_run_is_merged_unless_the_build_is_another() {
+fn a_later_run_is_merged_unless_the_compiler_is_another() {
     let Some(bundle) = Bundle::new("merged", &[("good", GOOD), ("failing", FAILING)]) else {
         return;
     };
@@ -140,11 +146,43 @@ fn a_later_run_is_merged_unless_the_build_is_another() {
     assert_eq!(record["programs"]["failing"]["failed"], 2);
 
     let manifest = fs::read_to_string(bundle.0.join("manifest.json")).unwrap();
-    let other = manifest.replace(r#""a.ptx":"1""#, r#""a.ptx":"2""#);
+    let other = manifest.replace("1.95.0", "1.96.0");
     assert_ne!(manifest, other);
     fs::write(bundle.0.join("manifest.json"), other).unwrap();
     assert!(bundle.run(&["tests", "good"]).status.success());
     assert_eq!(bundle.record()["programs"].as_object().unwrap().len(), 1);
+}
+
+#[test]
+fn nothing_stays_of_kernels_that_changed() {
+    let Some(bundle) = Bundle::new("changed", &[("loads", LOADS), ("failing", FAILING)]) else {
+        return;
+    };
+    bundle.script("sanitizer", "echo '===== ERROR SUMMARY: 0 errors'");
+    for kernels in ["cubin", "ptx"] {
+        assert!(bundle.run_with(kernels, &["tests", "loads"]).status.success());
+        bundle.run_with(kernels, &["sanitize", "loads"]);
+    }
+    let manifest = fs::read_to_string(bundle.0.join("manifest.json")).unwrap();
+    let other = manifest.replace(r#""a.ptx":"1""#, r#""a.ptx":"2""#);
+    assert_ne!(manifest, other);
+    fs::write(bundle.0.join("manifest.json"), other).unwrap();
+    bundle.run_with("ptx", &["tests", "failing"]);
+
+    // Runs from cubins loaded what there is still.
+    let record = bundle.build_record();
+    let of = |kernels: &str| {
+        let run = &record["kernels"][kernels];
+        let n_verdicts = run["sanitizer"]["memcheck"].as_object().unwrap().len();
+        (run["jit_log"].clone(), run["suites"]["rows"]["engine rows"].clone(), n_verdicts)
+    };
+    let (all, rows) =
+        (json!(["# a on cuda:0", "# a_b on cuda:0"]), json!({"a f16": 1, "a_b f16": 2}));
+    assert_eq!(of("cubin"), (all, rows, 1));
+    assert_eq!(of("ptx"), (json!(["# a_b on cuda:0"]), json!({"a_b f16": 2}), 0));
+    assert_eq!(record["ptx"], json!({"a.ptx": "2"}));
+    let programs = record["kernels"]["ptx"]["programs"].as_object().unwrap();
+    assert_eq!(programs.len(), 2, "{programs:?}");
 }
 
 #[test]
