@@ -1,5 +1,6 @@
 //! The bundle's script, with shell scripts in place of test programs and sanitizer.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -163,8 +164,14 @@ fn nothing_stays_of_kernels_that_changed() {
         assert!(bundle.run_with(kernels, &["tests", "loads"]).status.success());
         bundle.run_with(kernels, &["sanitize", "loads"]);
     }
+    // As of filters that one of two kernels has, or both.
+    let file = bundle.0.join("out/tests.json");
+    let mut record = bundle.build_record();
+    record["kernels"]["ptx"]["sanitizer"]["memcheck"] =
+        json!({"loads (a kernels)": "", "x=y (b kernels)": "", "loads": ""});
+    fs::write(&file, record.to_string()).unwrap();
     let manifest = fs::read_to_string(bundle.0.join("manifest.json")).unwrap();
-    let other = manifest.replace(r#""a.ptx":"1""#, r#""a.ptx":"2""#);
+    let other = manifest.replace(r#""a.ptx":"1""#, r#""a.ptx":"2","a_b.ptx":"1""#);
     assert_ne!(manifest, other);
     fs::write(bundle.0.join("manifest.json"), other).unwrap();
     bundle.run_with("ptx", &["tests", "failing"]);
@@ -173,14 +180,19 @@ fn nothing_stays_of_kernels_that_changed() {
     let record = bundle.build_record();
     let of = |kernels: &str| {
         let run = &record["kernels"][kernels];
-        let n_verdicts = run["sanitizer"]["memcheck"].as_object().unwrap().len();
-        (run["jit_log"].clone(), run["suites"]["rows"]["engine rows"].clone(), n_verdicts)
+        let verdicts = run["sanitizer"]["memcheck"].as_object().unwrap().keys().cloned();
+        let rows = run["suites"]["rows"]["engine rows"].clone();
+        (run["jit_log"].clone(), rows, verdicts.collect::<Vec<_>>())
     };
     let (all, rows) =
         (json!(["# a on cuda:0", "# a_b on cuda:0"]), json!({"a f16": 1, "a_b f16": 2}));
-    assert_eq!(of("cubin"), (all, rows, 1));
-    assert_eq!(of("ptx"), (json!(["# a_b on cuda:0"]), json!({"a_b f16": 2}), 0));
-    assert_eq!(record["ptx"], json!({"a.ptx": "2"}));
+    assert_eq!(of("cubin"), (all, rows, vec!["loads".to_string()]));
+    let (logged, rows, verdicts) = of("ptx");
+    assert_eq!((logged, rows), (json!(["# a_b on cuda:0"]), json!({"a_b f16": 2})));
+    let but = "kernels, without those that changed since)";
+    let expected = [format!("loads (a {but}"), format!("loads ({but}"), "x=y (b kernels)".into()];
+    assert_eq!(verdicts.iter().collect::<BTreeSet<_>>(), expected.iter().collect());
+    assert_eq!(record["ptx"], json!({"a.ptx": "2", "a_b.ptx": "1"}));
     let programs = record["kernels"]["ptx"]["programs"].as_object().unwrap();
     assert_eq!(programs.len(), 2, "{programs:?}");
 }
