@@ -129,6 +129,9 @@ macro_rules! entry {
     (sm90 $name:ident $element:ident cut consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
         tiled_entry!($name $element scores cut $consumers $fragments $steps $stages $tail);
     };
+    (sm90 $name:ident $element:ident scaled consumers 4, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element scaled turned 4 $fragments $steps $stages $tail);
+    };
     (sm90 $name:ident $element:ident decoded $($tile:tt)*) => {
         residual_entry!($name $element false $($tile)*);
     };
@@ -164,7 +167,7 @@ macro_rules! entry {
     };
 }
 
-/// Entries that read both sides by TMA. Documents are whole in every unit, or may be cut.
+/// Entries that read both sides by TMA. Documents are whole in every unit, or may be cut, or are the rows of products.
 macro_rules! tiled_entry {
     (run whole $row:ident $params:expr, $maps:expr, $norms:expr) => {{
         const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
@@ -175,6 +178,12 @@ macro_rules! tiled_entry {
     (run cut $row:ident $params:expr, $maps:expr, $norms:expr) => {{
         const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
         crate::sm90::cut::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }>($params, $maps)
+    }};
+    (run turned $row:ident $params:expr, $maps:expr, $norms:expr) => {{
+        const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
+        crate::sm90::turned::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }>(
+            $params, $maps, $norms,
+        )
     }};
     ($name:ident $element:ident $outputs:ident $documents:ident $consumers:literal $fragments:literal $steps:literal $stages:literal $tail:literal) => {
         /// # Safety

@@ -175,10 +175,22 @@ pub mod sm90 {
 
     /// Consumers of kernels whose documents are the rows of products.
     pub const TURNED_CONSUMERS: usize = 4;
-    /// Their warps.
-    pub const TURNED_WARPS: usize = 4 * TURNED_CONSUMERS;
-    /// Bytes of what one of these warps leaves of a document: the maxima of 128 query rows.
+    /// Teams of two of these consumers, with a half of the ring each.
+    pub const TEAMS: usize = 2;
+    /// Warps of a team.
+    pub const TEAM_WARPS: usize = 4 * TURNED_CONSUMERS / TEAMS;
+    /// Bytes of a team's stage: half a tile.
+    pub const TEAM_STAGE_BYTES: usize = DOCUMENT_SLAB_BYTES / TEAMS;
+    /// Bytes of the scales of its rows.
+    pub const TEAM_SCALES_BYTES: usize = SCALES_BYTES / TEAMS;
+    /// Bytes of what a team's loading warp says of a stage.
+    pub const TEAM_WORDS_BYTES: usize = 16;
+    /// Documents of a team whose maxima are in flight.
+    pub const TEAM_SLOTS: usize = 2;
+    /// Bytes of what one warp of a team leaves of a document: the maxima of 128 query rows.
     pub const MAXIMA_BYTES: usize = 4 * 128;
+    /// Bytes of the sums of a document's groups, and of what else is said of it.
+    pub const TEAM_SUMS_BYTES: usize = 128;
 
     /// Whether the last tile of a document may be this wide: any multiple of the step up to 64,
     /// above it multiples of 32. Finding winners halves the columns again and again.
@@ -333,11 +345,14 @@ pub mod sm90 {
             (true, false) => maxima_offset(query_tile, slabs, stages, parts),
             (true, true) => {
                 // And, behind the slots, the query rows' scales and a word for each thread, which take as
-                // much as six warps leave, and a bit for each row.
-                let n_warps = TURNED_WARPS * sum_slots(query_tile) + 6;
+                // much as six warps leave, a bit for each row, and of slots and stages what is said of them and
+                // two barriers.
+                let n_slots = TEAMS * TEAM_SLOTS;
                 maxima_offset(query_tile, slabs, stages, parts)
-                    + n_warps * MAXIMA_BYTES
+                    + (TEAM_WARPS * n_slots + 6) * MAXIMA_BYTES
                     + query_tile / 8
+                    + n_slots * (TEAM_SUMS_BYTES + 16)
+                    + TEAMS * stages * (TEAM_WORDS_BYTES + 16)
             }
         }
     }

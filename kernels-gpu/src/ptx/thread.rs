@@ -24,6 +24,16 @@ pub fn grid_dim_x() -> u32 {
     unsafe { nvptx::_grid_dim_x() as u32 }
 }
 
+/// Index of the thread in its warp, read anew wherever it is asked for: what depends on it takes no register
+/// elsewhere.
+#[inline(always)]
+pub fn lane_here() -> u32 {
+    let lane;
+    // SAFETY: reads a special register. (Not `pure`, or it could be read elsewhere.)
+    unsafe { asm!("mov.u32 {0}, %laneid;", out(reg32) lane, options(nomem, nostack)) };
+    lane
+}
+
 /// Waits for all threads of the block; their earlier shared-memory accesses are visible after.
 ///
 /// # Safety

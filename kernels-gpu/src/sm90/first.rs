@@ -2,7 +2,7 @@
 
 use super::fold::{factor, is_factor};
 use super::halves;
-use super::turned::{leave_rows, store_maxima};
+use super::turned::leave_rows;
 use super::units::{Told, Units, for_each_tile};
 use super::{Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
@@ -334,10 +334,6 @@ pub(super) unsafe fn store_sums<K: Kernel>(
     norms: Norms,
     lane: u32,
 ) {
-    if K::IS_TURNED {
-        // SAFETY: the caller's promise.
-        return unsafe { store_maxima::<K>(params, shared, norms, lane) };
-    }
     let mut ring = Ring::START;
     let mut tile = u32::MAX;
     let mut units = Told::START;
@@ -386,7 +382,7 @@ pub(super) unsafe fn load_masks<K: Kernel>(
         // SAFETY: the caller's promise.
         return unsafe { halves::load_factors::<K>(params, shared, norms, lane) };
     }
-    if K::FOLDS_SUMS && !K::IS_TURNED {
+    if K::FOLDS_SUMS {
         // SAFETY: the caller's promise.
         return unsafe { load_factors::<K>(params, shared, norms, lane) };
     }
@@ -445,7 +441,7 @@ pub(super) unsafe fn mask_words(
 /// several columns together, or one after the other.
 #[inline(always)]
 fn scale_place<K: Kernel>(lane: u32) -> u32 {
-    if K::IS_TURNED { 4 * lane } else { shared_place(lane) }
+    shared_place(lane)
 }
 
 /// Copies the scales of each tile's columns, and turns the documents' mask, where there is one, into

@@ -46,7 +46,7 @@ pub mod residual;
 mod rows;
 pub mod runs;
 mod split;
-mod turned;
+pub mod turned;
 mod units;
 
 use crate::layout::sm90::*;
@@ -287,30 +287,6 @@ impl Shared {
         self.units + slot * UNIT_BYTES as u32
     }
 
-    /// What a consumer warp has found of a document, in a slot, where documents are the rows of products.
-    #[inline(always)]
-    fn maxima(&self, slot: u32, warp: u32) -> u32 {
-        self.maxima + MAXIMA_BYTES as u32 * (slot * TURNED_WARPS as u32 + warp)
-    }
-
-    /// The scales of half of a tile's query rows, as the storing warp keeps them.
-    #[inline(always)]
-    fn row_scales(&self, half: u32) -> u32 {
-        self.maxima(self.sum_slots, half)
-    }
-
-    /// Which columns of consumer threads are no query tokens, a word for each.
-    #[inline(always)]
-    fn no_rows(&self) -> u32 {
-        self.row_scales(2)
-    }
-
-    /// Which rows of the query tile are query tokens, a bit for each.
-    #[inline(always)]
-    fn valid_rows(&self) -> u32 {
-        self.row_scales(6)
-    }
-
     /// A group's sums in a slot.
     #[inline(always)]
     fn sums(&self, slot: u32, group: u32) -> u32 {
@@ -377,11 +353,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSU
             } else {
                 claim_registers::<CONSUMER>();
             }
-            if K::IS_TURNED {
-                turned::consume::<K>(params, &shared, thread - 128);
-            } else {
-                consumer::consume::<K>(params, &shared, norms, thread - 128);
-            }
+            consumer::consume::<K>(params, &shared, norms, thread - 128);
             return;
         }
         let (warp, lane) = (thread / 32, thread % 32);

@@ -15,93 +15,235 @@
 //! that is right): what negative ones become stays below. Sums of INT8 are folded as they are, and their
 //! maxima kept in that form. A tile whose rows are not all document tokens is folded as floats.
 
+mod load;
 mod maxima;
+mod shared;
 mod store;
 
+use self::load::{load, load_told};
 use self::maxima::{
     Maxima, first_bits, fold_bits, fold_floats, into_bits, into_floats, larger, larger_signs,
     signs, sum_into_float,
 };
-pub(super) use self::store::{leave_rows, store_maxima};
+pub(super) use self::store::leave_rows;
+use self::store::store_maxima;
+use super::first::{QueryTile, load_queries};
 use super::fold::have_factors;
-use super::units::Told;
-use super::{Kernel, Ring, Shared};
+use super::{Kernel, Maps, Ring, Shared, n_threads};
 use crate::layout::SLAB_BYTES;
 use crate::layout::sm90::*;
-use crate::params::{ForwardParams, Group, Segment};
-use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
+use crate::norms::Norms;
+use crate::params::{ForwardParams, Group};
+use crate::ptx::barrier::{barrier_arrive_if, barrier_fence, barrier_init, barrier_wait};
+use crate::ptx::copy::prefetch_map;
 use crate::ptx::memory::{load_shared_f32, load_shared_u32x4, store_shared_f32};
-use crate::ptx::thread::thread_idx_x;
+use crate::ptx::thread::*;
 use crate::ptx::warp::{ballot, broadcast, shuffle_xor, sync_warp};
 use crate::ptx::wgmma::{self, Accumulators, Element};
 use crate::reduce::unroll;
-use crate::work::Documents;
+
+/// The forward kernel of a row of the variant table, as [`super::forward`].
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
+    params: &ForwardParams,
+    maps: Maps,
+    norms: Norms,
+) {
+    const { assert!(K::CONSUMERS == TURNED_CONSUMERS) };
+    const { assert!(K::SLABS == 1 && K::FRAGMENTS == 1 && !K::WINNERS) };
+    const { assert!(K::Element::HAS_SCALES && !K::Element::HAS_MINS) };
+    let shared = Shared::new::<K>();
+    let thread = thread_idx_x();
+    // SAFETY: as there.
+    unsafe {
+        if thread >= 128 {
+            wait_threads(n_threads::<K>());
+            claim_registers::<CONSUMER>();
+            return consume::<K>(params, &shared, thread - 128);
+        }
+        let (warp, lane) = (thread / 32, thread % 32);
+        let mut queries = QueryTile::NONE;
+        if warp == 0 {
+            if lane == 0 {
+                init_loading::<K>(&shared, maps);
+            }
+            sync_warp();
+            arrive_threads(n_threads::<K>());
+        } else {
+            if warp == 1 && lane == 0 {
+                init_storing(&shared);
+            }
+            if warp == 3 {
+                if lane == 0 {
+                    prefetch_map(maps.queries);
+                }
+                queries = QueryTile::first::<K>(params, lane);
+            }
+            wait_threads(n_threads::<K>());
+        }
+        release_registers::<FIRST>();
+        match warp {
+            1 => return store_maxima::<K>(params, &shared, norms, lane),
+            2 => return load_told::<K>(params, &shared, maps, norms, lane),
+            3 => return load_queries::<K>(params, &shared, maps, queries, lane),
+            _ => {}
+        }
+        load::<K>(params, &shared, maps, norms, lane);
+    }
+}
+
+/// The barriers of stages and of units.
+///
+/// # Safety
+/// One thread, before any use of the barriers.
+#[inline(always)]
+unsafe fn init_loading<K: Kernel>(shared: &Shared, maps: Maps) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        prefetch_map(maps.documents);
+        prefetch_map(maps.document_tails);
+        let mut slot = 0;
+        while slot < (TEAMS * K::STAGES) as u32 {
+            // Each lane says when its scales have arrived, one that the rows are on their way.
+            barrier_init(shared.team_full(slot), 33);
+            barrier_init(shared.team_empty(slot), TEAM_WARPS as u32);
+            slot += 1;
+        }
+        slot = 0;
+        while slot < UNIT_SLOTS as u32 {
+            barrier_init(shared.unit_full(slot), 1);
+            // The first warpgroup's other warps are told.
+            barrier_init(shared.unit_empty(slot), 3);
+            slot += 1;
+        }
+        barrier_fence();
+    }
+}
+
+/// The barriers of the query tile and of slots.
+///
+/// # Safety
+/// As [`init_loading`].
+#[inline(always)]
+unsafe fn init_storing(shared: &Shared) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        barrier_init(shared.query_full(), 1);
+        barrier_init(shared.query_empty(), (TEAMS * TEAM_WARPS) as u32);
+        let mut slot = 0;
+        while slot < (TEAMS * TEAM_SLOTS) as u32 {
+            barrier_init(shared.found(slot), TEAM_WARPS as u32);
+            barrier_init(shared.read(slot), 1);
+            slot += 1;
+        }
+        barrier_fence();
+    }
+}
 
 /// Query rows of a warpgroup.
 const COLUMNS: u32 = 128;
-/// In a slot of sums, behind those of 16 groups: whether the document has tokens.
+/// Document tokens of a product.
+const ROWS: u32 = FRAGMENT_ROWS as u32;
+/// Behind the sums of 16 groups: whether the document has tokens.
 const HAS_TOKENS: u32 = 64;
 
-/// A warpgroup's first row of a document tile, of one of its warps.
-#[inline(always)]
-fn first_row(warp: u32) -> u32 {
-    FRAGMENT_ROWS as u32 * (warp / 4 % 2)
-}
-
-/// A thread's first row of a document tile; the second is 8 further on.
+/// A thread's first row of a product; the second is 8 further on.
 #[inline(always)]
 fn row(warp: u32, lane: u32) -> u32 {
-    first_row(warp) + Group::ROWS as u32 * (warp % 4) + lane / 4
+    Group::ROWS as u32 * (warp % 4) + lane / 4
+}
+
+/// In place of a document's tokens: there is no document.
+const NO_LEN: u32 = u32::MAX;
+/// What is said of the query tile of a document: that it is the last one's, …
+const SAME_TILE: u32 = 0;
+/// … or another one, the block's first, and the parity of its barrier, …
+const NEW_TILE: u32 = 4;
+const FIRST_TILE: u32 = 2;
+const TILE_PARITY: u32 = 1;
+/// … or that there are no more documents. (Consumers have no registers to keep tiles and parities in.)
+const END: u32 = u32::MAX;
+
+/// Which team has the next document: the one that has had fewer products. Warps that go through the block's
+/// documents do so in the same order, and agree.
+struct Turns {
+    /// Products that the first team has had more of.
+    ahead: i32,
+}
+
+impl Turns {
+    const START: Turns = Turns { ahead: 0 };
+
+    /// The team whose turn it is.
+    #[inline(always)]
+    fn team(&self) -> u32 {
+        u32::from(self.ahead > 0)
+    }
+
+    /// That of the next document, of `len` tokens.
+    #[inline(always)]
+    fn next(&mut self, len: u32) -> u32 {
+        let team = self.team();
+        let n_products = len.div_ceil(ROWS) as i32;
+        self.ahead += if team == 0 { n_products } else { -n_products };
+        team
+    }
 }
 
 /// Where a consumer thread is.
 struct Consumer<'a> {
     params: &'a ForwardParams,
     shared: &'a Shared,
-    /// Of the consumers' warps. Warpgroups 0 and 1 have the first query rows, 0 and 2 the first half of
-    /// a document tile.
+    /// Of the consumers' warps. Warpgroups 0 and 1 have the first query rows, 0 and 2 are the first team.
     warp: u32,
-    /// Where the scale of the thread's first row of a tile is, in the first stage.
+    /// Where the scale of the thread's first row of a product is, in the team's first stage.
     scales: u32,
+    /// Of the team's stages.
     ring: Ring,
+    /// Of the team's slots.
     sums: Ring,
 }
 
-/// Works through the block's units.
+/// Works through the documents of the team.
 ///
 /// # Safety
-/// All consumer threads; shared memory and barriers as [`super::forward`] sets them up.
+/// All consumer threads; shared memory and barriers as [`forward`] sets them up.
 #[inline(always)]
-pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u32) {
-    const { assert!(!K::IS_TURNED || K::SLABS == 1 && K::FRAGMENTS == 1 && !K::WINNERS) };
-    const { assert!(!K::IS_TURNED || K::Element::HAS_SCALES && !K::Element::HAS_MINS) };
+unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u32) {
     // SAFETY: every warp is whole here.
     let warp = unsafe { broadcast(thread / 32) };
     let lane = thread % 32;
+    let first_stage = warp / 4 % TEAMS as u32 * shared.stages;
     // The exchange with itself keeps the address in a register: the assembler would form it anew for every
     // tile, behind the products.
     // SAFETY: as above.
-    let scales = unsafe { shuffle_xor::<0>(shared.scales(0) + 4 * row(warp, lane)) };
+    let scales =
+        unsafe { shuffle_xor::<0>(shared.row_scales_of(first_stage) + 4 * row(warp, lane)) };
     let (ring, sums) = (Ring::START, Ring::START);
     let mut consumer = Consumer { params, shared, warp, scales, ring, sums };
-    let mut tile = u32::MAX;
-    let mut query_parity = 0;
-    let mut units = Told::START;
-    // SAFETY: the producer loads what is waited for, in this order.
+    // SAFETY: the team's loading warp fills the stages with what is waited for, in this order.
     unsafe {
-        while let Some(work) = units.next(shared, lane) {
-            if work.tile != tile {
-                let releases = tile != u32::MAX && lane == 0;
+        loop {
+            consumer.wait();
+            let [len, tile, ..] = load_shared_u32x4(shared.words(consumer.stage()));
+            let (len, tile) = (broadcast(len), broadcast(tile));
+            if tile == END {
+                return;
+            }
+            if tile != SAME_TILE {
+                let releases = tile & FIRST_TILE == 0 && lane == 0;
                 barrier_arrive_if(shared.query_empty(), releases as u32);
-                tile = work.tile;
-                barrier_wait(shared.query_full(), query_parity);
-                query_parity ^= 1;
+                barrier_wait(shared.query_full(), tile & TILE_PARITY);
                 consumer.take_rows();
             }
-            let mut documents = Documents::new(params, &work);
-            while let Some((_, document)) = documents.next() {
-                consumer.document::<K>(document);
+            if len == NO_LEN {
+                consumer.release();
+                continue;
             }
+            consumer.document::<K>(len);
         }
     }
 }
@@ -119,16 +261,22 @@ impl Consumer<'_> {
         self.warp / 8
     }
 
-    /// The warpgroup's first row of a document tile.
+    /// The warpgroup's team.
     #[inline(always)]
-    fn first_row(&self) -> u32 {
-        first_row(self.warp)
+    fn team(&self) -> u32 {
+        self.warp / 4 % TEAMS as u32
     }
 
-    /// As [`row`].
+    /// The stage at the head of the team's ring.
+    #[inline(always)]
+    fn stage(&self) -> u32 {
+        self.team() * self.shared.stages + self.ring.slot
+    }
+
+    /// As [`row`], where there are no registers to keep it.
     #[inline(always)]
     fn row(&self) -> u32 {
-        row(self.warp, self.lane())
+        row(self.warp, lane_here())
     }
 
     /// Where it is kept which of the thread's columns are no query tokens, the first in the uppermost bit: there
@@ -158,19 +306,15 @@ impl Consumer<'_> {
         }
     }
 
-    /// One document against the resident query tile.
+    /// One document of `len` tokens, whose first rows are there, against the resident query tile.
     #[inline(always)]
-    unsafe fn document<K: Kernel>(&mut self, document: Segment) {
+    unsafe fn document<K: Kernel>(&mut self, len: u32) {
         let is_masked = self.params.documents.mask != 0;
-        // SAFETY: every warp is whole here; the producer fills the ring's stages with these tiles, in this
+        // SAFETY: every warp is whole here; the producer fills the team's stages with these rows, in this
         // order.
         unsafe {
-            let len = broadcast(document.len);
-            // The tiles that start before this have only document tokens for the warpgroup.
-            let whole_end = match is_masked {
-                true => 0,
-                false => (len + 1) as i32 - (self.first_row() + FRAGMENT_ROWS as u32) as i32,
-            };
+            // Products that start before this have only document tokens.
+            let whole_end = if is_masked { 0 } else { len / ROWS * ROWS };
             let mut best: Maxima = [f32::NEG_INFINITY; 32];
             let mut has_tokens = !is_masked && len > 0;
             // Whether maxima are those of bits, and whether they may be: with scales without factors, sums'
@@ -179,7 +323,7 @@ impl Consumer<'_> {
             let mut start = 0;
             if whole_end > 0 {
                 let (c, scales) = self.product::<K>();
-                start = DOCUMENT_TILE as u32;
+                start = ROWS;
                 if K::FOLDS_SUMS {
                     may_be_sure = ballot(!have_factors(scales) as u32) == 0;
                     // Before the fold, in which sums end: for both there are no registers.
@@ -194,10 +338,9 @@ impl Consumer<'_> {
                 }
             }
             while start < len {
-                // A loop of its own for what most tiles are: they have no instructions to spare.
-                let left = (whole_end - start as i32).max(0) as u32;
-                let mut n_whole = if is_sure { left.div_ceil(DOCUMENT_TILE as u32) } else { 0 };
-                start += DOCUMENT_TILE as u32 * n_whole;
+                // A loop of its own for what most products are: they have no instructions to spare.
+                let mut n_whole = if is_sure { (whole_end - start) / ROWS } else { 0 };
+                start += ROWS * n_whole;
                 while n_whole > 0 {
                     let (c, scales) = self.product::<K>();
                     n_whole -= 1;
@@ -205,7 +348,7 @@ impl Consumer<'_> {
                         into_floats::<K>(&mut best);
                         fold_floats::<K>(&mut best, &c, scales, [true; 2]);
                         (is_sure, may_be_sure) = (false, false);
-                        start -= DOCUMENT_TILE as u32 * n_whole;
+                        start -= ROWS * n_whole;
                         break;
                     }
                     fold_bits::<K>(&mut best, &c, scales);
@@ -218,32 +361,28 @@ impl Consumer<'_> {
                     is_sure = false;
                 }
                 let left = len - start;
-                let mut valid = [self.row() < left, self.row() + 8 < left];
+                let row = self.row();
+                let mut valid = [row < left, row + 8 < left];
                 if is_masked {
-                    let slot = self.ring.slot;
-                    barrier_wait(self.shared.full(slot), self.ring.parity);
-                    let mask = self.shared.mask(slot);
-                    let words = load_shared_u32x4(mask);
-                    let own = load_shared_f32(mask + 4 * (self.row() / 32)).to_bits()
-                        >> (self.row() % 32);
+                    self.wait();
+                    let [_, _, low, high] = load_shared_u32x4(self.shared.words(self.stage()));
+                    let own = if row < 32 { low } else { high } >> (row % 32);
                     valid = [own & 1 != 0, own >> 8 & 1 != 0];
-                    has_tokens |= words[0] | words[1] | words[2] | words[3] != 0;
+                    has_tokens |= low | high != 0;
                 }
-                start += DOCUMENT_TILE as u32;
-                if left <= self.first_row() {
-                    barrier_wait(self.shared.full(self.ring.slot), self.ring.parity);
-                    self.release();
-                    continue;
-                }
+                start += ROWS;
                 let (c, scales) = self.product::<K>();
                 fold_floats::<K>(&mut best, &c, scales, valid);
                 if K::FOLDS_SUMS {
                     may_be_sure &= ballot(!have_factors(scales) as u32) == 0;
                 }
-                if may_be_sure && (start as i32) < whole_end && self.are_sure(signs(&best)) {
+                if may_be_sure && start < whole_end && self.are_sure(signs(&best)) {
                     is_sure = true;
                     into_bits::<K>(&mut best);
                 }
+            }
+            if len == 0 {
+                self.release();
             }
             let most = match K::FOLDS_SUMS & is_sure {
                 true => self.most_of_lanes::<true>(&best).map(sum_into_float),
@@ -253,16 +392,22 @@ impl Consumer<'_> {
         }
     }
 
-    /// The product of the warpgroup's rows of the tile at the head of the ring with its query rows, and the
+    /// Waits for the rows at the head of the team's ring.
+    #[inline(always)]
+    unsafe fn wait(&self) {
+        // SAFETY: the producer fills the stage.
+        unsafe { barrier_wait(self.shared.team_full(self.stage()), self.ring.parity) };
+    }
+
+    /// The product of the rows at the head of the team's ring with the warpgroup's query rows, and the
     /// scales of the thread's two rows. Gives the stage back.
     #[inline(always)]
     unsafe fn product<K: Kernel>(&mut self) -> ([f32; 64], [f32; 2]) {
-        let slot = self.ring.slot;
         // SAFETY: the producer fills the stage.
         unsafe {
-            barrier_wait(self.shared.full(slot), self.ring.parity);
+            self.wait();
             let c = self.multiply::<K>();
-            let place = self.scales + slot * SCALES_BYTES as u32;
+            let place = self.scales + self.ring.slot * TEAM_SCALES_BYTES as u32;
             let scales = [load_shared_f32(place), load_shared_f32(place + 32)];
             let c = c.wait::<0>();
             self.release();
@@ -270,14 +415,14 @@ impl Consumer<'_> {
         }
     }
 
-    /// Starts the product of the warpgroup's rows of the tile at the head of the ring with its query rows.
+    /// Starts the product of the rows at the head of the team's ring with the warpgroup's query rows.
     #[inline(always)]
     unsafe fn multiply<K: Kernel>(&self) -> [f32; 64] {
-        let rows = self.shared.stage(0) + self.first_row() * SLAB_BYTES as u32;
         let columns = self.shared.query_slab(0) + self.half() * COLUMNS * SLAB_BYTES as u32;
         // A step to the stage is less to do than its descriptor.
-        let stage = self.ring.slot * wgmma::descriptor_step(DOCUMENT_SLAB_BYTES as u32);
-        let (a, b) = (wgmma::descriptor(rows) + stage, wgmma::descriptor(columns));
+        let stage = self.stage() * wgmma::descriptor_step(TEAM_STAGE_BYTES as u32);
+        let a = wgmma::descriptor(self.shared.rows(0)) + stage;
+        let b = wgmma::descriptor(columns);
         let high = [self.params.documents.descriptor_high, self.params.queries.descriptor_high];
         // SAFETY: the caller's promise; the fence orders the last reads of the accumulators before they are
         // written again.
@@ -289,11 +434,12 @@ impl Consumer<'_> {
         }
     }
 
-    /// Gives the stage at the head of the ring back to the producer.
+    /// Gives the stage at the head of the team's ring back to the producer.
     #[inline(always)]
     unsafe fn release(&mut self) {
+        let empty = self.shared.team_empty(self.stage());
         // SAFETY: this warp has waited for every product that reads the stage.
-        unsafe { barrier_arrive_if(self.shared.empty(self.ring.slot), (self.lane() == 0) as u32) };
+        unsafe { barrier_arrive_if(empty, (self.lane() == 0) as u32) };
         self.ring = self.ring.next(self.shared.stages);
     }
 
@@ -341,26 +487,24 @@ impl Consumer<'_> {
     /// Leaves [`Consumer::most_of_lanes`] of a document to the storing warp.
     #[inline(always)]
     unsafe fn hand_over(&mut self, most: [f32; 4], has_tokens: bool) {
-        let (slot, lane) = (self.sums.slot, self.lane());
+        let (slot, lane) = (self.team() * TEAM_SLOTS as u32 + self.sums.slot, self.lane());
         // SAFETY: all lanes are here; the storing warp empties the slots in this order; one lane arrives
         // when all have stored.
         unsafe {
-            barrier_wait(self.shared.sum_empty(slot), self.sums.parity ^ 1);
+            barrier_wait(self.shared.read(slot), self.sums.parity ^ 1);
             let column =
                 64 * (lane / 16) + 32 * (lane / 8 % 2) + 16 * (lane / 4 % 2) + 2 * (lane % 4);
-            let place = self.shared.maxima(slot, self.warp) + 4 * column;
+            let place = self.shared.maxima(slot, 4 * self.half() + self.warp % 4) + 4 * column;
             unroll!(I in 0..4 => {
                 store_shared_f32(place + 4 * (8 * (I as u32 / 2) + I as u32 % 2), most[I]);
             });
-            if self.warp == 0 && lane == 0 {
-                store_shared_f32(
-                    self.shared.sums(slot, 0) + HAS_TOKENS,
-                    if has_tokens { 1.0 } else { 0.0 },
-                );
+            if self.warp % 4 + self.half() + lane == 0 {
+                let place = self.shared.team_sums(slot) + HAS_TOKENS;
+                store_shared_f32(place, if has_tokens { 1.0 } else { 0.0 });
             }
             sync_warp();
-            barrier_arrive_if(self.shared.sum_full(slot), (lane == 0) as u32);
+            barrier_arrive_if(self.shared.found(slot), (lane == 0) as u32);
         }
-        self.sums = self.sums.next(self.shared.sum_slots);
+        self.sums = self.sums.next(TEAM_SLOTS as u32);
     }
 }

@@ -1,6 +1,6 @@
 //! What the first warpgroup does for consumers whose columns are query rows.
 
-use super::HAS_TOKENS;
+use super::{HAS_TOKENS, Turns};
 use crate::layout::sm90::*;
 use crate::norms::Norms;
 use crate::params::{ForwardParams, Group};
@@ -9,13 +9,16 @@ use crate::ptx::math::max_nan;
 use crate::ptx::memory::{
     load_shared_f32, load_shared_f32x4, store_shared_f32, store_shared_u32x4, store_u32,
 };
-use crate::ptx::warp::{ballot, shuffle_xor_f32, sync_warp};
+use crate::ptx::warp::{ballot, broadcast, shuffle_xor_f32, sync_warp};
 use crate::reduce::{TileGroups, unroll};
 use crate::rows::sum_eight;
 use crate::sm90::first::QueryTile;
 use crate::sm90::units::Told;
 use crate::sm90::{Kernel, Ring, Shared};
-use crate::work::{self, TokenPlace, row_is_valid};
+use crate::work::{self, Documents, TokenPlace, row_is_valid};
+
+/// In place of an entry: there is none.
+const NONE: u32 = u32::MAX;
 
 /// Leaves to the consumers which rows of a query tile are query tokens.
 ///
@@ -57,16 +60,17 @@ pub(in crate::sm90) unsafe fn leave_rows<K: Kernel>(
 /// # Safety
 /// As [`crate::sm90::first::load`].
 #[inline(always)]
-pub(in crate::sm90) unsafe fn store_maxima<K: Kernel>(
+pub(super) unsafe fn store_maxima<K: Kernel>(
     params: &ForwardParams,
     shared: &Shared,
     norms: Norms,
     lane: u32,
 ) {
-    let mut ring = Ring::START;
+    let mut rings = [Ring::START; TEAMS];
     let mut tile = u32::MAX;
     let mut units = Told::START;
-    // SAFETY: consumers fill one slot per entry, in this order; the whole warp is here.
+    let mut turns = Turns::START;
+    // SAFETY: each team fills one slot per document of its own, in this order; the whole warp is here.
     unsafe {
         let mut groups = TileGroups::new(Group::NONE, lane);
         let mut valid = 0;
@@ -77,14 +81,35 @@ pub(in crate::sm90) unsafe fn store_maxima<K: Kernel>(
                 groups = TileGroups::new(queries.group, lane);
                 valid = take_rows::<K>(params, shared, norms, tile, lane);
             }
-            let mut entry = work.entry;
-            while entry < work.entry_end {
-                barrier_wait(shared.sum_full(ring.slot), ring.parity);
-                let sums = shared.sums(ring.slot, 0);
+            // In the order in which teams end them: a document that another one of its team follows, and what
+            // is left behind the unit's last.
+            let mut documents = Documents::new(params, &work);
+            let mut under_way = [NONE; TEAMS];
+            let mut n_ended = 0;
+            while n_ended < TEAMS as u32 {
+                let (team, entry) = match documents.next() {
+                    Some((entry, document)) => (turns.next(broadcast(document.len)), entry),
+                    None => {
+                        n_ended += 1;
+                        ((turns.team() + n_ended + 1) % TEAMS as u32, NONE)
+                    }
+                };
+                let is_first = team == 0;
+                let ended = under_way[!is_first as usize];
+                under_way = if is_first { [entry, under_way[1]] } else { [under_way[0], entry] };
+                if ended == NONE {
+                    continue;
+                }
+                let ring = if is_first { rings[0] } else { rings[1] };
+                let slot = team * TEAM_SLOTS as u32 + ring.slot;
+                let next = ring.next(TEAM_SLOTS as u32);
+                rings = if is_first { [next, rings[1]] } else { [rings[0], next] };
+                barrier_wait(shared.found(slot), ring.parity);
+                let sums = shared.team_sums(slot);
                 let has_tokens = load_shared_f32(sums + HAS_TOKENS) != 0.0;
                 let mut half = 0;
                 while half < 2 {
-                    let mut most = most_of_warps(shared, ring.slot, half, lane);
+                    let mut most = most_of_warps(shared, slot, half, lane);
                     let scales = load_shared_f32x4(shared.row_scales(half) + 16 * lane);
                     unroll!(I in 0..4 => {
                         let is_row = valid >> (4 * half + I as u32) & 1 != 0;
@@ -92,7 +117,7 @@ pub(in crate::sm90) unsafe fn store_maxima<K: Kernel>(
                     });
                     if has_tokens && params.token_scores != 0 {
                         let group = work::group(params, own_group::<K>(tile, half, lane));
-                        store_tokens(params, group, entry, valid >> (4 * half), most, lane);
+                        store_tokens(params, group, ended, valid >> (4 * half), most, lane);
                     }
                     // Rows 8 apart, then neighbours: the order of all kernels ([`crate::rows`]).
                     unroll!(I in 0..4 => { most[I] += shuffle_xor_f32::<2>(most[I]); });
@@ -106,10 +131,8 @@ pub(in crate::sm90) unsafe fn store_maxima<K: Kernel>(
                 sync_warp();
                 let sum = load_shared_f32(sums + 4 * (lane % K::GROUPS));
                 sync_warp();
-                barrier_arrive_if(shared.sum_empty(ring.slot), (lane == 0) as u32);
-                groups.store(params, entry, if has_tokens { sum } else { 0.0 });
-                ring = ring.next(sum_slots(K::QUERY_TILE) as u32);
-                entry += 1;
+                barrier_arrive_if(shared.read(slot), (lane == 0) as u32);
+                groups.store(params, ended, if has_tokens { sum } else { 0.0 });
             }
             if params.counters != 0 {
                 work::count_part(params, &work, groups.first_query(), lane);
@@ -164,17 +187,17 @@ unsafe fn take_rows<K: Kernel>(
     valid
 }
 
-/// The largest that the eight warps of a half have left of each of the lane's rows.
+/// The largest that the four warps of a half have left in a slot of each of the lane's rows.
 ///
 /// # Safety
 /// They must have left them.
 #[inline(always)]
 unsafe fn most_of_warps(shared: &Shared, slot: u32, half: u32, lane: u32) -> [f32; 4] {
-    let place = shared.maxima(slot, 8 * half) + 16 * lane;
+    let place = shared.maxima(slot, 4 * half) + 16 * lane;
     // SAFETY: the caller's promise.
     let of_warp = |warp: usize| unsafe { load_shared_f32x4(place + (warp * MAXIMA_BYTES) as u32) };
     let mut most = of_warp(0);
-    unroll!(WARP in 0..8 => {
+    unroll!(WARP in 0..4 => {
         if WARP != 0 {
             let other = of_warp(WARP);
             unroll!(I in 0..4 => { most[I] = max_nan(most[I], other[I]); });

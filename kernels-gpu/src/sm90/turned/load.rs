@@ -1,0 +1,221 @@
+//! The warps that load documents: one for each team.
+
+use super::{END, FIRST_TILE, NEW_TILE, NO_LEN, ROWS, SAME_TILE, TILE_PARITY, Turns};
+use crate::layout::SLAB_BYTES;
+use crate::layout::sm90::CUT_BOX_ROWS;
+use crate::norms::Norms;
+use crate::params::{ForwardParams, Group, Segment};
+use crate::ptx::barrier::{barrier_expect, barrier_wait};
+use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile};
+use crate::ptx::memory::store_shared_u32x4;
+use crate::ptx::warp::broadcast;
+use crate::reduce::valid_columns;
+use crate::sm90::units::{Told, Units};
+use crate::sm90::{Kernel, Maps, Ring, Shared};
+use crate::work::Documents;
+
+/// In place of a document.
+const NO_DOCUMENT: Segment = Segment { start: 0, len: NO_LEN };
+
+/// Finds the block's units, tells the other warps, and loads the first team's documents.
+///
+/// # Safety
+/// One whole warp per block; shared memory and barriers as [`crate::sm90::forward`] sets them up.
+#[inline(always)]
+pub(super) unsafe fn load<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    maps: Maps,
+    norms: Norms,
+    lane: u32,
+) {
+    let mut stages = Stages::new(params, shared, maps, norms, lane);
+    let mut turns = Turns::START;
+    let mut units = Units::new(params);
+    let mut is_first = true;
+    // SAFETY: the caller's promise.
+    unsafe {
+        while let Some(work) = units.next::<K>(shared, lane) {
+            stages.take(work.tile);
+            let mut documents = Documents::new(params, &work);
+            let first = documents.first();
+            // The first copies of a block go before everything else.
+            let mut is_told = !is_first || first.len == 0;
+            is_first = false;
+            if is_told {
+                units.tell(shared, &work, first, lane);
+            }
+            while let Some((_, document)) = documents.next() {
+                if turns.next(broadcast(document.len)) != 0 {
+                    continue;
+                }
+                stages.load::<K, 0>(document, 0);
+                if !is_told {
+                    is_told = true;
+                    units.tell(shared, &work, first, lane);
+                }
+                stages.load_others::<K, 0>(document);
+            }
+            stages.flush::<K, 0>();
+        }
+        stages.end::<K, 0>();
+    }
+}
+
+/// Loads the second team's documents.
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+pub(super) unsafe fn load_told<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    maps: Maps,
+    norms: Norms,
+    lane: u32,
+) {
+    let mut stages = Stages::new(params, shared, maps, norms, lane);
+    let mut turns = Turns::START;
+    let mut units = Told::START;
+    // SAFETY: the caller's promise.
+    unsafe {
+        while let Some(work) = units.next(shared, lane) {
+            stages.take(work.tile);
+            let mut documents = Documents::new(params, &work);
+            while let Some((_, document)) = documents.next() {
+                if turns.next(broadcast(document.len)) == 1 {
+                    stages.load::<K, 1>(document, 0);
+                    stages.load_others::<K, 1>(document);
+                }
+            }
+            stages.flush::<K, 1>();
+        }
+        stages.end::<K, 1>();
+    }
+}
+
+/// A team's half of the ring, as it is filled.
+struct Stages<'a> {
+    params: &'a ForwardParams,
+    shared: &'a Shared,
+    maps: Maps,
+    norms: Norms,
+    lane: u32,
+    ring: Ring,
+    /// The query tile, and the parity of the next one's barrier.
+    tile: u32,
+    parity: u32,
+    /// What is said of it with the next stage.
+    said: u32,
+}
+
+impl<'a> Stages<'a> {
+    #[inline(always)]
+    fn new(
+        params: &'a ForwardParams,
+        shared: &'a Shared,
+        maps: Maps,
+        norms: Norms,
+        lane: u32,
+    ) -> Self {
+        let (ring, parity, said) = (Ring::START, 0, SAME_TILE);
+        Stages { params, shared, maps, norms, lane, ring, tile: END, parity, said }
+    }
+
+    /// Starts the copies of a document's rows behind those of its first stage.
+    ///
+    /// # Safety
+    /// As [`Stages::load`].
+    #[inline(always)]
+    unsafe fn load_others<K: Kernel, const TEAM: u32>(&mut self, document: Segment) {
+        let mut row = ROWS;
+        while row < document.len {
+            // SAFETY: the caller's promise.
+            unsafe { self.load::<K, TEAM>(document, row) };
+            row += ROWS;
+        }
+    }
+
+    /// Starts the copies of the 64 rows from row `row` of a document on, or of those that it has, and of their
+    /// scales, and says which document that is, of which query tile, and what its mask is. A document without
+    /// tokens has an empty stage.
+    ///
+    /// # Safety
+    /// The team's one whole warp; there is a scale for every row, and behind the last one for as many as a
+    /// stage has.
+    #[inline(always)]
+    unsafe fn load<K: Kernel, const TEAM: u32>(&mut self, document: Segment, row: u32) {
+        let (shared, lane) = (self.shared, self.lane);
+        let (start, left) = (document.start + row, document.len - row);
+        let stage = TEAM * shared.stages + self.ring.slot;
+        let (rows, full) = (shared.rows(stage), shared.team_full(stage));
+        let n_rows = left.min(ROWS).next_multiple_of(Group::ROWS as u32);
+        // Whole stages come in two copies.
+        let (map, box_rows) = match left >= ROWS {
+            true => (self.maps.documents, CUT_BOX_ROWS as u32),
+            false => (self.maps.document_tails, Group::ROWS as u32),
+        };
+        // SAFETY: stages are overwritten after the consumers' arrivals; the boxes are those of the
+        // document's rows, and lie in the stage.
+        unsafe {
+            let mut valid = [0; 2];
+            if self.params.documents.mask != 0 {
+                valid = valid_columns::<2>(&self.params.documents, start, left, lane);
+            }
+            let from = self.norms.of_documents(start + lane);
+            barrier_wait(shared.team_empty(stage), self.ring.parity ^ 1);
+            if lane == 0 {
+                let words = [document.len, self.said, valid[0], valid[1]];
+                store_shared_u32x4(shared.words(stage), words);
+                barrier_expect(full, n_rows * SLAB_BYTES as u32);
+            }
+            if lane * box_rows < n_rows {
+                let row = lane * box_rows;
+                copy_tile(rows + row * SLAB_BYTES as u32, map, 0, start + row, full);
+            }
+            if left > 0 {
+                let to = shared.row_scales_of(stage) + 4 * lane;
+                copy_async_4(to, from);
+                copy_async_4(to + 128, from + 128);
+            }
+            copies_arrive(full);
+        }
+        self.ring = self.ring.next(shared.stages);
+        self.said = SAME_TILE;
+    }
+
+    /// Says with the next stage that what follows is for this query tile.
+    #[inline(always)]
+    fn take(&mut self, tile: u32) {
+        if tile != self.tile {
+            let first = if self.tile == END { FIRST_TILE } else { 0 };
+            self.said = NEW_TILE | first | self.parity;
+            self.tile = tile;
+            self.parity ^= TILE_PARITY;
+        }
+    }
+
+    /// Says it with a stage of its own, where the team has no document of the unit: the other one waits until both
+    /// have let go of the last tile.
+    ///
+    /// # Safety
+    /// As [`Stages::load`].
+    #[inline(always)]
+    unsafe fn flush<K: Kernel, const TEAM: u32>(&mut self) {
+        if self.said != SAME_TILE {
+            // SAFETY: the caller's promise.
+            unsafe { self.load::<K, TEAM>(NO_DOCUMENT, NO_DOCUMENT.len) };
+        }
+    }
+
+    /// Says that there are no more documents.
+    ///
+    /// # Safety
+    /// As [`Stages::load`], behind the last one.
+    #[inline(always)]
+    unsafe fn end<K: Kernel, const TEAM: u32>(&mut self) {
+        self.said = END;
+        // SAFETY: the caller's promise.
+        unsafe { self.flush::<K, TEAM>() };
+    }
+}
