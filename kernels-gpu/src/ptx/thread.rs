@@ -24,7 +24,7 @@ pub fn grid_dim_x() -> u32 {
     unsafe { nvptx::_grid_dim_x() as u32 }
 }
 
-/// Index of the thread in its warp, read anew wherever it is asked for: what depends on it takes no register
+/// Index of the thread in its warp, read wherever it is asked for: it, and what depends on it, takes no register
 /// elsewhere.
 #[inline(always)]
 pub fn lane_here() -> u32 {
@@ -32,6 +32,15 @@ pub fn lane_here() -> u32 {
     // SAFETY: reads a special register. (Not `pure`, or it could be read elsewhere.)
     unsafe { asm!("mov.u32 {0}, %laneid;", out(reg32) lane, options(nomem, nostack)) };
     lane
+}
+
+/// [`grid_dim_x`], as [`lane_here`].
+#[inline(always)]
+pub fn grid_dim_here() -> u32 {
+    let n_blocks;
+    // SAFETY: as there.
+    unsafe { asm!("mov.u32 {0}, %nctaid.x;", out(reg32) n_blocks, options(nomem, nostack)) };
+    n_blocks
 }
 
 /// Waits for all threads of the block; their earlier shared-memory accesses are visible after.

@@ -8,7 +8,6 @@ use crate::params::{ForwardParams, Group, Segment};
 use crate::ptx::barrier::{barrier_expect, barrier_wait};
 use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile};
 use crate::ptx::memory::store_shared_u32x4;
-use crate::ptx::warp::broadcast;
 use crate::reduce::valid_columns;
 use crate::sm90::units::{Told, Units};
 use crate::sm90::{Kernel, Maps, Ring, Shared};
@@ -30,7 +29,7 @@ pub(super) unsafe fn load<K: Kernel>(
     lane: u32,
 ) {
     let mut stages = Stages::new(params, shared, maps, norms, lane);
-    let mut turns = Turns::START;
+    let mut turns = Turns::new(params);
     let mut units = Units::new(params);
     let mut is_first = true;
     // SAFETY: the caller's promise.
@@ -45,16 +44,14 @@ pub(super) unsafe fn load<K: Kernel>(
             if is_told {
                 units.tell(shared, &work, first, lane);
             }
-            while let Some((_, document)) = documents.next() {
-                if turns.next(broadcast(document.len)) != 0 {
-                    continue;
-                }
-                stages.load::<K, 0>(document, 0);
+            while let Some((entry, document)) = documents.next() {
+                let Some(rows) = turns.next(&work, entry, document)[0] else { continue };
+                stages.load::<K, 0>(rows, 0);
                 if !is_told {
                     is_told = true;
                     units.tell(shared, &work, first, lane);
                 }
-                stages.load_others::<K, 0>(document);
+                stages.load_others::<K, 0>(rows);
             }
             stages.flush::<K, 0>();
         }
@@ -75,17 +72,17 @@ pub(super) unsafe fn load_told<K: Kernel>(
     lane: u32,
 ) {
     let mut stages = Stages::new(params, shared, maps, norms, lane);
-    let mut turns = Turns::START;
+    let mut turns = Turns::new(params);
     let mut units = Told::START;
     // SAFETY: the caller's promise.
     unsafe {
         while let Some(work) = units.next(shared, lane) {
             stages.take(work.tile);
             let mut documents = Documents::new(params, &work);
-            while let Some((_, document)) = documents.next() {
-                if turns.next(broadcast(document.len)) == 1 {
-                    stages.load::<K, 1>(document, 0);
-                    stages.load_others::<K, 1>(document);
+            while let Some((entry, document)) = documents.next() {
+                if let Some(rows) = turns.next(&work, entry, document)[1] {
+                    stages.load::<K, 1>(rows, 0);
+                    stages.load_others::<K, 1>(rows);
                 }
             }
             stages.flush::<K, 1>();
@@ -174,7 +171,7 @@ impl<'a> Stages<'a> {
                 copy_tile(rows + row * SLAB_BYTES as u32, map, 0, start + row, full);
             }
             if left > 0 {
-                let to = shared.row_scales_of(stage) + 4 * lane;
+                let to = shared.team_scales(stage) + 4 * lane;
                 copy_async_4(to, from);
                 copy_async_4(to + 128, from + 128);
             }

@@ -10,6 +10,9 @@ use crate::sm90::fold::{SIMILARITY, ZERO, to_factor};
 /// A thread's maxima: two of every eight columns.
 pub(super) type Maxima = [f32; 32];
 
+/// Those of no tokens.
+pub(super) const NONE: Maxima = [f32::NEG_INFINITY; 32];
+
 /// The upper bits of a thread's maxima, the first in the uppermost.
 #[inline(always)]
 pub(super) fn signs(best: &Maxima) -> u32 {
@@ -75,7 +78,9 @@ pub(super) fn fold_floats<K: Kernel>(
 
 /// The maxima of a first product, as bits. Where sums are folded as they are, a negative one's is any.
 #[inline(always)]
-pub(super) fn first_bits<K: Kernel>(best: &mut Maxima, c: &[f32; 64], scales: [f32; 2]) {
+pub(super) fn first_bits<K: Kernel>(c: &[f32; 64], scales: [f32; 2]) -> Maxima {
+    // SAFETY: all-zero bytes are floats. (A literal would be a loop.)
+    let mut best: Maxima = unsafe { core::mem::zeroed() };
     let scales = if K::FOLDS_SUMS { scales.map(to_factor) } else { scales };
     unroll!(I in 0..16 => {
         unroll!(J in 0..2 => {
@@ -86,6 +91,7 @@ pub(super) fn first_bits<K: Kernel>(best: &mut Maxima, c: &[f32; 64], scales: [f
             };
         });
     });
+    best
 }
 
 /// Takes a product of document tokens into account, as bits.

@@ -22,7 +22,7 @@ mod store;
 
 use self::load::{load, load_told};
 use self::maxima::{
-    Maxima, first_bits, fold_bits, fold_floats, into_bits, into_floats, larger, larger_signs,
+    Maxima, NONE, first_bits, fold_bits, fold_floats, into_bits, into_floats, larger, larger_signs,
     signs, sum_into_float,
 };
 pub(super) use self::store::leave_rows;
@@ -33,7 +33,7 @@ use super::{Kernel, Maps, Ring, Shared, n_threads};
 use crate::layout::SLAB_BYTES;
 use crate::layout::sm90::*;
 use crate::norms::Norms;
-use crate::params::{ForwardParams, Group};
+use crate::params::{ForwardParams, Group, Segment};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_fence, barrier_init, barrier_wait};
 use crate::ptx::copy::prefetch_map;
 use crate::ptx::memory::{load_shared_f32, load_shared_u32x4, store_shared_f32};
@@ -41,6 +41,7 @@ use crate::ptx::thread::*;
 use crate::ptx::warp::{ballot, broadcast, shuffle_xor, sync_warp};
 use crate::ptx::wgmma::{self, Accumulators, Element};
 use crate::reduce::unroll;
+use crate::work::Work;
 
 /// The forward kernel of a row of the variant table, as [`super::forward`].
 ///
@@ -167,15 +168,19 @@ const TILE_PARITY: u32 = 1;
 /// … or that there are no more documents. (Consumers have no registers to keep tiles and parities in.)
 const END: u32 = u32::MAX;
 
-/// Which team has the next document: the one that has had fewer products. Warps that go through the block's
-/// documents do so in the same order, and agree.
-struct Turns {
+/// Which team has the next document: the one that has had fewer products. Both have some of a block's last one, so
+/// that they end together. Warps that go through the block's documents do so in the same order, and agree.
+struct Turns<'a> {
+    params: &'a ForwardParams,
     /// Products that the first team has had more of.
     ahead: i32,
 }
 
-impl Turns {
-    const START: Turns = Turns { ahead: 0 };
+impl<'a> Turns<'a> {
+    #[inline(always)]
+    fn new(params: &'a ForwardParams) -> Self {
+        Turns { params, ahead: 0 }
+    }
 
     /// The team whose turn it is.
     #[inline(always)]
@@ -183,13 +188,30 @@ impl Turns {
         u32::from(self.ahead > 0)
     }
 
-    /// That of the next document, of `len` tokens.
+    /// What each team has of the next document, of a unit's entry.
+    ///
+    /// # Safety
+    /// One whole warp.
     #[inline(always)]
-    fn next(&mut self, len: u32) -> u32 {
-        let team = self.team();
+    unsafe fn next(&mut self, work: &Work, entry: u32, rows: Segment) -> [Option<Segment>; TEAMS] {
+        // SAFETY: the caller's promise.
+        let (start, len) = unsafe { (broadcast(rows.start), broadcast(rows.len)) };
         let n_products = len.div_ceil(ROWS) as i32;
-        self.ahead += if team == 0 { n_products } else { -n_products };
-        team
+        let is_last_unit =
+            self.params.draws == 0 && work.unit + grid_dim_here() >= self.params.n_units;
+        if is_last_unit && entry + 1 == work.entry_end && n_products > self.ahead.abs() + 1 {
+            let first = (n_products - self.ahead) as u32 / 2 * ROWS;
+            let parts = [(start, first), (start + first, len - first)];
+            return parts.map(|(start, len)| Some(Segment { start, len }));
+        }
+        let rows = Segment { start, len };
+        if self.team() == 0 {
+            self.ahead += n_products;
+            [Some(rows), None]
+        } else {
+            self.ahead -= n_products;
+            [None, Some(rows)]
+        }
     }
 }
 
@@ -220,8 +242,7 @@ unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u3
     // The exchange with itself keeps the address in a register: the assembler would form it anew for every
     // tile, behind the products.
     // SAFETY: as above.
-    let scales =
-        unsafe { shuffle_xor::<0>(shared.row_scales_of(first_stage) + 4 * row(warp, lane)) };
+    let scales = unsafe { shuffle_xor::<0>(shared.team_scales(first_stage) + 4 * row(warp, lane)) };
     let (ring, sums) = (Ring::START, Ring::START);
     let mut consumer = Consumer { params, shared, warp, scales, ring, sums };
     // SAFETY: the team's loading warp fills the stages with what is waited for, in this order.
@@ -315,7 +336,7 @@ impl Consumer<'_> {
         unsafe {
             // Products that start before this have only document tokens.
             let whole_end = if is_masked { 0 } else { len / ROWS * ROWS };
-            let mut best: Maxima = [f32::NEG_INFINITY; 32];
+            let mut best: Maxima;
             let mut has_tokens = !is_masked && len > 0;
             // Whether maxima are those of bits, and whether they may be: with scales without factors, sums'
             // products might not be normal.
@@ -329,13 +350,19 @@ impl Consumer<'_> {
                     // Before the fold, in which sums end: for both there are no registers.
                     is_sure = may_be_sure && self.are_sure(larger_signs(&c));
                 }
-                match !K::FOLDS_SUMS | is_sure {
-                    true => first_bits::<K>(&mut best, &c, scales),
-                    false => fold_floats::<K>(&mut best, &c, scales, [true; 2]),
-                }
+                best = match !K::FOLDS_SUMS | is_sure {
+                    true => first_bits::<K>(&c, scales),
+                    false => {
+                        let mut best = NONE;
+                        fold_floats::<K>(&mut best, &c, scales, [true; 2]);
+                        best
+                    }
+                };
                 if !K::FOLDS_SUMS {
                     is_sure = self.are_sure(signs(&best));
                 }
+            } else {
+                best = NONE;
             }
             while start < len {
                 // A loop of its own for what most products are: they have no instructions to spare.
@@ -492,8 +519,11 @@ impl Consumer<'_> {
         // when all have stored.
         unsafe {
             barrier_wait(self.shared.read(slot), self.sums.parity ^ 1);
-            let column =
-                64 * (lane / 16) + 32 * (lane / 8 % 2) + 16 * (lane / 4 % 2) + 2 * (lane % 4);
+            let lane_here = lane_here();
+            let column = 64 * (lane_here / 16)
+                + 32 * (lane_here / 8 % 2)
+                + 16 * (lane_here / 4 % 2)
+                + 2 * (lane_here % 4);
             let place = self.shared.maxima(slot, 4 * self.half() + self.warp % 4) + 4 * column;
             unroll!(I in 0..4 => {
                 store_shared_f32(place + 4 * (8 * (I as u32 / 2) + I as u32 % 2), most[I]);

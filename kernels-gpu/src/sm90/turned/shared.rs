@@ -43,9 +43,9 @@ impl Shared {
         self.ring + stage * TEAM_STAGE_BYTES as u32
     }
 
-    /// The scales of its rows.
+    /// The scales of a stage's rows.
     #[inline(always)]
-    pub(super) fn row_scales_of(&self, stage: u32) -> u32 {
+    pub(super) fn team_scales(&self, stage: u32) -> u32 {
         self.scales(0) + stage * TEAM_SCALES_BYTES as u32
     }
 

@@ -9,13 +9,14 @@ use crate::ptx::math::max_nan;
 use crate::ptx::memory::{
     load_shared_f32, load_shared_f32x4, store_shared_f32, store_shared_u32x4, store_u32,
 };
-use crate::ptx::warp::{ballot, broadcast, shuffle_xor_f32, sync_warp};
+use crate::ptx::thread::lane_here;
+use crate::ptx::warp::{ballot, shuffle_xor_f32, sync_warp};
 use crate::reduce::{TileGroups, unroll};
 use crate::rows::sum_eight;
 use crate::sm90::first::QueryTile;
 use crate::sm90::units::Told;
-use crate::sm90::{Kernel, Ring, Shared};
-use crate::work::{self, Documents, TokenPlace, row_is_valid};
+use crate::sm90::{Kernel, Shared};
+use crate::work::{self, Documents, TokenPlace, Work, row_is_valid};
 
 /// In place of an entry: there is none.
 const NONE: u32 = u32::MAX;
@@ -66,10 +67,12 @@ pub(super) unsafe fn store_maxima<K: Kernel>(
     norms: Norms,
     lane: u32,
 ) {
-    let mut rings = [Ring::START; TEAMS];
+    // How many of each team's documents have been stored: the lowest bit is the slot of the next one.
+    let mut n_stored = [0; TEAMS];
+    const { assert!(TEAM_SLOTS == 2) };
     let mut tile = u32::MAX;
     let mut units = Told::START;
-    let mut turns = Turns::START;
+    let mut turns = Turns::new(params);
     // SAFETY: each team fills one slot per document of its own, in this order; the whole warp is here.
     unsafe {
         let mut groups = TileGroups::new(Group::NONE, lane);
@@ -81,35 +84,31 @@ pub(super) unsafe fn store_maxima<K: Kernel>(
                 groups = TileGroups::new(queries.group, lane);
                 valid = take_rows::<K>(params, shared, norms, tile, lane);
             }
-            // In the order in which teams end them: a document that another one of its team follows, and what
-            // is left behind the unit's last.
-            let mut documents = Documents::new(params, &work);
-            let mut under_way = [NONE; TEAMS];
-            let mut n_ended = 0;
-            while n_ended < TEAMS as u32 {
-                let (team, entry) = match documents.next() {
-                    Some((entry, document)) => (turns.next(broadcast(document.len)), entry),
-                    None => {
-                        n_ended += 1;
-                        ((turns.team() + n_ended + 1) % TEAMS as u32, NONE)
+            let mut ended = Ended::new(Documents::new(params, &work));
+            while let Some((entry, by)) = ended.next(&mut turns, &work) {
+                // There are no registers for what follows from it.
+                let lane = lane_here();
+                let slots = [n_stored[0] % 2, 2 + n_stored[1] % 2];
+                unroll!(TEAM in 0..2 => {
+                    if by[TEAM] {
+                        barrier_wait(shared.found(slots[TEAM]), n_stored[TEAM] / 2 % 2);
+                        n_stored[TEAM] += 1;
                     }
-                };
-                let is_first = team == 0;
-                let ended = under_way[!is_first as usize];
-                under_way = if is_first { [entry, under_way[1]] } else { [under_way[0], entry] };
-                if ended == NONE {
-                    continue;
-                }
-                let ring = if is_first { rings[0] } else { rings[1] };
-                let slot = team * TEAM_SLOTS as u32 + ring.slot;
-                let next = ring.next(TEAM_SLOTS as u32);
-                rings = if is_first { [next, rings[1]] } else { [rings[0], next] };
-                barrier_wait(shared.found(slot), ring.parity);
+                });
+                let are_both = by[0] & by[1];
+                let slot = if by[0] { slots[0] } else { slots[1] };
                 let sums = shared.team_sums(slot);
-                let has_tokens = load_shared_f32(sums + HAS_TOKENS) != 0.0;
+                let mut has_tokens = load_shared_f32(sums + HAS_TOKENS) != 0.0;
+                if are_both {
+                    has_tokens |= load_shared_f32(shared.team_sums(slots[1]) + HAS_TOKENS) != 0.0;
+                }
                 let mut half = 0;
                 while half < 2 {
                     let mut most = most_of_warps(shared, slot, half, lane);
+                    if are_both {
+                        let other = most_of_warps(shared, slots[1], half, lane);
+                        unroll!(I in 0..4 => { most[I] = max_nan(most[I], other[I]); });
+                    }
                     let scales = load_shared_f32x4(shared.row_scales(half) + 16 * lane);
                     unroll!(I in 0..4 => {
                         let is_row = valid >> (4 * half + I as u32) & 1 != 0;
@@ -117,7 +116,7 @@ pub(super) unsafe fn store_maxima<K: Kernel>(
                     });
                     if has_tokens && params.token_scores != 0 {
                         let group = work::group(params, own_group::<K>(tile, half, lane));
-                        store_tokens(params, group, ended, valid >> (4 * half), most, lane);
+                        store_tokens(params, group, entry, valid >> (4 * half), most, lane);
                     }
                     // Rows 8 apart, then neighbours: the order of all kernels ([`crate::rows`]).
                     unroll!(I in 0..4 => { most[I] += shuffle_xor_f32::<2>(most[I]); });
@@ -131,13 +130,69 @@ pub(super) unsafe fn store_maxima<K: Kernel>(
                 sync_warp();
                 let sum = load_shared_f32(sums + 4 * (lane % K::GROUPS));
                 sync_warp();
-                barrier_arrive_if(shared.read(slot), (lane == 0) as u32);
-                groups.store(params, ended, if has_tokens { sum } else { 0.0 });
+                unroll!(TEAM in 0..2 => {
+                    barrier_arrive_if(shared.read(slots[TEAM]), (by[TEAM] & (lane == 0)) as u32);
+                });
+                groups.store(params, entry, if has_tokens { sum } else { 0.0 });
             }
             if params.counters != 0 {
                 work::count_part(params, &work, groups.first_query(), lane);
             }
         }
+    }
+}
+
+/// The documents of a unit in the order in which teams end them: one that another one of its team follows, and
+/// what is left behind the unit's last.
+struct Ended<'a> {
+    documents: Documents<'a>,
+    /// The last entry of each team.
+    under_way: [u32; TEAMS],
+    /// Whether both have some of the unit's last one.
+    share_last: bool,
+}
+
+impl<'a> Ended<'a> {
+    #[inline(always)]
+    fn new(documents: Documents<'a>) -> Self {
+        Ended { documents, under_way: [NONE; TEAMS], share_last: false }
+    }
+
+    /// The next entry, and which teams have it.
+    ///
+    /// # Safety
+    /// One whole warp; the documents must be those of the unit.
+    #[inline(always)]
+    unsafe fn next(&mut self, turns: &mut Turns, work: &Work) -> Option<(u32, [bool; TEAMS])> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            while let Some((entry, document)) = self.documents.next() {
+                let [first, second] = turns.next(work, entry, document);
+                let is_first = first.is_some();
+                if is_first && second.is_some() {
+                    self.share_last = true;
+                    continue;
+                }
+                let [a, b] = self.under_way;
+                let ended = if is_first { a } else { b };
+                self.under_way = if is_first { [entry, b] } else { [a, entry] };
+                if ended != NONE {
+                    return Some((ended, [is_first, !is_first]));
+                }
+            }
+        }
+        let [first, second] = self.under_way;
+        if first != NONE && (second == NONE || turns.team() == 0) {
+            self.under_way = [NONE, second];
+            return Some((first, [true, false]));
+        }
+        if second != NONE {
+            self.under_way = [first, NONE];
+            return Some((second, [false, true]));
+        }
+        let share_last = self.share_last;
+        self.share_last = false;
+        share_last.then_some((work.entry_end - 1, [true; TEAMS]))
     }
 }
 
