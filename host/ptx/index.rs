@@ -962,6 +962,14 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_i8_d128_q32",
+        ptx: include_str!("maxsim_forward_sm90_i8_d128_q32.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q32.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_i8_d128_q64",
         ptx: include_str!("maxsim_forward_sm90_i8_d128_q64.ptx"),
         cubins: &[Cubin {

@@ -26,6 +26,12 @@ macro_rules! params_type {
     (winners) => {
         crate::params::ForwardParams
     };
+    (in_runs) => {
+        crate::params::RunParams
+    };
+    (scaled_in_runs) => {
+        crate::params::ScaledRunParams
+    };
     ($with_factors:ident) => {
         crate::params::NormalizedParams
     };
@@ -41,6 +47,17 @@ macro_rules! forward_params {
     };
     ($with_factors:ident $params:ident) => {
         &$params.forward
+    };
+}
+
+/// The parameters of every entry that reads documents as runs of rows.
+#[cfg(maxsim_arch = "sm_90a")]
+macro_rules! run_params {
+    (in_runs $params:ident) => {
+        &$params
+    };
+    (scaled_in_runs $params:ident) => {
+        &$params.runs
     };
 }
 
@@ -94,6 +111,12 @@ macro_rules! norms {
     (winners $params:ident) => {
         crate::norms::Norms::NONE
     };
+    (in_runs $params:ident) => {
+        crate::norms::Norms::NONE
+    };
+    (scaled_in_runs $params:ident) => {
+        crate::norms::Norms::of_runs(&$params)
+    };
     ($with_factors:ident $params:ident) => {
         crate::norms::Norms::of(&$params)
     };
@@ -116,14 +139,23 @@ macro_rules! entry {
     (sm80 $name:ident $element:ident decoded $($tile:tt)*) => {
         residual_entry!(sm80 $name $element);
     };
-    (sm90 $name:ident $element:ident in_runs warps $warps:literal, stages $stages:literal, blocks $blocks:literal) => {
+    (sm90 $name:ident $element:ident $outputs:ident rows $rows:literal, warps $warps:literal, stages $stages:literal, blocks $blocks:literal) => {
         /// # Safety
         /// As the sm_80 entries.
         #[cfg(maxsim_arch = "sm_90a")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $name(params: crate::params::RunParams) {
+        pub unsafe extern "ptx-kernel" fn $name(params: params_type!($outputs)) {
+            struct Row;
+            impl crate::sm90::runs::Kernel for Row {
+                type Element = crate::sm90::runs::$element;
+                const WARPS: usize = $warps;
+                const STAGES: usize = $stages;
+                const CHUNK_ROWS: usize = $rows;
+            }
             // SAFETY: the host's promise.
-            unsafe { crate::sm90::runs::forward::<crate::ptx::matrix::$element, $warps, $stages>(&params) }
+            unsafe {
+                crate::sm90::runs::forward::<Row>(run_params!($outputs params), norms!($outputs params))
+            }
         }
     };
     (sm90 $name:ident $element:ident cut consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {

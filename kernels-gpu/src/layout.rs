@@ -90,47 +90,90 @@ pub mod sm80 {
     }
 }
 
-/// Geometry of the kernels that read documents as runs of rows: of `warps` warps, each with a ring of
-/// `stages` chunks, and one that stores.
+/// Geometry of the kernels that read documents as runs of rows: of some warps, each with a ring of
+/// chunks, and one that stores.
 pub mod runs {
     use crate::params::Group;
 
+    /// The only dim: rows lie together.
+    pub const DIM: usize = 128;
     /// Query rows of a tile, which every warp has in registers.
     pub const QUERY_ROWS: usize = 2 * Group::ROWS;
-    /// Bytes of a row, which lie together: dim 128 alone.
-    pub const ROW_BYTES: usize = 256;
-    /// Rows of a chunk: what one instruction copies, and a warp multiplies at a time.
-    pub const CHUNK_ROWS: usize = 16;
-    /// Bytes of a chunk.
-    pub const CHUNK_BYTES: usize = CHUNK_ROWS * ROW_BYTES;
+    /// Rows that a warp multiplies at a time.
+    pub const PRODUCT_ROWS: usize = 16;
     /// Documents whose maxima may wait for the warp that stores.
     pub const SLOTS: usize = 4;
     /// Bytes of the maxima that a warp has found of a document, one per query row.
     pub const MAXIMA_BYTES: usize = QUERY_ROWS * 4;
+    /// What one instruction copies is aligned to this, and a multiple of it.
+    pub const COPY_ALIGN: usize = 16;
 
     /// Threads of a block.
     pub const fn threads(warps: usize) -> usize {
         32 * (warps + 1)
     }
 
-    /// Offset of the query tile, behind the rings. Rows behind those of a chunk are read, not used.
-    pub const fn queries_offset(warps: usize, stages: usize) -> usize {
-        warps * stages * CHUNK_BYTES
+    /// Bytes of the scales that come with a chunk of so many rows, of `1 << shift` bytes each: whatever row it
+    /// begins with, all that any [`COPY_ALIGN`] bytes have of them.
+    pub const fn scales_bytes(chunk_rows: usize, shift: u32) -> usize {
+        (chunk_rows << shift) + COPY_ALIGN
     }
 
-    /// Offset of the maxima, a set per slot.
-    pub const fn maxima_offset(warps: usize, stages: usize) -> usize {
-        queries_offset(warps, stages) + QUERY_ROWS * ROW_BYTES
+    /// Bytes of other rows' scales that come before those of a chunk that begins with row `row`.
+    pub const fn scales_before(row: u32, shift: u32) -> u32 {
+        (row << shift) % COPY_ALIGN as u32
     }
 
-    /// Offset of the barriers: one per stage, two of the query tile, two per slot.
-    pub const fn barriers_offset(warps: usize, stages: usize) -> usize {
-        maxima_offset(warps, stages) + SLOTS * warps * MAXIMA_BYTES
+    /// One kernel's.
+    #[derive(Clone, Copy)]
+    pub struct Geometry {
+        /// Warps that multiply.
+        pub warps: usize,
+        /// Chunks of a warp's ring.
+        pub stages: usize,
+        /// Bytes of a row.
+        pub row_bytes: usize,
+        /// Rows of a chunk: what one instruction copies. A multiple of [`PRODUCT_ROWS`].
+        pub chunk_rows: usize,
+        /// Whether every row has a scale, which comes with its chunk.
+        pub has_scales: bool,
     }
 
-    /// Dynamic shared memory.
-    pub const fn shared_bytes(warps: usize, stages: usize) -> usize {
-        barriers_offset(warps, stages) + (warps * stages + 2 + 2 * SLOTS) * 8
+    impl Geometry {
+        /// Bytes of a chunk.
+        pub const fn chunk_bytes(&self) -> usize {
+            self.chunk_rows * self.row_bytes
+        }
+
+        /// Room for a chunk's scales.
+        pub const fn scales_bytes(&self) -> usize {
+            if self.has_scales { scales_bytes(self.chunk_rows, 2) } else { 0 }
+        }
+
+        /// Offset of the query tile, behind the rings. Rows behind those of a chunk are read, not used.
+        pub const fn queries_offset(&self) -> usize {
+            self.warps * self.stages * self.chunk_bytes()
+        }
+
+        /// Offset of the chunks' scales, a set per chunk. Those behind a set are read, not used.
+        pub const fn scales_offset(&self) -> usize {
+            self.queries_offset() + QUERY_ROWS * self.row_bytes
+        }
+
+        /// Offset of the maxima, a set per slot.
+        pub const fn maxima_offset(&self) -> usize {
+            self.scales_offset() + self.warps * self.stages * self.scales_bytes()
+        }
+
+        /// Offset of the barriers: one per stage, two of the query tile, two per slot.
+        pub const fn barriers_offset(&self) -> usize {
+            self.maxima_offset() + SLOTS * self.warps * MAXIMA_BYTES
+        }
+
+        /// Dynamic shared memory.
+        pub const fn shared_bytes(&self) -> usize {
+            self.barriers_offset() + (self.warps * self.stages + 2 + 2 * SLOTS) * 8
+        }
     }
 }
 
@@ -403,6 +446,39 @@ mod tests {
         assert_eq!(sm80::query_stages(256, 64, 2), 4);
         assert!(2 * (sm80::shared_bytes(256, 64, 2, 5) + 1024) <= 164 * 1024);
         assert_eq!(sm80::stage_bytes(128, 128, 0), 32 * 1024);
+    }
+
+    #[test]
+    fn scales_of_runs_are_where_copies_bring_them() {
+        use crate::params::NORMS_PADDING;
+        use runs::*;
+        for (chunk_rows, shift, row) in [16, 32, 64]
+            .into_iter()
+            .flat_map(|rows| [1, 2].map(|shift| (rows, shift)))
+            .flat_map(|(rows, shift)| (0..50u32).map(move |row| (rows, shift, row)))
+        {
+            let geometry =
+                Geometry { warps: 4, stages: 3, row_bytes: 128, chunk_rows, has_scales: true };
+            let n_bytes = scales_bytes(chunk_rows, shift);
+            let before = scales_before(row, shift) as usize;
+            let first = ((row as usize) << shift) - before;
+            assert!(first.is_multiple_of(COPY_ALIGN) && n_bytes.is_multiple_of(COPY_ALIGN));
+            assert!(
+                before + (chunk_rows << shift) <= n_bytes && n_bytes <= geometry.scales_bytes()
+            );
+            // Behind the last row's there is padding, whatever row that is.
+            assert!(first + n_bytes <= (row as usize + 1 + NORMS_PADDING) << shift);
+            // A product that begins with a chunk's last row reads on, within the block's memory.
+            let last = before + ((chunk_rows - 1 + PRODUCT_ROWS) << shift);
+            let rooms = geometry.scales_offset() + 11 * geometry.scales_bytes();
+            assert!(rooms + last <= geometry.shared_bytes());
+            let rows = geometry.queries_offset() + (PRODUCT_ROWS - 1) * geometry.row_bytes;
+            assert!(rows <= geometry.scales_offset());
+            for offset in [geometry.scales_offset(), geometry.scales_bytes()] {
+                assert!(offset.is_multiple_of(COPY_ALIGN));
+            }
+            assert!(geometry.barriers_offset().is_multiple_of(8));
+        }
     }
 
     #[test]

@@ -9,9 +9,9 @@
 
 #[cfg(maxsim_arch = "sm_80")]
 use crate::params::ForwardParams;
-#[cfg(maxsim_arch = "sm_90a")]
-use crate::params::HALVES;
 use crate::params::{Group, NormalizedParams};
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::params::{HALVES, ScaledRunParams};
 use crate::ptx::math::fma;
 use crate::ptx::memory::load_u32;
 #[cfg(maxsim_arch = "sm_90a")]
@@ -41,6 +41,13 @@ impl Norms {
     #[inline(always)]
     pub fn of(params: &NormalizedParams) -> Norms {
         Norms { queries: params.query_norms, documents: params.document_norms }
+    }
+
+    /// Those of a launch of codes that reads runs of rows.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub fn of_runs(params: &ScaledRunParams) -> Norms {
+        Norms { queries: params.query_scales, documents: params.document_scales }
     }
 
     /// Whether queries have any.

@@ -293,6 +293,18 @@ pub struct RunParams {
     pub forward: ForwardParams,
 }
 
+/// Parameters of such entries of codes. What a block's first copies depend on comes first, again.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ScaledRunParams {
+    /// As [`NormalizedParams::document_norms`], of rows that read half scales, aligned to 16 but for the mark.
+    pub document_scales: u64,
+    /// Those of elements.
+    pub runs: RunParams,
+    /// As [`NormalizedParams::query_norms`].
+    pub query_scales: u64,
+}
+
 /// A unit of work whose documents are one run of rows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

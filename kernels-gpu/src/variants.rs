@@ -59,7 +59,7 @@ pub struct Variant {
     pub by_centroid: bool,
     /// Whether documents are read as runs of rows ([`layout::runs`]): they must lie one behind the other,
     /// none of them empty, in rows of `dim_max` elements with nothing in between, without a mask. The
-    /// kernel then takes [`crate::params::RunParams`].
+    /// kernel then takes [`crate::params::RunParams`], or [`crate::params::ScaledRunParams`] of codes.
     pub in_runs: bool,
     /// Whether units may end within a document ([`layout::sm90::CUT_BOX_ROWS`]): for query tiles that all meet
     /// every document, fewer than blocks, and documents without a mask; no token scores.
@@ -115,11 +115,11 @@ impl Variant {
     }
 
     /// Whether documents' scales may also be f16 ([`crate::params::NormalizedParams::document_norms`]): the
-    /// row of short queries alone is bound by what it reads (`sm90::Kernel::HALF_SCALES`).
+    /// rows of short queries alone are bound by what they read (`sm90::Kernel::HALF_SCALES`).
     pub const fn reads_half_scales(&self) -> bool {
-        let has_one_consumer = self.threads == layout::sm90::threads(1);
+        let is_for_short_queries = self.in_runs || self.threads == layout::sm90::threads(1);
         let is_int8 = matches!(self.operand, Operand::I8);
-        matches!(self.arch, Arch::Sm90a) && is_int8 && !self.winners && has_one_consumer
+        matches!(self.arch, Arch::Sm90a) && is_int8 && !self.winners && is_for_short_queries
     }
 
     /// Whether documents are the rows of products, queries their columns (`sm90::turned`).
@@ -140,6 +140,17 @@ impl Variant {
         slabs * layout::SLAB_BYTES / self.operand.size_bytes()
     }
 
+    /// Shared memory of a row that reads documents as runs of rows.
+    const fn run_geometry(&self) -> layout::runs::Geometry {
+        layout::runs::Geometry {
+            warps: self.threads / 32 - 1,
+            stages: self.stages,
+            row_bytes: self.dim_max * self.operand.size_bytes(),
+            chunk_rows: self.document_tile,
+            has_scales: self.has_factors(),
+        }
+    }
+
     /// Dynamic shared memory of a block in bytes.
     pub const fn shared_bytes(&self, dim: usize) -> usize {
         let resident = if self.streams_queries { 0 } else { self.slabs(dim) };
@@ -151,9 +162,7 @@ impl Variant {
                 resident,
                 self.stages,
             ),
-            Arch::Sm90a if self.in_runs => {
-                layout::runs::shared_bytes(self.threads / 32 - 1, self.stages)
-            }
+            Arch::Sm90a if self.in_runs => self.run_geometry().shared_bytes(),
             Arch::Sm90a => layout::sm90::shared_bytes(
                 self.query_tile,
                 resident,
@@ -256,9 +265,9 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_bf16_d256_q64_winners { Bf16, winners, consumers 1, fragments 1, steps 16, stages 4, tail 32 }
             // Up to 32 query rows in the registers of every warp, where documents lie one behind the other:
             // nothing but products stands between a row and its maximum, so that calls that read little
-            // start and end sooner.
-            sm90 maxsim_forward_sm90_f16_d128_q32 { F16, in_runs, warps 4, stages 3, blocks 3 }
-            sm90 maxsim_forward_sm90_bf16_d128_q32 { Bf16, in_runs, warps 4, stages 3, blocks 3 }
+            // start and end sooner. Chunks of 4 KB.
+            sm90 maxsim_forward_sm90_f16_d128_q32 { F16, in_runs, rows 16, warps 4, stages 3, blocks 3 }
+            sm90 maxsim_forward_sm90_bf16_d128_q32 { Bf16, in_runs, rows 16, warps 4, stages 3, blocks 3 }
             // Above dim 256 query slabs stream along: a stage holds a slab of both sides (48 KB
             // and 32 KB).
             sm90 maxsim_forward_sm90_f16_wide_q256 { F16, scores, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
@@ -297,6 +306,9 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_i8_d128_q256_winners { I8, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q128 { I8, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q64 { I8, scaled, consumers 1, fragments 1, steps 4, stages 6, tail 16 }
+            // The only consumer of 64 rows multiplies, folds and ends documents one after the other, and of 32 query
+            // rows half are padding. Here eight warps of a multiprocessor share that, and the memory waits for none.
+            sm90 maxsim_forward_sm90_i8_d128_q32 { I8, scaled_in_runs, rows 32, warps 4, stages 3, blocks 3 }
             sm90 maxsim_forward_sm90_i8_d128_q64_winners { I8, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_i8_wide_q128_winners { I8, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
             sm90 maxsim_forward_sm90_i8_affine_d128_q128_winners { I8Affine, affine_winners, consumers 2, fragments 1, steps 4, stages 12, tail 64 }
@@ -386,7 +398,7 @@ macro_rules! row {
             registers: registers(32 * $warps, $blocks),
         }
     };
-    (sm90 $name:ident $element:ident in_runs warps $warps:literal, stages $stages:literal, blocks $blocks:literal) => {
+    (sm90 $name:ident $element:ident $outputs:ident rows $rows:literal, warps $warps:literal, stages $stages:literal, blocks $blocks:literal) => {
         Variant {
             by_centroid: false,
             in_runs: true,
@@ -397,10 +409,10 @@ macro_rules! row {
             tf32: false,
             winners: false,
             normalizes: false,
-            dim_max: layout::runs::ROW_BYTES / row!(operand $element).size_bytes(),
+            dim_max: layout::runs::DIM,
             query_tile: layout::runs::QUERY_ROWS,
-            document_tile: layout::runs::CHUNK_ROWS,
-            tail_step: layout::runs::CHUNK_ROWS,
+            document_tile: $rows,
+            tail_step: layout::runs::PRODUCT_ROWS,
             streams_queries: false,
             stages: $stages,
             threads: layout::runs::threads($warps),
@@ -566,8 +578,8 @@ mod tests {
     #[test]
     fn int8_of_short_queries_reads_half_scales() {
         for row in FORWARD {
-            let expected = row.name == "maxsim_forward_sm90_i8_d128_q64";
-            assert_eq!(row.reads_half_scales(), expected, "{}", row.name);
+            let names = ["maxsim_forward_sm90_i8_d128_q32", "maxsim_forward_sm90_i8_d128_q64"];
+            assert_eq!(row.reads_half_scales(), names.contains(&row.name), "{}", row.name);
         }
     }
 

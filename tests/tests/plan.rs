@@ -280,8 +280,14 @@ fn long_documents_of_few_for_each_block_are_cut_where_shares_end() {
 
 #[test]
 fn short_queries_read_documents_that_are_one_run_as_they_lie() {
-    const ROW: &str = "maxsim_forward_sm90_f16_d128_q32";
-    let uploaded = Access::uploaded(128, ElementType::F16);
+    are_read_as_they_lie(ElementType::F16.into(), "maxsim_forward_sm90_f16_d128_q32");
+    are_read_as_they_lie(ElementType::Bf16.into(), "maxsim_forward_sm90_bf16_d128_q32");
+    are_read_as_they_lie(Operand::I8, "maxsim_forward_sm90_i8_d128_q32");
+}
+
+fn are_read_as_they_lie(operand: Operand, name: &str) {
+    let row_bytes = (128 * operand.size_bytes()) as u64;
+    let uploaded = Access { base: 0, pitch_bytes: row_bytes, n_centroids: 0 };
     let packed = TokenLayout::packed(10, 128, &[1, 4, 5, 9]).expect("packed");
     let padded = TokenLayout::padded(3, 4, 128).expect("padded");
     let queries = TokenLayout::padded(1, 32, 128).expect("queries");
@@ -293,25 +299,24 @@ fn short_queries_read_documents_that_are_one_run_as_they_lie() {
                 options: &ScoreOptions| {
         let problem = Problem::new(queries, documents, pairing).expect("a problem");
         let [of_queries, of_documents] = access;
-        Plan::choose(&problem, ElementType::F16, &H200, of_queries, of_documents, options)
-            .expect("a kernel")
+        Plan::choose(&problem, operand, &H200, of_queries, of_documents, options).expect("a kernel")
     };
     let options = ScoreOptions::default();
     for documents in [&packed, &padded] {
         let pairings = [cross.clone(), Pairing::own_candidates(3)];
         for pairing in pairings {
             let plan = plan(&queries, documents, &pairing, [uploaded; 2], &options);
-            assert_eq!(plan.name(), ROW);
+            assert_eq!(plan.name(), name);
         }
     }
     // All else is left to other rows, which says why.
     let refused = |plan: Plan, why: &str| {
         let (_, found) =
-            plan.rejected().iter().find(|(name, _)| *name == ROW).expect("the row is not chosen");
+            plan.rejected().iter().find(|(row, _)| *row == name).expect("the row is not chosen");
         assert!(found.contains(why), "{found}");
     };
     let offset = Access { base: 8, ..uploaded };
-    let wide = Access { pitch_bytes: 272, ..uploaded };
+    let wide = Access { pitch_bytes: row_bytes + 16, ..uploaded };
     for access in [[offset, uploaded], [uploaded, offset], [wide, uploaded], [uploaded, wide]] {
         refused(plan(&queries, &packed, &cross, access, &options), "nothing in between");
     }
@@ -339,7 +344,10 @@ fn short_queries_read_documents_that_are_one_run_as_they_lie() {
 fn codes_run_in_the_tile_that_fits_the_queries_and_finds_what_is_asked_for() {
     for (operand, name) in [(Operand::I8, "i8"), (Operand::E4m3, "e4m3")] {
         for (query_len, dim, winners, row) in [
-            (32, 128, false, "d128_q64"),
+            (32, 128, false, if name == "i8" { "d128_q32" } else { "d128_q64" }),
+            (33, 128, false, "d128_q64"),
+            (32, 127, false, "d128_q64"),
+            (32, 128, true, "d128_q64_winners"),
             (64, 128, true, "d128_q64_winners"),
             (65, 128, false, "d128_q128"),
             (128, 96, false, "d128_q128"),
@@ -354,6 +362,33 @@ fn codes_run_in_the_tile_that_fits_the_queries_and_finds_what_is_asked_for() {
             let found = plan_of_codes(operand, &H200, shape, dim.next_multiple_of(16), winners);
             let expected = format!("maxsim_forward_sm90_{name}_{row}");
             assert_eq!(found, Ok(&*expected), "{query_len} dim {dim} winners {winners}");
+        }
+    }
+}
+
+/// However much there is to read, and however short documents are; of elements the largest calls have blocks
+/// that draw their units.
+#[test]
+fn short_queries_of_int8_read_runs_of_any_size() {
+    let row = |queries, documents| {
+        let access = Access { base: 0, pitch_bytes: 128, n_centroids: 0 };
+        let (shape, options) = ((queries, documents, 128), ScoreOptions::default());
+        name_of(Operand::I8, &H200, shape, (access, access), &options).expect("a kernel")
+    };
+    for documents in
+        [[1, 1], [1000, 300], [10_000, 300], [10_000, 1024], [20_000, 101], [3_000_000, 1]]
+    {
+        for queries in [[1, 1], [1, 32], [2, 16], [2, 9]] {
+            let name = row(queries, documents);
+            assert!(name.ends_with("_i8_d128_q32"), "{queries:?} × {documents:?}: {name}");
+        }
+        // They would be read twice, and are not by a tile that all query tokens fit in.
+        if documents[0] < 1000 {
+            continue;
+        }
+        for queries in [[1, 33], [2, 32]] {
+            let name = row(queries, documents);
+            assert!(name.ends_with("_i8_d128_q64"), "{queries:?} × {documents:?}: {name}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 use maxsim_kernels::params::{
     ForwardParams, N_COUNTERS, N_PIECE_ROWS, NormalizedParams, ResidualParams, RunParams, RunUnit,
-    SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
+    ScaledRunParams, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
 };
 use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
 
@@ -471,7 +471,7 @@ impl CudaWork {
                     }
                     _ => 0,
                 };
-                let params = RunParams {
+                let runs = RunParams {
                     documents: params.documents.base,
                     units,
                     segments: params.documents.segments,
@@ -488,7 +488,17 @@ impl CudaWork {
                     first_tile: params.tile_base,
                     forward: *params,
                 };
-                start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
+                let [queries, documents] = sides;
+                if self.variant.has_factors() {
+                    let params = ScaledRunParams {
+                        document_scales: documents.norms_address_for(self.variant),
+                        runs,
+                        query_scales: queries.norms_address(),
+                    };
+                    start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
+                } else {
+                    start(entered, stream, self.kernel, launch.grid, shared_bytes, &runs)?;
+                }
             } else if self.variant.has_factors() {
                 let [queries, documents] = sides;
                 let document_norms = documents.norms_address_for(self.variant);

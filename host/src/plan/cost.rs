@@ -107,6 +107,8 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
                 _ => 2048.0,
             };
             let share = match (row.query_tile, row.streams_queries) {
+                // Codes that are read through maps wait for one consumer's folds and documents' ends.
+                _ if row.in_runs && row.operand.is_code() => 0.163,
                 _ if row.in_runs => 0.152,
                 (256.., false) => 0.8,
                 (256.., true) => 0.7,

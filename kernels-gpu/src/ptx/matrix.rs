@@ -64,7 +64,6 @@ mma! {
     mma_bf16 = "m16n8k16" "f32.bf16.bf16.f32";
     /// `c + a · b` of a 16×32 and a 32×8 fragment of whole numbers of one byte. `c` is the bits of whole
     /// numbers, too.
-    #[cfg(maxsim_arch = "sm_80")]
     mma_i8 = "m16n8k32" "s32.s8.s8.s32";
     /// As [`mma_i8`], of whole numbers from 0 on in `b`.
     #[cfg(maxsim_arch = "sm_80")]

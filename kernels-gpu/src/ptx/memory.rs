@@ -263,6 +263,21 @@ pub unsafe fn load_shared_f32(address: u32) -> f32 {
     value
 }
 
+/// Two bytes of shared memory, in the low half of a word.
+///
+/// # Safety
+/// As [`load_shared_f32`], aligned to 2.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn load_shared_u16(address: u32) -> u32 {
+    let value;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.shared.u16 {0}, [{1}];", out(reg32) value, in(reg32) address, options(readonly, nostack));
+    }
+    value
+}
+
 /// Sixteen bytes of shared memory.
 ///
 /// # Safety

@@ -3,88 +3,138 @@
 //! `scores[q, d] = Σ_s max_t ⟨Q[q, s], D[d, t]⟩`
 //!
 //! Tiling: queries on M, documents on N of `mma.sync`. The documents of a unit are one run of rows,
-//! dealt out to the warps in chunks of 16, whatever documents they belong to. A warp has all 32 query
-//! rows in registers.
+//! dealt out to the warps in chunks of 4 KB, whatever documents they belong to. A warp has all 32 query
+//! rows in registers, and multiplies 16 rows of documents at a time.
 //!
 //! Pipeline:
 //!  1. Each warp asks for its own chunks, as many ahead as its ring has stages, by one copy each: rows
-//!     of 256 bytes lie together, so that there is no tensor map, and nobody to wait for.
+//!     lie together, so that there is no tensor map, and nobody to wait for. Codes' scales come by another
+//!     copy ([`codes`]).
 //!  2. It multiplies what a chunk has of a document with the query rows and keeps the maxima per lane.
 //!     Which element is which k of a product is nobody's business as long as both sides agree: lane
-//!     (g, t) takes the 16-byte chunks t, 4 + t, 8 + t and 12 + t of its rows, as they lie.
+//!     (g, t) takes every fourth 16-byte chunk of its rows, from chunk t on, as they lie.
 //!  3. At a document's end lanes exchange maxima, and each of the 32 leaves that of one query row to
 //!     the storing warp, in a small ring.
 //!  4. The storing warp takes the maxima of all warps, adds the rows, and stores the score. It loads
 //!     the query tiles, too.
 //!
-//! Budget: 64 registers of queries, 16 of sums, 16 of documents; a few chunks a warp on their way.
-//! More of them make the first of every block, and the code itself, wait longer behind those of others.
+//! Budget: 64 registers of queries (32 of codes), 16 of sums, 16 of documents; a few chunks a warp on their
+//! way. More of them make the first of every block, and the code itself, wait longer behind those of others.
 //!
 //! Known loss: eight lanes that read 64 bytes of two rows at a time meet half of the banks; that is
 //! a third of what the products leave. Between two units of a block nothing is on its way.
 
+mod codes;
+mod element;
 mod multiply;
 mod store;
 mod units;
 
+use core::marker::PhantomData;
+
+pub use self::codes::I8;
+use self::element::Element;
 use self::multiply::multiply;
 use self::store::store;
 use crate::layout::runs::*;
-use crate::params::{Group, RunParams};
-use crate::ptx::matrix::Half;
+use crate::norms::Norms;
+use crate::params::{Group, NORMS_PADDING, RunParams};
+pub use crate::ptx::matrix::{Bf16, F16};
 use crate::ptx::memory::dynamic_shared;
 use crate::ptx::thread::thread_idx_x;
 use crate::ptx::warp::broadcast;
 
 /// Groups of a query tile.
 const GROUPS: u32 = (QUERY_ROWS / Group::ROWS) as u32;
-/// Rows of a chunk.
-const ROWS: u32 = CHUNK_ROWS as u32;
-/// Bytes of a row.
-const BYTES: u32 = ROW_BYTES as u32;
 
-/// Window addresses of the block's shared memory.
-#[derive(Clone, Copy)]
-struct Shared<const WARPS: usize, const STAGES: usize> {
-    base: u32,
-    warp: u32,
+/// A row of the variant table.
+pub trait Kernel {
+    /// What is multiplied.
+    type Element: Element;
+    /// Warps that multiply.
+    const WARPS: usize;
+    /// Depth of each one's ring.
+    const STAGES: usize;
+    /// Rows of a chunk.
+    const CHUNK_ROWS: usize;
+    /// The same.
+    const ROWS: u32 = Self::CHUNK_ROWS as u32;
+    /// Bytes of a row.
+    const BYTES: u32 = (DIM * Self::Element::BYTES) as u32;
+    /// Shared memory.
+    const GEOMETRY: Geometry = Geometry {
+        warps: Self::WARPS,
+        stages: Self::STAGES,
+        row_bytes: Self::BYTES as usize,
+        chunk_rows: Self::CHUNK_ROWS,
+        has_scales: Self::Element::HAS_SCALES,
+    };
 }
 
-impl<const WARPS: usize, const STAGES: usize> Shared<WARPS, STAGES> {
+/// Window addresses of the block's shared memory.
+struct Shared<K> {
+    base: u32,
+    warp: u32,
+    kernel: PhantomData<K>,
+}
+
+impl<K> Clone for Shared<K> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Shared<K> {}
+
+impl<K: Kernel> Shared<K> {
+    /// Which of all warps' stages a stage of the warp's ring is.
+    #[inline(always)]
+    fn index(&self, slot: u32) -> u32 {
+        self.warp * K::STAGES as u32 + slot
+    }
+
     /// A chunk of the warp's ring.
     #[inline(always)]
     fn stage(&self, slot: u32) -> u32 {
-        self.base + (self.warp * STAGES as u32 + slot) * CHUNK_BYTES as u32
+        self.base + self.index(slot) * const { K::GEOMETRY.chunk_bytes() as u32 }
     }
 
     /// The query tile.
     #[inline(always)]
     fn queries(&self) -> u32 {
-        self.base + queries_offset(WARPS, STAGES) as u32
+        self.base + const { K::GEOMETRY.queries_offset() as u32 }
+    }
+
+    /// The scales of a chunk of the warp's ring.
+    #[inline(always)]
+    fn scales(&self, slot: u32) -> u32 {
+        let first = self.base + const { K::GEOMETRY.scales_offset() as u32 };
+        first + self.index(slot) * const { K::GEOMETRY.scales_bytes() as u32 }
     }
 
     /// What a warp has found of a document, in a slot.
     #[inline(always)]
     fn maxima(&self, slot: u32, warp: u32) -> u32 {
-        let first = self.base + maxima_offset(WARPS, STAGES) as u32;
-        first + (slot * WARPS as u32 + warp) * MAXIMA_BYTES as u32
+        let first = self.base + const { K::GEOMETRY.maxima_offset() as u32 };
+        first + (slot * K::WARPS as u32 + warp) * MAXIMA_BYTES as u32
     }
 
     #[inline(always)]
     fn barriers(&self) -> u32 {
-        self.base + barriers_offset(WARPS, STAGES) as u32
+        self.base + const { K::GEOMETRY.barriers_offset() as u32 }
     }
 
     /// Completes when a stage of the warp's holds a chunk.
     #[inline(always)]
     fn full(&self, slot: u32) -> u32 {
-        self.barriers() + 8 * (self.warp * STAGES as u32 + slot)
+        self.barriers() + 8 * self.index(slot)
     }
 
     /// Completes when the query tile is there.
     #[inline(always)]
     fn query_full(&self) -> u32 {
-        self.barriers() + 8 * (WARPS * STAGES) as u32
+        self.barriers() + 8 * (K::WARPS * K::STAGES) as u32
     }
 
     /// Completes when every warp has the query tile in registers.
@@ -109,19 +159,23 @@ impl<const WARPS: usize, const STAGES: usize> Shared<WARPS, STAGES> {
 /// The forward kernel of one row of the variant table.
 ///
 /// # Safety
-/// Launched with the row's threads and dynamic shared memory; `params` as [`RunParams`] says.
+/// Launched with the row's threads and dynamic shared memory; `params` as [`RunParams`] says, and `norms` as
+/// [`crate::params::ScaledRunParams`], where rows have scales.
 #[inline(always)]
-pub unsafe fn forward<E: Half, const WARPS: usize, const STAGES: usize>(params: &RunParams) {
+pub unsafe fn forward<K: Kernel>(params: &RunParams, norms: Norms) {
+    const { assert!(K::CHUNK_ROWS.is_multiple_of(PRODUCT_ROWS) && K::STAGES <= 16) };
+    // Copies of the scales of a chunk that begins with the last row end within what lies behind them.
+    const { assert!(K::CHUNK_ROWS + COPY_ALIGN / 2 <= NORMS_PADDING) };
     let lane = thread_idx_x() % 32;
     // SAFETY: every warp is whole, and has one role; it sets up the barriers that it waits for first.
     // The broadcast tells the assembler that the number is the same in all lanes.
     unsafe {
         let warp = broadcast(thread_idx_x() / 32);
-        let shared = Shared::<WARPS, STAGES> { base: dynamic_shared(), warp };
-        if warp == WARPS as u32 {
-            return store(params, shared, lane);
+        let shared = Shared::<K> { base: dynamic_shared(), warp, kernel: PhantomData };
+        if warp == K::WARPS as u32 {
+            return store(params, shared, norms, lane);
         }
-        multiply::<E, WARPS, STAGES>(params, shared, lane);
+        multiply(params, shared, norms, lane);
     }
 }
 

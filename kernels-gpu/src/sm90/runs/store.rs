@@ -1,8 +1,10 @@
 //! The warp that loads query tiles and stores scores.
 
+use super::element::Element;
 use super::units::{Run, tile_of};
-use super::{BYTES, GROUPS, Shared, own_row};
+use super::{GROUPS, Kernel, Shared, own_row};
 use crate::layout::runs::*;
+use crate::norms::Norms;
 use crate::params::{ForwardParams, Group, RunParams};
 use crate::ptx::barrier::{
     barrier_arrive_if, barrier_expect, barrier_fence, barrier_init, barrier_wait,
@@ -21,11 +23,7 @@ use crate::work::{self, TokenPlace, row_is_valid, store_token};
 /// # Safety
 /// As [`super::forward`].
 #[inline(always)]
-pub(super) unsafe fn store<const WARPS: usize, const STAGES: usize>(
-    all: &RunParams,
-    shared: Shared<WARPS, STAGES>,
-    lane: u32,
-) {
+pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms: Norms, lane: u32) {
     let params = &all.forward;
     // SAFETY: a tile is overwritten when all warps have it in registers; the others leave their
     // maxima of each entry of a unit in this order.
@@ -34,9 +32,9 @@ pub(super) unsafe fn store<const WARPS: usize, const STAGES: usize>(
             if all.query_len == 0 {
                 barrier_init(shared.query_full(), 1);
             }
-            barrier_init(shared.query_empty(), WARPS as u32);
+            barrier_init(shared.query_empty(), K::WARPS as u32);
             unroll!(I in 0..4 => {
-                barrier_init(shared.maxima_full(I as u32), WARPS as u32);
+                barrier_init(shared.maxima_full(I as u32), K::WARPS as u32);
                 barrier_init(shared.maxima_empty(I as u32), 1);
             });
             barrier_fence();
@@ -48,10 +46,10 @@ pub(super) unsafe fn store<const WARPS: usize, const STAGES: usize>(
         if all.query_len == 0 {
             tile.load(all, &shared, lane);
         }
-        arrive_threads(threads(WARPS) as u32);
+        arrive_threads(threads(K::WARPS) as u32);
         let (mut slots, mut parity) = (Ring::START, 0);
         loop {
-            let results = Results::new(params, &tile, lane);
+            let results = Results::new::<K>(params, &tile, norms, lane);
             unit += grid_dim_x();
             let mut next = run;
             if unit < all.n_units {
@@ -66,7 +64,7 @@ pub(super) unsafe fn store<const WARPS: usize, const STAGES: usize>(
                 barrier_wait(shared.maxima_full(slots.slot), slots.parity);
                 let mut most = load_shared_f32(shared.maxima(slots.slot, 0) + lane * 4);
                 let mut warp = 1;
-                while warp < WARPS as u32 {
+                while warp < K::WARPS as u32 {
                     let other = load_shared_f32(shared.maxima(slots.slot, warp) + lane * 4);
                     most = max_nan(most, other);
                     warp += 1;
@@ -74,7 +72,7 @@ pub(super) unsafe fn store<const WARPS: usize, const STAGES: usize>(
                 sync_warp();
                 barrier_arrive_if(shared.maxima_empty(slots.slot), (lane == 0) as u32);
                 slots = slots.next(SLOTS as u32);
-                results.store(params, entry, most, lane);
+                results.store::<K>(params, entry, most, lane);
                 entry += 1;
             }
             if unit >= all.n_units {
@@ -112,22 +110,17 @@ impl Tile {
     /// # Safety
     /// One whole warp; the tile's room in shared memory must be free.
     #[inline(always)]
-    unsafe fn load<const WARPS: usize, const STAGES: usize>(
-        &self,
-        params: &RunParams,
-        shared: &Shared<WARPS, STAGES>,
-        lane: u32,
-    ) {
+    unsafe fn load<K: Kernel>(&self, params: &RunParams, shared: &Shared<K>, lane: u32) {
         // SAFETY: the caller's promise; groups have their rows.
         unsafe {
             if lane == 0 {
-                let bytes = self.0.map(|group| group.n_rows() * BYTES);
+                let bytes = self.0.map(|group| group.n_rows() * K::BYTES);
                 barrier_expect(shared.query_full(), bytes[0] + bytes[1]);
                 unroll!(G in 0..2 => {
                     if bytes[G] > 0 {
-                        let place = shared.queries() + G as u32 * CHUNK_BYTES as u32;
+                        let place = shared.queries() + (G * Group::ROWS) as u32 * K::BYTES;
                         let row = u64::from(self.0[G].start);
-                        let address = params.queries + row * u64::from(BYTES);
+                        let address = params.queries + row * u64::from(K::BYTES);
                         copy_run(place, address, bytes[G], shared.query_full());
                     }
                 });
@@ -149,13 +142,20 @@ struct Results {
     first: u32,
     results: u64,
     place: TokenPlace,
+    /// The scale of the query row, where rows have any.
+    scale: f32,
 }
 
 impl Results {
     /// # Safety
     /// One whole warp; the tile must be of this launch.
     #[inline(always)]
-    unsafe fn new(params: &ForwardParams, tile: &Tile, lane: u32) -> Results {
+    unsafe fn new<K: Kernel>(
+        params: &ForwardParams,
+        tile: &Tile,
+        norms: Norms,
+        lane: u32,
+    ) -> Results {
         let [first, second] = tile.0;
         let are_one = first.query == second.query;
         let (group, row) = own_row(lane);
@@ -168,6 +168,7 @@ impl Results {
             if params.token_scores != 0 && own.n_rows() > 0 {
                 place = TokenPlace::new(params, own);
             }
+            let scale = K::Element::query_scale(norms, own, row);
             Results {
                 is_valid: row < own.n_rows() && row_is_valid(&params.queries, own.start + row),
                 are_one,
@@ -175,6 +176,7 @@ impl Results {
                 first: work::first_result(params, own),
                 results: params.results,
                 place,
+                scale,
             }
         }
     }
@@ -184,7 +186,16 @@ impl Results {
     /// # Safety
     /// One whole warp together; the entry must be of this launch, and of the groups' queries.
     #[inline(always)]
-    unsafe fn store(&self, params: &ForwardParams, entry: u32, most: f32, lane: u32) {
+    unsafe fn store<K: Kernel>(
+        &self,
+        params: &ForwardParams,
+        entry: u32,
+        mut most: f32,
+        lane: u32,
+    ) {
+        if K::Element::HAS_SCALES {
+            most *= self.scale;
+        }
         // SAFETY: the caller's promise; only one lane has a query row, and stores a result.
         unsafe {
             if params.token_scores != 0 && self.is_valid {
