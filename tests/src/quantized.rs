@@ -296,25 +296,47 @@ pub fn check_quantized_case(suite: &Suite, case: &QuantizedCase) -> Result<(), S
     check_embeddings(suite, case, &case.case.data())
 }
 
+/// As [`check_quantized_case`], on these rows of the variant table alone, each of which the suite then has to
+/// meet in some case.
+pub fn check_quantized_case_on_rows(
+    suite: &Suite,
+    case: &QuantizedCase,
+    runs: fn(&Variant) -> bool,
+) -> Result<(), String> {
+    check_with(Engines { suite, runs: Some(runs) }, case, &case.case.data())
+}
+
 /// As [`check_quantized_case`], with embeddings that the case's are replaced by.
 pub fn check_embeddings(
     suite: &Suite,
     case: &QuantizedCase,
     embeddings: &Data,
 ) -> Result<(), String> {
+    check_with(Engines { suite, runs: None }, case, embeddings)
+}
+
+/// What a case is checked on, and where that is counted.
+#[derive(Clone, Copy)]
+struct Engines<'a> {
+    suite: &'a Suite,
+    /// The rows of kernels that the suite is about; `None` = any.
+    runs: Option<fn(&Variant) -> bool>,
+}
+
+fn check_with(engines: Engines<'_>, case: &QuantizedCase, embeddings: &Data) -> Result<(), String> {
     match case.case.element {
-        ElementType::F16 => check_half::<f16>(suite, case, embeddings),
-        ElementType::Bf16 => check_half::<bf16>(suite, case, embeddings),
-        ElementType::F32 => Compressed::<f32>::new(suite, case, embeddings).check(),
+        ElementType::F16 => check_half::<f16>(engines, case, embeddings),
+        ElementType::Bf16 => check_half::<bf16>(engines, case, embeddings),
+        ElementType::F32 => Compressed::<f32>::new(engines, case, embeddings).check(),
     }
 }
 
 fn check_half<T: Element + Against<Int8Affine>>(
-    suite: &Suite,
+    engines: Engines<'_>,
     case: &QuantizedCase,
     embeddings: &Data,
 ) -> Result<(), String> {
-    let compressed = Compressed::<T>::new(suite, case, embeddings);
+    let compressed = Compressed::<T>::new(engines, case, embeddings);
     if case.formats != Formats::Affine {
         return compressed.check();
     }
@@ -333,16 +355,16 @@ fn text(error: Error) -> String {
 
 /// A case while it is checked.
 struct Compressed<'a, T> {
-    suite: &'a Suite,
+    engines: Engines<'a>,
     case: &'a QuantizedCase,
     data: &'a Data,
     elements: [Vec<T>; 2],
 }
 
 impl<'a, T: Element> Compressed<'a, T> {
-    fn new(suite: &'a Suite, case: &'a QuantizedCase, data: &'a Data) -> Self {
+    fn new(engines: Engines<'a>, case: &'a QuantizedCase, data: &'a Data) -> Self {
         let elements = [elements(&data.queries), elements(&data.documents)];
-        Compressed { suite, case, data, elements }
+        Compressed { engines, case, data, elements }
     }
 
     fn embeddings(&self) -> Result<(Tokens<'_, T>, Tokens<'_, T>), Error> {
@@ -421,8 +443,14 @@ impl<'a, T: Element> Compressed<'a, T> {
         {
             return Err(format!("bound {p} is not finite, though no row is out of the ordinary"));
         }
+        let Engines { suite, runs } = self.engines;
         for winners in [false, true] {
             for (device, row) in engines(Q::FORMAT, D::FORMAT) {
+                if let (Some(row), Some(runs)) = (row, runs)
+                    && !runs(row)
+                {
+                    continue;
+                }
                 let options = ScoreOptions {
                     winners,
                     token_scores: case.token_scores,
@@ -431,6 +459,10 @@ impl<'a, T: Element> Compressed<'a, T> {
                 };
                 let name = row.map_or(device.to_string(), |row| format!("{device} {}", row.name));
                 let at = |what: String| format!("{name}, winners {winners}: {what}");
+                let counted = format!("{name} {}×{}", Q::FORMAT, D::FORMAT);
+                if runs.is_some() && row.is_some_and(|row| runs_row(device, row)) {
+                    suite.expect(&counted);
+                }
                 let found = call(device, case.upload, queries, documents, &pairing, &options);
                 let found = match found {
                     // A row that does not take the case; or there is none.
@@ -453,7 +485,7 @@ impl<'a, T: Element> Compressed<'a, T> {
                 for bounds in &bounds {
                     check_bounds(&exact, &found, bounds).map_err(at)?;
                 }
-                self.suite.count(&format!("{name} {}×{}", Q::FORMAT, D::FORMAT));
+                suite.count(&counted);
             }
         }
         for (p, (from_codes, measured)) in bounds[0].iter().zip(&bounds[1]).enumerate() {

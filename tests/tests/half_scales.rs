@@ -1,14 +1,21 @@
 //! INT8 documents with f16 and with f32 scales, exactly: kernels that read f16 scales copy them in words of
 //! two, wherever a document begins and ends in them.
 
+use std::collections::BTreeSet;
+
 use half::f16;
 use maxsim::{Int8, Pairing, Scales, TokenLayout, Tokens};
 use maxsim_kernels::element::Operand;
+use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_tests::engines::{cuda_devices, runs_row};
 use maxsim_tests::quantized::with_scores_of_every_row;
 
 const QUERY_LENS: [usize; 3] = [5, 64, 33];
 /// Documents begin and end with either half of a word, and the last one with the matrix.
 const DOCUMENT_LENS: [usize; 12] = [1, 127, 128, 129, 300, 1, 2, 63, 0, 257, 16, 1];
+/// The same without an empty one, which rows that read documents as runs of rows do not take: runs that begin
+/// anywhere in 16 bytes of scales, documents that end around the rows that are multiplied or copied at a time.
+const RUN_LENS: [usize; 12] = [1, 15, 33, 300, 16, 31, 3, 17, 129, 32, 2, 65];
 
 /// Scales of f16, which some rows have.
 const SIZES: [f32; 6] = [1.0, 0.0, 6e-8, 1e-7, 65504.0, f32::NAN];
@@ -44,6 +51,7 @@ fn most(similarities: impl Iterator<Item = f32>) -> Option<f32> {
 /// Every (query, document) pair, and the same in other orders.
 fn pairings() -> Vec<(Pairing, Vec<(usize, usize)>)> {
     let (n_queries, n_documents) = (QUERY_LENS.len(), DOCUMENT_LENS.len());
+    let own = n_documents / n_queries;
     let all = (0..n_queries).flat_map(|q| (0..n_documents).map(move |d| (q, d))).collect();
     let backwards: Vec<(usize, usize)> =
         (0..n_queries).flat_map(|q| (0..n_documents).rev().map(move |d| (q, d))).collect();
@@ -56,18 +64,30 @@ fn pairings() -> Vec<(Pairing, Vec<(usize, usize)>)> {
         (Pairing::cross(), all),
         (Pairing::candidates(&ids, n_documents).expect("ids"), backwards),
         (Pairing::pairs(&queries, &documents).expect("ids"), mixed),
+        (Pairing::own_candidates(own), (0..n_documents).map(|d| (d / own, d)).collect()),
     ]
 }
 
 /// Documents' rows, without those that are masked.
-fn valid_rows(d: usize, mask: Option<&[u8]>) -> impl Iterator<Item = usize> {
-    let starts = offsets(&DOCUMENT_LENS);
+fn valid_rows(lens: &[usize], d: usize, mask: Option<&[u8]>) -> impl Iterator<Item = usize> {
+    let starts = offsets(lens);
     let rows = starts[d] as usize..starts[d + 1] as usize;
     rows.filter(move |&row| mask.is_none_or(|mask| mask[row] != 0))
 }
 
-fn check(dim: usize, sign: (&str, Sign), odd_scale: f32, is_masked: bool) {
-    let (n_queries, n_rows) = (QUERY_LENS.iter().sum(), DOCUMENT_LENS.iter().sum());
+/// What the calls of a check have in common.
+#[derive(Clone, Copy)]
+struct Shape<'a> {
+    dim: usize,
+    document_lens: &'a [usize; DOCUMENT_LENS.len()],
+    is_masked: bool,
+}
+
+/// Checks on every engine, and says which rows of kernels that was.
+fn check(shape: Shape<'_>, sign: (&str, Sign), odd_scale: f32) -> BTreeSet<&'static str> {
+    let Shape { dim, document_lens, is_masked } = shape;
+    let mut ran = BTreeSet::new();
+    let (n_queries, n_rows) = (QUERY_LENS.iter().sum(), document_lens.iter().sum());
     let layout =
         |rows, lens: &[usize]| TokenLayout::packed(rows, dim, &offsets(lens)).expect("a layout");
     let query_codes: Vec<i8> = (0..n_queries * dim)
@@ -98,19 +118,22 @@ fn check(dim: usize, sign: (&str, Sign), odd_scale: f32, is_masked: bool) {
         .map(|(q, d)| q.iter().zip(d).map(|(&q, &d)| i32::from(q) * i32::from(d)).sum())
         .collect();
     let expected = |token: usize, d: usize| {
-        let rows = valid_rows(d, mask.as_deref());
+        let rows = valid_rows(document_lens, d, mask.as_deref());
         most(rows.map(|row| sums[token * n_rows + row] as f32 * widened[row]))
     };
     let first_tokens = offsets(&QUERY_LENS);
     for scales in [Scales::F16(halves.into()), Scales::F32(widened.clone().into())] {
         let what = if matches!(scales, Scales::F16(_)) { "f16" } else { "f32" };
-        let documents = Tokens::<Int8>::from_codes(&codes, scales, layout(n_rows, &DOCUMENT_LENS));
+        let documents = Tokens::<Int8>::from_codes(&codes, scales, layout(n_rows, document_lens));
         let mut documents = documents.expect("documents");
         if let Some(mask) = &mask {
             documents = documents.with_mask(&mask[..]).expect("a mask");
         }
         for (pairing, pairs) in pairings() {
             with_scores_of_every_row(Operand::I8, &queries, &documents, &pairing, |row, found| {
+                ran.extend(
+                    FORWARD.iter().map(|known| known.name).filter(|&name| Some(name) == row),
+                );
                 let token_scores = found.token_scores().expect("token scores");
                 let offsets = found.token_offsets().expect("token scores");
                 for (p, &(q, d)) in pairs.iter().enumerate() {
@@ -130,28 +153,52 @@ fn check(dim: usize, sign: (&str, Sign), odd_scale: f32, is_masked: bool) {
             });
         }
     }
+    ran
+}
+
+const WHOLE: Shape<'_> = Shape { dim: 128, document_lens: &DOCUMENT_LENS, is_masked: false };
+
+/// That such rows, which a test is about, are among those that ran, on a machine that can run them.
+fn expect(ran: &BTreeSet<&str>, are_meant: fn(&Variant) -> bool) {
+    let meant = FORWARD.iter().filter(|row| row.operand == Operand::I8 && are_meant(row));
+    for (device, row) in cuda_devices().iter().flat_map(|d| meant.clone().map(move |row| (d, row)))
+    {
+        let name = row.name;
+        assert!(!runs_row(device, row) || ran.contains(name), "no case was for {device} {name}");
+    }
 }
 
 #[test]
 fn of_any_size_and_sign() {
     for sign in SIGNS {
         for odd_scale in SIZES {
-            check(128, sign, odd_scale, false);
+            expect(&check(WHOLE, sign, odd_scale), |row| row.dim_max >= 128 && !row.in_runs);
+        }
+    }
+}
+
+#[test]
+fn in_runs_of_rows() {
+    let shape = Shape { document_lens: &RUN_LENS, ..WHOLE };
+    for sign in SIGNS {
+        for odd_scale in SIZES {
+            expect(&check(shape, sign, odd_scale), |row| row.in_runs);
         }
     }
 }
 
 #[test]
 fn with_masks() {
+    let shape = Shape { is_masked: true, ..WHOLE };
     for sign in SIGNS {
-        check(128, sign, 0.0, true);
-        check(128, sign, 1e-7, true);
+        check(shape, sign, 0.0);
+        check(shape, sign, 1e-7);
     }
 }
 
 #[test]
 fn of_fewer_dims() {
     for sign in SIGNS {
-        check(100, sign, 1e-7, false);
+        check(Shape { dim: 100, ..WHOLE }, sign, 1e-7);
     }
 }

@@ -2,11 +2,19 @@
 //! one document and of hundreds, chunks with several documents, documents that all warps share.
 
 use half::{bf16, f16};
-use maxsim::{Element, ElementType, Pairing, Tokens};
+use maxsim::{
+    Device, Element, ElementType, Int8, Pairing, ScaleType, Scales, ScoreOptions, TokenLayout,
+    Tokens,
+};
+use maxsim_kernels::element::Operand;
+use maxsim_kernels::variants::{FORWARD, Variant};
 use maxsim_tests::case::{Case, Data, Layout, Pairs, Side, elements, tokens};
-use maxsim_tests::engines::{check_case, check_case_on_rows};
-use maxsim_tests::gpu::{on_rows, options, repeat_on_rows, text};
+use maxsim_tests::engines::{check_case, check_case_on_rows, cuda_devices, runs_row};
+use maxsim_tests::gpu::{on_rows, options, repeat_on_rows, same_bits, text, twenty_times};
 use maxsim_tests::oracle::maxsim;
+use maxsim_tests::quantized::{
+    Formats, QuantizedCase, check_quantized_case, check_quantized_case_on_rows,
+};
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
 use proptest::collection::vec;
@@ -71,6 +79,81 @@ fn random_bf16() {
     Suite::run_random("runs_bf16", || cases(ElementType::Bf16), check);
 }
 
+/// INT8, with scales of any two types.
+fn int8_cases() -> impl Strategy<Value = QuantizedCase> {
+    let element = select(&ElementType::ALL);
+    (element.prop_flat_map(cases), select(&INT8)).prop_map(int8_case)
+}
+
+/// The formats of INT8 on both sides: kernels read f16 scales of documents as they are, and f32.
+const INT8: [Formats; 3] = [
+    Formats::Int8(ScaleType::F16, ScaleType::F16),
+    Formats::Int8(ScaleType::F32, ScaleType::F16),
+    Formats::Int8(ScaleType::F32, ScaleType::F32),
+];
+
+fn int8_case((case, formats): (Case, Formats)) -> QuantizedCase {
+    QuantizedCase { case, formats }
+}
+
+/// As [`check`], of INT8.
+fn check_int8(suite: &Suite, case: &QuantizedCase) -> Result<(), String> {
+    check_quantized_case_on_rows(suite, case, |row| row.in_runs)
+}
+
+#[test]
+fn random_int8() {
+    Suite::run_random("runs_int8", int8_cases, check_int8);
+}
+
+/// Documents that end, and runs that begin, around the rows that are multiplied or copied at a time, and anywhere
+/// in the 16 bytes that copies of scales begin with.
+#[test]
+fn edges_of_int8() {
+    const EDGES: [usize; 13] = [1, 15, 16, 17, 31, 32, 33, 127, 128, 129, 130, 131, 3];
+    let mut cases = Vec::new();
+    for (i, &len) in EDGES.iter().enumerate() {
+        let around = [len, 1, len, 2, 2 * len + 1, len];
+        for (pairs, queries) in [
+            (Pairs::Cross, &[32][..]),
+            (Pairs::Cross, &[1, 31, 33]),
+            (Pairs::Own { k: 3 }, &[20, 5]),
+        ] {
+            for spare_rows in 0..8 {
+                let mut case = Case { pairs, ..Case::new(DIM, queries, &around) };
+                case.documents.spare_rows = spare_rows;
+                case.queries.valid_percent = [None, Some(60)][spare_rows % 2];
+                case.values = Values::ALL[(i + spare_rows) % Values::ALL.len()];
+                case.poison = true;
+                case.upload = [true; 2];
+                cases.push(int8_case((case, INT8[(i + spare_rows) % INT8.len()])));
+            }
+        }
+    }
+    Suite::run("runs_edges_of_int8", cases, check_int8);
+}
+
+/// More documents than a warp knows the ends of at a time, in every block.
+#[test]
+fn many_documents_of_int8() {
+    let lengths: Vec<usize> = (0..9000).map(|i| 1 + i * 7 % 5).collect();
+    let long: Vec<usize> = (0..3000).map(|i| 1 + i * 37 % 101).collect();
+    let shapes: [(&[usize], &[usize], Pairs); 5] = [
+        (&[32], &lengths, Pairs::Cross),
+        (&[20], &long, Pairs::Cross),
+        (&[32, 31], &lengths, Pairs::Own { k: 4000 }),
+        // Most blocks have several queries, one after the other.
+        (&[17; 900], &[3; 30], Pairs::Own { k: 2 }),
+        (&[32; 600], &lengths[..500], Pairs::Own { k: 3 }),
+    ];
+    let cases = shapes.into_iter().zip(INT8.into_iter().cycle());
+    let cases = cases.map(|((queries, documents, pairs), formats)| {
+        let values = Values::Negative;
+        int8_case((Case { pairs, values, ..Case::new(DIM, queries, documents) }, formats))
+    });
+    Suite::run("runs_many_documents_of_int8", cases, check_int8);
+}
+
 /// More documents than a warp knows the ends of at a time, in every block.
 #[test]
 fn many_documents() {
@@ -112,21 +195,30 @@ fn documents_that_are_no_run() {
     with(&|case| case.documents.valid_percent = Some(70));
     with(&|case| case.pairs = Pairs::Candidates { k: 3 });
     with(&|case| case.document_pieces = Some(2));
+    let int8 = cases.iter().map(|case| int8_case((case.clone(), INT8[0])));
+    Suite::run("runs_documents_that_are_no_run_of_int8", int8, check_quantized_case);
     Suite::run("runs_documents_that_are_no_run", cases, check_case);
+}
+
+/// What is repeated: lengths of queries, and the documents that they meet.
+const REPEATED: [(&[usize], Pairs); 4] = [
+    (&[32], Pairs::Cross),
+    (&[15, 9], Pairs::Cross),
+    (&[32; 90], Pairs::Own { k: 10 }),
+    (&[20; 900], Pairs::Own { k: 1 }),
+];
+
+fn repeated_lengths() -> Vec<usize> {
+    (0..900).map(|i| 1 + i * 37 % 290).collect()
 }
 
 /// Which warp is first with its share of a document depends on the run, and nothing of the result may.
 #[test]
 fn twenty_runs_give_the_same_bits() {
     fn repeat<T: Element>(suite: &Suite) -> Result<usize, String> {
-        let lengths: Vec<usize> = (0..900).map(|i| 1 + i * 37 % 290).collect();
+        let lengths = repeated_lengths();
         let mut n_cases = 0;
-        for (queries, pairs) in [
-            (&[32][..], Pairs::Cross),
-            (&[15, 9], Pairs::Cross),
-            (&[32; 90], Pairs::Own { k: 10 }),
-            (&[20; 900], Pairs::Own { k: 1 }),
-        ] {
+        for (queries, pairs) in REPEATED {
             let case = Case { element: T::TYPE, pairs, ..Case::new(DIM, queries, &lengths) };
             repeat_on_rows::<T>(suite, &case, |row| row.in_runs)?;
             n_cases += 1;
@@ -134,6 +226,61 @@ fn twenty_runs_give_the_same_bits() {
         Ok(n_cases)
     }
     Suite::run_gpu("gpu_runs_repeats", |suite| Ok(repeat::<f16>(suite)? + repeat::<bf16>(suite)?));
+}
+
+/// Calls `check` with the row of INT8 that this is about, on every device that runs it.
+fn on_int8_row(
+    mut check: impl FnMut(&Device, &Variant) -> Result<(), String>,
+) -> Result<(), String> {
+    let is_meant = |row: &&Variant| row.in_runs && row.operand == Operand::I8;
+    let row = FORWARD.iter().find(is_meant).ok_or("no row of INT8 reads runs of rows")?;
+    let mut devices = cuda_devices().iter().filter(|device| runs_row(device, row));
+    devices.try_for_each(|device| {
+        check(device, row).map_err(|why| format!("{device} {}: {why}", row.name))
+    })
+}
+
+/// Sums are exact, scales apply in one order, and the rows of a query are added in one: other kernels of
+/// INT8 give the same bits, and so does every run.
+#[test]
+fn int8_gives_the_same_bits_as_tiles_do() {
+    const TILES: &str = "maxsim_forward_sm90_i8_d128_q64";
+    Suite::run_gpu("gpu_runs_int8_same_bits", |suite| {
+        let lengths = repeated_lengths();
+        let mut n_cases = 0;
+        for (queries, pairs) in REPEATED {
+            for values in [Values::Unit, Values::Negative, Values::Zeros, Values::Special] {
+                let case = Case { pairs, values, ..Case::new(DIM, queries, &lengths) };
+                let data = case.data();
+                let pairing = case.pairing(&data).map_err(text)?;
+                let halves = [elements::<f32>(&data.queries), elements(&data.documents)];
+                let queries = tokens(&case.queries, &data.queries, &halves[0]).map_err(text)?;
+                let documents =
+                    tokens(&case.documents, &data.documents, &halves[1]).map_err(text)?;
+                for scales in [ScaleType::F16, ScaleType::F32] {
+                    let queries = queries.quantize::<Int8>(scales).map_err(text)?;
+                    let documents = documents.quantize::<Int8>(scales).map_err(text)?;
+                    on_int8_row(|device, row| {
+                        let queries = device.upload(&queries).map_err(text)?;
+                        let documents = device.upload(&documents).map_err(text)?;
+                        let run = |options: &ScoreOptions| {
+                            device.score_with(&queries, &documents, &pairing, options)
+                        };
+                        let found = twenty_times(|| run(&options(row)))?;
+                        let tiles = ScoreOptions { kernel: Some(TILES.into()), ..options(row) };
+                        let expected = run(&tiles).map_err(text)?;
+                        if !same_bits(&found, &expected) {
+                            return Err(format!("{case:?}, {scales:?}: other bits than {TILES}"));
+                        }
+                        suite.count(&format!("{device} {}", row.name));
+                        Ok(())
+                    })?;
+                    n_cases += 1;
+                }
+            }
+        }
+        Ok(n_cases)
+    });
 }
 
 /// Addresses beyond 2³² bytes, elements beyond 2³¹: every document has the same rows.
@@ -169,5 +316,52 @@ fn past_2_31_elements() {
             },
         )?;
         Ok(N)
+    });
+}
+
+/// The same of codes: every document has the same, and its tokens a scale that others have not.
+#[test]
+fn past_2_31_codes() {
+    const LEN: usize = 8191;
+    const N: usize = 2057;
+    const QUERY_LEN: usize = 32;
+    let codes = |rows: usize, seed: usize| -> Vec<i8> {
+        let code = |i: usize| ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8;
+        (0..rows * DIM).map(|i| code(i).max(-127)).collect()
+    };
+    Suite::run_gpu("gpu_runs_past_2_31_codes", |suite| {
+        let (query, period) = (codes(QUERY_LEN, 1), codes(LEN, 1 << 20));
+        let most = |q: &[i8]| -> i32 {
+            let sum = |d: &[i8]| q.iter().zip(d).map(|(&q, &d)| i32::from(q) * i32::from(d)).sum();
+            period.chunks_exact(DIM).map(sum).max().unwrap_or(0)
+        };
+        let sum: i32 = query.chunks_exact(DIM).map(most).sum();
+        // Nothing is rounded.
+        let scale = |document: usize| 0.5f32.powi((document % 11) as i32);
+        let repeated: Vec<i8> = period.iter().copied().cycle().take(N * LEN * DIM).collect();
+        let layout = |n, len| TokenLayout::padded(n, len, DIM).map_err(text);
+        let ones = Scales::F32(vec![1.0; QUERY_LEN].into());
+        let queries = Tokens::<Int8>::from_codes(query, ones, layout(1, QUERY_LEN)?);
+        let queries = queries.map_err(text)?;
+        let scales: Vec<f32> = (0..N * LEN).map(|row| scale(row / LEN)).collect();
+        let halves: Vec<f16> = scales.iter().map(|&scale| f16::from_f32(scale)).collect();
+        for scales in [Scales::F16(halves.into()), Scales::F32(scales.into())] {
+            let documents = Tokens::<Int8>::from_codes(&repeated, scales, layout(N, LEN)?);
+            let documents = documents.map_err(text)?;
+            on_int8_row(|device, row| {
+                let documents = device.upload(&documents).map_err(text)?;
+                let cross = Pairing::cross();
+                let found = device.score_with(&queries, &documents, &cross, &options(row));
+                for (document, &score) in found.map_err(text)?.values().iter().enumerate() {
+                    let expected = sum as f32 * scale(document);
+                    if score != expected {
+                        return Err(format!("document {document}: {score}, expected {expected}"));
+                    }
+                }
+                suite.count(&format!("{device} {}", row.name));
+                Ok(())
+            })?;
+        }
+        Ok(2 * N)
     });
 }
