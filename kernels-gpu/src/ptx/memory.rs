@@ -263,17 +263,34 @@ pub unsafe fn load_shared_f32(address: u32) -> f32 {
     value
 }
 
-/// Two bytes of shared memory, in the low half of a word.
+/// Two bytes of shared memory `HALF` bytes behind an address, in the low half of a word, where `is_half` is not 0;
+/// four bytes `WORD` bytes behind it elsewhere. Without a branch, which nothing else would be moved across.
 ///
 /// # Safety
-/// As [`load_shared_f32`], aligned to 2.
+/// As [`load_shared_f32`], aligned to what is loaded.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
-pub unsafe fn load_shared_u16(address: u32) -> u32 {
+pub unsafe fn load_shared_half_or_word<const HALF: u32, const WORD: u32>(
+    address: u32,
+    is_half: u32,
+) -> u32 {
     let value;
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("ld.shared.u16 {0}, [{1}];", out(reg32) value, in(reg32) address, options(readonly, nostack));
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.u32 p, {2}, 0;",
+            "@p ld.shared.u16 {0}, [{1}+{3}];",
+            "@!p ld.shared.b32 {0}, [{1}+{4}];",
+            "}}",
+            out(reg32) value,
+            in(reg32) address,
+            in(reg32) is_half,
+            const HALF,
+            const WORD,
+            options(readonly, nostack),
+        );
     }
     value
 }

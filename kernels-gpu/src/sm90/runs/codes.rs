@@ -14,7 +14,7 @@ use crate::norms::{Norms, times};
 use crate::params::Group;
 use crate::ptx::copy::copy_run;
 use crate::ptx::matrix::mma_i8;
-use crate::ptx::memory::{load_shared_f32, load_shared_u16};
+use crate::ptx::memory::load_shared_half_or_word;
 use crate::ptx::wide::widen_f16;
 use crate::reduce::unroll;
 
@@ -34,6 +34,7 @@ impl Element for I8 {
     /// Sums are far below 2²⁴: their numbers are exact.
     #[inline(always)]
     fn similarities(mut sums: Sums, scales: &Scales) -> Sums {
+        let scales = scales.widen();
         unroll!(G in 0..2 => {
             unroll!(N in 0..2 => {
                 unroll!(R in 0..2 => {
@@ -57,12 +58,30 @@ impl Element for I8 {
     }
 }
 
-/// The scales of a lane's tokens of 16: of token `8 n + 2 (lane % 4) + j`.
-pub type Scales = [[f32; 2]; 2];
+/// The scales of a lane's tokens of 16, of token `8 n + 2 (lane % 4) + j`, as they are stored.
+pub struct Scales {
+    /// The bits of f32, or of f16 in the low half.
+    stored: [[f32; 2]; 2],
+    are_halves: bool,
+}
+
+impl Scales {
+    pub(super) const NONE: Scales = Scales { stored: [[1.0; 2]; 2], are_halves: false };
+
+    /// What is stored, as numbers.
+    #[inline(always)]
+    fn widen(&self) -> [[f32; 2]; 2] {
+        let number = |stored: f32| match self.are_halves {
+            true => widen_f16(stored.to_bits())[0],
+            false => stored,
+        };
+        self.stored.map(|scales| scales.map(number))
+    }
+}
 
 /// Where the scales of a launch's documents are.
 #[derive(Clone, Copy)]
-pub(super) struct ScaleRows {
+pub struct ScaleRows {
     /// Address of the first row's, aligned to [`COPY_ALIGN`].
     first: u64,
     /// Whether they are f16 rather than f32.
@@ -102,7 +121,7 @@ impl ScaleRows {
         unsafe { copy_run(shared, address, self.n_bytes(chunk_rows), barrier) };
     }
 
-    /// Those of 16 tokens from the chunk's row `first` on, a chunk that begins with row `chunk`.
+    /// Those of 16 tokens from the chunk's row `first` on, a chunk that begins with row `chunk`, as they are stored.
     ///
     /// # Safety
     /// `shared` must be the room that they were copied to; what lies behind them there may be read.
@@ -110,24 +129,17 @@ impl ScaleRows {
     pub(super) unsafe fn load(self, shared: u32, chunk: u32, first: u32, lane: u32) -> Scales {
         let before = scales_before(chunk, self.shift());
         let own = shared + before + ((first + 2 * (lane % 4)) << self.shift());
-        let mut scales = [[0.0; 2]; 2];
-        // SAFETY: the caller's promise. The branch is the same in all lanes.
-        unsafe {
-            if self.are_halves {
-                unroll!(N in 0..2 => {
-                    unroll!(J in 0..2 => {
-                        let half = load_shared_u16(own + 2 * (8 * N + J) as u32);
-                        scales[N][J] = widen_f16(half)[0];
-                    });
-                });
-            } else {
-                unroll!(N in 0..2 => {
-                    unroll!(J in 0..2 => {
-                        scales[N][J] = load_shared_f32(own + 4 * (8 * N + J) as u32);
-                    });
-                });
-            }
-        }
-        scales
+        let mut stored = [[1.0; 2]; 2];
+        unroll!(N in 0..2 => {
+            unroll!(J in 0..2 => {
+                const AT: u32 = (8 * N + J) as u32;
+                // SAFETY: the caller's promise.
+                let bits = unsafe {
+                    load_shared_half_or_word::<{ 2 * AT }, { 4 * AT }>(own, self.are_halves as u32)
+                };
+                stored[N][J] = f32::from_bits(bits);
+            });
+        });
+        Scales { stored, are_halves: self.are_halves }
     }
 }

@@ -19,7 +19,7 @@ pub trait Element {
     /// All 32 lanes must execute it together.
     unsafe fn multiply_add(c: [f32; 4], a: [u32; 4], b: [u32; 2]) -> [f32; 4];
 
-    /// The similarities that sums of products are with tokens of these scales.
+    /// The similarities that sums of products are, with tokens of these scales.
     fn similarities(sums: Sums, scales: &Scales) -> Sums;
 
     /// The scale of row `row` of a group of query rows; 1 where it has none.

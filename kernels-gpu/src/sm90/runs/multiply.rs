@@ -1,6 +1,6 @@
 //! The warps that multiply.
 
-use super::codes::ScaleRows;
+use super::codes::{ScaleRows, Scales};
 use super::element::Element;
 use super::units::{Ends, Run, tile_of};
 use super::{GROUPS, Kernel, Shared};
@@ -99,7 +99,7 @@ pub(super) unsafe fn multiply<K: Kernel>(
                         is_there = true;
                     }
                     let first = (row - run.start) % K::ROWS;
-                    let mut scales = [[1.0; 2]; 2];
+                    let mut scales = Scales::NONE;
                     if K::Element::HAS_SCALES {
                         let room = shared.scales(ring.slot);
                         scales = documents.scales.load(room, row - first, first, lane);
