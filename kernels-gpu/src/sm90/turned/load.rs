@@ -2,11 +2,11 @@
 
 use super::{END, FIRST_TILE, NEW_TILE, NO_LEN, ROWS, SAME_TILE, TILE_PARITY, Turns};
 use crate::layout::SLAB_BYTES;
-use crate::layout::sm90::CUT_BOX_ROWS;
+use crate::layout::sm90::TEAM_STAGE_BYTES;
 use crate::norms::Norms;
 use crate::params::{ForwardParams, Group, Segment};
 use crate::ptx::barrier::{barrier_expect, barrier_wait};
-use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile};
+use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile, expect_tile};
 use crate::ptx::memory::store_shared_u32x4;
 use crate::reduce::valid_columns;
 use crate::sm90::units::{Told, Units};
@@ -126,11 +126,42 @@ impl<'a> Stages<'a> {
     #[inline(always)]
     unsafe fn load_others<K: Kernel, const TEAM: u32>(&mut self, document: Segment) {
         let mut row = ROWS;
-        while row < document.len {
-            // SAFETY: the caller's promise.
-            unsafe { self.load::<K, TEAM>(document, row) };
-            row += ROWS;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.params.documents.mask == 0 {
+                while row + ROWS <= document.len {
+                    self.load_whole::<K, TEAM>(document.start + row);
+                    row += ROWS;
+                }
+            }
+            while row < document.len {
+                self.load::<K, TEAM>(document, row);
+                row += ROWS;
+            }
         }
+    }
+
+    /// As [`Stages::load`], of 64 rows from `start` on of which nothing has to be said. What these warps do takes
+    /// time from the consumers beside them.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn load_whole<K: Kernel, const TEAM: u32>(&mut self, start: u32) {
+        let (shared, lane) = (self.shared, self.lane);
+        let stage = TEAM * shared.stages + self.ring.slot;
+        let (rows, full) = (shared.rows(stage), shared.team_full(stage));
+        let (to, from) =
+            (shared.team_scales(stage) + 4 * lane, self.norms.of_documents(start + lane));
+        // SAFETY: as there.
+        unsafe {
+            barrier_wait(shared.team_empty(stage), self.ring.parity ^ 1);
+            expect_tile(rows, self.maps.documents, 0, start, full, TEAM_STAGE_BYTES as u32);
+            copy_async_4(to, from);
+            copy_async_4(to + 128, from + 128);
+            copies_arrive(full);
+        }
+        self.ring = self.ring.next(shared.stages);
     }
 
     /// Starts the copies of the 64 rows from row `row` of a document on, or of those that it has, and of their
@@ -147,9 +178,8 @@ impl<'a> Stages<'a> {
         let stage = TEAM * shared.stages + self.ring.slot;
         let (rows, full) = (shared.rows(stage), shared.team_full(stage));
         let n_rows = left.min(ROWS).next_multiple_of(Group::ROWS as u32);
-        // Whole stages come in two copies.
         let (map, box_rows) = match left >= ROWS {
-            true => (self.maps.documents, CUT_BOX_ROWS as u32),
+            true => (self.maps.documents, ROWS),
             false => (self.maps.document_tails, Group::ROWS as u32),
         };
         // SAFETY: stages are overwritten after the consumers' arrivals; the boxes are those of the
