@@ -353,11 +353,8 @@ impl CudaWork {
             return Ok([queries.groups, TensorMap::NONE, TensorMap::NONE]);
         }
         let documents = documents.maps(self.variant).ok_or_else(|| refuse("documents"))?;
-        let tiles = match self.variant {
-            variant if variant.cuts => documents.parts,
-            variant if variant.is_turned() => documents.halves,
-            _ => documents.tiles,
-        };
+        let reads_parts = self.variant.cuts || self.variant.is_turned();
+        let tiles = if reads_parts { documents.parts } else { documents.tiles };
         Ok([queries.groups, tiles, documents.groups])
     }
 

@@ -2,7 +2,7 @@
 
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::layout::SLAB_BYTES;
-use maxsim_kernels::layout::sm90::{CUT_BOX_ROWS, DOCUMENT_TILE, FRAGMENT_ROWS};
+use maxsim_kernels::layout::sm90::{CUT_BOX_ROWS, DOCUMENT_TILE};
 use maxsim_kernels::params::{Group, TensorMap};
 
 use super::context::CudaDevice;
@@ -44,8 +44,6 @@ pub(super) struct Maps {
     pub groups: TensorMap,
     /// In boxes of a document tile's rows.
     pub tiles: TensorMap,
-    /// In boxes of half a tile's rows.
-    pub halves: TensorMap,
     /// In boxes of [`CUT_BOX_ROWS`] rows.
     pub parts: TensorMap,
 }
@@ -69,7 +67,6 @@ impl Maps {
         Ok(Maps {
             groups: encode(Group::ROWS)?,
             tiles: encode(DOCUMENT_TILE)?,
-            halves: encode(FRAGMENT_ROWS)?,
             parts: encode(CUT_BOX_ROWS)?,
         })
     }

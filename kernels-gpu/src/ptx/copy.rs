@@ -137,20 +137,21 @@ pub unsafe fn copy_tile(shared: u32, map: u64, column: u32, row: u32, barrier: u
     }
 }
 
-/// One lane, whichever, arrives at `barrier`, lets this phase wait for `n_bytes` more, and starts the copy of them, a
-/// box as for [`copy_tile`]. (Where a lane's number decides who copies, the assembler makes a loop over lanes.)
+/// One lane, whichever, arrives at `barrier`, lets this phase wait for two boxes of `rows` rows and `n_bytes` bytes, one
+/// behind the other, and starts their copies as [`copy_tile`]. (Where a lane's number decides who copies, the assembler
+/// makes a loop over lanes.)
 ///
 /// # Safety
-/// As there, by one whole warp; `n_bytes` must be those of the box.
+/// As there, by one whole warp; for both boxes.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
-pub unsafe fn expect_tile(
+pub unsafe fn expect_tiles(
     shared: u32,
     map: u64,
     column: u32,
     row: u32,
+    [rows, n_bytes]: [u32; 2],
     barrier: u32,
-    n_bytes: u32,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -160,13 +161,16 @@ pub unsafe fn expect_tile(
             "elect.sync _|p, 0xffffffff;",
             "@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [{4}], {5};",
             "@p cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{2}, {3}}}], [{4}];",
+            "@p cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{6}], [{1}, {{{2}, {7}}}], [{4}];",
             "}}",
             in(reg32) shared,
             in(reg64) map,
             in(reg32) column,
             in(reg32) row,
             in(reg32) barrier,
-            in(reg32) n_bytes,
+            in(reg32) 2 * n_bytes,
+            in(reg32) shared + n_bytes,
+            in(reg32) row + rows,
             options(nostack),
         );
     }
