@@ -108,9 +108,15 @@ pub mod runs {
     /// What one instruction copies is aligned to this, and a multiple of it.
     pub const COPY_ALIGN: usize = 16;
 
-    /// Threads of a block.
-    pub const fn threads(warps: usize) -> usize {
-        32 * (warps + 1)
+    /// Units that a block has drawn and not begun to copy, and whoever draws waits.
+    pub const UNIT_SLOTS: usize = 2;
+    /// Bytes of what is told of a unit.
+    pub const UNIT_BYTES: usize = 16;
+
+    /// Threads of a block: of warps that multiply, one that stores, and, where blocks may draw their units,
+    /// one that draws.
+    pub const fn threads(warps: usize, draws: bool) -> usize {
+        32 * (warps + 1 + draws as usize)
     }
 
     /// Bytes of the scales that come with a chunk of so many rows, of `1 << shift` bytes each: whatever row it
@@ -137,6 +143,8 @@ pub mod runs {
         pub chunk_rows: usize,
         /// Whether every row has a scale, which comes with its chunk.
         pub has_scales: bool,
+        /// Whether blocks may draw their units.
+        pub draws: bool,
     }
 
     impl Geometry {
@@ -165,14 +173,26 @@ pub mod runs {
             self.scales_offset() + self.warps * self.stages * self.scales_bytes()
         }
 
+        /// Slots of units that are told of.
+        const fn unit_slots(&self) -> usize {
+            if self.draws { UNIT_SLOTS } else { 0 }
+        }
+
+        /// Offset of what is told of units, and behind it of the entry whose maxima a slot has.
+        pub const fn units_offset(&self) -> usize {
+            self.maxima_offset() + SLOTS * self.warps * MAXIMA_BYTES
+        }
+
         /// Offset of the barriers: one per stage, two of the query tile, two per slot.
         pub const fn barriers_offset(&self) -> usize {
-            self.maxima_offset() + SLOTS * self.warps * MAXIMA_BYTES
+            let entries = if self.draws { 4 * SLOTS } else { 0 };
+            self.units_offset() + self.unit_slots() * UNIT_BYTES + entries
         }
 
         /// Dynamic shared memory.
         pub const fn shared_bytes(&self) -> usize {
-            self.barriers_offset() + (self.warps * self.stages + 2 + 2 * SLOTS) * 8
+            let slots = SLOTS + self.unit_slots();
+            self.barriers_offset() + (self.warps * self.stages + 2 + 2 * slots) * 8
         }
     }
 }

@@ -261,7 +261,9 @@ pub struct RunParams {
     pub documents: u64,
     /// Address of [`RunUnit`]s; 0 = units are computed: unit `u` is the `u / n_tiles`-th of tile
     /// `u % n_tiles`, whose first entry is that number times `entry_stride`. Each has
-    /// `entries_per_unit`, a tile's first `n_longer_units` one more, and a document `item_len` rows.
+    /// `entries_per_unit`, a tile's first `n_longer_units` one more, and a document `item_len` rows. Where blocks
+    /// draw them ([`ForwardParams::draws`]) there is one tile, these are the blocks' first units, and the others
+    /// as [`ForwardParams`] says.
     pub units: u64,
     /// Address of the documents' [`Segment`]s; 0 = document `d` is `item_len` rows from row
     /// `d * item_len`.

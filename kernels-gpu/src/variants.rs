@@ -140,14 +140,21 @@ impl Variant {
         slabs * layout::SLAB_BYTES / self.operand.size_bytes()
     }
 
+    /// Whether blocks may draw their units from a counter. Beside the queries of elements that are read as runs of
+    /// rows there are no registers for a warp that draws, and for what the others know of the next unit.
+    pub const fn draws(&self) -> bool {
+        matches!(self.arch, Arch::Sm90a) && (!self.in_runs || self.operand.is_code())
+    }
+
     /// Shared memory of a row that reads documents as runs of rows.
     const fn run_geometry(&self) -> layout::runs::Geometry {
         layout::runs::Geometry {
-            warps: self.threads / 32 - 1,
+            warps: (self.threads - layout::runs::threads(0, self.draws())) / 32,
             stages: self.stages,
             row_bytes: self.dim_max * self.operand.size_bytes(),
             chunk_rows: self.document_tile,
             has_scales: self.has_factors(),
+            draws: self.draws(),
         }
     }
 
@@ -415,9 +422,12 @@ macro_rules! row {
             tail_step: layout::runs::PRODUCT_ROWS,
             streams_queries: false,
             stages: $stages,
-            threads: layout::runs::threads($warps),
+            threads: layout::runs::threads($warps, row!(operand $element).is_code()),
             blocks: $blocks,
-            registers: registers(layout::runs::threads($warps), $blocks),
+            registers: registers(
+                layout::runs::threads($warps, row!(operand $element).is_code()),
+                $blocks,
+            ),
         }
     };
     (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {

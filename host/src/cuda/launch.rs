@@ -124,6 +124,7 @@ impl CudaWork {
             n_resident = n_resident.min(RUN_BLOCKS_OF_A_CROSS);
         }
         let counts = variant.arch == Arch::Sm90a && !in_runs;
+        let draws = variant.draws();
         // The sums over pieces are not used: nobody need add their parts.
         let sums_in_kernel = counts && pieces.is_none();
         let list = WorkList::new(
@@ -134,8 +135,8 @@ impl CudaWork {
                 prefers_whole_rounds: counts,
                 partials_max: PARTIALS_BYTES_MAX / 4,
                 n_counters_max: if sums_in_kernel { u64::from(N_COUNTERS) - 1 } else { 0 },
-                drawn_tokens_min: if counts { DRAWN_TOKENS_MIN } else { u64::MAX },
-                // Between two units of a block nothing is on its way.
+                drawn_tokens_min: if draws { DRAWN_TOKENS_MIN } else { u64::MAX },
+                // Between two units of a block that are not drawn nothing is on its way.
                 unit_tokens_max: if in_runs { u64::MAX } else { UNIT_TOKENS_MAX },
                 in_runs,
                 cuts: variant.cuts,
@@ -471,6 +472,11 @@ impl CudaWork {
                     }
                     _ => 0,
                 };
+                // A block's first unit is computed alike whether the others are drawn or not.
+                let (entries_per_unit, n_longer_units) = match launch.draws {
+                    true => (params.entries_per_unit + params.longer_by, 0),
+                    false => (params.entries_per_unit, params.n_longer_units),
+                };
                 let runs = RunParams {
                     documents: params.documents.base,
                     units,
@@ -480,8 +486,8 @@ impl CudaWork {
                     n_tiles: params.n_tiles,
                     n_tiles_inverse: params.n_tiles_inverse,
                     entry_stride: params.entry_stride,
-                    entries_per_unit: params.entries_per_unit,
-                    n_longer_units: params.n_longer_units,
+                    entries_per_unit,
+                    n_longer_units,
                     item_len: params.documents.item_len,
                     query_len: self.query_len,
                     zero: 0,

@@ -16,7 +16,7 @@ impl WorkList {
         let tiles_are_queries = self.tiles.query_len() > 0;
         let entry_stride = self.entry_stride;
         let can_compute = |launch: &Launch| {
-            matches!(launch.units, Units::Even(even) if even.longer_by <= 1)
+            matches!(launch.units, Units::Even(even) if even.longer_by <= 1 || launch.draws)
                 && is_regular
                 && (launch.entries.start, launch.tiles.start) == (0, 0)
                 && (entry_stride == 0 || tiles_are_queries)
@@ -24,6 +24,8 @@ impl WorkList {
                     || inverse(launch.tiles.len() as u32, launch.n_units) != 0)
         };
         let mut launches = std::mem::take(&mut self.launches);
+        // A query stays in registers while units are drawn.
+        debug_assert!(launches.iter().all(|launch| !launch.draws || launch.tiles.len() == 1));
         for launch in launches.iter_mut().filter(|launch| !can_compute(launch)) {
             let first = self.run_units.len() as u32;
             for u in 0..launch.n_units {
@@ -101,6 +103,16 @@ mod tests {
                 let unit = work.run_units[(first + u) as usize];
                 (unit.tile, unit.entry..unit.entry_end, unit.start..unit.end)
             }
+            Units::Even(even) if launch.draws => {
+                assert_eq!((launch.tiles.len(), even.n_longer), (1, launch.grid));
+                let first = even.per_unit + even.longer_by;
+                let (begin, n) = match u < launch.grid {
+                    true => (u * first, first),
+                    false => (u * even.per_unit + even.n_longer * even.longer_by, even.per_unit),
+                };
+                let end = (begin + n).min(launch.entries.end);
+                (launch.tiles.start, begin..end, begin * item_len..end * item_len)
+            }
             Units::Even(even) => {
                 let n_tiles = launch.tiles.len() as u32;
                 let inverse = u64::from(inverse(n_tiles, launch.n_units));
@@ -118,7 +130,7 @@ mod tests {
     #[test]
     fn units_are_their_documents_rows() {
         let mut random = Random(3);
-        let mut computed = [0, 0];
+        let (mut computed, mut drawn) = ([0, 0], [0, 0]);
         for _ in 0..3000 {
             let alike = random.below(2) == 0;
             let lens = |random: &mut Random, n: usize, most: u64, alike: bool| -> Vec<usize> {
@@ -141,6 +153,7 @@ mod tests {
                 n_blocks: 1 + random.below(9) as usize,
                 partials_max: 1 + random.below(60),
                 unit_tokens_max: [u64::MAX, 1 + random.below(600)][random.below(2) as usize],
+                drawn_tokens_min: [u64::MAX, 0, 50][random.below(3) as usize],
                 in_runs: true,
                 ..SMALL
             };
@@ -152,7 +165,9 @@ mod tests {
                 let query_len = work.tiles.query_len();
                 assert!(query_len == 0 || query_lens.iter().all(|&len| len as u32 == query_len));
                 for launch in &work.launches {
-                    computed[usize::from(matches!(launch.units, Units::Even(_)))] += 1;
+                    let is_computed = usize::from(matches!(launch.units, Units::Even(_)));
+                    computed[is_computed] += 1;
+                    drawn[is_computed] += usize::from(launch.draws);
                     for u in 0..launch.n_units {
                         let item_len = document_lens[0] as u32;
                         let (tile, entries, rows) = run(&work, launch, u, item_len);
@@ -164,6 +179,7 @@ mod tests {
                 }
             }
         }
+        assert!(drawn.iter().all(|&n| n > 100), "{drawn:?} of them drawn");
         assert!(computed.iter().all(|&n| n > 1000), "{computed:?} launches, listed and computed");
     }
 

@@ -180,7 +180,9 @@ impl Chunks {
     /// evens out by how much blocks differ, and has to be told to every warp of the block.
     fn drawn(shape: &Shape, total: u64, n_blocks: u64) -> Chunks {
         let first = total / n_blocks / FIRST_PART;
-        let rest = (first / DRAWN_PART).clamp(1, shape.unit_tokens_max.max(1));
+        // What is told of runs is told of short ones, too, however long those are that blocks take in turns.
+        let most = shape.unit_tokens_max.clamp(1, UNIT_TOKENS_MAX);
+        let rest = (first / DRAWN_PART).clamp(1, most);
         let n = n_blocks + (total - first * n_blocks).div_ceil(rest);
         Chunks { n, n_first: n_blocks, first, rest, draws: true }
     }

@@ -17,14 +17,19 @@
 //!     the storing warp, in a small ring.
 //!  4. The storing warp takes the maxima of all warps, adds the rows, and stores the score. It loads
 //!     the query tiles, too.
+//!  5. Of codes, large calls draw all units but a block's first from a counter ([`draw`]): a warp tells the
+//!     others of the next one, whose first chunks they ask for while they multiply the last of this one.
 //!
 //! Budget: 64 registers of queries (32 of codes), 16 of sums, 16 of documents; a few chunks a warp on their
 //! way. More of them make the first of every block, and the code itself, wait longer behind those of others.
 //!
 //! Known loss: eight lanes that read 64 bytes of two rows at a time meet half of the banks; that is
-//! a third of what the products leave. Between two units of a block nothing is on its way.
+//! a third of what the products leave. Between two units that are not drawn nothing is on its way.
 
+mod ahead;
 mod codes;
+mod draw;
+mod drawn;
 mod element;
 mod multiply;
 mod store;
@@ -33,6 +38,7 @@ mod units;
 use core::marker::PhantomData;
 
 pub use self::codes::I8;
+use self::drawn::forward_drawn;
 use self::element::Element;
 use self::multiply::multiply;
 use self::store::store;
@@ -57,7 +63,9 @@ pub trait Kernel {
     const STAGES: usize;
     /// Rows of a chunk.
     const CHUNK_ROWS: usize;
-    /// The same.
+    /// Whether a launch may have its blocks draw units, as [`crate::variants::Variant::draws`].
+    const DRAWS: bool = Self::Element::HAS_SCALES;
+    /// The same as `CHUNK_ROWS`.
     const ROWS: u32 = Self::CHUNK_ROWS as u32;
     /// Bytes of a row.
     const BYTES: u32 = (DIM * Self::Element::BYTES) as u32;
@@ -68,7 +76,10 @@ pub trait Kernel {
         row_bytes: Self::BYTES as usize,
         chunk_rows: Self::CHUNK_ROWS,
         has_scales: Self::Element::HAS_SCALES,
+        draws: Self::DRAWS,
     };
+    /// Threads of a block.
+    const THREADS: u32 = threads(Self::WARPS, Self::DRAWS) as u32;
 }
 
 /// Window addresses of the block's shared memory.
@@ -120,6 +131,18 @@ impl<K: Kernel> Shared<K> {
         first + (slot * K::WARPS as u32 + warp) * MAXIMA_BYTES as u32
     }
 
+    /// What is told of a drawn unit, in a slot.
+    #[inline(always)]
+    fn unit(&self, slot: u32) -> u32 {
+        self.base + const { K::GEOMETRY.units_offset() as u32 } + slot * UNIT_BYTES as u32
+    }
+
+    /// The entry whose maxima a slot has, where units are drawn.
+    #[inline(always)]
+    fn entry(&self, slot: u32) -> u32 {
+        self.unit(UNIT_SLOTS as u32) + 4 * slot
+    }
+
     #[inline(always)]
     fn barriers(&self) -> u32 {
         self.base + const { K::GEOMETRY.barriers_offset() as u32 }
@@ -154,6 +177,18 @@ impl<K: Kernel> Shared<K> {
     fn maxima_empty(&self, slot: u32) -> u32 {
         self.maxima_full(SLOTS as u32) + 8 * slot
     }
+
+    /// Completes when a slot tells of a unit.
+    #[inline(always)]
+    fn unit_full(&self, slot: u32) -> u32 {
+        self.maxima_empty(SLOTS as u32) + 8 * slot
+    }
+
+    /// Completes when every warp that multiplies knows the unit of a slot.
+    #[inline(always)]
+    fn unit_empty(&self, slot: u32) -> u32 {
+        self.unit_full(UNIT_SLOTS as u32) + 8 * slot
+    }
 }
 
 /// The forward kernel of one row of the variant table.
@@ -172,12 +207,24 @@ pub unsafe fn forward<K: Kernel>(params: &RunParams, norms: Norms) {
     unsafe {
         let warp = broadcast(thread_idx_x() / 32);
         let shared = Shared::<K> { base: dynamic_shared(), warp, kernel: PhantomData };
+        if K::DRAWS {
+            return forward_drawn(params, shared, norms, lane);
+        }
         if warp == K::WARPS as u32 {
             return store(params, shared, norms, lane);
         }
         multiply(params, shared, norms, lane);
     }
 }
+
+/// Whether the launch's blocks draw their units.
+#[inline(always)]
+fn draws<K: Kernel>(params: &RunParams) -> bool {
+    K::DRAWS && params.forward.draws != 0
+}
+
+/// In place of an entry: there are no more.
+const END: u32 = u32::MAX;
 
 /// The group, and the row of it, that a lane ends with.
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! The warps that multiply.
 
-use super::codes::{ScaleRows, Scales};
+use super::codes::ScaleRows;
 use super::element::Element;
 use super::units::{Ends, Run, tile_of};
 use super::{GROUPS, Kernel, Shared};
@@ -19,9 +19,9 @@ use crate::reduce::{exchange, unroll};
 use crate::sm90::Ring;
 
 /// Rows that are multiplied at a time.
-const COLUMNS: u32 = PRODUCT_ROWS as u32;
+pub(super) const COLUMNS: u32 = PRODUCT_ROWS as u32;
 
-/// A warp that multiplies.
+/// A warp that multiplies, where blocks take turns.
 ///
 /// # Safety
 /// As [`super::forward`].
@@ -79,7 +79,7 @@ pub(super) unsafe fn multiply<K: Kernel>(
             ahead = row + stride * K::STAGES as u32;
             if unit == block_idx_x() {
                 // The storing warp has set up the other barriers.
-                wait_threads(threads(K::WARPS) as u32);
+                wait_threads(K::THREADS);
             }
             let queries = Queries::load(&shared, parity, all.zero, lane);
             parity ^= 1;
@@ -99,14 +99,9 @@ pub(super) unsafe fn multiply<K: Kernel>(
                         is_there = true;
                     }
                     let first = (row - run.start) % K::ROWS;
-                    let mut scales = Scales::NONE;
-                    if K::Element::HAS_SCALES {
-                        let room = shared.scales(ring.slot);
-                        scales = documents.scales.load(room, row - first, first, lane);
-                    }
                     let rows = shared.stage(ring.slot) + first * K::BYTES;
                     let c = queries.multiply::<K>(rows, lane);
-                    best.take(K::Element::similarities(c, &scales), stop - row, lane);
+                    best.take(c, stop - row, lane);
                     row = stop;
                     if row == chunk_end {
                         sync_warp();
@@ -138,9 +133,9 @@ pub(super) unsafe fn multiply<K: Kernel>(
 }
 
 /// Where the rows of documents are, and their scales.
-struct Rows {
-    address: u64,
-    scales: ScaleRows,
+pub(super) struct Rows {
+    pub(super) address: u64,
+    pub(super) scales: ScaleRows,
 }
 
 impl Rows {
@@ -149,7 +144,7 @@ impl Rows {
     /// # Safety
     /// One whole warp; the stage must be free to be overwritten.
     #[inline(always)]
-    unsafe fn copy_chunk<K: Kernel>(
+    pub(super) unsafe fn copy_chunk<K: Kernel>(
         &self,
         shared: &Shared<K>,
         slot: u32,
@@ -179,7 +174,7 @@ impl Rows {
 
 /// A query tile, as a warp multiplies it: of each group and product of 32 bytes of a row the lane's
 /// registers.
-struct Queries([[[u32; 4]; 8]; GROUPS as usize]);
+pub(super) struct Queries([[[u32; 4]; 8]; GROUPS as usize]);
 
 impl Queries {
     /// Waits for a unit's tile. What is loaded is not what is multiplied, but for a sum with `zero`: the
@@ -189,7 +184,12 @@ impl Queries {
     /// # Safety
     /// One whole warp; the storing warp loads the tile of each unit.
     #[inline(always)]
-    unsafe fn load<K: Kernel>(shared: &Shared<K>, parity: u32, zero: u32, lane: u32) -> Queries {
+    pub(super) unsafe fn load<K: Kernel>(
+        shared: &Shared<K>,
+        parity: u32,
+        zero: u32,
+        lane: u32,
+    ) -> Queries {
         // SAFETY: all-zero bytes are numbers; the caller's promise.
         unsafe {
             let mut fragments: [[[u32; 4]; 8]; 2] = core::mem::zeroed();
@@ -223,7 +223,7 @@ impl Queries {
     /// # Safety
     /// One whole warp.
     #[inline(always)]
-    unsafe fn multiply<K: Kernel>(&self, rows: u32, lane: u32) -> Sums {
+    pub(super) unsafe fn multiply<K: Kernel>(&self, rows: u32, lane: u32) -> Sums {
         let own = rows + lane / 4 * K::BYTES + lane % 4 * 16;
         // SAFETY: all-zero bytes are numbers; the caller's promise.
         unsafe {
@@ -250,14 +250,14 @@ impl Queries {
 pub(super) type Sums = [[[f32; 4]; 2]; GROUPS as usize];
 
 /// The maxima over a document so far: of the lane's two rows of each group.
-struct Best([[f32; 2]; GROUPS as usize]);
+pub(super) struct Best([[f32; 2]; GROUPS as usize]);
 
 impl Best {
-    const NONE: Best = Best([[f32::NEG_INFINITY; 2]; GROUPS as usize]);
+    pub(super) const NONE: Best = Best([[f32::NEG_INFINITY; 2]; GROUPS as usize]);
 
     /// Takes the first `n` of 16 tokens into account.
     #[inline(always)]
-    fn take(&mut self, mut c: Sums, n: u32, lane: u32) {
+    pub(super) fn take(&mut self, mut c: Sums, n: u32, lane: u32) {
         if n < COLUMNS {
             unroll!(N in 0..2 => {
                 unroll!(J in 0..2 => {
@@ -285,7 +285,7 @@ impl Best {
     /// # Safety
     /// One whole warp together.
     #[inline(always)]
-    unsafe fn exchange(&self, lane: u32) -> f32 {
+    pub(super) unsafe fn exchange(&self, lane: u32) -> f32 {
         let [[a, b], [c, d]] = self.0;
         // SAFETY: the caller's promise.
         unsafe { exchange::<2>(exchange::<1>(a, b, lane), exchange::<1>(c, d, lane), lane) }

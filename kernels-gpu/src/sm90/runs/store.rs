@@ -2,7 +2,7 @@
 
 use super::element::Element;
 use super::units::{Run, tile_of};
-use super::{GROUPS, Kernel, Shared, own_row};
+use super::{END, GROUPS, Kernel, Shared, draws, own_row};
 use crate::layout::runs::*;
 use crate::norms::Norms;
 use crate::params::{ForwardParams, Group, RunParams};
@@ -13,7 +13,8 @@ use crate::ptx::copy::copy_run;
 use crate::ptx::math::max_nan;
 use crate::ptx::memory::{load_shared_f32, store_u32};
 use crate::ptx::thread::*;
-use crate::ptx::warp::{shuffle_xor_f32, sync_warp};
+use crate::ptx::warp::{broadcast, shuffle_xor_f32, sync_warp};
+use crate::ptx::wide::load_shared_u32;
 use crate::reduce::unroll;
 use crate::sm90::Ring;
 use crate::work::{self, TokenPlace, row_is_valid, store_token};
@@ -46,13 +47,15 @@ pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms:
         if all.query_len == 0 {
             tile.load(all, &shared, lane);
         }
-        arrive_threads(threads(K::WARPS) as u32);
+        arrive_threads(K::THREADS);
         let (mut slots, mut parity) = (Ring::START, 0);
         loop {
             let results = Results::new::<K>(params, &tile, norms, lane);
+            // Where units are drawn, there is one tile, and slots say whose maxima they have.
+            let n_units = if draws::<K>(all) { 0 } else { all.n_units };
             unit += grid_dim_x();
             let mut next = run;
-            if unit < all.n_units {
+            if unit < n_units {
                 next = Run::new(all, unit);
                 barrier_wait(shared.query_empty(), parity);
                 parity ^= 1;
@@ -60,7 +63,8 @@ pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms:
                 tile.load(all, &shared, lane);
             }
             let mut entry = run.entry;
-            while entry < run.entry_end {
+            let entry_end = if draws::<K>(all) { END } else { run.entry_end };
+            while entry < entry_end {
                 barrier_wait(shared.maxima_full(slots.slot), slots.parity);
                 let mut most = load_shared_f32(shared.maxima(slots.slot, 0) + lane * 4);
                 let mut warp = 1;
@@ -68,6 +72,12 @@ pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms:
                     let other = load_shared_f32(shared.maxima(slots.slot, warp) + lane * 4);
                     most = max_nan(most, other);
                     warp += 1;
+                }
+                if draws::<K>(all) {
+                    entry = broadcast(load_shared_u32(shared.entry(slots.slot)));
+                    if entry == END {
+                        return;
+                    }
                 }
                 sync_warp();
                 barrier_arrive_if(shared.maxima_empty(slots.slot), (lane == 0) as u32);

@@ -43,6 +43,27 @@ impl Run {
         let rows = all.item_len;
         Run { entry, entry_end, start: entry * rows, end: entry_end * rows }
     }
+
+    /// That of a unit that is drawn.
+    ///
+    /// # Safety
+    /// The unit must be of this launch, and not a block's first one.
+    #[inline(always)]
+    pub(super) unsafe fn drawn(all: &RunParams, unit: u32) -> Run {
+        if all.units != 0 {
+            let address = all.units + u64::from(unit) * size_of::<RunUnit>() as u64;
+            // SAFETY: the caller's promise.
+            return unsafe {
+                let [_, entry, entry_end, start] = load_u32x4(address);
+                Run { entry, entry_end, start, end: load_u32(address + 16) }
+            };
+        }
+        let params = &all.forward;
+        let entry = unit * params.entries_per_unit + params.n_longer_units * params.longer_by;
+        let entry_end = (entry + params.entries_per_unit).min(params.entry_end);
+        let rows = all.item_len;
+        Run { entry, entry_end, start: entry * rows, end: entry_end * rows }
+    }
 }
 
 /// Query tile of a unit.
@@ -69,6 +90,7 @@ fn chunk(all: &RunParams, unit: u32) -> u32 {
 }
 
 /// Where documents end: of 32 entries, one in each lane.
+#[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
     params: &'a RunParams,
     entry_end: u32,
