@@ -283,6 +283,61 @@ fn int8_gives_the_same_bits_as_tiles_do() {
     });
 }
 
+/// So many tokens that blocks draw their units, in any order: units that are computed, and listed ones, some of them
+/// of more documents than a warp knows the ends of at a time.
+#[test]
+fn int8_units_that_blocks_draw() {
+    const TILES: &str = "maxsim_forward_sm90_i8_d128_q64";
+    const PERIOD: usize = 9973;
+    let alike = vec![101; 30_000];
+    let ragged = (0..30_000).map(|i| 1 + i * 37 % 200).collect();
+    let longer = (0..4000).map(|i| 1 + i * 617 % 1500).collect();
+    let short = (0..400_000).map(|i| 1 + i * 7 % 17).collect();
+    let lists: [Vec<usize>; 4] = [alike, ragged, longer, short];
+    let code = |i: usize| ((i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8).max(-127);
+    let layout = |lens: &[usize]| {
+        let ends = lens.iter().scan(0, |sum, &len| {
+            *sum += len as i64;
+            Some(*sum)
+        });
+        let offsets: Vec<i64> = std::iter::once(0).chain(ends).collect();
+        TokenLayout::packed(lens.iter().sum(), DIM, &offsets).map_err(text)
+    };
+    Suite::run_gpu("gpu_runs_int8_drawn", |suite| {
+        let period: Vec<i8> = (1 << 20..).map(code).take(PERIOD * DIM).collect();
+        for (documents, queries) in lists.iter().zip([&[32][..], &[32], &[15, 9], &[20]]) {
+            let n_rows = documents.iter().sum::<usize>();
+            let codes: Vec<i8> = period.iter().copied().cycle().take(n_rows * DIM).collect();
+            let scales: Vec<f32> = (0..n_rows).map(|row| 0.5 + (row * 7 % 311) as f32).collect();
+            let halves: Vec<f16> = scales.iter().map(|&scale| f16::from_f32(scale)).collect();
+            let n_query_rows = queries.iter().sum::<usize>();
+            let query: Vec<i8> = (0..n_query_rows * DIM).map(code).collect();
+            let ones = Scales::F32(vec![1.0; n_query_rows].into());
+            let queries = Tokens::<Int8>::from_codes(query, ones, layout(queries)?);
+            let queries = queries.map_err(text)?;
+            for scales in [Scales::F16(halves.into()), Scales::F32(scales.into())] {
+                let documents = Tokens::<Int8>::from_codes(&codes, scales, layout(documents)?);
+                let documents = documents.map_err(text)?;
+                on_int8_row(|device, row| {
+                    let documents = device.upload(&documents).map_err(text)?;
+                    let cross = Pairing::cross();
+                    let run = |options: &ScoreOptions| {
+                        device.score_with(&queries, &documents, &cross, options)
+                    };
+                    let found = twenty_times(|| run(&options(row)))?;
+                    let tiles = ScoreOptions { kernel: Some(TILES.into()), ..options(row) };
+                    if !same_bits(&found, &run(&tiles).map_err(text)?) {
+                        return Err(format!("{n_rows} rows: other bits than {TILES}"));
+                    }
+                    suite.count(&format!("{device} {}", row.name));
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(2 * lists.len())
+    });
+}
+
 /// Addresses beyond 2³² bytes, elements beyond 2³¹: every document has the same rows.
 #[test]
 fn past_2_31_elements() {
