@@ -137,21 +137,20 @@ pub unsafe fn copy_tile(shared: u32, map: u64, column: u32, row: u32, barrier: u
     }
 }
 
-/// One lane, whichever, arrives at `barrier`, lets this phase wait for two boxes of `rows` rows and `n_bytes` bytes, one
-/// behind the other, and starts their copies as [`copy_tile`]. (Where a lane's number decides who copies, the assembler
-/// makes a loop over lanes.)
+/// One lane, whichever, arrives at `barrier`, lets this phase wait for `n_bytes` more, and starts the copy of a
+/// box as [`copy_tile`]. (Where a lane's number decides who copies, the assembler makes a loop over lanes.)
 ///
 /// # Safety
-/// As there, by one whole warp; for both boxes.
+/// As there, by one whole warp; `n_bytes` must arrive.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
-pub unsafe fn expect_tiles(
+pub unsafe fn expect_tile(
     shared: u32,
     map: u64,
     column: u32,
     row: u32,
-    [rows, n_bytes]: [u32; 2],
     barrier: u32,
+    n_bytes: u32,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -161,16 +160,38 @@ pub unsafe fn expect_tiles(
             "elect.sync _|p, 0xffffffff;",
             "@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [{4}], {5};",
             "@p cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{2}, {3}}}], [{4}];",
-            "@p cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{6}], [{1}, {{{2}, {7}}}], [{4}];",
             "}}",
             in(reg32) shared,
             in(reg64) map,
             in(reg32) column,
             in(reg32) row,
             in(reg32) barrier,
-            in(reg32) 2 * n_bytes,
-            in(reg32) shared + n_bytes,
-            in(reg32) row + rows,
+            in(reg32) n_bytes,
+            options(nostack),
+        );
+    }
+}
+
+/// One lane, whichever, does [`copy_tile`].
+///
+/// # Safety
+/// As there, by one whole warp.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn copy_tile_once(shared: u32, map: u64, column: u32, row: u32, barrier: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "elect.sync _|p, 0xffffffff;",
+            "@p cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{2}, {3}}}], [{4}];",
+            "}}",
+            in(reg32) shared,
+            in(reg64) map,
+            in(reg32) column,
+            in(reg32) row,
+            in(reg32) barrier,
             options(nostack),
         );
     }

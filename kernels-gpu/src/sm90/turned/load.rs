@@ -2,11 +2,11 @@
 
 use super::{END, FIRST_TILE, NEW_TILE, NO_LEN, ROWS, SAME_TILE, TILE_PARITY, Turns};
 use crate::layout::SLAB_BYTES;
-use crate::layout::sm90::CUT_BOX_ROWS;
+use crate::layout::sm90::{CUT_BOX_ROWS, TEAM_STAGE_BYTES};
 use crate::norms::Norms;
 use crate::params::{ForwardParams, Group, Segment};
 use crate::ptx::barrier::{barrier_expect, barrier_wait};
-use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile, expect_tiles};
+use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile, copy_tile_once, expect_tile};
 use crate::ptx::memory::store_shared_u32x4;
 use crate::reduce::valid_columns;
 use crate::sm90::units::{Told, Units};
@@ -160,8 +160,10 @@ impl<'a> Stages<'a> {
         // SAFETY: as there.
         unsafe {
             barrier_wait(shared.team_empty(stage), self.ring.parity ^ 1);
-            // Two boxes; with one of 64 rows or of 128 calls take up to 3 % longer.
-            expect_tiles(rows, self.maps.documents, 0, start, [BOX_ROWS, BOX_BYTES], full);
+            // Two copies: with one of 64 rows, or of 128, calls take up to 3 % longer.
+            let map = self.maps.documents;
+            expect_tile(rows, map, 0, start, full, TEAM_STAGE_BYTES as u32);
+            copy_tile_once(rows + BOX_BYTES, map, 0, start + BOX_ROWS, full);
             copy_async_4(to, from);
             copy_async_4(to + 128, from + 128);
             copies_arrive(full);

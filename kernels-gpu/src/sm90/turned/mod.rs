@@ -146,8 +146,6 @@ unsafe fn init_storing(shared: &Shared) {
 
 /// Query rows of a warpgroup.
 const COLUMNS: u32 = 128;
-/// How much further on scales are than barriers.
-const SCALES_STEP: u32 = TEAM_SCALES_BYTES as u32 / 8;
 /// Document tokens of a product.
 const ROWS: u32 = FRAGMENT_ROWS as u32;
 /// Behind the sums of 16 groups: whether the document has tokens.
@@ -170,8 +168,8 @@ const TILE_PARITY: u32 = 1;
 /// … or that there are no more documents. (Consumers have no registers to keep tiles and parities in.)
 const END: u32 = u32::MAX;
 
-/// Which team has the next document: the one that has had fewer products. Both have some of the last one of a block with
-/// a single unit, which has few, so that they end together. Warps that go through the block's documents do so in the same order, and agree.
+/// Which team has the next document: the one that has had fewer products. Both have some of the last one where blocks
+/// have a single unit, of few documents, so that they end together. Warps that go through the block's documents do so in the same order, and agree.
 struct Turns<'a> {
     params: &'a ForwardParams,
     /// Products that the first team has had more of.
@@ -199,11 +197,8 @@ impl<'a> Turns<'a> {
         // SAFETY: the caller's promise.
         let (start, len) = unsafe { (broadcast(rows.start), broadcast(rows.len)) };
         let n_products = len.div_ceil(ROWS) as i32;
-        let n_blocks = grid_dim_here();
-        let is_only_unit = self.params.draws == 0
-            && work.unit < n_blocks
-            && work.unit + n_blocks >= self.params.n_units;
-        let is_last = is_only_unit && entry + 1 == work.entry_end;
+        let has_one_unit = self.params.draws == 0 && self.params.n_units <= grid_dim_here();
+        let is_last = has_one_unit && entry + 1 == work.entry_end;
         if is_last && n_products > self.ahead.abs() + 1 {
             let first = (n_products - self.ahead) as u32 / 2 * ROWS;
             let parts = [(start, first), (start + first, len - first)];
@@ -226,13 +221,10 @@ struct Consumer<'a> {
     shared: &'a Shared,
     /// Of the consumers' warps. Warpgroups 0 and 1 have the first query rows, 0 and 2 are the first team.
     warp: u32,
-    /// Where the scale of the thread's first row of a product is, less [`SCALES_STEP`] times the barrier's address.
+    /// Where the scale of the thread's first row of a product is, in the team's first stage.
     scales: u32,
-    /// Where the barrier is that completes when the stage at the head of the team's ring holds rows, and the parity of
-    /// its round. What else a stage has lies at multiples of that address' distance from the first: a stage's
-    /// number would take an instruction more for each.
-    full: u32,
-    parity: u32,
+    /// Of the team's stages.
+    ring: Ring,
     /// Of the team's slots.
     sums: Ring,
 }
@@ -250,19 +242,14 @@ unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u3
     // The exchange with itself keeps the address in a register: the assembler would form it anew for every
     // tile, behind the products.
     // SAFETY: as above.
-    let scales = unsafe {
-        let scales = shared.team_scales(first_stage) + 4 * row(warp, lane);
-        shuffle_xor::<0>(
-            scales.wrapping_sub(shared.team_full(first_stage).wrapping_mul(SCALES_STEP)),
-        )
-    };
-    let (full, sums) = (shared.team_full(first_stage), Ring::START);
-    let mut consumer = Consumer { params, shared, warp, scales, full, parity: 0, sums };
+    let scales = unsafe { shuffle_xor::<0>(shared.team_scales(first_stage) + 4 * row(warp, lane)) };
+    let (ring, sums) = (Ring::START, Ring::START);
+    let mut consumer = Consumer { params, shared, warp, scales, ring, sums };
     // SAFETY: the team's loading warp fills the stages with what is waited for, in this order.
     unsafe {
         loop {
             consumer.wait();
-            let [len, tile, ..] = load_shared_u32x4(consumer.words());
+            let [len, tile, ..] = load_shared_u32x4(shared.words(consumer.stage()));
             let (len, tile) = (broadcast(len), broadcast(tile));
             if tile == END {
                 return;
@@ -301,19 +288,10 @@ impl Consumer<'_> {
         self.warp / 4 % TEAMS as u32
     }
 
-    /// The team's first stage.
+    /// The stage at the head of the team's ring.
     #[inline(always)]
-    fn first_stage(&self) -> u32 {
-        self.team() * self.shared.stages
-    }
-
-    /// What lies at `first` for the team's first stage, `step` for each 8 bytes of the barriers' addresses further on.
-    /// The compiler must see the same sum for all stages, or takes more instructions for it.
-    #[inline(always)]
-    fn place(&self, first: u32, step: u32) -> u32 {
-        let first =
-            first.wrapping_sub(self.shared.team_full(self.first_stage()).wrapping_mul(step));
-        self.full.wrapping_mul(step).wrapping_add(first)
+    fn stage(&self) -> u32 {
+        self.team() * self.shared.stages + self.ring.slot
     }
 
     /// As [`row`], where there are no registers to keep it.
@@ -414,7 +392,7 @@ impl Consumer<'_> {
                 let mut valid = [row < left, row + 8 < left];
                 if is_masked {
                     self.wait();
-                    let [_, _, low, high] = load_shared_u32x4(self.words());
+                    let [_, _, low, high] = load_shared_u32x4(self.shared.words(self.stage()));
                     let own = if row < 32 { low } else { high } >> (row % 32);
                     valid = [own & 1 != 0, own >> 8 & 1 != 0];
                     has_tokens |= low | high != 0;
@@ -441,17 +419,11 @@ impl Consumer<'_> {
         }
     }
 
-    /// What is said of the stage at the head of the team's ring.
-    #[inline(always)]
-    fn words(&self) -> u32 {
-        self.place(self.shared.words(self.first_stage()), TEAM_WORDS_BYTES as u32 / 8)
-    }
-
     /// Waits for the rows at the head of the team's ring.
     #[inline(always)]
     unsafe fn wait(&self) {
         // SAFETY: the producer fills the stage.
-        unsafe { barrier_wait(self.full, self.parity) };
+        unsafe { barrier_wait(self.shared.team_full(self.stage()), self.ring.parity) };
     }
 
     /// The product of the rows at the head of the team's ring with the warpgroup's query rows, and the
@@ -462,7 +434,7 @@ impl Consumer<'_> {
         unsafe {
             self.wait();
             let c = self.multiply::<K>();
-            let place = self.full.wrapping_mul(SCALES_STEP).wrapping_add(self.scales);
+            let place = self.scales + self.ring.slot * TEAM_SCALES_BYTES as u32;
             let scales = [load_shared_f32(place), load_shared_f32(place + 32)];
             let c = c.wait::<0>();
             self.release();
@@ -475,8 +447,8 @@ impl Consumer<'_> {
     unsafe fn multiply<K: Kernel>(&self) -> [f32; 64] {
         let columns = self.shared.query_slab(0) + self.half() * COLUMNS * SLAB_BYTES as u32;
         // A step to the stage is less to do than its descriptor.
-        let first = wgmma::descriptor(self.shared.rows(self.first_stage()));
-        let a = self.place(first, wgmma::descriptor_step(TEAM_STAGE_BYTES as u32) / 8);
+        let stage = self.stage() * wgmma::descriptor_step(TEAM_STAGE_BYTES as u32);
+        let a = wgmma::descriptor(self.shared.rows(0)) + stage;
         let b = wgmma::descriptor(columns);
         let high = [self.params.documents.descriptor_high, self.params.queries.descriptor_high];
         // SAFETY: the caller's promise; the fence orders the last reads of the accumulators before they are
@@ -492,15 +464,10 @@ impl Consumer<'_> {
     /// Gives the stage at the head of the team's ring back to the producer.
     #[inline(always)]
     unsafe fn release(&mut self) {
-        let (shared, first) = (self.shared, self.first_stage());
-        let empty = self.full + (shared.team_empty(0) - shared.team_full(0));
+        let empty = self.shared.team_empty(self.stage());
         // SAFETY: this warp has waited for every product that reads the stage.
         unsafe { barrier_arrive_if(empty, (self.lane() == 0) as u32) };
-        self.full += 8;
-        if self.full == shared.team_full(first + shared.stages) {
-            self.full = shared.team_full(first);
-            self.parity ^= 1;
-        }
+        self.ring = self.ring.next(self.shared.stages);
     }
 
     /// Whether some lane's maximum of every query row is not negative, so that the others' do not count: the
