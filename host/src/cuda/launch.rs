@@ -19,7 +19,9 @@ use super::memory::fill;
 use super::module::Kernel;
 use super::outputs::{CudaOutputs, OutputAddresses};
 use super::pieces::{CudaPieces, CutProblem};
-use super::split::{DRAWN_TOKENS_MIN, RUN_BLOCKS_OF_A_CROSS, UNIT_TOKENS_MAX};
+use super::split::{
+    DRAWN_TOKENS_MIN, RUN_BLOCKS_OF_A_CROSS, RUN_DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX,
+};
 use super::stream::{CudaStream, Order};
 use super::tokens::CudaTokens;
 use super::work::{Launch, Shape, Units, WorkList};
@@ -135,7 +137,11 @@ impl CudaWork {
                 prefers_whole_rounds: counts,
                 partials_max: PARTIALS_BYTES_MAX / 4,
                 n_counters_max: if sums_in_kernel { u64::from(N_COUNTERS) - 1 } else { 0 },
-                drawn_tokens_min: if draws { DRAWN_TOKENS_MIN } else { u64::MAX },
+                drawn_tokens_min: match (draws, in_runs) {
+                    (false, _) => u64::MAX,
+                    (true, true) => RUN_DRAWN_TOKENS_MIN,
+                    (true, false) => DRAWN_TOKENS_MIN,
+                },
                 // Between two units of a block that are not drawn nothing is on its way.
                 unit_tokens_max: if in_runs { u64::MAX } else { UNIT_TOKENS_MAX },
                 in_runs,

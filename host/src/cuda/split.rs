@@ -17,6 +17,10 @@ pub(super) const UNIT_TOKENS_MAX: u64 = 4096;
 /// unit costs each consumer some hundred clocks.
 pub(super) const DRAWN_TOKENS_MIN: u64 = 8192;
 
+/// The same where documents are read as one run of rows, whose blocks draw units of a thirty-second of their share:
+/// with smaller ones, of a few short documents, drawing costs more than it evens out (docs/decisions.md).
+pub(super) const RUN_DRAWN_TOKENS_MIN: u64 = 10_000;
+
 /// Which part of a block's share its first unit is, and which part of that every unit that blocks draw, where units
 /// are not too small or too large: 24 on average. Blocks do not get equal shares of the memory's rate, and
 /// end within a fraction of a unit if enough is left to be drawn.
