@@ -477,8 +477,14 @@ mod tests {
             .flat_map(|rows| [1, 2].map(|shift| (rows, shift)))
             .flat_map(|(rows, shift)| (0..50u32).map(move |row| (rows, shift, row)))
         {
-            let geometry =
-                Geometry { warps: 4, stages: 3, row_bytes: 128, chunk_rows, has_scales: true };
+            let geometry = Geometry {
+                warps: 4,
+                stages: 3,
+                row_bytes: 128,
+                chunk_rows,
+                has_scales: true,
+                draws: true,
+            };
             let n_bytes = scales_bytes(chunk_rows, shift);
             let before = scales_before(row, shift) as usize;
             let first = ((row as usize) << shift) - before;
