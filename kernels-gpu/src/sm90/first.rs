@@ -328,12 +328,7 @@ unsafe fn load_group(slab: u32, maps: Maps, column: u32, group: Group, lane: u32
 /// # Safety
 /// As [`load`].
 #[inline(always)]
-pub(super) unsafe fn store_sums<K: Kernel>(
-    params: &ForwardParams,
-    shared: &Shared,
-    norms: Norms,
-    lane: u32,
-) {
+pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shared, lane: u32) {
     let mut ring = Ring::START;
     let mut tile = u32::MAX;
     let mut units = Told::START;

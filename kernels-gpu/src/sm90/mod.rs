@@ -383,7 +383,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSU
             2.. if K::Element::SPLITS => {
                 return split::split_slabs::<K>(params, &shared, warp - 2, lane);
             }
-            1 => return first::store_sums::<K>(params, &shared, norms, lane),
+            1 => return first::store_sums::<K>(params, &shared, lane),
             2 => return first::load_masks::<K>(params, &shared, norms, lane),
             3 => return first::load_queries::<K>(params, &shared, maps, queries, lane),
             _ => {}

@@ -29,7 +29,7 @@ use super::first::{QueryTile, load_groups, load_queries, mask_words, store_sums}
 use super::units::{Told, Units, for_each_tile};
 use super::{CONSUMER_WARPS, Kernel, Maps, Ring, Shared, n_slabs};
 use crate::layout::sm90::*;
-use crate::norms::{Norms, shared_place};
+use crate::norms::shared_place;
 use crate::params::{ForwardParams, Residuals};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_fence, barrier_init, barrier_wait};
 use crate::ptx::copy::{copies_arrive, copy_async_4, prefetch_map};
@@ -104,7 +104,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const DE
         }
         release_registers::<FIRST>();
         match warp {
-            1 => store_sums::<K>(params, &shared, Norms::NONE, lane),
+            1 => store_sums::<K>(params, &shared, lane),
             2 => load_norms::<K>(params, &shared, tokens.norms, lane),
             3 => load_queries::<K>(params, &shared, maps, queries, lane),
             _ => hand_out::<K>(params, &shared, maps, lane),
