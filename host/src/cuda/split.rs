@@ -17,8 +17,8 @@ pub(super) const UNIT_TOKENS_MAX: u64 = 4096;
 /// unit costs each consumer some hundred clocks.
 pub(super) const DRAWN_TOKENS_MIN: u64 = 8192;
 
-/// The same where documents are read as one run of rows, whose blocks draw units of a thirty-second of their share:
-/// with smaller ones, of a few short documents, drawing costs more than it evens out (docs/decisions.md).
+/// The same where documents are read as one run of rows: of less, blocks would draw units of a few short documents,
+/// which costs more than it evens out (docs/decisions.md).
 pub(super) const RUN_DRAWN_TOKENS_MIN: u64 = 10_000;
 
 /// Which part of a block's share its first unit is, and which part of that every unit that blocks draw, where units
@@ -26,10 +26,6 @@ pub(super) const RUN_DRAWN_TOKENS_MIN: u64 = 10_000;
 /// end within a fraction of a unit if enough is left to be drawn.
 const FIRST_PART: u64 = 4;
 const DRAWN_PART: u64 = 8;
-
-/// The same where documents are read as one run of rows, both in thirty-secondths of a block's share.
-const RUN_FIRST: u64 = 8;
-const RUN_DRAWN: u64 = 1;
 
 /// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
 /// columns that its last tile wastes.
@@ -187,14 +183,9 @@ impl Chunks {
     /// Units that blocks draw. The first ones are as much of the work as all blocks surely have time for: what is drawn
     /// evens out by how much blocks differ, and has to be told to every warp of the block.
     fn drawn(shape: &Shape, total: u64, n_blocks: u64) -> Chunks {
-        let share = total / n_blocks;
-        let (first, rest) = match shape.in_runs {
-            true => (share * RUN_FIRST / 32, share * RUN_DRAWN / 32),
-            false => (share / FIRST_PART, share / FIRST_PART / DRAWN_PART),
-        };
+        let first = total / n_blocks / FIRST_PART;
         // What is told of runs is told of short ones, too, however long those are that blocks take in turns.
-        let most = shape.unit_tokens_max.clamp(1, UNIT_TOKENS_MAX);
-        let rest = rest.clamp(1, most);
+        let rest = (first / DRAWN_PART).clamp(1, shape.unit_tokens_max.clamp(1, UNIT_TOKENS_MAX));
         let n = n_blocks + (total - first * n_blocks).div_ceil(rest);
         Chunks { n, n_first: n_blocks, first, rest, draws: true }
     }

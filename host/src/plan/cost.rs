@@ -52,16 +52,8 @@ pub(super) fn cost(
         let n_pieces = (problem.documents().max_len() as f64 / share).ceil();
         return n_documents / per_tile * clocks * CUT_COST + CUT_CLOCKS * (1.0 + n_pieces);
     }
-    let is_large = n_documents * columns * problem.dim() as f64 > CODE_RUN_BYTES_MAX;
-    let late = if row.in_runs && row.operand.is_code() && is_large { LATE_RUNS } else { 1.0 };
-    (n_entries / n_multiprocessors).ceil().max(1.0) * clocks * late
+    (n_entries / n_multiprocessors).ceil().max(1.0) * clocks
 }
-
-/// Bytes of codes up to which they are best read as runs of rows: beyond it tiles are preferred.
-const CODE_RUN_BYTES_MAX: f64 = f64::INFINITY;
-
-/// What runs of codes cost there beside tiles.
-const LATE_RUNS: f64 = 1.1;
 
 /// What shares that end within documents cost beside equal ones: with many documents for each block whole ones
 /// do as well.
