@@ -3,8 +3,8 @@
 
 use half::{bf16, f16};
 use maxsim::{
-    Device, Element, ElementType, Int8, Pairing, ScaleType, Scales, ScoreOptions, TokenLayout,
-    Tokens,
+    Device, Element, ElementType, Int8, Pairing, ScaleType, Scales, ScoreOptions, Scores,
+    TokenLayout, Tokens,
 };
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::variants::{FORWARD, Variant};
@@ -240,11 +240,25 @@ fn on_int8_row(
     })
 }
 
+/// Whether the row gives the same bits twenty times, and those of the kernel that reads tiles.
+fn gives_the_bits_of_tiles(
+    row: &Variant,
+    run: impl Fn(&ScoreOptions) -> maxsim::Result<Scores>,
+) -> Result<(), String> {
+    const TILES: &str = "maxsim_forward_sm90_i8_d128_q64";
+    let found = twenty_times(|| run(&options(row)))?;
+    let tiles = ScoreOptions { kernel: Some(TILES.into()), ..options(row) };
+    let expected = run(&tiles).map_err(text)?;
+    match same_bits(&found, &expected) {
+        true => Ok(()),
+        false => Err(format!("other bits than {TILES}")),
+    }
+}
+
 /// Sums are exact, scales apply in one order, and the rows of a query are added in one: other kernels of
 /// INT8 give the same bits, and so does every run.
 #[test]
 fn int8_gives_the_same_bits_as_tiles_do() {
-    const TILES: &str = "maxsim_forward_sm90_i8_d128_q64";
     Suite::run_gpu("gpu_runs_int8_same_bits", |suite| {
         let lengths = repeated_lengths();
         let mut n_cases = 0;
@@ -263,15 +277,10 @@ fn int8_gives_the_same_bits_as_tiles_do() {
                     on_int8_row(|device, row| {
                         let queries = device.upload(&queries).map_err(text)?;
                         let documents = device.upload(&documents).map_err(text)?;
-                        let run = |options: &ScoreOptions| {
+                        gives_the_bits_of_tiles(row, |options| {
                             device.score_with(&queries, &documents, &pairing, options)
-                        };
-                        let found = twenty_times(|| run(&options(row)))?;
-                        let tiles = ScoreOptions { kernel: Some(TILES.into()), ..options(row) };
-                        let expected = run(&tiles).map_err(text)?;
-                        if !same_bits(&found, &expected) {
-                            return Err(format!("{case:?}, {scales:?}: other bits than {TILES}"));
-                        }
+                        })
+                        .map_err(|why| format!("{case:?}, {scales:?}: {why}"))?;
                         suite.count(&format!("{device} {}", row.name));
                         Ok(())
                     })?;
@@ -287,7 +296,6 @@ fn int8_gives_the_same_bits_as_tiles_do() {
 /// of more documents than a warp knows the ends of at a time.
 #[test]
 fn int8_units_that_blocks_draw() {
-    const TILES: &str = "maxsim_forward_sm90_i8_d128_q64";
     const PERIOD: usize = 9973;
     let alike = vec![101; 30_000];
     let ragged = (0..30_000).map(|i| 1 + i * 37 % 200).collect();
@@ -320,15 +328,10 @@ fn int8_units_that_blocks_draw() {
                 let documents = documents.map_err(text)?;
                 on_int8_row(|device, row| {
                     let documents = device.upload(&documents).map_err(text)?;
-                    let cross = Pairing::cross();
-                    let run = |options: &ScoreOptions| {
-                        device.score_with(&queries, &documents, &cross, options)
-                    };
-                    let found = twenty_times(|| run(&options(row)))?;
-                    let tiles = ScoreOptions { kernel: Some(TILES.into()), ..options(row) };
-                    if !same_bits(&found, &run(&tiles).map_err(text)?) {
-                        return Err(format!("{n_rows} rows: other bits than {TILES}"));
-                    }
+                    gives_the_bits_of_tiles(row, |options| {
+                        device.score_with(&queries, &documents, &Pairing::cross(), options)
+                    })
+                    .map_err(|why| format!("{n_rows} rows: {why}"))?;
                     suite.count(&format!("{device} {}", row.name));
                     Ok(())
                 })?;

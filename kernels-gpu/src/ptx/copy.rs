@@ -114,6 +114,14 @@ pub unsafe fn copy_run(shared: u32, global: u64, n_bytes: u32, barrier: u32) {
     }
 }
 
+/// The instruction that copies a box of a 2-D tensor map.
+#[cfg(maxsim_arch = "sm_90a")]
+macro_rules! copy_tile {
+    () => {
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{2}, {3}}}], [{4}];"
+    };
+}
+
 /// Starts a copy of a box of a 2-D tensor map; its bytes complete on `barrier`.
 ///
 /// # Safety
@@ -126,7 +134,7 @@ pub unsafe fn copy_tile(shared: u32, map: u64, column: u32, row: u32, barrier: u
     // SAFETY: the caller's promise.
     unsafe {
         asm!(
-            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{2}, {3}}}], [{4}];",
+            copy_tile!(),
             in(reg32) shared,
             in(reg64) map,
             in(reg32) column,
@@ -159,7 +167,7 @@ pub unsafe fn expect_tile(
             ".reg .pred p;",
             "elect.sync _|p, 0xffffffff;",
             "@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [{4}], {5};",
-            "@p cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{2}, {3}}}], [{4}];",
+            concat!("@p ", copy_tile!()),
             "}}",
             in(reg32) shared,
             in(reg64) map,
@@ -185,7 +193,7 @@ pub unsafe fn copy_tile_once(shared: u32, map: u64, column: u32, row: u32, barri
             "{{",
             ".reg .pred p;",
             "elect.sync _|p, 0xffffffff;",
-            "@p cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{2}, {3}}}], [{4}];",
+            concat!("@p ", copy_tile!()),
             "}}",
             in(reg32) shared,
             in(reg64) map,

@@ -432,13 +432,6 @@ pub(super) unsafe fn mask_words(
     words
 }
 
-/// Where the scale of column `lane` of 32 lies, 128 bytes for each 32: where a thread takes those of
-/// several columns together, or one after the other.
-#[inline(always)]
-fn scale_place<K: Kernel>(lane: u32) -> u32 {
-    shared_place(lane)
-}
-
 /// Copies the scales of each tile's columns, and turns the documents' mask, where there is one, into
 /// bits.
 ///
@@ -463,7 +456,7 @@ unsafe fn load_scales<K: Kernel>(params: &ForwardParams, shared: &Shared, norms:
                     let full = shared.full(ring.slot);
                     barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
                     if slab == 0 {
-                        let to = shared.scales(ring.slot) + scale_place::<K>(lane);
+                        let to = shared.scales(ring.slot) + shared_place(lane);
                         unroll!(I in 0..4 => {
                             copy_async_4(to + 128 * I as u32, from + 128 * I as u64);
                         });

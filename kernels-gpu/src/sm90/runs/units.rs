@@ -26,12 +26,10 @@ impl Run {
     #[inline(always)]
     pub(super) unsafe fn new(all: &RunParams, unit: u32) -> Run {
         if all.units != 0 {
-            let address = all.units + u64::from(unit) * size_of::<RunUnit>() as u64;
             // SAFETY: the caller's promise.
             return unsafe {
-                let [_, entry, entry_end, start] = load_u32x4(address);
-                let end = load_u32(address + 16);
-                Run { entry, entry_end, start: broadcast(start), end: broadcast(end) }
+                let run = Run::listed(all, unit);
+                Run { start: broadcast(run.start), end: broadcast(run.end), ..run }
             };
         }
         let chunk = chunk(all, unit);
@@ -51,18 +49,28 @@ impl Run {
     #[inline(always)]
     pub(super) unsafe fn drawn(all: &RunParams, unit: u32) -> Run {
         if all.units != 0 {
-            let address = all.units + u64::from(unit) * size_of::<RunUnit>() as u64;
             // SAFETY: the caller's promise.
-            return unsafe {
-                let [_, entry, entry_end, start] = load_u32x4(address);
-                Run { entry, entry_end, start, end: load_u32(address + 16) }
-            };
+            return unsafe { Run::listed(all, unit) };
         }
         let params = &all.forward;
         let entry = unit * params.entries_per_unit + params.n_longer_units * params.longer_by;
         let entry_end = (entry + params.entries_per_unit).min(params.entry_end);
         let rows = all.item_len;
         Run { entry, entry_end, start: entry * rows, end: entry_end * rows }
+    }
+
+    /// That of a unit, where units are listed.
+    ///
+    /// # Safety
+    /// The unit must be of this launch.
+    #[inline(always)]
+    unsafe fn listed(all: &RunParams, unit: u32) -> Run {
+        let address = all.units + u64::from(unit) * size_of::<RunUnit>() as u64;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [_, entry, entry_end, start] = load_u32x4(address);
+            Run { entry, entry_end, start, end: load_u32(address + 16) }
+        }
     }
 }
 

@@ -160,7 +160,7 @@ impl<'a> Stages<'a> {
         // SAFETY: as there.
         unsafe {
             barrier_wait(shared.team_empty(stage), self.ring.parity ^ 1);
-            // Two copies: with one of 64 rows, or of 128, calls take up to 3 % longer.
+            // Two copies, since boxes of the map for units that end within documents have 32 rows.
             let map = self.maps.documents;
             expect_tile(rows, map, 0, start, full, TEAM_STAGE_BYTES as u32);
             copy_tile_once(rows + BOX_BYTES, map, 0, start + BOX_ROWS, full);

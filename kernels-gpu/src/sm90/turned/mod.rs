@@ -153,6 +153,12 @@ const ROWS: u32 = FRAGMENT_ROWS as u32;
 /// Behind the sums of 16 groups: whether the document has tokens.
 const HAS_TOKENS: u32 = 64;
 
+/// The team of a consumer warp.
+#[inline(always)]
+fn team(warp: u32) -> u32 {
+    warp / 4 % TEAMS as u32
+}
+
 /// A thread's first row of a product; the second is 8 further on.
 #[inline(always)]
 fn row(warp: u32, lane: u32) -> u32 {
@@ -171,7 +177,8 @@ const TILE_PARITY: u32 = 1;
 const END: u32 = u32::MAX;
 
 /// Which team has the next document: the one that has had fewer products. Both have some of the last one where blocks
-/// have a single unit, of few documents, so that they end together. Warps that go through the block's documents do so in the same order, and agree.
+/// have a single unit, of few documents, so that they end together. Warps that go through the block's documents do so in
+/// the same order, and agree.
 struct Turns<'a> {
     params: &'a ForwardParams,
     /// Products that the first team has had more of.
@@ -240,7 +247,7 @@ unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u3
     // SAFETY: every warp is whole here.
     let warp = unsafe { broadcast(thread / 32) };
     let lane = thread % 32;
-    let first_stage = warp / 4 % TEAMS as u32 * shared.stages;
+    let first_stage = team(warp) * shared.stages;
     // The exchange with itself keeps the address in a register: the assembler would form it anew for every
     // tile, behind the products.
     // SAFETY: as above.
@@ -287,7 +294,7 @@ impl Consumer<'_> {
     /// The warpgroup's team.
     #[inline(always)]
     fn team(&self) -> u32 {
-        self.warp / 4 % TEAMS as u32
+        team(self.warp)
     }
 
     /// The stage at the head of the team's ring.
