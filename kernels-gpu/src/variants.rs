@@ -128,6 +128,12 @@ impl Variant {
         matches!(self.arch, Arch::Sm90a) && self.threads == threads
     }
 
+    /// Whether machine code for it lets other warps issue between arithmetic, oftener than the assembler would
+    /// (`xtask/src/yields.rs`): four consumers' warps share a scheduler, and all multiply what they fold.
+    pub const fn yields(&self) -> bool {
+        self.is_turned()
+    }
+
     /// The dim that the kernel multiplies for this one.
     pub const fn dim_multiplied(&self, dim: usize) -> usize {
         let slabs = layout::slabs(dim, self.operand.size_bytes());

@@ -177,6 +177,7 @@ mod tests {
             registers: 168,
             dynamic_shared_bytes: 98 * 1024,
             tensor_maps: false,
+            yields: false,
         }
     }
 

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::build_ptx::Files;
 use crate::entries::{Entry, Target, cubin_targets};
 use crate::ptxas::{Assembled, Ptxas};
+use crate::yields;
 
 /// The cubins of all entries, whose PTX `ptx` holds, by file name.
 pub fn assemble(root: &Path, ptxas: &Ptxas, entries: &[Entry], ptx: &Files) -> Result<Files> {
@@ -50,7 +51,13 @@ fn cubin(dir: &Path, ptxas: &Ptxas, entry: &Entry, target: &Target) -> Result<Ve
     let out: PathBuf = dir.join(entry.cubin_file(target));
     match ptxas.assemble(&dir.join(entry.ptx_file()), target.name, &out)? {
         // What it uses and warns of is for `check-ptx` to judge.
-        Assembled::Done(..) => fs::read(&out).with_context(|| format!("reading {}", out.display())),
+        Assembled::Done(..) => {
+            let mut cubin = fs::read(&out).with_context(|| format!("reading {}", out.display()))?;
+            if entry.yields {
+                yields::set(&mut cubin, entry.name)?;
+            }
+            Ok(cubin)
+        }
         Assembled::UnknownTarget => {
             bail!("{}: {} is unknown to {}", entry.name, target.name, ptxas.version)
         }

@@ -48,6 +48,8 @@ pub struct Entry {
     pub dynamic_shared_bytes: usize,
     /// Whether its first parameter starts with tensor maps.
     pub tensor_maps: bool,
+    /// Whether its machine code lets other warps issue between arithmetic ([`crate::yields`]).
+    pub yields: bool,
 }
 
 impl Entry {
@@ -74,6 +76,7 @@ pub fn all() -> Vec<Entry> {
             registers: row.registers,
             dynamic_shared_bytes: row.shared_bytes(row.dim_max),
             tensor_maps: row.arch == Arch::Sm90a && !row.in_runs,
+            yields: row.yields(),
         })
         .collect();
     let summing =
@@ -139,6 +142,7 @@ pub fn all() -> Vec<Entry> {
             registers,
             dynamic_shared_bytes,
             tensor_maps: false,
+            yields: false,
         });
     }
     entries.sort_by_key(|entry| entry.name);

@@ -13,6 +13,7 @@ mod ptx_text;
 mod ptxas;
 mod report;
 mod rust_src;
+mod yields;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
