@@ -61,7 +61,7 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=3.0, help="measuring time per case (default 3)")
     parser.add_argument("--quick", action="store_true", help="few rounds, no warm column")
     parser.add_argument("--no-peers", action="store_true", help="only maxsim and the limits, while kernels are written")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a case is given up (default 120)")
+    parser.add_argument("--timeout", type=float, default=240.0, help="seconds until a case is given up (default 240)")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="start no case after so many seconds")
     parser.add_argument("--keep-compiled", action="store_true", help="one compiler cache for all cases, less what was tuned: they compile less")
     parser.add_argument("--precompile", type=int, default=0, metavar="N", help="let N processes at a time compile for all cases first, untimed; implies --keep-compiled")
