@@ -23,7 +23,8 @@ use crate::build_ptx::Cubins;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  build-ptx            compile kernels-gpu for every architecture into host/ptx, and assemble it
+  build-ptx            compile kernels-gpu for every architecture into host/ptx, and assemble it; machine
+                       code of some rows gets hints for the scheduler
   build-ptx --ptx-only the same without cubins, for want of an assembler; removes those there are
   build-ptx --check    fail when host/ptx is not what kernels-gpu compiles and assembles to
   lint-device          run clippy over kernels-gpu as it compiles for the GPU
