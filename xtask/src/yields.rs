@@ -69,6 +69,9 @@ fn code_of(cubin: &[u8], entry: &str) -> Result<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use object::write::Object;
+    use object::{Architecture, BinaryFormat, Endianness, SectionKind};
+
     use super::*;
     use crate::entries;
     use crate::fingerprint::ptx_dir;
@@ -78,33 +81,12 @@ mod tests {
         opcode | 1 << STALL_SHIFT | STAYS | 2 << 122
     }
 
-    /// An ELF file of 64 bits with one section, of this name and these bytes, and the names.
+    /// An ELF file with one section, of this name and these bytes. (Of which machine makes no difference.)
     fn file(name: &str, code: &[u8]) -> Vec<u8> {
-        let names = [b"\0".as_slice(), name.as_bytes(), b"\0.shstrtab\0"].concat();
-        let (code_at, names_at) = (64, 64 + code.len());
-        let sections_at = (names_at + names.len()).next_multiple_of(8);
-        let mut file = vec![0; sections_at];
-        file[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\x41");
-        // A file of CUDA's, with three section headers of 64 bytes, of which the last is the names'.
-        for (at, half) in [(16, 2u16), (18, 190), (52, 64), (58, 64), (60, 3), (62, 2)] {
-            file[at..at + 2].copy_from_slice(&half.to_le_bytes());
-        }
-        file[20] = 1;
-        file[40..48].copy_from_slice(&(sections_at as u64).to_le_bytes());
-        file[code_at..names_at].copy_from_slice(code);
-        file[names_at..names_at + names.len()].copy_from_slice(&names);
-        file.resize(sections_at + 64, 0);
-        for (name, kind, at, len) in
-            [(1, 1u32, code_at, code.len()), (2 + name.len() as u32, 3, names_at, names.len())]
-        {
-            let mut header = [0; 64];
-            header[..4].copy_from_slice(&u32::to_le_bytes(name));
-            header[4..8].copy_from_slice(&kind.to_le_bytes());
-            header[24..32].copy_from_slice(&(at as u64).to_le_bytes());
-            header[32..40].copy_from_slice(&(len as u64).to_le_bytes());
-            file.extend(header);
-        }
-        file
+        let mut file = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+        let section = file.add_section(Vec::new(), name.into(), SectionKind::Text);
+        file.append_section_data(section, code, INSTRUCTION_BYTES as u64);
+        file.write().expect("a file with a section")
     }
 
     /// The instructions of a file, once other warps may issue.
@@ -112,10 +94,11 @@ mod tests {
         let code: Vec<u8> = instructions.iter().flat_map(|word| word.to_le_bytes()).collect();
         let mut file = file(".text.e", &code);
         let before = file.clone();
+        let range = code_of(&file, "e").expect("a file with the section");
         let n_set = set(&mut file, "e").expect("a file with the section");
-        assert_eq!(before[..64], file[..64]);
-        assert_eq!(before[64 + code.len()..], file[64 + code.len()..]);
-        let words = file[64..64 + code.len()].as_chunks::<16>().0;
+        assert_eq!(before[..range.start], file[..range.start]);
+        assert_eq!(before[range.end..], file[range.end..]);
+        let words = file[range].as_chunks::<INSTRUCTION_BYTES>().0;
         (words.iter().map(|word| u128::from_le_bytes(*word)).collect(), n_set)
     }
 
