@@ -690,6 +690,14 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_e4m3_d128_q256_cut",
+        ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q256_cut.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_e4m3_d128_q256_cut.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_e4m3_d128_q256_winners",
         ptx: include_str!("maxsim_forward_sm90_e4m3_d128_q256_winners.ptx"),
         cubins: &[Cubin {
@@ -951,6 +959,14 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q256.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_i8_d128_q256_cut",
+        ptx: include_str!("maxsim_forward_sm90_i8_d128_q256_cut.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_i8_d128_q256_cut.sm_90a.cubin"),
         }],
     },
     Image {

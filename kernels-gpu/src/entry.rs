@@ -164,6 +164,9 @@ macro_rules! entry {
     (sm90 $name:ident $element:ident scaled consumers 4, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
         tiled_entry!($name $element scaled turned 4 $fragments $steps $stages $tail);
     };
+    (sm90 $name:ident $element:ident scaled_cut consumers 4, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element scaled turned_cut 4 $fragments $steps $stages $tail);
+    };
     (sm90 $name:ident $element:ident decoded $($tile:tt)*) => {
         residual_entry!($name $element false $($tile)*);
     };
@@ -199,7 +202,8 @@ macro_rules! entry {
     };
 }
 
-/// Entries that read both sides by TMA. Documents are whole in every unit, or may be cut, or are the rows of products.
+/// Entries that read both sides by TMA. Documents are whole in every unit, or may be cut, or are the rows of products,
+/// or both.
 macro_rules! tiled_entry {
     (run whole $row:ident $params:expr, $maps:expr, $norms:expr) => {{
         const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
@@ -214,6 +218,12 @@ macro_rules! tiled_entry {
     (run turned $row:ident $params:expr, $maps:expr, $norms:expr) => {{
         const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
         crate::sm90::turned::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }>(
+            $params, $maps, $norms,
+        )
+    }};
+    (run turned_cut $row:ident $params:expr, $maps:expr, $norms:expr) => {{
+        const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
+        crate::sm90::turned::forward_cut::<$row, { REGISTERS[0] }, { REGISTERS[2] }>(
             $params, $maps, $norms,
         )
     }};

@@ -310,12 +310,14 @@ macro_rules! forward_variants {
             // that do not ask for them, too, where there is no other. Four consumers (`sm90::turned`) hide what
             // follows the products of long queries.
             sm90 maxsim_forward_sm90_e4m3_d128_q256 { E4m3, scaled, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
+            sm90 maxsim_forward_sm90_e4m3_d128_q256_cut { E4m3, scaled_cut, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
             sm90 maxsim_forward_sm90_e4m3_d128_q256_winners { E4m3, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_d128_q128 { E4m3, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_d128_q64 { E4m3, scaled, consumers 1, fragments 1, steps 4, stages 6, tail 16 }
             sm90 maxsim_forward_sm90_e4m3_d128_q64_winners { E4m3, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_wide_q128_winners { E4m3, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
             sm90 maxsim_forward_sm90_i8_d128_q256 { I8, scaled, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
+            sm90 maxsim_forward_sm90_i8_d128_q256_cut { I8, scaled_cut, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
             sm90 maxsim_forward_sm90_i8_d128_q256_winners { I8, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q128 { I8, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q64 { I8, scaled, consumers 1, fragments 1, steps 4, stages 6, tail 16 }
@@ -512,10 +514,16 @@ macro_rules! row {
     (cuts cut) => {
         true
     };
+    (cuts scaled_cut) => {
+        true
+    };
     (cuts $outputs:ident) => {
         false
     };
     (scaled) => {
+        false
+    };
+    (scaled_cut) => {
         false
     };
     (scaled_winners) => {

@@ -142,7 +142,7 @@ pub unsafe fn tile(params: &ForwardParams, unit: u32) -> u32 {
 /// # Safety
 /// The tile must hold rows of one query only.
 #[inline(always)]
-unsafe fn query(params: &ForwardParams, tile: u32, n_groups: u32) -> u32 {
+pub unsafe fn query(params: &ForwardParams, tile: u32, n_groups: u32) -> u32 {
     match params.tiles_per_query {
         // SAFETY: a tile has this many groups.
         0 => unsafe { group(params, tile * n_groups).query },

@@ -34,6 +34,15 @@ pub fn lane_here() -> u32 {
     lane
 }
 
+/// [`block_idx_x`], as [`lane_here`].
+#[inline(always)]
+pub fn block_idx_here() -> u32 {
+    let block;
+    // SAFETY: as there.
+    unsafe { asm!("mov.u32 {0}, %ctaid.x;", out(reg32) block, options(nomem, nostack)) };
+    block
+}
+
 /// [`grid_dim_x`], as [`lane_here`].
 #[inline(always)]
 pub fn grid_dim_here() -> u32 {

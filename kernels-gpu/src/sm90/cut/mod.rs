@@ -16,8 +16,8 @@
 //! two, one is multiplied while the other is folded, as elsewhere.
 
 mod consumer;
-mod store;
-mod units;
+pub(super) mod store;
+pub(super) mod units;
 
 use self::consumer::consume;
 use self::store::store_sums;

@@ -16,9 +16,6 @@ use crate::work::{count_part, unit_start};
 
 /// In a word of eight bytes: the maximum is there, in the other half.
 const TOLD: u64 = 1 << 32;
-/// Rows that a lane of the storing warp has, half of a group's: those of one of the two vectors of sums in a slot, and
-/// the same eight further on.
-const ROWS: usize = Group::ROWS / 2;
 
 /// Stores scores, as [`crate::sm90::first::store_sums`], and what is found of pieces. Here two lanes have a group.
 ///
@@ -37,10 +34,10 @@ pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shar
             if kind != Kind::Whole {
                 let others = take_slot::<K>(shared, &mut ring, lane);
                 if kind == Kind::GoesOn {
-                    leave::<K>(params, unit.index, unit.tile, [sums, others], lane);
+                    leave::<K, 2>(params, unit.index, unit.tile, 0, [sums, others], lane);
                     continue;
                 }
-                let maxima = collect::<K>(params, &unit, entry, [sums, others], lane);
+                let maxima = collect::<K, 2>(params, &unit, entry, 0, [sums, others], lane);
                 unroll!(I in 0..4 => {
                     sums[I] = maxima[0][I] + maxima[1][I];
                 });
@@ -76,25 +73,28 @@ unsafe fn take_slot<K: Kernel>(shared: &Shared, ring: &mut Ring, lane: u32) -> [
     values
 }
 
-/// Leaves the maxima of a lane's rows for the unit that has the document's end.
+/// Leaves the maxima of a lane's `4 N` rows, of those that lanes have from `first_row` of the tile on, for the unit that has the document's end.
 ///
 /// # Safety
 /// As [`store_sums`].
 #[inline(always)]
-unsafe fn leave<K: Kernel>(
+pub(in crate::sm90) unsafe fn leave<K: Kernel, const N: usize>(
     params: &ForwardParams,
     index: u32,
     tile: u32,
-    maxima: [[f32; 4]; 2],
+    first_row: u32,
+    maxima: [[f32; 4]; N],
     lane: u32,
 ) {
-    let place = place_of::<K>(params, index, tile, lane);
+    let place = place_of::<K, N>(params, index, tile, first_row, lane);
     if lane < 2 * K::GROUPS {
         unroll!(I in 0..8 => {
-            // SAFETY: the caller's promise; a place is its lane's.
-            unsafe {
-                let word = TOLD | u64::from(maxima[I / 4][I % 4].to_bits());
-                store_word(place + 8 * I as u64, word);
+            if I < 4 * N {
+                // SAFETY: the caller's promise; a place is its lane's.
+                unsafe {
+                    let word = TOLD | u64::from(maxima[I / 4][I % 4].to_bits());
+                    store_word(place + 8 * I as u64, word);
+                }
             }
         });
     }
@@ -105,36 +105,43 @@ unsafe fn leave<K: Kernel>(
 /// # Safety
 /// As [`store_sums`].
 #[inline(always)]
-unsafe fn collect<K: Kernel>(
+pub(in crate::sm90) unsafe fn collect<K: Kernel, const N: usize>(
     params: &ForwardParams,
     unit: &Unit,
     entry: u32,
-    mut maxima: [[f32; 4]; 2],
+    first_row: u32,
+    mut maxima: [[f32; 4]; N],
     lane: u32,
-) -> [[f32; 4]; 2] {
+) -> [[f32; 4]; N] {
     let mut index = unit.index;
     loop {
         index -= 1;
-        let place = place_of::<K>(params, index, unit.tile, lane);
+        let place = place_of::<K, N>(params, index, unit.tile, first_row, lane);
         // SAFETY: the caller's promise; the unit before has a piece, and leaves what it finds. The whole warp is here.
         unsafe {
             if lane < 2 * K::GROUPS {
                 // All words at once: one after the other would take as many times as long as memory answers.
-                let mut words = [0; ROWS];
+                let mut words = [[0; 4]; N];
                 let mut are_told = 0;
                 while are_told == 0 {
                     are_told = TOLD;
                     unroll!(I in 0..8 => {
-                        words[I] = load_word(place + 8 * I as u64);
+                        if I < 4 * N {
+                            words[I / 4][I % 4] = load_word(place + 8 * I as u64);
+                        }
                     });
                     unroll!(I in 0..8 => {
-                        are_told &= words[I];
+                        if I < 4 * N {
+                            are_told &= words[I / 4][I % 4];
+                        }
                     });
                 }
                 unroll!(I in 0..8 => {
-                    store_word(place + 8 * I as u64, 0);
-                    let other = f32::from_bits(words[I] as u32);
-                    maxima[I / 4][I % 4] = max_nan(maxima[I / 4][I % 4], other);
+                    if I < 4 * N {
+                        store_word(place + 8 * I as u64, 0);
+                        let other = f32::from_bits(words[I / 4][I % 4] as u32);
+                        maxima[I / 4][I % 4] = max_nan(maxima[I / 4][I % 4], other);
+                    }
                 });
             }
             sync_warp();
@@ -148,9 +155,15 @@ unsafe fn collect<K: Kernel>(
 
 /// Where a tile's unit leaves the maxima of a lane's rows: a word of eight bytes for each.
 #[inline(always)]
-fn place_of<K: Kernel>(params: &ForwardParams, index: u32, tile: u32, lane: u32) -> u64 {
+fn place_of<K: Kernel, const N: usize>(
+    params: &ForwardParams,
+    index: u32,
+    tile: u32,
+    first_row: u32,
+    lane: u32,
+) -> u64 {
     let places = params.draws + u64::from(N_COUNTERS) * 4;
     let unit = index * params.n_tiles + tile - params.tile_base;
-    let row = unit * K::QUERY_TILE as u32 + ROWS as u32 * lane;
+    let row = unit * K::QUERY_TILE as u32 + first_row + 4 * N as u32 * lane;
     places + u64::from(row) * 8
 }

@@ -5,7 +5,7 @@ use crate::ptx::thread::block_idx_x;
 use crate::work::{Documents, Work, unit_start};
 
 /// A block's unit.
-pub(super) struct Unit<'a> {
+pub(in crate::sm90) struct Unit<'a> {
     /// Its number among those of its tile.
     pub index: u32,
     pub tile: u32,
@@ -18,7 +18,7 @@ pub(super) struct Unit<'a> {
 }
 
 /// What a block has of an entry's document.
-pub(super) struct Part {
+pub(in crate::sm90) struct Part {
     pub entry: u32,
     pub rows: Segment,
     pub kind: Kind,
@@ -26,7 +26,7 @@ pub(super) struct Part {
 
 /// Which part of a document.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::sm90) enum Kind {
     /// All of it.
     Whole,
     /// Some, but not the end.
@@ -41,7 +41,7 @@ impl<'a> Unit<'a> {
     /// # Safety
     /// The launch must have starts of units, one for each block of a tile and one behind them.
     #[inline(always)]
-    pub(super) unsafe fn new(params: &'a ForwardParams) -> Self {
+    pub(in crate::sm90) unsafe fn new(params: &'a ForwardParams) -> Self {
         let mut pieces = [Segment { start: 0, len: 0 }; 2];
         let index = divide(block_idx_x(), params.n_tiles, params.n_tiles_inverse);
         let tile = params.tile_base + block_idx_x() - index * params.n_tiles;
@@ -73,7 +73,7 @@ impl<'a> Unit<'a> {
     /// # Safety
     /// As [`Unit::new`].
     #[inline(always)]
-    pub(super) unsafe fn next(&mut self) -> Option<Part> {
+    pub(in crate::sm90) unsafe fn next(&mut self) -> Option<Part> {
         let [goes_on, ends] = self.pieces;
         if goes_on.len > 0 {
             self.pieces[0].len = 0;
@@ -88,9 +88,21 @@ impl<'a> Unit<'a> {
         Some(Part { entry, rows, kind: Kind::Whole })
     }
 
+    /// Documents that end in the unit.
+    #[inline(always)]
+    pub(in crate::sm90) fn n_ends(&self) -> u32 {
+        self.entry_end - self.entry
+    }
+
+    /// Whether a part is all of the unit's last document.
+    #[inline(always)]
+    pub(in crate::sm90) fn is_last(&self, part: &Part) -> bool {
+        part.kind == Kind::Whole && part.entry + 1 == self.entry_end
+    }
+
     /// The unit, with every document that ends in it.
     #[inline(always)]
-    pub(super) fn work(&self) -> Work {
+    pub(in crate::sm90) fn work(&self) -> Work {
         let Unit { tile, entry, entry_end, .. } = *self;
         Work { unit: block_idx_x(), tile, entry, entry_end, first: None }
     }

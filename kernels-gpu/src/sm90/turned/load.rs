@@ -96,7 +96,7 @@ pub(super) unsafe fn load_told<K: Kernel>(
 }
 
 /// A team's half of the ring, as it is filled.
-struct Stages<'a> {
+pub(super) struct Stages<'a> {
     params: &'a ForwardParams,
     shared: &'a Shared,
     maps: Maps,
@@ -112,7 +112,7 @@ struct Stages<'a> {
 
 impl<'a> Stages<'a> {
     #[inline(always)]
-    fn new(
+    pub(super) fn new(
         params: &'a ForwardParams,
         shared: &'a Shared,
         maps: Maps,
@@ -128,7 +128,7 @@ impl<'a> Stages<'a> {
     /// # Safety
     /// As [`Stages::load`].
     #[inline(always)]
-    unsafe fn load_others<K: Kernel, const TEAM: u32>(&mut self, document: Segment) {
+    pub(super) unsafe fn load_others<K: Kernel, const TEAM: u32>(&mut self, document: Segment) {
         let mut row = ROWS;
         // SAFETY: the caller's promise.
         unsafe {
@@ -179,7 +179,7 @@ impl<'a> Stages<'a> {
     /// The team's one whole warp; there is a scale for every row, and behind the last one for as many as a
     /// stage has.
     #[inline(always)]
-    unsafe fn load<K: Kernel, const TEAM: u32>(&mut self, document: Segment, row: u32) {
+    pub(super) unsafe fn load<K: Kernel, const TEAM: u32>(&mut self, document: Segment, row: u32) {
         let (shared, lane) = (self.shared, self.lane);
         let (start, left) = (document.start + row, document.len - row);
         let stage = TEAM * shared.stages + self.ring.slot;
@@ -220,7 +220,7 @@ impl<'a> Stages<'a> {
 
     /// Says with the next stage that what follows is for this query tile.
     #[inline(always)]
-    fn take(&mut self, tile: u32) {
+    pub(super) fn take(&mut self, tile: u32) {
         if tile != self.tile {
             let first = if self.tile == END { FIRST_TILE } else { 0 };
             self.said = NEW_TILE | first | self.parity;
@@ -235,7 +235,7 @@ impl<'a> Stages<'a> {
     /// # Safety
     /// As [`Stages::load`].
     #[inline(always)]
-    unsafe fn flush<K: Kernel, const TEAM: u32>(&mut self) {
+    pub(super) unsafe fn flush<K: Kernel, const TEAM: u32>(&mut self) {
         if self.said != SAME_TILE {
             // SAFETY: the caller's promise.
             unsafe { self.load::<K, TEAM>(NO_DOCUMENT, NO_DOCUMENT.len) };
@@ -247,7 +247,7 @@ impl<'a> Stages<'a> {
     /// # Safety
     /// As [`Stages::load`], behind the last one.
     #[inline(always)]
-    unsafe fn end<K: Kernel, const TEAM: u32>(&mut self) {
+    pub(super) unsafe fn end<K: Kernel, const TEAM: u32>(&mut self) {
         self.said = END;
         // SAFETY: the caller's promise.
         unsafe { self.flush::<K, TEAM>() };

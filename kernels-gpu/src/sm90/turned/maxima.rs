@@ -42,15 +42,44 @@ pub(super) fn larger_signs(c: &[f32; 64]) -> u32 {
 /// # Safety
 /// All 32 lanes must call it together.
 #[inline(always)]
-pub(super) unsafe fn larger<const MASK: u32, const BITS: bool>(
-    lane: u32,
-    low: f32,
-    high: f32,
-) -> f32 {
+unsafe fn larger<const MASK: u32, const BITS: bool>(lane: u32, low: f32, high: f32) -> f32 {
     let (keep, give) = if lane & MASK != 0 { (high, low) } else { (low, high) };
     // SAFETY: the caller's promise.
     let other = unsafe { shuffle_xor_f32::<MASK>(give) };
     if BITS { f32::from_bits(keep.to_bits().max(other.to_bits())) } else { max_nan(keep, other) }
+}
+
+/// The largest of lanes that are 16 apart: each gets half of their columns. `BITS`: maxima of sums, as bits.
+///
+/// # Safety
+/// All lanes of the warp together.
+#[inline(always)]
+pub(super) unsafe fn most_of_halves<const BITS: bool>(best: &Maxima, lane: u32) -> [f32; 16] {
+    let mut most = [0.0; 16];
+    unroll!(I in 0..16 => {
+        // SAFETY: the caller's promise.
+        most[I] = unsafe { larger::<16, BITS>(lane, best[I], best[16 + I]) };
+    });
+    most
+}
+
+/// The largest of the lanes with the same columns, of [`most_of_halves`]: each gets four of the columns.
+///
+/// # Safety
+/// All lanes of the warp together.
+#[inline(always)]
+pub(super) unsafe fn most_of_lanes(sixteen: &[f32; 16], lane: u32) -> [f32; 4] {
+    let (mut eight, mut four) = ([0.0; 8], [0.0; 4]);
+    // SAFETY: the caller's promise.
+    unsafe {
+        unroll!(I in 0..8 => {
+            eight[I] = larger::<8, false>(lane, sixteen[I], sixteen[8 + I]);
+        });
+        unroll!(I in 0..4 => {
+            four[I] = larger::<4, false>(lane, eight[I], eight[4 + I]);
+        });
+    }
+    four
 }
 
 /// Takes a product into account, as floats; -∞ in rows that are no document tokens.

@@ -17,6 +17,7 @@
 //! that is right): what negative ones become stays below. Sums of INT8 are folded as they are, and their
 //! maxima kept in that form. A product whose rows are not all document tokens is folded as floats.
 
+mod cut;
 mod load;
 mod maxima;
 mod shared;
@@ -24,12 +25,12 @@ mod store;
 
 use self::load::{load, load_told};
 use self::maxima::{
-    Maxima, NONE, first_bits, fold_bits, fold_floats, into_bits, into_floats, larger, larger_signs,
-    signs, sum_into_float,
+    Maxima, NONE, first_bits, fold_bits, fold_floats, into_bits, into_floats, larger_signs,
+    most_of_halves, most_of_lanes, signs, sum_into_float,
 };
 pub(super) use self::store::leave_rows;
 use self::store::store_maxima;
-use super::first::{QueryTile, load_queries};
+use super::first::{QueryTile, load_queries, load_query};
 use super::fold::have_factors;
 use super::{Kernel, Maps, Ring, Shared, n_threads};
 use crate::layout::SLAB_BYTES;
@@ -95,6 +96,61 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
             _ => {}
         }
         load::<K>(params, &shared, maps, norms, lane);
+    }
+}
+
+/// The same for units that end within documents.
+///
+/// # Safety
+/// As there; there must be starts of units, and places of pieces behind the counters.
+#[inline(always)]
+pub unsafe fn forward_cut<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
+    params: &ForwardParams,
+    maps: Maps,
+    norms: Norms,
+) {
+    const { assert!(K::CONSUMERS == TURNED_CONSUMERS) };
+    const { assert!(K::SLABS == 1 && K::FRAGMENTS == 1 && !K::WINNERS) };
+    const { assert!(K::Element::HAS_SCALES && !K::Element::HAS_MINS) };
+    let shared = Shared::new::<K>();
+    let thread = thread_idx_x();
+    // SAFETY: as there.
+    unsafe {
+        if thread >= 128 {
+            wait_threads(n_threads::<K>());
+            claim_registers::<CONSUMER>();
+            return consume::<K>(params, &shared, thread - 128);
+        }
+        let (warp, lane) = (thread / 32, thread % 32);
+        let mut queries = QueryTile::NONE;
+        if warp == 0 {
+            if lane == 0 {
+                init_loading::<K>(&shared, maps);
+            }
+            sync_warp();
+            arrive_threads(n_threads::<K>());
+        } else {
+            if warp == 1 && lane == 0 {
+                init_storing(&shared);
+            }
+            if warp == 3 {
+                if lane == 0 {
+                    prefetch_map(maps.queries);
+                }
+                queries = QueryTile::first::<K>(params, lane);
+            }
+            wait_threads(n_threads::<K>());
+        }
+        release_registers::<FIRST>();
+        match warp {
+            0 => cut::load::<K, 0>(params, &shared, maps, norms, lane),
+            1 => cut::store::<K>(params, &shared, norms, lane),
+            2 => cut::load::<K, 1>(params, &shared, maps, norms, lane),
+            _ => {
+                leave_rows::<K>(params, &shared, queries.tile, lane);
+                load_query::<K>(&shared, maps, queries, lane);
+            }
+        }
     }
 }
 
@@ -224,6 +280,20 @@ impl<'a> Turns<'a> {
     }
 }
 
+/// What a document's first product leaves.
+struct First {
+    best: Maxima,
+    /// Whether maxima are those of bits, and whether they may be: with scales without factors, sums' products might
+    /// not be normal.
+    is_sure: bool,
+    may_be_sure: bool,
+}
+
+impl First {
+    /// There is none.
+    const NONE: First = First { best: NONE, is_sure: false, may_be_sure: true };
+}
+
 /// Where a consumer thread is.
 struct Consumer<'a> {
     params: &'a ForwardParams,
@@ -273,7 +343,7 @@ unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u3
                 consumer.release();
                 continue;
             }
-            consumer.document::<K>(len);
+            consumer.documents::<K>(len);
         }
     }
 }
@@ -336,43 +406,83 @@ impl Consumer<'_> {
         }
     }
 
-    /// One document of `len` tokens, whose first rows are there, against the resident query tile.
+    /// A document of `len` tokens, whose first rows are there, and those that follow it of the same query tile.
+    ///
+    /// A document's last maxima are exchanged while the next one's first product is under way. That stays within the
+    /// loop's body: the assembler serialises products that are under way when a loop turns.
     #[inline(always)]
-    unsafe fn document<K: Kernel>(&mut self, len: u32) {
+    unsafe fn documents<K: Kernel>(&mut self, mut len: u32) {
         let is_masked = self.params.documents.mask != 0;
-        // SAFETY: every warp is whole here; the producer fills the team's stages with these rows, in this
-        // order.
+        // SAFETY: every warp is whole here; the producer fills the team's stages with these rows, in this order.
+        unsafe {
+            let mut first = First::NONE;
+            if !is_masked && len >= ROWS {
+                let (c, scales) = self.product::<K>();
+                first = self.fold_first::<K>(&c, scales);
+            }
+            loop {
+                let (best, has_tokens) = self.document::<K>(len, first);
+                self.wait();
+                let [next, tile, ..] = load_shared_u32x4(self.shared.words(self.stage()));
+                let (next, tile) = (broadcast(next), broadcast(tile));
+                let is_whole = next != NO_LEN && next >= ROWS;
+                if is_masked || tile != SAME_TILE || !is_whole {
+                    self.hand_over(most_of_lanes(&best, lane_here()), has_tokens);
+                    return;
+                }
+                let c = self.multiply::<K>();
+                sync_warp();
+                // The stage's mask, which is 0: the assembler would put the exchange before the product, unless it depends
+                // on what is loaded behind it.
+                let zero = load_shared_f32(self.shared.words(self.stage()) + 8).to_bits();
+                self.hand_over(most_of_lanes(&best, lane_here() | zero), has_tokens);
+                let (c, scales) = self.finish::<K>(c);
+                first = self.fold_first::<K>(&c, scales);
+                len = next;
+            }
+        }
+    }
+
+    /// The maxima of a document's first product, of which all rows are document tokens.
+    ///
+    /// # Safety
+    /// All lanes of the warp together, behind [`Consumer::take_rows`].
+    #[inline(always)]
+    unsafe fn fold_first<K: Kernel>(&self, c: &[f32; 64], scales: [f32; 2]) -> First {
+        let (mut is_sure, mut may_be_sure) = (false, true);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if K::FOLDS_SUMS {
+                may_be_sure = ballot(!have_factors(scales) as u32) == 0;
+                // Before the fold, in which sums end: for both there are no registers.
+                is_sure = may_be_sure && self.are_sure(larger_signs(c));
+            }
+            let best = match !K::FOLDS_SUMS | is_sure {
+                true => first_bits::<K>(c, scales),
+                false => {
+                    let mut best = NONE;
+                    fold_floats::<K>(&mut best, c, scales, [true; 2]);
+                    best
+                }
+            };
+            if !K::FOLDS_SUMS {
+                is_sure = self.are_sure(signs(&best));
+            }
+            First { best, is_sure, may_be_sure }
+        }
+    }
+
+    /// The rest of a document of `len` tokens: the maxima of half of each warp's lanes, and whether it has tokens.
+    #[inline(always)]
+    unsafe fn document<K: Kernel>(&mut self, len: u32, first: First) -> ([f32; 16], bool) {
+        let is_masked = self.params.documents.mask != 0;
+        // SAFETY: as in `documents`.
         unsafe {
             // Products that start before this have only document tokens.
             let whole_end = if is_masked { 0 } else { len / ROWS * ROWS };
-            let mut best: Maxima;
             let mut has_tokens = !is_masked && len > 0;
-            // Whether maxima are those of bits, and whether they may be: with scales without factors, sums'
-            // products might not be normal.
-            let (mut is_sure, mut may_be_sure) = (false, true);
-            let mut start = 0;
-            if whole_end > 0 {
-                let (c, scales) = self.product::<K>();
-                start = ROWS;
-                if K::FOLDS_SUMS {
-                    may_be_sure = ballot(!have_factors(scales) as u32) == 0;
-                    // Before the fold, in which sums end: for both there are no registers.
-                    is_sure = may_be_sure && self.are_sure(larger_signs(&c));
-                }
-                best = match !K::FOLDS_SUMS | is_sure {
-                    true => first_bits::<K>(&c, scales),
-                    false => {
-                        let mut best = NONE;
-                        fold_floats::<K>(&mut best, &c, scales, [true; 2]);
-                        best
-                    }
-                };
-                if !K::FOLDS_SUMS {
-                    is_sure = self.are_sure(signs(&best));
-                }
-            } else {
-                best = NONE;
-            }
+            let First { mut best, mut is_sure, mut may_be_sure } = first;
+            let mut start = whole_end.min(ROWS);
             while start < len {
                 // A loop of its own for what most products are: they have no instructions to spare.
                 let mut n_whole = if is_sure { (whole_end - start) / ROWS } else { 0 };
@@ -420,11 +530,12 @@ impl Consumer<'_> {
             if len == 0 {
                 self.release();
             }
+            let lane = self.lane();
             let most = match K::FOLDS_SUMS & is_sure {
-                true => self.most_of_lanes::<true>(&best).map(sum_into_float),
-                false => self.most_of_lanes::<false>(&best),
+                true => most_of_halves::<true>(&best, lane).map(sum_into_float),
+                false => most_of_halves::<false>(&best, lane),
             };
-            self.hand_over(most, has_tokens);
+            (most, has_tokens)
         }
     }
 
@@ -443,6 +554,15 @@ impl Consumer<'_> {
         unsafe {
             self.wait();
             let c = self.multiply::<K>();
+            self.finish::<K>(c)
+        }
+    }
+
+    /// Waits for a product that has been started, and gives its stage back.
+    #[inline(always)]
+    unsafe fn finish<K: Kernel>(&mut self, c: [f32; 64]) -> ([f32; 64], [f32; 2]) {
+        // SAFETY: the producer has filled the stage.
+        unsafe {
             let place = self.scales + self.ring.slot * TEAM_SCALES_BYTES as u32;
             let scales = [load_shared_f32(place), load_shared_f32(place + 32)];
             let c = c.wait::<0>();
@@ -497,30 +617,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// The largest of the lanes with the same columns: each gets four of the columns. `BITS`: maxima of sums, as
-    /// bits.
-    ///
-    /// # Safety
-    /// All lanes of the warp together.
-    #[inline(always)]
-    unsafe fn most_of_lanes<const BITS: bool>(&self, best: &Maxima) -> [f32; 4] {
-        let (mut sixteen, mut eight, mut four) = ([0.0; 16], [0.0; 8], [0.0; 4]);
-        // SAFETY: the caller's promise.
-        unsafe {
-            unroll!(I in 0..16 => {
-                sixteen[I] = larger::<16, BITS>(self.lane(), best[I], best[16 + I]);
-            });
-            unroll!(I in 0..8 => {
-                eight[I] = larger::<8, BITS>(self.lane(), sixteen[I], sixteen[8 + I]);
-            });
-            unroll!(I in 0..4 => {
-                four[I] = larger::<4, BITS>(self.lane(), eight[I], eight[4 + I]);
-            });
-        }
-        four
-    }
-
-    /// Leaves [`Consumer::most_of_lanes`] of a document to the storing warp.
+    /// Leaves [`most_of_lanes`] of a document to the storing warp.
     #[inline(always)]
     unsafe fn hand_over(&mut self, most: [f32; 4], has_tokens: bool) {
         let (slot, lane) = (self.team() * TEAM_SLOTS as u32 + self.sums.slot, self.lane());

@@ -109,22 +109,12 @@ pub(super) unsafe fn store_maxima<K: Kernel>(
                         let other = most_of_warps(shared, slots[1], half, lane);
                         unroll!(I in 0..4 => { most[I] = max_nan(most[I], other[I]); });
                     }
-                    let scales = load_shared_f32x4(shared.row_scales(half) + 16 * lane);
-                    unroll!(I in 0..4 => {
-                        let is_row = valid >> (4 * half + I as u32) & 1 != 0;
-                        most[I] = if is_row { most[I] * scales[I] } else { 0.0 };
-                    });
+                    most = scale_rows(shared, valid, half, most, lane);
                     if has_tokens && params.token_scores != 0 {
                         let group = work::group(params, own_group::<K>(tile, half, lane));
                         store_tokens(params, group, entry, valid >> (4 * half), most, lane);
                     }
-                    // Rows 8 apart, then neighbours: the order of all kernels ([`crate::rows`]).
-                    unroll!(I in 0..4 => { most[I] += shuffle_xor_f32::<2>(most[I]); });
-                    let mut other = most;
-                    unroll!(I in 0..4 => { other[I] = shuffle_xor_f32::<1>(most[I]); });
-                    if lane.is_multiple_of(4) {
-                        store_shared_f32(sums + 4 * (8 * half + lane / 4), sum_eight(most, other));
-                    }
+                    leave_sums(sums, half, most, lane);
                     half += 1;
                 }
                 sync_warp();
@@ -138,6 +128,45 @@ pub(super) unsafe fn store_maxima<K: Kernel>(
             if params.counters != 0 {
                 work::count_part(params, &work, groups.first_query(), lane);
             }
+        }
+    }
+}
+
+/// The similarities of the lane's rows of a half of the tile, of their maxima; 0 of rows that are no query tokens.
+///
+/// # Safety
+/// One whole warp, behind [`take_rows`], which says what is `valid`.
+#[inline(always)]
+pub(super) unsafe fn scale_rows(
+    shared: &Shared,
+    valid: u32,
+    half: u32,
+    mut most: [f32; 4],
+    lane: u32,
+) -> [f32; 4] {
+    // SAFETY: the caller's promise.
+    let scales = unsafe { load_shared_f32x4(shared.row_scales(half) + 16 * lane) };
+    unroll!(I in 0..4 => {
+        let is_row = valid >> (4 * half + I as u32) & 1 != 0;
+        most[I] = if is_row { most[I] * scales[I] } else { 0.0 };
+    });
+    most
+}
+
+/// Leaves the sums of a half's groups in a slot: rows 8 apart, then neighbours, the order of all kernels
+/// ([`crate::rows`]).
+///
+/// # Safety
+/// One whole warp; the slot's sums must be free.
+#[inline(always)]
+pub(super) unsafe fn leave_sums(sums: u32, half: u32, mut most: [f32; 4], lane: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        unroll!(I in 0..4 => { most[I] += shuffle_xor_f32::<2>(most[I]); });
+        let mut other = most;
+        unroll!(I in 0..4 => { other[I] = shuffle_xor_f32::<1>(most[I]); });
+        if lane.is_multiple_of(4) {
+            store_shared_f32(sums + 4 * (8 * half + lane / 4), sum_eight(most, other));
         }
     }
 }
@@ -214,7 +243,7 @@ fn own_group<K: Kernel>(tile: u32, half: u32, lane: u32) -> u32 {
 /// # Safety
 /// The tile must be of this launch.
 #[inline(always)]
-unsafe fn take_rows<K: Kernel>(
+pub(super) unsafe fn take_rows<K: Kernel>(
     params: &ForwardParams,
     shared: &Shared,
     norms: Norms,
@@ -247,7 +276,7 @@ unsafe fn take_rows<K: Kernel>(
 /// # Safety
 /// They must have left them.
 #[inline(always)]
-unsafe fn most_of_warps(shared: &Shared, slot: u32, half: u32, lane: u32) -> [f32; 4] {
+pub(super) unsafe fn most_of_warps(shared: &Shared, slot: u32, half: u32, lane: u32) -> [f32; 4] {
     let place = shared.maxima(slot, 4 * half) + 16 * lane;
     // SAFETY: the caller's promise.
     let of_warp = |warp: usize| unsafe { load_shared_f32x4(place + (warp * MAXIMA_BYTES) as u32) };
