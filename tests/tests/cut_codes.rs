@@ -22,8 +22,8 @@ const FORMATS: [Formats; 3] = [
 /// What lengths documents have: pieces of many blocks, blocks of many documents, ends around the 64 rows of a product.
 fn lengths() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![
-        3 => vec(1..=700usize, 1..=4),
-        2 => (1..=600usize, 1..=4usize).prop_map(|(len, n)| vec![len; n]),
+        3 => vec(1..=400usize, 1..=4),
+        2 => (1..=300usize, 1..=4usize).prop_map(|(len, n)| vec![len; n]),
         2 => vec(prop_oneof![3 => 0..=300usize, 1 => select(&[0, 1, 63, 64, 65, 128, 192])], 1..=20),
         1 => vec(0..=20usize, 1..=200),
     ]
@@ -34,7 +34,7 @@ fn cases() -> impl Strategy<Value = QuantizedCase> {
         3 => (1..=256usize).prop_map(|len| vec![len]),
         2 => (1..=16usize, 1..=8usize).prop_map(|(len, n)| vec![len; n]),
         // Several tiles, of one query or of many.
-        2 => (257..=1000usize).prop_map(|len| vec![len]),
+        1 => (257..=600usize).prop_map(|len| vec![len]),
         1 => vec(0..=300usize, 1..=4),
     ];
     (
