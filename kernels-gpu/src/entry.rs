@@ -215,18 +215,18 @@ macro_rules! tiled_entry {
         const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
         crate::sm90::cut::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }>($params, $maps)
     }};
-    (run turned $row:ident $params:expr, $maps:expr, $norms:expr) => {{
+    (run_turned $cuts:literal $row:ident $params:expr, $maps:expr, $norms:expr) => {{
         const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
-        crate::sm90::turned::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }>(
+        crate::sm90::turned::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }, $cuts>(
             $params, $maps, $norms,
         )
     }};
-    (run turned_cut $row:ident $params:expr, $maps:expr, $norms:expr) => {{
-        const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
-        crate::sm90::turned::forward_cut::<$row, { REGISTERS[0] }, { REGISTERS[2] }>(
-            $params, $maps, $norms,
-        )
-    }};
+    (run turned $row:ident $params:expr, $maps:expr, $norms:expr) => {
+        tiled_entry!(run_turned false $row $params, $maps, $norms)
+    };
+    (run turned_cut $row:ident $params:expr, $maps:expr, $norms:expr) => {
+        tiled_entry!(run_turned true $row $params, $maps, $norms)
+    };
     ($name:ident $element:ident $outputs:ident $documents:ident $consumers:literal $fragments:literal $steps:literal $stages:literal $tail:literal) => {
         /// # Safety
         /// As the sm_80 entries; the parameter is aligned to 64 bytes.

@@ -73,7 +73,8 @@ unsafe fn take_slot<K: Kernel>(shared: &Shared, ring: &mut Ring, lane: u32) -> [
     values
 }
 
-/// Leaves the maxima of a lane's `4 N` rows, of those that lanes have from `first_row` of the tile on, for the unit that has the document's end.
+/// Leaves the maxima of a lane's `4 N` rows, of those that lanes have from `first_row` of the tile on, for the unit
+/// that has the document's end.
 ///
 /// # Safety
 /// As [`store_sums`].

@@ -46,12 +46,12 @@ use crate::ptx::wgmma::{self, Accumulators, Element};
 use crate::reduce::unroll;
 use crate::work::Work;
 
-/// The forward kernel of a row of the variant table, as [`super::forward`].
+/// The forward kernel of a row of the variant table, as [`super::forward`]. `CUTS`: units may end within documents.
 ///
 /// # Safety
-/// As there.
+/// As there; where units may, there must be starts of units, and places of pieces behind the counters.
 #[inline(always)]
-pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
+pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const CUTS: bool>(
     params: &ForwardParams,
     maps: Maps,
     norms: Norms,
@@ -89,6 +89,17 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
             wait_threads(n_threads::<K>());
         }
         release_registers::<FIRST>();
+        if CUTS {
+            return match warp {
+                0 => cut::load::<K, 0>(params, &shared, maps, norms, lane),
+                1 => cut::store::<K>(params, &shared, norms, lane),
+                2 => cut::load::<K, 1>(params, &shared, maps, norms, lane),
+                _ => {
+                    leave_rows::<K>(params, &shared, queries.tile, lane);
+                    load_query::<K>(&shared, maps, queries, lane);
+                }
+            };
+        }
         match warp {
             1 => return store_maxima::<K>(params, &shared, norms, lane),
             2 => return load_told::<K>(params, &shared, maps, norms, lane),
@@ -96,61 +107,6 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
             _ => {}
         }
         load::<K>(params, &shared, maps, norms, lane);
-    }
-}
-
-/// The same for units that end within documents.
-///
-/// # Safety
-/// As there; there must be starts of units, and places of pieces behind the counters.
-#[inline(always)]
-pub unsafe fn forward_cut<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
-    params: &ForwardParams,
-    maps: Maps,
-    norms: Norms,
-) {
-    const { assert!(K::CONSUMERS == TURNED_CONSUMERS) };
-    const { assert!(K::SLABS == 1 && K::FRAGMENTS == 1 && !K::WINNERS) };
-    const { assert!(K::Element::HAS_SCALES && !K::Element::HAS_MINS) };
-    let shared = Shared::new::<K>();
-    let thread = thread_idx_x();
-    // SAFETY: as there.
-    unsafe {
-        if thread >= 128 {
-            wait_threads(n_threads::<K>());
-            claim_registers::<CONSUMER>();
-            return consume::<K>(params, &shared, thread - 128);
-        }
-        let (warp, lane) = (thread / 32, thread % 32);
-        let mut queries = QueryTile::NONE;
-        if warp == 0 {
-            if lane == 0 {
-                init_loading::<K>(&shared, maps);
-            }
-            sync_warp();
-            arrive_threads(n_threads::<K>());
-        } else {
-            if warp == 1 && lane == 0 {
-                init_storing(&shared);
-            }
-            if warp == 3 {
-                if lane == 0 {
-                    prefetch_map(maps.queries);
-                }
-                queries = QueryTile::first::<K>(params, lane);
-            }
-            wait_threads(n_threads::<K>());
-        }
-        release_registers::<FIRST>();
-        match warp {
-            0 => cut::load::<K, 0>(params, &shared, maps, norms, lane),
-            1 => cut::store::<K>(params, &shared, norms, lane),
-            2 => cut::load::<K, 1>(params, &shared, maps, norms, lane),
-            _ => {
-                leave_rows::<K>(params, &shared, queries.tile, lane);
-                load_query::<K>(&shared, maps, queries, lane);
-            }
-        }
     }
 }
 
