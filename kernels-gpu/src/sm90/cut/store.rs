@@ -2,7 +2,7 @@
 
 use super::units::{Kind, Part, Unit};
 use crate::layout::sm90::*;
-use crate::params::{ForwardParams, Group, N_COUNTERS};
+use crate::params::{ForwardParams, N_COUNTERS};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::math::max_nan;
 use crate::ptx::memory::{load_shared_f32x4, load_word, store_word};
