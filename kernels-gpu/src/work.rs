@@ -7,7 +7,7 @@ use core::hint::assert_unchecked;
 use crate::params::UnitStart;
 use crate::params::{ForwardParams, Group, Matrix, Segment, Unit, divide};
 #[cfg(maxsim_arch = "sm_90a")]
-use crate::ptx::memory::{add_u32, fence_device, load_f32};
+use crate::ptx::memory::{add_u32, add_u32_in_order, fence_device, load_f32};
 use crate::ptx::memory::{
     load_u8, load_u32, load_u32x2, load_u32x4, load_u64, store_u16, store_u32,
 };
@@ -15,6 +15,8 @@ use crate::ptx::memory::{
 use crate::ptx::thread::{block_idx_x, grid_dim_x};
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::ptx::warp::{broadcast, sync_warp};
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::reduce::unroll;
 
 /// One query tile against a run of entries.
 #[derive(Clone, Copy)]
@@ -359,6 +361,63 @@ pub unsafe fn count_part(params: &ForwardParams, work: &Work, query: u32, lane: 
             entry += 32;
         }
         if lane == 0 {
+            store_u32(counter, 0);
+        }
+    }
+}
+
+/// As [`count_part`], for a block's only unit. `is_real`: else nothing is counted and nothing stored, and the code, which a
+/// block runs once, at its end, is in the instruction caches when it is needed.
+///
+/// # Safety
+/// As [`count_part`].
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn count_unit(params: &ForwardParams, work: &Work, query: u32, is_real: u32, lane: u32) {
+    // SAFETY: as there; what lane 0 has released and acquired by counting holds for all lanes that it has met
+    // before, and meets next.
+    unsafe {
+        assert_unchecked(params.n_parts != 0);
+        let counter = params.counters + u64::from(work.unit / params.n_parts) * 4;
+        sync_warp();
+        let mut n_before = 0;
+        if lane == 0 {
+            n_before = add_u32_in_order(counter, is_real);
+        }
+        if broadcast(n_before) + 1 < params.n_parts * is_real {
+            return;
+        }
+        sync_warp();
+        let mut entry = work.entry + lane;
+        while entry < work.entry_end {
+            let mut sum = 0.0;
+            let mut part = 0;
+            while part < params.n_parts {
+                // Four at once: one after the other would take as many times as long as memory answers.
+                let mut parts = [0.0; 4];
+                unroll!(I in 0..4 => {
+                    if part + (I as u32) < params.n_parts {
+                        let index = result_index(params, part + I as u32, query, entry);
+                        parts[I] = load_f32(params.results + index * 4);
+                    }
+                });
+                unroll!(I in 0..4 => {
+                    if part + (I as u32) < params.n_parts {
+                        sum += parts[I];
+                    }
+                });
+                part += 4;
+            }
+            let score = match params.entry_score {
+                0 => query * params.score_stride + entry,
+                _ => score_index(params, entry),
+            };
+            if is_real != 0 {
+                store_u32(params.scores + u64::from(score) * 4, sum.to_bits());
+            }
+            entry += 32;
+        }
+        if lane == 0 && is_real != 0 {
             store_u32(counter, 0);
         }
     }

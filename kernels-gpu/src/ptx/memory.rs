@@ -194,6 +194,28 @@ pub unsafe fn add_u32(address: u64, value: u32) -> u32 {
     before
 }
 
+/// As [`add_u32`], behind all that this thread has done before, and that others have done before and it has seen, and
+/// before all that it does next.
+///
+/// # Safety
+/// As [`add_u32`].
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn add_u32_in_order(address: u64, value: u32) -> u32 {
+    let before;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "atom.acq_rel.gpu.global.add.u32 {0}, [{1}], {2};",
+            out(reg32) before,
+            in(reg64) address,
+            in(reg32) value,
+            options(nostack),
+        );
+    }
+    before
+}
+
 /// Orders this thread's accesses to global memory before those that follow, for the whole device.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]

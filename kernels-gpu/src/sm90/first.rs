@@ -191,11 +191,30 @@ impl QueryTile {
     /// One whole warp; the tile must be of this launch.
     #[inline(always)]
     pub(super) unsafe fn new<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { QueryTile::of(tile, QueryTile::group::<K>(params, tile, lane)) }
+    }
+
+    /// A lane's group of a tile: asked for, not waited for.
+    ///
+    /// # Safety
+    /// As [`QueryTile::new`].
+    #[inline(always)]
+    pub(super) unsafe fn group<K: Kernel>(params: &ForwardParams, tile: u32, lane: u32) -> Group {
         let mut group = Group::NONE;
         if lane < K::GROUPS {
             // SAFETY: a tile has this many groups.
             group = unsafe { work::group(params, tile * K::GROUPS + lane) };
         }
+        group
+    }
+
+    /// The tile of the lanes' groups.
+    ///
+    /// # Safety
+    /// One whole warp.
+    #[inline(always)]
+    pub(super) unsafe fn of(tile: u32, group: Group) -> Self {
         // SAFETY: the whole warp is here.
         let n_groups = unsafe { ballot((group.n_rows() > 0) as u32) }.count_ones();
         QueryTile { tile, group, slab_bytes: n_groups * GROUP_SLAB_BYTES as u32 }

@@ -68,6 +68,21 @@ impl<'a> Unit<'a> {
         }
     }
 
+    /// The entry that the block's unit begins with. What [`Unit::new`] loads is asked for with it, and is near when it does.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(in crate::sm90) unsafe fn first_entry(params: &ForwardParams) -> u32 {
+        let index = divide(block_idx_x(), params.n_tiles, params.n_tiles_inverse);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [entry, ..] = unit_start(params, index);
+            unit_start(params, index + 1);
+            entry
+        }
+    }
+
     /// The next part.
     ///
     /// # Safety

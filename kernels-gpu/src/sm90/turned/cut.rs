@@ -20,7 +20,7 @@ use crate::sm90::cut::store::{collect, leave};
 use crate::sm90::cut::units::{Kind, Part, Unit};
 use crate::sm90::first::QueryTile;
 use crate::sm90::{Kernel, Maps, Shared};
-use crate::work;
+use crate::work::{self, Work};
 
 /// Both teams have some of a piece of more products than this many for each document that ends in the unit: whole
 /// documents make up for a shorter one.
@@ -66,27 +66,29 @@ impl Turns {
 /// # Safety
 /// As [`super::load::load`]; there must be starts of units.
 #[inline(always)]
-pub(super) unsafe fn load<K: Kernel, const TEAM: u32>(
+pub(super) unsafe fn load<K: Kernel>(
     params: &ForwardParams,
     shared: &Shared,
     maps: Maps,
     norms: Norms,
+    team: u32,
     lane: u32,
 ) {
-    let mut stages = Stages::new(params, shared, maps, norms, lane);
+    let mut stages = Stages::new(params, shared, maps, norms, lane, team);
     let mut turns = Turns { ahead: 0 };
     // SAFETY: the caller's promise.
     unsafe {
         let mut unit = Unit::new(params);
         stages.take(unit.tile);
         while let Some(part) = unit.next() {
-            if let Some(rows) = turns.next(&unit, &part)[TEAM as usize] {
-                stages.load::<K, TEAM>(rows, 0);
-                stages.load_others::<K, TEAM>(rows);
+            let [first, second] = turns.next(&unit, &part);
+            if let Some(rows) = if team == 0 { first } else { second } {
+                stages.load::<K>(rows, 0);
+                stages.load_others::<K>(rows);
             }
         }
-        stages.flush::<K, TEAM>();
-        stages.end::<K, TEAM>();
+        stages.flush::<K>();
+        stages.end::<K>();
     }
 }
 
@@ -199,7 +201,36 @@ impl Ended<'_> {
     }
 }
 
-/// Stores scores, or partial sums, as [`super::store::store_maxima`], and what is found of pieces.
+/// What ends a block: its unit is counted, and whoever counts the last one of a document's query tiles stores the scores.
+/// `n` is 1, or 0 for another warp, which goes through it with [`one_entry`] while the first products are waited for: the code
+/// would else come out of memory when all else is done.
+///
+/// # Safety
+/// As [`work::count_unit`].
+#[inline(always)]
+pub(super) unsafe fn end<K: Kernel>(params: &ForwardParams, work: &Work, n: u32) {
+    if params.counters != 0 {
+        // SAFETY: the caller's promise. The query is looked up again: there is no register to keep it in.
+        unsafe {
+            let query = work::query(params, work::tile(params, block_idx_here()), K::GROUPS);
+            work::count_unit(params, work, query, n, lane_here());
+        }
+    }
+}
+
+/// The entry that the block's unit begins with.
+///
+/// # Safety
+/// As [`Unit::new`].
+#[inline(always)]
+pub(super) unsafe fn one_entry(params: &ForwardParams) -> Work {
+    // SAFETY: the caller's promise.
+    let entry = unsafe { Unit::first_entry(params) };
+    Work { unit: block_idx_here(), tile: 0, entry, entry_end: entry + 1, first: None }
+}
+
+/// Stores scores, or partial sums, as [`super::store::store_maxima`], and what is found of pieces; gives what the sums are
+/// of, for [`end`].
 ///
 /// # Safety
 /// As there; there must be places of pieces behind the counters.
@@ -209,7 +240,7 @@ pub(super) unsafe fn store<K: Kernel>(
     shared: &Shared,
     norms: Norms,
     lane: u32,
-) {
+) -> Work {
     const { assert!(TEAM_SLOTS == 2) };
     // How many of each team's parts have been stored, four bits for each team: the lowest is the slot of the next one.
     let mut n_stored: u32 = 0;
@@ -268,10 +299,6 @@ pub(super) unsafe fn store<K: Kernel>(
                 groups.store(params, entry, if has_tokens { sum } else { 0.0 });
             }
         }
-        if params.counters != 0 {
-            // Looked up again: there is no register to keep it in.
-            let query = work::query(params, work::tile(params, block_idx_here()), K::GROUPS);
-            work::count_part(params, &ended.unit.work(), query, lane_here());
-        }
+        ended.unit.work()
     }
 }

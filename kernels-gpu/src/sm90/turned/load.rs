@@ -32,7 +32,7 @@ pub(super) unsafe fn load<K: Kernel>(
     norms: Norms,
     lane: u32,
 ) {
-    let mut stages = Stages::new(params, shared, maps, norms, lane);
+    let mut stages = Stages::new(params, shared, maps, norms, lane, Known::<0>);
     let mut turns = Turns::new(params);
     let mut units = Units::new(params);
     let mut is_first = true;
@@ -50,16 +50,16 @@ pub(super) unsafe fn load<K: Kernel>(
             }
             while let Some((entry, document)) = documents.next() {
                 let Some(rows) = turns.next(&work, entry, document)[0] else { continue };
-                stages.load::<K, 0>(rows, 0);
+                stages.load::<K>(rows, 0);
                 if !is_told {
                     is_told = true;
                     units.tell(shared, &work, first, lane);
                 }
-                stages.load_others::<K, 0>(rows);
+                stages.load_others::<K>(rows);
             }
-            stages.flush::<K, 0>();
+            stages.flush::<K>();
         }
-        stages.end::<K, 0>();
+        stages.end::<K>();
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) unsafe fn load_told<K: Kernel>(
     norms: Norms,
     lane: u32,
 ) {
-    let mut stages = Stages::new(params, shared, maps, norms, lane);
+    let mut stages = Stages::new(params, shared, maps, norms, lane, Known::<1>);
     let mut turns = Turns::new(params);
     let mut units = Told::START;
     // SAFETY: the caller's promise.
@@ -85,18 +85,43 @@ pub(super) unsafe fn load_told<K: Kernel>(
             let mut documents = Documents::new(params, &work);
             while let Some((entry, document)) = documents.next() {
                 if let Some(rows) = turns.next(&work, entry, document)[1] {
-                    stages.load::<K, 1>(rows, 0);
-                    stages.load_others::<K, 1>(rows);
+                    stages.load::<K>(rows, 0);
+                    stages.load_others::<K>(rows);
                 }
             }
-            stages.flush::<K, 1>();
+            stages.flush::<K>();
         }
-        stages.end::<K, 1>();
+        stages.end::<K>();
+    }
+}
+
+/// The team that a loading warp loads for.
+pub(super) trait Team: Copy {
+    /// Its number.
+    fn number(self) -> u32;
+}
+
+/// One that the code knows.
+#[derive(Clone, Copy)]
+pub(super) struct Known<const TEAM: u32>;
+
+impl<const TEAM: u32> Team for Known<TEAM> {
+    #[inline(always)]
+    fn number(self) -> u32 {
+        TEAM
+    }
+}
+
+/// One of several with the same code.
+impl Team for u32 {
+    #[inline(always)]
+    fn number(self) -> u32 {
+        self
     }
 }
 
 /// A team's half of the ring, as it is filled.
-pub(super) struct Stages<'a> {
+pub(super) struct Stages<'a, T> {
     params: &'a ForwardParams,
     shared: &'a Shared,
     maps: Maps,
@@ -108,9 +133,10 @@ pub(super) struct Stages<'a> {
     parity: u32,
     /// What is said of it with the next stage.
     said: u32,
+    team: T,
 }
 
-impl<'a> Stages<'a> {
+impl<'a, T: Team> Stages<'a, T> {
     #[inline(always)]
     pub(super) fn new(
         params: &'a ForwardParams,
@@ -118,9 +144,10 @@ impl<'a> Stages<'a> {
         maps: Maps,
         norms: Norms,
         lane: u32,
+        team: T,
     ) -> Self {
         let (ring, parity, said) = (Ring::START, 0, SAME_TILE);
-        Stages { params, shared, maps, norms, lane, ring, tile: END, parity, said }
+        Stages { params, shared, maps, norms, lane, ring, tile: END, parity, said, team }
     }
 
     /// Starts the copies of a document's rows behind those of its first stage.
@@ -128,18 +155,18 @@ impl<'a> Stages<'a> {
     /// # Safety
     /// As [`Stages::load`].
     #[inline(always)]
-    pub(super) unsafe fn load_others<K: Kernel, const TEAM: u32>(&mut self, document: Segment) {
+    pub(super) unsafe fn load_others<K: Kernel>(&mut self, document: Segment) {
         let mut row = ROWS;
         // SAFETY: the caller's promise.
         unsafe {
             if self.params.documents.mask == 0 {
                 while row + ROWS <= document.len {
-                    self.load_whole::<K, TEAM>(document.start + row);
+                    self.load_whole::<K>(document.start + row);
                     row += ROWS;
                 }
             }
             while row < document.len {
-                self.load::<K, TEAM>(document, row);
+                self.load::<K>(document, row);
                 row += ROWS;
             }
         }
@@ -151,9 +178,9 @@ impl<'a> Stages<'a> {
     /// # Safety
     /// As there.
     #[inline(always)]
-    unsafe fn load_whole<K: Kernel, const TEAM: u32>(&mut self, start: u32) {
+    unsafe fn load_whole<K: Kernel>(&mut self, start: u32) {
         let (shared, lane) = (self.shared, self.lane);
-        let stage = TEAM * shared.stages + self.ring.slot;
+        let stage = self.team.number() * shared.stages + self.ring.slot;
         let (rows, full) = (shared.rows(stage), shared.team_full(stage));
         let (to, from) =
             (shared.team_scales(stage) + 4 * lane, self.norms.of_documents(start + lane));
@@ -179,10 +206,10 @@ impl<'a> Stages<'a> {
     /// The team's one whole warp; there is a scale for every row, and behind the last one for as many as a
     /// stage has.
     #[inline(always)]
-    pub(super) unsafe fn load<K: Kernel, const TEAM: u32>(&mut self, document: Segment, row: u32) {
+    pub(super) unsafe fn load<K: Kernel>(&mut self, document: Segment, row: u32) {
         let (shared, lane) = (self.shared, self.lane);
         let (start, left) = (document.start + row, document.len - row);
-        let stage = TEAM * shared.stages + self.ring.slot;
+        let stage = self.team.number() * shared.stages + self.ring.slot;
         let (rows, full) = (shared.rows(stage), shared.team_full(stage));
         let n_rows = left.min(ROWS).next_multiple_of(Group::ROWS as u32);
         let (map, box_rows) = match left >= ROWS {
@@ -235,10 +262,10 @@ impl<'a> Stages<'a> {
     /// # Safety
     /// As [`Stages::load`].
     #[inline(always)]
-    pub(super) unsafe fn flush<K: Kernel, const TEAM: u32>(&mut self) {
+    pub(super) unsafe fn flush<K: Kernel>(&mut self) {
         if self.said != SAME_TILE {
             // SAFETY: the caller's promise.
-            unsafe { self.load::<K, TEAM>(NO_DOCUMENT, NO_DOCUMENT.len) };
+            unsafe { self.load::<K>(NO_DOCUMENT, NO_DOCUMENT.len) };
         }
     }
 
@@ -247,9 +274,9 @@ impl<'a> Stages<'a> {
     /// # Safety
     /// As [`Stages::load`], behind the last one.
     #[inline(always)]
-    pub(super) unsafe fn end<K: Kernel, const TEAM: u32>(&mut self) {
+    pub(super) unsafe fn end<K: Kernel>(&mut self) {
         self.said = END;
         // SAFETY: the caller's promise.
-        unsafe { self.flush::<K, TEAM>() };
+        unsafe { self.flush::<K>() };
     }
 }

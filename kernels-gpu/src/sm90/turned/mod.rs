@@ -30,6 +30,7 @@ use self::maxima::{
 };
 pub(super) use self::store::leave_rows;
 use self::store::store_maxima;
+use super::cut::units::Unit;
 use super::first::{QueryTile, load_queries, load_query};
 use super::fold::have_factors;
 use super::{Kernel, Maps, Ring, Shared, n_threads};
@@ -44,7 +45,7 @@ use crate::ptx::thread::*;
 use crate::ptx::warp::{ballot, broadcast, shuffle_xor, sync_warp};
 use crate::ptx::wgmma::{self, Accumulators, Element};
 use crate::reduce::unroll;
-use crate::work::Work;
+use crate::work::{self, Work};
 
 /// The forward kernel of a row of the variant table, as [`super::forward`]. `CUTS`: units may end within documents.
 ///
@@ -70,6 +71,12 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const CU
         }
         let (warp, lane) = (thread / 32, thread % 32);
         let mut queries = QueryTile::NONE;
+        // Of a block's only tile the warp that loads it asks for the groups, and does not wait for them: all others would wait
+        // for it when they meet.
+        let (mut tile, mut group) = (0, Group::NONE);
+        if CUTS && warp % 2 == 0 {
+            Unit::first_entry(params);
+        }
         if warp == 0 {
             if lane == 0 {
                 init_loading::<K>(&shared, maps);
@@ -78,27 +85,39 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const CU
             arrive_threads(n_threads::<K>());
         } else {
             if warp == 1 && lane == 0 {
-                init_storing(&shared);
+                init_storing::<CUTS>(&shared);
             }
             if warp == 3 {
                 if lane == 0 {
                     prefetch_map(maps.queries);
                 }
-                queries = QueryTile::first::<K>(params, lane);
+                if CUTS {
+                    tile = work::tile(params, block_idx_x());
+                    group = QueryTile::group::<K>(params, tile, lane);
+                } else {
+                    queries = QueryTile::first::<K>(params, lane);
+                }
             }
             wait_threads(n_threads::<K>());
         }
         release_registers::<FIRST>();
         if CUTS {
-            return match warp {
-                0 => cut::load::<K, 0>(params, &shared, maps, norms, lane),
-                1 => cut::store::<K>(params, &shared, norms, lane),
-                2 => cut::load::<K, 1>(params, &shared, maps, norms, lane),
-                _ => {
-                    leave_rows::<K>(params, &shared, queries.tile, lane);
+            let (work, n) = match warp {
+                1 => (cut::store::<K>(params, &shared, norms, lane), 1),
+                3 => {
+                    let queries = QueryTile::of(tile, group);
                     load_query::<K>(&shared, maps, queries, lane);
+                    leave_rows::<K>(params, &shared, tile, lane);
+                    barrier_arrive_if(shared.query_full(), (lane == 0) as u32);
+                    (cut::one_entry(params), 0)
+                }
+                // One code for both teams: a block starts with cold instruction caches.
+                _ => {
+                    let team = broadcast(warp) / 2;
+                    return cut::load::<K>(params, &shared, maps, norms, team, lane);
                 }
             };
+            return cut::end::<K>(params, &work, n);
         }
         match warp {
             1 => return store_maxima::<K>(params, &shared, norms, lane),
@@ -143,10 +162,11 @@ unsafe fn init_loading<K: Kernel>(shared: &Shared, maps: Maps) {
 /// # Safety
 /// As [`init_loading`].
 #[inline(always)]
-unsafe fn init_storing(shared: &Shared) {
+unsafe fn init_storing<const CUTS: bool>(shared: &Shared) {
     // SAFETY: the caller's promise.
     unsafe {
-        barrier_init(shared.query_full(), 1);
+        // That the tile's copies are on their way, and, where that is said by itself, which rows are query tokens.
+        barrier_init(shared.query_full(), if CUTS { 2 } else { 1 });
         barrier_init(shared.query_empty(), (TEAMS * TEAM_WARPS) as u32);
         let mut slot = 0;
         while slot < (TEAMS * TEAM_SLOTS) as u32 {
