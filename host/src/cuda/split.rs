@@ -21,11 +21,18 @@ pub(super) const DRAWN_TOKENS_MIN: u64 = 8192;
 /// which costs more than it evens out (docs/decisions.md).
 pub(super) const RUN_DRAWN_TOKENS_MIN: u64 = 10_000;
 
-/// Which part of a block's share its first unit is, and which part of that every unit that blocks draw, where units
-/// are not too small or too large: 24 on average. Blocks do not get equal shares of the memory's rate, and
-/// end within a fraction of a unit if enough is left to be drawn.
+/// Into how many parts a block's share is cut for units that blocks draw, where those are not too small or too large. Blocks do
+/// not get equal shares of the memory's rate, and end within a fraction of a unit if enough is left to be drawn.
+const DRAWN_PARTS: u64 = 32;
+
+/// Which part of its share is a block's first unit.
 const FIRST_PART: u64 = 4;
-const DRAWN_PART: u64 = 8;
+
+/// Units of fewer tokens than this cost more to draw than so many of them even out (docs/decisions.md, "Few draws of short
+/// units"), …
+const SHORT_UNIT_TOKENS: u64 = 512;
+/// … and blocks begin with so many of their share's [`DRAWN_PARTS`].
+const FIRST_OF_SHORT: u64 = 26;
 
 /// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
 /// columns that its last tile wastes.
@@ -183,9 +190,14 @@ impl Chunks {
     /// Units that blocks draw. The first ones are as much of the work as all blocks surely have time for: what is drawn
     /// evens out by how much blocks differ, and has to be told to every warp of the block.
     fn drawn(shape: &Shape, total: u64, n_blocks: u64) -> Chunks {
-        let first = total / n_blocks / FIRST_PART;
+        let share = total / n_blocks;
         // What is told of runs is told of short ones, too, however long those are that blocks take in turns.
-        let rest = (first / DRAWN_PART).clamp(1, shape.unit_tokens_max.clamp(1, UNIT_TOKENS_MAX));
+        let most = shape.unit_tokens_max.clamp(1, UNIT_TOKENS_MAX);
+        let rest = (share / DRAWN_PARTS).clamp(1, most);
+        let first = match rest < SHORT_UNIT_TOKENS {
+            true => share * FIRST_OF_SHORT / DRAWN_PARTS,
+            false => share / FIRST_PART,
+        };
         let n = n_blocks + (total - first * n_blocks).div_ceil(rest);
         Chunks { n, n_first: n_blocks, first, rest, draws: true }
     }

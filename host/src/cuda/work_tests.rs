@@ -305,6 +305,14 @@ fn the_busiest_block_has_little_more_than_the_average() {
             assert!(f64::from(even.per_unit) <= average / 16.0 + 1.0, "{average}: {even:?}");
         }
     }
+    // Short units are few: what blocks begin with is most of the work, and the rest is a document at a time.
+    let runs = Shape { drawn_tokens_min: 10_000, n_blocks: 264, in_runs: true, ..shape };
+    let total = 10_000 * runs.cost(300);
+    let drawn = Chunks::new(&runs, total, 10_000, 1, 264);
+    let (even, n) = drawn.even(10_000, runs.cost(300));
+    assert!(drawn.draws && even.per_unit == 1, "{even:?}");
+    let n_drawn = (n - 264) as f64 / 264.0;
+    assert!((5.0..10.0).contains(&n_drawn), "{n_drawn} for each block");
     // A multiple of 100 tiles would leave a quarter of the device idle.
     assert_eq!(grid(&shape, 100), 132);
     assert_eq!(Chunks::new(&shape, 0, 0, 1, 132).n, 1);
