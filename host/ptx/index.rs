@@ -554,6 +554,14 @@ pub(super) static IMAGES: &[Image] = &[
         }],
     },
     Image {
+        name: "maxsim_forward_sm90_bf16_d128_q32_cut",
+        ptx: include_str!("maxsim_forward_sm90_bf16_d128_q32_cut.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_bf16_d128_q32_cut.sm_90a.cubin"),
+        }],
+    },
+    Image {
         name: "maxsim_forward_sm90_bf16_d128_q64",
         ptx: include_str!("maxsim_forward_sm90_bf16_d128_q64.ptx"),
         cubins: &[Cubin {
@@ -775,6 +783,14 @@ pub(super) static IMAGES: &[Image] = &[
         cubins: &[Cubin {
             capability: (9, 0),
             bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q32.sm_90a.cubin"),
+        }],
+    },
+    Image {
+        name: "maxsim_forward_sm90_f16_d128_q32_cut",
+        ptx: include_str!("maxsim_forward_sm90_f16_d128_q32_cut.ptx"),
+        cubins: &[Cubin {
+            capability: (9, 0),
+            bytes: include_bytes!("maxsim_forward_sm90_f16_d128_q32_cut.sm_90a.cubin"),
         }],
     },
     Image {

@@ -71,6 +71,7 @@ mod parallel;
 mod pieces;
 mod quantize;
 mod scored;
+mod shares;
 
 pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};
 pub use bounds::{ErrorTerms, rescore_bounds, score_bounds};

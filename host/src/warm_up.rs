@@ -217,7 +217,7 @@ pub(crate) fn gradient_row(element: ElementType) -> usize {
     }
 }
 
-/// The plan for one token against one, which every eligible row can run.
+/// The plan for one token against a document that several blocks can share, which every eligible row can run.
 fn plan(
     operand: Operand,
     dim: usize,
@@ -225,9 +225,10 @@ fn plan(
     [winners, normalize]: [bool; 2],
     kernel: Option<&str>,
 ) -> Result<Plan> {
-    let layout = TokenLayout::padded(1, 1, dim)?;
+    let (queries, documents) =
+        (TokenLayout::padded(1, 1, dim)?, TokenLayout::padded(1, 1024, dim)?);
     let pairing = Pairing::cross();
-    let problem = Problem::new(&layout, &layout, &pairing)?;
+    let problem = Problem::new(&queries, &documents, &pairing)?;
     let pitch_bytes = (dim * operand.size_bytes()).next_multiple_of(16) as u64;
     let access = Access { base: 0, pitch_bytes, n_centroids: 1 };
     let kernel = kernel.map(str::to_string);

@@ -32,6 +32,9 @@ macro_rules! params_type {
     (scaled_in_runs) => {
         crate::params::ScaledRunParams
     };
+    (cut_runs) => {
+        crate::params::CutRunParams
+    };
     ($with_factors:ident) => {
         crate::params::NormalizedParams
     };
@@ -50,14 +53,17 @@ macro_rules! forward_params {
     };
 }
 
-/// The parameters of every entry that reads documents as runs of rows.
+/// What an entry runs that reads documents as runs of rows.
 #[cfg(maxsim_arch = "sm_90a")]
-macro_rules! run_params {
-    (in_runs $params:ident) => {
-        &$params
+macro_rules! forward_runs {
+    (in_runs $row:ident $params:ident) => {
+        crate::sm90::runs::forward::<$row>(&$params, norms!(in_runs $params))
     };
-    (scaled_in_runs $params:ident) => {
-        &$params.runs
+    (scaled_in_runs $row:ident $params:ident) => {
+        crate::sm90::runs::forward::<$row>(&$params.runs, norms!(scaled_in_runs $params))
+    };
+    (cut_runs $row:ident $params:ident) => {
+        crate::sm90::runs::forward_cut::<$row>(&$params)
     };
 }
 
@@ -153,9 +159,7 @@ macro_rules! entry {
                 const CHUNK_ROWS: usize = $rows;
             }
             // SAFETY: the host's promise.
-            unsafe {
-                crate::sm90::runs::forward::<Row>(run_params!($outputs params), norms!($outputs params))
-            }
+            unsafe { forward_runs!($outputs Row params) }
         }
     };
     (sm90 $name:ident $element:ident cut consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {

@@ -19,6 +19,7 @@ pub mod quantize;
 pub mod rescore;
 pub mod residual;
 pub mod residual_gradient;
+pub mod shares;
 pub mod tf32;
 pub mod variants;
 

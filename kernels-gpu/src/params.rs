@@ -295,6 +295,20 @@ pub struct RunParams {
     pub forward: ForwardParams,
 }
 
+/// Parameters of such entries whose units end within documents ([`crate::shares`]): computed units of one query tile, one for
+/// each block. What a block's first copies depend on comes first, again.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CutRunParams {
+    /// Of how many steps a document is, [`crate::layout::runs::PRODUCT_ROWS`] rows each, the last one with what is left; two at least.
+    pub document_steps: u32,
+    /// Dividing by it: see [`inverse`]; not 0.
+    pub document_steps_inverse: u32,
+    /// Units have `entries_per_unit` steps, not documents, the first `n_longer_units` one more. What they leave of documents
+    /// goes behind the counters at [`ForwardParams::draws`] ([`N_PIECE_ROWS`]).
+    pub runs: RunParams,
+}
+
 /// Parameters of such entries of codes. What a block's first copies depend on comes first, again.
 #[repr(C)]
 #[derive(Clone, Copy)]

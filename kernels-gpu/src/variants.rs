@@ -59,10 +59,12 @@ pub struct Variant {
     pub by_centroid: bool,
     /// Whether documents are read as runs of rows ([`layout::runs`]): they must lie one behind the other,
     /// none of them empty, in rows of `dim_max` elements with nothing in between, without a mask. The
-    /// kernel then takes [`crate::params::RunParams`], or [`crate::params::ScaledRunParams`] of codes.
+    /// kernel then takes [`crate::params::RunParams`], or [`crate::params::ScaledRunParams`] of codes, or, where `cuts`, too,
+    /// [`crate::params::CutRunParams`].
     pub in_runs: bool,
     /// Whether units may end within a document ([`layout::sm90::CUT_BOX_ROWS`]): for query tiles that all meet
-    /// every document, fewer than blocks, and documents without a mask; no token scores.
+    /// every document, fewer than blocks, and documents without a mask; no token scores. Where documents are runs of rows, for one
+    /// query tile and documents of one length ([`crate::shares`]).
     pub cuts: bool,
     /// Largest dim.
     pub dim_max: usize,
@@ -281,6 +283,9 @@ macro_rules! forward_variants {
             // start and end sooner. Chunks of 4 KB.
             sm90 maxsim_forward_sm90_f16_d128_q32 { F16, in_runs, rows 16, warps 4, stages 3, blocks 3 }
             sm90 maxsim_forward_sm90_bf16_d128_q32 { Bf16, in_runs, rows 16, warps 4, stages 3, blocks 3 }
+            // The same in equal shares, for one query tile and documents of one length.
+            sm90 maxsim_forward_sm90_f16_d128_q32_cut { F16, cut_runs, rows 16, warps 4, stages 3, blocks 3 }
+            sm90 maxsim_forward_sm90_bf16_d128_q32_cut { Bf16, cut_runs, rows 16, warps 4, stages 3, blocks 3 }
             // Above dim 256 query slabs stream along: a stage holds a slab of both sides (48 KB
             // and 32 KB).
             sm90 maxsim_forward_sm90_f16_wide_q256 { F16, scores, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
@@ -417,7 +422,7 @@ macro_rules! row {
         Variant {
             by_centroid: false,
             in_runs: true,
-            cuts: false,
+            cuts: row!(cuts $outputs),
             name: stringify!($name),
             arch: Arch::Sm90a,
             operand: row!(operand $element),
@@ -515,6 +520,9 @@ macro_rules! row {
         true
     };
     (cuts scaled_cut) => {
+        true
+    };
+    (cuts cut_runs) => {
         true
     };
     (cuts $outputs:ident) => {

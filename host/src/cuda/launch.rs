@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::params::{
-    ForwardParams, N_COUNTERS, N_PIECE_ROWS, NormalizedParams, ResidualParams, RunParams, RunUnit,
-    ScaledRunParams, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
+    CutRunParams, ForwardParams, N_COUNTERS, N_PIECE_ROWS, NormalizedParams, ResidualParams,
+    RunParams, RunUnit, ScaledRunParams, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
 };
 use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
 
@@ -19,9 +19,7 @@ use super::memory::fill;
 use super::module::Kernel;
 use super::outputs::{CudaOutputs, OutputAddresses};
 use super::pieces::{CudaPieces, CutProblem};
-use super::split::{
-    DRAWN_TOKENS_MIN, RUN_BLOCKS_OF_A_CROSS, RUN_DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX,
-};
+use super::split::{DRAWN_TOKENS_MIN, RUN_DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX};
 use super::stream::{CudaStream, Order};
 use super::tokens::CudaTokens;
 use super::work::{Launch, Shape, Units, WorkList};
@@ -29,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::plan::Chosen;
 use crate::problem::{Problem, ScoreShape};
 use crate::scores::{ScoreOptions, Scores};
+use crate::shares::{BLOCKS_OF_A_CROSS, Shares};
 use crate::work::OutputShape;
 
 /// Most bytes of partial sums that a launch leaves in the workspace.
@@ -123,7 +122,7 @@ impl CudaWork {
         let shared_bytes = variant.shared_bytes(problem.dim());
         let mut n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
         if in_runs && matches!(problem.shape(), ScoreShape::Cross { .. }) {
-            n_resident = n_resident.min(RUN_BLOCKS_OF_A_CROSS);
+            n_resident = n_resident.min(BLOCKS_OF_A_CROSS);
         }
         let counts = variant.arch == Arch::Sm90a && !in_runs;
         let draws = variant.draws();
@@ -252,9 +251,14 @@ impl CudaWork {
         self.partials_bytes() + of_pieces
     }
 
+    /// Whether a launch's blocks draw from a counter, or leave what they find of pieces behind the counters.
+    fn counts(&self, launch: &Launch) -> bool {
+        launch.draws || self.variant.cuts
+    }
+
     /// Bytes at the workspace's start for counters and partial sums.
     fn partials_bytes(&self) -> u64 {
-        let draws = self.variant.cuts || self.launches.iter().any(|launch| launch.draws);
+        let draws = self.launches.iter().any(|launch| self.counts(launch));
         let stores_more = self.pieces.is_some() || self.centroid_scores.is_some();
         match self.n_partials {
             0 if !draws && !stores_more => 0,
@@ -395,7 +399,7 @@ impl CudaWork {
                 units = self.lists.units + u64::from(first) * size_of::<Unit>() as u64;
             }
             // Told by parameters of their own.
-            Units::Runs(_) => {}
+            Units::Runs(_) | Units::Shares(_) => {}
         }
         let first_result = launch.first_query * launch.query_stride + launch.entries.start;
         ForwardParams {
@@ -413,7 +417,7 @@ impl CudaWork {
             score_token_base: self.lists.score_token_base,
             results: if is_partial { workspace + N_RESERVED * 4 } else { out.scores },
             counters: if launch.sums_in_kernel { workspace + 4 } else { 0 },
-            draws: if launch.draws || self.variant.cuts { workspace } else { 0 },
+            draws: if self.counts(launch) { workspace } else { 0 },
             scores: out.scores,
             score_stride: self.query_stride,
             winners: out.winners,
@@ -478,10 +482,11 @@ impl CudaWork {
                     }
                     _ => 0,
                 };
-                // A block's first unit is computed alike whether the others are drawn or not.
-                let (entries_per_unit, n_longer_units) = match launch.draws {
-                    true => (params.entries_per_unit + params.longer_by, 0),
-                    false => (params.entries_per_unit, params.n_longer_units),
+                let (entries_per_unit, n_longer_units) = match launch.units {
+                    Units::Shares(shares) => (shares.per_unit, shares.n_longer),
+                    // A block's first unit is computed alike whether the others are drawn or not.
+                    _ if launch.draws => (params.entries_per_unit + params.longer_by, 0),
+                    _ => (params.entries_per_unit, params.n_longer_units),
                 };
                 let runs = RunParams {
                     documents: params.documents.base,
@@ -501,7 +506,12 @@ impl CudaWork {
                     forward: *params,
                 };
                 let [queries, documents] = sides;
-                if self.variant.has_factors() {
+                if let Units::Shares(Shares { document_steps, .. }) = launch.units {
+                    let n_steps = document_steps * launch.entries.len() as u32;
+                    let document_steps_inverse = inverse(document_steps, n_steps);
+                    let params = CutRunParams { document_steps, document_steps_inverse, runs };
+                    start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
+                } else if self.variant.has_factors() {
                     let params = ScaledRunParams {
                         document_scales: documents.norms_address_for(self.variant),
                         runs,

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use maxsim_kernels::params::{RunUnit, inverse};
+use maxsim_kernels::shares::first_step;
 
 use super::split::Even;
 use super::tokens::regular_len;
@@ -16,12 +17,13 @@ impl WorkList {
         let tiles_are_queries = self.tiles.query_len() > 0;
         let entry_stride = self.entry_stride;
         let can_compute = |launch: &Launch| {
-            matches!(launch.units, Units::Even(even) if even.longer_by <= 1 || launch.draws)
-                && is_regular
-                && (launch.entries.start, launch.tiles.start) == (0, 0)
-                && (entry_stride == 0 || tiles_are_queries)
-                && (launch.tiles.len() == 1
-                    || inverse(launch.tiles.len() as u32, launch.n_units) != 0)
+            matches!(launch.units, Units::Shares(_))
+                || matches!(launch.units, Units::Even(even) if even.longer_by <= 1 || launch.draws)
+                    && is_regular
+                    && (launch.entries.start, launch.tiles.start) == (0, 0)
+                    && (entry_stride == 0 || tiles_are_queries)
+                    && (launch.tiles.len() == 1
+                        || inverse(launch.tiles.len() as u32, launch.n_units) != 0)
         };
         let mut launches = std::mem::take(&mut self.launches);
         // A query stays in registers while units are drawn.
@@ -65,6 +67,13 @@ impl WorkList {
                 let starts = &self.unit_starts[(first + chunk) as usize..];
                 (tile, starts[0].entry..starts[1].entry)
             }
+            Units::Shares(shares) => {
+                // Those that end in it.
+                let step = |chunk| first_step(chunk, shares.per_unit, shares.n_longer);
+                let [begin, end] =
+                    [chunk, chunk + 1].map(|chunk| step(chunk) / shares.document_steps);
+                (tile, begin..end)
+            }
             Units::Even(Even { per_unit, n_longer, longer_by }) => {
                 let query = match (self.entry_stride, self.tiles_per_query) {
                     (0, _) => 0,
@@ -86,10 +95,13 @@ impl WorkList {
 #[cfg(test)]
 mod tests {
     use super::super::work::Shape;
+    use maxsim_kernels::shares::Share;
+
     use super::super::work_tests::{Random, SMALL, check, layout};
     use super::*;
     use crate::pairing::Pairing;
     use crate::problem::Problem;
+    use crate::shares::Shares;
 
     /// Unit `u` of a launch as `RunParams` says: tile, entries, and rows.
     fn run(
@@ -181,6 +193,47 @@ mod tests {
         }
         assert!(drawn.iter().all(|&n| n > 100), "{drawn:?} of them drawn");
         assert!(computed.iter().all(|&n| n > 1000), "{computed:?} launches, listed and computed");
+    }
+
+    #[test]
+    fn equal_shares_have_every_row_once() {
+        let mut random = Random(4);
+        let mut n_cut = 0;
+        for _ in 0..2000 {
+            let n_documents = 1 + random.below(40) as usize;
+            let longest = [40, 300, 9000][random.below(3) as usize];
+            let len = 1 + random.below(longest) as usize;
+            let n_blocks = 1 + random.below(60) as usize;
+            let shape = Shape { query_tile: 32, n_blocks, in_runs: true, cuts: true, ..SMALL };
+            let queries: &[usize] = [&[32][..], &[15, 9]][random.below(2) as usize];
+            let (queries, documents) = (layout(queries), layout(&vec![len; n_documents]));
+            let cross = Pairing::cross();
+            let problem = Problem::new(&queries, &documents, &cross).unwrap();
+            // The plan takes no such kernel for others.
+            if Shares::new(n_documents as u32, len as u32, n_blocks).is_some() {
+                check(&problem, &shape);
+                let work = WorkList::new(&problem, &shape).unwrap();
+                let [launch] = &work.launches[..] else { panic!("several launches") };
+                let Units::Shares(of) = launch.units else { panic!("no shares") };
+                assert!(work.run_units.is_empty() && launch.tiles.len() == 1);
+                n_cut += 1;
+                let most = n_documents as u32 * of.document_steps;
+                let division = [of.document_steps, inverse(of.document_steps, most)];
+                let step = |u| first_step(u, of.per_unit, of.n_longer);
+                let mut before = (0, false);
+                for u in 0..launch.n_units {
+                    let share = Share::new([step(u), step(u + 1)], division, len as u32);
+                    // None is empty, and each has the end of the piece that the one before has left, or goes on with it.
+                    assert_eq!((share.start, share.is_end), before);
+                    assert!(share.start <= share.piece && share.piece <= share.end);
+                    assert!(share.start < share.end);
+                    assert_eq!(work.unit(launch, u), (0, share.first..share.last));
+                    before = (share.end, share.piece < share.end);
+                }
+                assert_eq!(before, ((n_documents * len) as u32, false));
+            }
+        }
+        assert!(n_cut > 300, "{n_cut} of them cut");
     }
 
     #[test]

@@ -41,10 +41,6 @@ const DOCUMENT_TOKENS: u64 = 32;
 /// The same where documents are read as one run of rows: nothing waits for a document's end.
 const RUN_DOCUMENT_TOKENS: u64 = 8;
 
-/// Blocks a multiprocessor that share the runs of rows of a cross product. A third one would fit, and
-/// does better where queries have documents of their own (docs/decisions.md).
-pub(super) const RUN_BLOCKS_OF_A_CROSS: usize = 2;
-
 /// Consecutive entries that one launch covers: those of whole queries, or some of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cut {

@@ -14,6 +14,7 @@ use super::tiles::{Packed, Tiles};
 use crate::error::{Error, Result};
 use crate::pairing::Kind;
 use crate::problem::Problem;
+use crate::shares::Shares;
 use crate::tokens::TokenLayout;
 
 /// What the launches of a kernel depend on besides the problem.
@@ -77,6 +78,8 @@ pub(super) enum Units {
     Listed(u32),
     /// As runs of rows, one by one: first index into `run_units`.
     Runs(u32),
+    /// Computed, as runs of rows that end within documents of one length.
+    Shares(Shares),
 }
 
 /// The lists and launches of a call.
@@ -198,7 +201,10 @@ impl WorkList {
             true => Chunks::cut(shape, total, n_tiles, grid),
             false => Chunks::new(shape, total, lens.len(), n_tiles, grid),
         };
-        let (units, n_chunks) = if shape.cuts {
+        let (units, n_chunks) = if shape.cuts && shape.in_runs {
+            let shares = self.shares(shape, &entries, lens)?;
+            (Units::Shares(shares), u64::from(shares.n_units))
+        } else if shape.cuts {
             let first = self.unit_starts.len() as u32;
             let starts = chunks.starts(shape, lens).into_iter();
             self.unit_starts.extend(
@@ -241,6 +247,17 @@ impl WorkList {
             first_query: queries.start as u32,
         });
         Ok(())
+    }
+
+    /// Equal shares of documents that are one run of rows, the launch's only ones.
+    fn shares(&self, shape: &Shape, entries: &Range<u32>, lens: &[[u32; 2]]) -> Result<Shares> {
+        let refuse = || Error::Unsupported {
+            what: format!("units that end within documents for entries {entries:?}"),
+            why: "one query tile meets documents of one length, all of more than 16 tokens".into(),
+        };
+        let [_, len] = *lens.first().filter(|_| are_alike(lens)).ok_or_else(refuse)?;
+        let shares = Shares::of(lens.len() as u32, len, shape.n_blocks).ok_or_else(refuse)?;
+        (entries.start == 0).then_some(shares).ok_or_else(refuse)
     }
 
     fn candidates(&mut self, problem: &Problem<'_>, shape: &Shape, k: usize) -> Result<()> {

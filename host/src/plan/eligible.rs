@@ -3,7 +3,7 @@
 use maxsim_kernels::decode::BY_CENTROID_NBITS_MAX;
 use maxsim_kernels::variants::{Arch, Variant};
 
-use super::cost::{centroid_score_bytes, n_tiles};
+use super::cost::{centroid_score_bytes, n_tiles, shares};
 use super::{Access, DeviceLimits, Operand};
 use crate::problem::{Problem, ScoreShape};
 use crate::scores::ScoreOptions;
@@ -112,6 +112,12 @@ fn takes_cuts(
     }
     if options.document_pieces.is_some_and(|n| n > 1) {
         return Err("documents are cut where units end, not into pieces".into());
+    }
+    if row.in_runs && shares(row, problem, limits).is_none() {
+        return Err(format!(
+            "up to {} query rows meet documents of one length, of which whole ones are unequal shares",
+            row.query_tile
+        ));
     }
     Ok(())
 }

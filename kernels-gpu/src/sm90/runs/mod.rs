@@ -2,7 +2,7 @@
 //!
 //! `scores[q, d] = Σ_s max_t ⟨Q[q, s], D[d, t]⟩`
 //!
-//! Tiling: queries on M, documents on N of `mma.sync`. The documents of a unit are one run of rows,
+//! Tiling: queries on M, documents on N of `mma.sync`. The documents of a unit, or its share of them, are one run of rows,
 //! dealt out to the warps in chunks of 4 KB, whatever documents they belong to. A warp has all 32 query
 //! rows in registers, and multiplies 16 rows of documents at a time.
 //!
@@ -19,6 +19,8 @@
 //!     the query tiles, too.
 //!  5. Of codes, large calls draw all units but a block's first from a counter ([`draw`]): a warp tells the
 //!     others of the next one, whose first chunks they ask for while they multiply the last of this one.
+//!  6. In rows of their own ([`cut`]) a few documents for each block become one equal share for each: what it has of
+//!     a document that goes on in the next one comes first, and the storing warp leaves its maxima for that.
 //!
 //! Budget: 64 registers of queries (32 of codes), 16 of sums, 16 of documents; a few chunks a warp on their
 //! way. More of them make the first of every block, and the code itself, wait longer behind those of others.
@@ -28,10 +30,12 @@
 
 mod ahead;
 mod codes;
+mod cut;
 mod draw;
 mod drawn;
 mod element;
 mod multiply;
+mod share;
 mod store;
 mod units;
 
@@ -44,7 +48,7 @@ use self::multiply::multiply;
 use self::store::store;
 use crate::layout::runs::*;
 use crate::norms::Norms;
-use crate::params::{Group, NORMS_PADDING, RunParams};
+use crate::params::{CutRunParams, Group, NORMS_PADDING, RunParams};
 pub use crate::ptx::matrix::{Bf16, F16};
 use crate::ptx::memory::dynamic_shared;
 use crate::ptx::thread::thread_idx_x;
@@ -214,6 +218,25 @@ pub unsafe fn forward<K: Kernel>(params: &RunParams, norms: Norms) {
             return store(params, shared, norms, lane);
         }
         multiply(params, shared, norms, lane);
+    }
+}
+
+/// The forward kernel of one row of the variant table whose units end within documents.
+///
+/// # Safety
+/// Launched with the row's threads and dynamic shared memory; `params` as [`CutRunParams`] says.
+#[inline(always)]
+pub unsafe fn forward_cut<K: Kernel>(params: &CutRunParams) {
+    const { assert!(K::STAGES <= 16 && !K::DRAWS && !K::Element::HAS_SCALES) };
+    let lane = thread_idx_x() % 32;
+    // SAFETY: as in [`forward`].
+    unsafe {
+        let warp = broadcast(thread_idx_x() / 32);
+        let shared = Shared::<K> { base: dynamic_shared(), warp, kernel: PhantomData };
+        if warp == K::WARPS as u32 {
+            return cut::store(params, shared, lane);
+        }
+        cut::multiply(params, shared, lane);
     }
 }
 

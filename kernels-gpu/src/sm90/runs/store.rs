@@ -95,7 +95,7 @@ pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms:
 
 /// The groups of a query tile.
 #[derive(Clone, Copy)]
-struct Tile([Group; GROUPS as usize]);
+pub(super) struct Tile([Group; GROUPS as usize]);
 
 impl Tile {
     /// Those of a tile.
@@ -103,7 +103,7 @@ impl Tile {
     /// # Safety
     /// The tile must be of this launch.
     #[inline(always)]
-    unsafe fn new(params: &RunParams, index: u32) -> Tile {
+    pub(super) unsafe fn new(params: &RunParams, index: u32) -> Tile {
         Tile([0, 1].map(|i| match params.query_len {
             // SAFETY: a tile has two groups.
             0 => unsafe { work::group(&params.forward, index * GROUPS + i) },
@@ -120,7 +120,7 @@ impl Tile {
     /// # Safety
     /// One whole warp; the tile's room in shared memory must be free.
     #[inline(always)]
-    unsafe fn load<K: Kernel>(&self, params: &RunParams, shared: &Shared<K>, lane: u32) {
+    pub(super) unsafe fn load<K: Kernel>(&self, params: &RunParams, shared: &Shared<K>, lane: u32) {
         // SAFETY: the caller's promise; groups have their rows.
         unsafe {
             if lane == 0 {
@@ -141,7 +141,7 @@ impl Tile {
 
 /// Where the results of a query tile go. Found before the first one is there, since that takes longer
 /// than to store them.
-struct Results {
+pub(super) struct Results {
     /// Whether the query row that the lane has is a query token.
     is_valid: bool,
     /// Whether both groups are one query's.
@@ -160,7 +160,7 @@ impl Results {
     /// # Safety
     /// One whole warp; the tile must be of this launch.
     #[inline(always)]
-    unsafe fn new<K: Kernel>(
+    pub(super) unsafe fn new<K: Kernel>(
         params: &ForwardParams,
         tile: &Tile,
         norms: Norms,
@@ -196,7 +196,7 @@ impl Results {
     /// # Safety
     /// One whole warp together; the entry must be of this launch, and of the groups' queries.
     #[inline(always)]
-    unsafe fn store<K: Kernel>(
+    pub(super) unsafe fn store<K: Kernel>(
         &self,
         params: &ForwardParams,
         entry: u32,
