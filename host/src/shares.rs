@@ -2,7 +2,7 @@
 //!
 //! A block has whole documents, or one share of all rows, whose ends may lie within documents
 //! (`maxsim_kernels::shares`). What it finds of a document that goes on in the next share it leaves in memory, for the
-//! block that has the document's end: that costs 0.2 to 0.5 µs a call, so whole documents stay where
+//! block that has the document's end: that costs up to 0.4 µs a call, so whole documents stay where
 //! they are shares that are equal enough.
 
 use maxsim_kernels::layout::runs::{PRODUCT_ROWS, QUERY_ROWS};
@@ -13,11 +13,12 @@ use maxsim_kernels::params::{N_PIECE_ROWS, inverse};
 pub(crate) const BLOCKS_OF_A_CROSS: usize = 2;
 
 /// Rows by which the longest share of whole documents must be above the mean. Of 32 × n × len on an H200, µs: 64 rows lose
-/// 0.2 (1000 × 300), 127 gain 0.2 (2000 × 300), 217 0 to 0.3 (1000 × 1024), 275 1.1 (550 × 300), 326 1.2 (3000 × 512).
+/// 0.1 (1000 × 300), 127 gain 0.2 (2000 × 300), 217 0.5 (1000 × 1024), 275 1.4 (550 × 300), 326 1.1 (3000 × 512). From here on
+/// it is 1 % or more.
 const SAVED_ROWS_MIN: u64 = 256;
 
 /// The same where there are fewer documents than blocks: those that have one read faster, as memory's rate is theirs alone.
-/// 232 rows lose 0.4 µs (60 × 300), 248 0.1 (200 × 1024), 520 0.2 (130 × 1024), 791 gain 0.6 (60 × 1024).
+/// 232 rows gain nothing (60 × 300), 248 lose 0.1 µs (200 × 1024), 520 0.2 (130 × 1024), 791 gain 1.0 (60 × 1024).
 const SAVED_ROWS_MIN_OF_FEW: u64 = 640;
 
 /// What part of the mean they must be, too: of many documents for each block one more or less is no matter.
