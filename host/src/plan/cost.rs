@@ -66,14 +66,15 @@ pub(super) fn shares(
     problem: &Problem<'_>,
     limits: &DeviceLimits,
 ) -> Option<Shares> {
-    let segments = problem.documents().segments();
-    let [_, len] = *segments.first()?;
-    let are_alike = segments.iter().all(|segment| segment[1] == len);
-    if !are_alike || n_tiles(row, problem) != 1.0 {
+    if n_tiles(row, problem) != 1.0 {
         return None;
     }
+    let segments = problem.documents().segments();
+    let [_, len] = *segments.first()?;
     let n_blocks = limits.n_multiprocessors * BLOCKS_OF_A_CROSS;
-    Shares::new(segments.len().try_into().ok()?, len, n_blocks)
+    let shares = Shares::new(segments.len().try_into().ok()?, len, n_blocks)?;
+    // Last: there may be millions of documents.
+    segments.iter().all(|segment| segment[1] == len).then_some(shares)
 }
 
 /// Clocks until a block has what another one found of a document that ends in its share: it looks for four at

@@ -57,11 +57,12 @@ pub(super) fn eligible(
             limits.shared_bytes
         ));
     }
-    if row.in_runs {
-        takes_runs(row, problem, queries, documents, options)?;
-    }
     if row.cuts {
         takes_cuts(row, problem, limits, options)?;
+    }
+    // Behind that: it looks at every document.
+    if row.in_runs {
+        takes_runs(row, problem, queries, documents, options)?;
     }
     if row.by_centroid {
         if documents.n_centroids == 0 {

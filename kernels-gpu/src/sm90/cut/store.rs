@@ -15,7 +15,7 @@ use crate::sm90::{Kernel, Ring, Shared};
 use crate::work::{count_part, unit_start};
 
 /// In a word of eight bytes: the maximum is there, in the other half.
-const TOLD: u64 = 1 << 32;
+pub(in crate::sm90) const TOLD: u64 = 1 << 32;
 
 /// Stores scores, as [`crate::sm90::first::store_sums`], and what is found of pieces. Here two lanes have a group.
 ///

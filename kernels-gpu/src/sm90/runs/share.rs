@@ -15,9 +15,7 @@ use crate::ptx::math::max_nan;
 use crate::ptx::memory::{load_word, store_word};
 use crate::reduce::unroll;
 use crate::shares::{self, first_step};
-
-/// In a word of eight bytes: the maximum is there, in the other half.
-const TOLD: u64 = 1 << 32;
+use crate::sm90::cut::store::TOLD;
 
 /// A block's unit.
 #[derive(Clone, Copy)]

@@ -75,6 +75,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const CU
         // for it when they meet.
         let (mut tile, mut group) = (0, Group::NONE);
         if CUTS && warp % 2 == 0 {
+            // For the loading warps, which need it when barriers are set up.
             Unit::first_entry(params);
         }
         if warp == 0 {
