@@ -245,7 +245,6 @@ fn long_documents_of_few_for_each_block_are_cut_where_shares_end() {
         (1, 128, 1000, 300, None),
         (1, 128, 40, 200, None),
         // Smaller tiles read as fast.
-        (1, 32, 1000, 1024, None),
         (1, 64, 1000, 1024, None),
         // A document is many blocks' that one has to wait for.
         (1, 128, 8, 8192, None),
@@ -294,11 +293,13 @@ fn long_documents_of_a_short_query_are_shared_where_they_lie() {
             .name()
     };
     const SHARES: &str = "maxsim_forward_sm90_f16_d128_q32_cut";
-    for (n_documents, len) in [(550, 300), (20, 8000), (300, 3000), (60, 1024), (8, 8192)] {
+    for (n_documents, len) in
+        [(550, 300), (20, 8000), (300, 3000), (60, 1024), (8, 8192), (1000, 300), (1000, 1024)]
+    {
         assert_eq!(chosen(32, n_documents, len), SHARES, "{n_documents} × {len}");
     }
     // Shares of whole documents are equal enough.
-    for (n_documents, len) in [(1000, 1024), (1000, 300), (10_000, 300)] {
+    for (n_documents, len) in [(1030, 300), (200, 1024), (10_000, 300)] {
         assert_ne!(chosen(32, n_documents, len), SHARES, "{n_documents} × {len}");
     }
     // So many blocks have some of it that one is long in looking for theirs.

@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::plan::Chosen;
 use crate::problem::{Problem, ScoreShape};
 use crate::scores::{ScoreOptions, Scores};
-use crate::shares::{BLOCKS_OF_A_CROSS, Shares};
+use crate::shares::{BLOCKS_OF_A_CROSS, Shares, blocks_of_shares};
 use crate::work::OutputShape;
 
 /// Most bytes of partial sums that a launch leaves in the workspace.
@@ -122,7 +122,11 @@ impl CudaWork {
         let shared_bytes = variant.shared_bytes(problem.dim());
         let mut n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
         if in_runs && matches!(problem.shape(), ScoreShape::Cross { .. }) {
-            n_resident = n_resident.min(BLOCKS_OF_A_CROSS);
+            let n_rows = problem.documents().total_len();
+            n_resident = n_resident.min(match variant.cuts {
+                true => blocks_of_shares(n_rows, device.limits().n_multiprocessors),
+                false => BLOCKS_OF_A_CROSS,
+            });
         }
         let counts = variant.arch == Arch::Sm90a && !in_runs;
         let draws = variant.draws();

@@ -210,7 +210,7 @@ mod tests {
             let cross = Pairing::cross();
             let problem = Problem::new(&queries, &documents, &cross).unwrap();
             // The plan takes no such kernel for others.
-            if Shares::new(n_documents as u32, len as u32, n_blocks).is_some() {
+            if Shares::of(n_documents as u32, len as u32, n_blocks).is_some() {
                 check(&problem, &shape);
                 let work = WorkList::new(&problem, &shape).unwrap();
                 let [launch] = &work.launches[..] else { panic!("several launches") };

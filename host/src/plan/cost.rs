@@ -7,7 +7,7 @@ use maxsim_kernels::variants::{Arch, Variant};
 use super::{Access, DeviceLimits, Operand};
 use crate::element::ElementType;
 use crate::problem::{Problem, ScoreShape};
-use crate::shares::{BLOCKS_OF_A_CROSS, Shares};
+use crate::shares::Shares;
 
 /// Bytes that the scores of all centroids take, where documents have any.
 pub(super) fn centroid_score_bytes(row: &Variant, problem: &Problem<'_>, documents: Access) -> f64 {
@@ -71,8 +71,8 @@ pub(super) fn shares(
     }
     let segments = problem.documents().segments();
     let [_, len] = *segments.first()?;
-    let n_blocks = limits.n_multiprocessors * BLOCKS_OF_A_CROSS;
-    let shares = Shares::new(segments.len().try_into().ok()?, len, n_blocks)?;
+    let n_documents = segments.len().try_into().ok()?;
+    let shares = Shares::new(n_documents, len, limits.n_multiprocessors)?;
     // Last: there may be millions of documents.
     segments.iter().all(|segment| segment[1] == len).then_some(shares)
 }

@@ -44,6 +44,25 @@ pub unsafe fn copy_async_16_if(shared: u32, global: u64, condition: u32) {
     }
 }
 
+/// Starts a copy of 16 bytes, `OFFSET` bytes behind both addresses.
+///
+/// # Safety
+/// As [`copy_async_16`] of 16 bytes.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn copy_16_at<const OFFSET: u32>(shared: u32, global: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "cp.async.cg.shared.global [{0} + {offset}], [{1} + {offset}], 16;",
+            in(reg32) shared,
+            in(reg64) global,
+            offset = const OFFSET,
+            options(nostack),
+        );
+    }
+}
+
 /// Starts a copy of 4 bytes.
 ///
 /// # Safety

@@ -2,6 +2,7 @@
 //! loops of their own: those for whole documents know of several units, and stay as fast as they are.
 
 use super::codes::ScaleRows;
+use super::first::First;
 use super::multiply::{Best, COLUMNS, Queries, Rows};
 use super::share::{Pieces, Share};
 use super::store::{Results, Tile};
@@ -35,13 +36,15 @@ pub(super) unsafe fn multiply<K: Kernel>(params: &CutRunParams, shared: Shared<K
     // copy that has been started, or for arrivals that the storing warp owes.
     unsafe {
         ask_query(all, &shared, lane);
-        init_stages(&shared, lane);
         let share = Share::new(params, block_idx_x());
         let run = share.run;
-        let (mut ring, mut slots) = (Ring::START, Ring::START);
         let mut row = run.start + shared.warp * K::ROWS;
-        let mut ahead = row;
-        let mut i = 0;
+        let n_left = run.end.saturating_sub(row);
+        let first = First::ask(&documents, &shared, share.row(row), n_left, lane);
+        init_stages(&shared, lane);
+        let (mut ring, mut slots) = (Ring::START, Ring::START);
+        let mut i = first.count();
+        let mut ahead = row + stride * i;
         while i < K::STAGES as u32 && ahead < run.end {
             let from = share.row(ahead);
             documents.copy_chunk(&shared, i, from, from + (run.end - ahead), lane);
@@ -54,6 +57,7 @@ pub(super) unsafe fn multiply<K: Kernel>(params: &CutRunParams, shared: Shared<K
         // The storing warp has set up the other barriers.
         wait_threads(K::THREADS);
         let queries = Queries::load(&shared, 0, all.zero, lane);
+        first.wait(&shared, lane);
         let mut chunk_end = (row + K::ROWS).min(run.end);
         let mut is_there = false;
         let mut entry = run.entry;

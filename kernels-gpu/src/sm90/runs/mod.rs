@@ -20,7 +20,8 @@
 //!  5. Of codes, large calls draw all units but a block's first from a counter ([`draw`]): a warp tells the
 //!     others of the next one, whose first chunks they ask for while they multiply the last of this one.
 //!  6. In rows of their own ([`cut`]) a few documents for each block become one equal share for each: what it has of
-//!     a document that goes on in the next one comes first, and the storing warp leaves its maxima for that.
+//!     a document that goes on in the next one comes first, and the storing warp leaves its maxima for that. A warp's
+//!     first chunk is copied by its lanes ([`first`]), before there are barriers.
 //!
 //! Budget: 64 registers of queries (32 of codes), 16 of sums, 16 of documents; a few chunks a warp on their
 //! way. More of them make the first of every block, and the code itself, wait longer behind those of others.
@@ -34,6 +35,7 @@ mod cut;
 mod draw;
 mod drawn;
 mod element;
+mod first;
 mod multiply;
 mod share;
 mod store;
