@@ -71,8 +71,8 @@ fn random_bf16() {
 }
 
 /// Queries, how many documents, and how long: on 264 blocks, one or two documents for each and a third for some, and fewer
-/// than blocks.
-const SHAPES: [(&[usize], usize, usize); 11] = [
+/// than blocks; on 396, two or three.
+const SHAPES: [(&[usize], usize, usize); 13] = [
     (&[32], 300, 300),
     (&[15, 9], 550, 301),
     (&[32], 290, 287),
@@ -85,6 +85,8 @@ const SHAPES: [(&[usize], usize, usize); 11] = [
     // A step for each warp of a block, and of fewer blocks.
     (&[32], 3, 4224),
     (&[5], 1, 700),
+    (&[32], 1000, 300),
+    (&[21], 1003, 290),
 ];
 
 #[test]
