@@ -22,8 +22,8 @@ const ROWS_OF_THREE_MIN: u64 = 700;
 /// documents for each block one more or less is no matter. Where it is a 18th, they gain 0 to 1.7 % (1000 × 100 to 2000 × 300).
 const SAVED_PART_MIN: u64 = 32;
 
-/// Rows of the mean share, at least, where there are as many: 36 take 6.1 µs for 6.0 (300 × 32), 73 6.8 for 6.5 (300 × 64), 170 as long (700 × 64), 131 7.4 for
-/// 7.6 (270 × 128).
+/// Rows of the mean share, at least, where there are no fewer documents than blocks: 36 take 6.1 µs for 6.0 (300 × 32), 73 take 6.8
+/// for 6.5 (300 × 64), 131 take 7.4 for 7.6 (270 × 128).
 const SHARE_ROWS_MIN: u64 = 128;
 
 /// Rows by which it must be above the mean where there are fewer documents than blocks: those that have one read faster,
