@@ -64,9 +64,14 @@ fn cases(element: ElementType) -> impl Strategy<Value = Case> {
         })
 }
 
+/// Rows that have whole documents in runs.
+fn is_meant(row: &Variant) -> bool {
+    row.in_runs && !row.cuts
+}
+
 /// On the CPU, as devices choose, and on the rows that this is about.
 fn check(suite: &Suite, case: &Case) -> Result<(), String> {
-    check_case_on_rows(suite, case, |row| row.in_runs && !row.cuts)
+    check_case_on_rows(suite, case, is_meant)
 }
 
 #[test]
@@ -98,7 +103,7 @@ fn int8_case((case, formats): (Case, Formats)) -> QuantizedCase {
 
 /// As [`check`], of INT8.
 fn check_int8(suite: &Suite, case: &QuantizedCase) -> Result<(), String> {
-    check_quantized_case_on_rows(suite, case, |row| row.in_runs && !row.cuts)
+    check_quantized_case_on_rows(suite, case, is_meant)
 }
 
 #[test]
@@ -220,7 +225,7 @@ fn twenty_runs_give_the_same_bits() {
         let mut n_cases = 0;
         for (queries, pairs) in REPEATED {
             let case = Case { element: T::TYPE, pairs, ..Case::new(DIM, queries, &lengths) };
-            repeat_on_rows::<T>(suite, &case, |row| row.in_runs && !row.cuts)?;
+            repeat_on_rows::<T>(suite, &case, is_meant)?;
             n_cases += 1;
         }
         Ok(n_cases)
@@ -232,8 +237,8 @@ fn twenty_runs_give_the_same_bits() {
 fn on_int8_row(
     mut check: impl FnMut(&Device, &Variant) -> Result<(), String>,
 ) -> Result<(), String> {
-    let is_meant = |row: &&Variant| row.in_runs && !row.cuts && row.operand == Operand::I8;
-    let row = FORWARD.iter().find(is_meant).ok_or("no row of INT8 reads runs of rows")?;
+    let is_int8 = |row: &&Variant| is_meant(row) && row.operand == Operand::I8;
+    let row = FORWARD.iter().find(is_int8).ok_or("no row of INT8 reads runs of rows")?;
     let mut devices = cuda_devices().iter().filter(|device| runs_row(device, row));
     devices.try_for_each(|device| {
         check(device, row).map_err(|why| format!("{device} {}: {why}", row.name))
@@ -354,25 +359,21 @@ fn past_2_31_elements() {
         let repeated: Vec<f16> = period.iter().copied().cycle().take(N * LEN * DIM).collect();
         let queries = tokens(&case.queries, &queries, &of_queries).map_err(text)?;
         let documents = Tokens::padded(&repeated, N, LEN, DIM).map_err(text)?;
-        on_rows(
-            ElementType::F16,
-            |row| row.in_runs && !row.cuts,
-            |device, row| {
-                let documents = device.upload(&documents).map_err(text)?;
-                let cross = Pairing::cross();
-                let found = device.score_with(&queries, &documents, &cross, &options(row));
-                let found = found.map_err(text)?;
-                let expected = answer.score.exact;
-                for (document, &score) in found.values().iter().enumerate() {
-                    let error = (f64::from(score) - expected).abs();
-                    if error > 1e-5 * expected.abs() || score != found.values()[0] {
-                        return Err(format!("document {document}: {score}, expected {expected}"));
-                    }
+        on_rows(ElementType::F16, is_meant, |device, row| {
+            let documents = device.upload(&documents).map_err(text)?;
+            let cross = Pairing::cross();
+            let found = device.score_with(&queries, &documents, &cross, &options(row));
+            let found = found.map_err(text)?;
+            let expected = answer.score.exact;
+            for (document, &score) in found.values().iter().enumerate() {
+                let error = (f64::from(score) - expected).abs();
+                if error > 1e-5 * expected.abs() || score != found.values()[0] {
+                    return Err(format!("document {document}: {score}, expected {expected}"));
                 }
-                suite.count(&format!("{device} {}", row.name));
-                Ok(())
-            },
-        )?;
+            }
+            suite.count(&format!("{device} {}", row.name));
+            Ok(())
+        })?;
         Ok(N)
     });
 }

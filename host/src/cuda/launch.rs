@@ -122,9 +122,9 @@ impl CudaWork {
         let shared_bytes = variant.shared_bytes(problem.dim());
         let mut n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
         if in_runs && matches!(problem.shape(), ScoreShape::Cross { .. }) {
-            let n_rows = problem.documents().total_len();
+            let n_multiprocessors = device.limits().n_multiprocessors;
             n_resident = n_resident.min(match variant.cuts {
-                true => blocks_of_shares(n_rows, device.limits().n_multiprocessors),
+                true => blocks_of_shares(problem.documents().total_len(), n_multiprocessors),
                 false => BLOCKS_OF_A_CROSS,
             });
         }
