@@ -7,6 +7,12 @@ use crate::format::Format;
 
 /// A Rust type that can be an element of a token matrix: [`half::f16`],
 /// [`half::bf16`] or `f32`. Sealed: kernels exist for these only.
+#[diagnostic::on_unimplemented(
+    message = "tokens cannot have elements of type `{Self}`",
+    label = "expected f32, f16 or bf16",
+    note = "of numbers without a type Rust makes f64: write `1.0f32`, or `x as f32`",
+    note = "`maxsim::half` has the types f16 and bf16"
+)]
 pub trait Element: Format<Stored = Self> + bytemuck::Pod {
     /// The element type this is.
     const TYPE: ElementType;

@@ -24,8 +24,8 @@ pub enum Error {
         index: usize,
         /// What would have been right.
         expected: String,
-        /// The entry.
-        found: i64,
+        /// The entry, of whichever integer type.
+        found: i128,
     },
     /// A query or document id does not exist.
     Id {

@@ -50,7 +50,9 @@ pub mod format;
 pub mod gradients;
 pub mod graph;
 pub mod handle;
+pub mod index;
 pub mod loss;
+pub mod pack;
 pub mod pairing;
 pub mod plan;
 pub mod problem;
@@ -89,6 +91,8 @@ pub use graph::{Capture, Graph};
 /// The crate that has the types of f16 and bf16 tokens.
 pub use half;
 pub use handle::{DeviceTokens, Input};
+pub use index::Index;
+pub use pack::Row;
 pub use pairing::Pairing;
 pub use plan::{DeviceLimits, Plan};
 pub use problem::{Problem, ScoreShape, TokenOffsets};

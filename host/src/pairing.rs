@@ -1,6 +1,7 @@
 //! Which queries meet which documents.
 
 use crate::error::{Error, Result};
+use crate::index::Index;
 use crate::tokens::{check_count, check_len};
 
 /// Which (query, document) pairs to score, and in what order.
@@ -29,7 +30,7 @@ impl Pairing {
 
     /// `k` documents per query out of shared ones: `ids` is `[n_queries, k]`, row-major.
     /// Scores `[n_queries, k]`. A document may be named any number of times.
-    pub fn candidates<I: Copy + Into<i64>>(ids: &[I], k: usize) -> Result<Pairing> {
+    pub fn candidates<I: Index>(ids: &[I], k: usize) -> Result<Pairing> {
         if k == 0 && !ids.is_empty() || k > 0 && !ids.len().is_multiple_of(k) {
             return Err(Error::Shape {
                 argument: "candidate ids",
@@ -42,7 +43,7 @@ impl Pairing {
     }
 
     /// Any list of pairs: score `p` is query `query_ids[p]` against document `document_ids[p]`.
-    pub fn pairs<I: Copy + Into<i64>>(query_ids: &[I], document_ids: &[I]) -> Result<Pairing> {
+    pub fn pairs<I: Index>(query_ids: &[I], document_ids: &[I]) -> Result<Pairing> {
         check_len("document_ids", query_ids.len(), "as many as query_ids", document_ids.len())?;
         check_count("number of pairs", query_ids.len())?;
         let queries = checked_ids("query_ids", query_ids)?;
@@ -57,11 +58,11 @@ impl Pairing {
     }
 }
 
-fn checked_ids<I: Copy + Into<i64>>(argument: &'static str, ids: &[I]) -> Result<Vec<u32>> {
+fn checked_ids<I: Index>(argument: &'static str, ids: &[I]) -> Result<Vec<u32>> {
     ids.iter()
         .enumerate()
         .map(|(index, &id)| {
-            let found: i64 = id.into();
+            let found = id.to_i128();
             u32::try_from(found).map_err(|_| Error::Offset {
                 argument,
                 index,

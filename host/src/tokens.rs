@@ -12,6 +12,7 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::format::{Format, Quantized};
 use crate::handle::copy_of;
+use crate::index::Index;
 use crate::scales::Scales;
 use crate::scores::filled;
 
@@ -80,7 +81,7 @@ impl TokenLayout {
     }
 
     /// Shortens item `i` of a padded layout to its first `lengths[i]` tokens.
-    pub fn with_lengths<I: Copy + Into<i64>>(mut self, lengths: &[I]) -> Result<TokenLayout> {
+    pub fn with_lengths<I: Index>(mut self, lengths: &[I]) -> Result<TokenLayout> {
         if self.kind != LayoutKind::Padded || self.masked {
             return Err(Error::Shape {
                 argument: "lengths",
@@ -93,7 +94,7 @@ impl TokenLayout {
         }
         check_len("lengths", self.segments.len(), "one per item", lengths.len())?;
         for (index, (segment, &length)) in self.segments.iter_mut().zip(lengths).enumerate() {
-            segment[1] = checked_entry("lengths", index, length.into(), 0, i64::from(segment[1]))?;
+            segment[1] = checked_entry("lengths", index, length, 0, i64::from(segment[1]))?;
         }
         Ok(TokenLayout::new(self.kind, self.rows, self.dim, self.segments))
     }
@@ -101,11 +102,7 @@ impl TokenLayout {
     /// Layout of items one after the other in `[rows, dim]`: item `i` is the rows
     /// `offsets[i] .. offsets[i + 1]`. `offsets` has one entry more than there are items. Rows before the
     /// first offset and from the last one on are no item's.
-    pub fn packed<I: Copy + Into<i64>>(
-        rows: usize,
-        dim: usize,
-        offsets: &[I],
-    ) -> Result<TokenLayout> {
+    pub fn packed<I: Index>(rows: usize, dim: usize, offsets: &[I]) -> Result<TokenLayout> {
         check_dim(dim)?;
         check_count("rows of a token matrix", rows)?;
         if offsets.is_empty() {
@@ -117,10 +114,9 @@ impl TokenLayout {
         }
         check_count("number of items", offsets.len() - 1)?;
         let mut segments = Vec::with_capacity(offsets.len() - 1);
-        let mut start = checked_entry("offsets", 0, offsets[0].into(), 0, rows as i64)?;
+        let mut start = checked_entry("offsets", 0, offsets[0], 0, rows as i64)?;
         for (index, &offset) in offsets.iter().enumerate().skip(1) {
-            let end =
-                checked_entry("offsets", index, offset.into(), i64::from(start), rows as i64)?;
+            let end = checked_entry("offsets", index, offset, i64::from(start), rows as i64)?;
             segments.push([start, end - start]);
             start = end;
         }
@@ -129,7 +125,7 @@ impl TokenLayout {
 
     /// Layout of items anywhere in `[rows, dim]`: item `i` is the `lengths[i]` rows from
     /// `starts[i]`. Items may overlap.
-    pub fn scattered<I: Copy + Into<i64>>(
+    pub fn scattered<I: Index>(
         rows: usize,
         dim: usize,
         starts: &[I],
@@ -141,9 +137,9 @@ impl TokenLayout {
         check_len("lengths", starts.len(), "as many as starts", lengths.len())?;
         let mut segments = Vec::with_capacity(starts.len());
         for (index, (&start, &length)) in starts.iter().zip(lengths).enumerate() {
-            let start = checked_entry("starts", index, start.into(), 0, rows as i64)?;
+            let start = checked_entry("starts", index, start, 0, rows as i64)?;
             let most = rows as i64 - i64::from(start);
-            segments.push([start, checked_entry("lengths", index, length.into(), 0, most)?]);
+            segments.push([start, checked_entry("lengths", index, length, 0, most)?]);
         }
         Ok(TokenLayout::new(LayoutKind::Scattered, rows, dim, segments))
     }
@@ -274,14 +270,31 @@ impl<'a, T: Element> Tokens<'a, T> {
     }
 
     /// Items one after the other: `data` is `[rows, dim]`, item `i` the rows
-    /// `offsets[i] .. offsets[i + 1]`.
-    pub fn packed<I: Copy + Into<i64>>(data: &'a [T], dim: usize, offsets: &[I]) -> Result<Self> {
+    /// `offsets[i] .. offsets[i + 1]`. Offsets are of any integer type ([`Index`]).
+    ///
+    /// ```
+    /// use maxsim::{Device, Pairing, Tokens};
+    ///
+    /// // Documents of one and two tokens, their rows one after the other; dim 2.
+    /// let documents: Vec<Vec<f32>> = vec![vec![2.0, 0.0], vec![3.0, 4.0, -1.0, 5.0]];
+    /// let mut offsets: Vec<usize> = vec![0];
+    /// for document in &documents {
+    ///     offsets.push(offsets[offsets.len() - 1] + document.len() / 2);
+    /// }
+    /// let data = documents.concat();
+    /// let documents = Tokens::packed(&data, 2, &offsets)?;
+    /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+    /// let scores = Device::cpu().score(&queries, &documents, &Pairing::cross())?;
+    /// assert_eq!(scores.values(), [2.0, 3.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    pub fn packed<I: Index>(data: &'a [T], dim: usize, offsets: &[I]) -> Result<Self> {
         let rows = whole_rows(data.len(), dim)?;
         Tokens::from_layout(data, TokenLayout::packed(rows, dim, offsets)?)
     }
 
     /// Items anywhere in `data` `[rows, dim]`: item `i` is the `lengths[i]` rows from `starts[i]`.
-    pub fn scattered<I: Copy + Into<i64>>(
+    pub fn scattered<I: Index>(
         data: &'a [T],
         dim: usize,
         starts: &[I],
@@ -340,7 +353,7 @@ impl<'a, F: Format> Tokens<'a, F> {
     }
 
     /// Keeps the first `lengths[i]` tokens of item `i` of a padded layout.
-    pub fn with_lengths<I: Copy + Into<i64>>(self, lengths: &[I]) -> Result<Self> {
+    pub fn with_lengths<I: Index>(self, lengths: &[I]) -> Result<Self> {
         let layout = self.layout.with_lengths(lengths)?;
         Ok(Tokens { layout, ..self })
     }
@@ -388,25 +401,6 @@ impl<'a, F: Format> Tokens<'a, F> {
     }
 }
 
-impl<T: Element> Tokens<'static, T> {
-    /// Copies a list of matrices, each `[len, dim]` row-major, into one packed matrix.
-    pub fn pack<M: AsRef<[T]>>(matrices: &[M], dim: usize) -> Result<Self> {
-        check_dim(dim)?;
-        let total: usize = matrices.iter().map(|m| m.as_ref().len()).sum();
-        let mut data = Vec::new();
-        data.try_reserve_exact(total)
-            .map_err(|_| Error::HostMemory { requested_bytes: (total * size_of::<T>()) as u64 })?;
-        let mut offsets = vec![0i64];
-        for matrix in matrices {
-            whole_rows(matrix.as_ref().len(), dim)?;
-            data.extend_from_slice(matrix.as_ref());
-            offsets.push((data.len() / dim) as i64);
-        }
-        let layout = TokenLayout::packed(data.len() / dim, dim, &offsets)?;
-        Tokens::from_layout(data, layout)
-    }
-}
-
 /// Checks that a matrix of `len` numbers is what a layout without a mask describes.
 fn check_data(argument: &'static str, len: usize, layout: &TokenLayout) -> Result<()> {
     let expected = layout.rows as u64 * layout.dim as u64;
@@ -439,7 +433,7 @@ fn whole_rows(elements: usize, dim: usize) -> Result<usize> {
     Ok(elements / dim)
 }
 
-fn check_dim(dim: usize) -> Result<()> {
+pub(crate) fn check_dim(dim: usize) -> Result<()> {
     if dim == 0 || dim > MAX_DIM {
         return Err(Error::Shape {
             argument: "dim",
@@ -476,11 +470,12 @@ pub(crate) fn check_len(
 fn checked_entry(
     argument: &'static str,
     index: usize,
-    value: i64,
+    value: impl Index,
     least: i64,
     most: i64,
 ) -> Result<u32> {
-    if value < least || value > most {
+    let value = value.to_i128();
+    if value < i128::from(least) || value > i128::from(most) {
         let expected = format!("{least} to {most}");
         return Err(Error::Offset { argument, index, expected, found: value });
     }

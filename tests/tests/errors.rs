@@ -28,7 +28,7 @@ fn shape<T>(result: Result<T>, argument: &str, expected: &str, found: &str) {
 }
 
 /// A [`Error::Offset`] with these fields, all of them in the message.
-fn offset<T>(result: Result<T>, argument: &str, index: usize, expected: &str, found: i64) {
+fn offset<T>(result: Result<T>, argument: &str, index: usize, expected: &str, found: i128) {
     let error = result.map(|_| ()).expect_err("must be refused");
     let Error::Offset { argument: a, index: i, expected: e, found: f } = &error else {
         panic!("{error:?}")
@@ -64,7 +64,7 @@ fn dim() {
         shape(Tokens::padded(&DATA, 1, 1, dim), "dim", "1 to 4096", found);
         shape(Tokens::packed(&DATA, dim, &[0]), "dim", "1 to 4096", found);
         shape(Tokens::scattered(&DATA, dim, &[0], &[0]), "dim", "1 to 4096", found);
-        shape(Tokens::<f32>::pack::<&[f32]>(&[], dim), "dim", "1 to 4096", found);
+        shape(Tokens::<f32>::pack::<&[f32], f32>(&[], dim), "dim", "1 to 4096", found);
         shape(TokenLayout::padded(1, 1, dim), "dim", "1 to 4096", found);
         shape(TokenLayout::packed(1, dim, &[0]), "dim", "1 to 4096", found);
         shape(TokenLayout::scattered(1, dim, &[0], &[0]), "dim", "1 to 4096", found);
@@ -80,7 +80,7 @@ fn data() {
     let whole = "whole rows of 7 elements";
     shape(Tokens::packed(&DATA, 7, &[0]), "data", whole, "24 elements");
     shape(Tokens::scattered(&DATA, 7, &[0], &[1]), "data", whole, "24 elements");
-    shape(Tokens::pack(&[&DATA[..7], &DATA[..8]], 7), "data", whole, "8 elements");
+    shape(Tokens::pack(&[&DATA[..7], &DATA[..8]], 7), "matrices", whole, "8 elements in item 1");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn lengths() {
     shape(padded().with_lengths(&[1]), "lengths", "2 entries (one per item)", "1 entries");
     offset(padded().with_lengths(&[3, -1]), "lengths", 1, "0 to 3", -1);
     offset(padded().with_lengths(&[4, 0]), "lengths", 0, "0 to 3", 4);
-    offset(padded().with_lengths(&[0, i64::MIN]), "lengths", 1, "0 to 3", i64::MIN);
+    offset(padded().with_lengths(&[0, i64::MIN]), "lengths", 1, "0 to 3", i64::MIN.into());
     offset(padded().with_lengths(&[0, 1i64 << 32]), "lengths", 1, "0 to 3", 1 << 32);
 
     let unmasked = "a padded layout, before its mask is set";
@@ -116,6 +116,39 @@ fn offsets() {
     offset(Tokens::packed(&DATA, 4, &[0i32, -3]), "offsets", 1, "0 to 6", -3);
 }
 
+/// What a first program has: whatever integers its counts are, and the rows of an item in any form.
+#[test]
+fn integers_and_rows_of_first_programs() {
+    let rows = |tokens: Result<Tokens<'_, f32>>| tokens.expect("whole rows").layout().clone();
+    let expected = rows(Tokens::packed(&DATA, 4, &[0i64, 2, 6]));
+    assert_eq!(rows(Tokens::packed(&DATA, 4, &[0usize, 2, 6])), expected);
+    assert_eq!(rows(Tokens::packed(&DATA, 4, &vec![0u64, 2, 6])), expected);
+    assert_eq!(rows(Tokens::packed(&DATA, 4, &[0u32, 2, 6])), expected);
+    let huge = u64::MAX - 5;
+    offset(Tokens::packed(&DATA, 4, &[0, 2, huge]), "offsets", 2, "2 to 6", huge.into());
+    offset(Tokens::scattered(&DATA, 4, &[huge], &[1]), "starts", 0, "0 to 6", huge.into());
+    let padded = Tokens::padded(&DATA, 2, 3, 4).expect("well-formed");
+    let huge = usize::MAX;
+    offset(padded.with_lengths(&[1, huge]), "lengths", 1, "0 to 3", huge as i128);
+    let from_0 = "a number from 0 to 4294967295";
+    offset(Pairing::pairs(&[0, huge], &[0, 0]), "query_ids", 1, from_0, huge as i128);
+    assert_eq!(Pairing::candidates(&[0usize, 1], 2).ok(), Pairing::candidates(&[0, 1], 2).ok());
+
+    let row = |row: usize| [DATA[4 * row], DATA[4 * row + 1], DATA[4 * row + 2], DATA[4 * row + 3]];
+    let arrays = [(0..2).map(row).collect::<Vec<_>>(), (2..6).map(row).collect()];
+    let packed = Tokens::pack(&arrays, 4).expect("rows of 4");
+    assert_eq!((packed.data(), packed.layout()), (&DATA[..], &expected));
+    let vectors = arrays.clone().map(|item| item.iter().map(|row| row.to_vec()).collect());
+    let mut vectors: Vec<Vec<Vec<f32>>> = vectors.to_vec();
+    assert_eq!(Tokens::pack(&vectors, 4).expect("rows of 4").data(), DATA);
+    let packed = Tokens::pack(&[&DATA[..8], &DATA[8..]], 4).expect("rows of 4");
+    assert_eq!((packed.data(), packed.layout()), (&DATA[..], &expected));
+    let matrices = |tokens, found| shape(tokens, "matrices", "rows of 4 elements", found);
+    vectors[1][2].pop();
+    matrices(Tokens::pack(&vectors, 4), "3 elements in row 2 of item 1");
+    matrices(Tokens::pack(&[vec![[1.0f32; 8]]], 4), "8 elements in row 0 of item 0");
+}
+
 #[test]
 fn starts() {
     let scattered = |starts: &[i64], lengths: &[i64]| Tokens::scattered(&DATA, 4, starts, lengths);
@@ -125,7 +158,7 @@ fn starts() {
     offset(scattered(&[7], &[0]), "starts", 0, "0 to 6", 7);
     offset(scattered(&[0, 4], &[6, 3]), "lengths", 1, "0 to 2", 3);
     offset(scattered(&[0], &[-2]), "lengths", 0, "0 to 6", -2);
-    offset(scattered(&[2], &[i64::MAX]), "lengths", 0, "0 to 4", i64::MAX);
+    offset(scattered(&[2], &[i64::MAX]), "lengths", 0, "0 to 4", i64::MAX.into());
 }
 
 #[test]
