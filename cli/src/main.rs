@@ -14,6 +14,7 @@ fn main() -> ExitCode {
         Err(error) if is_help(&error) => error.exit(),
         Err(error) => return failure(&error.to_string()),
     };
+    maxsim_cli::interrupt::watch();
     // Otherwise the first call starts them, which panics where it cannot.
     if let Err(error) = rayon::ThreadPoolBuilder::new().build_global() {
         return failure(&format!(

@@ -1,10 +1,9 @@
 //! `maxsim rank`: files in, a ranking out.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
 use maxsim::{Device, Ranking, ScoreOptions, SearchOptions, TokenFormat};
 use maxsim_kernels::variants::FORWARD;
 
@@ -14,13 +13,11 @@ use crate::explain;
 use crate::input::TokenFile;
 use crate::metrics::{self, Metrics};
 use crate::output::{Destination, Results};
+use crate::progress::progress_bar;
 use crate::qrels::Qrels;
 use crate::screen;
 use crate::stream::{self, Outcome, Request};
 use crate::texts::{Texts, counted};
-
-/// How often bars are drawn again.
-const TICK: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 pub fn rank(args: &RankArgs) -> Result<()> {
@@ -166,32 +163,6 @@ fn check_kernel(name: &str, device: &Device) -> Result<()> {
     let is_gpu = device.ordinal().is_some();
     ensure!(is_gpu, "--kernel {name}: the CPU has no kernels; leave --kernel out");
     Ok(())
-}
-
-/// A bar on stderr where that is a terminal, and nothing elsewhere.
-pub(crate) fn progress_bar(n: usize, of: &'static str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style =
-        ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} {msg}, {eta} left");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(n as u64).with_style(style).with_message(of);
-    // At once, and again while a long call runs.
-    bar.enable_steady_tick(TICK);
-    bar
-}
-
-/// As [`progress_bar`], for work that does not say how far it is.
-pub(crate) fn progress_spinner(doing: &'static str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
-    let spinner = ProgressBar::new_spinner().with_style(style).with_message(doing);
-    spinner.enable_steady_tick(TICK);
-    spinner
 }
 
 fn shortened(mut rankings: Vec<Ranking>, top_k: usize) -> Vec<Ranking> {

@@ -1,20 +1,19 @@
 //! Where results go and in what form.
 
 mod json;
+mod new_file;
 mod place;
 mod table;
 mod trec;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-#[cfg(unix)]
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use maxsim::Ranking;
-use tempfile::NamedTempFile;
 
+pub(crate) use self::new_file::NewFile;
 use self::place::Place;
 use crate::args::{Format, RankArgs};
 use crate::metrics::Metrics;
@@ -76,7 +75,7 @@ impl Destination {
             Ok(found) if !found.is_file() => return Ok(Destination::Stream(place)),
             _ => {}
         }
-        temporary(&place)?;
+        NewFile::check(&place)?;
         Ok(Destination::File(place))
     }
 
@@ -104,10 +103,9 @@ impl Destination {
                 .and_then(|mut stream| buffered(&mut stream))
                 .with_context(|| path.display().to_string()),
             Destination::File(path) => {
-                let mut file = temporary(path)?;
-                buffered(file.as_file_mut()).with_context(|| path.display().to_string())?;
-                file.persist(path).with_context(|| path.display().to_string())?;
-                Ok(())
+                let mut file = NewFile::create(path)?;
+                let written = buffered(file.file()).and_then(|()| Ok(file.publish()?));
+                written.with_context(|| path.display().to_string())
             }
         }
     }
@@ -118,25 +116,6 @@ fn stream(path: &Path) -> io::Result<File> {
     // A descriptor may be a file that has something in it already.
     let is_file = std::fs::metadata(path)?.is_file();
     File::options().write(true).append(is_file).open(path)
-}
-
-/// An empty file in the folder of `path`, removed unless it is moved to its place. Who may read and
-/// write it is what it is for the file at that place.
-fn temporary(path: &Path) -> Result<NamedTempFile> {
-    let folder = place::folder(path);
-    let replaced = std::fs::metadata(path).map(|found| found.permissions()).ok();
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".maxsim-");
-    // Readable like any new file, not private as temporary files are.
-    #[cfg(unix)]
-    builder.permissions(replaced.clone().unwrap_or_else(|| PermissionsExt::from_mode(0o666)));
-    let create = || -> io::Result<NamedTempFile> {
-        let file = builder.tempfile_in(folder)?;
-        // Creating took the umask off.
-        replaced.into_iter().try_for_each(|mode| file.as_file().set_permissions(mode))?;
-        Ok(file)
-    };
-    create().with_context(|| format!("cannot write in the folder {}", folder.display()))
 }
 
 fn render(format: Format, results: &Results<'_>, mut out: &mut dyn Write) -> io::Result<()> {

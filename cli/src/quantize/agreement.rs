@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::documents::Documents;
 use crate::input::TokenFile;
 use crate::metrics::{self, Metrics};
+use crate::progress::progress_bar;
 use crate::qrels::Qrels;
-use crate::rank::progress_bar;
 use crate::stream::{self, Request, check_numbers};
 
 /// Scores that are held at once, before and after: 128 MB each.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Codec;
 use crate::args::{QuantizeArgs, ReportFormat};
 use crate::output::Destination;
-use crate::rank::progress_spinner;
+use crate::progress::progress_spinner;
 use crate::residual::{read_index, write_into};
 use crate::texts::counted;
 

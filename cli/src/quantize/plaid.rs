@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::errors::{Errors, used_rows};
 use super::write::CHUNK_LEN;
 use crate::input::TokenFile;
-use crate::rank::{progress_bar, progress_spinner};
+use crate::progress::{progress_bar, progress_spinner};
 
 /// How far a token's length may be from 1: a unit token in bf16 is off by 0.004 at most.
 const LENGTH_TOLERANCE: f64 = 0.01;

@@ -11,9 +11,9 @@ use maxsim::residual::{BitOrder, Centroids, Codes, ResidualCodec, ResidualTokens
 use maxsim::{ElementType, TokenLayout};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
-use tempfile::NamedTempFile;
 
 use crate::input::{FileBytes, Reading, Tensors, elements, padded_layout};
+use crate::output::NewFile;
 
 const FORMAT: &str = "maxsim-residual";
 const VERSION: &str = "1";
@@ -167,14 +167,12 @@ impl<'a> File<'a> {
 /// For masked tokens, which the format has no place for, and where the file cannot be written.
 pub fn write(path: &Path, tokens: &ResidualTokens<'_>) -> Result<()> {
     let write = || -> Result<()> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let mut file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
-        let mut out = BufWriter::new(file.as_file_mut());
+        let mut file = NewFile::create(path)?;
+        let mut out = BufWriter::new(file.file());
         write_into(&mut out, tokens)?;
         out.flush()?;
         drop(out);
-        file.persist(path)?;
-        Ok(())
+        Ok(file.publish()?)
     };
     write().with_context(|| path.display().to_string())
 }

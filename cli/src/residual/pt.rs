@@ -11,7 +11,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use pytorch_reader::{DType, PickleValue, PytorchReader, Tensor};
@@ -20,6 +20,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use super::array::{Array, Kind};
+use crate::interrupt::Unfinished;
 
 /// The pickle of a tensor has some hundred bytes.
 const MAX_PICKLE_BYTES: u64 = 1 << 16;
@@ -60,19 +61,19 @@ struct Opened {
     root: PickleValue,
     reader: PytorchReader,
     /// Must be there as long as tensors are read from it.
-    _copy: NamedTempFile,
+    _copy: Copy,
 }
 
 impl Opened {
     fn new(path: &Path) -> Result<Opened> {
         let copy = with_dictionary(path)?;
-        let PickleValue::Dict(mut values) = PytorchReader::read_pickle_data(copy.path(), None)?
+        let PickleValue::Dict(mut values) = PytorchReader::read_pickle_data(&copy.path, None)?
         else {
             bail!("the pickle is broken")
         };
         let root = values.remove("root").context("the pickle is broken")?;
         ensure!(values.is_empty(), "the pickle is broken");
-        let reader = PytorchReader::new(copy.path())?;
+        let reader = PytorchReader::new(&copy.path)?;
         Ok(Opened { root, reader, _copy: copy })
     }
 
@@ -91,12 +92,37 @@ impl Opened {
     }
 }
 
+/// A file that is gone with the run, and where the reader finds it.
+struct Copy {
+    file: File,
+    path: PathBuf,
+    /// `None` where the file has no name.
+    _name: Option<Unfinished>,
+}
+
+impl Copy {
+    fn new() -> Result<Copy> {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsRawFd;
+            let file = tempfile::tempfile()?;
+            let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            if path.exists() {
+                return Ok(Copy { file, path, _name: None });
+            }
+        }
+        let (file, path) = NamedTempFile::new()?.keep()?;
+        let name = Unfinished::of(path.clone());
+        Ok(Copy { file, path, _name: Some(name) })
+    }
+}
+
 /// A copy of the archive with its pickle put into a dictionary.
-fn with_dictionary(path: &Path) -> Result<NamedTempFile> {
+fn with_dictionary(path: &Path) -> Result<Copy> {
     let file = BufReader::new(File::open(path)?);
     let mut archive = ZipArchive::new(file).context("not a file that torch.save wrote")?;
-    let mut copy = NamedTempFile::new()?;
-    let mut writer = ZipWriter::new(copy.as_file_mut());
+    let mut copy = Copy::new()?;
+    let mut writer = ZipWriter::new(&mut copy.file);
     let mut n_pickles = 0;
     for i in 0..archive.len() {
         let mut entry = archive.by_index_raw(i)?;
