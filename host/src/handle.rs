@@ -8,6 +8,7 @@ use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::CudaTokens;
 use crate::device::Device;
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::format::{Format, TokenFormat};
 use crate::plan::Access;
@@ -189,6 +190,30 @@ impl<F: Format> DeviceTokens<F> {
             Storage::Host(_) => Access::uploaded(self.layout.dim(), F::FORMAT),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             Storage::Cuda(tokens) => tokens.access(),
+        }
+    }
+}
+
+impl<T: Element> DeviceTokens<T> {
+    /// Checks that f32 can hold what [`ScoreOptions::normalize`](crate::ScoreOptions::normalize)
+    /// multiplies: that no valid row is more than 2⁶² long, or that the rows are the handle's own.
+    ///
+    /// Rows of any length have their direction where a handle was made by
+    /// [`Device::upload`](crate::Device::upload), which keeps those that are too long a second time,
+    /// times a power of two. A handle of memory that belongs to somebody else
+    /// (`DeviceTokens::from_raw_parts`) reads the rows as they are: a dot product of two rows that
+    /// are together more than 2¹²⁷ long is infinite then, as IEEE has it. Waits for the device.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] that names the first such row.
+    pub fn check_normalizable(&self) -> Result<()> {
+        match &self.storage {
+            Storage::Host(_) => Ok(()),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Storage::Cuda(tokens) => {
+                let device = self.device.cuda_device("tokens of a CUDA device")?;
+                tokens.check_normalizable(device, self.layout())
+            }
         }
     }
 }

@@ -72,6 +72,7 @@ mod lock;
 mod parallel;
 mod pieces;
 mod quantize;
+mod scaled_rows;
 mod scored;
 mod shares;
 

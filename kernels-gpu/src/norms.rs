@@ -2,7 +2,8 @@
 //!
 //! `row_norms`: as many lanes as a row has pieces of 16 bytes, up to 32, add its squares; a warp has
 //! as many rows at once as fit. The order of the sum depends on dim alone, so that equal rows have
-//! equal r wherever they lie.
+//! equal r wherever they lie. Where the sum is beyond f32, a second pass adds the squares of elements
+//! times 2⁻¹⁰⁰.
 //!
 //! The forward kernels read r of a tile's columns from memory before they wait for the tile, and
 //! multiply before columns are masked: what lies behind a document's end, a NaN even, never shows.
@@ -362,6 +363,7 @@ mod rows {
     use crate::ptx::math::{fma, max_nan, sqrt};
     use crate::ptx::memory::store_u32;
     use crate::ptx::thread::{block_idx_x, thread_idx_x};
+    use crate::ptx::warp::ballot;
     use crate::ptx::wide::shuffle_xor_by;
     use crate::reduce::unroll;
 
@@ -392,8 +394,40 @@ mod rows {
             let first = Columns::new::<T>(&params.rows, 0);
             let row = unit * (32 / lanes) + first.slot;
             let is_there = u32::from(row < params.n_rows);
-            let mut sum = 0.0;
-            let mut column = 0;
+            let sum = square::<T, ALIGNED, false>(params, row, is_there);
+            let mut norm = 1.0 / sqrt(max_nan(sum, SQUARE_MIN));
+            if T::SQUARES_OVERFLOW {
+                let overflows = sum == f32::INFINITY;
+                if ballot(u32::from(overflows)) != 0 {
+                    let sum = square::<T, ALIGNED, true>(params, row, is_there);
+                    norm = if overflows { SMALL / sqrt(sum) } else { norm };
+                }
+            }
+            if is_there != 0 && first.element == 0 {
+                store_u32(params.norms + u64::from(row) * 4, norm.to_bits());
+            }
+        }
+    }
+
+    /// 2⁻¹⁰⁰: 4096 squares of the largest number, times this, are 10²¹ together; and what
+    /// underflows beside a sum that overflowed counts for nothing.
+    const SMALL: f32 = f32::from_bits((127 - 100) << 23);
+
+    /// The sum of a row's squares, the same in all of its lanes; of its elements times [`SMALL`]
+    /// where it is `SCALED`.
+    ///
+    /// # Safety
+    /// As [`row_norms`]; the whole warp, whose rows `params` has where `is_there` is 1.
+    #[inline(always)]
+    unsafe fn square<T: Element, const ALIGNED: bool, const SCALED: bool>(
+        params: &RowNormsParams,
+        row: u32,
+        is_there: u32,
+    ) -> f32 {
+        let mut sum = 0.0;
+        let mut column = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
             while column < params.rows.n_columns {
                 let columns = Columns::new::<T>(&params.rows, column);
                 let has_elements = is_there & u32::from(columns.n_elements > 0);
@@ -402,20 +436,18 @@ mod rows {
                     if E < T::N {
                         // What lies behind the row may be anything.
                         let x = if (E as u32) < columns.n_elements { values[E] } else { 0.0 };
+                        let x = if SCALED { x * SMALL } else { x };
                         sum = fma(x, x, sum);
                     }
                 });
                 column += 1;
             }
-            let mut mask = lanes / 2;
+            let mut mask = (1 << params.rows.lanes_log2) / 2;
             while mask > 0 {
                 sum += shuffle_xor_by(sum, mask);
                 mask /= 2;
             }
-            if is_there != 0 && first.element == 0 {
-                let norm = 1.0 / sqrt(max_nan(sum, SQUARE_MIN));
-                store_u32(params.norms + u64::from(row) * 4, norm.to_bits());
-            }
         }
+        sum
     }
 }

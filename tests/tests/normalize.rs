@@ -2,8 +2,10 @@
 
 use half::bf16;
 use maxsim::{
-    BackwardOptions, Device, DeviceScores, Element, Pairing, ScoreOptions, Tokens, TrainingScores,
+    BackwardOptions, Device, DeviceScores, DeviceTokens, Element, Pairing, ScoreOptions,
+    TokenLayout, Tokens, TrainingScores,
 };
+use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gradients::all_devices;
 
 fn normalized() -> ScoreOptions {
@@ -103,5 +105,123 @@ fn streams_and_graphs_give_what_a_synchronous_call_gives() {
         graph.launch(&mut stream).expect("a launch");
         assert_eq!(scores.read().expect("scores"), expected, "{device}");
         assert_eq!(device.score(&queries, &documents, &cross).expect("scores"), plain);
+    }
+}
+
+/// Rows whose squared lengths, and whose dot products, are beyond f32: each has its direction, in
+/// scores and gradients.
+#[test]
+fn rows_of_any_length_have_their_direction() {
+    fn check<T: Element>(lengths: &[f64], precision: f64) {
+        let dim = 48;
+        let value = |i: usize| ((i * 2_654_435_761) % 4093) as f64 / 2047.0 - 1.0;
+        for &length in lengths {
+            // Rows of one direction each: with the length, and as they are.
+            let rows = |n: usize, salt: usize| -> [Vec<f64>; 2] {
+                let small: Vec<f64> = (0..n * dim)
+                    .map(|i| f64::from(T::from_f32(value(i * 7 + salt) as f32).to_f32()))
+                    .collect();
+                // Every second row alone is long, so that long ones meet short ones too.
+                let factor = |i: usize| if i / dim % 2 == 0 { length } else { 1.0 };
+                let long = small.iter().enumerate().map(|(i, x)| x * factor(i)).collect();
+                [long, small]
+            };
+            let stored =
+                |rows: &[f64]| -> Vec<T> { rows.iter().map(|&x| T::from_f32(x as f32)).collect() };
+            let (queries, documents) = (rows(6, 1), rows(3 * 40, 5));
+            let cross = Pairing::cross();
+            for device in all_devices() {
+                let call = |[queries, documents]: [&[f64]; 2]| {
+                    let (queries, documents) = (stored(queries), stored(documents));
+                    let queries = Tokens::padded(&queries, 1, 6, dim).expect("queries");
+                    let documents = Tokens::padded(&documents, 3, 40, dim).expect("documents");
+                    let scores = train(&device, &queries, &documents);
+                    let options = BackwardOptions::default();
+                    let grad_scores = [1.0, -0.5, 2.0];
+                    let found = device
+                        .backward(&queries, &documents, &cross, &scores, &grad_scores, &options)
+                        .expect("gradients");
+                    (scores, found)
+                };
+                let (long, long_gradients) = call([&queries[0], &documents[0]]);
+                let (small, small_gradients) = call([&queries[1], &documents[1]]);
+                assert_eq!(
+                    long.scores().winners(),
+                    small.scores().winners(),
+                    "{device} {length:e}"
+                );
+                let values = long.scores().values().iter().zip(small.scores().values());
+                for (long, small) in values {
+                    assert!((long - small).abs() < 1e-5, "{device} {length:e}: {long}, {small}");
+                }
+                // A gradient is as much smaller as its row is longer.
+                for (long, small) in [
+                    (&long_gradients.queries, &small_gradients.queries),
+                    (&long_gradients.documents, &small_gradients.documents),
+                ] {
+                    let most = small.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+                    for (i, (&long, &small)) in long.iter().zip(small).enumerate() {
+                        let factor = if i / dim % 2 == 0 { length } else { 1.0 };
+                        let error = (f64::from(long) * factor - f64::from(small)).abs();
+                        let limit = precision * f64::from(most);
+                        assert!(error <= limit, "{device} {length:e} {i}: {long:e}, {small:e}");
+                    }
+                }
+            }
+        }
+    }
+    // 2⁵⁰ and less is as it is; from 2⁶³ on products and squares are beyond f32, and 1/x of the
+    // longest is among f32's subnormal numbers, of which gradients have some bits only.
+    check::<f32>(&[2f64.powi(49), 2f64.powi(64), 2f64.powi(83), 2f64.powi(120)], 1e-5);
+    check::<bf16>(&[2f64.powi(49), 2f64.powi(64), 2f64.powi(83), 2f64.powi(120)], 1e-5);
+    check::<f32>(&[2f64.powi(126)], 1e-3);
+    check::<half::f16>(&[2f64.powi(13)], 1e-5);
+}
+
+/// A component of 10²⁵ beside ones that are all but nothing.
+#[test]
+fn one_huge_component_is_the_direction() {
+    let documents = [0.0f32, 1e25, 0.0, 1.0, 0.6, 0.8];
+    for device in all_devices() {
+        let queries = Tokens::padded(&[0.0f32, 1.0], 1, 1, 2).expect("queries");
+        let documents = Tokens::padded(&documents, 3, 1, 2).expect("documents");
+        let cross = Pairing::cross();
+        let scores = device.score_with(&queries, &documents, &cross, &normalized());
+        assert_eq!(scores.expect("scores").values(), [1.0, 1.0, 0.8], "{device}");
+        // As they are where they are not normalised: a handle serves both kinds of calls.
+        let handle = device.upload(&documents).expect("documents");
+        let plain = device.score(&queries, &handle, &cross).expect("scores");
+        assert_eq!(plain.values(), [1e25, 1.0, 0.8], "{device}");
+        let again = device.score_with(&queries, &handle, &cross, &normalized()).expect("scores");
+        assert_eq!(again.values(), [1.0, 1.0, 0.8], "{device}");
+        assert_eq!(handle.download().expect("rows").data(), documents.data());
+        handle.check_normalizable().expect("rows of its own");
+    }
+}
+
+/// Memory of others is read as it is: squares beyond f32 are no obstacle, dot products would be,
+/// and what to look for is found where it is asked for.
+#[test]
+fn views_of_long_rows_have_their_direction_and_are_found() {
+    let rows = [0.6f32, 0.8, 0.0, 0.0, 0.0, 1e25, 0.0, 0.0, 0.0, 0.0, f32::INFINITY, 0.0];
+    for device in cuda_devices() {
+        let tokens = Tokens::padded(&rows, 3, 1, 4).expect("documents");
+        let owner = device.upload(&tokens).expect("documents");
+        let access = owner.access();
+        let view = |layout: TokenLayout| {
+            let (base, pitch_bytes) = (access.base, access.pitch_bytes);
+            // SAFETY: `owner` lives longer, and nobody writes to its rows.
+            unsafe { DeviceTokens::<f32>::from_raw_parts(device, base, pitch_bytes, layout, None) }
+        };
+        let all = view(tokens.layout().clone()).expect("a view");
+        let queries = Tokens::padded(&[0.0f32, 1.0, 0.0, 0.0], 1, 1, 4).expect("queries");
+        let cross = Pairing::cross();
+        let scores = device.score_with(&queries, &all, &cross, &normalized()).expect("scores");
+        assert_eq!(scores.values()[..2], [0.8, 1.0], "{device}");
+        let error = all.check_normalizable().expect_err("a long row").to_string();
+        assert!(error.contains("row 1") && error.contains("1.0e25"), "{error}");
+        // Rows of no item may hold anything.
+        let first = TokenLayout::packed(3, 4, &[0i64, 1]).expect("a layout");
+        view(first).expect("a view").check_normalizable().expect("the first row alone");
     }
 }

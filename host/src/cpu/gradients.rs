@@ -13,7 +13,10 @@
 //! time, and each row is then summed by one owner.
 //!
 //! Where rows are normalised, g is multiplied by the source row's factor, and what comes of it is the
-//! gradient with respect to the normalised row; [`add_projected`] makes it that of the row.
+//! gradient with respect to the normalised row; [`add_projected`] makes it that of the row. Rows too
+//! long for f32 are read times a power of two ([`scaled_rows`]), and so is their gradient.
+//!
+//! [`scaled_rows`]: crate::scaled_rows
 //!
 //! The order is that of the scores, and within a score that of the query's tokens; the sum so
 //! far stays in the gradient itself, in f32. So no bit depends on the number of threads or on
@@ -86,14 +89,22 @@ pub(crate) fn add_gradients<Q: Format, D: Format>(
 ) -> Result<()> {
     let token_offsets = problem.token_offsets();
     let parallel = Parallel::new();
+    let scaled = (
+        queries.scaled_rows(normalize, problem.dim())?,
+        documents.scaled_rows(normalize, problem.dim())?,
+    );
+    let (queries, documents) = (queries.with_rows(&scaled.0), documents.with_rows(&scaled.1));
+    let factors = (scaled.0.as_ref(), scaled.1.as_ref());
+    let factors =
+        (factors.0.map(|rows| &rows.factors[..]), factors.1.map(|rows| &rows.factors[..]));
     let norms = normalize.then(|| Norms::new(queries, documents, problem.dim(), parallel));
     let norms = norms.transpose()?;
     let norms = norms.as_ref();
     let token_offsets = &token_offsets;
     let call = Call { problem, token_offsets, winners, grad_scores, norms, parallel };
     let [of_queries, of_documents] = gradients;
-    call.add_side(Side::Queries, queries, documents, of_queries)?;
-    call.add_side(Side::Documents, documents, queries, of_documents)
+    call.add_side(Side::Queries, (queries, factors.0), documents, of_queries)?;
+    call.add_side(Side::Documents, (documents, factors.1), queries, of_documents)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -107,11 +118,12 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Adds the gradient of one side, whose matrix is `own`; `source` is the other side's.
+    /// Adds the gradient of one side, whose matrix is `own`, of rows times `factors` where there
+    /// are any; `source` is the other side's.
     fn add_side<O: Format, S: Format>(
         &self,
         side: Side,
-        own: Matrix<'_, O>,
+        (own, factors): (Matrix<'_, O>, Option<&[f32]>),
         source: Matrix<'_, S>,
         gradient: &mut [f32],
     ) -> Result<()> {
@@ -123,13 +135,16 @@ impl Call<'_> {
         fill(&mut sums, gradient.len(), 0.0)?;
         self.add(side, source, &mut sums)?;
         let rows = own.data.par_chunks(dim).zip(norms.of(side as usize)).zip(sums.par_chunks(dim));
-        let rows = rows.zip(gradient.par_chunks_mut(dim));
+        let rows = rows.zip(gradient.par_chunks_mut(dim)).enumerate();
         self.parallel.share(|min_len| {
             rows.with_min_len(min_len).for_each_init(
                 || vec![0.0; dim],
-                |row, (((stored, &norm), sum), gradient)| {
+                |row, (i, (((stored, &norm), sum), gradient))| {
                     widen::<O>(stored, row);
-                    add_projected(row, norm, sum, gradient);
+                    match factors.map_or(1.0, |factors| factors[i]) {
+                        1.0 => add_projected(row, norm, sum, gradient),
+                        factor => add_scaled(row, norm, sum, factor, gradient),
+                    }
                 },
             );
         });
@@ -238,6 +253,13 @@ impl Call<'_> {
             Side::Documents => self.problem.documents(),
         }
     }
+}
+
+/// Adds what [`add_projected`] would, of a row that was multiplied by `factor`.
+fn add_scaled(row: &[f32], norm: f32, sum: &[f32], factor: f32, gradient: &mut [f32]) {
+    let mut of_scaled = vec![0.0; row.len()];
+    add_projected(row, norm, sum, &mut of_scaled);
+    gradient.iter_mut().zip(of_scaled).for_each(|(gradient, x)| *gradient += x * factor);
 }
 
 /// Adds every source, in order, to the gradient row `sum`.

@@ -41,6 +41,7 @@ use crate::format::Format;
 use crate::parallel::Parallel;
 use crate::problem::Problem;
 use crate::residual::HostResiduals;
+use crate::scaled_rows::{ScaledRows, scaled_rows};
 use crate::scales::Scales;
 use crate::scores::{ScoreOptions, Scores};
 pub(crate) use coarse::score_coarse_to_fine;
@@ -81,6 +82,20 @@ pub(crate) struct Matrix<'a, F: Format> {
     pub mask: Option<&'a [u8]>,
 }
 
+impl<F: Format> Matrix<'_, F> {
+    /// The rows of a call that normalises them where some are too long for it; see
+    /// [`scaled_rows`].
+    fn scaled_rows(&self, normalize: bool, dim: usize) -> Result<Option<ScaledRows<F::Stored>>> {
+        if normalize { scaled_rows::<F>(self.data, dim) } else { Ok(None) }
+    }
+
+    /// The same with these rows, where there are any.
+    fn with_rows<'b>(&'b self, rows: &'b Option<ScaledRows<F::Stored>>) -> Matrix<'b, F> {
+        let data = rows.as_ref().map_or(self.data, |rows| &rows.data);
+        Matrix { data, ..*self }
+    }
+}
+
 /// Threads that the engine uses.
 pub(crate) fn n_threads() -> usize {
     rayon::current_num_threads()
@@ -95,6 +110,11 @@ pub(crate) fn score<Q: Format, D: Format>(
 ) -> Result<Scores> {
     let mut scores = Scores::new(problem, options)?;
     let parallel = Parallel::new();
+    let scaled = (
+        queries.scaled_rows(options.normalize, problem.dim())?,
+        documents.scaled_rows(options.normalize, problem.dim())?,
+    );
+    let (queries, documents) = (queries.with_rows(&scaled.0), documents.with_rows(&scaled.1));
     let norms = options.normalize.then(|| Norms::new(queries, documents, problem.dim(), parallel));
     let norms = &norms.transpose()?;
     let factors = Factors::new(norms.as_ref(), queries.scales, documents.scales);

@@ -120,6 +120,8 @@ impl<T: Element> DeviceTokens<T> {
     /// Row `i` of the matrix `[rows, dim]` starts at `address + i · pitch_bytes`; `layout`
     /// (made without a mask) says which rows make up each item. `mask` is the address of one
     /// byte per row, non-zero = valid; it is read once here, to know which items are empty.
+    /// Rows more than 2⁶² long cannot be normalised together with others as long
+    /// ([`DeviceTokens::check_normalizable`] finds them).
     /// Rows that are not 16-byte aligned are scored too, by a slower kernel (but for queries of
     /// residual-compressed documents, whose rows must be).
     ///

@@ -228,6 +228,7 @@ impl CudaWork {
         documents: &CudaTokens,
         order: Option<Order>,
     ) -> Result<()> {
+        let [queries, documents] = self.as_read([queries, documents]);
         if self.variant.has_query_factors() {
             queries.prepare_norms(&self.device, order)?;
         }
@@ -235,6 +236,11 @@ impl CudaWork {
             true => documents.prepare_norms(&self.device, order),
             false => Ok(()),
         }
+    }
+
+    /// The tokens of both sides as the kernel reads them.
+    fn as_read<'a>(&self, tokens: [&'a CudaTokens; 2]) -> [&'a CudaTokens; 2] {
+        if self.variant.normalizes { tokens.map(CudaTokens::normalizable) } else { tokens }
     }
 
     /// Bytes of workspace that the work needs.
@@ -289,6 +295,7 @@ impl CudaWork {
         outputs: &CudaOutputs,
         workspace: u64,
     ) -> Result<()> {
+        let [queries, documents] = self.as_read([queries, documents]);
         let unvisited = self.has_unvisited_scores;
         // Kernels write every valid query token of a visited score whose document has a valid
         // token. For the others alone winners and token scores must be filled.
@@ -335,6 +342,7 @@ impl CudaWork {
         queries: &CudaTokens,
         documents: &CudaTokens,
     ) -> Result<[TensorMap; 3]> {
+        let [queries, documents] = self.as_read([queries, documents]);
         if let Some(scores) = &self.centroid_scores {
             scores.check(documents.access())?;
         }

@@ -33,6 +33,9 @@ use crate::warm_up::gradient_row;
 /// What f16 scales are aligned to, in bytes: two lines of the cache, as many as a tile's take.
 const HALVES_ALIGN: usize = 256;
 
+/// r of rows that are 2⁶² long: two such have dot products of 2¹²⁴ at most.
+const LEAST_FACTOR: f64 = 1.0 / (1u64 << 62) as f64;
+
 /// Room for r of every row, and what fills it.
 #[derive(Debug)]
 pub(super) struct Norms {
@@ -187,6 +190,9 @@ impl CudaTokens {
         device: &Arc<CudaDevice>,
         order: Option<Order>,
     ) -> Result<()> {
+        if let Some(scaled) = self.scaled() {
+            scaled.prepare_norms(device, order)?;
+        }
         let mut norms = lock(&self.norms);
         if norms.is_some() {
             return Ok(());
@@ -242,6 +248,51 @@ impl CudaTokens {
             // SAFETY: the buffer is of these rows; whoever else writes to it writes the same.
             Some(norms) if !self.is_owned() => unsafe { self.find_norms(entered, stream, norms) },
             _ => Ok(()),
+        }
+    }
+
+    /// Checks that the valid rows of memory that is not ours are short enough for products of f32,
+    /// as [`crate::scaled_rows`] makes those of ours. Waits for the device.
+    pub(crate) fn check_normalizable(
+        &self,
+        device: &Arc<CudaDevice>,
+        layout: &TokenLayout,
+    ) -> Result<()> {
+        if self.is_owned() {
+            return Ok(());
+        }
+        self.prepare_norms(device, None)?;
+        let entered = device.enter()?;
+        // Whoever wrote the rows may have done so on any stream.
+        device.synchronize(&entered)?;
+        device.on_idle_stream(|stream| {
+            // SAFETY: a stream of the context, and nobody writes to the rows during a call.
+            unsafe { self.refresh_norms(&entered, stream.raw())? };
+            stream.synchronize()
+        })?;
+        let mut norms = filled(self.n_rows() as u64, 0f32)?;
+        let mut mask = filled(if self.is_masked() { norms.len() as u64 } else { 0 }, 0u8)?;
+        // SAFETY: the room is that of these rows, and the mask was checked to be there.
+        unsafe {
+            download(&entered, self.norms_address(), bytemuck::cast_slice_mut(&mut norms))?;
+            download(&entered, self.matrix().mask, &mut mask)?;
+        }
+        let mut rows = (0..layout.n_items()).flat_map(|item| layout.item_rows(item));
+        let is_valid = |row: usize| mask.get(row).is_none_or(|&valid| valid != 0);
+        // r of a row with an infinity is 0, whose products are those of IEEE.
+        let is_long = |&row: &usize| {
+            is_valid(row) && norms[row] > 0.0 && f64::from(norms[row]) < LEAST_FACTOR
+        };
+        match rows.find(is_long) {
+            None => Ok(()),
+            Some(row) => Err(Error::Shape {
+                argument: "tokens",
+                expected: "rows to be normalised that are at most 2^62 long".into(),
+                found: format!(
+                    "row {row}, which is {:.1e} long; upload the tokens, or divide them by a power of two",
+                    1.0 / f64::from(norms[row])
+                ),
+            }),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::element::ElementType;
 use crate::error::Result;
 use crate::format::Format;
 use crate::plan::Access;
+use crate::scaled_rows::scaled_rows;
 use crate::tokens::{TokenLayout, Tokens};
 
 /// A token matrix in device memory with its segments and mask, as kernels read it.
@@ -43,6 +44,9 @@ pub(crate) struct CudaTokens {
     pub(super) residuals: Option<CudaResiduals>,
     /// From the first call on that normalises the rows; of codes their scales.
     pub(super) norms: Mutex<Option<Norms>>,
+    /// The same tokens for calls that normalise rows, where some are too long for f32 to square:
+    /// see [`crate::scaled_rows`].
+    scaled: Option<Box<CudaTokens>>,
 }
 
 impl fmt::Debug for CudaTokens {
@@ -57,11 +61,25 @@ impl CudaTokens {
         device: &Arc<CudaDevice>,
         tokens: &Tokens<'_, F>,
     ) -> Result<CudaTokens> {
+        let uploaded = CudaTokens::upload_rows(device, tokens, tokens.data())?;
+        let scaled = match scaled_rows::<F>(tokens.data(), tokens.layout().dim())? {
+            None => None,
+            Some(rows) => Some(Box::new(CudaTokens::upload_rows(device, tokens, &rows.data)?)),
+        };
+        Ok(CudaTokens { scaled, ..uploaded })
+    }
+
+    /// Copies `rows`, in the tokens' layout and with their mask and scales.
+    fn upload_rows<F: Format>(
+        device: &Arc<CudaDevice>,
+        tokens: &Tokens<'_, F>,
+        rows: &[F::Stored],
+    ) -> Result<CudaTokens> {
         let operand = F::FORMAT.stored_operand();
         let layout = tokens.layout();
         let row_bytes = layout.dim() * operand.size_bytes();
         let pitch_bytes = Access::uploaded(layout.dim(), F::FORMAT).pitch_bytes;
-        let data: &[u8] = bytemuck::cast_slice(tokens.data());
+        let data: &[u8] = bytemuck::cast_slice(rows);
         let matrix = upload_rows(device, data, row_bytes, pitch_bytes as usize)?;
         let access = Access { base: matrix.address(), pitch_bytes, n_centroids: 0 };
         let mask = tokens.mask().map(|mask| upload(device, mask)).transpose()?;
@@ -113,7 +131,18 @@ impl CudaTokens {
             owned,
             residuals: None,
             norms: Mutex::new(None),
+            scaled: None,
         })
+    }
+
+    /// The tokens as calls that normalise rows read them.
+    pub(super) fn normalizable(&self) -> &CudaTokens {
+        self.scaled.as_deref().unwrap_or(self)
+    }
+
+    /// Those tokens, where they are not these.
+    pub(super) fn scaled(&self) -> Option<&CudaTokens> {
+        self.scaled.as_deref()
     }
 
     /// How kernels reach the rows.

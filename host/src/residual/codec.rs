@@ -9,6 +9,7 @@ use maxsim_kernels::residual::{NBITS, norm};
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
 use crate::handle::copy_of;
+use crate::scaled_rows::LARGEST;
 use crate::tokens::{TokenLayout, check_count, check_len};
 
 /// Centroids `[n_centroids, dim]`, row-major, in one of the library's element types.
@@ -121,6 +122,10 @@ impl fmt::Debug for ResidualCodec<'_> {
 impl<'a> ResidualCodec<'a> {
     /// Checks and takes `centroids` `[n_centroids, dim]` and `bucket_weights` `[2^nbits]`, with
     /// `nbits` one of 1, 2, 4 and 8. Every peer normalises decoded tokens: `normalize` is up to you.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where one of them has another shape, or a finite number of 2⁵⁰ and more,
+    /// whose square may be beyond f32.
     pub fn new(
         nbits: u32,
         dim: usize,
@@ -141,6 +146,12 @@ impl<'a> ResidualCodec<'a> {
         }
         check_count("number of centroids", n / dim)?;
         check_len("bucket_weights", 1 << nbits, "2^nbits", bucket_weights.len())?;
+        match &centroids {
+            Centroids::F16(_) => {}
+            Centroids::Bf16(values) => check_sizes("centroids", values.iter().map(|x| x.to_f32()))?,
+            Centroids::F32(values) => check_sizes("centroids", values.iter().copied())?,
+        }
+        check_sizes("bucket_weights", bucket_weights.iter().copied())?;
         Ok(ResidualCodec {
             nbits,
             dim,
@@ -229,6 +240,19 @@ impl<'a> ResidualCodec<'a> {
     /// Bytes of a token's buckets: ceil(dim · nbits / 8).
     pub fn row_bytes(&self) -> usize {
         maxsim_kernels::residual::row_bytes(self.dim, self.nbits)
+    }
+}
+
+/// Checks that sums of squares of finite numbers stay within f32. What is not finite shows in scores.
+fn check_sizes(argument: &'static str, numbers: impl Iterator<Item = f32>) -> Result<()> {
+    let mut numbers = numbers.enumerate();
+    match numbers.find(|(_, x)| x.is_finite() && x.abs() >= LARGEST) {
+        None => Ok(()),
+        Some((i, x)) => Err(Error::Shape {
+            argument,
+            expected: format!("numbers below {LARGEST:.1e}"),
+            found: format!("{x:.1e} at {i}"),
+        }),
     }
 }
 

@@ -42,6 +42,8 @@ pub trait Element {
     const N: usize;
     /// Bytes of an element.
     const SIZE: usize = 16 / Self::N;
+    /// Whether the sum of squares of some row is beyond f32.
+    const SQUARES_OVERFLOW: bool = false;
     /// The elements that a lane reads at once, of which there are [`Element::N`].
     fn widen(words: [u32; 4]) -> [f32; LANE_ELEMENTS];
 }
@@ -73,6 +75,7 @@ impl Element for F16 {
 
 impl Element for Bf16 {
     const N: usize = 8;
+    const SQUARES_OVERFLOW: bool = true;
     #[inline(always)]
     fn widen(words: [u32; 4]) -> [f32; LANE_ELEMENTS] {
         let low = |word: u32| f32::from_bits(word << 16);
@@ -84,6 +87,7 @@ impl Element for Bf16 {
 
 impl Element for F32 {
     const N: usize = 4;
+    const SQUARES_OVERFLOW: bool = true;
     #[inline(always)]
     fn widen(words: [u32; 4]) -> [f32; LANE_ELEMENTS] {
         let [a, b, c, d] = words.map(f32::from_bits);

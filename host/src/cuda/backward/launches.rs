@@ -71,10 +71,12 @@ impl CudaBackward {
             if let Some(project) = self.project {
                 queries.refresh_norms(entered, stream)?;
                 documents.refresh_norms(entered, stream)?;
-                sums.norms = [queries, documents].map(CudaTokens::norms_address);
+                [sums.queries, sums.documents] = [queries, documents].map(CudaTokens::normalizable);
+                sums.norms = [sums.queries, sums.documents].map(CudaTokens::norms_address);
                 (sums.sides, sums.adds) = (self.sums_of_normalized(sides, adds, free), false);
                 self.run_sums(entered, stream, &sums, free)?;
-                return self.run_project(entered, stream, &sums, (sides, adds), project);
+                let tokens = [queries, documents];
+                return self.run_project(entered, stream, &sums, tokens, (sides, adds), project);
             }
             if self.documents == Gathered::Codes {
                 // Scales are there from the start.
@@ -110,7 +112,8 @@ impl CudaBackward {
         }
     }
 
-    /// Enqueues what goes from gradients of normalised rows to those of rows.
+    /// Enqueues what goes from gradients of normalised rows to those of rows, which are the
+    /// `tokens` as they were given.
     ///
     /// # Safety
     /// As [`CudaBackward::run`], behind the sums.
@@ -119,16 +122,17 @@ impl CudaBackward {
         entered: &Entered<'_>,
         stream: CUstream,
         sums: &Sums<'_>,
+        tokens: [&CudaTokens; 2],
         (sides, adds): ([GradientMatrix; 2], bool),
         project: Kernel,
     ) -> Result<()> {
-        for (side, tokens) in [sums.queries, sums.documents].into_iter().enumerate() {
+        for (side, tokens) in tokens.into_iter().enumerate() {
             let out = sides[side];
             let params = ProjectParams {
                 rows: tokens.rows(),
                 out: out.output(adds),
                 sums: sums.sides[side].address,
-                norms: sums.norms[side],
+                norms: tokens.norms_address(),
                 n_rows: out.rows as u32,
                 reserved: 0,
             };
