@@ -11,6 +11,7 @@ use maxsim::{Device, ElementType, ScaleType, TokenFormat};
 
 use crate::explain;
 use crate::input::Reading;
+use crate::judging::JudgingArgs;
 
 /// Late-interaction (MaxSim) ranking of token embeddings, on CPU and NVIDIA GPUs.
 #[derive(Debug, Parser)]
@@ -85,7 +86,8 @@ pub struct QuantizeArgs {
         long,
         value_name = "FOLDER",
         conflicts_with_all = [
-            "input", "nbits", "centroids", "seed", "keep_lengths", "queries", "qrels", "no_mmap"
+            "input", "nbits", "centroids", "seed", "keep_lengths", "queries", "qrels", "no_mmap",
+            "query_ids", "document_ids"
         ]
     )]
     pub index: Option<PathBuf>,
@@ -133,9 +135,9 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
 
-    /// Relevance judgements, to report nDCG@10 before and after: as for `maxsim rank`.
-    #[arg(long, value_name = "JSONL", requires = "queries")]
-    pub qrels: Option<PathBuf>,
+    /// Judgements, to report nDCG@10 before and after.
+    #[command(flatten)]
+    pub judging: JudgingArgs,
 
     /// Form of the report.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
@@ -218,15 +220,15 @@ pub struct RankArgs {
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// What the documents are, for the table: a JSON object a line with `id`, and `title` or
-    /// `package`, and `text`.
+    /// What the documents are, for the table and for JSON: one JSON object per line with `id` or
+    /// `_id`, and `title` or `package`, and `text`. Ids that are numbers are those of documents in
+    /// the token file, from 0; ids that are strings name the documents, in the order of the lines.
     #[arg(long, value_name = "JSONL")]
     pub texts: Option<PathBuf>,
 
-    /// Relevance judgements, for nDCG@10 and recall@10: a JSON object a line with `id`,
-    /// `relevant` (document ids), and optionally the query's `text`.
-    #[arg(long, value_name = "JSONL")]
-    pub qrels: Option<PathBuf>,
+    /// Judgements, and the ids that they are written with.
+    #[command(flatten)]
+    pub judging: JudgingArgs,
 
     /// Read token files into memory instead of mapping them.
     #[arg(long)]

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use maxsim::TokenLayout;
 use maxsim::residual::ResidualTokens;
 
+use crate::ids::{Ids, Side};
 use crate::input::{FileBytes, Format, Reading, Tensors, TokenFile};
 use crate::residual::{ResidualFile, is_residual};
 
@@ -32,6 +33,17 @@ impl DocumentFile {
             })
         };
         open().with_context(|| path.display().to_string())
+    }
+
+    /// The ids that the file gives its `n_documents` documents.
+    pub fn ids(&self, n_documents: usize) -> Result<Ids> {
+        match self {
+            DocumentFile::Tokens(file) => file.ids(Side::Documents),
+            DocumentFile::Residual(file, path) => {
+                let ids = file.ids(n_documents).with_context(|| path.display().to_string())?;
+                Ids::stored(ids, path, Side::Documents, n_documents)
+            }
+        }
     }
 
     /// What it holds, checked.

@@ -6,10 +6,12 @@
 pub mod args;
 pub mod documents;
 pub mod explain;
+pub mod ids;
 pub mod info;
 pub mod input;
 pub mod interrupt;
 pub mod jsonl;
+pub mod judging;
 pub mod metrics;
 pub mod output;
 mod progress;

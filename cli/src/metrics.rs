@@ -1,18 +1,24 @@
-//! How good rankings are, by binary relevance judgements.
+//! How good rankings are, by relevance judgements.
 //!
-//! With `rel(i)` 1 where the document at rank `i` (from 1) is relevant, else 0, and `R` the
-//! number of relevant documents of the query:
+//! With `grade(i)` the grade of the document at rank `i` (from 1), 0 where it is not judged or its
+//! grade is negative, and `R` the number of documents that are judged relevant to the query, of a
+//! grade of 1 or more:
 //!
 //! ```text
-//! DCG@10    = Σ_{i=1..10} rel(i) / log2(i + 1)
-//! nDCG@10   = DCG@10 / Σ_{i=1..min(10, R)} 1 / log2(i + 1)
-//! recall@10 = Σ_{i=1..10} rel(i) / R
+//! DCG@10    = Σ_{i=1..10} grade(i) / log2(i + 1)
+//! nDCG@10   = DCG@10, divided by that of the relevant documents in falling order of grades
+//! recall@10 = relevant documents among the first 10 / R
 //! ```
 //!
-//! Both are means over the queries that have a relevant document. Discounted cumulated gain
-//! and its normalisation are from K. Järvelin and J. Kekäläinen, "Cumulated gain-based
-//! evaluation of IR techniques", ACM TOIS 20(4), 2002; the discount is the log2(i + 1) that
-//! has become usual since, which discounts from the second rank on.
+//! Relevant documents that are not in the token file count as not found. These are the
+//! `ndcg_cut_10` and `recall_10` of trec_eval for the same order of documents. Both are means over
+//! the queries that have a relevant document, whether or not one was found; trec_eval counts a
+//! judged query without one as 0. Judged queries that are not in the token file are left out, as
+//! by trec_eval without its option `-c`.
+//!
+//! Discounted cumulated gain and its normalisation are from K. Järvelin and J. Kekäläinen,
+//! "Cumulated gain-based evaluation of IR techniques", ACM TOIS 20(4), 2002; the discount is the
+//! log2(i + 1) that has become usual since, which discounts from the second rank on.
 
 use maxsim::Ranking;
 use serde::Serialize;
@@ -42,19 +48,20 @@ impl Metrics {
     pub fn new(rankings: &[Ranking], qrels: &Qrels) -> Metrics {
         let (mut ndcg, mut recall, mut n_judged) = (0.0, 0.0, 0);
         for (query, ranking) in (0u32..).zip(rankings) {
-            let Some(judged) = qrels.get(query).filter(|j| !j.relevant.is_empty()) else {
+            let Some(judged) = qrels.get(query).filter(|j| j.n_relevant() > 0) else {
                 continue;
             };
-            let n_relevant = judged.relevant.len();
-            let hits = (1..=DEPTH).zip(&ranking.ranked).filter(|(_, r)| judged.is_relevant(r.id));
             let (mut dcg, mut n_hits) = (0.0, 0);
-            for (rank, _) in hits {
-                dcg += discount(rank);
-                n_hits += 1;
+            for (rank, ranked) in (1..=DEPTH).zip(&ranking.ranked) {
+                if let Some(grade) = judged.grade(ranked.id) {
+                    dcg += discounted(grade, rank);
+                    n_hits += 1;
+                }
             }
-            let ideal: f64 = (1..=DEPTH.min(n_relevant)).map(discount).sum();
+            let best = (1..=DEPTH).zip(judged.best_grades());
+            let ideal: f64 = best.map(|(rank, &grade)| discounted(grade, rank)).sum();
             ndcg += dcg / ideal;
-            recall += f64::from(n_hits) / n_relevant as f64;
+            recall += f64::from(n_hits) / judged.n_relevant() as f64;
             n_judged += 1;
         }
         let mean = |sum: f64| (n_judged > 0).then(|| sum / n_judged as f64);
@@ -75,6 +82,6 @@ impl std::fmt::Display for Metrics {
     }
 }
 
-fn discount(rank: usize) -> f64 {
-    1.0 / (rank as f64 + 1.0).log2()
+fn discounted(grade: u32, rank: usize) -> f64 {
+    f64::from(grade) / (rank as f64 + 1.0).log2()
 }

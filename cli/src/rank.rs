@@ -10,34 +10,38 @@ use maxsim_kernels::variants::FORWARD;
 use crate::args::{DeviceChoice, Format, RankArgs};
 use crate::documents::{DocumentFile, Documents};
 use crate::explain;
+use crate::ids::Side;
 use crate::input::TokenFile;
+use crate::judging::Judging;
 use crate::metrics::{self, Metrics};
-use crate::output::{Destination, Results};
+use crate::output::{self, Destination, Results};
 use crate::progress::progress_bar;
 use crate::qrels::Qrels;
 use crate::screen;
 use crate::stream::{self, Outcome, Request};
-use crate::texts::{Texts, counted};
+use crate::texts::{Keep, counted, printable};
 
 /// Runs the command.
 pub fn rank(args: &RankArgs) -> Result<()> {
     let destination = Destination::new(args)?;
     let queries = TokenFile::open(&args.queries, args.reading())?;
-    let documents = DocumentFile::open(&args.documents, args.reading())?;
-    let documents = documents.documents()?;
+    let document_file = DocumentFile::open(&args.documents, args.reading())?;
+    let documents = document_file.documents()?;
     check_agreement(args, &queries, &documents)?;
     let screen = match &args.screen {
         Some(path) => Some(screen::open(path, args.reading(), &documents)?),
         None => None,
     };
-    let texts = match &args.texts {
-        Some(path) => Texts::open(path, documents.n_items())?,
-        None => Texts::default(),
-    };
-    let qrels = match &args.qrels {
-        Some(path) => Some(Qrels::open(path, queries.n_items(), documents.n_items())?),
-        None => None,
-    };
+    let keep = if args.format == Format::Json { Keep::Whole } else { Keep::Beginning };
+    let texts = args.texts.as_deref().map(|path| (path, keep));
+    let (query_ids, document_ids) =
+        (queries.ids(Side::Queries)?, document_file.ids(documents.n_items())?);
+    let judging = Judging::open(&args.judging, texts, query_ids, document_ids)?;
+    if args.format == Format::Trec {
+        judging.queries.check_columns()?;
+        judging.documents.check_columns()?;
+    }
+    let qrels = judging.qrels.as_ref();
     let scanned = match (&screen, &documents) {
         (Some(file), _) => Some(file),
         (None, Documents::Tokens(file)) => Some(*file),
@@ -93,7 +97,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     })?;
     let elapsed = started.elapsed();
 
-    let metrics = qrels.as_ref().map(|qrels| Metrics::new(&outcome.rankings, qrels));
+    let metrics = qrels.map(|qrels| Metrics::new(&outcome.rankings, qrels));
     let summary = Summary { queries: &queries, documents: &documents, device: &device, elapsed };
     let mut report = summary.line(&outcome);
     if let (Format::Trec, Some(metrics)) = (args.format, metrics) {
@@ -101,16 +105,16 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     }
     let rankings = shortened(outcome.rankings, args.top_k);
     let proven = outcome.search.map(|search| shortest(search.proven, args.top_k));
-    let results = Results {
-        rankings: &rankings,
-        texts: &texts,
-        qrels: qrels.as_ref(),
-        metrics,
-        proven: proven.as_deref(),
-    };
+    let results =
+        Results { rankings: &rankings, judging: &judging, metrics, proven: proven.as_deref() };
     destination.write(args.format, &results)?;
     // The ranking is out; a closed stderr takes nothing from it.
-    let _ = writeln!(std::io::stderr(), "{report}");
+    let mut stderr = std::io::stderr();
+    let _ = writeln!(stderr, "{report}");
+    let warnings = qrels.map_or(&[][..], Qrels::warnings).iter().cloned();
+    for warning in warnings.chain(output::warning(args.format, &results)) {
+        let _ = writeln!(stderr, "{}", printable(&format!("warning: {warning}")));
+    }
     Ok(())
 }
 

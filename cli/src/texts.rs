@@ -3,30 +3,41 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::jsonl;
+use crate::ids::{Collected, Ids};
+use crate::jsonl::{self, JsonId};
 
-/// Characters kept of a title.
-const TITLE_CHARS: usize = 40;
+/// Columns kept of a title.
+pub(crate) const TITLE_COLUMNS: usize = 40;
 
-/// Characters kept of a text.
-const TEXT_CHARS: usize = 72;
+/// Columns kept of a text.
+pub(crate) const TEXT_COLUMNS: usize = 72;
 
-/// Titles and beginnings of texts by document id, printable.
+/// Titles and texts by document, of the documents that a file names.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
-    by_id: HashMap<u32, Text>,
+    by_item: HashMap<u32, Text>,
 }
 
 /// What one document is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
-    /// Its title, or the name of its package; empty when the file gives neither.
-    pub title: String,
-    /// How its text begins; empty when the file gives none.
-    pub text: String,
+    /// Its title, or the name of its package, where the file has one.
+    pub title: Option<String>,
+    /// Its text, where the file has one.
+    pub text: Option<String>,
+}
+
+/// How much is kept of titles and texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// How they begin, printable: for a table.
+    Beginning,
+    /// All, as it is in the file.
+    Whole,
 }
 
 /// A line, for messages.
@@ -34,40 +45,70 @@ const EXAMPLE: &str = r#"{"id": 0, "title": "a title", "text": "a text"}"#;
 
 #[derive(Deserialize)]
 struct Line {
-    id: u32,
+    #[serde(alias = "_id")]
+    id: JsonId,
     title: Option<String>,
     package: Option<String>,
     text: Option<String>,
 }
 
 impl Texts {
-    /// Reads a file with one JSON object a line: `id`, and `title` or `package`, and `text`.
-    pub fn open(path: &Path, n_documents: usize) -> Result<Texts> {
-        let mut by_id = HashMap::new();
-        jsonl::read(path, EXAMPLE, |line: Line| {
-            check_id("document", line.id, n_documents)?;
-            let text = Text {
-                title: beginning(&line.title.or(line.package).unwrap_or_default(), TITLE_CHARS),
-                text: beginning(&line.text.unwrap_or_default(), TEXT_CHARS),
+    /// Reads a file of one JSON object per line: `id` or `_id`, and `title` or `package`, and
+    /// `text`.
+    ///
+    /// Where documents have names, lines come in any order, and an id is a document's name. Where
+    /// they have none, an id that is a number is the number of a document, and lines come in any
+    /// order; ids that are strings name the documents in the order of the lines: the names are
+    /// returned, too.
+    pub fn open(path: &Path, ids: &Ids, keep: Keep) -> Result<(Texts, Option<Ids>)> {
+        let (mut by_item, mut names) = (HashMap::new(), Collected::default());
+        let mut are_numbers = None;
+        jsonl::read(path, EXAMPLE, |number, line: Line| {
+            let id = &line.id;
+            let is_number = *are_numbers.get_or_insert(id.is_number);
+            let item = if ids.are_names() || (is_number && id.is_number) {
+                ids.require(&id.text)?
+            } else if !is_number && !id.is_number {
+                names.push(&id.text, number)?;
+                names.len() - 1
+            } else {
+                let [this, first] = [id.is_number, is_number].map(|is_number| match is_number {
+                    true => "a number",
+                    false => "a string",
+                });
+                bail!(
+                    "the id {} is {this}, and that of the first line is {first}; numbers are those \
+                     of documents in the token file, strings are ids of their own",
+                    id.text
+                )
             };
-            ensure!(by_id.insert(line.id, text).is_none(), "document {} is there twice", line.id);
+            let whole = |text: String, columns| match keep {
+                Keep::Whole => text,
+                Keep::Beginning => beginning(&text, columns),
+            };
+            let text = Text {
+                title: line.title.or(line.package).map(|title| whole(title, TITLE_COLUMNS)),
+                text: line.text.map(|text| whole(text, TEXT_COLUMNS)),
+            };
+            // Names that are there twice are refused below, with both lines.
+            let is_new = by_item.insert(item, text).is_none();
+            ensure!(is_new, "document {} is there twice", id.text);
             Ok(())
         })?;
-        Ok(Texts { by_id })
+        let named = are_numbers == Some(false) && !ids.are_names();
+        let names = named.then(|| names.into_ids(path, ids.side(), ids.n_items(), HashMap::new()));
+        Ok((Texts { by_item }, names.transpose()?))
     }
 
     /// What is known of a document.
-    pub fn get(&self, id: u32) -> Option<&Text> {
-        self.by_id.get(&id)
+    pub fn get(&self, item: u32) -> Option<&Text> {
+        self.by_item.get(&item)
     }
-}
 
-pub(crate) fn check_id(what: &str, id: u32, n_items: usize) -> Result<()> {
-    ensure!(
-        (id as usize) < n_items,
-        "{what} {id} does not exist: the token file has {n_items}, numbered from 0"
-    );
-    Ok(())
+    /// Whether nothing is known of any document.
+    pub fn is_empty(&self) -> bool {
+        self.by_item.is_empty()
+    }
 }
 
 /// The text on one line, without anything that could steer a terminal: runs of white space
@@ -89,15 +130,38 @@ pub fn printable(text: &str) -> String {
     line
 }
 
-/// The first `n_chars` characters of the printable text; an ellipsis says that there is more.
-pub fn beginning(text: &str, n_chars: usize) -> String {
-    let mut line = printable(text);
-    if let Some((cut, _)) = line.char_indices().nth(n_chars) {
-        line.truncate(cut);
+/// As much of the printable text as fits `n_columns` of a terminal; an ellipsis, one column more,
+/// says that there is more. Characters of East Asian scripts and emoji take two columns.
+pub fn beginning(text: &str, n_columns: usize) -> String {
+    cut(printable(text), n_columns)
+}
+
+/// As [`beginning`], of a line that is printable.
+pub(crate) fn cut(mut line: String, n_columns: usize) -> String {
+    let mut columns = 0;
+    let fits = |&(_, c): &(usize, char)| {
+        columns += c.width().unwrap_or(0);
+        columns <= n_columns
+    };
+    let end = line.char_indices().take_while(fits).last().map_or(0, |(at, c)| at + c.len_utf8());
+    let is_whole = end == line.len();
+    line.truncate(end);
+    // Sequences of characters that are one symbol may be wider than their parts.
+    let mut is_cut = !is_whole;
+    while line.width() > n_columns {
+        is_cut |= line.pop().is_some();
+    }
+    if is_cut {
         line.truncate(line.trim_end().len());
         line.push('…');
     }
     line
+}
+
+/// The text with spaces behind it, `n_columns` wide where it is no wider itself.
+pub(crate) fn padded(text: &str, n_columns: usize) -> String {
+    let missing = n_columns.saturating_sub(text.width());
+    format!("{text}{}", " ".repeat(missing))
 }
 
 /// A number of things, in words for one and for more.
@@ -126,8 +190,22 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        assert_eq!(beginning("文書文書", 4), "文書文書");
-        assert_eq!(beginning("文書文書", 3), "文書文…");
+        assert_eq!(beginning("naïve", 5), "naïve");
+        assert_eq!(beginning("naïve", 4), "naïv…");
         assert_eq!(beginning("ab cd", 3), "ab…");
+        assert_eq!(beginning("", 0), "");
+        assert_eq!(beginning("a", 0), "…");
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns() {
+        assert_eq!(beginning("文書文書", 8), "文書文書");
+        assert_eq!(beginning("文書文書", 7), "文書文…");
+        assert_eq!(beginning("文書文書", 6), "文書文…");
+        assert_eq!(padded("文書", 6), "文書  ");
+        assert_eq!(padded("文書", 3), "文書");
+        // A heart alone is one column wide, as an emoji two; an accent of its own takes none.
+        assert_eq!(beginning("❤\u{fe0f}", 1), "❤…");
+        assert_eq!(beginning("e\u{301}e\u{301}", 2), "e\u{301}e\u{301}");
     }
 }

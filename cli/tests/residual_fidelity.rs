@@ -12,6 +12,7 @@ use std::path::Path;
 use half::f16;
 use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
 use maxsim::{Device, Pairing, Ranked, Ranking, Tokens, TopK};
+use maxsim_cli::ids::Side;
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::metrics::Metrics;
 use maxsim_cli::qrels::Qrels;
@@ -44,8 +45,9 @@ fn the_real_set_keeps_its_ranking() {
 fn check(set: &Path, times: f64) {
     let open = |name: &str| TokenFile::open(&set.join(name), Reading::Map).unwrap();
     let (queries, documents) = (open("queries.safetensors"), open("documents.safetensors"));
-    let qrels =
-        Qrels::open(&set.join("queries.jsonl"), queries.n_items(), documents.n_items()).unwrap();
+    let query_ids = queries.ids(Side::Queries).unwrap();
+    let document_ids = documents.ids(Side::Documents).unwrap();
+    let qrels = Qrels::open(&set.join("queries.jsonl"), None, &query_ids, &document_ids).unwrap();
     let queries = queries.tokens::<f16>(0..queries.n_items()).unwrap();
     let whole = documents.tokens::<f16>(0..documents.n_items()).unwrap();
     let before = ndcg(&wide(&queries), &wide(&whole), &qrels);

@@ -4,6 +4,7 @@
 //! everything checked. Embeddings are borrowed from the file, a range of items at a
 //! time, so that a corpus need fit neither the device nor, mapped, host memory.
 
+pub(crate) mod ids;
 mod map;
 pub(crate) mod npy;
 mod safetensors;
@@ -17,6 +18,7 @@ use half::f16;
 use maxsim::{Element, Quantized, ScaleType, Scales, TokenFormat, TokenLayout, Tokens};
 use rayon::prelude::*;
 
+use crate::ids::{Ids, Side};
 pub(crate) use map::FileBytes;
 pub use map::Reading;
 pub(crate) use safetensors::Tensors;
@@ -209,6 +211,16 @@ impl TokenFile {
     pub(crate) fn of(path: &Path, bytes: FileBytes, format: Format) -> Result<TokenFile> {
         let contents = Contents::parse(&bytes, format)?;
         Ok(TokenFile { path: path.into(), bytes, contents })
+    }
+
+    /// The ids that the file gives its items.
+    pub fn ids(&self, side: Side) -> Result<Ids> {
+        let read = || match Format::of(&self.path)? {
+            Format::Safetensors => ids::of(&Tensors::parse(&self.bytes)?, self.n_items()),
+            Format::Npy => Ok(None),
+        };
+        let ids = read().with_context(|| self.path.display().to_string())?;
+        Ids::stored(ids, &self.path, side, self.n_items())
     }
 
     /// The file's name, for messages.

@@ -7,7 +7,7 @@ mod table;
 mod trec;
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,19 +16,16 @@ use maxsim::Ranking;
 pub(crate) use self::new_file::NewFile;
 use self::place::Place;
 use crate::args::{Format, RankArgs};
+use crate::judging::Judging;
 use crate::metrics::Metrics;
-use crate::qrels::Qrels;
-use crate::texts::Texts;
 
 /// What a ranking and its inputs offer to print.
 #[derive(Clone, Copy, Debug)]
 pub struct Results<'a> {
     /// Per query its best documents.
     pub rankings: &'a [Ranking],
-    /// What the documents are.
-    pub texts: &'a Texts,
-    /// What is relevant, and the queries' texts.
-    pub qrels: Option<&'a Qrels>,
+    /// What queries and documents are called, and what is relevant.
+    pub judging: &'a Judging,
     /// Metrics, where there are judgements.
     pub metrics: Option<Metrics>,
     /// Places proven, per query, where compressed documents were searched.
@@ -51,7 +48,7 @@ impl Destination {
     pub fn new(args: &RankArgs) -> Result<Destination> {
         let Some(path) = &args.output else { return Ok(Destination::Stdout) };
         let inputs = [&args.queries, &args.documents].into_iter();
-        let inputs = inputs.chain(&args.texts).chain(&args.qrels).chain(&args.screen);
+        let inputs = inputs.chain(&args.texts).chain(args.judging.inputs()).chain(&args.screen);
         Destination::of(path, inputs).with_context(|| format!("--output {}", path.display()))
     }
 
@@ -84,7 +81,8 @@ impl Destination {
         if format == Format::Json {
             json::check(results)?;
         }
-        self.write_with(|out| Ok(render(format, results, out)?))
+        let columns = if matches!(self, Destination::Stdout) { terminal_columns() } else { None };
+        self.write_with(|out| Ok(render(format, results, columns, out)?))
     }
 
     /// Writes whatever `write` does. A file appears only when it is complete.
@@ -118,9 +116,31 @@ fn stream(path: &Path) -> io::Result<File> {
     File::options().write(true).append(is_file).open(path)
 }
 
-fn render(format: Format, results: &Results<'_>, mut out: &mut dyn Write) -> io::Result<()> {
+/// What to know of results in this form: a line, or nothing.
+pub fn warning(format: Format, results: &Results<'_>) -> Option<String> {
     match format {
-        Format::Table => table::write(results, &mut out),
+        Format::Trec => trec::warning(results.rankings, &results.judging.documents),
+        Format::Table | Format::Json => None,
+    }
+}
+
+/// How wide the terminal is that standard output goes to, where it is one.
+fn terminal_columns() -> Option<usize> {
+    if !io::stdout().is_terminal() {
+        return None;
+    }
+    let (_, columns) = console::Term::stdout().size_checked()?;
+    Some(usize::from(columns)).filter(|&columns| columns > 0)
+}
+
+fn render(
+    format: Format,
+    results: &Results<'_>,
+    columns: Option<usize>,
+    mut out: &mut dyn Write,
+) -> io::Result<()> {
+    match format {
+        Format::Table => table::write(results, columns, &mut out),
         Format::Json => json::write(results, &mut out),
         Format::Trec => trec::write(results, &mut out),
     }

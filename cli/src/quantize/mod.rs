@@ -17,7 +17,9 @@ use maxsim::{ElementType, Fp8, Int8, Int8Affine, ScaleType, TokenFormat};
 use crate::args::{Compression, QuantizeArgs};
 use crate::documents::{DocumentFile, Documents};
 use crate::explain::{self, NanScore};
+use crate::ids::Side;
 use crate::input::{Format, TokenFile};
+use crate::judging::Judging;
 use crate::output::Destination;
 use crate::progress::progress_bar;
 use crate::qrels::Qrels;
@@ -36,7 +38,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         matches!(Format::of(&args.output), Ok(Format::Safetensors)),
         "--output {path}: the name must end in .safetensors"
     );
-    let inputs = args.input.iter().chain(&args.queries).chain(&args.qrels);
+    let inputs = args.input.iter().chain(&args.queries).chain(args.judging.inputs());
     let destination =
         Destination::of(&args.output, inputs).with_context(|| format!("--output {path}"))?;
     ensure!(
@@ -62,9 +64,13 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
     if let (Some(queries), Some(path)) = (&queries, &args.queries) {
         agreement::check(queries, &file).with_context(|| path.display().to_string())?;
     }
-    let qrels = match (&args.qrels, &queries) {
-        (Some(path), Some(queries)) => Some(Qrels::open(path, queries.n_items(), file.n_items())?),
-        _ => None,
+    let qrels = match &queries {
+        Some(queries) => {
+            let (query_ids, document_ids) =
+                (queries.ids(Side::Queries)?, file.ids(Side::Documents)?);
+            Judging::open(&args.judging, None, query_ids, document_ids)?.qrels
+        }
+        None => None,
     };
 
     let Compressed { format, scales, codec, written } = match args.format {
@@ -92,19 +98,21 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
     let input = input.to_string();
     let report = Report { input, format, scales, codec, n_items, written, agreement };
     report.print(args.report).context("writing to standard output failed")?;
-    if let Some(why) = warning {
+    let warning = warning.map(|why| format!("rankings were not compared: {why:#}"));
+    for warning in qrels.iter().flat_map(Qrels::warnings).chain(&warning) {
         // The report is out; a closed stderr takes nothing from it.
-        let _ = writeln!(
-            std::io::stderr(),
-            "{}",
-            printable(&format!("warning: rankings were not compared: {why:#}"))
-        );
+        let _ = writeln!(std::io::stderr(), "{}", printable(&format!("warning: {warning}")));
     }
     Ok(())
 }
 
 /// Refuses options of another format than the one that was asked for.
 fn check_options(args: &QuantizeArgs) -> Result<()> {
+    ensure!(
+        args.judging.qrels.is_some()
+            || args.judging.query_ids.is_none() && args.judging.document_ids.is_none(),
+        "--query-ids and --document-ids are for --qrels"
+    );
     if args.format == Compression::Plaid {
         ensure!(args.scales.is_none(), "--scales is not for --format plaid, which has none");
         return Ok(());

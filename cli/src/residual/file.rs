@@ -12,7 +12,7 @@ use maxsim::{ElementType, TokenLayout};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
-use crate::input::{FileBytes, Reading, Tensors, elements, padded_layout};
+use crate::input::{FileBytes, Reading, Tensors, elements, ids, padded_layout};
 use crate::output::NewFile;
 
 const FORMAT: &str = "maxsim-residual";
@@ -39,6 +39,11 @@ impl ResidualFile {
     /// Its tokens, all of them checked. Borrowed where the file has them on element boundaries.
     pub fn tokens(&self) -> Result<ResidualTokens<'_>> {
         tokens(&self.bytes)
+    }
+
+    /// The ids that the file gives its `n_items` items, where it does.
+    pub(crate) fn ids(&self, n_items: usize) -> Result<Option<Vec<String>>> {
+        ids::of(&Tensors::parse(&self.bytes)?, n_items)
     }
 }
 
