@@ -25,6 +25,14 @@ impl fmt::Display for NanScore {
 
 impl std::error::Error for NanScore {}
 
+/// Why there is no GPU, and what to do about it.
+const NOT_BUILT: &str = if cfg!(target_os = "linux") {
+    "this maxsim was installed without GPU support; `cargo install --git REPOSITORY maxsim-cli`, \
+     without --no-default-features, installs one that has it"
+} else {
+    "maxsim has GPU support on Linux only; use --device cpu"
+};
+
 /// An error of scoring with the file and the row at fault, where they can be found.
 pub(crate) fn scoring(
     error: anyhow::Error,
@@ -53,6 +61,9 @@ pub(crate) fn scoring(
 
 /// What the library says of a device, in the words of the command line.
 pub(crate) fn device(error: &Error) -> String {
+    if matches!(error, Error::CudaNotBuilt) {
+        return NOT_BUILT.to_string();
+    }
     error.to_string().replace("use Device::cpu()", "say --device cpu")
 }
 

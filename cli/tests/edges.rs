@@ -293,3 +293,14 @@ fn tables_are_aligned_and_one_is_no_plural() {
     let report = folder.quantize("one.safetensors", &["--format", "int8"]).ok();
     assert!(report.starts_with("1 item, 1 token of 4: "), "{report}");
 }
+
+#[cfg(all(target_os = "linux", not(feature = "cuda")))]
+#[test]
+fn a_tool_without_gpu_support_says_which_line_installs_one_with_it() {
+    let line = "`cargo install --git REPOSITORY maxsim-cli`, without --no-default-features";
+    let error = Folder::new().rank("d.safetensors", &["--device", "cuda:0"]).error();
+    assert!(error.starts_with("--device cuda:0: ") && error.contains(line), "{error}");
+    let info = run(["info"]).ok();
+    assert!(info.contains("no CUDA device: ") && info.contains(line), "{info}");
+    assert!(run(["warm-up"]).ok().starts_with("cpu: "));
+}

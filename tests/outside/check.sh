@@ -19,8 +19,24 @@ expect() {
     printf '%s\n' "$1"
     printf '%s\n' "$1" | grep -q "$2" || { echo "outside: expected '$2'" >&2; exit 1; }
 }
-unset CUDA_LIBRARY_PATH
+# No CUDA to be found: the patch in the crate's Cargo.toml makes it unneeded.
+export CUDA_LIBRARY_PATH="$crate/none"
 expect "$(cargo run --quiet)" 'without the feature\|feature `cuda`'
-export CUDA_LIBRARY_PATH="$root/host/cuda-stub"
 expect "$(cargo run --quiet --features cuda)" 'no NVIDIA driver\|no CUDA device\|is there'
 echo "outside: built and ran without and with the feature cuda"
+
+# The tool as `cargo install --git` finds it: the files without .cargo, which is read in no other
+# folder than the checkout. What is built of other crates is shared with the workspace.
+unset RUSTFLAGS
+export CARGO_TARGET_DIR="$root/target"
+mkdir "$crate/checkout"
+git -C "$root" ls-files -z ':!.cargo' ':!docs' |
+    (cd "$root" && xargs -0 sh -c 'for f; do [ ! -f "$f" ] || printf "%s\0" "$f"; done' sh) |
+    tar -C "$root" --null --files-from=- -cf - | tar -C "$crate/checkout" -xf -
+install() {
+    cargo install --quiet --locked --debug --root "$crate/installed" --path "$crate/checkout/cli" "$@"
+    expect "$("$crate/installed/bin/maxsim" info | grep -m1 CUDA)" "$expected"
+}
+expected='no CUDA device: no NVIDIA driver\|no CUDA device$\|cuda:0' install
+expected='without GPU support' install --no-default-features --force
+echo "outside: installed the tool with and without GPU support"
