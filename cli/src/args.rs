@@ -194,10 +194,10 @@ pub struct RankArgs {
     )]
     pub screen: Option<PathBuf>,
 
-    /// Documents per query to score again, with --screen; 100 unless told, and as many as are listed at
+    /// Documents per query to score again, with --screen: 100 by default, and as many as are listed at
     /// least.
-    #[arg(long, value_name = "N", requires = "screen")]
-    pub candidates: Option<usize>,
+    #[arg(long, value_name = "N", requires = "screen", value_parser = parse_top_k)]
+    pub shortlist: Option<usize>,
 
     /// Score as many documents again as it takes, with --screen, until every place is proven: the
     /// ranking is that of all documents.

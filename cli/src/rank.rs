@@ -79,7 +79,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     };
     let default = SearchOptions::default();
     let search = SearchOptions {
-        n_candidates: args.candidates.unwrap_or(default.n_candidates),
+        n_candidates: args.shortlist.unwrap_or(default.n_candidates),
         exact: args.exact,
     };
     let outcome = match &screen {

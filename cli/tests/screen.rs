@@ -82,7 +82,7 @@ fn exact_searches_find_the_exact_ten_of_every_query() {
                 let screen = compressed(&set, &folder, format);
                 let screen = screen.to_str().unwrap();
                 // So few candidates that proofs take more.
-                let options = ["--screen", screen, "--exact", "--candidates", "10"];
+                let options = ["--screen", screen, "--exact", "--shortlist", "10"];
                 let (queries, said) = found(&set, &[&["--device", &name][..], &options].concat());
                 assert_eq!(queries.len(), exact.len());
                 for (q, (query, exact)) in queries.iter().zip(&exact).enumerate() {
@@ -106,7 +106,7 @@ fn proven_places_are_right_and_likely_ones_mostly() {
         let (exact, _) = found(&set, &[]);
         for format in FORMATS {
             let screen = compressed(&set, &folder, format);
-            let options = ["--screen", screen.to_str().unwrap(), "--candidates", "20"];
+            let options = ["--screen", screen.to_str().unwrap(), "--shortlist", "20"];
             let (queries, said) = found(&set, &options);
             // Chunks are nothing that shows.
             let (in_chunks, _) =
@@ -158,7 +158,7 @@ fn tables_say_which_places_are_likely() {
     let screen = compressed(Path::new("examples/debian-packages"), &folder, "fp8");
     let (queries, documents) = (sample("queries.safetensors"), sample("documents.safetensors"));
     let screen = screen.to_str().unwrap();
-    let likely = rank(&queries, &documents, &["--screen", screen, "--candidates", "10"]).ok();
+    let likely = rank(&queries, &documents, &["--screen", screen, "--shortlist", "10"]).ok();
     let proven = rank(&queries, &documents, &["--screen", screen, "--exact"]).ok();
     let plain = rank(&queries, &documents, &[]).ok();
     assert!(likely.contains("?") && !proven.contains("?"), "{likely}");
@@ -182,8 +182,9 @@ fn what_does_not_go_together_is_an_error() {
     run(["quantize", "--format", "int8", "--input", input, "--output", output]).ok();
     let others = error(&documents, &["--screen", output]);
     assert!(others.contains("50 documents") && others.contains("200"), "{others}");
-    for options in [&["--exact"][..], &["--candidates", "5"], &["--screen", screen, "--normalize"]]
-    {
+    let none = ["--screen", screen, "--shortlist", "0"];
+    let alone = ["--shortlist", "5"];
+    for options in [&["--exact"][..], &alone, &none, &["--screen", screen, "--normalize"]] {
         let run = rank(&queries, &documents, options);
         assert_eq!(run.code, Some(2), "{options:?}");
     }
