@@ -281,6 +281,58 @@ impl ErrorTerms {
     }
 }
 
+/// The first valid row, by its item and its place among the item's valid rows, of which codes are
+/// further off than [`ErrorTerms::new`] counts with: they are not codes of these embeddings, or were not
+/// made as [`Tokens::quantize`] makes them. Where there is none, all bounds of such terms hold.
+///
+/// # Errors
+/// [`Error::Shape`] where items are not as many, or have other numbers of valid rows or elements.
+pub fn first_row_beyond<F: Quantized, T: Element>(
+    codes: &Tokens<'_, F>,
+    embeddings: &Tokens<'_, T>,
+) -> Result<Option<[usize; 2]>> {
+    let (a, b) = (embeddings.layout(), codes.layout());
+    let of = |layout: &TokenLayout| format!("{} items of dim {}", layout.n_items(), layout.dim());
+    let differ = |expected, found| Error::Shape { argument: "codes", expected, found };
+    if (a.n_items(), a.dim()) != (b.n_items(), b.dim()) {
+        return Err(differ(of(a), of(b)));
+    }
+    let (dim, scales) = (a.dim(), codes.scales());
+    let is_beyond = |values: &mut Vec<f32>, row: usize, code_row: usize| {
+        let (scale, min) = (scales.scale(code_row).into(), scales.min(code_row).into());
+        let step = Step::new(F::FORMAT, scales, scale, min);
+        widen::<F>(&codes.data()[code_row * dim..][..dim], values);
+        let elements = embeddings.data()[row * dim..][..dim].iter().map(|x| f64::from(x.to_f32()));
+        elements.zip(values.iter()).any(|(x, &code)| {
+            let (code, bound) = (f64::from(code), step.bound(code.into()));
+            // Of NaN no code is a known distance away.
+            let is_within = bound == f64::INFINITY || (x - (code * scale + min)).abs() <= bound;
+            !is_within
+        })
+    };
+    let find = |values: &mut Vec<f32>, item: usize| -> Result<Option<[usize; 2]>> {
+        let [rows, code_rows] =
+            [valid_rows(a, embeddings.mask(), item), valid_rows(b, codes.mask(), item)];
+        if rows.len() != code_rows.len() {
+            let of = |rows: &[usize]| format!("{} valid rows in item {item}", rows.len());
+            return Err(differ(of(&rows), of(&code_rows)));
+        }
+        let mut pairs = rows.into_iter().zip(code_rows);
+        let found = pairs.position(|(row, code_row)| is_beyond(values, row, code_row));
+        Ok(found.map(|place| [item, place]))
+    };
+    let items = (0..a.n_items()).into_par_iter();
+    let found: Result<Vec<_>> = Parallel::new()
+        .share(|min_len| items.with_min_len(min_len).map_init(|| vec![0.0; dim], find).collect());
+    Ok(found?.into_iter().flatten().next())
+}
+
+/// The rows of an item that its mask does not switch off.
+fn valid_rows(layout: &TokenLayout, mask: Option<&[u8]>, item: usize) -> Vec<usize> {
+    let is_valid = |row: &usize| mask.is_none_or(|mask| mask[*row] != 0);
+    layout.item_rows(item).filter(is_valid).collect()
+}
+
 /// Bounds of |score − exact score| of every score of a pairing, in its order, where the exact score
 /// is that of the embeddings and the score is what any engine gives for the compressed tokens.
 ///

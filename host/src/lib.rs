@@ -56,6 +56,7 @@ pub mod pack;
 pub mod pairing;
 pub mod plan;
 pub mod problem;
+pub mod provenance;
 pub mod residual;
 pub mod scales;
 pub mod scores;
@@ -77,7 +78,7 @@ mod scored;
 mod shares;
 
 pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};
-pub use bounds::{ErrorTerms, rescore_bounds, score_bounds};
+pub use bounds::{ErrorTerms, first_row_beyond, rescore_bounds, score_bounds};
 pub use coarse::{CoarseWork, Screen};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use cuda::RawScales;
@@ -97,6 +98,7 @@ pub use pack::Row;
 pub use pairing::Pairing;
 pub use plan::{DeviceLimits, Plan};
 pub use problem::{Problem, ScoreShape, TokenOffsets};
+pub use provenance::{TokenDigest, TokenHasher};
 pub use scales::{ScaleType, Scales};
 pub use scores::{Ranked, Ranking, ScoreOptions, Scores, TopK};
 pub use search::{Candidates, Found, Place, Scan, Scanned, SearchOptions, SearchRanking};

@@ -89,7 +89,7 @@ impl Scales<'_> {
     }
 
     /// How they are stored.
-    pub(crate) fn storage(&self) -> ScaleType {
+    pub fn storage(&self) -> ScaleType {
         match self {
             Scales::F16(_) | Scales::Affine { .. } => ScaleType::F16,
             Scales::F32(_) => ScaleType::F32,
