@@ -204,6 +204,12 @@ pub struct RankArgs {
     #[arg(long, requires = "screen")]
     pub exact: bool,
 
+    /// How to find out that --screen was made of --documents, which proofs need: identity (by default)
+    /// reads and digests a file once and takes it as known until it changes, always does so in every
+    /// run, never does not, and then no place is called proven.
+    #[arg(long, value_enum, requires = "screen")]
+    pub verify: Option<Verify>,
+
     /// Documents to list per query.
     #[arg(long, value_name = "K", default_value = "10", value_parser = parse_top_k)]
     pub top_k: usize,
@@ -256,6 +262,18 @@ impl RankArgs {
     pub fn reading(&self) -> Reading {
         if self.no_mmap { Reading::Read } else { Reading::Map }
     }
+}
+
+/// How to find out what compressed documents were made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Verify {
+    /// Read and digest both files, whatever is known of them.
+    Always,
+    /// As always, but for files that have not changed since that was last done.
+    #[default]
+    Identity,
+    /// Do not: no place is proven.
+    Never,
 }
 
 /// Form of the output.

@@ -7,7 +7,7 @@ use maxsim::TokenLayout;
 use maxsim::residual::ResidualTokens;
 
 use crate::ids::{Ids, Side};
-use crate::input::{FileBytes, Format, Reading, Tensors, TokenFile};
+use crate::input::{Change, FileBytes, Format, Reading, Tensors, TokenFile};
 use crate::residual::{ResidualFile, is_residual};
 
 /// An open file of documents.
@@ -42,6 +42,16 @@ impl DocumentFile {
             DocumentFile::Residual(file, path) => {
                 let ids = file.ids(n_documents).with_context(|| path.display().to_string())?;
                 Ids::stored(ids, path, Side::Documents, n_documents)
+            }
+        }
+    }
+
+    /// Checks that a mapped file is as it was when it was opened.
+    pub(crate) fn check_unchanged(&self, by: Change) -> Result<()> {
+        match self {
+            DocumentFile::Tokens(file) => file.check_unchanged(by),
+            DocumentFile::Residual(file, path) => {
+                file.check_unchanged(by).with_context(|| path.display().to_string())
             }
         }
     }

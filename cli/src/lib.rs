@@ -15,6 +15,7 @@ pub mod judging;
 pub mod metrics;
 pub mod output;
 mod progress;
+pub mod provenance;
 pub mod qrels;
 pub mod quantize;
 pub mod rank;

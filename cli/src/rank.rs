@@ -7,15 +7,16 @@ use anyhow::{Result, ensure};
 use maxsim::{Device, Ranking, ScoreOptions, SearchOptions, TokenFormat};
 use maxsim_kernels::variants::FORWARD;
 
-use crate::args::{DeviceChoice, Format, RankArgs};
+use crate::args::{DeviceChoice, Format, RankArgs, Verify};
 use crate::documents::{DocumentFile, Documents};
 use crate::explain;
 use crate::ids::Side;
-use crate::input::TokenFile;
+use crate::input::{Change, TokenFile, settle};
 use crate::judging::Judging;
 use crate::metrics::{self, Metrics};
 use crate::output::{self, Destination, Results};
 use crate::progress::progress_bar;
+use crate::provenance;
 use crate::qrels::Qrels;
 use crate::screen;
 use crate::stream::{self, Outcome, Request};
@@ -24,12 +25,21 @@ use crate::texts::{Keep, counted, printable};
 /// Runs the command.
 pub fn rank(args: &RankArgs) -> Result<()> {
     let destination = Destination::new(args)?;
+    let verify = args.verify.unwrap_or_default();
+    if let (Some(screen), true) = (&args.screen, verify != Verify::Never) {
+        settle(screen);
+        settle(&args.documents);
+    }
     let queries = TokenFile::open(&args.queries, args.reading())?;
     let document_file = DocumentFile::open(&args.documents, args.reading())?;
     let documents = document_file.documents()?;
     check_agreement(args, &queries, &documents)?;
     let screen = match &args.screen {
         Some(path) => Some(screen::open(path, args.reading(), &documents)?),
+        None => None,
+    };
+    let proof = match &screen {
+        Some(screen) => Some(screen::check(screen, &documents, verify)?),
         None => None,
     };
     let keep = if args.format == Format::Json { Keep::Whole } else { Keep::Beginning };
@@ -82,8 +92,8 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         n_candidates: args.shortlist.unwrap_or(default.n_candidates),
         exact: args.exact,
     };
-    let outcome = match &screen {
-        Some(screen) => screen::rank(&request, screen, search),
+    let outcome = match screen.as_ref().zip(proof) {
+        Some((screen, proof)) => screen::rank(&request, screen, proof, search),
         None => stream::rank(&request),
     };
     progress.finish_and_clear();
@@ -96,6 +106,13 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         explain::scoring(error, &queries, &files)
     })?;
     let elapsed = started.elapsed();
+    queries.check_unchanged(Change::Content)?;
+    document_file.check_unchanged(Change::Content)?;
+    if let (Some(screen), Documents::Tokens(documents)) = (&screen, &documents)
+        && verify != Verify::Never
+    {
+        provenance::check_unchanged(screen, documents)?;
+    }
 
     let metrics = qrels.map(|qrels| Metrics::new(&outcome.rankings, qrels));
     let summary = Summary { queries: &queries, documents: &documents, device: &device, elapsed };
@@ -114,6 +131,9 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     let warnings = qrels.map_or(&[][..], Qrels::warnings).iter().cloned();
     for warning in warnings.chain(output::warning(args.format, &results)) {
         let _ = writeln!(stderr, "{}", printable(&format!("warning: {warning}")));
+    }
+    if let Some(note) = proof.map(|proof| proof.to_string()).filter(|note| !note.is_empty()) {
+        let _ = writeln!(stderr, "{note}");
     }
     Ok(())
 }

@@ -13,9 +13,11 @@ use maxsim::{
 };
 use rayon::prelude::*;
 
+use crate::args::Verify;
 use crate::documents::{DocumentFile, Documents};
 use crate::explain::NanScore;
 use crate::input::{Reading, TokenFile};
+use crate::provenance::{self, Proof};
 use crate::stream::{
     Outcome, Request, Search, compressed, first_chunk_bytes, query_format, scores,
 };
@@ -62,13 +64,18 @@ pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<
     open().with_context(|| format!("--screen {}", path.display()))
 }
 
-/// Ranks `request.documents` by a search of `screen`, the same documents compressed. NaN scores are
-/// errors.
-pub fn rank(request: &Request<'_>, screen: &TokenFile, options: SearchOptions) -> Result<Outcome> {
+/// Ranks `request.documents` by a search of `screen`, the same documents compressed: places are proven
+/// where `proof` holds. NaN scores are errors.
+pub fn rank(
+    request: &Request<'_>,
+    screen: &TokenFile,
+    proof: Proof,
+    options: SearchOptions,
+) -> Result<Outcome> {
     let Documents::Tokens(documents) = request.documents else {
         bail!("the documents are compressed themselves");
     };
-    match documents.contents().format {
+    let mut outcome = match documents.contents().format {
         TokenFormat::Element(ElementType::F16) => {
             search::<f16>(request, documents, screen, options)
         }
@@ -79,6 +86,18 @@ pub fn rank(request: &Request<'_>, screen: &TokenFile, options: SearchOptions) -
             search::<f32>(request, documents, screen, options)
         }
         other => bail!("the documents are {other}, compressed themselves"),
+    }?;
+    if let (false, Some(search)) = (proof.holds(), &mut outcome.search) {
+        search.proven.fill(0);
+    }
+    Ok(outcome)
+}
+
+/// Finds out whether `screen` was made of `documents`, which [`open`] has compared the layouts of.
+pub fn check(screen: &TokenFile, documents: &Documents<'_>, verify: Verify) -> Result<Proof> {
+    match documents {
+        Documents::Tokens(documents) => provenance::check(screen, documents, verify),
+        Documents::Residual(_) => bail!("the documents are compressed themselves"),
     }
 }
 

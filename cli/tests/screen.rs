@@ -12,6 +12,7 @@ use indicatif::ProgressBar;
 use maxsim::{Device, Int8, Pairing, ScaleType, ScoreOptions, Screen, SearchOptions, TokenFormat};
 use maxsim_cli::documents::Documents;
 use maxsim_cli::input::{Reading, TokenFile};
+use maxsim_cli::provenance::Proof;
 use maxsim_cli::stream::Request;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -145,7 +146,7 @@ fn progress_is_in_what_it_says() {
         progress: &progress,
     };
     let options = SearchOptions { n_candidates: 10, exact: false };
-    let found = maxsim_cli::screen::rank(&request, &screen, options).unwrap();
+    let found = maxsim_cli::screen::rank(&request, &screen, Proof::None, options).unwrap();
     let n_pairs = found.search.unwrap().n_rescored;
     assert_eq!((progress.position(), progress.length()), (n_pairs, Some(n_pairs)));
     assert_eq!(progress.message(), "pairs to score again");

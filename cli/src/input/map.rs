@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use memmap2::Mmap;
 
+use super::identity::{Change, Identity, Opened};
 use super::reserved;
 
 /// How a file is brought into memory.
@@ -19,9 +20,16 @@ pub enum Reading {
     Read,
 }
 
-/// A file's bytes.
+/// A file's bytes, and which file it was when they were opened.
 #[derive(Debug)]
-pub(crate) enum FileBytes {
+pub(crate) struct FileBytes {
+    content: Content,
+    file: File,
+    opened: Option<Opened>,
+}
+
+#[derive(Debug)]
+enum Content {
     Mapped(Mmap),
     Read(Vec<u8>),
 }
@@ -33,10 +41,41 @@ impl FileBytes {
         let metadata = std::fs::metadata(path)?;
         ensure!(metadata.is_file(), "not a regular file");
         let file = File::open(path)?;
-        match reading {
-            Reading::Map => Ok(FileBytes::Mapped(map(&file).context("mapping the file failed")?)),
-            Reading::Read => Ok(FileBytes::Read(read(file, metadata.len())?)),
-        }
+        // Of the open file, and before it is read: nothing can be put in its place.
+        let mut opened = Opened::of(&file);
+        let content = match reading {
+            Reading::Map => Content::Mapped(map(&file).context("mapping the file failed")?),
+            Reading::Read => {
+                let bytes = read(&file, metadata.len())?;
+                // What was read may be neither the file before nor the one after a change.
+                opened = opened.filter(|opened| opened.is_still(&file));
+                Content::Read(bytes)
+            }
+        };
+        Ok(FileBytes { content, file, opened })
+    }
+
+    /// Which file it is, where a change of it would show.
+    pub fn identity(&self) -> Option<Identity> {
+        self.opened.as_ref().and_then(Opened::identity)
+    }
+
+    /// Checks that a mapped file is as it was when it was opened.
+    pub fn check_unchanged(&self, by: Change) -> Result<()> {
+        let is_unchanged = |opened: Opened| match by {
+            Change::Content => opened.has_same_content(&self.file),
+            Change::Any => opened.is_still(&self.file),
+        };
+        let is_unchanged = match self.content {
+            Content::Mapped(_) => self.opened.is_none_or(is_unchanged),
+            Content::Read(_) => true,
+        };
+        ensure!(
+            is_unchanged,
+            "the file changed during the run, and what was read of it may be neither of both; \
+             run the command again, with --no-mmap where files change at any time"
+        );
+        Ok(())
     }
 }
 
@@ -44,9 +83,9 @@ impl Deref for FileBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match self {
-            FileBytes::Mapped(map) => map,
-            FileBytes::Read(bytes) => bytes,
+        match &self.content {
+            Content::Mapped(map) => map,
+            Content::Read(bytes) => bytes,
         }
     }
 }
@@ -63,7 +102,7 @@ fn map(file: &File) -> std::io::Result<Mmap> {
     unsafe { Mmap::map(file) }
 }
 
-fn read(file: File, file_len: u64) -> Result<Vec<u8>> {
+fn read(file: &File, file_len: u64) -> Result<Vec<u8>> {
     let mut bytes = reserved(usize::try_from(file_len)?)?;
     // A file that grows meanwhile does not grow the buffer.
     file.take(file_len).read_to_end(&mut bytes)?;

@@ -4,6 +4,7 @@
 //! everything checked. Embeddings are borrowed from the file, a range of items at a
 //! time, so that a corpus need fit neither the device nor, mapped, host memory.
 
+mod identity;
 pub(crate) mod ids;
 mod map;
 pub(crate) mod npy;
@@ -19,6 +20,7 @@ use maxsim::{Element, Quantized, ScaleType, Scales, TokenFormat, TokenLayout, To
 use rayon::prelude::*;
 
 use crate::ids::{Ids, Side};
+pub(crate) use identity::{Change, settle};
 pub(crate) use map::FileBytes;
 pub use map::Reading;
 pub(crate) use safetensors::Tensors;

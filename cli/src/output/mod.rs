@@ -7,7 +7,7 @@ mod table;
 mod trec;
 
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -85,28 +85,53 @@ impl Destination {
         self.write_with(|out| Ok(render(format, results, columns, out)?))
     }
 
+    /// Whether what was written can be written over: [`Destination::write_with_head`].
+    pub fn is_file(&self) -> bool {
+        matches!(self, Destination::File(_))
+    }
+
     /// Writes whatever `write` does. A file appears only when it is complete.
     pub fn write_with(&self, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
-        let buffered = |out: &mut dyn Write| -> Result<()> {
-            let mut out = BufWriter::new(out);
-            write(&mut out)?;
-            Ok(out.flush()?)
-        };
+        self.write_with_head(|out| write(out).map(|()| Vec::new()))
+    }
+
+    /// As [`Destination::write_with`]. What `write` returns goes over the beginning of a file: what is
+    /// only known at the end.
+    pub fn write_with_head(
+        &self,
+        write: impl FnOnce(&mut dyn Write) -> Result<Vec<u8>>,
+    ) -> Result<()> {
         match self {
-            Destination::Stdout => {
-                buffered(&mut io::stdout().lock()).context("writing to standard output failed")
-            }
+            Destination::Stdout => buffered(&mut io::stdout().lock(), write)
+                .map(drop)
+                .context("writing to standard output failed"),
             Destination::Stream(path) => stream(path)
                 .map_err(anyhow::Error::from)
-                .and_then(|mut stream| buffered(&mut stream))
+                .and_then(|mut stream| buffered(&mut stream, write).map(drop))
                 .with_context(|| path.display().to_string()),
             Destination::File(path) => {
                 let mut file = NewFile::create(path)?;
-                let written = buffered(file.file()).and_then(|()| Ok(file.publish()?));
-                written.with_context(|| path.display().to_string())
+                let whole = || -> Result<()> {
+                    let head = buffered(file.file(), write)?;
+                    file.file().rewind()?;
+                    file.file().write_all(&head)?;
+                    Ok(file.publish()?)
+                };
+                whole().with_context(|| path.display().to_string())
             }
         }
     }
+}
+
+/// Hands `write` a buffer before `out`, and what it returns on.
+fn buffered(
+    out: &mut dyn Write,
+    write: impl FnOnce(&mut dyn Write) -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let mut out = BufWriter::new(out);
+    let head = write(&mut out)?;
+    out.flush()?;
+    Ok(head)
 }
 
 /// Opens what is written to where it is.

@@ -32,7 +32,7 @@ pub(super) fn convert(args: &QuantizeArgs, folder: &Path, destination: &Destinat
     let tokens = tokens?;
     let order = args.bit_order.unwrap_or(tokens.order());
     let tokens = tokens.into_order(order);
-    destination.write_with(|out| write_into(out, &tokens))?;
+    destination.write_with(|out| write_into(out, &tokens, None))?;
     let (layout, codec) = (tokens.layout(), Codec::of(&tokens));
     let report = Report {
         format: "plaid",

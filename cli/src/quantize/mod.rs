@@ -18,10 +18,11 @@ use crate::args::{Compression, QuantizeArgs};
 use crate::documents::{DocumentFile, Documents};
 use crate::explain::{self, NanScore};
 use crate::ids::Side;
-use crate::input::{Format, TokenFile};
+use crate::input::{Change, Format, TokenFile, settle};
 use crate::judging::Judging;
 use crate::output::Destination;
 use crate::progress::progress_bar;
+use crate::provenance::{Notes, remember_written, source_of};
 use crate::qrels::Qrels;
 use crate::residual::write_into;
 use crate::texts::printable;
@@ -50,6 +51,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         (None, Some(folder)) => return index::convert(args, folder, &destination),
         (None, None) => bail!("give --input or --index"),
     };
+    settle(input_path);
     let file = TokenFile::open(input_path, args.reading())?;
     let input = file.contents().format;
     ensure!(
@@ -148,18 +150,18 @@ fn codes(
 ) -> Result<Compressed> {
     let scales = args.scales.unwrap_or(ScaleType::F16);
     let progress = progress_bar(file.layout().rows(), "rows");
-    let mut written = None;
-    destination.write_with(|out| {
-        written = Some(match format {
-            TokenFormat::Int8 => write::write::<Int8>(file, scales, out, &progress)?,
-            TokenFormat::Int8Affine => write::write::<Int8Affine>(file, scales, out, &progress)?,
-            TokenFormat::Fp8 => write::write::<Fp8>(file, scales, out, &progress)?,
-            other => bail!("{other} is none of the formats that are quantised row by row"),
-        });
-        Ok(())
-    })?;
+    let (written, notes) = match format {
+        TokenFormat::Int8 => write::write::<Int8>(file, scales, destination, &progress)?,
+        TokenFormat::Int8Affine => {
+            write::write::<Int8Affine>(file, scales, destination, &progress)?
+        }
+        TokenFormat::Fp8 => write::write::<Fp8>(file, scales, destination, &progress)?,
+        other => bail!("{other} is none of the formats that are quantised row by row"),
+    };
     progress.finish_and_clear();
-    let written = written.context("nothing was written")?;
+    if let (true, Some(codes)) = (destination.is_file(), notes.codes) {
+        remember_written(&args.output, &codes);
+    }
     let (format, scales) = (format.to_string(), Some(scales.name().to_string()));
     Ok(Compressed { format, scales, codec: None, written })
 }
@@ -191,7 +193,16 @@ fn residuals(
     let (tokens, errors) = compressed?;
     let layout = file.layout();
     let before = (layout.rows() * layout.dim() * element.size_bytes()) as u64;
-    destination.write_with(|out| write_into(out, &tokens))?;
+    let notes = Notes {
+        element: element.name().to_owned(),
+        source: source_of(file)?,
+        identity: file.identity(),
+        codes: None,
+    };
+    destination.write_with(|out| {
+        file.check_unchanged(Change::Content)?;
+        write_into(out, &tokens, Some(&notes))
+    })?;
     let codec = Codec::of(&tokens);
     let written = Written::new(errors, layout.dim(), [before, tokens.size_bytes() + codec.bytes]);
     Ok(Compressed { format: "plaid".to_string(), scales: None, codec: Some(codec), written })

@@ -1,6 +1,7 @@
 //! A compressed file, written a run of rows at a time, so that only scales must fit in memory.
 
-use std::io::Write;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use half::{bf16, f16};
@@ -13,7 +14,9 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::errors::{Errors, Written, used_rows};
-use crate::input::TokenFile;
+use crate::input::{Change, TokenFile};
+use crate::output::Destination;
+use crate::provenance::{Digests, Notes};
 
 /// Elements that are compressed at once.
 pub(super) const CHUNK_LEN: usize = 1 << 24;
@@ -22,17 +25,17 @@ pub(super) const CHUNK_LEN: usize = 1 << 24;
 pub(super) fn write<F: Quantized>(
     file: &TokenFile,
     scales: ScaleType,
-    out: &mut dyn Write,
+    destination: &Destination,
     progress: &ProgressBar,
-) -> Result<Written> {
+) -> Result<(Written, Notes)> {
     match file.contents().format {
         TokenFormat::Element(ElementType::F16) => {
-            Writer::<f16>::new(file).write::<F>(scales, out, progress)
+            Writer::<f16>::new(file).write::<F>(scales, destination, progress)
         }
         TokenFormat::Element(ElementType::Bf16) => {
-            Writer::<bf16>::new(file).write::<F>(scales, out, progress)
+            Writer::<bf16>::new(file).write::<F>(scales, destination, progress)
         }
-        _ => Writer::<f32>::new(file).write::<F>(scales, out, progress),
+        _ => Writer::<f32>::new(file).write::<F>(scales, destination, progress),
     }
 }
 
@@ -49,22 +52,48 @@ impl<'a, T: Element> Writer<'a, T> {
         Writer { file, is_used: used_rows(file.layout()), element: std::marker::PhantomData }
     }
 
+    /// The digests are known when all has been read, and the header that has them comes first: in a file
+    /// it is written again, for a pipe everything is compressed twice.
     fn write<F: Quantized>(
+        &self,
+        scales: ScaleType,
+        destination: &Destination,
+        progress: &ProgressBar,
+    ) -> Result<(Written, Notes)> {
+        let layout = self.file.layout();
+        let mut notes = Notes::empty::<T>(self.file);
+        if !destination.is_file() {
+            notes = self.body::<F>(scales, &mut io::sink(), &ProgressBar::hidden())?.1;
+        }
+        let mut written = None;
+        destination.write_with_head(|out| {
+            let (head, offsets) = header::<F>(layout, scales, &notes)?;
+            out.write_all(&head)?;
+            out.write_all(bytemuck::cast_slice(&offsets))?;
+            let found = self.body::<F>(scales, out, progress)?;
+            let (head, _) = header::<F>(layout, scales, &found.1)?;
+            // Before the file appears.
+            self.file.check_unchanged(Change::Content)?;
+            written = Some(found);
+            Ok(head)
+        })?;
+        written.context("nothing was written")
+    }
+
+    /// Writes all but the header, and says what the digests are.
+    fn body<F: Quantized>(
         &self,
         scales: ScaleType,
         out: &mut dyn Write,
         progress: &ProgressBar,
-    ) -> Result<Written> {
+    ) -> Result<(Written, Notes)> {
         let layout = self.file.layout();
         let (rows, dim) = (layout.rows(), layout.dim());
-        let (header, offsets) = header::<F>(layout, scales)?;
-        out.write_all(&(header.len() as u64).to_le_bytes())?;
-        out.write_all(&header)?;
-        out.write_all(bytemuck::cast_slice(&offsets))?;
         // One scale for all tokens needs them all.
         let step = if scales == ScaleType::Tensor { rows } else { (CHUNK_LEN / dim).max(1) };
         let (mut scale_bytes, mut min_bytes) = (Vec::new(), Vec::new());
         let mut errors = Errors::default();
+        let mut digests = Digests::new::<T>(F::FORMAT, scales, dim);
         let mut start = 0;
         // A file without rows has a scale all the same, where it is one for all.
         while start < rows || rows == 0 && start == 0 && scales == ScaleType::Tensor {
@@ -87,6 +116,7 @@ impl<'a, T: Element> Writer<'a, T> {
                 }
             }
             let is_used = &self.is_used[part.clone()];
+            digests.rows(elements, &codes, is_used);
             errors =
                 errors.and(Errors::of(elements.data(), codes.dequantize()?.data(), dim, is_used));
             progress.inc(part.len() as u64);
@@ -97,12 +127,17 @@ impl<'a, T: Element> Writer<'a, T> {
 
         let bytes_before = (rows * dim * size_of::<T>()) as u64;
         let bytes = (rows * dim + scale_bytes.len() + min_bytes.len()) as u64;
-        Ok(Written::new(errors, dim, [bytes_before, bytes]))
+        let notes = digests.finish(self.file, &self.is_used);
+        Ok((Written::new(errors, dim, [bytes_before, bytes]), notes))
     }
 }
 
-/// The header of the file, and the offsets or lengths, which come first.
-fn header<F: Quantized>(layout: &TokenLayout, scales: ScaleType) -> Result<(Vec<u8>, Vec<i64>)> {
+/// The header of the file with its length, and the offsets or lengths, which come first behind it.
+fn header<F: Quantized>(
+    layout: &TokenLayout,
+    scales: ScaleType,
+    notes: &Notes,
+) -> Result<(Vec<u8>, Vec<i64>)> {
     let (n, rows, dim) = (layout.n_items(), layout.rows(), layout.dim());
     let lengths = || layout.segments().iter().map(|&[_, len]| i64::from(len));
     let (name, items, row_shape) = match layout.kind() {
@@ -143,8 +178,13 @@ fn header<F: Quantized>(layout: &TokenLayout, scales: ScaleType) -> Result<(Vec<
         (name.to_string(), TensorInfo { dtype, shape, data_offsets: (start, end) })
     });
     let metadata = Metadata::new(None, tensors.collect()).context("the file's header")?;
-    let mut header = serde_json::to_vec(&metadata)?;
+    // The crate would put metadata in any order, so that equal tokens would be unequal files.
+    let tensors = serde_json::to_string(&metadata)?;
+    let tensors = tensors.strip_prefix('{').context("the file's header")?;
+    let notes: BTreeMap<&str, String> = notes.entries().into_iter().collect();
+    let header = format!("{{\"__metadata__\":{},{tensors}", serde_json::to_string(&notes)?);
     // Whatever follows is on a boundary of eight bytes.
-    header.resize(header.len().next_multiple_of(8), b' ');
-    Ok((header, items))
+    let len = header.len().next_multiple_of(8);
+    let header = format!("{header:len$}");
+    Ok(([&(len as u64).to_le_bytes(), header.as_bytes()].concat(), items))
 }

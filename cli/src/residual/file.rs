@@ -12,8 +12,9 @@ use maxsim::{ElementType, TokenLayout};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
-use crate::input::{FileBytes, Reading, Tensors, elements, ids, padded_layout};
+use crate::input::{Change, FileBytes, Reading, Tensors, elements, ids, padded_layout};
 use crate::output::NewFile;
+use crate::provenance::Notes;
 
 const FORMAT: &str = "maxsim-residual";
 const VERSION: &str = "1";
@@ -34,6 +35,11 @@ impl ResidualFile {
     /// A whole file's bytes.
     pub(crate) fn of(bytes: FileBytes) -> ResidualFile {
         ResidualFile { bytes }
+    }
+
+    /// Checks that a mapped file is as it was when it was opened.
+    pub(crate) fn check_unchanged(&self, by: Change) -> Result<()> {
+        self.bytes.check_unchanged(by)
     }
 
     /// Its tokens, all of them checked. Borrowed where the file has them on element boundaries.
@@ -174,7 +180,7 @@ pub fn write(path: &Path, tokens: &ResidualTokens<'_>) -> Result<()> {
     let write = || -> Result<()> {
         let mut file = NewFile::create(path)?;
         let mut out = BufWriter::new(file.file());
-        write_into(&mut out, tokens)?;
+        write_into(&mut out, tokens, None)?;
         out.flush()?;
         drop(out);
         Ok(file.publish()?)
@@ -182,8 +188,12 @@ pub fn write(path: &Path, tokens: &ResidualTokens<'_>) -> Result<()> {
     write().with_context(|| path.display().to_string())
 }
 
-/// As [`write`], to wherever `out` goes.
-pub(crate) fn write_into(out: &mut dyn Write, tokens: &ResidualTokens<'_>) -> Result<()> {
+/// As [`write`], to wherever `out` goes, with what the tokens were made of.
+pub(crate) fn write_into(
+    out: &mut dyn Write,
+    tokens: &ResidualTokens<'_>,
+    made_of: Option<&Notes>,
+) -> Result<()> {
     ensure!(tokens.mask().is_none(), "masked tokens cannot be written; leave their rows out");
     let packed = Packed::new(tokens);
     let codec = tokens.codec();
@@ -218,13 +228,16 @@ pub(crate) fn write_into(out: &mut dyn Write, tokens: &ResidualTokens<'_>) -> Re
     tensors.push(Tensor::new("centroids", centroids, &[codec.n_centroids(), dim], table));
     let shape = [rows, codec.row_bytes()];
     tensors.push(Tensor::new("residuals", "U8", &shape, &packed.residuals));
-    let notes = json!({
+    let mut notes = json!({
         "format": FORMAT,
         "version": VERSION,
         "nbits": codec.nbits().to_string(),
         "bit_order": tokens.order().name(),
         "normalize": codec.normalize().to_string(),
     });
+    for (key, value) in made_of.map(Notes::entries).unwrap_or_default() {
+        notes[key] = value.into();
+    }
     out.write_all(&header(&tensors, notes)?)?;
     tensors.iter().try_for_each(|tensor| out.write_all(tensor.bytes))?;
     Ok(())

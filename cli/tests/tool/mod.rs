@@ -5,10 +5,14 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The tool: MAXSIM_BIN where the tests run on another machine than they were built on.
+/// The tool: MAXSIM_BIN where the tests run on another machine than they were built on. What it
+/// remembers is not put among the user's.
 pub fn command() -> Command {
     let built = || PathBuf::from(env!("CARGO_BIN_EXE_maxsim"));
-    Command::new(std::env::var_os("MAXSIM_BIN").map_or_else(built, PathBuf::from))
+    let mut command =
+        Command::new(std::env::var_os("MAXSIM_BIN").map_or_else(built, PathBuf::from));
+    command.env("MAXSIM_CACHE_DIR", std::env::temp_dir().join("maxsim-tests-cache"));
+    command
 }
 
 /// What a run left behind.

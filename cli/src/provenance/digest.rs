@@ -1,0 +1,176 @@
+//! Digests of whole files, a run of documents at a time.
+
+use std::ops::Range;
+
+use anyhow::{Result, bail};
+use half::{bf16, f16};
+use indicatif::ProgressBar;
+use maxsim::{
+    Element, ElementType, Fp8, Int8, Int8Affine, Quantized, ScaleType, TokenDigest, TokenFormat,
+    TokenHasher, TokenLayout, Tokens, first_row_beyond,
+};
+
+use super::Notes;
+use crate::input::TokenFile;
+use crate::progress::progress_bar;
+
+/// The digests of embeddings and of the codes that are made of them, row by row.
+pub(crate) struct Digests {
+    element: ElementType,
+    source: TokenHasher,
+    codes: TokenHasher,
+}
+
+impl Digests {
+    /// Of no rows so far.
+    pub fn new<T: Element>(format: TokenFormat, scales: ScaleType, dim: usize) -> Digests {
+        let source = TokenHasher::of_elements(T::TYPE, dim);
+        Digests { element: T::TYPE, source, codes: TokenHasher::of_codes(format, scales, dim) }
+    }
+
+    /// The next rows, of which some belong to items.
+    pub fn rows<T: Element, F: Quantized>(
+        &mut self,
+        elements: &Tokens<'_, T>,
+        codes: &Tokens<'_, F>,
+        is_used: &[bool],
+    ) {
+        let dim = elements.layout().dim();
+        let mut start = 0;
+        for run in is_used.chunk_by(|a, b| a == b) {
+            let rows = start..start + run.len();
+            start = rows.end;
+            if run[0] {
+                let places = rows.start * dim..rows.end * dim;
+                self.source.rows(bytemuck::cast_slice(&elements.data()[places.clone()]));
+                self.codes.rows(bytemuck::cast_slice(&codes.data()[places]));
+                self.codes.scales_of_rows(codes.scales(), rows);
+            }
+        }
+        if codes.scales().storage() == ScaleType::Tensor {
+            self.codes.scales_of_rows(codes.scales(), 0..0);
+        }
+    }
+
+    /// What a file of the codes says of itself. The rows were those of `file`.
+    pub fn finish(mut self, file: &TokenFile, is_used: &[bool]) -> Notes {
+        let layout = file.layout();
+        let used = |item: usize| is_used[layout.item_rows(item)].iter().filter(|used| **used);
+        let counts = (0..layout.n_items()).map(|item| used(item).count() as u64);
+        self.source.counts(counts.clone());
+        self.codes.counts(counts);
+        let source = self.source.finish();
+        Notes {
+            element: self.element.name().to_owned(),
+            source,
+            identity: file.identity(),
+            codes: Some(self.codes.finish_codes(&source)),
+        }
+    }
+}
+
+/// Elements that are looked at at once.
+const CHUNK_LEN: usize = 1 << 24;
+
+/// The digest of a file of embeddings.
+pub(super) fn of_elements(file: &TokenFile) -> Result<TokenDigest> {
+    fn of<T: Element>(file: &TokenFile) -> Result<TokenDigest> {
+        let mut hasher = TokenHasher::of_elements(T::TYPE, file.layout().dim());
+        for_items(file.layout(), "documents to verify", |items| {
+            hasher.tokens(&file.tokens::<T>(items)?);
+            Ok(true)
+        })?;
+        Ok(hasher.finish())
+    }
+    match file.contents().format {
+        TokenFormat::Element(ElementType::F16) => of::<f16>(file),
+        TokenFormat::Element(ElementType::Bf16) => of::<bf16>(file),
+        TokenFormat::Element(ElementType::F32) => of::<f32>(file),
+        other => bail!("{other} tokens are no embeddings"),
+    }
+}
+
+/// The digest of a file of codes that were made of embeddings with the digest `source`.
+pub(super) fn of_codes(file: &TokenFile, source: &TokenDigest) -> Result<TokenDigest> {
+    fn of<F: Quantized>(file: &TokenFile, source: &TokenDigest) -> Result<TokenDigest> {
+        let storage = file.codes::<F>(0..0)?.scales().storage();
+        let mut hasher = TokenHasher::of_codes(F::FORMAT, storage, file.layout().dim());
+        for_items(file.layout(), "compressed documents to verify", |items| {
+            hasher.tokens(&file.codes::<F>(items)?);
+            Ok(true)
+        })?;
+        Ok(hasher.finish_codes(source))
+    }
+    match file.contents().format {
+        TokenFormat::Int8 => of::<Int8>(file, source),
+        TokenFormat::Int8Affine => of::<Int8Affine>(file, source),
+        TokenFormat::Fp8 => of::<Fp8>(file, source),
+        other => bail!("{other} tokens are no codes with scales"),
+    }
+}
+
+/// The first token, by document and place in it, that is further from its codes than bounds count with.
+pub(super) fn first_other_row(
+    screen: &TokenFile,
+    documents: &TokenFile,
+) -> Result<Option<[usize; 2]>> {
+    fn of<F: Quantized, T: Element>(
+        screen: &TokenFile,
+        documents: &TokenFile,
+    ) -> Result<Option<[usize; 2]>> {
+        let mut found = None;
+        for_items(documents.layout(), "documents to compare", |items| {
+            let (codes, tokens) =
+                (screen.codes::<F>(items.clone())?, documents.tokens::<T>(items.clone())?);
+            found = first_row_beyond(&codes, &tokens)?.map(|[item, row]| [items.start + item, row]);
+            Ok(found.is_none())
+        })?;
+        Ok(found)
+    }
+    fn of_codes<F: Quantized>(
+        screen: &TokenFile,
+        documents: &TokenFile,
+    ) -> Result<Option<[usize; 2]>> {
+        match documents.contents().format {
+            TokenFormat::Element(ElementType::F16) => of::<F, f16>(screen, documents),
+            TokenFormat::Element(ElementType::Bf16) => of::<F, bf16>(screen, documents),
+            TokenFormat::Element(ElementType::F32) => of::<F, f32>(screen, documents),
+            other => bail!("{other} tokens are no embeddings"),
+        }
+    }
+    match screen.contents().format {
+        TokenFormat::Int8 => of_codes::<Int8>(screen, documents),
+        TokenFormat::Int8Affine => of_codes::<Int8Affine>(screen, documents),
+        TokenFormat::Fp8 => of_codes::<Fp8>(screen, documents),
+        other => bail!("{other} tokens are no codes with scales"),
+    }
+}
+
+/// Goes through all items, as many at a time as come to some elements, until `take` has enough.
+fn for_items(
+    layout: &TokenLayout,
+    of: &'static str,
+    mut take: impl FnMut(Range<usize>) -> Result<bool>,
+) -> Result<()> {
+    let bar: ProgressBar = progress_bar(layout.n_items(), of);
+    let mut start = 0;
+    while start < layout.n_items() {
+        let mut end = start;
+        let mut left = CHUNK_LEN;
+        while end < layout.n_items() {
+            let len = layout.item_len(end) * layout.dim();
+            if end > start && len > left {
+                break;
+            }
+            left = left.saturating_sub(len);
+            end += 1;
+        }
+        if !take(start..end)? {
+            break;
+        }
+        bar.inc((end - start) as u64);
+        start = end;
+    }
+    bar.finish_and_clear();
+    Ok(())
+}

@@ -1,0 +1,299 @@
+//! Whether compressed documents were made of the documents that they are searched for.
+//!
+//! A compressed file says in its `__metadata__` what it was made of:
+//!
+//! | key | value |
+//! |---|---|
+//! | `maxsim.source` | `tokens-1 ELEMENT DIGEST`: the [`TokenDigest`] of the embeddings, and their element type |
+//! | `maxsim.source_identity` | which file that was, where a change of it would show (see `input/identity.rs`) |
+//! | `maxsim.codes` | `codes-1 DIGEST`: the [`TokenDigest`] of the codes, scales and minima, and of the first digest |
+//!
+//! Who writes them says with it that codes and scales are those that [`maxsim::Tokens::quantize`]
+//! makes. `maxsim rank --screen` compares both digests with the files that it is given. A file is read for that once;
+//! what was found is remembered by the file's identity until it changes. Where a file says
+//! nothing, every row is compared with its codes: are none further off than bounds count with, the bounds
+//! hold whoever made the codes.
+
+mod cache;
+mod digest;
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use maxsim::{Element, TokenDigest, TokenHasher};
+
+use self::cache::Cache;
+pub(crate) use self::digest::Digests;
+use crate::args::Verify;
+use crate::input::{Change, Reading, TokenFile, settle};
+use crate::texts::printable;
+
+/// Keys of the metadata.
+const SOURCE: &str = "maxsim.source";
+const SOURCE_IDENTITY: &str = "maxsim.source_identity";
+const CODES: &str = "maxsim.codes";
+
+/// Versions of the digests.
+const TOKENS_1: &str = "tokens-1";
+const CODES_1: &str = "codes-1";
+
+/// What a compressed file says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Notes {
+    /// The element type of the embeddings.
+    pub element: String,
+    /// Their digest.
+    pub source: TokenDigest,
+    /// Which file they were.
+    pub identity: Option<String>,
+    /// The digest of codes and scales; of a codec's codes there is none.
+    pub codes: Option<TokenDigest>,
+}
+
+impl Notes {
+    /// Of the same length as those of a file's embeddings, whose digests are not known yet.
+    pub fn empty<T: Element>(file: &TokenFile) -> Notes {
+        let zero = TokenHasher::of_elements(T::TYPE, file.layout().dim()).finish();
+        Notes {
+            element: T::TYPE.name().to_owned(),
+            source: zero,
+            identity: file.identity(),
+            codes: Some(zero),
+        }
+    }
+
+    /// The entries of the metadata.
+    pub fn entries(&self) -> Vec<(&'static str, String)> {
+        let source = format!("{TOKENS_1} {} {}", self.element, self.source);
+        let codes = self.codes.map(|codes| (CODES, format!("{CODES_1} {codes}")));
+        let identity = self.identity.clone().map(|identity| (SOURCE_IDENTITY, identity));
+        codes.into_iter().chain([(SOURCE, source)]).chain(identity).collect()
+    }
+
+    /// Those of a file; `None` where it has none that this program knows.
+    fn of(file: &TokenFile) -> Option<Notes> {
+        let source = file.note(SOURCE)?;
+        let (element, digest) =
+            source.strip_prefix(TOKENS_1)?.strip_prefix(' ')?.split_once(' ')?;
+        let codes = file.note(CODES)?;
+        let codes = codes.strip_prefix(CODES_1)?.strip_prefix(' ')?;
+        Some(Notes {
+            element: element.to_owned(),
+            source: digest.parse().ok()?,
+            identity: file.note(SOURCE_IDENTITY),
+            codes: Some(codes.parse().ok()?),
+        })
+    }
+}
+
+/// Why compressed documents are known to be those of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// They say so, and digests agree.
+    Digests,
+    /// Every row was compared with its codes, in this run or an earlier one.
+    Rows {
+        /// Whether it was an earlier one.
+        is_remembered: bool,
+    },
+    /// They are not: nothing is proven.
+    None,
+}
+
+impl Proof {
+    /// Whether places can be proven.
+    pub fn holds(self) -> bool {
+        self != Proof::None
+    }
+}
+
+/// What a user should know of it.
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Proof::Digests => Ok(()),
+            Proof::Rows { is_remembered } => {
+                let when = if *is_remembered { "an earlier run" } else { "this run" };
+                write!(
+                    f,
+                    "note: --screen does not say what it was made of; {when} compared its codes with \
+                     all rows of --documents, and proofs rest on that"
+                )
+            }
+            Proof::None => write!(
+                f,
+                "note: with --verify never nothing is proven: that --screen was made of --documents \
+                 is taken on your word"
+            ),
+        }
+    }
+}
+
+/// Finds out whether `screen` was made of `documents`.
+///
+/// # Errors
+/// Where it was not, and where its codes are not those that were written.
+pub(crate) fn check(screen: &TokenFile, documents: &TokenFile, verify: Verify) -> Result<Proof> {
+    let files = Files { screen, documents, verify, cache: Cache::of_user() };
+    let proof = match (verify, Notes::of(screen)) {
+        (Verify::Never, _) => return Ok(Proof::None),
+        (_, Some(notes)) => files.check_digests(&notes)?,
+        (_, None) => files.check_rows()?,
+    };
+    // What was digested has to be what is scored, now and at the end of the run.
+    check_unchanged(screen, documents)?;
+    Ok(proof)
+}
+
+/// Checks that both files are as they were when they were opened.
+pub(crate) fn check_unchanged(screen: &TokenFile, documents: &TokenFile) -> Result<()> {
+    screen.check_unchanged(Change::Any)?;
+    documents.check_unchanged(Change::Any)
+}
+
+struct Files<'a> {
+    screen: &'a TokenFile,
+    documents: &'a TokenFile,
+    verify: Verify,
+    cache: Cache,
+}
+
+impl Files<'_> {
+    fn check_digests(&self, notes: &Notes) -> Result<Proof> {
+        let element = self.documents.contents().format;
+        if element.name() != notes.element {
+            bail!(
+                self.other(&format!(
+                    "that was made of {} tokens, these are {element}",
+                    notes.element
+                ))
+            );
+        }
+        let identity = self.documents.identity();
+        let is_recorded =
+            self.verify == Verify::Identity && identity.is_some() && identity == notes.identity;
+        if !is_recorded {
+            let found = self.known("tokens", identity, || digest::of_elements(self.documents))?;
+            if found != notes.source {
+                let what = match digest::first_other_row(self.screen, self.documents)? {
+                    Some([item, token]) => {
+                        format!(
+                            "token {token} of document {item} is another one than was compressed"
+                        )
+                    }
+                    None => "some tokens differ, by less than codes show".into(),
+                };
+                bail!(self.other(&what));
+            }
+        }
+        let of_codes = || digest::of_codes(self.screen, &notes.source);
+        if Some(self.known("codes", self.screen.identity(), of_codes)?) != notes.codes {
+            bail!(
+                "--screen {}: its codes, scales or offsets are not those that it was written with; \
+                 the file is damaged or was put together from others: {}",
+                self.screen.path().display(),
+                self.advice()
+            );
+        }
+        Ok(Proof::Digests)
+    }
+
+    /// The digest of a file: what is remembered of it, or what `find` finds.
+    fn known(
+        &self,
+        what: &str,
+        identity: Option<String>,
+        find: impl FnOnce() -> Result<TokenDigest>,
+    ) -> Result<TokenDigest> {
+        let key = identity.map(|identity| format!("{what} {identity}"));
+        if let (Some(key), Verify::Identity) = (&key, self.verify)
+            && let Some(known) = self.cache.get(key).and_then(|known| known.parse().ok())
+        {
+            return Ok(known);
+        }
+        let found = find()?;
+        if let Some(key) = key {
+            // Of a file that changed meanwhile nothing is known.
+            check_unchanged(self.screen, self.documents)?;
+            self.remember(&key, &found.to_string());
+        }
+        Ok(found)
+    }
+
+    /// Nothing depends on it but the time of the next run.
+    fn remember(&self, key: &str, value: &str) {
+        if let Err(why) = self.cache.put(key, value) {
+            let why = printable(&format!("{why:#}"));
+            let _ = writeln!(
+                std::io::stderr(),
+                "warning: what files were made of cannot be remembered, and every run reads them for it: \
+                 {why}; MAXSIM_CACHE_DIR names another folder"
+            );
+        }
+    }
+
+    fn check_rows(&self) -> Result<Proof> {
+        let both = self.screen.identity().zip(self.documents.identity());
+        let key = both.map(|(screen, documents)| format!("rows {screen} of {documents}"));
+        if let (Some(key), Verify::Identity) = (&key, self.verify)
+            && self.cache.get(key).is_some()
+        {
+            return Ok(Proof::Rows { is_remembered: true });
+        }
+        if let Some([item, token]) = digest::first_other_row(self.screen, self.documents)? {
+            bail!(
+                "{}; with --verify never it is used all the same, and nothing is proven",
+                self.other(&format!(
+                    "token {token} of document {item} is further from its codes than errors of \
+                     {} reach",
+                    self.screen.contents().format
+                ))
+            );
+        }
+        if let Some(key) = key {
+            check_unchanged(self.screen, self.documents)?;
+            self.remember(&key, "within");
+        }
+        Ok(Proof::Rows { is_remembered: false })
+    }
+
+    /// What is said of a screen that was not made of the documents.
+    fn other(&self, what: &str) -> anyhow::Error {
+        anyhow!(
+            "--screen {} was not made of --documents {}: {what}; {}",
+            self.screen.path().display(),
+            self.documents.path().display(),
+            self.advice()
+        )
+    }
+
+    fn advice(&self) -> String {
+        let format = self.screen.contents().format;
+        let documents = self.documents.path().display();
+        format!(
+            "compress the documents again with `maxsim quantize --format {format} --input {documents}`"
+        )
+    }
+}
+
+/// Files of fewer bytes are not waited for: the first run that searches them digests them in no time.
+const WAITED_FOR_BYTES: u64 = 64 << 20;
+
+/// Remembers the digest of codes that were just written to a file, so that the first run that
+/// searches them need not read them for it. Where that does not work, the run does it.
+pub(crate) fn remember_written(path: &Path, codes: &TokenDigest) {
+    if std::fs::metadata(path).is_ok_and(|found| found.len() >= WAITED_FOR_BYTES) {
+        settle(path);
+    }
+    let file = TokenFile::open(path, Reading::Map).ok();
+    if let Some(identity) = file.and_then(|file| file.identity()) {
+        let _ = Cache::of_user().put(&format!("codes {identity}"), &codes.to_string());
+    }
+}
+
+/// The digest of a file's embeddings, with the bar of a run that waits for it.
+pub(crate) fn source_of(file: &TokenFile) -> Result<TokenDigest> {
+    digest::of_elements(file).with_context(|| file.path().display().to_string())
+}
