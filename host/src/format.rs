@@ -208,6 +208,7 @@ impl Quantized for Fp8 {}
 #[diagnostic::on_unimplemented(
     message = "{Self} queries cannot be scored against {D} documents",
     note = "both sides have the same format, or documents are Int8Affine and queries f16, bf16 or Int8",
+    note = "`Tokens::convert` makes f16, bf16 and f32 tokens of each other, and says what it rounded",
     note = "`Tokens::quantize` makes compressed tokens of f16, bf16 and f32"
 )]
 pub trait Against<D: Format>: Format {}
