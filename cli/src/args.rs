@@ -130,10 +130,14 @@ pub struct QuantizeArgs {
     pub keep_lengths: bool,
 
     /// Rank the tokens for these queries, before and after, and report how well that agrees. The
-    /// queries' elements have the input's type; they are compressed too where `maxsim rank` does
+    /// queries' elements have the input's type (or use --convert); they are compressed too where `maxsim rank` does
     /// so (not for plaid).
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
+
+    /// Convert the elements of --queries to the input's type, and say what that rounds.
+    #[arg(long, requires = "queries")]
+    pub convert: bool,
 
     /// Judgements, to report nDCG@10 before and after.
     #[command(flatten)]
@@ -239,6 +243,16 @@ pub struct RankArgs {
     /// Read token files into memory instead of mapping them.
     #[arg(long)]
     pub no_mmap: bool,
+
+    /// Convert the queries to the documents' element type, f16, bf16 or f32, and say what that rounds.
+    /// A query token that the type cannot hold is an error.
+    #[arg(long)]
+    pub convert: bool,
+
+    /// Take infinite elements, and infinite scores: both are errors by default, as they are what an
+    /// overflow leaves behind. In JSON such scores are the strings "Infinity" and "-Infinity".
+    #[arg(long)]
+    pub allow_infinite: bool,
 
     /// Let f32 elements be rounded to TF32 (10 fraction bits) where that is faster.
     #[arg(long)]

@@ -1,6 +1,7 @@
 //! Errors in the words of files and options, where the library knows rows of a call and its own names.
 
 use std::fmt;
+use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use half::{bf16, f16};
@@ -8,22 +9,25 @@ use maxsim::{Element, ElementType, Error, Fp8, Int8, Int8Affine, Quantized, Toke
 
 use crate::input::TokenFile;
 
-/// A score that is not a number.
+/// A score that is NaN, or infinite.
 #[derive(Clone, Copy, Debug)]
-pub struct NanScore {
+pub struct BadScore {
     /// Its query.
     pub query: usize,
     /// Its document.
     pub document: usize,
+    /// The score.
+    pub score: f32,
 }
 
-impl fmt::Display for NanScore {
+impl fmt::Display for BadScore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the score of query {} and document {} is NaN", self.query, self.document)
+        let BadScore { query, document, score } = self;
+        write!(f, "the score of query {query} and document {document} is {score}")
     }
 }
 
-impl std::error::Error for NanScore {}
+impl std::error::Error for BadScore {}
 
 /// Why there is no GPU, and what to do about it.
 const NOT_BUILT: &str = if cfg!(target_os = "linux") {
@@ -33,30 +37,37 @@ const NOT_BUILT: &str = if cfg!(target_os = "linux") {
     "maxsim has GPU support on Linux only; use --device cpu"
 };
 
-/// An error of scoring with the file and the row at fault, where they can be found.
+/// An error of scoring with the files and the rows at fault, where they can be found; `documents` is the
+/// file's name, and `files` the documents and what else they are scored by.
 pub(crate) fn scoring(
     error: anyhow::Error,
     queries: &TokenFile,
-    documents: &[&TokenFile],
+    documents: &Path,
+    files: &[&TokenFile],
 ) -> anyhow::Error {
-    if let Some(&nan) = error.downcast_ref::<NanScore>() {
-        let of_documents = documents.iter().map(|&file| (file, nan.document));
-        let items = [(queries, nan.query)].into_iter().chain(of_documents);
-        let found = items.filter_map(|(file, item)| Some((file, not_finite(file, item).ok()??)));
-        return match found.into_iter().next() {
-            Some((file, row)) => {
-                anyhow!("{nan}: {} has a NaN or an infinity in row {row}", file.path().display())
-            }
-            None => anyhow!("{nan}: look for infinite or huge values in their embeddings"),
-        };
+    let Some(&bad) = error.downcast_ref::<BadScore>() else { return error };
+    let of_documents = files.iter().map(|&file| (file, bad.document, "document"));
+    let items = [(queries, bad.query, "query")].into_iter().chain(of_documents);
+    let largest = |(file, item, kind): (&TokenFile, usize, &str)| {
+        let (row, x) = largest(file, item).ok()??;
+        Some((x, format!("row {row} of {} ({kind} {item})", file.path().display())))
+    };
+    let mut found: Vec<(f32, String)> = items.filter_map(largest).collect();
+    if let Some((_, place)) = found.iter().find(|(x, _)| !x.is_finite()) {
+        return anyhow!("{bad}: {place} has an infinity");
     }
-    if let Some(Error::Shape { argument: "scales", .. }) = error.downcast_ref() {
-        let mut files = [queries].into_iter().chain(documents.iter().copied());
-        if let Some(wrong) = files.find_map(|file| wrong_scale(file).ok().flatten()) {
-            return wrong;
-        }
+    if files.is_empty() {
+        found.push((0.0, format!("document {} of {}", bad.document, documents.display())));
     }
-    error
+    let places = found.into_iter().map(|(x, place)| match x {
+        0.0 => place,
+        x => format!("{place}, which has an element of {x:e}"),
+    });
+    let places: Vec<String> = places.collect();
+    anyhow!(
+        "{bad}: products of the embeddings are too large for f32, those of {}; scale them down",
+        places.join(" and ")
+    )
 }
 
 /// What the library says of a device, in the words of the command line.
@@ -67,13 +78,17 @@ pub(crate) fn device(error: &Error) -> String {
     error.to_string().replace("use Device::cpu()", "say --device cpu")
 }
 
-/// The first row of an item that has elements which are not finite.
-fn not_finite(file: &TokenFile, item: usize) -> Result<Option<usize>> {
+/// The first row of an item that has its largest element by magnitude, and that; an infinity is the
+/// largest, and NaN none.
+fn largest(file: &TokenFile, item: usize) -> Result<Option<(usize, f32)>> {
     let rows = file.layout().item_rows(item);
     let values = values(file, item)?;
-    let mut found = values.chunks(file.layout().dim());
-    let wrong = found.position(|row| !row.iter().all(|x| x.is_finite()));
-    Ok(wrong.map(|row| rows.start + row))
+    let rows = rows.zip(values.chunks(file.layout().dim()));
+    let elements = rows.flat_map(|(row, values)| values.iter().map(move |&x| (row, x)));
+    Ok(elements.fold(None, |most, (row, x)| match most {
+        Some((_, y)) if x.abs() <= f32::abs(y) || x.is_nan() => most,
+        _ => Some((row, x)),
+    }))
 }
 
 /// The elements of an item, or what its codes stand for.
@@ -93,31 +108,5 @@ fn values(file: &TokenFile, item: usize) -> Result<Vec<f32>> {
         TokenFormat::Int8Affine => codes::<Int8Affine>(file, item),
         TokenFormat::Fp8 => codes::<Fp8>(file, item),
         _ => Ok(Vec::new()),
-    }
-}
-
-/// An error about the first scale that cannot be one.
-fn wrong_scale(file: &TokenFile) -> Result<Option<anyhow::Error>> {
-    fn of<F: Quantized>(file: &TokenFile) -> Result<Option<anyhow::Error>> {
-        for item in 0..file.n_items() {
-            let codes = file.codes::<F>(item..item + 1)?;
-            let mut scales = (0..codes.layout().rows()).map(|row| codes.scales().scale(row));
-            let is_wrong = |scale: f32| scale < 0.0 || scale.is_infinite();
-            if let Some(row) = scales.position(is_wrong) {
-                return Ok(Some(anyhow!(
-                    "{}: the scale of row {} is {}; expected a finite number from 0 on, or NaN",
-                    file.path().display(),
-                    file.layout().item_rows(item).start + row,
-                    codes.scales().scale(row)
-                )));
-            }
-        }
-        Ok(None)
-    }
-    match file.contents().format {
-        TokenFormat::Int8 => of::<Int8>(file),
-        TokenFormat::Int8Affine => of::<Int8Affine>(file),
-        TokenFormat::Fp8 => of::<Fp8>(file),
-        _ => Ok(None),
     }
 }

@@ -6,6 +6,7 @@
 pub mod args;
 pub mod documents;
 pub mod explain;
+pub mod finite;
 pub mod ids;
 pub mod info;
 pub mod input;
@@ -18,6 +19,7 @@ mod progress;
 pub mod provenance;
 pub mod qrels;
 pub mod quantize;
+pub mod queries;
 pub mod rank;
 pub mod residual;
 pub mod screen;

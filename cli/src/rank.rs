@@ -4,12 +4,13 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use maxsim::{Device, Ranking, ScoreOptions, SearchOptions, TokenFormat};
+use maxsim::{Device, Ranking, ScaleType, ScoreOptions, SearchOptions, TokenFormat};
 use maxsim_kernels::variants::FORWARD;
 
 use crate::args::{DeviceChoice, Format, RankArgs, Verify};
 use crate::documents::{DocumentFile, Documents};
 use crate::explain;
+use crate::finite::{self, Checked};
 use crate::ids::Side;
 use crate::input::{Change, TokenFile, settle};
 use crate::judging::Judging;
@@ -18,6 +19,7 @@ use crate::output::{self, Destination, Results};
 use crate::progress::progress_bar;
 use crate::provenance;
 use crate::qrels::Qrels;
+use crate::queries;
 use crate::screen;
 use crate::stream::{self, Outcome, Request};
 use crate::texts::{Keep, counted, printable};
@@ -33,7 +35,8 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     let queries = TokenFile::open(&args.queries, args.reading())?;
     let document_file = DocumentFile::open(&args.documents, args.reading())?;
     let documents = document_file.documents()?;
-    check_agreement(args, &queries, &documents)?;
+    let mut notes = Vec::new();
+    let queries = checked(queries, &documents, args, &mut notes)?;
     let screen = match &args.screen {
         Some(path) => Some(screen::open(path, args.reading(), &documents)?),
         None => None,
@@ -57,10 +60,14 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         (None, Documents::Tokens(file)) => Some(*file),
         (None, Documents::Residual(_)) => None,
     };
+    let query_scales = match scanned {
+        Some(file) => queries::scales(&queries, file.contents().format, &mut notes)?,
+        None => ScaleType::default(),
+    };
     let device = match (args.device, scanned) {
         (DeviceChoice::Auto, Some(file)) => {
             let (device, format) = (DeviceChoice::Auto.open()?, file.contents().format);
-            let scored = stream::query_format(queries.contents().format, format);
+            let scored = queries::query_format(queries.contents().format, format);
             if device.can_score(scored, format) { device } else { Device::cpu() }
         }
         (choice, _) => choice.open()?,
@@ -82,6 +89,8 @@ pub fn rank(args: &RankArgs) -> Result<()> {
             kernel: args.kernel.clone(),
             ..ScoreOptions::default()
         },
+        query_scales,
+        allow_infinite: args.allow_infinite,
         // The metrics look further than a short list.
         top_k: if qrels.is_some() { args.top_k.max(metrics::DEPTH) } else { args.top_k },
         chunk_bytes: args.chunk_bytes,
@@ -98,12 +107,12 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     };
     progress.finish_and_clear();
     let outcome = outcome.map_err(|error| {
-        let documents = match &documents {
+        let file = match &documents {
             Documents::Tokens(file) => Some(*file),
             Documents::Residual(_) => None,
         };
-        let files: Vec<&TokenFile> = documents.into_iter().chain(&screen).collect();
-        explain::scoring(error, &queries, &files)
+        let files: Vec<&TokenFile> = file.into_iter().chain(&screen).collect();
+        explain::scoring(error, &queries, &args.documents, &files)
     })?;
     let elapsed = started.elapsed();
     queries.check_unchanged(Change::Content)?;
@@ -127,7 +136,9 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     destination.write(args.format, &results)?;
     // The ranking is out; a closed stderr takes nothing from it.
     let mut stderr = std::io::stderr();
-    let _ = writeln!(stderr, "{report}");
+    for line in notes.iter().map(|note| printable(note)).chain([report]) {
+        let _ = writeln!(stderr, "{line}");
+    }
     let warnings = qrels.map_or(&[][..], Qrels::warnings).iter().cloned();
     for warning in warnings.chain(output::warning(args.format, &results)) {
         let _ = writeln!(stderr, "{}", printable(&format!("warning: {warning}")));
@@ -136,6 +147,31 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         let _ = writeln!(stderr, "{note}");
     }
     Ok(())
+}
+
+/// Queries that are finite and go with the documents, converted to their element type where that was
+/// asked for. What there is to say of that is added to `notes`.
+fn checked(
+    mut queries: TokenFile,
+    documents: &Documents<'_>,
+    args: &RankArgs,
+    notes: &mut Vec<String>,
+) -> Result<TokenFile> {
+    Checked::new(&queries, "query", args.allow_infinite).check()?;
+    let element = match documents {
+        Documents::Tokens(file) => file.contents().format.element(),
+        Documents::Residual(tokens) => {
+            finite::check_residual(tokens, &args.documents, args.allow_infinite)?;
+            None
+        }
+    };
+    if let (true, Some(element), Some(_)) =
+        (args.convert, element, queries.contents().format.element())
+    {
+        queries = queries::converted(queries, element, notes)?;
+    }
+    check_agreement(args, &queries, documents)?;
+    Ok(queries)
 }
 
 fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &Documents<'_>) -> Result<()> {
@@ -154,11 +190,15 @@ fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &Documents<'
     };
     ensure!(
         is_possible,
-        "{}: queries are {} and documents {}; such documents take {} queries",
+        "{}: queries are {} and documents {}; such documents take {} queries{}",
         names(),
         q.format,
         documents.format_name(),
-        takes(documents)
+        takes(documents),
+        match (q.format, documents) {
+            (TokenFormat::Element(_), Documents::Tokens(_)) => ": use --convert",
+            _ => "",
+        }
     );
     ensure!(
         q.layout.dim() == documents.layout().dim(),

@@ -8,19 +8,18 @@ use anyhow::{Context, Result, bail, ensure};
 use half::{bf16, f16};
 use maxsim::{
     Candidates, Device, DeviceTokens, Element, ElementType, Error, ErrorTerms, Format, Fp8, Int8,
-    Int8Affine, Pairing, Place, Quantized, Ranked, Ranking, Scanned, ScoreOptions, SearchOptions,
-    TokenFormat, Tokens, rescore_bounds,
+    Int8Affine, Pairing, Place, Quantized, Ranked, Ranking, ScaleType, Scanned, ScoreOptions,
+    SearchOptions, TokenFormat, TokenLayout, Tokens, rescore_bounds,
 };
 use rayon::prelude::*;
 
 use crate::args::Verify;
 use crate::documents::{DocumentFile, Documents};
-use crate::explain::NanScore;
+use crate::finite::Checked;
 use crate::input::{Reading, TokenFile};
 use crate::provenance::{self, Proof};
-use crate::stream::{
-    Outcome, Request, Search, compressed, first_chunk_bytes, query_format, scores,
-};
+use crate::queries::{compressed, query_format};
+use crate::stream::{Outcome, Request, Search, check_numbers, first_chunk_bytes, scores};
 
 /// Opens compressed documents, and checks that they can be those of `documents`.
 pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<TokenFile> {
@@ -107,8 +106,8 @@ fn search<T: Element>(
     screen: &TokenFile,
     options: SearchOptions,
 ) -> Result<Outcome> {
-    let n_queries = request.queries.n_items();
-    let query_terms = query_terms::<T>(request.queries, screen.contents().format)?;
+    let (n_queries, allow_infinite) = (request.queries.n_items(), request.allow_infinite);
+    let query_terms = query_terms::<T>(request, screen.contents().format)?;
     let mut searches = vec![Candidates::new(request.top_k, options); n_queries];
     let scan = Request { documents: &Documents::Tokens(screen), ..*request };
     let take = |items: &Range<usize>, scores: &[f32]| {
@@ -129,7 +128,8 @@ fn search<T: Element>(
     let mut rescoring = Rescoring {
         device: request.device,
         queries: request.device.upload(&queries)?,
-        documents,
+        documents: Checked::new(documents, "document", allow_infinite),
+        layout: documents.layout(),
         chunk_bytes: first_chunk_bytes(request.chunk_bytes, request.device)?,
         kernels: &mut kernels,
         n_chunks: &mut n_chunks,
@@ -150,9 +150,8 @@ fn search<T: Element>(
         while !rest.is_empty() {
             let (n, found) = rescoring.next(rest)?;
             for (&[document, query], &score) in rest.iter().zip(&found) {
-                if score.is_nan() {
-                    bail!(NanScore { query: query as usize, document: document as usize });
-                }
+                let (query_id, document_id) = (query as usize, document as usize);
+                check_numbers(&[score], query_id, &(document_id..document_id + 1), allow_infinite)?;
                 searches[query as usize]
                     .rescored(document, score)
                     .with_context(|| format!("query {query}: --screen is not of --documents"))?;
@@ -184,18 +183,20 @@ fn outcome(searches: Vec<Candidates>, kernels: Vec<&'static str>, n_chunks: usiz
 
 /// What is known of the queries, as the scan has them: elements that are compressed for documents of
 /// a format, or not.
-fn query_terms<T: Element>(file: &TokenFile, documents: TokenFormat) -> Result<ErrorTerms> {
+fn query_terms<T: Element>(request: &Request<'_>, documents: TokenFormat) -> Result<ErrorTerms> {
+    let (file, scales) = (request.queries, request.query_scales);
     let queries = file.tokens::<T>(0..file.n_items())?;
     fn measured<T: Element, F: Quantized>(
         file: &TokenFile,
         queries: &Tokens<'_, T>,
+        scales: ScaleType,
     ) -> Result<ErrorTerms> {
-        let codes = compressed::<F>(file, 0..file.n_items())?;
+        let codes = compressed::<F>(file, 0..file.n_items(), scales)?;
         Ok(ErrorTerms::measured(&codes, queries)?)
     }
     match query_format(T::FORMAT, documents) {
-        TokenFormat::Fp8 => measured::<T, Fp8>(file, &queries),
-        TokenFormat::Int8 => measured::<T, Int8>(file, &queries),
+        TokenFormat::Fp8 => measured::<T, Fp8>(file, &queries, scales),
+        TokenFormat::Int8 => measured::<T, Int8>(file, &queries, scales),
         _ => Ok(ErrorTerms::new(&queries)),
     }
 }
@@ -214,7 +215,8 @@ fn document_terms(file: &TokenFile, items: Range<usize>) -> Result<ErrorTerms> {
 struct Rescoring<'a, T: Format> {
     device: &'a Device,
     queries: DeviceTokens<T>,
-    documents: &'a TokenFile,
+    documents: Checked<'a>,
+    layout: &'a TokenLayout,
     chunk_bytes: u64,
     kernels: &'a mut Vec<&'static str>,
     n_chunks: &'a mut usize,
@@ -224,19 +226,21 @@ impl<T: Element> Rescoring<'_, T> {
     /// Scores the first of some pairs (document, query), which come by document: how many, and their
     /// scores.
     fn next(&mut self, pairs: &[[u32; 2]]) -> Result<(usize, Vec<f32>)> {
-        let dim = self.documents.layout().dim();
+        let dim = self.layout.dim();
         loop {
             let mut rows: Vec<T> = Vec::new();
             let (mut offsets, mut ids) = (vec![0i64], [Vec::new(), Vec::new()]);
             for (i, &[document, query]) in pairs.iter().enumerate() {
                 let is_new = i == 0 || pairs[i - 1][0] != document;
                 if is_new {
-                    let items = self.documents.layout().item_rows(document as usize);
-                    let bytes = (rows.len() + items.len() * dim) * size_of::<T>();
+                    let document = document as usize;
+                    let len = self.layout.item_len(document);
+                    let bytes = (rows.len() + len * dim) * size_of::<T>();
                     if i > 0 && bytes as u64 > self.chunk_bytes {
                         break;
                     }
-                    rows.extend_from_slice(&self.documents.elements::<T>(items)?);
+                    let tokens = self.documents.tokens::<T>(document..document + 1)?;
+                    rows.extend_from_slice(tokens.data());
                     offsets.push((rows.len() / dim) as i64);
                 }
                 ids[0].push(query);

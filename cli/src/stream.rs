@@ -8,15 +8,17 @@ use half::{bf16, f16};
 use indicatif::ProgressBar;
 use maxsim::residual::ResidualTokens;
 use maxsim::{
-    Against, Device, DeviceTokens, ElementType, Error, Format, Fp8, Input, Int8, Int8Affine,
-    Pairing, Quantized, Ranked, Ranking, Residual, ScaleType, ScoreOptions, TokenFormat,
-    TokenLayout, Tokens, TopK,
+    Against, Device, DeviceTokens, Element, ElementType, Error, Format, Fp8, Input, Int8,
+    Int8Affine, Pairing, Quantized, Ranked, Ranking, Residual, ScaleType, ScoreOptions,
+    TokenFormat, TokenLayout, Tokens, TopK,
 };
 use rayon::prelude::*;
 
 use crate::documents::Documents;
-use crate::explain::NanScore;
+use crate::explain::BadScore;
+use crate::finite::Checked;
 use crate::input::TokenFile;
+use crate::queries::{compressed, query_format};
 use crate::residual::{decode, of_items};
 
 /// Device memory for the documents of one call and their scores, unless the caller says
@@ -47,6 +49,11 @@ pub struct Request<'a> {
     pub device: &'a Device,
     /// Which kernel.
     pub options: &'a ScoreOptions,
+    /// How the scales of queries that are compressed are stored
+    /// ([`queries::scales`](crate::queries::scales)).
+    pub query_scales: ScaleType,
+    /// Whether infinite elements and scores are taken. NaN never is.
+    pub allow_infinite: bool,
     /// Documents to keep per query.
     pub top_k: usize,
     /// Device memory for the documents of one call and their scores, in bytes; `None` goes by
@@ -78,7 +85,8 @@ pub struct Search {
     pub n_rescored: u64,
 }
 
-/// Ranks, with the formats that the files have. NaN scores are errors.
+/// Ranks, with the formats that the files have. Elements of documents and scores that are not finite are
+/// errors; those of queries are the caller's to check.
 ///
 /// Queries of elements are compressed where documents are: in INT8 and FP8 alike, for INT8 affine
 /// documents to INT8 where they are f32. Residual-compressed documents are decoded a chunk at a time.
@@ -87,21 +95,13 @@ pub fn rank(request: &Request<'_>) -> Result<Outcome> {
     let mut best = vec![TopK::new(request.top_k); n_queries];
     let outcome = scores(request, 0..n_queries, |items, scores| {
         let has_tokens = |id| request.documents.layout().has_tokens(id);
-        merge(&mut best, scores, items, has_tokens)
+        check_numbers(scores, 0, items, request.allow_infinite)?;
+        merge(&mut best, scores, items, has_tokens);
+        Ok(())
     });
     let (kernels, n_chunks) = outcome?;
     let rankings = best.into_iter().map(TopK::into_ranking).collect();
     Ok(Outcome { rankings, kernels, n_chunks, search: None })
-}
-
-/// What queries of a file's format are scored as against documents of one.
-pub fn query_format(queries: TokenFormat, documents: TokenFormat) -> TokenFormat {
-    use TokenFormat::{Element, Fp8, Int8, Int8Affine};
-    match (queries, documents) {
-        (Element(ElementType::F32), Int8Affine) => Int8,
-        (Element(_), Int8 | Fp8) => documents,
-        _ => queries,
-    }
 }
 
 /// Scores a range of queries against all documents, chunk by chunk: `take` gets the documents of a
@@ -112,85 +112,67 @@ pub fn scores(
     take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
 ) -> Result<(Vec<&'static str>, usize)> {
     use TokenFormat::Element;
-    let Request { queries: file, documents, .. } = *request;
+    let Request { queries: file, documents, query_scales: scales, .. } = *request;
     let documents = match documents {
         Documents::Tokens(documents) => *documents,
         Documents::Residual(tokens) => return decoded(request, tokens, queries, take),
     };
     let stored = (file.contents().format, documents.contents().format);
+    let documents = Checked::new(documents, "document", request.allow_infinite);
     match (query_format(stored.0, stored.1), stored.1) {
         (Element(ElementType::F16), Element(_)) => {
-            let queries = file.tokens::<f16>(queries)?;
-            chunks(
-                request,
-                &queries,
-                |items| documents.tokens::<f16>(items).map(Part::Tokens),
-                take,
-            )
+            elements::<f16>(request, queries, documents, take)
         }
         (Element(ElementType::Bf16), Element(_)) => {
-            let queries = file.tokens::<bf16>(queries)?;
-            chunks(
-                request,
-                &queries,
-                |items| documents.tokens::<bf16>(items).map(Part::Tokens),
-                take,
-            )
+            elements::<bf16>(request, queries, documents, take)
         }
         (Element(ElementType::F32), Element(_)) => {
-            let queries = file.tokens::<f32>(queries)?;
-            chunks(
-                request,
-                &queries,
-                |items| documents.tokens::<f32>(items).map(Part::Tokens),
-                take,
-            )
+            elements::<f32>(request, queries, documents, take)
         }
         (TokenFormat::Int8, TokenFormat::Int8) => {
-            let queries = compressed::<Int8>(file, queries)?;
-            chunks(
-                request,
-                &queries,
-                |items| documents.codes::<Int8>(items).map(Part::Tokens),
-                take,
-            )
+            let queries = compressed::<Int8>(file, queries, scales)?;
+            codes::<_, Int8>(request, &queries, documents, take)
         }
         (Element(ElementType::F16), TokenFormat::Int8Affine) => {
-            let queries = file.tokens::<f16>(queries)?;
-            chunks(
-                request,
-                &queries,
-                |items| documents.codes::<Int8Affine>(items).map(Part::Tokens),
-                take,
-            )
+            codes::<_, Int8Affine>(request, &file.tokens::<f16>(queries)?, documents, take)
         }
         (Element(ElementType::Bf16), TokenFormat::Int8Affine) => {
-            let queries = file.tokens::<bf16>(queries)?;
-            chunks(
-                request,
-                &queries,
-                |items| documents.codes::<Int8Affine>(items).map(Part::Tokens),
-                take,
-            )
+            codes::<_, Int8Affine>(request, &file.tokens::<bf16>(queries)?, documents, take)
         }
         (TokenFormat::Int8, TokenFormat::Int8Affine) => {
-            let queries = compressed::<Int8>(file, queries)?;
-            chunks(
-                request,
-                &queries,
-                |items| documents.codes::<Int8Affine>(items).map(Part::Tokens),
-                take,
-            )
+            let queries = compressed::<Int8>(file, queries, scales)?;
+            codes::<_, Int8Affine>(request, &queries, documents, take)
         }
         (TokenFormat::Fp8, TokenFormat::Fp8) => {
-            let queries = compressed::<Fp8>(file, queries)?;
-            chunks(request, &queries, |items| documents.codes::<Fp8>(items).map(Part::Tokens), take)
+            let queries = compressed::<Fp8>(file, queries, scales)?;
+            codes::<_, Fp8>(request, &queries, documents, take)
         }
         (queries, documents) => bail!(
             "{queries} queries cannot be scored against {documents} documents; \
              take the queries' embeddings as they were"
         ),
     }
+}
+
+/// As [`scores`], where queries and documents have elements of type `T`.
+fn elements<T: Element>(
+    request: &Request<'_>,
+    queries: Range<usize>,
+    documents: Checked<'_>,
+    take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
+) -> Result<(Vec<&'static str>, usize)> {
+    let queries = request.queries.tokens::<T>(queries)?;
+    chunks(request, &queries, |items| documents.tokens::<T>(items).map(Part::Tokens), take)
+}
+
+/// As [`scores`], of documents that are codes.
+fn codes<Q: Against<D>, D: Quantized>(
+    request: &Request<'_>,
+    queries: &Tokens<'_, Q>,
+    documents: Checked<'_>,
+    take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
+) -> Result<(Vec<&'static str>, usize)> {
+    chunks(request, queries, |items| documents.codes::<D>(items).map(Part::Tokens), take)
 }
 
 /// As [`scores`], of residual-compressed documents: as they are for f16 queries, and decoded to f32 for
@@ -233,20 +215,6 @@ fn decoded(
              take the queries' embeddings as they were"
         ),
     }
-}
-
-/// Queries as codes: those of the file, or its elements compressed.
-pub(crate) fn compressed<F: Quantized>(
-    file: &TokenFile,
-    items: Range<usize>,
-) -> Result<Tokens<'_, F>> {
-    let scales = ScaleType::F16;
-    Ok(match file.contents().format {
-        TokenFormat::Element(ElementType::F16) => file.tokens::<f16>(items)?.quantize(scales)?,
-        TokenFormat::Element(ElementType::Bf16) => file.tokens::<bf16>(items)?.quantize(scales)?,
-        TokenFormat::Element(ElementType::F32) => file.tokens::<f32>(items)?.quantize(scales)?,
-        _ => file.codes(items)?,
-    })
 }
 
 /// Documents of a chunk.
@@ -357,8 +325,7 @@ fn merge(
     scores: &[f32],
     items: &Range<usize>,
     has_tokens: impl Fn(usize) -> bool + Sync,
-) -> Result<()> {
-    check_numbers(scores, 0, items)?;
+) {
     best.par_iter_mut().zip(scores.par_chunks(items.len())).for_each(|(best, scores)| {
         for (document, &score) in items.clone().zip(scores) {
             // A layout has fewer than 2³¹ items.
@@ -366,15 +333,20 @@ fn merge(
             best.push(Ranked { id, score, has_tokens: has_tokens(document) });
         }
     });
-    Ok(())
 }
 
-/// Refuses NaN among the scores `[n_queries, n_documents of the chunk]` of the queries from
-/// `first_query` on.
-pub fn check_numbers(scores: &[f32], first_query: usize, items: &Range<usize>) -> Result<()> {
-    if let Some(p) = scores.iter().position(|score| score.is_nan()) {
+/// Refuses NaN, and unless that is allowed infinities, among the scores
+/// `[n_queries, n_documents of the chunk]` of the queries from `first_query` on.
+pub fn check_numbers(
+    scores: &[f32],
+    first_query: usize,
+    items: &Range<usize>,
+    allow_infinite: bool,
+) -> Result<()> {
+    let is_bad = |score: &f32| score.is_nan() || score.is_infinite() && !allow_infinite;
+    if let Some(p) = scores.iter().position(is_bad) {
         let (query, document) = (first_query + p / items.len(), items.start + p % items.len());
-        bail!(NanScore { query, document });
+        bail!(BadScore { query, document, score: scores[p] });
     }
     Ok(())
 }

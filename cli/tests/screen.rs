@@ -141,6 +141,8 @@ fn progress_is_in_what_it_says() {
         documents: &Documents::Tokens(&documents),
         device: &Device::cpu(),
         options: &ScoreOptions::default(),
+        query_scales: ScaleType::F16,
+        allow_infinite: false,
         top_k: 10,
         chunk_bytes: None,
         progress: &progress,

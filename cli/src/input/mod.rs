@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use half::f16;
-use maxsim::{Element, Quantized, ScaleType, Scales, TokenFormat, TokenLayout, Tokens};
+use maxsim::{
+    Element, ElementType, Quantized, ScaleType, Scales, TokenFormat, TokenLayout, Tokens,
+};
 use rayon::prelude::*;
 
 use crate::ids::{Ids, Side};
@@ -196,6 +198,8 @@ fn rows(segments: &[[u32; 2]]) -> Range<usize> {
 pub struct TokenFile {
     path: PathBuf,
     bytes: FileBytes,
+    /// Where the file's own elements are not those to read.
+    elements: Option<Vec<u8>>,
     contents: Contents,
 }
 
@@ -212,7 +216,7 @@ impl TokenFile {
     /// Checks the bytes of a whole file.
     pub(crate) fn of(path: &Path, bytes: FileBytes, format: Format) -> Result<TokenFile> {
         let contents = Contents::parse(&bytes, format)?;
-        Ok(TokenFile { path: path.into(), bytes, contents })
+        Ok(TokenFile { path: path.into(), bytes, elements: None, contents })
     }
 
     /// The ids that the file gives its items.
@@ -247,14 +251,14 @@ impl TokenFile {
 
     /// The embeddings of a range of items.
     pub fn tokens<T: Element>(&self, items: Range<usize>) -> Result<Tokens<'_, T>> {
-        self.contents.tokens(&self.bytes, items)
+        self.contents.tokens(self.matrix(), items)
     }
 
     /// The compressed embeddings of a range of items. The code -128 of INT8 is refused.
     pub fn codes<F: Quantized>(&self, items: Range<usize>) -> Result<Tokens<'_, F>> {
         let read = || -> Result<Tokens<'_, F>> {
             let first_row = rows(&self.layout().segments()[items.clone()]).start;
-            let codes = self.contents.codes::<F>(&self.bytes, items)?;
+            let codes = self.contents.codes::<F>(self.matrix(), items)?;
             if F::FORMAT == TokenFormat::Int8 {
                 check_int8(bytemuck::cast_slice(codes.data()), codes.layout(), first_row)?;
             }
@@ -265,7 +269,24 @@ impl TokenFile {
 
     /// A range of rows `[n, dim]`, whatever items they belong to.
     pub fn elements<T: Element>(&self, rows: Range<usize>) -> Result<Cow<'_, [T]>> {
-        self.contents.elements(&self.bytes, rows)
+        self.contents.elements(self.matrix(), rows)
+    }
+
+    /// The same file with other elements in place of its own, as many as there are, in memory. Rows stay
+    /// those of the file.
+    pub(crate) fn with_elements(self, element: ElementType, elements: Vec<u8>) -> TokenFile {
+        let contents = Contents {
+            format: element.into(),
+            data: 0..elements.len(),
+            scales: None,
+            ..self.contents
+        };
+        TokenFile { contents, elements: Some(elements), ..self }
+    }
+
+    /// What [`TokenFile::contents`] says the places of.
+    fn matrix(&self) -> &[u8] {
+        self.elements.as_deref().unwrap_or(&self.bytes)
     }
 
     /// Size of the file in bytes.

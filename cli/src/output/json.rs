@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use anyhow::{Result, bail};
 use maxsim::Ranked;
 use serde::{Serialize, Serializer};
 
@@ -23,7 +22,7 @@ struct Object<'a> {
 struct Query<'a> {
     id: Id<'a>,
     documents: Vec<Id<'a>>,
-    scores: Vec<f32>,
+    scores: Vec<Score>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     without_tokens: Vec<Id<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,19 +33,18 @@ struct Query<'a> {
     proven: Option<usize>,
 }
 
-/// JSON has no infinities.
-pub(super) fn check(results: &Results<'_>) -> Result<()> {
-    for (query, ranking) in results.rankings.iter().enumerate() {
-        if let Some(ranked) = ranking.ranked.iter().find(|ranked| !ranked.score.is_finite()) {
-            bail!(
-                "the score of query {query} and document {} is {}, which JSON cannot hold; \
-                 use another --format",
-                ranked.id,
-                ranked.score
-            );
+/// A score. JSON has no infinities: they are strings, named as JavaScript and the JSON form of Protocol
+/// Buffers do.
+struct Score(f32);
+
+impl Serialize for Score {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self.0 {
+            f32::INFINITY => serializer.serialize_str("Infinity"),
+            f32::NEG_INFINITY => serializer.serialize_str("-Infinity"),
+            score => serializer.serialize_f32(score),
         }
     }
-    Ok(())
 }
 
 /// `{"queries": [{"id", "documents", "scores"}], "metrics": {"ndcg@10", "recall@10"}}`,
@@ -71,7 +69,7 @@ fn queries<S: Serializer>(results: &Results<'_>, serializer: S) -> Result<S::Ok,
         Query {
             id: judging.queries.get(query),
             documents: ranked.iter().map(id).collect(),
-            scores: ranked.iter().map(|ranked| ranked.score).collect(),
+            scores: ranked.iter().map(|ranked| Score(ranked.score)).collect(),
             without_tokens: ranked.iter().filter(|r| !r.has_tokens).map(id).collect(),
             titles: texts(|text| text.title.as_deref()),
             texts: texts(|text| text.text.as_deref()),

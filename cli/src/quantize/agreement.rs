@@ -12,6 +12,7 @@ use crate::input::TokenFile;
 use crate::metrics::{self, Metrics};
 use crate::progress::progress_bar;
 use crate::qrels::Qrels;
+use crate::queries::scales as query_scales;
 use crate::stream::{self, Request, check_numbers};
 
 /// Scores that are held at once, before and after: 128 MB each.
@@ -47,11 +48,15 @@ pub(super) fn check(queries: &TokenFile, documents: &TokenFile) -> Result<()> {
     let (q, d) = (queries.contents(), documents.contents());
     ensure!(
         q.format == d.format && q.layout.dim() == d.layout.dim(),
-        "queries are {} of dim {}, the input is {} of dim {}; they must come from one model",
+        "queries are {} of dim {}, the input is {} of dim {}; {}",
         q.format,
         q.layout.dim(),
         d.format,
-        d.layout.dim()
+        d.layout.dim(),
+        match (q.layout.dim() == d.layout.dim(), q.format.element()) {
+            (true, Some(_)) => "use --convert",
+            _ => "they must come from one model",
+        }
     );
     Ok(())
 }
@@ -65,6 +70,12 @@ pub(super) fn measure(
     let (n_queries, n_documents) = (queries.n_items(), files[0].n_items());
     let step = (N_SCORES / n_documents.max(1)).clamp(1, n_queries.max(1));
     let n_passes = n_queries.div_ceil(step);
+    let format = match files[1] {
+        Documents::Tokens(file) => file.contents().format,
+        Documents::Residual(_) => queries.contents().format,
+    };
+    // What is too small for codes shows in what is measured here.
+    let query_scales = query_scales(queries, format, &mut Vec::new())?;
     let progress = progress_bar(2 * n_passes * n_documents, "documents");
     let mut found: Vec<Query> = Vec::with_capacity(n_queries);
     for start in (0..n_queries).step_by(step) {
@@ -78,6 +89,8 @@ pub(super) fn measure(
                 // CPU has one for every format.
                 device: &Device::cpu(),
                 options: &ScoreOptions::default(),
+                query_scales,
+                allow_infinite: false,
                 top_k: 0,
                 chunk_bytes: None,
                 progress: &progress,
@@ -99,7 +112,7 @@ fn all_scores(request: &Request<'_>, queries: Range<usize>) -> Result<Vec<f32>> 
     let n_documents = request.documents.n_items();
     let mut all = vec![0.0; queries.len() * n_documents];
     stream::scores(request, queries.clone(), |items, scores| {
-        check_numbers(scores, queries.start, items)?;
+        check_numbers(scores, queries.start, items, false)?;
         let rows = all.chunks_exact_mut(n_documents).zip(scores.chunks_exact(items.len()));
         rows.for_each(|(row, scores)| row[items.clone()].copy_from_slice(scores));
         Ok(())

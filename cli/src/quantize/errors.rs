@@ -1,6 +1,6 @@
 //! What was written, and how far it is off.
 
-use maxsim::{Element, TokenLayout};
+use maxsim::{Element, QuantizeReport, TokenLayout};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -20,19 +20,26 @@ pub struct Written {
     pub bytes: u64,
     /// How many times smaller that is.
     pub ratio: f64,
-    /// How far elements of tokens are off, on average. Those of tokens that are not finite do not
-    /// count.
+    /// How far elements of tokens are off, on average.
     pub mean_error: f64,
     /// How far any element is off.
     pub max_error: f64,
-    /// Tokens with a NaN or an infinity.
-    pub n_not_finite: usize,
+    /// Tokens with clipped elements: their scale or minimum is the largest that f16 has.
+    pub n_clipped_tokens: u64,
+    /// Those elements.
+    pub n_clipped: u64,
+    /// How far the worst of them is off.
+    pub largest_clip: f64,
+    /// Other tokens that keep two bits or fewer of their largest element.
+    pub n_coarse_tokens: u64,
+    /// Those of them that became zeros.
+    pub n_zeroed_tokens: u64,
 }
 
 impl Written {
     /// Of bytes before and after.
     pub(super) fn new(errors: Errors, dim: usize, [bytes_before, bytes]: [u64; 2]) -> Written {
-        let n_elements = ((errors.n_tokens - errors.n_not_finite) * dim).max(1);
+        let n_elements = (errors.n_tokens * dim).max(1);
         Written {
             n_tokens: errors.n_tokens,
             dim,
@@ -41,7 +48,19 @@ impl Written {
             ratio: bytes_before as f64 / bytes.max(1) as f64,
             mean_error: errors.sum / n_elements as f64,
             max_error: errors.max,
-            n_not_finite: errors.n_not_finite,
+            ..Written::default()
+        }
+    }
+
+    /// With what codes lost beyond their rounding.
+    pub(super) fn with_report(self, report: QuantizeReport) -> Written {
+        Written {
+            n_clipped_tokens: report.n_clipped_tokens,
+            n_clipped: report.n_clipped,
+            largest_clip: report.largest_clip,
+            n_coarse_tokens: report.n_coarse_tokens,
+            n_zeroed_tokens: report.n_zeroed_tokens,
+            ..self
         }
     }
 }
@@ -57,9 +76,10 @@ pub(super) fn used_rows(layout: &TokenLayout) -> Vec<bool> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Errors {
     n_tokens: usize,
-    n_not_finite: usize,
     sum: f64,
     max: f64,
+    /// Whether a row has an element that is off by more than an eighth of the row's largest.
+    is_coarse: bool,
 }
 
 impl Errors {
@@ -75,18 +95,16 @@ impl Errors {
         let of_part = |(elements, values): (&[T], &[f32]), is_used: &[bool]| {
             let rows = elements.chunks_exact(dim).zip(values.chunks_exact(dim)).zip(is_used);
             rows.filter(|(_, is_used)| **is_used).fold(Errors::default(), |errors, (row, _)| {
-                let pairs = row.0.iter().map(|x| x.to_f32()).zip(row.1);
-                if !row.0.iter().all(|x| x.to_f32().is_finite()) {
-                    return errors.and(Errors {
-                        n_tokens: 1,
-                        n_not_finite: 1,
-                        ..Errors::default()
-                    });
+                let mut errors_of_row = Errors { n_tokens: 1, ..Errors::default() };
+                let mut largest = 0.0f64;
+                for (x, &y) in row.0.iter().map(|x| f64::from(x.to_f32())).zip(row.1) {
+                    let error = (x - f64::from(y)).abs();
+                    errors_of_row.sum += error;
+                    errors_of_row.max = errors_of_row.max.max(error);
+                    largest = largest.max(x.abs());
                 }
-                let errors_of = pairs.map(|(x, &y)| (f64::from(x) - f64::from(y)).abs());
-                let (sum, max) =
-                    errors_of.fold((0.0, 0.0), |(s, m): (f64, f64), e| (s + e, m.max(e)));
-                errors.and(Errors { n_tokens: 1, sum, max, ..Errors::default() })
+                errors_of_row.is_coarse = errors_of_row.max > largest / 8.0;
+                errors.and(errors_of_row)
             })
         };
         let is_used = is_used.par_chunks(ROWS_LEN);
@@ -96,12 +114,17 @@ impl Errors {
         parts.into_iter().fold(Errors::default(), Errors::and)
     }
 
+    /// Whether any token may have lost more than rounding takes.
+    pub(super) fn is_coarse(&self) -> bool {
+        self.is_coarse
+    }
+
     pub(super) fn and(self, other: Errors) -> Errors {
         Errors {
             n_tokens: self.n_tokens + other.n_tokens,
-            n_not_finite: self.n_not_finite + other.n_not_finite,
             sum: self.sum + other.sum,
             max: self.max.max(other.max),
+            is_coarse: self.is_coarse || other.is_coarse,
         }
     }
 }

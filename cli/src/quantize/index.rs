@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::Codec;
 use crate::args::{QuantizeArgs, ReportFormat};
+use crate::finite;
 use crate::output::Destination;
 use crate::progress::progress_spinner;
 use crate::residual::{read_index, write_into};
@@ -30,6 +31,7 @@ pub(super) fn convert(args: &QuantizeArgs, folder: &Path, destination: &Destinat
     let tokens = read_index(folder);
     spinner.finish_and_clear();
     let tokens = tokens?;
+    finite::check_residual(&tokens, folder, false)?;
     let order = args.bit_order.unwrap_or(tokens.order());
     let tokens = tokens.into_order(order);
     destination.write_with(|out| write_into(out, &tokens, None))?;

@@ -16,7 +16,8 @@ use maxsim::{ElementType, Fp8, Int8, Int8Affine, ScaleType, TokenFormat};
 
 use crate::args::{Compression, QuantizeArgs};
 use crate::documents::{DocumentFile, Documents};
-use crate::explain::{self, NanScore};
+use crate::explain::{self, BadScore};
+use crate::finite::{Checked, Refused};
 use crate::ids::Side;
 use crate::input::{Change, Format, TokenFile, settle};
 use crate::judging::Judging;
@@ -24,12 +25,14 @@ use crate::output::Destination;
 use crate::progress::progress_bar;
 use crate::provenance::{Notes, remember_written, source_of};
 use crate::qrels::Qrels;
+use crate::queries;
 use crate::residual::write_into;
 use crate::texts::printable;
 pub use agreement::Agreement;
 pub use errors::{Errors, Written};
 pub use plaid::{Codec, compress};
 pub use report::Report;
+use write::{Clipped, Clips, Found};
 
 /// Runs the command.
 pub fn quantize(args: &QuantizeArgs) -> Result<()> {
@@ -59,13 +62,11 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         "{}: the embeddings are {input} already; compress those that they were made of",
         input_path.display()
     );
+    let mut notes = Vec::new();
     let queries = match &args.queries {
-        Some(path) => Some(TokenFile::open(path, args.reading())?),
+        Some(path) => Some(open_queries(path, &file, args, &mut notes)?),
         None => None,
     };
-    if let (Some(queries), Some(path)) = (&queries, &args.queries) {
-        agreement::check(queries, &file).with_context(|| path.display().to_string())?;
-    }
     let qrels = match &queries {
         Some(queries) => {
             let (query_ids, document_ids) =
@@ -75,11 +76,12 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         None => None,
     };
 
-    let Compressed { format, scales, codec, written } = match args.format {
+    let Compressed { format, scales, codec, written, said } = match args.format {
         Compression::Codes(format) => codes(&file, format, args, &destination)?,
         Compression::Plaid => residuals(&file, input_path, args, &destination)?,
     };
 
+    notes.extend(said);
     let agreement = match &queries {
         Some(queries) => {
             let after = DocumentFile::open(&args.output, args.reading())?;
@@ -88,24 +90,42 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         }
         None => None,
     };
-    // Tokens that are not finite are compressed as such, and there is more to report.
-    let (agreement, warning) = match agreement.transpose() {
-        Err(error) if error.is::<NanScore>() => {
-            let why = queries.as_ref().map(|queries| explain::scoring(error, queries, &[&file]));
-            (None, why)
+    // The file is written, and there is more to report.
+    let agreement = match (agreement.transpose(), &queries) {
+        (Err(error), Some(queries)) if error.is::<BadScore>() => {
+            let why = explain::scoring(error, queries, input_path, &[&file]);
+            notes.push(format!("warning: rankings were not compared: {why:#}"));
+            None
         }
-        agreement => (agreement?, None),
+        (agreement, _) => agreement?,
     };
     let n_items = file.n_items();
     let input = input.to_string();
     let report = Report { input, format, scales, codec, n_items, written, agreement };
     report.print(args.report).context("writing to standard output failed")?;
-    let warning = warning.map(|why| format!("rankings were not compared: {why:#}"));
-    for warning in qrels.iter().flat_map(Qrels::warnings).chain(&warning) {
+    let warnings = qrels.iter().flat_map(Qrels::warnings);
+    let warnings = warnings.map(|warning| format!("warning: {warning}"));
+    for line in notes.into_iter().chain(warnings) {
         // The report is out; a closed stderr takes nothing from it.
-        let _ = writeln!(std::io::stderr(), "{}", printable(&format!("warning: {warning}")));
+        let _ = writeln!(std::io::stderr(), "{}", printable(&line));
     }
     Ok(())
+}
+
+/// Opens the queries to compare rankings with, converted where that was asked for.
+fn open_queries(
+    path: &Path,
+    file: &TokenFile,
+    args: &QuantizeArgs,
+    notes: &mut Vec<String>,
+) -> Result<TokenFile> {
+    let mut queries = TokenFile::open(path, args.reading())?;
+    Checked::finite(&queries, "query").check()?;
+    if let (true, Some(element)) = (args.convert, file.contents().format.element()) {
+        queries = queries::converted(queries, element, notes)?;
+    }
+    agreement::check(&queries, file).with_context(|| path.display().to_string())?;
+    Ok(queries)
 }
 
 /// Refuses options of another format than the one that was asked for.
@@ -139,6 +159,8 @@ struct Compressed {
     scales: Option<String>,
     codec: Option<Codec>,
     written: Written,
+    /// What there is to say of tokens that lost more than rounding takes.
+    said: Vec<String>,
 }
 
 /// Writes codes of a byte with scales.
@@ -148,22 +170,40 @@ fn codes(
     args: &QuantizeArgs,
     destination: &Destination,
 ) -> Result<Compressed> {
-    let scales = args.scales.unwrap_or(ScaleType::F16);
     let progress = progress_bar(file.layout().rows(), "rows");
-    let (written, notes) = match format {
-        TokenFormat::Int8 => write::write::<Int8>(file, scales, destination, &progress)?,
-        TokenFormat::Int8Affine => {
-            write::write::<Int8Affine>(file, scales, destination, &progress)?
+    let mut how = match args.scales {
+        Some(scales) => (scales, Clips::Take),
+        None if format == TokenFormat::Int8Affine => (ScaleType::F16, Clips::Take),
+        None => (ScaleType::F16, Clips::Refuse),
+    };
+    let found = loop {
+        let found = match format {
+            TokenFormat::Int8 => write::write::<Int8>(file, how, destination, &progress),
+            TokenFormat::Int8Affine => {
+                write::write::<Int8Affine>(file, how, destination, &progress)
+            }
+            TokenFormat::Fp8 => write::write::<Fp8>(file, how, destination, &progress),
+            other => bail!("{other} is none of the formats that are quantised row by row"),
+        };
+        match found {
+            Ok(found) => break found,
+            Err(error) if error.is::<Clipped>() => how = (ScaleType::F32, Clips::Avoid),
+            // It names the file itself, which is not the output.
+            Err(error) => match error.downcast::<Refused>() {
+                Ok(refused) => bail!(refused),
+                Err(error) => return Err(error),
+            },
         }
-        TokenFormat::Fp8 => write::write::<Fp8>(file, scales, destination, &progress)?,
-        other => bail!("{other} is none of the formats that are quantised row by row"),
+        progress.reset();
     };
     progress.finish_and_clear();
+    let Found { written, avoided, notes } = found;
     if let (true, Some(codes)) = (destination.is_file(), notes.codes) {
         remember_written(&args.output, &codes);
     }
-    let (format, scales) = (format.to_string(), Some(scales.name().to_string()));
-    Ok(Compressed { format, scales, codec: None, written })
+    let said = report::losses(format, how.0, &written, &avoided);
+    let (format, scales) = (format.to_string(), Some(how.0.name().to_string()));
+    Ok(Compressed { format, scales, codec: None, written, said })
 }
 
 /// Writes residual-compressed tokens.
@@ -173,6 +213,7 @@ fn residuals(
     args: &QuantizeArgs,
     destination: &Destination,
 ) -> Result<Compressed> {
+    Checked::finite(file, "item").check()?;
     let usual = TrainOptions::default();
     let element = file.contents().format.element().unwrap_or(usual.centroid_element);
     let options = TrainOptions {
@@ -205,5 +246,11 @@ fn residuals(
     })?;
     let codec = Codec::of(&tokens);
     let written = Written::new(errors, layout.dim(), [before, tokens.size_bytes() + codec.bytes]);
-    Ok(Compressed { format: "plaid".to_string(), scales: None, codec: Some(codec), written })
+    Ok(Compressed {
+        format: "plaid".to_string(),
+        scales: None,
+        codec: Some(codec),
+        written,
+        said: Vec::new(),
+    })
 }

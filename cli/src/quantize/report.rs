@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use maxsim::{QuantizeReport, ScaleType, TokenFormat};
 use serde::Serialize;
 
 use super::{Agreement, Codec, Written};
@@ -54,10 +55,6 @@ impl Report {
         writeln!(out, ", {ratio:.3} times smaller")?;
         let Written { mean_error, max_error, .. } = written;
         writeln!(out, "elements: off by {mean_error:.2e} on average, {max_error:.2e} at most")?;
-        if written.n_not_finite > 0 {
-            let tokens = counted(written.n_not_finite as u64, "token has", "tokens have");
-            writeln!(out, "{tokens} elements that are not finite: scores with them are NaN")?;
-        }
         let Some(agreement) = agreement else { return Ok(()) };
         let Agreement { n_queries, mean_score_error, max_score_error, .. } = agreement;
         let queries = counted(*n_queries as u64, "query", "queries");
@@ -77,4 +74,49 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// What is to be said of tokens that lost more than the rounding of their codes takes, a line each: of
+/// those that were `written` with scales of a type, and of those that f16 scales would have clipped.
+pub(super) fn losses(
+    format: TokenFormat,
+    scales: ScaleType,
+    written: &Written,
+    avoided: &QuantizeReport,
+) -> Vec<String> {
+    let clipped = |n_elements: u64, n_tokens: u64| {
+        let elements = counted(n_elements, "element", "elements");
+        format!("{elements} of {}", counted(n_tokens, "token", "tokens"))
+    };
+    let instead = match format {
+        TokenFormat::Int8Affine => "use --format int8 --scales f32",
+        _ => "use --scales f32",
+    };
+    let mut said = Vec::new();
+    if avoided.n_clipped > 0 {
+        said.push(format!(
+            "scales are f32: as f16 they would clip {}, by {:.2e} at most",
+            clipped(avoided.n_clipped, avoided.n_clipped_tokens),
+            avoided.largest_clip
+        ));
+    }
+    if written.n_clipped > 0 {
+        said.push(format!(
+            "warning: {} clipped, by {:.2e} at most, as f16 scales are too small for them; {instead}",
+            clipped(written.n_clipped, written.n_clipped_tokens),
+            written.largest_clip
+        ));
+    }
+    if written.n_coarse_tokens > 0 {
+        said.push(format!(
+            "warning: {} of {} keep two bits or fewer, {} of them nothing but zeros, as their \
+             elements are too small for {} scales; {}",
+            written.n_coarse_tokens,
+            counted(written.n_tokens as u64, "token", "tokens"),
+            written.n_zeroed_tokens,
+            scales.name(),
+            if scales == ScaleType::F32 { "scale the embeddings up" } else { instead }
+        ));
+    }
+    said
 }

@@ -1,19 +1,22 @@
 //! A compressed file, written a run of rows at a time, so that only scales must fit in memory.
 
+use std::cmp::Ordering::Less;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, Write};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use half::{bf16, f16};
 use indicatif::ProgressBar;
 use maxsim::{
-    Element, ElementType, LayoutKind, Quantized, ScaleType, Scales, TokenFormat, TokenLayout,
-    Tokens,
+    Element, ElementType, LayoutKind, QuantizeReport, Quantized, ScaleType, Scales, TokenFormat,
+    TokenLayout, Tokens,
 };
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::errors::{Errors, Written, used_rows};
+use crate::finite::{self, Checked};
 use crate::input::{Change, TokenFile};
 use crate::output::Destination;
 use crate::provenance::{Digests, Notes};
@@ -21,21 +24,58 @@ use crate::provenance::{Digests, Notes};
 /// Elements that are compressed at once.
 pub(super) const CHUNK_LEN: usize = 1 << 24;
 
+/// What is to be done about tokens whose elements f16 scales would clip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clips {
+    /// They are clipped, and counted.
+    Take,
+    /// The first of them ends it, with the error [`Clipped`].
+    Refuse,
+    /// There are none, as scales are f32 because of them: those that f16 scales would clip are counted.
+    Avoid,
+}
+
+/// What became of a file's embeddings.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// What was written, and how far it is off.
+    pub written: Written,
+    /// What f16 scales would have clipped, for [`Clips::Avoid`].
+    pub avoided: QuantizeReport,
+    /// Where the codes are from.
+    pub notes: Notes,
+}
+
+/// There are elements that f16 scales would clip.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clipped;
+
+impl fmt::Display for Clipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("f16 scales would clip elements; use --scales f32")
+    }
+}
+
+impl std::error::Error for Clipped {}
+
 /// Writes the file's embeddings, compressed, and says what became of them.
+///
+/// # Errors
+/// For the first token that is not finite, and where the output cannot be written to.
 pub(super) fn write<F: Quantized>(
     file: &TokenFile,
-    scales: ScaleType,
+    how: (ScaleType, Clips),
     destination: &Destination,
     progress: &ProgressBar,
-) -> Result<(Written, Notes)> {
+) -> Result<Found> {
     match file.contents().format {
         TokenFormat::Element(ElementType::F16) => {
-            Writer::<f16>::new(file).write::<F>(scales, destination, progress)
+            Writer::<f16>::new(file).write::<F>(how, destination, progress)
         }
         TokenFormat::Element(ElementType::Bf16) => {
-            Writer::<bf16>::new(file).write::<F>(scales, destination, progress)
+            Writer::<bf16>::new(file).write::<F>(how, destination, progress)
         }
-        _ => Writer::<f32>::new(file).write::<F>(scales, destination, progress),
+        _ => Writer::<f32>::new(file).write::<F>(how, destination, progress),
     }
 }
 
@@ -56,22 +96,22 @@ impl<'a, T: Element> Writer<'a, T> {
     /// it is written again, for a pipe everything is compressed twice.
     fn write<F: Quantized>(
         &self,
-        scales: ScaleType,
+        how: (ScaleType, Clips),
         destination: &Destination,
         progress: &ProgressBar,
-    ) -> Result<(Written, Notes)> {
+    ) -> Result<Found> {
         let layout = self.file.layout();
         let mut notes = Notes::empty::<T>(self.file);
         if !destination.is_file() {
-            notes = self.body::<F>(scales, &mut io::sink(), &ProgressBar::hidden())?.1;
+            notes = self.body::<F>(how, &mut io::sink(), &ProgressBar::hidden())?.notes;
         }
         let mut written = None;
         destination.write_with_head(|out| {
-            let (head, offsets) = header::<F>(layout, scales, &notes)?;
+            let (head, offsets) = header::<F>(layout, how.0, &notes)?;
             out.write_all(&head)?;
             out.write_all(bytemuck::cast_slice(&offsets))?;
-            let found = self.body::<F>(scales, out, progress)?;
-            let (head, _) = header::<F>(layout, scales, &found.1)?;
+            let found = self.body::<F>(how, out, progress)?;
+            let (head, _) = header::<F>(layout, how.0, &found.notes)?;
             // Before the file appears.
             self.file.check_unchanged(Change::Content)?;
             written = Some(found);
@@ -83,10 +123,10 @@ impl<'a, T: Element> Writer<'a, T> {
     /// Writes all but the header, and says what the digests are.
     fn body<F: Quantized>(
         &self,
-        scales: ScaleType,
+        (scales, clips): (ScaleType, Clips),
         out: &mut dyn Write,
         progress: &ProgressBar,
-    ) -> Result<(Written, Notes)> {
+    ) -> Result<Found> {
         let layout = self.file.layout();
         let (rows, dim) = (layout.rows(), layout.dim());
         // One scale for all tokens needs them all.
@@ -94,11 +134,14 @@ impl<'a, T: Element> Writer<'a, T> {
         let (mut scale_bytes, mut min_bytes) = (Vec::new(), Vec::new());
         let mut errors = Errors::default();
         let mut digests = Digests::new::<T>(F::FORMAT, scales, dim);
+        let (mut report, mut avoided) = (QuantizeReport::default(), QuantizeReport::default());
         let mut start = 0;
         // A file without rows has a scale all the same, where it is one for all.
         while start < rows || rows == 0 && start == 0 && scales == ScaleType::Tensor {
             let part = start..(start + step).min(rows);
-            let elements = self.file.elements::<T>(part.clone())?;
+            let is_used = &self.is_used[part.clone()];
+            let checked = Checked::finite(self.file, "item");
+            let elements = checked.rows::<T>(part.clone(), is_used)?;
             let layout = match part.len() == rows {
                 true => layout.clone(),
                 false => TokenLayout::padded(1, part.len(), dim)?,
@@ -115,10 +158,16 @@ impl<'a, T: Element> Writer<'a, T> {
                     min_bytes.extend_from_slice(bytemuck::cast_slice(mins));
                 }
             }
-            let is_used = &self.is_used[part.clone()];
             digests.rows(elements, &codes, is_used);
-            errors =
-                errors.and(Errors::of(elements.data(), codes.dequantize()?.data(), dim, is_used));
+            let found = Errors::of(elements.data(), codes.dequantize()?.data(), dim, is_used);
+            errors = errors.and(found);
+            if found.is_coarse() || is_beyond_f16(elements) {
+                let (of_part, of_f16) = reports(elements, codes, is_used, clips)?;
+                (report, avoided) = (report.and(of_part), avoided.and(of_f16));
+                if clips == Clips::Refuse && report.n_clipped_tokens > 0 {
+                    bail!(Clipped);
+                }
+            }
             progress.inc(part.len() as u64);
             start = part.end.max(start + 1);
         }
@@ -128,8 +177,34 @@ impl<'a, T: Element> Writer<'a, T> {
         let bytes_before = (rows * dim * size_of::<T>()) as u64;
         let bytes = (rows * dim + scale_bytes.len() + min_bytes.len()) as u64;
         let notes = digests.finish(self.file, &self.is_used);
-        Ok((Written::new(errors, dim, [bytes_before, bytes]), notes))
+        let written = Written::new(errors, dim, [bytes_before, bytes]).with_report(report);
+        Ok(Found { written, avoided, notes })
     }
+}
+
+/// Whether elements are so large that an f16 scale or minimum may not do.
+fn is_beyond_f16<T: Element>(elements: &Tokens<'_, T>) -> bool {
+    let most = f16::MAX.to_f32();
+    // Rows that are not used may have NaN, which is not below anything.
+    T::TYPE != ElementType::F16 && finite::largest(elements.data()).partial_cmp(&most) != Some(Less)
+}
+
+/// What the codes of the rows that are used lost, and what they would have with f16 scales.
+fn reports<T: Element, F: Quantized>(
+    elements: &Tokens<'_, T>,
+    codes: Tokens<'_, F>,
+    is_used: &[bool],
+    clips: Clips,
+) -> Result<(QuantizeReport, QuantizeReport)> {
+    let mask: Vec<u8> = is_used.iter().map(|&is_used| is_used.into()).collect();
+    let of_f16 = match clips {
+        Clips::Avoid => {
+            let codes = elements.quantize::<F>(ScaleType::F16)?.with_mask(&mask)?;
+            QuantizeReport::measured(&codes, elements)?
+        }
+        _ => QuantizeReport::default(),
+    };
+    Ok((QuantizeReport::measured(&codes.with_mask(&mask)?, elements)?, of_f16))
 }
 
 /// The header of the file with its length, and the offsets or lengths, which come first behind it.

@@ -1,0 +1,286 @@
+//! Whether the numbers of a file are finite: what is not is found with its file, row and element when
+//! rows are read, before they are scored or compressed.
+//!
+//! An infinity is what an overflow of f16 leaves behind, and a document with one would rank first for
+//! many queries. A document that loses every maximum may have one all the same, so elements are
+//! looked at and not scores. Rows that no item has may hold anything.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use half::{bf16, f16};
+use maxsim::residual::ResidualTokens;
+use maxsim::{Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat, Tokens};
+use rayon::prelude::*;
+
+use crate::input::TokenFile;
+
+/// Elements that a thread looks through at once.
+const PIECE_LEN: usize = 1 << 16;
+
+/// The bits of e4m3's NaN but for its sign.
+const E4M3_NAN: u8 = 0x7F;
+
+/// What is said of a file whose numbers are not finite. It names the file itself.
+#[derive(Clone, Debug)]
+pub struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// A file whose numbers are checked when they are read.
+#[derive(Clone, Copy, Debug)]
+pub struct Checked<'a> {
+    file: &'a TokenFile,
+    /// What an item is, for messages.
+    item: &'static str,
+    /// Whether infinities are taken; NaN is not.
+    allow_infinite: bool,
+    /// Whether the command could take infinities.
+    has_option: bool,
+}
+
+/// What is wrong with a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wrong {
+    /// The element of this number is NaN, or infinite.
+    Element(usize, f32),
+    /// It has this scale.
+    Scale(f32),
+    /// It has this minimum.
+    Min(f32),
+}
+
+impl<'a> Checked<'a> {
+    /// A file of queries or documents, for a command that can take infinities: `item` is the word for
+    /// one of them.
+    pub fn new(file: &'a TokenFile, item: &'static str, allow_infinite: bool) -> Checked<'a> {
+        Checked { file, item, allow_infinite, has_option: true }
+    }
+
+    /// For a command that takes finite numbers alone.
+    pub fn finite(file: &'a TokenFile, item: &'static str) -> Checked<'a> {
+        Checked { file, item, allow_infinite: false, has_option: false }
+    }
+
+    /// As [`TokenFile::tokens`], checked.
+    ///
+    /// # Errors
+    /// For the first token that is not finite.
+    pub fn tokens<T: Element>(self, items: Range<usize>) -> Result<Tokens<'a, T>> {
+        let tokens = self.file.tokens::<T>(items.clone())?;
+        if is_any_wrong(tokens.data(), self.allow_infinite) {
+            let (data, dim) = (tokens.data(), tokens.layout().dim());
+            self.check_rows(&tokens, items, |row| {
+                wrong_element(&data[row * dim..][..dim], self.allow_infinite)
+            })?;
+        }
+        Ok(tokens)
+    }
+
+    /// As [`TokenFile::codes`], checked: codes, scales and minima.
+    ///
+    /// # Errors
+    /// For the first token that does not stand for finite numbers.
+    pub fn codes<F: Quantized>(self, items: Range<usize>) -> Result<Tokens<'a, F>> {
+        let codes = self.file.codes::<F>(items.clone())?;
+        let dim = codes.layout().dim();
+        let bytes: &[u8] = bytemuck::cast_slice(codes.data());
+        let is_nan = |code: &u8| code & E4M3_NAN == E4M3_NAN;
+        let may_be_nan = F::FORMAT == TokenFormat::Fp8
+            && bytes.par_chunks(PIECE_LEN).any(|codes| codes.iter().any(is_nan));
+        self.check_rows(&codes, items, |row| {
+            let (scale, min) = (codes.scales().scale(row), codes.scales().min(row));
+            if !(scale >= 0.0 && scale.is_finite()) {
+                return Some(Wrong::Scale(scale));
+            }
+            if min.is_nan() || min.is_infinite() && !self.allow_infinite {
+                return Some(Wrong::Min(min));
+            }
+            let codes = if may_be_nan { &bytes[row * dim..][..dim] } else { &[] };
+            codes.iter().position(is_nan).map(|element| Wrong::Element(element, f32::NAN))
+        })?;
+        Ok(codes)
+    }
+
+    /// As [`TokenFile::elements`], checked but for rows that are not used: `is_used` has as many
+    /// entries as there are rows.
+    ///
+    /// # Errors
+    /// For the first row that is used and not finite.
+    pub fn rows<T: Element>(self, rows: Range<usize>, is_used: &[bool]) -> Result<Cow<'a, [T]>> {
+        let elements = self.file.elements::<T>(rows.clone())?;
+        if is_any_wrong(&elements, self.allow_infinite) {
+            let of_rows = elements.chunks_exact(self.file.layout().dim());
+            for ((row, of_row), _) in rows.zip(of_rows).zip(is_used).filter(|(_, used)| **used) {
+                if let Some(wrong) = wrong_element(of_row, self.allow_infinite) {
+                    let layout = self.file.layout();
+                    let mut items = 0..layout.n_items();
+                    let item = items.find(|&item| layout.item_rows(item).contains(&row));
+                    return Err(self.error(row, item.unwrap_or_default(), wrong));
+                }
+            }
+        }
+        Ok(elements)
+    }
+
+    /// Checks all items.
+    ///
+    /// # Errors
+    /// For the first token that is not finite.
+    pub fn check(self) -> Result<()> {
+        let all = 0..self.file.n_items();
+        match self.file.contents().format {
+            TokenFormat::Element(ElementType::F16) => self.tokens::<f16>(all).map(drop),
+            TokenFormat::Element(ElementType::Bf16) => self.tokens::<bf16>(all).map(drop),
+            TokenFormat::Element(ElementType::F32) => self.tokens::<f32>(all).map(drop),
+            TokenFormat::Int8 => self.codes::<Int8>(all).map(drop),
+            TokenFormat::Int8Affine => self.codes::<Int8Affine>(all).map(drop),
+            TokenFormat::Fp8 => self.codes::<Fp8>(all).map(drop),
+            other => bail!("{other} embeddings are not read row by row"),
+        }
+    }
+
+    /// Finds the first valid row of some items that is wrong; `wrong` gets rows of `part`, which
+    /// has these items.
+    fn check_rows<F: maxsim::Format>(
+        self,
+        part: &Tokens<'_, F>,
+        items: Range<usize>,
+        wrong: impl Fn(usize) -> Option<Wrong> + Sync,
+    ) -> Result<()> {
+        let is_valid = |row: &usize| part.mask().is_none_or(|mask| mask[*row] != 0);
+        let found = (0..items.len()).into_par_iter().find_map_first(|i| {
+            let mut rows = part.layout().item_rows(i).filter(is_valid);
+            rows.find_map(|row| Some((i, row, wrong(row)?)))
+        });
+        let Some((i, row, wrong)) = found else { return Ok(()) };
+        let item = items.start + i;
+        let first = part.layout().item_rows(i).start;
+        Err(self.error(self.file.layout().item_rows(item).start + row - first, item, wrong))
+    }
+
+    fn error(self, row: usize, item: usize, wrong: Wrong) -> anyhow::Error {
+        let (path, kind) = (self.file.path().display(), self.item);
+        let needs = "needs a finite number from 0 on";
+        let said = match wrong {
+            Wrong::Element(element, x) => {
+                let (what, advice) = match (x.is_nan(), self.has_option) {
+                    (true, _) => ("a NaN", ""),
+                    (false, true) => ("an infinity", "; use --allow-infinite if that is meant"),
+                    (false, false) => ("an infinity", ""),
+                };
+                format!(
+                    "row {row} of {path} ({kind} {item}) has {what} in element {element}{advice}"
+                )
+            }
+            Wrong::Scale(scale) => {
+                format!("{path}: the scale of row {row} is {scale}; {kind} {item} {needs}")
+            }
+            Wrong::Min(min) => {
+                format!(
+                    "{path}: the minimum of row {row} is {min}; {kind} {item} needs a finite one"
+                )
+            }
+        };
+        Refused(said).into()
+    }
+}
+
+/// Whether any element is NaN, or infinite unless that is allowed, of rows used or not.
+fn is_any_wrong<T: Element>(elements: &[T], allow_infinite: bool) -> bool {
+    let most = largest_finite::<T>() + i32::from(allow_infinite);
+    let wrong = |piece: &[T]| largest_magnitude(piece) > most;
+    elements.par_chunks(PIECE_LEN).any(wrong)
+}
+
+/// The bits of the largest finite magnitude; those of +∞ are one more.
+fn largest_finite<T: Element>() -> i32 {
+    match T::TYPE {
+        ElementType::F16 => 0x7BFF,
+        ElementType::Bf16 => 0x7F7F,
+        ElementType::F32 => 0x7F7F_FFFF,
+    }
+}
+
+/// The largest of the elements' bits without their signs, whose order is that of magnitudes: many
+/// elements an instruction, without a branch.
+fn largest_magnitude<T: Element>(elements: &[T]) -> i32 {
+    match T::TYPE {
+        ElementType::F16 | ElementType::Bf16 => {
+            let bits: &[i16] = bytemuck::cast_slice(elements);
+            bits.iter().fold(0, |most: i16, x| most.max(x & i16::MAX)).into()
+        }
+        ElementType::F32 => {
+            let bits: &[i32] = bytemuck::cast_slice(elements);
+            bits.iter().fold(0, |most, x| most.max(x & i32::MAX))
+        }
+    }
+}
+
+/// The largest magnitude of elements that are finite.
+pub(crate) fn largest<T: Element>(elements: &[T]) -> f32 {
+    let pieces = elements.par_chunks(PIECE_LEN).map(largest_magnitude::<T>);
+    let bits = pieces.max().unwrap_or(0);
+    match T::TYPE {
+        ElementType::F16 => f16::from_bits(bits as u16).to_f32(),
+        ElementType::Bf16 => bf16::from_bits(bits as u16).to_f32(),
+        ElementType::F32 => f32::from_bits(bits as u32),
+    }
+}
+
+/// The first element of a row that is wrong.
+fn wrong_element<T: Element>(row: &[T], allow_infinite: bool) -> Option<Wrong> {
+    let mut values = row.iter().map(|x| x.to_f32()).enumerate();
+    let found = values.find(|(_, x)| x.is_nan() || x.is_infinite() && !allow_infinite);
+    found.map(|(element, x)| Wrong::Element(element, x))
+}
+
+/// Checks the tables of residual-compressed tokens: bucket weights, and the centroids that tokens have.
+///
+/// # Errors
+/// For the first weight, or the first token with a centroid, that is not finite.
+pub fn check_residual(
+    tokens: &ResidualTokens<'_>,
+    path: &Path,
+    allow_infinite: bool,
+) -> Result<()> {
+    let is_wrong = |x: f32| x.is_nan() || x.is_infinite() && !allow_infinite;
+    let (codec, path) = (tokens.codec(), path.display());
+    if let Some(i) = codec.bucket_weights().iter().position(|&x| is_wrong(x)) {
+        bail!(
+            "{path}: bucket weight {i} is {}; expected finite numbers",
+            codec.bucket_weights()[i]
+        );
+    }
+    let centroids = codec.centroids().to_f32();
+    if !centroids.iter().any(|&x| is_wrong(x)) {
+        return Ok(());
+    }
+    // One that no token has may be anything.
+    let wrong = |centroid: usize| {
+        let row = &centroids[centroid * codec.dim()..][..codec.dim()];
+        row.iter().position(|&x| is_wrong(x)).map(|element| (centroid, element))
+    };
+    let layout = tokens.layout();
+    let is_valid = |row: &usize| tokens.mask().is_none_or(|mask| mask[*row] != 0);
+    let found = (0..layout.n_items()).into_par_iter().find_map_first(|item| {
+        let mut rows = layout.item_rows(item).filter(is_valid);
+        rows.find_map(|row| Some((item, row, wrong(tokens.codes()[row] as usize)?)))
+    });
+    let Some((item, row, (centroid, element))) = found else { return Ok(()) };
+    let what =
+        if centroids[centroid * codec.dim() + element].is_nan() { "a NaN" } else { "an infinity" };
+    bail!(
+        "row {row} of {path} (document {item}) has centroid {centroid}, which has {what} in \
+         element {element}"
+    )
+}

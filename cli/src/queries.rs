@@ -1,0 +1,150 @@
+//! Queries in the form that documents are scored with: their elements converted or compressed.
+
+use std::ops::Range;
+
+use anyhow::{Result, bail};
+use half::{bf16, f16};
+use maxsim::{
+    Conversion, Element, ElementType, Fp8, Int8, QuantizeReport, Quantized, ScaleType, TokenFormat,
+    Tokens,
+};
+
+use crate::input::TokenFile;
+use crate::texts::counted;
+
+/// What queries of a file's format are scored as against documents of one.
+pub fn query_format(queries: TokenFormat, documents: TokenFormat) -> TokenFormat {
+    use TokenFormat::{Element, Fp8, Int8, Int8Affine};
+    match (queries, documents) {
+        (Element(ElementType::F32), Int8Affine) => Int8,
+        (Element(_), Int8 | Fp8) => documents,
+        _ => queries,
+    }
+}
+
+/// Queries as codes: those of the file, or its elements compressed with scales that are stored so.
+pub(crate) fn compressed<F: Quantized>(
+    file: &TokenFile,
+    items: Range<usize>,
+    scales: ScaleType,
+) -> Result<Tokens<'_, F>> {
+    Ok(match file.contents().format {
+        TokenFormat::Element(ElementType::F16) => file.tokens::<f16>(items)?.quantize(scales)?,
+        TokenFormat::Element(ElementType::Bf16) => file.tokens::<bf16>(items)?.quantize(scales)?,
+        TokenFormat::Element(ElementType::F32) => file.tokens::<f32>(items)?.quantize(scales)?,
+        _ => file.codes(items)?,
+    })
+}
+
+/// How the scales of queries that are compressed for documents of a format are to be stored: as f16, or
+/// as f32 where that would clip a token or leave it hardly a bit. That tokens are too small for either is
+/// added to `notes`.
+pub fn scales(
+    queries: &TokenFile,
+    documents: TokenFormat,
+    notes: &mut Vec<String>,
+) -> Result<ScaleType> {
+    fn of<F: Quantized, T: Element>(
+        file: &TokenFile,
+        notes: &mut Vec<String>,
+    ) -> Result<ScaleType> {
+        let tokens = file.tokens::<T>(0..file.n_items())?;
+        let report = |scales: ScaleType| -> Result<QuantizeReport> {
+            Ok(QuantizeReport::measured(&tokens.quantize::<F>(scales)?, &tokens)?)
+        };
+        if report(ScaleType::F16)?.is_rounding_alone() {
+            return Ok(ScaleType::F16);
+        }
+        let QuantizeReport { n_coarse_tokens, n_tokens, .. } = report(ScaleType::F32)?;
+        if n_coarse_tokens > 0 {
+            notes.push(format!(
+                "warning: {}: {n_coarse_tokens} of {} too small for {} codes and become zeros or \
+                 nearly so; scale the embeddings up",
+                file.path().display(),
+                counted(n_tokens, "query token is", "query tokens are"),
+                F::FORMAT
+            ));
+        }
+        Ok(ScaleType::F32)
+    }
+    fn of_elements<F: Quantized>(
+        file: &TokenFile,
+        element: ElementType,
+        notes: &mut Vec<String>,
+    ) -> Result<ScaleType> {
+        match element {
+            ElementType::F16 => of::<F, f16>(file, notes),
+            ElementType::Bf16 => of::<F, bf16>(file, notes),
+            ElementType::F32 => of::<F, f32>(file, notes),
+        }
+    }
+    let format = queries.contents().format;
+    match (format.element(), query_format(format, documents)) {
+        (Some(element), TokenFormat::Int8) => of_elements::<Int8>(queries, element, notes),
+        (Some(element), TokenFormat::Fp8) => of_elements::<Fp8>(queries, element, notes),
+        _ => Ok(ScaleType::F16),
+    }
+}
+
+/// Queries with elements of type `to`, which need not be another one. What that rounds is added to `notes`.
+///
+/// # Errors
+/// Where an element becomes infinite, or all elements of a token become zeros.
+pub fn converted(
+    queries: TokenFile,
+    to: ElementType,
+    notes: &mut Vec<String>,
+) -> Result<TokenFile> {
+    let from = queries.contents().format;
+    if from == to.into() {
+        return Ok(queries);
+    }
+    let (queries, found) = match to {
+        ElementType::F16 => with::<f16>(queries)?,
+        ElementType::Bf16 => with::<bf16>(queries)?,
+        ElementType::F32 => with::<f32>(queries)?,
+    };
+    check(&queries, &found, [from, to.into()])?;
+    notes.push(match found.is_exact() {
+        true => format!("queries converted from {from} to {to}, exactly"),
+        false => format!(
+            "queries converted from {from} to {to}: {} of {} elements rounded, by {:.1e} of their \
+             value at most",
+            found.n_changed, found.n_elements, found.max_relative_error
+        ),
+    });
+    Ok(queries)
+}
+
+/// A file with its elements as those of type `U`.
+fn with<U: Element>(file: TokenFile) -> Result<(TokenFile, Conversion)> {
+    fn of<T: Element, U: Element>(file: TokenFile) -> Result<(TokenFile, Conversion)> {
+        let elements = file.elements::<T>(0..file.layout().rows())?;
+        let tokens = Tokens::from_layout(elements, file.layout().clone())?;
+        let (tokens, conversion) = tokens.convert::<U>()?;
+        let elements = bytemuck::cast_slice(tokens.data()).to_vec();
+        Ok((file.with_elements(U::TYPE, elements), conversion))
+    }
+    match file.contents().format {
+        TokenFormat::Element(ElementType::F16) => of::<f16, U>(file),
+        TokenFormat::Element(ElementType::Bf16) => of::<bf16, U>(file),
+        TokenFormat::Element(ElementType::F32) => of::<f32, U>(file),
+        other => bail!("{other} queries cannot be converted; take their embeddings as they were"),
+    }
+}
+
+/// Refuses a conversion after which a token is not what it was.
+fn check(queries: &TokenFile, found: &Conversion, [from, to]: [TokenFormat; 2]) -> Result<()> {
+    let (row, what) = match (found.overflowed_row, found.vanished_row) {
+        (Some(row), _) => (row, "has an element that is too large for"),
+        (None, Some(row)) => (row, "becomes zeros as"),
+        (None, None) => return Ok(()),
+    };
+    let layout = queries.layout();
+    let query = (0..layout.n_items()).find(|&i| layout.item_rows(i).contains(&row));
+    bail!(
+        "row {row} of {} (query {}) {what} {to}, so --convert is refused; take {from} documents",
+        queries.path().display(),
+        query.unwrap_or_default(),
+    )
+}
