@@ -201,7 +201,7 @@ impl AnyTokens {
         if let (AnyTokens::Screened(q, q_codes), AnyTokens::Screened(d, d_codes)) =
             (self, documents)
         {
-            let screen = Screen::new(q_codes, d_codes);
+            let screen = Screen::new(q_codes, d_codes).assumed();
             let work = q.device().prepare_coarse_to_fine(q, d, &screen, &pairing, options);
             return Ok(AnyWork::Coarse(work.map_err(text)?));
         }
@@ -335,7 +335,7 @@ pub(crate) fn enqueue(
             AnyTokens::Screened(q, q_codes),
             AnyTokens::Screened(d, d_codes),
         ) => {
-            let screen = Screen::new(q_codes, d_codes);
+            let screen = Screen::new(q_codes, d_codes).assumed();
             stream.coarse_to_fine_into(q, d, &screen, work, scores).map_err(text)?;
         }
         _ => return Err("the work is one of tokens with codes that find winners".to_string()),

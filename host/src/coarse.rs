@@ -43,6 +43,7 @@
 
 use std::sync::Arc;
 
+use crate::bounds::first_row_beyond;
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaCall, CudaRescore, CudaStream};
@@ -67,10 +68,16 @@ use crate::work::{DeviceScores, OutputShape, ScoresInner, Work, check_side};
 /// The codes that find winners: of queries and of documents, with the layouts and masks of the tokens
 /// that they were made of ([`Tokens::quantize`](crate::Tokens::quantize), or
 /// [`DeviceTokens::quantize`] where they are on a device).
+///
+/// Codes of other tokens would find other winners, and scores would be too low without a word. So a
+/// call makes sure of it, unless [`Screen::assumed`] takes that on the caller's word: codes that
+/// [`DeviceTokens::quantize`] made know their handle, and rows in host memory are compared with their
+/// codes, by reading both. Calls in stream order take the first alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen<'a> {
     queries: Option<Input<'a, Int8>>,
     documents: Input<'a, Int8>,
+    is_assumed: bool,
 }
 
 impl<'a> Screen<'a> {
@@ -79,13 +86,34 @@ impl<'a> Screen<'a> {
         queries: impl Into<Input<'a, Int8>>,
         documents: impl Into<Input<'a, Int8>>,
     ) -> Screen<'a> {
-        Screen { queries: Some(queries.into()), documents: documents.into() }
+        Screen { queries: Some(queries.into()), documents: documents.into(), is_assumed: false }
     }
 
     /// Codes of documents. Those of queries are made for the call where the queries are, with f32
     /// scales.
     pub fn of_documents(documents: impl Into<Input<'a, Int8>>) -> Screen<'a> {
-        Screen { queries: None, documents: documents.into() }
+        Screen { queries: None, documents: documents.into(), is_assumed: false }
+    }
+
+    /// The same codes, on the caller's word that they are those of the tokens of every call that takes
+    /// them: nothing is read or checked for it. Where the word is wrong, winners are, and scores are
+    /// too low.
+    pub fn assumed(self) -> Screen<'a> {
+        Screen { is_assumed: true, ..self }
+    }
+
+    /// Checks that handles of codes were made of the handles of tokens. Reads and allocates nothing.
+    fn check_handles<T: Element>(
+        &self,
+        tokens: [&DeviceTokens<T>; 2],
+        codes: [&DeviceTokens<Int8>; 2],
+    ) -> Result<()> {
+        let arguments = ["codes of queries", "codes of documents"];
+        let mut sides = arguments.into_iter().zip(codes.into_iter().zip(tokens));
+        match sides.find(|(_, (codes, tokens))| !codes.is_made_of(tokens)) {
+            Some((argument, _)) if !self.is_assumed => Err(not_made_of(argument)),
+            _ => Ok(()),
+        }
     }
 
     /// The handles of both sides, as calls in stream order take them.
@@ -196,7 +224,7 @@ impl Device {
     /// precision, and a kernel that is named is one of INT8. Masks are those of the codes.
     ///
     /// # Errors
-    /// [`Error::Shape`] where the codes' layouts are not those of the tokens, or queries, documents and
+    /// [`Error::Shape`] where the codes are not those of the tokens ([`Screen`]), or queries, documents and
     /// pairing do not fit together. [`Error::Unsupported`] where rows are to be normalised, and
     /// where a CUDA device has no kernel for INT8.
     pub fn score_coarse_to_fine<'a, T: Element>(
@@ -226,6 +254,12 @@ impl Device {
         check_codes("codes of documents", document_codes.layout(), documents.layout())?;
         queries.check_device("queries", self)?;
         documents.check_device("documents", self)?;
+        if !screen.is_assumed {
+            if let Some(codes) = &screen.queries {
+                check_made_of("codes of queries", codes, &queries)?;
+            }
+            check_made_of("codes of documents", &document_codes, &documents)?;
+        }
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         // What cannot run is refused before anything is uploaded.
         let screening = screening(options);
@@ -245,7 +279,8 @@ impl Device {
                 let tokens = [queries.on(self, &mut q)?, documents.on(self, &mut d)?];
                 let (mut q, mut d) = (None, None);
                 let codes = [query_codes.on(self, &mut q)?, document_codes.on(self, &mut d)?];
-                let screen = Screen::new(codes[0], codes[1]);
+                // Checked above.
+                let screen = Screen::new(codes[0], codes[1]).assumed();
                 let work =
                     self.prepare_coarse_to_fine(tokens[0], tokens[1], &screen, pairing, options)?;
                 let mut scores = work.scores()?;
@@ -276,6 +311,7 @@ impl Device {
         self.check_same("codes of documents", codes[1].device())?;
         self.check_same("queries", queries.device())?;
         self.check_same("documents", documents.device())?;
+        screen.check_handles([queries, documents], codes)?;
         let screening = self.prepare(codes[0], codes[1], pairing, &screening(options))?;
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let outputs = OutputShape::of_screened(&problem, options);
@@ -317,6 +353,7 @@ impl Stream {
     ) -> Result<()> {
         let (tokens, codes) = ([queries, documents], screen.handles()?);
         work.check_call(&self.device, tokens, codes, scores)?;
+        screen.check_handles(tokens, codes)?;
         match &mut self.inner {
             StreamInner::Cpu => CpuCall::new(tokens, codes, work, scores)?.run(),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -340,6 +377,7 @@ impl Capture {
     ) -> Result<()> {
         let (tokens, codes) = ([queries, documents], screen.handles()?);
         work.check_call(self.device(), tokens, codes, scores)?;
+        screen.check_handles(tokens, codes)?;
         #[cfg(all(feature = "cuda", target_os = "linux"))]
         if let (Some(cuda), ScoresInner::Cuda(outputs)) = (&work.cuda, &scores.inner) {
             let codes = [codes[0].cuda_tokens()?.clone(), codes[1].cuda_tokens()?.clone()];
@@ -370,6 +408,38 @@ fn check_codes(argument: &'static str, codes: &TokenLayout, tokens: &TokenLayout
     let (expected, found) = (of(tokens), of(codes));
     let found = if expected == found { format!("{found}, which lie otherwise") } else { found };
     Err(Error::Shape { argument, expected: format!("the tokens' layout, {expected}"), found })
+}
+
+/// Checks that codes are those of tokens.
+fn check_made_of<T: Element>(
+    argument: &'static str,
+    codes: &Input<'_, Int8>,
+    tokens: &Input<'_, T>,
+) -> Result<()> {
+    if let (Input::Device(codes), Input::Device(tokens)) = (codes, tokens)
+        && codes.is_made_of(tokens)
+    {
+        return Ok(());
+    }
+    let (mut own_codes, mut own_tokens) = (None, None);
+    let both = (codes.in_host_memory(&mut own_codes)?, tokens.in_host_memory(&mut own_tokens)?);
+    let (Some(codes), Some(tokens)) = both else { return Err(not_made_of(argument)) };
+    match first_row_beyond(codes, tokens)? {
+        None => Ok(()),
+        Some([item, row]) => Err(Error::Shape {
+            argument,
+            expected: "those of the tokens".into(),
+            found: format!("codes of another row than valid row {row} of item {item}"),
+        }),
+    }
+}
+
+fn not_made_of(argument: &'static str) -> Error {
+    Error::Shape {
+        argument,
+        expected: "what DeviceTokens::quantize made of this very handle, or Screen::assumed".into(),
+        found: "codes that may be of other tokens".into(),
+    }
 }
 
 /// A call of the CPU engine with everything that it uses.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -24,6 +25,25 @@ pub struct DeviceTokens<F: Format> {
     device: Device,
     pub(crate) layout: Arc<TokenLayout>,
     storage: Storage<F>,
+    origin: Origin,
+}
+
+/// Which tokens a handle has: nothing writes to a handle, but where its memory is somebody else's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// No other handle of the process has it.
+    id: u64,
+    /// The handle that codes were made of.
+    made_of: Option<u64>,
+    /// Whether the memory belongs to somebody else, who may write to it between calls.
+    is_foreign: bool,
+}
+
+impl Origin {
+    fn new(made_of: Option<u64>, is_foreign: bool) -> Origin {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Origin { id: NEXT.fetch_add(1, Ordering::Relaxed), made_of, is_foreign }
+    }
 }
 
 /// Without the matrix.
@@ -111,7 +131,25 @@ pub(crate) fn copy_of<V: Copy>(values: &[V]) -> Result<Vec<V>> {
 
 impl<F: Format> DeviceTokens<F> {
     pub(crate) fn new(device: Device, layout: TokenLayout, storage: Storage<F>) -> Self {
-        DeviceTokens { device, layout: Arc::new(layout), storage }
+        let origin = Origin::new(None, false);
+        DeviceTokens { device, layout: Arc::new(layout), storage, origin }
+    }
+
+    /// Of memory that belongs to somebody else.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn foreign(device: Device, layout: TokenLayout, storage: Storage<F>) -> Self {
+        let origin = Origin::new(None, true);
+        DeviceTokens { device, layout: Arc::new(layout), storage, origin }
+    }
+
+    /// Whether somebody else may write to the tokens between calls.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.origin.is_foreign
+    }
+
+    /// Whether [`DeviceTokens::quantize`] made these codes of what `tokens` still has.
+    pub(crate) fn is_made_of<G: Format>(&self, tokens: &DeviceTokens<G>) -> bool {
+        self.origin.made_of == Some(tokens.origin.id)
     }
 
     /// Shape and items.
@@ -128,9 +166,15 @@ impl<F: Format> DeviceTokens<F> {
         &self.storage
     }
 
-    /// Tokens of another format, on the same device and in the same layout.
-    pub(crate) fn with_storage<G: Format>(&self, storage: Storage<G>) -> DeviceTokens<G> {
-        DeviceTokens { device: self.device.clone(), layout: self.layout.clone(), storage }
+    /// Codes of these tokens, on the same device and in the same layout.
+    pub(crate) fn codes<G: Format>(&self, storage: Storage<G>) -> DeviceTokens<G> {
+        let made_of = (!self.origin.is_foreign).then_some(self.origin.id);
+        DeviceTokens {
+            device: self.device.clone(),
+            layout: self.layout.clone(),
+            storage,
+            origin: Origin::new(made_of, false),
+        }
     }
 
     /// The tokens in host memory, as they are stored: elements, or codes and scales, with layout and
@@ -248,6 +292,24 @@ impl<'a, F: Format> Input<'a, F> {
         match self {
             Input::Host(tokens) => Access::uploaded(tokens.layout().dim(), F::FORMAT),
             Input::Device(tokens) => tokens.access(),
+        }
+    }
+
+    /// The tokens where they are in host memory, the handle's put into `own`.
+    pub(crate) fn in_host_memory<'b>(
+        &self,
+        own: &'b mut Option<Tokens<'a, F>>,
+    ) -> Result<Option<&'b Tokens<'b, F>>>
+    where
+        'a: 'b,
+    {
+        match self {
+            Input::Host(tokens) => Ok(Some(tokens)),
+            Input::Device(handle) => match &handle.storage {
+                Storage::Host(tokens) => Ok(Some(own.insert(tokens.tokens(&handle.layout)?))),
+                #[cfg(all(feature = "cuda", target_os = "linux"))]
+                Storage::Cuda(_) => Ok(None),
+            },
         }
     }
 

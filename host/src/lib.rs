@@ -41,6 +41,7 @@
 pub mod backward;
 pub mod bounds;
 pub mod coarse;
+pub mod compressed;
 pub mod convert;
 pub mod device;
 pub mod device_loss;
@@ -82,6 +83,7 @@ mod shares;
 pub use backward::{Backward, BackwardOptions, Gradients, TrainingScores};
 pub use bounds::{ErrorTerms, first_row_beyond, rescore_bounds, score_bounds};
 pub use coarse::{CoarseWork, Screen};
+pub use compressed::Compressed;
 pub use convert::Conversion;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use cuda::RawScales;
@@ -105,7 +107,7 @@ pub use provenance::{TokenDigest, TokenHasher};
 pub use quantize_report::QuantizeReport;
 pub use scales::{ScaleType, Scales};
 pub use scores::{Ranked, Ranking, ScoreOptions, Scores, TopK};
-pub use search::{Candidates, Found, Place, Scan, Scanned, SearchOptions, SearchRanking};
+pub use search::{Candidates, Found, Place, Scanned, SearchOptions, SearchRanking};
 pub use stream::Stream;
 pub use tokens::{LayoutKind, TokenLayout, Tokens};
 pub use warm_up::{KernelSource, LoadedKernel, WarmUp, Warmed};

@@ -102,7 +102,7 @@ impl<T: Element> DeviceTokens<T> {
                 Storage::Cuda(Arc::new(tokens.quantize::<T, F>(device, self.layout(), scales)?))
             }
         };
-        Ok(self.with_storage(storage))
+        Ok(self.codes(storage))
     }
 }
 

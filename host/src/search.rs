@@ -17,9 +17,7 @@
 //! places. A document without tokens needs no scoring; it scores 0 and ranks last.
 //!
 //! ```
-//! use maxsim::{
-//!     Device, ErrorTerms, Int8, Place, ScaleType, Scan, SearchOptions, Tokens,
-//! };
+//! use maxsim::{Compressed, Device, Int8, Place, ScaleType, SearchOptions, Tokens};
 //!
 //! let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
 //! // Three documents of one token each.
@@ -27,13 +25,12 @@
 //!
 //! // Made once, and kept with the documents.
 //! let codes = documents.quantize::<Int8>(ScaleType::F16)?;
-//! let document_terms = ErrorTerms::new(&codes);
+//! let documents = Compressed::measured(&documents, &codes)?;
 //!
 //! let query_codes = queries.quantize::<Int8>(ScaleType::F32)?;
-//! let query_terms = ErrorTerms::measured(&query_codes, &queries)?;
-//! let scan = Scan::new((&query_codes, &query_terms), (&codes, &document_terms));
+//! let queries = Compressed::measured(&queries, &query_codes)?;
 //! let options = SearchOptions { n_candidates: 1, exact: false };
-//! let found = Device::best().search_coarse_to_fine(&queries, &documents, &scan, 1, &options)?;
+//! let found = Device::best().search_coarse_to_fine(&queries, &documents, 1, &options)?;
 //! let best = &found[0].documents[0];
 //! // No other document can score more: 0.6 is further away than all errors reach.
 //! assert_eq!((best.id, best.score, best.place), (1, 0.96, Place::Proven));
@@ -44,7 +41,8 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use crate::bounds::{ErrorTerms, rescore_bounds};
+use crate::bounds::rescore_bounds;
+use crate::compressed::Compressed;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -52,7 +50,6 @@ use crate::format::{Against, Format};
 use crate::handle::Input;
 use crate::pairing::Pairing;
 use crate::scores::{Ranked, ScoreOptions};
-use crate::tokens::TokenLayout;
 
 /// Most pairs that a call re-scores.
 const PAIRS_MAX: usize = 1 << 20;
@@ -126,6 +123,9 @@ pub struct Scanned {
 
 /// One query's search, for documents that come in whatever chunks: push what the scan sees, re-score
 /// what [`Candidates::wanted`] names until that is nothing.
+///
+/// What it proves is as true as the scores and bounds that it is given: that the scanned documents are
+/// those that are re-scored is the caller's word ([`Compressed`] makes sure of it).
 ///
 /// Holds the candidates, and with [`SearchOptions::exact`] what may still belong before the k-th of
 /// them, beside 16 bytes for each document that was re-scored.
@@ -365,25 +365,6 @@ impl Candidates {
     }
 }
 
-/// Compressed queries and documents, each with what is known of their errors.
-#[derive(Clone, Copy, Debug)]
-pub struct Scan<'a, Q: Format, D: Format> {
-    queries: Input<'a, Q>,
-    documents: Input<'a, D>,
-    terms: [&'a ErrorTerms; 2],
-}
-
-impl<'a, Q: Against<D>, D: Format> Scan<'a, Q, D> {
-    /// Queries and documents, host tokens or handles, with their terms.
-    pub fn new(
-        (queries, query_terms): (impl Into<Input<'a, Q>>, &'a ErrorTerms),
-        (documents, document_terms): (impl Into<Input<'a, D>>, &'a ErrorTerms),
-    ) -> Scan<'a, Q, D> {
-        let terms = [query_terms, document_terms];
-        Scan { queries: queries.into(), documents: documents.into(), terms }
-    }
-}
-
 impl Device {
     /// The best `k` documents of each query: a scan of compressed documents selects candidates, which
     /// are re-scored in full precision. See [`search`](crate::search).
@@ -392,30 +373,21 @@ impl Device {
     /// documents that come a chunk at a time.
     ///
     /// # Errors
-    /// Those of [`Device::score`]. [`Error::Shape`] where the scan is not of these queries and documents: where
-    /// items have other lengths, another dim or another mask, terms are of other tokens, or a score is
-    /// further from that of the scan than errors reach ([`Candidates::rescored`]).
-    pub fn search_coarse_to_fine<'a, T: Element, Q: Against<D>, D: Format>(
+    /// Those of [`Device::score`]. [`Error::Shape`] where a score is further from that of the scan than
+    /// errors reach ([`Candidates::rescored`]): what was assumed is not so.
+    pub fn search_coarse_to_fine<T: Element, Q: Against<D>, D: Format>(
         &self,
-        queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, T>>,
-        scan: &Scan<'_, Q, D>,
+        queries: &Compressed<'_, T, Q>,
+        documents: &Compressed<'_, T, D>,
         k: usize,
         options: &SearchOptions,
     ) -> Result<Vec<SearchRanking>> {
-        let (queries, documents) = (queries.into(), documents.into());
+        let is_known = queries.is_known && documents.is_known;
+        let (query_codes, document_codes) = (queries.codes, documents.codes);
+        let terms = [&*queries.terms, &*documents.terms];
+        let (queries, documents) = (queries.tokens, documents.tokens);
         let cross = Pairing::cross();
-        let Scan { queries: query_codes, documents: document_codes, terms } = *scan;
-        let sides = [
-            ("compressed queries", queries.layout(), query_codes.layout()),
-            ("compressed documents", documents.layout(), document_codes.layout()),
-        ];
-        for (argument, tokens, codes) in sides {
-            check_same_tokens(argument, tokens, codes)?;
-        }
-        terms[0].check("terms of queries", query_codes.layout(), Q::FORMAT)?;
-        terms[1].check("terms of documents", document_codes.layout(), D::FORMAT)?;
-        let n_items = sides.map(|(_, tokens, ..)| tokens.n_items());
+        let n_items = [queries.layout().n_items(), documents.layout().n_items()];
         let bounds = rescore_bounds(terms[0], terms[1], &cross, T::TYPE)?;
         let scores = self.score(query_codes, document_codes, &cross)?;
         let mut searches = vec![Candidates::new(k, *options); n_items[0]];
@@ -454,36 +426,13 @@ impl Device {
                 }
             }
         }
-        Ok(searches.into_iter().map(Candidates::into_ranking).collect())
-    }
-}
-
-/// Checks that compressed tokens can be those of `tokens`, as far as layouts say.
-fn check_same_tokens(
-    argument: &'static str,
-    tokens: &TokenLayout,
-    codes: &TokenLayout,
-) -> Result<()> {
-    let of = |layout: &TokenLayout| {
-        let mask = if layout.is_masked() { "with a mask" } else { "without a mask" };
-        format!("{} items of dim {}, {mask}", layout.n_items(), layout.dim())
-    };
-    let (expected, found) = (of(tokens), of(codes));
-    let refuse = |expected, found| Err(Error::Shape { argument, expected, found });
-    if expected != found {
-        return refuse(expected, found);
-    }
-    let same = |&i: &usize| {
-        tokens.item_len(i) == codes.item_len(i) && tokens.has_tokens(i) == codes.has_tokens(i)
-    };
-    match (0..tokens.n_items()).find(|i| !same(i)) {
-        None => Ok(()),
-        Some(i) => {
-            let of = |layout: &TokenLayout| match layout.has_tokens(i) {
-                true => format!("{} tokens in item {i}", layout.item_len(i)),
-                false => format!("no valid token in item {i}"),
-            };
-            refuse(of(tokens), of(codes))
-        }
+        let ranking = |search: Candidates| {
+            let mut ranking = search.into_ranking();
+            if !is_known {
+                ranking.documents.iter_mut().for_each(|found| found.place = Place::Likely);
+            }
+            ranking
+        };
+        Ok(searches.into_iter().map(ranking).collect())
     }
 }

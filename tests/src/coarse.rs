@@ -158,7 +158,7 @@ fn call<T: Element>(
     let handles = (handle(device, codes.0, d)?, handle(device, codes.1, q)?);
     let query_codes = handles.0.as_ref().map_or(Input::Host(codes.0), Input::Device);
     let document_codes = handles.1.as_ref().map_or(Input::Host(codes.1), Input::Device);
-    let screen = Screen::new(query_codes, document_codes);
+    let screen = Screen::new(query_codes, document_codes).assumed();
     device.score_coarse_to_fine(queries, documents, &screen, pairing, options)
 }
 

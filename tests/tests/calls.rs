@@ -195,7 +195,7 @@ fn steady_coarse(
         device.upload(&documents.quantize::<Int8>(ScaleType::F16)?)?,
     );
     let (queries, documents) = (device.upload(&queries)?, device.upload(&documents)?);
-    let screen = Screen::new(&codes.0, &codes.1);
+    let screen = Screen::new(&codes.0, &codes.1).assumed();
     let cross = Pairing::cross();
     let work = device.prepare_coarse_to_fine(&queries, &documents, &screen, &cross, options)?;
     let mut scores = work.scores()?;

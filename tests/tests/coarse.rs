@@ -227,7 +227,7 @@ fn streams_and_graphs() {
             let (q, d) = (q.expect("queries"), d.expect("documents"));
             let codes = (device.upload(&query_codes), device.upload(&document_codes));
             let codes = (codes.0.expect("codes"), codes.1.expect("codes"));
-            let screen = Screen::new(&codes.0, &codes.1);
+            let screen = Screen::new(&codes.0, &codes.1).assumed();
             let work = device.prepare_coarse_to_fine(&q, &d, &screen, &cross, &options);
             let work = work.expect("work");
             let mut scores = work.scores().expect("room");
@@ -299,7 +299,7 @@ fn what_does_not_fit_is_an_error() {
     shape(prepare(&on_host).map(|_| ()), "codes of documents", &["handle", "host memory"]);
 
     // Room for other scores, of other tokens.
-    let screen = Screen::new(&code_handle, &code_handle);
+    let screen = Screen::new(&code_handle, &code_handle).assumed();
     let work = prepare(&screen).expect("work");
     let mut scores = work.scores().expect("room");
     let mut stream = device.stream().expect("a stream");
@@ -317,4 +317,60 @@ fn what_does_not_fit_is_an_error() {
     let half = device.upload(&Tokens::padded(&half, 1, 3, 2).expect("tokens")).expect("a handle");
     let other = stream.coarse_to_fine_into(&half, &half, &screen, &work, &mut scores);
     shape(other, "queries", &["f32 tokens", "f16 tokens"]);
+}
+
+/// Codes of other tokens of the same shape find other winners: they are refused, but on the caller's
+/// word.
+#[test]
+fn codes_of_other_tokens_are_refused() {
+    let values = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let tokens = Tokens::padded(&values, 1, 3, 2).expect("tokens");
+    // The winner of (1, 0), which is row 2, becomes row 0.
+    let changed = [9.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let changed = Tokens::padded(&changed, 1, 3, 2).expect("tokens");
+    let query = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2).expect("a query");
+    let stale = tokens.quantize::<Int8>(F16).expect("codes");
+    let query_codes = query.quantize::<Int8>(F32).expect("codes");
+    let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+    let refused = |result: Result<f32, Error>, words: &str| match result {
+        Err(Error::Shape { argument: "codes of documents", expected, found }) => {
+            let said = format!("expected {expected}, found {found}");
+            assert!(said.contains(words), "{said}");
+        }
+        other => panic!("{other:?}"),
+    };
+    let device = Device::cpu();
+    let score = |documents: Input<'_, f32>, screen: Screen<'_>| {
+        let found = device.score_coarse_to_fine(&query, documents, &screen, &cross, &options)?;
+        Ok(found.values()[0])
+    };
+    assert_eq!(score((&tokens).into(), Screen::of_documents(&stale)).expect("a score"), 5.0);
+    refused(score((&changed).into(), Screen::of_documents(&stale)), "row 0 of item 0");
+    refused(score((&changed).into(), Screen::new(&query_codes, &stale)), "row 0 of item 0");
+    // What the word is for, and what is wrong with it: 5, where 9 is right.
+    let assumed = score((&changed).into(), Screen::of_documents(&stale).assumed());
+    assert_eq!(assumed.expect("a score"), 5.0);
+    // Handles know what they were made of, and are read where that is not what they are used with.
+    let [a, b] = [&tokens, &changed].map(|tokens| device.upload(tokens).expect("a handle"));
+    let stale = a.quantize::<Int8>(F16).expect("codes");
+    assert_eq!(score((&a).into(), Screen::of_documents(&stale)).expect("a score"), 5.0);
+    refused(score((&b).into(), Screen::of_documents(&stale)), "row 0 of item 0");
+
+    // In stream order nothing is read: codes of this very handle, or the caller's word.
+    let q = device.upload(&query).expect("a handle");
+    let q_codes = q.quantize::<Int8>(F32).expect("codes");
+    let screen = Screen::new(&q_codes, &stale);
+    let work = device.prepare_coarse_to_fine(&q, &a, &screen, &cross, &options).expect("work");
+    let mut scores = work.scores().expect("room");
+    let mut stream = device.stream().expect("a stream");
+    stream.coarse_to_fine_into(&q, &a, &screen, &work, &mut scores).expect("a call");
+    let wrong = stream.coarse_to_fine_into(&q, &b, &screen, &work, &mut scores);
+    refused(wrong.map(|()| 0.0), "this very handle");
+    let wrong = device.prepare_coarse_to_fine(&q, &b, &screen, &cross, &options);
+    refused(wrong.map(|_| 0.0), "this very handle");
+    let wrong =
+        device.capture(|capture| capture.coarse_to_fine_into(&q, &b, &screen, &work, &mut scores));
+    refused(wrong.map(|_| 0.0), "this very handle");
+    let screen = screen.assumed();
+    stream.coarse_to_fine_into(&q, &b, &screen, &work, &mut scores).expect("a call");
 }

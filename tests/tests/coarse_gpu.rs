@@ -59,7 +59,7 @@ fn check_views<T: Element>(suite: &Suite) -> Result<usize, String> {
         let documents = tokens(&case.documents, &data.documents, &d).map_err(text)?;
         let codes = [queries.quantize::<Int8>(ScaleType::F32), documents.quantize(ScaleType::F16)];
         let [query_codes, document_codes] = codes.map(|codes| codes.expect("codes"));
-        let screen = Screen::new(&query_codes, &document_codes);
+        let screen = Screen::new(&query_codes, &document_codes).assumed();
         for device in devices() {
             let at = |why: String| format!("{device} {} dim {dim} + {first}: {why}", T::TYPE);
             for pairing in
@@ -129,7 +129,7 @@ fn streams_share_a_work() {
                 let documents = tokens(&case.documents, &data.documents, &d).map_err(text)?;
                 let codes = documents.quantize::<Int8>(ScaleType::F16).map_err(text)?;
                 let query_codes = queries.quantize::<Int8>(ScaleType::F16).map_err(text)?;
-                let screen = Screen::new(&query_codes, &codes);
+                let screen = Screen::new(&query_codes, &codes).assumed();
                 let (cross, options) = (Pairing::cross(), EVERYTHING());
                 let expected = device
                     .score_coarse_to_fine(&queries, &documents, &screen, &cross, &options)
@@ -143,7 +143,7 @@ fn streams_share_a_work() {
                 sets.push((handles, expected));
             }
             let (q, d, query_codes, codes) = &sets[0].0;
-            let screen = Screen::new(query_codes, codes);
+            let screen = Screen::new(query_codes, codes).assumed();
             let work = device
                 .prepare_coarse_to_fine(q, d, &screen, &Pairing::cross(), &EVERYTHING())
                 .map_err(text)?;
@@ -155,7 +155,7 @@ fn streams_share_a_work() {
             for _ in 0..20 {
                 for ((stream, scores), (handles, _)) in streams.iter_mut().zip(&sets) {
                     let (q, d, query_codes, codes) = handles;
-                    let screen = Screen::new(query_codes, codes);
+                    let screen = Screen::new(query_codes, codes).assumed();
                     stream.coarse_to_fine_into(q, d, &screen, &work, scores).map_err(text)?;
                 }
             }
@@ -227,7 +227,7 @@ fn a_short_query_gets_faster() {
                 let (cross, options) = (Pairing::cross(), ScoreOptions::default());
                 let f16_work = device.prepare(&q, &d, &cross, &options).map_err(text)?;
                 let int8_work = device.prepare(&q8, &d8, &cross, &options).map_err(text)?;
-                let screen = Screen::new(&q8, &d8);
+                let screen = Screen::new(&q8, &d8).assumed();
                 let work = device.prepare_coarse_to_fine(&q, &d, &screen, &cross, &options);
                 let work = work.map_err(text)?;
                 let mut exact = DeviceScores::new(&f16_work).map_err(text)?;

@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 use maxsim::{
-    Candidates, Device, Element, ElementType, Error, ErrorTerms, Fp8, Int8, Int8Affine, Pairing,
-    Place, Ranked, ScaleType, Scan, Scanned, SearchOptions, SearchRanking, Tokens, TopK,
-    rescore_bounds,
+    Candidates, Compressed, Device, Element, ElementType, Error, ErrorTerms, Fp8, Input, Int8,
+    Int8Affine, Pairing, Place, Ranked, ScaleType, Scanned, SearchOptions, SearchRanking, Tokens,
+    TopK, rescore_bounds,
 };
 use maxsim_tests::case::{Case, Data, elements, tokens};
 use maxsim_tests::coarse::has_kernels;
@@ -81,20 +81,17 @@ fn search<T: Element, F: maxsim::Quantized + maxsim::Against<F>>(
     case: &SearchCase,
 ) -> Result<Vec<SearchRanking>, Error> {
     let codes = [queries.quantize::<F>(ScaleType::F32)?, documents.quantize::<F>(ScaleType::F16)?];
-    let terms = [ErrorTerms::measured(&codes[0], queries)?, ErrorTerms::new(&codes[1])];
     let (q, d) = (device.upload(&codes[0])?, device.upload(&codes[1])?);
     let [upload_queries, upload_codes] = case.case.upload;
-    let scan = match upload_codes {
-        true => Scan::new((&q, &terms[0]), (&d, &terms[1])),
-        false => Scan::new((&codes[0], &terms[0]), (&codes[1], &terms[1])),
+    let codes: [Input<'_, F>; 2] = match upload_codes {
+        true => [(&q).into(), (&d).into()],
+        false => [(&codes[0]).into(), (&codes[1]).into()],
     };
-    match upload_queries {
-        true => {
-            let queries = device.upload(queries)?;
-            device.search_coarse_to_fine(&queries, documents, &scan, case.k, &case.options)
-        }
-        false => device.search_coarse_to_fine(queries, documents, &scan, case.k, &case.options),
-    }
+    let handle = upload_queries.then(|| device.upload(queries)).transpose()?;
+    let queries = handle.as_ref().map_or(Input::Host(queries), Input::Device);
+    let queries = Compressed::measured(queries, codes[0])?;
+    let documents = Compressed::measured(documents, codes[1])?;
+    device.search_coarse_to_fine(&queries, &documents, case.k, &case.options)
 }
 
 /// All documents of each query in the order of their scores in full precision: of all pairs as a list,
@@ -213,12 +210,12 @@ fn a_likely_place_may_be_wrong_and_is_never_called_proven() {
     let queries = Tokens::padded(&query, 1, 1, 4).expect("a query");
     let codes = documents.quantize::<Int8>(ScaleType::F32).expect("codes");
     let query_codes = queries.quantize::<Int8>(ScaleType::F32).expect("codes");
-    let terms = (ErrorTerms::new(&query_codes), ErrorTerms::new(&codes));
-    let scan = Scan::new((&query_codes, &terms.0), (&codes, &terms.1));
+    let queries = Compressed::measured(&queries, &query_codes).expect("bounds");
+    let documents = Compressed::measured(&documents, &codes).expect("bounds");
     for device in devices() {
         let search = |n_candidates, exact| {
             let options = SearchOptions { n_candidates, exact };
-            let found = device.search_coarse_to_fine(&queries, &documents, &scan, 1, &options);
+            let found = device.search_coarse_to_fine(&queries, &documents, 1, &options);
             let found = found.expect("a ranking").remove(0);
             (found.documents[0].id, found.documents[0].place, found.n_rescored)
         };
@@ -330,11 +327,11 @@ fn queries_need_not_be_compressed() {
     let queries = tokens(&case.queries, &data.queries, &q).expect("queries");
     let documents = tokens(&case.documents, &data.documents, &d).expect("documents");
     let codes = documents.quantize::<Int8Affine>(ScaleType::F16).expect("codes");
-    let terms = (ErrorTerms::new(&queries), ErrorTerms::new(&codes));
-    let scan = Scan::new((&queries, &terms.0), (&codes, &terms.1));
+    let sides = (Compressed::plain(&queries), Compressed::measured(&documents, &codes));
+    let sides = (sides.0.expect("bounds"), sides.1.expect("bounds"));
     let options = SearchOptions { n_candidates: 2, exact: true };
     let device = Device::cpu();
-    let found = device.search_coarse_to_fine(&queries, &documents, &scan, 2, &options);
+    let found = device.search_coarse_to_fine(&sides.0, &sides.1, 2, &options);
     let exact = ranking(&device, &queries, &documents).expect("rankings");
     let case = SearchCase { case, is_fp8: false, k: 2, options };
     check_rankings(&found.expect("rankings"), &exact, &data, &case).expect("rankings");
@@ -372,44 +369,45 @@ fn numbers_that_differ_are_errors() {
     let (code, codes_of_3) = (codes(1), codes(3));
     let (term, terms) = (ErrorTerms::new(&code), ErrorTerms::new(&codes_of_3));
     let device = Device::cpu();
-    let search = |scan: &Scan<'_, Int8, Int8>| {
-        let options = SearchOptions::default();
-        match device.search_coarse_to_fine(&one, &three, scan, 1, &options) {
-            Ok(_) => "",
-            Err(Error::Shape { argument, .. }) => argument,
-            Err(error) => panic!("{error}"),
-        }
+    let said = |result: Result<Compressed<'_, f32, Int8>, Error>| match result {
+        Ok(_) => "",
+        Err(Error::Shape { argument, .. }) => argument,
+        Err(error) => panic!("{error}"),
     };
-    assert_eq!(search(&Scan::new((&code, &term), (&codes_of_3, &terms))), "");
-    let wrong = search(&Scan::new((&codes_of_3, &term), (&codes_of_3, &terms)));
-    assert_eq!(wrong, "compressed queries");
-    assert_eq!(search(&Scan::new((&code, &term), (&code, &terms))), "compressed documents");
-    assert_eq!(search(&Scan::new((&code, &terms), (&codes_of_3, &terms))), "terms of queries");
-    assert_eq!(search(&Scan::new((&code, &term), (&codes_of_3, &term))), "terms of documents");
+    assert_eq!(said(Compressed::measured(&three, &codes_of_3)), "");
+    assert_eq!(said(Compressed::measured(&one, &codes_of_3)), "codes");
+    assert_eq!(said(Compressed::measured(&three, &code)), "codes");
+    assert_eq!(said(Compressed::assumed(&three, &codes_of_3, &terms)), "");
+    assert_eq!(said(Compressed::assumed(&three, &code, &term)), "codes");
+    assert_eq!(said(Compressed::assumed(&three, &codes_of_3, &term)), "terms");
     // As many, but of other items, other rows or another format.
     let masked = codes(3).with_mask(&[1, 0, 1]).expect("mask");
     let shorter = codes(3).with_lengths(&[1, 1, 0]).expect("lengths");
     let narrow = Tokens::padded(&rows[..3], 3, 1, 1).expect("tokens");
     let narrow = narrow.quantize::<Int8>(ScaleType::F16).expect("codes");
     for other in [&masked, &shorter, &narrow] {
-        let terms = ErrorTerms::new(other);
-        assert_eq!(search(&Scan::new((&code, &term), (other, &terms))), "compressed documents");
+        assert_eq!(said(Compressed::measured(&three, other)), "codes");
+        assert_eq!(said(Compressed::assumed(&three, other, &ErrorTerms::new(other))), "codes");
     }
     let other_terms = [
         ErrorTerms::new(&three.quantize::<Fp8>(ScaleType::F16).expect("codes")),
         ErrorTerms::new(&narrow),
     ];
     for terms in &other_terms {
-        let wrong = search(&Scan::new((&code, &term), (&codes_of_3, terms)));
-        assert_eq!(wrong, "terms of documents");
+        assert_eq!(said(Compressed::assumed(&three, &codes_of_3, terms)), "terms");
     }
-    // Of the same shape, but not of these rows: the scores tell.
+    // Of the same shape, but not of these rows, on the caller's word that they are: the scores tell.
     let others: Vec<f32> = rows.iter().map(|x| -x).collect();
     let others = Tokens::padded(&others[..6], 3, 1, 2).expect("tokens");
     let codes_of_others = others.quantize::<Int8>(ScaleType::F16).expect("codes");
     let terms_of_others = ErrorTerms::new(&codes_of_others);
-    let wrong = search(&Scan::new((&code, &term), (&codes_of_others, &terms_of_others)));
-    assert_eq!(wrong, "compressed documents");
+    let wrong = Compressed::assumed(&three, &codes_of_others, &terms_of_others).expect("a side");
+    let query = Compressed::measured(&one, &code).expect("a side");
+    let options = SearchOptions::default();
+    match device.search_coarse_to_fine(&query, &wrong, 1, &options) {
+        Err(Error::Shape { argument, .. }) => assert_eq!(argument, "compressed documents"),
+        other => panic!("{other:?}"),
+    }
 
     // What engines lose is more than nothing.
     let cross = Pairing::cross();
@@ -457,4 +455,40 @@ fn bounds_of_rounding_are_as_large_as_stated() {
     let size = decoded[0].data().chunks(dim).map(norm).sum::<f64>() * norm(decoded[1].data());
     let expected = ((few + dim as f64) * ULP + 132.0 / 8192.0) * size;
     is(&maxsim::score_bounds(&terms[0], &terms[1], &cross).expect("bounds"), expected);
+}
+
+/// A document that changed after it was compressed: bounds that are measured find it all the same; on the
+/// caller's word it is missed, and nothing is called proven.
+#[test]
+fn stale_codes_prove_nothing() {
+    let n = 300;
+    let query = [0.6f32, 0.8, 0.0, 0.0];
+    let mut rows: Vec<f32> = (0..n).flat_map(|i| [0.1, 0.001 * i as f32, 0.5, 0.7]).collect();
+    let place = 42 * 4..43 * 4;
+    rows[place.clone()].copy_from_slice(&query.map(|x| -x));
+    let codes = Tokens::padded(&rows, n, 1, 4).expect("documents");
+    let codes = codes.quantize::<Int8>(ScaleType::F16).expect("codes");
+    rows[place].copy_from_slice(&query);
+    let documents = Tokens::padded(&rows, n, 1, 4).expect("documents");
+    let queries = Tokens::padded(&query, 1, 1, 4).expect("a query");
+    let query_codes = queries.quantize::<Int8>(ScaleType::F32).expect("codes");
+    let queries = Compressed::measured(&queries, &query_codes).expect("bounds");
+    let terms = ErrorTerms::new(&codes);
+    let options = SearchOptions { n_candidates: 5, exact: true };
+    for device in devices() {
+        let handles = (device.upload(&documents), device.upload(&codes));
+        let handles = (handles.0.expect("a handle"), handles.1.expect("a handle"));
+        let measured = Compressed::measured(&documents, &codes).expect("bounds");
+        let of_handles = Compressed::measured(&handles.0, &handles.1).expect("bounds");
+        for documents in [measured, of_handles] {
+            let found = device.search_coarse_to_fine(&queries, &documents, 5, &options);
+            let found = &found.expect("a ranking")[0].documents;
+            assert_eq!(found[0].id, 42, "{device}");
+            assert!(found.iter().all(|found| found.place == Place::Proven), "{found:?}");
+        }
+        let assumed = Compressed::assumed(&documents, &codes, &terms).expect("a side");
+        let found = device.search_coarse_to_fine(&queries, &assumed, 5, &options);
+        let found = &found.expect("a ranking")[0].documents;
+        assert!(found.iter().all(|found| found.id != 42 && found.place == Place::Likely));
+    }
 }

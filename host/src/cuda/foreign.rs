@@ -147,7 +147,7 @@ impl<T: Element> DeviceTokens<T> {
         let (access, layout, _) = matrix::<T>(cuda, address, pitch_bytes, layout, mask)?;
         let tokens =
             CudaTokens::new(cuda, T::TYPE, &layout, access, mask.unwrap_or(0), Vec::new())?;
-        Ok(DeviceTokens::new(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
+        Ok(DeviceTokens::foreign(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
     }
 }
 
@@ -214,7 +214,7 @@ impl<F: Quantized> DeviceTokens<F> {
         let tokens =
             CudaTokens::new(cuda, operand, &layout, access, mask.unwrap_or(0), Vec::new())?;
         tokens.set_scales(Norms::of_scales(cuda, &scales, operand, &layout)?);
-        Ok(DeviceTokens::new(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
+        Ok(DeviceTokens::foreign(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
     }
 }
 
