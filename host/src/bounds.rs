@@ -271,7 +271,7 @@ impl ErrorTerms {
             format!("{n_items} items of {format} in {rows} rows of dim {dim}")
         };
         let (expected, found) = (of(format, layout), of(self.format, &self.layout));
-        let other = if expected == found { ", which lie otherwise" } else { "" };
+        let other = if expected == found { ", laid out differently" } else { "" };
         Err(Error::Shape { argument, expected, found: format!("{found}{other}") })
     }
 

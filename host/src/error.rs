@@ -147,7 +147,7 @@ impl fmt::Display for Error {
             Error::TooLarge { what, limit, found } => {
                 write!(f, "{what}: {found} is above the limit of {limit}; split the call")
             }
-            Error::Unsupported { what, why } => write!(f, "{what} is not supported: {why}"),
+            Error::Unsupported { what, why } => write!(f, "not supported: {what}: {why}"),
             Error::WrongDevice { argument, expected, found } => write!(
                 f,
                 "{argument} is on {found}, but this call runs on {expected}; upload it there"
@@ -178,12 +178,11 @@ impl fmt::Display for Error {
             ),
             Error::NoDevice { ordinal, n_devices: 0 } => write!(
                 f,
-                "there is no CUDA device {ordinal}: the driver sees no device at all; check nvidia-smi and CUDA_VISIBLE_DEVICES"
+                "no CUDA device {ordinal}: the driver sees no device at all; check nvidia-smi and CUDA_VISIBLE_DEVICES"
             ),
-            Error::NoDevice { ordinal, n_devices } => write!(
-                f,
-                "there is no CUDA device {ordinal}: the driver sees {n_devices}, numbered from 0"
-            ),
+            Error::NoDevice { ordinal, n_devices } => {
+                write!(f, "no CUDA device {ordinal}: the driver sees {n_devices}, numbered from 0")
+            }
             Error::UnsupportedDevice { name, capability: (major, minor) } => write!(
                 f,
                 "{name} has compute capability {major}.{minor}; the kernels need 8.0 (Ampere) or later; use Device::cpu()"

@@ -309,7 +309,7 @@ impl BackwardWork {
                 argument: "scores",
                 expected: "winners of the layouts and the pairing that the work was prepared for"
                     .into(),
-                found: "those of a call with other work; score again with this one's".into(),
+                found: "those of a call with other work; score again with this work".into(),
             });
         }
         device.check_same("grad_scores", &call.grad_scores.device)?;

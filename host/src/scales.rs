@@ -153,7 +153,7 @@ impl Scales<'_> {
             None => Ok(()),
             Some(row) => Err(Error::Shape {
                 argument: "scales",
-                expected: "finite numbers from 0 on, or NaN, for valid tokens".into(),
+                expected: "finite numbers of 0 or more, or NaN, for valid tokens".into(),
                 found: format!("{} for row {row}", self.scale(row)),
             }),
         }

@@ -114,7 +114,7 @@ impl Stream {
             StreamInner::Cpu => {
                 let _ = blocks_per_multiprocessor;
                 Err(Error::Unsupported {
-                    what: "the read of a matrix for its time on the CPU".into(),
+                    what: "timing the read of a matrix on the CPU".into(),
                     why: "it needs a device from Device::cuda".into(),
                 })
             }

@@ -52,7 +52,7 @@ fn codecs_that_cannot_be_are_refused() {
     assert_refused(
         cutoffs(&[0.0, 2.0, 1.0]),
         "bucket_cutoffs",
-        &["do not fall", "2 at 1 before 1"],
+        &["in rising order", "2 at 1 before 1"],
     );
     assert_refused(cutoffs(&[0.0, f32::NAN, 1.0]), "bucket_cutoffs", &["NaN at 1"]);
 }
@@ -154,7 +154,7 @@ fn what_cannot_be_encoded_is_refused() {
         let options = TrainOptions { n_centroids: Some(n), ..usual };
         assert_refused(train(&rows[3..], options), "n_centroids", &["1 to 1", &n.to_string()]);
     }
-    // Centroids are f16 unless told otherwise.
+    // Centroids are f16 by default.
     let large = [7e4f32, 0.0, 0.0];
     let long = TrainOptions { normalize: false, ..usual };
     assert_refused(train(&large, long), "centroids", &["finite", "inf in row 0", "F32"]);

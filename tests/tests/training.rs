@@ -1,8 +1,8 @@
 //! The example's training run, in f32 on every device, against the same run in f64.
 //!
 //! The reference shares the first weights, the batches and the numbers of the settings with the
-//! example, and no arithmetic. Environment: MAXSIM_TRAINING_STEPS, the length of the run, as long as
-//! the example's own, 500, unless told.
+//! example, and no arithmetic. Environment: MAXSIM_TRAINING_STEPS, the length of the run, by
+//! default the example's own, 500.
 
 use std::path::Path;
 

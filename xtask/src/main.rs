@@ -42,7 +42,7 @@ usage: cargo xtask <command>
 environment:
   MAXSIM_RUST_SRC      the standard library's source (`library/` or a .tar.xz of it), used
                        instead of the toolchain's component rust-src
-  PTXAS                the assembler; unless told, the pinned one below target, or that on the path";
+  PTXAS                the assembler; by default the pinned one below target, or that on the path";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -136,8 +136,7 @@ impl<'a> Judgements<'a> {
         let before = self.by_item.entry(query).or_default().grades.insert(document.into(), grade);
         match before {
             Some(before) if before != grade => bail!(
-                "document {document} has the grade {grade} for this query, and {before} in a line \
-                 before"
+                "document {document} has the grade {grade} for this query, and {before} before"
             ),
             _ => Ok(()),
         }

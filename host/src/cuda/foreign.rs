@@ -54,7 +54,7 @@ pub(super) fn check_range(
     let entered = device.enter()?;
     let memory_type = match attribute(device, MEMORY_TYPE, address, 0u32)? {
         Some(memory_type) => memory_type,
-        None => return refuse("the driver knows no memory there".into()),
+        None => return refuse("the driver knows of no memory at this address".into()),
     };
     if memory_type != DEVICE_MEMORY {
         return refuse("it is host memory; device memory was expected".into());
@@ -80,7 +80,7 @@ pub(super) fn check_range(
     let left = (base + size as u64).saturating_sub(address);
     if address < base || left < len_bytes {
         return refuse(format!(
-            "{len_bytes} bytes are needed, its allocation has {left} from there"
+            "{len_bytes} bytes are needed, its allocation has {left} from this address on"
         ));
     }
     Ok(())

@@ -32,7 +32,7 @@ impl Image {
     pub(super) fn find(name: &str) -> Result<&'static Image> {
         IMAGES.iter().find(|image| image.name == name).ok_or_else(|| Error::Unsupported {
             what: format!("kernel {name}"),
-            why: "this build carries no PTX of it; run `cargo xtask build-ptx`".into(),
+            why: "this build contains no PTX of it; run `cargo xtask build-ptx`".into(),
         })
     }
 

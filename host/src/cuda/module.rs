@@ -175,7 +175,7 @@ impl CudaDevice {
             (Wanted::Ptx, _) | (Wanted::Any, None) => None,
             (Wanted::Cubin, None) => {
                 let (major, minor) = self.capability();
-                Some(format!("no cubin of it fits compute capability {major}.{minor}"))
+                Some(format!("it has no cubin for compute capability {major}.{minor}"))
             }
             (Wanted::Any | Wanted::Cubin, Some(cubin)) => match self.load_cubin(image, cubin)? {
                 Ok(module) => return Ok((module, KernelSource::Cubin)),

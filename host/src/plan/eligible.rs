@@ -30,7 +30,9 @@ pub(super) fn eligible(
         return Err(format!("works on {}", row.operand));
     }
     if row.normalizes != options.normalize {
-        return Err(if row.normalizes { "normalises rows" } else { "normalises no rows" }.into());
+        return Err(
+            if row.normalizes { "normalises rows" } else { "does not normalise rows" }.into()
+        );
     }
     let is_element = matches!(row.operand, Operand::Element(_));
     let finds_either = row.normalizes || !is_element && row.winners;

@@ -98,7 +98,7 @@ impl Plan {
         if let Some(kernel) = &options.kernel {
             return Err(Error::Unsupported {
                 what: format!("kernel {kernel} on the CPU"),
-                why: "the CPU engine has no kernel rows; leave `kernel` unset".into(),
+                why: "the CPU engine has no kernels to choose from; leave `kernel` unset".into(),
             });
         }
         check_pieces(options)?;
@@ -122,7 +122,7 @@ impl Plan {
         {
             return Err(Error::Unsupported {
                 what: format!("kernel {name}"),
-                why: "the variant table has no such row; `maxsim info` lists them".into(),
+                why: "there is no such kernel; `maxsim info --kernels` lists them".into(),
             });
         }
         check_pieces(options)?;

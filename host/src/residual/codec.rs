@@ -171,14 +171,14 @@ impl<'a> ResidualCodec<'a> {
         if let Some(i) = bucket_cutoffs.iter().position(|cutoff| cutoff.is_nan()) {
             return Err(Error::Shape {
                 argument: "bucket_cutoffs",
-                expected: "numbers that do not fall".into(),
+                expected: "numbers in rising order, or equal".into(),
                 found: format!("NaN at {i}"),
             });
         }
         if let Some(i) = bucket_cutoffs.windows(2).position(|pair| pair[0] > pair[1]) {
             return Err(Error::Shape {
                 argument: "bucket_cutoffs",
-                expected: "numbers that do not fall".into(),
+                expected: "numbers in rising order, or equal".into(),
                 found: format!("{} at {i} before {}", bucket_cutoffs[i], bucket_cutoffs[i + 1]),
             });
         }

@@ -49,7 +49,7 @@ impl Arithmetic {
 /// How tokens are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// How the bits of buckets are laid out. ColBERT's, unless told.
+    /// How the bits of buckets are laid out; by default as ColBERT's.
     pub order: BitOrder,
     /// Which centroid a token takes.
     pub nearest: Nearest,
@@ -212,7 +212,7 @@ pub(super) fn check_finite<T: Element>(
             Err(Error::Shape {
                 argument: "tokens",
                 expected: elements,
-                found: format!("others in row {row}"),
+                found: format!("another value in row {row}"),
             })
         }
     }

@@ -40,7 +40,7 @@ const ROWS_PER_CENTROID: usize = 256;
 pub struct TrainOptions {
     /// Bits of a bucket: 1, 2, 4 or 8.
     pub nbits: u32,
-    /// Number of centroids; unless told, that of ColBERT's indexer: the power of two at or below
+    /// Number of centroids; by default that of ColBERT's indexer: the power of two at or below
     /// 16 · √(number of tokens), and at most the number of tokens.
     pub n_centroids: Option<usize>,
     /// Iterations of k-means.
@@ -60,7 +60,7 @@ pub struct TrainOptions {
 }
 
 impl Default for TrainOptions {
-    /// 4 bits, 4 iterations, f16, normalised: what fast-plaid does unless told.
+    /// 4 bits, 4 iterations, f16, normalised: what fast-plaid does by default.
     fn default() -> TrainOptions {
         TrainOptions {
             nbits: 4,

@@ -170,7 +170,7 @@ fn winners(scores: &TrainingScores) -> Result<&[i32]> {
         found: found.into(),
     };
     if scores.options.normalize {
-        return Err(wrong("scores whose rows an option normalises"));
+        return Err(wrong("scores of rows that an option normalises"));
     }
     Scores::winners(&scores.scores).ok_or_else(|| wrong("scores without winners"))
 }
