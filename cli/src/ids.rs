@@ -166,6 +166,28 @@ impl Ids {
         self.named.is_some()
     }
 
+    /// Names as a token file has them in its metadata: a JSON array, of numbers where all names are.
+    pub fn note(&self) -> Result<Option<String>> {
+        // A header has at most 100 MB, and describes tensors, too.
+        const MAX_BYTES: usize = 90_000_000;
+        let Some(named) = &self.named else { return Ok(None) };
+        let number = |name: &str| name.parse::<i64>().ok().filter(|n| n.to_string() == *name);
+        let numbers: Option<Vec<i64>> = named.names.iter().map(|name| number(name)).collect();
+        let text = match numbers {
+            Some(numbers) => serde_json::to_string(&numbers)?,
+            None => serde_json::to_string(&named.names)?,
+        };
+        // Quotes are escaped once more in the header.
+        let n_bytes = text.len() + text.matches(['"', '\\']).count();
+        ensure!(
+            n_bytes <= MAX_BYTES,
+            "{}: its ids take {n_bytes} bytes, more than the header of a file can hold; leave them \
+             out, and give --document-ids to `maxsim rank`",
+            named.file()
+        );
+        Ok(Some(text))
+    }
+
     /// The id of an item.
     pub fn get(&self, item: u32) -> Id<'_> {
         match self.named.as_ref().and_then(|named| named.names.get(item as usize)) {

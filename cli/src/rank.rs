@@ -50,6 +50,9 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     let (query_ids, document_ids) =
         (queries.ids(Side::Queries)?, document_file.ids(documents.n_items())?);
     let judging = Judging::open(&args.judging, texts, query_ids, document_ids)?;
+    if let Some(screen) = &screen {
+        judging.documents.check_same(&screen.ids(Side::Documents)?)?;
+    }
     if args.format == Format::Trec {
         judging.queries.check_columns()?;
         judging.documents.check_columns()?;

@@ -226,6 +226,17 @@ fn token_files_can_have_ids_themselves() {
     assert_eq!(first("named.safetensors", &["--document-ids", "d.txt"]), json!("doc-n"));
     let options = ["--query-ids", "q.txt", "--qrels", "qrels.txt", "--format", "json"];
     assert_metrics(folder.rank_of("named.safetensors", &options));
+    // Compressed files keep them, and a screen of other ones is not of these documents.
+    for (format, more) in [("plaid", &["--keep-lengths"][..]), ("int8", &[])] {
+        let options = ["quantize", "--format", format, "--output", "out.safetensors", "--input"];
+        for (input, last) in [("named.safetensors", "doc-n"), ("numbered.safetensors", "7187168")] {
+            run(folder.files(&[&options[..], &[input], more].concat())).ok();
+            let output = folder.rank_of("out.safetensors", &["--format", "json"]).ok();
+            assert!(output.contains(&format!("\"{last}\"")), "{format} {output}");
+        }
+    }
+    let error = folder.rank_of("named.safetensors", &["--screen", "out.safetensors"]).error();
+    assert!(error.contains("named.safetensors: item 0 has the id `doc-a`, and "), "{error}");
     for (documents, more, expected) in [
         (
             "few.safetensors",

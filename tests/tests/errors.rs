@@ -302,7 +302,7 @@ fn kernels_that_cannot_run() {
     refused!(
         plan(4, &h200, &named("maxsim_forward_sm80_f64")),
         Error::Unsupported { .. },
-        ["maxsim_forward_sm80_f64", "no such row"]
+        ["maxsim_forward_sm80_f64", "no such kernel"]
     );
     refused!(
         plan(4, &h200, &named(name)),

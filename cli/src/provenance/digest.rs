@@ -65,6 +65,7 @@ impl Digests {
             source,
             identity: file.identity(),
             codes: Some(self.codes.finish_codes(&source)),
+            ids: None,
         }
     }
 }

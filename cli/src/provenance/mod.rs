@@ -27,6 +27,7 @@ use maxsim::{Element, TokenDigest, TokenHasher};
 use self::cache::Cache;
 pub(crate) use self::digest::Digests;
 use crate::args::Verify;
+use crate::input::ids::IDS;
 use crate::input::{Change, Reading, TokenFile, settle};
 use crate::texts::printable;
 
@@ -50,6 +51,8 @@ pub(crate) struct Notes {
     pub identity: Option<String>,
     /// The digest of codes and scales; of a codec's codes there is none.
     pub codes: Option<TokenDigest>,
+    /// The ids of the items, as JSON, where they have names.
+    pub ids: Option<String>,
 }
 
 impl Notes {
@@ -61,6 +64,7 @@ impl Notes {
             source: zero,
             identity: file.identity(),
             codes: Some(zero),
+            ids: None,
         }
     }
 
@@ -69,7 +73,8 @@ impl Notes {
         let source = format!("{TOKENS_1} {} {}", self.element, self.source);
         let codes = self.codes.map(|codes| (CODES, format!("{CODES_1} {codes}")));
         let identity = self.identity.clone().map(|identity| (SOURCE_IDENTITY, identity));
-        codes.into_iter().chain([(SOURCE, source)]).chain(identity).collect()
+        let ids = self.ids.clone().map(|ids| (IDS, ids));
+        codes.into_iter().chain([(SOURCE, source)]).chain(identity).chain(ids).collect()
     }
 
     /// Those of a file; `None` where it has none that this program knows.
@@ -84,6 +89,7 @@ impl Notes {
             source: digest.parse().ok()?,
             identity: file.note(SOURCE_IDENTITY),
             codes: Some(codes.parse().ok()?),
+            ids: None,
         })
     }
 }

@@ -239,6 +239,7 @@ fn residuals(
         source: source_of(file)?,
         identity: file.identity(),
         codes: None,
+        ids: file.ids(Side::Documents)?.note()?,
     };
     destination.write_with(|out| {
         file.check_unchanged(Change::Content)?;

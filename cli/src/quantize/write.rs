@@ -17,6 +17,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::errors::{Errors, Written, used_rows};
 use crate::finite::{self, Checked};
+use crate::ids::Side;
 use crate::input::{Change, TokenFile};
 use crate::output::Destination;
 use crate::provenance::{Digests, Notes};
@@ -105,12 +106,15 @@ impl<'a, T: Element> Writer<'a, T> {
         if !destination.is_file() {
             notes = self.body::<F>(how, &mut io::sink(), &ProgressBar::hidden())?.notes;
         }
+        let ids = self.file.ids(Side::Documents)?.note()?;
+        notes.ids.clone_from(&ids);
         let mut written = None;
         destination.write_with_head(|out| {
             let (head, offsets) = header::<F>(layout, how.0, &notes)?;
             out.write_all(&head)?;
             out.write_all(bytemuck::cast_slice(&offsets))?;
-            let found = self.body::<F>(how, out, progress)?;
+            let mut found = self.body::<F>(how, out, progress)?;
+            found.notes.ids = ids;
             let (head, _) = header::<F>(layout, how.0, &found.notes)?;
             // Before the file appears.
             self.file.check_unchanged(Change::Content)?;
