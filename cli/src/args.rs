@@ -10,8 +10,11 @@ use maxsim::tokens::MAX_DIM;
 use maxsim::{Device, ElementType, ScaleType, TokenFormat};
 
 use crate::explain;
-use crate::input::Reading;
 use crate::judging::JudgingArgs;
+
+mod files;
+
+pub use files::{FileArgs, QuantizeFileArgs, RankFileArgs};
 
 /// Late-interaction (MaxSim) ranking of token embeddings, on CPU and NVIDIA GPUs.
 #[derive(Debug, Parser)]
@@ -27,10 +30,11 @@ pub struct Args {
 pub enum Command {
     /// Rank documents for every query.
     ///
-    /// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1], or
-    /// `embeddings` `[n, len, dim]` with optional `lengths` `[n]`) or .npy (one array
-    /// [n, len, dim]), of f16, bf16 or f32; .safetensors also as `maxsim quantize` writes them.
-    /// They must not change while the command runs.
+    /// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1] or `lengths`
+    /// [n], or `embeddings` [n, len, dim] with optional `lengths` [n] or `mask` [n, len]), .npy (one array
+    /// [n, len, dim]), .npz or a folder of .npy files (arrays of these names, or an array [len, dim] per
+    /// item, in the order of names with numbers as numbers), of f16, bf16 or f32; .safetensors also as
+    /// `maxsim quantize` writes them. They must not change while the command runs.
     Rank(Box<RankArgs>),
     /// Compress token embeddings: to one byte per element, or to 1, 2, 4 or 8 bits.
     ///
@@ -86,8 +90,8 @@ pub struct QuantizeArgs {
         long,
         value_name = "FOLDER",
         conflicts_with_all = [
-            "input", "nbits", "centroids", "seed", "keep_lengths", "queries", "qrels", "no_mmap",
-            "query_ids", "document_ids"
+            "input", "nbits", "centroids", "seed", "keep_lengths", "queries", "qrels",
+            "query_ids", "document_ids", "QuantizeFileArgs", "FileArgs"
         ]
     )]
     pub index: Option<PathBuf>,
@@ -147,16 +151,9 @@ pub struct QuantizeArgs {
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     pub report: ReportFormat,
 
-    /// Read token files into memory instead of mapping them.
-    #[arg(long)]
-    pub no_mmap: bool,
-}
-
-impl QuantizeArgs {
-    /// How token files are brought into memory.
-    pub fn reading(&self) -> Reading {
-        if self.no_mmap { Reading::Read } else { Reading::Map }
-    }
+    /// What token files do not say themselves.
+    #[command(flatten)]
+    pub files: QuantizeFileArgs,
 }
 
 /// What tokens are compressed to.
@@ -240,9 +237,9 @@ pub struct RankArgs {
     #[command(flatten)]
     pub judging: JudgingArgs,
 
-    /// Read token files into memory instead of mapping them.
-    #[arg(long)]
-    pub no_mmap: bool,
+    /// What token files do not say themselves.
+    #[command(flatten)]
+    pub files: RankFileArgs,
 
     /// Convert the queries to the documents' element type, f16, bf16 or f32, and say what that rounds.
     /// A query token that the type cannot hold is an error.
@@ -269,13 +266,6 @@ pub struct RankArgs {
     /// Device memory that the documents in flight may take, in bytes.
     #[arg(long, value_name = "BYTES", hide = true)]
     pub chunk_bytes: Option<u64>,
-}
-
-impl RankArgs {
-    /// How token files are brought into memory.
-    pub fn reading(&self) -> Reading {
-        if self.no_mmap { Reading::Read } else { Reading::Map }
-    }
 }
 
 /// How to find out what compressed documents were made of.

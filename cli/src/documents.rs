@@ -7,7 +7,7 @@ use maxsim::TokenLayout;
 use maxsim::residual::ResidualTokens;
 
 use crate::ids::{Ids, Side};
-use crate::input::{Change, FileBytes, Format, Reading, Tensors, TokenFile};
+use crate::input::{Change, FileBytes, Format, InputOptions, Reading, Tensors, TokenFile};
 use crate::residual::{ResidualFile, is_residual};
 
 /// An open file of documents.
@@ -22,14 +22,22 @@ pub enum DocumentFile {
 impl DocumentFile {
     /// Opens a file of any of them; which one it is, the file says itself.
     pub fn open(path: &Path, reading: Reading) -> Result<DocumentFile> {
+        DocumentFile::open_with(path, &InputOptions::new(reading))
+    }
+
+    /// As [`DocumentFile::open`], with more said of the file.
+    pub fn open_with(path: &Path, options: &InputOptions) -> Result<DocumentFile> {
+        if Format::of(path).ok() != Some(Format::Safetensors) {
+            return Ok(DocumentFile::Tokens(TokenFile::open_with(path, options)?));
+        }
         let open = || -> Result<DocumentFile> {
-            let format = Format::of(path)?;
-            let bytes = FileBytes::open(path, reading)?;
-            let is_residual =
-                format == Format::Safetensors && is_residual(&Tensors::parse(&bytes)?);
-            Ok(match is_residual {
-                true => DocumentFile::Residual(ResidualFile::of(bytes), path.into()),
-                false => DocumentFile::Tokens(TokenFile::of(path, bytes, format)?),
+            let bytes = FileBytes::open(path, options.reading)?;
+            Ok(match is_residual(&Tensors::parse(&bytes)?) {
+                true => DocumentFile::Residual(ResidualFile::with(bytes, options), path.into()),
+                false => {
+                    let format = Format::Safetensors;
+                    DocumentFile::Tokens(TokenFile::of(path, bytes, format, options)?)
+                }
             })
         };
         open().with_context(|| path.display().to_string())
@@ -89,6 +97,14 @@ impl Documents<'_> {
     /// Number of documents.
     pub fn n_items(&self) -> usize {
         self.layout().n_items()
+    }
+
+    /// What a user should know of the file although it can be read.
+    pub fn warnings(&self) -> Vec<String> {
+        match self {
+            Documents::Tokens(file) => file.warnings().collect(),
+            Documents::Residual(_) => Vec::new(),
+        }
     }
 
     /// The name of the format, for messages.

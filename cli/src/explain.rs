@@ -50,6 +50,7 @@ pub(crate) fn scoring(
     let items = [(queries, bad.query, "query")].into_iter().chain(of_documents);
     let largest = |(file, item, kind): (&TokenFile, usize, &str)| {
         let (row, x) = largest(file, item).ok()??;
+        let row = file.stored_row(row);
         Some((x, format!("row {row} of {} ({kind} {item})", file.path().display())))
     };
     let mut found: Vec<(f32, String)> = items.filter_map(largest).collect();

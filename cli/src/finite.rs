@@ -170,6 +170,7 @@ impl<'a> Checked<'a> {
 
     fn error(self, row: usize, item: usize, wrong: Wrong) -> anyhow::Error {
         let (path, kind) = (self.file.path().display(), self.item);
+        let row = self.file.stored_row(row);
         let needs = "needs a finite number from 0 on";
         let said = match wrong {
             Wrong::Element(element, x) => {

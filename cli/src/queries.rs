@@ -143,7 +143,8 @@ fn check(queries: &TokenFile, found: &Conversion, [from, to]: [TokenFormat; 2]) 
     let layout = queries.layout();
     let query = (0..layout.n_items()).find(|&i| layout.item_rows(i).contains(&row));
     bail!(
-        "row {row} of {} (query {}) {what} {to}, so --convert is refused; take {from} documents",
+        "row {} of {} (query {}) {what} {to}, so --convert is refused; take {from} documents",
+        queries.stored_row(row),
         queries.path().display(),
         query.unwrap_or_default(),
     )

@@ -32,13 +32,13 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         settle(screen);
         settle(&args.documents);
     }
-    let queries = TokenFile::open(&args.queries, args.reading())?;
-    let document_file = DocumentFile::open(&args.documents, args.reading())?;
+    let queries = TokenFile::open_with(&args.queries, &args.files.files.queries())?;
+    let document_file = DocumentFile::open_with(&args.documents, &args.files.documents())?;
     let documents = document_file.documents()?;
     let mut notes = Vec::new();
     let queries = checked(queries, &documents, args, &mut notes)?;
     let screen = match &args.screen {
-        Some(path) => Some(screen::open(path, args.reading(), &documents)?),
+        Some(path) => Some(screen::open(path, args.files.files.reading(), &documents)?),
         None => None,
     };
     let proof = match &screen {
@@ -138,16 +138,14 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         Results { rankings: &rankings, judging: &judging, metrics, proven: proven.as_deref() };
     destination.write(args.format, &results)?;
     // The ranking is out; a closed stderr takes nothing from it.
-    let mut stderr = std::io::stderr();
-    for line in notes.iter().map(|note| printable(note)).chain([report]) {
-        let _ = writeln!(stderr, "{line}");
-    }
-    let warnings = qrels.map_or(&[][..], Qrels::warnings).iter().cloned();
-    for warning in warnings.chain(output::warning(args.format, &results)) {
-        let _ = writeln!(stderr, "{}", printable(&format!("warning: {warning}")));
-    }
+    notes.iter().for_each(|note| say(note));
+    say(&report);
+    let of_files = queries.warnings().chain(documents.warnings());
+    let of_qrels = qrels.map_or(&[][..], Qrels::warnings).iter().cloned();
+    let warnings = of_files.chain(of_qrels).chain(output::warning(args.format, &results));
+    warnings.for_each(|warning| say(&format!("warning: {warning}")));
     if let Some(note) = proof.map(|proof| proof.to_string()).filter(|note| !note.is_empty()) {
-        let _ = writeln!(stderr, "{note}");
+        say(&note);
     }
     Ok(())
 }
@@ -175,6 +173,13 @@ fn checked(
     }
     check_agreement(args, &queries, documents)?;
     Ok(queries)
+}
+
+/// A line on stderr. What there is to say comes when all is done: a failure is one line.
+pub(crate) fn say(line: &str) {
+    for line in line.lines() {
+        let _ = writeln!(std::io::stderr(), "{}", printable(line));
+    }
 }
 
 fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &Documents<'_>) -> Result<()> {

@@ -11,11 +11,11 @@ use files::{Random, f16_bytes, i64_bytes, npy, packed, safetensors};
 use tempfile::TempDir;
 use tool::{Run, command, json, rank, run, sample};
 
-/// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 1..3, 3 and 4..6.
+/// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..3, 3 and 4..7.
 struct Folder(TempDir);
 
 const QUERY_OFFSETS: [i64; 3] = [0, 1, 3];
-const DOCUMENT_OFFSETS: [i64; 4] = [1, 3, 4, 6];
+const DOCUMENT_OFFSETS: [i64; 4] = [0, 3, 4, 7];
 
 impl Folder {
     fn new() -> Folder {
@@ -54,14 +54,13 @@ fn documents() -> Vec<f32> {
     Random(2).values(7 * 4)
 }
 
-/// INT8 documents of the rows' codes, with a scale each.
+/// Padded INT8 documents of the rows' codes, with a scale each: of rows 0..3, 3..5 and 6..8 of 9.
 fn int8(codes: &[i8], scales: &[f32]) -> Vec<u8> {
-    let rows = scales.len();
     let codes: Vec<u8> = codes.iter().map(|code| code.cast_unsigned()).collect();
     let tensors = [
-        ("offsets", "I64", &[4][..], i64_bytes(&DOCUMENT_OFFSETS)),
-        ("embeddings", "I8", &[rows, 4][..], codes),
-        ("scales", "F16", &[rows][..], f16_bytes(scales)),
+        ("lengths", "I64", &[3][..], i64_bytes(&[3, 2, 2])),
+        ("embeddings", "I8", &[3, 3, 4][..], codes),
+        ("scales", "F16", &[3, 3][..], f16_bytes(scales)),
     ];
     safetensors(&tensors, 0)
 }
@@ -125,15 +124,15 @@ fn values_that_are_no_numbers_are_said_to_be_in_a_row_of_a_file() {
         assert_eq!(error, format!("row 5 of {path} (document 2) has a NaN in element 1"));
     }
 
-    let mut scales = [0.5; 7];
+    let mut scales = [0.5; 9];
     scales[4] = -0.5;
-    folder.write("scales.safetensors", int8(&[1; 28], &scales));
-    let mut codes = [1i8; 28];
-    // Row 6 is of no document.
-    (codes[3 * 4 + 3], codes[6 * 4]) = (-128, -128);
-    folder.write("codes.safetensors", int8(&codes, &[0.5; 7]));
+    folder.write("scales.safetensors", int8(&[1; 36], &scales));
+    let mut codes = [1i8; 36];
+    // Row 5 is of no document.
+    (codes[3 * 4 + 3], codes[5 * 4]) = (-128, -128);
+    folder.write("codes.safetensors", int8(&codes, &[0.5; 9]));
     codes[3 * 4 + 3] = -127;
-    folder.write("right.safetensors", int8(&codes, &[0.5; 7]));
+    folder.write("right.safetensors", int8(&codes, &[0.5; 9]));
     for chunk_bytes in ["1", "1000000"] {
         let rank = |documents: &str| folder.rank(documents, &["--chunk-bytes", chunk_bytes]);
         let error = rank("scales.safetensors").error();
@@ -222,7 +221,7 @@ fn messages_name_options_of_the_tool() {
     check(kernel("foo"), &["--kernel foo: there is none", "`maxsim info` lists them"]);
     check(kernel("maxsim_forward_sm80_f32_q64"), &["the CPU has no kernels", "leave --kernel out"]);
     let few = ["--format", "plaid", "--keep-lengths", "--centroids", "8"];
-    check(folder.quantize("d.safetensors", &few), &["--centroids 8: expected 1 to 5"]);
+    check(folder.quantize("d.safetensors", &few), &["--centroids 8: expected 1 to 7"]);
     folder.quantize("d.safetensors", &["--format", "int8-affine"]).ok();
     let affine = folder.path("out.safetensors");
     check(rank(&affine, &affine, &[]), &["such documents take int8, f16, bf16 or f32 queries"]);

@@ -378,10 +378,13 @@ fn nan_is_found_before_anything_is_written() {
 #[test]
 fn nan_rows_that_no_item_uses_never_show() {
     let folder = Folder::new();
-    let unused = [f32::NAN; 4];
-    let documents = [&unused[..], &documents(), &unused].concat();
-    let offsets = DOCUMENT_OFFSETS.map(|offset| offset + 1);
-    let documents = folder.write("padded.safetensors", packed(&documents, 4, &offsets));
+    let (mut values, mut lengths) = (vec![f32::NAN; 9 * 6 * 4], Vec::new());
+    for (i, pair) in DOCUMENT_OFFSETS.windows(2).enumerate() {
+        let rows = &documents()[4 * pair[0] as usize..4 * pair[1] as usize];
+        values[i * 6 * 4..][..rows.len()].copy_from_slice(rows);
+        lengths.push(pair[1] - pair[0]);
+    }
+    let documents = folder.write("padded.safetensors", padded(&values, [9, 6, 4], Some(&lengths)));
     let output = rank(&folder.path("q.safetensors"), &documents, &["--format", "json"]).ok();
     assert_expected(&json(&output), 10);
 }
@@ -400,6 +403,7 @@ fn wrong_input_is_one_line_exit_code_2_and_no_output() {
     folder.write("f16.safetensors", packed_of("F16", vec![0; 16], 2, 4, &[0, 2], 0));
     folder.write("cut.safetensors", &fs::read(file("d.safetensors")).unwrap()[..100]);
     folder.write("d.bin", "");
+    folder.write("d.txt", "");
     folder.write("empty.npy", "");
     fs::create_dir(file("folder.npy")).unwrap();
     let (q, d) = (file("q.safetensors"), file("d.safetensors"));
@@ -413,7 +417,8 @@ fn wrong_input_is_one_line_exit_code_2_and_no_output() {
     };
     check(&file("none.npy"), &d, &[], "none.npy: No such file");
     check(&q, &file("folder.npy"), &[], "not a regular file");
-    check(&q, &file("d.bin"), &[], "must end in .safetensors or .npy");
+    check(&q, &file("d.bin"), &[], "PyTorch files are not read; convert it: python3 -c");
+    check(&q, &file("d.txt"), &[], "must end in .safetensors, .npy or .npz");
     check(&q, &file("empty.npy"), &[], "not an npy file");
     check(&q, &file("empty.npy"), &["--no-mmap"], "not an npy file");
     check(&q, &file("cut.safetensors"), &[], "cut.safetensors: cut off");

@@ -145,10 +145,14 @@ impl TokenFile {
 
 /// What tokens are made of a file's bytes: two readings of one file that differ have two of these.
 fn view(contents: &Contents) -> String {
-    let Contents { format, data, scales, layout } = contents;
+    let Contents { format, data, scales, layout, valid, is_stated: _ } = contents;
     let mut hasher = blake3::Hasher::new();
     hasher.update(format!("{format} {data:?} {scales:?} {}\n", layout.dim()).as_bytes());
     hasher.update_rayon(bytemuck::cast_slice(layout.segments()));
+    if let Some(valid) = valid {
+        hasher.update(b"valid rows");
+        hasher.update_rayon(bytemuck::cast_slice(valid.runs()));
+    }
     hasher.finalize().to_hex()[..32].to_string()
 }
 

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use memmap2::Mmap;
@@ -24,7 +25,8 @@ pub enum Reading {
 #[derive(Debug)]
 pub(crate) struct FileBytes {
     content: Content,
-    file: File,
+    /// The file; none where bytes were put together from several, or unpacked.
+    file: Option<File>,
     opened: Option<Opened>,
 }
 
@@ -32,6 +34,8 @@ pub(crate) struct FileBytes {
 enum Content {
     Mapped(Mmap),
     Read(Vec<u8>),
+    /// Those of a file within the file.
+    Part(Arc<FileBytes>, Range<usize>),
 }
 
 impl FileBytes {
@@ -52,7 +56,17 @@ impl FileBytes {
                 Content::Read(bytes)
             }
         };
-        Ok(FileBytes { content, file, opened })
+        Ok(FileBytes { content, file: Some(file), opened })
+    }
+
+    /// Bytes that are no file's as they are: nothing shows whether the files they came from change.
+    pub fn in_memory(bytes: Vec<u8>) -> FileBytes {
+        FileBytes { content: Content::Read(bytes), file: None, opened: None }
+    }
+
+    /// Those of a file within a file. `place` must lie in it.
+    pub fn part(whole: Arc<FileBytes>, place: Range<usize>) -> FileBytes {
+        FileBytes { content: Content::Part(whole, place), file: None, opened: None }
     }
 
     /// Which file it is, where a change of it would show.
@@ -63,12 +77,13 @@ impl FileBytes {
     /// Checks that a mapped file is as it was when it was opened.
     pub fn check_unchanged(&self, by: Change) -> Result<()> {
         let is_unchanged = |opened: Opened| match by {
-            Change::Content => opened.has_same_content(&self.file),
-            Change::Any => opened.is_still(&self.file),
+            Change::Content => self.file.as_ref().is_none_or(|file| opened.has_same_content(file)),
+            Change::Any => self.file.as_ref().is_none_or(|file| opened.is_still(file)),
         };
-        let is_unchanged = match self.content {
+        let is_unchanged = match &self.content {
             Content::Mapped(_) => self.opened.is_none_or(is_unchanged),
             Content::Read(_) => true,
+            Content::Part(whole, _) => return whole.check_unchanged(by),
         };
         ensure!(
             is_unchanged,
@@ -86,6 +101,7 @@ impl Deref for FileBytes {
         match &self.content {
             Content::Mapped(map) => map,
             Content::Read(bytes) => bytes,
+            Content::Part(whole, place) => &whole[place.clone()],
         }
     }
 }

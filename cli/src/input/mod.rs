@@ -4,167 +4,44 @@
 //! everything checked. Embeddings are borrowed from the file, a range of items at a
 //! time, so that a corpus need fit neither the device nor, mapped, host memory.
 
+mod archive;
+mod arrays;
+mod contents;
+mod folder;
+mod format;
 mod identity;
 pub(crate) mod ids;
+pub(crate) mod items;
 mod map;
 pub(crate) mod npy;
+mod options;
 mod safetensors;
+mod tensors;
+pub(crate) mod valid;
+mod zeros;
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
-use half::f16;
-use maxsim::{
-    Element, ElementType, Quantized, ScaleType, Scales, TokenFormat, TokenLayout, Tokens,
-};
-use rayon::prelude::*;
+use anyhow::{Context, Result, ensure};
+use maxsim::{Element, ElementType, Quantized, TokenFormat, TokenLayout, Tokens};
 
 use crate::ids::{Ids, Side};
+use contents::check_int8;
+pub use contents::{Contents, ScalesPlace};
+pub use format::Format;
 pub(crate) use identity::{Change, settle};
+pub(crate) use items::{Beside, Matrix, Role};
 pub(crate) use map::FileBytes;
 pub use map::Reading;
+pub use options::{InputOptions, TrailingZeros};
 pub(crate) use safetensors::Tensors;
+use valid::ValidRows;
 
 /// Items of zero tokens cost a file nothing, but the program 9 bytes each: a padded array of
 /// length 0 may have this many, so that a file of 100 bytes cannot ask for gigabytes.
 const MAX_EMPTY_ITEMS: usize = 1 << 16;
-
-/// Codes that a thread looks through at once.
-const CODES_LEN: usize = 1 << 20;
-
-/// File formats of token embeddings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Tensor `embeddings` with `offsets` or `lengths`.
-    Safetensors,
-    /// One padded array.
-    Npy,
-}
-
-impl Format {
-    /// The format that a file's name says it has.
-    pub fn of(path: &Path) -> Result<Format> {
-        match path.extension().and_then(|e| e.to_str()) {
-            Some("safetensors") => Ok(Format::Safetensors),
-            Some("npy") => Ok(Format::Npy),
-            _ => bail!("the name must end in .safetensors or .npy"),
-        }
-    }
-}
-
-/// What a file of token embeddings holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contents {
-    /// What the embeddings are stored as.
-    pub format: TokenFormat,
-    /// Where the matrix lies, in bytes from the start of the file: row-major, little-endian.
-    pub data: Range<usize>,
-    /// Where the scales of codes lie.
-    pub scales: Option<ScalesPlace>,
-    /// Rows, dim, and the rows of each item.
-    pub layout: TokenLayout,
-}
-
-/// Where the scales of a compressed matrix lie, in bytes from the start of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScalesPlace {
-    /// One per row, or one.
-    pub scales: Range<usize>,
-    /// What they are.
-    pub storage: ScaleType,
-    /// One f16 number per row, where rows are affine.
-    pub mins: Option<Range<usize>>,
-}
-
-impl Contents {
-    /// Reads the description of the embeddings out of a whole file's bytes.
-    pub fn parse(bytes: &[u8], format: Format) -> Result<Contents> {
-        match format {
-            Format::Safetensors => safetensors::parse(bytes),
-            Format::Npy => npy::parse(bytes),
-        }
-    }
-
-    /// The embeddings of a range of items of `bytes`, the file that this was parsed from.
-    /// Borrowed where the file has them on element boundaries, copied where it does not.
-    pub fn tokens<'a, T: Element>(
-        &self,
-        bytes: &'a [u8],
-        items: Range<usize>,
-    ) -> Result<Tokens<'a, T>> {
-        let (rows, layout) = part(&self.layout, items)?;
-        Ok(Tokens::from_layout(self.elements::<T>(bytes, rows)?, layout)?)
-    }
-
-    /// As [`Contents::tokens`], of compressed embeddings.
-    pub fn codes<'a, F: Quantized>(
-        &self,
-        bytes: &'a [u8],
-        items: Range<usize>,
-    ) -> Result<Tokens<'a, F>> {
-        self.check_format(F::FORMAT)?;
-        let (rows, layout) = part(&self.layout, items)?;
-        let place = self.scales.as_ref().context("the codes have no scales")?;
-        let part = |of: &Range<usize>, bytes_each: usize| {
-            &bytes[of.clone()][rows.start * bytes_each..rows.end * bytes_each]
-        };
-        let scales = match (place.storage, &place.mins) {
-            (ScaleType::F16, None) => Scales::F16(elements::<f16>(part(&place.scales, 2))?),
-            (ScaleType::F16, Some(mins)) => Scales::Affine {
-                scales: elements::<f16>(part(&place.scales, 2))?,
-                mins: elements::<f16>(part(mins, 2))?,
-            },
-            (ScaleType::F32, _) => Scales::F32(elements::<f32>(part(&place.scales, 4))?),
-            (ScaleType::Tensor, _) => {
-                Scales::Tensor(bytemuck::pod_read_unaligned(&bytes[place.scales.clone()]))
-            }
-        };
-        let codes = elements::<F::Stored>(&bytes[self.data.clone()][self.places(&rows)])?;
-        Ok(Tokens::from_codes(codes, scales, layout)?)
-    }
-
-    /// A range of rows of `bytes`, the file that this was parsed from: `[n, dim]`.
-    pub fn elements<'a, T: Element>(
-        &self,
-        bytes: &'a [u8],
-        rows: Range<usize>,
-    ) -> Result<Cow<'a, [T]>> {
-        self.check_format(T::TYPE.into())?;
-        elements(&bytes[self.data.clone()][self.places(&rows)])
-    }
-
-    fn check_format(&self, format: TokenFormat) -> Result<()> {
-        ensure!(format == self.format, "the embeddings are {}, not {format}", self.format);
-        Ok(())
-    }
-
-    /// Where rows lie in the matrix, in bytes.
-    fn places(&self, rows: &Range<usize>) -> Range<usize> {
-        let row_bytes = self.layout.dim() * self.format.size_bytes();
-        rows.start * row_bytes..rows.end * row_bytes
-    }
-}
-
-/// Refuses the code -128, which no element is compressed to. The first of the rows is `first_row`
-/// of the file.
-fn check_int8(codes: &[u8], layout: &TokenLayout, first_row: usize) -> Result<()> {
-    const WRONG: u8 = i8::MIN.cast_unsigned();
-    if !codes.par_chunks(CODES_LEN).any(|codes| codes.contains(&WRONG)) {
-        return Ok(());
-    }
-    // Rows of no item may hold anything.
-    let mut rows = (0..layout.n_items()).flat_map(|item| layout.item_rows(item));
-    let dim = layout.dim();
-    let wrong = rows.find(|row| codes[row * dim..][..dim].contains(&WRONG));
-    match wrong {
-        Some(row) => {
-            bail!("row {} has the code -128; int8 codes go from -127 to 127", first_row + row)
-        }
-        None => Ok(()),
-    }
-}
 
 /// The rows of a range of items, and how the items lie in these.
 pub(crate) fn part(
@@ -194,36 +71,120 @@ fn rows(segments: &[[u32; 2]]) -> Range<usize> {
 }
 
 /// An open file of token embeddings.
+///
+/// All rows of its layout's items are valid: those that a mask leaves out are no part of the layout.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
+    sources: Vec<PathBuf>,
     bytes: FileBytes,
     /// Where the file's own elements are not those to read.
     elements: Option<Vec<u8>>,
+    /// Which rows of the file these are, where they are not all.
+    stored: Option<ValidRows>,
     contents: Contents,
+    warnings: Vec<String>,
+}
+
+/// What a reader of some format makes of a path.
+struct Opened {
+    bytes: FileBytes,
+    contents: Contents,
+    /// The files that rows came from, where they are not the path itself.
+    sources: Vec<PathBuf>,
+    warnings: Vec<String>,
+}
+
+impl Opened {
+    /// Of one file's bytes.
+    fn new(bytes: FileBytes, contents: Contents) -> Opened {
+        Opened { bytes, contents, sources: Vec::new(), warnings: Vec::new() }
+    }
 }
 
 impl TokenFile {
     /// Opens and checks a file; its embeddings are not read yet when it is mapped.
     pub fn open(path: &Path, reading: Reading) -> Result<TokenFile> {
+        TokenFile::open_with(path, &InputOptions::new(reading))
+    }
+
+    /// As [`TokenFile::open`], with more said of the file.
+    pub fn open_with(path: &Path, options: &InputOptions) -> Result<TokenFile> {
         let open = || -> Result<TokenFile> {
             let format = Format::of(path)?;
-            TokenFile::of(path, FileBytes::open(path, reading)?, format)
+            let whole = || FileBytes::open(path, options.reading);
+            match format {
+                Format::Safetensors | Format::Npy => TokenFile::of(path, whole()?, format, options),
+                Format::Npz => {
+                    let files = stated_files(options)?;
+                    TokenFile::checked(path, archive::open(whole()?, options, &files)?, options)
+                }
+                Format::Folder => {
+                    let files = stated_files(options)?;
+                    TokenFile::checked(path, folder::open(path, options, &files)?, options)
+                }
+            }
         };
         open().with_context(|| path.display().to_string())
     }
 
     /// Checks the bytes of a whole file.
-    pub(crate) fn of(path: &Path, bytes: FileBytes, format: Format) -> Result<TokenFile> {
-        let contents = Contents::parse(&bytes, format)?;
-        Ok(TokenFile { path: path.into(), bytes, elements: None, contents })
+    pub(crate) fn of(
+        path: &Path,
+        bytes: FileBytes,
+        format: Format,
+        options: &InputOptions,
+    ) -> Result<TokenFile> {
+        let files = stated_files(options)?;
+        let contents = match format {
+            Format::Npy => npy::parse(&bytes, options, &files)?,
+            _ => safetensors::parse(&bytes, options, &files)?,
+        };
+        TokenFile::checked(path, Opened::new(bytes, contents), options)
+    }
+
+    /// Looks for padding that nothing speaks of.
+    fn checked(path: &Path, opened: Opened, options: &InputOptions) -> Result<TokenFile> {
+        let Opened { bytes, mut contents, mut sources, mut warnings } = opened;
+        warnings.extend(zeros::check(&mut contents, &bytes, options.trailing_zeros)?);
+        if sources.is_empty() {
+            sources.push(path.into());
+        }
+        sources.extend(options.mask_file.iter().chain(&options.lengths_file).cloned());
+        Ok(TokenFile {
+            path: path.into(),
+            sources,
+            bytes,
+            elements: None,
+            stored: None,
+            contents,
+            warnings,
+        })
+    }
+
+    /// The files that rows, and where items are among them, were read from.
+    pub fn sources(&self) -> &[PathBuf] {
+        &self.sources
+    }
+
+    /// What a user should know of the file although it can be read.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        self.warnings.iter().map(|warning| format!("{}: {warning}", self.path.display()))
+    }
+
+    /// Which row of the stored matrix a row of the layout is, for messages.
+    pub fn stored_row(&self, row: usize) -> usize {
+        match &self.stored {
+            Some(stored) => stored.stored_row(row),
+            None => self.contents.stored_row(row),
+        }
     }
 
     /// The ids that the file gives its items.
     pub fn ids(&self, side: Side) -> Result<Ids> {
         let read = || match Format::of(&self.path)? {
             Format::Safetensors => ids::of(&Tensors::parse(&self.bytes)?, self.n_items()),
-            Format::Npy => Ok(None),
+            Format::Npy | Format::Npz | Format::Folder => Ok(None),
         };
         let ids = read().with_context(|| self.path.display().to_string())?;
         Ids::stored(ids, &self.path, side, self.n_items())
@@ -260,14 +221,15 @@ impl TokenFile {
             let first_row = rows(&self.layout().segments()[items.clone()]).start;
             let codes = self.contents.codes::<F>(self.matrix(), items)?;
             if F::FORMAT == TokenFormat::Int8 {
-                check_int8(bytemuck::cast_slice(codes.data()), codes.layout(), first_row)?;
+                let stored_row = |row| self.stored_row(first_row + row);
+                check_int8(bytemuck::cast_slice(codes.data()), codes.layout(), stored_row)?;
             }
             Ok(codes)
         };
         read().with_context(|| self.path.display().to_string())
     }
 
-    /// A range of rows `[n, dim]`, whatever items they belong to.
+    /// A range of the layout's rows `[n, dim]`, whatever items they belong to.
     pub fn elements<T: Element>(&self, rows: Range<usize>) -> Result<Cow<'_, [T]>> {
         self.contents.elements(self.matrix(), rows)
     }
@@ -279,9 +241,12 @@ impl TokenFile {
             format: element.into(),
             data: 0..elements.len(),
             scales: None,
+            // They are valid rows alone.
+            valid: None,
             ..self.contents
         };
-        TokenFile { contents, elements: Some(elements), ..self }
+        let stored = self.stored.or(self.contents.valid);
+        TokenFile { contents, elements: Some(elements), stored, ..self }
     }
 
     /// What [`TokenFile::contents`] says the places of.
@@ -293,6 +258,23 @@ impl TokenFile {
     pub fn size_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
+}
+
+/// What `--mask-file` and `--lengths-file` say of the items.
+pub(crate) fn stated_files(options: &InputOptions) -> Result<Vec<Beside<'static>>> {
+    let files = [(&options.mask_file, Role::Mask), (&options.lengths_file, Role::Lengths)];
+    let files = files.into_iter().filter_map(|(path, role)| Some((path.as_ref()?, role)));
+    let read = |(path, role): (&PathBuf, Role)| {
+        let read = || {
+            npy::beside(
+                &path.display().to_string(),
+                Some(role),
+                &FileBytes::open(path, Reading::Read)?,
+            )
+        };
+        read().with_context(|| path.display().to_string())
+    };
+    files.map(read).collect()
 }
 
 /// Layout of `[n, len, dim]`, of which an item may use fewer than `len` tokens.

@@ -1,13 +1,17 @@
-//! Token embeddings in a `.npy` file: one padded array `[n, len, dim]` of f16 or f32.
+//! Arrays in `.npy` files: padded embeddings `[n, len, dim]` of f16 or f32, and what is said of them.
 //!
 //! Format versions 1 to 3 (NEP 1): magic, version, header length (u16, from version 2 on u32),
 //! and a Python dictionary with `descr`, `fortran_order` and `shape`. Only what describes
 //! such an array is taken; the dictionary is never evaluated and no pickled object is read.
 
+use std::borrow::Cow;
+
 use anyhow::{Context, Result, bail, ensure};
 use maxsim::ElementType;
+use safetensors::Dtype;
 
-use super::{Contents, padded_layout};
+use super::items::items;
+use super::{Beside, Contents, InputOptions, Matrix, Role, tensors};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -15,24 +19,43 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 const MAX_DIMENSIONS: usize = 64;
 
 /// Reads what the file says of its embeddings.
-pub(super) fn parse(bytes: &[u8]) -> Result<Contents> {
+pub(super) fn parse(
+    bytes: &[u8],
+    options: &InputOptions,
+    files: &[Beside<'_>],
+) -> Result<Contents> {
+    tensors::check_nameless(options)?;
+    let (header, _) = array(bytes)?;
+    let shape = &header.shape;
+    // What is wrong with the elements comes first: a list of arrays has no dimensions.
+    element_type(&header.descr)?;
+    ensure!(
+        shape.len() == 3 || shape.len() == 2 && !files.is_empty(),
+        "the array has shape {shape:?}; expected [n, len, dim], or [rows, dim] with lengths in a file \
+         of their own (--lengths-file)"
+    );
+    contents(bytes, "the array", files)
+}
+
+/// The array of a whole file as embeddings, with what is said of its items.
+pub(super) fn contents(bytes: &[u8], name: &str, beside: &[Beside<'_>]) -> Result<Contents> {
     let (header, data) = array(bytes)?;
     let element = element_type(&header.descr)?;
-    let &[n, len, dim] = header.shape.as_slice() else {
-        bail!("the array has shape {:?}; expected [n, len, dim]", header.shape)
-    };
-    let expected = [n, len, dim, element.size_bytes()]
-        .iter()
-        .try_fold(1u64, |product, &factor| product.checked_mul(factor as u64))
-        .with_context(|| format!("shape [{n}, {len}, {dim}] is beyond any file"))?;
-    let found = data.len() as u64;
-    ensure!(
-        expected == found,
-        "an array [{n}, {len}, {dim}] of {element} takes {expected} bytes, the file has {found}"
-    );
-    let layout = padded_layout([n, len, dim], None)?;
+    header.check_bytes(element.size_bytes(), data)?;
+    let (&dim, tokens) = header.shape.split_last().unwrap_or((&0, &[]));
+    let items = items(&Matrix { name, tokens, dim, last: ", dim" }, beside)?;
     let data = bytes.len() - data.len()..bytes.len();
-    Ok(Contents { format: element.into(), data, scales: None, layout })
+    Ok(Contents::new(element.into(), data, None, items))
+}
+
+/// The array of a whole file beside embeddings.
+pub(super) fn beside(name: &str, role: Option<Role>, bytes: &[u8]) -> Result<Beside<'static>> {
+    let (header, data) = array(bytes)?;
+    let descr = &header.descr;
+    let dtype = header.dtype().with_context(|| format!("elements are '{descr}'"))?;
+    header.check_bytes(dtype.bitsize() / 8, data)?;
+    let bytes = Cow::Owned(data.to_vec());
+    Ok(Beside { name: name.into(), role, dtype, shape: header.shape, bytes })
 }
 
 /// The header's text and where the array starts.
@@ -53,10 +76,13 @@ fn split_header(bytes: &[u8]) -> Result<(&str, usize)> {
     Ok((std::str::from_utf8(header).context("the npy header is not text")?, data_start))
 }
 
-fn element_type(descr: &str) -> Result<ElementType> {
+pub(super) fn element_type(descr: &str) -> Result<ElementType> {
     match descr {
         "<f2" => Ok(ElementType::F16),
         "<f4" => Ok(ElementType::F32),
+        "<f8" => {
+            bail!("elements are '<f8' (f64); save the array as numpy.float32 or numpy.float16")
+        }
         ">f2" | ">f4" => bail!("the array is big-endian; save it as '<f2' or '<f4'"),
         "|O" | "O" => bail!("the array holds pickled objects, which are never read"),
         other => bail!("elements are '{other}'; '<f2' (f16) and '<f4' (f32) are taken"),
@@ -85,6 +111,41 @@ pub(crate) fn array(bytes: &[u8]) -> Result<(Header, &[u8])> {
 }
 
 impl Header {
+    /// What the elements are, where they are numbers in this byte order.
+    pub fn dtype(&self) -> Option<Dtype> {
+        Some(match self.descr.as_str() {
+            "|b1" => Dtype::BOOL,
+            "|i1" => Dtype::I8,
+            "|u1" => Dtype::U8,
+            "<i2" => Dtype::I16,
+            "<u2" => Dtype::U16,
+            "<f2" => Dtype::F16,
+            "<i4" => Dtype::I32,
+            "<u4" => Dtype::U32,
+            "<f4" => Dtype::F32,
+            "<i8" => Dtype::I64,
+            "<u8" => Dtype::U64,
+            "<f8" => Dtype::F64,
+            _ => return None,
+        })
+    }
+
+    /// That there are as many bytes as the shape says.
+    pub fn check_bytes(&self, element_bytes: usize, data: &[u8]) -> Result<()> {
+        let Header { shape, descr, .. } = self;
+        let factors = shape.iter().chain([&element_bytes]);
+        let expected = factors
+            .copied()
+            .try_fold(1u64, |product, factor| product.checked_mul(factor as u64))
+            .with_context(|| format!("shape {shape:?} is beyond any file"))?;
+        let found = data.len() as u64;
+        ensure!(
+            expected == found,
+            "an array {shape:?} of '{descr}' takes {expected} bytes, the file has {found}"
+        );
+        Ok(())
+    }
+
     fn parse(text: &str) -> Result<Header> {
         let mut cursor = Cursor { rest: text };
         let (mut descr, mut fortran_order, mut shape) = (None, None, None);

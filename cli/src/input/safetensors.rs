@@ -1,8 +1,8 @@
 //! Token embeddings in a `.safetensors` file.
 //!
-//! Packed: `embeddings` `[rows, dim]` with `offsets` `[n + 1]`. Padded: `embeddings`
-//! `[n, len, dim]`, optionally with `lengths` `[n]`. Offsets and lengths are i64 or i32;
-//! other tensors are left alone.
+//! Packed: `embeddings` `[rows, dim]` with `offsets` `[n + 1]` or `lengths` `[n]`. Padded: `embeddings`
+//! `[n, len, dim]`, optionally with `lengths` `[n]` or a `mask` `[n, len]`. Offsets and lengths are i64 or
+//! i32; other tensors are left alone where their shape could be none of these.
 //!
 //! The type of `embeddings` says how they are stored. Codes come with `scales`, one per row: of the
 //! shape of `embeddings` without its last dimension.
@@ -14,14 +14,17 @@
 //! | U8 | INT8 affine: code · scale + min | `scales` and `mins`, F16 |
 //! | F8_E4M3 | FP8: code · scale | `scales` F16 or F32; or F32 `[1]` for all rows |
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::{ElementType, ScaleType, TokenFormat, TokenLayout};
+use maxsim::{ElementType, ScaleType, TokenFormat};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use super::{Contents, ScalesPlace, padded_layout, reserved};
+use super::items::{integers, items};
+use super::tensors::{self, Listed};
+use super::{Beside, Contents, InputOptions, Matrix, ScalesPlace};
 use crate::residual;
 
 /// Bytes of the header's length at the start of the file.
@@ -30,15 +33,22 @@ const LEN_BYTES: usize = 8;
 /// Largest header that the format allows.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Reads what the file says of its embeddings.
-pub(super) fn parse(bytes: &[u8]) -> Result<Contents> {
+/// Reads what the file says of its embeddings, and `files` say of the items.
+pub(super) fn parse(
+    bytes: &[u8],
+    options: &InputOptions,
+    files: &[Beside<'_>],
+) -> Result<Contents> {
     let tensors = Tensors::parse(bytes)?;
     ensure!(
         !residual::is_residual(&tensors),
         "the tokens are residual-compressed, which only the documents of `maxsim rank` may be; \
          take the embeddings that they were made of"
     );
-    let (info, data) = tensors.get("embeddings")?.context("there is no tensor `embeddings`")?;
+    let listed = tensors.listed();
+    let embeddings = tensors::embeddings(&listed, options)?;
+    let name = &listed[embeddings].name;
+    let (info, data) = tensors.needed(name)?;
     let format = match info.dtype {
         Dtype::F16 => ElementType::F16.into(),
         Dtype::BF16 => ElementType::Bf16.into(),
@@ -47,29 +57,21 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents> {
         Dtype::U8 => TokenFormat::Int8Affine,
         Dtype::F8_E4M3 => TokenFormat::Fp8,
         other => bail!(
-            "embeddings are {other:?}; f16, bf16 and f32 are taken, and I8, U8 and F8_E4M3 with scales"
+            "{name} are {other:?}; f16, bf16 and f32 are taken, and I8, U8 and F8_E4M3 with scales"
         ),
     };
-    let (offsets, lengths) = (tensors.integers("offsets")?, tensors.integers("lengths")?);
-    let layout = match (info.shape.as_slice(), offsets, lengths) {
-        (&[rows, dim], Some(offsets), None) => TokenLayout::packed(rows, dim, &offsets)?,
-        (&[n, len, dim], None, lengths) => padded_layout([n, len, dim], lengths.as_deref())?,
-        (&[_, _], None, _) => bail!("embeddings [rows, dim] need a tensor `offsets` [n + 1]"),
-        (&[_, _], Some(_), Some(_)) => {
-            bail!("embeddings [rows, dim] take `offsets`, not `lengths` too")
-        }
-        (&[_, _, _], Some(_), _) => {
-            bail!("embeddings [n, len, dim] take `lengths`, not `offsets`")
-        }
-        (shape, ..) => {
-            bail!("embeddings have shape {shape:?}; expected [rows, dim] or [n, len, dim]")
-        }
+    let known: &[&str] = match format {
+        TokenFormat::Element(_) => &[],
+        _ => &["scales", "mins"],
     };
+    let beside = tensors.beside(&listed, embeddings, known, options, files)?;
+    let (&dim, tokens) = info.shape.split_last().unwrap_or((&0, &[]));
+    let items = items(&Matrix { name, tokens, dim, last: ", dim" }, &beside)?;
     let scales = match format {
         TokenFormat::Element(_) => None,
         _ => Some(scales_place(&tensors, format, &info.shape)?),
     };
-    Ok(Contents { format, data, scales, layout })
+    Ok(Contents::new(format, data, scales, items))
 }
 
 /// Finds the scales of codes of a shape, and minima where the format has them.
@@ -155,24 +157,59 @@ impl<'a> Tensors<'a> {
         }
     }
 
+    /// As [`Tensors::get`], of a tensor that must be there.
+    pub fn needed(&self, name: &str) -> Result<(&TensorInfo, Range<usize>)> {
+        self.get(name)?.with_context(|| format!("there is no tensor `{name}`"))
+    }
+
     /// A vector of i64 or i32, wherever it lies.
     pub fn integers(&self, name: &str) -> Result<Option<Vec<i64>>> {
         let Some((info, range)) = self.get(name)? else { return Ok(None) };
-        let &[n] = info.shape.as_slice() else {
-            bail!("`{name}` has shape {:?}; expected one dimension", info.shape)
-        };
-        let bytes = &self.bytes[range];
-        let mut values = reserved(n)?;
-        match info.dtype {
-            Dtype::I64 => {
-                values.extend(bytes.as_chunks::<8>().0.iter().map(|&b| i64::from_le_bytes(b)));
-            }
-            Dtype::I32 => {
-                let decode = |&b: &[u8; 4]| i64::from(i32::from_le_bytes(b));
-                values.extend(bytes.as_chunks::<4>().0.iter().map(decode));
-            }
-            other => bail!("`{name}` is {other:?}; i64 and i32 are taken"),
-        }
-        Ok(Some(values))
+        let bytes = Cow::Borrowed(&self.bytes[range]);
+        let (dtype, shape) = (info.dtype, info.shape.clone());
+        integers(&Beside { name: name.into(), role: None, dtype, shape, bytes }).map(Some)
+    }
+
+    /// All tensors, by name.
+    pub fn listed(&self) -> Vec<Listed> {
+        let tensors = self.metadata.tensors().into_iter().map(|(name, info)| Listed {
+            name,
+            dtype: Some(info.dtype),
+            shape: info.shape.clone(),
+        });
+        let mut tensors: Vec<Listed> = tensors.collect();
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors
+    }
+
+    /// What says where items are, or could: the tensors beside the one of number `embeddings`, but not
+    /// those of names in `known`; and `files`.
+    pub fn beside<'b>(
+        &self,
+        listed: &[Listed],
+        embeddings: usize,
+        known: &[&str],
+        options: &InputOptions,
+        files: &'b [Beside<'_>],
+    ) -> Result<Vec<Beside<'b>>>
+    where
+        'a: 'b,
+    {
+        let of_file = tensors::beside(listed, embeddings, known, options);
+        let of_file = of_file.into_iter().map(|(i, role)| {
+            let (info, range) = self.needed(&listed[i].name)?;
+            let bytes = if role.is_some() { &self.bytes[range] } else { &[] };
+            Ok(Beside {
+                name: listed[i].name.clone(),
+                role,
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                bytes: Cow::Borrowed(bytes),
+            })
+        });
+        let files = files
+            .iter()
+            .map(|file| Ok(Beside { bytes: Cow::Borrowed(&*file.bytes), ..file.clone() }));
+        of_file.chain(files).collect()
     }
 }

@@ -7,7 +7,6 @@ mod plaid;
 mod report;
 mod write;
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -26,8 +25,8 @@ use crate::progress::progress_bar;
 use crate::provenance::{Notes, remember_written, source_of};
 use crate::qrels::Qrels;
 use crate::queries;
+use crate::rank::say;
 use crate::residual::write_into;
-use crate::texts::printable;
 pub use agreement::Agreement;
 pub use errors::{Errors, Written};
 pub use plaid::{Codec, compress};
@@ -43,6 +42,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         "--output {path}: the name must end in .safetensors"
     );
     let inputs = args.input.iter().chain(&args.queries).chain(args.judging.inputs());
+    let inputs = inputs.chain(args.files.inputs());
     let destination =
         Destination::of(&args.output, inputs).with_context(|| format!("--output {path}"))?;
     ensure!(
@@ -55,7 +55,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         (None, None) => bail!("give --input or --index"),
     };
     settle(input_path);
-    let file = TokenFile::open(input_path, args.reading())?;
+    let file = TokenFile::open_with(input_path, &args.files.input())?;
     let input = file.contents().format;
     ensure!(
         input.element().is_some(),
@@ -84,7 +84,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
     notes.extend(said);
     let agreement = match &queries {
         Some(queries) => {
-            let after = DocumentFile::open(&args.output, args.reading())?;
+            let after = DocumentFile::open(&args.output, args.files.files.reading())?;
             let files = [&Documents::Tokens(&file), &after.documents()?];
             Some(agreement::measure(queries, files, qrels.as_ref()))
         }
@@ -103,11 +103,12 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
     let input = input.to_string();
     let report = Report { input, format, scales, codec, n_items, written, agreement };
     report.print(args.report).context("writing to standard output failed")?;
-    let warnings = qrels.iter().flat_map(Qrels::warnings);
-    let warnings = warnings.map(|warning| format!("warning: {warning}"));
-    for line in notes.into_iter().chain(warnings) {
-        // The report is out; a closed stderr takes nothing from it.
-        let _ = writeln!(std::io::stderr(), "{}", printable(&line));
+    // The report is out; a closed stderr takes nothing from it.
+    notes.iter().for_each(|note| say(note));
+    let of_files = file.warnings().chain(queries.iter().flat_map(TokenFile::warnings));
+    let warnings = of_files.chain(qrels.iter().flat_map(Qrels::warnings).cloned());
+    for warning in warnings {
+        say(&format!("warning: {warning}"));
     }
     Ok(())
 }
@@ -119,7 +120,7 @@ fn open_queries(
     args: &QuantizeArgs,
     notes: &mut Vec<String>,
 ) -> Result<TokenFile> {
-    let mut queries = TokenFile::open(path, args.reading())?;
+    let mut queries = TokenFile::open_with(path, &args.files.files.queries())?;
     Checked::finite(&queries, "query").check()?;
     if let (true, Some(element)) = (args.convert, file.contents().format.element()) {
         queries = queries::converted(queries, element, notes)?;

@@ -91,7 +91,7 @@ fn of<T: Element>(
     ensure!(file.layout().total_len() > 0, "there are no tokens to place centroids at");
     let tokens = file.tokens::<T>(0..n_items)?;
     if options.normalize {
-        check_lengths(tokens.data(), tokens.layout())?;
+        check_lengths(file, tokens.data())?;
     }
     let spinner = progress_spinner("training a codec");
     let codec = ResidualCodec::train(&tokens, options);
@@ -141,7 +141,8 @@ fn next_items(layout: &TokenLayout, start: usize, chunk_len: usize) -> Range<usi
 }
 
 /// That all tokens have length 1. Those that are not finite are left to who trains.
-fn check_lengths<T: Element>(elements: &[T], layout: &TokenLayout) -> Result<()> {
+fn check_lengths<T: Element>(file: &TokenFile, elements: &[T]) -> Result<()> {
+    let layout = file.layout();
     let dim = layout.dim();
     let length = |row: usize| {
         let row = &elements[row * dim..][..dim];
@@ -157,6 +158,14 @@ fn check_lengths<T: Element>(elements: &[T], layout: &TokenLayout) -> Result<()>
         rows.find(|&(_, row)| is_other(row)).map(|(i, row)| (item, i, row))
     });
     let Some((item, i, row)) = found else { return Ok(()) };
+    // Too short for a square may be more than zeros.
+    let is_zeros = elements[row * dim..][..dim].iter().all(|x| x.to_f32() == 0.0);
+    ensure!(
+        !is_zeros || file.contents().is_stated,
+        "token {i} of item {item} is all zeros, as padding is, and the file does not say how long items \
+         are: give it a tensor `lengths` [n], or use --lengths-file, --mask-file or --trailing-zeros pad; \
+         --keep-lengths is for zeros that are tokens"
+    );
     bail!(
         "token {i} of item {item} has length {:.4}, and decoded ones would have 1; \
          --keep-lengths is for such tokens",

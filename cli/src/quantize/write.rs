@@ -4,6 +4,7 @@ use std::cmp::Ordering::Less;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
+use std::ops::Range;
 
 use anyhow::{Context, Result, bail};
 use half::{bf16, f16};
@@ -144,14 +145,7 @@ impl<'a, T: Element> Writer<'a, T> {
         while start < rows || rows == 0 && start == 0 && scales == ScaleType::Tensor {
             let part = start..(start + step).min(rows);
             let is_used = &self.is_used[part.clone()];
-            let checked = Checked::finite(self.file, "item");
-            let elements = checked.rows::<T>(part.clone(), is_used)?;
-            let layout = match part.len() == rows {
-                true => layout.clone(),
-                false => TokenLayout::padded(1, part.len(), dim)?,
-            };
-            let codes = Tokens::from_layout(elements, layout)?;
-            let (elements, codes) = (&codes, codes.quantize::<F>(scales)?);
+            let (elements, codes) = self.compressed::<F>(part.clone(), is_used, scales)?;
             out.write_all(bytemuck::cast_slice(codes.data()))?;
             match codes.scales() {
                 Scales::F16(scales) => scale_bytes.extend_from_slice(bytemuck::cast_slice(scales)),
@@ -162,11 +156,11 @@ impl<'a, T: Element> Writer<'a, T> {
                     min_bytes.extend_from_slice(bytemuck::cast_slice(mins));
                 }
             }
-            digests.rows(elements, &codes, is_used);
+            digests.rows(&elements, &codes, is_used);
             let found = Errors::of(elements.data(), codes.dequantize()?.data(), dim, is_used);
             errors = errors.and(found);
-            if found.is_coarse() || is_beyond_f16(elements) {
-                let (of_part, of_f16) = reports(elements, codes, is_used, clips)?;
+            if found.is_coarse() || is_beyond_f16(&elements) {
+                let (of_part, of_f16) = reports(&elements, codes, is_used, clips)?;
                 (report, avoided) = (report.and(of_part), avoided.and(of_f16));
                 if clips == Clips::Refuse && report.n_clipped_tokens > 0 {
                     bail!(Clipped);
@@ -183,6 +177,27 @@ impl<'a, T: Element> Writer<'a, T> {
         let notes = digests.finish(self.file, &self.is_used);
         let written = Written::new(errors, dim, [bytes_before, bytes]).with_report(report);
         Ok(Found { written, avoided, notes })
+    }
+
+    /// Some rows, as they are and compressed.
+    fn compressed<F: Quantized>(
+        &self,
+        rows: Range<usize>,
+        is_used: &[bool],
+        scales: ScaleType,
+    ) -> Result<(Tokens<'a, T>, Tokens<'static, F>)> {
+        let layout = self.file.layout();
+        let layout = match rows.len() == layout.rows() {
+            true => layout.clone(),
+            false => TokenLayout::padded(1, rows.len(), layout.dim())?,
+        };
+        let elements = Checked::finite(self.file, "item").rows::<T>(rows, is_used)?;
+        let compress = || -> Result<(Tokens<'a, T>, Tokens<'static, F>)> {
+            let elements = Tokens::from_layout(elements, layout)?;
+            let codes = elements.quantize::<F>(scales)?;
+            Ok((elements, codes))
+        };
+        compress().with_context(|| self.file.path().display().to_string())
     }
 }
 

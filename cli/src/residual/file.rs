@@ -12,29 +12,36 @@ use maxsim::{ElementType, TokenLayout};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
-use crate::input::{Change, FileBytes, Reading, Tensors, elements, ids, padded_layout};
+use crate::input::items::{Items, items};
+use crate::input::{
+    Change, FileBytes, InputOptions, Matrix, Reading, Tensors, elements, ids, stated_files,
+};
 use crate::output::NewFile;
 use crate::provenance::Notes;
 
 const FORMAT: &str = "maxsim-residual";
 const VERSION: &str = "1";
 
+/// Tensors that say nothing of the items, whatever shape they have.
+const KNOWN: &[&str] = &["residuals", "centroids", "bucket_weights", "bucket_cutoffs"];
+
 /// An open file of residual-compressed tokens.
 #[derive(Debug)]
 pub struct ResidualFile {
     bytes: FileBytes,
+    options: InputOptions,
 }
 
 impl ResidualFile {
     /// Opens a file. Codes and buckets are not read yet when it is mapped.
     pub fn open(path: &Path, reading: Reading) -> Result<ResidualFile> {
         let bytes = FileBytes::open(path, reading).with_context(|| path.display().to_string())?;
-        Ok(ResidualFile::of(bytes))
+        Ok(ResidualFile::with(bytes, &InputOptions::new(reading)))
     }
 
-    /// A whole file's bytes.
-    pub(crate) fn of(bytes: FileBytes) -> ResidualFile {
-        ResidualFile { bytes }
+    /// A whole file's bytes, with more said of the file.
+    pub(crate) fn with(bytes: FileBytes, options: &InputOptions) -> ResidualFile {
+        ResidualFile { bytes, options: options.clone() }
     }
 
     /// Checks that a mapped file is as it was when it was opened.
@@ -44,7 +51,7 @@ impl ResidualFile {
 
     /// Its tokens, all of them checked. Borrowed where the file has them on element boundaries.
     pub fn tokens(&self) -> Result<ResidualTokens<'_>> {
-        tokens(&self.bytes)
+        tokens(&self.bytes, &self.options)
     }
 
     /// The ids that the file gives its `n_items` items, where it does.
@@ -59,7 +66,12 @@ pub(crate) fn is_residual(tensors: &Tensors<'_>) -> bool {
 }
 
 /// The tokens in the bytes of a whole file.
-fn tokens(bytes: &[u8]) -> Result<ResidualTokens<'_>> {
+fn tokens<'a>(bytes: &'a [u8], options: &InputOptions) -> Result<ResidualTokens<'a>> {
+    ensure!(
+        options.tensor.is_none(),
+        "the tokens are residual-compressed, by tensors of fixed names; leave --tensor out, or name \
+         that of the queries alone (--queries-tensor)"
+    );
     let file = File { tensors: Tensors::parse(bytes)?, bytes };
     let (format, version) = (file.note("format")?, file.note("version")?);
     ensure!(format == FORMAT, "`format` is '{format}'; expected '{FORMAT}'");
@@ -84,9 +96,24 @@ fn tokens(bytes: &[u8]) -> Result<ResidualTokens<'_>> {
     if let Some(cutoffs) = file.floats("bucket_cutoffs")? {
         codec = codec.with_cutoffs(&cutoffs)?;
     }
-    let (codes, layout) = file.codes(dim)?;
-    let residuals = file.residuals(&layout, codec.row_bytes())?;
-    Ok(ResidualTokens::new(codec.into(), codes, residuals, order, layout)?)
+    file.needed("residuals")?;
+    let (codes, items) = file.codes(dim, options)?;
+    let row_bytes = codec.row_bytes();
+    let residuals = file.residuals(&items.layout, row_bytes)?;
+    let Some(valid) = &items.valid else {
+        return Ok(ResidualTokens::new(codec.into(), codes, residuals, order, items.layout)?);
+    };
+    let rows = 0..items.layout.rows();
+    let codes = match &codes {
+        Codes::I32(codes) => Codes::I32(
+            valid.gather(bytemuck::cast_slice(codes), rows.clone(), 4)?.into_owned().into(),
+        ),
+        Codes::I64(codes) => Codes::I64(
+            valid.gather(bytemuck::cast_slice(codes), rows.clone(), 8)?.into_owned().into(),
+        ),
+    };
+    let residuals = valid.gather::<u8>(residuals, rows, row_bytes)?;
+    Ok(ResidualTokens::new(codec.into(), codes, residuals, order, items.layout)?)
 }
 
 /// Element type, shape and bytes of a tensor.
@@ -136,24 +163,20 @@ impl<'a> File<'a> {
     }
 
     /// Codes, and where the items are among them.
-    fn codes(&self, dim: usize) -> Result<(Codes<'a>, TokenLayout)> {
+    fn codes(&self, dim: usize, options: &InputOptions) -> Result<(Codes<'a>, Items)> {
         let (dtype, shape, bytes) = self.needed("codes")?;
         let codes = match dtype {
             Dtype::I32 => Codes::I32(elements(bytes)?),
             Dtype::I64 => Codes::I64(elements(bytes)?),
             other => bail!("`codes` are {other:?}; I32 and I64 are taken"),
         };
-        let integers = |name| self.tensors.integers(name);
-        let layout = match (shape, integers("offsets")?, integers("lengths")?) {
-            (&[rows], Some(offsets), None) => TokenLayout::packed(rows, dim, &offsets)?,
-            (&[n, len], None, lengths) => padded_layout([n, len, dim], lengths.as_deref())?,
-            (&[_], ..) => bail!("`codes` [rows] take `offsets` [n + 1], and no `lengths`"),
-            (&[_, _], ..) => bail!("`codes` [n, len] take `lengths`, not `offsets`"),
-            (shape, ..) => {
-                bail!("`codes` have shape {shape:?}; expected [rows] or [n, len]")
-            }
-        };
-        Ok((codes, layout))
+        let listed = self.tensors.listed();
+        let number = listed.iter().position(|tensor| tensor.name == "codes");
+        let number = number.context("there is no tensor `codes`")?;
+        let files = stated_files(options)?;
+        let beside = self.tensors.beside(&listed, number, KNOWN, options, &files)?;
+        let items = items(&Matrix { name: "`codes`", tokens: shape, dim, last: "" }, &beside)?;
+        Ok((codes, items))
     }
 
     fn residuals(&self, layout: &TokenLayout, row_bytes: usize) -> Result<&'a [u8]> {

@@ -1,0 +1,184 @@
+//! Tensors of a file by their names: which are the embeddings, and what the others are to them.
+
+use anyhow::{Result, bail, ensure};
+use safetensors::Dtype;
+
+use super::InputOptions;
+use super::items::{Role, plain};
+
+/// Tensors that a message lists.
+const LISTED: usize = 16;
+
+/// What the embeddings are called by default.
+const EMBEDDINGS: &str = "embeddings";
+
+/// A tensor of a file, without its elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub name: String,
+    /// `None` for elements that are no numbers.
+    pub dtype: Option<Dtype>,
+    pub shape: Vec<usize>,
+}
+
+impl Listed {
+    /// What the tensor could be, by its type and shape.
+    fn looks_like(&self) -> Option<&'static str> {
+        use Dtype::{BF16, BOOL, F8_E4M3, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+        match (self.dtype?, self.shape.len()) {
+            (F16 | BF16 | F32 | F64 | F8_E4M3, 2 | 3) | (I8 | U8, 3) => Some("embeddings"),
+            (BOOL | I8 | U8 | I16 | U16 | I32 | U32 | I64 | U64, 2) => Some("a mask"),
+            (I16 | U16 | I32 | U32 | I64 | U64, 1) => Some("lengths or offsets"),
+            _ => None,
+        }
+    }
+}
+
+/// Which tensor the embeddings are.
+pub(crate) fn embeddings(tensors: &[Listed], options: &InputOptions) -> Result<usize> {
+    if let Some(name) = &options.tensor {
+        let found = tensors.iter().position(|tensor| tensor.name == *name);
+        return match found {
+            Some(i) => Ok(i),
+            None => bail!("no tensor `{name}` in the file; {}", list(tensors)),
+        };
+    }
+    if let Some(i) = only(tensors, |tensor| is_embeddings(&tensor.name))? {
+        return Ok(i);
+    }
+    bail!("no tensor `{EMBEDDINGS}` in the file; {}", list(tensors))
+}
+
+/// Whether a tensor of this name is the embeddings where nothing else is said.
+pub(crate) fn is_embeddings(name: &str) -> bool {
+    plain(name).strip_suffix('s').unwrap_or(&plain(name)) == "embedding"
+}
+
+fn only(tensors: &[Listed], is_it: impl Fn(&Listed) -> bool) -> Result<Option<usize>> {
+    let mut found = (0..tensors.len()).filter(|&i| is_it(&tensors[i]));
+    let first = found.next();
+    if let (Some(a), Some(b)) = (first, found.next()) {
+        let (a, b) = (&tensors[a].name, &tensors[b].name);
+        bail!("tensors `{a}` and `{b}` could both be the embeddings; --tensor {a} takes the first");
+    }
+    Ok(first)
+}
+
+/// The tensors of a file and what they look like, for a message that tells how to choose one.
+pub(crate) fn list(tensors: &[Listed]) -> String {
+    if tensors.is_empty() {
+        return "there is none at all".to_string();
+    }
+    let lines = tensors.iter().take(LISTED).map(|tensor| {
+        let Listed { name, dtype, shape } = tensor;
+        let dtype = dtype.map_or("no numbers".to_string(), |dtype| format!("{dtype:?}"));
+        let looks = tensor.looks_like().map(|what| format!(" (could be {what})"));
+        format!("`{name}` {dtype} {shape:?}{}", looks.unwrap_or_default())
+    });
+    let mut text = format!("it has {}", lines.collect::<Vec<_>>().join(", "));
+    if tensors.len() > LISTED {
+        text += &format!(" and {} more", tensors.len() - LISTED);
+    }
+    let mut candidates = tensors.iter().filter(|tensor| tensor.looks_like() == Some("embeddings"));
+    if let Some(first) = candidates.next() {
+        text += &format!("; use --tensor {} for it", first.name);
+        text += if candidates.next().is_some() { ", or another name" } else { "" };
+    }
+    text
+}
+
+/// What the other tensors of a file are to the embeddings: those that say where items are, with their
+/// roles, and those that could; not those of names in `known`.
+pub(crate) fn beside(
+    tensors: &[Listed],
+    embeddings: usize,
+    known: &[&str],
+    options: &InputOptions,
+) -> Vec<(usize, Option<Role>)> {
+    let tensor = &tensors[embeddings].name;
+    let of_another = |i: usize| {
+        let others = tensors.iter().enumerate().filter(|&(j, _)| j != embeddings && j != i);
+        let mut names = others.map(|(_, other)| other.name.as_str());
+        Role::of(&tensors[i].name).is_none()
+            && names.any(|name| Role::beside(&tensors[i].name, name).is_some())
+    };
+    let is_beside = |&i: &usize| {
+        let name = &tensors[i].name;
+        i != embeddings && !known.contains(&&**name) && !options.ignored.contains(name)
+    };
+    let roles = (0..tensors.len()).filter(is_beside).filter_map(|i| {
+        let name = &tensors[i].name;
+        let role = Role::beside(name, tensor);
+        // A mask of other embeddings is none of these, and neither are ids.
+        let is_foreign = role.is_none() && (is_ids(name) || of_another(i));
+        (!is_foreign).then_some((i, role))
+    });
+    roles.collect()
+}
+
+/// Whether a name is one of ids: `ids`, `doc_id`, `docIds`, `qids`.
+fn is_ids(name: &str) -> bool {
+    let word = name.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or(name);
+    let word = word.rfind("Id").map_or(word, |start| &word[start..]).to_lowercase();
+    let word = word.strip_suffix('s').unwrap_or(&word);
+    ["id", "docid", "qid", "pid", "did"].contains(&word)
+}
+
+/// Refuses `--tensor` for a file whose array has no name.
+pub(crate) fn check_nameless(options: &InputOptions) -> Result<()> {
+    ensure!(
+        options.tensor.is_none(),
+        "the file has one array without a name; leave --tensor out, or name the tensor of the other \
+         file alone (--queries-tensor, --documents-tensor)"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::Reading;
+
+    fn listed(names: &[&str]) -> Vec<Listed> {
+        let tensor = |name: &&str| Listed {
+            name: (*name).into(),
+            dtype: Some(Dtype::F32),
+            shape: vec![2, 3, 4],
+        };
+        names.iter().map(tensor).collect()
+    }
+
+    #[test]
+    fn embeddings_are_found_by_one_name() {
+        let options = InputOptions::new(Reading::Map);
+        let find = |names: &[&str]| embeddings(&listed(names), &options);
+        assert_eq!(find(&["a", "embeddings"]).unwrap(), 1);
+        assert_eq!(find(&["Embedding"]).unwrap(), 0);
+        assert!(find(&["embeddings", "Embeddings"]).is_err());
+        assert!(find(&["doc_embeddings"]).is_err());
+        let error = find(&[]).unwrap_err().to_string();
+        assert!(error.contains("none at all"), "{error}");
+    }
+
+    #[test]
+    fn ids_are_words() {
+        for name in ["ids", "id", "doc_ids", "input_ids", "docIds", "documentId", "qids", "x.IDS"] {
+            assert!(is_ids(name), "{name}");
+        }
+        for name in ["valid", "kids", "ids_len", "n", "", "Idle"] {
+            assert!(!is_ids(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn tensors_are_what_their_names_say() {
+        let options =
+            InputOptions { ignored: vec!["norms".into()], ..InputOptions::new(Reading::Map) };
+        let tensors =
+            listed(&["docs", "queries", "queries_mask", "docs.Lengths", "doc_ids", "norms", "n"]);
+        let found = beside(&tensors, 0, &["queries"], &options);
+        assert_eq!(found, [(3, Some(Role::Lengths)), (6, None)]);
+        let found = beside(&tensors, 1, &[], &options);
+        assert_eq!(found, [(0, None), (2, Some(Role::Mask)), (6, None)]);
+    }
+}

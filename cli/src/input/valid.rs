@@ -1,0 +1,144 @@
+//! Rows of a matrix that are left when some are masked.
+//!
+//! A mask that keeps the first tokens of every item is the same as lengths. Any other one, such as
+//! that of items padded on the left, makes a matrix of the valid rows alone: they are gathered when
+//! they are read, and everything behind the reader sees packed items without a mask.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use anyhow::{Result, ensure};
+use maxsim::TokenLayout;
+
+use super::{elements, reserved};
+
+/// The valid rows of a stored matrix, in runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ValidRows {
+    /// First valid row of a run, counted without the others, and the stored row that it is. A layout
+    /// has fewer than 2³¹ rows.
+    runs: Vec<[u32; 2]>,
+    n_rows: usize,
+}
+
+impl ValidRows {
+    /// Adds stored rows, which come after all that are there.
+    fn push(&mut self, rows: Range<usize>) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let follows = self.runs.last().is_some_and(|&[first, stored]| {
+            stored as usize + (self.n_rows - first as usize) == rows.start
+        });
+        if !follows {
+            if self.runs.len() == self.runs.capacity() {
+                self.runs.try_reserve(self.runs.len().max(16))?;
+            }
+            self.runs.push([self.n_rows as u32, rows.start as u32]);
+        }
+        self.n_rows += rows.len();
+        Ok(())
+    }
+
+    /// First valid row of each run, and the stored row that it is.
+    pub fn runs(&self) -> &[[u32; 2]] {
+        &self.runs
+    }
+
+    /// Which stored row a valid row is.
+    pub fn stored_row(&self, row: usize) -> usize {
+        let run = self.runs.partition_point(|&[first, _]| first as usize <= row);
+        match run.checked_sub(1).map(|run| self.runs[run]) {
+            Some([first, stored]) => stored as usize + (row - first as usize),
+            None => row,
+        }
+    }
+
+    /// The stored runs that some valid rows are.
+    fn stored(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let run = self.runs.partition_point(|&[first, _]| first as usize <= rows.start);
+        let runs = run.saturating_sub(1)..self.runs.len();
+        let ends = self.runs.iter().skip(runs.start + 1).map(|&[first, _]| first as usize);
+        let parts = self.runs[runs].iter().zip(ends.chain([self.n_rows]));
+        parts
+            .map(move |(&[first, stored], end)| {
+                let (first, stored) = (first as usize, stored as usize);
+                let (start, end) = (rows.start.max(first), rows.end.min(end));
+                stored + start - first..stored + end.max(start) - first
+            })
+            .take_while(|part| !part.is_empty())
+    }
+
+    /// Elements of some valid rows of a matrix: borrowed where these follow each other.
+    pub fn gather<'a, T: bytemuck::Pod>(
+        &self,
+        matrix: &'a [u8],
+        rows: Range<usize>,
+        row_bytes: usize,
+    ) -> Result<Cow<'a, [T]>> {
+        let mut parts = self.stored(rows.clone()).peekable();
+        let Some(first) = parts.next() else { return Ok(Cow::Borrowed(&[])) };
+        let bytes = |rows: Range<usize>| &matrix[rows.start * row_bytes..rows.end * row_bytes];
+        if parts.peek().is_none() {
+            return elements(bytes(first));
+        }
+        let mut found = reserved(rows.len() * row_bytes / size_of::<T>())?;
+        for part in std::iter::once(first).chain(parts) {
+            found.extend_from_slice(&elements::<T>(bytes(part))?);
+        }
+        Ok(Cow::Owned(found))
+    }
+}
+
+/// The rows of items that a mask keeps, and the items among these, one after the other. A mask has a
+/// byte for each row.
+pub(crate) fn masked(
+    layout: &TokenLayout,
+    is_valid: impl Fn(usize) -> bool,
+) -> Result<(TokenLayout, ValidRows)> {
+    let mut valid = ValidRows::default();
+    let mut offsets = reserved(layout.n_items() + 1)?;
+    offsets.push(0i64);
+    for item in 0..layout.n_items() {
+        let rows = layout.item_rows(item);
+        let mut start = rows.start;
+        while start < rows.end {
+            let end = (start..rows.end).find(|&row| !is_valid(row)).unwrap_or(rows.end);
+            valid.push(start..end)?;
+            start = (end..rows.end).find(|&row| is_valid(row)).unwrap_or(rows.end);
+        }
+        offsets.push(valid.n_rows as i64);
+    }
+    ensure!(valid.n_rows <= layout.rows(), "items overlap");
+    Ok((TokenLayout::packed(valid.n_rows, layout.dim(), &offsets)?, valid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mask_and_every_range_gives_the_rows_that_are_valid() {
+        let matrix: Vec<u8> = (0..12).collect();
+        let layout = TokenLayout::padded(3, 4, 1).unwrap();
+        for mask in 0..1u32 << 12 {
+            let is_valid = |row: usize| mask >> row & 1 == 1;
+            let kept: Vec<u8> = (0..12u8).filter(|&row| is_valid(usize::from(row))).collect();
+            let (packed, valid) = masked(&layout, is_valid).unwrap();
+            assert_eq!(packed.rows(), kept.len());
+            for item in 0..3 {
+                let n = (4 * item..4 * item + 4).filter(|&row| is_valid(row)).count();
+                assert_eq!(packed.item_len(item), n);
+            }
+            for (row, &stored) in kept.iter().enumerate() {
+                assert_eq!(valid.stored_row(row), usize::from(stored));
+            }
+            for start in 0..=kept.len() {
+                for end in start..=kept.len() {
+                    let found = valid.gather::<u8>(&matrix, start..end, 1).unwrap();
+                    assert_eq!(&found[..], &kept[start..end], "{mask:b} {start}..{end}");
+                }
+            }
+        }
+    }
+}

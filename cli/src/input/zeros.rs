@@ -1,0 +1,105 @@
+//! Rows of zeros at the ends of items, where nothing says how long items are.
+//!
+//! They are padding, most of the time, and as tokens they have a similarity of 0 to everything: more
+//! than that of a token that points away. Models that pad on the left have them at the start.
+
+use anyhow::Result;
+use rayon::prelude::*;
+
+use super::valid::masked;
+use super::{Contents, TrailingZeros, padded_layout};
+use crate::texts::counted;
+
+use maxsim::{ElementType, LayoutKind, TokenFormat};
+
+/// Rows of zeros at the start and at the end of each item; those of an item without others are at its
+/// start.
+fn at_ends(contents: &Contents, bytes: &[u8]) -> Vec<[usize; 2]> {
+    let is_zero = |row: usize| is_zero(contents, bytes, row);
+    let ends = |item: usize| {
+        let rows = contents.layout.item_rows(item);
+        let start = rows.clone().take_while(|&row| is_zero(row)).count();
+        if start == rows.len() {
+            return [start, 0];
+        }
+        [start, rows.rev().take_while(|&row| is_zero(row)).count()]
+    };
+    (0..contents.layout.n_items()).into_par_iter().map(ends).collect()
+}
+
+/// Whether a row stands for zeros.
+fn is_zero(contents: &Contents, bytes: &[u8], row: usize) -> bool {
+    let row_bytes = contents.layout.dim() * contents.format.size_bytes();
+    let elements = &bytes[contents.data.clone()][row * row_bytes..][..row_bytes];
+    // −0 is what a mask of 0 makes of a negative number.
+    let are_zeros = |size: usize, sign: u8| {
+        elements
+            .chunks_exact(size)
+            .all(|x| x[size - 1] & !sign == 0 && x[..size - 1].iter().all(|&byte| byte == 0))
+    };
+    match contents.format {
+        TokenFormat::Element(ElementType::F32) => are_zeros(4, 0x80),
+        TokenFormat::Element(_) => are_zeros(2, 0x80),
+        TokenFormat::Int8 => are_zeros(1, 0),
+        TokenFormat::Fp8 => are_zeros(1, 0x80),
+        TokenFormat::Int8Affine => {
+            let mins = contents.scales.as_ref().and_then(|place| place.mins.clone());
+            let min = mins.map(|mins| &bytes[mins][2 * row..][..2]);
+            are_zeros(1, 0) && min.is_some_and(|min| min[0] == 0 && min[1] & 0x7f == 0)
+        }
+        TokenFormat::Residual(_) => false,
+    }
+}
+
+/// Leaves rows of zeros out, or says that there are some.
+pub(super) fn check(
+    contents: &mut Contents,
+    bytes: &[u8],
+    wanted: Option<TrailingZeros>,
+) -> Result<Option<String>> {
+    if contents.is_stated || wanted == Some(TrailingZeros::Tokens) {
+        return Ok(None);
+    }
+    let ends = at_ends(contents, bytes);
+    let n_rows: usize = ends.iter().flatten().sum();
+    if n_rows == 0 {
+        return Ok(None);
+    }
+    if wanted == Some(TrailingZeros::Pad) {
+        leave_out(contents, &ends)?;
+        return Ok(None);
+    }
+    let (n_items, n) = (ends.iter().filter(|[a, b]| a + b > 0).count(), ends.len());
+    let rows = counted(n_rows as u64, "row of zeros", "rows of zeros");
+    Ok(Some(format!(
+        "{n_items} of {n} items begin or end with {rows}, scored as tokens: nothing says how long \
+         items are; `lengths` or a mask do, or --trailing-zeros pad to leave the rows out, or \
+         --trailing-zeros tokens if they are tokens"
+    )))
+}
+
+fn leave_out(contents: &mut Contents, ends: &[[usize; 2]]) -> Result<()> {
+    let layout = &contents.layout;
+    let n = layout.n_items();
+    let is_prefix =
+        |(item, &[start, _]): (usize, &[usize; 2])| start == 0 || start == layout.item_len(item);
+    let is_prefix = ends.iter().enumerate().all(is_prefix);
+    if layout.kind() == LayoutKind::Padded && is_prefix {
+        let lengths: Vec<i64> = ends
+            .iter()
+            .enumerate()
+            .map(|(item, [start, end])| (layout.item_len(item) - start - end) as i64)
+            .collect();
+        contents.layout = padded_layout([n, layout.max_len(), layout.dim()], Some(&lengths))?;
+        return Ok(());
+    }
+    let mut is_valid = vec![true; layout.rows()];
+    for (item, &[start, end]) in ends.iter().enumerate() {
+        let rows = layout.item_rows(item);
+        is_valid[rows.start..rows.start + start].fill(false);
+        is_valid[rows.end - end..rows.end].fill(false);
+    }
+    let (layout, valid) = masked(layout, |row| is_valid[row])?;
+    (contents.layout, contents.valid) = (layout, Some(valid));
+    Ok(())
+}
