@@ -273,6 +273,9 @@ fn documents_that_metadata_leave_out_are_missed() {
     assert_refused(&with("fast-plaid-4", few), &["metadata.json", "is 139", "2 chunks have 123"]);
     let few = r#"{"num_chunks": 3, "nbits": 4, "num_embeddings": 139, "num_documents": 25}"#;
     assert_refused(&with("fast-plaid-4", few), &["`num_documents` is 25", "24 documents"]);
+    // Without totals, by the chunk that is left out.
+    let few = r#"{"num_chunks": 2, "nbits": 4}"#;
+    assert_refused(&with("fast-plaid-4", few), &["metadata.json", "doclens.2.json"]);
     let few = r#"{"num_chunks": 2, "config": {"nbits": 2}, "num_embeddings": 139}"#;
     assert_refused(&with("colbert-2", few), &["`num_chunks` is 2", "there is doclens.2.json"]);
     // As ColBERT's updater leaves it.

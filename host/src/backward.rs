@@ -367,9 +367,12 @@ impl Device {
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     ///
+    /// Tokens must be those that gave `scores`. That their items are is checked; that their rows are
+    /// is the caller's word: winners of other rows give other sums, without an error.
+    ///
     /// # Errors
-    /// Those of [`Device::score`]; [`Error::Shape`] where queries, documents or pairing are not
-    /// those of `scores`, `grad_scores` has another length, or the strategy reads winners that
+    /// Those of [`Device::score`]; [`Error::Shape`] where the items of queries or documents, or the
+    /// pairing, are not those of `scores`, `grad_scores` has another length, or the strategy reads winners that
     /// `scores` do not have; [`Error::Unsupported`] for a
     /// strategy that the device does not have, and of documents saved as codes for normalised
     /// scores, [`Backward::Atomic`] and [`Backward::Recompute`].

@@ -91,10 +91,13 @@ impl Metadata {
     ) -> Result<()> {
         let n_chunks = self.num_chunks;
         // ColBERT's updater adds to num_embeddings what was in it before: its totals say little.
-        if format == IndexFormat::Colbert {
+        let says_little = format == IndexFormat::Colbert || self.num_embeddings.is_none();
+        if says_little {
             let next = format!("doclens.{n_chunks}.json");
             let is_last = !folder.join(&next).exists();
             ensure!(is_last, "metadata.json: `num_chunks` is {n_chunks}, but there is {next}");
+        }
+        if format == IndexFormat::Colbert {
             return Ok(());
         }
         for (key, said, found, what) in [
