@@ -40,11 +40,11 @@ pub enum Command {
     ///
     /// Writes a .safetensors file that `maxsim rank` reads like any other, and reports its size, how
     /// far elements are off, and, with --queries, how well rankings agree with those of the
-    /// embeddings as they were.
+    /// original embeddings.
     Quantize(Box<QuantizeArgs>),
     /// List devices, kernels and limits.
     Info,
-    /// Load kernels as a server would at its start, and say how long each takes.
+    /// Load kernels as a server would at startup, and report how long each takes.
     WarmUp(WarmUpArgs),
 }
 
@@ -55,23 +55,23 @@ pub struct WarmUpArgs {
     #[arg(long, value_name = "auto|cpu|cuda:N", default_value = "auto")]
     pub device: DeviceChoice,
 
-    /// Element type of the calls to be ready for (may be repeated); all unless told.
+    /// Element type of the calls to be ready for (may be repeated); all by default.
     #[arg(long, value_name = "f16|bf16|f32", value_parser = parse_element)]
     pub element: Vec<ElementType>,
 
-    /// Elements per token of the calls (may be repeated); all unless told.
+    /// Elements per token of the calls (may be repeated); all by default.
     #[arg(long, value_name = "N", value_parser = parse_dim)]
     pub dim: Vec<usize>,
 
-    /// Whether the calls ask for winners; both unless told.
+    /// Whether the calls ask for winners; both by default.
     #[arg(long, value_name = "true|false")]
     pub winners: Option<bool>,
 
-    /// Whether the calls normalise rows; both unless told.
+    /// Whether the calls normalise rows; both by default.
     #[arg(long, value_name = "true|false")]
     pub normalize: Option<bool>,
 
-    /// Load what training needs, too: the kernels of losses, and those that compute gradients from
+    /// Also load what training needs: the kernels of losses, and those that compute gradients from
     /// winners.
     #[arg(long)]
     pub training: bool,
@@ -84,8 +84,8 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     pub input: Option<PathBuf>,
 
-    /// An index of ColBERT, fast-plaid or next-plaid, to bring into one file as it is, instead of
-    /// embeddings to compress; for plaid.
+    /// An index of ColBERT, fast-plaid or next-plaid to convert to one file as it is, instead of
+    /// compressing --input; for plaid.
     #[arg(
         long,
         value_name = "FOLDER",
@@ -96,7 +96,7 @@ pub struct QuantizeArgs {
     )]
     pub index: Option<PathBuf>,
 
-    /// Where to write the compressed ones. The file appears whole or not at all.
+    /// Where to write the compressed embeddings. The file appears whole or not at all.
     #[arg(long, value_name = "FILE.safetensors")]
     pub output: PathBuf,
 
@@ -106,40 +106,40 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "int8|int8-affine|fp8|plaid", value_parser = parse_compression)]
     pub format: Compression,
 
-    /// How scales are stored: one per token in f16 (unless told) or f32 (not int8-affine), or one
+    /// How scales are stored: one per token in f16 (by default) or f32 (not int8-affine), or one
     /// f32 number for all of them (fp8 alone).
     #[arg(long, value_name = "f16|f32|tensor", value_parser = parse_scales)]
     pub scales: Option<ScaleType>,
 
-    /// Bits of a bucket, for plaid; 4 unless told.
+    /// Bits of a bucket, for plaid; 4 by default.
     #[arg(long, value_name = "1|2|4|8", value_parser = parse_nbits)]
     pub nbits: Option<u32>,
 
-    /// Number of centroids, for plaid; the power of two at or below 16 · √(number of tokens) unless
-    /// told.
+    /// Number of centroids, for plaid; by default the power of two at or below
+    /// 16 · √(number of tokens).
     #[arg(long, value_name = "N")]
     pub centroids: Option<usize>,
 
-    /// Decides where centroids start, for plaid: the same file, seed and machine give the same
-    /// output. 42 unless told.
+    /// Seed of the centroids' places, for plaid: the same file, seed and machine give the same
+    /// output. 42 by default.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// How the bits of buckets lie in a byte, for plaid; as ColBERT's do unless told.
+    /// How the bits of buckets lie in a byte, for plaid; by default as ColBERT's do.
     #[arg(long, value_name = "colbert|little-endian", value_parser = parse_bit_order)]
     pub bit_order: Option<BitOrder>,
 
-    /// Do not divide decoded tokens by their lengths, for plaid: for tokens of other lengths than 1.
+    /// Do not divide decoded tokens by their lengths, for plaid: for tokens that are not normalised.
     #[arg(long)]
     pub keep_lengths: bool,
 
-    /// Rank the tokens for these queries, before and after, and report how well that agrees. The
-    /// queries' elements have the input's type (or use --convert); they are compressed too where `maxsim rank` does
-    /// so (not for plaid).
+    /// Rank the documents for these queries before and after compression, and report how well the
+    /// rankings agree. Queries must have the input's element type (or use --convert); they are
+    /// compressed, too, where `maxsim rank` does so (not for plaid).
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
 
-    /// Convert the elements of --queries to the input's type, and say what that rounds.
+    /// Convert the elements of --queries to the input's type, and report what that rounds.
     #[arg(long, requires = "queries")]
     pub convert: bool,
 
@@ -185,7 +185,7 @@ pub struct RankArgs {
     #[arg(long, value_name = "FILE")]
     pub documents: PathBuf,
 
-    /// Search these first: the documents as `maxsim quantize` compressed them, to int8, int8-affine or
+    /// Search these first: --documents as `maxsim quantize` compressed them, to int8, int8-affine or
     /// fp8. The best candidates are scored again with --documents, whose other rows are not read, and
     /// the ranking says which places are proven by the bounds of what compression can do.
     #[arg(
@@ -205,9 +205,9 @@ pub struct RankArgs {
     #[arg(long, requires = "screen")]
     pub exact: bool,
 
-    /// How to find out that --screen was made of --documents, which proofs need: identity (by default)
-    /// reads and digests a file once and takes it as known until it changes, always does so in every
-    /// run, never does not, and then no place is called proven.
+    /// How to check that --screen was made of --documents, which proofs need: identity (by default)
+    /// reads and digests a file once and trusts it until it changes; always does so in every run;
+    /// never skips the check, and then no place is called proven.
     #[arg(long, value_enum, requires = "screen")]
     pub verify: Option<Verify>,
 
@@ -241,12 +241,12 @@ pub struct RankArgs {
     #[command(flatten)]
     pub files: RankFileArgs,
 
-    /// Convert the queries to the documents' element type, f16, bf16 or f32, and say what that rounds.
+    /// Convert the queries to the documents' element type, f16, bf16 or f32, and report what that rounds.
     /// A query token that the type cannot hold is an error.
     #[arg(long)]
     pub convert: bool,
 
-    /// Take infinite elements, and infinite scores: both are errors by default, as they are what an
+    /// Accept infinite elements and infinite scores: both are errors by default, as they are what an
     /// overflow leaves behind. In JSON such scores are the strings "Infinity" and "-Infinity".
     #[arg(long)]
     pub allow_infinite: bool,
@@ -271,12 +271,12 @@ pub struct RankArgs {
 /// How to find out what compressed documents were made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Verify {
-    /// Read and digest both files, whatever is known of them.
+    /// Read and digest both files in every run.
     Always,
-    /// As always, but for files that have not changed since that was last done.
+    /// As always, except for files that have not changed since they were last digested.
     #[default]
     Identity,
-    /// Do not: no place is proven.
+    /// Skip the check: no place is called proven.
     Never,
 }
 
@@ -369,7 +369,7 @@ fn parse_scales(value: &str) -> std::result::Result<ScaleType, String> {
 
 fn parse_top_k(value: &str) -> std::result::Result<usize, String> {
     match value.parse() {
-        Ok(0) | Err(_) => Err("expected a whole number from 1".to_string()),
+        Ok(0) | Err(_) => Err("expected a whole number of 1 or more".to_string()),
         Ok(k) => Ok(k),
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn device(error: &Error) -> String {
     if matches!(error, Error::CudaNotBuilt) {
         return NOT_BUILT.to_string();
     }
-    error.to_string().replace("use Device::cpu()", "say --device cpu")
+    error.to_string().replace("use Device::cpu()", "use --device cpu")
 }
 
 /// The first row of an item that has its largest element by magnitude, and that; an infinity is the

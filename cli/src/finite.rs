@@ -171,7 +171,7 @@ impl<'a> Checked<'a> {
     fn error(self, row: usize, item: usize, wrong: Wrong) -> anyhow::Error {
         let (path, kind) = (self.file.path().display(), self.item);
         let row = self.file.stored_row(row);
-        let needs = "needs a finite number from 0 on";
+        let needs = "needs a finite number of 0 or more";
         let said = match wrong {
             Wrong::Element(element, x) => {
                 let (what, advice) = match (x.is_nan(), self.has_option) {

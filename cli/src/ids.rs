@@ -225,7 +225,7 @@ impl Ids {
             Some(named) => format!("no {one} has the id {id}: ids are those of {}", named.file()),
             None => format!(
                 "{one} {id} does not exist: the token file has {}, numbered from 0; \
-                 give {many} ids of their own with {option}",
+                 use {option} to give {many} other ids",
                 self.n_items
             ),
         }
@@ -274,7 +274,7 @@ impl Named {
         let twice = named.order.windows(2).filter(equal).min_by_key(|pair| pair[1]);
         if let Some(&[first, second]) = twice {
             bail!(
-                "{}: the id `{}` is that of {} too",
+                "{}: the id `{}` is also that of {}",
                 named.place(second as usize),
                 named.names[second as usize],
                 named.short_place(first as usize)

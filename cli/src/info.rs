@@ -55,9 +55,8 @@ fn write(out: &mut impl Write) -> io::Result<()> {
             match row {
                 row if row.normalizes => ", normalises",
                 row if row.winners => ", finds winners",
-                row if row.in_runs && row.cuts =>
-                    ", documents one behind the other, in equal shares",
-                row if row.in_runs => ", documents one behind the other",
+                row if row.in_runs && row.cuts => ", documents back to back, in equal shares",
+                row if row.in_runs => ", documents back to back",
                 row if row.cuts => ", documents in equal shares",
                 _ => "",
             },

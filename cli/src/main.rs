@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     // Otherwise the first call starts them, which panics where it cannot.
     if let Err(error) = rayon::ThreadPoolBuilder::new().build_global() {
         return failure(&format!(
-            "error: threads cannot be started: {error}; RAYON_NUM_THREADS=1 makes do with one"
+            "error: threads cannot be started: {error}; with RAYON_NUM_THREADS=1 one is enough"
         ));
     }
     match maxsim_cli::run(&args) {

@@ -129,7 +129,7 @@ fn with<U: Element>(file: TokenFile) -> Result<(TokenFile, Conversion)> {
         TokenFormat::Element(ElementType::F16) => of::<f16, U>(file),
         TokenFormat::Element(ElementType::Bf16) => of::<bf16, U>(file),
         TokenFormat::Element(ElementType::F32) => of::<f32, U>(file),
-        other => bail!("{other} queries cannot be converted; take their embeddings as they were"),
+        other => bail!("{other} queries cannot be converted; use their uncompressed embeddings"),
     }
 }
 
@@ -143,7 +143,7 @@ fn check(queries: &TokenFile, found: &Conversion, [from, to]: [TokenFormat; 2]) 
     let layout = queries.layout();
     let query = (0..layout.n_items()).find(|&i| layout.item_rows(i).contains(&row));
     bail!(
-        "row {} of {} (query {}) {what} {to}, so --convert is refused; take {from} documents",
+        "row {} of {} (query {}) {what} {to}, so --convert is refused; use {from} documents",
         queries.stored_row(row),
         queries.path().display(),
         query.unwrap_or_default(),

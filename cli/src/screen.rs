@@ -25,16 +25,16 @@ use crate::stream::{Outcome, Request, Search, check_numbers, first_chunk_bytes, 
 pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<TokenFile> {
     let check = |file: &DocumentFile| {
         let DocumentFile::Tokens(screen) = file else {
-            bail!("plaid documents have no error bounds; take int8, int8-affine or fp8 ones");
+            bail!("plaid documents have no error bounds; use int8, int8-affine or fp8 ones");
         };
         let Documents::Tokens(file) = documents else {
-            bail!("--documents are compressed themselves; take the embeddings as they were");
+            bail!("--documents are compressed themselves; use the uncompressed embeddings");
         };
         let (format, full) = (screen.contents().format, file.contents().format);
         ensure!(format.element().is_none(), "the documents are {format}, not compressed");
         ensure!(
             full.element().is_some(),
-            "--documents are {full}, which cannot be more exact; take the embeddings as they were"
+            "--documents are {full}, compressed themselves; use the uncompressed embeddings"
         );
         let (a, b) = (screen.layout(), file.layout());
         ensure!(

@@ -149,7 +149,7 @@ pub fn scores(
         }
         (queries, documents) => bail!(
             "{queries} queries cannot be scored against {documents} documents; \
-             take the queries' embeddings as they were"
+             use the queries' uncompressed embeddings"
         ),
     }
 }
@@ -212,7 +212,7 @@ fn decoded(
         }
         queries => bail!(
             "{queries} queries cannot be scored against plaid documents; \
-             take the queries' embeddings as they were"
+             use the queries' uncompressed embeddings"
         ),
     }
 }

@@ -92,7 +92,7 @@ impl Texts {
             };
             // Names that are there twice are refused below, with both lines.
             let is_new = by_item.insert(item, text).is_none();
-            ensure!(is_new, "document {} is there twice", id.text);
+            ensure!(is_new, "document {} appears twice", id.text);
             Ok(())
         })?;
         let named = are_numbers == Some(false) && !ids.are_names();

@@ -192,12 +192,12 @@ fn judgements_and_texts_are_objects() {
     texts("\u{feff}{\"id\": 0, \"title\": \"t\"}\n").ok();
     let object = r#"{"id": 0, "relevant": [3, 7]}"#;
     for (line, expected) in [
-        ("[0, [1]]", "line 1: no judgements that are known"),
+        ("[0, [1]]", "line 1: not a known form of judgements"),
         ("{\"id\": \"a\", \"relevant\": []}", "line 1: query a does not exist"),
         ("{\"id\": 0.5, \"relevant\": []}", "line 1: invalid type: floating point `0.5`"),
         ("{\"id\": 0}", "line 1: missing field `relevant`"),
         ("{\"id\": 0, \"relevant\": []}\n[0, [1]]", "line 2: expected a JSON object, such as"),
-        ("\n\u{feff}{}", "line 2: no judgements that are known"),
+        ("\n\u{feff}{}", "line 2: not a known form of judgements"),
     ] {
         let error = qrels(line).error();
         assert!(error.contains(expected), "{line}: {error}");
@@ -218,7 +218,7 @@ fn messages_name_options_of_the_tool() {
         assert!(!error.contains("Device::cpu()"), "{error}");
     };
     let kernel = |name| folder.rank("d.safetensors", &["--kernel", name]);
-    check(kernel("foo"), &["--kernel foo: there is none", "`maxsim info` lists them"]);
+    check(kernel("foo"), &["--kernel foo: no such kernel", "`maxsim info` lists them"]);
     check(kernel("maxsim_forward_sm80_f32_q64"), &["the CPU has no kernels", "leave --kernel out"]);
     let few = ["--format", "plaid", "--keep-lengths", "--centroids", "8"];
     check(folder.quantize("d.safetensors", &few), &["--centroids 8: expected 1 to 7"]);

@@ -243,7 +243,11 @@ fn token_files_can_have_ids_themselves() {
             &[][..],
             "few.safetensors: `ids` has 13 entries, where the file has 14",
         ),
-        ("twice.safetensors", &[], "twice.safetensors: item 9: the id `7187159` is that of item 4"),
+        (
+            "twice.safetensors",
+            &[],
+            "twice.safetensors: item 9: the id `7187159` is also that of item 4",
+        ),
         ("broken.safetensors", &[], "broken.safetensors: `ids` in the metadata is no JSON array"),
         (
             "numbered.safetensors",
@@ -269,7 +273,7 @@ fn ids_that_are_none_are_refused_with_file_and_line() {
         ("a\nb\n", "ids.txt: 2 ids, where the token file has 3 queries"),
         ("a\nb\nc\nd\n", "ids.txt: 4 ids, where the token file has 3 queries"),
         ("", "ids.txt: 0 ids, where the token file has 3 queries"),
-        ("a\n\nb\na\n", "ids.txt, line 4: the id `a` is that of line 1 too"),
+        ("a\n\nb\na\n", "ids.txt, line 4: the id `a` is also that of line 1"),
         ("{\"id\": \"a\"}\n{\"id\": \"\"}\n", "ids.txt, line 2: the id is empty"),
         ("{\"id\": \"a\"}\n{\"text\": \"b\"}\n", "ids.txt, line 2: missing field `id`"),
         ("{\"id\": \"a\"}\nb\n", "ids.txt, line 2: expected a JSON object"),
@@ -308,7 +312,7 @@ fn judgements_that_could_be_two_things_are_refused() {
         ("PLAIN-1 0\tdoc-a\t1\n", "line 1: three columns without the line `query-id corpus-id"),
         ("PLAIN-1 doc-a 1 0\n", "line 1: four columns, but not `query 0 document grade`"),
         ("PLAIN-1 Q0 doc-a 1 0.5 tag\n", "line 1: six columns, as of a TREC run"),
-        ("PLAIN-1 doc-a\n", "line 1: no judgements that are known"),
+        ("PLAIN-1 doc-a\n", "line 1: not a known form of judgements"),
         ("PLAIN-1 0 doc-a 0.5\n", "line 1: four columns, but not"),
         ("PLAIN-1 0 doc-a 1\nPLAIN-1 0 doc-b\n", "line 2: 3 columns; TREC qrels have four"),
         ("PLAIN-1 0 doc-a 1\nPLAIN-1 0 doc-b x\n", "line 2: the grade x is no whole number"),
@@ -345,7 +349,7 @@ fn judgements_of_another_set_are_no_silent_zero() {
     // Numbers of items where there are no ids, and that is said.
     folder.write("numbers.txt", "0 0 0 1\n2 0 11 1\n");
     let run = folder.rank(&["--qrels", "numbers.txt"]);
-    assert!(run.stderr.contains("(trec): ids are taken as numbers of items"), "{}", run.stderr);
+    assert!(run.stderr.contains("(trec): ids are read as item numbers"), "{}", run.stderr);
     assert!(run.ok().contains("nDCG@10 1.0000, recall@10 1.0000, over 2 judged queries\n"));
     for (content, expected) in [
         ("0 0 14 1\n", "line 1: relevant document 14 does not exist: the token file has 14"),

@@ -417,7 +417,7 @@ fn wrong_input_is_one_line_exit_code_2_and_no_output() {
     };
     check(&file("none.npy"), &d, &[], "none.npy: No such file");
     check(&q, &file("folder.npy"), &[], "not a regular file");
-    check(&q, &file("d.bin"), &[], "PyTorch files are not read; convert it: python3 -c");
+    check(&q, &file("d.bin"), &[], "PyTorch files cannot be read; convert it: python3 -c");
     check(&q, &file("d.txt"), &[], "must end in .safetensors, .npy or .npz");
     check(&q, &file("empty.npy"), &[], "not an npy file");
     check(&q, &file("empty.npy"), &["--no-mmap"], "not an npy file");
@@ -429,14 +429,14 @@ fn wrong_input_is_one_line_exit_code_2_and_no_output() {
     check(&q, &d, &["--texts", &file("beyond.jsonl")], "line 1: document 9 does not exist");
     check(&q, &d, &["--texts", &file("text.jsonl")], "line 1: the id has a control character");
     check(&q, &d, &["--qrels", &file("d.jsonl")], "missing field `relevant`");
-    check(&q, &d, &["--qrels", &file("twice.jsonl")], "line 2: query 1 is there twice");
+    check(&q, &d, &["--qrels", &file("twice.jsonl")], "line 2: query 1 appears twice");
     check(&q, &d, &["--qrels", &file("beyond.jsonl")], "query 9 does not exist");
     check(&q, &d, &["--qrels", &file("relevant.jsonl")], "relevant document 9 does not exist");
     check(&q, &d, &["--kernel", "maxsim_forward_sm80_f32_q256"], "kernel");
     check(&q, &d, &["--device", "gpu"], "expected auto, cpu or cuda:N");
     check(&q, &d, &["--device", "cuda:x"], "expected auto, cpu or cuda:N");
     check(&q, &d, &["--device", "cuda:4000"], "--device cuda:4000");
-    check(&q, &d, &["--top-k", "0"], "expected a whole number from 1");
+    check(&q, &d, &["--top-k", "0"], "expected a whole number of 1 or more");
     check(&q, &d, &["--format", "xml"], "xml");
     check(&q, &d, &["--frobnicate"], "--frobnicate");
     let error = folder.rank(&["--output", &file("none/out")]).error();

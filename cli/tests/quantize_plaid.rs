@@ -316,7 +316,7 @@ fn an_index_becomes_a_file() {
     assert!(wrong.contains("metadata.json"), "{wrong}");
     let paths = [index, &output].map(|path| path.to_str().unwrap());
     let wrong = run(["quantize", "--format", "int8", "--index", paths[0], "--output", paths[1]]);
-    assert!(wrong.error().contains("--index is for --format plaid alone"));
+    assert!(wrong.error().contains("--index is only for --format plaid"));
     let wrong = run(["quantize", "--format", "plaid", "--output", paths[1]]);
     assert!(wrong.stderr.contains("--input"), "{}", wrong.stderr);
 }
@@ -386,7 +386,7 @@ fn wrong_input_is_one_line_and_no_file() {
     ] {
         let paths = [&input, &output].map(|path| path.to_str().unwrap());
         let args = ["quantize", "--format", "fp8", "--input", paths[0], "--output", paths[1]];
-        refused(run([&args[..], more].concat()), &[more[0], "is for --format plaid alone"]);
+        refused(run([&args[..], more].concat()), &[more[0], "is only for --format plaid"]);
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), before);
     quantize(&long, &output, &["--keep-lengths"]).ok();
@@ -401,5 +401,5 @@ fn wrong_input_is_one_line_and_no_file() {
     let at = broken.windows(9).position(|part| part == b"residuals").unwrap();
     broken[at] = b'R';
     let broken = write(&folder, "broken.safetensors", broken);
-    refused(rank(&input, &broken, &[]), &["broken.safetensors: there is no tensor `residuals`"]);
+    refused(rank(&input, &broken, &[]), &["broken.safetensors: no tensor `residuals`"]);
 }

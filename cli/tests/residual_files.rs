@@ -237,7 +237,7 @@ fn files_without_all_that_is_needed_are_refused() {
         entries.insert("other".into(), entry);
     };
     for name in ["codes", "residuals", "centroids", "bucket_weights"] {
-        refused(&|header| renamed(header, name), &["there is no tensor", name]);
+        refused(&|header| renamed(header, name), &["no tensor", name]);
     }
     refused(&|header| renamed(header, "offsets"), &["`offsets` [n + 1]"]);
     refused(&|header| renamed(header, "__metadata__"), &[]);
@@ -252,7 +252,7 @@ fn files_without_all_that_is_needed_are_refused() {
     let dtype = |name: &'static str, to: &'static str| {
         move |header: &mut Value| header[name]["dtype"] = json!(to)
     };
-    refused(&dtype("codes", "F32"), &["`codes`", "F32", "I32 and I64"]);
+    refused(&dtype("codes", "F32"), &["`codes`", "F32", "expected I32 or I64"]);
     refused(&dtype("centroids", "I16"), &["`centroids`", "I16"]);
     refused(&dtype("residuals", "I8"), &["`residuals`", "I8"]);
     refused(&dtype("bucket_weights", "I32"), &["`bucket_weights`", "I32"]);

@@ -183,7 +183,7 @@ fn codes_that_stand_for_no_numbers_are_found() {
         for dtype in ["I8", "F8_E4M3"] {
             let path = file(dtype, vec![1; 24], &[("scales", one(x))]);
             let expected = format!(
-                "{path}: the scale of row 2 is {x}; document 1 needs a finite number from 0 on"
+                "{path}: the scale of row 2 is {x}; document 1 needs a finite number of 0 or more"
             );
             assert_eq!(error("q.safetensors"), expected);
         }
@@ -466,7 +466,7 @@ fn a_conversion_that_loses_a_token_is_refused() {
         let path = folder.write("wide.safetensors", packed(&values, 4, &QUERY_OFFSETS));
         let error = folder.rank("wide.safetensors", "half.safetensors", &["--convert"]).error();
         let expected = format!("row 2 of {path} (query 1) {what}, so --convert is refused");
-        assert_eq!(error, format!("{expected}; take f32 documents"));
+        assert_eq!(error, format!("{expected}; use f32 documents"));
     }
     // Zeros stay zeros.
     let mut values = queries();

@@ -7,7 +7,7 @@ use crate::input::{InputOptions, Reading, TrailingZeros};
 /// Options of every token file of a command.
 #[derive(Debug, Default, clap::Args)]
 pub struct FileArgs {
-    /// The name of the tensor or array that the embeddings are, where that is not `embeddings`.
+    /// The name of the tensor or array that holds the embeddings, if it is not `embeddings`.
     #[arg(long, value_name = "NAME", help_heading = "Token files")]
     pub tensor: Option<String>,
 
@@ -15,12 +15,12 @@ pub struct FileArgs {
     #[arg(long, value_name = "NAME", help_heading = "Token files", requires = "queries")]
     pub queries_tensor: Option<String>,
 
-    /// A tensor that says nothing of where items are, although its shape could be that of lengths or of
-    /// a mask (may be repeated).
+    /// Ignore this tensor, although its shape could be that of lengths or of a mask (may be
+    /// repeated).
     #[arg(long, value_name = "NAME", help_heading = "Token files")]
     pub ignore_tensor: Vec<String>,
 
-    /// Which tokens of --queries there are: a .npy file [n, len] of bool or integers, 1 for tokens and 0
+    /// Which tokens of --queries are valid: a .npy file [n, len] of bool or integers, 1 for tokens and 0
     /// for padding anywhere.
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files", requires = "queries")]
     pub queries_mask_file: Option<PathBuf>,
@@ -83,7 +83,7 @@ pub struct RankFileArgs {
     #[arg(long, value_name = "NAME", help_heading = "Token files")]
     pub documents_tensor: Option<String>,
 
-    /// Which tokens of --documents there are, as --queries-mask-file.
+    /// Which tokens of --documents are valid, as --queries-mask-file.
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files")]
     pub documents_mask_file: Option<PathBuf>,
 
@@ -113,7 +113,7 @@ pub struct QuantizeFileArgs {
     #[command(flatten)]
     pub files: FileArgs,
 
-    /// Which tokens of --input there are, as --queries-mask-file.
+    /// Which tokens of --input are valid, as --queries-mask-file.
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files")]
     pub mask_file: Option<PathBuf>,
 

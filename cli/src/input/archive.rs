@@ -80,7 +80,7 @@ impl<'a> Archive<'a> {
         }
         ensure!(
             total <= MAX_UNPACKED_BYTES.max((bytes.len() as u64).saturating_mul(MAX_RATIO)),
-            "{} bytes would unpack to {total}; save the arrays with numpy.savez, which does not pack",
+            "{} bytes would unpack to {total}; save the arrays with numpy.savez, which does not compress",
             bytes.len()
         );
         Ok(archive)
@@ -113,11 +113,7 @@ impl<'a> Archive<'a> {
         let mut zip = self.zip.clone();
         let entry = zip.by_index(member.index)?;
         entry.take(member.size.saturating_add(1)).read_to_end(&mut bytes)?;
-        ensure!(
-            bytes.len() as u64 == member.size,
-            "it unpacks to other than {} bytes",
-            member.size
-        );
+        ensure!(bytes.len() as u64 == member.size, "it does not unpack to {} bytes", member.size);
         Ok(bytes)
     }
 }

@@ -60,7 +60,7 @@ fn beside(
 }
 
 fn form(arrays: &[Listed], options: &InputOptions) -> Result<Form> {
-    ensure!(!arrays.is_empty(), "there are no .npy arrays in it");
+    ensure!(!arrays.is_empty(), "no .npy arrays in it");
     if options.tensor.is_some() || arrays.iter().any(|array| is_embeddings(&array.name)) {
         let embeddings = tensors::embeddings(arrays, options)?;
         return Ok(Form::Table(embeddings, tensors::beside(arrays, embeddings, &[], options)));
@@ -73,7 +73,7 @@ fn form(arrays: &[Listed], options: &InputOptions) -> Result<Form> {
     let other = order.iter().map(|&i| &arrays[i]).find(|array| !is_matrix(array));
     if let Some(other) = other {
         bail!(
-            "there is no array `embeddings`, and `{}` is no matrix [len, dim] of one item; {}",
+            "no array `embeddings`, and `{}` is no matrix [len, dim] of one item; {}",
             other.name,
             tensors::list(arrays)
         );

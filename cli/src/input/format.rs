@@ -29,12 +29,12 @@ impl Format {
             _ => (),
         }
         if path.as_os_str() == "-" {
-            bail!("standard input is not read; {}", python(STDIN, Path::new("tokens")));
+            bail!("standard input cannot be read; {}", python(STDIN, Path::new("tokens")));
         }
         if let Some((_, what, code)) =
             OTHERS.iter().find(|(endings, ..)| endings.contains(&&*ending))
         {
-            bail!("{what} are not read; {}", python(code, path));
+            bail!("{what} cannot be read; {}", python(code, path));
         }
         if path.is_dir() {
             return Ok(Format::Folder);

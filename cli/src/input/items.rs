@@ -227,15 +227,15 @@ fn offsets(tensor: &Beside<'_>, rows: usize) -> Result<Vec<i64>> {
         bail!("{name} has no entries; {meaning}")
     };
     let hint = match (first == 0, last == rows as i64) {
-        (true, false) => format!("; if they are where items start, put {rows} behind them"),
-        (false, true) => "; if they are where items end, put 0 before them".to_string(),
+        (true, false) => format!("; if they are where items start, append {rows}"),
+        (false, true) => "; if they are where items end, prepend 0".to_string(),
         _ => "; leave rows that are no item's out of the file".to_string(),
     };
     ensure!(first == 0, "{name}[0] is {first}; expected 0: {meaning}{hint}");
     for (i, pair) in values.windows(2).enumerate() {
         ensure!(
             pair[0] <= pair[1],
-            "{name}[{}] is {}, after {}; offsets never go down",
+            "{name}[{}] is {}, after {}; offsets never decrease",
             i + 1,
             pair[1],
             pair[0]
@@ -253,7 +253,7 @@ fn offsets_of_lengths(tensor: &Beside<'_>, rows: usize) -> Result<Vec<i64>> {
     let mut end = 0i64;
     offsets.push(0);
     for (i, &length) in lengths.iter().enumerate() {
-        ensure!(length >= 0, "{name}[{i}] is {length}; expected a number from 0");
+        ensure!(length >= 0, "{name}[{i}] is {length}; expected 0 or more");
         // More than there are rows will not do, and need not be counted further.
         end = end.saturating_add(length);
         offsets.push(end);
@@ -294,7 +294,7 @@ pub(super) fn integers(tensor: &Beside<'_>) -> Result<Vec<i64>> {
             let decode = |&b: &[u8; 4]| i64::from(i32::from_le_bytes(b));
             values.extend(bytes.as_chunks::<4>().0.iter().map(decode));
         }
-        other => bail!("`{name}` is {other:?}; i64 and i32 are taken"),
+        other => bail!("`{name}` is {other:?}; expected I64 or I32"),
     }
     Ok(values)
 }

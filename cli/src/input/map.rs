@@ -87,8 +87,8 @@ impl FileBytes {
         };
         ensure!(
             is_unchanged,
-            "the file changed during the run, and what was read of it may be neither of both; \
-             run the command again, with --no-mmap where files change at any time"
+            "the file changed during the run, so what was read may be a mixture of old and new; \
+             run the command again, with --no-mmap if files may change at any time"
         );
         Ok(())
     }
@@ -122,6 +122,6 @@ fn read(file: &File, file_len: u64) -> Result<Vec<u8>> {
     let mut bytes = reserved(usize::try_from(file_len)?)?;
     // A file that grows meanwhile does not grow the buffer.
     file.take(file_len).read_to_end(&mut bytes)?;
-    ensure!(bytes.len() as u64 == file_len, "the file became shorter while it was read");
+    ensure!(bytes.len() as u64 == file_len, "the file was truncated while it was read");
     Ok(bytes)
 }

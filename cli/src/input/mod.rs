@@ -284,7 +284,7 @@ pub(crate) fn padded_layout(
 ) -> Result<TokenLayout> {
     ensure!(
         len > 0 || n <= MAX_EMPTY_ITEMS,
-        "embeddings: {n} items of 0 tokens each; at most {MAX_EMPTY_ITEMS} empty items are taken"
+        "embeddings: {n} items of 0 tokens each; at most {MAX_EMPTY_ITEMS} empty items are supported"
     );
     let layout = TokenLayout::padded(n, len, dim)?;
     Ok(match lengths {
@@ -308,7 +308,9 @@ pub(crate) fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> Result<Cow<'_, [T]>> {
 pub(crate) fn reserved<T>(n: usize) -> Result<Vec<T>> {
     let mut elements = Vec::new();
     let bytes = n as u128 * size_of::<T>() as u128;
-    elements.try_reserve_exact(n).map_err(|_| anyhow::anyhow!("no memory for {bytes} bytes"))?;
+    elements
+        .try_reserve_exact(n)
+        .map_err(|_| anyhow::anyhow!("not enough memory for {bytes} bytes"))?;
     Ok(elements)
 }
 

@@ -85,7 +85,7 @@ pub(super) fn element_type(descr: &str) -> Result<ElementType> {
         }
         ">f2" | ">f4" => bail!("the array is big-endian; save it as '<f2' or '<f4'"),
         "|O" | "O" => bail!("the array holds pickled objects, which are never read"),
-        other => bail!("elements are '{other}'; '<f2' (f16) and '<f4' (f32) are taken"),
+        other => bail!("elements are '{other}'; expected '<f2' (f16) or '<f4' (f32)"),
     }
 }
 
@@ -137,7 +137,7 @@ impl Header {
         let expected = factors
             .copied()
             .try_fold(1u64, |product, factor| product.checked_mul(factor as u64))
-            .with_context(|| format!("shape {shape:?} is beyond any file"))?;
+            .with_context(|| format!("shape {shape:?} is too large for any file"))?;
         let found = data.len() as u64;
         ensure!(
             expected == found,
@@ -159,7 +159,7 @@ impl Header {
                 "shape" => shape.replace(cursor.shape()?).is_some(),
                 other => bail!("unknown key '{other}'"),
             };
-            ensure!(!repeated, "key '{key}' is there twice");
+            ensure!(!repeated, "key '{key}' appears twice");
             if !cursor.eat(',') {
                 cursor.expect('}')?;
                 break;
@@ -238,7 +238,7 @@ impl<'a> Cursor<'a> {
             self.rest = self.rest.trim_start();
             let digits = self.rest.bytes().take_while(u8::is_ascii_digit).count();
             let (number, rest) = self.rest.split_at(digits);
-            shape.push(number.parse().context("expected whole numbers from 0 in the shape")?);
+            shape.push(number.parse().context("expected whole numbers of 0 or more in the shape")?);
             self.rest = rest;
             if !self.eat(',') {
                 self.expect(')')?;

@@ -43,7 +43,7 @@ pub(super) fn parse(
     ensure!(
         !residual::is_residual(&tensors),
         "the tokens are residual-compressed, which only the documents of `maxsim rank` may be; \
-         take the embeddings that they were made of"
+         use the embeddings that they were made of"
     );
     let listed = tensors.listed();
     let embeddings = tensors::embeddings(&listed, options)?;
@@ -57,7 +57,7 @@ pub(super) fn parse(
         Dtype::U8 => TokenFormat::Int8Affine,
         Dtype::F8_E4M3 => TokenFormat::Fp8,
         other => bail!(
-            "{name} are {other:?}; f16, bf16 and f32 are taken, and I8, U8 and F8_E4M3 with scales"
+            "{name} are {other:?}; expected F16, BF16 or F32, or I8, U8 or F8_E4M3 with scales"
         ),
     };
     let known: &[&str] = match format {
@@ -159,7 +159,7 @@ impl<'a> Tensors<'a> {
 
     /// As [`Tensors::get`], of a tensor that must be there.
     pub fn needed(&self, name: &str) -> Result<(&TensorInfo, Range<usize>)> {
-        self.get(name)?.with_context(|| format!("there is no tensor `{name}`"))
+        self.get(name)?.with_context(|| format!("no tensor `{name}`"))
     }
 
     /// A vector of i64 or i32, wherever it lies.

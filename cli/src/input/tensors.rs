@@ -67,7 +67,7 @@ fn only(tensors: &[Listed], is_it: impl Fn(&Listed) -> bool) -> Result<Option<us
 /// The tensors of a file and what they look like, for a message that tells how to choose one.
 pub(crate) fn list(tensors: &[Listed]) -> String {
     if tensors.is_empty() {
-        return "there is none at all".to_string();
+        return "it has no tensors".to_string();
     }
     let lines = tensors.iter().take(LISTED).map(|tensor| {
         let Listed { name, dtype, shape } = tensor;

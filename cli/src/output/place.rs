@@ -35,7 +35,7 @@ pub(super) fn of(path: &Path) -> Result<Place> {
             Err(_) => return Ok(Place::Path(path)),
         }
     }
-    bail!("more than {MAX_LINKS} links, one after the other")
+    bail!("a chain of more than {MAX_LINKS} links")
 }
 
 /// The folder of a file's path.

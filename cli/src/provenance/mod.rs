@@ -131,7 +131,7 @@ impl fmt::Display for Proof {
             Proof::None => write!(
                 f,
                 "note: with --verify never nothing is proven: that --screen was made of --documents \
-                 is taken on your word"
+                 rests on your word"
             ),
         }
     }
@@ -186,7 +186,7 @@ impl Files<'_> {
                 let what = match digest::first_other_row(self.screen, self.documents)? {
                     Some([item, token]) => {
                         format!(
-                            "token {token} of document {item} is another one than was compressed"
+                            "token {token} of document {item} is not the one that was compressed"
                         )
                     }
                     None => "some tokens differ, by less than codes show".into(),
@@ -234,7 +234,7 @@ impl Files<'_> {
             let why = printable(&format!("{why:#}"));
             let _ = writeln!(
                 std::io::stderr(),
-                "warning: what files were made of cannot be remembered, and every run reads them for it: \
+                "warning: cannot remember which files were verified, so every run reads them again: \
                  {why}; MAXSIM_CACHE_DIR names another folder"
             );
         }

@@ -164,8 +164,8 @@ impl<'a> Judgements<'a> {
         let mut warnings = Vec::new();
         if let (Some(format), Some(sides)) = (format, self.sides_of_numbers()) {
             warnings.push(format!(
-                "{file} ({format}): {sides} are taken as numbers of items, from 0, because the \
-                 token files have no ids; --query-ids and --document-ids give others"
+                "{file} ({format}): {sides} are read as item numbers, from 0, because the \
+                 token files have no ids; use --query-ids and --document-ids to give them"
             ));
         }
         if !self.absent.is_empty() {
@@ -210,7 +210,7 @@ impl<'a> Judgements<'a> {
         Ok(Qrels { by_item, warnings })
     }
 
-    /// Which ids are taken as numbers of items, in words.
+    /// Which ids are read as item numbers, in words.
     fn sides_of_numbers(&self) -> Option<&'static str> {
         match (self.queries.are_names(), self.documents.are_names()) {
             (true, true) => None,

@@ -116,7 +116,7 @@ fn recognised(line: &[u8]) -> Result<QrelsFormat> {
             "three columns without the line `query-id corpus-id score` before them; add it, or \
              use --qrels-format beir where they are query, document and grade"
         ),
-        _ => bail!("no judgements that are known: expected {FORMS}"),
+        _ => bail!("not a known form of judgements: expected {FORMS}"),
     }
 }
 
@@ -124,7 +124,7 @@ fn recognised(line: &[u8]) -> Result<QrelsFormat> {
 fn object(line: &[u8], into: &mut Judgements<'_>) -> Result<()> {
     let line: Line = jsonl::parse(line, EXAMPLE)?;
     let (query, is_new) = into.query(&line.id.text)?;
-    ensure!(is_new, "query {} is there twice", line.id.text);
+    ensure!(is_new, "query {} appears twice", line.id.text);
     for (document, grade) in line.relevant.0 {
         into.judge(query, &document, grade)?;
     }

@@ -47,7 +47,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         Destination::of(&args.output, inputs).with_context(|| format!("--output {path}"))?;
     ensure!(
         args.queries.is_none() || matches!(destination, Destination::File(_)),
-        "--output {path}: it is not a file, and --queries need one that can be read again"
+        "--output {path}: it is not a regular file, and --queries needs one that can be read back"
     );
     let input_path = match (&args.input, &args.index) {
         (Some(path), _) => path,
@@ -59,7 +59,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
     let input = file.contents().format;
     ensure!(
         input.element().is_some(),
-        "{}: the embeddings are {input} already; compress those that they were made of",
+        "{}: the embeddings are {input} already; give the original embeddings",
         input_path.display()
     );
     let mut notes = Vec::new();
@@ -149,7 +149,7 @@ fn check_options(args: &QuantizeArgs) -> Result<()> {
         ("--keep-lengths", args.keep_lengths),
     ];
     match given.into_iter().find(|&(_, is_given)| is_given) {
-        Some((option, _)) => bail!("{option} is for --format plaid alone"),
+        Some((option, _)) => bail!("{option} is only for --format plaid"),
         None => Ok(()),
     }
 }
@@ -184,7 +184,7 @@ fn codes(
                 write::write::<Int8Affine>(file, how, destination, &progress)
             }
             TokenFormat::Fp8 => write::write::<Fp8>(file, how, destination, &progress),
-            other => bail!("{other} is none of the formats that are quantised row by row"),
+            other => bail!("{other} is not a format that is quantised row by row"),
         };
         match found {
             Ok(found) => break found,

@@ -78,7 +78,7 @@ fn compress_in(
         Some(ElementType::F16) => of::<f16>(file, options, chunk_len),
         Some(ElementType::Bf16) => of::<bf16>(file, options, chunk_len),
         Some(ElementType::F32) => of::<f32>(file, options, chunk_len),
-        None => bail!("the tokens are {format} already; encode the embeddings they were made of"),
+        None => bail!("the tokens are {format} already; give the original embeddings"),
     }
 }
 
@@ -88,7 +88,7 @@ fn of<T: Element>(
     chunk_len: usize,
 ) -> Result<(ResidualTokens<'static>, Errors)> {
     let (n_items, dim) = (file.n_items(), file.layout().dim());
-    ensure!(file.layout().total_len() > 0, "there are no tokens to place centroids at");
+    ensure!(file.layout().total_len() > 0, "no tokens to train centroids on");
     let tokens = file.tokens::<T>(0..n_items)?;
     if options.normalize {
         check_lengths(file, tokens.data())?;

@@ -46,7 +46,7 @@ impl Array {
             .iter()
             .chain([&kind.size_bytes()])
             .try_fold(1u64, |product, &factor| product.checked_mul(factor as u64))
-            .with_context(|| format!("shape {shape:?} is beyond any file"))?;
+            .with_context(|| format!("shape {shape:?} is too large for any file"))?;
         let found = bytes.len();
         ensure!(
             expected == found as u64,
@@ -66,7 +66,7 @@ impl Array {
             // fast-plaid writes the second, which means nothing for single bytes.
             "|u1" | "<u1" => Kind::U8,
             "|O" | "O" => bail!("the array holds pickled objects, which are never read"),
-            other => bail!("elements are '{other}', which no index has"),
+            other => bail!("elements are '{other}', which is not supported in an index"),
         };
         Array::new(kind, &header.shape, bytes.to_vec())
     }
@@ -90,7 +90,7 @@ impl Array {
             Kind::F16 => self.elements::<f16>()?.iter().map(|x| x.to_f32()).collect(),
             Kind::Bf16 => self.elements::<bf16>()?.iter().map(|x| x.to_f32()).collect(),
             Kind::F32 => self.elements::<f32>()?.into_owned(),
-            other => bail!("elements are {other:?}; F16, BF16 and F32 are taken"),
+            other => bail!("elements are {other:?}; expected F16, BF16 or F32"),
         })
     }
 
@@ -103,7 +103,7 @@ impl Array {
             Kind::F16 => Centroids::F16(self.elements::<f16>()?.into_owned().into()),
             Kind::Bf16 => Centroids::Bf16(self.elements::<bf16>()?.into_owned().into()),
             Kind::F32 => Centroids::F32(self.elements::<f32>()?.into_owned().into()),
-            other => bail!("centroids are {other:?}; F16, BF16 and F32 are taken"),
+            other => bail!("centroids are {other:?}; expected F16, BF16 or F32"),
         };
         Ok((centroids, dim))
     }
@@ -114,7 +114,7 @@ impl Array {
         Ok(match self.kind {
             Kind::I32 => self.elements::<i32>()?.into_owned().into(),
             Kind::I64 => self.elements::<i64>()?.into_owned().into(),
-            other => bail!("codes are {other:?}; I32 and I64 are taken"),
+            other => bail!("codes are {other:?}; expected I32 or I64"),
         })
     }
 

@@ -91,7 +91,7 @@ fn tokens<'a>(bytes: &'a [u8], options: &InputOptions) -> Result<ResidualTokens<
             format!("`bit_order` is '{order}'; expected '{one}' or '{other}'")
         })?;
     let (centroids, dim) = file.centroids()?;
-    let weights = file.floats("bucket_weights")?.context("there is no tensor `bucket_weights`")?;
+    let weights = file.floats("bucket_weights")?.context("no tensor `bucket_weights`")?;
     let mut codec = ResidualCodec::new(nbits, dim, centroids, &weights, normalize)?;
     if let Some(cutoffs) = file.floats("bucket_cutoffs")? {
         codec = codec.with_cutoffs(&cutoffs)?;
@@ -127,7 +127,7 @@ struct File<'a> {
 
 impl<'a> File<'a> {
     fn note(&self, key: &str) -> Result<&str> {
-        self.tensors.note(key).with_context(|| format!("the metadata have no `{key}`"))
+        self.tensors.note(key).with_context(|| format!("no `{key}` in the metadata"))
     }
 
     fn tensor(&self, name: &str) -> Result<Option<Found<'_, 'a>>> {
@@ -136,7 +136,7 @@ impl<'a> File<'a> {
     }
 
     fn needed(&self, name: &str) -> Result<Found<'_, 'a>> {
-        self.tensor(name)?.with_context(|| format!("there is no tensor `{name}`"))
+        self.tensor(name)?.with_context(|| format!("no tensor `{name}`"))
     }
 
     fn centroids(&self) -> Result<(Centroids<'a>, usize)> {
@@ -146,7 +146,7 @@ impl<'a> File<'a> {
             Dtype::F16 => Centroids::F16(elements(bytes)?),
             Dtype::BF16 => Centroids::Bf16(elements(bytes)?),
             Dtype::F32 => Centroids::F32(elements(bytes)?),
-            other => bail!("`centroids` are {other:?}; F16, BF16 and F32 are taken"),
+            other => bail!("`centroids` are {other:?}; expected F16, BF16 or F32"),
         };
         Ok((centroids, dim))
     }
@@ -158,7 +158,7 @@ impl<'a> File<'a> {
         Ok(Some(match dtype {
             Dtype::F32 => elements::<f32>(bytes)?.into_owned(),
             Dtype::F16 => elements::<f16>(bytes)?.iter().map(|x| x.to_f32()).collect(),
-            other => bail!("`{name}` are {other:?}; F32 and F16 are taken"),
+            other => bail!("`{name}` are {other:?}; expected F32 or F16"),
         }))
     }
 
@@ -168,11 +168,11 @@ impl<'a> File<'a> {
         let codes = match dtype {
             Dtype::I32 => Codes::I32(elements(bytes)?),
             Dtype::I64 => Codes::I64(elements(bytes)?),
-            other => bail!("`codes` are {other:?}; I32 and I64 are taken"),
+            other => bail!("`codes` are {other:?}; expected I32 or I64"),
         };
         let listed = self.tensors.listed();
         let number = listed.iter().position(|tensor| tensor.name == "codes");
-        let number = number.context("there is no tensor `codes`")?;
+        let number = number.context("no tensor `codes`")?;
         let files = stated_files(options)?;
         let beside = self.tensors.beside(&listed, number, KNOWN, options, &files)?;
         let items = items(&Matrix { name: "`codes`", tokens: shape, dim, last: "" }, &beside)?;
@@ -181,7 +181,7 @@ impl<'a> File<'a> {
 
     fn residuals(&self, layout: &TokenLayout, row_bytes: usize) -> Result<&'a [u8]> {
         let (dtype, shape, bytes) = self.needed("residuals")?;
-        ensure!(dtype == Dtype::U8, "`residuals` are {dtype:?}; U8 is taken");
+        ensure!(dtype == Dtype::U8, "`residuals` are {dtype:?}; expected U8");
         let (_, codes, _) = self.needed("codes")?;
         let expected = [codes, &[row_bytes]].concat();
         ensure!(

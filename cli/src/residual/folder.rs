@@ -46,8 +46,8 @@ impl IndexFormat {
         match ["centroids.pt", "centroids.npy"].map(|name| folder.join(name).is_file()) {
             [true, false] => Ok(IndexFormat::Colbert),
             [false, true] => Ok(IndexFormat::Npy),
-            [true, true] => bail!("there are both centroids.pt and centroids.npy"),
-            [false, false] => bail!("there is neither centroids.pt nor centroids.npy"),
+            [true, true] => bail!("both centroids.pt and centroids.npy are there; remove one"),
+            [false, false] => bail!("neither centroids.pt nor centroids.npy is there"),
         }
     }
 }
@@ -122,7 +122,7 @@ fn read(folder: &Path) -> Result<ResidualTokens<'static>> {
         IndexFormat::Colbert => metadata.config.as_ref().map(|config| config.nbits),
         IndexFormat::Npy => metadata.nbits,
     };
-    let nbits = nbits.context("metadata.json: there is no `nbits`")?;
+    let nbits = nbits.context("metadata.json: no `nbits`")?;
     let codec = codec(folder, format, nbits)?;
     let mut codes = Parts::new(folder, format, "codes");
     let mut residuals = Parts::new(folder, format, "residuals");
@@ -226,7 +226,7 @@ impl<'a> Parts<'a> {
         let file = format!("merged_{}.npy", self.what);
         if self.merged.is_none() {
             let path = self.folder.join(&file);
-            ensure!(path.is_file(), "there is neither {name} nor {file}");
+            ensure!(path.is_file(), "neither {name} nor {file} is there");
             let manifest = self.folder.join(format!("merged_{}.manifest.json", self.what));
             let rows = if manifest.is_file() { Some(json(&manifest)?) } else { None };
             self.merged = Some(Merged { array: of_npy(&path)?, rows });

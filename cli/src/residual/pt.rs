@@ -86,7 +86,7 @@ impl Opened {
             DType::I32 => Kind::I32,
             DType::I64 => Kind::I64,
             DType::U8 => Kind::U8,
-            other => bail!("elements are {other:?}, which no index has"),
+            other => bail!("elements are {other:?}, which is not supported in an index"),
         };
         Array::new(kind, tensor.shape(), tensor.read()?)
     }
