@@ -1,9 +1,10 @@
 //! Bars on the terminal, and nothing elsewhere.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::interrupt;
 
@@ -15,10 +16,19 @@ pub(crate) fn progress_bar(n: usize, of: &'static str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style =
-        ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} {msg}, {eta} left");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    let template = "{spinner} {wide_bar} {human_pos}/{human_len} {msg}, {time}";
+    let style = ProgressStyle::with_template(template);
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("time", time);
     shown(ProgressBar::new(n as u64).with_style(style).with_message(of))
+}
+
+/// How long it will take; before anything is done nobody knows, and it is said how long it took.
+fn time(state: &ProgressState, out: &mut dyn Write) {
+    // A bar that cannot be written is no reason to fail.
+    let _ = match state.pos() {
+        0 => write!(out, "{:#} so far", HumanDuration(state.elapsed())),
+        _ => write!(out, "{:#} left", HumanDuration(state.eta())),
+    };
 }
 
 /// As [`progress_bar`], for work that does not say how far it is.

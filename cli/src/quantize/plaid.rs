@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::errors::{Errors, used_rows};
 use super::write::CHUNK_LEN;
 use crate::input::TokenFile;
-use crate::progress::{progress_bar, progress_spinner};
+use crate::progress::progress_bar;
 
 /// How far a token's length may be from 1: a unit token in bf16 is off by 0.004 at most.
 const LENGTH_TOLERANCE: f64 = 0.01;
@@ -93,9 +93,13 @@ fn of<T: Element>(
     if options.normalize {
         check_lengths(file, tokens.data())?;
     }
-    let spinner = progress_spinner("training a codec");
-    let codec = ResidualCodec::train(&tokens, options);
-    spinner.finish_and_clear();
+    let progress = progress_bar(0, "tokens trained on");
+    let codec = ResidualCodec::train_with_progress(&tokens, options, &|n_done, n_all| {
+        progress.set_length(n_all);
+        // Threads may be overtaken on their way here.
+        progress.update(|bar| bar.set_pos(bar.pos().max(n_done)));
+    });
+    progress.finish_and_clear();
     let codec = Arc::new(codec.map_err(|error| match error {
         Error::Shape { argument: "n_centroids", expected, found } => {
             anyhow!("--centroids {found}: expected {expected}")

@@ -11,19 +11,20 @@ use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
 use super::groups::Groups;
-use super::nearest::{Nearest, Panels};
+use super::nearest::{Done, Nearest, Panels};
 use crate::error::Result;
 use crate::parallel::Parallel;
 use crate::scores::filled;
 
 /// Moves `n_centroids` centroids, at first the first rows of `rows` `[n, dim]`. With `spherical` they
-/// are normalised whenever they have moved.
+/// are normalised whenever they have moved. Every iteration counts the rows.
 pub(super) fn kmeans(
     rows: &[f32],
     dim: usize,
     n_centroids: usize,
     n_iterations: usize,
     spherical: bool,
+    done: &Done<'_>,
 ) -> Result<Vec<f32>> {
     let mut centroids = filled(n_centroids as u64 * dim as u64, 0.0)?;
     centroids.copy_from_slice(&rows[..n_centroids * dim]);
@@ -33,7 +34,7 @@ pub(super) fn kmeans(
     // Between normalised centroids the two agree, and the dot product has no penalties to read.
     let nearest = if spherical { Nearest::Dot } else { Nearest::Distance };
     for _ in 0..n_iterations {
-        let codes = Panels::new(&centroids, dim, nearest, false)?.assign(rows)?;
+        let codes = Panels::new(&centroids, dim, nearest, false)?.assign(rows, done)?;
         let groups = Groups::new(&codes, n_centroids)?;
         reseed_empty(rows, dim, &codes, &groups, &mut centroids);
         Parallel::new().share(|min_len| {
@@ -102,6 +103,10 @@ fn reseed_empty(rows: &[f32], dim: usize, codes: &[i32], groups: &Groups, centro
 mod tests {
     use super::*;
 
+    fn nobody() -> Done<'static> {
+        Done::new(0, &|_, _| {})
+    }
+
     /// Rows around three centres, in turns.
     fn clusters() -> Vec<f32> {
         let jitter = |i: usize| ((i * 7919) % 101) as f32 / 5000.0;
@@ -118,7 +123,7 @@ mod tests {
     fn centroids_go_to_the_centres() {
         let rows = clusters();
         for spherical in [false, true] {
-            let found = kmeans(&rows, 2, 3, 10, spherical).unwrap();
+            let found = kmeans(&rows, 2, 3, 10, spherical, &nobody()).unwrap();
             for [x, y] in [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0f32]] {
                 let near = |c: &[f32]| (c[0] - x).abs() < 0.03 && (c[1] - y).abs() < 0.03;
                 assert!(found.chunks(2).any(near), "spherical {spherical}: {found:?}");
@@ -129,9 +134,9 @@ mod tests {
     #[test]
     fn more_centroids_than_different_rows_are_no_trouble() {
         let rows = [1.0, 0.0].repeat(5);
-        let found = kmeans(&rows, 2, 4, 3, true).unwrap();
+        let found = kmeans(&rows, 2, 4, 3, true, &nobody()).unwrap();
         assert_eq!(found, [1.0, 0.0].repeat(4));
-        let zeros = kmeans(&[0.0; 6], 2, 2, 2, true).unwrap();
+        let zeros = kmeans(&[0.0; 6], 2, 2, 2, true, &nobody()).unwrap();
         assert_eq!(zeros, [0.0; 4]);
     }
 
@@ -139,7 +144,7 @@ mod tests {
     fn a_centroid_without_rows_starts_at_the_worst_served_row() {
         // Both centroids start at the first cluster; the far row takes over the empty one.
         let rows = [1.0f32, 0.0, 1.0, 0.0, 1.0, 0.1, 5.0, 5.0];
-        let found = kmeans(&rows, 2, 2, 1, false).unwrap();
+        let found = kmeans(&rows, 2, 2, 1, false, &nobody()).unwrap();
         assert_eq!(found[2..], [5.0, 5.0], "{found:?}");
     }
 
@@ -147,7 +152,7 @@ mod tests {
     fn spherical_centroids_have_length_1() {
         let rows = [3.0f32, 0.0, 0.0, 4.0, 3.0, 0.3, 0.4, 4.0];
         for n_iterations in 0..3 {
-            let found = kmeans(&rows, 2, 2, n_iterations, true).unwrap();
+            let found = kmeans(&rows, 2, 2, n_iterations, true, &nobody()).unwrap();
             for c in found.chunks(2) {
                 assert!((c[0].hypot(c[1]) - 1.0).abs() < 1e-6, "{n_iterations}: {c:?}");
             }

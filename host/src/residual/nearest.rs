@@ -1,5 +1,7 @@
 //! Every row's nearest centroid.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use half::f16;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
@@ -21,6 +23,25 @@ pub enum Nearest {
     Dot,
     /// The smallest distance, for rows and centroids of any length.
     Distance,
+}
+
+/// How far a training is, for whoever waits for it.
+pub(super) struct Done<'a> {
+    n_done: AtomicU64,
+    n_all: u64,
+    report: &'a (dyn Fn(u64, u64) + Sync),
+}
+
+impl<'a> Done<'a> {
+    /// Nothing of so many rows.
+    pub fn new(n_all: u64, report: &'a (dyn Fn(u64, u64) + Sync)) -> Done<'a> {
+        Done { n_done: AtomicU64::new(0), n_all, report }
+    }
+
+    fn add(&self, n: usize) {
+        let before = self.n_done.fetch_add(n as u64, Ordering::Relaxed);
+        (self.report)(before + n as u64, self.n_all);
+    }
 }
 
 /// Centroids in the order in which they are multiplied.
@@ -63,14 +84,17 @@ impl Panels {
         Ok(Panels { dim, n_centroids, panels, penalties, rounds })
     }
 
-    /// The nearest centroid of every row of `rows` `[n, dim]`.
-    pub fn assign(&self, rows: &[f32]) -> Result<Vec<i32>> {
+    /// The nearest centroid of every row of `rows` `[n, dim]`. Rows are counted as they are done.
+    pub fn assign(&self, rows: &[f32], done: &Done<'_>) -> Result<Vec<i32>> {
         let mut codes = filled((rows.len() / self.dim) as u64, 0)?;
         let chunks = rows.par_chunks(CHUNK_LEN * self.dim);
         let chunks = codes.par_chunks_mut(CHUNK_LEN).zip(chunks);
         Parallel::new().share(|min_len| {
             let chunks = chunks.with_min_len(min_len);
-            chunks.for_each(|(codes, rows)| self.assign_chunk(rows, codes));
+            chunks.for_each(|(codes, rows)| {
+                self.assign_chunk(rows, codes);
+                done.add(codes.len());
+            });
         });
         Ok(codes)
     }
@@ -162,7 +186,7 @@ mod tests {
                     let centroids: Vec<f32> = (0..n_centroids * dim).map(value).collect();
                     let rows: Vec<f32> = (0..n_rows * dim).map(|i| value(i + 4321)).collect();
                     let panels = Panels::new(&centroids, dim, nearest, false).unwrap();
-                    let codes = panels.assign(&rows).unwrap();
+                    let codes = panels.assign(&rows, &Done::new(0, &|_, _| {})).unwrap();
                     assert_eq!(codes.len(), n_rows);
                     for (row, code) in rows.chunks(dim).zip(codes) {
                         let scores = centroids.chunks(dim).map(|c| score(row, c, nearest));

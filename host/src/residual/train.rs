@@ -13,7 +13,7 @@ use rayon::slice::ParallelSliceMut;
 use super::codec::{Centroids, ResidualCodec, check_nbits};
 use super::encode::{Arithmetic, EncodeOptions, check_finite};
 use super::kmeans::{kmeans, normalize_rows};
-use super::nearest::Panels;
+use super::nearest::{Done, Panels};
 use super::random::Random;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
@@ -83,6 +83,20 @@ impl ResidualCodec<'static> {
     /// [`Error::Shape`] where there is no valid token, one is not finite, `nbits` is another number, or
     /// `n_centroids` is 0 or more than there are tokens to start from.
     pub fn train<T: Element>(tokens: &Tokens<'_, T>, options: &TrainOptions) -> Result<Self> {
+        ResidualCodec::train_with_progress(tokens, options, &|_, _| {})
+    }
+
+    /// As [`ResidualCodec::train`], saying how far it is: `progress` gets how many rows were compared
+    /// with all centroids so far, in all iterations, and how many that will be. It is called from the
+    /// threads that train, in any order, some thousand rows apart.
+    ///
+    /// # Errors
+    /// As [`ResidualCodec::train`].
+    pub fn train_with_progress<T: Element>(
+        tokens: &Tokens<'_, T>,
+        options: &TrainOptions,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Self> {
         check_nbits(options.nbits)?;
         check_finite(tokens, options.encode.arithmetic)?;
         let sample = Sample::new(tokens, options.seed)?;
@@ -101,14 +115,17 @@ impl ResidualCodec<'static> {
         let rows = sample.clustered(n_centroids);
         let rows = rows.get(..n_centroids.saturating_mul(ROWS_PER_CENTROID)).unwrap_or(rows);
         let dim = tokens.layout().dim();
+        let n_clustered = (rows.len() as u64).saturating_mul(options.n_iterations as u64);
+        let n_all = n_clustered.saturating_add(sample.held_out().len() as u64);
+        let done = Done::new(n_all, progress);
         let rows = gather(tokens, rows, Arithmetic::F32)?;
         let mut centroids =
-            kmeans(&rows, dim, n_centroids, options.n_iterations, options.spherical)?;
+            kmeans(&rows, dim, n_centroids, options.n_iterations, options.spherical, &done)?;
         if options.normalize {
             normalize_rows(&mut centroids, dim);
         }
         let centroids = Centroids::rounded(centroids, options.centroid_element);
-        ResidualCodec::fit_to(&sample, centroids, tokens, options)
+        ResidualCodec::fit_to(&sample, centroids, tokens, options, &done)
     }
 }
 
@@ -126,7 +143,8 @@ impl<'a> ResidualCodec<'a> {
         check_nbits(options.nbits)?;
         check_finite(tokens, options.encode.arithmetic)?;
         let sample = Sample::new(tokens, options.seed)?;
-        ResidualCodec::fit_to(&sample, centroids, tokens, options)
+        let done = Done::new(sample.held_out().len() as u64, &|_, _| {});
+        ResidualCodec::fit_to(&sample, centroids, tokens, options, &done)
     }
 
     fn fit_to<T: Element>(
@@ -134,6 +152,7 @@ impl<'a> ResidualCodec<'a> {
         centroids: Centroids<'a>,
         tokens: &Tokens<'_, T>,
         options: &TrainOptions,
+        done: &Done<'_>,
     ) -> Result<Self> {
         let dim = tokens.layout().dim();
         let weights = vec![0.0; 1 << options.nbits];
@@ -152,7 +171,7 @@ impl<'a> ResidualCodec<'a> {
         }
         let mut rows = gather(tokens, sample.held_out(), arithmetic)?;
         let rounds = arithmetic == Arithmetic::F16;
-        let codes = Panels::new(&table, dim, nearest, rounds)?.assign(&rows)?;
+        let codes = Panels::new(&table, dim, nearest, rounds)?.assign(&rows, done)?;
         for (row, &code) in rows.chunks_exact_mut(dim).zip(&codes) {
             let centroid = &table[code as usize * dim..][..dim];
             row.iter_mut().zip(centroid).for_each(|(x, &c)| *x = arithmetic.round(*x - c));
