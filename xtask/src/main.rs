@@ -62,6 +62,9 @@ fn main() -> ExitCode {
         ["report"] => report::write(&root),
         ["report", "--check"] => report::check(&root),
         _ => {
+            if let Some(wrong) = wrong_usage(&args) {
+                eprintln!("error: {wrong}\n");
+            }
             eprintln!("{USAGE}");
             return ExitCode::from(2);
         }
@@ -75,10 +78,44 @@ fn main() -> ExitCode {
     }
 }
 
+/// The commands in the order of the usage.
+fn commands() -> Vec<&'static str> {
+    let lines = USAGE.lines().skip_while(|line| !line.is_empty()).skip(1);
+    let names = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    let mut commands: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    commands.dedup();
+    commands
+}
+
+/// What is wrong with arguments that are no command; `None` where there are none.
+fn wrong_usage(args: &[&str]) -> Option<String> {
+    let (command, options) = args.split_first()?;
+    if !commands().contains(command) {
+        let all = commands().join(", ");
+        return Some(format!("no such command: {command}; the commands are {all}"));
+    }
+    Some(format!("{command} does not take {}", options.join(" ")))
+}
+
 /// The folder that holds the workspace's Cargo.toml.
 fn workspace_root() -> PathBuf {
     // Cargo sets the variable for `cargo run`, so that a moved checkout needs no rebuild.
     let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     manifest_dir.parent().map_or(manifest_dir.clone(), Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        assert_eq!(wrong_usage(&[]), None);
+        let all = "build-ptx, lint-device, check-ptx, bundle, evidence, report";
+        let expected = format!("no such command: foo; the commands are {all}");
+        assert_eq!(wrong_usage(&["foo", "--check"]), Some(expected));
+        let expected = "report does not take --chek".to_string();
+        assert_eq!(wrong_usage(&["report", "--chek"]), Some(expected));
+    }
 }
