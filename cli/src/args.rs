@@ -42,10 +42,18 @@ pub enum Command {
     /// far elements are off, and, with --queries, how well rankings agree with those of the
     /// original embeddings.
     Quantize(Box<QuantizeArgs>),
-    /// List devices, kernels and limits.
-    Info,
+    /// List devices and limits.
+    Info(InfoArgs),
     /// Load kernels as a server would at startup, and report how long each takes.
     WarmUp(WarmUpArgs),
+}
+
+/// What `maxsim info` takes.
+#[derive(Debug, clap::Args)]
+pub struct InfoArgs {
+    /// List the kernels, too, that `maxsim rank --kernel NAME` takes.
+    #[arg(long)]
+    pub kernels: bool,
 }
 
 /// What `maxsim warm-up` takes.
@@ -107,7 +115,7 @@ pub struct QuantizeArgs {
     pub format: Compression,
 
     /// How scales are stored: one per token in f16 (by default) or f32 (not int8-affine), or one
-    /// f32 number for all of them (fp8 alone).
+    /// f32 number for all of them (fp8 alone); not for plaid.
     #[arg(long, value_name = "f16|f32|tensor", value_parser = parse_scales)]
     pub scales: Option<ScaleType>,
 
@@ -259,7 +267,7 @@ pub struct RankArgs {
     #[arg(long)]
     pub normalize: bool,
 
-    /// Run this kernel (see `maxsim info`) instead of choosing one.
+    /// Run this kernel (see `maxsim info --kernels`) instead of choosing one.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
 

@@ -3,23 +3,35 @@
 use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, Result};
-use maxsim::Device;
 use maxsim::tokens::{MAX_COUNT, MAX_DIM};
+use maxsim::{Device, ElementType, TokenFormat};
+use maxsim_kernels::element::Operand;
 use maxsim_kernels::variants::{FORWARD, Variant};
 
+use crate::args::InfoArgs;
 use crate::explain;
+use crate::texts::counted;
 
 /// Runs the command.
-pub fn info() -> Result<()> {
+pub fn info(args: &InfoArgs) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
-    write(&mut out).and_then(|()| out.flush()).context("writing to standard output failed")
+    write(args, &mut out).context("writing to standard output failed")
 }
 
-fn write(out: &mut impl Write) -> io::Result<()> {
+fn write(args: &InfoArgs, out: &mut impl Write) -> io::Result<()> {
+    devices(out)?;
+    if args.kernels {
+        kernels(out)?;
+    }
+    limits(out)?;
+    out.flush()
+}
+
+fn devices(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "maxsim {}", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "\ndevices")?;
-    let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-    writeln!(out, "  {}: {n_threads} threads", Device::cpu())?;
+    let threads = counted(rayon::current_num_threads() as u64, "thread", "threads");
+    writeln!(out, "  {}: {threads}", Device::cpu())?;
     match Device::n_cuda() {
         Ok(0) => writeln!(out, "  no CUDA device")?,
         Ok(n_devices) => {
@@ -32,19 +44,21 @@ fn write(out: &mut impl Write) -> io::Result<()> {
         }
         Err(error) => writeln!(out, "  no CUDA device: {}", explain::device(&error))?,
     }
-    writeln!(out, "  --device auto takes {}", Device::best())?;
+    writeln!(out, "  --device auto takes {}", Device::best())
+}
 
+fn kernels(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nkernels (--kernel NAME)")?;
     let width = |len: fn(&Variant) -> usize| FORWARD.iter().map(len).max().unwrap_or(0);
-    let (name_width, operand_width) =
-        (width(|row| row.name.len()), width(|row| row.operand.name().len()));
+    let (name_width, formats_width) =
+        (width(|row| row.name.len()), width(|row| formats(row.operand).chars().count()));
     for row in FORWARD {
         writeln!(
             out,
-            "  {:name_width$}  {:6} {:operand_width$}  dim {} {:4}, tiles of {:3} query × {:3} document tokens, {:2} stages, {:3} threads, {:3} KB shared{}",
+            "  {:name_width$}  {:6} {:formats_width$}  dim {} {:4}, tiles of {:3} query × {:3} document tokens, {:2} stages, {:3} threads, {:3} KB shared{}",
             row.name,
             row.arch.target(),
-            row.operand.name(),
+            formats(row.operand),
             if row.in_runs { '=' } else { '≤' },
             row.dim_max,
             row.query_tile,
@@ -62,10 +76,30 @@ fn write(out: &mut impl Write) -> io::Result<()> {
             },
         )?;
     }
+    Ok(())
+}
 
+/// What a kernel multiplies: the format of queries and documents, or of each.
+fn formats(operand: Operand) -> String {
+    let documents = |queries: ElementType, documents: &str| format!("{queries}, {documents}");
+    match operand {
+        Operand::Element(element) => element.to_string(),
+        Operand::I8 => TokenFormat::Int8.to_string(),
+        Operand::I8Affine => format!("{}, {}", TokenFormat::Int8, TokenFormat::Int8Affine),
+        Operand::E4m3 => TokenFormat::Fp8.to_string(),
+        Operand::Affine(queries) => documents(queries, TokenFormat::Int8Affine.name()),
+        Operand::Residual(queries) => documents(queries, TokenFormat::Residual(queries).name()),
+    }
+}
+
+fn limits(out: &mut impl Write) -> io::Result<()> {
     let dim_max = FORWARD.iter().map(|row| row.dim_max).max().unwrap_or(0);
+    let plaid = TokenFormat::Residual(ElementType::F16);
+    let elements = ElementType::ALL.into_iter().map(TokenFormat::from);
+    let formats = elements.chain(TokenFormat::QUANTIZED).chain([plaid]).map(TokenFormat::name);
+    let (formats, affine) = (Vec::from_iter(formats).join(", "), TokenFormat::Int8Affine);
     writeln!(out, "\nlimits")?;
-    writeln!(out, "  elements f16, bf16, f32; one type for queries and documents")?;
+    writeln!(out, "  formats {formats} ({affine} and {plaid} for documents alone)")?;
     writeln!(out, "  dim 1 to {MAX_DIM} on the CPU, to {dim_max} on CUDA devices")?;
     writeln!(out, "  below {MAX_COUNT} token rows a file; documents are streamed in chunks")
 }

@@ -25,6 +25,8 @@ pub mod residual;
 pub mod screen;
 pub mod stream;
 pub mod texts;
+pub mod threads;
+pub mod usage;
 pub mod warm_up;
 
 use anyhow::Result;
@@ -38,7 +40,7 @@ pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Rank(args) => rank::rank(args),
         Command::Quantize(args) => quantize::quantize(args),
-        Command::Info => info::info(),
+        Command::Info(args) => info::info(args),
         Command::WarmUp(args) => warm_up::warm_up(args),
     }
 }

@@ -3,23 +3,24 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use maxsim_cli::args::Args;
 use maxsim_cli::texts::printable;
+use maxsim_cli::{interrupt, threads, usage};
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let matches = usage::command().try_get_matches();
+    let args = match matches.and_then(|matches| Args::from_arg_matches(&matches)) {
         Ok(args) => args,
         Err(error) if is_help(&error) => error.exit(),
-        Err(error) => return failure(&error.to_string()),
+        Err(error) => return wrong_usage(&error),
     };
-    maxsim_cli::interrupt::watch();
-    // Otherwise the first call starts them, which panics where it cannot.
-    if let Err(error) = rayon::ThreadPoolBuilder::new().build_global() {
-        return failure(&format!(
-            "error: threads cannot be started: {error}; with RAYON_NUM_THREADS=1 one is enough"
-        ));
+    interrupt::watch();
+    match threads::start() {
+        Ok(None) => {}
+        Ok(Some(warning)) => say(&printable(&format!("warning: {warning}"))),
+        Err(error) => return failure(&format!("error: {error}")),
     }
     match maxsim_cli::run(&args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -32,10 +33,26 @@ fn is_help(error: &clap::Error) -> bool {
     on_nothing || !error.use_stderr()
 }
 
-/// One line on stderr and exit code 2, for wrong usage and for everything else.
-fn failure(message: &str) -> ExitCode {
-    // Messages quote files and arguments: nothing in them may steer the terminal. A closed
-    // stderr must not turn the error into a panic, as `eprintln!` would.
-    let _ = writeln!(std::io::stderr(), "{}", printable(message));
+/// What clap says, in its lines, and exit code 2.
+fn wrong_usage(error: &clap::Error) -> ExitCode {
+    let message = error.to_string();
+    // Arguments are quoted in it; spaces at the beginning of lines are clap's.
+    for line in message.trim_end().lines() {
+        let words = line.trim_start_matches(' ');
+        say(&format!("{:1$}{2}", "", line.len() - words.len(), printable(words)));
+    }
     ExitCode::from(2)
+}
+
+/// One line on stderr and exit code 2.
+fn failure(message: &str) -> ExitCode {
+    // Messages quote files and arguments: nothing in them may steer the terminal.
+    say(&printable(message));
+    ExitCode::from(2)
+}
+
+/// A line on stderr.
+fn say(line: &str) {
+    // A closed stderr must not turn an error into a panic, as `eprintln!` would.
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

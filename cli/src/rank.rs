@@ -231,7 +231,7 @@ fn takes(documents: &Documents<'_>) -> String {
 
 fn check_kernel(name: &str, device: &Device) -> Result<()> {
     let is_there = FORWARD.iter().any(|row| row.name == name);
-    ensure!(is_there, "--kernel {name}: no such kernel; `maxsim info` lists them");
+    ensure!(is_there, "--kernel {name}: no such kernel; `maxsim info --kernels` lists them");
     let is_gpu = device.ordinal().is_some();
     ensure!(is_gpu, "--kernel {name}: the CPU has no kernels; leave --kernel out");
     Ok(())

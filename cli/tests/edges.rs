@@ -218,7 +218,7 @@ fn messages_name_options_of_the_tool() {
         assert!(!error.contains("Device::cpu()"), "{error}");
     };
     let kernel = |name| folder.rank("d.safetensors", &["--kernel", name]);
-    check(kernel("foo"), &["--kernel foo: no such kernel", "`maxsim info` lists them"]);
+    check(kernel("foo"), &["--kernel foo: no such kernel", "`maxsim info --kernels` lists them"]);
     check(kernel("maxsim_forward_sm80_f32_q64"), &["the CPU has no kernels", "leave --kernel out"]);
     let few = ["--format", "plaid", "--keep-lengths", "--centroids", "8"];
     check(folder.quantize("d.safetensors", &few), &["--centroids 8: expected 1 to 7"]);
@@ -266,7 +266,7 @@ fn threads_that_cannot_be_started_are_an_error() {
 
 #[test]
 fn tables_are_aligned_and_one_is_no_plural() {
-    let info = run(["info"]).ok();
+    let info = run(["info", "--kernels"]).ok();
     let kernels: Vec<&str> = info.lines().filter(|line| line.contains(" query × ")).collect();
     assert!(kernels.len() > 50);
     for column in [" dim ", ", tiles of ", " stages, ", " threads, ", " KB shared"] {

@@ -1,5 +1,5 @@
-//! Runs that are ended from outside: whatever the moment, the folder is clean, and the output is the
-//! one from before, none, or a whole one.
+//! What the surroundings of a run have to say: signals, at whatever moment, after which the folder is
+//! clean and the output is the one from before, none, or a whole one; and numbers of threads.
 #![cfg(target_os = "linux")]
 
 mod files;
@@ -255,4 +255,90 @@ fn errors_of_writing_name_the_output_alone() {
         let expected = "--output /proc/out.safetensors: cannot write in the folder /proc: ";
         assert!(error.starts_with(expected) && !error.contains(".maxsim"), "{error}");
     }
+}
+
+/// The first line of what `maxsim info` says of the CPU, and the warning.
+fn threads(variables: &[(&str, &str)]) -> (usize, String) {
+    let mut command = command();
+    let names = ["RAYON_NUM_THREADS", "RAYON_RS_NUM_CPUS"];
+    names.into_iter().for_each(|name| _ = command.env_remove(name));
+    let run = Run::of(command.arg("info").envs(variables.iter().copied()).output().unwrap());
+    let warning = run.stderr.clone();
+    assert!(warning.lines().count() <= 1, "{warning}");
+    let info = run.ok();
+    let line = info.lines().find_map(|line| line.trim().strip_prefix("cpu: ")).unwrap();
+    (line.split(' ').next().unwrap().parse().unwrap(), warning)
+}
+
+#[test]
+fn numbers_of_threads_are_within_reason_and_said_where_they_are_not_taken() {
+    let n_cores = std::thread::available_parallelism().unwrap().get();
+    let most = 64.max(4 * n_cores);
+    assert_eq!(threads(&[]), (n_cores, String::new()));
+    let name = "RAYON_NUM_THREADS";
+    for n in ["1", "2", "3", " 3 ", "64"] {
+        assert_eq!(threads(&[(name, n)]), (n.trim().parse().unwrap(), String::new()));
+    }
+    assert_eq!(threads(&[(name, "")]), (n_cores, String::new()));
+    for value in ["100000", "1000000000000", "99999999999999999999999999"] {
+        for name in [name, "RAYON_RS_NUM_CPUS"] {
+            let (n, warning) = threads(&[(name, value)]);
+            assert_eq!(n, most);
+            let start = format!("warning: {name}={value} is too many threads for {n_cores} core");
+            assert!(warning.starts_with(&start), "{warning}");
+            assert!(warning.ends_with(&format!("; {most} are used\n")), "{warning}");
+        }
+    }
+    for (value, words) in [
+        ("0", "asks for no threads"),
+        ("many", "is not a number of threads"),
+        ("-1", "is not a number of threads"),
+        ("2.5", "is not a number of threads"),
+    ] {
+        let (n, warning) = threads(&[(name, value)]);
+        let expected =
+            format!("warning: {name}={value} {words}; one per core is used, {n_cores} in all\n");
+        assert_eq!((n, warning), (n_cores, expected));
+    }
+}
+
+#[test]
+fn wrong_usage_keeps_the_lines_that_help() {
+    let usage = tool::run(["rank", "--documentz", "q", "--documents", "d\u{1b}[1m"]).usage();
+    let lines: Vec<&str> = usage.lines().collect();
+    assert_eq!(lines[0], "error: unexpected argument '--documentz' found");
+    assert_eq!(lines[2], "  tip: a similar argument exists: '--documents'");
+    assert!(lines[4].starts_with("Usage: maxsim rank "), "{usage}");
+    let usage = tool::run(["rank", "--queries", "q", "--documents", "d", "--top-k", "\u{1b}[1m\n"]);
+    assert!(usage.usage().starts_with("error: invalid value '[1m"));
+    let usage = tool::run(["rank"]).usage();
+    assert!(usage.contains("\n  --queries <FILE>\n  --documents <FILE>\n"), "{usage}");
+}
+
+#[test]
+fn help_says_which_options_exclude_each_other() {
+    let help = |command: &str, option: &str| {
+        let help = tool::run([command, "--help"]).ok();
+        let start = help.find(&format!("\n      {option}")).expect(option) + 1;
+        let rest = &help[start..];
+        rest[..rest[1..].find("\n      --").map_or(rest.len(), |end| end + 1)].to_string()
+    };
+    for (command, option, other) in [
+        ("rank", "--screen", "--normalize"),
+        ("rank", "--normalize", "--screen"),
+        ("rank", "--kernel", "--screen"),
+        ("rank", "--exact", "--screen"),
+        ("rank", "--shortlist", "--screen"),
+        ("quantize", "--index", "--input"),
+        ("quantize", "--seed", "--index"),
+        ("quantize", "--nbits", "--index"),
+        ("quantize", "--no-mmap", "--index"),
+        ("quantize", "--nbits", "for plaid"),
+        ("quantize", "--scales", "not for plaid"),
+        ("rank", "--qrels-format", "--qrels"),
+        ("rank", "--query-ids", ""),
+    ] {
+        assert!(help(command, option).contains(other), "{option}: {}", help(command, option));
+    }
+    assert!(help("quantize", "--seed").contains("Cannot be used with --index."));
 }

@@ -485,18 +485,38 @@ fn warm_up_lists_what_it_has_loaded() {
 }
 
 #[test]
-fn info_lists_devices_kernels_and_limits() {
+fn info_lists_devices_and_limits_and_kernels_where_they_are_asked_for() {
     let output = run(["info"]).ok();
     for part in [
         "devices",
         "cpu: ",
         "--device auto takes",
-        "kernels",
-        "maxsim_forward_sm80_f16_d128_q256 ",
         "limits",
+        "formats f16, bf16, f32, int8, int8-affine, fp8, plaid ",
         "dim 1 to 4096",
     ] {
         assert!(output.contains(part), "{part}: {output}");
+    }
+    assert!(!output.contains("kernel") && output.lines().count() < 12, "{output}");
+    let with_kernels = run(["info", "--kernels"]).ok();
+    let (before, after) = output.split_once("\nlimits").unwrap();
+    assert!(with_kernels.starts_with(before) && with_kernels.ends_with(after));
+    let columns: Vec<Vec<&str>> = with_kernels
+        .lines()
+        .filter(|line| line.contains("maxsim_forward_"))
+        .map(|line| line.split("  ").map(str::trim).filter(|part| !part.is_empty()).collect())
+        .collect();
+    assert!(columns.iter().any(|row| row[0] == "maxsim_forward_sm80_f16_d128_q256"));
+    // One name per format, whatever kernels call it.
+    for name in ["i8", "i8_affine", "e4m3", "residual", "affine_f16"] {
+        let is_named = |part: &&str| part.split([' ', ',']).any(|word| word == name);
+        assert!(!columns.iter().any(|row| row[1..].iter().any(is_named)), "{name}");
+    }
+    for pair in ["int8, int8-affine", "f16, int8-affine", "bf16, plaid"] {
+        assert!(
+            columns.iter().any(|row| row[1..].iter().any(|part| part.ends_with(pair))),
+            "{pair}"
+        );
     }
 }
 

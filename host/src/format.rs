@@ -69,7 +69,7 @@ impl TokenFormat {
             TokenFormat::Int8 => "int8",
             TokenFormat::Int8Affine => "int8-affine",
             TokenFormat::Fp8 => "fp8",
-            TokenFormat::Residual(_) => "residual",
+            TokenFormat::Residual(_) => "plaid",
         }
     }
 

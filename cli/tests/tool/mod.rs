@@ -15,6 +15,9 @@ pub fn command() -> Command {
     command
 }
 
+/// How what is said of wrong usage ends.
+const USAGE_END: &str = "\n\nFor more information, try '--help'.\n";
+
 /// What a run left behind.
 pub struct Run {
     pub code: Option<i32>,
@@ -35,13 +38,30 @@ impl Run {
     }
 
     /// The error of a run that must have failed as every failure does: exit code 2, one line
-    /// on stderr, nothing on stdout.
+    /// on stderr, nothing on stdout. Of wrong usage, which keeps its lines, they are joined.
     pub fn error(self) -> String {
+        if self.stderr.ends_with(USAGE_END) {
+            let lines = self.usage();
+            let words: Vec<&str> = lines["error: ".len()..].split_whitespace().collect();
+            return words.join(" ");
+        }
         assert_eq!(self.code, Some(2), "{}{}", self.stdout, self.stderr);
         assert_eq!(self.stdout, "");
         let line = self.stderr.strip_suffix('\n').expect("a whole line");
         assert!(!line.chars().any(char::is_control), "{line:?}");
         line.strip_prefix("error: ").unwrap_or_else(|| panic!("{line}")).to_string()
+    }
+}
+
+impl Run {
+    /// What is said of arguments that are wrong: in several lines, with exit code 2.
+    pub fn usage(self) -> String {
+        assert_eq!(self.code, Some(2), "{}{}", self.stdout, self.stderr);
+        assert_eq!(self.stdout, "");
+        assert!(self.stderr.starts_with("error: "), "{}", self.stderr);
+        assert!(self.stderr.ends_with(USAGE_END), "{}", self.stderr);
+        assert!(!self.stderr.chars().any(|c| c != '\n' && c.is_control()), "{:?}", self.stderr);
+        self.stderr
     }
 }
 
