@@ -14,9 +14,9 @@ use crate::residual::{ResidualFile, is_residual};
 #[derive(Debug)]
 pub enum DocumentFile {
     /// Embeddings, or codes with scales.
-    Tokens(TokenFile),
+    Tokens(Box<TokenFile>),
     /// Residual-compressed tokens, and the file's name for messages.
-    Residual(ResidualFile, PathBuf),
+    Residual(Box<ResidualFile>, PathBuf),
 }
 
 impl DocumentFile {
@@ -28,15 +28,18 @@ impl DocumentFile {
     /// As [`DocumentFile::open`], with more said of the file.
     pub fn open_with(path: &Path, options: &InputOptions) -> Result<DocumentFile> {
         if Format::of(path).ok() != Some(Format::Safetensors) {
-            return Ok(DocumentFile::Tokens(TokenFile::open_with(path, options)?));
+            return Ok(DocumentFile::Tokens(Box::new(TokenFile::open_with(path, options)?)));
         }
         let open = || -> Result<DocumentFile> {
             let bytes = FileBytes::open(path, options.reading)?;
             Ok(match is_residual(&Tensors::parse(&bytes)?) {
-                true => DocumentFile::Residual(ResidualFile::with(bytes, options), path.into()),
+                true => DocumentFile::Residual(
+                    Box::new(ResidualFile::with(bytes, options)),
+                    path.into(),
+                ),
                 false => {
                     let format = Format::Safetensors;
-                    DocumentFile::Tokens(TokenFile::of(path, bytes, format, options)?)
+                    DocumentFile::Tokens(Box::new(TokenFile::of(path, bytes, format, options)?))
                 }
             })
         };

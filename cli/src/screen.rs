@@ -56,7 +56,7 @@ pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<
         let file = DocumentFile::open(path, reading)?;
         check(&file)?;
         match file {
-            DocumentFile::Tokens(file) => Ok(file),
+            DocumentFile::Tokens(file) => Ok(*file),
             DocumentFile::Residual(..) => bail!("the documents are plaid"),
         }
     };

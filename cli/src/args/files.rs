@@ -20,8 +20,8 @@ pub struct FileArgs {
     #[arg(long, value_name = "NAME", help_heading = "Token files")]
     pub ignore_tensor: Vec<String>,
 
-    /// Which tokens of --queries are valid: a .npy file [n, len] of bool or integers, 1 for tokens and 0
-    /// for padding anywhere.
+    /// Which tokens of --queries are valid: a .npy file [n, len] of bool or integers, 1 for tokens
+    /// and 0 for padding anywhere.
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files", requires = "queries")]
     pub queries_mask_file: Option<PathBuf>,
 
@@ -29,8 +29,8 @@ pub struct FileArgs {
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files", requires = "queries")]
     pub queries_lengths_file: Option<PathBuf>,
 
-    /// What rows of zeros at the ends of items are, in files that do not say how long items are: pad
-    /// leaves them out, tokens scores them. By default they are scored, with a warning.
+    /// What rows of zeros at the ends of items are, in files that do not say how long items are:
+    /// pad leaves them out, tokens scores them. By default they are scored, with a warning.
     #[arg(long, value_enum, value_name = "pad|tokens", help_heading = "Token files")]
     pub trailing_zeros: Option<TrailingZeros>,
 

@@ -22,8 +22,8 @@ const MAX_UNPACKED_BYTES: u64 = 256 << 20;
 /// scored packs like this.
 const MAX_RATIO: u64 = 200;
 
-/// Opens an archive. Arrays that are stored as they are stay where they are in the file; packed ones,
-/// and those of an item each, are read into memory.
+/// Opens an archive. Arrays that are stored as they are stay where they are in the file; packed
+/// ones, and those of an item each, are read into memory.
 pub(super) fn open(
     bytes: FileBytes,
     options: &InputOptions,
@@ -80,7 +80,8 @@ impl<'a> Archive<'a> {
         }
         ensure!(
             total <= MAX_UNPACKED_BYTES.max((bytes.len() as u64).saturating_mul(MAX_RATIO)),
-            "{} bytes would unpack to {total}; save the arrays with numpy.savez, which does not compress",
+            "{} bytes would unpack to {total}; save the arrays with numpy.savez, which does not \
+             compress",
             bytes.len()
         );
         Ok(archive)

@@ -1,5 +1,5 @@
-//! Several arrays in one place, an archive or a folder: tensors of one file by their names, or a matrix
-//! `[len, dim]` for each item.
+//! Several arrays in one place, an archive or a folder: tensors of one file by their names, or a
+//! matrix `[len, dim]` for each item.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::Dtype;
 
+use super::ids::{self, IDS};
 use super::items::{Items, items};
 use super::tensors::{self, Listed, is_embeddings};
 use super::{Beside, Contents, FileBytes, InputOptions, Matrix, Opened, Role, npy};
@@ -35,11 +36,21 @@ pub(super) fn open(
             let name = &arrays[embeddings].name;
             let bytes = named(embeddings)?;
             let contents = npy::contents(&bytes, name, &beside)?;
-            Ok(Opened::new(bytes, contents))
+            let is_ids =
+                |array: &Listed| array.name == IDS && !options.ignored.contains(&array.name);
+            let ids = match arrays.iter().position(is_ids) {
+                Some(i) => Some(ids::numpy(&named(i)?, contents.layout.n_items())?),
+                None => None,
+            };
+            Ok(Opened { ids, ..Opened::new(bytes, contents) })
         }
         Form::List(order) => {
             let (bytes, contents) = list(arrays, &order, files, named)?;
-            Ok(Opened::new(FileBytes::in_memory(bytes), contents))
+            let names: Vec<&str> = order.iter().map(|&i| arrays[i].name.as_str()).collect();
+            // Names that count as items do say nothing else.
+            let are_numbers = names.iter().enumerate().all(|(i, name)| number(name) == Some(i));
+            let ids = (!are_numbers).then(|| names.iter().map(|name| (*name).to_owned()).collect());
+            Ok(Opened { ids, ..Opened::new(FileBytes::in_memory(bytes), contents) })
         }
     }
 }
@@ -53,7 +64,8 @@ fn beside(
     if role.is_some() {
         return npy::beside(name, role, &read()?).with_context(|| format!("`{name}`"));
     }
-    // Elements that are no numbers are no lengths either: any type that the shape cannot matter for.
+    // Elements that are no numbers are no lengths either: any type that the shape cannot matter
+    // for.
     let shape = if dtype.is_some() { shape.clone() } else { Vec::new() };
     let (dtype, bytes) = (dtype.unwrap_or(Dtype::U8), Cow::Borrowed(&[][..]));
     Ok(Beside { name: name.clone(), role, dtype, shape, bytes })
@@ -140,8 +152,14 @@ fn list(
     Ok((bytes, contents))
 }
 
-/// The order of names in which runs of digits count as numbers: `2` before `10`. Names that differ in
-/// zeros before a number alone are equal.
+/// The number at the end of a name.
+fn number(name: &str) -> Option<usize> {
+    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    name[name.len() - digits..].parse().ok()
+}
+
+/// The order of names in which runs of digits count as numbers: `2` before `10`. Names that differ
+/// in zeros before a number alone are equal.
 fn natural(a: &str, b: &str) -> Ordering {
     let (mut a, mut b) = (a, b);
     loop {

@@ -24,8 +24,8 @@ pub struct Contents {
     pub data: Range<usize>,
     /// Where the scales of codes lie.
     pub scales: Option<ScalesPlace>,
-    /// Rows, dim, and the rows of each item. Where a mask leaves out more than the last tokens of items,
-    /// these are the valid rows alone, one item after the other.
+    /// Rows, dim, and the rows of each item. Where a mask leaves out more than the last tokens of
+    /// items, these are the valid rows alone, one item after the other.
     pub layout: TokenLayout,
     /// Which stored rows these are, where they are not all of them.
     pub(crate) valid: Option<ValidRows>,
@@ -139,8 +139,8 @@ impl Contents {
     }
 }
 
-/// Refuses the code -128, which no element is compressed to; `stored_row` says which row of the file a
-/// row is.
+/// Refuses the code -128, which no element is compressed to; `stored_row` says which row of the
+/// file a row is.
 pub(super) fn check_int8(
     codes: &[u8],
     layout: &TokenLayout,

@@ -8,8 +8,8 @@ use super::tensors::Listed;
 use super::{Beside, FileBytes, InputOptions, Opened, Reading, arrays, npy};
 use crate::texts::counted;
 
-/// Opens the files of a folder. Those of items are read into memory one after the other; embeddings of
-/// one file are mapped like any other.
+/// Opens the files of a folder. Those of items are read into memory one after the other; embeddings
+/// of one file are mapped like any other.
 pub(super) fn open(folder: &Path, options: &InputOptions, files: &[Beside<'_>]) -> Result<Opened> {
     let has = |name: &str| folder.join(name).exists();
     ensure!(

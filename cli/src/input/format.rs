@@ -18,7 +18,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that a file's name says it has, in upper or lower case; a folder is one of arrays.
+    /// The format that a file's name says it has, in upper or lower case; a folder is one of
+    /// arrays.
     pub fn of(path: &Path) -> Result<Format> {
         let ending = path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase);
         let ending = ending.unwrap_or_default();

@@ -1,11 +1,12 @@
 //! Which file is open, and whether it is still as it was.
 //!
 //! A file is known by its device, inode, size, and the times of its last changes in nanoseconds
-//! (`mtime`, and `ctime`, which users cannot set). Times move in steps: a file that was changed a moment
-//! ago may change again within the same step, and nothing would show. So an identity is only relied on
-//! where the last change was longer ago than a step when the file was opened. What remains is a file
-//! that changes under an unchanged `ctime`: by writes to the device below the file system, by a memory
-//! map that wrote to the page before, or on file systems that do not keep the times.
+//! (`mtime`, and `ctime`, which users cannot set). Times move in steps: a file that was changed a
+//! moment ago may change again within the same step, and nothing would show. So an identity is only
+//! relied on where the last change was longer ago than a step when the file was opened. What
+//! remains is a file that changes under an unchanged `ctime`: by writes to the device below the
+//! file system, by a memory map that wrote to the page before, or on file systems that do not keep
+//! the times.
 
 use std::fmt;
 use std::fs::File;
@@ -109,8 +110,8 @@ impl Opened {
     }
 }
 
-/// Waits for as long as a file that changed a moment ago may change again without that showing: at most
-/// a tenth of a second. A file that cannot be opened is left to who opens it next.
+/// Waits for as long as a file that changed a moment ago may change again without that showing: at
+/// most a tenth of a second. A file that cannot be opened is left to who opens it next.
 pub(crate) fn settle(path: &Path) {
     let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
     let found = is_file.then(|| File::open(path).ok()).flatten();

@@ -3,7 +3,8 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Tensors;
+use super::items::integers;
+use super::{Tensors, npy};
 use crate::jsonl::JsonId;
 
 /// The name of the tensor, and the key of `__metadata__`.
@@ -28,6 +29,39 @@ pub(crate) fn of(tensors: &Tensors<'_>, n_items: usize) -> Result<Option<Vec<Str
         ids.len()
     );
     Ok(Some(ids))
+}
+
+/// The ids of `n_items` items in a `.npy` file: whole numbers, or strings as numpy has them, of so
+/// many characters of four bytes each.
+pub(super) fn numpy(bytes: &[u8], n_items: usize) -> Result<Vec<String>> {
+    let (header, data) = npy::array(bytes)?;
+    let n_chars: Option<usize> = header.descr.strip_prefix("<U").and_then(|n| n.parse().ok());
+    let ids: Vec<String> = match n_chars {
+        Some(n_chars) => {
+            let size = n_chars.checked_mul(4).context("strings that are beyond any file")?;
+            header.check_bytes(size, data)?;
+            ensure!(size > 0, "`{IDS}` are empty strings");
+            data.chunks_exact(size).map(string).collect::<Result<_>>()?
+        }
+        None => {
+            let beside = npy::beside(IDS, None, bytes).with_context(|| format!("`{IDS}`"))?;
+            integers(&beside)?.iter().map(ToString::to_string).collect()
+        }
+    };
+    ensure!(
+        header.shape.len() == 1 && ids.len() == n_items,
+        "`{IDS}` have shape {:?}; expected [{n_items}], one for each item",
+        header.shape
+    );
+    Ok(ids)
+}
+
+/// A string of numpy's: code points, and zeros behind them.
+fn string(chars: &[u8]) -> Result<String> {
+    let chars = chars.as_chunks::<4>().0.iter().map(|&c| u32::from_le_bytes(c));
+    let chars = chars.map(|c| char::from_u32(c).with_context(|| format!("`{IDS}` are no text")));
+    let text: String = chars.collect::<Result<_>>()?;
+    Ok(text.trim_end_matches('\0').to_owned())
 }
 
 fn noted(text: &str) -> Result<Vec<String>> {

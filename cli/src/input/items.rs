@@ -1,9 +1,9 @@
 //! Where items lie in a matrix of tokens, by the tensors beside it.
 //!
 //! Names say what a tensor is, in any case and without regard to `_`: `offsets` or `cu_seqlens`,
-//! `lengths` or `doclens`, `mask` or `attention_mask`, and their singular forms. What they say must add
-//! up, and more than one must agree. A tensor of another name that could be one of them is an error:
-//! padding that is scored as tokens changes rankings without a word.
+//! `lengths` or `doclens`, `mask` or `attention_mask`, and their singular forms. What they say must
+//! add up, and more than one must agree. A tensor of another name that could be one of them is an
+//! error: padding that is scored as tokens changes rankings without a word.
 
 use std::borrow::Cow;
 
@@ -115,8 +115,8 @@ pub(crate) fn items(matrix: &Matrix<'_>, beside: &[Beside<'_>]) -> Result<Items>
             agree(&stated)?;
             let Some((_, offsets)) = stated.into_iter().next() else {
                 bail!(
-                    "{name} [rows{last}] need a tensor `offsets` [n + 1] or `lengths` [n], which say \
-                     where items are"
+                    "{name} [rows{last}] need a tensor `offsets` [n + 1] or `lengths` [n], which \
+                     say where items are"
                 )
             };
             check_others(beside, &[offsets.len() - 1], rows)?;

@@ -72,7 +72,8 @@ fn rows(segments: &[[u32; 2]]) -> Range<usize> {
 
 /// An open file of token embeddings.
 ///
-/// All rows of its layout's items are valid: those that a mask leaves out are no part of the layout.
+/// All rows of its layout's items are valid: those that a mask leaves out are no part of the
+/// layout.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
@@ -82,6 +83,9 @@ pub struct TokenFile {
     elements: Option<Vec<u8>>,
     /// Which rows of the file these are, where they are not all.
     stored: Option<ValidRows>,
+    /// Ids that the file has beside its embeddings; those of `.safetensors` are read when asked
+    /// for.
+    ids: Option<Vec<String>>,
     contents: Contents,
     warnings: Vec<String>,
 }
@@ -92,13 +96,15 @@ struct Opened {
     contents: Contents,
     /// The files that rows came from, where they are not the path itself.
     sources: Vec<PathBuf>,
+    /// The items' ids, where arrays' names or strings say them.
+    ids: Option<Vec<String>>,
     warnings: Vec<String>,
 }
 
 impl Opened {
     /// Of one file's bytes.
     fn new(bytes: FileBytes, contents: Contents) -> Opened {
-        Opened { bytes, contents, sources: Vec::new(), warnings: Vec::new() }
+        Opened { bytes, contents, sources: Vec::new(), ids: None, warnings: Vec::new() }
     }
 }
 
@@ -145,7 +151,7 @@ impl TokenFile {
 
     /// Looks for padding that nothing speaks of.
     fn checked(path: &Path, opened: Opened, options: &InputOptions) -> Result<TokenFile> {
-        let Opened { bytes, mut contents, mut sources, mut warnings } = opened;
+        let Opened { bytes, mut contents, mut sources, ids, mut warnings } = opened;
         warnings.extend(zeros::check(&mut contents, &bytes, options.trailing_zeros)?);
         if sources.is_empty() {
             sources.push(path.into());
@@ -157,6 +163,7 @@ impl TokenFile {
             bytes,
             elements: None,
             stored: None,
+            ids,
             contents,
             warnings,
         })
@@ -184,7 +191,7 @@ impl TokenFile {
     pub fn ids(&self, side: Side) -> Result<Ids> {
         let read = || match Format::of(&self.path)? {
             Format::Safetensors => ids::of(&Tensors::parse(&self.bytes)?, self.n_items()),
-            Format::Npy | Format::Npz | Format::Folder => Ok(None),
+            Format::Npy | Format::Npz | Format::Folder => Ok(self.ids.clone()),
         };
         let ids = read().with_context(|| self.path.display().to_string())?;
         Ids::stored(ids, &self.path, side, self.n_items())
@@ -234,8 +241,8 @@ impl TokenFile {
         self.contents.elements(self.matrix(), rows)
     }
 
-    /// The same file with other elements in place of its own, as many as there are, in memory. Rows stay
-    /// those of the file.
+    /// The same file with other elements in place of its own, as many as there are, in memory. Rows
+    /// stay those of the file.
     pub(crate) fn with_elements(self, element: ElementType, elements: Vec<u8>) -> TokenFile {
         let contents = Contents {
             format: element.into(),

@@ -1,4 +1,5 @@
-//! Arrays in `.npy` files: padded embeddings `[n, len, dim]` of f16 or f32, and what is said of them.
+//! Arrays in `.npy` files: padded embeddings `[n, len, dim]` of f16 or f32, and what is said of
+//! them.
 //!
 //! Format versions 1 to 3 (NEP 1): magic, version, header length (u16, from version 2 on u32),
 //! and a Python dictionary with `descr`, `fortran_order` and `shape`. Only what describes
@@ -31,8 +32,8 @@ pub(super) fn parse(
     element_type(&header.descr)?;
     ensure!(
         shape.len() == 3 || shape.len() == 2 && !files.is_empty(),
-        "the array has shape {shape:?}; expected [n, len, dim], or [rows, dim] with lengths in a file \
-         of their own (--lengths-file)"
+        "the array has shape {shape:?}; expected [n, len, dim], or [rows, dim] with lengths in a \
+         file of their own (--documents-lengths-file and the like)"
     );
     contents(bytes, "the array", files)
 }

@@ -1,8 +1,9 @@
 //! Token embeddings in a `.safetensors` file.
 //!
-//! Packed: `embeddings` `[rows, dim]` with `offsets` `[n + 1]` or `lengths` `[n]`. Padded: `embeddings`
-//! `[n, len, dim]`, optionally with `lengths` `[n]` or a `mask` `[n, len]`. Offsets and lengths are i64 or
-//! i32; other tensors are left alone where their shape could be none of these.
+//! Packed: `embeddings` `[rows, dim]` with `offsets` `[n + 1]` or `lengths` `[n]`. Padded:
+//! `embeddings` `[n, len, dim]`, optionally with `lengths` `[n]` or a `mask` `[n, len]`. Offsets
+//! and lengths are i64 or i32; other tensors are left alone where their shape could be none of
+//! these.
 //!
 //! The type of `embeddings` says how they are stored. Codes come with `scales`, one per row: of the
 //! shape of `embeddings` without its last dimension.
@@ -182,8 +183,8 @@ impl<'a> Tensors<'a> {
         tensors
     }
 
-    /// What says where items are, or could: the tensors beside the one of number `embeddings`, but not
-    /// those of names in `known`; and `files`.
+    /// What says where items are, or could: the tensors beside the one of number `embeddings`, but
+    /// not those of names in `known`; and `files`.
     pub fn beside<'b>(
         &self,
         listed: &[Listed],

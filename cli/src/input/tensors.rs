@@ -87,8 +87,8 @@ pub(crate) fn list(tensors: &[Listed]) -> String {
     text
 }
 
-/// What the other tensors of a file are to the embeddings: those that say where items are, with their
-/// roles, and those that could; not those of names in `known`.
+/// What the other tensors of a file are to the embeddings: those that say where items are, with
+/// their roles, and those that could; not those of names in `known`.
 pub(crate) fn beside(
     tensors: &[Listed],
     embeddings: usize,
@@ -128,8 +128,8 @@ fn is_ids(name: &str) -> bool {
 pub(crate) fn check_nameless(options: &InputOptions) -> Result<()> {
     ensure!(
         options.tensor.is_none(),
-        "the file has one array without a name; leave --tensor out, or name the tensor of the other \
-         file alone (--queries-tensor, --documents-tensor)"
+        "the file has one array without a name; leave --tensor out, or name the tensor of the \
+         other file alone (--queries-tensor, --documents-tensor)"
     );
     Ok(())
 }
@@ -157,7 +157,7 @@ mod tests {
         assert!(find(&["embeddings", "Embeddings"]).is_err());
         assert!(find(&["doc_embeddings"]).is_err());
         let error = find(&[]).unwrap_err().to_string();
-        assert!(error.contains("none at all"), "{error}");
+        assert!(error.contains("no tensors"), "{error}");
     }
 
     #[test]

@@ -15,8 +15,8 @@ use super::{elements, reserved};
 /// The valid rows of a stored matrix, in runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ValidRows {
-    /// First valid row of a run, counted without the others, and the stored row that it is. A layout
-    /// has fewer than 2³¹ rows.
+    /// First valid row of a run, counted without the others, and the stored row that it is. A
+    /// layout has fewer than 2³¹ rows.
     runs: Vec<[u32; 2]>,
     n_rows: usize,
 }
@@ -90,8 +90,8 @@ impl ValidRows {
     }
 }
 
-/// The rows of items that a mask keeps, and the items among these, one after the other. A mask has a
-/// byte for each row.
+/// The rows of items that a mask keeps, and the items among these, one after the other. A mask has
+/// a byte for each row.
 pub(crate) fn masked(
     layout: &TokenLayout,
     is_valid: impl Fn(usize) -> bool,

@@ -1,7 +1,7 @@
 //! Rows of zeros at the ends of items, where nothing says how long items are.
 //!
-//! They are padding, most of the time, and as tokens they have a similarity of 0 to everything: more
-//! than that of a token that points away. Models that pad on the left have them at the start.
+//! They are padding, most of the time, and as tokens they have a similarity of 0 to everything:
+//! more than that of a token that points away. Models that pad on the left have them at the start.
 
 use anyhow::Result;
 use rayon::prelude::*;
@@ -12,8 +12,8 @@ use crate::texts::counted;
 
 use maxsim::{ElementType, LayoutKind, TokenFormat};
 
-/// Rows of zeros at the start and at the end of each item; those of an item without others are at its
-/// start.
+/// Rows of zeros at the start and at the end of each item; those of an item without others are at
+/// its start.
 fn at_ends(contents: &Contents, bytes: &[u8]) -> Vec<[usize; 2]> {
     let is_zero = |row: usize| is_zero(contents, bytes, row);
     let ends = |item: usize| {
@@ -72,8 +72,8 @@ pub(super) fn check(
     let (n_items, n) = (ends.iter().filter(|[a, b]| a + b > 0).count(), ends.len());
     let rows = counted(n_rows as u64, "row of zeros", "rows of zeros");
     Ok(Some(format!(
-        "{n_items} of {n} items begin or end with {rows}, scored as tokens: the file does not say how long \
-         items are; `lengths` or a mask do, or --trailing-zeros pad to leave the rows out, or \
+        "{n_items} of {n} items begin or end with {rows}, scored as tokens: the file does not say how \
+         long items are; give lengths or a mask, or use --trailing-zeros pad to leave the rows out, or \
          --trailing-zeros tokens if they are tokens"
     )))
 }

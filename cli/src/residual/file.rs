@@ -194,8 +194,8 @@ impl<'a> File<'a> {
     }
 }
 
-/// Writes tokens to a file, which appears whole or not at all. Items are written one after the other,
-/// whatever their layout; rows that no item has are left out.
+/// Writes tokens to a file, which appears whole or not at all. Items are written one after the
+/// other, whatever their layout; rows that no item has are left out.
 ///
 /// # Errors
 /// For masked tokens, which the format has no place for, and where the file cannot be written.

@@ -10,7 +10,7 @@ use zip::{CompressionMethod, ZipWriter};
 
 use super::files::{Random, f32_bytes, i64_bytes, npy};
 use super::tool::{json, rank};
-use super::{Folder, HOLES, LENGTHS, RIGHT, batch, mask, rows};
+use super::{Folder, HOLES, LEFT, LENGTHS, RIGHT, batch, mask, rows};
 
 /// A zip archive of files.
 fn archive(files: &[(&str, Vec<u8>)], method: CompressionMethod) -> Vec<u8> {
@@ -41,16 +41,12 @@ fn arrays_in_archives_and_folders_are_read() {
     let embeddings = || npy(1, "<f4", &[4, 4, 4], &f32_bytes(&batch(HOLES)));
     let mask = || npy(1, "|b1", &[4, 4], &mask(HOLES, 1));
     let table = || vec![("attention_mask.npy", mask()), ("embeddings.npy", embeddings())];
-    // As numbers they are in this order, as text they are not.
-    let names = ["doc_2.npy", "doc_9.NPY", "doc_10.npy", "doc_11.npy"];
-    let list = || -> Vec<(&str, Vec<u8>)> {
-        let mut list: Vec<_> = names.into_iter().zip(matrices()).collect();
-        list.rotate_left(2);
-        list
+    let numbers = || -> Vec<(&str, Vec<u8>)> {
+        ["arr_0.npy", "arr_1.npy", "arr_2.npy", "arr_3.npy"].into_iter().zip(matrices()).collect()
     };
     for (files, more) in [
         (table(), &[][..]),
-        (list(), &[]),
+        (numbers(), &[]),
         (vec![("x.npy", embeddings()), ("mask.npy", mask())], &["--documents-tensor", "x"]),
     ] {
         for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
@@ -83,6 +79,52 @@ fn arrays_in_archives_and_folders_are_read() {
 }
 
 #[test]
+fn ids_are_arrays_names_or_an_array() {
+    let folder = Folder::new();
+    let expected = |ids: [&str; 4]| {
+        let mut expected = folder.expected();
+        let documents = expected["queries"][0]["documents"].as_array_mut().unwrap();
+        documents.iter_mut().for_each(|id| *id = ids[id.as_u64().unwrap() as usize].into());
+        expected
+    };
+    // As numbers they are in this order, as text they are not.
+    let names = ["doc_2.npy", "doc_9.NPY", "doc_10.npy", "doc_11.npy"];
+    let mut list: Vec<_> = names.into_iter().zip(matrices()).collect();
+    list.rotate_left(2);
+    folder.write("d.npz", archive(&list, CompressionMethod::Stored));
+    let found = json(&folder.rank("d.npz", &[]).ok());
+    assert_eq!(found, expected(["doc_2", "doc_9", "doc_10", "doc_11"]));
+    let strings: Vec<u8> = ["é", "bc", "d e", "f"]
+        .iter()
+        .flat_map(|id| {
+            let mut chars: Vec<u32> = id.chars().map(u32::from).collect();
+            chars.resize(3, 0);
+            chars
+        })
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    let (embeddings, mask) = (f32_bytes(&batch(LEFT)), mask(LEFT, 1));
+    for (ids, expected) in [
+        (npy(1, "<U3", &[4], &strings), expected(["é", "bc", "d e", "f"])),
+        (npy(1, "<i8", &[4], &i64_bytes(&[7, 5, 3, 1])), expected(["7", "5", "3", "1"])),
+    ] {
+        let files = [
+            ("embeddings.npy", npy(1, "<f4", &[4, 4, 4], &embeddings)),
+            ("mask.npy", npy(1, "|b1", &[4, 4], &mask)),
+            ("ids.npy", ids),
+        ];
+        folder.write("d.npz", archive(&files, CompressionMethod::Deflated));
+        assert_eq!(json(&folder.rank("d.npz", &[]).ok()), expected);
+    }
+    let files = [
+        ("embeddings.npy", npy(1, "<f4", &[4, 4, 4], &embeddings)),
+        ("ids.npy", npy(1, "<i8", &[3], &i64_bytes(&[7, 5, 3]))),
+    ];
+    folder.write("d.npz", archive(&files, CompressionMethod::Deflated));
+    assert!(folder.rank("d.npz", &[]).error().contains("`ids` have shape [3]; expected [4]"));
+}
+
+#[test]
 fn arrays_that_are_ambiguous_or_broken_are_errors() {
     let folder = Folder::new();
     let matrix = |rows: usize, dim: usize| npy(1, "<f4", &[rows, dim], &vec![0; 4 * rows * dim]);
@@ -100,7 +142,7 @@ fn arrays_that_are_ambiguous_or_broken_are_errors() {
         (vec![("embeddings.npy", matrix(2, 4))], "need a tensor `offsets`"),
         (vec![("embeddings.npy", objects())], "pickled"),
         (vec![("a.npy", vec![])], "not an npy file"),
-        (vec![("a.txt", vec![])], "there are no .npy arrays in it"),
+        (vec![("a.txt", vec![])], "no .npy arrays in it"),
     ] {
         folder.write("d.npz", archive(&files, CompressionMethod::Stored));
         let sub = TempDir::new_in(folder.0.path()).unwrap();

@@ -1,9 +1,10 @@
-//! Token files as models and numpy write them: padding that is said in every way, counts that do not add
-//! up, arrays in archives and folders, and what cannot be read.
+//! Token files as models and numpy write them: padding that is said in every way, counts that do
+//! not add up, arrays in archives and folders, and what cannot be read.
 
 mod arrays;
 #[path = "../files/mod.rs"]
 mod files;
+mod plaid;
 #[path = "../tool/mod.rs"]
 mod tool;
 
@@ -18,8 +19,8 @@ use tool::{Run, json, rank, run};
 /// Four documents of up to 4 tokens of dim 4.
 const LENGTHS: [i64; 4] = [2, 4, 1, 3];
 
-/// Rows of all documents, one after the other. Their first element is negative, as is every similarity to
-/// the query: whatever is scored besides has a larger one.
+/// Rows of all documents, one after the other. Their first element is negative, as is every
+/// similarity to the query: whatever is scored besides has a larger one.
 fn rows() -> Vec<f32> {
     let mut rows = Random(3).values(10 * 4);
     rows.chunks_exact_mut(4).for_each(|row| row[0] = -2.0 - row[0].abs());
@@ -248,9 +249,9 @@ fn counts_that_do_not_add_up_are_errors() {
     };
     for (tensors, expected) in [
         (&[("offsets", &[0, 2, 6, 7][..])][..], "offsets[3] is 7; expected 10"),
-        (&[("offsets", &[0, 2, 6, 7])], "if they are where items start, put 10 behind them"),
+        (&[("offsets", &[0, 2, 6, 7])], "if they are where items start, append 10"),
         (&[("offsets", &[2, 6, 7, 10])], "offsets[0] is 2; expected 0"),
-        (&[("offsets", &[2, 6, 7, 10])], "if they are where items end, put 0 before them"),
+        (&[("offsets", &[2, 6, 7, 10])], "if they are where items end, prepend 0"),
         (&[("offsets", &[1, 2, 6, 7, 9])], "leave rows that are no item's out"),
         (&[("offsets", &[0, 6, 2, 10])], "offsets[2] is 2, after 6"),
         (&[("offsets", &[0, 2, 11])], "offsets[2] is 11; expected 10"),
@@ -443,9 +444,9 @@ fn the_embeddings_are_the_tensor_that_was_asked_for() {
     let error = folder.rank("both.SafeTensors", &[]).error();
     let expected = format!(
         "{both}: no tensor `embeddings` in the file; it has `documents` F32 [4, 4, 4] (could be \
-         embeddings), `documents_mask` BOOL [4, 4] (could be a mask), `queries` F32 [1, 2, 4] (could be \
-         embeddings), `queries.lengths` I64 [1] (could be lengths or offsets); use --tensor documents \
-         for it, or another name"
+         embeddings), `documents_mask` BOOL [4, 4] (could be a mask), `queries` F32 [1, 2, 4] \
+         (could be embeddings), `queries.lengths` I64 [1] (could be lengths or offsets); \
+         use --tensor documents for it, or another name"
     );
     assert_eq!(error, expected);
     let error = folder.rank("both.SafeTensors", &["--documents-tensor", "d"]).error();
@@ -475,5 +476,5 @@ fn files_that_are_not_read_say_how_to_convert_them() {
         }
     }
     let error = rank("-".as_ref(), &folder.path("packed.safetensors"), &[]).error();
-    assert!(error.starts_with("-: standard input is not read; convert it: python3"), "{error}");
+    assert!(error.starts_with("-: standard input cannot be read; convert it: python3"), "{error}");
 }
