@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use maxsim::{
     Against, Device, DeviceScores, ElementType, Error, ErrorTerms, Fp8, Int8, Int8Affine, Pairing,
-    Quantized, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens, score_bounds,
+    QuantizeReport, Quantized, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens, score_bounds,
 };
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::quantize::{e4m3, e4m3_value};
@@ -424,4 +424,58 @@ fn sizes() {
     }
     let fp8 = tokens.quantize::<Fp8>(ScaleType::Tensor).expect("codes");
     assert!(ratio(fp8.data().len(), fp8.scales()) > 1.999);
+}
+
+/// What conversions round is what they say, of valid tokens alone.
+#[test]
+fn conversions_say_what_they_round() {
+    let values = [0.5, 0.1, 1e-9, -2e-9, 7e4, 1.0, f32::NAN, f32::INFINITY, 3e38, 1e-30];
+    let tokens = Tokens::padded(&values, 5, 1, 2).expect("rows of 2");
+    let (half, found) = tokens.convert::<f16>().expect("room for ten elements");
+    let expected: Vec<u16> = values.iter().map(|&x| f16::from_f32(x).to_bits()).collect();
+    let bits: Vec<u16> = half.data().iter().map(|x| x.to_bits()).collect();
+    assert_eq!(bits, expected);
+    assert_eq!((found.n_elements, found.n_changed), (10, 6));
+    assert_eq!((found.n_overflowed, found.overflowed_row), (2, Some(2)));
+    assert_eq!((found.n_vanished_rows, found.vanished_row), (1, Some(1)));
+    assert_eq!(found.max_relative_error, 1.0);
+
+    // Rows that are masked, and the rest of a longer matrix, count for nothing.
+    let masked = tokens.with_mask(vec![1u8, 0, 0, 1, 0]).expect("a byte per row");
+    let (half, found) = masked.convert::<f16>().expect("room for ten elements");
+    assert_eq!(half.mask(), masked.mask());
+    assert_eq!((found.n_elements, found.n_changed, found.n_overflowed), (4, 1, 0));
+    let off = (f64::from(f16::from_f32(0.1).to_f32()) - f64::from(0.1f32)).abs();
+    assert_eq!(found.max_relative_error, off / f64::from(0.1f32));
+    let (wide, found) = half.convert::<f32>().expect("room for ten elements");
+    assert!(found.is_exact() && wide.data()[1] == f16::from_f32(0.1).to_f32());
+    let (_, found) = wide.convert::<bf16>().expect("room for ten elements");
+    assert!(!found.is_exact() && found.max_relative_error <= 1.0 / 256.0);
+}
+
+/// Tokens that lost more than the rounding of codes takes are counted, and no others.
+#[test]
+fn reports_count_what_scales_have_no_room_for() {
+    let values = [1.8e9f32, 1.0, 9e6, -1e5, 1e-7, 3e-8, 1e-9, 0.0, 0.0, 0.0, 0.7, -0.2];
+    let tokens = Tokens::padded(&values, 6, 1, 2).expect("rows of 2");
+    fn report<F: Quantized>(tokens: &Tokens<'_, f32>, scales: ScaleType) -> [u64; 4] {
+        let codes = tokens.quantize::<F>(scales).expect("scales that the format has");
+        let found = QuantizeReport::measured(&codes, tokens).expect("one size");
+        assert_eq!(found.n_tokens, 6);
+        [found.n_clipped_tokens, found.n_clipped, found.n_coarse_tokens, found.n_zeroed_tokens]
+    }
+    // INT8 ends at 127 · 65504; 9 · 10⁶ is beyond that, and 2⁻²⁴ is the least scale.
+    assert_eq!(report::<Int8>(&tokens, ScaleType::F16), [2, 2, 2, 1]);
+    assert_eq!(report::<Int8>(&tokens, ScaleType::F32), [0, 0, 0, 0]);
+    assert_eq!(report::<Fp8>(&tokens, ScaleType::F16)[..2], [1, 1]);
+    assert_eq!(report::<Fp8>(&tokens, ScaleType::F32)[..2], [0, 0]);
+    // The minimum of the second is below -65504, by less than a step of its codes.
+    assert_eq!(report::<Int8Affine>(&tokens, ScaleType::F16)[..2], [1, 1]);
+
+    let other = Tokens::padded(&values, 3, 2, 2).expect("rows of 2");
+    let codes = other.quantize::<Int8>(ScaleType::F16).expect("f16 scales");
+    assert!(QuantizeReport::measured(&codes, &tokens).is_ok());
+    let narrow = Tokens::padded(&values, 12, 1, 1).expect("rows of 1");
+    let error = QuantizeReport::measured(&codes, &narrow).map(drop).expect_err("another size");
+    assert!(matches!(error, Error::Shape { argument: "tokens", .. }), "{error}");
 }
