@@ -1,8 +1,8 @@
-//! Whether the numbers of a file are finite: what is not is found with its file, row and element when
-//! rows are read, before they are scored or compressed.
+//! Whether the numbers of a file are finite: what is not is found with its file, row and element
+//! when rows are read, before they are scored or compressed.
 //!
-//! An infinity is what an overflow of f16 leaves behind, and a document with one would rank first for
-//! many queries. A document that loses every maximum may have one all the same, so elements are
+//! An infinity is what an overflow of f16 leaves behind, and a document with one would rank first
+//! for many queries. A document that loses every maximum may have one all the same, so elements are
 //! looked at and not scores. Rows that no item has may hold anything.
 
 use std::borrow::Cow;
@@ -60,8 +60,8 @@ enum Wrong {
 }
 
 impl<'a> Checked<'a> {
-    /// A file of queries or documents, for a command that can take infinities: `item` is the word for
-    /// one of them.
+    /// A file of queries or documents, for a command that can take infinities: `item` is the word
+    /// for one of them.
     pub fn new(file: &'a TokenFile, item: &'static str, allow_infinite: bool) -> Checked<'a> {
         Checked { file, item, allow_infinite, has_option: true }
     }
@@ -198,8 +198,8 @@ impl<'a> Checked<'a> {
 
 /// Whether any element is NaN, or infinite unless that is allowed, of rows used or not.
 ///
-/// The bits of a magnitude are increased so far that those of what is wrong, and no others, reach the bit of
-/// the sign: an addition for each element, many at a time, and no branch.
+/// The bits of a magnitude are increased so far that those of what is wrong, and no others, reach
+/// the bit of the sign: an addition for each element, many at a time, and no branch.
 fn is_any_wrong<T: Element>(elements: &[T], allow_infinite: bool) -> bool {
     let first_wrong = largest_finite::<T>() + 1 + i32::from(allow_infinite);
     let is_wrong = |piece: &[T]| match T::TYPE {
@@ -259,7 +259,8 @@ fn wrong_element<T: Element>(row: &[T], allow_infinite: bool) -> Option<Wrong> {
     found.map(|(element, x)| Wrong::Element(element, x))
 }
 
-/// Checks the tables of residual-compressed tokens: bucket weights, and the centroids that tokens have.
+/// Checks the tables of residual-compressed tokens: bucket weights, and the centroids that tokens
+/// have.
 ///
 /// # Errors
 /// For the first weight, or the first token with a centroid, that is not finite.

@@ -36,9 +36,9 @@ pub(crate) fn compressed<F: Quantized>(
     })
 }
 
-/// How the scales of queries that are compressed for documents of a format are to be stored: as f16, or
-/// as f32 where that would clip a token or leave it hardly a bit. That tokens are too small for either is
-/// added to `notes`.
+/// How the scales of queries that are compressed for documents of a format are to be stored: as
+/// f16, or as f32 where that would clip a token or leave it hardly a bit. That tokens are too small
+/// for either is added to `notes`.
 pub fn scales(
     queries: &TokenFile,
     documents: TokenFormat,
@@ -86,7 +86,8 @@ pub fn scales(
     }
 }
 
-/// Queries with elements of type `to`, which need not be another one. What that rounds is added to `notes`.
+/// Queries with elements of type `to`, which need not be another one. What that rounds is added to
+/// `notes`.
 ///
 /// # Errors
 /// Where an element becomes infinite, or all elements of a token become zeros.

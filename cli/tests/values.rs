@@ -1,5 +1,5 @@
-//! Numbers that are out of the ordinary: infinities and NaN in files, elements that scales have no room for,
-//! scores beyond f32, and queries of another element type than the documents.
+//! Numbers that are out of the ordinary: infinities and NaN in files, elements that scales have no
+//! room for, scores beyond f32, and queries of another element type than the documents.
 
 mod files;
 mod tool;
@@ -15,7 +15,8 @@ use tool::{Run, json, rank, run};
 const QUERY_OFFSETS: [i64; 3] = [0, 1, 3];
 const DOCUMENT_OFFSETS: [i64; 4] = [0, 2, 3, 6];
 
-/// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..2, 2 and 3..6.
+/// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..2, 2 and
+/// 3..6.
 struct Folder(TempDir);
 
 impl Folder {

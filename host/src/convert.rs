@@ -13,8 +13,8 @@ use crate::tokens::Tokens;
 /// Rows that a thread takes at once.
 const CHUNK_LEN: usize = 256;
 
-/// What a conversion to another element type did to the elements of valid tokens. Rows that no item has,
-/// or that the mask switches off, do not count.
+/// What a conversion to another element type did to the elements of valid tokens. Rows that no item
+/// has, or that the mask switches off, do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Conversion {
@@ -22,7 +22,8 @@ pub struct Conversion {
     pub n_elements: u64,
     /// Those that are another number now.
     pub n_changed: u64,
-    /// The largest |new − old| / |old| of those that are finite before and after; 1 where one became 0.
+    /// The largest |new − old| / |old| of those that are finite before and after; 1 where one
+    /// became 0.
     pub max_relative_error: f64,
     /// Finite elements that became infinite.
     pub n_overflowed: u64,
@@ -81,8 +82,8 @@ impl Conversion {
 }
 
 impl<T: Element> Tokens<'_, T> {
-    /// The same tokens with elements of another type, each the nearest there is (ties to even), and what
-    /// that rounded. Layout and mask stay.
+    /// The same tokens with elements of another type, each the nearest there is (ties to even), and
+    /// what that rounded. Layout and mask stay.
     ///
     /// To f32 it is exact; so is bf16 to f16 for magnitudes of 2⁻¹⁷ to 65504. Elements that are
     /// too large for f16 become infinite, those that are too small 0: [`Conversion`] says so.

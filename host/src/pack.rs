@@ -18,7 +18,7 @@ mod sealed {
 #[diagnostic::on_unimplemented(
     message = "a slice of `{Self}` is no matrix of token embeddings",
     label = "expected f32, f16 or bf16 elements, or rows of them",
-    note = "an item is a `Vec<T>` (its rows one after the other), a `Vec<[T; DIM]>` or a `Vec<Vec<T>>`",
+    note = "an item is a `Vec<T>` of whole rows, a `Vec<[T; DIM]>` or a `Vec<Vec<T>>`",
     note = "with `T` one of `f32`, `maxsim::half::f16` and `maxsim::half::bf16`"
 )]
 pub trait Row: sealed::Sealed + Sized {

@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn runs_are_the_valid_rows() {
         let layout = TokenLayout::packed(10, 4, &[1i64, 3, 3, 8]).unwrap();
-        assert_eq!(runs(&layout, None).collect::<Vec<_>>(), [1..8]);
+        assert!(runs(&layout, None).eq(std::iter::once(1..8)));
         let mask = [1u8, 1, 0, 0, 1, 1, 0, 1, 1, 1];
         let found: Vec<_> = runs(&layout, Some(&mask)).collect();
         assert_eq!(found, [1..2, 4..6, 7..8]);

@@ -1,5 +1,5 @@
-//! What compression lost beyond the rounding of codes: where a scale or a minimum has no room for what
-//! a row needs.
+//! What compression lost beyond the rounding of codes: where a scale or a minimum has no room for
+//! what a row needs.
 
 use maxsim_kernels::quantize::F16_MAX;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
@@ -16,8 +16,8 @@ use crate::tokens::{TokenLayout, Tokens};
 /// Rows that a thread takes at once.
 const CHUNK_LEN: usize = 256;
 
-/// The share of a row's largest magnitude that an element may be off: FP8's rounding loses half of that,
-/// INT8's a thirtieth.
+/// The share of a row's largest magnitude that an element may be off: FP8's rounding loses half of
+/// that, INT8's a thirtieth.
 const COARSE: f64 = 1.0 / 8.0;
 
 /// Distance of the largest e4m3 numbers.
@@ -25,15 +25,15 @@ const E4M3_STEP: f64 = 32.0;
 
 /// Which tokens lost more than the rounding of codes takes, and how much.
 ///
-/// [`Tokens::quantize`] clamps scales (and minima) to what their storage holds. Elements of rows that
-/// need more are clipped: as f16 from about 8.3 · 10⁶ on (INT8), 2.9 · 10⁷ (FP8), and for
-/// [`Int8Affine`](crate::Int8Affine) also where a row's minimum is beyond ±65504. Rows of tiny elements
-/// lose bits, or become zeros: as f16 below about 3 · 10⁻⁵ (INT8). With
+/// [`Tokens::quantize`] clamps scales (and minima) to what their storage holds. Elements of rows
+/// that need more are clipped: as f16 from about 8.3 · 10⁶ on (INT8), 2.9 · 10⁷ (FP8), and for
+/// [`Int8Affine`](crate::Int8Affine) also where a row's minimum is beyond ±65504. Rows of tiny
+/// elements lose bits, or become zeros: as f16 below about 3 · 10⁻⁵ (INT8). With
 /// [`ScaleType::F32`](crate::ScaleType) nothing is clipped, and only rows below 10⁻⁸ (INT8) or 10⁻⁶
 /// (FP8) lose more.
 ///
-/// Rows that no item has, that the mask switches off, or that have elements that are not finite do not
-/// count.
+/// Rows that no item has, that the mask switches off, or that have elements that are not finite do
+/// not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct QuantizeReport {
@@ -41,8 +41,8 @@ pub struct QuantizeReport {
     pub n_tokens: u64,
     /// Tokens with clipped elements.
     pub n_clipped_tokens: u64,
-    /// Elements that became smaller by more than a step of their row's codes, as the scale or the minimum
-    /// is the largest there is.
+    /// Elements that became smaller by more than a step of their row's codes, as the scale or the
+    /// minimum is the largest there is.
     pub n_clipped: u64,
     /// How far the worst of them is off.
     pub largest_clip: f64,

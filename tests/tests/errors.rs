@@ -122,7 +122,7 @@ fn integers_and_rows_of_first_programs() {
     let rows = |tokens: Result<Tokens<'_, f32>>| tokens.expect("whole rows").layout().clone();
     let expected = rows(Tokens::packed(&DATA, 4, &[0i64, 2, 6]));
     assert_eq!(rows(Tokens::packed(&DATA, 4, &[0usize, 2, 6])), expected);
-    assert_eq!(rows(Tokens::packed(&DATA, 4, &vec![0u64, 2, 6])), expected);
+    assert_eq!(rows(Tokens::packed(&DATA, 4, &Vec::from([0u64, 2, 6]))), expected);
     assert_eq!(rows(Tokens::packed(&DATA, 4, &[0u32, 2, 6])), expected);
     let huge = u64::MAX - 5;
     offset(Tokens::packed(&DATA, 4, &[0, 2, huge]), "offsets", 2, "2 to 6", huge.into());

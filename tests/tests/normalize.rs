@@ -122,7 +122,7 @@ fn rows_of_any_length_have_their_direction() {
                     .map(|i| f64::from(T::from_f32(value(i * 7 + salt) as f32).to_f32()))
                     .collect();
                 // Every second row alone is long, so that long ones meet short ones too.
-                let factor = |i: usize| if i / dim % 2 == 0 { length } else { 1.0 };
+                let factor = |i: usize| if (i / dim).is_multiple_of(2) { length } else { 1.0 };
                 let long = small.iter().enumerate().map(|(i, x)| x * factor(i)).collect();
                 [long, small]
             };
@@ -161,7 +161,7 @@ fn rows_of_any_length_have_their_direction() {
                 ] {
                     let most = small.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
                     for (i, (&long, &small)) in long.iter().zip(small).enumerate() {
-                        let factor = if i / dim % 2 == 0 { length } else { 1.0 };
+                        let factor = if (i / dim).is_multiple_of(2) { length } else { 1.0 };
                         let error = (f64::from(long) * factor - f64::from(small)).abs();
                         let limit = precision * f64::from(most);
                         assert!(error <= limit, "{device} {length:e} {i}: {long:e}, {small:e}");

@@ -208,9 +208,10 @@ mod tests {
         // Apart in f32, and equal in f16.
         let centroids = [0.5, 1.0, 1.0 + 1.0 / 8192.0, 1.0];
         let panels = |rounds| Panels::new(&centroids, 1, Nearest::Dot, rounds).unwrap();
-        assert_eq!(panels(false).assign(&[1.0, -1.0]).unwrap(), [2, 0]);
-        assert_eq!(panels(true).assign(&[1.0, -1.0]).unwrap(), [1, 0]);
+        let done = Done::new(6, &|_, _| ());
+        assert_eq!(panels(false).assign(&[1.0, -1.0], &done).unwrap(), [2, 0]);
+        assert_eq!(panels(true).assign(&[1.0, -1.0], &done).unwrap(), [1, 0]);
         let zeros = Panels::new(&centroids, 1, Nearest::Dot, true).unwrap();
-        assert_eq!(zeros.assign(&[0.0, f32::NAN]).unwrap(), [0, 0]);
+        assert_eq!(zeros.assign(&[0.0, f32::NAN], &done).unwrap(), [0, 0]);
     }
 }
