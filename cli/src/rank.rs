@@ -11,7 +11,7 @@ use crate::args::{DeviceChoice, Format, RankArgs, Verify};
 use crate::documents::{DocumentFile, Documents};
 use crate::explain;
 use crate::finite::{self, Checked};
-use crate::ids::Side;
+use crate::ids::{Ids, Side};
 use crate::input::{Change, TokenFile, settle};
 use crate::judging::Judging;
 use crate::metrics::{self, Metrics};
@@ -45,19 +45,8 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         Some(screen) => Some(screen::check(screen, &documents, verify)?),
         None => None,
     };
-    let keep = if args.format == Format::Json { Keep::Whole } else { Keep::Beginning };
-    let texts = args.texts.as_deref().map(|path| (path, keep));
-    let (query_ids, document_ids) =
-        (queries.ids(Side::Queries)?, document_file.ids(documents.n_items())?);
-    let judging = Judging::open(&args.judging, texts, query_ids, document_ids)?;
-    if let Some(screen) = &screen {
-        judging.documents.check_same(&screen.ids(Side::Documents)?)?;
-    }
-    if args.format == Format::Trec {
-        judging.queries.check_columns()?;
-        judging.documents.check_columns()?;
-    }
-    let qrels = judging.qrels.as_ref();
+    let ids = [queries.ids(Side::Queries)?, document_file.ids(documents.n_items())?];
+    let judging = judging(args, ids, screen.as_ref())?;
     let scanned = match (&screen, &documents) {
         (Some(file), _) => Some(file),
         (None, Documents::Tokens(file)) => Some(*file),
@@ -67,19 +56,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         Some(file) => queries::scales(&queries, file.contents().format, &mut notes)?,
         None => ScaleType::default(),
     };
-    let device = match (args.device, scanned) {
-        (DeviceChoice::Auto, Some(file)) => {
-            let (device, format) = (DeviceChoice::Auto.open()?, file.contents().format);
-            let scored = queries::query_format(queries.contents().format, format);
-            if device.can_score(scored, format) { device } else { Device::cpu() }
-        }
-        (choice, _) => choice.open()?,
-    };
-
-    if let Some(name) = &args.kernel {
-        check_kernel(name, &device)?;
-    }
-
+    let device = opened(args, &queries, scanned)?;
     let progress = progress_bar(documents.n_items(), "documents");
     let started = Instant::now();
     let request = Request {
@@ -95,17 +72,12 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         query_scales,
         allow_infinite: args.allow_infinite,
         // The metrics look further than a short list.
-        top_k: if qrels.is_some() { args.top_k.max(metrics::DEPTH) } else { args.top_k },
+        top_k: args.top_k.max(if judging.qrels.is_some() { metrics::DEPTH } else { 0 }),
         chunk_bytes: args.chunk_bytes,
         progress: &progress,
     };
-    let default = SearchOptions::default();
-    let search = SearchOptions {
-        n_candidates: args.shortlist.unwrap_or(default.n_candidates),
-        exact: args.exact,
-    };
     let outcome = match screen.as_ref().zip(proof) {
-        Some((screen, proof)) => screen::rank(&request, screen, proof, search),
+        Some((screen, proof)) => screen::rank(&request, screen, proof, search(args)),
         None => stream::rank(&request),
     };
     progress.finish_and_clear();
@@ -126,27 +98,79 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         provenance::check_unchanged(screen, documents)?;
     }
 
-    let metrics = qrels.map(|qrels| Metrics::new(&outcome.rankings, qrels));
     let summary = Summary { queries: &queries, documents: &documents, device: &device, elapsed };
-    let mut report = summary.line(&outcome);
-    if let (Format::Trec, Some(metrics)) = (args.format, metrics) {
-        report += &format!("\n{metrics}");
+    publish(args, &destination, &judging, &summary, outcome, &notes)?;
+    if let Some(note) = proof.map(|proof| proof.to_string()).filter(|note| !note.is_empty()) {
+        say(&note);
     }
+    Ok(())
+}
+
+/// What queries and documents are called, and which are relevant.
+fn judging(args: &RankArgs, ids: [Ids; 2], screen: Option<&TokenFile>) -> Result<Judging> {
+    let keep = if args.format == Format::Json { Keep::Whole } else { Keep::Beginning };
+    let texts = args.texts.as_deref().map(|path| (path, keep));
+    let [queries, documents] = ids;
+    let judging = Judging::open(&args.judging, texts, queries, documents)?;
+    if let Some(screen) = screen {
+        judging.documents.check_same(&screen.ids(Side::Documents)?)?;
+    }
+    if args.format == Format::Trec {
+        judging.queries.check_columns()?;
+        judging.documents.check_columns()?;
+    }
+    Ok(judging)
+}
+
+/// How --screen is searched.
+fn search(args: &RankArgs) -> SearchOptions {
+    let default = SearchOptions::default();
+    let n_candidates = args.shortlist.unwrap_or(default.n_candidates);
+    SearchOptions { n_candidates, exact: args.exact }
+}
+
+/// The device, which has the kernel that is asked for, and can score what is `scanned`.
+fn opened(args: &RankArgs, queries: &TokenFile, scanned: Option<&TokenFile>) -> Result<Device> {
+    let device = match (args.device, scanned) {
+        (DeviceChoice::Auto, Some(file)) => {
+            let (device, format) = (DeviceChoice::Auto.open()?, file.contents().format);
+            let scored = queries::query_format(queries.contents().format, format);
+            if device.can_score(scored, format) { device } else { Device::cpu() }
+        }
+        (choice, _) => choice.open()?,
+    };
+    if let Some(name) = &args.kernel {
+        check_kernel(name, &device)?;
+    }
+    Ok(device)
+}
+
+/// Writes the ranking, and then what there is to say of it.
+fn publish(
+    args: &RankArgs,
+    destination: &Destination,
+    judging: &Judging,
+    summary: &Summary<'_>,
+    outcome: Outcome,
+    notes: &[String],
+) -> Result<()> {
+    let qrels = judging.qrels.as_ref();
+    let metrics = qrels.map(|qrels| Metrics::new(&outcome.rankings, qrels));
+    let report = summary.line(&outcome);
     let rankings = shortened(outcome.rankings, args.top_k);
     let proven = outcome.search.map(|search| shortest(search.proven, args.top_k));
-    let results =
-        Results { rankings: &rankings, judging: &judging, metrics, proven: proven.as_deref() };
+    let results = Results { rankings: &rankings, judging, metrics, proven: proven.as_deref() };
     destination.write(args.format, &results)?;
     // The ranking is out; a closed stderr takes nothing from it.
     notes.iter().for_each(|note| say(note));
     say(&report);
-    let of_files = queries.warnings().chain(documents.warnings());
+    if let (Format::Trec, Some(metrics)) = (args.format, metrics) {
+        say(&metrics.to_string());
+    }
+    let of_files = summary.queries.warnings().chain(summary.documents.warnings());
     let of_qrels = qrels.map_or(&[][..], Qrels::warnings).iter().cloned();
     let warnings = of_files.chain(of_qrels).chain(output::warning(args.format, &results));
     warnings.for_each(|warning| say(&format!("warning: {warning}")));
-    if let Some(note) = proof.map(|proof| proof.to_string()).filter(|note| !note.is_empty()) {
-        say(&note);
-    }
     Ok(())
 }
 
