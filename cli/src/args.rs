@@ -51,7 +51,7 @@ pub enum Command {
 /// What `maxsim info` takes.
 #[derive(Debug, clap::Args)]
 pub struct InfoArgs {
-    /// List the kernels, too, that `maxsim rank --kernel NAME` takes.
+    /// Also list the kernels that `maxsim rank --kernel NAME` takes.
     #[arg(long)]
     pub kernels: bool,
 }

@@ -41,7 +41,7 @@ fn with_notes(command: Command, conflicts: BTreeMap<String, BTreeSet<String>>) -
     })
 }
 
-/// Per option those that it cannot be used with, whichever of the two was told so.
+/// Per option those that it cannot be used with, whichever of the two says so.
 fn conflicts(command: &Command) -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for arg in command.get_arguments() {
