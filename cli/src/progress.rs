@@ -22,13 +22,17 @@ pub(crate) fn progress_bar(n: usize, of: &'static str) -> ProgressBar {
     shown(ProgressBar::new(n as u64).with_style(style).with_message(of))
 }
 
-/// How long it will take; before anything is done nobody knows, and it is said how long it took.
 fn time(state: &ProgressState, out: &mut dyn Write) {
     // A bar that cannot be written is no reason to fail.
-    let _ = match state.pos() {
-        0 => write!(out, "{:#} so far", HumanDuration(state.elapsed())),
-        _ => write!(out, "{:#} left", HumanDuration(state.eta())),
-    };
+    let _ = out.write_str(&time_text(state.pos(), state.elapsed(), state.eta()));
+}
+
+/// How long it will take; before anything is done nobody knows, and it is said how long it took.
+fn time_text(n_done: u64, elapsed: Duration, eta: Duration) -> String {
+    match n_done {
+        0 => format!("{:#} so far", HumanDuration(elapsed)),
+        _ => format!("{:#} left", HumanDuration(eta)),
+    }
 }
 
 /// As [`progress_bar`], for work that does not say how far it is.
@@ -46,4 +50,16 @@ fn shown(bar: ProgressBar) -> ProgressBar {
     // At once, and again while a long call runs.
     bar.enable_steady_tick(TICK);
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_said_once_something_is_done() {
+        let [long, none] = [Duration::from_secs(75), Duration::ZERO];
+        assert_eq!(time_text(0, long, none), "75s so far");
+        assert_eq!(time_text(1, long, Duration::from_secs(9)), "9s left");
+    }
 }

@@ -5,13 +5,14 @@ mod tool;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use files::{Random, bf16_bytes, f16_bytes, f32_bytes, packed, packed_of, padded};
 use half::{bf16, f16};
 use maxsim::residual::{
     BitOrder, EncodeOptions, Nearest, ResidualCodec, ResidualTokens, TrainOptions,
 };
-use maxsim::{Device, Element, ElementType};
+use maxsim::{Device, Element, ElementType, Tokens};
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::residual::{ResidualFile, read_index};
 use serde_json::Value;
@@ -401,4 +402,25 @@ fn wrong_input_is_one_line_and_no_file() {
     broken[at] = b'R';
     let broken = write(&folder, "broken.safetensors", broken);
     refused(rank(&input, &broken, &[]), &["broken.safetensors: no tensor `residuals`"]);
+}
+
+#[test]
+fn a_training_says_how_far_it_is() {
+    let rows = units(2000, 16, 1);
+    let tokens = Tokens::padded(&rows, 4, 500, 16).unwrap();
+    let options = TrainOptions { n_centroids: Some(16), ..TrainOptions::default() };
+    let calls = Mutex::new(Vec::new());
+    let codec = ResidualCodec::train_with_progress(&tokens, &options, &|n_done, n_all| {
+        calls.lock().unwrap().push((n_done, n_all));
+    });
+    let (found, expected) = (codec.unwrap(), ResidualCodec::train(&tokens, &options).unwrap());
+    assert_eq!(found.centroids().bytes(), expected.centroids().bytes());
+    assert_eq!(found.bucket_weights(), expected.bucket_weights());
+    let mut calls = calls.into_inner().unwrap();
+    calls.sort_unstable();
+    let (n_done, n_all) = calls[calls.len() - 1];
+    assert!(n_done == n_all && n_all > 0, "{calls:?}");
+    // At least once per iteration and for the buckets.
+    assert!(calls.len() > options.n_iterations, "{calls:?}");
+    assert!(calls.iter().all(|&(_, all)| all == n_all) && calls.is_sorted_by(|a, b| a.0 < b.0));
 }

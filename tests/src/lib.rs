@@ -7,7 +7,7 @@
 //! [`gradients`] is the same for training: its oracle, and whether gradients agree, and [`saved`] where
 //! documents are saved as codes; [`losses`] has what losses on devices are compared with, and [`residual`] what decoded tokens are.
 //!
-//! Environment: MAXSIM_CASES (random cases per suite, 2000 by default), MAXSIM_RECORD_DIR
+//! Environment: MAXSIM_CASES (random cases per suite, 200 by default), MAXSIM_RECORD_DIR
 //! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),
 //! MAXSIM_UNTIMED=1 (times are recorded but never too long, as under a sanitizer).
 
