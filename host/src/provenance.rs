@@ -1,8 +1,8 @@
 //! Digests of token rows: whether two files or buffers hold the same tokens, and which tokens codes
 //! were made of.
 //!
-//! A [`TokenDigest`] is BLAKE3 (32 bytes) of the bytes that follow each other here, whole numbers as
-//! u64, everything little-endian:
+//! A [`TokenDigest`] is XXH3 with 128 bits (seed 0) of the bytes that follow each other here, whole
+//! numbers as u64, everything little-endian:
 //!
 //! ```text
 //! "maxsim tokens 1 ELEMENT DIM\n"        ELEMENT f16, bf16 or f32; DIM in decimal
@@ -20,8 +20,11 @@
 //! the codes of valid rows, tokens of each item, number of items: as above
 //! scales of the valid rows                or the one of all rows
 //! minima of the valid rows                int8-affine alone
-//! digest of the embeddings                32 bytes
+//! digest of the embeddings                16 bytes, the first two digits first
 //! ```
+//!
+//! It finds what happens by accident: files that changed or were mistaken for each other. It is no
+//! signature; who can write a file can write its digest.
 //!
 //! ```
 //! use maxsim::{TokenDigest, Tokens};
@@ -37,6 +40,8 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
+use twox_hash::XxHash3_128;
+
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
 use crate::format::{Format, Quantized, TokenFormat};
@@ -44,10 +49,7 @@ use crate::scales::{ScaleType, Scales};
 use crate::tokens::{TokenLayout, Tokens};
 
 /// Bytes of a digest.
-const LEN: usize = blake3::OUT_LEN;
-
-/// Shorter runs of rows are gathered up to this length: threads share long ones.
-const GATHERED_BYTES: usize = 4 << 20;
+const LEN: usize = 16;
 
 /// The digest of some tokens; see the [module](self).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,7 +77,7 @@ impl TokenDigest {
     }
 }
 
-/// 64 hexadecimal digits, small letters.
+/// 32 hexadecimal digits, small letters.
 impl fmt::Display for TokenDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -92,31 +94,29 @@ impl FromStr for TokenDigest {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<TokenDigest> {
-        let parsed = blake3::Hash::from_hex(text).ok();
-        match parsed.filter(|hash| hash.to_hex().as_str() == text) {
-            Some(hash) => Ok(TokenDigest(*hash.as_bytes())),
+        let is_own = |digest: &u128| format!("{digest:032x}") == text;
+        match u128::from_str_radix(text, 16).ok().filter(is_own) {
+            Some(digest) => Ok(TokenDigest(digest.to_be_bytes())),
             None => Err(Error::Shape {
                 argument: "digest",
-                expected: "64 hexadecimal digits, small letters".into(),
+                expected: "32 hexadecimal digits, small letters".into(),
                 found: format!("'{text}'"),
             }),
         }
     }
 }
 
-/// Makes a [`TokenDigest`] of tokens that come a part at a time. Threads of the current `rayon` pool
-/// share the work.
+/// Makes a [`TokenDigest`] of tokens that come a part at a time.
 #[derive(Clone)]
 pub struct TokenHasher {
-    hasher: blake3::Hasher,
-    gathered: Vec<u8>,
+    hasher: XxHash3_128,
     /// Valid rows of each item.
     counts: Vec<u64>,
     /// Scales and minima of the codes so far.
     scales: [Vec<u8>; 2],
 }
 
-/// Without what is still gathered.
+/// Without the state.
 impl fmt::Debug for TokenHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokenHasher").field("n_items", &self.counts.len()).finish_non_exhaustive()
@@ -136,10 +136,9 @@ impl TokenHasher {
     }
 
     fn new(head: &str) -> TokenHasher {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(head.as_bytes());
-        let (gathered, counts, scales) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
-        TokenHasher { hasher, gathered, counts, scales }
+        let mut hasher = XxHash3_128::new();
+        hasher.write(head.as_bytes());
+        TokenHasher { hasher, counts: Vec::new(), scales: [Vec::new(), Vec::new()] }
     }
 
     /// The next items, elements or codes.
@@ -167,16 +166,7 @@ impl TokenHasher {
     /// The next rows, all of them valid, as they are stored. Their items are given to
     /// [`TokenHasher::counts`].
     pub fn rows(&mut self, bytes: &[u8]) {
-        if self.gathered.len() + bytes.len() > GATHERED_BYTES {
-            self.flush();
-        }
-        match bytes.len() > GATHERED_BYTES / 4 {
-            true => {
-                self.flush();
-                self.hasher.update_rayon(bytes);
-            }
-            false => self.gathered.extend_from_slice(bytes),
-        }
+        self.hasher.write(bytes);
     }
 
     /// The scales of some rows, and their minima where there are any.
@@ -200,30 +190,26 @@ impl TokenHasher {
         self.counts.extend(counts);
     }
 
-    fn flush(&mut self) {
-        self.hasher.update_rayon(&self.gathered);
-        self.gathered.clear();
-    }
-
     /// The digest of all that came, of embeddings.
     pub fn finish(mut self) -> TokenDigest {
         self.end();
-        TokenDigest(*self.hasher.finalize().as_bytes())
+        TokenDigest(self.hasher.finish_128().to_be_bytes())
     }
 
     /// The digest of all that came, of codes that were made of embeddings with the digest `source`.
     pub fn finish_codes(mut self, source: &TokenDigest) -> TokenDigest {
         self.end();
         let [scales, mins] = &self.scales;
-        self.hasher.update_rayon(scales).update_rayon(mins).update(source.as_bytes());
-        TokenDigest(*self.hasher.finalize().as_bytes())
+        for bytes in [&scales[..], mins, source.as_bytes()] {
+            self.hasher.write(bytes);
+        }
+        TokenDigest(self.hasher.finish_128().to_be_bytes())
     }
 
     fn end(&mut self) {
-        self.flush();
         let counts = self.counts.iter().copied().chain([self.counts.len() as u64]);
         let bytes: Vec<u8> = counts.flat_map(u64::to_le_bytes).collect();
-        self.hasher.update_rayon(&bytes);
+        self.hasher.write(&bytes);
     }
 }
 
@@ -291,7 +277,7 @@ mod tests {
         bytes.extend([1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()));
         bytes.extend([2u64, 0, 2].iter().flat_map(|n| n.to_le_bytes()));
         let source = TokenDigest::of(&tokens);
-        assert_eq!(source.to_string(), blake3::hash(&bytes).to_hex().as_str());
+        assert_eq!(source.to_string(), format!("{:032x}", XxHash3_128::oneshot(&bytes)));
         assert_eq!(source.to_string().parse::<TokenDigest>().unwrap(), source);
         assert!("12".parse::<TokenDigest>().is_err());
         assert!(source.to_string().to_uppercase().parse::<TokenDigest>().is_err());
@@ -304,7 +290,7 @@ mod tests {
         scales.iter().chain(mins.iter()).for_each(|x| bytes.extend(x.to_le_bytes()));
         bytes.extend(source.as_bytes());
         let found = TokenDigest::of_codes(&codes, &source);
-        assert_eq!(found.to_string(), blake3::hash(&bytes).to_hex().as_str());
+        assert_eq!(found.to_string(), format!("{:032x}", XxHash3_128::oneshot(&bytes)));
     }
 
     /// Parts, gathered or not, and masks change nothing; every part of the tokens counts.

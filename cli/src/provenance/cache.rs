@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use twox_hash::XxHash3_128;
 
 use crate::output::NewFile;
 
@@ -69,7 +70,7 @@ fn head(key: &str) -> String {
 
 /// The name of a key's file.
 fn name(key: &str) -> String {
-    blake3::hash(key.as_bytes()).to_hex()[..NAME_LEN].to_string()
+    format!("{:0NAME_LEN$x}", XxHash3_128::oneshot(key.as_bytes()))
 }
 
 /// Removes the older half of too many entries.

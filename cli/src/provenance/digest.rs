@@ -42,8 +42,12 @@ impl Digests {
             start = rows.end;
             if run[0] {
                 let places = rows.start * dim..rows.end * dim;
-                self.source.rows(bytemuck::cast_slice(&elements.data()[places.clone()]));
-                self.codes.rows(bytemuck::cast_slice(&codes.data()[places]));
+                let elements = &elements.data()[places.clone()];
+                let (source, of_codes) = (&mut self.source, &mut self.codes);
+                rayon::join(
+                    || source.rows(bytemuck::cast_slice(elements)),
+                    || of_codes.rows(bytemuck::cast_slice(&codes.data()[places])),
+                );
                 self.codes.scales_of_rows(codes.scales(), rows);
             }
         }
