@@ -12,11 +12,11 @@
 //! scores[q, d] ≤ exact[q, d] + ε · Σ_s ‖Q[q, s]‖₂ · max_t ‖D[d, t]‖₂
 //! ```
 //!
-//! and where no winner is another token than the exact one, it is the exact score. (On unit rows the
-//! difference is the least: another winner is one whose similarity is nearly as large.) Documents
-//! without tokens score 0, and so do query tokens that are masked. A row with a NaN or an infinity has
-//! no INT8 similarity that is not NaN: it, or another such row, is every query token's winner. So a
-//! score that is NaN or infinite exactly is NaN or infinite here.
+//! and where no winner is another token than the exact one, it is the exact score. (On unit rows
+//! the difference is the least: another winner is one whose similarity is nearly as large.)
+//! Documents without tokens score 0, and so do query tokens that are masked. A row with a NaN or an
+//! infinity has no INT8 similarity that is not NaN: it, or another such row, is every query token's
+//! winner. So a score that is NaN or infinite exactly is NaN or infinite here.
 //!
 //! ```
 //! use maxsim::{Device, Int8, Pairing, ScaleType, ScoreOptions, Screen, Tokens};
@@ -38,8 +38,8 @@
 //! ```
 //!
 //! It takes the time of INT8 scores, and of reading one document row per query token and
-//! document: where documents are much longer than queries, little more than half of the time of f16.
-//! Both matrices have to be there.
+//! document: where documents are much longer than queries, little more than half of the time of
+//! f16. Both matrices have to be there.
 
 use std::sync::Arc;
 
@@ -65,14 +65,14 @@ use crate::tokens::TokenLayout;
 use crate::work::WorkInner;
 use crate::work::{DeviceScores, OutputShape, ScoresInner, Work, check_side};
 
-/// The codes that find winners: of queries and of documents, with the layouts and masks of the tokens
-/// that they were made of ([`Tokens::quantize`](crate::Tokens::quantize), or
+/// The codes that find winners: of queries and of documents, with the layouts and masks of the
+/// tokens that they were made of ([`Tokens::quantize`](crate::Tokens::quantize), or
 /// [`DeviceTokens::quantize`] where they are on a device).
 ///
 /// Codes of other tokens would find other winners, and scores would be too low without a word. So a
 /// call makes sure of it, unless [`Screen::assumed`] takes that on the caller's word: codes that
-/// [`DeviceTokens::quantize`] made know their handle, and rows in host memory are compared with their
-/// codes, by reading both. Calls in stream order take the first alone.
+/// [`DeviceTokens::quantize`] made know their handle, and rows in host memory are compared with
+/// their codes, by reading both. Calls in stream order take the first alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen<'a> {
     queries: Option<Input<'a, Int8>>,
@@ -95,14 +95,15 @@ impl<'a> Screen<'a> {
         Screen { queries: None, documents: documents.into(), is_assumed: false }
     }
 
-    /// The same codes, on the caller's word that they are those of the tokens of every call that takes
-    /// them: nothing is read or checked for it. Where the word is wrong, winners are, and scores are
-    /// too low.
+    /// The same codes, on the caller's word that they are those of the tokens of every call that
+    /// takes them: nothing is read or checked for it. Where the word is wrong, winners are, and
+    /// scores are too low.
     pub fn assumed(self) -> Screen<'a> {
         Screen { is_assumed: true, ..self }
     }
 
-    /// Checks that handles of codes were made of the handles of tokens. Reads and allocates nothing.
+    /// Checks that handles of codes were made of the handles of tokens. Reads and allocates
+    /// nothing.
     fn check_handles<T: Element>(
         &self,
         tokens: [&DeviceTokens<T>; 2],
@@ -135,8 +136,8 @@ impl<'a> Screen<'a> {
 
 /// A checked and planned coarse-to-fine problem, with its work lists on the device.
 ///
-/// Made by [`Device::prepare_coarse_to_fine`] and used with any handles that have the same layouts, as
-/// a [`Work`] is.
+/// Made by [`Device::prepare_coarse_to_fine`] and used with any handles that have the same layouts,
+/// as a [`Work`] is.
 #[derive(Debug)]
 pub struct CoarseWork {
     /// Of the codes.
@@ -194,8 +195,8 @@ impl CoarseWork {
         }
     }
 
-    /// Checks that a call on `device` is one that the work was prepared for. Allocates nothing when it
-    /// is.
+    /// Checks that a call on `device` is one that the work was prepared for. Allocates nothing when
+    /// it is.
     fn check_call<T: Element>(
         &self,
         device: &Device,
@@ -220,13 +221,13 @@ impl CoarseWork {
 impl Device {
     /// Scores the winners that INT8 codes find, in full precision: see [`coarse`](crate::coarse).
     ///
-    /// `options` are those of [`Device::score_with`]: winners are the codes', token scores those of full
-    /// precision, and a kernel that is named is one of INT8. Masks are those of the codes.
+    /// `options` are those of [`Device::score_with`]: winners are the codes', token scores those of
+    /// full precision, and a kernel that is named is one of INT8. Masks are those of the codes.
     ///
     /// # Errors
-    /// [`Error::Shape`] where the codes are not those of the tokens ([`Screen`]), or queries, documents and
-    /// pairing do not fit together. [`Error::Unsupported`] where rows are to be normalised, and
-    /// where a CUDA device has no kernel for INT8.
+    /// [`Error::Shape`] where the codes are not those of the tokens ([`Screen`]), or queries,
+    /// documents and pairing do not fit together. [`Error::Unsupported`] where rows are to be
+    /// normalised, and where a CUDA device has no kernel for INT8.
     pub fn score_coarse_to_fine<'a, T: Element>(
         &self,
         queries: impl Into<Input<'a, T>>,
@@ -291,11 +292,12 @@ impl Device {
         }
     }
 
-    /// Checks and plans a coarse-to-fine problem, loads its kernels and uploads its work lists, for any
-    /// number of [`Stream::coarse_to_fine_into`] calls with handles of these layouts.
+    /// Checks and plans a coarse-to-fine problem, loads its kernels and uploads its work lists, for
+    /// any number of [`Stream::coarse_to_fine_into`] calls with handles of these layouts.
     ///
     /// # Errors
-    /// Those of [`Device::score_coarse_to_fine`], and [`Error::Shape`] where the codes are not handles.
+    /// Those of [`Device::score_coarse_to_fine`], and [`Error::Shape`] where the codes are not
+    /// handles.
     pub fn prepare_coarse_to_fine<T: Element>(
         &self,
         queries: &DeviceTokens<T>,
@@ -336,13 +338,13 @@ impl Device {
 impl Stream {
     /// Enqueues a coarse-to-fine call; see [`coarse`](crate::coarse). `screen` has handles.
     ///
-    /// Does not wait, and on a CUDA device allocates nothing, on the host neither, once the stream's
-    /// workspace has grown to what the work needs, as [`Stream::score_into`].
+    /// Does not wait, and on a CUDA device allocates nothing, on the host neither, once the
+    /// stream's workspace has grown to what the work needs, as [`Stream::score_into`].
     ///
     /// # Errors
     /// [`Error::WrongDevice`], or [`Error::Shape`] where handles or scores are not what the work
-    /// was prepared for; nothing is enqueued then. [`Error::DeviceMemory`] where the workspace cannot
-    /// grow.
+    /// was prepared for; nothing is enqueued then. [`Error::DeviceMemory`] where the workspace
+    /// cannot grow.
     pub fn coarse_to_fine_into<T: Element>(
         &mut self,
         queries: &DeviceTokens<T>,

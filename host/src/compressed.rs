@@ -13,9 +13,9 @@ use crate::tokens::{TokenLayout, Tokens};
 
 /// Tokens, what they were compressed to, and how far that is off: one side of a search.
 ///
-/// A search proves places by these bounds. So they are measured here, row by row, and the tokens are
-/// those that the search re-scores: that the bounds are true is in the type. Where the caller knows
-/// bounds already, there is [`Compressed::assumed`], with which nothing is proven.
+/// A search proves places by these bounds. So they are measured here, row by row, and the tokens
+/// are those that the search re-scores: that the bounds are true is in the type. Where the caller
+/// knows bounds already, there is [`Compressed::assumed`], with which nothing is proven.
 #[derive(Clone, Debug)]
 pub struct Compressed<'a, T: Element, F: Format> {
     pub(crate) tokens: Input<'a, T>,
@@ -44,9 +44,9 @@ impl<'a, T: Element> Compressed<'a, T, T> {
 }
 
 impl<'a, T: Element, F: Quantized> Compressed<'a, T, F> {
-    /// Tokens and codes, host tokens or handles, with bounds of what each row is off by: whatever codes
-    /// these are, the bounds are true. Reads both once; handles are copied to the host for it. Keep the
-    /// result: it serves any number of searches.
+    /// Tokens and codes, host tokens or handles, with bounds of what each row is off by: whatever
+    /// codes these are, the bounds are true. Reads both once; handles are copied to the host for
+    /// it. Keep the result: it serves any number of searches.
     ///
     /// # Errors
     /// [`Error::Shape`] where items have other lengths, another dim or another mask.
@@ -66,13 +66,13 @@ impl<'a, T: Element, F: Quantized> Compressed<'a, T, F> {
 }
 
 impl<'a, T: Element, F: Format> Compressed<'a, T, F> {
-    /// Tokens and codes with bounds that the caller has, on the caller's word that the codes are those
-    /// of the tokens and the bounds those of the codes. Nothing that is found with them is
+    /// Tokens and codes with bounds that the caller has, on the caller's word that the codes are
+    /// those of the tokens and the bounds those of the codes. Nothing that is found with them is
     /// [`Place::Proven`].
     ///
     /// # Errors
-    /// [`Error::Shape`] where items have other lengths, another dim or another mask, or terms are of
-    /// other items or another format.
+    /// [`Error::Shape`] where items have other lengths, another dim or another mask, or terms are
+    /// of other items or another format.
     pub fn assumed(
         tokens: impl Into<Input<'a, T>>,
         codes: impl Into<Input<'a, F>>,

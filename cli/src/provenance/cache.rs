@@ -1,7 +1,7 @@
 //! What is remembered about files from run to run: small files in a folder of the user's.
 //!
-//! The folder is `MAXSIM_CACHE_DIR`, or `maxsim` in `XDG_CACHE_HOME` or in `.cache` of the home folder.
-//! It may be removed at any time: what it holds is found out again.
+//! The folder is `MAXSIM_CACHE_DIR`, or `maxsim` in `XDG_CACHE_HOME` or in `.cache` of the home
+//! folder. It may be removed at any time: what it holds is found out again.
 
 use std::fs;
 use std::io::{self, Write};

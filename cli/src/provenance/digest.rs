@@ -114,7 +114,8 @@ pub(super) fn of_codes(file: &TokenFile, source: &TokenDigest) -> Result<TokenDi
     }
 }
 
-/// The first token, by document and place in it, that is further from its codes than bounds count with.
+/// The first token, by document and place in it, that is further from its codes than bounds count
+/// with.
 pub(super) fn first_other_row(
     screen: &TokenFile,
     documents: &TokenFile,

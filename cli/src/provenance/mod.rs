@@ -9,10 +9,10 @@
 //! | `maxsim.codes` | `codes-1 DIGEST`: the [`TokenDigest`] of the codes, scales and minima, and of the first digest |
 //!
 //! Who writes them says with it that codes and scales are those that [`maxsim::Tokens::quantize`]
-//! makes. `maxsim rank --screen` compares both digests with the files that it is given. A file is read for that once;
-//! what was found is remembered by the file's identity until it changes. Where a file says
-//! nothing, every row is compared with its codes: are none further off than bounds count with, the bounds
-//! hold whoever made the codes.
+//! makes. `maxsim rank --screen` compares both digests with the files that it is given. A file is
+//! read for that once; what was found is remembered by the file's identity until it changes. Where
+//! a file says nothing, every row is compared with its codes: are none further off than bounds
+//! count with, the bounds hold whoever made the codes.
 
 mod cache;
 mod digest;
@@ -284,7 +284,8 @@ impl Files<'_> {
     }
 }
 
-/// Files of fewer bytes are not waited for: the first run that searches them digests them in no time.
+/// Files of fewer bytes are not waited for: the first run that searches them digests them in no
+/// time.
 const WAITED_FOR_BYTES: u64 = 64 << 20;
 
 /// Remembers the digest of codes that were just written to a file, so that the first run that
