@@ -292,3 +292,13 @@ fn a_tool_without_gpu_support_says_which_line_installs_one_with_it() {
     assert!(info.contains("no CUDA device: ") && info.contains(line), "{info}");
     assert!(run(["warm-up"]).ok().starts_with("cpu: "));
 }
+
+#[test]
+fn help_is_in_words_that_a_stranger_would_use() {
+    for command in ["rank", "quantize", "info", "warm-up"] {
+        let help = run([command, "--help"]).ok();
+        for words in ["unless told", "a JSON object a line", "there is none of", "say --"] {
+            assert!(!help.contains(words), "{command}: '{words}': {help}");
+        }
+    }
+}
