@@ -183,7 +183,8 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for f32 queries on a CUDA device, which has no kernel for them.
-    /// [`Error::Shape`] for bucket weights that are no finite numbers of `T` there.
+    /// [`Error::Shape`] for bucket weights that are no finite numbers of `T` there, for finite
+    /// centroids that are none, and for tables of 2⁴⁹ and more where tokens are normalised.
     /// [`Error::DeviceMemory`] or [`Error::HostMemory`] where there is no room.
     pub fn upload_residual<T: Element>(
         &self,
@@ -193,6 +194,7 @@ impl Device {
             Inner::Cpu => Storage::residuals(HostResiduals::new(tokens)?, tokens.mask())?,
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             Inner::Cuda(device) => {
+                tokens.codec().check_range::<T>()?;
                 Storage::Cuda(Arc::new(CudaTokens::upload_residual::<T>(device, tokens)?))
             }
         };

@@ -57,6 +57,24 @@ impl Suite {
         }
     }
 
+    /// Runs the cases of a suite that are about how devices share large calls. Where there is no device
+    /// they have little to show, and take minutes: they are left out then, unless as many cases as
+    /// [`FULL_CASES`] are asked for.
+    ///
+    /// # Panics
+    /// As [`Suite::run`].
+    pub fn run_large<C: Debug + Sync>(
+        name: &'static str,
+        cases: impl IntoIterator<Item = C>,
+        check: impl Fn(&Suite, &C) -> Result<(), String> + Sync,
+    ) {
+        if cuda_devices().is_empty() && n_cases() < FULL_CASES {
+            say(&format!("SKIPPED (no CUDA device; MAXSIM_CASES={FULL_CASES} runs it): {name}"));
+            return;
+        }
+        Suite::run(name, cases, check);
+    }
+
     /// Runs [`n_cases`] random cases of a suite on every core; a failing one is shrunk.
     ///
     /// # Panics
@@ -180,8 +198,11 @@ impl Suite {
 }
 
 /// Random cases per suite where MAXSIM_CASES does not say: enough to meet every kind of case, few enough
-/// that all tests take minutes. The checks of every change run 2000.
+/// that all tests take minutes.
 const N_CASES: usize = 200;
+
+/// Random cases per suite of the checks of every change.
+const FULL_CASES: usize = 2000;
 
 /// Random cases per suite: MAXSIM_CASES, or 200.
 pub fn n_cases() -> usize {

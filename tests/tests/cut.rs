@@ -101,7 +101,7 @@ fn many_documents() {
         // One document for a third of all blocks.
         cases.push(of(&[128], &[7000, 9, 700, 12_000, 128]));
     }
-    Suite::run("cut_many_documents", cases, check);
+    Suite::run_large("cut_many_documents", cases, check);
 }
 
 /// Calls that would be cut but for one thing: other rows have to take them.

@@ -99,7 +99,7 @@ fn many_documents() {
             },
         )
     });
-    Suite::run("cut_codes_many_documents", cases, check);
+    Suite::run_large("cut_codes_many_documents", cases, check);
 }
 
 /// Sums have one order: a row that cuts documents gives the bits of the one that does not, whichever block is first with

@@ -156,7 +156,7 @@ fn many_documents_of_int8() {
         let values = Values::Negative;
         int8_case((Case { pairs, values, ..Case::new(DIM, queries, documents) }, formats))
     });
-    Suite::run("runs_many_documents_of_int8", cases, check_int8);
+    Suite::run_large("runs_many_documents_of_int8", cases, check_int8);
 }
 
 /// More documents than a warp knows the ends of at a time, in every block.
@@ -180,7 +180,7 @@ fn many_documents() {
         cases.push(of(&[17; 900], &[3; 30], Pairs::Own { k: 2 }));
         cases.push(of(&[32; 600], few, Pairs::Own { k: 3 }));
     }
-    Suite::run("runs_many_documents", cases, check);
+    Suite::run_large("runs_many_documents", cases, check);
 }
 
 /// Documents that would be read so but for one thing: other rows have to take them.

@@ -122,10 +122,6 @@ impl fmt::Debug for ResidualCodec<'_> {
 impl<'a> ResidualCodec<'a> {
     /// Checks and takes `centroids` `[n_centroids, dim]` and `bucket_weights` `[2^nbits]`, with
     /// `nbits` one of 1, 2, 4 and 8. Every peer normalises decoded tokens: `normalize` is up to you.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] where one of them has another shape, or a finite number of 2⁵⁰ and more,
-    /// whose square may be beyond f32.
     pub fn new(
         nbits: u32,
         dim: usize,
@@ -146,12 +142,6 @@ impl<'a> ResidualCodec<'a> {
         }
         check_count("number of centroids", n / dim)?;
         check_len("bucket_weights", 1 << nbits, "2^nbits", bucket_weights.len())?;
-        match &centroids {
-            Centroids::F16(_) => {}
-            Centroids::Bf16(values) => check_sizes("centroids", values.iter().map(|x| x.to_f32()))?,
-            Centroids::F32(values) => check_sizes("centroids", values.iter().copied())?,
-        }
-        check_sizes("bucket_weights", bucket_weights.iter().copied())?;
         Ok(ResidualCodec {
             nbits,
             dim,
@@ -232,6 +222,36 @@ impl<'a> ResidualCodec<'a> {
         self.bucket_cutoffs.as_deref()
     }
 
+    /// Checks that a CUDA device can decode tokens for queries of type `T`: that centroids that are
+    /// finite are so in that type, and that squares of sums are within f32 where tokens are normalised.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] that names the first number that is too large.
+    #[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
+    pub(crate) fn check_range<T: Element>(&self) -> Result<()> {
+        let most = if self.normalize { LARGEST / 2.0 } else { f32::MAX };
+        let is_large =
+            |x: f32| x.is_finite() && (x.abs() > most || T::from_f32(x).to_f32().is_infinite());
+        let check = |argument, numbers: &[f32], is_large: &dyn Fn(f32) -> bool| match numbers
+            .iter()
+            .position(|&x| is_large(x))
+        {
+            None => Ok(()),
+            Some(i) => Err(Error::Shape {
+                argument,
+                expected: format!(
+                    "numbers that are finite as {}{} on a CUDA device; scale the embeddings down",
+                    T::TYPE,
+                    if self.normalize { " and below 5e14" } else { "" }
+                ),
+                found: format!("{:.1e} at {i}", numbers[i]),
+            }),
+        };
+        check("centroids", &self.centroids.to_f32(), &is_large)?;
+        // What is infinite as `T` is found where weights are rounded.
+        check("bucket_weights", &self.bucket_weights, &|x| x.is_finite() && x.abs() > most)
+    }
+
     /// Whether decoded tokens are normalised.
     pub fn normalize(&self) -> bool {
         self.normalize
@@ -243,23 +263,15 @@ impl<'a> ResidualCodec<'a> {
     }
 }
 
-/// Checks that sums of squares of finite numbers stay within f32. What is not finite shows in scores.
-fn check_sizes(argument: &'static str, numbers: impl Iterator<Item = f32>) -> Result<()> {
-    let mut numbers = numbers.enumerate();
-    match numbers.find(|(_, x)| x.is_finite() && x.abs() >= LARGEST) {
-        None => Ok(()),
-        Some((i, x)) => Err(Error::Shape {
-            argument,
-            expected: format!("numbers below {LARGEST:.1e}"),
-            found: format!("{x:.1e} at {i}"),
-        }),
-    }
-}
-
 /// r = 1 / √max(‖x‖², 10⁻¹²) of a row. Squares are added in f64, in the order of the elements, and
-/// the sum is rounded to f32 once, as wherever the library normalises rows on the CPU.
+/// the sum is rounded to f32 once, as wherever the library normalises rows on the CPU; one that f32
+/// cannot hold, not before its root is taken.
 pub(super) fn row_norm(row: &[f32]) -> f32 {
-    norm(row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() as f32, f32::sqrt)
+    let square = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
+    if square > f64::from(f32::MAX) && square.is_finite() {
+        return (1.0 / square.sqrt()) as f32;
+    }
+    norm(square as f32, f32::sqrt)
 }
 
 pub(super) fn check_nbits(nbits: u32) -> Result<()> {
@@ -271,4 +283,34 @@ pub(super) fn check_nbits(nbits: u32) -> Result<()> {
         expected: "1, 2, 4 or 8".into(),
         found: nbits.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_any_length_have_their_norm() {
+        assert_eq!(row_norm(&[3e30, 4e30]), 2e-31);
+        assert_eq!(row_norm(&[3.0, 4.0]), 0.2);
+        assert_eq!(row_norm(&[1e-20, 0.0]), row_norm(&[0.0]));
+        assert_eq!(row_norm(&[f32::INFINITY, 1.0]), 0.0);
+        assert!(row_norm(&[f32::NAN, 1e30]).is_nan());
+    }
+
+    #[test]
+    fn tables_that_devices_cannot_hold_are_named() {
+        let check = |centroids: [f32; 4], normalize| {
+            let centroids = Centroids::F32(centroids.to_vec().into());
+            let codec = ResidualCodec::new(1, 2, centroids, &[-0.5, 0.5], normalize).unwrap();
+            let said = |checked: Result<()>| checked.err().map(|error| error.to_string());
+            [said(codec.check_range::<f16>()), said(codec.check_range::<bf16>())]
+        };
+        assert_eq!(check([1.0, -2.0, f32::NAN, f32::INFINITY], true), [None, None]);
+        let [f16, bf16] = check([1.0, 7e4, 0.0, 0.0], true);
+        assert!(f16.unwrap().contains("at 1") && bf16.is_none());
+        let [_, bf16] = check([1.0, 0.0, -1e15, 0.0], true);
+        assert!(bf16.unwrap().contains("-1.0e15 at 2"));
+        assert_eq!(check([1.0, 0.0, -1e15, 0.0], false)[1], None);
+    }
 }

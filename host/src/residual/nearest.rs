@@ -9,6 +9,7 @@ use rayon::slice::{ParallelSlice, ParallelSliceMut};
 use crate::cpu::{LANES, MIN_ROWS, PANEL_LEN, TILE_LEN, similarities};
 use crate::error::Result;
 use crate::parallel::Parallel;
+use crate::scaled_rows::LARGEST;
 use crate::scores::filled;
 
 /// Rows that a thread takes at once: a panel of centroids stays in the cache while they pass by.
@@ -55,6 +56,8 @@ pub(super) struct Panels {
     penalties: Vec<f32>,
     /// Whether dot products are rounded to f16 before they are compared.
     rounds: bool,
+    /// Whether products with some centroid may be beyond f32, whatever the row.
+    are_large: bool,
 }
 
 impl Panels {
@@ -81,7 +84,8 @@ impl Panels {
             Nearest::Dot => Vec::new(),
             Nearest::Distance => centroids.chunks_exact(dim).map(half_square).collect(),
         };
-        Ok(Panels { dim, n_centroids, panels, penalties, rounds })
+        let are_large = is_any_large(centroids);
+        Ok(Panels { dim, n_centroids, panels, penalties, rounds, are_large })
     }
 
     /// The nearest centroid of every row of `rows` `[n, dim]`. Rows are counted as they are done.
@@ -131,6 +135,36 @@ impl Panels {
                 });
             }
         }
+        if self.are_large || is_any_large(rows) {
+            for (code, row) in codes.iter_mut().zip(rows.chunks_exact(self.dim)) {
+                if self.are_large || is_any_large(row) {
+                    *code = self.assign_large(row);
+                }
+            }
+        }
+    }
+
+    /// The nearest centroid of a row whose products are beyond f32: in f64, one centroid at a time.
+    fn assign_large(&self, row: &[f32]) -> i32 {
+        let mut nearest = (f64::NEG_INFINITY, 0);
+        for (first, panel) in (0..).step_by(PANEL_LEN).zip(self.panels.chunks(PANEL_LEN * self.dim))
+        {
+            let width = panel.len() / self.dim;
+            for i in 0..width.min(self.n_centroids - first) {
+                let centroid = panel.iter().skip(i).step_by(width).map(|&c| f64::from(c));
+                let (mut product, mut square) = (0.0, 0.0);
+                for (c, &x) in centroid.zip(row) {
+                    product += f64::from(x) * c;
+                    square += c * c;
+                }
+                let score =
+                    if self.penalties.is_empty() { product } else { product - square / 2.0 };
+                if score > nearest.0 {
+                    nearest = (score, (first + i) as i32);
+                }
+            }
+        }
+        nearest.1
     }
 
     /// Compares a row's best so far with centroids from `first` on.
@@ -145,6 +179,11 @@ impl Panels {
             }
         }
     }
+}
+
+/// Whether some element is so large that products with others as large may be beyond f32.
+fn is_any_large(elements: &[f32]) -> bool {
+    elements.iter().fold(false, |any, x| any | (x.abs() >= LARGEST))
 }
 
 /// Whether one of the values, a multiple of [`LANES`], is above `best`: seldom, once a few hundred have
@@ -175,6 +214,26 @@ mod tests {
             Nearest::Distance => -(x - c).powi(2),
         });
         terms.sum()
+    }
+
+    /// Products of these are beyond f32, and the differences of such are NaN.
+    #[test]
+    fn rows_and_centroids_of_any_size_find_their_nearest() {
+        for nearest in [Nearest::Dot, Nearest::Distance] {
+            for (rows_by, centroids_by) in [(1e30f32, 1.0), (1.0, 1e30), (1e30, 1e30)] {
+                let dim = 5;
+                let centroids: Vec<f32> = (0..70 * dim).map(|i| value(i) * centroids_by).collect();
+                let rows: Vec<f32> = (0..9 * dim).map(|i| value(i + 999) * rows_by).collect();
+                let panels = Panels::new(&centroids, dim, nearest, false).unwrap();
+                let found = panels.assign(&rows, &Done::new(9, &|_, _| {})).unwrap();
+                for (row, code) in rows.chunks(dim).zip(found) {
+                    let score = |i: usize| score(row, &centroids[i * dim..][..dim], nearest);
+                    let best = (0..70).map(score).fold(f64::NEG_INFINITY, f64::max);
+                    let near = (score(code as usize) - best).abs() <= 1e-6 * best.abs();
+                    assert!(near, "{nearest:?} {rows_by:e} {centroids_by:e}: {code}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -55,6 +55,7 @@ const DATA: [Data; 3] = [
         is_embeddings: true,
         readers: &[
             "maxsim-cli-edges",
+            "maxsim-cli-ids",
             "maxsim-cli-maxsim_cli",
             "maxsim-cli-process",
             "maxsim-cli-quantize",
@@ -67,7 +68,7 @@ const DATA: [Data; 3] = [
         from: "cli/tests/plaid",
         to: "cli/tests/plaid",
         is_embeddings: false,
-        readers: &["maxsim-cli-edges", "maxsim-cli-quantize_plaid"],
+        readers: &["maxsim-cli-edges", "maxsim-cli-inputs", "maxsim-cli-quantize_plaid"],
     },
     Data {
         from: "../shared/data/debian-packages",
