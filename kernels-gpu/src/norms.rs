@@ -357,7 +357,7 @@ pub use rows::row_norms;
 mod rows {
     use core::hint::assert_unchecked;
 
-    use crate::gradient::sources::{Columns, Element};
+    use crate::gradient::sources::{Columns, Element, load_element};
     use crate::gradient::{RowNormsParams, WARPS};
     use crate::params::SQUARE_MIN;
     use crate::ptx::math::{fma, max_nan, sqrt};
@@ -394,40 +394,8 @@ mod rows {
             let first = Columns::new::<T>(&params.rows, 0);
             let row = unit * (32 / lanes) + first.slot;
             let is_there = u32::from(row < params.n_rows);
-            let sum = square::<T, ALIGNED, false>(params, row, is_there);
-            let mut norm = 1.0 / sqrt(max_nan(sum, SQUARE_MIN));
-            if T::SQUARES_OVERFLOW {
-                let overflows = sum == f32::INFINITY;
-                if ballot(u32::from(overflows)) != 0 {
-                    let sum = square::<T, ALIGNED, true>(params, row, is_there);
-                    norm = if overflows { SMALL / sqrt(sum) } else { norm };
-                }
-            }
-            if is_there != 0 && first.element == 0 {
-                store_u32(params.norms + u64::from(row) * 4, norm.to_bits());
-            }
-        }
-    }
-
-    /// 2⁻¹⁰⁰: 4096 squares of the largest number, times this, are 10²¹ together; and what
-    /// underflows beside a sum that overflowed counts for nothing.
-    const SMALL: f32 = f32::from_bits((127 - 100) << 23);
-
-    /// The sum of a row's squares, the same in all of its lanes; of its elements times [`SMALL`]
-    /// where it is `SCALED`.
-    ///
-    /// # Safety
-    /// As [`row_norms`]; the whole warp, whose rows `params` has where `is_there` is 1.
-    #[inline(always)]
-    unsafe fn square<T: Element, const ALIGNED: bool, const SCALED: bool>(
-        params: &RowNormsParams,
-        row: u32,
-        is_there: u32,
-    ) -> f32 {
-        let mut sum = 0.0;
-        let mut column = 0;
-        // SAFETY: the caller's promise.
-        unsafe {
+            let mut sum = 0.0;
+            let mut column = 0;
             while column < params.rows.n_columns {
                 let columns = Columns::new::<T>(&params.rows, column);
                 let has_elements = is_there & u32::from(columns.n_elements > 0);
@@ -436,17 +404,59 @@ mod rows {
                     if E < T::N {
                         // What lies behind the row may be anything.
                         let x = if (E as u32) < columns.n_elements { values[E] } else { 0.0 };
-                        let x = if SCALED { x * SMALL } else { x };
                         sum = fma(x, x, sum);
                     }
                 });
                 column += 1;
             }
-            let mut mask = (1 << params.rows.lanes_log2) / 2;
-            while mask > 0 {
-                sum += shuffle_xor_by(sum, mask);
-                mask /= 2;
+            let sum = add_lanes(sum, lanes);
+            let mut norm = 1.0 / sqrt(max_nan(sum, SQUARE_MIN));
+            if T::SQUARES_OVERFLOW && ballot(u32::from(sum == f32::INFINITY)) != 0 {
+                let small = add_lanes(small_square::<T>(params, row, sum == f32::INFINITY), lanes);
+                norm = if sum == f32::INFINITY { SMALL / sqrt(small) } else { norm };
             }
+            if is_there != 0 && first.element == 0 {
+                store_u32(params.norms + u64::from(row) * 4, norm.to_bits());
+            }
+        }
+    }
+
+    /// 2⁻¹⁰⁰: 4096 squares of the largest number times this are 10²¹ together; and what underflows
+    /// beside a sum that overflowed counts for nothing.
+    const SMALL: f32 = f32::from_bits((127 - 100) << 23);
+
+    /// The squares of a lane's elements of a row that it `has`, times [`SMALL`], one element after the
+    /// other: rows so long are rare, and registers are not.
+    ///
+    /// # Safety
+    /// `params` must have the row where the lane has it.
+    #[inline(always)]
+    unsafe fn small_square<T: Element>(params: &RowNormsParams, row: u32, has: bool) -> f32 {
+        let source = params.rows.base + u64::from(row) * params.rows.pitch_bytes;
+        let lanes = 1 << params.rows.lanes_log2;
+        let mut element = thread_idx_x() % lanes;
+        let end = if has { params.rows.dim } else { 0 };
+        let mut sum = 0.0;
+        while element < end {
+            // SAFETY: the row has the element.
+            let x = SMALL * unsafe { load_element::<T>(source, element) };
+            sum = fma(x, x, sum);
+            element += lanes;
+        }
+        sum
+    }
+
+    /// The sum of what a row's lanes have, in each of them.
+    ///
+    /// # Safety
+    /// The whole warp.
+    #[inline(always)]
+    unsafe fn add_lanes(mut sum: f32, lanes: u32) -> f32 {
+        let mut mask = lanes / 2;
+        while mask > 0 {
+            // SAFETY: the caller's promise.
+            sum += unsafe { shuffle_xor_by(sum, mask) };
+            mask /= 2;
         }
         sum
     }

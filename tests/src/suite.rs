@@ -58,8 +58,8 @@ impl Suite {
     }
 
     /// Runs the cases of a suite that are about how devices share large calls. Where there is no device
-    /// they have little to show, and take minutes: they are left out then, unless as many cases as
-    /// [`FULL_CASES`] are asked for.
+    /// they have little to show, and take minutes: they are left out then, unless MAXSIM_CASES asks for
+    /// 2000 random cases a suite.
     ///
     /// # Panics
     /// As [`Suite::run`].

@@ -26,11 +26,11 @@ pub use project::project;
 #[cfg(maxsim_arch = "sm_80")]
 mod project {
     use crate::gradient::output::store_element;
-    use crate::gradient::sources::Element;
+    use crate::gradient::sources::{Element, load_element};
     use crate::gradient::{ProjectParams, WARPS};
     use crate::params::SQUARE_MIN;
     use crate::ptx::math::{fma, sqrt};
-    use crate::ptx::memory::{load_f32, load_u16, load_u32};
+    use crate::ptx::memory::{load_f32, load_u32};
     use crate::ptx::thread::{block_idx_x, thread_idx_x};
     use crate::ptx::warp::ballot;
     use crate::ptx::wide::{lane_idx, shuffle_xor_by};
@@ -90,21 +90,5 @@ mod project {
                 element += 32;
             }
         }
-    }
-
-    /// An element of the row at an address.
-    ///
-    /// # Safety
-    /// The row must have it.
-    #[inline(always)]
-    unsafe fn load_element<T: Element>(row: u64, element: u32) -> f32 {
-        // SAFETY: two bytes or four per element.
-        let word = unsafe {
-            match T::N {
-                4 => load_u32(row + u64::from(element) * 4),
-                _ => load_u16(row + u64::from(element) * 2),
-            }
-        };
-        T::widen([word, 0, 0, 0])[0]
     }
 }

@@ -7,6 +7,8 @@
 
 use super::{LANE_CODES, NO_ROW, Rows};
 use crate::ptx::math::{fma, permute};
+#[cfg(maxsim_arch = "sm_80")]
+use crate::ptx::memory::{load_u16, load_u32};
 use crate::ptx::wide::{
     lane_idx, load_u8_if, load_u16_if, load_u32_if, load_u32x2_if, load_u32x4_if, shuffle,
     shuffle_xor_by, widen_f16,
@@ -116,6 +118,23 @@ impl Element for I8 {
             widen(high, 0x7443),
         ]
     }
+}
+
+/// An element of the row at an address.
+///
+/// # Safety
+/// The row must have it.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn load_element<T: Element>(row: u64, element: u32) -> f32 {
+    // SAFETY: two bytes or four per element.
+    let word = unsafe {
+        match T::N {
+            4 => load_u32(row + u64::from(element) * 4),
+            _ => load_u16(row + u64::from(element) * 2),
+        }
+    };
+    T::widen([word, 0, 0, 0])[0]
 }
 
 /// What a lane reads of every row.
