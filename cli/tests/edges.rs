@@ -5,37 +5,21 @@ mod files;
 mod tool;
 
 use std::fs;
-use std::path::PathBuf;
 
 use files::{Random, f16_bytes, i64_bytes, npy, packed, safetensors};
-use tempfile::TempDir;
-use tool::{Run, command, json, rank, run, sample};
-
-/// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..3, 3 and 4..7.
-struct Folder(TempDir);
+use tool::{Folder, Run, command, json, rank, run, sample};
 
 const QUERY_OFFSETS: [i64; 3] = [0, 1, 3];
 const DOCUMENT_OFFSETS: [i64; 4] = [0, 3, 4, 7];
 
 impl Folder {
+    /// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..3, 3
+    /// and 4..7.
     fn new() -> Folder {
-        let folder = Folder(TempDir::new().unwrap());
+        let folder = Folder::empty();
         folder.write("q.safetensors", packed(&Random(1).values(3 * 4), 4, &QUERY_OFFSETS));
         folder.write("d.safetensors", packed(&documents(), 4, &DOCUMENT_OFFSETS));
         folder
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_string()
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        fs::write(self.path(name), bytes).unwrap();
-        self.path(name)
     }
 
     /// Ranks `documents` for q.safetensors.

@@ -4,12 +4,10 @@ mod files;
 mod tool;
 
 use std::fs;
-use std::path::PathBuf;
 
 use files::{f32_bytes, i64_bytes, packed, padded, safetensors};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tool::{Run, json, rank, run, sample};
+use tool::{Folder, Run, json, rank, run, sample};
 
 /// Documents doc-a to doc-n.
 const N_DOCUMENTS: usize = 14;
@@ -26,13 +24,11 @@ const TREC: &str = "PLAIN-1 0 doc-b 3\nPLAIN-1 0 doc-d 1\nPLAIN-1\t0\tdoc-a\t-1\
 
 const QUERY_IDS: &str = "PLAIN-1\nPLAIN-2\nPLAIN-3\n";
 
-/// A folder with three queries and fourteen documents of one row each: the first query ranks
-/// documents in their order, the second the other way round.
-struct Folder(TempDir);
-
 impl Folder {
+    /// A folder with three queries and fourteen documents of one row each: the first query ranks
+    /// documents in their order, the second the other way round.
     fn new() -> Folder {
-        let folder = Folder(TempDir::new().unwrap());
+        let folder = Folder::empty();
         let queries = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0];
         folder.write("q.safetensors", packed(&queries, 3, &[0, 1, 2, 3]));
         folder.write("d.safetensors", padded(&documents(), [N_DOCUMENTS, 1, 3], None));
@@ -41,15 +37,6 @@ impl Folder {
         folder.write("d.txt", lines);
         folder.write("qrels.txt", TREC);
         folder
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        fs::write(self.path(name), bytes).unwrap();
-        self.path(name)
     }
 
     /// Options whose values with a dot are names of files.

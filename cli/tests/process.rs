@@ -4,49 +4,28 @@ mod files;
 mod tool;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use files::{Random, f16_bytes, f32_bytes, npy, packed, packed_of, padded};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tool::{Run, command, json, rank, run, sample};
-
-/// A folder with files of four queries and nine documents of dim 4, one of them empty.
-struct Folder(TempDir);
+use tool::{Folder, Run, command, json, rank, run, sample};
 
 const QUERY_OFFSETS: [i64; 5] = [0, 2, 5, 6, 9];
 const DOCUMENT_OFFSETS: [i64; 10] = [0, 3, 4, 9, 9, 12, 13, 17, 20, 22];
 const EMPTY_DOCUMENT: u64 = 3;
 
 impl Folder {
+    /// A folder with files of four queries and nine documents of dim 4, one of them empty.
     fn new() -> Folder {
-        let folder = Folder(TempDir::new().unwrap());
+        let folder = Folder::empty();
         folder.write("q.safetensors", packed(&queries(), 4, &QUERY_OFFSETS));
         folder.write("d.safetensors", packed(&documents(), 4, &DOCUMENT_OFFSETS));
         folder
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.path(name);
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-
     /// Ranks q.safetensors against d.safetensors.
     fn rank(&self, more: &[&str]) -> Run {
         rank(&self.path("q.safetensors"), &self.path("d.safetensors"), more)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.0.path()).unwrap();
-        let mut names: Vec<String> =
-            entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
     }
 }
 

@@ -6,13 +6,11 @@ mod files;
 mod tool;
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use files::{Random, f16_bytes, f32_bytes, i64_bytes, packed, packed_of, padded, safetensors};
 use serde_json::Value;
-use tempfile::TempDir;
-use tool::{Run, command, json};
+use tool::{Folder, Run, command, json};
 use twox_hash::XxHash3_128;
 
 const N: usize = 300;
@@ -22,9 +20,6 @@ const FORMATS: [&str; 3] = ["int8", "int8-affine", "fp8"];
 
 /// More than a step of file times: what happens later shows.
 const SETTLED: Duration = Duration::from_millis(150);
-
-/// 300 documents of 12 unit rows, of which document 42 is the negative of the query.
-struct Folder(TempDir);
 
 fn unit_rows(random: &mut Random, rows: usize) -> Vec<f32> {
     let mut values: Vec<f32> = {
@@ -56,23 +51,14 @@ fn offsets() -> Vec<i64> {
 }
 
 impl Folder {
-    /// With the documents, compressed to `d.int8.safetensors`.
+    /// With 300 documents of 12 unit rows, of which document 42 is the negative of the query,
+    /// compressed to `d.int8.safetensors`.
     fn new() -> Folder {
-        let folder = Folder(TempDir::new().unwrap());
+        let folder = Folder::empty();
         folder.write("q.safetensors", packed(&query(), DIM, &[0, 6]));
         folder.write("d.safetensors", packed(&documents(-1.0), DIM, &offsets()));
         folder.quantize("int8", "d.safetensors", "d.int8.safetensors").ok();
         folder
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.path(name);
-        fs::write(&path, bytes).unwrap();
-        path
     }
 
     fn run(&self, cache: &str, args: &[&str]) -> Run {

@@ -5,38 +5,27 @@ mod files;
 mod tool;
 
 use std::fs;
-use std::path::PathBuf;
 
 use files::{Random, bf16_bytes, f16_bytes, f32_bytes, i64_bytes, packed, packed_of, safetensors};
 use serde_json::Value;
-use tempfile::TempDir;
-use tool::{Run, json, rank, run};
+use tool::{Folder, Run, json, rank, run};
 
 const QUERY_OFFSETS: [i64; 3] = [0, 1, 3];
 const DOCUMENT_OFFSETS: [i64; 4] = [0, 2, 3, 6];
 
-/// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..2, 2 and
-/// 3..6.
-struct Folder(TempDir);
-
 impl Folder {
+    /// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..2, 2 and
+    /// 3..6.
     fn new() -> Folder {
-        let folder = Folder(TempDir::new().unwrap());
-        folder.write("q.safetensors", packed(&queries(), 4, &QUERY_OFFSETS));
-        folder.write("d.safetensors", packed(&documents(), 4, &DOCUMENT_OFFSETS));
+        let folder = Folder::empty();
+        folder.written("q.safetensors", packed(&queries(), 4, &QUERY_OFFSETS));
+        folder.written("d.safetensors", packed(&documents(), 4, &DOCUMENT_OFFSETS));
         folder
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_string()
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
-        fs::write(self.path(name), bytes).unwrap();
+    /// Writes a file, and its name as an argument.
+    fn written(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        self.write(name, bytes);
         self.text(name)
     }
 
@@ -56,14 +45,6 @@ impl Folder {
     fn quantize(&self, input: &str, output: &str, more: &[&str]) -> Run {
         let (input, output) = (self.text(input), self.text(output));
         run([&["quantize", "--input", &input, "--output", &output], more].concat())
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.0.path()).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
     }
 }
 
@@ -90,19 +71,19 @@ fn with_element(element: &str, place: usize, x: f32) -> Vec<u8> {
 #[test]
 fn infinities_are_found_with_file_and_row_before_any_output() {
     let folder = Folder::new();
-    let out = folder.write("out.json", "what was there before");
+    let out = folder.written("out.json", "what was there before");
     for (element, of_queries) in [
         ("F16", f16_bytes(&queries())),
         ("BF16", bf16_bytes(&queries())),
         ("F32", f32_bytes(&queries())),
     ] {
-        folder.write("q2.safetensors", packed_of(element, of_queries, 3, 4, &QUERY_OFFSETS, 0));
+        folder.written("q2.safetensors", packed_of(element, of_queries, 3, 4, &QUERY_OFFSETS, 0));
         for (x, what) in [
             (f32::INFINITY, "an infinity in element 2; use --allow-infinite if that is meant"),
             (f32::NEG_INFINITY, "an infinity in element 2; use --allow-infinite if that is meant"),
             (f32::NAN, "a NaN in element 2"),
         ] {
-            let wild = folder.write("wild.safetensors", with_element(element, 4 * 4 + 2, x));
+            let wild = folder.written("wild.safetensors", with_element(element, 4 * 4 + 2, x));
             for chunk_bytes in ["1", "1000000"] {
                 let more = ["--format", "json", "--output", &out, "--chunk-bytes", chunk_bytes];
                 let error = folder.rank("q2.safetensors", "wild.safetensors", &more).error();
@@ -119,14 +100,14 @@ fn infinities_are_found_with_file_and_row_before_any_output() {
             "BF16" => 3.389_531_4e38,
             _ => f32::MAX,
         };
-        folder.write("most.safetensors", with_element(element, 18, most));
+        folder.written("most.safetensors", with_element(element, 18, most));
         let none = packed_of(element, Vec::new(), 0, 4, &[0], 0);
-        folder.write("none.safetensors", none);
+        folder.written("none.safetensors", none);
         folder.rank("none.safetensors", "most.safetensors", &[]).ok();
     }
     // One that loses every maximum is found as well.
-    folder.write("ones.safetensors", packed(&[1.0; 4], 4, &[0, 1]));
-    let wild = folder.write("wild.safetensors", with_element("F32", 18, f32::NEG_INFINITY));
+    folder.written("ones.safetensors", packed(&[1.0; 4], 4, &[0, 1]));
+    let wild = folder.written("wild.safetensors", with_element("F32", 18, f32::NEG_INFINITY));
     let error = folder.rank("ones.safetensors", "wild.safetensors", &[]).error();
     assert!(error.starts_with(&format!("row 4 of {wild} (document 2)")), "{error}");
 }
@@ -134,16 +115,16 @@ fn infinities_are_found_with_file_and_row_before_any_output() {
 #[test]
 fn infinities_that_are_meant_are_ieee() {
     let folder = Folder::new();
-    folder.write("q1.safetensors", packed(&[1.0, 1.0], 2, &[0, 1]));
+    folder.written("q1.safetensors", packed(&[1.0, 1.0], 2, &[0, 1]));
     let values = [f32::INFINITY, 1.0, 2.0, 1.0, 0.0, f32::NEG_INFINITY];
-    folder.write("d1.safetensors", packed(&values, 2, &[0, 1, 2, 3]));
+    folder.written("d1.safetensors", packed(&values, 2, &[0, 1, 2, 3]));
     let more = ["--allow-infinite", "--format", "trec"];
     let trec = folder.rank("q1.safetensors", "d1.safetensors", &more).ok();
     assert_eq!(trec, "0 Q0 0 1 inf maxsim\n0 Q0 1 2 3 maxsim\n0 Q0 2 3 -inf maxsim\n");
     let (found, _) = folder.ranked("q1.safetensors", "d1.safetensors", &["--allow-infinite"]);
     assert_eq!(found[0]["scores"], json(r#"["Infinity", 3.0, "-Infinity"]"#));
     // What they make of each other is NaN, which is an error all the same.
-    folder.write("q1.safetensors", packed(&[0.0, 1.0], 2, &[0, 1]));
+    folder.written("q1.safetensors", packed(&[0.0, 1.0], 2, &[0, 1]));
     let error = folder.rank("q1.safetensors", "d1.safetensors", &["--allow-infinite"]).error();
     let place = format!("row 0 of {} (document 0)", folder.text("d1.safetensors"));
     let score = "the score of query 0 and document 0 is NaN";
@@ -153,8 +134,8 @@ fn infinities_that_are_meant_are_ieee() {
 #[test]
 fn scores_beyond_f32_are_an_error_with_both_places() {
     let folder = Folder::new();
-    folder.write("q1.safetensors", packed(&[1e20, 1.0], 2, &[0, 1]));
-    folder.write("d1.safetensors", packed(&[1.0, 1.0, 1.0, 0.0, 3e25, 0.0], 2, &[0, 1, 3]));
+    folder.written("q1.safetensors", packed(&[1e20, 1.0], 2, &[0, 1]));
+    folder.written("d1.safetensors", packed(&[1.0, 1.0, 1.0, 0.0, 3e25, 0.0], 2, &[0, 1, 3]));
     let error = folder.rank("q1.safetensors", "d1.safetensors", &["--format", "json"]).error();
     let [q, d] = ["q1", "d1"].map(|name| folder.text(&format!("{name}.safetensors")));
     assert_eq!(
@@ -176,7 +157,7 @@ fn codes_that_stand_for_no_numbers_are_found() {
             ("embeddings", dtype, &[6, 4][..], codes),
         ];
         tensors.extend(more.iter().map(|(name, x)| (*name, "F16", &[6][..], f16_bytes(x))));
-        folder.write("codes.safetensors", safetensors(&tensors, 0))
+        folder.written("codes.safetensors", safetensors(&tensors, 0))
     };
     let one = |x: f32| [0.5, 0.5, x, 0.5, 0.5, 0.5].to_vec();
     let error = |queries: &str| folder.rank(queries, "codes.safetensors", &[]).error();
@@ -223,7 +204,7 @@ fn tables_of_plaid_files_are_looked_at() {
         let text = [&b"{"[..], header.as_bytes(), &plain[9..8 + len]].concat();
         let text = [&text[..], &b" ".repeat(text.len().next_multiple_of(8) - text.len())].concat();
         let bytes = [&(text.len() as u64).to_le_bytes()[..], &text, &plain[8 + len..]].concat();
-        folder.write("plaid.safetensors", bytes)
+        folder.written("plaid.safetensors", bytes)
     };
     // A centroid that no token has may be anything.
     file(0.5, f32::NAN, 0.1);
@@ -242,7 +223,7 @@ fn a_search_looks_at_what_it_scores_again() {
     let folder = Folder::new();
     folder.quantize("d.safetensors", "screen.safetensors", &["--format", "int8"]).ok();
     let screen = folder.text("screen.safetensors");
-    let wild = folder.write("wild.safetensors", with_element("F32", 18, f32::NEG_INFINITY));
+    let wild = folder.written("wild.safetensors", with_element("F32", 18, f32::NEG_INFINITY));
     let more = ["--screen", &screen, "--exact", "--verify", "never"];
     let error = folder.rank("q.safetensors", "wild.safetensors", &more).error();
     assert!(error.starts_with(&format!("row 4 of {wild} (document 2) has an infinity")), "{error}");
@@ -253,7 +234,7 @@ fn nothing_is_compressed_that_is_not_finite() {
     let folder = Folder::new();
     for (x, what) in [(f32::INFINITY, "an infinity"), (f32::NAN, "a NaN")] {
         for element in ["F16", "BF16", "F32"] {
-            let wild = folder.write("wild.safetensors", with_element(element, 22, x));
+            let wild = folder.written("wild.safetensors", with_element(element, 22, x));
             let names = folder.names();
             let expected = format!("row 5 of {wild} (item 2) has {what} in element 2");
             for more in [
@@ -291,7 +272,7 @@ fn scales_have_room_for_every_element() {
     let folder = Folder::new();
     let mut values = documents();
     (values[9], values[10], values[21]) = (1.8e9, -9e8, 3e8);
-    folder.write("large.safetensors", packed(&values, 4, &DOCUMENT_OFFSETS));
+    folder.written("large.safetensors", packed(&values, 4, &DOCUMENT_OFFSETS));
     let report = |more: &[&str]| {
         let more = [&["--report", "json"], more].concat();
         let run = folder.quantize("large.safetensors", "out.safetensors", &more);
@@ -324,7 +305,7 @@ fn scales_have_room_for_every_element() {
     assert!(found["n_clipped_tokens"].as_u64() > Some(0), "{found}");
     assert!(said.contains("use --format int8 --scales f32"), "{said}");
     // A minimum beyond f16, of elements that are close together.
-    folder.write("low.safetensors", packed(&[-70000.0, -69000.0], 2, &[0, 1]));
+    folder.written("low.safetensors", packed(&[-70000.0, -69000.0], 2, &[0, 1]));
     let run = folder.quantize("low.safetensors", "out.safetensors", &["--format", "int8-affine"]);
     assert!(run.stderr.starts_with("warning: 2 elements of 1 token clipped"), "{}", run.stderr);
     run.ok();
@@ -337,7 +318,7 @@ fn what_is_too_small_for_a_scale_is_said() {
     values[8..12].copy_from_slice(&[1e-7, 1e-7, -1e-7, 0.0]);
     values[12..16].copy_from_slice(&[1e-9, 0.0, 0.0, -1e-9]);
     values[16..20].fill(0.0);
-    folder.write("small.safetensors", packed(&values, 4, &DOCUMENT_OFFSETS));
+    folder.written("small.safetensors", packed(&values, 4, &DOCUMENT_OFFSETS));
     let said = |more: &[&str]| {
         let run = folder.quantize("small.safetensors", "out.safetensors", more);
         let said = run.stderr.clone();
@@ -363,11 +344,11 @@ fn what_is_too_small_for_a_scale_is_said() {
 fn queries_that_f16_scales_would_clip_are_compressed_as_they_are() {
     let folder = Folder::new();
     // With f16 scales 1.8e9 and 2e8 would become 8.3e6 both, and document 1 the first.
-    folder.write("large.safetensors", packed(&[1.8e9, 2e8, 0.0, 0.0], 4, &[0, 1]));
+    folder.written("large.safetensors", packed(&[1.8e9, 2e8, 0.0, 0.0], 4, &[0, 1]));
     let values = [1.0, 0.0, 0.0, 0.0, 0.9, 0.5, 0.0, 0.0];
-    folder.write("d2.safetensors", packed(&values, 4, &[0, 1, 2]));
-    folder.write("tiny.safetensors", packed(&[1e-8, 3e-9, 0.0, 0.0], 4, &[0, 1]));
-    folder.write("zero.safetensors", packed(&[1e-12, 3e-13, 0.0, 0.0], 4, &[0, 1]));
+    folder.written("d2.safetensors", packed(&values, 4, &[0, 1, 2]));
+    folder.written("tiny.safetensors", packed(&[1e-8, 3e-9, 0.0, 0.0], 4, &[0, 1]));
+    folder.written("zero.safetensors", packed(&[1e-12, 3e-13, 0.0, 0.0], 4, &[0, 1]));
     for format in ["int8", "fp8", "int8-affine"] {
         folder.quantize("d2.safetensors", "codes.safetensors", &["--format", format]).ok();
         let screen = folder.text("codes.safetensors");
@@ -406,9 +387,9 @@ fn queries_are_converted_where_that_is_asked_for() {
         ("F32", f32_bytes(&q), f32_bytes(&d)),
     ] {
         let queries = packed_of(name, of_queries, 3, 4, &QUERY_OFFSETS, 0);
-        folder.write(&format!("q.{name}.safetensors"), queries);
+        folder.written(&format!("q.{name}.safetensors"), queries);
         let documents = packed_of(name, of_documents, 6, 4, &DOCUMENT_OFFSETS, 0);
-        folder.write(&format!("d.{name}.safetensors"), documents);
+        folder.written(&format!("d.{name}.safetensors"), documents);
     }
     let types = [("F16", "f16"), ("BF16", "bf16"), ("F32", "f32")];
     let file = |what: &str, name: &str| format!("{what}.{name}.safetensors");
@@ -457,14 +438,14 @@ fn queries_are_converted_where_that_is_asked_for() {
 fn a_conversion_that_loses_a_token_is_refused() {
     let folder = Folder::new();
     let half = packed_of("F16", f16_bytes(&documents()), 6, 4, &DOCUMENT_OFFSETS, 0);
-    folder.write("half.safetensors", half);
+    folder.written("half.safetensors", half);
     for (x, what) in [
         ([1.0, 7e4, 0.0, 0.0], "has an element that is too large for f16"),
         ([1e-9, -1e-9, 0.0, 1e-9], "becomes zeros as f16"),
     ] {
         let mut values = queries();
         values[8..12].copy_from_slice(&x);
-        let path = folder.write("wide.safetensors", packed(&values, 4, &QUERY_OFFSETS));
+        let path = folder.written("wide.safetensors", packed(&values, 4, &QUERY_OFFSETS));
         let error = folder.rank("wide.safetensors", "half.safetensors", &["--convert"]).error();
         let expected = format!("row 2 of {path} (query 1) {what}, so --convert is refused");
         assert_eq!(error, format!("{expected}; use f32 documents"));
@@ -472,6 +453,6 @@ fn a_conversion_that_loses_a_token_is_refused() {
     // Zeros stay zeros.
     let mut values = queries();
     values[8..12].fill(0.0);
-    folder.write("zeros.safetensors", packed(&values, 4, &QUERY_OFFSETS));
+    folder.written("zeros.safetensors", packed(&values, 4, &QUERY_OFFSETS));
     folder.rank("zeros.safetensors", "half.safetensors", &["--convert"]).ok();
 }

@@ -50,7 +50,7 @@ fn arrays_in_archives_and_folders_are_read() {
         (vec![("x.npy", embeddings()), ("mask.npy", mask())], &["--documents-tensor", "x"]),
     ] {
         for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
-            folder.write("d.npz", archive(&files, method));
+            folder.written("d.npz", archive(&files, method));
             folder.check("d.npz", more);
             folder.check("d.npz", &[more, &["--no-mmap"]].concat());
         }
@@ -73,7 +73,7 @@ fn arrays_in_archives_and_folders_are_read() {
         .map(|(i, values)| (format!("arr_{i}.npy"), npy(1, "<f4", &[4, 4], &f32_bytes(values))))
         .collect();
     let cut: Vec<(&str, Vec<u8>)> = cut.iter().map(|(name, x)| (&**name, x.clone())).collect();
-    folder.write("d.npz", archive(&cut, CompressionMethod::Deflated));
+    folder.written("d.npz", archive(&cut, CompressionMethod::Deflated));
     assert!(folder.rank("d.npz", &[]).stderr.contains("3 of 4 items begin or end with 6 rows"));
     folder.check("d.npz", &["--trailing-zeros", "pad"]);
 }
@@ -91,7 +91,7 @@ fn ids_are_arrays_names_or_an_array() {
     let names = ["doc_2.npy", "doc_9.NPY", "doc_10.npy", "doc_11.npy"];
     let mut list: Vec<_> = names.into_iter().zip(matrices()).collect();
     list.rotate_left(2);
-    folder.write("d.npz", archive(&list, CompressionMethod::Stored));
+    folder.written("d.npz", archive(&list, CompressionMethod::Stored));
     let found = json(&folder.rank("d.npz", &[]).ok());
     assert_eq!(found, expected(["doc_2", "doc_9", "doc_10", "doc_11"]));
     let strings: Vec<u8> = ["é", "bc", "d e", "f"]
@@ -113,14 +113,14 @@ fn ids_are_arrays_names_or_an_array() {
             ("mask.npy", npy(1, "|b1", &[4, 4], &mask)),
             ("ids.npy", ids),
         ];
-        folder.write("d.npz", archive(&files, CompressionMethod::Deflated));
+        folder.written("d.npz", archive(&files, CompressionMethod::Deflated));
         assert_eq!(json(&folder.rank("d.npz", &[]).ok()), expected);
     }
     let files = [
         ("embeddings.npy", npy(1, "<f4", &[4, 4, 4], &embeddings)),
         ("ids.npy", npy(1, "<i8", &[3], &i64_bytes(&[7, 5, 3]))),
     ];
-    folder.write("d.npz", archive(&files, CompressionMethod::Deflated));
+    folder.written("d.npz", archive(&files, CompressionMethod::Deflated));
     assert!(folder.rank("d.npz", &[]).error().contains("`ids` have shape [3]; expected [4]"));
 }
 
@@ -144,7 +144,7 @@ fn arrays_that_are_ambiguous_or_broken_are_errors() {
         (vec![("a.npy", vec![])], "not an npy file"),
         (vec![("a.txt", vec![])], "no .npy arrays in it"),
     ] {
-        folder.write("d.npz", archive(&files, CompressionMethod::Stored));
+        folder.written("d.npz", archive(&files, CompressionMethod::Stored));
         let sub = TempDir::new_in(folder.0.path()).unwrap();
         files.iter().for_each(|(name, bytes)| fs::write(sub.path().join(name), bytes).unwrap());
         for name in ["d.npz", sub.path().file_name().unwrap().to_str().unwrap()] {
@@ -158,7 +158,7 @@ fn arrays_that_are_ambiguous_or_broken_are_errors() {
     // 300 MB of zeros in 300 KB.
     let mut bomb = npy(1, "<f4", &[75_000, 1000], &[]);
     bomb.resize(bomb.len() + 300_000_000, 0);
-    folder.write("d.npz", archive(&[("a.npy", bomb)], CompressionMethod::Deflated));
+    folder.written("d.npz", archive(&[("a.npy", bomb)], CompressionMethod::Deflated));
     let error = folder.rank("d.npz", &[]).error();
     assert!(error.contains("save the arrays with numpy.savez"), "{error}");
     // Broken in every place, an archive is an error or what it was.
@@ -176,7 +176,7 @@ fn arrays_that_are_ambiguous_or_broken_are_errors() {
                 1 => broken[at] ^= 1 << random.below(8),
                 _ => broken.truncate(at),
             }
-            let path = folder.write("d.npz", broken);
+            let path = folder.written("d.npz", broken);
             let read = TokenFile::open_with(path.as_ref(), &options);
             n_read +=
                 usize::from(read.is_ok_and(|file| file.tokens::<f32>(0..file.n_items()).is_ok()));

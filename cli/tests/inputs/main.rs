@@ -8,13 +8,9 @@ mod plaid;
 #[path = "../tool/mod.rs"]
 mod tool;
 
-use std::fs;
-use std::path::PathBuf;
-
 use files::{Random, Tensor, f16_bytes, f32_bytes, i64_bytes, npy, packed, padded, safetensors};
 use serde_json::Value;
-use tempfile::TempDir;
-use tool::{Run, json, rank, run};
+use tool::{Folder, Run, json, rank, run};
 
 /// Four documents of up to 4 tokens of dim 4.
 const LENGTHS: [i64; 4] = [2, 4, 1, 3];
@@ -53,28 +49,19 @@ fn mask(places: [&[usize]; 4], bytes_each: usize) -> Vec<u8> {
     mask
 }
 
-struct Folder(TempDir);
-
 impl Folder {
     /// With a query, and the documents packed.
     fn new() -> Folder {
-        let folder = Folder(TempDir::new().unwrap());
+        let folder = Folder::empty();
         let queries = [1.0, 0.0, 0.0, 0.0, 1.0, 0.125, 0.0, -0.125];
-        folder.write("q.safetensors", packed(&queries, 4, &[0, 2]));
-        folder.write("packed.safetensors", packed(&rows(), 4, &[0, 2, 6, 7, 10]));
+        folder.written("q.safetensors", packed(&queries, 4, &[0, 2]));
+        folder.written("packed.safetensors", packed(&rows(), 4, &[0, 2, 6, 7, 10]));
         folder
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_string()
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
-        fs::write(self.path(name), bytes).unwrap();
+    /// Writes a file, and its name as an argument.
+    fn written(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        self.write(name, bytes);
         self.text(name)
     }
 
@@ -115,9 +102,9 @@ fn lengths_and_masks_of_every_name_and_type_are_understood() {
     let folder = Folder::new();
     let lengths: Vec<u8> = LENGTHS.iter().flat_map(|&n| (n as i32).to_le_bytes()).collect();
     for name in ["lengths", "Lengths", "length", "doclens", "doc_lens", "DocLen"] {
-        folder.write("d.safetensors", with(RIGHT, (name, "I64", &[4], i64_bytes(&LENGTHS))));
+        folder.written("d.safetensors", with(RIGHT, (name, "I64", &[4], i64_bytes(&LENGTHS))));
         folder.check("d.safetensors", &[]);
-        folder.write("d.safetensors", with(RIGHT, (name, "I32", &[4], lengths.clone())));
+        folder.written("d.safetensors", with(RIGHT, (name, "I32", &[4], lengths.clone())));
         folder.check("d.safetensors", &[]);
     }
     for places in [RIGHT, LEFT, HOLES] {
@@ -125,7 +112,7 @@ fn lengths_and_masks_of_every_name_and_type_are_understood() {
         {
             for name in ["mask", "attention_mask", "Attention_Mask", "masks"] {
                 let tensor = (name, dtype, &[4, 4][..], mask(places, size));
-                folder.write("d.safetensors", with(places, tensor));
+                folder.written("d.safetensors", with(places, tensor));
                 let json = json(&folder.rank("d.safetensors", &[]).ok());
                 assert_eq!(json, folder.expected(), "{name} {dtype}");
             }
@@ -138,16 +125,16 @@ fn lengths_and_masks_of_every_name_and_type_are_understood() {
     let lengths = || ("doclens", "I64", &[4][..], i64_bytes(&LENGTHS));
     let offsets = || ("cu_seqlens", "I64", &[5][..], i64_bytes(&[0, 2, 6, 7, 10]));
     for tensors in [&[embeddings(), lengths()][..], &[offsets(), embeddings()]] {
-        folder.write("d.safetensors", safetensors(tensors, 0));
+        folder.written("d.safetensors", safetensors(tensors, 0));
         folder.check("d.safetensors", &[]);
     }
-    folder.write("d.safetensors", safetensors(&[offsets(), embeddings(), lengths()], 0));
+    folder.written("d.safetensors", safetensors(&[offsets(), embeddings(), lengths()], 0));
     folder.check("d.safetensors", &[]);
     // A mask on the left and how many there are of it.
     let (values, mask) = (f32_bytes(&batch(LEFT)), mask(LEFT, 1));
     let tensors =
         [("embeddings", "F32", &[4, 4, 4][..], values), ("mask", "BOOL", &[4, 4], mask), lengths()];
-    folder.write("d.safetensors", safetensors(&tensors, 0));
+    folder.written("d.safetensors", safetensors(&tensors, 0));
     folder.check("d.safetensors", &[]);
 }
 
@@ -160,18 +147,18 @@ fn documents_with_masked_queries_and_without_tokens() {
     bytes[4..8].fill(0);
     let embeddings = ("embeddings", "F32", &[4, 4, 4][..], f32_bytes(&values));
     let tensors = [embeddings, ("mask", "BOOL", &[4, 4][..], bytes)];
-    folder.write("d.safetensors", safetensors(&tensors, 0));
+    folder.written("d.safetensors", safetensors(&tensors, 0));
     let query = [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0];
     let tensors = [
         ("embeddings", "F32", &[1, 2, 4][..], f32_bytes(&query)),
         ("attention_mask", "I64", &[1, 2], i64_bytes(&[0, 1])),
     ];
-    folder.write("q.safetensors", safetensors(&tensors, 0));
+    folder.written("q.safetensors", safetensors(&tensors, 0));
     let found = json(&folder.rank("d.safetensors", &[]).ok());
-    folder.write("q.safetensors", packed(&query[4..], 4, &[0, 1]));
+    folder.written("q.safetensors", packed(&query[4..], 4, &[0, 1]));
     let rows = rows();
     let rest = [&rows[..2 * 4], &rows[6 * 4..]].concat();
-    folder.write("packed.safetensors", packed(&rest, 4, &[0, 2, 2, 3, 6]));
+    folder.written("packed.safetensors", packed(&rest, 4, &[0, 2, 2, 3, 6]));
     assert_eq!(found, folder.expected());
     assert_eq!(found["queries"][0]["documents"][3], 1);
 }
@@ -197,7 +184,7 @@ fn tensors_that_could_be_lengths_or_a_mask_are_errors() {
         ("doclens", "I64", &[4], i64_bytes(&[1, 2, 3, 5]), "doclens[3] is 5; expected"),
         ("offsets", "I64", &[5], i64_bytes(&[0, 1, 2, 3, 4]), "take `lengths`, not `offsets`"),
     ] {
-        folder.write("d.safetensors", with(RIGHT, (name, dtype, shape, bytes)));
+        folder.written("d.safetensors", with(RIGHT, (name, dtype, shape, bytes)));
         for run in
             [folder.rank("d.safetensors", &[]), folder.quantize("d.safetensors", "int8", &[])]
         {
@@ -207,12 +194,12 @@ fn tensors_that_could_be_lengths_or_a_mask_are_errors() {
         }
     }
     let tensor = ("n_tokens", "I64", &[4][..], i64_bytes(&LENGTHS));
-    folder.write("d.safetensors", with(RIGHT, tensor));
+    folder.written("d.safetensors", with(RIGHT, tensor));
     folder.rank("d.safetensors", &["--ignore-tensor", "n_tokens"]).ok();
     // Ids are none of these, and neither is what has another shape.
     for (name, shape) in [("doc_ids", &[4][..]), ("input_ids", &[4, 4]), ("dims", &[2, 4])] {
         let bytes = vec![0; shape.iter().product::<usize>() * 8];
-        folder.write("d.safetensors", with(RIGHT, (name, "I64", shape, bytes)));
+        folder.written("d.safetensors", with(RIGHT, (name, "I64", shape, bytes)));
         let said = folder.rank("d.safetensors", &[]);
         assert!(said.stderr.contains("warning: "), "{}", said.stderr);
         said.ok();
@@ -221,11 +208,11 @@ fn tensors_that_could_be_lengths_or_a_mask_are_errors() {
     let embeddings = || ("embeddings", "F32", &[4, 4, 4][..], f32_bytes(&batch(RIGHT)));
     let one = ("mask", "BOOL", &[4, 4][..], mask(RIGHT, 1));
     let other = ("attention_mask", "BOOL", &[4, 4][..], mask(LEFT, 1));
-    folder.write("d.safetensors", safetensors(&[embeddings(), one.clone(), other], 0));
+    folder.written("d.safetensors", safetensors(&[embeddings(), one.clone(), other], 0));
     let error = folder.rank("d.safetensors", &[]).error();
     assert!(error.contains("differ in token 0 of item 0"), "{error}");
     let other = ("lengths", "I64", &[4][..], i64_bytes(&[2, 4, 2, 3]));
-    folder.write("d.safetensors", safetensors(&[embeddings(), one, other], 0));
+    folder.written("d.safetensors", safetensors(&[embeddings(), one, other], 0));
     let error = folder.rank("d.safetensors", &[]).error();
     let expected = "`lengths` says that item 2 has 2 tokens, `mask` that it has 1";
     assert!(error.contains(expected), "{error}");
@@ -270,7 +257,7 @@ fn counts_that_do_not_add_up_are_errors() {
         (&[("mask", &[1; 10])], "`mask` goes with embeddings [n, len, dim]"),
         (&[("n_tokens", &[2, 4, 1, 3])], "need a tensor `offsets`"),
     ] {
-        folder.write("d.safetensors", file(tensors));
+        folder.written("d.safetensors", file(tensors));
         for run in [folder.rank("d.safetensors", &[]), folder.quantize("d.safetensors", "fp8", &[])]
         {
             let error = run.error();
@@ -283,7 +270,7 @@ fn counts_that_do_not_add_up_are_errors() {
         let more: &[&str] = if format == "plaid" { &["--keep-lengths"] } else { &[] };
         for places in [RIGHT, LEFT, HOLES] {
             let tensor = ("mask", "BOOL", &[4, 4][..], mask(places, 1));
-            folder.write("d.safetensors", with(places, tensor));
+            folder.written("d.safetensors", with(places, tensor));
             folder.quantize("d.safetensors", format, more).ok();
             let found = json(&folder.rank("out.safetensors", &[]).ok());
             folder.quantize("packed.safetensors", format, more).ok();
@@ -296,10 +283,10 @@ fn counts_that_do_not_add_up_are_errors() {
 #[test]
 fn masked_documents_are_screened_judged_and_compared() {
     let folder = Folder::new();
-    let qrels = folder.write("qrels.jsonl", "{\"id\": 0, \"relevant\": [2]}\n");
+    let qrels = folder.written("qrels.jsonl", "{\"id\": 0, \"relevant\": [2]}\n");
     let queries = folder.text("q.safetensors");
     for places in [RIGHT, LEFT, HOLES] {
-        folder.write("d.safetensors", with(places, ("mask", "BOOL", &[4, 4], mask(places, 1))));
+        folder.written("d.safetensors", with(places, ("mask", "BOOL", &[4, 4], mask(places, 1))));
         let report = |input: &str| {
             let more = ["--report", "json", "--queries", &queries, "--qrels", &qrels];
             json(&folder.quantize(input, "int8", &more).ok())
@@ -327,7 +314,7 @@ fn errors_name_the_row_of_the_file() {
     values[11 * 4 + 1] = f32::NAN;
     let embeddings = ("embeddings", "F32", &[4, 4, 4][..], f32_bytes(&values));
     let tensors = [embeddings, ("mask", "BOOL", &[4, 4][..], mask(LEFT, 1))];
-    folder.write("d.safetensors", safetensors(&tensors, 0));
+    folder.written("d.safetensors", safetensors(&tensors, 0));
     let error = folder.rank("d.safetensors", &[]).error();
     assert!(error.contains("d.safetensors") && error.contains("row 11"), "{error}");
 }
@@ -347,7 +334,7 @@ fn rows_of_zeros_are_warned_about_or_left_out() {
         ("minus.npy", npy(1, "<f4", &[4, 4, 4], &f32_bytes(&minus(LEFT)))),
         ("d.safetensors", padded(&batch(RIGHT), [4, 4, 4], None)),
     ] {
-        folder.write(name, bytes);
+        folder.written(name, bytes);
         let run = folder.rank(name, &[]);
         let expected = format!(
             "warning: {}: 3 of 4 items begin or end with 6 rows of zeros, scored as tokens",
@@ -366,7 +353,7 @@ fn rows_of_zeros_are_warned_about_or_left_out() {
         assert!(error.starts_with(&folder.text(name)), "{error}");
     }
     // Zeros that the file speaks of are no padding.
-    folder.write("d.safetensors", padded(&batch(RIGHT), [4, 4, 4], Some(&[4, 4, 4, 4])));
+    folder.written("d.safetensors", padded(&batch(RIGHT), [4, 4, 4], Some(&[4, 4, 4, 4])));
     assert!(!folder.rank("d.safetensors", &[]).stderr.contains("warning"));
     // Compressed files of others may be padded too.
     let codes: Vec<u8> = batch(RIGHT).iter().map(|x| (8.0 * x) as i8 as u8).collect();
@@ -374,7 +361,7 @@ fn rows_of_zeros_are_warned_about_or_left_out() {
         ("embeddings", "I8", &[4, 4, 4][..], codes),
         ("scales", "F16", &[4, 4], f16_bytes(&[0.125; 16])),
     ];
-    folder.write("int8.safetensors", safetensors(&tensors, 0));
+    folder.written("int8.safetensors", safetensors(&tensors, 0));
     let run = folder.rank("int8.safetensors", &[]);
     assert!(run.stderr.contains("3 of 4 items begin or end with 6 rows"), "{}", run.stderr);
     // The error of plaid says what to give.
@@ -382,7 +369,7 @@ fn rows_of_zeros_are_warned_about_or_left_out() {
     LENGTHS.iter().enumerate().for_each(|(item, &len)| {
         (0..len as usize).for_each(|token| units[(item * 4 + token) * 4 + token] = 1.0);
     });
-    folder.write("d.npy", npy(1, "<f4", &[4, 4, 4], &f32_bytes(&units)));
+    folder.written("d.npy", npy(1, "<f4", &[4, 4, 4], &f32_bytes(&units)));
     let error = folder.quantize("d.npy", "plaid", &[]).error();
     assert!(error.contains("token 2 of item 0 is all zeros, as padding is"), "{error}");
     assert!(error.contains("`lengths`") && error.contains("--lengths-file"), "{error}");
@@ -392,17 +379,17 @@ fn rows_of_zeros_are_warned_about_or_left_out() {
 #[test]
 fn masks_and_lengths_come_in_files_of_their_own() {
     let folder = Folder::new();
-    let lengths = folder.write("lengths.npy", npy(1, "<i8", &[4], &i64_bytes(&LENGTHS)));
-    folder.write("d.npy", npy(1, "<f4", &[4, 4, 4], &f32_bytes(&batch(RIGHT))));
+    let lengths = folder.written("lengths.npy", npy(1, "<i8", &[4], &i64_bytes(&LENGTHS)));
+    folder.written("d.npy", npy(1, "<f4", &[4, 4, 4], &f32_bytes(&batch(RIGHT))));
     folder.check("d.npy", &["--documents-lengths-file", &lengths]);
-    folder.write("rows.NPY", npy(1, "<f4", &[10, 4], &f32_bytes(&rows())));
+    folder.written("rows.NPY", npy(1, "<f4", &[10, 4], &f32_bytes(&rows())));
     folder.check("rows.NPY", &["--documents-lengths-file", &lengths]);
     let error = folder.rank("rows.NPY", &[]).error();
     assert!(error.contains("shape [10, 4]; expected [n, len, dim]"), "{error}");
     for (descr, size) in [("|b1", 1), ("|u1", 1), ("<i4", 4), ("<i8", 8)] {
         for places in [RIGHT, LEFT, HOLES] {
-            folder.write("d.npy", npy(1, "<f4", &[4, 4, 4], &f32_bytes(&batch(places))));
-            let mask = folder.write("mask.npy", npy(1, descr, &[4, 4], &mask(places, size)));
+            folder.written("d.npy", npy(1, "<f4", &[4, 4, 4], &f32_bytes(&batch(places))));
+            let mask = folder.written("mask.npy", npy(1, descr, &[4, 4], &mask(places, size)));
             folder.check("d.npy", &["--documents-mask-file", &mask]);
             let both = ["--documents-mask-file", &mask, "--documents-lengths-file", &lengths];
             folder.check("d.npy", &both);
@@ -412,15 +399,15 @@ fn masks_and_lengths_come_in_files_of_their_own() {
             assert_eq!(found, folder.rank("out.safetensors", &[]).ok());
         }
     }
-    let wrong = folder.write("wrong.npy", npy(1, "<i8", &[3], &i64_bytes(&LENGTHS[..3])));
+    let wrong = folder.written("wrong.npy", npy(1, "<i8", &[3], &i64_bytes(&LENGTHS[..3])));
     let error = folder.rank("d.npy", &["--documents-lengths-file", &wrong]).error();
     assert!(error.contains("wrong.npy has 3 entries; expected 4"), "{error}");
     let error = folder.rank("d.npy", &["--documents-mask-file", "none.npy"]).error();
     assert!(error.contains("none.npy: No such file"), "{error}");
     // Of queries, beside what the file says.
     let query = [1.0, 0.0, 0.0, 0.0, 1.0, 0.125, 0.0, -0.125, 9.0, 9.0, 9.0, 9.0];
-    folder.write("q.npy", npy(1, "<f4", &[1, 3, 4], &f32_bytes(&query)));
-    let one = folder.write("one.npy", npy(1, "<i8", &[1], &i64_bytes(&[2])));
+    folder.written("q.npy", npy(1, "<f4", &[1, 3, 4], &f32_bytes(&query)));
+    let one = folder.written("one.npy", npy(1, "<i8", &[1], &i64_bytes(&[2])));
     let more = ["--queries-lengths-file", &one, "--format", "json"];
     let found = rank(&folder.path("q.npy"), &folder.path("packed.safetensors"), &more).ok();
     assert_eq!(json(&found), folder.expected());
@@ -435,7 +422,7 @@ fn the_embeddings_are_the_tensor_that_was_asked_for() {
         ("queries", "F32", &[1, 2, 4], f32_bytes(&[1.0, 0.0, 0.0, 0.0, 1.0, 0.125, 0.0, -0.125])),
         ("queries.lengths", "I64", &[1], i64_bytes(&[2])),
     ];
-    let both = folder.write("both.SafeTensors", safetensors(&tensors, 0));
+    let both = folder.written("both.SafeTensors", safetensors(&tensors, 0));
     folder.check("both.SafeTensors", &["--documents-tensor", "documents"]);
     let tensors = ["--tensor", "documents", "--queries-tensor", "queries", "--format", "json"];
     let found = rank(&folder.path("both.SafeTensors"), &folder.path("both.SafeTensors"), &tensors);
@@ -451,7 +438,7 @@ fn the_embeddings_are_the_tensor_that_was_asked_for() {
     assert_eq!(error, expected);
     let error = folder.rank("both.SafeTensors", &["--documents-tensor", "d"]).error();
     assert!(error.contains("no tensor `d` in the file; it has `documents`"), "{error}");
-    folder.write("d.npy", npy(1, "<f4", &[4, 4, 4], &f32_bytes(&batch(RIGHT))));
+    folder.written("d.npy", npy(1, "<f4", &[4, 4, 4], &f32_bytes(&batch(RIGHT))));
     let error = folder.rank("d.npy", &["--documents-tensor", "d"]).error();
     assert!(error.contains("one array without a name"), "{error}");
 }
@@ -467,7 +454,7 @@ fn files_that_are_not_read_say_how_to_convert_them() {
         ("d.lance", "lance.dataset("),
         ("d.pkl", "pickle.load("),
     ] {
-        folder.write(name, "");
+        folder.written(name, "");
         let error = folder.rank(name, &[]).error();
         let path = folder.text(name);
         assert!(error.starts_with(&format!("{path}: ")), "{error}");

@@ -2,8 +2,11 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use tempfile::TempDir;
 
 /// The tool: MAXSIM_BIN where the tests run on another machine than they were built on. What it
 /// remembers is not put among the user's.
@@ -67,6 +70,37 @@ impl Run {
 
 pub fn run<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Run {
     Run::of(command().args(args).output().expect("the tool starts"))
+}
+
+/// A folder for the files of a test, gone with it. Each program adds what it fills and runs it with.
+pub struct Folder(pub TempDir);
+
+impl Folder {
+    pub fn empty() -> Folder {
+        Folder(TempDir::new().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_string()
+    }
+
+    pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        fs::write(self.path(name), bytes).unwrap();
+        self.path(name)
+    }
+
+    /// What is in it, hidden names too.
+    pub fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
 }
 
 /// `maxsim rank` with queries and documents, on the CPU unless `more` names a device.
