@@ -146,7 +146,11 @@ impl<'a, T: Element> Writer<'a, T> {
             let part = start..(start + step).min(rows);
             let is_used = &self.is_used[part.clone()];
             let (elements, codes) = self.compressed::<F>(part.clone(), is_used, scales)?;
-            out.write_all(bytemuck::cast_slice(codes.data()))?;
+            // Other threads digest what this one writes.
+            rayon::in_place_scope(|scope| {
+                scope.spawn(|_| digests.rows(&elements, &codes, is_used));
+                out.write_all(bytemuck::cast_slice(codes.data()))
+            })?;
             match codes.scales() {
                 Scales::F16(scales) => scale_bytes.extend_from_slice(bytemuck::cast_slice(scales)),
                 Scales::F32(scales) => scale_bytes.extend_from_slice(bytemuck::cast_slice(scales)),
@@ -156,7 +160,6 @@ impl<'a, T: Element> Writer<'a, T> {
                     min_bytes.extend_from_slice(bytemuck::cast_slice(mins));
                 }
             }
-            digests.rows(&elements, &codes, is_used);
             let found = Errors::of(elements.data(), codes.dequantize()?.data(), dim, is_used);
             errors = errors.and(found);
             if found.is_coarse() || is_beyond_f16(&elements) {
