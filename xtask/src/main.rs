@@ -1,5 +1,5 @@
 //! Builds and checks PTX and cubins, gathers bundles, compares evidence, writes the benchmark
-//! report.
+//! report, and checks the floor plan.
 
 mod build_ptx;
 mod bundle;
@@ -13,6 +13,7 @@ mod ptx_text;
 mod ptxas;
 mod report;
 mod rust_src;
+mod tidy;
 mod yields;
 
 use std::path::{Path, PathBuf};
@@ -23,8 +24,8 @@ use crate::build_ptx::Cubins;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  build-ptx            compile kernels-gpu for every architecture into host/ptx, and assemble it; machine
-                       code of some rows gets hints for the scheduler
+  build-ptx            compile kernels-gpu for every architecture into host/ptx, and assemble
+                       it; machine code of some rows gets hints for the scheduler
   build-ptx --ptx-only the same without cubins, for want of an assembler; removes those there are
   build-ptx --check    fail when host/ptx is not what kernels-gpu compiles and assembles to
   lint-device          run clippy over kernels-gpu as it compiles for the GPU
@@ -33,11 +34,13 @@ usage: cargo xtask <command>
     --out DIR          another folder
     --only NAME,..     only these test programs (maxsim-tests-calls) and files of bin/ (maxsim,
                        maxsim-bench, libmaxsim_bench.so), or those whose names begin so
-    --without-embeddings   without the sample's and the reference set's embeddings; programs that need
-                       them say so and are skipped
+    --without-embeddings   without the sample's and the reference set's embeddings; programs that
+                       need them say so and are skipped
   evidence [--strict]  compare host/ptx with the recorded GPU runs in docs/measured
   report               write docs/benchmarks.md and the plots from docs/measured/*/*.json
   report --check       fail when they are not what the records say
+  tidy                 check layers, sizes of files, functions and lines, and words of comments
+  tidy --lower         lower the counts of exceptions to what is there
 
 environment:
   MAXSIM_RUST_SRC      the standard library's source (`library/` or a .tar.xz of it), used
@@ -61,6 +64,8 @@ fn main() -> ExitCode {
         ["evidence", "--strict"] => evidence::run(&root, true),
         ["report"] => report::write(&root),
         ["report", "--check"] => report::check(&root),
+        ["tidy"] => tidy::check(&root),
+        ["tidy", "--lower"] => tidy::lower(&root),
         _ => {
             if let Some(wrong) = wrong_usage(&args) {
                 eprintln!("error: {wrong}\n");
@@ -112,7 +117,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         assert_eq!(wrong_usage(&[]), None);
-        let all = "build-ptx, lint-device, check-ptx, bundle, evidence, report";
+        let all = "build-ptx, lint-device, check-ptx, bundle, evidence, report, tidy";
         let expected = format!("no such command: foo; the commands are {all}");
         assert_eq!(wrong_usage(&["foo", "--check"]), Some(expected));
         let expected = "report does not take --chek".to_string();
