@@ -57,7 +57,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         None => ScaleType::default(),
     };
     let device = opened(args, &queries, scanned)?;
-    let progress = progress_bar(documents.n_items(), "documents");
+    let progress = progress_bar(queries.n_items() * documents.n_items(), "pairs");
     let started = Instant::now();
     let request = Request {
         queries: &queries,

@@ -28,6 +28,12 @@ const CHUNK_BYTES: u64 = 512 << 20;
 /// The same on the CPU, where a call costs little and the progress of a run is seen by its calls.
 const CPU_CHUNK_BYTES: u64 = 16 << 20;
 
+/// Multiply-adds of queries and one document, per call on the CPU: some hundredths of a second.
+const GROUP_WORK: u64 = 1 << 31;
+
+/// Fewest query tokens of a call for that.
+const GROUP_TOKENS: u64 = 256;
+
 /// Share of a device's free memory that a call may take: other processes may use it too, and
 /// the engines need room of their own.
 const FREE_SHARE: u64 = 4;
@@ -59,7 +65,8 @@ pub struct Request<'a> {
     /// Device memory for the documents of one call and their scores, in bytes; `None` goes by
     /// the device's free memory. A document that needs more goes alone.
     pub chunk_bytes: Option<u64>,
-    /// Advanced by the number of documents that are done, or by what its message says.
+    /// Advanced by the number of pairs of a query and a document that are done, or by what its
+    /// message says.
     pub progress: &'a ProgressBar,
 }
 
@@ -242,7 +249,12 @@ fn chunks<'a, Q: Against<D>, D: Format>(
 ) -> Result<(Vec<&'static str>, usize)> {
     let Request { device, documents, options, .. } = *request;
     let n_queries = queries.layout().n_items();
-    let queries = device.upload(queries)?;
+    let queries = match device.memory()? {
+        Some(_) => vec![Part::Handle(device.upload(queries)?)],
+        None => groups(queries.layout(), documents.layout())
+            .map(|group| Ok(Part::Tokens(queries.items(group)?)))
+            .collect::<Result<Vec<_>>>()?,
+    };
     let (mut kernels, mut n_chunks) = (Vec::new(), 0);
     let mut chunk_bytes = first_chunk_bytes(request.chunk_bytes, device)?;
     let mut start = 0;
@@ -252,8 +264,16 @@ fn chunks<'a, Q: Against<D>, D: Format>(
         let (items, bytes) = chunk(layout, row_bytes, n_queries, start, chunk_bytes);
         let pairing = Pairing::cross();
         let scored = read(items.clone()).and_then(|part| {
-            let kernel = device.plan(&queries, &part, &pairing, options)?.name();
-            Ok((kernel, device.score_with(&queries, &part, &pairing, options)?))
+            let mut scores = Vec::new();
+            for queries in &queries {
+                let more = device.score_with(queries, &part, &pairing, options)?.into_values();
+                request.progress.inc(more.len() as u64);
+                match scores.is_empty() {
+                    true => scores = more,
+                    false => scores.extend(more),
+                }
+            }
+            Ok((device.plan(&queries[0], &part, &pairing, options)?.name(), scores))
         });
         let (kernel, scores) = match scored {
             // Somebody else may hold the device's memory: smaller chunks then.
@@ -263,15 +283,35 @@ fn chunks<'a, Q: Against<D>, D: Format>(
             }
             scored => scored?,
         };
-        take(&items, scores.values())?;
+        take(&items, &scores)?;
         if !kernels.contains(&kernel) {
             kernels.push(kernel);
         }
         n_chunks += 1;
         start = items.end;
-        request.progress.inc(items.len() as u64);
     }
     Ok((kernels, n_chunks))
+}
+
+/// The queries of one call on the CPU: all of them, unless documents are so long that a call of one
+/// document would leave its progress in the dark. At least the query tokens that the CPU scores a
+/// document against at a time.
+fn groups(queries: &TokenLayout, documents: &TokenLayout) -> impl Iterator<Item = Range<usize>> {
+    let token_work = (documents.max_len() as u64).saturating_mul(documents.dim() as u64);
+    let most = (GROUP_WORK / token_work.max(1)).max(GROUP_TOKENS);
+    let n_queries = queries.n_items();
+    let (mut start, mut has_call) = (0, false);
+    std::iter::from_fn(move || {
+        let first = start;
+        let mut tokens = 0;
+        while start < n_queries && (start == first || tokens < most) {
+            tokens += queries.item_len(start) as u64;
+            start += 1;
+        }
+        // No query is a call, too, which says what would have run.
+        let is_call = first < start || n_queries == 0 && !std::mem::replace(&mut has_call, true);
+        is_call.then_some(first..start)
+    })
 }
 
 fn is_out_of_memory(error: &anyhow::Error) -> bool {

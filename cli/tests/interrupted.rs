@@ -16,8 +16,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tool::{Run, command};
 
-/// The last is one that no program can answer.
-const SIGNALS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL];
+/// Signals that end a run: those that programs can answer, and one that none can. Without those that
+/// this process ignores, as under `nohup`: runs that it starts ignore them, too.
+fn signals(with_kill: bool) -> Vec<Signal> {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+    let mut signals = vec![Signal::INT, Signal::TERM, Signal::HUP];
+    signals.retain(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
+    assert!(!signals.is_empty(), "every signal is ignored");
+    signals.extend(with_kill.then_some(Signal::KILL));
+    signals
+}
 
 /// A file system without anonymous files, where `MAXSIM_TEMPORARY` says so.
 const NAMED: [(&str, &str); 1] = [("MAXSIM_TEMPORARY", "named")];
@@ -109,7 +119,7 @@ fn until_writing(child: &mut Child) -> bool {
 fn whatever_the_moment_and_the_signal_nothing_is_left_behind() {
     let folder = Folder::new();
     let mut n_ended = 0;
-    for signal in SIGNALS {
+    for signal in signals(true) {
         for step in 0..6 {
             let _ = fs::remove_file(folder.output());
             let child = folder.quantize(&[]);
@@ -129,14 +139,14 @@ fn whatever_the_moment_and_the_signal_nothing_is_left_behind() {
         }
     }
     // Those of the first step at least.
-    assert!(n_ended >= SIGNALS.len(), "{n_ended} runs were ended");
+    assert!(n_ended >= signals(true).len(), "{n_ended} runs were ended");
 }
 
 #[test]
 fn a_run_that_ends_in_the_middle_of_writing_leaves_what_was_there() {
     let folder = Folder::new();
-    for (environment, signals) in [(&[][..], &SIGNALS[..]), (&NAMED, &SIGNALS[..3])] {
-        for &signal in signals {
+    for (environment, signals) in [(&[][..], signals(true)), (&NAMED, signals(false))] {
+        for signal in signals {
             for before in [None, Some("what was there before")] {
                 // A run may be done before the signal is there.
                 let is_ended = (0..20).any(|_| {
@@ -215,7 +225,7 @@ fn an_interrupted_ranking_writes_nothing() {
     let offsets: Vec<i64> = (0..=64).map(|i| i * 16).collect();
     let queries = packed(&Random(2).values(64 * 16 * 64), 64, &offsets);
     fs::write(folder.path().join("q.safetensors"), queries).unwrap();
-    for signal in SIGNALS {
+    for signal in signals(true) {
         let mut command = command();
         command.current_dir(folder.path()).args(["rank", "--device", "cpu", "--output", "out"]);
         command.args(["--queries", "q.safetensors", "--documents", "d.npy"]);

@@ -8,7 +8,7 @@ mod tool;
 use std::fs;
 use std::time::Duration;
 
-use files::{Random, f16_bytes, f32_bytes, i64_bytes, packed, packed_of, padded, safetensors};
+use files::{Random, f16_bytes, f32_bytes, i64_bytes, npy, packed, packed_of, padded, safetensors};
 use serde_json::Value;
 use tool::{Folder, Run, command, json};
 use twox_hash::XxHash3_128;
@@ -380,4 +380,28 @@ fn padded_and_packed_files_of_the_same_tokens_are_the_same_documents() {
         )
         .ok();
     assert_eq!(note("plaid.safetensors", "maxsim.source"), source);
+}
+
+/// The mask is part of which tokens there are: a screen that was made with another is refused.
+#[test]
+fn a_mask_that_changed_is_found_out() {
+    let folder = Folder::new();
+    let values = f32_bytes(&documents(-1.0));
+    folder.write("d.npy", npy(1, "<f4", &[N, LEN, DIM], &values));
+    let mut mask = vec![1u8; N * LEN];
+    folder.write("mask.npy", npy(1, "|u1", &[N, LEN], &mask));
+    let args = ["quantize", "--format", "int8", "--input", "d.npy", "--output", "s.safetensors"];
+    folder.run("cache", &[&args[..], &["--mask-file", "mask.npy"]].concat()).ok();
+    let masked = ["--documents-mask-file", "mask.npy"];
+    assert_eq!(found(folder.rank("d.npy", "s.safetensors", &masked)).1, 5);
+    // One token of one document less, at its end, and another in its middle.
+    for row in [42 * LEN + LEN - 1, 7 * LEN + 3] {
+        mask[row] = 0;
+        folder.write("mask.npy", npy(1, "|u1", &[N, LEN], &mask));
+        for verify in ["identity", "always", "never"] {
+            let options = [&masked[..], &["--verify", verify]].concat();
+            let error = folder.rank("d.npy", "s.safetensors", &options).error();
+            assert!(error.contains("s.safetensors") && error.contains("document"), "{error}");
+        }
+    }
 }

@@ -3,20 +3,27 @@
 //! The sample in the repository, and where it is there the set of 1000 documents and 250 queries; on the
 //! CPU, and on a CUDA device where there is one.
 
+mod files;
 mod tool;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use files::{Random, padded};
 use half::f16;
 use indicatif::ProgressBar;
-use maxsim::{Device, Int8, Pairing, ScaleType, ScoreOptions, Screen, SearchOptions, TokenFormat};
+use maxsim::{
+    Device, Int8, Pairing, ScaleType, ScoreOptions, Screen, SearchOptions, TokenFormat, Tokens,
+};
 use maxsim_cli::documents::Documents;
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::provenance::Proof;
 use maxsim_cli::stream::Request;
 use serde_json::Value;
 use tempfile::TempDir;
-use tool::{json, rank, reference_set, run, sample};
+use tool::{Folder, json, rank, reference_set, run, sample};
 
 const FORMATS: [&str; 3] = ["int8", "int8-affine", "fp8"];
 
@@ -126,7 +133,7 @@ fn proven_places_are_right_and_likely_ones_mostly() {
     }
 }
 
-/// The bar of a search counts documents first, and then the pairs that are scored again.
+/// The bar of a search counts pairs first, and then the pairs that are scored again.
 #[test]
 fn progress_is_in_what_it_says() {
     let set = Path::new("examples/debian-packages");
@@ -135,7 +142,7 @@ fn progress_is_in_what_it_says() {
     let queries = open(&set.join("queries.safetensors"));
     let documents = open(&set.join("documents.safetensors"));
     let screen = open(&compressed(set, &folder, "int8"));
-    let progress = ProgressBar::hidden().with_message("documents");
+    let progress = ProgressBar::hidden().with_message("pairs");
     let request = Request {
         queries: &queries,
         documents: &Documents::Tokens(&documents),
@@ -152,6 +159,56 @@ fn progress_is_in_what_it_says() {
     let n_pairs = found.search.unwrap().n_rescored;
     assert_eq!((progress.position(), progress.length()), (n_pairs, Some(n_pairs)));
     assert_eq!(progress.message(), "pairs to score again");
+}
+
+/// The bar moves while one document is scored, and the scores are those of one call.
+#[test]
+fn progress_is_in_shares_of_a_long_document() {
+    let (n_queries, query_len, len, dim) = (48usize, 64, 1usize << 16, 32);
+    let folder = Folder::empty();
+    let mut random = Random(7);
+    let (of_queries, of_documents) =
+        (random.values(n_queries * query_len * dim), random.values(len * dim));
+    let file = |name: &str, shape: [usize; 3], data: &[f32]| {
+        let path = folder.write(name, padded(data, shape, None));
+        TokenFile::open(&path, Reading::Map).unwrap()
+    };
+    let queries = file("queries.safetensors", [n_queries, query_len, dim], &of_queries);
+    let documents = file("documents.safetensors", [1, len, dim], &of_documents);
+    let progress = ProgressBar::hidden();
+    let request = Request {
+        queries: &queries,
+        documents: &Documents::Tokens(&documents),
+        device: &Device::cpu(),
+        options: &ScoreOptions::default(),
+        query_scales: ScaleType::F16,
+        allow_infinite: false,
+        top_k: 1,
+        chunk_bytes: None,
+        progress: &progress,
+    };
+    let (is_done, mut seen) = (AtomicBool::new(false), BTreeSet::new());
+    let mut scores = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                seen.insert(progress.position());
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let taken = maxsim_cli::stream::scores(&request, 0..n_queries, |_, found| {
+            scores.extend_from_slice(found);
+            Ok(())
+        });
+        is_done.store(true, Ordering::Relaxed);
+        taken.unwrap();
+    });
+    assert_eq!(progress.position(), n_queries as u64);
+    assert!(seen.range(1..n_queries as u64).next().is_some(), "{seen:?}");
+    let queries = Tokens::padded(&of_queries, n_queries, query_len, dim).unwrap();
+    let documents = Tokens::padded(&of_documents, 1, len, dim).unwrap();
+    let at_once = Device::cpu().score(&queries, &documents, &Pairing::cross()).unwrap();
+    assert_eq!(scores, at_once.values());
 }
 
 /// The table marks what is likely only.

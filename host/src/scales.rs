@@ -1,6 +1,7 @@
 //! The numbers that codes are read with.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use half::f16;
 
@@ -94,6 +95,21 @@ impl Scales<'_> {
             Scales::F16(_) | Scales::Affine { .. } => ScaleType::F16,
             Scales::F32(_) => ScaleType::F32,
             Scales::Tensor(_) => ScaleType::Tensor,
+        }
+    }
+
+    /// Those of some rows.
+    ///
+    /// # Panics
+    /// When there are no such rows.
+    pub(crate) fn of_rows(&self, rows: Range<usize>) -> Scales<'_> {
+        match self {
+            Scales::F16(scales) => Scales::F16(scales[rows].into()),
+            Scales::F32(scales) => Scales::F32(scales[rows].into()),
+            Scales::Tensor(scale) => Scales::Tensor(*scale),
+            Scales::Affine { scales, mins } => {
+                Scales::Affine { scales: scales[rows.clone()].into(), mins: mins[rows].into() }
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -356,6 +357,46 @@ impl<'a, F: Format> Tokens<'a, F> {
     pub fn with_lengths<I: Index>(self, lengths: &[I]) -> Result<Self> {
         let layout = self.layout.with_lengths(lengths)?;
         Ok(Tokens { layout, ..self })
+    }
+
+    /// Some consecutive items, borrowed.
+    ///
+    /// # Errors
+    /// [`Error::Offset`] where there are fewer items.
+    ///
+    /// ```
+    /// let tokens = maxsim::Tokens::packed(&[1.0f32, 2.0, 3.0, 4.0], 1, &[0i64, 1, 1, 4])?;
+    /// let last = tokens.items(1..3)?;
+    /// assert_eq!(last.data(), [2.0, 3.0, 4.0]);
+    /// assert_eq!(last.layout().segments(), [[0, 0], [0, 3]]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    pub fn items(&self, items: Range<usize>) -> Result<Tokens<'_, F>> {
+        let segments = self.layout.segments.get(items.clone()).ok_or_else(|| Error::Offset {
+            argument: "items",
+            index: items.start,
+            expected: format!("a range within 0..{}", self.layout.n_items()),
+            found: items.end as i128,
+        })?;
+        let with_rows = || segments.iter().filter(|segment| segment[1] > 0);
+        let first = with_rows().map(|segment| segment[0]).min().unwrap_or(0);
+        let end = with_rows().map(|segment| segment[0] + segment[1]).max().unwrap_or(0);
+        // Items without rows may be anywhere.
+        let moved = segments.iter().map(|&[start, len]| [start.clamp(first, end) - first, len]);
+        let rows = first as usize..end as usize;
+        let dim = self.layout.dim;
+        let layout =
+            TokenLayout::new(LayoutKind::Scattered, rows.len(), dim, moved.collect::<Vec<_>>());
+        let tokens = Tokens {
+            data: self.data[rows.start * dim..rows.end * dim].into(),
+            scales: self.scales.as_ref().map(|scales| scales.of_rows(rows.clone())),
+            layout,
+            mask: None,
+        };
+        match &self.mask {
+            Some(mask) => tokens.with_mask(&mask[rows]),
+            None => Ok(tokens),
+        }
     }
 
     /// Switches rows off: one byte per row of the matrix, non-zero = valid, any pattern.

@@ -69,14 +69,13 @@ pub(super) fn measure(
 ) -> Result<Agreement> {
     let (n_queries, n_documents) = (queries.n_items(), files[0].n_items());
     let step = (N_SCORES / n_documents.max(1)).clamp(1, n_queries.max(1));
-    let n_passes = n_queries.div_ceil(step);
     let format = match files[1] {
         Documents::Tokens(file) => file.contents().format,
         Documents::Residual(_) => queries.contents().format,
     };
     // What is too small for codes shows in what is measured here.
     let query_scales = query_scales(queries, format, &mut Vec::new())?;
-    let progress = progress_bar(2 * n_passes * n_documents, "documents");
+    let progress = progress_bar(2 * n_queries * n_documents, "pairs");
     let mut found: Vec<Query> = Vec::with_capacity(n_queries);
     for start in (0..n_queries).step_by(step) {
         let group = start..(start + step).min(n_queries);
