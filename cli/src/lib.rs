@@ -45,7 +45,21 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-// The README's example is compiled and run as a documentation test.
+// The Rust examples of the README and of the guide are compiled and run as documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;
+mod guide {
+    #[doc = include_str!("../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../docs/guide/tour.md")]
+    struct Tour;
+    #[doc = include_str!("../../docs/guide/data-model.md")]
+    struct DataModel;
+    #[doc = include_str!("../../docs/guide/scoring.md")]
+    struct Scoring;
+    #[doc = include_str!("../../docs/guide/compressed-tokens.md")]
+    struct CompressedTokens;
+    #[doc = include_str!("../../docs/guide/training.md")]
+    struct Training;
+    #[doc = include_str!("../../docs/guide/cuda.md")]
+    struct Cuda;
+}
