@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Parser, Subcommand, ValueEnum};
+use maxsim::MAX_DIM;
 use maxsim::residual::BitOrder;
-use maxsim::tokens::MAX_DIM;
 use maxsim::{Device, ElementType, ScaleType, TokenFormat};
 
 use crate::explain;

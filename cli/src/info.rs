@@ -3,8 +3,8 @@
 use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, Result};
-use maxsim::tokens::{MAX_COUNT, MAX_DIM};
 use maxsim::{Device, ElementType, TokenFormat};
+use maxsim::{MAX_COUNT, MAX_DIM};
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::variants::{FORWARD, Variant};
 

@@ -42,7 +42,7 @@ const FREE_SHARE: u64 = 4;
 const DOCUMENT_BYTES: u64 = 16;
 
 /// Largest number of pairs per call.
-const MAX_PAIRS: u64 = maxsim::tokens::MAX_COUNT as u64 - 1;
+const MAX_PAIRS: u64 = maxsim::MAX_COUNT as u64 - 1;
 
 /// What to rank, and how.
 #[derive(Clone, Copy, Debug)]
@@ -276,7 +276,7 @@ fn chunks<'a, Q: Against<D>, D: Format>(
             Ok((device.plan(&queries[0], &part, &pairing, options)?.name(), scores))
         });
         let (kernel, scores) = match scored {
-            // Somebody else may hold the device's memory: smaller chunks then.
+            // Another process may hold the device's memory: smaller chunks then.
             Err(error) if items.len() > 1 && is_out_of_memory(&error) => {
                 chunk_bytes = bytes / 2;
                 continue;
@@ -294,7 +294,7 @@ fn chunks<'a, Q: Against<D>, D: Format>(
 }
 
 /// The queries of one call on the CPU: all of them, unless documents are so long that a call of one
-/// document would leave its progress in the dark. At least the query tokens that the CPU scores a
+/// document would show no progress. At least the query tokens that the CPU scores a
 /// document against at a time.
 fn groups(queries: &TokenLayout, documents: &TokenLayout) -> impl Iterator<Item = Range<usize>> {
     let token_work = (documents.max_len() as u64).saturating_mul(documents.dim() as u64);

@@ -1,5 +1,5 @@
-//! What the surroundings of a run have to say: signals, at whatever moment, after which the folder is
-//! clean and the output is the one from before, none, or a whole one; and numbers of threads.
+//! What the surroundings of a run have to say: signals, at whatever moment, after which the folder
+//! is clean and the output is the one from before, none, or a whole one; and numbers of threads.
 #![cfg(target_os = "linux")]
 
 mod files;
@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tool::{Run, command};
 
-/// Signals that end a run: those that programs can answer, and one that none can. Without those that
-/// this process ignores, as under `nohup`: runs that it starts ignore them, too.
+/// Signals that end a run: those that programs can answer, and one that none can. Without those
+/// that this process ignores, as under `nohup`: runs that it starts ignore them, too.
 fn signals(with_kill: bool) -> Vec<Signal> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();

@@ -3,7 +3,7 @@
 //! The oracle sees what an engine multiplies ([`crate::residual_scores`]), and the winners that it found.
 
 use half::{bf16, f16};
-use maxsim::residual::ResidualScoreGradients;
+use maxsim::ResidualScoreGradients;
 use maxsim::{
     Device, DeviceTokens, Element, ElementType, Error, Pairing, Residual, ScoreOptions, Tokens,
     TrainingScores,

@@ -1,7 +1,8 @@
 //! Every error that can be met without a GPU: its fields, and a message that says which
 //! argument, what was expected and what was found.
 
-use maxsim::plan::{Access, DeviceLimits};
+use maxsim::DeviceLimits;
+use maxsim::plan::Access;
 use maxsim::{
     Device, DeviceScores, DeviceTokens, ElementType, Error, ErrorTerms, Int8, Pairing, Plan,
     Problem, Result, ScaleType, ScoreOptions, Stream, TokenFormat, TokenLayout, Tokens,

@@ -1,7 +1,8 @@
 //! Documents that are cut into pieces, as a device likes it and on every row of the table.
 
 use half::{bf16, f16};
-use maxsim::plan::{Access, DeviceLimits};
+use maxsim::DeviceLimits;
+use maxsim::plan::Access;
 use maxsim::{
     Device, DeviceScores, Element, ElementType, Error, Pairing, Plan, ScoreOptions, Scores,
     TokenLayout, Tokens,

@@ -1,7 +1,8 @@
 //! Which rows of the kernel table may run, and which one is chosen: no GPU needed.
 
-use maxsim::plan::{Access, DeviceLimits};
-use maxsim::tokens::MAX_DIM;
+use maxsim::DeviceLimits;
+use maxsim::MAX_DIM;
+use maxsim::plan::Access;
 use maxsim::{ElementType, Pairing, Plan, Problem, ScoreOptions, TokenLayout};
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::variants::{Arch, FORWARD};

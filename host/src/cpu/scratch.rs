@@ -3,10 +3,11 @@
 
 use pulp::Arch;
 
-use super::queries::Panel;
-use super::reduce::Maxima;
+use super::maxima::Maxima;
+use super::panels::Panel;
 use super::tiles::Span;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::runtime::alloc::fill;
 
 /// Buffers that a task works in.
 #[derive(Debug, Default)]
@@ -36,26 +37,10 @@ impl Scratch {
     }
 }
 
-/// Makes `values` `len` copies of `value`, or says how much memory is missing.
-pub(super) fn fill<T: Clone>(values: &mut Vec<T>, len: usize, value: T) -> Result<()> {
-    values.clear();
-    reserve(values, len)?;
-    values.resize(len, value);
-    Ok(())
-}
-
 /// Makes `values` at least `len` long, whatever they hold.
 pub(super) fn grow(values: &mut Vec<f32>, len: usize) -> Result<()> {
     if values.len() < len {
         fill(values, len, 0.0)?;
     }
     Ok(())
-}
-
-/// Reserves room for `additional` more values, or says how much memory is missing.
-pub(super) fn reserve<T>(values: &mut Vec<T>, additional: usize) -> Result<()> {
-    values.try_reserve(additional).map_err(|_| Error::HostMemory {
-        requested_bytes: (values.len() as u64 + additional as u64)
-            .saturating_mul(size_of::<T>() as u64),
-    })
 }

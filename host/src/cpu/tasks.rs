@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::BLOCK_LEN;
-use crate::pairing::Kind;
 use crate::problem::Problem;
-use crate::scores::Scores;
+use crate::problem::pairing::Kind;
+use crate::problem::scores::Scores;
 
 /// Multiply-adds that a thread takes at once: some tenths of a millisecond, so that handing
 /// them out costs little and the threads still end together. Independent of the number of

@@ -4,9 +4,9 @@
 use half::{bf16, f16};
 
 use super::*;
-use crate::element::Element;
-use crate::pairing::Pairing;
+use crate::problem::pairing::Pairing;
 use crate::tokens::Tokens;
+use crate::tokens::element::Element;
 
 /// A small generator of small numbers.
 struct Random(u64);

@@ -5,13 +5,14 @@
 
 use std::ops::Range;
 
-use super::gemm::MIN_ROWS;
-use super::queries::widen;
 use super::scratch::grow;
-use super::{Matrix, TILE_LEN};
-use crate::element::ElementType;
+use super::tokens::Matrix;
 use crate::error::Result;
-use crate::format::{Format, TokenFormat};
+use crate::linalg::gemm::MIN_ROWS;
+use crate::linalg::gemm::TILE_LEN;
+use crate::tokens::element::ElementType;
+use crate::tokens::format::widen;
+use crate::tokens::format::{Format, TokenFormat};
 
 /// Consecutive valid rows of one document.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,19 +9,19 @@ use std::sync::Arc;
 use cust::sys::{CUgraph, CUgraphExec};
 
 use super::backward::{BackwardCall, CudaBackward};
-use super::context::{CudaDevice, Entered};
-use super::forward::raw;
-use super::gradients::{CudaGradScores, CudaGradients};
-use super::launch::CudaWork;
 use super::loss::{CudaLoss, CudaLossWork};
-use super::memory::Buffer;
-use super::outputs::CudaOutputs;
-use super::rescore::{CudaRescore, Sides};
-use super::stream::{CudaStream, Order};
-use super::tokens::CudaTokens;
-use super::turn::{Turn, Turns, end_all};
+use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients};
+use crate::cuda::buffers::outputs::CudaOutputs;
+use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::driver::context::{CudaDevice, Entered};
+use crate::cuda::driver::hazards::{Turn, Turns, end_all};
+use crate::cuda::driver::memory::Buffer;
+use crate::cuda::driver::stream::{CudaStream, Order};
+use crate::cuda::driver::symbols::raw;
+use crate::cuda::forward::launch::CudaWork;
+use crate::cuda::forward::rescore::{CudaRescore, Sides};
 use crate::error::{Error, Result};
-use crate::lock::lock;
+use crate::runtime::swap::lock;
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: calls that allocate or wait are refused on this thread
 /// alone. No call of ours does either.
@@ -177,8 +177,8 @@ impl CudaCall {
         workspace: u64,
     ) -> Result<()> {
         let CudaCall { outputs, what } = self;
-        // SAFETY: the caller of `new`, `rescore`, `loss` or `backward` has checked what the call uses; the
-        // caller's promise.
+        // SAFETY: the caller of `new`, `rescore`, `loss` or `backward` has checked what the call
+        // uses; the caller's promise.
         unsafe {
             match what {
                 What::Score { work, tokens: [queries, documents] } => {

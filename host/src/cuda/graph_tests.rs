@@ -6,18 +6,19 @@ use std::sync::Mutex;
 
 use cust::sys::{CUgraph, CUgraphExec};
 
-use super::event::CudaEvent;
-use super::forward::raw;
-use super::stream::CudaStream;
+use crate::cuda::driver::event::CudaEvent;
+use crate::cuda::driver::stream::CudaStream;
+use crate::cuda::driver::symbols::raw;
 use crate::device::Device;
+use crate::device::stream::Stream;
+use crate::device::tokens::DeviceTokens;
 use crate::error::Error;
-use crate::handle::DeviceTokens;
-use crate::lock::lock;
-use crate::pairing::Pairing;
-use crate::scores::{ScoreOptions, Scores};
-use crate::stream::Stream;
+use crate::ops::score::prepared::{DeviceScores, Work};
+use crate::problem::options::ScoreOptions;
+use crate::problem::pairing::Pairing;
+use crate::problem::scores::Scores;
+use crate::runtime::swap::lock;
 use crate::tokens::Tokens;
-use crate::work::{DeviceScores, Work};
 
 const DIM: usize = 64;
 const THREAD_LOCAL: i32 = 1;

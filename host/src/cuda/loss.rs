@@ -6,15 +6,15 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 use maxsim_kernels::loss::{self, Factor, MeanParams, RowsParams, rows_per_block};
 
-use super::context::{CudaDevice, Entered};
-use super::gradients::CudaGradScores;
-use super::launch::start;
-use super::memory::{Buffer, download, overwrite};
-use super::module::Kernel;
-use super::outputs::CudaOutputs;
-use super::stream::CudaStream;
-use super::turn::{Turns, end_all};
-use super::upload::upload;
+use crate::cuda::buffers::gradients::CudaGradScores;
+use crate::cuda::buffers::outputs::CudaOutputs;
+use crate::cuda::driver::context::{CudaDevice, Entered};
+use crate::cuda::driver::hazards::{Turns, end_all};
+use crate::cuda::driver::launch::start;
+use crate::cuda::driver::memory::{Buffer, download, overwrite};
+use crate::cuda::driver::module::Kernel;
+use crate::cuda::driver::stream::CudaStream;
+use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
 
 /// A loss made ready.
@@ -103,8 +103,8 @@ impl CudaLossWork {
         }
         let _last = turns.wait()?;
         let entered = self.device.enter()?;
-        // SAFETY: there is memory for the scores; no work uses it, and none is given it while the guard
-        // lives.
+        // SAFETY: there is memory for the scores; no work uses it, and none is given it while the
+        // guard lives.
         unsafe { overwrite(&entered, memory.address(), bytemuck::cast_slice(scores))? };
         Ok(true)
     }

@@ -4,10 +4,12 @@ use maxsim_kernels::layout::sm90::{DOCUMENT_TILE, tail_width};
 use maxsim_kernels::params::{CENTROID_SCORES_BYTES, Group};
 use maxsim_kernels::variants::{Arch, Variant};
 
-use super::{Access, DeviceLimits, Operand};
-use crate::element::ElementType;
-use crate::problem::{Problem, ScoreShape};
-use crate::shares::Shares;
+use super::Operand;
+use super::limits::{Access, DeviceLimits};
+use super::stream_k::Shares;
+use crate::problem::Problem;
+use crate::problem::shape::ScoreShape;
+use crate::tokens::element::ElementType;
 
 /// Bytes that the scores of all centroids take, where documents have any.
 pub(super) fn centroid_score_bytes(row: &Variant, problem: &Problem<'_>, documents: Access) -> f64 {
@@ -32,8 +34,8 @@ pub(super) fn centroid_clocks(
 /// Clocks of two launches beside another one, and of a table that nobody has read yet.
 const LAUNCH_CLOCKS: f64 = 15_000.0;
 
-/// Clocks that the device takes for [`n_tile_entries`], padding included. Only ratios matter, except
-/// where documents may be cut.
+/// Clocks that the device takes for [`n_tile_entries`], padding included. Only ratios matter,
+/// except where documents may be cut.
 pub(super) fn cost(
     row: &Variant,
     problem: &Problem<'_>,
@@ -60,7 +62,8 @@ pub(super) fn cost(
     (n_entries / n_multiprocessors).ceil().max(1.0) * clocks
 }
 
-/// The equal shares that blocks have of documents that are one run of rows, where whole ones do not do as well.
+/// The equal shares that blocks have of documents that are one run of rows, where whole ones do not
+/// do as well.
 pub(super) fn shares(
     row: &Variant,
     problem: &Problem<'_>,
@@ -77,21 +80,22 @@ pub(super) fn shares(
     segments.iter().all(|segment| segment[1] == len).then_some(shares)
 }
 
-/// Clocks until a block has what another one found of a document that ends in its share: it looks for four at
-/// once, which takes 0.4 µs.
+/// Clocks until a block has what another one found of a document that ends in its share: it looks
+/// for four at once, which takes 0.4 µs.
 const PIECE_CLOCKS: f64 = 200.0;
 
-/// What shares that end within documents cost beside equal ones: with many documents for each block whole ones
-/// do as well.
+/// What shares that end within documents cost beside equal ones: with many documents for each block
+/// whole ones do as well.
 const CUT_COST: f64 = 1.01;
 
-/// Clocks until a block knows its share, and until it has what another one found of a document that ends in it:
-/// it looks for one after the other.
+/// Clocks until a block knows its share, and until it has what another one found of a document that
+/// ends in it: it looks for one after the other.
 const CUT_CLOCKS: f64 = 2000.0;
 
-/// Clocks between a launch and the first product, and between the last one and the end, that rows which
-/// read documents as runs save. Blocks of theirs take equal shares, for which their rate is 2 % lower: of
-/// two kernels that wait for memory the other one is faster beyond some hundred megabytes.
+/// Clocks between a launch and the first product, and between the last one and the end, that rows
+/// which read documents as runs save. Blocks of theirs take equal shares, for which their rate is 2
+/// % lower: of two kernels that wait for memory the other one is faster beyond some hundred
+/// megabytes.
 pub(super) const START_CLOCKS: f64 = 3500.0;
 
 /// Documents that a kernel's query tiles meet, all tiles together.
@@ -133,7 +137,8 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
                 _ => 2048.0,
             };
             let share = match (row.query_tile, row.streams_queries) {
-                // Codes that are read through maps wait for one consumer's folds and documents' ends.
+                // Codes that are read through maps wait for one consumer's folds and documents'
+                // ends.
                 _ if row.in_runs && row.operand.is_code() => 0.163,
                 _ if row.in_runs => 0.152,
                 (256.., false) => 0.8,
@@ -148,8 +153,8 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
             256.. => 64.0 * 0.8,
             _ => 64.0 * 0.6,
         },
-        // What follows the products (numbers, scales, winners) takes as long as they do, or longer, and
-        // the height of the tile saves little of it.
+        // What follows the products (numbers, scales, winners) takes as long as they do, or longer,
+        // and the height of the tile saves little of it.
         (Arch::Sm80, Operand::I8) => match row.streams_queries {
             false => 2048.0 * 0.4,
             true => 2048.0 * 0.35,
@@ -236,8 +241,8 @@ mod tests {
     use maxsim_kernels::variants::FORWARD;
 
     use super::*;
-    use crate::pairing::Pairing;
-    use crate::tokens::TokenLayout;
+    use crate::problem::pairing::Pairing;
+    use crate::tokens::layout::TokenLayout;
 
     #[test]
     fn counted_lengths_give_the_columns_of_the_documents_themselves() {

@@ -3,10 +3,12 @@
 use maxsim_kernels::decode::BY_CENTROID_NBITS_MAX;
 use maxsim_kernels::variants::{Arch, Variant};
 
+use super::Operand;
 use super::cost::{centroid_score_bytes, n_tiles, shares};
-use super::{Access, DeviceLimits, Operand};
-use crate::problem::{Problem, ScoreShape};
-use crate::scores::ScoreOptions;
+use super::limits::{Access, DeviceLimits};
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::shape::ScoreShape;
 
 /// Most bytes of centroids' scores: what is read of them should stay in the cache.
 const CENTROID_SCORE_BYTES_MAX: f64 = (64 << 20) as f64;

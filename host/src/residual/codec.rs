@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::fmt;
 
 use half::{bf16, f16};
-use maxsim_kernels::residual::{NBITS, norm};
+use maxsim_kernels::residual::NBITS;
 
-use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
-use crate::handle::copy_of;
-use crate::scaled_rows::LARGEST;
-use crate::tokens::{TokenLayout, check_count, check_len};
+use crate::runtime::alloc::copy_of;
+use crate::tokens::element::{Element, ElementType};
+use crate::tokens::layout::{TokenLayout, check_count, check_len};
+use crate::tokens::scaled_rows::LARGEST;
 
 /// Centroids `[n_centroids, dim]`, row-major, in one of the library's element types.
 #[derive(Clone, Debug)]
@@ -121,7 +121,8 @@ impl fmt::Debug for ResidualCodec<'_> {
 
 impl<'a> ResidualCodec<'a> {
     /// Checks and takes `centroids` `[n_centroids, dim]` and `bucket_weights` `[2^nbits]`, with
-    /// `nbits` one of 1, 2, 4 and 8. Every peer normalises decoded tokens: `normalize` is up to you.
+    /// `nbits` one of 1, 2, 4 and 8. Every peer normalises decoded tokens: `normalize` is up to
+    /// you.
     pub fn new(
         nbits: u32,
         dim: usize,
@@ -153,8 +154,8 @@ impl<'a> ResidualCodec<'a> {
         })
     }
 
-    /// Adds what tokens are encoded with: cutoffs `[2^nbits - 1]` that do not fall. A residual is in
-    /// the bucket whose number is how many of them are below it.
+    /// Adds what tokens are encoded with: cutoffs `[2^nbits - 1]` that do not fall. A residual is
+    /// in the bucket whose number is how many of them are below it.
     pub fn with_cutoffs(self, bucket_cutoffs: &[f32]) -> Result<Self> {
         let expected = self.bucket_weights.len() - 1;
         check_len("bucket_cutoffs", expected, "2^nbits - 1", bucket_cutoffs.len())?;
@@ -223,7 +224,8 @@ impl<'a> ResidualCodec<'a> {
     }
 
     /// Checks that a CUDA device can decode tokens for queries of type `T`: that centroids that are
-    /// finite are so in that type, and that squares of sums are within f32 where tokens are normalised.
+    /// finite are so in that type, and that squares of sums are within f32 where tokens are
+    /// normalised.
     ///
     /// # Errors
     /// [`Error::Shape`] that names the first number that is too large.
@@ -263,17 +265,6 @@ impl<'a> ResidualCodec<'a> {
     }
 }
 
-/// r = 1 / √max(‖x‖², 10⁻¹²) of a row. Squares are added in f64, in the order of the elements, and
-/// the sum is rounded to f32 once, as wherever the library normalises rows on the CPU; one that f32
-/// cannot hold, not before its root is taken.
-pub(super) fn row_norm(row: &[f32]) -> f32 {
-    let square = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
-    if square > f64::from(f32::MAX) && square.is_finite() {
-        return (1.0 / square.sqrt()) as f32;
-    }
-    norm(square as f32, f32::sqrt)
-}
-
 pub(super) fn check_nbits(nbits: u32) -> Result<()> {
     if NBITS.contains(&nbits) {
         return Ok(());
@@ -288,6 +279,7 @@ pub(super) fn check_nbits(nbits: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linalg::normalize::row_norm;
 
     #[test]
     fn rows_of_any_length_have_their_norm() {

@@ -4,14 +4,15 @@ use maxsim_kernels::residual::{BitOrder, bucket, element, per_byte};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
-use super::backward::ResidualGradients;
-use super::codec::{ResidualCodec, row_norm};
+use super::codec::ResidualCodec;
 use super::tokens::ResidualTokens;
-use crate::element::Element;
+use super::vjp::ResidualGradients;
 use crate::error::Result;
-use crate::parallel::Parallel;
-use crate::scores::filled;
+use crate::linalg::normalize::row_norm;
+use crate::runtime::alloc::filled;
+use crate::runtime::pool::Parallel;
 use crate::tokens::Tokens;
+use crate::tokens::element::Element;
 
 /// Rows that a thread takes at once.
 const CHUNK_LEN: usize = 256;
@@ -24,9 +25,10 @@ impl ResidualTokens<'_> {
     /// token = x, or x · r with r = 1 / √max(‖x‖², 10⁻¹²)            as the codec says
     /// ```
     ///
-    /// ‖x‖² is summed in f64 in the order of the elements and rounded to f32; √, 1/ and each product
-    /// are rounded to f32. (ColBERT and fast-plaid divide by max(‖x‖, 10⁻¹²) instead: the same but for
-    /// the last bits, and for rows shorter than 10⁻⁶.) Rows that no item has are decoded as well.
+    /// ‖x‖² is summed in f64 in the order of the elements and rounded to f32; √, 1/ and each
+    /// product are rounded to f32. (ColBERT and fast-plaid divide by max(‖x‖, 10⁻¹²) instead: the
+    /// same but for the last bits, and for rows shorter than 10⁻⁶.) Rows that no item has are
+    /// decoded as well.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory) where there is no room for the result.

@@ -10,17 +10,18 @@ use rayon::slice::{ParallelSlice, ParallelSliceMut};
 use super::codec::ResidualCodec;
 use super::nearest::{Nearest, Panels};
 use super::tokens::ResidualTokens;
-use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::parallel::Parallel;
-use crate::scores::filled;
-use crate::tokens::{LayoutKind, TokenLayout, Tokens};
+use crate::runtime::alloc::filled;
+use crate::runtime::pool::Parallel;
+use crate::tokens::Tokens;
+use crate::tokens::element::Element;
+use crate::tokens::layout::{LayoutKind, TokenLayout};
 
 /// Rows that a thread takes at once.
 const CHUNK_LEN: usize = 384;
 
-/// In what numbers rows are compared with centroids and residuals with cutoffs. It decides about rows
-/// that lie nearly as close to a second centroid, and elements nearly at a cutoff.
+/// In what numbers rows are compared with centroids and residuals with cutoffs. It decides about
+/// rows that lie nearly as close to a second centroid, and elements nearly at a cutoff.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
     /// f32 throughout, as next-plaid computes.
@@ -95,8 +96,8 @@ impl<'a> ResidualTokens<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Shape`] where the tokens' dim is not the codec's, the codec has no cutoffs, or a valid
-    /// token has an element that is not finite (in the arithmetic asked for);
+    /// [`Error::Shape`] where the tokens' dim is not the codec's, the codec has no cutoffs, or a
+    /// valid token has an element that is not finite (in the arithmetic asked for);
     /// [`Error::HostMemory`] where there is no room for the result.
     pub fn encode<T: Element>(
         codec: Arc<ResidualCodec<'a>>,

@@ -1,23 +1,23 @@
 //! Centroids by k-means.
 //!
 //! As in ColBERTv2's indexer (faiss's `Kmeans`, then normalised): centroids start as rows drawn at
-//! random; each iteration gives every row to its nearest centroid and moves each centroid to the mean
-//! of its rows. A centroid that is left without rows starts anew at the row that its own centroid
-//! serves worst, where faiss splits a large cluster.
+//! random; each iteration gives every row to its nearest centroid and moves each centroid to the
+//! mean of its rows. A centroid that is left without rows starts anew at the row that its own
+//! centroid serves worst, where faiss splits a large cluster.
 //!
 //! Sums are in f64 and in the order of the rows, so that the number of threads changes nothing.
 
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
-use super::groups::Groups;
+use super::by_code::Groups;
 use super::nearest::{Done, Nearest, Panels};
 use crate::error::Result;
-use crate::parallel::Parallel;
-use crate::scores::filled;
+use crate::runtime::alloc::filled;
+use crate::runtime::pool::Parallel;
 
-/// Moves `n_centroids` centroids, at first the first rows of `rows` `[n, dim]`. With `spherical` they
-/// are normalised whenever they have moved. Every iteration counts the rows.
+/// Moves `n_centroids` centroids, at first the first rows of `rows` `[n, dim]`. With `spherical`
+/// they are normalised whenever they have moved. Every iteration counts the rows.
 pub(super) fn kmeans(
     rows: &[f32],
     dim: usize,

@@ -5,11 +5,12 @@
 //! token = centroids[code] + bucket_weights[bucket], then divided by its length where the codec says so
 //! ```
 //!
-//! [`ResidualCodec`] has the tables, [`ResidualTokens`] codes and buckets in the layouts that tokens
-//! have, checked once. [`ResidualCodec::train`] makes a codec for given tokens,
-//! [`ResidualTokens::encode`] encodes them, [`ResidualTokens::decode`] gives them back,
-//! and [`ResidualTokens::backward`] turns gradients of tokens into those of the codec's tables.
-//! [`Device::backward_residual`](crate::Device::backward_residual) gives those of scores, on every device.
+//! [`ResidualCodec`] has the tables, [`ResidualTokens`] codes and buckets in the layouts that
+//! tokens have, checked once. [`ResidualCodec::train`] makes a codec for given tokens,
+//! [`ResidualTokens::encode`] encodes them, [`ResidualTokens::decode`] gives them back, and
+//! [`ResidualTokens::backward`] turns gradients of tokens into those of the codec's tables.
+//! [`Device::backward_residual`](crate::Device::backward_residual) gives those of scores, on every
+//! device.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -30,26 +31,24 @@
 //! # Ok::<(), maxsim::Error>(())
 //! ```
 
-mod backward;
+mod by_code;
 mod codec;
 mod decode;
 mod encode;
-mod groups;
 mod kmeans;
 mod nearest;
-mod random;
+mod rng;
 mod tokens;
 mod train;
-mod training;
+mod vjp;
 
-pub use backward::ResidualGradients;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub(crate) use by_code::Groups;
 pub use codec::{Centroids, ResidualCodec};
 pub(crate) use decode::HostResiduals;
 pub use encode::{Arithmetic, EncodeOptions};
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-pub(crate) use groups::Groups;
 pub use maxsim_kernels::residual::BitOrder;
 pub use nearest::Nearest;
 pub use tokens::{Codes, ResidualTokens};
 pub use train::TrainOptions;
-pub use training::ResidualScoreGradients;
+pub use vjp::ResidualGradients;

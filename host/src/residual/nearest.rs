@@ -6,11 +6,11 @@ use half::f16;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
-use crate::cpu::{LANES, MIN_ROWS, PANEL_LEN, TILE_LEN, similarities};
 use crate::error::Result;
-use crate::parallel::Parallel;
-use crate::scaled_rows::LARGEST;
-use crate::scores::filled;
+use crate::linalg::gemm::{LANES, MIN_ROWS, PANEL_LEN, TILE_LEN, similarities};
+use crate::runtime::alloc::filled;
+use crate::runtime::pool::Parallel;
+use crate::tokens::scaled_rows::LARGEST;
 
 /// Rows that a thread takes at once: a panel of centroids stays in the cache while they pass by.
 const CHUNK_LEN: usize = 8 * TILE_LEN;
@@ -18,8 +18,8 @@ const CHUNK_LEN: usize = 8 * TILE_LEN;
 /// What the nearest centroid of a row is. The lowest code wins a tie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nearest {
-    /// The largest dot product: what ColBERT, fast-plaid and next-plaid take, whose rows and centroids
-    /// all have length 1.
+    /// The largest dot product: what ColBERT, fast-plaid and next-plaid take, whose rows and
+    /// centroids all have length 1.
     #[default]
     Dot,
     /// The smallest distance, for rows and centroids of any length.
@@ -186,8 +186,8 @@ fn is_any_large(elements: &[f32]) -> bool {
     elements.iter().fold(false, |any, x| any | (x.abs() >= LARGEST))
 }
 
-/// Whether one of the values, a multiple of [`LANES`], is above `best`: seldom, once a few hundred have
-/// been seen, so this is what the time goes into.
+/// Whether one of the values, a multiple of [`LANES`], is above `best`: seldom, once a few hundred
+/// have been seen, so this is what the time goes into.
 fn is_any_above(values: &[f32], best: f32) -> bool {
     let mut above = [false; LANES];
     for values in values.as_chunks::<LANES>().0 {

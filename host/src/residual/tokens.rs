@@ -8,8 +8,8 @@ use maxsim_kernels::residual::BitOrder;
 
 use super::codec::ResidualCodec;
 use crate::error::{Error, Result};
-use crate::handle::copy_of;
-use crate::tokens::{TokenLayout, check_len};
+use crate::runtime::alloc::copy_of;
+use crate::tokens::layout::{TokenLayout, check_len};
 
 /// Ids of centroids, one per token, in either of the types that indexes have them in.
 #[derive(Clone, Debug)]
@@ -84,9 +84,10 @@ impl fmt::Debug for ResidualTokens<'_> {
 }
 
 impl<'a> ResidualTokens<'a> {
-    /// Checks and takes `codes` `[rows]` and `residuals` `[rows, ceil(dim · nbits / 8)]`, whose bits
-    /// are in `order`. The layout, of any kind, says which rows an item has; its dim is the codec's. A
-    /// layout made with a mask is refused: give the mask to [`ResidualTokens::with_mask`].
+    /// Checks and takes `codes` `[rows]` and `residuals` `[rows, ceil(dim · nbits / 8)]`, whose
+    /// bits are in `order`. The layout, of any kind, says which rows an item has; its dim is the
+    /// codec's. A layout made with a mask is refused: give the mask to
+    /// [`ResidualTokens::with_mask`].
     ///
     /// Every code must be that of a centroid, those of padding too: kernels read whole tiles.
     pub fn new(
@@ -135,8 +136,8 @@ impl<'a> ResidualTokens<'a> {
         Ok(ResidualTokens { mask: Some(Mask { rows, layout }), ..self })
     }
 
-    /// The same tokens with the bits of their buckets in `order`: a copy with the bits of every byte
-    /// reversed, or nothing where they are so already.
+    /// The same tokens with the bits of their buckets in `order`: a copy with the bits of every
+    /// byte reversed, or nothing where they are so already.
     pub fn into_order(self, order: BitOrder) -> Self {
         if order == self.order {
             return self;

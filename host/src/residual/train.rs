@@ -1,8 +1,8 @@
 //! Codecs for given tokens: centroids by k-means, buckets by quantiles of what the centroids leave.
 //!
-//! After ColBERTv2's indexer (`colbert/indexing/collection_indexer.py`, ColBERT 0.2.22), whose choices
-//! fast-plaid and next-plaid share: some tokens are held out of the k-means, and with their residuals,
-//! of all elements together and q(p) their quantile with linear interpolation,
+//! After ColBERTv2's indexer (`colbert/indexing/collection_indexer.py`, ColBERT 0.2.22), whose
+//! choices fast-plaid and next-plaid share: some tokens are held out of the k-means, and with their
+//! residuals, of all elements together and q(p) their quantile with linear interpolation,
 //!
 //! ```text
 //! cutoffs[i] = q((i + 1) / 2^nbits)        weights[i] = q((i + 1/2) / 2^nbits)
@@ -14,12 +14,12 @@ use super::codec::{Centroids, ResidualCodec, check_nbits};
 use super::encode::{Arithmetic, EncodeOptions, check_finite};
 use super::kmeans::{kmeans, normalize_rows};
 use super::nearest::{Done, Panels};
-use super::random::Random;
-use crate::element::{Element, ElementType};
+use super::rng::Random;
 use crate::error::{Error, Result};
-use crate::parallel::Parallel;
-use crate::scores::filled;
+use crate::runtime::alloc::filled;
+use crate::runtime::pool::Parallel;
 use crate::tokens::Tokens;
+use crate::tokens::element::{Element, ElementType};
 
 /// Share of the tokens that buckets are fitted to, and the most of them.
 const HELD_OUT_SHARE: usize = 20;
@@ -45,8 +45,8 @@ pub struct TrainOptions {
     pub n_centroids: Option<usize>,
     /// Iterations of k-means.
     pub n_iterations: usize,
-    /// Normalise centroids after every iteration, rather than only at the end where `normalize` says
-    /// so, as ColBERT does.
+    /// Normalise centroids after every iteration, rather than only at the end where `normalize`
+    /// says so, as ColBERT does.
     pub spherical: bool,
     /// Element type that centroids are rounded to, before buckets are fitted.
     pub centroid_element: ElementType,
@@ -80,15 +80,15 @@ impl ResidualCodec<'static> {
     /// Tokens that are masked or in no item count for nothing.
     ///
     /// # Errors
-    /// [`Error::Shape`] where there is no valid token, one is not finite, `nbits` is another number, or
-    /// `n_centroids` is 0 or more than there are tokens to start from.
+    /// [`Error::Shape`] where there is no valid token, one is not finite, `nbits` is another
+    /// number, or `n_centroids` is 0 or more than there are tokens to start from.
     pub fn train<T: Element>(tokens: &Tokens<'_, T>, options: &TrainOptions) -> Result<Self> {
         ResidualCodec::train_with_progress(tokens, options, &|_, _| {})
     }
 
-    /// As [`ResidualCodec::train`], saying how far it is: `progress` gets how many rows were compared
-    /// with all centroids so far, in all iterations, and how many that will be. It is called from the
-    /// threads that train, in any order, some thousand rows apart.
+    /// As [`ResidualCodec::train`], saying how far it is: `progress` gets how many rows were
+    /// compared with all centroids so far, in all iterations, and how many that will be. It is
+    /// called from the threads that train, in any order, some thousand rows apart.
     ///
     /// # Errors
     /// As [`ResidualCodec::train`].
@@ -130,8 +130,8 @@ impl ResidualCodec<'static> {
 }
 
 impl<'a> ResidualCodec<'a> {
-    /// Fits buckets to tokens around given centroids `[n, dim]`, which stay as they are: of `options`,
-    /// those about k-means have no meaning here.
+    /// Fits buckets to tokens around given centroids `[n, dim]`, which stay as they are: of
+    /// `options`, those about k-means have no meaning here.
     ///
     /// # Errors
     /// As [`ResidualCodec::train`] and [`ResidualCodec::new`].

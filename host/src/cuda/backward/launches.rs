@@ -9,18 +9,18 @@ use maxsim_kernels::gradient::{
 };
 use maxsim_kernels::residual_gradient::ResidualGatherParams;
 
-use super::places::Places;
+use super::plan::{Carry, GradientPlan, Group, SidePairs};
+use super::workspace::Places;
 use super::{BackwardCall, CudaBackward, Gathered, SortedKernels, Sums};
-use crate::cuda::context::Entered;
-use crate::cuda::gradient_plan::{Carry, GradientPlan, Group, SidePairs};
-use crate::cuda::gradients::{GradientMatrix, output};
-use crate::cuda::launch::{N_RESERVED, start};
-use crate::cuda::memory::fill;
-use crate::cuda::module::Kernel;
-use crate::cuda::outputs::CudaOutputs;
-use crate::cuda::tokens::CudaTokens;
-use crate::element::ElementType;
+use crate::cuda::buffers::gradients::{GradientMatrix, output};
+use crate::cuda::buffers::outputs::CudaOutputs;
+use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::driver::context::Entered;
+use crate::cuda::driver::launch::{N_RESERVED, start};
+use crate::cuda::driver::memory::fill;
+use crate::cuda::driver::module::Kernel;
 use crate::error::Result;
+use crate::tokens::element::ElementType;
 
 impl CudaBackward {
     /// Enqueues the work's launches, and what must be filled before them.
@@ -178,8 +178,8 @@ impl CudaBackward {
         }
     }
 
-    /// Both sides in one launch, where documents have few sources; in two where those of the queries are
-    /// codes.
+    /// Both sides in one launch, where documents have few sources; in two where those of the
+    /// queries are codes.
     ///
     /// # Safety
     /// As [`CudaBackward::run_queries`].
@@ -288,7 +288,8 @@ impl CudaBackward {
         unsafe { self.run_sum(entered, stream, out, workspace, 0..n_row_tasks, [n_chunks, n_rows]) }
     }
 
-    /// Adds chunks of f32 sums `[n_chunks, n_rows, dim]` from `parts` on, whose rows some tasks list.
+    /// Adds chunks of f32 sums `[n_chunks, n_rows, dim]` from `parts` on, whose rows some tasks
+    /// list.
     ///
     /// # Safety
     /// As [`CudaBackward::run_queries`], behind what leaves these sums there.

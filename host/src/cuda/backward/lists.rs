@@ -1,15 +1,16 @@
 //! A gradient call's lists on the device.
 
+use crate::cuda::forward::lists::slot_words;
 use std::sync::Arc;
 
 use bytemuck::cast_slice;
-use maxsim_kernels::gradient::{PairSlot, RowTask, SortTask};
+use maxsim_kernels::gradient::{RowTask, SortTask};
 
-use crate::cuda::context::CudaDevice;
-use crate::cuda::gradient_plan::{GradientPlan, SidePairs};
-use crate::cuda::memory::Buffer;
-use crate::cuda::tokens::regular_len;
-use crate::cuda::upload::upload_lists;
+use super::plan::{GradientPlan, SidePairs};
+use crate::cuda::buffers::tokens::regular_len;
+use crate::cuda::driver::context::CudaDevice;
+use crate::cuda::driver::memory::Buffer;
+use crate::cuda::driver::transfer::upload_lists;
 use crate::error::Result;
 use crate::problem::Problem;
 
@@ -74,13 +75,6 @@ fn order(pairs: &Option<SidePairs>) -> &[u32] {
         Some(SidePairs::Listed(order)) => order,
         _ => &[],
     }
-}
-
-/// A listed pair as the device reads it.
-pub(in crate::cuda) fn slot_words(slot: &PairSlot) -> [u32; 8] {
-    let [low, high] = [slot.token_base as u32, (slot.token_base >> 32) as u32];
-    let [start, len] = [slot.document_start, slot.document_len];
-    [low, high, slot.score, slot.query_start, slot.query_len, start, len, 0]
 }
 
 /// A task of rows as the device reads it.

@@ -1,8 +1,21 @@
 //! Gradients on a device: a call's lists there, and the kernels that run them.
 
+#[allow(unsafe_code)]
+mod atomic;
+#[allow(unsafe_code)]
 mod launches;
 mod lists;
-mod places;
+mod plan;
+#[allow(unsafe_code)]
+mod recompute;
+#[allow(unsafe_code)]
+pub(in crate::cuda) mod residual;
+mod workspace;
+
+#[cfg(test)]
+mod plan_tests;
+#[cfg(test)]
+mod residual_tests;
 
 use std::sync::Arc;
 
@@ -10,24 +23,23 @@ use maxsim_kernels::gradient;
 use maxsim_kernels::residual_gradient;
 
 use self::lists::Lists;
-pub(super) use self::lists::slot_words;
-use super::context::CudaDevice;
-use super::gradient_plan::{GradientPlan, Shape};
-use super::gradients::{CudaGradScores, CudaGradients, GradientMatrix};
-use super::module::Kernel;
-use super::outputs::CudaOutputs;
-use super::recompute::Recompute;
-use super::residual_gradients::window_rows_max;
-use super::stream::{CudaStream, Order};
-use super::tokens::CudaTokens;
-use super::turn::{Turns, end_all};
-use crate::element::ElementType;
+use self::plan::{GradientPlan, Shape};
+use self::recompute::Recompute;
+use self::residual::window_rows_max;
+use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients, GradientMatrix};
+use crate::cuda::buffers::outputs::CudaOutputs;
+use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::driver::context::CudaDevice;
+use crate::cuda::driver::hazards::{Turns, end_all};
+use crate::cuda::driver::module::Kernel;
+use crate::cuda::driver::stream::{CudaStream, Order};
 use crate::error::Result;
-use crate::format::TokenFormat;
-use crate::plan::Chosen;
+use crate::plan::choice::Chosen;
+use crate::plan::kernels::gradient_row;
 use crate::problem::Problem;
-use crate::warm_up::gradient_row;
-use crate::work::OutputShape;
+use crate::problem::outputs::OutputShape;
+use crate::tokens::element::ElementType;
+use crate::tokens::format::TokenFormat;
 
 /// Bytes of the workspace's parts, 32 MB together with the counters: sorted sources with their
 /// destinations; sums over parts of rows; sums over several passes. Counts take what is left.
@@ -55,7 +67,8 @@ pub(crate) struct CudaBackward {
     few_cover_documents: bool,
     /// Bytes of the documents' gradient in f32, where it is summed there and then narrowed.
     pub(super) sums_bytes: u64,
-    /// Where winners are found again: what does so. Of what is here, narrowing is all that is used then.
+    /// Where winners are found again: what does so. Of what is here, narrowing is all that is used
+    /// then.
     again: Option<Recompute>,
     /// Element type of the gradients, and rows of both sides.
     gradient: ElementType,
@@ -106,7 +119,8 @@ pub(super) struct Sums<'a> {
     /// The documents' row that those of the documents start with.
     pub first_row: u32,
     pub adds: bool,
-    /// What the rows of queries and documents are normalised by, or codes multiplied by; 0 = nothing.
+    /// What the rows of queries and documents are normalised by, or codes multiplied by; 0 =
+    /// nothing.
     pub norms: [u64; 2],
 }
 

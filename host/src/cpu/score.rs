@@ -1,0 +1,152 @@
+//! One task, from its tokens to its scores.
+
+use super::BLOCK_LEN;
+use super::maxima::Maxima;
+use super::panels::{Panel, QueryToken};
+use super::row_scales::RowScales;
+use super::scratch::Scratch;
+use super::tasks::Task;
+use super::tiles::{Span, for_each_tile, tile_rows};
+use super::tokens::Matrix;
+use crate::error::Result;
+use crate::linalg::gemm::{PANEL_LEN, TILE_LEN};
+use crate::linalg::gemm::{integer_similarities, similarities};
+use crate::problem::Problem;
+use crate::runtime::alloc::{fill, reserve};
+use crate::tokens::format::Format;
+
+/// What every task of a call has in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call<'a, Q: Format, D: Format> {
+    pub problem: &'a Problem<'a>,
+    pub queries: Matrix<'a, Q>,
+    pub documents: Matrix<'a, D>,
+    pub factors: RowScales<'a>,
+}
+
+impl<Q: Format, D: Format> Call<'_, Q, D> {
+    /// Whether dot products are sums of whole numbers.
+    const IS_INTEGER: bool = Q::FORMAT.is_integer() && D::FORMAT.is_integer();
+
+    /// Computes all outputs of a task.
+    pub fn run(&self, mut task: Task<'_>, scratch: &mut Scratch) -> Result<()> {
+        fill(&mut scratch.sums, task.queries.len() * task.documents.len(), 0.0)?;
+        let ids: Vec<usize> = task.queries.iter().map(|query| query.id).collect();
+        let mut tokens = ids.iter().enumerate().flat_map(|(i, &id)| self.valid_tokens(i, id));
+        while self.pack_block(&mut tokens, scratch)? {
+            self.run_block(&mut task, scratch)?;
+        }
+        let mut sums = scratch.sums.iter();
+        for query in &mut task.queries {
+            for (score, &sum) in query.outputs.scores.iter_mut().zip(&mut sums) {
+                *score = sum as f32;
+            }
+        }
+        Ok(())
+    }
+
+    /// The valid tokens of query `id`, which is number `query` of its task.
+    fn valid_tokens(&self, query: usize, id: usize) -> impl Iterator<Item = QueryToken> {
+        let mask = self.queries.mask;
+        let rows = self.problem.queries().item_rows(id).enumerate();
+        rows.filter(move |(_, row)| mask.is_none_or(|mask| mask[*row] != 0))
+            .map(move |(token, row)| QueryToken { query, token, row })
+    }
+
+    /// Packs the next query tokens that pass over the documents together, if there are any.
+    fn pack_block(
+        &self,
+        tokens: &mut impl Iterator<Item = QueryToken>,
+        scratch: &mut Scratch,
+    ) -> Result<bool> {
+        scratch.n_panels = 0;
+        while scratch.n_panels < BLOCK_LEN / PANEL_LEN {
+            if scratch.panels.len() == scratch.n_panels {
+                reserve(&mut scratch.panels, 1)?;
+                scratch.panels.push(Panel::default());
+            }
+            let panel = &mut scratch.panels[scratch.n_panels];
+            let (dim, with_sums) = (self.problem.dim(), self.factors.need_sums());
+            if !panel.pack(tokens, self.queries, dim, with_sums, &mut scratch.rows)? {
+                break;
+            }
+            scratch.n_panels += 1;
+        }
+        Ok(scratch.n_panels > 0)
+    }
+
+    /// Passes the documents of a task by the packed query tokens.
+    fn run_block(&self, task: &mut Task<'_>, scratch: &mut Scratch) -> Result<()> {
+        let dim = self.problem.dim();
+        let Scratch { arch, panels, n_panels, maxima, rows, products, integers, spans, sums } =
+            scratch;
+        let panels = &panels[..*n_panels];
+        let with_winners = task.queries.iter().any(|query| query.outputs.winners.is_some());
+        fill(maxima, panels.len(), Maxima::new())?;
+        fill(products, TILE_LEN * PANEL_LEN, 0.0)?;
+        let documents = task.documents.clone();
+        let items = documents.iter().map(|d| self.problem.documents().item_rows(d));
+        for_each_tile(items, self.documents.mask, spans, |spans| {
+            let rows = tile_rows(spans, self.documents, dim, rows)?;
+            let n_rows = rows.len() / dim;
+            for (panel, maxima) in panels.iter().zip(&mut *maxima) {
+                let products = &mut products[..n_rows * panel.width];
+                if Self::IS_INTEGER {
+                    integer_similarities(
+                        &panel.values,
+                        panel.width,
+                        rows,
+                        dim,
+                        integers,
+                        products,
+                    )?;
+                } else {
+                    similarities(&panel.values, panel.width, rows, dim, products);
+                }
+                let rows = spans.iter().flat_map(|span| span.rows.clone());
+                self.factors.apply(products, panel, rows);
+                let mut products = &*products;
+                for span in spans {
+                    let (part, rest) = products.split_at(span.rows.len() * panel.width);
+                    products = rest;
+                    maxima.take_in(
+                        *arch,
+                        part,
+                        panel.width,
+                        span.token,
+                        span.is_first,
+                        with_winners,
+                    );
+                    if span.is_last {
+                        self.finish(span, panel, maxima, task, sums);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Hands on the maxima over a document that has passed by.
+    fn finish(
+        &self,
+        span: &Span,
+        panel: &Panel,
+        maxima: &Maxima,
+        task: &mut Task<'_>,
+        sums: &mut [f64],
+    ) {
+        let n_documents = task.documents.len();
+        for (s, column) in panel.columns.iter().enumerate() {
+            let best = maxima.best[s] * self.factors.query(column.row);
+            sums[column.query * n_documents + span.document] += f64::from(best);
+            let query = &mut task.queries[column.query];
+            let at = span.document * query.len + column.token;
+            if let Some(winners) = &mut query.outputs.winners {
+                winners[at] = maxima.winners[s];
+            }
+            if let Some(token_scores) = &mut query.outputs.token_scores {
+                token_scores[at] = best;
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Tokens in host memory, as the CPU engine reads them.
+
+use crate::cpu;
+use crate::error::{Error, Result};
+use crate::residual::HostResiduals;
+use crate::tokens::Tokens;
+use crate::tokens::format::Format;
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::scaled_rows::{ScaledRows, scaled_rows};
+use crate::tokens::scales::Scales;
+use std::borrow::Cow;
+
+/// A token matrix in host memory; its layout is the problem's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix<'a, F: Format> {
+    pub data: &'a [F::Stored],
+    /// Of codes.
+    pub scales: Option<&'a Scales<'a>>,
+    /// What rows are decoded from, where there is no `data`.
+    pub residuals: Option<&'a HostResiduals>,
+    pub mask: Option<&'a [u8]>,
+}
+
+impl<F: Format> Matrix<'_, F> {
+    /// The rows of a call that normalises them where some are too long for it; see
+    /// [`scaled_rows`].
+    pub(super) fn scaled_rows(
+        &self,
+        normalize: bool,
+        dim: usize,
+    ) -> Result<Option<ScaledRows<F::Stored>>> {
+        if normalize { scaled_rows::<F>(self.data, dim) } else { Ok(None) }
+    }
+
+    /// The same with these rows, where there are any.
+    pub(super) fn with_rows<'b>(
+        &'b self,
+        rows: &'b Option<ScaledRows<F::Stored>>,
+    ) -> Matrix<'b, F> {
+        let data = rows.as_ref().map_or(self.data, |rows| &rows.data);
+        Matrix { data, ..*self }
+    }
+}
+
+/// A token matrix in host memory with its mask.
+pub(crate) struct HostTokens<F: Format> {
+    pub(crate) data: Vec<F::Stored>,
+    pub(crate) scales: Option<Scales<'static>>,
+    pub(crate) residuals: Option<HostResiduals>,
+    pub(crate) mask: Option<Vec<u8>>,
+}
+
+impl<F: Format> HostTokens<F> {
+    pub(crate) fn matrix(&self) -> cpu::Matrix<'_, F> {
+        let (scales, residuals) = (self.scales.as_ref(), self.residuals.as_ref());
+        cpu::Matrix { data: &self.data, scales, residuals, mask: self.mask.as_deref() }
+    }
+
+    /// What rows are decoded from.
+    pub(crate) fn residuals(&self) -> Result<&HostResiduals> {
+        self.residuals.as_ref().ok_or_else(|| Error::Shape {
+            argument: "documents",
+            expected: "residual-compressed tokens".into(),
+            found: format!("{} tokens", F::FORMAT),
+        })
+    }
+
+    /// The tokens, of elements or codes in a layout. The matrix is not copied.
+    pub(crate) fn tokens(&self, layout: &TokenLayout) -> Result<Tokens<'_, F>> {
+        let scales = self.scales.as_ref().map(Scales::copied).transpose()?;
+        let data = Cow::Borrowed(&self.data[..]);
+        Tokens::assemble(data, scales, layout.clone(), self.mask.as_deref())
+    }
+}

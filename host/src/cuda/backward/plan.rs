@@ -1,0 +1,658 @@
+//! The work of a gradient call as lists: pure functions of shapes.
+//!
+//! Rows fall into *runs* that no item crosses: an item, or several that overlap. The rows of a run
+//! of queries become [`RowTask`]s. The winners of a run of documents are sorted *window* by window
+//! of its rows, as much in a *group* as the workspace holds: its pairs, in their order, are cut
+//! into [`SortTask`]s. A window with more winners than that is sorted in several passes, whose sums
+//! add up: in the gradient itself, or where that has elements of two bytes, in the workspace.
+
+use crate::cuda::forward::lists::slots;
+use std::ops::Range;
+
+use maxsim_kernels::gradient::{
+    FEW_ROWS, FirstPair, PairSlot, RowTask, SortTask, TASK_SOURCES_MAX, WARP_SOURCES, WARPS,
+    WINDOW_ROWS, columns,
+};
+
+use crate::error::{Error, Result};
+use crate::problem::Problem;
+use crate::problem::pairing::Kind;
+use crate::problem::runs::Runs;
+use crate::tokens::layout::TokenLayout;
+
+/// What a plan depends on besides the problem.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cuda) struct Shape {
+    /// Bytes per element of the tokens.
+    pub element_bytes: usize,
+    /// The same of the documents as lanes read them for the queries' gradient.
+    pub gathered_bytes: usize,
+    /// Whether sums of several passes can be added in the documents' gradient: it is f32.
+    pub adds_in_place: bool,
+    /// Warps that run at once on the whole device.
+    pub n_warps: usize,
+    /// Bytes of sources and destinations that the workspace holds.
+    pub list_bytes_max: u64,
+    /// Bytes of sums over parts of a row that the workspace holds.
+    pub parts_bytes_max: u64,
+    /// Bytes of sums over several passes that the workspace holds.
+    pub carry_bytes_max: u64,
+    /// Sources that one block sorts, where there are several.
+    pub task_sources: u64,
+    /// Most sources of a document that need no sorting, if it has one pair.
+    pub few_sources: u64,
+    /// Most rows from a group's first to its last, where not all of the documents' gradient is
+    /// there at once.
+    pub rows_max: usize,
+}
+
+/// Bytes of a source, and of a destination, in the sorted lists.
+const LIST_ENTRY_BYTES: u64 = 8;
+
+/// Most blocks that share a window: each reads all of their counts.
+const WINDOW_TASKS_MAX: u64 = 64;
+
+/// Fewest sources of a segment: finding its first destination should take little of its time.
+const SEGMENT_LEN_MIN: u64 = 32;
+
+/// Fewest pairs of a chunk, for the same reason.
+const CHUNK_PAIRS_MIN: u64 = 32;
+
+/// The pairs of one side's runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cuda) enum SidePairs {
+    /// A run is an item; pair `k` of it is these steps from its first.
+    Computed { query_step: u32, document_step: u32, score_step: u32 },
+    /// Indices of scores, run by run; empty where they are 0, 1, 2, ...
+    Listed(Vec<u32>),
+}
+
+/// A window's rows, whose sums over several passes are in the workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cuda) struct Carry {
+    pub first_row: u32,
+    pub n_rows: u32,
+    /// The rows, to be added to the gradient after the last pass.
+    pub tasks: Range<u32>,
+    pub is_first: bool,
+    pub is_last: bool,
+}
+
+/// What is sorted and summed together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::cuda) struct Group {
+    pub tasks: Range<u32>,
+    pub n_sources: u32,
+    pub n_destinations: u32,
+    pub n_counts: u32,
+    /// Rows of the largest window.
+    pub window_rows: u32,
+    pub segment_len: u32,
+    pub n_segments: u32,
+    /// Whether this is one of several passes over a window, the sums of which add up.
+    pub is_pass: bool,
+    pub carry: Option<Carry>,
+}
+
+/// Groups with the rows of documents that they, and no others, add to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cuda) struct Span {
+    pub groups: Range<usize>,
+    pub rows: Range<u32>,
+}
+
+/// The lists of a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::cuda) struct GradientPlan {
+    /// Per score, where some side's pairs are listed.
+    pub slots: Vec<PairSlot>,
+    pub query_pairs: Option<SidePairs>,
+    pub document_pairs: Option<SidePairs>,
+    /// Rows of queries, then those of carries, or those that are narrowed.
+    pub rows: Vec<RowTask>,
+    /// Tasks of `rows` that are of queries.
+    pub n_row_tasks: u32,
+    /// Rows of queries that some pair has.
+    pub n_rows: u32,
+    pub n_chunks: u32,
+    /// Blocks that sum over pairs.
+    pub n_row_blocks: u64,
+    pub sorts: Vec<SortTask>,
+    pub groups: Vec<Group>,
+    /// Rows of documents with few sources, in place of sorts and groups.
+    pub few: Vec<RowTask>,
+    /// Rows of those.
+    pub n_few_rows: usize,
+    /// Tasks of `rows` that are all of the documents' rows, where winners are not sorted and sums
+    /// have another element type than the gradient.
+    pub narrowed: Range<u32>,
+}
+
+/// The runs of a side with their pairs.
+struct Side<'a> {
+    problem: &'a Problem<'a>,
+    runs: Runs,
+    /// Item of each run, where every run is one.
+    items: Option<Vec<u32>>,
+    pairs: SidePairs,
+    /// Where each run's listed pairs start, and one behind the last.
+    starts: Vec<u32>,
+    is_query: bool,
+    /// The length of every query, where all are alike.
+    query_len: Option<u32>,
+}
+
+impl<'a> Side<'a> {
+    fn new(problem: &'a Problem<'a>, is_query: bool) -> Result<Side<'a>> {
+        let layout = if is_query { problem.queries() } else { problem.documents() };
+        let runs = Runs::new(layout)?;
+        let items = items(layout, &runs);
+        let n_documents = problem.documents().n_items() as u32;
+        let computed = |query_step, document_step, score_step| SidePairs::Computed {
+            query_step,
+            document_step,
+            score_step,
+        };
+        let pairs = match (&problem.pairing().0, is_query, items.is_some()) {
+            (Kind::Cross, true, true) => computed(0, 1, 1),
+            (Kind::Cross, false, true) => computed(1, 0, n_documents),
+            (Kind::OwnCandidates { .. }, true, true) => computed(0, 1, 1),
+            // A document has one pair.
+            (Kind::OwnCandidates { .. }, false, true) => computed(0, 0, 0),
+            _ => SidePairs::Listed(Vec::new()),
+        };
+        let (starts, query_len) = (Vec::new(), uniform_len(problem.queries()));
+        let mut side = Side { problem, runs, items, pairs, starts, is_query, query_len };
+        if let SidePairs::Listed(_) = side.pairs {
+            side.list();
+        }
+        Ok(side)
+    }
+
+    /// Lists the scores that have winners by run, in their order.
+    fn list(&mut self) {
+        let problem = self.problem;
+        let wanted = problem.wanted();
+        let has_winners = |p: usize| {
+            let (q, d) = problem.pair(p);
+            wanted.contains(&q)
+                && problem.queries().item_len(q) > 0
+                && problem.documents().item_len(d) > 0
+        };
+        let run = |p: usize| {
+            let (q, d) = problem.pair(p);
+            self.runs.of_item[if self.is_query { q } else { d }] as usize
+        };
+        let n_scores = problem.shape().n_scores();
+        let mut starts = vec![0u32; self.runs.rows.len() + 1];
+        for p in (0..n_scores).filter(|&p| has_winners(p)) {
+            starts[run(p) + 1] += 1;
+        }
+        for r in 0..self.runs.rows.len() {
+            starts[r + 1] += starts[r];
+        }
+        let mut next = starts.clone();
+        let mut order = vec![0u32; starts.last().copied().unwrap_or(0) as usize];
+        for p in (0..n_scores).filter(|&p| has_winners(p)) {
+            let place = &mut next[run(p)];
+            order[*place as usize] = p as u32;
+            *place += 1;
+        }
+        let is_identity = order.len() == n_scores && order.iter().zip(0..).all(|(&p, i)| p == i);
+        self.starts = starts;
+        self.pairs = SidePairs::Listed(if is_identity { Vec::new() } else { order });
+    }
+
+    fn n_pairs(&self, run: usize) -> u32 {
+        let wanted = self.problem.wanted();
+        let n_documents = self.problem.documents().n_items() as u32;
+        match (&self.pairs, &self.problem.pairing().0) {
+            (SidePairs::Listed(_), _) => self.starts[run + 1] - self.starts[run],
+            (_, Kind::OwnCandidates { k }) => {
+                if self.is_query {
+                    *k as u32
+                } else {
+                    1
+                }
+            }
+            _ => match &self.items {
+                Some(items) if self.is_query && !wanted.contains(&(items[run] as usize)) => 0,
+                _ if self.is_query => n_documents,
+                _ => wanted.len() as u32,
+            },
+        }
+    }
+
+    /// Winners of pair `k` of a run.
+    fn len(&self, run: usize, k: u32) -> u64 {
+        let len = || self.problem.queries().item_len(self.problem.pair(self.score(run, k)).0);
+        self.query_len.map_or_else(|| len() as u64, u64::from)
+    }
+
+    /// Winners of a run's pairs.
+    fn n_sources(&self, run: usize) -> u64 {
+        match (self.query_len, self.n_pairs(run)) {
+            (Some(len), n_pairs) => u64::from(len) * u64::from(n_pairs),
+            (None, n_pairs) => (0..n_pairs).map(|k| self.len(run, k)).sum(),
+        }
+    }
+
+    /// Score of pair `k` of a run.
+    fn score(&self, run: usize, k: u32) -> usize {
+        let first = self.first(run);
+        match &self.pairs {
+            SidePairs::Listed(order) => {
+                let place = (first.score + k) as usize;
+                order.get(place).map_or(place, |&p| p as usize)
+            }
+            SidePairs::Computed { score_step, .. } => (first.score + k * score_step) as usize,
+        }
+    }
+
+    fn first(&self, run: usize) -> FirstPair {
+        if let SidePairs::Listed(_) = self.pairs {
+            return FirstPair { query: 0, document: 0, score: self.starts[run] };
+        }
+        let item = self.items.as_ref().map_or(0, |items| items[run]);
+        let n_documents = self.problem.documents().n_items() as u32;
+        match (&self.problem.pairing().0, self.is_query) {
+            (Kind::OwnCandidates { k }, true) => {
+                let first = item * *k as u32;
+                FirstPair { query: item, document: first, score: first }
+            }
+            (Kind::OwnCandidates { k }, false) => {
+                FirstPair { query: item / (*k as u32).max(1), document: item, score: item }
+            }
+            (_, true) => FirstPair { query: item, document: 0, score: item * n_documents },
+            (_, false) => {
+                let query = self.problem.wanted().start as u32;
+                FirstPair { query, document: item, score: query * n_documents + item }
+            }
+        }
+    }
+
+    /// Pair `k` from `first` on.
+    fn later(&self, first: FirstPair, k: u32) -> FirstPair {
+        match self.pairs {
+            SidePairs::Listed(_) => FirstPair { score: first.score + k, ..first },
+            SidePairs::Computed { query_step, document_step, score_step } => FirstPair {
+                query: first.query + k * query_step,
+                document: first.document + k * document_step,
+                score: first.score + k * score_step,
+            },
+        }
+    }
+}
+
+/// The item of each run, where every run is one.
+fn items(layout: &TokenLayout, runs: &Runs) -> Option<Vec<u32>> {
+    let mut items = vec![u32::MAX; runs.rows.len()];
+    for i in (0..layout.n_items()).filter(|&i| layout.item_len(i) > 0) {
+        let item = &mut items[runs.of_item[i] as usize];
+        if *item != u32::MAX {
+            return None;
+        }
+        *item = i as u32;
+    }
+    Some(items)
+}
+
+/// Whether no two items share rows.
+pub(in crate::cuda) fn is_disjoint(layout: &TokenLayout) -> Result<bool> {
+    Ok(items(layout, &Runs::new(layout)?).is_some())
+}
+
+/// A part of a run's pairs that one block sorts.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    first: u32,
+    n_pairs: u32,
+    token_begin: u32,
+    token_end: u32,
+    n_sources: u64,
+}
+
+impl GradientPlan {
+    pub(in crate::cuda) fn new(problem: &Problem<'_>, shape: &Shape) -> Result<GradientPlan> {
+        let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
+        if problem.queries().max_len() == 0 || problem.documents().max_len() == 0 {
+            return Ok(plan);
+        }
+        let queries = Side::new(problem, true)?;
+        plan.add_rows(&queries, shape)?;
+        let documents = Side::new(problem, false)?;
+        if !plan.add_few(&documents, shape)? {
+            plan.add_groups(&documents, shape)?;
+        }
+        let is_listed = |side: &Side<'_>| matches!(side.pairs, SidePairs::Listed(_));
+        if is_listed(&queries) || is_listed(&documents) {
+            plan.slots = slots(problem);
+        }
+        plan.query_pairs = Some(queries.pairs);
+        plan.document_pairs = Some(documents.pairs);
+        Ok(plan)
+    }
+
+    /// As [`GradientPlan::new`], where winners are not sorted but their rows added to as they come.
+    pub(in crate::cuda) fn atomic(problem: &Problem<'_>, shape: &Shape) -> Result<GradientPlan> {
+        let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
+        if problem.queries().max_len() == 0 || problem.documents().max_len() == 0 {
+            return Ok(plan);
+        }
+        let queries = Side::new(problem, true)?;
+        plan.add_rows(&queries, shape)?;
+        if !shape.adds_in_place {
+            plan.list_narrowed(problem);
+        }
+        if let SidePairs::Listed(_) = queries.pairs {
+            plan.slots = slots(problem);
+        }
+        plan.query_pairs = Some(queries.pairs);
+        Ok(plan)
+    }
+
+    /// Rows of documents alone, whose sums have another element type than the gradient.
+    pub(in crate::cuda) fn narrowing(problem: &Problem<'_>) -> GradientPlan {
+        let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
+        plan.list_narrowed(problem);
+        plan
+    }
+
+    fn list_narrowed(&mut self, problem: &Problem<'_>) {
+        self.list_rows(0..problem.documents().rows(), FirstPair::default(), 0, 0);
+        self.narrowed = self.n_row_tasks..self.rows.len() as u32;
+    }
+
+    fn add_rows(&mut self, side: &Side<'_>, shape: &Shape) -> Result<()> {
+        let dim = side.problem.dim();
+        let mut most_pairs = 0;
+        for (run, rows) in side.runs.rows.iter().enumerate() {
+            let n_pairs = side.n_pairs(run);
+            most_pairs = most_pairs.max(n_pairs);
+            if n_pairs > 0 {
+                self.n_rows = self.list_rows(rows.clone(), side.first(run), n_pairs, self.n_rows);
+            }
+        }
+        self.n_row_tasks = self.rows.len() as u32;
+        let (_, n_columns) = columns(dim * shape.gathered_bytes);
+        let n_units = u64::from(self.n_rows) * u64::from(n_columns);
+        let wanted = (shape.n_warps as u64).checked_div(n_units).unwrap_or(0);
+        let part_bytes = u64::from(self.n_rows) * dim as u64 * 4;
+        let fit = shape.parts_bytes_max.checked_div(part_bytes).unwrap_or(1);
+        let n_chunks = wanted.min(fit).min(u64::from(most_pairs) / CHUNK_PAIRS_MIN);
+        self.n_chunks = n_chunks.max(1) as u32;
+        self.n_row_blocks = u64::from(self.n_row_tasks) * u64::from(n_columns);
+        self.n_row_blocks *= u64::from(self.n_chunks);
+        check_grid(self.n_row_blocks)
+    }
+
+    /// Lists rows from index `index` on; the index behind them.
+    fn list_rows(
+        &mut self,
+        rows: Range<usize>,
+        first: FirstPair,
+        n_pairs: u32,
+        mut index: u32,
+    ) -> u32 {
+        for row in rows.clone().step_by(WARPS as usize) {
+            let n_rows = (rows.end - row).min(WARPS as usize) as u32;
+            let row = row as u32;
+            self.rows.push(RowTask { row, n_rows, first, n_pairs, index, reserved: 0 });
+            index += n_rows;
+        }
+        index
+    }
+
+    /// Lists rows of documents, if all have few sources.
+    fn add_few(&mut self, side: &Side<'_>, shape: &Shape) -> Result<bool> {
+        let has_few = |run| {
+            let n_sources = side.n_sources(run);
+            n_sources == 0 || n_sources <= shape.few_sources && side.n_pairs(run) == 1
+        };
+        if !(0..side.runs.rows.len()).all(has_few) {
+            return Ok(false);
+        }
+        for (run, rows) in side.runs.rows.iter().enumerate() {
+            if side.n_sources(run) == 0 {
+                continue;
+            }
+            self.n_few_rows += rows.len();
+            let n_tasks = rows.len().div_ceil(FEW_ROWS);
+            for first in rows.clone().step_by(rows.len().div_ceil(n_tasks.max(1)).max(1)) {
+                let n_rows = (rows.end - first).min(rows.len().div_ceil(n_tasks)) as u32;
+                let (row, first) = (first as u32, side.first(run));
+                self.few.push(RowTask { row, n_rows, first, n_pairs: 1, index: 0, reserved: 0 });
+            }
+        }
+        let (_, n_columns) = columns(side.problem.dim() * shape.element_bytes);
+        // They run together.
+        check_grid(self.few.len() as u64 * u64::from(n_columns) + self.n_row_blocks)?;
+        Ok(true)
+    }
+
+    fn add_groups(&mut self, side: &Side<'_>, shape: &Shape) -> Result<()> {
+        let dim = side.problem.dim();
+        let carry_rows = (shape.carry_bytes_max / (dim as u64 * 4)).max(1);
+        // Equal shares of what there is, so that no group is small.
+        let list_bytes: u64 = (0..side.runs.rows.len())
+            .map(|run| {
+                let n_sources = side.n_sources(run);
+                LIST_ENTRY_BYTES * (n_sources + side.runs.rows[run].len() as u64 + 1)
+            })
+            .sum();
+        let n_groups = list_bytes.div_ceil(shape.list_bytes_max).max(1);
+        let share = list_bytes.div_ceil(n_groups);
+        for (run, rows) in side.runs.rows.iter().enumerate() {
+            let n_sources = side.n_sources(run);
+            if n_sources == 0 {
+                continue;
+            }
+            let entries = |n_rows: usize| n_sources + n_rows as u64 + 1;
+            // Equal windows, so that none is small.
+            let n_windows = rows.len().div_ceil(shape.rows_max.min(WINDOW_ROWS as usize));
+            let window_rows = rows.len().div_ceil(n_windows.max(1));
+            let is_large = LIST_ENTRY_BYTES * entries(window_rows) > shape.list_bytes_max;
+            let window_rows = match is_large && !shape.adds_in_place {
+                true => window_rows.min(carry_rows as usize),
+                false => window_rows,
+            };
+            let pieces = pieces(side, run, n_sources, shape);
+            for first_row in rows.clone().step_by(window_rows.max(1)) {
+                let window = first_row..rows.end.min(first_row + window_rows);
+                if is_large {
+                    self.add_passes(side, run, window, &pieces, shape)?;
+                } else {
+                    let bytes = LIST_ENTRY_BYTES * entries(window.len());
+                    self.start_group(&window, bytes, share, shape);
+                    self.add_window(side, run, &window, &pieces)?;
+                }
+            }
+        }
+        for group in &mut self.groups {
+            (group.segment_len, group.n_segments) = segments(group.n_sources, dim, shape);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the last group takes a window, which is so many bytes.
+    fn start_group(&mut self, window: &Range<usize>, bytes: u64, share: u64, shape: &Shape) {
+        let is_full = self.groups.last().is_none_or(|group| {
+            let entries = u64::from(group.n_sources) + u64::from(group.n_destinations);
+            let taken = LIST_ENTRY_BYTES * entries;
+            let n_rows = window.end - self.rows_of(group).start as usize;
+            let is_large = taken + bytes > shape.list_bytes_max || n_rows > shape.rows_max;
+            group.is_pass || taken >= share || is_large
+        });
+        if is_full {
+            self.new_group();
+        }
+    }
+
+    /// From the first row that a group adds to, to its last.
+    fn rows_of(&self, group: &Group) -> Range<u32> {
+        // Runs, and the windows of each, are in the order of their rows.
+        let tasks = &self.sorts[group.tasks.start as usize..group.tasks.end as usize];
+        match (tasks.first(), tasks.last()) {
+            (Some(first), Some(last)) => first.row..last.row + last.n_rows,
+            _ => 0..0,
+        }
+    }
+
+    /// The groups, so that those which add to the same rows are together.
+    pub(in crate::cuda) fn spans(&self) -> Vec<Span> {
+        let mut spans: Vec<Span> = Vec::new();
+        for (i, group) in self.groups.iter().enumerate() {
+            let rows = self.rows_of(group);
+            match spans.last_mut() {
+                Some(span) if span.rows == rows => span.groups.end = i + 1,
+                _ => spans.push(Span { groups: i..i + 1, rows }),
+            }
+        }
+        spans
+    }
+
+    fn new_group(&mut self) {
+        let first = self.sorts.len() as u32;
+        self.groups.push(Group { tasks: first..first, ..Group::default() });
+    }
+
+    /// One window in several groups.
+    fn add_passes(
+        &mut self,
+        side: &Side<'_>,
+        run: usize,
+        window: Range<usize>,
+        pieces: &[Piece],
+        shape: &Shape,
+    ) -> Result<()> {
+        let n_rows = window.len() as u32;
+        let most = (shape.list_bytes_max / LIST_ENTRY_BYTES).saturating_sub(u64::from(n_rows) + 1);
+        let first_task = self.rows.len() as u32;
+        if !shape.adds_in_place {
+            self.list_rows(window.clone(), FirstPair::default(), 0, 0);
+        }
+        let tasks = first_task..self.rows.len() as u32;
+        let mut left = pieces;
+        while !left.is_empty() {
+            let mut n_sources = 0;
+            let fits = |piece: &&Piece| {
+                n_sources += piece.n_sources;
+                n_sources <= most
+            };
+            let n = left.iter().take_while(fits).count().max(1);
+            self.new_group();
+            self.add_window(side, run, &window, &left[..n])?;
+            if let Some(group) = self.groups.last_mut() {
+                group.is_pass = true;
+                group.carry = (!shape.adds_in_place).then(|| Carry {
+                    first_row: window.start as u32,
+                    n_rows,
+                    tasks: tasks.clone(),
+                    is_first: left.len() == pieces.len(),
+                    is_last: left.len() == n,
+                });
+            }
+            left = &left[n..];
+        }
+        Ok(())
+    }
+
+    /// Adds some of a run's pairs, sorted by the rows of a window, to the last group.
+    fn add_window(
+        &mut self,
+        side: &Side<'_>,
+        run: usize,
+        window: &Range<usize>,
+        pieces: &[Piece],
+    ) -> Result<()> {
+        let Some(group) = self.groups.last_mut() else { return Ok(()) };
+        let n_rows = window.len() as u32;
+        let first = side.first(run);
+        let n_chunks = pieces.len() as u32;
+        let list = group.n_sources;
+        for (chunk, piece) in (0..).zip(pieces) {
+            self.sorts.push(SortTask {
+                row: window.start as u32,
+                n_rows,
+                first: side.later(first, piece.first),
+                n_pairs: piece.n_pairs,
+                token_begin: piece.token_begin,
+                token_end: piece.token_end,
+                n_warps: piece.n_sources.div_ceil(u64::from(WARP_SOURCES / 8)).clamp(1, 8) as u32,
+                chunk,
+                n_chunks,
+                counts: group.n_counts,
+                destination: group.n_destinations,
+                list,
+                share: group.n_sources,
+                n_sources: piece.n_sources as u32,
+            });
+            group.n_sources += piece.n_sources as u32;
+        }
+        group.tasks.end = self.sorts.len() as u32;
+        group.n_destinations += n_rows + 1;
+        group.n_counts += if n_chunks > 1 { n_chunks * (n_rows + 1) } else { 0 };
+        group.window_rows = group.window_rows.max(n_rows);
+        check_grid(u64::from(group.tasks.end))
+    }
+}
+
+fn check_grid(n_blocks: u64) -> Result<()> {
+    match n_blocks <= i32::MAX as u64 {
+        true => Ok(()),
+        false => {
+            let what = "blocks of a gradient's kernel";
+            Err(Error::TooLarge { what, limit: i32::MAX as u64, found: n_blocks })
+        }
+    }
+}
+
+/// The length of every item, where all are alike.
+fn uniform_len(layout: &TokenLayout) -> Option<u32> {
+    let segments = layout.segments();
+    let len = segments.first().map_or(0, |segment| segment[1]);
+    segments.iter().all(|segment| segment[1] == len).then_some(len)
+}
+
+/// A run's pairs in parts of about equally many sources.
+fn pieces(side: &Side<'_>, run: usize, n_sources: u64, shape: &Shape) -> Vec<Piece> {
+    let most = shape.task_sources.max(n_sources.div_ceil(WINDOW_TASKS_MAX)).next_multiple_of(32);
+    // A run of several passes has more tasks than a window may.
+    let most = most.min((shape.list_bytes_max / LIST_ENTRY_BYTES / 4).max(32) / 32 * 32);
+    let most = most.min(TASK_SOURCES_MAX / 32 * 32);
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut open: Option<Piece> = None;
+    for k in 0..side.n_pairs(run) {
+        let len = side.len(run, k);
+        if let Some(piece) = &mut open
+            && piece.n_sources + len <= most
+        {
+            (piece.n_pairs, piece.n_sources) = (piece.n_pairs + 1, piece.n_sources + len);
+            continue;
+        }
+        pieces.extend(open.take());
+        let whole =
+            Piece { first: k, n_pairs: 1, token_begin: 0, token_end: u32::MAX, n_sources: len };
+        if len <= most {
+            open = Some(whole);
+            continue;
+        }
+        for begin in (0..len).step_by(most as usize) {
+            let end = len.min(begin + most);
+            let (token_begin, token_end) = (begin as u32, end as u32);
+            pieces.push(Piece { token_begin, token_end, n_sources: end - begin, ..whole });
+        }
+    }
+    pieces.extend(open);
+    pieces
+}
+
+/// Length and number of segments: as many as run at once, and as the workspace has room for.
+fn segments(n_sources: u32, dim: usize, shape: &Shape) -> (u32, u32) {
+    let (_, n_columns) = columns(dim * shape.element_bytes);
+    let n_sources = u64::from(n_sources);
+    let at_once = (shape.n_warps as u64 / u64::from(n_columns)).max(1);
+    let fit = (shape.parts_bytes_max / (2 * dim as u64 * 4)).max(1);
+    let len = n_sources.div_ceil(at_once.min(fit)).max(SEGMENT_LEN_MIN).next_multiple_of(32);
+    (len as u32, n_sources.div_ceil(len) as u32)
+}

@@ -1,0 +1,217 @@
+//! Gradients in device memory: of scores, and of tokens.
+
+use std::ptr;
+use std::sync::Arc;
+
+use maxsim_kernels::gradient::Output;
+
+use crate::cuda::driver::context::{CudaDevice, Entered};
+use crate::cuda::driver::hazards::Turns;
+use crate::cuda::driver::memory::{Buffer, download, fill, overwrite};
+use crate::cuda::driver::pointer::check_range;
+use crate::cuda::driver::transfer::upload;
+use crate::error::Result;
+use crate::tokens::element::{Element, ElementType};
+use half::{bf16, f16};
+
+/// Gradients of scores, one f32 each.
+#[derive(Debug)]
+pub(crate) struct CudaGradScores {
+    device: Arc<CudaDevice>,
+    address: u64,
+    turns: Arc<Turns>,
+    /// What the address points to, where it is ours.
+    _owned: Option<Buffer>,
+}
+
+impl CudaGradScores {
+    /// A copy.
+    pub(crate) fn upload(device: &Arc<CudaDevice>, values: &[f32]) -> Result<CudaGradScores> {
+        let owned = upload(device, bytemuck::cast_slice(values))?;
+        let (address, turns) = (owned.address(), Arc::new(Turns::new(device)?));
+        Ok(CudaGradScores { device: device.clone(), address, turns, _owned: Some(owned) })
+    }
+
+    /// Memory that belongs to somebody else, checked.
+    ///
+    /// # Safety
+    /// As [`crate::DeviceGradScores::from_raw_parts`].
+    pub(crate) unsafe fn from_raw_parts(
+        device: &Arc<CudaDevice>,
+        address: u64,
+        n: usize,
+    ) -> Result<CudaGradScores> {
+        check_range(device, address, n as u64 * 4, 4)?;
+        let turns = Arc::new(Turns::new(device)?);
+        Ok(CudaGradScores { device: device.clone(), address, turns, _owned: None })
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(in crate::cuda) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
+    }
+
+    /// Waits for the last work and copies the values, of which there must be as many.
+    pub(crate) fn read(&self, values: &mut [f32]) -> Result<()> {
+        let _last = self.turns.wait()?;
+        let entered = self.device.enter()?;
+        // SAFETY: the memory is as long as the values (the caller's promise).
+        unsafe { download(&entered, self.address, bytemuck::cast_slice_mut(values)) }
+    }
+
+    /// Replaces the values, of which there must be as many, once no work uses them any more.
+    pub(crate) fn write(&self, values: &[f32]) -> Result<()> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let _last = self.turns.wait()?;
+        let entered = self.device.enter()?;
+        self.device.synchronize(&entered)?;
+        // SAFETY: there is memory for the values, which nobody uses.
+        unsafe { overwrite(&entered, self.address, bytemuck::cast_slice(values)) }
+    }
+}
+
+/// A side's gradient in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GradientMatrix {
+    pub address: u64,
+    pub element: ElementType,
+    pub rows: usize,
+    pub dim: usize,
+}
+
+impl GradientMatrix {
+    pub(in crate::cuda) fn len_bytes(&self) -> u64 {
+        self.rows as u64 * self.dim as u64 * self.element.size_bytes() as u64
+    }
+
+    /// The matrix as kernels write it.
+    pub(in crate::cuda) fn output(&self, adds: bool) -> Output {
+        output(self.address, self.element, self.dim, adds)
+    }
+
+    /// Fills the matrix with zeros.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context, or null, and the matrix its to write.
+    pub(in crate::cuda) unsafe fn clear(
+        &self,
+        entered: &Entered<'_>,
+        stream: cust::sys::CUstream,
+    ) -> Result<()> {
+        // SAFETY: the matrix has this length; the caller's promise.
+        unsafe { fill(entered, self.address, 0, self.len_bytes(), stream) }
+    }
+}
+
+/// A matrix `[rows, dim]` without gaps, as kernels write it.
+pub(in crate::cuda) fn output(base: u64, element: ElementType, dim: usize, adds: bool) -> Output {
+    Output {
+        base,
+        element: match element {
+            ElementType::F32 => Output::F32,
+            ElementType::F16 => Output::F16,
+            ElementType::Bf16 => Output::BF16,
+        },
+        adds: u32::from(adds),
+        dim: dim as u32,
+        aligned: u32::from(base.is_multiple_of(16) && dim.is_multiple_of(8)),
+    }
+}
+
+/// Gradients of queries and documents.
+#[derive(Debug)]
+pub(crate) struct CudaGradients {
+    device: Arc<CudaDevice>,
+    sides: [GradientMatrix; 2],
+    turns: Arc<Turns>,
+    /// What the addresses point to, where it is ours.
+    _owned: Vec<Buffer>,
+}
+
+impl CudaGradients {
+    /// New memory of zeros. The addresses of `sides` are not looked at.
+    pub(crate) fn zeros(
+        device: &Arc<CudaDevice>,
+        mut sides: [GradientMatrix; 2],
+    ) -> Result<CudaGradients> {
+        let mut owned = Vec::with_capacity(2);
+        for side in &mut sides {
+            let buffer = Buffer::new(device, side.len_bytes())?;
+            side.address = buffer.address();
+            owned.push(buffer);
+        }
+        let turns = Arc::new(Turns::new(device)?);
+        let entered = device.enter()?;
+        for side in &sides {
+            // SAFETY: the buffers were just made, with these lengths; null is the default stream.
+            unsafe { side.clear(&entered, ptr::null_mut())? };
+        }
+        turns.record(&entered)?;
+        drop(entered);
+        Ok(CudaGradients { device: device.clone(), sides, turns, _owned: owned })
+    }
+
+    /// Memory that belongs to somebody else, checked. Its contents stay as they are until the
+    /// first call.
+    ///
+    /// # Safety
+    /// As [`crate::DeviceGradients::from_raw_parts`].
+    pub(crate) unsafe fn from_raw_parts(
+        device: &Arc<CudaDevice>,
+        sides: [GradientMatrix; 2],
+    ) -> Result<CudaGradients> {
+        for side in &sides {
+            let align_bytes = side.element.size_bytes() as u64;
+            check_range(device, side.address, side.len_bytes(), align_bytes)?;
+        }
+        let turns = Arc::new(Turns::new(device)?);
+        Ok(CudaGradients { device: device.clone(), sides, turns, _owned: Vec::new() })
+    }
+
+    pub(crate) fn sides(&self) -> [GradientMatrix; 2] {
+        self.sides
+    }
+
+    pub(in crate::cuda) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
+    }
+
+    /// Waits for the last work and copies both sides, widened to f32, whose lengths `sides` must
+    /// have.
+    pub(crate) fn read(&self, sides: [&mut [f32]; 2]) -> Result<()> {
+        let _last = self.turns.wait()?;
+        self.sides.iter().zip(sides).try_for_each(|(matrix, values)| match matrix.element {
+            ElementType::F32 => self.download(matrix.address, values),
+            ElementType::F16 => self.widened::<f16>(matrix.address, values),
+            ElementType::Bf16 => self.widened::<bf16>(matrix.address, values),
+        })
+    }
+
+    /// Waits for the last work and replaces an f32 side, whose length `values` must have.
+    pub(crate) fn write(&self, side: usize, values: &[f32]) -> Result<()> {
+        let _last = self.turns.wait()?;
+        let entered = self.device.enter()?;
+        let address = self.sides[side].address;
+        // SAFETY: the memory is as long as the values; no work uses it, and none is given it while
+        // the guard lives.
+        unsafe { overwrite(&entered, address, bytemuck::cast_slice(values)) }
+    }
+
+    fn widened<T: Element>(&self, address: u64, values: &mut [f32]) -> Result<()> {
+        let mut narrow = vec![T::from_f32(0.0); values.len()];
+        self.download(address, &mut narrow)?;
+        values.iter_mut().zip(narrow).for_each(|(value, narrow)| *value = narrow.to_f32());
+        Ok(())
+    }
+
+    fn download<T: bytemuck::Pod>(&self, address: u64, values: &mut [T]) -> Result<()> {
+        let entered = self.device.enter()?;
+        // SAFETY: the memory is as long as the matrix, whose length the values have.
+        unsafe { download(&entered, address, bytemuck::cast_slice_mut(values)) }
+    }
+}

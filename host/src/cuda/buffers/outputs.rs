@@ -1,0 +1,250 @@
+//! Scores, winners and token scores in device memory.
+
+use std::ptr;
+use std::sync::Arc;
+
+use crate::cuda::driver::context::{CudaDevice, Entered};
+use crate::cuda::driver::hazards::Turns;
+use crate::cuda::driver::memory::{Buffer, download, fill};
+use crate::cuda::driver::pointer::check_range;
+use crate::cuda::driver::transfer::upload;
+use crate::error::Result;
+use crate::problem::outputs::OutputShape;
+use crate::problem::scores::Scores;
+
+/// Addresses of the outputs; 0 where one is not asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutputAddresses {
+    pub scores: u64,
+    pub winners: u64,
+    pub token_scores: u64,
+}
+
+/// Output memory, and the last work that writes it.
+#[derive(Debug)]
+pub(crate) struct CudaOutputs {
+    device: Arc<CudaDevice>,
+    addresses: OutputAddresses,
+    /// Bytes of scores, winners, token scores.
+    lens_bytes: [u64; 3],
+    /// Bytes of each that lie before these and are not there: addresses are those of the first.
+    skipped_bytes: [u64; 3],
+    turns: Arc<Turns>,
+    /// What the addresses point to, where it is ours.
+    _owned: Vec<Buffer>,
+}
+
+impl CudaOutputs {
+    /// New memory: scores 0, no winners, token scores 0.
+    pub(crate) fn new(device: &Arc<CudaDevice>, shape: &OutputShape) -> Result<CudaOutputs> {
+        let outputs = CudaOutputs::unfilled(device, shape)?;
+        let entered = outputs.device.enter()?;
+        // SAFETY: the buffers were just made, with these lengths; null is the default stream.
+        unsafe {
+            outputs.clear(&entered, ptr::null_mut(), true, true)?;
+            outputs.turns.record(&entered)?;
+        }
+        drop(entered);
+        Ok(outputs)
+    }
+
+    /// New memory with anything in it, to be written before it is read.
+    pub(in crate::cuda) fn unfilled(
+        device: &Arc<CudaDevice>,
+        shape: &OutputShape,
+    ) -> Result<CudaOutputs> {
+        CudaOutputs::with_room(device, shape.lens_bytes())
+    }
+
+    /// New memory of so many bytes of scores, winners and token scores, with anything in it.
+    pub(in crate::cuda) fn with_room(
+        device: &Arc<CudaDevice>,
+        lens_bytes: [u64; 3],
+    ) -> Result<CudaOutputs> {
+        let owned = lens_bytes
+            .iter()
+            .map(|&len_bytes| Buffer::new(device, len_bytes))
+            .collect::<Result<Vec<_>>>()?;
+        let addresses = OutputAddresses {
+            scores: owned[0].address(),
+            winners: owned[1].address(),
+            token_scores: owned[2].address(),
+        };
+        let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
+        Ok(CudaOutputs {
+            device,
+            addresses,
+            lens_bytes,
+            skipped_bytes: [0; 3],
+            turns,
+            _owned: owned,
+        })
+    }
+
+    /// New memory with winners of the host's, and nothing else in it.
+    pub(crate) fn of_winners(
+        device: &Arc<CudaDevice>,
+        shape: &OutputShape,
+        winners: &[i32],
+    ) -> Result<CudaOutputs> {
+        let owned = match shape.winner_bytes {
+            // None, -1, becomes all-ones.
+            2 => {
+                let narrow: Vec<u16> = winners.iter().map(|&winner| winner as u16).collect();
+                upload(device, bytemuck::cast_slice(&narrow))?
+            }
+            _ => upload(device, bytemuck::cast_slice(winners))?,
+        };
+        let addresses = OutputAddresses { scores: 0, winners: owned.address(), token_scores: 0 };
+        let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
+        let lens_bytes = [0, owned.len_bytes(), 0];
+        let (skipped_bytes, _owned) = ([0; 3], vec![owned]);
+        Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, turns, _owned })
+    }
+
+    /// Memory that belongs to somebody else, checked. Its contents stay as they are until
+    /// the first call writes them.
+    ///
+    /// # Safety
+    /// As [`crate::DeviceScores::from_raw_parts`].
+    pub(crate) unsafe fn from_raw_parts(
+        device: &Arc<CudaDevice>,
+        shape: &OutputShape,
+        addresses: OutputAddresses,
+    ) -> Result<CudaOutputs> {
+        let lens_bytes = shape.lens_bytes();
+        let aligns_bytes = [4, shape.winner_bytes as u64, 4];
+        let all = [addresses.scores, addresses.winners, addresses.token_scores];
+        for ((address, len_bytes), align_bytes) in all.into_iter().zip(lens_bytes).zip(aligns_bytes)
+        {
+            check_range(device, address, len_bytes, align_bytes)?;
+        }
+        let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
+        let (skipped_bytes, _owned) = ([0; 3], Vec::new());
+        Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, turns, _owned })
+    }
+
+    /// The same memory without the token scores, which another kernel writes. Allocates nothing.
+    pub(in crate::cuda) fn without_token_scores(&self) -> CudaOutputs {
+        let [scores, winners, _] = self.lens_bytes;
+        CudaOutputs {
+            device: self.device.clone(),
+            addresses: OutputAddresses { token_scores: 0, ..self.addresses },
+            lens_bytes: [scores, winners, 0],
+            skipped_bytes: self.skipped_bytes,
+            turns: self.turns.clone(),
+            _owned: Vec::new(),
+        }
+    }
+
+    /// The start of the same memory as a part of larger outputs, of which some bytes lie before the
+    /// part. Its addresses are where the larger ones would start: nothing else of them may be
+    /// accessed.
+    pub(in crate::cuda) fn part(
+        &self,
+        skipped_bytes: [u64; 3],
+        lens_bytes: [u64; 3],
+    ) -> CudaOutputs {
+        let OutputAddresses { scores, winners, token_scores } = self.addresses;
+        CudaOutputs {
+            device: self.device.clone(),
+            addresses: OutputAddresses {
+                scores: scores.wrapping_sub(skipped_bytes[0]),
+                winners: winners.wrapping_sub(skipped_bytes[1]),
+                token_scores: token_scores.wrapping_sub(skipped_bytes[2]),
+            },
+            lens_bytes,
+            skipped_bytes,
+            turns: self.turns.clone(),
+            _owned: Vec::new(),
+        }
+    }
+
+    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
+
+    pub(crate) fn addresses(&self) -> OutputAddresses {
+        self.addresses
+    }
+
+    /// The turns of work that uses the outputs.
+    pub(in crate::cuda) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
+    }
+
+    /// Fills the scores with 0, and the winners with none and the token scores with 0, each as
+    /// asked.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context, or null, and the outputs must be its to write.
+    pub(in crate::cuda) unsafe fn clear(
+        &self,
+        entered: &Entered<'_>,
+        stream: cust::sys::CUstream,
+        scores: bool,
+        tokens: bool,
+    ) -> Result<()> {
+        let [scores_bytes, winners_bytes, token_scores_bytes] = self.lens_bytes;
+        let all = [self.addresses.scores, self.addresses.winners, self.addresses.token_scores];
+        let [to_scores, to_winners, to_token_scores] =
+            std::array::from_fn(|i| all[i].wrapping_add(self.skipped_bytes[i]));
+        // SAFETY: the addresses have these lengths; the caller's promise for the stream.
+        unsafe {
+            if scores {
+                fill(entered, to_scores, 0, scores_bytes, stream)?;
+            }
+            if tokens {
+                fill(entered, to_winners, 0xFF, winners_bytes, stream)?;
+                fill(entered, to_token_scores, 0, token_scores_bytes, stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the last work and copies its results. They are those of one piece of work:
+    /// others that would write wait to be enqueued.
+    pub(crate) fn read(&self, shape: &OutputShape) -> Result<Scores> {
+        let _last = self.turns.wait()?;
+        let mut scores = shape.host_scores()?;
+        let entered = self.device.enter()?;
+        let read = |address: u64, bytes: &mut [u8]| {
+            // SAFETY: the memory is as long as the shape says, which the bytes were made from.
+            unsafe { download(&entered, address, bytes) }
+        };
+        read(self.addresses.scores, bytemuck::cast_slice_mut(&mut scores.values))?;
+        if let Some(token_scores) = &mut scores.token_scores {
+            read(self.addresses.token_scores, bytemuck::cast_slice_mut(token_scores))?;
+        }
+        match &mut scores.winners {
+            Some(winners) if shape.winner_bytes == 2 => {
+                let mut narrow = vec![0u16; winners.len()];
+                read(self.addresses.winners, bytemuck::cast_slice_mut(&mut narrow))?;
+                for (winner, &narrow) in winners.iter_mut().zip(&narrow) {
+                    *winner = widen(narrow);
+                }
+            }
+            Some(winners) => read(self.addresses.winners, bytemuck::cast_slice_mut(winners))?,
+            None => {}
+        }
+        Ok(scores)
+    }
+}
+
+/// A winner of 2 bytes as the 4 bytes of the public type.
+fn widen(winner: u16) -> i32 {
+    match winner {
+        u16::MAX => -1,
+        winner => i32::from(winner),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_narrow_winner_means_none() {
+        assert_eq!([0, 65534, 65535].map(widen), [0, 65534, -1]);
+    }
+}

@@ -1,0 +1,354 @@
+//! What rows are normalised by, in device memory: r = 1 / √max(‖x‖², 10⁻¹²), an f32 per row. Where
+//! rows are codes, their scales take its place, and where they are affine a word with the scale and
+//! the minimum, both f16. Scales that are given as f16 and that some kernel reads as they are, are
+//! there twice.
+//!
+//! Of tokens that are ours it is found once. Memory of others may hold something else at each call,
+//! which therefore finds it anew; calls at the same time find the same, since nobody may write to
+//! the rows meanwhile.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use cust::sys::CUstream;
+use half::f16;
+use maxsim_kernels::element::Operand;
+use maxsim_kernels::gradient::{ROW_NORMS, RowNormsParams, WARPS};
+use maxsim_kernels::params::{HALVES, NORMS_PADDING};
+use maxsim_kernels::variants::{FORWARD, Variant};
+
+use super::tokens::CudaTokens;
+use crate::cuda::driver::context::{CudaDevice, Entered};
+use crate::cuda::driver::launch::start;
+use crate::cuda::driver::memory::{Buffer, download, fill};
+use crate::cuda::driver::module::Kernel;
+use crate::cuda::driver::stream::Order;
+use crate::cuda::driver::transfer::upload;
+use crate::error::{Error, Result};
+use crate::plan::kernels::gradient_row;
+use crate::runtime::alloc::filled;
+use crate::runtime::swap::lock;
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::scales::{ScaleType, Scales};
+
+/// What f16 scales are aligned to, in bytes: two lines of the cache, as many as a tile's take.
+const HALVES_ALIGN: usize = 256;
+
+/// r of rows that are 2⁶² long: two such have dot products of 2¹²⁴ at most.
+const LEAST_FACTOR: f64 = 1.0 / (1u64 << 62) as f64;
+
+/// Room for r of every row, and what fills it.
+#[derive(Debug)]
+pub(crate) struct Norms {
+    buffer: Buffer,
+    /// The word from which on there are the same as f16, where there are.
+    halves: Option<usize>,
+    source: Source,
+}
+
+/// What fills the room.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cuda) enum Source {
+    /// The kernel that finds r.
+    Kernel(Kernel),
+    /// Scales of this type by row, which come with the rows.
+    Rows(ScaleType),
+    /// Scales and minima, which come with the rows.
+    Affine,
+    /// The one scale of all rows.
+    Tensor(f32),
+}
+
+impl Norms {
+    /// The scales of a layout's rows of codes, which are such operands, and what kernels may read
+    /// behind them.
+    pub(crate) fn of_scales(
+        device: &Arc<CudaDevice>,
+        scales: &Scales<'_>,
+        operand: Operand,
+        layout: &TokenLayout,
+    ) -> Result<Norms> {
+        let source = match scales {
+            Scales::Tensor(scale) => Source::Tensor(*scale),
+            Scales::Affine { .. } => Source::Affine,
+            _ => Source::Rows(scales.storage()),
+        };
+        let capability = device.limits().capability;
+        let has_reader = has_reader_of_halves(capability, operand, layout.dim());
+        let (words, halves) = words(scales, layout.rows(), has_reader)?;
+        Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&words))?, halves, source })
+    }
+
+    /// Room for what comes with `rows` rows of codes, and for what kernels may read behind it.
+    pub(in crate::cuda) fn with_room(
+        device: &Arc<CudaDevice>,
+        source: Source,
+        rows: usize,
+    ) -> Result<Norms> {
+        let buffer = Buffer::new(device, (rows + NORMS_PADDING) as u64 * 4)?;
+        Ok(Norms { buffer, halves: None, source })
+    }
+
+    /// Where they are.
+    pub(in crate::cuda) fn address(&self) -> u64 {
+        self.buffer.address()
+    }
+
+    /// Where documents' are as a row of the table takes them with its parameters.
+    fn address_for(&self, variant: &Variant) -> u64 {
+        match self.halves {
+            Some(word) if variant.reads_half_scales() => {
+                self.buffer.address() + word as u64 * 4 + HALVES
+            }
+            _ => self.buffer.address(),
+        }
+    }
+
+    /// Makes what is behind the scales of `rows` rows 0, in stream order.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context, and no other work use the room, which is that of
+    /// `rows` rows.
+    pub(in crate::cuda) unsafe fn clear_padding(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        rows: usize,
+    ) -> Result<()> {
+        let address = self.buffer.address() + rows as u64 * 4;
+        // SAFETY: the caller's promise.
+        unsafe { fill(entered, address, 0, NORMS_PADDING as u64 * 4, stream) }
+    }
+
+    /// The scales of `rows` rows of codes, as they were before they were made f32; `None` where
+    /// rows are elements.
+    pub(in crate::cuda) fn scales(
+        &self,
+        entered: &Entered<'_>,
+        rows: usize,
+    ) -> Result<Option<Scales<'static>>> {
+        let scale_type = match self.source {
+            Source::Kernel(_) => return Ok(None),
+            Source::Tensor(scale) => return Ok(Some(Scales::Tensor(scale))),
+            Source::Rows(scale_type) => Some(scale_type),
+            Source::Affine => None,
+        };
+        let mut words = filled(rows as u64, 0u32)?;
+        // SAFETY: the room is that of these rows.
+        unsafe {
+            download(entered, self.buffer.address(), bytemuck::cast_slice_mut(&mut words))?;
+        }
+        let halves = |half: &dyn Fn(u32) -> f16| words.iter().map(|&word| half(word)).collect();
+        Ok(Some(match scale_type {
+            None => Scales::Affine {
+                scales: Cow::Owned(halves(&|word| f16::from_bits(word as u16))),
+                mins: Cow::Owned(halves(&|word| f16::from_bits((word >> 16) as u16))),
+            },
+            Some(ScaleType::F16) => {
+                Scales::F16(Cow::Owned(halves(&|word| f16::from_f32(f32::from_bits(word)))))
+            }
+            Some(_) => Scales::F32(words.into_iter().map(f32::from_bits).collect()),
+        }))
+    }
+}
+
+/// Whether some kernel of a device reads the f16 scales of rows of codes as they are.
+fn has_reader_of_halves(capability: (u32, u32), operand: Operand, dim: usize) -> bool {
+    let reads = |row: &Variant| row.reads_half_scales() && row.arch.runs_on(capability);
+    FORWARD.iter().any(|row| reads(row) && row.operand == operand && dim <= row.dim_max)
+}
+
+/// What a device keeps of the scales of `rows` rows, where `has_reader` says that there is one of
+/// halves, and the word from which on those are. Behind either there is what kernels may read: the
+/// scales of a tile that begins with the last row, and the other half of the last row's word.
+fn words(scales: &Scales<'_>, rows: usize, has_reader: bool) -> Result<(Vec<u32>, Option<usize>)> {
+    let n = rows + NORMS_PADDING;
+    let halves = match scales {
+        Scales::F16(halves) if has_reader => Some((n.next_multiple_of(HALVES_ALIGN / 4), halves)),
+        _ => None,
+    };
+    let n_words = halves.map_or(n, |(first, _)| first + n.div_ceil(2));
+    let mut words = filled(n_words as u64, 0u32)?;
+    let word = |row: usize| match scales {
+        Scales::Affine { scales, mins } => {
+            u32::from(mins[row].to_bits()) << 16 | u32::from(scales[row].to_bits())
+        }
+        _ => scales.scale(row).to_bits(),
+    };
+    words[..rows].iter_mut().enumerate().for_each(|(row, to)| *to = word(row));
+    if let Some((first, halves)) = halves {
+        let to: &mut [f16] = bytemuck::cast_slice_mut(&mut words[first..]);
+        to[..rows].copy_from_slice(halves);
+    }
+    Ok((words, halves.map(|(first, _)| first)))
+}
+
+impl CudaTokens {
+    /// Makes ready what a call that normalises rows needs of its tokens: afterwards nothing is
+    /// allocated. Waits for it the first time, which a call in the order of a foreign capture
+    /// cannot.
+    pub(crate) fn prepare_norms(
+        &self,
+        device: &Arc<CudaDevice>,
+        order: Option<Order>,
+    ) -> Result<()> {
+        if let Some(scaled) = self.scaled() {
+            scaled.prepare_norms(device, order)?;
+        }
+        let mut norms = lock(&self.norms);
+        if norms.is_some() {
+            return Ok(());
+        }
+        if matches!(order, Some(Order::Capture { .. })) {
+            return Err(Error::Unsupported {
+                what: "normalising tokens for the first time while the stream is captured".into(),
+                why: "run the same call once before the capture".into(),
+            });
+        }
+        let Some(element) = self.element() else { return Ok(()) };
+        let kernel = device.gradient_kernel(ROW_NORMS[gradient_row(element)])?;
+        let n_bytes = (self.n_rows() + NORMS_PADDING) as u64 * 4;
+        let buffer = Buffer::zeroed(device, n_bytes)?;
+        let new = Norms { buffer, halves: None, source: Source::Kernel(kernel) };
+        if self.is_owned() {
+            device.on_idle_stream(|stream| {
+                let entered = device.enter()?;
+                // SAFETY: the buffer was just made, for these rows, and nobody else has it.
+                unsafe { self.find_norms(&entered, stream.raw(), &new)? };
+                stream.synchronize()
+            })?;
+        }
+        *norms = Some(new);
+        Ok(())
+    }
+
+    /// Where r is of the rows, once it has been prepared; 0 before.
+    pub(in crate::cuda) fn norms_address(&self) -> u64 {
+        lock(&self.norms).as_ref().map_or(0, Norms::address)
+    }
+
+    /// The same of documents, as a row of the table takes it with its parameters.
+    pub(in crate::cuda) fn norms_address_for(&self, variant: &Variant) -> u64 {
+        lock(&self.norms).as_ref().map_or(0, |norms| norms.address_for(variant))
+    }
+
+    /// Gives codes their scales.
+    pub(crate) fn set_scales(&self, scales: Norms) {
+        *lock(&self.norms) = Some(scales);
+    }
+
+    /// Enqueues what finds r again, where the rows are not ours.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context; the tokens must live until the kernel has run.
+    pub(in crate::cuda) unsafe fn refresh_norms(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+    ) -> Result<()> {
+        match &*lock(&self.norms) {
+            // SAFETY: the buffer is of these rows; whoever else writes to it writes the same.
+            Some(norms) if !self.is_owned() => unsafe { self.find_norms(entered, stream, norms) },
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the valid rows of memory that is not ours are short enough for products of f32,
+    /// as [`crate::tokens::scaled_rows`] makes those of ours. Waits for the device.
+    pub(crate) fn check_normalizable(
+        &self,
+        device: &Arc<CudaDevice>,
+        layout: &TokenLayout,
+    ) -> Result<()> {
+        if self.is_owned() {
+            return Ok(());
+        }
+        self.prepare_norms(device, None)?;
+        let entered = device.enter()?;
+        // Whoever wrote the rows may have done so on any stream.
+        device.synchronize(&entered)?;
+        device.on_idle_stream(|stream| {
+            // SAFETY: a stream of the context, and nobody writes to the rows during a call.
+            unsafe { self.refresh_norms(&entered, stream.raw())? };
+            stream.synchronize()
+        })?;
+        let mut norms = filled(self.n_rows() as u64, 0f32)?;
+        let mut mask = filled(if self.is_masked() { norms.len() as u64 } else { 0 }, 0u8)?;
+        // SAFETY: the room is that of these rows, and the mask was checked to be there.
+        unsafe {
+            download(&entered, self.norms_address(), bytemuck::cast_slice_mut(&mut norms))?;
+            download(&entered, self.matrix().mask, &mut mask)?;
+        }
+        let mut rows = (0..layout.n_items()).flat_map(|item| layout.item_rows(item));
+        let is_valid = |row: usize| mask.get(row).is_none_or(|&valid| valid != 0);
+        // r of a row with an infinity is 0, whose products are those of IEEE.
+        let is_long = |&row: &usize| {
+            is_valid(row) && norms[row] > 0.0 && f64::from(norms[row]) < LEAST_FACTOR
+        };
+        match rows.find(is_long) {
+            None => Ok(()),
+            Some(row) => Err(Error::Shape {
+                argument: "tokens",
+                expected: "rows to be normalised that are at most 2^62 long".into(),
+                found: format!(
+                    "row {row}, which is {:.1e} long; upload the tokens, or divide them by a power of two",
+                    1.0 / f64::from(norms[row])
+                ),
+            }),
+        }
+    }
+
+    /// # Safety
+    /// As [`CudaTokens::refresh_norms`]; `norms` must have room for these rows.
+    unsafe fn find_norms(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        norms: &Norms,
+    ) -> Result<()> {
+        let Source::Kernel(kernel) = norms.source else { return Ok(()) };
+        let rows = self.rows();
+        let rows_per_block = WARPS * (32 >> rows.lanes_log2);
+        let n_rows = self.n_rows() as u32;
+        let params = RowNormsParams { rows, norms: norms.buffer.address(), n_rows, reserved: 0 };
+        match n_rows.div_ceil(rows_per_block) {
+            0 => Ok(()),
+            // SAFETY: the caller's promise; there is a warp for all rows.
+            n_blocks => unsafe { start(entered, stream, kernel, n_blocks, 0, &params) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_kept_where_a_kernel_reads_them() {
+        let hopper = |operand, dim| has_reader_of_halves((9, 0), operand, dim);
+        assert!(hopper(Operand::I8, 128) && hopper(Operand::I8, 1));
+        assert!(!hopper(Operand::I8, 129));
+        assert!(!hopper(Operand::E4m3, 128) && !hopper(Operand::I8Affine, 128));
+        assert!(!has_reader_of_halves((8, 0), Operand::I8, 128));
+    }
+
+    #[test]
+    fn halves_lie_behind_the_words_that_all_read() {
+        for n in [0, 1, 2, 63, 64, 127, 128, 129, 300] {
+            let halves: Vec<f16> = (1..=n).map(|i| f16::from_f32(i as f32)).collect();
+            let scales = Scales::F16(halves.clone().into());
+            let (all, first) = words(&scales, n, true).expect("memory");
+            let first = first.expect("halves");
+            let found: &[f16] = bytemuck::cast_slice(&all[first..]);
+            assert_eq!(found[..n], halves);
+            assert!(
+                found.len() >= n + NORMS_PADDING && found[n..].iter().all(|x| x.to_bits() == 0)
+            );
+            assert!(first >= n + NORMS_PADDING && (first * 4).is_multiple_of(HALVES_ALIGN));
+            let (whole, none) = words(&scales, n, false).expect("memory");
+            assert_eq!((whole.len(), none), (n + NORMS_PADDING, None));
+            assert_eq!(all[..whole.len()], whole);
+            assert!((0..n).all(|row| f32::from_bits(whole[row]) == halves[row].to_f32()));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Tokens in device memory.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use maxsim_kernels::element::Operand;
+use maxsim_kernels::gradient::{Rows, columns};
+use maxsim_kernels::layout::sm90::DESCRIPTOR_HIGH;
+use maxsim_kernels::params::Matrix;
+use maxsim_kernels::variants::{Arch, Variant};
+
+use super::residual::CudaResiduals;
+use super::row_scales::Norms;
+use crate::cuda::driver::context::CudaDevice;
+use crate::cuda::driver::memory::Buffer;
+use crate::cuda::driver::tensor_map::{Maps, Rounding, can_map};
+use crate::cuda::driver::transfer::{upload, upload_rows};
+use crate::error::Result;
+use crate::plan::limits::Access;
+use crate::tokens::Tokens;
+use crate::tokens::element::ElementType;
+use crate::tokens::format::Format;
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::scaled_rows::scaled_rows;
+
+/// A token matrix in device memory with its segments and mask, as kernels read it.
+pub(crate) struct CudaTokens {
+    access: Access,
+    operand: Operand,
+    n_rows: usize,
+    dim: usize,
+    mask: u64,
+    /// The items' rows, unless item `i` is `item_len` rows from row `i * item_len`.
+    segments: Option<Buffer>,
+    item_len: u32,
+    /// Some item has no valid token.
+    has_empty_items: bool,
+    /// The matrix as TMA reads it, where TMA can take it.
+    maps: Option<Box<Maps>>,
+    /// The same with elements rounded to TF32, of an f32 matrix.
+    tf32_maps: Option<Box<Maps>>,
+    /// What the addresses point to, where it is ours.
+    owned: Vec<Buffer>,
+    /// What rows are decoded from, where they are.
+    pub(in crate::cuda) residuals: Option<CudaResiduals>,
+    /// From the first call on that normalises the rows; of codes their scales.
+    pub(in crate::cuda) norms: Mutex<Option<Norms>>,
+    /// The same tokens for calls that normalise rows, where some are too long for f32 to square:
+    /// see [`crate::tokens::scaled_rows`].
+    scaled: Option<Box<CudaTokens>>,
+}
+
+impl fmt::Debug for CudaTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaTokens").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+impl CudaTokens {
+    /// Copies tokens to the device. Rows get a pitch rounded up to 16 bytes.
+    pub(crate) fn upload<F: Format>(
+        device: &Arc<CudaDevice>,
+        tokens: &Tokens<'_, F>,
+    ) -> Result<CudaTokens> {
+        let uploaded = CudaTokens::upload_rows(device, tokens, tokens.data())?;
+        let scaled = match scaled_rows::<F>(tokens.data(), tokens.layout().dim())? {
+            None => None,
+            Some(rows) => Some(Box::new(CudaTokens::upload_rows(device, tokens, &rows.data)?)),
+        };
+        Ok(CudaTokens { scaled, ..uploaded })
+    }
+
+    /// Copies `rows`, in the tokens' layout and with their mask and scales.
+    fn upload_rows<F: Format>(
+        device: &Arc<CudaDevice>,
+        tokens: &Tokens<'_, F>,
+        rows: &[F::Stored],
+    ) -> Result<CudaTokens> {
+        let operand = F::FORMAT.stored_operand();
+        let layout = tokens.layout();
+        let row_bytes = layout.dim() * operand.size_bytes();
+        let pitch_bytes = Access::uploaded(layout.dim(), F::FORMAT).pitch_bytes;
+        let data: &[u8] = bytemuck::cast_slice(rows);
+        let matrix = upload_rows(device, data, row_bytes, pitch_bytes as usize)?;
+        let access = Access { base: matrix.address(), pitch_bytes, n_centroids: 0 };
+        let mask = tokens.mask().map(|mask| upload(device, mask)).transpose()?;
+        let mask_address = mask.as_ref().map_or(0, Buffer::address);
+        let owned = mask.into_iter().chain([matrix]).collect();
+        let uploaded = CudaTokens::new(device, operand, layout, access, mask_address, owned)?;
+        if let Some(scales) = tokens.scales_of_codes() {
+            uploaded.set_scales(Norms::of_scales(device, scales, operand, layout)?);
+        }
+        Ok(uploaded)
+    }
+
+    /// Of memory that belongs to others: a matrix, and the mask at an address, or 0.
+    pub(crate) fn view(
+        device: &Arc<CudaDevice>,
+        operand: impl Into<Operand>,
+        layout: &TokenLayout,
+        access: Access,
+        mask: u64,
+    ) -> Result<CudaTokens> {
+        CudaTokens::new(device, operand, layout, access, mask, Vec::new())
+    }
+
+    /// Tokens at an address, with a mask of one byte per row at another (0 = none).
+    pub(in crate::cuda) fn new(
+        device: &Arc<CudaDevice>,
+        operand: impl Into<Operand>,
+        layout: &TokenLayout,
+        access: Access,
+        mask: u64,
+        owned: Vec<Buffer>,
+    ) -> Result<CudaTokens> {
+        let operand = operand.into();
+        let (rows, dim) = (layout.rows(), layout.dim());
+        let regular_len = regular_len(layout.segments());
+        let segments = match regular_len {
+            Some(_) => None,
+            None => Some(upload(device, bytemuck::cast_slice(layout.segments()))?),
+        };
+        let item_len = regular_len.unwrap_or(0);
+        let has_tma = Arch::Sm90a.runs_on(device.limits().capability);
+        let maps = |wanted: bool, rounding| match wanted && has_tma && can_map(access, rows) {
+            true => Maps::new(device, operand, access, rows, dim, rounding).map(Box::new).map(Some),
+            false => Ok(None),
+        };
+        let tf32_maps = maps(operand == ElementType::F32, Rounding::Tf32)?;
+        let maps = maps(!operand.is_decoded(), Rounding::None)?;
+        let has_empty_items = (0..layout.n_items()).any(|i| !layout.has_tokens(i));
+        Ok(CudaTokens {
+            access,
+            operand,
+            n_rows: rows,
+            dim,
+            mask,
+            segments,
+            item_len,
+            has_empty_items,
+            maps,
+            tf32_maps,
+            owned,
+            residuals: None,
+            norms: Mutex::new(None),
+            scaled: None,
+        })
+    }
+
+    /// The tokens as calls that normalise rows read them.
+    pub(in crate::cuda) fn normalizable(&self) -> &CudaTokens {
+        self.scaled.as_deref().unwrap_or(self)
+    }
+
+    /// Those tokens, where they are not these.
+    pub(in crate::cuda) fn scaled(&self) -> Option<&CudaTokens> {
+        self.scaled.as_deref()
+    }
+
+    /// How kernels reach the rows.
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Whether single rows may be masked.
+    pub(in crate::cuda) fn is_masked(&self) -> bool {
+        self.mask != 0
+    }
+
+    /// Whether some item has no valid token.
+    pub(in crate::cuda) fn has_empty_items(&self) -> bool {
+        self.has_empty_items
+    }
+
+    /// Whether the matrix is ours: rows have zeros behind them up to a 16-byte boundary.
+    pub(in crate::cuda) fn is_owned(&self) -> bool {
+        !self.owned.is_empty()
+    }
+
+    /// The type of the elements; `None` where rows are codes.
+    pub(in crate::cuda) fn element(&self) -> Option<ElementType> {
+        match self.operand {
+            Operand::Element(element) => Some(element),
+            _ => None,
+        }
+    }
+
+    /// Of residual-compressed tokens, the number of centroids, and of bucket weights.
+    pub(crate) fn n_table_rows(&self) -> [usize; 2] {
+        let of = |residuals: &CudaResiduals| residuals.n_table_rows();
+        self.residuals.as_ref().map_or([0; 2], of)
+    }
+
+    pub(in crate::cuda) fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// The matrix as warps read its rows.
+    pub(in crate::cuda) fn rows(&self) -> Rows {
+        let Access { base, pitch_bytes, .. } = self.access;
+        let row_bytes = self.dim * self.operand.size_bytes();
+        let (lanes_log2, n_columns) = columns(row_bytes);
+        // What lies behind a row is read up to a 16-byte boundary: rows end on one, or there is
+        // padding of ours.
+        let is_padded = row_bytes.is_multiple_of(16) || self.is_owned();
+        let aligned = u32::from(self.access.is_aligned() && is_padded);
+        Rows { base, pitch_bytes, dim: self.dim as u32, lanes_log2, n_columns, aligned }
+    }
+
+    pub(in crate::cuda) fn matrix(&self) -> Matrix {
+        Matrix {
+            base: self.access.base,
+            pitch_bytes: self.access.pitch_bytes,
+            segments: self.segments.as_ref().map_or(0, Buffer::address),
+            mask: self.mask,
+            item_len: self.item_len,
+            descriptor_high: DESCRIPTOR_HIGH,
+        }
+    }
+
+    /// The matrix as TMA reads it for a kernel, where TMA can take it.
+    pub(in crate::cuda) fn maps(&self, variant: &Variant) -> Option<&Maps> {
+        if variant.tf32 { self.tf32_maps.as_deref() } else { self.maps.as_deref() }
+    }
+}
+
+/// The length of items of which `i` is that many rows from row `i` times it; `None` where they lie
+/// otherwise.
+pub(in crate::cuda) fn regular_len(segments: &[[u32; 2]]) -> Option<u32> {
+    let len = segments.first().map_or(0, |segment| segment[1]);
+    let mut expected = (0u32..).map(|i| [i.wrapping_mul(len), len]);
+    segments.iter().all(|&segment| Some(segment) == expected.next()).then_some(len)
+}

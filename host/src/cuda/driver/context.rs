@@ -1,0 +1,319 @@
+//! Devices: one per ordinal and process, in the device's primary context.
+//!
+//! The primary context is the one that the CUDA runtime uses, so addresses are shared with
+//! other CUDA libraries of the process. Every entry point makes it current for as long as
+//! it runs ([`CudaDevice::enter`]) and leaves the caller's current context as it was.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use cust::context::Context;
+use cust::context::legacy::CurrentContext;
+use cust::device::{Device, DeviceAttribute};
+use cust::error::CudaError;
+use maxsim_kernels::variants::Arch;
+
+use super::module::Kernels;
+use super::status;
+use super::stream::CudaStream;
+use super::symbols::{library, raw};
+use super::transfer::Uploader;
+use crate::error::{Error, Result};
+use crate::plan::limits::DeviceLimits;
+use crate::runtime::swap::lock;
+
+/// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`, which `cust` does not name.
+const SHARED_MEMORY_PER_BLOCK_OPT_IN: i32 = 97;
+
+/// The oldest compute capability that a kernel is compiled for.
+const OLDEST: (u32, u32) = (8, 0);
+
+/// The environment variable that says which kernels a device may run.
+const INSTRUCTIONS: &str = "MAXSIM_INSTRUCTIONS";
+
+/// A CUDA device and what this process keeps on it.
+pub(crate) struct CudaDevice {
+    ordinal: usize,
+    name: String,
+    /// With the compute capability that kernels are chosen by.
+    limits: DeviceLimits,
+    /// Its own compute capability, which decides what machine code it runs.
+    capability: (u32, u32),
+    driver_version: u32,
+    context: Context,
+    /// The call and code of the fault that ended the device's use, once there was one.
+    lost: OnceLock<(&'static str, u32)>,
+    pub(in crate::cuda) kernels: Kernels,
+    /// What uploads go through, while none of them has it.
+    pub(in crate::cuda) uploader: Mutex<Option<Uploader>>,
+    /// The stream of synchronous calls, while none of them has it.
+    pub(in crate::cuda) idle_stream: Mutex<Option<CudaStream>>,
+    /// Held while a graph of ours is captured and while all of the context's work is waited
+    /// for: the driver refuses the second during the first.
+    pub(in crate::cuda) quiet: Mutex<()>,
+    /// Addresses whose owners are gone, but which could not be freed yet.
+    pub(in crate::cuda) unfreed: Mutex<Vec<u64>>,
+}
+
+/// Proof that a device's context is current on this thread.
+pub(in crate::cuda) struct Entered<'a> {
+    device: &'a CudaDevice,
+    /// A context is current per thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Number of CUDA devices. Opens the driver at first use.
+pub(crate) fn n_devices() -> Result<usize> {
+    library().map_err(|why| Error::NoDriver { why: why.into() })?;
+    // SAFETY: may be called any number of times.
+    match unsafe { raw::cuInit(0) } {
+        0 => {}
+        status::NO_DEVICE => return Ok(0),
+        code => return Err(status::error("cuInit", code)),
+    }
+    let n = Device::num_devices().map_err(from_cust("cuDeviceGetCount"))?;
+    Ok(n as usize)
+}
+
+/// Device number `ordinal`: the same one every time.
+pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaDevice>> {
+    static DEVICES: Mutex<BTreeMap<usize, Arc<CudaDevice>>> = Mutex::new(BTreeMap::new());
+    let n_devices = n_devices()?;
+    if ordinal >= n_devices {
+        return Err(Error::NoDevice { ordinal, n_devices });
+    }
+    let mut devices = lock(&DEVICES);
+    if let Some(device) = devices.get(&ordinal) {
+        return Ok(device.clone());
+    }
+    let device = Arc::new(CudaDevice::new(ordinal)?);
+    devices.insert(ordinal, device.clone());
+    Ok(device)
+}
+
+/// The compute capability that kernels are chosen by, as the environment says: of the device, or
+/// that of an older one.
+fn chosen_by(capability: (u32, u32)) -> Result<(u32, u32)> {
+    match std::env::var_os(INSTRUCTIONS) {
+        None => Ok(capability),
+        Some(value) => instructions(&value.to_string_lossy(), capability),
+    }
+}
+
+fn instructions(value: &str, capability: (u32, u32)) -> Result<(u32, u32)> {
+    let sets = [Arch::Sm80, Arch::Sm90a];
+    match sets.into_iter().find(|set| set.target() == value) {
+        _ if value.is_empty() => Ok(capability),
+        Some(Arch::Sm80) => Ok(OLDEST),
+        Some(set) if set.runs_on(capability) => Ok(capability),
+        Some(set) => Err(Error::Unsupported {
+            what: format!("{INSTRUCTIONS}={value}"),
+            why: format!(
+                "{} code does not run on compute capability {}.{}; unset the variable",
+                set.target(),
+                capability.0,
+                capability.1
+            ),
+        }),
+        None => Err(Error::Unsupported {
+            what: format!("{INSTRUCTIONS}={value}"),
+            why: "it is sm_80 or sm_90a, or unset for all that the device runs".into(),
+        }),
+    }
+}
+
+fn from_cust(call: &'static str) -> impl Fn(CudaError) -> Error {
+    move |error| status::error(call, error as u32)
+}
+
+impl CudaDevice {
+    fn new(ordinal: usize) -> Result<CudaDevice> {
+        let device = Device::get_device(ordinal as u32).map_err(from_cust("cuDeviceGet"))?;
+        let attribute = |attribute: DeviceAttribute| {
+            device.get_attribute(attribute).map_err(from_cust("cuDeviceGetAttribute"))
+        };
+        let name = device.name().map_err(from_cust("cuDeviceGetName"))?;
+        let capability = (
+            attribute(DeviceAttribute::ComputeCapabilityMajor)? as u32,
+            attribute(DeviceAttribute::ComputeCapabilityMinor)? as u32,
+        );
+        if capability < OLDEST {
+            return Err(Error::UnsupportedDevice { name, capability });
+        }
+        let n_multiprocessors = attribute(DeviceAttribute::MultiprocessorCount)? as usize;
+        let mut shared_bytes = 0;
+        let opt_in = SHARED_MEMORY_PER_BLOCK_OPT_IN;
+        // SAFETY: `shared_bytes` outlives the call; the device exists.
+        match unsafe { raw::cuDeviceGetAttribute(&mut shared_bytes, opt_in, device.as_raw()) } {
+            0 => {}
+            code => return Err(status::error("cuDeviceGetAttribute", code)),
+        }
+        let mut driver_version = 0;
+        // SAFETY: `driver_version` outlives the call.
+        match unsafe { raw::cuDriverGetVersion(&mut driver_version) } {
+            0 => {}
+            code => return Err(status::error("cuDriverGetVersion", code)),
+        }
+        // Retaining a context makes it current: the caller's is put back.
+        let callers = CurrentContext::get_current().map_err(from_cust("cuCtxGetCurrent"))?;
+        let context = Context::new(device);
+        CurrentContext::set_current(&callers).map_err(from_cust("cuCtxSetCurrent"))?;
+        Ok(CudaDevice {
+            ordinal,
+            name,
+            capability,
+            limits: DeviceLimits {
+                capability: chosen_by(capability)?,
+                n_multiprocessors,
+                shared_bytes: shared_bytes as usize,
+            },
+            driver_version: driver_version as u32,
+            context: context.map_err(from_cust("cuDevicePrimaryCtxRetain"))?,
+            lost: OnceLock::new(),
+            kernels: Kernels::default(),
+            uploader: Mutex::new(None),
+            idle_stream: Mutex::new(None),
+            quiet: Mutex::new(()),
+            unfreed: Mutex::new(Vec::new()),
+        })
+    }
+
+    pub(crate) fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn limits(&self) -> &DeviceLimits {
+        &self.limits
+    }
+
+    /// The compute capability that machine code must be for.
+    pub(in crate::cuda) fn capability(&self) -> (u32, u32) {
+        self.capability
+    }
+
+    /// The primary context's handle, to compare with.
+    pub(in crate::cuda) fn context_address(&self) -> usize {
+        self.context.as_raw().addr()
+    }
+
+    /// CUDA version of the driver, as 1000 · major + 10 · minor.
+    pub(crate) fn driver_version(&self) -> u32 {
+        self.driver_version
+    }
+
+    /// (free, total) bytes of device memory.
+    pub(crate) fn memory_bytes(&self) -> Result<(u64, u64)> {
+        let _entered = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both outlive the call; the context is current.
+        self.check("cuMemGetInfo", unsafe { raw::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Makes the device's context current until the result is dropped. Every use of the
+    /// driver starts here, so that a lost device is not touched again.
+    pub(in crate::cuda) fn enter(&self) -> Result<Entered<'_>> {
+        if let Some(&(call, code)) = self.lost.get() {
+            return Err(Error::DeviceLost { call, code });
+        }
+        // SAFETY: the context lives as long as the device.
+        let code = unsafe { raw::cuCtxPushCurrent_v2(self.context.as_raw()) };
+        self.check("cuCtxPushCurrent", code)?;
+        Ok(Entered { device: self, _not_send: PhantomData })
+    }
+
+    /// Turns a status code into a result, and remembers a fault that ends the device's use.
+    pub(in crate::cuda) fn check(&self, call: &'static str, code: u32) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        if status::is_sticky(code) {
+            let &(call, code) = self.lost.get_or_init(|| (call, code));
+            return Err(Error::DeviceLost { call, code });
+        }
+        Err(status::error(call, code))
+    }
+
+    /// Waits until all work of the context is done, so that its memory may be freed.
+    pub(in crate::cuda) fn synchronize(&self, _entered: &Entered<'_>) -> Result<()> {
+        let _quiet = lock(&self.quiet);
+        // SAFETY: the context is current.
+        self.check("cuCtxSynchronize", unsafe { raw::cuCtxSynchronize() })
+    }
+}
+
+impl fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cuda:{} ({})", self.ordinal, self.name)
+    }
+}
+
+impl<'a> Entered<'a> {
+    pub(in crate::cuda) fn device(&self) -> &'a CudaDevice {
+        self.device
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut popped = ptr::null_mut();
+        // SAFETY: pops what `enter` pushed on this thread. It can fail only when the driver
+        // is shutting down, when there is nothing left to restore.
+        unsafe { raw::cuCtxPopCurrent_v2(&mut popped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a device number gives, whatever this machine has.
+    #[test]
+    fn a_missing_driver_and_a_missing_device_are_different_errors() {
+        let Err(error) = open(usize::MAX) else { panic!("there is no such device") };
+        match (library(), error) {
+            (Err(why), Error::NoDriver { why: found }) => assert_eq!(found, why),
+            (Ok(_), Error::NoDevice { ordinal, n_devices }) => {
+                assert_eq!(ordinal, usize::MAX);
+                assert!(n_devices < ordinal);
+            }
+            // A driver that refuses to start, on a machine with the library but no GPU.
+            (Ok(_), Error::Driver { call: "cuInit", .. }) => {}
+            (library, error) => panic!("{error} with a driver: {}", library.is_ok()),
+        }
+    }
+
+    #[test]
+    fn kernels_are_chosen_by_the_device_unless_told() {
+        let (ampere, hopper) = ((8, 6), (9, 0));
+        for (value, device, chosen) in [
+            ("", hopper, hopper),
+            ("", ampere, ampere),
+            ("sm_80", hopper, (8, 0)),
+            ("sm_80", ampere, (8, 0)),
+            ("sm_90a", hopper, hopper),
+        ] {
+            assert_eq!(instructions(value, device).unwrap(), chosen, "{value} on {device:?}");
+        }
+        for (value, said) in [("sm_90a", "compute capability 8.6"), ("sm_70", "sm_80 or sm_90a")] {
+            let error = instructions(value, ampere).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains(INSTRUCTIONS), "{error}");
+        }
+    }
+
+    /// What `cust` itself sees without a driver: an error, not a crash.
+    #[test]
+    fn cust_gets_no_device_where_there_is_no_driver() {
+        if library().is_err() {
+            assert_eq!(cust::init(cust::CudaFlags::empty()), Err(CudaError::NoDevice));
+            assert_eq!(Device::num_devices(), Err(CudaError::NoDevice));
+        }
+    }
+}

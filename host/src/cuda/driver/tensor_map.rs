@@ -1,0 +1,129 @@
+//! Tensor maps: how TMA finds a box of a token matrix.
+
+use maxsim_kernels::element::Operand;
+use maxsim_kernels::layout::SLAB_BYTES;
+use maxsim_kernels::layout::sm90::{CUT_BOX_ROWS, DOCUMENT_TILE};
+use maxsim_kernels::params::{Group, TensorMap};
+
+use super::context::CudaDevice;
+use super::symbols::raw;
+use crate::error::Result;
+use crate::plan::limits::Access;
+use crate::tokens::element::ElementType;
+
+// Values of the driver's enums, which the bindings (CUDA 11.4) do not have yet.
+const UINT8: i32 = 0;
+const FLOAT16: i32 = 6;
+const FLOAT32: i32 = 7;
+const BFLOAT16: i32 = 9;
+/// binary32 in memory, rounded to TF32 on the way.
+const TFLOAT32: i32 = 11;
+const INTERLEAVE_NONE: i32 = 0;
+const SWIZZLE_128B: i32 = 3;
+const L2_PROMOTION_128B: i32 = 2;
+const L2_PROMOTION_256B: i32 = 3;
+/// Elements outside the matrix read as zero.
+const OUT_OF_BOUNDS_ZERO: i32 = 0;
+
+/// `CUtensorMap`, aligned as the driver wants it. Kernel parameters align their copy anew.
+#[repr(C, align(64))]
+struct Aligned(TensorMap);
+
+/// How f32 elements arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cuda) enum Rounding {
+    /// As they are.
+    None,
+    /// Rounded to TF32.
+    Tf32,
+}
+
+/// A matrix as TMA reads it.
+pub(in crate::cuda) struct Maps {
+    /// In boxes of a group's rows.
+    pub groups: TensorMap,
+    /// In boxes of a document tile's rows.
+    pub tiles: TensorMap,
+    /// In boxes of [`CUT_BOX_ROWS`] rows.
+    pub parts: TensorMap,
+}
+
+/// Whether TMA can take a matrix: rows on 16-byte boundaries, at least one row.
+pub(in crate::cuda) fn can_map(access: Access, rows: usize) -> bool {
+    access.is_aligned() && access.pitch_bytes < 1 << 40 && rows > 0
+}
+
+impl Maps {
+    /// The maps of a matrix `[rows, dim]` that [`can_map`].
+    pub(in crate::cuda) fn new(
+        device: &CudaDevice,
+        operand: Operand,
+        access: Access,
+        rows: usize,
+        dim: usize,
+        rounding: Rounding,
+    ) -> Result<Maps> {
+        let encode = |box_rows| encode(device, operand, access, [rows, dim], box_rows, rounding);
+        Ok(Maps {
+            groups: encode(Group::ROWS)?,
+            tiles: encode(DOCUMENT_TILE)?,
+            parts: encode(CUT_BOX_ROWS)?,
+        })
+    }
+}
+
+/// The map of a matrix in boxes of one slab of `box_rows` rows, swizzled as
+/// `maxsim_kernels::layout` says. A box may reach outside the matrix, where it is filled with
+/// zeros.
+fn encode(
+    device: &CudaDevice,
+    operand: Operand,
+    access: Access,
+    [rows, dim]: [usize; 2],
+    box_rows: usize,
+    rounding: Rounding,
+) -> Result<TensorMap> {
+    let code = match (operand, rounding) {
+        (Operand::I8 | Operand::I8Affine | Operand::E4m3, _) => UINT8,
+        (
+            Operand::Element(element) | Operand::Affine(element) | Operand::Residual(element),
+            rounding,
+        ) => match (element, rounding) {
+            (ElementType::F16, _) => FLOAT16,
+            (ElementType::Bf16, _) => BFLOAT16,
+            (ElementType::F32, Rounding::None) => FLOAT32,
+            (ElementType::F32, Rounding::Tf32) => TFLOAT32,
+        },
+    };
+    let dims = [dim as u64, rows as u64];
+    let strides_bytes = [access.pitch_bytes];
+    let box_dims = [(SLAB_BYTES / operand.size_bytes()) as u32, box_rows as u32];
+    let element_strides = [1, 1];
+    // Measured (docs/decisions.md): less time for short queries at dim 128, more at dim 256.
+    let promotion = match dim * operand.size_bytes() {
+        ..=256 => L2_PROMOTION_128B,
+        _ => L2_PROMOTION_256B,
+    };
+    let mut map = Aligned(TensorMap::NONE);
+    let _entered = device.enter()?;
+    // SAFETY: the arrays have the lengths that rank 2 asks for (one stride fewer), the map is
+    // 128 bytes aligned to 64. The driver only encodes: it does not read the matrix.
+    let status = unsafe {
+        raw::cuTensorMapEncodeTiled(
+            (&raw mut map.0).cast(),
+            code,
+            2,
+            access.base as *mut _,
+            dims.as_ptr(),
+            strides_bytes.as_ptr(),
+            box_dims.as_ptr(),
+            element_strides.as_ptr(),
+            INTERLEAVE_NONE,
+            SWIZZLE_128B,
+            promotion,
+            OUT_OF_BOUNDS_ZERO,
+        )
+    };
+    device.check("cuTensorMapEncodeTiled", status)?;
+    Ok(map.0)
+}

@@ -1,0 +1,210 @@
+//! Cut documents: the problem whose documents are the pieces, and the kernel that puts the pieces
+//! together.
+//!
+//! Score `p` of the call becomes the scores `p * n + i` of its document's pieces `i`. Forward
+//! kernels leave their token scores and winners in the workspace; their sums are not used.
+
+use cust::sys::CUstream;
+use maxsim_kernels::params::{CombinePiecesParams, Group, Matrix, NO_TOKEN_SCORE, ScoreTokens};
+use maxsim_kernels::variants::{COMBINE_PIECES_SHARED_BYTES, Variant};
+
+use super::lists::DeviceLists;
+use super::query_tiles::Tiles;
+use crate::cuda::buffers::outputs::{CudaOutputs, OutputAddresses};
+use crate::cuda::buffers::tokens::{CudaTokens, regular_len};
+use crate::cuda::driver::context::Entered;
+use crate::cuda::driver::launch::start;
+use crate::cuda::driver::memory::fill;
+use crate::cuda::driver::module::Kernel;
+use crate::error::Result;
+use crate::plan::document_splits::Pieces;
+use crate::problem::Problem;
+use crate::problem::outputs::OutputShape;
+use crate::problem::pairing::{Kind, Pairing};
+use crate::problem::shape::ScoreShape;
+use crate::tokens::layout::TokenLayout;
+
+/// A problem whose documents are the pieces of another's. Where documents are candidates, those
+/// that are scored are cut, each for each of its scores: a corpus may have many more.
+#[derive(Debug)]
+pub(in crate::cuda) struct CutProblem {
+    pieces: Pieces,
+    documents: TokenLayout,
+    pairing: Pairing,
+    /// Of each score of the whole problem: its query, and where that one's tokens go in the
+    /// pair-major outputs.
+    scores: Vec<(usize, u32)>,
+}
+
+impl CutProblem {
+    pub(in crate::cuda) fn new(problem: &Problem<'_>, pieces: Pieces) -> Result<CutProblem> {
+        let n_scores = problem.shape().n_scores();
+        let whole = problem.documents();
+        let cut: Vec<usize> = match problem.shape() {
+            ScoreShape::Cross { n_documents, .. } => (0..n_documents).collect(),
+            _ => (0..n_scores).map(|p| problem.pair(p).1).collect(),
+        };
+        let (starts, lens): (Vec<u32>, Vec<u32>) = cut
+            .into_iter()
+            .flat_map(|document| pieces.of(whole.segments()[document]))
+            .map(|[start, len]| (start, len))
+            .unzip();
+        let documents = TokenLayout::scattered(whole.rows(), whole.dim(), &starts, &lens)?;
+        let pairing = match &problem.pairing().0 {
+            Kind::Cross => Kind::Cross,
+            Kind::OwnCandidates { k } | Kind::Candidates { k, .. } => {
+                Kind::OwnCandidates { k: k * pieces.n }
+            }
+            Kind::Pairs { ids } => {
+                let queries = ids.iter().flat_map(|pair| vec![pair[0]; pieces.n]);
+                Kind::Pairs { ids: queries.zip(0..).map(|(query, piece)| [query, piece]).collect() }
+            }
+        };
+        let offsets = problem.token_offsets();
+        let score = |p| (problem.pair(p).0, offsets.range(p).start as u32);
+        let scores = (0..n_scores).map(score).collect();
+        Ok(CutProblem { pieces, documents, pairing: Pairing(pairing), scores })
+    }
+
+    /// Where the query tokens of each score of the whole problem are: in their matrix, in tiles,
+    /// and in the pair-major outputs.
+    pub(in crate::cuda) fn score_tokens(
+        &self,
+        queries: &TokenLayout,
+        tiles: &Tiles,
+    ) -> Vec<ScoreTokens> {
+        let first_groups = tiles.first_groups(queries.n_items());
+        let score_tokens = |&(query, first): &(usize, u32)| {
+            let [query_start, query_len] = queries.segments()[query];
+            ScoreTokens { query_start, query_len, first, first_group: first_groups[query] }
+        };
+        self.scores.iter().map(score_tokens).collect()
+    }
+
+    /// The problem of the pieces, with the queries of the whole one.
+    pub(in crate::cuda) fn problem<'a>(&'a self, queries: &'a TokenLayout) -> Result<Problem<'a>> {
+        Problem::new(queries, &self.documents, &self.pairing)
+    }
+
+    /// The pieces' rows; nothing where every piece `i` has its full length, from row `i` times
+    /// that on.
+    pub(in crate::cuda) fn segments(&self) -> &[[u32; 2]] {
+        match regular_len(self.documents.segments()) {
+            Some(len) if len as usize == self.pieces.len => &[],
+            _ => self.documents.segments(),
+        }
+    }
+}
+
+/// How a work's pieces are put together.
+#[derive(Debug)]
+pub(in crate::cuda) struct CudaPieces {
+    kernel: Kernel,
+    pieces: Pieces,
+    /// Some piece has no token.
+    has_empty: bool,
+    n_scores: u32,
+    groups_per_tile: u32,
+    /// Bytes of a winner of the whole problem.
+    winner_bytes: usize,
+    /// Bytes of scores, winners and token scores of all pieces.
+    lens_bytes: [u64; 3],
+}
+
+impl CudaPieces {
+    /// `outputs` is of the whole problem, `of_pieces` of the pieces.
+    pub(in crate::cuda) fn new(
+        kernel: Kernel,
+        variant: &Variant,
+        cut: &CutProblem,
+        outputs: &OutputShape,
+        of_pieces: &OutputShape,
+    ) -> CudaPieces {
+        CudaPieces {
+            kernel,
+            pieces: cut.pieces,
+            has_empty: cut.documents.segments().iter().any(|segment| segment[1] == 0),
+            n_scores: cut.scores.len() as u32,
+            groups_per_tile: (variant.query_tile / Group::ROWS) as u32,
+            winner_bytes: outputs.winner_bytes,
+            lens_bytes: of_pieces.lens_bytes(),
+        }
+    }
+
+    /// Bytes of workspace for what kernels leave of the pieces.
+    pub(in crate::cuda) fn workspace_bytes(&self) -> u64 {
+        self.lens_bytes.iter().sum()
+    }
+
+    /// Where in the workspace from an address on kernels leave what.
+    pub(in crate::cuda) fn outputs(&self, workspace: u64) -> OutputAddresses {
+        let [scores_bytes, winners_bytes, _] = self.lens_bytes;
+        let winners = workspace + scores_bytes;
+        OutputAddresses {
+            scores: workspace,
+            winners: if winners_bytes == 0 { 0 } else { winners },
+            token_scores: winners + winners_bytes,
+        }
+    }
+
+    /// The documents' matrix with the pieces as its items.
+    pub(in crate::cuda) fn documents(&self, matrix: Matrix, lists: &DeviceLists) -> Matrix {
+        Matrix { segments: lists.piece_segments, item_len: self.pieces.len as u32, ..matrix }
+    }
+
+    /// Enqueues what must be done before the pieces are scored.
+    ///
+    /// # Safety
+    /// `left` must be [`CudaPieces::outputs`] of a workspace of
+    /// [`CudaPieces::workspace_bytes`] that only this stream uses; `stream` must be a stream of
+    /// the context.
+    pub(in crate::cuda) unsafe fn begin(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        documents: &CudaTokens,
+        left: OutputAddresses,
+    ) -> Result<()> {
+        // Of pieces without a valid token kernels leave nothing.
+        if !self.has_empty && !documents.is_masked() {
+            return Ok(());
+        }
+        const { assert!(NO_TOKEN_SCORE == u32::from_ne_bytes([0xFF; 4])) };
+        // SAFETY: the caller's promise.
+        unsafe { fill(entered, left.token_scores, 0xFF, self.lens_bytes[2], stream) }
+    }
+
+    /// Enqueues the kernel that puts the pieces together.
+    ///
+    /// # Safety
+    /// The stream's work so far must leave the pieces' results in `left`; lists, queries and
+    /// outputs must be those of the work and live until the kernel has run; `stream` must be a
+    /// stream of the context.
+    pub(in crate::cuda) unsafe fn combine(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        lists: &DeviceLists,
+        queries: &CudaTokens,
+        left: OutputAddresses,
+        outputs: &CudaOutputs,
+    ) -> Result<()> {
+        let out = outputs.addresses();
+        let params = CombinePiecesParams {
+            queries: queries.matrix(),
+            score_tokens: lists.score_tokens,
+            piece_token_scores: left.token_scores,
+            piece_winners: left.winners,
+            scores: out.scores,
+            winners: out.winners,
+            token_scores: out.token_scores,
+            n_pieces: self.pieces.n as u32,
+            piece_len: self.pieces.len as u32,
+            winner_bytes: self.winner_bytes as u32,
+            groups_per_tile: self.groups_per_tile,
+        };
+        let shared_bytes = COMBINE_PIECES_SHARED_BYTES as u32;
+        // SAFETY: the caller's promise; there is a block per score, as the kernel wants it.
+        unsafe { start(entered, stream, self.kernel, self.n_scores, shared_bytes, &params) }
+    }
+}

@@ -1,0 +1,573 @@
+//! The only launch: a problem's work lists on the device, and the kernels that run them.
+
+use std::sync::Arc;
+
+use cust::sys::CUstream;
+use maxsim_kernels::params::{
+    CutRunParams, ForwardParams, N_COUNTERS, NormalizedParams, ResidualParams, RunParams, RunUnit,
+    ScaledRunParams, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
+};
+use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
+
+use super::centroid_scores::CentroidScores;
+use super::document_splits::{CudaPieces, CutProblem};
+use super::lists::DeviceLists;
+use super::partition::{DRAWN_TOKENS_MIN, RUN_DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX};
+use super::work_list::{Launch, Shape, Units, WorkList};
+use crate::cuda::buffers::outputs::{CudaOutputs, OutputAddresses};
+use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::driver::context::{CudaDevice, Entered};
+use crate::cuda::driver::launch::N_RESERVED;
+use crate::cuda::driver::launch::start;
+use crate::cuda::driver::memory::fill;
+use crate::cuda::driver::module::Kernel;
+use crate::cuda::driver::stream::{CudaStream, Order};
+use crate::error::{Error, Result};
+use crate::plan::choice::Chosen;
+use crate::plan::stream_k::{BLOCKS_OF_A_CROSS, Shares, blocks_of_shares};
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::OutputShape;
+use crate::problem::scores::Scores;
+use crate::problem::shape::ScoreShape;
+
+/// Most bytes of partial sums that a launch leaves in the workspace.
+const PARTIALS_BYTES_MAX: u64 = 32 << 20;
+
+/// What the scores of centroids are aligned to: a line of the cache.
+const SCORES_ALIGN: u64 = 128;
+
+/// A problem made ready for one kernel: checked, with its lists on the device.
+#[derive(Debug)]
+pub(crate) struct CudaWork {
+    device: Arc<CudaDevice>,
+    variant: &'static Variant,
+    kernel: Kernel,
+    /// Where scores are sums over several query tiles, and nothing else adds them.
+    sum_partials: Option<Kernel>,
+    /// Where documents are cut: all but the outputs is then the problem of the pieces.
+    pieces: Option<CudaPieces>,
+    /// Where the kernel reads what centroids score.
+    centroid_scores: Option<CentroidScores>,
+    dim: usize,
+    winner_bytes: usize,
+    entries_per_query: u32,
+    entry_stride: u32,
+    tiles_per_query: u32,
+    /// Tokens of every query, where each has the tile of its number; 0 elsewhere.
+    query_len: u32,
+    /// Scores per query of a cross product, 0 for other pairings.
+    query_stride: u32,
+    n_partials: u64,
+    has_unvisited_scores: bool,
+    launches: Vec<Launch>,
+    lists: DeviceLists,
+}
+
+impl CudaDevice {
+    /// Scores a problem and waits for the results, which also stay on the device.
+    pub(crate) fn score(
+        self: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        chosen: Chosen,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        options: &ScoreOptions,
+    ) -> Result<(Scores, CudaOutputs)> {
+        let shape = OutputShape::new(problem, options);
+        let work = CudaWork::new(self, problem, chosen, &shape)?;
+        // A call writes every output, filled or computed.
+        let outputs = CudaOutputs::unfilled(self, &shape)?;
+        work.prepare_norms(queries, documents, None)?;
+        self.on_idle_stream(|stream| work.enqueue(stream, queries, documents, &outputs))?;
+        Ok((outputs.read(&shape)?, outputs))
+    }
+}
+
+impl CudaWork {
+    /// Builds and uploads the lists, and loads the kernel.
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        chosen: Chosen,
+        outputs: &OutputShape,
+    ) -> Result<CudaWork> {
+        let Chosen { variant, pieces, .. } = chosen;
+        let Some(pieces) = pieces else {
+            return CudaWork::of(device, problem, chosen, outputs, None);
+        };
+        let cut = CutProblem::new(problem, pieces)?;
+        let problem = cut.problem(problem.queries())?;
+        let left = OutputShape::of_pieces(&problem, outputs.winners);
+        let pieces =
+            CudaPieces::new(device.combine_pieces_kernel()?, variant, &cut, outputs, &left);
+        CudaWork::of(device, &problem, chosen, &left, Some((&cut, pieces)))
+    }
+
+    /// The work of a problem as it is, or of the pieces of another one, whose outputs are what
+    /// kernels leave of them.
+    fn of(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        Chosen { variant, n_centroids, .. }: Chosen,
+        outputs: &OutputShape,
+        pieces: Option<(&CutProblem, CudaPieces)>,
+    ) -> Result<CudaWork> {
+        let (cut, pieces) = pieces.unzip();
+        let in_runs = variant.in_runs;
+        let kernel = device.kernel(variant)?;
+        let shared_bytes = variant.shared_bytes(problem.dim());
+        let mut n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
+        if in_runs && matches!(problem.shape(), ScoreShape::Cross { .. }) {
+            let n_multiprocessors = device.limits().n_multiprocessors;
+            n_resident = n_resident.min(match variant.cuts {
+                true => blocks_of_shares(problem.documents().total_len(), n_multiprocessors),
+                false => BLOCKS_OF_A_CROSS,
+            });
+        }
+        let counts = variant.arch == Arch::Sm90a && !in_runs;
+        let draws = variant.draws();
+        // The sums over pieces are not used: nobody need add their parts.
+        let sums_in_kernel = counts && pieces.is_none();
+        let list = WorkList::new(
+            problem,
+            &Shape {
+                query_tile: variant.query_tile,
+                n_blocks: device.limits().n_multiprocessors * n_resident,
+                prefers_whole_rounds: counts,
+                partials_max: PARTIALS_BYTES_MAX / 4,
+                n_counters_max: if sums_in_kernel { u64::from(N_COUNTERS) - 1 } else { 0 },
+                drawn_tokens_min: match (draws, in_runs) {
+                    (false, _) => u64::MAX,
+                    (true, true) => RUN_DRAWN_TOKENS_MIN,
+                    (true, false) => DRAWN_TOKENS_MIN,
+                },
+                // Between two units of a block that are not drawn nothing is on its way.
+                unit_tokens_max: if in_runs { u64::MAX } else { UNIT_TOKENS_MAX },
+                in_runs,
+                cuts: variant.cuts,
+            },
+        )?;
+        let needs_sum =
+            |launch: &Launch| launch.n_parts > 0 && !launch.sums_in_kernel && pieces.is_none();
+        let sum_partials = list
+            .launches
+            .iter()
+            .any(needs_sum)
+            .then(|| device.sum_partials_kernel())
+            .transpose()?;
+        let lists =
+            DeviceLists::upload(device, &list, outputs, cut.map(|cut| (cut, problem.queries())))?;
+        Ok(CudaWork {
+            device: device.clone(),
+            variant,
+            kernel,
+            sum_partials,
+            pieces,
+            centroid_scores: CentroidScores::new(
+                device,
+                variant,
+                list.tiles.n_tiles()?,
+                n_centroids,
+            )?,
+            dim: problem.dim(),
+            winner_bytes: outputs.winner_bytes,
+            entries_per_query: list.entries_per_query,
+            entry_stride: list.entry_stride,
+            tiles_per_query: list.tiles_per_query,
+            query_len: list.tiles.query_len(),
+            query_stride: match problem.shape() {
+                ScoreShape::Cross { n_documents, .. } => n_documents as u32,
+                _ => 0,
+            },
+            n_partials: list.n_partials,
+            has_unvisited_scores: list.has_unvisited_scores,
+            launches: list.launches,
+            lists,
+        })
+    }
+
+    /// Enqueues the work. Allocates nothing once the stream's workspace has grown.
+    ///
+    /// The handles' layouts and the outputs' shape must be those of the work; `Stream`
+    /// checks them.
+    pub(crate) fn enqueue(
+        &self,
+        stream: &mut CudaStream,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        outputs: &CudaOutputs,
+    ) -> Result<()> {
+        let maps = self.tensor_maps(queries, documents)?;
+        let entered = self.device.enter()?;
+        let order = stream.order(&entered)?;
+        self.prepare_norms(queries, documents, Some(order))?;
+        let workspace = match self.workspace_bytes() {
+            0 => 0,
+            len_bytes => stream.workspace(order, len_bytes)?,
+        };
+        let turn = outputs.turns().begin(&entered, stream, order)?;
+        // SAFETY: the handles have the problem's layouts and the outputs its shape (the
+        // caller's check), in this context; only this stream uses its workspace, and it is
+        // this call's turn to write the outputs.
+        let result = unsafe {
+            self.run(&entered, stream.raw(), maps, queries, documents, outputs, workspace)
+        };
+        // Even after an error, launches before it may be writing.
+        turn.end(&entered, stream)?;
+        result
+    }
+
+    /// Makes ready what the work needs of its handles, so that [`CudaWork::run`] allocates nothing.
+    pub(crate) fn prepare_norms(
+        &self,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        order: Option<Order>,
+    ) -> Result<()> {
+        let [queries, documents] = self.as_read([queries, documents]);
+        if self.variant.has_query_factors() {
+            queries.prepare_norms(&self.device, order)?;
+        }
+        match self.variant.has_factors() {
+            true => documents.prepare_norms(&self.device, order),
+            false => Ok(()),
+        }
+    }
+
+    /// The tokens of both sides as the kernel reads them.
+    fn as_read<'a>(&self, tokens: [&'a CudaTokens; 2]) -> [&'a CudaTokens; 2] {
+        if self.variant.normalizes { tokens.map(CudaTokens::normalizable) } else { tokens }
+    }
+
+    /// Bytes of workspace that the work needs.
+    pub(in crate::cuda) fn workspace_bytes(&self) -> u64 {
+        match &self.centroid_scores {
+            None => self.bytes_before_scores(),
+            Some(scores) => self.scores_offset() + scores.bytes(),
+        }
+    }
+
+    /// Where the scores of centroids lie in the workspace, behind all else.
+    fn scores_offset(&self) -> u64 {
+        self.bytes_before_scores().next_multiple_of(SCORES_ALIGN)
+    }
+
+    fn bytes_before_scores(&self) -> u64 {
+        let of_pieces = self.pieces.as_ref().map_or(0, CudaPieces::workspace_bytes);
+        self.partials_bytes() + of_pieces
+    }
+
+    /// Whether a launch's blocks draw from a counter, or leave what they find of pieces behind the
+    /// counters.
+    fn counts(&self, launch: &Launch) -> bool {
+        launch.draws || self.variant.cuts
+    }
+
+    /// Bytes at the workspace's start for counters and partial sums.
+    fn partials_bytes(&self) -> u64 {
+        let draws = self.launches.iter().any(|launch| self.counts(launch));
+        let stores_more = self.pieces.is_some() || self.centroid_scores.is_some();
+        match self.n_partials {
+            0 if !draws && !stores_more => 0,
+            // The counters are other works' too: nothing else is stored where they are.
+            n => (N_RESERVED + n) * 4,
+        }
+    }
+
+    /// Enqueues the work's launches, and what must be filled before them.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context; the handles must have the problem's layouts, be
+    /// those of the maps, have their norms prepared, and with the outputs, of its shape, live until
+    /// the launches have run. Until then nothing else may use the workspace, which must have
+    /// [`CudaWork::workspace_bytes`], or the outputs.
+    #[allow(clippy::too_many_arguments)]
+    pub(in crate::cuda) unsafe fn run(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        maps: [TensorMap; 3],
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        outputs: &CudaOutputs,
+        workspace: u64,
+    ) -> Result<()> {
+        let [queries, documents] = self.as_read([queries, documents]);
+        let unvisited = self.has_unvisited_scores;
+        // Kernels write every valid query token of a visited score whose document has a valid
+        // token. For the others alone winners and token scores must be filled.
+        let tokens = unvisited || queries.is_masked() || documents.has_empty_items();
+        // SAFETY: the lists were made for this problem; the caller's promise for the rest.
+        unsafe {
+            outputs.clear(entered, stream, unvisited, tokens)?;
+            if self.variant.has_query_factors() {
+                queries.refresh_norms(entered, stream)?;
+            }
+            if self.variant.has_factors() {
+                documents.refresh_norms(entered, stream)?;
+            }
+            let out = match &self.pieces {
+                None => outputs.addresses(),
+                Some(pieces) => {
+                    let left = pieces.outputs(workspace + self.partials_bytes());
+                    pieces.begin(entered, stream, documents, left)?;
+                    left
+                }
+            };
+            let scores = workspace + self.scores_offset();
+            let params = |launch| self.params(launch, maps, queries, documents, out, workspace);
+            if let (Some(of), Some(residuals), Some(launch)) =
+                (&self.centroid_scores, &documents.residuals, self.launches.first())
+            {
+                // Queries and groups are those of every launch.
+                of.run(entered, stream, params(launch), residuals.params(), scores)?;
+            }
+            self.launches.iter().try_for_each(|launch| {
+                let params = params(launch);
+                self.launch(entered, stream, launch, &params, [queries, documents], scores)
+            })?;
+            match &self.pieces {
+                None => Ok(()),
+                Some(pieces) => pieces.combine(entered, stream, &self.lists, queries, out, outputs),
+            }
+        }
+    }
+
+    /// The tensor maps, where the kernel reads through them; an error for handles that it cannot
+    /// read.
+    pub(in crate::cuda) fn tensor_maps(
+        &self,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+    ) -> Result<[TensorMap; 3]> {
+        let [queries, documents] = self.as_read([queries, documents]);
+        if let Some(scores) = &self.centroid_scores {
+            scores.check(documents.access())?;
+        }
+        let refuse = |argument: &'static str| Error::Shape {
+            argument,
+            expected: format!(
+                "rows on 16-byte boundaries{}, as kernel {} of this work reads them",
+                if self.variant.in_runs { " with nothing in between" } else { "" },
+                self.variant.name
+            ),
+            found: "other rows; prepare the work with these handles".into(),
+        };
+        if self.launches.is_empty() {
+            return Ok([TensorMap::NONE; 3]);
+        }
+        if self.variant.in_runs {
+            for (argument, tokens) in [("queries", queries), ("documents", documents)] {
+                if !tokens.access().lies_together(self.variant, self.dim) {
+                    return Err(refuse(argument));
+                }
+            }
+            return Ok([TensorMap::NONE; 3]);
+        }
+        if self.variant.arch != Arch::Sm90a {
+            // Of the rows for sm_80 those that decode documents load whole chunks of queries.
+            let is_aligned = queries.access().is_aligned() || !self.variant.operand.is_decoded();
+            return is_aligned.then_some([TensorMap::NONE; 3]).ok_or_else(|| refuse("queries"));
+        }
+        let queries = queries.maps(self.variant).ok_or_else(|| refuse("queries"))?;
+        if self.variant.operand.is_decoded() {
+            return Ok([queries.groups, TensorMap::NONE, TensorMap::NONE]);
+        }
+        let documents = documents.maps(self.variant).ok_or_else(|| refuse("documents"))?;
+        let reads_parts = self.variant.cuts || self.variant.is_turned();
+        let tiles = if reads_parts { documents.parts } else { documents.tiles };
+        Ok([queries.groups, tiles, documents.groups])
+    }
+
+    fn params(
+        &self,
+        launch: &Launch,
+        [query_map, document_map, document_tail_map]: [TensorMap; 3],
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        out: OutputAddresses,
+        workspace: u64,
+    ) -> ForwardParams {
+        let documents_matrix = match &self.pieces {
+            None => documents.matrix(),
+            Some(pieces) => pieces.documents(documents.matrix(), &self.lists),
+        };
+        let is_partial = launch.n_parts > 0;
+        let aligned = queries.access().is_aligned() && documents.access().is_aligned();
+        let (mut units, mut unit_starts) = (0, 0);
+        let (mut entries_per_unit, mut n_longer_units, mut longer_by) = (0, 0, 0);
+        match launch.units {
+            Units::Even(even) => {
+                (entries_per_unit, n_longer_units) = (even.per_unit, even.n_longer);
+                longer_by = even.longer_by;
+            }
+            Units::Starts(first) => {
+                unit_starts =
+                    self.lists.unit_starts + u64::from(first) * size_of::<UnitStart>() as u64;
+            }
+            Units::Listed(first) => {
+                units = self.lists.units + u64::from(first) * size_of::<Unit>() as u64;
+            }
+            // Told by parameters of their own.
+            Units::Runs(_) | Units::Shares(_) => {}
+        }
+        let first_result = launch.first_query * launch.query_stride + launch.entries.start;
+        ForwardParams {
+            query_map,
+            document_map,
+            document_tail_map,
+            queries: queries.matrix(),
+            documents: documents_matrix,
+            groups: self.lists.groups,
+            units,
+            unit_starts,
+            entry_document: self.lists.entry_document,
+            entry_score: self.lists.entry_score,
+            query_token_base: self.lists.query_token_base,
+            score_token_base: self.lists.score_token_base,
+            results: if is_partial { workspace + N_RESERVED * 4 } else { out.scores },
+            counters: if launch.sums_in_kernel { workspace + 4 } else { 0 },
+            draws: if self.counts(launch) { workspace } else { 0 },
+            scores: out.scores,
+            score_stride: self.query_stride,
+            winners: out.winners,
+            token_scores: out.token_scores,
+            part_stride: if is_partial { launch.n_results } else { 0 },
+            query_stride: if is_partial { launch.query_stride } else { self.query_stride },
+            origin: if is_partial { first_result } else { 0 },
+            is_partial: u32::from(is_partial),
+            n_parts: launch.n_parts,
+            entry_base: launch.entries.start,
+            entry_end: launch.entries.end,
+            tile_base: launch.tiles.start,
+            n_tiles: launch.tiles.len() as u32,
+            n_tiles_inverse: inverse(launch.tiles.len() as u32, launch.n_units),
+            n_units: launch.n_units,
+            entries_per_query: self.entries_per_query,
+            entries_per_unit,
+            n_longer_units,
+            longer_by,
+            tiles_per_query: self.tiles_per_query,
+            tiles_per_query_inverse: inverse(self.tiles_per_query, launch.tiles.end),
+            entry_stride: self.entry_stride,
+            dim: self.dim as u32,
+            winner_bytes: self.winner_bytes as u32,
+            aligned: u32::from(aligned),
+        }
+    }
+
+    /// One launch of the forward kernel and, for partial results, of their sum.
+    ///
+    /// # Safety
+    /// `params` must describe memory of the context that lives until the launch has run, as
+    /// [`ForwardParams`] says, for `launch`, of these tokens, whose norms are prepared, and the
+    /// scores of centroids be at `scores` where the kernel reads them; `stream` must be a stream of
+    /// the context.
+    unsafe fn launch(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        launch: &Launch,
+        params: &ForwardParams,
+        sides: [&CudaTokens; 2],
+        scores: u64,
+    ) -> Result<()> {
+        let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
+        let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
+        // SAFETY: the caller's promise; partial results lie in the workspace, which holds
+        // `n_partials` of them; each kernel gets the parameter that it is declared with.
+        unsafe {
+            if launch.is_ragged && self.sum_partials.is_some() {
+                fill(entered, params.results, 0, n_partials * 4, stream)?;
+            }
+            if let (Some(residuals), Some(of)) = (&sides[1].residuals, &self.centroid_scores) {
+                let kernel = (self.kernel, launch.grid);
+                of.forward(entered, stream, kernel, *params, residuals.params(), scores)?;
+            } else if let Some(residuals) = &sides[1].residuals {
+                let params = ResidualParams { forward: *params, documents: residuals.params() };
+                start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
+            } else if self.variant.in_runs {
+                let units = match launch.units {
+                    Units::Runs(first) => {
+                        self.lists.run_units + u64::from(first) * size_of::<RunUnit>() as u64
+                    }
+                    _ => 0,
+                };
+                let (entries_per_unit, n_longer_units) = match launch.units {
+                    Units::Shares(shares) => (shares.per_unit, shares.n_longer),
+                    // A block's first unit is computed alike whether the others are drawn or not.
+                    _ if launch.draws => (params.entries_per_unit + params.longer_by, 0),
+                    _ => (params.entries_per_unit, params.n_longer_units),
+                };
+                let runs = RunParams {
+                    documents: params.documents.base,
+                    units,
+                    segments: params.documents.segments,
+                    queries: params.queries.base,
+                    n_units: params.n_units,
+                    n_tiles: params.n_tiles,
+                    n_tiles_inverse: params.n_tiles_inverse,
+                    entry_stride: params.entry_stride,
+                    entries_per_unit,
+                    n_longer_units,
+                    item_len: params.documents.item_len,
+                    query_len: self.query_len,
+                    zero: 0,
+                    first_tile: params.tile_base,
+                    forward: *params,
+                };
+                let [queries, documents] = sides;
+                if let Units::Shares(Shares { document_steps, .. }) = launch.units {
+                    let n_steps = document_steps * launch.entries.len() as u32;
+                    let document_steps_inverse = inverse(document_steps, n_steps);
+                    let params = CutRunParams { document_steps, document_steps_inverse, runs };
+                    start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
+                } else if self.variant.has_factors() {
+                    let params = ScaledRunParams {
+                        document_scales: documents.norms_address_for(self.variant),
+                        runs,
+                        query_scales: queries.norms_address(),
+                    };
+                    start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
+                } else {
+                    start(entered, stream, self.kernel, launch.grid, shared_bytes, &runs)?;
+                }
+            } else if self.variant.has_factors() {
+                let [queries, documents] = sides;
+                let document_norms = documents.norms_address_for(self.variant);
+                let query_norms = match self.variant.has_query_factors() {
+                    true => queries.norms_address(),
+                    false => 0,
+                };
+                let params = NormalizedParams { forward: *params, query_norms, document_norms };
+                start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
+            } else {
+                start(entered, stream, self.kernel, launch.grid, shared_bytes, params)?;
+            }
+            let (Some(sum_partials), 1.., false) =
+                (self.sum_partials, launch.n_parts, launch.sums_in_kernel)
+            else {
+                return Ok(());
+            };
+            let sum = SumPartialsParams {
+                partials: params.results,
+                scores: params.scores,
+                entry_score: params.entry_score,
+                row_len: match launch.query_stride {
+                    0 => launch.n_results,
+                    entries => entries,
+                },
+                score_stride: self.query_stride,
+                score_base: u64::from(launch.first_query) * u64::from(self.query_stride)
+                    + u64::from(launch.entries.start),
+                entry_base: launch.entries.start,
+                n_results: launch.n_results,
+                n_parts: launch.n_parts,
+                reserved: 0,
+            };
+            let grid = launch.n_results.div_ceil(SUM_PARTIALS_THREADS as u32);
+            start(entered, stream, sum_partials, grid, 0, &sum)
+        }
+    }
+}

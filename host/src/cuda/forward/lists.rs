@@ -1,0 +1,141 @@
+//! A call's work lists in device memory.
+
+use std::sync::Arc;
+
+use bytemuck::cast_slice;
+
+use super::document_splits::CutProblem;
+use super::work_list::WorkList;
+use crate::cuda::driver::context::CudaDevice;
+use crate::cuda::driver::memory::Buffer;
+use crate::cuda::driver::transfer::upload_lists;
+use crate::error::Result;
+use crate::problem::Problem;
+use crate::problem::outputs::OutputShape;
+use crate::tokens::layout::TokenLayout;
+use maxsim_kernels::gradient::PairSlot;
+
+/// A work list in device memory: where each of its lists is; 0 = absent.
+#[derive(Debug)]
+pub(in crate::cuda) struct DeviceLists {
+    pub groups: u64,
+    pub units: u64,
+    pub unit_starts: u64,
+    pub run_units: u64,
+    pub entry_document: u64,
+    pub entry_score: u64,
+    pub query_token_base: u64,
+    pub score_token_base: u64,
+    /// Of cut documents.
+    pub piece_segments: u64,
+    /// Of cut documents.
+    pub score_tokens: u64,
+    _memory: Buffer,
+}
+
+impl DeviceLists {
+    /// Copies the lists to the device, in one go; where documents are cut, the list and the
+    /// outputs are those of the pieces.
+    pub(in crate::cuda) fn upload(
+        device: &Arc<CudaDevice>,
+        list: &WorkList,
+        outputs: &OutputShape,
+        cut: Option<(&CutProblem, &TokenLayout)>,
+    ) -> Result<DeviceLists> {
+        let groups: Vec<[u32; 4]> =
+            list.tiles.groups.iter().map(|g| [g.query, g.start, g.row, g.rows_and_part]).collect();
+        let units: Vec<[u32; 5]> = list
+            .units
+            .iter()
+            .map(|u| [u.tile, u.entry_begin, u.entry_end, u.first.start, u.first.len])
+            .collect();
+        let unit_starts: Vec<[u32; 4]> = list
+            .unit_starts
+            .iter()
+            .map(|u| [u.entry, u.first.start, u.first.len, u.offset])
+            .collect();
+        let run_units: Vec<[u32; 8]> = list
+            .run_units
+            .iter()
+            .map(|u| [u.tile, u.entry, u.entry_end, u.start, u.end, 0, 0, 0])
+            .collect();
+        let bases = outputs.token_offsets.as_ref().map_or(&[][..], |offsets| offsets.bases());
+        let (query_bases, score_bases) = match outputs.shape.row_len() {
+            Some(_) => (bases, &[][..]),
+            None => (&[][..], bases),
+        };
+        let (piece_segments, score_tokens) = match cut {
+            Some((cut, queries)) => (cut.segments(), cut.score_tokens(queries, &list.tiles)),
+            None => (&[][..], Vec::new()),
+        };
+        let score_tokens: Vec<[u32; 4]> = score_tokens
+            .iter()
+            .map(|s| [s.query_start, s.query_len, s.first, s.first_group])
+            .collect();
+        let lists = [
+            cast_slice(&groups),
+            cast_slice(&units),
+            cast_slice(&unit_starts),
+            cast_slice(&run_units),
+            cast_slice(&list.entry_document),
+            cast_slice(&list.entry_score),
+            cast_slice(query_bases),
+            cast_slice(score_bases),
+            cast_slice(piece_segments),
+            cast_slice(&score_tokens),
+        ];
+        let (memory, addresses) = upload_lists(device, lists)?;
+        let [
+            groups,
+            units,
+            unit_starts,
+            run_units,
+            entry_document,
+            entry_score,
+            query_token_base,
+            score_token_base,
+            piece_segments,
+            score_tokens,
+        ] = addresses;
+        Ok(DeviceLists {
+            groups,
+            units,
+            unit_starts,
+            run_units,
+            entry_document,
+            entry_score,
+            query_token_base,
+            score_token_base,
+            piece_segments,
+            score_tokens,
+            _memory: memory,
+        })
+    }
+}
+
+/// Every score's pair, with where its winners are.
+pub(in crate::cuda) fn slots(problem: &Problem<'_>) -> Vec<PairSlot> {
+    let offsets = problem.token_offsets();
+    let slot = |p: usize| {
+        let (q, d) = problem.pair(p);
+        let [query_start, query_len] = problem.queries().segments()[q];
+        let [document_start, document_len] = problem.documents().segments()[d];
+        PairSlot {
+            token_base: offsets.range(p).start as u64,
+            score: p as u32,
+            query_start,
+            query_len,
+            document_start,
+            document_len,
+            reserved: 0,
+        }
+    };
+    (0..problem.shape().n_scores()).map(slot).collect()
+}
+
+/// A listed pair as the device reads it.
+pub(in crate::cuda) fn slot_words(slot: &PairSlot) -> [u32; 8] {
+    let [low, high] = [slot.token_base as u32, (slot.token_base >> 32) as u32];
+    let [start, len] = [slot.document_start, slot.document_len];
+    [low, high, slot.score, slot.query_start, slot.query_len, start, len, 0]
+}

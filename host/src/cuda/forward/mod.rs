@@ -1,0 +1,22 @@
+//! Scores on a CUDA device: work lists, and the kernels that run them.
+
+#[allow(unsafe_code)]
+pub(in crate::cuda) mod bandwidth;
+#[allow(unsafe_code)]
+pub(in crate::cuda) mod centroid_scores;
+pub(in crate::cuda) mod contiguous;
+#[allow(unsafe_code)]
+pub(in crate::cuda) mod document_splits;
+#[allow(unsafe_code)]
+pub(in crate::cuda) mod launch;
+pub(in crate::cuda) mod lists;
+pub(in crate::cuda) mod partition;
+pub(in crate::cuda) mod query_tiles;
+#[allow(unsafe_code)]
+pub(in crate::cuda) mod rescore;
+pub(in crate::cuda) mod work_list;
+
+#[cfg(test)]
+mod document_splits_tests;
+#[cfg(test)]
+mod work_list_tests;

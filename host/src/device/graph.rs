@@ -1,0 +1,182 @@
+//! Graphs: calls captured once and launched together, any number of times.
+
+use std::fmt;
+
+use super::Device;
+use super::stream::{Stream, StreamInner};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda::{CudaCall, CudaGraph};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::error::Error;
+use crate::error::Result;
+use crate::problem::provenance::{LastScored, Scored};
+
+/// Collects the calls of a graph; see [`Device::capture`].
+#[derive(Debug)]
+pub struct Capture {
+    pub(crate) device: Device,
+    pub(crate) calls: Calls,
+    /// The winners that the calls write, and what they are of.
+    pub(crate) written: Vec<(LastScored, Scored)>,
+}
+
+/// Calls that are launched together; see [`Device::capture`].
+///
+/// Launches of one graph run one after the other, on whatever streams, and so does other work
+/// that writes the same scores.
+///
+/// ```
+/// use maxsim::{Device, DeviceScores, Pairing, ScoreOptions, Tokens};
+///
+/// let device = Device::best();
+/// let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?)?;
+/// let titles = device.upload(&Tokens::padded(&[2.0f32, 0.0], 1, 1, 2)?)?;
+/// let texts = device.upload(&Tokens::padded(&[3.0f32, 4.0, -1.0, 5.0], 1, 2, 2)?)?;
+/// let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+/// let on_titles = device.prepare(&queries, &titles, &cross, &options)?;
+/// let on_texts = device.prepare(&queries, &texts, &cross, &options)?;
+/// let mut title_scores = DeviceScores::new(&on_titles)?;
+/// let mut text_scores = DeviceScores::new(&on_texts)?;
+///
+/// let mut graph = device.capture(|capture| {
+///     capture.score_into(&queries, &titles, &on_titles, &mut title_scores)?;
+///     capture.score_into(&queries, &texts, &on_texts, &mut text_scores)
+/// })?;
+/// let mut stream = device.stream()?;
+/// graph.launch(&mut stream)?; // both calls, for the price of one; returns at once
+/// assert_eq!(title_scores.read()?.values(), [2.0]); // waits
+/// assert_eq!(text_scores.read()?.values(), [8.0]);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+///
+/// A graph shares tokens, works and scores with their handles: they stay where they are, and
+/// are freed when the handle and every graph are gone. Its workspace is its own. A launch reads
+/// what the tokens hold at that time, which is how a view of foreign memory
+/// (`DeviceTokens::from_raw_parts`) is scored again with other contents.
+///
+/// On [`Device::cpu`] the same calls work: a launch makes them one after the other.
+#[derive(Debug)]
+pub struct Graph {
+    device: Device,
+    inner: GraphInner,
+    /// The winners that a launch writes, and what they are of.
+    written: Vec<(LastScored, Scored)>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Calls {
+    Cpu(CpuCalls),
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(Vec<CudaCall>),
+}
+
+#[derive(Debug)]
+enum GraphInner {
+    Cpu(CpuCalls),
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(CudaGraph),
+}
+
+impl Capture {
+    pub(crate) fn new(device: &Device) -> Capture {
+        let calls = match device.ordinal() {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Some(_) => Calls::Cuda(Vec::new()),
+            _ => Calls::Cpu(CpuCalls::default()),
+        };
+        Capture { device: device.clone(), calls, written: Vec::new() }
+    }
+
+    /// What winners will be of where the next call reads them.
+    pub(crate) fn scored(&self, scores: &LastScored) -> Option<Scored> {
+        let written = self.written.iter().rev().find(|(written, _)| written.is(scores));
+        written.map(|(_, scored)| scored.clone()).or_else(|| scores.get())
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Adds a call of the CPU engine.
+    pub(crate) fn push_cpu(&mut self, call: impl Fn() -> Result<()> + Send + Sync + 'static) {
+        match &mut self.calls {
+            Calls::Cpu(calls) => calls.0.push(Box::new(call)),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Calls::Cuda(_) => {}
+        }
+    }
+
+    /// Adds a call of a CUDA device.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn push_cuda(&mut self, call: CudaCall) {
+        if let Calls::Cuda(calls) = &mut self.calls {
+            calls.push(call);
+        }
+    }
+
+    pub(crate) fn finish(self) -> Result<Graph> {
+        let inner = match self.calls {
+            Calls::Cpu(calls) => GraphInner::Cpu(calls),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Calls::Cuda(calls) => {
+                let cuda = self.device.cuda_device("a graph of a CUDA device")?;
+                GraphInner::Cuda(CudaGraph::new(cuda, calls)?)
+            }
+        };
+        Ok(Graph { device: self.device, inner, written: self.written })
+    }
+}
+
+impl Graph {
+    /// The device that the graph runs on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Enqueues all calls of the graph, behind everything that the stream has been given so
+    /// far and that writes the same scores. Does not wait. Dropping the graph lets it finish.
+    ///
+    /// # Errors
+    /// [`WrongDevice`](crate::Error::WrongDevice); [`Unsupported`](crate::Error::Unsupported) on
+    /// a foreign stream that is captured.
+    pub fn launch(&mut self, stream: &mut Stream) -> Result<()> {
+        self.device.check_same("stream", &stream.device)?;
+        self.written.iter().for_each(|(written, scored)| written.set(scored.clone()));
+        match (&mut self.inner, &mut stream.inner) {
+            (GraphInner::Cpu(calls), StreamInner::Cpu) => {
+                calls.0.iter().try_for_each(|call| call())
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (GraphInner::Cuda(graph), StreamInner::Cuda(stream)) => graph.launch(stream),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            _ => Err(Error::WrongDevice {
+                argument: "stream",
+                expected: self.device.to_string(),
+                found: "another device".into(),
+            }),
+        }
+    }
+}
+
+/// Calls of the CPU engine, of whatever element types.
+#[derive(Default)]
+pub(crate) struct CpuCalls(pub(crate) Vec<Box<dyn Fn() -> Result<()> + Send + Sync>>);
+
+impl fmt::Debug for CpuCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} calls", self.0.len())
+    }
+}
+
+impl Device {
+    /// Captures calls into a graph, which launches all of them at once, any number of times.
+    /// Nothing is scored until then.
+    ///
+    /// # Errors
+    /// Those of `calls`; and [`crate::Error::DeviceMemory`] where there is no room for the graph.
+    pub fn capture(&self, calls: impl FnOnce(&mut Capture) -> Result<()>) -> Result<Graph> {
+        let mut capture = Capture::new(self);
+        calls(&mut capture)?;
+        capture.finish()
+    }
+}

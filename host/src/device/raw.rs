@@ -1,0 +1,228 @@
+//! Device memory that belongs to others, checked before it is used.
+
+use std::ptr;
+use std::sync::Arc;
+
+use super::Device;
+use super::stream::{Stream, StreamInner};
+use super::tokens::{DeviceTokens, Storage};
+use crate::cuda::CudaDevice;
+use crate::cuda::CudaStream;
+use crate::cuda::CudaTokens;
+use crate::cuda::Norms;
+use crate::cuda::check_range;
+use crate::cuda::read_rows;
+use crate::error::{Error, Result};
+use crate::plan::limits::Access;
+use crate::tokens::element::Element;
+use crate::tokens::format::{Format, Quantized};
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::scales::Scales;
+
+// `CUpointer_attribute`
+
+/// Bytes from the first element of a matrix to past its last.
+fn extent_bytes(rows: usize, row_bytes: u64, pitch_bytes: u64) -> Result<u64> {
+    let limit = u64::MAX;
+    match rows as u64 {
+        0 => Ok(0),
+        rows => (rows - 1)
+            .checked_mul(pitch_bytes)
+            .and_then(|bytes| bytes.checked_add(row_bytes))
+            .ok_or(Error::TooLarge { what: "bytes of a token matrix", limit, found: limit }),
+    }
+}
+
+impl<T: Element> DeviceTokens<T> {
+    /// Tokens in device memory of the caller, without a copy.
+    ///
+    /// Row `i` of the matrix `[rows, dim]` starts at `address + i · pitch_bytes`; `layout`
+    /// (made without a mask) says which rows make up each item. `mask` is the address of one
+    /// byte per row, non-zero = valid; it is read once here, to know which items are empty.
+    /// Rows more than 2⁶² long cannot be normalised together with others as long
+    /// ([`DeviceTokens::check_normalizable`] finds them).
+    /// Rows that are not 16-byte aligned are scored too, by a slower kernel (but for queries of
+    /// residual-compressed documents, whose rows must be).
+    ///
+    /// The memory must come from the device's primary context, as that of the CUDA runtime
+    /// does. This is checked, and so are its range and alignment. Waits for the device.
+    ///
+    /// # Safety
+    /// Until this handle and every graph that captured it are dropped *and* every call and
+    /// launch that was given them has finished, the memory must stay allocated, and nothing may
+    /// write to the matrix (during a call or launch) or to the mask (ever).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on the CPU, [`Error::Shape`] for a pitch shorter than a
+    /// row or a masked layout, [`Error::ForeignPointer`] for an address that is not such memory.
+    pub unsafe fn from_raw_parts(
+        device: &Device,
+        address: u64,
+        pitch_bytes: u64,
+        layout: TokenLayout,
+        mask: Option<u64>,
+    ) -> Result<DeviceTokens<T>> {
+        let cuda = device.cuda_device("memory of a CUDA device")?;
+        let (access, layout, _) = matrix::<T>(cuda, address, pitch_bytes, layout, mask)?;
+        let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, mask.unwrap_or(0))?;
+        Ok(DeviceTokens::foreign(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
+    }
+}
+
+/// The scales of codes in device memory of the caller.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RawScales {
+    /// Address of one f16 number per row.
+    F16(u64),
+    /// Address of one f32 number per row.
+    F32(u64),
+    /// One number for all rows, of [`Fp8`](crate::Fp8).
+    Tensor(f32),
+    /// Of [`Int8Affine`](crate::Int8Affine).
+    Affine {
+        /// Address of one f16 number per row: the distance of two codes.
+        scales: u64,
+        /// Address of one f16 number per row: what code 0 stands for.
+        mins: u64,
+    },
+}
+
+impl RawScales {
+    /// A copy of those of a layout's rows.
+    fn read(self, device: &Arc<CudaDevice>, rows: usize) -> Result<Scales<'static>> {
+        Ok(match self {
+            RawScales::F16(address) => Scales::F16(read_rows(device, address, rows)?.into()),
+            RawScales::F32(address) => Scales::F32(read_rows(device, address, rows)?.into()),
+            RawScales::Tensor(scale) => Scales::Tensor(scale),
+            RawScales::Affine { scales, mins } => Scales::Affine {
+                scales: read_rows(device, scales, rows)?.into(),
+                mins: read_rows(device, mins, rows)?.into(),
+            },
+        })
+    }
+}
+
+impl<F: Quantized> DeviceTokens<F> {
+    /// Compressed tokens in device memory of the caller: the codes without a copy.
+    ///
+    /// Codes, `layout` and `mask` as the elements of [`DeviceTokens::from_raw_parts`]. Scales are
+    /// read once here, wherever they are, and checked as those of [`Tokens`](crate::Tokens). Waits
+    /// for the device.
+    ///
+    /// # Safety
+    /// As [`DeviceTokens::from_raw_parts`]; of the scales' memory nothing is used after the call.
+    ///
+    /// # Errors
+    /// Those of [`DeviceTokens::from_raw_parts`]; [`Error::Shape`] for scales that the format does
+    /// not have or that are negative or infinite.
+    pub unsafe fn from_raw_codes(
+        device: &Device,
+        address: u64,
+        pitch_bytes: u64,
+        layout: TokenLayout,
+        scales: RawScales,
+        mask: Option<u64>,
+    ) -> Result<DeviceTokens<F>> {
+        let cuda = device.cuda_device("memory of a CUDA device")?;
+        let (access, layout, valid) = matrix::<F>(cuda, address, pitch_bytes, layout, mask)?;
+        let scales = scales.read(cuda, layout.rows())?;
+        scales.check(F::FORMAT, layout.rows())?;
+        scales.check_values(&layout, valid.as_deref())?;
+        let operand = F::FORMAT.stored_operand();
+        let tokens = CudaTokens::view(cuda, operand, &layout, access, mask.unwrap_or(0))?;
+        tokens.set_scales(Norms::of_scales(cuda, &scales, operand, &layout)?);
+        Ok(DeviceTokens::foreign(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
+    }
+}
+
+/// Where a matrix of `F` is, checked, its layout with the mask at an address, and that mask.
+fn matrix<F: Format>(
+    device: &Arc<CudaDevice>,
+    address: u64,
+    pitch_bytes: u64,
+    layout: TokenLayout,
+    mask: Option<u64>,
+) -> Result<(Access, TokenLayout, Option<Vec<u8>>)> {
+    let stored_bytes = size_of::<F::Stored>() as u64;
+    let row_bytes = layout.dim() as u64 * stored_bytes;
+    if pitch_bytes < row_bytes || !pitch_bytes.is_multiple_of(stored_bytes) {
+        return Err(Error::Shape {
+            argument: "pitch_bytes",
+            expected: format!("a multiple of {stored_bytes}, at least {row_bytes}"),
+            found: pitch_bytes.to_string(),
+        });
+    }
+    if layout.is_masked() {
+        return Err(Error::Shape {
+            argument: "layout",
+            expected: "a layout without a mask (give the mask's address)".into(),
+            found: "a masked layout".into(),
+        });
+    }
+    let len_bytes = extent_bytes(layout.rows(), row_bytes, pitch_bytes)?;
+    check_range(device, address, len_bytes, stored_bytes)?;
+    let valid = mask.map(|mask| read_rows::<u8>(device, mask, layout.rows())).transpose()?;
+    let layout = match &valid {
+        Some(valid) => layout.with_mask(valid)?,
+        None => layout,
+    };
+    Ok((Access { base: address, pitch_bytes, n_centroids: 0 }, layout, valid))
+}
+
+impl Stream {
+    /// A stream of another CUDA library of the process; 0 is the legacy default stream.
+    /// Its workspace is this value's own.
+    ///
+    /// While the stream is captured, calls become part of the graph that its owner captures,
+    /// if a call as large was made before: the workspace cannot grow meanwhile. (A capture by
+    /// this library is [`Device::capture`], which needs none of this.)
+    ///
+    /// # Safety
+    /// `handle` must be 0 or a `CUstream` (`cudaStream_t`) of the device's primary context
+    /// that outlives this value. For as long as a graph that calls were captured into can
+    /// run, this value and whatever the calls were given must be kept; no such graph may run
+    /// beside other work of this value, and tokens, works, scores or graphs may not be dropped
+    /// during the capture.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for the CPU, and for `CU_STREAM_PER_THREAD` (2), which is another
+    /// stream on every thread.
+    pub unsafe fn from_raw(device: &Device, handle: u64) -> Result<Stream> {
+        let cuda = device.cuda_device("a stream of a CUDA device")?;
+        if handle == PER_THREAD {
+            return Err(Error::Unsupported {
+                what: "the stream CU_STREAM_PER_THREAD".into(),
+                why: "on another thread it is another stream; give a stream of its own, or 0"
+                    .into(),
+            });
+        }
+        let handle = ptr::with_exposed_provenance_mut(handle as usize);
+        // SAFETY: the caller's promise.
+        let stream = unsafe { CudaStream::from_raw(cuda, handle) };
+        Ok(Stream { device: device.clone(), inner: StreamInner::Cuda(stream) })
+    }
+
+    /// The `CUstream` (`cudaStream_t`), valid while this value lives; `None` on the CPU.
+    pub fn handle(&self) -> Option<u64> {
+        match &self.inner {
+            StreamInner::Cpu => None,
+            StreamInner::Cuda(stream) => Some(stream.raw().expose_provenance() as u64),
+        }
+    }
+}
+
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: u64 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extent_ends_with_the_last_row_not_with_its_pitch() {
+        assert_eq!(extent_bytes(0, 20, 32).unwrap(), 0);
+        assert_eq!(extent_bytes(1, 20, 32).unwrap(), 20);
+        assert_eq!(extent_bytes(3, 20, 32).unwrap(), 84);
+        assert!(matches!(extent_bytes(3, 20, u64::MAX / 2), Err(Error::TooLarge { .. })));
+    }
+}

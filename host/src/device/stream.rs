@@ -1,0 +1,127 @@
+//! Stream-ordered calls: prepare once, enqueue many times, read when needed.
+
+use std::time::Instant;
+
+use super::event::{Event, EventInner};
+use super::tokens::DeviceTokens;
+use super::{Device, Engine};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda::CudaStream;
+use crate::error::{Error, Result};
+use crate::tokens::format::Format;
+
+/// A queue of work on a device. Calls return at once and run in order; different streams
+/// may run at the same time.
+///
+/// ```no_run
+/// use maxsim::{Device, DeviceScores, Pairing, ScoreOptions, Tokens};
+///
+/// # fn main() -> maxsim::Result<()> {
+/// # let (query_data, document_data) = (vec![0f32; 32 * 128], vec![0f32; 1000 * 300 * 128]);
+/// let device = Device::best();
+/// let queries = device.upload(&Tokens::padded(&query_data, 1, 32, 128)?)?;
+/// let documents = device.upload(&Tokens::padded(&document_data, 1000, 300, 128)?)?;
+/// let work =
+///     device.prepare(&queries, &documents, &Pairing::cross(), &ScoreOptions::default())?;
+/// let mut scores = DeviceScores::new(&work)?;
+/// let mut stream = device.stream()?;
+/// for _ in 0..100 {
+///     stream.score_into(&queries, &documents, &work, &mut scores)?; // returns at once
+/// }
+/// println!("{:?}", scores.read()?.values()); // waits
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Calls that come again and again together are cheaper as a [`Graph`](crate::Graph).
+/// On [`Device::cpu`] the same calls work, one after the other.
+#[derive(Debug)]
+pub struct Stream {
+    pub(crate) device: Device,
+    pub(crate) inner: StreamInner,
+}
+
+#[derive(Debug)]
+pub(crate) enum StreamInner {
+    Cpu,
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(CudaStream),
+}
+
+impl Stream {
+    /// The device that the stream's work runs on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Enqueues a kernel that reads the whole matrix of `tokens` once and computes nothing,
+    /// with so many blocks of 512 threads per multiprocessor. A call that must read these
+    /// tokens from memory can hardly be faster: benchmarks take its time as the limit.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on the CPU, [`Error::WrongDevice`], and [`Error::Shape`] for a
+    /// matrix that is not on a 16-byte boundary or for no blocks.
+    pub fn read_roof<F: Format>(
+        &mut self,
+        tokens: &DeviceTokens<F>,
+        blocks_per_multiprocessor: usize,
+    ) -> Result<()> {
+        self.device.check_same("tokens", tokens.device())?;
+        match &mut self.inner {
+            StreamInner::Cpu => {
+                let _ = blocks_per_multiprocessor;
+                Err(Error::Unsupported {
+                    what: "timing the read of a matrix on the CPU".into(),
+                    why: "it needs a device from Device::cuda".into(),
+                })
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            StreamInner::Cuda(stream) => {
+                let row_bytes = tokens.layout().dim() * F::FORMAT.size_bytes();
+                cuda::read(stream, tokens.cuda_tokens()?, row_bytes, blocks_per_multiprocessor)
+            }
+        }
+    }
+
+    /// Waits until all work enqueued so far is done.
+    pub fn synchronize(&self) -> Result<()> {
+        match &self.inner {
+            StreamInner::Cpu => Ok(()),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            StreamInner::Cuda(stream) => stream.synchronize(),
+        }
+    }
+
+    /// Marks the end of the work enqueued so far. Does not wait.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`] for an event of another device.
+    pub fn record(&self, event: &mut Event) -> Result<()> {
+        self.device.check_same("event", &event.device)?;
+        match &mut event.inner {
+            EventInner::Cpu(time) => *time = Instant::now(),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            EventInner::Cuda(cuda) => {
+                if let StreamInner::Cuda(stream) = &self.inner {
+                    cuda.record_on(stream)?;
+                }
+            }
+        }
+        event.is_recorded = true;
+        Ok(())
+    }
+}
+
+impl Device {
+    /// A new stream of work on this device.
+    pub fn stream(&self) -> Result<Stream> {
+        let inner = match &self.0 {
+            Engine::Cpu => StreamInner::Cpu,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Engine::Cuda(device) => StreamInner::Cuda(CudaStream::new(device)?),
+        };
+        Ok(Stream { device: self.clone(), inner })
+    }
+}

@@ -1,0 +1,390 @@
+//! Tokens on a device, and what a call takes as one of its sides.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Device, Engine};
+use crate::cpu;
+use crate::cpu::tokens::HostTokens;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda::CudaTokens;
+use crate::error::{Error, Result};
+use crate::plan::limits::Access;
+use crate::residual::HostResiduals;
+use crate::residual::ResidualTokens;
+use crate::runtime::alloc::copy_of;
+use crate::tokens::Tokens;
+use crate::tokens::element::Element;
+use crate::tokens::format::Residual;
+use crate::tokens::format::{Format, TokenFormat};
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::scales::Scales;
+
+/// Tokens on a device: made once, scored any number of times, as queries or as documents.
+///
+/// Dropping a handle waits for the calls that use it. What a [`Graph`](crate::Graph) uses stays
+/// until the graph is dropped too.
+pub struct DeviceTokens<F: Format> {
+    device: Device,
+    pub(crate) layout: Arc<TokenLayout>,
+    storage: Storage<F>,
+    origin: Origin,
+}
+
+/// Which tokens a handle has: nothing writes to a handle, but where its memory is the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// No other handle of the process has it.
+    id: u64,
+    /// The handle that codes were made of.
+    made_of: Option<u64>,
+    /// Whether the memory is the caller's, who may write to it between calls.
+    is_foreign: bool,
+}
+
+impl Origin {
+    fn new(made_of: Option<u64>, is_foreign: bool) -> Origin {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Origin { id: NEXT.fetch_add(1, Ordering::Relaxed), made_of, is_foreign }
+    }
+}
+
+/// Without the matrix.
+impl<F: Format> fmt::Debug for DeviceTokens<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceTokens")
+            .field("device", &self.device)
+            .field("format", &F::FORMAT)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(crate) enum Storage<F: Format> {
+    Host(Arc<HostTokens<F>>),
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(Arc<CudaTokens>),
+}
+
+impl<F: Format> Storage<F> {
+    /// A copy in host memory.
+    pub(crate) fn host(tokens: &Tokens<'_, F>) -> Result<Storage<F>> {
+        let data = copy_of(tokens.data())?;
+        let scales = tokens.scales_of_codes().map(Scales::copied).transpose()?;
+        let mask = tokens.mask().map(copy_of).transpose()?;
+        Ok(Storage::Host(Arc::new(HostTokens { data, scales, residuals: None, mask })))
+    }
+
+    /// Codes in host memory.
+    pub(crate) fn codes(
+        codes: Vec<F::Stored>,
+        scales: Scales<'static>,
+        mask: Option<&[u8]>,
+    ) -> Result<Storage<F>> {
+        let (scales, mask) = (Some(scales), mask.map(copy_of).transpose()?);
+        Ok(Storage::Host(Arc::new(HostTokens { data: codes, scales, residuals: None, mask })))
+    }
+
+    /// Residuals in host memory, decoded whenever they are scored.
+    pub(crate) fn residuals(residuals: HostResiduals, mask: Option<&[u8]>) -> Result<Storage<F>> {
+        let (residuals, mask) = (Some(residuals), mask.map(copy_of).transpose()?);
+        let tokens = HostTokens { data: Vec::new(), scales: None, residuals, mask };
+        Ok(Storage::Host(Arc::new(tokens)))
+    }
+}
+
+impl<F: Format> DeviceTokens<F> {
+    pub(crate) fn new(device: Device, layout: TokenLayout, storage: Storage<F>) -> Self {
+        let origin = Origin::new(None, false);
+        DeviceTokens { device, layout: Arc::new(layout), storage, origin }
+    }
+
+    /// Of memory of the caller.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn foreign(device: Device, layout: TokenLayout, storage: Storage<F>) -> Self {
+        let origin = Origin::new(None, true);
+        DeviceTokens { device, layout: Arc::new(layout), storage, origin }
+    }
+
+    /// Whether the caller may write to the tokens between calls.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.origin.is_foreign
+    }
+
+    /// Whether [`DeviceTokens::quantize`] made these codes of what `tokens` still has.
+    pub(crate) fn is_made_of<G: Format>(&self, tokens: &DeviceTokens<G>) -> bool {
+        self.origin.made_of == Some(tokens.origin.id)
+    }
+
+    /// Shape and items.
+    pub fn layout(&self) -> &TokenLayout {
+        &self.layout
+    }
+
+    /// The device that holds the tokens.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn storage(&self) -> &Storage<F> {
+        &self.storage
+    }
+
+    /// Codes of these tokens, on the same device and in the same layout.
+    pub(crate) fn codes<G: Format>(&self, storage: Storage<G>) -> DeviceTokens<G> {
+        let made_of = (!self.origin.is_foreign).then_some(self.origin.id);
+        DeviceTokens {
+            device: self.device.clone(),
+            layout: self.layout.clone(),
+            storage,
+            origin: Origin::new(made_of, false),
+        }
+    }
+
+    /// The tokens in host memory, as they are stored: elements, or codes and scales, with layout
+    /// and mask. Waits for the copy.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`]. [`Error::Unsupported`] for [residual-compressed](crate::residual)
+    /// tokens, which are stored as the device decodes them.
+    pub fn download(&self) -> Result<Tokens<'static, F>> {
+        if matches!(F::FORMAT, TokenFormat::Residual(_)) {
+            return Err(Error::Unsupported {
+                what: "reading residual-compressed tokens back".into(),
+                why: "they are stored as the device decodes them; keep the `ResidualTokens` that \
+                      were uploaded"
+                    .into(),
+            });
+        }
+        match &self.storage {
+            Storage::Host(tokens) => {
+                let matrix = tokens.matrix();
+                let scales = matrix.scales.map(Scales::copied).transpose()?;
+                let data = copy_of(matrix.data)?.into();
+                Tokens::assemble(data, scales, self.layout().clone(), matrix.mask)
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Storage::Cuda(tokens) => {
+                tokens.download(self.device.cuda_device("tokens of a CUDA device")?, self.layout())
+            }
+        }
+    }
+
+    pub(crate) fn host_tokens(&self) -> Result<&Arc<HostTokens<F>>> {
+        match &self.storage {
+            Storage::Host(tokens) => Ok(tokens),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Storage::Cuda(_) => Err(self.wrong_device("cpu")),
+        }
+    }
+
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn cuda_tokens(&self) -> Result<&Arc<CudaTokens>> {
+        match &self.storage {
+            Storage::Cuda(tokens) => Ok(tokens),
+            Storage::Host(_) => Err(self.wrong_device("a CUDA device")),
+        }
+    }
+
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    fn wrong_device(&self, expected: &str) -> Error {
+        let (expected, found) = (expected.into(), self.device.to_string());
+        Error::WrongDevice { argument: "tokens", expected, found }
+    }
+
+    /// Where the rows are in device memory, and how far apart. Base 0 on the CPU.
+    pub fn access(&self) -> Access {
+        match &self.storage {
+            Storage::Host(_) => Access::uploaded(self.layout.dim(), F::FORMAT),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Storage::Cuda(tokens) => tokens.access(),
+        }
+    }
+}
+
+impl<T: Element> DeviceTokens<T> {
+    /// Checks that f32 can hold what [`ScoreOptions::normalize`](crate::ScoreOptions::normalize)
+    /// multiplies: that no valid row is more than 2⁶² long, or that the rows are the handle's own.
+    ///
+    /// Rows of any length have their direction where a handle was made by
+    /// [`Device::upload`](crate::Device::upload), which keeps those that are too long a second
+    /// time, times a power of two. A handle of memory of the caller
+    /// (`DeviceTokens::from_raw_parts`) reads the rows as they are: a dot product of two rows that
+    /// are together more than 2¹²⁷ long is infinite then, as IEEE has it. Waits for the device.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] that names the first such row.
+    pub fn check_normalizable(&self) -> Result<()> {
+        match &self.storage {
+            Storage::Host(_) => Ok(()),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Storage::Cuda(tokens) => {
+                let device = self.device.cuda_device("tokens of a CUDA device")?;
+                tokens.check_normalizable(device, self.layout())
+            }
+        }
+    }
+}
+
+/// One side of a call: host tokens or a handle.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a, F: Format> {
+    /// Tokens in host memory, uploaded for this call where that is needed.
+    Host(&'a Tokens<'a, F>),
+    /// Tokens on the device.
+    Device(&'a DeviceTokens<F>),
+}
+
+impl<'a, F: Format> Input<'a, F> {
+    /// Shape and items.
+    pub fn layout(&self) -> &'a TokenLayout {
+        match self {
+            Input::Host(tokens) => tokens.layout(),
+            Input::Device(tokens) => tokens.layout(),
+        }
+    }
+
+    pub(crate) fn check_device(&self, argument: &'static str, device: &Device) -> Result<()> {
+        match self {
+            Input::Host(_) => Ok(()),
+            Input::Device(tokens) => device.check_same(argument, tokens.device()),
+        }
+    }
+
+    /// How a kernel reaches the rows, before or after an upload.
+    pub(crate) fn access(&self) -> Access {
+        match self {
+            Input::Host(tokens) => Access::uploaded(tokens.layout().dim(), F::FORMAT),
+            Input::Device(tokens) => tokens.access(),
+        }
+    }
+
+    /// The tokens where they are in host memory, the handle's put into `own`.
+    pub(crate) fn in_host_memory<'b>(
+        &self,
+        own: &'b mut Option<Tokens<'a, F>>,
+    ) -> Result<Option<&'b Tokens<'b, F>>>
+    where
+        'a: 'b,
+    {
+        match self {
+            Input::Host(tokens) => Ok(Some(tokens)),
+            Input::Device(handle) => match &handle.storage {
+                Storage::Host(tokens) => Ok(Some(own.insert(tokens.tokens(&handle.layout)?))),
+                #[cfg(all(feature = "cuda", target_os = "linux"))]
+                Storage::Cuda(_) => Ok(None),
+            },
+        }
+    }
+
+    pub(crate) fn host_matrix(&self) -> Result<cpu::tokens::Matrix<'a, F>> {
+        match self {
+            Input::Host(tokens) => {
+                tokens.check_scales()?;
+                let scales = tokens.scales_of_codes();
+                Ok(cpu::tokens::Matrix {
+                    data: tokens.data(),
+                    scales,
+                    residuals: None,
+                    mask: tokens.mask(),
+                })
+            }
+            Input::Device(tokens) => Ok(tokens.host_tokens()?.matrix()),
+        }
+    }
+
+    /// The handle, or one of host tokens uploaded into `own`.
+    pub(crate) fn on<'b>(
+        &self,
+        device: &Device,
+        own: &'b mut Option<DeviceTokens<F>>,
+    ) -> Result<&'b DeviceTokens<F>>
+    where
+        'a: 'b,
+    {
+        match self {
+            Input::Host(tokens) => Ok(own.insert(device.upload(tokens)?)),
+            Input::Device(tokens) => Ok(tokens),
+        }
+    }
+
+    /// The handle's tokens, or host tokens uploaded into `own`.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn cuda_tokens<'b>(
+        &self,
+        device: &Device,
+        own: &'b mut Option<DeviceTokens<F>>,
+    ) -> Result<&'b Arc<CudaTokens>>
+    where
+        'a: 'b,
+    {
+        self.on(device, own)?.cuda_tokens()
+    }
+}
+
+impl<'a, F: Format> From<&'a Tokens<'a, F>> for Input<'a, F> {
+    fn from(tokens: &'a Tokens<'a, F>) -> Self {
+        Input::Host(tokens)
+    }
+}
+
+impl<'a, F: Format> From<&'a DeviceTokens<F>> for Input<'a, F> {
+    fn from(tokens: &'a DeviceTokens<F>) -> Self {
+        Input::Device(tokens)
+    }
+}
+
+impl Device {
+    /// Copies tokens to the device, to be scored any number of times. The bytes have arrived
+    /// when this returns.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMemory`] where there is no room; the device stays usable.
+    /// [`Error::Shape`] where scales of compressed tokens are negative or infinite.
+    pub fn upload<F: Format>(&self, tokens: &Tokens<'_, F>) -> Result<DeviceTokens<F>> {
+        tokens.check_scales()?;
+        let storage = match &self.0 {
+            Engine::Cpu => Storage::host(tokens)?,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Engine::Cuda(device) => Storage::Cuda(Arc::new(CudaTokens::upload(device, tokens)?)),
+        };
+        Ok(DeviceTokens::new(self.clone(), tokens.layout().clone(), storage))
+    }
+
+    /// Copies residual-compressed tokens to the device, as documents of queries of type `T`.
+    ///
+    /// The CPU engine decodes rows as [`ResidualTokens::decode`] says, in f32, whenever they are
+    /// scored. A CUDA device rounds the codec's tables to `T`, f16 or bf16, and multiplies
+    ///
+    /// ```text
+    /// x̂[k] = T(T(centroids[code][k]) + T(bucket_weights[bucket[k]]))
+    /// ```
+    ///
+    /// whose similarities it multiplies by r = 1 / √max(‖x̂‖², 10⁻¹²), an f32 per row that is found
+    /// here, where the codec says that tokens are normalised. With u = 2⁻¹¹ (f16) or 2⁻⁸ (bf16) an
+    /// element differs from that of the CPU by up to u · (|centroid| + |weight| + |x|), and another
+    /// u · |x| where rows are normalised. No decoded matrix exists on either.
+    ///
+    /// [`Device::backward_residual`] gives gradients of their scores.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for f32 queries on a CUDA device, which has no kernel for them.
+    /// [`Error::Shape`] for bucket weights that are no finite numbers of `T` there, for finite
+    /// centroids that are none, and for tables of 2⁴⁹ and more where tokens are normalised.
+    /// [`Error::DeviceMemory`] or [`Error::HostMemory`] where there is no room.
+    pub fn upload_residual<T: Element>(
+        &self,
+        tokens: &ResidualTokens<'_>,
+    ) -> Result<DeviceTokens<Residual<T>>> {
+        let storage = match &self.0 {
+            Engine::Cpu => Storage::residuals(HostResiduals::new(tokens)?, tokens.mask())?,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Engine::Cuda(device) => {
+                tokens.codec().check_range::<T>()?;
+                Storage::Cuda(Arc::new(CudaTokens::upload_residual::<T>(device, tokens)?))
+            }
+        };
+        Ok(DeviceTokens::new(self.clone(), tokens.layout().clone(), storage))
+    }
+}

@@ -1,0 +1,13 @@
+//! The operations, each beside what it makes ready: `impl Device` and `impl Stream` stand in the
+//! file of their operation.
+
+pub(crate) mod backward;
+pub mod loss;
+pub(crate) mod quantize;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+#[allow(unsafe_code)]
+pub(crate) mod raw;
+pub(crate) mod rescore;
+pub(crate) mod residual;
+pub(crate) mod score;
+pub(crate) mod search;

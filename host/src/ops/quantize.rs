@@ -1,0 +1,53 @@
+//! Compressed tokens from plain ones on a device.
+
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use std::sync::Arc;
+
+use crate::device::tokens::{DeviceTokens, Storage};
+use crate::error::Result;
+use crate::tokens::element::Element;
+use crate::tokens::format::Quantized;
+use crate::tokens::quantize::check_scales;
+use crate::tokens::scales::ScaleType;
+
+impl<T: Element> DeviceTokens<T> {
+    /// The same tokens compressed, on the device where they are: layout and mask stay, codes,
+    /// scales and minima are those of [`Tokens::quantize`](crate::Tokens::quantize) to the bit.
+    /// Rows of others (`DeviceTokens::from_raw_parts`) are read, and their mask copied: the result
+    /// is on its own.
+    ///
+    /// Waits until the codes are there; with [`ScaleType::Tensor`] the matrix is read for the
+    /// maximum before. To read codes back, there is [`DeviceTokens::download`].
+    ///
+    /// ```
+    /// use maxsim::{Device, Int8, Pairing, ScaleType, Tokens};
+    ///
+    /// let device = Device::cpu();
+    /// let tokens = device.upload(&Tokens::padded(&[0.6f32, 0.8, -0.28, 0.96], 2, 1, 2)?)?;
+    /// let codes = tokens.quantize::<Int8>(ScaleType::F16)?;
+    /// let scores = device.score(&codes, &codes, &Pairing::cross())?;
+    /// assert!((scores.values()[1] - 0.6).abs() < 0.01);
+    /// assert_eq!(codes.download()?.data(), [95, 127, -37, 127]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] where the format has no such scales,
+    /// [`crate::Error::DeviceMemory`] or [`crate::Error::HostMemory`] where there is no room.
+    pub fn quantize<F: Quantized>(&self, scales: ScaleType) -> Result<DeviceTokens<F>> {
+        check_scales::<F>(scales)?;
+        let storage = match self.storage() {
+            Storage::Host(tokens) => {
+                let tokens = tokens.tokens(self.layout())?;
+                let (codes, scales) = F::codes_of(&tokens, scales)?;
+                Storage::codes(codes, scales, tokens.mask())?
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Storage::Cuda(tokens) => {
+                let device = self.device().cuda_device("tokens of a CUDA device")?;
+                Storage::Cuda(Arc::new(tokens.quantize::<T, F>(device, self.layout(), scales)?))
+            }
+        };
+        Ok(self.codes(storage))
+    }
+}

@@ -1,0 +1,492 @@
+//! Coarse to fine: INT8 codes find the winners, full precision scores them.
+
+use std::sync::Arc;
+
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use super::score::prepared::WorkInner;
+use super::score::prepared::{DeviceScores, ScoresInner, Work, check_side};
+use crate::cpu;
+use crate::cpu::tokens::HostTokens;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda::{CudaCall, CudaRescore, CudaStream};
+use crate::device::Device;
+use crate::device::graph::Capture;
+use crate::device::stream::{Stream, StreamInner};
+use crate::device::tokens::{DeviceTokens, Input};
+use crate::error::{Error, Result};
+use crate::ops::search::bounds::first_row_beyond;
+use crate::plan::choice::Plan;
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::OutputShape;
+use crate::problem::pairing::Pairing;
+use crate::problem::scores::Scores;
+use crate::problem::shape::ScoreShape;
+use crate::runtime::swap::Replaced;
+use crate::tokens::element::{Element, ElementType};
+use crate::tokens::format::{Int8, TokenFormat};
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::scales::ScaleType;
+
+/// The codes that find winners: of queries and of documents, with the layouts and masks of the
+/// tokens that they were made of ([`Tokens::quantize`](crate::Tokens::quantize), or
+/// [`DeviceTokens::quantize`] where they are on a device).
+///
+/// Codes of other tokens would find other winners, and scores would be too low without a word. So a
+/// call makes sure of it, unless [`Screen::assumed`] takes that on the caller's word: codes that
+/// [`DeviceTokens::quantize`] made know their handle, and rows in host memory are compared with
+/// their codes, by reading both. Calls in stream order take the first alone.
+///
+/// ```text
+/// scores[q, d] = Σ_s ⟨Q[q, s], D[d, w(q, d, s)]⟩        w = argmax_t of the INT8 similarity
+/// ```
+///
+/// INT8 similarities are those of [`Int8`] tokens with both scales, so that rows of different
+/// lengths compare as they do in full precision; equal ones go to the lower token. A winner's
+/// similarity is never more than the maximum: with ε = (dim + query length + 8) · 2⁻²³,
+///
+/// ```text
+/// scores[q, d] ≤ exact[q, d] + ε · Σ_s ‖Q[q, s]‖₂ · max_t ‖D[d, t]‖₂
+/// ```
+///
+/// and where no winner is another token than the exact one, it is the exact score. (On unit rows
+/// the difference is the least: another winner is one whose similarity is nearly as large.)
+/// Documents without tokens score 0, and so do query tokens that are masked. A row with a NaN or an
+/// infinity has no INT8 similarity that is not NaN: it, or another such row, is every query token's
+/// winner. So a score that is NaN or infinite exactly is NaN or infinite here.
+///
+/// ```
+/// use maxsim::{Device, Int8, Pairing, ScaleType, ScoreOptions, Screen, Tokens};
+///
+/// // One query of two tokens; documents of one and two tokens; dim 2.
+/// let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?;
+/// let documents = Tokens::packed(&[2.0f32, 0.3, 3.0, 4.0, -1.0, 5.0], 2, &[0i64, 1, 3])?;
+/// let codes = documents.quantize::<Int8>(ScaleType::F16)?;
+///
+/// // The query's codes are made on the way.
+/// let screen = Screen::of_documents(&codes);
+/// let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+/// let scores =
+///     Device::best().score_coarse_to_fine(&queries, &documents, &screen, &cross, &options)?;
+/// // Not rounded to codes: 0.3 is.
+/// assert_eq!(scores.values(), [2.3, 8.0]);
+/// assert!(scores.are_screened());
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+///
+/// It takes the time of INT8 scores, and of reading one document row per query token and
+/// document: where documents are much longer than queries, little more than half of the time of
+/// f16. Both matrices have to be there.
+#[derive(Clone, Copy, Debug)]
+pub struct Screen<'a> {
+    queries: Option<Input<'a, Int8>>,
+    documents: Input<'a, Int8>,
+    is_assumed: bool,
+}
+
+impl<'a> Screen<'a> {
+    /// Codes of both sides, host tokens or handles.
+    pub fn new(
+        queries: impl Into<Input<'a, Int8>>,
+        documents: impl Into<Input<'a, Int8>>,
+    ) -> Screen<'a> {
+        Screen { queries: Some(queries.into()), documents: documents.into(), is_assumed: false }
+    }
+
+    /// Codes of documents. Those of queries are made for the call where the queries are, with f32
+    /// scales.
+    pub fn of_documents(documents: impl Into<Input<'a, Int8>>) -> Screen<'a> {
+        Screen { queries: None, documents: documents.into(), is_assumed: false }
+    }
+
+    /// The same codes, on the caller's word that they are those of the tokens of every call that
+    /// takes them: nothing is read or checked for it. Where the word is wrong, winners are, and
+    /// scores are too low.
+    pub fn assumed(self) -> Screen<'a> {
+        Screen { is_assumed: true, ..self }
+    }
+
+    /// Checks that handles of codes were made of the handles of tokens. Reads and allocates
+    /// nothing.
+    fn check_handles<T: Element>(
+        &self,
+        tokens: [&DeviceTokens<T>; 2],
+        codes: [&DeviceTokens<Int8>; 2],
+    ) -> Result<()> {
+        let arguments = ["codes of queries", "codes of documents"];
+        let mut sides = arguments.into_iter().zip(codes.into_iter().zip(tokens));
+        match sides.find(|(_, (codes, tokens))| !codes.is_made_of(tokens)) {
+            Some((argument, _)) if !self.is_assumed => Err(not_made_of(argument)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The handles of both sides, as calls in stream order take them.
+    fn handles(&self) -> Result<[&'a DeviceTokens<Int8>; 2]> {
+        let handle = |argument: &'static str, side: Option<Input<'a, Int8>>| match side {
+            Some(Input::Device(tokens)) => Ok(tokens),
+            side => Err(Error::Shape {
+                argument,
+                expected: "a handle from Device::upload".into(),
+                found: side.map_or("no codes", |_| "tokens in host memory").into(),
+            }),
+        };
+        Ok([
+            handle("codes of queries", self.queries)?,
+            handle("codes of documents", Some(self.documents))?,
+        ])
+    }
+}
+
+/// A checked and planned coarse-to-fine problem, with its work lists on the device.
+///
+/// Made by [`Device::prepare_coarse_to_fine`] and used with any handles that have the same layouts,
+/// as a [`Work`] is.
+#[derive(Debug)]
+pub struct CoarseWork {
+    /// Of the codes.
+    screening: Work,
+    element: ElementType,
+    /// As the caller has them.
+    options: ScoreOptions,
+    outputs: Arc<OutputShape>,
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    cuda: Option<Arc<CudaRescore>>,
+}
+
+impl CoarseWork {
+    /// The device that the work runs on.
+    pub fn device(&self) -> &Device {
+        self.screening.device()
+    }
+
+    /// The kernel that finds winners, and why.
+    pub fn plan(&self) -> &Plan {
+        self.screening.plan()
+    }
+
+    /// Shape of the scores.
+    pub fn shape(&self) -> ScoreShape {
+        self.outputs.shape
+    }
+
+    /// Room for the results of the work: scores 0, winners -1, token scores 0. On a CUDA device
+    /// winners take their place, asked for or not.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
+    pub fn scores(&self) -> Result<DeviceScores> {
+        DeviceScores::with_room(self.device(), &self.outputs)
+    }
+
+    /// Enqueues the call, which has been checked.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    fn enqueue<T: Element>(
+        &self,
+        stream: &mut CudaStream,
+        [queries, documents]: [&DeviceTokens<T>; 2],
+        codes: [&DeviceTokens<Int8>; 2],
+        scores: &mut DeviceScores,
+    ) -> Result<()> {
+        match (&self.cuda, &scores.inner) {
+            (Some(cuda), ScoresInner::Cuda(outputs)) => cuda.enqueue(
+                stream,
+                [codes[0].cuda_tokens()?, codes[1].cuda_tokens()?],
+                [queries.cuda_tokens()?, documents.cuda_tokens()?],
+                outputs,
+            ),
+            _ => Err(scores.wrong_device(self.device())),
+        }
+    }
+
+    /// Checks that a call on `device` is one that the work was prepared for. Allocates nothing when
+    /// it is.
+    fn check_call<T: Element>(
+        &self,
+        device: &Device,
+        tokens: [&DeviceTokens<T>; 2],
+        codes: [&DeviceTokens<Int8>; 2],
+        scores: &DeviceScores,
+    ) -> Result<()> {
+        let work = &self.screening;
+        device.check_same("work", &work.device)?;
+        let layouts = [&work.queries, &work.documents];
+        for ((i, layout), codes) in (0..).zip(layouts).zip(codes) {
+            let format = self.element.into();
+            let argument = ["queries", "documents"][i];
+            check_side(&work.device, argument, tokens[i], format, layout)?;
+            let argument = ["codes of queries", "codes of documents"][i];
+            check_side(&work.device, argument, codes, TokenFormat::Int8, layout)?;
+        }
+        scores.check("scores", device, &self.outputs)
+    }
+}
+
+impl Device {
+    /// Scores the winners that INT8 codes find, in full precision: see [`Screen`].
+    ///
+    /// `options` are those of [`Device::score_with`]: winners are the codes', token scores those of
+    /// full precision, and a kernel that is named is one of INT8. Masks are those of the codes.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where the codes are not those of the tokens ([`Screen`]), or queries,
+    /// documents and pairing do not fit together. [`Error::Unsupported`] where rows are to be
+    /// normalised, and where a CUDA device has no kernel for INT8.
+    pub fn score_coarse_to_fine<'a, T: Element>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, T>>,
+        screen: &Screen<'_>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Scores> {
+        let (queries, documents) = (queries.into(), documents.into());
+        let (own_codes, own_handle);
+        let query_codes = match (screen.queries, &queries) {
+            (Some(codes), _) => codes,
+            (None, Input::Host(tokens)) => {
+                own_codes = tokens.quantize::<Int8>(ScaleType::F32)?;
+                Input::Host(&own_codes)
+            }
+            (None, Input::Device(tokens)) => {
+                queries.check_device("queries", self)?;
+                own_handle = tokens.quantize::<Int8>(ScaleType::F32)?;
+                Input::Device(&own_handle)
+            }
+        };
+        let document_codes = screen.documents;
+        check_codes("codes of queries", query_codes.layout(), queries.layout())?;
+        check_codes("codes of documents", document_codes.layout(), documents.layout())?;
+        queries.check_device("queries", self)?;
+        documents.check_device("documents", self)?;
+        if !screen.is_assumed {
+            if let Some(codes) = &screen.queries {
+                check_made_of("codes of queries", codes, &queries)?;
+            }
+            check_made_of("codes of documents", &document_codes, &documents)?;
+        }
+        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+        // What cannot run is refused before anything is uploaded.
+        let screening = screening(options);
+        self.plan_problem(&problem, &query_codes, &document_codes, &screening)?;
+        match self.ordinal() {
+            #[cfg(not(all(feature = "cuda", target_os = "linux")))]
+            Some(_) => Err(Error::CudaNotBuilt),
+            None => cpu::score_coarse_to_fine(
+                &problem,
+                [query_codes.host_matrix()?, document_codes.host_matrix()?],
+                [queries.host_matrix()?, documents.host_matrix()?],
+                options,
+            ),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Some(_) => {
+                let (mut q, mut d) = (None, None);
+                let tokens = [queries.on(self, &mut q)?, documents.on(self, &mut d)?];
+                let (mut q, mut d) = (None, None);
+                let codes = [query_codes.on(self, &mut q)?, document_codes.on(self, &mut d)?];
+                // Checked above.
+                let screen = Screen::new(codes[0], codes[1]).assumed();
+                let work =
+                    self.prepare_coarse_to_fine(tokens[0], tokens[1], &screen, pairing, options)?;
+                let mut scores = work.scores()?;
+                let cuda = self.cuda_device("a stream of a CUDA device")?;
+                cuda.on_idle_stream(|stream| work.enqueue(stream, tokens, codes, &mut scores))?;
+                scores.read()
+            }
+        }
+    }
+
+    /// Checks and plans a coarse-to-fine problem, loads its kernels and uploads its work lists, for
+    /// any number of [`Stream::coarse_to_fine_into`] calls with handles of these layouts.
+    ///
+    /// # Errors
+    /// Those of [`Device::score_coarse_to_fine`], and [`Error::Shape`] where the codes are not
+    /// handles.
+    pub fn prepare_coarse_to_fine<T: Element>(
+        &self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        screen: &Screen<'_>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<CoarseWork> {
+        let codes = screen.handles()?;
+        check_codes("codes of queries", codes[0].layout(), queries.layout())?;
+        check_codes("codes of documents", codes[1].layout(), documents.layout())?;
+        self.check_same("codes of queries", codes[0].device())?;
+        self.check_same("codes of documents", codes[1].device())?;
+        self.check_same("queries", queries.device())?;
+        self.check_same("documents", documents.device())?;
+        screen.check_handles([queries, documents], codes)?;
+        let screening = self.prepare(codes[0], codes[1], pairing, &screening(options))?;
+        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+        let outputs = OutputShape::of_screened(&problem, options);
+        #[cfg(all(feature = "cuda", target_os = "linux"))]
+        let cuda = match (self.as_cuda(), &screening.inner) {
+            (Some(device), WorkInner::Cuda(work)) => {
+                Some(Arc::new(CudaRescore::new(device, &problem, T::TYPE, work, &outputs)?))
+            }
+            _ => None,
+        };
+        Ok(CoarseWork {
+            screening,
+            element: T::TYPE,
+            options: options.clone(),
+            outputs: Arc::new(outputs),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            cuda,
+        })
+    }
+}
+
+impl Stream {
+    /// Enqueues a coarse-to-fine call; see [`Screen`]. `screen` has handles.
+    ///
+    /// Does not wait, and on a CUDA device allocates nothing, on the host neither, once the
+    /// stream's workspace has grown to what the work needs, as [`Stream::score_into`].
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`], or [`Error::Shape`] where handles or scores are not what the work
+    /// was prepared for; nothing is enqueued then. [`Error::DeviceMemory`] where the workspace
+    /// cannot grow.
+    pub fn coarse_to_fine_into<T: Element>(
+        &mut self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        screen: &Screen<'_>,
+        work: &CoarseWork,
+        scores: &mut DeviceScores,
+    ) -> Result<()> {
+        let (tokens, codes) = ([queries, documents], screen.handles()?);
+        work.check_call(&self.device, tokens, codes, scores)?;
+        screen.check_handles(tokens, codes)?;
+        match &mut self.inner {
+            StreamInner::Cpu => CpuCall::new(tokens, codes, work, scores)?.run(),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            StreamInner::Cuda(stream) => work.enqueue(stream, tokens, codes, scores),
+        }
+    }
+}
+
+impl Capture {
+    /// Adds a coarse-to-fine call, to run after the calls before it. `screen` has handles.
+    ///
+    /// # Errors
+    /// Those of [`Stream::coarse_to_fine_into`].
+    pub fn coarse_to_fine_into<T: Element>(
+        &mut self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        screen: &Screen<'_>,
+        work: &CoarseWork,
+        scores: &mut DeviceScores,
+    ) -> Result<()> {
+        let (tokens, codes) = ([queries, documents], screen.handles()?);
+        work.check_call(self.device(), tokens, codes, scores)?;
+        screen.check_handles(tokens, codes)?;
+        #[cfg(all(feature = "cuda", target_os = "linux"))]
+        if let (Some(cuda), ScoresInner::Cuda(outputs)) = (&work.cuda, &scores.inner) {
+            let codes = [codes[0].cuda_tokens()?.clone(), codes[1].cuda_tokens()?.clone()];
+            let tokens = [queries.cuda_tokens()?.clone(), documents.cuda_tokens()?.clone()];
+            self.push_cuda(CudaCall::rescore(cuda, codes, tokens, outputs)?);
+            return Ok(());
+        }
+        let call = CpuCall::new(tokens, codes, work, scores)?;
+        self.push_cpu(move || call.run());
+        Ok(())
+    }
+}
+
+/// The options of the call that finds winners.
+fn screening(options: &ScoreOptions) -> ScoreOptions {
+    ScoreOptions { winners: true, token_scores: false, ..options.clone() }
+}
+
+/// Checks that codes are of tokens with this layout.
+fn check_codes(argument: &'static str, codes: &TokenLayout, tokens: &TokenLayout) -> Result<()> {
+    if codes.same_items(tokens) {
+        return Ok(());
+    }
+    let of = |layout: &TokenLayout| {
+        let (n_items, rows, dim) = (layout.n_items(), layout.rows(), layout.dim());
+        format!("{n_items} items in {rows} rows of dim {dim}")
+    };
+    let (expected, found) = (of(tokens), of(codes));
+    let found = if expected == found { format!("{found}, which lie otherwise") } else { found };
+    Err(Error::Shape { argument, expected: format!("the tokens' layout, {expected}"), found })
+}
+
+/// Checks that codes are those of tokens.
+fn check_made_of<T: Element>(
+    argument: &'static str,
+    codes: &Input<'_, Int8>,
+    tokens: &Input<'_, T>,
+) -> Result<()> {
+    if let (Input::Device(codes), Input::Device(tokens)) = (codes, tokens)
+        && codes.is_made_of(tokens)
+    {
+        return Ok(());
+    }
+    let (mut own_codes, mut own_tokens) = (None, None);
+    let both = (codes.in_host_memory(&mut own_codes)?, tokens.in_host_memory(&mut own_tokens)?);
+    let (Some(codes), Some(tokens)) = both else { return Err(not_made_of(argument)) };
+    match first_row_beyond(codes, tokens)? {
+        None => Ok(()),
+        Some([item, row]) => Err(Error::Shape {
+            argument,
+            expected: "those of the tokens".into(),
+            found: format!("codes of another row than valid row {row} of item {item}"),
+        }),
+    }
+}
+
+fn not_made_of(argument: &'static str) -> Error {
+    Error::Shape {
+        argument,
+        expected: "what DeviceTokens::quantize made of this very handle, or Screen::assumed".into(),
+        found: "codes that may be of other tokens".into(),
+    }
+}
+
+/// A call of the CPU engine with everything that it uses.
+struct CpuCall<T: Element> {
+    layouts: [Arc<TokenLayout>; 2],
+    tokens: [Arc<HostTokens<T>>; 2],
+    codes: [Arc<HostTokens<Int8>>; 2],
+    pairing: Arc<Pairing>,
+    options: ScoreOptions,
+    scores: Arc<Replaced<Scores>>,
+}
+
+impl<T: Element> CpuCall<T> {
+    /// The handles and scores must be of the work; [`CoarseWork::check_call`] checks them.
+    fn new(
+        [queries, documents]: [&DeviceTokens<T>; 2],
+        codes: [&DeviceTokens<Int8>; 2],
+        work: &CoarseWork,
+        scores: &DeviceScores,
+    ) -> Result<CpuCall<T>> {
+        match &scores.inner {
+            ScoresInner::Cpu(room) => Ok(CpuCall {
+                layouts: [queries.layout.clone(), documents.layout.clone()],
+                tokens: [queries.host_tokens()?.clone(), documents.host_tokens()?.clone()],
+                codes: [codes[0].host_tokens()?.clone(), codes[1].host_tokens()?.clone()],
+                pairing: work.screening.pairing.clone(),
+                options: work.options.clone(),
+                scores: room.clone(),
+            }),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            ScoresInner::Cuda(_) => Err(scores.wrong_device(work.device())),
+        }
+    }
+
+    fn run(&self) -> Result<()> {
+        let [queries, documents] = &self.layouts;
+        let problem = Problem::new(queries, documents, &self.pairing)?;
+        let codes = self.codes.each_ref().map(|codes| codes.matrix());
+        let tokens = self.tokens.each_ref().map(|tokens| tokens.matrix());
+        let found = cpu::score_coarse_to_fine(&problem, codes, tokens, &self.options)?;
+        self.scores.set(found);
+        Ok(())
+    }
+}

@@ -1,0 +1,247 @@
+//! Scores in stream order: enqueued, or captured into a graph.
+
+use std::sync::Arc;
+
+use super::prepared::{DeviceScores, ScoresInner, Work, WorkInner};
+use crate::cpu;
+use crate::cpu::tokens::HostTokens;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda::CudaCall;
+use crate::device::graph::Calls;
+use crate::device::graph::Capture;
+use crate::device::stream::{Stream, StreamInner};
+use crate::device::tokens::DeviceTokens;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::error::Error;
+use crate::error::Result;
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::pairing::Pairing;
+use crate::problem::scores::Scores;
+use crate::runtime::swap::Replaced;
+use crate::tokens::format::{Against, Format};
+use crate::tokens::layout::TokenLayout;
+
+impl Stream {
+    /// Enqueues the scoring of queries against documents.
+    ///
+    /// Does not wait, and on a CUDA device allocates nothing, on the host neither, once the
+    /// stream's workspace (at most 32 MB) has grown to what the work needs. (Where rows are
+    /// normalised, the first call with a handle that the work was not prepared with waits, once.)
+    /// Dropping a handle, the work or the scores waits for calls that use them.
+    ///
+    /// # Errors
+    /// [`crate::Error::WrongDevice`], or [`crate::Error::Shape`] where handles or scores are not
+    /// what the work was prepared for; nothing is enqueued then. [`crate::Error::DeviceMemory`]
+    /// where the workspace cannot grow.
+    pub fn score_into<Q: Against<D>, D: Format>(
+        &mut self,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
+        work: &Work,
+        scores: &mut DeviceScores,
+    ) -> Result<()> {
+        work.check_call(&self.device, queries, documents, scores)?;
+        if let Some(scored) = work.scored() {
+            scores.scored.set(scored);
+        }
+        match (&mut self.inner, &work.inner, &scores.inner) {
+            (StreamInner::Cpu, WorkInner::Cpu, ScoresInner::Cpu(_)) => {
+                CpuCall::new(queries, documents, work, scores)?.run()
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (StreamInner::Cuda(stream), WorkInner::Cuda(cuda), ScoresInner::Cuda(outputs)) => {
+                let queries = queries.cuda_tokens()?;
+                let documents = documents.cuda_tokens()?;
+                cuda.enqueue(stream, queries, documents, outputs)
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            _ => Err(Error::WrongDevice {
+                argument: "scores",
+                expected: self.device.to_string(),
+                found: "another device".into(),
+            }),
+        }
+    }
+}
+
+impl Capture {
+    /// Adds the scoring of queries against documents, to run after the calls before it.
+    ///
+    /// # Errors
+    /// Those of [`Stream::score_into`].
+    pub fn score_into<Q: Against<D>, D: Format>(
+        &mut self,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
+        work: &Work,
+        scores: &mut DeviceScores,
+    ) -> Result<()> {
+        work.check_call(&self.device, queries, documents, scores)?;
+        match &mut self.calls {
+            Calls::Cpu(calls) => {
+                let call = CpuCall::new(queries, documents, work, scores)?;
+                calls.0.push(Box::new(move || call.run()));
+            }
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Calls::Cuda(calls) => {
+                if let (WorkInner::Cuda(work), ScoresInner::Cuda(outputs)) =
+                    (&work.inner, &scores.inner)
+                {
+                    let (queries, documents) = (queries.cuda_tokens()?, documents.cuda_tokens()?);
+                    calls.push(CudaCall::new(work, queries, documents, outputs)?);
+                }
+            }
+        }
+        self.written.extend(work.scored().map(|scored| (scores.scored.clone(), scored)));
+        Ok(())
+    }
+}
+
+/// A call of the CPU engine with everything that it uses.
+pub(crate) struct CpuCall<Q: Format, D: Format> {
+    layouts: [Arc<TokenLayout>; 2],
+    queries: Arc<HostTokens<Q>>,
+    documents: Arc<HostTokens<D>>,
+    pairing: Arc<Pairing>,
+    options: ScoreOptions,
+    scores: Arc<Replaced<Scores>>,
+}
+
+impl<Q: Format, D: Format> CpuCall<Q, D> {
+    /// The handles and scores must be of the work; [`Work::check_call`] checks them.
+    pub(crate) fn new(
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
+        work: &Work,
+        scores: &DeviceScores,
+    ) -> Result<CpuCall<Q, D>> {
+        match &scores.inner {
+            ScoresInner::Cpu(scores) => Ok(CpuCall {
+                layouts: [queries.layout.clone(), documents.layout.clone()],
+                queries: queries.host_tokens()?.clone(),
+                documents: documents.host_tokens()?.clone(),
+                pairing: work.pairing.clone(),
+                options: work.options.clone(),
+                scores: scores.clone(),
+            }),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            ScoresInner::Cuda(_) => Err(Error::WrongDevice {
+                argument: "scores",
+                expected: work.device.to_string(),
+                found: scores.device.to_string(),
+            }),
+        }
+    }
+
+    /// Makes the call.
+    pub(crate) fn run(&self) -> Result<()> {
+        let [queries, documents] = &self.layouts;
+        let problem = Problem::new(queries, documents, &self.pairing)?;
+        let (queries, documents) = (self.queries.matrix(), self.documents.matrix());
+        let found = cpu::score(&problem, queries, documents, &self.options)?;
+        self.scores.set(found);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::error::Error;
+    use crate::problem::Problem;
+    use crate::problem::options::ScoreOptions;
+    use crate::problem::outputs::OutputShape;
+    use crate::problem::pairing::Pairing;
+    use crate::tokens::Tokens;
+    use crate::tokens::layout::TokenLayout;
+
+    const DATA: [f32; 8] = [1.0, 0.0, 0.0, 1.0, 0.5, 0.5, -1.0, 2.0];
+
+    fn options() -> ScoreOptions {
+        ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() }
+    }
+
+    #[test]
+    fn streams_of_the_cpu_give_what_a_synchronous_call_gives() {
+        let device = Device::cpu();
+        let queries = device.upload(&Tokens::padded(&DATA, 2, 2, 2).unwrap()).unwrap();
+        let documents = device.upload(&Tokens::padded(&DATA, 1, 4, 2).unwrap()).unwrap();
+        let pairing = Pairing::cross();
+        let work = device.prepare(&queries, &documents, &pairing, &options()).unwrap();
+        let mut scores = DeviceScores::new(&work).unwrap();
+        assert_eq!(scores.read().unwrap().values(), [0.0, 0.0]);
+        let mut stream = device.stream().unwrap();
+        let (mut start, mut end) = (device.event().unwrap(), device.event().unwrap());
+        stream.record(&mut start).unwrap();
+        stream.score_into(&queries, &documents, &work, &mut scores).unwrap();
+        stream.record(&mut end).unwrap();
+        stream.synchronize().unwrap();
+        assert!(end.elapsed_ms(&start).unwrap() >= 0.0);
+        let expected = device.score_with(&queries, &documents, &pairing, &options()).unwrap();
+        assert_eq!(scores.read().unwrap(), expected);
+        assert_eq!((scores.address(), scores.winner_bytes()), (None, 2));
+        assert_eq!([1, 2].map(|query| expected.row(query)), [Some(&expected.values()[1..]), None]);
+    }
+
+    #[test]
+    fn work_takes_only_what_it_was_prepared_for() {
+        let device = Device::cpu();
+        let queries = device.upload(&Tokens::padded(&DATA, 2, 2, 2).unwrap()).unwrap();
+        let documents = device.upload(&Tokens::padded(&DATA, 1, 4, 2).unwrap()).unwrap();
+        let pairing = Pairing::cross();
+        let work = device.prepare(&queries, &documents, &pairing, &options()).unwrap();
+        let mut scores = DeviceScores::new(&work).unwrap();
+        let mut stream = device.stream().unwrap();
+        let shape_error = |result: Result<()>, expected: &str| match result {
+            Err(Error::Shape { argument, .. }) => assert_eq!(argument, expected),
+            other => panic!("{other:?} instead of a shape error for {expected}"),
+        };
+        shape_error(stream.score_into(&documents, &documents, &work, &mut scores), "queries");
+        shape_error(stream.score_into(&queries, &queries, &work, &mut scores), "documents");
+        // Equal layouts are as good as the same one.
+        let same = device.upload(&Tokens::padded(&DATA, 2, 2, 2).unwrap()).unwrap();
+        stream.score_into(&same, &documents, &work, &mut scores).unwrap();
+
+        let plain =
+            device.prepare(&queries, &documents, &pairing, &ScoreOptions::default()).unwrap();
+        let mut plain_scores = DeviceScores::new(&plain).unwrap();
+        shape_error(stream.score_into(&queries, &documents, &work, &mut plain_scores), "scores");
+
+        let half = [half::f16::ONE; 8];
+        let half_queries = device.upload(&Tokens::padded(&half, 2, 2, 2).unwrap()).unwrap();
+        let half_documents = device.upload(&Tokens::padded(&half, 1, 4, 2).unwrap()).unwrap();
+        shape_error(
+            stream.score_into(&half_queries, &half_documents, &work, &mut scores),
+            "queries",
+        );
+    }
+
+    #[test]
+    fn the_read_roof_is_a_cuda_devices() {
+        let device = Device::cpu();
+        let tokens = device.upload(&Tokens::padded(&DATA, 2, 2, 2).unwrap()).unwrap();
+        let read = device.stream().unwrap().read_roof(&tokens, 1);
+        assert!(matches!(read, Err(Error::Unsupported { .. })));
+    }
+
+    #[test]
+    fn the_time_between_unrecorded_events_is_an_error() {
+        let device = Device::cpu();
+        let (start, mut end) = (device.event().unwrap(), device.event().unwrap());
+        device.stream().unwrap().record(&mut end).unwrap();
+        assert!(matches!(end.elapsed_ms(&start), Err(Error::Unsupported { .. })));
+    }
+
+    #[test]
+    fn winners_take_two_bytes_below_65535_tokens() {
+        let pairing = Pairing::cross();
+        let queries = TokenLayout::padded(1, 1, 1).unwrap();
+        for (len, bytes) in [(65534, 2), (65535, 4), (65536, 4)] {
+            let documents = TokenLayout::padded(1, len, 1).unwrap();
+            let problem = Problem::new(&queries, &documents, &pairing).unwrap();
+            assert_eq!(OutputShape::new(&problem, &options()).winner_bytes, bytes);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Scores of queries against documents: at once, or prepared and enqueued.
+
+use std::sync::Arc;
+
+use crate::cpu;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda::CudaWork;
+use crate::device::Device;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::device::Engine;
+use crate::device::tokens::{DeviceTokens, Input};
+use crate::error::{Error, Result};
+use crate::plan::choice::Plan;
+use crate::plan::limits::Access;
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::OutputShape;
+use crate::problem::pairing::Pairing;
+use crate::problem::scores::Scores;
+use crate::tokens::format::{Against, Format, TokenFormat};
+use prepared::{Work, WorkInner};
+
+pub(crate) mod enqueue;
+pub(crate) mod prepared;
+
+impl Device {
+    /// Scores queries against documents.
+    ///
+    /// Either side is borrowed host tokens or a handle from [`Device::upload`]. Both have the same
+    /// element type, or [compressed formats](TokenFormat) that go together.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] and others where queries, documents and pairing do not fit together.
+    /// [`Error::Unsupported`] where nothing on the device can run the call: compressed tokens where
+    /// rows are to be normalised are among that.
+    pub fn score<'a, Q: Against<D>, D: Format>(
+        &self,
+        queries: impl Into<Input<'a, Q>>,
+        documents: impl Into<Input<'a, D>>,
+        pairing: &Pairing,
+    ) -> Result<Scores> {
+        self.score_with(queries, documents, pairing, &ScoreOptions::default())
+    }
+
+    /// Scores queries against documents, with winners, token scores or a named kernel.
+    pub fn score_with<'a, Q: Against<D>, D: Format>(
+        &self,
+        queries: impl Into<Input<'a, Q>>,
+        documents: impl Into<Input<'a, D>>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Scores> {
+        let (queries, documents) = (queries.into(), documents.into());
+        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+        let plan = self.plan_problem(&problem, &queries, &documents, options)?;
+        match (&self.0, plan.chosen()) {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (Engine::Cuda(device), Some(chosen)) => {
+                let (mut own_queries, mut own_documents) = (None, None);
+                let queries = queries.cuda_tokens(self, &mut own_queries)?;
+                let documents = documents.cuda_tokens(self, &mut own_documents)?;
+                Ok(device.score(&problem, chosen, queries, documents, options)?.0)
+            }
+            _ => {
+                let queries = queries.host_matrix()?;
+                let documents = documents.host_matrix()?;
+                cpu::score(&problem, queries, documents, options)
+            }
+        }
+    }
+
+    /// What [`Device::score_with`] would run for these inputs, and why.
+    pub fn plan<'a, Q: Against<D>, D: Format>(
+        &self,
+        queries: impl Into<Input<'a, Q>>,
+        documents: impl Into<Input<'a, D>>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Plan> {
+        let (queries, documents) = (queries.into(), documents.into());
+        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+        self.plan_problem(&problem, &queries, &documents, options)
+    }
+
+    /// Checks and plans a problem, loads its kernel and uploads its work lists, for any number of
+    /// [`Stream::score_into`](crate::Stream::score_into) calls with handles of these layouts.
+    ///
+    /// # Errors
+    /// Those of [`Device::score_with`].
+    pub fn prepare<Q: Against<D>, D: Format>(
+        &self,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Work> {
+        let plan = self.plan(queries, documents, pairing, options)?;
+        self.prepare_planned(plan, queries, documents, pairing, options)
+    }
+
+    pub(crate) fn plan_problem<Q: Format, D: Format>(
+        &self,
+        problem: &Problem<'_>,
+        queries: &Input<'_, Q>,
+        documents: &Input<'_, D>,
+        options: &ScoreOptions,
+    ) -> Result<Plan> {
+        queries.check_device("queries", self)?;
+        documents.check_device("documents", self)?;
+        let elements = (Q::FORMAT.element(), D::FORMAT.element());
+        if let (true, (None, _) | (_, None)) = (options.normalize, elements) {
+            return Err(Error::Unsupported {
+                what: format!("`normalize` for {} queries and {} documents", Q::FORMAT, D::FORMAT),
+                why: "rows are compressed; divide them by their lengths before".into(),
+            });
+        }
+        let access = [queries.access(), documents.access()];
+        self.plan_formats(problem, [Q::FORMAT, D::FORMAT], access, options)
+    }
+
+    /// The plan of queries and documents of two formats, and how they are read.
+    pub(crate) fn plan_formats(
+        &self,
+        problem: &Problem<'_>,
+        [queries, documents]: [TokenFormat; 2],
+        access: [Access; 2],
+        options: &ScoreOptions,
+    ) -> Result<Plan> {
+        match (self.limits(), TokenFormat::operand(queries, documents)) {
+            (None, _) => Plan::cpu(options, cpu::n_threads()),
+            (Some(limits), Some(operand)) => {
+                Plan::choose(problem, operand, limits, access[0], access[1], options)
+            }
+            (Some(_), None) => Err(Error::Unsupported {
+                what: format!("{queries} queries and {documents} documents on {self}"),
+                why: "no kernel takes them yet; use Device::cpu()".into(),
+            }),
+        }
+    }
+
+    fn prepare_planned<Q: Format, D: Format>(
+        &self,
+        plan: Plan,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Work> {
+        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+        let outputs = OutputShape::new(&problem, options);
+        let inner = match (&self.0, plan.chosen()) {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (Engine::Cuda(device), Some(chosen)) => {
+                let work = CudaWork::new(device, &problem, chosen, &outputs)?;
+                work.prepare_norms(queries.cuda_tokens()?, documents.cuda_tokens()?, None)?;
+                WorkInner::Cuda(Arc::new(work))
+            }
+            _ => WorkInner::Cpu,
+        };
+        Ok(Work {
+            device: self.clone(),
+            formats: [Q::FORMAT, D::FORMAT],
+            queries: queries.layout.clone(),
+            documents: documents.layout.clone(),
+            pairing: Arc::new(pairing.clone()),
+            options: options.clone(),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            access: [queries.access(), documents.access()],
+            plan,
+            outputs: Arc::new(outputs),
+            inner,
+        })
+    }
+
+    /// Whether there are kernels, or an engine, for queries and documents of these formats.
+    pub fn can_score(&self, queries: TokenFormat, documents: TokenFormat) -> bool {
+        let operand = TokenFormat::operand(queries, documents);
+        operand.is_some_and(|operand| self.limits().is_none_or(|limits| limits.has_rows(operand)))
+    }
+}

@@ -1,0 +1,256 @@
+//! Problems made ready for a device, and room for their results there.
+
+use std::sync::Arc;
+
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::cuda::{CudaOutputs, CudaWork};
+use crate::device::Device;
+use crate::device::tokens::DeviceTokens;
+use crate::error::{Error, Result};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::plan::choice::Chosen;
+use crate::plan::choice::Plan;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::plan::limits::Access;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::OutputShape;
+use crate::problem::pairing::Pairing;
+use crate::problem::provenance::{LastScored, Scored};
+use crate::problem::scores::Scores;
+use crate::problem::shape::ScoreShape;
+use crate::runtime::swap::Replaced;
+use crate::tokens::format::{Format, TokenFormat};
+use crate::tokens::layout::TokenLayout;
+
+/// A checked and planned problem, with its work lists on the device.
+///
+/// Made by [`Device::prepare`] and used with any handles that have the same layouts. It does
+/// not keep the handles: their contents may change between calls.
+#[derive(Debug)]
+pub struct Work {
+    pub(crate) device: Device,
+    /// Of the queries, of the documents.
+    pub(crate) formats: [TokenFormat; 2],
+    pub(crate) queries: Arc<TokenLayout>,
+    pub(crate) documents: Arc<TokenLayout>,
+    pub(crate) pairing: Arc<Pairing>,
+    pub(crate) options: ScoreOptions,
+    /// How queries and documents are read.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) access: [Access; 2],
+    pub(crate) plan: Plan,
+    pub(crate) outputs: Arc<OutputShape>,
+    pub(crate) inner: WorkInner,
+}
+
+#[derive(Debug)]
+pub(crate) enum WorkInner {
+    Cpu,
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(Arc<CudaWork>),
+}
+
+impl Work {
+    /// The device that the work runs on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The kernel that the work runs, and why.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Shape of the scores.
+    pub fn shape(&self) -> ScoreShape {
+        self.outputs.shape
+    }
+
+    /// Checks that a call on `device` with these handles and scores is one that the work was
+    /// prepared for. Allocates nothing when it is.
+    pub(crate) fn check_call<Q: Format, D: Format>(
+        &self,
+        device: &Device,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
+        scores: &DeviceScores,
+    ) -> Result<()> {
+        device.check_same("work", &self.device)?;
+        check_side(&self.device, "queries", queries, self.formats[0], &self.queries)?;
+        check_side(&self.device, "documents", documents, self.formats[1], &self.documents)?;
+        scores.check("scores", device, &self.outputs)
+    }
+
+    /// What its calls' winners are of; nothing where they find none.
+    pub(crate) fn scored(&self) -> Option<Scored> {
+        self.outputs.winners.then(|| Scored {
+            queries: self.queries.clone(),
+            documents: self.documents.clone(),
+            pairing: self.pairing.clone(),
+        })
+    }
+}
+
+/// Checks that tokens are on a device, and what one side of work was prepared for.
+pub(crate) fn check_side<F: Format>(
+    device: &Device,
+    argument: &'static str,
+    tokens: &DeviceTokens<F>,
+    format: TokenFormat,
+    layout: &Arc<TokenLayout>,
+) -> Result<()> {
+    device.check_same(argument, tokens.device())?;
+    if format != F::FORMAT {
+        return Err(Error::Shape {
+            argument,
+            expected: format!("{format} tokens, as the work was prepared for"),
+            found: format!("{} tokens", F::FORMAT),
+        });
+    }
+    if !Arc::ptr_eq(layout, &tokens.layout) && !layout.same_items(&tokens.layout) {
+        return Err(Error::Shape {
+            argument,
+            expected: "the layout that the work was prepared for".into(),
+            found: "another layout; prepare the work with these handles".into(),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+impl Work {
+    /// What scores the same problem as `options` say.
+    pub(crate) fn choose(&self, problem: &Problem<'_>, options: &ScoreOptions) -> Result<Chosen> {
+        let plan = self.device.plan_formats(problem, self.formats, self.access, options)?;
+        plan.chosen().ok_or_else(|| Error::Unsupported {
+            what: format!("winners on {} by {}", self.device, plan.name()),
+            why: "the work runs on a CUDA device".into(),
+        })
+    }
+}
+
+/// Results on a device: written by [`Stream::score_into`](crate::Stream::score_into), read when
+/// needed.
+///
+/// Calls on different streams that write the same results run one after the other. What a
+/// [`Graph`](crate::Graph) writes stays until the graph is dropped too.
+#[derive(Debug)]
+pub struct DeviceScores {
+    pub(crate) device: Device,
+    pub(crate) shape: Arc<OutputShape>,
+    pub(crate) scored: LastScored,
+    pub(crate) inner: ScoresInner,
+}
+
+#[derive(Debug)]
+pub(crate) enum ScoresInner {
+    Cpu(Arc<Replaced<Scores>>),
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(Arc<CudaOutputs>),
+}
+
+impl DeviceScores {
+    /// Room for the results of a work: scores 0, winners -1, token scores 0.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
+    pub fn new(work: &Work) -> Result<DeviceScores> {
+        DeviceScores::with_room(&work.device, &work.outputs)
+    }
+
+    pub(crate) fn with_room(device: &Device, shape: &Arc<OutputShape>) -> Result<DeviceScores> {
+        let inner = match device.ordinal() {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Some(_) => {
+                let cuda = device.cuda_device("work for a CUDA device")?;
+                ScoresInner::Cuda(Arc::new(CudaOutputs::new(cuda, shape)?))
+            }
+            _ => ScoresInner::Cpu(Arc::new(Replaced::new(shape.host_scores()?))),
+        };
+        let (device, shape, scored) = (device.clone(), shape.clone(), LastScored::default());
+        Ok(DeviceScores { device, shape, scored, inner })
+    }
+
+    /// What is wrong with results of another kind of device than the work's.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn wrong_device(&self, expected: &Device) -> Error {
+        let (expected, found) = (expected.to_string(), self.device.to_string());
+        Error::WrongDevice { argument: "scores", expected, found }
+    }
+
+    /// Checks that these are results of a device, of this shape.
+    pub(crate) fn check(
+        &self,
+        argument: &'static str,
+        device: &Device,
+        outputs: &Arc<OutputShape>,
+    ) -> Result<()> {
+        device.check_same(argument, &self.device)?;
+        if Arc::ptr_eq(&self.shape, outputs) || self.shape == *outputs {
+            return Ok(());
+        }
+        Err(Error::Shape {
+            argument,
+            expected: format!("room for the work's results {:?}", outputs.shape),
+            found: format!("room for other results {:?}", self.shape.shape),
+        })
+    }
+
+    /// Shape of the scores.
+    pub fn shape(&self) -> ScoreShape {
+        self.shape.shape
+    }
+
+    /// Waits for the last call or launch that was given these results, and copies them to the
+    /// host.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
+    pub fn read(&self) -> Result<Scores> {
+        match &self.inner {
+            ScoresInner::Cpu(scores) => Ok(Arc::unwrap_or_clone(scores.get())),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            ScoresInner::Cuda(outputs) => outputs.read(&self.shape),
+        }
+    }
+
+    /// Device address of the f32 scores; `None` on the CPU. Order work that reads them behind
+    /// the stream that writes them.
+    pub fn address(&self) -> Option<u64> {
+        match &self.inner {
+            ScoresInner::Cpu(_) => None,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            ScoresInner::Cuda(outputs) => Some(outputs.addresses().scores),
+        }
+    }
+
+    /// Device address of the winners, pair-major, each [`DeviceScores::winner_bytes`] long;
+    /// `None` on the CPU or when they were not asked for.
+    pub fn winners_address(&self) -> Option<u64> {
+        match &self.inner {
+            ScoresInner::Cpu(_) => None,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            ScoresInner::Cuda(outputs) => self.shape.winners.then_some(outputs.addresses().winners),
+        }
+    }
+
+    /// Device address of the f32 token scores, pair-major; `None` on the CPU or when they
+    /// were not asked for.
+    pub fn token_scores_address(&self) -> Option<u64> {
+        match &self.inner {
+            ScoresInner::Cpu(_) => None,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            ScoresInner::Cuda(outputs) => {
+                self.shape.token_scores.then_some(outputs.addresses().token_scores)
+            }
+        }
+    }
+
+    /// Bytes of a winner in device memory: 2 (u16, all-ones = none) while every document is
+    /// shorter than 65 535 tokens, else 4 (i32, -1 = none).
+    pub fn winner_bytes(&self) -> usize {
+        self.shape.winner_bytes
+    }
+}

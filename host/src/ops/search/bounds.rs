@@ -1,0 +1,480 @@
+//! How far scores of compressed tokens can be from those of the embeddings they were made of.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
+
+use crate::error::{Error, Result};
+use crate::problem::Problem;
+use crate::problem::pairing::Pairing;
+use crate::runtime::alloc::filled;
+use crate::runtime::pool::Parallel;
+use crate::tokens::Tokens;
+use crate::tokens::element::{Element, ElementType};
+use crate::tokens::format::widen;
+use crate::tokens::format::{Format, Quantized, TokenFormat};
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::scales::{ScaleType, Scales};
+
+/// Below this f16 numbers are equally far apart.
+const F16_NORMAL_MIN: f64 = 1.0 / 16384.0;
+
+/// Half of that distance, 2⁻²⁵.
+const F16_HALF_STEP: f64 = 1.0 / (1u64 << 25) as f64;
+
+/// Largest f16 number.
+const F16_MAX: f64 = maxsim_kernels::quantize::F16_MAX as f64;
+
+/// What tensor cores may lose of e4m3 products, relative to Σ |q_k d_k|: of 128 products and of the
+/// four sums that they are added to, all that is 2⁻¹³ below the largest. With one large element
+/// among small ones that is lost; random tokens lose up to 5 · 10⁻⁴.
+const FP8_CUT: f64 = 132.0 / 8192.0;
+
+/// Largest norm or scale, 2⁹⁶: dot products of 4096 codes, times two of these, are finite in f32.
+/// (448² · 4096 < 2³⁰.)
+const LARGEST: f64 = (1u128 << 96) as f64;
+
+/// What the rows of one side say about errors, per item: made once, used with any other side.
+///
+/// With x a row as it was, x̂ what its codes stand for and e = x − x̂, the similarity of a query
+/// and a document row is off by
+///
+/// ```text
+/// ⟨q, d⟩ − ⟨q̂, d̂⟩ = ⟨q̂, e_d⟩ + ⟨e_q, d̂⟩ + ⟨e_q, e_d⟩
+/// ```
+///
+/// What is known of e is a bound u_k ≥ |e_k| of each element: half a step of its code. By Hölder's
+/// inequality, for p = 1 and for p = 2,
+///
+/// ```text
+/// |⟨q̂, e_d⟩| ≤ min(‖q̂‖₁ · ‖u_d‖∞, ‖q̂‖₂ · ‖u_d‖₂)
+/// ```
+///
+/// and the other two likewise. The first is the smaller where all elements have one step (INT8),
+/// the second where steps grow with the elements (FP8). A maximum over t moves no further than its
+/// candidates do, |max_t a_t − max_t b_t| ≤ max_t |a_t − b_t|, so with U and L the largest ‖u‖ and
+/// ‖d̂‖ of a document's valid tokens the score is off by at most
+///
+/// ```text
+/// bound = min(U∞ · Σ_s ‖q̂_s‖₁, U₂ · Σ_s ‖q̂_s‖₂) + min(L₁ · Σ_s ‖u_s‖∞, L₂ · Σ_s ‖u_s‖₂)
+///       + U₂ · Σ_s ‖u_s‖₂ + ρ · M · Σ_s ‖q̂_s‖₂
+/// ```
+///
+/// over the query's valid tokens s: four numbers of the query and five of the document, whatever
+/// their lengths. The last term is what engines lose to rounding: M is the largest
+/// ‖code‖₂ · scale + √dim · |min| of the document's tokens, by Cauchy and Schwarz's inequality
+/// M · ‖q̂‖₂ is at least Σ_k of the products' magnitudes, and ρ is
+///
+/// | query, document | ρ |
+/// |---|---|
+/// | int8, int8 | (8 + Lq) · 2⁻²³: exact sums, three products, the sum over the query |
+/// | f16, bf16 or int8, int8-affine | (8 + Lq + dim) · 2⁻²³: sums of dim products, rounded or cut off |
+/// | fp8, fp8 | (8 + Lq + dim) · 2⁻²³ + 132 · 2⁻¹³: tensor cores cut addends off 13 bits below the largest, 128 products and 4 sums before the sum goes on in f32 |
+///
+/// # What is known of a row
+///
+/// With s its scale and c its codes, as [`Tokens::quantize`] makes them: quotients are rounded to
+/// the nearest code, so u is half a code's step times s. Rounding s to f16 moves the largest
+/// element beyond the largest code by up to 2⁻¹¹ of it, or by 2⁻²⁵ times the code where s is
+/// below 2⁻¹⁴; rounding the minimum m, beyond code 0 by half a unit h of m. That is what
+/// elements that are clamped lose instead.
+///
+/// ```text
+/// INT8         u = max(s / 2, s / 16 + [s < 2⁻¹⁴] · 127 · 2⁻²⁵)
+/// INT8 affine  u = max(s / 2, s / 8 + [s < 2⁻¹⁴] · 255 · 2⁻²⁵ + h(m))
+/// FP8          u_k = s · max(2⁻¹⁰, 2^(⌊log₂ |c_k|⌋ − 4)) + [s < 2⁻¹⁴, |c_k| = 448] · 448 · 2⁻²⁵
+/// ```
+///
+/// (bracketed terms for f16 scales alone) and 2⁻¹⁰ of it more, for quotients that are rounded. The
+/// bound is infinite where none can be given: a NaN or an infinity among the codes, scales or
+/// elements, an f16 scale or minimum at the end of its range, where rows may have been clamped,
+/// and numbers beyond 2⁹⁶, whose sums may overflow.
+#[derive(Clone)]
+pub struct ErrorTerms {
+    format: TokenFormat,
+    layout: TokenLayout,
+    items: Vec<Item>,
+}
+
+/// Norms of a row, or their sums or maxima over the valid rows of an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Terms {
+    /// ‖x̂‖₁ and ‖x̂‖₂.
+    l1: f64,
+    l2: f64,
+    /// ‖u‖∞ and ‖u‖₂.
+    u_max: f64,
+    u2: f64,
+    /// ‖code‖₂ · scale + √dim · |min|.
+    magnitude: f64,
+}
+
+/// The terms of an item, as a query and as a document.
+#[derive(Clone, Copy, Debug, Default)]
+struct Item {
+    n_tokens: usize,
+    sums: Terms,
+    maxima: Terms,
+}
+
+impl AddAssign for Terms {
+    fn add_assign(&mut self, other: Terms) {
+        self.l1 += other.l1;
+        self.l2 += other.l2;
+        self.u_max += other.u_max;
+        self.u2 += other.u2;
+        self.magnitude += other.magnitude;
+    }
+}
+
+impl Terms {
+    /// What nothing is known of.
+    const UNKNOWN: Terms = Terms {
+        l1: f64::INFINITY,
+        l2: f64::INFINITY,
+        u_max: f64::INFINITY,
+        u2: f64::INFINITY,
+        magnitude: f64::INFINITY,
+    };
+
+    fn max(self, other: Terms) -> Terms {
+        Terms {
+            l1: self.l1.max(other.l1),
+            l2: self.l2.max(other.l2),
+            u_max: self.u_max.max(other.u_max),
+            u2: self.u2.max(other.u2),
+            magnitude: self.magnitude.max(other.magnitude),
+        }
+    }
+
+    /// Of a row of numbers c · scale + min, and the bound of each one's error.
+    fn of_row(codes: &[f32], scale: f64, min: f64, bound: impl Fn(f64) -> f64) -> Terms {
+        let mut terms = Terms::default();
+        let mut square = 0.0;
+        for &code in codes {
+            let code = f64::from(code);
+            let (value, u) = (code * scale + min, bound(code));
+            terms.l1 += value.abs();
+            terms.l2 += value * value;
+            terms.u_max = terms.u_max.max(u);
+            terms.u2 += u * u;
+            square += code * code;
+        }
+        terms.l2 = terms.l2.sqrt();
+        terms.u2 = terms.u2.sqrt();
+        terms.magnitude = square.sqrt() * scale + (codes.len() as f64).sqrt() * min.abs();
+        // A NaN is above nothing.
+        let is_known = terms.u_max < f64::INFINITY
+            && terms.l1 < LARGEST
+            && terms.magnitude < LARGEST
+            && scale < LARGEST;
+        if is_known { terms } else { Terms::UNKNOWN }
+    }
+}
+
+/// Without the items one by one.
+impl fmt::Debug for ErrorTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ErrorTerms")
+            .field("format", &self.format)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ErrorTerms {
+    /// The terms of tokens as they are stored. Elements are the embeddings themselves: their
+    /// errors are 0. Codes must be those that [`Tokens::quantize`] makes.
+    pub fn new<F: Format>(tokens: &Tokens<'_, F>) -> ErrorTerms {
+        ErrorTerms::of_rows(tokens, |row, codes| match tokens.scales_of_codes() {
+            None => Terms::of_row(codes, 1.0, 0.0, |_| 0.0),
+            Some(scales) => {
+                let (scale, min) = (scales.scale(row).into(), scales.min(row).into());
+                let step = Step::new(F::FORMAT, scales, scale, min);
+                Terms::of_row(codes, scale, min, |code| step.bound(code))
+            }
+        })
+    }
+
+    /// The terms of compressed tokens whose embeddings are at hand: u is what each element is off
+    /// by, and bounds are smaller (on token embeddings of a text encoder, dim 128, by 1.3 times
+    /// with INT8 and 1.7 times with FP8). Any codes will do.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where the embeddings are not as many.
+    pub fn measured<F: Quantized, T: Element>(
+        tokens: &Tokens<'_, F>,
+        embeddings: &Tokens<'_, T>,
+    ) -> Result<ErrorTerms> {
+        let dim = tokens.layout().dim();
+        let of = |layout: &TokenLayout| format!("{} rows of {}", layout.rows(), layout.dim());
+        if (embeddings.layout().rows(), embeddings.layout().dim()) != (tokens.layout().rows(), dim)
+        {
+            return Err(Error::Shape {
+                argument: "embeddings",
+                expected: of(tokens.layout()),
+                found: of(embeddings.layout()),
+            });
+        }
+        let scales = tokens.scales();
+        Ok(ErrorTerms::of_rows(tokens, |row, codes| {
+            let (scale, min) = (f64::from(scales.scale(row)), f64::from(scales.min(row)));
+            let mut terms = Terms::of_row(codes, scale, min, |_| 0.0);
+            let embeddings = &embeddings.data()[row * dim..][..dim];
+            let mut square = 0.0;
+            for (&code, x) in codes.iter().zip(embeddings) {
+                let error = (f64::from(x.to_f32()) - (f64::from(code) * scale + min)).abs();
+                terms.u_max = terms.u_max.max(error);
+                square += error * error;
+            }
+            terms.u2 = square.sqrt();
+            if terms.u2 < LARGEST { terms } else { Terms::UNKNOWN }
+        }))
+    }
+
+    fn of_rows<F: Format>(
+        tokens: &Tokens<'_, F>,
+        of_row: impl Fn(usize, &[f32]) -> Terms + Sync,
+    ) -> ErrorTerms {
+        let (layout, mask) = (tokens.layout(), tokens.mask());
+        let of_item = |codes: &mut Vec<f32>, item: usize| {
+            let valid = |row: &usize| mask.is_none_or(|mask| mask[*row] != 0);
+            let mut terms = Item::default();
+            for row in layout.item_rows(item).filter(valid) {
+                widen::<F>(&tokens.data()[row * layout.dim()..][..layout.dim()], codes);
+                let row = of_row(row, codes);
+                terms.n_tokens += 1;
+                terms.sums += row;
+                terms.maxima = terms.maxima.max(row);
+            }
+            terms
+        };
+        let codes = || vec![0.0; layout.dim()];
+        let items = (0..layout.n_items()).into_par_iter();
+        let items = Parallel::new()
+            .share(|min_len| items.with_min_len(min_len).map_init(codes, of_item).collect());
+        ErrorTerms { format: F::FORMAT, layout: layout.clone(), items }
+    }
+
+    /// Checks that the terms can be those of tokens.
+    pub(crate) fn check(
+        &self,
+        argument: &'static str,
+        layout: &TokenLayout,
+        format: TokenFormat,
+    ) -> Result<()> {
+        if self.format == format && self.layout.same_items(layout) {
+            return Ok(());
+        }
+        let of = |format, layout: &TokenLayout| {
+            let (n_items, rows, dim) = (layout.n_items(), layout.rows(), layout.dim());
+            format!("{n_items} items of {format} in {rows} rows of dim {dim}")
+        };
+        let (expected, found) = (of(format, layout), of(self.format, &self.layout));
+        let other = if expected == found { ", laid out differently" } else { "" };
+        Err(Error::Shape { argument, expected, found: format!("{found}{other}") })
+    }
+
+    /// Items that the terms are of.
+    pub fn n_items(&self) -> usize {
+        self.items.len()
+    }
+}
+
+/// The first valid row, by its item and its place among the item's valid rows, of which codes are
+/// further off than [`ErrorTerms::new`] counts with: they are not codes of these embeddings, or
+/// were not made as [`Tokens::quantize`] makes them. Where there is none, all bounds of such terms
+/// hold.
+///
+/// # Errors
+/// [`Error::Shape`] where items are not as many, or have other numbers of valid rows or elements.
+pub fn first_row_beyond<F: Quantized, T: Element>(
+    codes: &Tokens<'_, F>,
+    embeddings: &Tokens<'_, T>,
+) -> Result<Option<[usize; 2]>> {
+    let (a, b) = (embeddings.layout(), codes.layout());
+    let of = |layout: &TokenLayout| format!("{} items of dim {}", layout.n_items(), layout.dim());
+    let differ = |expected, found| Error::Shape { argument: "codes", expected, found };
+    if (a.n_items(), a.dim()) != (b.n_items(), b.dim()) {
+        return Err(differ(of(a), of(b)));
+    }
+    let (dim, scales) = (a.dim(), codes.scales());
+    let is_beyond = |values: &mut Vec<f32>, row: usize, code_row: usize| {
+        let (scale, min) = (scales.scale(code_row).into(), scales.min(code_row).into());
+        let step = Step::new(F::FORMAT, scales, scale, min);
+        widen::<F>(&codes.data()[code_row * dim..][..dim], values);
+        let elements = embeddings.data()[row * dim..][..dim].iter().map(|x| f64::from(x.to_f32()));
+        elements.zip(values.iter()).any(|(x, &code)| {
+            let (code, bound) = (f64::from(code), step.bound(code.into()));
+            // Of NaN no code is a known distance away.
+            let is_within = bound == f64::INFINITY || (x - (code * scale + min)).abs() <= bound;
+            !is_within
+        })
+    };
+    let find = |values: &mut Vec<f32>, item: usize| -> Result<Option<[usize; 2]>> {
+        let [rows, code_rows] =
+            [valid_rows(a, embeddings.mask(), item), valid_rows(b, codes.mask(), item)];
+        if rows.len() != code_rows.len() {
+            let of = |rows: &[usize]| format!("{} valid rows in item {item}", rows.len());
+            return Err(differ(of(&rows), of(&code_rows)));
+        }
+        let mut pairs = rows.into_iter().zip(code_rows);
+        let found = pairs.position(|(row, code_row)| is_beyond(values, row, code_row));
+        Ok(found.map(|place| [item, place]))
+    };
+    let items = (0..a.n_items()).into_par_iter();
+    let found: Result<Vec<_>> = Parallel::new()
+        .share(|min_len| items.with_min_len(min_len).map_init(|| vec![0.0; dim], find).collect());
+    Ok(found?.into_iter().flatten().next())
+}
+
+/// The rows of an item that its mask does not switch off.
+fn valid_rows(layout: &TokenLayout, mask: Option<&[u8]>, item: usize) -> Vec<usize> {
+    let is_valid = |row: &usize| mask.is_none_or(|mask| mask[*row] != 0);
+    layout.item_rows(item).filter(is_valid).collect()
+}
+
+/// Bounds of |score − exact score| of every score of a pairing, in its order, where the exact score
+/// is that of the embeddings and the score is what any engine gives for the compressed tokens.
+///
+/// So two documents whose scores for a query differ by more than the sum of their bounds are in
+/// their true order. +∞ where nothing is known: see the [`ErrorTerms`], which has
+/// the formula. A query or document without tokens has the bound 0.
+///
+/// # Errors
+/// Those of [`Problem::new`]; [`Error::HostMemory`].
+pub fn score_bounds(
+    queries: &ErrorTerms,
+    documents: &ErrorTerms,
+    pairing: &Pairing,
+) -> Result<Vec<f32>> {
+    bounds(queries, documents, pairing, |_, _| 0.0)
+}
+
+/// As [`score_bounds`], where the exact score is not a real number but what an engine computes from
+/// the embeddings, of elements of this type: bounds are larger by what f32 loses there,
+///
+/// ```text
+/// ρ · Σ_s (‖q_s‖₂ + √dim · δ) · max_t (‖d_t‖₂ + √dim · δ)
+/// ```
+///
+/// with ‖x‖₂ ≤ ‖x̂‖₂ + ‖u‖₂, ρ = (8 + Lq + dim) · 2⁻²³ (f32: 3 · dim, since products are split),
+/// and δ the smallest normal number of the type, since tensor cores align subnormal numbers by its
+/// exponent. What a search re-scores is compared with what it does not by these.
+///
+/// # Errors
+/// Those of [`Problem::new`]; [`Error::HostMemory`].
+pub fn rescore_bounds(
+    queries: &ErrorTerms,
+    documents: &ErrorTerms,
+    pairing: &Pairing,
+    element: ElementType,
+) -> Result<Vec<f32>> {
+    let dim = queries.layout.dim() as f64;
+    let (n_products, least) = match element {
+        ElementType::F16 => (dim, F16_NORMAL_MIN),
+        ElementType::Bf16 => (dim, f64::from(f32::MIN_POSITIVE)),
+        ElementType::F32 => (3.0 * dim, f64::from(f32::MIN_POSITIVE)),
+    };
+    let least = dim.sqrt() * least;
+    bounds(queries, documents, pairing, |query, document| {
+        let n_tokens = query.n_tokens as f64;
+        let rho = (8.0 + n_tokens + n_products) * f64::from(f32::EPSILON);
+        let (q, d) = (&query.sums, &document.maxima);
+        rho * (q.l2 + q.u2 + n_tokens * least) * (d.l2 + d.u2 + least)
+    })
+}
+
+/// Bounds of scores, each `more` of its query and document larger.
+fn bounds(
+    queries: &ErrorTerms,
+    documents: &ErrorTerms,
+    pairing: &Pairing,
+    more: impl Fn(&Item, &Item) -> f64,
+) -> Result<Vec<f32>> {
+    let problem = Problem::new(&queries.layout, &documents.layout, pairing)?;
+    let dim = problem.dim();
+    let bound = |p: usize| {
+        let (q, d) = problem.pair(p);
+        let (query, document) = (&queries.items[q], &documents.items[d]);
+        if query.n_tokens == 0 || document.n_tokens == 0 {
+            return 0.0;
+        }
+        let rho = rounding([queries.format, documents.format], dim, query.n_tokens);
+        let (q, d) = (&query.sums, &document.maxima);
+        let of_document = (d.u_max * q.l1).min(d.u2 * q.l2);
+        let of_query = (d.l1 * q.u_max).min(d.l2 * q.u2);
+        let bound = of_document + of_query + d.u2 * q.u2 + rho * d.magnitude * q.l2;
+        let bound = bound + more(query, document);
+        // What is unknown times 0 is NaN.
+        let is_known = bound.is_finite() && d.magnitude * q.l2 < f64::from(f32::MAX) / 2.0;
+        if is_known { (bound as f32).next_up() } else { f32::INFINITY }
+    };
+    let mut bounds = filled(problem.shape().n_scores() as u64, 0.0)?;
+    bounds.iter_mut().enumerate().for_each(|(p, place)| *place = bound(p));
+    Ok(bounds)
+}
+
+/// ρ: what engines lose to rounding, relative to the products' magnitudes.
+fn rounding([queries, documents]: [TokenFormat; 2], dim: usize, query_len: usize) -> f64 {
+    let ulp = f64::from(f32::EPSILON);
+    let few = (8 + query_len) as f64 * ulp;
+    match (queries, documents) {
+        (TokenFormat::Int8, TokenFormat::Int8) => few,
+        (_, TokenFormat::Fp8) => few + dim as f64 * ulp + FP8_CUT,
+        _ => few + dim as f64 * ulp,
+    }
+}
+
+/// The error that an element of a row may have, by its code.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The same for all.
+    Equal(f64),
+    /// Half the distance of e4m3 numbers, times the scale; more at the end of the range.
+    E4m3 { scale: f64, clamped: f64 },
+}
+
+impl Step {
+    fn new(format: TokenFormat, scales: &Scales<'_>, scale: f64, min: f64) -> Step {
+        let is_f16 = scales.storage() == ScaleType::F16;
+        // NaN is not below either.
+        let is_in_range = !is_f16 || scale < F16_MAX;
+        if !is_in_range || scale.is_nan() {
+            return Step::Equal(f64::INFINITY);
+        }
+        let subnormal = if is_f16 && scale < F16_NORMAL_MIN { F16_HALF_STEP } else { 0.0 };
+        let more = 1.0 + 1.0 / 1024.0;
+        match format {
+            TokenFormat::Fp8 => Step::E4m3 { scale: scale * more, clamped: 448.0 * subnormal },
+            TokenFormat::Int8Affine if min.abs() >= F16_MAX => Step::Equal(f64::INFINITY),
+            TokenFormat::Int8Affine => {
+                let clamped = scale / 8.0 + 255.0 * subnormal + half_unit_of_f16(min);
+                Step::Equal((scale / 2.0).max(clamped) * more)
+            }
+            _ => Step::Equal((scale / 2.0).max(scale / 16.0 + 127.0 * subnormal) * more),
+        }
+    }
+
+    fn bound(self, code: f64) -> f64 {
+        match self {
+            Step::Equal(bound) => bound,
+            Step::E4m3 { scale, clamped } => {
+                let half_step = (power_of_two(code) / 16.0).max(1.0 / 1024.0);
+                half_step * scale + if code.abs() == 448.0 { clamped } else { 0.0 }
+            }
+        }
+    }
+}
+
+/// How far what was rounded to the f16 number `x` may be from it.
+fn half_unit_of_f16(x: f64) -> f64 {
+    // 10 fraction bits, and half of the last.
+    (power_of_two(x) / 2048.0).max(F16_HALF_STEP)
+}
+
+/// The largest power of two up to |x|; 0 of zeros and of the smallest numbers.
+fn power_of_two(x: f64) -> f64 {
+    f64::from_bits(x.to_bits() & f64::INFINITY.to_bits())
+}

@@ -1,0 +1,139 @@
+//! Tokens with what they were compressed to, as searches take them.
+
+use std::borrow::Cow;
+
+#[cfg(doc)]
+use super::Place;
+use super::bounds::ErrorTerms;
+use crate::device::tokens::Input;
+use crate::error::{Error, Result};
+use crate::tokens::Tokens;
+use crate::tokens::element::Element;
+use crate::tokens::format::{Format, Quantized};
+use crate::tokens::layout::TokenLayout;
+
+/// Tokens, what they were compressed to, and how far that is off: one side of a search.
+///
+/// A search proves places by these bounds. So they are measured here, row by row, and the tokens
+/// are those that the search re-scores: that the bounds are true is in the type. Where the caller
+/// knows bounds already, there is [`Compressed::assumed`], with which nothing is proven.
+#[derive(Clone, Debug)]
+pub struct Compressed<'a, T: Element, F: Format> {
+    pub(crate) tokens: Input<'a, T>,
+    pub(crate) codes: Input<'a, F>,
+    pub(crate) terms: Cow<'a, ErrorTerms>,
+    /// Whether the terms are known to be true of these tokens and codes, and to stay so.
+    pub(crate) is_known: bool,
+}
+
+impl<'a, T: Element> Compressed<'a, T, T> {
+    /// Tokens that are searched as they are: queries of affine documents.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`].
+    pub fn plain(tokens: impl Into<Input<'a, T>>) -> Result<Compressed<'a, T, T>> {
+        let tokens = tokens.into();
+        let mut own = None;
+        let terms = ErrorTerms::new(on_host(&tokens, &mut own)?);
+        Ok(Compressed {
+            tokens,
+            codes: tokens,
+            terms: Cow::Owned(terms),
+            is_known: is_own(&tokens),
+        })
+    }
+}
+
+impl<'a, T: Element, F: Quantized> Compressed<'a, T, F> {
+    /// Tokens and codes, host tokens or handles, with bounds of what each row is off by: whatever
+    /// codes these are, the bounds are true. Reads both once; handles are copied to the host for
+    /// it. Keep the result: it serves any number of searches.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where items have other lengths, another dim or another mask.
+    /// [`Error::HostMemory`].
+    pub fn measured(
+        tokens: impl Into<Input<'a, T>>,
+        codes: impl Into<Input<'a, F>>,
+    ) -> Result<Compressed<'a, T, F>> {
+        let (tokens, codes) = (tokens.into(), codes.into());
+        check_same_tokens("codes", tokens.layout(), codes.layout())?;
+        let (mut own_tokens, mut own_codes) = (None, None);
+        let host_codes = on_host(&codes, &mut own_codes)?;
+        let terms = ErrorTerms::measured(host_codes, on_host(&tokens, &mut own_tokens)?)?;
+        let is_known = is_own(&tokens) && is_own(&codes);
+        Ok(Compressed { tokens, codes, terms: Cow::Owned(terms), is_known })
+    }
+}
+
+impl<'a, T: Element, F: Format> Compressed<'a, T, F> {
+    /// Tokens and codes with bounds that the caller has, on the caller's word that the codes are
+    /// those of the tokens and the bounds those of the codes. Nothing that is found with them is
+    /// [`Place::Proven`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where items have other lengths, another dim or another mask, or terms are
+    /// of other items or another format.
+    pub fn assumed(
+        tokens: impl Into<Input<'a, T>>,
+        codes: impl Into<Input<'a, F>>,
+        terms: &'a ErrorTerms,
+    ) -> Result<Compressed<'a, T, F>> {
+        let (tokens, codes) = (tokens.into(), codes.into());
+        check_same_tokens("codes", tokens.layout(), codes.layout())?;
+        terms.check("terms", codes.layout(), F::FORMAT)?;
+        Ok(Compressed { tokens, codes, terms: Cow::Borrowed(terms), is_known: false })
+    }
+}
+
+/// Whether nobody else can write to tokens.
+fn is_own<F: Format>(tokens: &Input<'_, F>) -> bool {
+    match tokens {
+        Input::Host(_) => true,
+        Input::Device(handle) => !handle.is_foreign(),
+    }
+}
+
+/// Tokens in host memory, a handle's copied into `own`.
+fn on_host<'a, 'b, F: Format>(
+    tokens: &Input<'a, F>,
+    own: &'b mut Option<Tokens<'a, F>>,
+) -> Result<&'b Tokens<'b, F>>
+where
+    'a: 'b,
+{
+    match tokens {
+        Input::Host(tokens) => Ok(tokens),
+        Input::Device(handle) => Ok(own.insert(handle.download()?)),
+    }
+}
+
+/// Checks that compressed tokens can be those of `tokens`, as far as layouts say.
+fn check_same_tokens(
+    argument: &'static str,
+    tokens: &TokenLayout,
+    codes: &TokenLayout,
+) -> Result<()> {
+    let of = |layout: &TokenLayout| {
+        let mask = if layout.is_masked() { "with a mask" } else { "without a mask" };
+        format!("{} items of dim {}, {mask}", layout.n_items(), layout.dim())
+    };
+    let (expected, found) = (of(tokens), of(codes));
+    let refuse = |expected, found| Err(Error::Shape { argument, expected, found });
+    if expected != found {
+        return refuse(expected, found);
+    }
+    let same = |&i: &usize| {
+        tokens.item_len(i) == codes.item_len(i) && tokens.has_tokens(i) == codes.has_tokens(i)
+    };
+    match (0..tokens.n_items()).find(|i| !same(i)) {
+        None => Ok(()),
+        Some(i) => {
+            let of = |layout: &TokenLayout| match layout.has_tokens(i) {
+                true => format!("{} tokens in item {i}", layout.item_len(i)),
+                false => format!("no valid token in item {i}"),
+            };
+            refuse(of(tokens), of(codes))
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! Coarse to fine over a corpus: a scan of compressed documents selects candidates, full precision
+//! re-scores them, and every place of the result is proven or likely.
+
+pub(crate) mod bounds;
+pub(crate) mod compressed;
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use self::bounds::rescore_bounds;
+use self::compressed::Compressed;
+use crate::device::Device;
+use crate::device::tokens::Input;
+use crate::error::{Error, Result};
+use crate::problem::options::ScoreOptions;
+use crate::problem::pairing::Pairing;
+use crate::problem::ranking::Ranked;
+use crate::tokens::element::Element;
+use crate::tokens::format::{Against, Format};
+
+/// Most pairs that a call re-scores.
+const PAIRS_MAX: usize = 1 << 20;
+
+/// Documents that a [`Candidates`] holds at least before it looks for some to let go.
+const KEPT_MIN: usize = 1024;
+
+/// How a search goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SearchOptions {
+    /// Documents per query that are re-scored for their scores; as many as are returned at least.
+    pub n_candidates: usize,
+    /// Re-score more documents, as many as it takes, until every place is proven.
+    pub exact: bool,
+}
+
+impl Default for SearchOptions {
+    /// 100 candidates, and no more.
+    fn default() -> SearchOptions {
+        SearchOptions { n_candidates: 100, exact: false }
+    }
+}
+
+/// What is known of a document's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It is the place in the exact ranking: no document that was not re-scored can come before.
+    Proven,
+    /// Some document that was not re-scored may belong before.
+    Likely,
+}
+
+/// A document that was found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    /// Document id.
+    pub id: u32,
+    /// Its score in full precision.
+    pub score: f32,
+    /// Whether the document has a valid token; without one it scores 0 and ranks last.
+    pub has_tokens: bool,
+    /// What is known of its place.
+    pub place: Place,
+}
+
+/// The best documents of one query, best first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SearchRanking {
+    /// At most k documents.
+    pub documents: Vec<Found>,
+    /// Documents that were re-scored.
+    pub n_rescored: u64,
+    /// Documents with tokens whose score is NaN: they were all re-scored.
+    pub n_nan: u64,
+    /// Documents without a valid token.
+    pub n_empty: u64,
+}
+
+/// A document as a scan sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scanned {
+    /// Document id.
+    pub id: u32,
+    /// The score of its compressed tokens.
+    pub score: f32,
+    /// Bound of how far that is from the score of its embeddings: [`rescore_bounds`].
+    pub bound: f32,
+    /// Whether it has a valid token.
+    pub has_tokens: bool,
+}
+
+/// One query's search, for documents that come in whatever chunks: push what the scan sees,
+/// re-score what [`Candidates::wanted`] names until that is nothing.
+///
+/// What it proves is as true as the scores and bounds that it is given: that the scanned documents
+/// are those that are re-scored is the caller's word ([`Compressed`] makes sure of it).
+///
+/// Holds the candidates, and with [`SearchOptions::exact`] what may still belong before the k-th of
+/// them, beside 16 bytes for each document that was re-scored.
+///
+/// ```
+/// use maxsim::{Candidates, Place, Scanned, SearchOptions};
+///
+/// let mut candidates = Candidates::new(1, SearchOptions { n_candidates: 1, exact: true });
+/// for (id, score) in [(0, 0.9f32), (1, 1.0), (2, 0.2)] {
+///     candidates.push(Scanned { id, score, bound: 0.1, has_tokens: true });
+/// }
+/// assert_eq!(candidates.wanted(), [1]);
+/// candidates.rescored(1, 0.95)?;
+/// // Document 0 may have up to 1.0.
+/// assert_eq!(candidates.wanted(), [0]);
+/// candidates.rescored(0, 0.96)?;
+/// assert!(candidates.wanted().is_empty());
+/// let ranking = candidates.into_ranking();
+/// assert_eq!((ranking.documents[0].id, ranking.documents[0].place), (0, Place::Proven));
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+///
+/// With a the score of a document's compressed tokens and b its bound ([`rescore_bounds`]), the
+/// score e that the engine would give its embeddings is at most a + b. So the document at some
+/// place, of score e, is where the ranking of *all* documents' e has it if every document that was
+/// not re-scored has a + b < e (or, of equal numbers, the higher id): those that were re-scored are
+/// in their order already. As e falls from place to place, the proven places come first.
+///
+/// e is what the engine computes, in f32. Documents whose real scores differ by less than the
+/// rounding of f32 may be the other way around in another engine; the bounds count with every
+/// engine's rounding, so that what is proven here holds for the scores of any call of this engine.
+///
+/// Candidates are the documents of the highest scores a, and all of which nothing is known: where a
+/// or b is NaN or infinite. With [`SearchOptions::exact`] they are followed by every document whose
+/// a + b reaches the k-th best e so far: re-scoring can only raise that, so one such round proves
+/// all k places. A document without tokens needs no scoring; it scores 0 and ranks last.
+///
+/// ```
+/// use maxsim::{Compressed, Device, Int8, Place, ScaleType, SearchOptions, Tokens};
+///
+/// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+/// // Three documents of one token each.
+/// let documents = Tokens::padded(&[0.6f32, 0.8, 0.96, 0.28, 0.0, 1.0], 3, 1, 2)?;
+///
+/// // Made once, and kept with the documents.
+/// let codes = documents.quantize::<Int8>(ScaleType::F16)?;
+/// let documents = Compressed::measured(&documents, &codes)?;
+///
+/// let query_codes = queries.quantize::<Int8>(ScaleType::F32)?;
+/// let queries = Compressed::measured(&queries, &query_codes)?;
+/// let options = SearchOptions { n_candidates: 1, exact: false };
+/// let found = Device::best().search_coarse_to_fine(&queries, &documents, 1, &options)?;
+/// let best = &found[0].documents[0];
+/// // No other document can score more: 0.6 is further away than all errors reach.
+/// assert_eq!((best.id, best.score, best.place), (1, 0.96, Place::Proven));
+/// assert_eq!(found[0].n_rescored, 1);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Candidates {
+    k: usize,
+    options: SearchOptions,
+    /// Documents that were not re-scored, of which something is known.
+    waiting: Vec<Bounded>,
+    /// Documents of which nothing is known.
+    unknown: Vec<u32>,
+    /// Documents that were named and not re-scored yet: between what their scores are.
+    named: BTreeMap<u32, [f32; 2]>,
+    /// Of the documents that were let go, what ranks first of all that they may be.
+    passed: Option<Ranked>,
+    /// Whether the candidates have been named.
+    is_scanned: bool,
+    /// How many documents wait before some are let go.
+    capacity: usize,
+    rescored: Vec<Ranked>,
+    /// The lowest ids.
+    empty: Vec<u32>,
+    n_empty: u64,
+}
+
+/// A document with what its score can be.
+#[derive(Clone, Copy, Debug)]
+struct Bounded {
+    id: u32,
+    score: f32,
+    lower: f32,
+    upper: f32,
+}
+
+impl Bounded {
+    /// A document of which nothing is known.
+    fn unknown(id: u32) -> Bounded {
+        Bounded { id, score: f32::NAN, lower: f32::NEG_INFINITY, upper: f32::INFINITY }
+    }
+
+    /// The least and the most that its score can be.
+    fn range(&self) -> [f32; 2] {
+        [self.lower, self.upper]
+    }
+
+    /// What it is at best.
+    fn best(&self) -> Ranked {
+        Ranked { id: self.id, score: self.upper, has_tokens: true }
+    }
+
+    /// The order of the scan's scores.
+    fn rank(&self, other: &Bounded) -> Ordering {
+        other.score.total_cmp(&self.score).then(self.id.cmp(&other.id))
+    }
+}
+
+impl Candidates {
+    /// A search for the best `k` documents that has seen none.
+    pub fn new(k: usize, options: SearchOptions) -> Candidates {
+        let options = SearchOptions { n_candidates: options.n_candidates.max(k), ..options };
+        Candidates {
+            k,
+            options,
+            waiting: Vec::new(),
+            unknown: Vec::new(),
+            named: BTreeMap::new(),
+            passed: None,
+            is_scanned: false,
+            capacity: options.n_candidates.saturating_mul(2).max(KEPT_MIN),
+            rescored: Vec::new(),
+            empty: Vec::new(),
+            n_empty: 0,
+        }
+    }
+
+    /// Takes a document into account. All come before the first call of [`Candidates::wanted`].
+    pub fn push(&mut self, document: Scanned) {
+        let Scanned { id, score, bound, has_tokens } = document;
+        if !has_tokens {
+            self.n_empty += 1;
+            self.empty.push(id);
+            if self.empty.len() > self.k.saturating_mul(2).max(64) {
+                self.empty.sort_unstable();
+                self.empty.truncate(self.k);
+            }
+            return;
+        }
+        // In f64, and then one further: never less than the sum.
+        let upper = ((f64::from(score) + f64::from(bound)) as f32).next_up();
+        let lower = ((f64::from(score) - f64::from(bound)) as f32).next_down();
+        if !score.is_finite() || !bound.is_finite() || !upper.is_finite() || !lower.is_finite() {
+            self.unknown.push(id);
+            return;
+        }
+        self.waiting.push(Bounded { id, score, lower, upper });
+        if self.waiting.len() >= self.capacity {
+            self.let_go();
+            self.capacity = self.capacity.max(self.waiting.len().saturating_mul(2));
+        }
+    }
+
+    /// Lets documents go that are no candidates, and (where the search is to be exact) no k-th best
+    /// either, whatever the candidates' scores.
+    fn let_go(&mut self) {
+        let n_candidates = self.options.n_candidates;
+        if self.waiting.len() <= n_candidates || self.k == 0 {
+            return;
+        }
+        let least = match self.options.exact {
+            false => f32::INFINITY,
+            true => {
+                // k documents have so much at least.
+                let mut lowers: Vec<f32> = self.waiting.iter().map(|d| d.lower).collect();
+                *lowers.select_nth_unstable_by(self.k - 1, |a, b| b.total_cmp(a)).1
+            }
+        };
+        self.waiting.select_nth_unstable_by(n_candidates - 1, Bounded::rank);
+        let others = self.waiting.split_off(n_candidates);
+        for document in others {
+            match document.upper >= least {
+                true => self.waiting.push(document),
+                false => self.pass(document.best()),
+            }
+        }
+    }
+
+    fn pass(&mut self, best: Ranked) {
+        let is_first = self.passed.is_none_or(|passed| best.rank(&passed) == Ordering::Less);
+        if is_first {
+            self.passed = Some(best);
+        }
+    }
+
+    /// The documents to re-score next, by rising id; none when the search is over. Documents that
+    /// were named and have not been given to [`Candidates::rescored`] are named again.
+    pub fn wanted(&mut self) -> Vec<u32> {
+        if self.named.is_empty() {
+            let more = self.next_round();
+            self.named.extend(more.iter().map(|document| (document.id, document.range())));
+        }
+        self.named.keys().copied().collect()
+    }
+
+    /// Takes out the documents to re-score next.
+    fn next_round(&mut self) -> Vec<Bounded> {
+        if !self.is_scanned {
+            self.is_scanned = true;
+            let n = self.options.n_candidates.min(self.waiting.len());
+            if n > 0 && n < self.waiting.len() {
+                self.waiting.select_nth_unstable_by(n - 1, Bounded::rank);
+            }
+            let unknown = self.unknown.drain(..).map(Bounded::unknown);
+            return self.waiting.drain(..n).chain(unknown).collect();
+        }
+        if !self.options.exact || self.k == 0 {
+            return Vec::new();
+        }
+        let Some(kth) = self.kth() else { return std::mem::take(&mut self.waiting) };
+        let may_come_before = |document: &mut Bounded| document.best().rank(&kth) == Ordering::Less;
+        self.waiting.extract_if(.., may_come_before).collect()
+    }
+
+    /// The k-th of what was re-scored.
+    fn kth(&mut self) -> Option<Ranked> {
+        if self.k == 0 || self.rescored.len() < self.k {
+            return None;
+        }
+        Some(*self.rescored.select_nth_unstable_by(self.k - 1, Ranked::rank).1)
+    }
+
+    /// Takes the score of a document that [`Candidates::wanted`] has named.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a document that is not wanted, and for a score further from that of the
+    /// scan than its bound: what was scanned is not what is re-scored, and nothing would be proven.
+    pub fn rescored(&mut self, id: u32, score: f32) -> Result<()> {
+        let Some([least, most]) = self.named.remove(&id) else {
+            return Err(Error::Shape {
+                argument: "id",
+                expected: "a document that Candidates::wanted has named, once".into(),
+                found: format!("document {id}"),
+            });
+        };
+        if score.is_finite() && !(least..=most).contains(&score) {
+            return Err(Error::Shape {
+                argument: "compressed documents",
+                expected: format!("those of the documents: a score of {least} to {most} here"),
+                found: format!(
+                    "a score of {score} for document {id}; compress the documents again"
+                ),
+            });
+        }
+        self.rescored.push(Ranked { id, score, has_tokens: true });
+        Ok(())
+    }
+
+    /// The ranking of everything that was re-scored, and of what is empty.
+    pub fn into_ranking(mut self) -> SearchRanking {
+        let n_rescored = self.rescored.len() as u64;
+        let n_nan = self.rescored.iter().filter(|document| document.score.is_nan()).count() as u64;
+        let named = std::mem::take(&mut self.named);
+        let named = named.iter().map(|(&id, &[_, score])| Ranked { id, score, has_tokens: true });
+        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = waiting.iter().map(Bounded::best);
+        named.chain(waiting).for_each(|best| self.pass(best));
+        let empty = self.empty.iter().map(|&id| Ranked { id, score: 0.0, has_tokens: false });
+        let mut ranked = self.rescored;
+        ranked.extend(empty);
+        ranked.sort_unstable_by(Ranked::rank);
+        ranked.truncate(self.k);
+        let found = |document: Ranked| {
+            let Ranked { id, score, has_tokens } = document;
+            let is_first = self.passed.is_none_or(|best| document.rank(&best) == Ordering::Less);
+            let place = if is_first { Place::Proven } else { Place::Likely };
+            Found { id, score, has_tokens, place }
+        };
+        let documents = ranked.into_iter().map(found).collect();
+        SearchRanking { documents, n_rescored, n_nan, n_empty: self.n_empty }
+    }
+}
+
+impl Device {
+    /// The best `k` documents of each query: a scan of compressed documents selects candidates,
+    /// which are re-scored in full precision. See [`Candidates`].
+    ///
+    /// Takes 8 bytes of host memory per query and document. [`Candidates`] is the same for
+    /// documents that come a chunk at a time.
+    ///
+    /// # Errors
+    /// Those of [`Device::score`]. [`Error::Shape`] where a score is further from that of the scan
+    /// than errors reach ([`Candidates::rescored`]): what was assumed is not so.
+    pub fn search_coarse_to_fine<T: Element, Q: Against<D>, D: Format>(
+        &self,
+        queries: &Compressed<'_, T, Q>,
+        documents: &Compressed<'_, T, D>,
+        k: usize,
+        options: &SearchOptions,
+    ) -> Result<Vec<SearchRanking>> {
+        let is_known = queries.is_known && documents.is_known;
+        let (query_codes, document_codes) = (queries.codes, documents.codes);
+        let terms = [&*queries.terms, &*documents.terms];
+        let (queries, documents) = (queries.tokens, documents.tokens);
+        let cross = Pairing::cross();
+        let n_items = [queries.layout().n_items(), documents.layout().n_items()];
+        let bounds = rescore_bounds(terms[0], terms[1], &cross, T::TYPE)?;
+        let scores = self.score(query_codes, document_codes, &cross)?;
+        let mut searches = vec![Candidates::new(k, *options); n_items[0]];
+        let rows = scores.values().chunks(n_items[1].max(1));
+        let rows = rows.zip(bounds.chunks(n_items[1].max(1)));
+        for (search, (scores, bounds)) in searches.iter_mut().zip(rows) {
+            for ((id, &score), &bound) in (0u32..).zip(scores).zip(bounds) {
+                let has_tokens = documents.layout().has_tokens(id as usize);
+                search.push(Scanned { id, score, bound, has_tokens });
+            }
+        }
+        drop((scores, bounds));
+        let (mut own_queries, mut own_documents) = (None, None);
+        let (queries, documents) = match self.ordinal() {
+            None => (queries, documents),
+            Some(_) => (
+                Input::Device(queries.on(self, &mut own_queries)?),
+                Input::Device(documents.on(self, &mut own_documents)?),
+            ),
+        };
+        loop {
+            let wanted: Vec<[u32; 2]> = (0u32..)
+                .zip(&mut searches)
+                .flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [q, d]))
+                .collect();
+            if wanted.is_empty() {
+                break;
+            }
+            for pairs in wanted.chunks(PAIRS_MAX) {
+                let ids = |i: usize| pairs.iter().map(|pair| pair[i]).collect::<Vec<u32>>();
+                let pairing = Pairing::pairs(&ids(0), &ids(1))?;
+                let found =
+                    self.score_with(queries, documents, &pairing, &ScoreOptions::default())?;
+                for (&[q, d], &score) in pairs.iter().zip(found.values()) {
+                    searches[q as usize].rescored(d, score)?;
+                }
+            }
+        }
+        let ranking = |search: Candidates| {
+            let mut ranking = search.into_ranking();
+            if !is_known {
+                ranking.documents.iter_mut().for_each(|found| found.place = Place::Likely);
+            }
+            ranking
+        };
+        Ok(searches.into_iter().map(ranking).collect())
+    }
+}

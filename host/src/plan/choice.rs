@@ -1,0 +1,192 @@
+//! Which kernel runs a problem, and why: a pure function of shapes and device limits.
+
+use std::fmt;
+
+use maxsim_kernels::element::Operand;
+use maxsim_kernels::variants::FORWARD;
+use maxsim_kernels::variants::Variant;
+
+pub(crate) use super::cost::n_tile_entries;
+use super::cost::{DocumentLens, START_CLOCKS, centroid_clocks, cost};
+use super::document_splits::{Pieces, cut};
+use super::eligible::eligible;
+use crate::error::{Error, Result};
+use crate::plan::limits::Access;
+use crate::plan::limits::DeviceLimits;
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+
+/// The kernel that a call runs, and why not the others.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    choice: Choice,
+    rejected: Vec<(&'static str, String)>,
+}
+
+#[derive(Clone, Debug)]
+enum Choice {
+    Cpu { n_threads: usize },
+    Kernel { chosen: Chosen, cost: f64, reason: String },
+}
+
+/// What runs on a CUDA device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chosen {
+    pub variant: &'static Variant,
+    /// How documents are cut; `None` = they are not.
+    pub pieces: Option<Pieces>,
+    /// Centroids that documents are decoded from; 0 where they are not.
+    #[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
+    pub n_centroids: u32,
+}
+
+impl Plan {
+    /// The plan of the CPU engine.
+    pub(crate) fn cpu(options: &ScoreOptions, n_threads: usize) -> Result<Plan> {
+        if let Some(kernel) = &options.kernel {
+            return Err(Error::Unsupported {
+                what: format!("kernel {kernel} on the CPU"),
+                why: "the CPU engine has no kernels to choose from; leave `kernel` unset".into(),
+            });
+        }
+        check_pieces(options)?;
+        Ok(Plan { choice: Choice::Cpu { n_threads }, rejected: Vec::new() })
+    }
+
+    /// Chooses a row of the variant table: eligibility first, then the least cost, then
+    /// the order of the table. A kernel named in `options` skips preference, never
+    /// eligibility.
+    pub fn choose(
+        problem: &Problem<'_>,
+        operand: impl Into<Operand>,
+        limits: &DeviceLimits,
+        queries: Access,
+        documents: Access,
+        options: &ScoreOptions,
+    ) -> Result<Plan> {
+        let operand = operand.into();
+        if let Some(name) = &options.kernel
+            && !FORWARD.iter().any(|row| row.name == name)
+        {
+            return Err(Error::Unsupported {
+                what: format!("kernel {name}"),
+                why: "there is no such kernel; `maxsim info --kernels` lists them".into(),
+            });
+        }
+        check_pieces(options)?;
+        let lens = DocumentLens::of(problem);
+        let mut rejected = Vec::new();
+        let mut best: Option<(f64, Chosen)> = None;
+        for row in FORWARD {
+            let forced = options.kernel.as_deref() == Some(row.name);
+            if options.kernel.is_some() && !forced {
+                continue;
+            }
+            match eligible(row, problem, operand, limits, queries, documents, options) {
+                Err(why) => rejected.push((row.name, why)),
+                Ok(()) => {
+                    let n_entries = n_tile_entries(row, problem);
+                    let cut = cut(row, problem, n_entries, limits, options);
+                    let whole = cost(row, problem, n_entries, &lens, limits);
+                    let start = if row.in_runs { 0.0 } else { START_CLOCKS };
+                    let before = start + centroid_clocks(row, problem, limits, documents);
+                    let cost =
+                        before + cut.and_then(|cut| cut.clocks).map_or(whole, |cut| cut.min(whole));
+                    let chosen = Chosen {
+                        variant: row,
+                        pieces: cut.map(|cut| cut.pieces),
+                        n_centroids: documents.n_centroids,
+                    };
+                    match best {
+                        Some((least, _)) if cost >= least => {
+                            rejected.push((row.name, format!("costs more ({cost:.3e})")));
+                        }
+                        _ => {
+                            if let Some((least, other)) = best.replace((cost, chosen)) {
+                                let other = other.variant;
+                                rejected.push((other.name, format!("costs more ({least:.3e})")));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        let Some((cost, chosen)) = best else {
+            let why = rejected
+                .iter()
+                .filter(|(name, _)| options.kernel.as_deref().is_none_or(|k| k == *name))
+                .map(|(name, why)| format!("{name}: {why}"))
+                .collect::<Vec<_>>()
+                .join("; ");
+            let what = format!("MaxSim of {operand} tokens of dim {}", problem.dim());
+            return Err(Error::Unsupported { what, why });
+        };
+        let reason = match options.kernel {
+            Some(_) => "asked for by name".to_string(),
+            None => "least cost of the eligible rows".to_string(),
+        };
+        Ok(Plan { choice: Choice::Kernel { chosen, cost, reason }, rejected })
+    }
+
+    /// The row of the variant table, or `None` for the CPU engine.
+    pub fn variant(&self) -> Option<&'static Variant> {
+        self.chosen().map(|chosen| chosen.variant)
+    }
+
+    /// Pieces that every document is cut into; 1 = documents stay whole.
+    pub fn document_pieces(&self) -> usize {
+        self.chosen().and_then(|chosen| chosen.pieces).map_or(1, |pieces| pieces.n)
+    }
+
+    /// What runs on a CUDA device, or `None` for the CPU engine.
+    pub(crate) fn chosen(&self) -> Option<Chosen> {
+        match &self.choice {
+            Choice::Cpu { .. } => None,
+            Choice::Kernel { chosen, .. } => Some(*chosen),
+        }
+    }
+
+    /// Name of what runs: a kernel, or `cpu`.
+    pub fn name(&self) -> &'static str {
+        self.variant().map_or("cpu", |v| v.name)
+    }
+
+    /// The rows that do not run, each with the reason.
+    pub fn rejected(&self) -> &[(&'static str, String)] {
+        &self.rejected
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.choice {
+            Choice::Cpu { n_threads } => write!(f, "cpu: {n_threads} threads")?,
+            Choice::Kernel { chosen: Chosen { variant: v, pieces, .. }, cost, reason } => {
+                write!(
+                    f,
+                    "{}: {reason}; tiles of {} query rows × {} document tokens, {} stages, \
+                     {} threads, estimated cost {cost:.3e}",
+                    v.name, v.query_tile, v.document_tile, v.stages, v.threads
+                )?;
+                if let Some(Pieces { n, len }) = pieces {
+                    write!(f, "; documents cut into {n} pieces of up to {len} tokens")?;
+                }
+            }
+        }
+        for (name, why) in &self.rejected {
+            write!(f, "\n  not {name}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+fn check_pieces(options: &ScoreOptions) -> Result<()> {
+    match options.document_pieces {
+        Some(0) => Err(Error::Shape {
+            argument: "document_pieces",
+            expected: "1 or more, or None".into(),
+            found: "0".into(),
+        }),
+        _ => Ok(()),
+    }
+}

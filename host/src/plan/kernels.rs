@@ -1,0 +1,44 @@
+//! Kernels as they are loaded, and where they stand in the lists of the tables.
+
+use std::fmt;
+use std::time::Duration;
+
+use maxsim_kernels::element::ElementType;
+
+/// A kernel on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedKernel {
+    /// Its name, as plans have it.
+    pub name: &'static str,
+    /// What it was loaded from.
+    pub source: KernelSource,
+    /// Time that loading took; `None` where the kernel was there already.
+    pub time: Option<Duration>,
+}
+
+/// What a kernel was loaded from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelSource {
+    /// Code for this kind of device, assembled when the library was built.
+    Cubin,
+    /// PTX, compiled by the driver (unless its own cache had the result).
+    Ptx,
+}
+
+impl fmt::Display for KernelSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KernelSource::Cubin => "cubin",
+            KernelSource::Ptx => "ptx",
+        })
+    }
+}
+
+/// The place of an element type in the lists of gradients' kernels.
+pub(crate) fn gradient_row(element: ElementType) -> usize {
+    match element {
+        ElementType::F16 => 0,
+        ElementType::Bf16 => 1,
+        ElementType::F32 => 2,
+    }
+}

@@ -1,0 +1,34 @@
+//! What a call computes besides scores, and how.
+
+/// What to compute besides the scores, and with which kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScoreOptions {
+    /// Also return, per query token, the index of the winning document token.
+    pub winners: bool,
+    /// Also return, per query token, the winning similarity.
+    pub token_scores: bool,
+    /// Allow f32 elements to be rounded to TF32 (10 fraction bits, to nearest) before they are
+    /// multiplied, where a kernel is faster for it: the error of a similarity is then up to
+    /// 2⁻¹⁰ · Σ_k |q_k d_k|. Without it, as in engines that have no such kernel, products are
+    /// those of f32, or on Hopper's tensor cores within 2⁻²¹ · |q_k d_k| of them (infinities meet
+    /// zero where a factor is below 2⁻¹²⁶). Other element types are not concerned.
+    pub allow_tf32: bool,
+    /// Divide every row by its length: the similarity of rows q and d is ⟨q, d⟩ · r(q) · r(d), with
+    /// r(x) = 1 / √max(‖x‖², 10⁻¹²) in f32. Rows are never rounded to the element type again; a row
+    /// of zeros has similarity 0, one with an infinity (or whose ‖x‖² is 2¹²⁸ or more) none that is
+    /// not NaN or 0. Gradients are those with respect to the rows as they are given.
+    ///
+    /// A similarity errs by up to (dim + 8) · 2⁻²³ · Σ_k |q_k d_k| · r(q) · r(d), and so far apart
+    /// may two that engines order otherwise be; f16 elements below 2⁻¹⁴ count as 2⁻¹⁴ there, since
+    /// tensor cores go by their exponents. On a GPU a handle keeps r of its rows, 4 bytes each,
+    /// from the first such call on (which waits for them); for memory of others it is computed
+    /// anew by each call. `allow_tf32` changes nothing: f32 is exact here.
+    pub normalize: bool,
+    /// Run this row of the variant table instead of choosing one. It must be eligible.
+    pub kernel: Option<String>,
+    /// On a GPU: cut documents into this many pieces that are scored side by side, or fewer where
+    /// they are short (pieces start at multiples of 128 tokens) or the pieces' results would take
+    /// more than 32 MB. 1 = never cut; `None` = as is faster; 0 is an error. The same kernel gives
+    /// the same bits whether documents are cut or not. The CPU engine ignores it.
+    pub document_pieces: Option<usize>,
+}

@@ -1,0 +1,74 @@
+//! Which outputs a call has, and of what size.
+
+use super::Problem;
+use super::options::ScoreOptions;
+use super::scores::Scores;
+use super::shape::{ScoreShape, TokenOffsets};
+use crate::error::Result;
+
+/// Which outputs there are, and of what size.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OutputShape {
+    pub shape: ScoreShape,
+    /// Where winners or token scores are asked for.
+    pub token_offsets: Option<TokenOffsets>,
+    pub winners: bool,
+    pub token_scores: bool,
+    /// Bytes of a winner on a CUDA device.
+    pub winner_bytes: usize,
+    /// Scores are those of winners that INT8 screening has found: winners are on the device,
+    /// asked for or not.
+    pub screened: bool,
+}
+
+impl OutputShape {
+    pub(crate) fn new(problem: &Problem<'_>, options: &ScoreOptions) -> OutputShape {
+        OutputShape {
+            shape: problem.shape(),
+            token_offsets: (options.winners || options.token_scores)
+                .then(|| problem.token_offsets()),
+            winners: options.winners,
+            token_scores: options.token_scores,
+            // All-ones means none, so the last index must stay below it.
+            winner_bytes: if problem.documents().max_len() < 65535 { 2 } else { 4 },
+            screened: false,
+        }
+    }
+
+    /// Those of a coarse-to-fine call.
+    pub(crate) fn of_screened(problem: &Problem<'_>, options: &ScoreOptions) -> OutputShape {
+        let token_offsets = Some(problem.token_offsets());
+        OutputShape { token_offsets, screened: true, ..OutputShape::new(problem, options) }
+    }
+
+    /// What kernels store for each piece of a split document, for a problem whose documents are
+    /// those pieces.
+    pub(crate) fn of_pieces(problem: &Problem<'_>, winners: bool) -> OutputShape {
+        OutputShape {
+            shape: problem.shape(),
+            token_offsets: Some(problem.token_offsets()),
+            winners,
+            token_scores: true,
+            winner_bytes: 4,
+            screened: false,
+        }
+    }
+
+    /// Bytes of scores, winners and token scores on a CUDA device.
+    pub(crate) fn lens_bytes(&self) -> [u64; 3] {
+        let n_tokens = self.token_offsets.as_ref().map_or(0, TokenOffsets::total);
+        [
+            self.shape.n_scores() as u64 * 4,
+            if self.winners || self.screened { n_tokens * self.winner_bytes as u64 } else { 0 },
+            if self.token_scores { n_tokens * 4 } else { 0 },
+        ]
+    }
+
+    /// Room on the host: scores 0, winners -1, token scores 0.
+    pub(crate) fn host_scores(&self) -> Result<Scores> {
+        let tokens = self.winners || self.token_scores;
+        let token_offsets = if tokens { self.token_offsets.clone() } else { None };
+        let scores = Scores::with_room(self.shape, token_offsets, self.winners, self.token_scores)?;
+        Ok(Scores { screened: self.screened, ..scores })
+    }
+}

@@ -1,0 +1,46 @@
+//! What scores are of: gradients take the winners of no other tokens.
+
+use std::sync::{Arc, Mutex};
+
+use super::pairing::Pairing;
+use crate::runtime::swap::lock;
+use crate::tokens::layout::TokenLayout;
+
+/// Where the tokens that were scored lie, and which of them met.
+#[derive(Clone, Debug)]
+pub(crate) struct Scored {
+    pub queries: Arc<TokenLayout>,
+    pub documents: Arc<TokenLayout>,
+    pub pairing: Arc<Pairing>,
+}
+
+impl Scored {
+    /// Whether winners of one are winners of the other.
+    pub(crate) fn is_same(&self, other: &Scored) -> bool {
+        let same =
+            |a: &Arc<TokenLayout>, b: &Arc<TokenLayout>| Arc::ptr_eq(a, b) || a.same_items(b);
+        same(&self.queries, &other.queries)
+            && same(&self.documents, &other.documents)
+            && (Arc::ptr_eq(&self.pairing, &other.pairing) || self.pairing == other.pairing)
+    }
+}
+
+/// What the last call that wrote some winners was of; nothing where none did, or where somebody
+/// else's memory holds them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LastScored(Arc<Mutex<Option<Scored>>>);
+
+impl LastScored {
+    pub(crate) fn get(&self) -> Option<Scored> {
+        lock(&self.0).clone()
+    }
+
+    pub(crate) fn set(&self, scored: Scored) {
+        *lock(&self.0) = Some(scored);
+    }
+
+    /// Whether it is that of the same scores.
+    pub(crate) fn is(&self, other: &LastScored) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}

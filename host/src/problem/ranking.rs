@@ -1,0 +1,91 @@
+//! The ranking that scores give.
+
+use std::cmp::Ordering;
+
+/// One ranked document.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranked {
+    /// Document id.
+    pub id: u32,
+    /// Its score.
+    pub score: f32,
+    /// Whether the document has a valid token; without one it scores 0 and ranks last.
+    pub has_tokens: bool,
+}
+
+impl Ranked {
+    /// The order of a ranking: scores of documents with tokens, descending, equal scores by
+    /// lower id; then NaN; then documents without tokens.
+    pub(crate) fn rank(&self, other: &Ranked) -> Ordering {
+        let class = |r: &Ranked| match (r.has_tokens, r.score.is_nan()) {
+            (true, false) => 0,
+            (true, true) => 1,
+            (false, _) => 2,
+        };
+        class(self)
+            .cmp(&class(other))
+            .then_with(|| match class(self) {
+                0 => other.score.partial_cmp(&self.score).unwrap_or(Ordering::Equal),
+                _ => Ordering::Equal,
+            })
+            .then_with(|| self.id.cmp(&other.id))
+    }
+}
+
+/// The best `k` documents of one query, best first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ranking {
+    /// At most `k` documents.
+    pub ranked: Vec<Ranked>,
+    /// Documents with tokens whose score is NaN, among all that were seen.
+    pub n_nan: u64,
+    /// Documents without a valid token, among all that were seen.
+    pub n_empty: u64,
+}
+
+/// A running top-k: push scores in any order, in as many chunks as there are.
+///
+/// Keeps at most `2 · k` documents; a push costs amortised constant time.
+#[derive(Clone, Debug)]
+pub struct TopK {
+    k: usize,
+    kept: Vec<Ranked>,
+    n_nan: u64,
+    n_empty: u64,
+}
+
+impl TopK {
+    /// A top-k that has seen nothing.
+    pub fn new(k: usize) -> TopK {
+        TopK { k, kept: Vec::new(), n_nan: 0, n_empty: 0 }
+    }
+
+    /// Takes one document into account.
+    pub fn push(&mut self, document: Ranked) {
+        if !document.has_tokens {
+            self.n_empty += 1;
+        } else if document.score.is_nan() {
+            self.n_nan += 1;
+        }
+        self.kept.push(document);
+        if self.kept.len() >= self.k.saturating_mul(2).max(64) {
+            self.shrink();
+        }
+    }
+
+    /// The ranking of everything pushed so far.
+    pub fn into_ranking(mut self) -> Ranking {
+        self.shrink();
+        self.kept.sort_unstable_by(Ranked::rank);
+        Ranking { ranked: self.kept, n_nan: self.n_nan, n_empty: self.n_empty }
+    }
+
+    fn shrink(&mut self) {
+        if self.k == 0 {
+            self.kept.clear();
+        } else if self.kept.len() > self.k {
+            self.kept.select_nth_unstable_by(self.k - 1, Ranked::rank);
+            self.kept.truncate(self.k);
+        }
+    }
+}

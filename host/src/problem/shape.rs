@@ -1,0 +1,85 @@
+//! Shape of scores, and where the query tokens of each score lie.
+
+use std::ops::Range;
+
+/// Shape of the scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScoreShape {
+    /// `[n_queries, n_documents]`
+    Cross {
+        /// Rows.
+        n_queries: usize,
+        /// Columns.
+        n_documents: usize,
+    },
+    /// `[n_queries, k]`
+    Candidates {
+        /// Rows.
+        n_queries: usize,
+        /// Columns.
+        k: usize,
+    },
+    /// `[n_pairs]`
+    Pairs {
+        /// Entries.
+        n_pairs: usize,
+    },
+}
+
+impl ScoreShape {
+    /// Number of scores.
+    pub fn n_scores(self) -> usize {
+        match self {
+            ScoreShape::Cross { n_queries, n_documents } => n_queries * n_documents,
+            ScoreShape::Candidates { n_queries, k } => n_queries * k,
+            ScoreShape::Pairs { n_pairs } => n_pairs,
+        }
+    }
+
+    /// Scores per query, where every query has equally many.
+    pub(crate) fn row_len(self) -> Option<usize> {
+        match self {
+            ScoreShape::Cross { n_documents, .. } => Some(n_documents),
+            ScoreShape::Candidates { k, .. } => Some(k),
+            ScoreShape::Pairs { .. } => None,
+        }
+    }
+}
+
+/// Where the query tokens of score `p` lie in `winners` and `token_scores`: pair-major,
+/// the query's length in consecutive entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenOffsets {
+    /// Per query (row_len known) or per score.
+    pub(super) bases: Vec<u64>,
+    pub(super) row_len: Option<usize>,
+    pub(super) lens: Vec<u64>,
+    pub(super) total: u64,
+}
+
+impl TokenOffsets {
+    /// Entries of `winners` and `token_scores` that belong to score `p`.
+    ///
+    /// # Panics
+    /// When there is no score `p`.
+    pub fn range(&self, p: usize) -> Range<usize> {
+        let (start, len) = match self.row_len {
+            Some(row_len) => {
+                let (q, j) = (p / row_len, p % row_len);
+                (self.bases[q] + j as u64 * self.lens[q], self.lens[q])
+            }
+            None => (self.bases[p], self.lens[p]),
+        };
+        start as usize..(start + len) as usize
+    }
+
+    /// Number of entries in all.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// First entry per query (when every query has equally many scores) or per score.
+    pub fn bases(&self) -> &[u64] {
+        &self.bases
+    }
+}

@@ -1,0 +1,62 @@
+//! Rows sorted by their codes.
+
+use crate::error::Result;
+use crate::runtime::alloc::filled;
+
+/// The rows that have each code, in rising order.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    /// Where a code's rows start in `rows`; one entry more than there are codes.
+    starts: Vec<u32>,
+    rows: Vec<u32>,
+}
+
+impl Groups {
+    /// A counting sort. There are fewer than 2³¹ rows.
+    pub fn new(codes: &[i32], n_codes: usize) -> Result<Groups> {
+        let mut starts = filled(n_codes as u64 + 1, 0u32)?;
+        for &code in codes {
+            starts[code as usize + 1] += 1;
+        }
+        for i in 0..n_codes {
+            starts[i + 1] += starts[i];
+        }
+        let mut next = starts.clone();
+        let mut rows = filled(codes.len() as u64, 0u32)?;
+        for (row, &code) in codes.iter().enumerate() {
+            let place = &mut next[code as usize];
+            rows[*place as usize] = row as u32;
+            *place += 1;
+        }
+        Ok(Groups { starts, rows })
+    }
+
+    /// Where the rows of each code start among [`Groups::rows`], and where the last ones end.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub fn starts(&self) -> &[u32] {
+        &self.starts
+    }
+
+    /// The rows of all codes.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub fn rows(&self) -> &[u32] {
+        &self.rows
+    }
+
+    /// The rows of a code.
+    pub fn members(&self, code: usize) -> &[u32] {
+        &self.rows[self.starts[code] as usize..self.starts[code + 1] as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_under_their_codes() {
+        let groups = Groups::new(&[2, 0, 2, 3, 0], 5).unwrap();
+        let members: Vec<&[u32]> = (0..5).map(|code| groups.members(code)).collect();
+        assert_eq!(members, [&[1, 4][..], &[], &[0, 2], &[3], &[]]);
+    }
+}

@@ -1,0 +1,44 @@
+//! Vectors whose memory may be missing: an error in place of an abort.
+
+use crate::error::{Error, Result};
+
+pub(crate) fn filled<T: Clone>(n: u64, value: T) -> Result<Vec<T>> {
+    let error = Error::HostMemory { requested_bytes: n.saturating_mul(size_of::<T>() as u64) };
+    let Ok(n) = usize::try_from(n) else { return Err(error) };
+    let mut values = Vec::new();
+    if values.try_reserve_exact(n).is_err() {
+        return Err(error);
+    }
+    values.resize(n, value);
+    Ok(values)
+}
+
+pub(crate) fn copied<T: Copy + Default>(values: &[T]) -> Result<Vec<T>> {
+    let mut copy = filled(values.len() as u64, T::default())?;
+    copy.copy_from_slice(values);
+    Ok(copy)
+}
+
+pub(crate) fn copy_of<V: Copy>(values: &[V]) -> Result<Vec<V>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(values.len())
+        .map_err(|_| Error::HostMemory { requested_bytes: size_of_val(values) as u64 })?;
+    copy.extend_from_slice(values);
+    Ok(copy)
+}
+
+/// Makes `values` `len` copies of `value`, or says how much memory is missing.
+pub(crate) fn fill<T: Clone>(values: &mut Vec<T>, len: usize, value: T) -> Result<()> {
+    values.clear();
+    reserve(values, len)?;
+    values.resize(len, value);
+    Ok(())
+}
+
+/// Reserves room for `additional` more values, or says how much memory is missing.
+pub(crate) fn reserve<T>(values: &mut Vec<T>, additional: usize) -> Result<()> {
+    values.try_reserve(additional).map_err(|_| Error::HostMemory {
+        requested_bytes: (values.len() as u64 + additional as u64)
+            .saturating_mul(size_of::<T>() as u64),
+    })
+}

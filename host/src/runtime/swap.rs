@@ -1,0 +1,54 @@
+//! Locks of what stays consistent when a holder panics.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A value that is replaced as a whole, so that no thread computes while it is locked: a thread
+/// that waits for the others in the middle of a computation may begin another call, which would
+/// wait for ever for a lock that the thread itself holds.
+#[derive(Debug, Default)]
+pub(crate) struct Replaced<T>(Mutex<Arc<T>>);
+
+impl<T> Replaced<T> {
+    pub(crate) fn new(value: T) -> Replaced<T> {
+        Replaced(Mutex::new(Arc::new(value)))
+    }
+
+    pub(crate) fn get(&self) -> Arc<T> {
+        lock(&self.0).clone()
+    }
+
+    pub(crate) fn set(&self, value: T) {
+        // What it was is dropped outside the lock.
+        let _old = std::mem::replace(&mut *lock(&self.0), Arc::new(value));
+    }
+
+    /// Replaces what `get` gave; false where another thread has replaced it since.
+    pub(crate) fn replace(&self, got: &Arc<T>, value: T) -> bool {
+        let mut held = lock(&self.0);
+        let is_same = Arc::ptr_eq(&held, got);
+        if is_same {
+            *held = Arc::new(value);
+        }
+        is_same
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_got_is_replaced() {
+        let value = Replaced::new(1);
+        let got = value.get();
+        assert!(value.replace(&got, 2));
+        assert!(!value.replace(&got, 3));
+        assert_eq!((*got, *value.get()), (1, 2));
+        value.set(4);
+        assert_eq!(*value.get(), 4);
+    }
+}

@@ -1,0 +1,284 @@
+//! Which rows of a token matrix make up each item.
+
+use std::fmt;
+
+use super::index::Index;
+use crate::error::{Error, Result};
+use crate::runtime::alloc::filled;
+
+/// Largest number of elements per token.
+pub const MAX_DIM: usize = 4096;
+
+/// Rows, items and pairs are counted below this (2³¹).
+pub const MAX_COUNT: usize = 1 << 31;
+
+/// How the items of a token matrix were described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayoutKind {
+    /// `[n, len, dim]`: item `i` starts at row `i · len`.
+    Padded,
+    /// Items one after the other, from `offsets` ("cu_seqlens").
+    Packed,
+    /// Items anywhere in a larger matrix, from `starts` and `lengths`.
+    Scattered,
+}
+
+/// Shape of a token matrix and the rows of each item; no data.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TokenLayout {
+    kind: LayoutKind,
+    rows: usize,
+    dim: usize,
+    /// (start row, length) per item.
+    segments: Vec<[u32; 2]>,
+    max_len: usize,
+    total_len: u64,
+    masked: bool,
+    /// Per item: does it have a valid token?
+    has_tokens: Vec<bool>,
+}
+
+/// Without the items one by one, of which there may be millions.
+impl fmt::Debug for TokenLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenLayout")
+            .field("kind", &self.kind)
+            .field("n_items", &self.n_items())
+            .field("rows", &self.rows)
+            .field("dim", &self.dim)
+            .field("max_len", &self.max_len)
+            .field("is_masked", &self.masked)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TokenLayout {
+    pub(super) fn new(
+        kind: LayoutKind,
+        rows: usize,
+        dim: usize,
+        segments: Vec<[u32; 2]>,
+    ) -> TokenLayout {
+        let max_len = segments.iter().map(|s| s[1] as usize).max().unwrap_or(0);
+        let total_len = segments.iter().map(|s| u64::from(s[1])).sum();
+        let has_tokens = segments.iter().map(|s| s[1] > 0).collect();
+        TokenLayout { kind, rows, dim, segments, max_len, total_len, masked: false, has_tokens }
+    }
+
+    /// Layout of `[n, len, dim]`, every item of full length.
+    pub fn padded(n: usize, len: usize, dim: usize) -> Result<TokenLayout> {
+        check_dim(dim)?;
+        let rows = n.saturating_mul(len);
+        check_count("rows of a token matrix", rows)?;
+        check_count("number of items", n)?;
+        let segments = (0..n).map(|i| [(i * len) as u32, len as u32]).collect();
+        Ok(TokenLayout::new(LayoutKind::Padded, rows, dim, segments))
+    }
+
+    /// Shortens item `i` of a padded layout to its first `lengths[i]` tokens.
+    pub fn with_lengths<I: Index>(mut self, lengths: &[I]) -> Result<TokenLayout> {
+        if self.kind != LayoutKind::Padded || self.masked {
+            return Err(Error::Shape {
+                argument: "lengths",
+                expected: "a padded layout, before its mask is set".into(),
+                found: match self.masked {
+                    true => "a layout with a mask; call with_lengths first".into(),
+                    false => format!("{:?}", self.kind),
+                },
+            });
+        }
+        check_len("lengths", self.segments.len(), "one per item", lengths.len())?;
+        for (index, (segment, &length)) in self.segments.iter_mut().zip(lengths).enumerate() {
+            segment[1] = checked_entry("lengths", index, length, 0, i64::from(segment[1]))?;
+        }
+        Ok(TokenLayout::new(self.kind, self.rows, self.dim, self.segments))
+    }
+
+    /// Layout of items one after the other in `[rows, dim]`: item `i` is the rows
+    /// `offsets[i] .. offsets[i + 1]`. `offsets` has one entry more than there are items. Rows
+    /// before the first offset and from the last one on are no item's.
+    pub fn packed<I: Index>(rows: usize, dim: usize, offsets: &[I]) -> Result<TokenLayout> {
+        check_dim(dim)?;
+        check_count("rows of a token matrix", rows)?;
+        if offsets.is_empty() {
+            return Err(Error::Shape {
+                argument: "offsets",
+                expected: "number of items + 1 entries".into(),
+                found: "0 entries".into(),
+            });
+        }
+        check_count("number of items", offsets.len() - 1)?;
+        let mut segments = Vec::with_capacity(offsets.len() - 1);
+        let mut start = checked_entry("offsets", 0, offsets[0], 0, rows as i64)?;
+        for (index, &offset) in offsets.iter().enumerate().skip(1) {
+            let end = checked_entry("offsets", index, offset, i64::from(start), rows as i64)?;
+            segments.push([start, end - start]);
+            start = end;
+        }
+        Ok(TokenLayout::new(LayoutKind::Packed, rows, dim, segments))
+    }
+
+    /// Layout of items anywhere in `[rows, dim]`: item `i` is the `lengths[i]` rows from
+    /// `starts[i]`. Items may overlap.
+    pub fn scattered<I: Index>(
+        rows: usize,
+        dim: usize,
+        starts: &[I],
+        lengths: &[I],
+    ) -> Result<TokenLayout> {
+        check_dim(dim)?;
+        check_count("rows of a token matrix", rows)?;
+        check_count("number of items", starts.len())?;
+        check_len("lengths", starts.len(), "as many as starts", lengths.len())?;
+        let mut segments = Vec::with_capacity(starts.len());
+        for (index, (&start, &length)) in starts.iter().zip(lengths).enumerate() {
+            let start = checked_entry("starts", index, start, 0, rows as i64)?;
+            let most = rows as i64 - i64::from(start);
+            segments.push([start, checked_entry("lengths", index, length, 0, most)?]);
+        }
+        Ok(TokenLayout::new(LayoutKind::Scattered, rows, dim, segments))
+    }
+
+    /// Takes a row mask into account: finds the items left without a valid token.
+    pub fn with_mask(mut self, mask: &[u8]) -> Result<TokenLayout> {
+        check_len("mask", self.rows, "one byte per row", mask.len())?;
+        self.masked = true;
+        for (has, segment) in self.has_tokens.iter_mut().zip(&self.segments) {
+            let start = segment[0] as usize;
+            *has = mask[start..start + segment[1] as usize].iter().any(|&m| m != 0);
+        }
+        Ok(self)
+    }
+
+    /// How the items were described.
+    pub fn kind(&self) -> LayoutKind {
+        self.kind
+    }
+
+    /// Rows of the token matrix.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements per token.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Number of items (queries or documents).
+    pub fn n_items(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// (start row, length in rows) of every item.
+    pub fn segments(&self) -> &[[u32; 2]] {
+        &self.segments
+    }
+
+    /// The rows of item `i`.
+    ///
+    /// # Panics
+    /// When there is no item `i`.
+    pub fn item_rows(&self, i: usize) -> std::ops::Range<usize> {
+        let [start, len] = self.segments[i];
+        start as usize..start as usize + len as usize
+    }
+
+    /// Length of item `i` in tokens, masked ones included.
+    ///
+    /// # Panics
+    /// When there is no item `i`.
+    pub fn item_len(&self, i: usize) -> usize {
+        self.segments[i][1] as usize
+    }
+
+    /// Length of the longest item in tokens.
+    pub fn max_len(&self) -> usize {
+        self.max_len
+    }
+
+    /// Sum of the items' lengths in tokens.
+    pub fn total_len(&self) -> u64 {
+        self.total_len
+    }
+
+    /// Whether the items are the same rows of an equally large matrix, masks aside.
+    pub(crate) fn same_items(&self, other: &TokenLayout) -> bool {
+        self.rows == other.rows && self.dim == other.dim && self.segments == other.segments
+    }
+
+    /// Whether the items are the same rows, and the same of them have valid tokens, however that
+    /// was said.
+    pub(crate) fn same_tokens(&self, other: &TokenLayout) -> bool {
+        self.same_items(other) && self.has_tokens == other.has_tokens
+    }
+
+    /// For each row of the matrix, whether an item has it. Masks are not counted with.
+    pub(crate) fn used_rows(&self) -> Result<Vec<bool>> {
+        let mut is_used = filled(self.rows as u64, false)?;
+        (0..self.n_items()).for_each(|item| is_used[self.item_rows(item)].fill(true));
+        Ok(is_used)
+    }
+
+    /// Whether single rows are masked.
+    pub fn is_masked(&self) -> bool {
+        self.masked
+    }
+
+    /// Whether item `i` has a valid token: a document without one scores 0.
+    ///
+    /// # Panics
+    /// When there is no item `i`.
+    pub fn has_tokens(&self, i: usize) -> bool {
+        self.has_tokens[i]
+    }
+}
+
+pub(crate) fn check_dim(dim: usize) -> Result<()> {
+    if dim == 0 || dim > MAX_DIM {
+        return Err(Error::Shape {
+            argument: "dim",
+            expected: format!("1 to {MAX_DIM}"),
+            found: dim.to_string(),
+        });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_count(what: &'static str, count: usize) -> Result<()> {
+    if count >= MAX_COUNT {
+        return Err(Error::TooLarge { what, limit: MAX_COUNT as u64 - 1, found: count as u64 });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_len(
+    argument: &'static str,
+    expected: usize,
+    meaning: &str,
+    found: usize,
+) -> Result<()> {
+    if expected != found {
+        return Err(Error::Shape {
+            argument,
+            expected: format!("{expected} entries ({meaning})"),
+            found: format!("{found} entries"),
+        });
+    }
+    Ok(())
+}
+
+fn checked_entry(
+    argument: &'static str,
+    index: usize,
+    value: impl Index,
+    least: i64,
+    most: i64,
+) -> Result<u32> {
+    let value = value.to_i128();
+    if value < i128::from(least) || value > i128::from(most) {
+        let expected = format!("{least} to {most}");
+        return Err(Error::Offset { argument, index, expected, found: value });
+    }
+    Ok(value as u32)
+}

@@ -1,0 +1,265 @@
+//! Token matrices and how items (queries or documents) lie in them.
+//!
+//! Every layout is *segments over one token matrix*: a row-major matrix
+//! `[rows, dim]` and, per item, a run of consecutive rows. Padded, packed and
+//! scattered are three ways to say which rows; a mask may switch single rows off.
+//! All checks happen here, once.
+
+pub(crate) mod conversion;
+pub(crate) mod digest;
+pub(crate) mod element;
+pub(crate) mod format;
+pub(crate) mod index;
+pub(crate) mod layout;
+pub(crate) mod pack;
+pub(crate) mod quantize;
+pub(crate) mod quantize_report;
+pub(crate) mod scaled_rows;
+pub(crate) mod scales;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use self::element::Element;
+use self::format::{Format, Quantized};
+use self::index::Index;
+use self::scales::Scales;
+use crate::error::{Error, Result};
+use crate::runtime::alloc::copy_of;
+use crate::tokens::layout::check_dim;
+use crate::tokens::layout::{LayoutKind, TokenLayout};
+
+/// Token embeddings in host memory: a matrix `[rows, dim]`, the rows of each item, and optionally a
+/// mask. Borrows its data, or owns it (after [`Tokens::pack`] or [`Tokens::quantize`], say).
+///
+/// `F` is the type of the elements, or of the codes of a compressed [`Format`], which come with
+/// [`Scales`].
+#[derive(Clone)]
+pub struct Tokens<'a, F: Format> {
+    data: Cow<'a, [F::Stored]>,
+    /// Of codes.
+    scales: Option<Scales<'a>>,
+    layout: TokenLayout,
+    mask: Option<Cow<'a, [u8]>>,
+}
+
+/// Without the matrix.
+impl<F: Format> fmt::Debug for Tokens<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens")
+            .field("format", &F::FORMAT)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a, T: Element> Tokens<'a, T> {
+    /// Items of equal length: `data` is `[n, len, dim]`, row-major.
+    pub fn padded(data: &'a [T], n: usize, len: usize, dim: usize) -> Result<Self> {
+        Tokens::from_layout(data, TokenLayout::padded(n, len, dim)?)
+    }
+
+    /// Items one after the other: `data` is `[rows, dim]`, item `i` the rows
+    /// `offsets[i] .. offsets[i + 1]`. Offsets are of any integer type ([`Index`]).
+    ///
+    /// ```
+    /// use maxsim::{Device, Pairing, Tokens};
+    ///
+    /// // Documents of one and two tokens, their rows one after the other; dim 2.
+    /// let documents: Vec<Vec<f32>> = vec![vec![2.0, 0.0], vec![3.0, 4.0, -1.0, 5.0]];
+    /// let mut offsets: Vec<usize> = vec![0];
+    /// for document in &documents {
+    ///     offsets.push(offsets[offsets.len() - 1] + document.len() / 2);
+    /// }
+    /// let data = documents.concat();
+    /// let documents = Tokens::packed(&data, 2, &offsets)?;
+    /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+    /// let scores = Device::cpu().score(&queries, &documents, &Pairing::cross())?;
+    /// assert_eq!(scores.values(), [2.0, 3.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    pub fn packed<I: Index>(data: &'a [T], dim: usize, offsets: &[I]) -> Result<Self> {
+        let rows = whole_rows(data.len(), dim)?;
+        Tokens::from_layout(data, TokenLayout::packed(rows, dim, offsets)?)
+    }
+
+    /// Items anywhere in `data` `[rows, dim]`: item `i` is the `lengths[i]` rows from `starts[i]`.
+    pub fn scattered<I: Index>(
+        data: &'a [T],
+        dim: usize,
+        starts: &[I],
+        lengths: &[I],
+    ) -> Result<Self> {
+        let rows = whole_rows(data.len(), dim)?;
+        Tokens::from_layout(data, TokenLayout::scattered(rows, dim, starts, lengths)?)
+    }
+
+    /// Any layout over `data` `[rows, dim]`. A layout made with a mask is refused: give the
+    /// mask to [`Tokens::with_mask`].
+    pub fn from_layout(data: impl Into<Cow<'a, [T]>>, layout: TokenLayout) -> Result<Self> {
+        let data = data.into();
+        check_data("data", data.len(), &layout)?;
+        Ok(Tokens { data, scales: None, layout, mask: None })
+    }
+}
+
+impl<'a, F: Quantized> Tokens<'a, F> {
+    /// Codes `[rows, dim]`, row-major, in any layout, with their scales. A layout made with a
+    /// mask is refused: give the mask to [`Tokens::with_mask`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where the codes are not as many as the layout says, or scales are not as
+    /// many, or of another kind than the format has. The scales' values are checked when the tokens
+    /// are uploaded or scored: those of valid tokens must not be negative or infinite.
+    pub fn from_codes(
+        codes: impl Into<Cow<'a, [F::Stored]>>,
+        scales: Scales<'a>,
+        layout: TokenLayout,
+    ) -> Result<Self> {
+        let data = codes.into();
+        check_data("codes", data.len(), &layout)?;
+        scales.check(F::FORMAT, layout.rows())?;
+        Ok(Tokens { data, scales: Some(scales), layout, mask: None })
+    }
+
+    /// What the codes are read with.
+    pub fn scales(&self) -> &Scales<'a> {
+        // Codes never come without.
+        const NONE: &Scales<'static> = &Scales::Tensor(1.0);
+        self.scales.as_ref().unwrap_or(NONE)
+    }
+}
+
+impl<'a, F: Format> Tokens<'a, F> {
+    /// Data that fits its layout, and scales that fit the format.
+    pub(crate) fn assemble(
+        data: Cow<'a, [F::Stored]>,
+        scales: Option<Scales<'a>>,
+        layout: TokenLayout,
+        mask: Option<&[u8]>,
+    ) -> Result<Self> {
+        let mask = mask.map(copy_of).transpose()?.map(Cow::Owned);
+        Ok(Tokens { data, scales, layout, mask })
+    }
+
+    /// Keeps the first `lengths[i]` tokens of item `i` of a padded layout.
+    pub fn with_lengths<I: Index>(self, lengths: &[I]) -> Result<Self> {
+        let layout = self.layout.with_lengths(lengths)?;
+        Ok(Tokens { layout, ..self })
+    }
+
+    /// Some consecutive items, borrowed.
+    ///
+    /// # Errors
+    /// [`Error::Offset`] where there are fewer items.
+    ///
+    /// ```
+    /// let tokens = maxsim::Tokens::packed(&[1.0f32, 2.0, 3.0, 4.0], 1, &[0i64, 1, 1, 4])?;
+    /// let last = tokens.items(1..3)?;
+    /// assert_eq!(last.data(), [2.0, 3.0, 4.0]);
+    /// assert_eq!(last.layout().segments(), [[0, 0], [0, 3]]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    pub fn items(&self, items: Range<usize>) -> Result<Tokens<'_, F>> {
+        let segments = self.layout.segments().get(items.clone()).ok_or_else(|| Error::Offset {
+            argument: "items",
+            index: items.start,
+            expected: format!("a range within 0..{}", self.layout.n_items()),
+            found: items.end as i128,
+        })?;
+        let with_rows = || segments.iter().filter(|segment| segment[1] > 0);
+        let first = with_rows().map(|segment| segment[0]).min().unwrap_or(0);
+        let end = with_rows().map(|segment| segment[0] + segment[1]).max().unwrap_or(0);
+        // Items without rows may be anywhere.
+        let moved = segments.iter().map(|&[start, len]| [start.clamp(first, end) - first, len]);
+        let rows = first as usize..end as usize;
+        let dim = self.layout.dim();
+        let layout =
+            TokenLayout::new(LayoutKind::Scattered, rows.len(), dim, moved.collect::<Vec<_>>());
+        let tokens = Tokens {
+            data: self.data[rows.start * dim..rows.end * dim].into(),
+            scales: self.scales.as_ref().map(|scales| scales.of_rows(rows.clone())),
+            layout,
+            mask: None,
+        };
+        match &self.mask {
+            Some(mask) => tokens.with_mask(&mask[rows]),
+            None => Ok(tokens),
+        }
+    }
+
+    /// Switches rows off: one byte per row of the matrix, non-zero = valid, any pattern.
+    pub fn with_mask(self, mask: impl Into<Cow<'a, [u8]>>) -> Result<Self> {
+        let mask = mask.into();
+        let layout = self.layout.with_mask(&mask)?;
+        Ok(Tokens { layout, mask: Some(mask), ..self })
+    }
+
+    /// The token matrix, row-major: elements, or codes.
+    pub fn data(&self) -> &[F::Stored] {
+        &self.data
+    }
+
+    /// The scales of codes; `None` where rows are elements.
+    pub(crate) fn scales_of_codes(&self) -> Option<&Scales<'a>> {
+        self.scales.as_ref()
+    }
+
+    /// Rows that an item has and the mask does not switch off, in rising order, each once.
+    pub(crate) fn valid_rows(&self) -> Result<Vec<u32>> {
+        let is_used = self.layout.used_rows()?;
+        let is_valid = |row: usize| is_used[row] && self.mask().is_none_or(|mask| mask[row] != 0);
+        Ok((0..is_used.len()).filter(|&row| is_valid(row)).map(|row| row as u32).collect())
+    }
+
+    /// Checks what only the values of scales show.
+    pub(crate) fn check_scales(&self) -> Result<()> {
+        match &self.scales {
+            None => Ok(()),
+            Some(scales) => scales.check_values(&self.layout, self.mask()),
+        }
+    }
+
+    /// Shape and items.
+    pub fn layout(&self) -> &TokenLayout {
+        &self.layout
+    }
+
+    /// The row mask, where there is one.
+    pub fn mask(&self) -> Option<&[u8]> {
+        self.mask.as_deref()
+    }
+}
+
+/// Checks that a matrix of `len` numbers is what a layout without a mask describes.
+fn check_data(argument: &'static str, len: usize, layout: &TokenLayout) -> Result<()> {
+    let expected = layout.rows() as u64 * layout.dim() as u64;
+    if len as u64 != expected {
+        return Err(Error::Shape {
+            argument,
+            expected: format!("{expected} elements ({} rows of {})", layout.rows(), layout.dim()),
+            found: format!("{len} elements"),
+        });
+    }
+    if layout.is_masked() {
+        return Err(Error::Shape {
+            argument: "layout",
+            expected: "a layout without a mask".into(),
+            found: "a masked layout".into(),
+        });
+    }
+    Ok(())
+}
+
+fn whole_rows(elements: usize, dim: usize) -> Result<usize> {
+    check_dim(dim)?;
+    if !elements.is_multiple_of(dim) {
+        return Err(Error::Shape {
+            argument: "data",
+            expected: format!("whole rows of {dim} elements"),
+            found: format!("{elements} elements"),
+        });
+    }
+    Ok(elements / dim)
+}
