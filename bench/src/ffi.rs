@@ -57,7 +57,7 @@ pub extern "C" fn maxsim_bench_open(ordinal: i32) -> *mut Object {
     })
 }
 
-/// Tokens in memory of somebody else: `[n, len, dim]`, or packed `[offsets[n], dim]` where
+/// Tokens in foreign memory: `[n, len, dim]`, or packed `[offsets[n], dim]` where
 /// `offsets` (n + 1 host values) is not null and `len` is ignored. `element` is `f16`, `bf16`
 /// or `f32`; `mask` the address of a byte per row, or 0. Waits for the device. Null for an error.
 ///
@@ -90,8 +90,8 @@ pub unsafe extern "C" fn maxsim_bench_tokens(
 /// [`maxsim_bench_upload`]. Null for an error.
 ///
 /// # Safety
-/// `format`, `scales` and `element` must be C strings, `offsets` null or n + 1 values. The memory must be
-/// readable during the call.
+/// `format`, `scales` and `element` must be C strings, `offsets` null or n + 1 values. The memory
+/// must be readable during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn maxsim_bench_quantize(
     format: *const c_char,
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn maxsim_bench_quantize(
     })
 }
 
-/// Writes codes (`[rows, dim]` bytes) and, as f32, each row's scale and minimum (0 unless affine) to
-/// host addresses; what has the address 0 is left out. 0, or -1 for an error.
+/// Writes codes (`[rows, dim]` bytes) and, as f32, each row's scale and minimum (0 unless affine)
+/// to host addresses; what has the address 0 is left out. 0, or -1 for an error.
 ///
 /// # Safety
 /// The handle must live; the memory must be writable.
@@ -163,9 +163,9 @@ pub unsafe extern "C" fn maxsim_bench_upload(
     })
 }
 
-/// f16 tokens `[n, len, dim]` in memory of somebody else, as for [`maxsim_bench_tokens`], and INT8
-/// codes of the same tokens, which are copied to the device. Queries and documents made so are scored
-/// coarse to fine. Null for an error.
+/// f16 tokens `[n, len, dim]` in foreign memory, as for [`maxsim_bench_tokens`], and INT8 codes of
+/// the same tokens, which are copied to the device. Queries and documents made so are scored coarse
+/// to fine. Null for an error.
 ///
 /// # Safety
 /// As [`maxsim_bench_tokens`].
@@ -188,8 +188,8 @@ pub unsafe extern "C" fn maxsim_bench_screened(
 }
 
 /// Residual-compressed tokens `[n, len, dim]` at host addresses, copied to a device for queries of
-/// `query_element`: `centroids` f16 `[n_centroids, dim]`, `bucket_weights` f32 `[2^nbits]`, `codes` i32
-/// `[n, len]`, `residuals` `[n, len, ceil(dim · nbits / 8)]` bytes in `order`, `colbert` or
+/// `query_element`: `centroids` f16 `[n_centroids, dim]`, `bucket_weights` f32 `[2^nbits]`, `codes`
+/// i32 `[n, len]`, `residuals` `[n, len, ceil(dim · nbits / 8)]` bytes in `order`, `colbert` or
 /// `little-endian`; `normalize` 0 or 1. Null for an error.
 ///
 /// # Safety
@@ -267,11 +267,11 @@ pub unsafe extern "C" fn maxsim_bench_text(object: *const Object) -> *const c_ch
 }
 
 /// Results of a work at `scores` (f32) and, exactly where the work was prepared for them, at
-/// `winners` and `token_scores` (else 0). Those of a coarse-to-fine work have memory of their own: the
-/// addresses are 0, and scores are read with [`maxsim_bench_scores`]. Null for an error.
+/// `winners` and `token_scores` (else 0). Those of a coarse-to-fine work have memory of their own:
+/// the addresses are 0, and scores are read with [`maxsim_bench_scores`]. Null for an error.
 ///
 /// # Safety
-/// The handle must live; the memory must until the outputs are freed, and be nobody else's.
+/// The handle must live; the memory must until the outputs are freed, and have no other user.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn maxsim_bench_outputs(
     work: *const Object,
@@ -286,8 +286,8 @@ pub unsafe extern "C" fn maxsim_bench_outputs(
     })
 }
 
-/// Waits for the last call with these outputs and copies its scores, f32, to a host address; 0, or -1
-/// for an error.
+/// Waits for the last call with these outputs and copies its scores, f32, to a host address; 0, or
+/// -1 for an error.
 ///
 /// # Safety
 /// The handle must live and be in use nowhere else; the memory must be writable.
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn maxsim_bench_scores(outputs: *mut Object, to: u64) -> i
     done(|| unsafe { outputs_of(outputs)?.read(to) })
 }
 
-/// A `CUstream` of somebody else; 0 is the legacy default stream. Ignored on the CPU. Null for
+/// A foreign `CUstream`; 0 is the legacy default stream. Ignored on the CPU. Null for
 /// an error.
 ///
 /// # Safety
@@ -414,11 +414,11 @@ pub unsafe extern "C" fn maxsim_bench_prepare_backward(
     })
 }
 
-/// Gradients of scores (f32) and of tokens in memory of somebody else, on a GPU. Null for an
+/// Gradients of scores (f32) and of tokens in foreign memory, on a GPU. Null for an
 /// error.
 ///
 /// # Safety
-/// The handle must live; the memory must until the gradients are freed, and be nobody else's.
+/// The handle must live; the memory must until the gradients are freed, and have no other user.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn maxsim_bench_gradients(
     backward: *const Object,

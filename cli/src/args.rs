@@ -30,16 +30,17 @@ pub struct Args {
 pub enum Command {
     /// Rank documents for every query.
     ///
-    /// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1] or `lengths`
-    /// [n], or `embeddings` [n, len, dim] with optional `lengths` [n] or `mask` [n, len]), .npy (one array
-    /// [n, len, dim]), .npz or a folder of .npy files (arrays of these names, or an array [len, dim] per
-    /// item, in the order of names with numbers as numbers), of f16, bf16 or f32; .safetensors also as
-    /// `maxsim quantize` writes them. They must not change while the command runs.
+    /// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1] or
+    /// `lengths` [n], or `embeddings` [n, len, dim] with optional `lengths` [n] or `mask` [n,
+    /// len]), .npy (one array [n, len, dim]), .npz or a folder of .npy files (arrays of these
+    /// names, or an array [len, dim] per item, in the order of names with numbers as numbers), of
+    /// f16, bf16 or f32; .safetensors also as `maxsim quantize` writes them. They must not change
+    /// while the command runs.
     Rank(Box<RankArgs>),
     /// Compress token embeddings: to one byte per element, or to 1, 2, 4 or 8 bits.
     ///
-    /// Writes a .safetensors file that `maxsim rank` reads like any other, and reports its size, how
-    /// far elements are off, and, with --queries, how well rankings agree with those of the
+    /// Writes a .safetensors file that `maxsim rank` reads like any other, and reports its size,
+    /// how far elements are off, and, with --queries, how well rankings agree with those of the
     /// original embeddings.
     Quantize(Box<QuantizeArgs>),
     /// List devices and limits.
@@ -137,7 +138,8 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "colbert|little-endian", value_parser = parse_bit_order)]
     pub bit_order: Option<BitOrder>,
 
-    /// Do not divide decoded tokens by their lengths, for plaid: for tokens that are not normalised.
+    /// Do not divide decoded tokens by their lengths, for plaid: for tokens that are not
+    /// normalised.
     #[arg(long)]
     pub keep_lengths: bool,
 
@@ -193,9 +195,9 @@ pub struct RankArgs {
     #[arg(long, value_name = "FILE")]
     pub documents: PathBuf,
 
-    /// Search these first: --documents as `maxsim quantize` compressed them, to int8, int8-affine or
-    /// fp8. The best candidates are scored again with --documents, whose other rows are not read, and
-    /// the ranking says which places are proven by the bounds of what compression can do.
+    /// Search these first: --documents as `maxsim quantize` compressed them, to int8, int8-affine
+    /// or fp8. The best candidates are scored again with --documents, whose other rows are not
+    /// read, and the ranking says which places are proven by the bounds of what compression can do.
     #[arg(
         long,
         value_name = "FILE.safetensors",
@@ -203,8 +205,8 @@ pub struct RankArgs {
     )]
     pub screen: Option<PathBuf>,
 
-    /// Documents per query to score again, with --screen: 100 by default, and as many as are listed at
-    /// least.
+    /// Documents per query to score again, with --screen: 100 by default, and as many as are listed
+    /// at least.
     #[arg(long, value_name = "N", requires = "screen", value_parser = parse_top_k)]
     pub shortlist: Option<usize>,
 
@@ -249,13 +251,13 @@ pub struct RankArgs {
     #[command(flatten)]
     pub files: RankFileArgs,
 
-    /// Convert the queries to the documents' element type, f16, bf16 or f32, and report what that rounds.
-    /// A query token that the type cannot hold is an error.
+    /// Convert the queries to the documents' element type, f16, bf16 or f32, and report what that
+    /// rounds. A query token that the type cannot hold is an error.
     #[arg(long)]
     pub convert: bool,
 
-    /// Accept infinite elements and infinite scores: both are errors by default, as they are what an
-    /// overflow leaves behind. In JSON such scores are the strings "Infinity" and "-Infinity".
+    /// Accept infinite elements and infinite scores: both are errors by default, as they are the
+    /// result of an overflow. In JSON such scores are the strings "Infinity" and "-Infinity".
     #[arg(long)]
     pub allow_infinite: bool,
 

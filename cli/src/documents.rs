@@ -1,4 +1,4 @@
-//! Documents of whatever can be ranked: embeddings, codes with scales, or residual-compressed tokens.
+//! Opens and reads documents of any kind: embeddings, codes with scales, or residual codes.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub enum DocumentFile {
 }
 
 impl DocumentFile {
-    /// Opens a file of any of them; which one it is, the file says itself.
+    /// Opens a file of any kind; the file itself says which one it is.
     pub fn open(path: &Path, reading: Reading) -> Result<DocumentFile> {
         DocumentFile::open_with(path, &InputOptions::new(reading))
     }

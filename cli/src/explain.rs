@@ -1,4 +1,4 @@
-//! Errors in the words of files and options, where the library knows rows of a call and its own names.
+//! Translates errors of the library, which know rows of a call, into files and options.
 
 use std::fmt;
 use std::path::Path;
@@ -37,8 +37,8 @@ const NOT_BUILT: &str = if cfg!(target_os = "linux") {
     "maxsim has GPU support on Linux only; use --device cpu"
 };
 
-/// An error of scoring with the files and the rows at fault, where they can be found; `documents` is the
-/// file's name, and `files` the documents and what else they are scored by.
+/// An error of scoring with the files and the rows at fault, where they can be found; `documents`
+/// is the file's name, and `files` the documents and what else they are scored by.
 pub(crate) fn scoring(
     error: anyhow::Error,
     queries: &TokenFile,

@@ -1,8 +1,8 @@
-//! Whether the numbers of a file are finite: what is not is found with its file, row and element
-//! when rows are read, before they are scored or compressed.
+//! Checks that the numbers of a file are finite, when rows are read and before they are scored or
+//! compressed; errors name file, row and element.
 //!
-//! An infinity is what an overflow of f16 leaves behind, and a document with one would rank first
-//! for many queries. A document that loses every maximum may have one all the same, so elements are
+//! An infinity is the result of an overflow of f16, and a document with one would rank first for
+//! many queries. A document that loses every maximum may have one all the same, so elements are
 //! looked at and not scores. Rows that no item has may hold anything.
 
 use std::borrow::Cow;

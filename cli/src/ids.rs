@@ -166,7 +166,8 @@ impl Ids {
         self.named.is_some()
     }
 
-    /// Names as a token file has them in its metadata: a JSON array, of numbers where all names are.
+    /// Names as a token file has them in its metadata: a JSON array, of numbers where all names
+    /// are.
     pub fn note(&self) -> Result<Option<String>> {
         // A header has at most 100 MB, and describes tensors, too.
         const MAX_BYTES: usize = 90_000_000;
@@ -270,7 +271,8 @@ impl Named {
         order.sort_by(|&a, &b| names[a as usize].cmp(&names[b as usize]));
         let named = Named { names, order, source, texts };
         let equal = |pair: &&[u32]| named.names[pair[0] as usize] == named.names[pair[1] as usize];
-        // Sorting keeps equal names in the order of their items: name the first that is one too many.
+        // Sorting keeps equal names in the order of their items: name the first that is one too
+        // many.
         let twice = named.order.windows(2).filter(equal).min_by_key(|pair| pair[1]);
         if let Some(&[first, second]) = twice {
             bail!(

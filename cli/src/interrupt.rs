@@ -1,5 +1,5 @@
-//! What happens when a run is interrupted: its bar is cleared, its unfinished files are removed, and it
-//! dies by the signal, so that a shell sees the usual exit code (130 for Ctrl-C).
+//! Cleans up when a run is interrupted: clears its bar, removes its unfinished files, and ends
+//! by the signal, so that a shell sees the usual exit code (130 for Ctrl-C).
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -25,8 +25,8 @@ pub(crate) fn clears(bar: &ProgressBar) {
     *locked(&BAR) = Some(bar.downgrade());
 }
 
-/// Keeps a signal from ending the run while `work` runs: it waits until then. For a name that is there
-/// for a moment only.
+/// Keeps a signal from ending the run while `work` runs: it waits until then. For a name that is
+/// there for a moment only.
 pub(crate) fn held_off<T>(work: impl FnOnce() -> T) -> T {
     let _names = locked(&UNFINISHED);
     work()
@@ -85,8 +85,8 @@ pub fn watch() {
     unix::watch();
 }
 
-/// Clears the bar and removes unfinished files. Nothing can be written under such a name after that:
-/// the lock is kept.
+/// Clears the bar and removes unfinished files. Nothing can be written under such a name after
+/// that: the lock is kept.
 #[cfg(unix)]
 fn clean_up() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     if let Some(bar) = locked(&BAR).as_ref().and_then(WeakProgressBar::upgrade) {
@@ -115,8 +115,8 @@ mod unix {
 
     pub(super) fn watch() {
         let (ready, is_ready) = mpsc::channel();
-        // Whatever stacks other threads are given. Handlers are set in the thread: without it nobody
-        // would answer them.
+        // A stack of its own, whatever RUST_MIN_STACK says. Handlers are set in the thread, which
+        // answers the signals.
         let thread = thread::Builder::new().name("signals".into()).stack_size(STACK_BYTES);
         let spawned = thread.spawn(move || {
             let signals = set_handlers();
@@ -147,8 +147,8 @@ mod unix {
         let _ = low_level::emulate_default_handler(signal);
     }
 
-    /// Whether the program was started with this signal ignored. Only Linux tells without `unsafe`;
-    /// elsewhere SIGHUP, the one that `nohup` ignores, is left as it is.
+    /// Whether the program was started with this signal ignored. Only Linux reports it without
+    /// `unsafe`; elsewhere SIGHUP, the one that `nohup` ignores, is left as it is.
     fn is_ignored(signal: i32) -> bool {
         if cfg!(not(target_os = "linux")) {
             return signal == SIGHUP;

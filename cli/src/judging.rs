@@ -1,4 +1,4 @@
-//! What queries and documents are called and are about, and which belong together.
+//! Reads ids, texts and relevance judgements of queries and documents.
 
 use std::path::{Path, PathBuf};
 

@@ -8,7 +8,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::interrupt;
 
-/// How often bars are drawn again.
+/// How often bars are refreshed.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A bar on stderr where that is a terminal, and nothing elsewhere.
@@ -27,7 +27,7 @@ fn time(state: &ProgressState, out: &mut dyn Write) {
     let _ = out.write_str(&time_text(state.pos(), state.elapsed(), state.eta()));
 }
 
-/// How long it will take; before anything is done nobody knows, and it is said how long it took.
+/// The time that is left, or, before anything is done, the time so far.
 fn time_text(n_done: u64, elapsed: Duration, eta: Duration) -> String {
     match n_done {
         0 => format!("{:#} so far", HumanDuration(elapsed)),

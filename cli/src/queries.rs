@@ -37,8 +37,8 @@ pub(crate) fn compressed<F: Quantized>(
 }
 
 /// How the scales of queries that are compressed for documents of a format are to be stored: as
-/// f16, or as f32 where that would clip a token or leave it hardly a bit. That tokens are too small
-/// for either is added to `notes`.
+/// f16, or as f32 where that would clip a token or keep hardly a bit of it. That tokens are too
+/// small for either is added to `notes`.
 pub fn scales(
     queries: &TokenFile,
     documents: TokenFormat,

@@ -174,8 +174,8 @@ fn publish(
     Ok(())
 }
 
-/// Queries that are finite and go with the documents, converted to their element type where that was
-/// asked for. What there is to say of that is added to `notes`.
+/// Queries that are finite and go with the documents, converted to their element type where that
+/// was asked for. What there is to say of that is added to `notes`.
 fn checked(
     mut queries: TokenFile,
     documents: &Documents<'_>,

@@ -63,8 +63,8 @@ pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<
     open().with_context(|| format!("--screen {}", path.display()))
 }
 
-/// Ranks `request.documents` by a search of `screen`, the same documents compressed: places are proven
-/// where `proof` holds. NaN scores are errors.
+/// Ranks `request.documents` by a search of `screen`, the same documents compressed: places are
+/// proven where `proof` holds. NaN scores are errors.
 pub fn rank(
     request: &Request<'_>,
     screen: &TokenFile,
@@ -181,8 +181,8 @@ fn outcome(searches: Vec<Candidates>, kernels: Vec<&'static str>, n_chunks: usiz
     Outcome { rankings, kernels, n_chunks, search: Some(search) }
 }
 
-/// What is known of the queries, as the scan has them: elements that are compressed for documents of
-/// a format, or not.
+/// What is known of the queries, as the scan has them: elements that are compressed for documents
+/// of a format, or not.
 fn query_terms<T: Element>(request: &Request<'_>, documents: TokenFormat) -> Result<ErrorTerms> {
     let (file, scales) = (request.queries, request.query_scales);
     let queries = file.tokens::<T>(0..file.n_items())?;
@@ -223,8 +223,8 @@ struct Rescoring<'a, T: Format> {
 }
 
 impl<T: Element> Rescoring<'_, T> {
-    /// Scores the first of some pairs (document, query), which come by document: how many, and their
-    /// scores.
+    /// Scores the first of some pairs (document, query), which come by document: how many, and
+    /// their scores.
     fn next(&mut self, pairs: &[[u32; 2]]) -> Result<(usize, Vec<f32>)> {
         let dim = self.layout.dim();
         loop {
@@ -251,7 +251,7 @@ impl<T: Element> Rescoring<'_, T> {
             let options = ScoreOptions::default();
             let kernel = self.device.plan(&self.queries, &documents, &pairing, &options)?.name();
             match self.device.score(&self.queries, &documents, &pairing) {
-                // Somebody else may hold the device's memory: fewer documents then.
+                // Another process may hold the device's memory: fewer documents then.
                 Err(Error::DeviceMemory { .. }) if offsets.len() > 2 => {
                     self.chunk_bytes = (rows.len() * size_of::<T>()) as u64 / 2;
                 }

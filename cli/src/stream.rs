@@ -70,7 +70,7 @@ pub struct Request<'a> {
     pub progress: &'a ProgressBar,
 }
 
-/// What came out.
+/// The result of a ranking.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// Per query its best documents.
@@ -92,11 +92,12 @@ pub struct Search {
     pub n_rescored: u64,
 }
 
-/// Ranks, with the formats that the files have. Elements of documents and scores that are not finite are
-/// errors; those of queries are the caller's to check.
+/// Ranks, with the formats that the files have. Elements of documents and scores that are not
+/// finite are errors; those of queries are the caller's to check.
 ///
 /// Queries of elements are compressed where documents are: in INT8 and FP8 alike, for INT8 affine
-/// documents to INT8 where they are f32. Residual-compressed documents are decoded a chunk at a time.
+/// documents to INT8 where they are f32. Residual-compressed documents are decoded a chunk at a
+/// time.
 pub fn rank(request: &Request<'_>) -> Result<Outcome> {
     let n_queries = request.queries.n_items();
     let mut best = vec![TopK::new(request.top_k); n_queries];
@@ -182,8 +183,9 @@ fn codes<Q: Against<D>, D: Quantized>(
     chunks(request, queries, |items| documents.codes::<D>(items).map(Part::Tokens), take)
 }
 
-/// As [`scores`], of residual-compressed documents: as they are for f16 queries, and decoded to f32 for
-/// others. As bf16 they would keep 8 bits of what they decode to; bf16 queries lose nothing as f32.
+/// As [`scores`], of residual-compressed documents: as they are for f16 queries, and decoded to f32
+/// for others. As bf16 they would keep 8 bits of what they decode to; bf16 queries lose nothing as
+/// f32.
 fn decoded(
     request: &Request<'_>,
     tokens: &ResidualTokens<'_>,
@@ -359,7 +361,7 @@ fn chunk(
     (start..layout.n_items(), bytes)
 }
 
-/// Takes the scores `[n_queries, n_documents of the chunk]` into the running top-k.
+/// Adds the scores `[n_queries, n_documents of the chunk]` to the running top-k.
 fn merge(
     best: &mut [TopK],
     scores: &[f32],

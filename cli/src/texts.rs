@@ -1,4 +1,4 @@
-//! What documents are, in words, and text that is safe to print.
+//! Titles and texts of documents, and text that is safe to print.
 
 use std::collections::HashMap;
 use std::path::Path;

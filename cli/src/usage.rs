@@ -1,4 +1,4 @@
-//! The command line as clap gets it, with what clap's help leaves out.
+//! The command line as clap gets it, with notes that clap's help lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,7 @@ fn with_notes(command: Command, conflicts: BTreeMap<String, BTreeSet<String>>) -
     })
 }
 
-/// Per option those that it cannot be used with, whichever of the two says so.
+/// For each option the options that it conflicts with, whichever of the two states it.
 fn conflicts(command: &Command) -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for arg in command.get_arguments() {

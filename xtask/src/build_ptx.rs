@@ -19,9 +19,9 @@ use crate::ptxas::Ptxas;
 /// The Rust file that lists the entries.
 const INDEX: &str = "index.rs";
 
-/// What the PTX and the cubins may weigh together: every program with the library carries them.
-/// The forward kernels take 21.7 MB, of which those of codes 5.7 and those of residuals 3.3, and those of
-/// gradients 3.9. So a row in the table is a decision.
+/// What the PTX and the cubins may weigh together: every program with the library carries them. The
+/// forward kernels take 21.7 MB, of which those of codes 5.7 and those of residuals 3.3, and those
+/// of gradients 3.9. So a row in the table is a decision.
 const SIZE_LIMIT_BYTES: usize = 28 << 20;
 
 /// File name to content.

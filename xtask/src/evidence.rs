@@ -1,5 +1,5 @@
-//! `evidence`: do the recorded GPU runs speak of the PTX and the cubins that are committed, has some
-//! suite loaded each kernel from either, and did all programs end well?
+//! `evidence`: compares the recorded GPU runs with the committed PTX and cubins: that hashes
+//! agree, that some suite loaded each kernel from either, and that all programs ended well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -77,12 +77,13 @@ fn stale_files(kernels: &str, committed: &BTreeMap<String, String>, record: &Val
     names.into_iter().filter(differs).collect()
 }
 
-/// Kernels that no suite loaded from these files: with them forced, and not what the device preferred.
+/// Kernels that no suite loaded from these files: with them forced, and not what the device
+/// preferred.
 fn not_loaded(kernels: &str, committed: &BTreeMap<String, String>, record: &Value) -> Vec<String> {
     let forced = kernels.trim_end_matches('s');
     let none = serde_json::Map::new();
     let runs = record["kernels"].as_object().unwrap_or(&none);
-    // A run may have been told the instruction set, too.
+    // A run may have forced the instruction set, too.
     let runs = runs.iter().filter(|(name, _)| name.split(' ').next() == Some(forced));
     let lines = runs.flat_map(|(_, run)| run["jit_log"].as_array().into_iter().flatten());
     let loaded: BTreeSet<&str> =

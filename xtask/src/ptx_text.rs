@@ -22,7 +22,7 @@ pub struct EntryText {
     pub text: String,
 }
 
-/// What the compiler cannot be told and is added to the text.
+/// What the compiler has no option for and is added to the text.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchBounds {
     /// Threads per block.
@@ -84,8 +84,8 @@ impl Module {
     }
 }
 
-/// What needs a later PTX version than the compiler declares, and which: other entries keep theirs, so
-/// that older drivers load them.
+/// What needs a later PTX version than the compiler declares, and which: other entries keep theirs,
+/// so that older drivers load them.
 const LATER: [(&str, &str); 1] = [(".s32.s8.u8", "8.4")];
 
 /// A module's header, with the version that an entry's instructions need.
@@ -132,7 +132,7 @@ fn with_own_labels(text: &str) -> String {
 }
 
 /// Both bounds are needed: ptxas honours `setmaxnreg` only where it knows the registers at entry,
-/// which `.maxntid` alone does not tell.
+/// which `.maxntid` alone does not say.
 fn with_launch_bounds(text: &str, name: &str, bounds: LaunchBounds) -> Result<String> {
     let (parameters, body) = text
         .split_once("\n{\n")

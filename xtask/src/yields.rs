@@ -1,14 +1,14 @@
-//! Machine code that lets other warps issue in between.
+//! Sets the scheduler's yield hint in machine code, at every second cycle of arithmetic.
 //!
-//! A scheduler goes on with a warp for as long as it can, unless the instruction before says that another one may come
-//! first. The assembler says so about every 12th cycle of maxima and nowhere in a row of multiplications: a warp that
-//! folds a product keeps the three others from starting theirs, which takes some thirty instructions, and the tensor
-//! cores wait (docs/decisions.md has what that costs). Here arithmetic says it every second cycle. Nothing else
-//! changes: what is set is a hint.
+//! A scheduler continues with a warp for as long as that can issue, unless the instruction yields.
+//! The assembler sets the hint at about every 12th cycle of maxima and nowhere in a row of
+//! multiplications: a warp that reduces a product keeps the three others from starting theirs,
+//! which takes some thirty instructions, and the tensor cores wait. What that costs is in
+//! docs/decisions/int8-fp8-long-queries.md. It is a hint: results do not change.
 //!
-//! Of an instruction's 128 bits the upper 23 are for the scheduler. Jia et al., "Dissecting the NVIDIA Volta GPU
-//! Architecture via Microbenchmarking" (arXiv:1804.06826), section 2.1, describe them; compute capability 9.0 has the
-//! same.
+//! Of an instruction's 128 bits the upper 23 are for the scheduler. Jia et al., "Dissecting the
+//! NVIDIA Volta GPU Architecture via Microbenchmarking" (arXiv:1804.06826), section 2.1, describe
+//! them; compute capability 9.0 has the same.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use object::{Object, ObjectSection};
 
 /// Bytes of an instruction.
 const INSTRUCTION_BYTES: usize = 16;
-/// Bits that say what it does, whatever its operands are.
+/// Bits of the operation, whatever its operands are.
 const OPCODE: u128 = 0x1ff;
 /// Cycles until the warp's next one may be issued: where those four bits start.
 const STALL_SHIFT: u32 = 105;
@@ -27,15 +27,16 @@ const STAYS: u128 = 1 << 109;
 /// Operands that are kept for the warp's next instruction, which another warp's would overwrite.
 const REUSED: u128 = 0xf << 122;
 
-/// What only computes: FSEL, FMNMX, FSETP, ISETP, VIMNMX3, LOP3, SHF, FMUL, FFMA, VIADD and SEL, as `nvdisasm` calls them.
+/// Instructions that only compute: FSEL, FMNMX, FSETP, ISETP, VIMNMX3, LOP3, SHF, FMUL, FFMA, VIADD
+/// and SEL, as `nvdisasm` calls them.
 const ARITHMETIC: [u128; 11] =
     [0x008, 0x009, 0x00b, 0x00c, 0x00f, 0x012, 0x019, 0x020, 0x023, 0x036, 0x007];
 
-/// For how many cycles arithmetic may go on without a word.
+/// Cycles of arithmetic that may follow each other without a hint.
 const CYCLES_MAX: u128 = 2;
 
-/// Lets other warps issue between the arithmetic of an entry's machine code for compute capability 9.0; says at how
-/// many instructions.
+/// Lets other warps issue between the arithmetic of an entry's machine code for compute capability
+/// 9.0; says at how many instructions.
 pub fn set(cubin: &mut [u8], entry: &str) -> Result<usize> {
     let code = code_of(cubin, entry)?;
     let (mut n_cycles, mut n_set) = (0, 0);
@@ -81,7 +82,8 @@ mod tests {
         opcode | 1 << STALL_SHIFT | STAYS | 2 << 122
     }
 
-    /// An ELF file with one section, of this name and these bytes. (Of which machine makes no difference.)
+    /// An ELF file with one section, of this name and these bytes. (Of which machine makes no
+    /// difference.)
     fn file(name: &str, code: &[u8]) -> Vec<u8> {
         let mut file = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
         let section = file.add_section(Vec::new(), name.into(), SectionKind::Text);
@@ -127,7 +129,7 @@ mod tests {
         assert_eq!(said(&mut [0; 64], "e"), "the cubin of e");
     }
 
-    /// In the committed machine code, where there is any (`build-ptx --ptx-only` leaves none).
+    /// In the committed machine code, where there is any (`build-ptx --ptx-only` has none).
     #[test]
     fn rows_that_yield_have_no_more_to_set() {
         let root = crate::workspace_root();

@@ -78,7 +78,7 @@ impl Identity {
 pub(crate) enum Change {
     /// Of its size, or of the time of its last write.
     Content,
-    /// Of any time: whoever wrote may have set the other one back.
+    /// Of any time: the writer may have set the other one back.
     Any,
 }
 

@@ -114,7 +114,7 @@ impl Deref for FileBytes {
 #[allow(unsafe_code)]
 fn map(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the map is private to this process and read-only, so nothing here writes to it;
-    // that nobody else changes the file is the documented condition above.
+    // that no other process changes the file is the documented condition above.
     unsafe { Mmap::map(file) }
 }
 

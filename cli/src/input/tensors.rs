@@ -64,7 +64,7 @@ fn only(tensors: &[Listed], is_it: impl Fn(&Listed) -> bool) -> Result<Option<us
     Ok(first)
 }
 
-/// The tensors of a file and what they look like, for a message that tells how to choose one.
+/// The tensors of a file and what they look like, for a message on how to choose one.
 pub(crate) fn list(tensors: &[Listed]) -> String {
     if tensors.is_empty() {
         return "it has no tensors".to_string();

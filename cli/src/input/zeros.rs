@@ -51,7 +51,7 @@ fn is_zero(contents: &Contents, bytes: &[u8], row: usize) -> bool {
     }
 }
 
-/// Leaves rows of zeros out, or says that there are some.
+/// Removes rows of zeros from items, or warns that there are some.
 pub(super) fn check(
     contents: &mut Contents,
     bytes: &[u8],

@@ -33,8 +33,8 @@ struct Query<'a> {
     proven: Option<usize>,
 }
 
-/// A score. JSON has no infinities: they are strings, named as JavaScript and the JSON form of Protocol
-/// Buffers do.
+/// A score. JSON has no infinities: they are strings, named as JavaScript and the JSON form of
+/// Protocol Buffers do.
 struct Score(f32);
 
 impl Serialize for Score {

@@ -1,4 +1,4 @@
-//! Where results go and in what form.
+//! Writes results: to standard output, a file or a pipe, as a table, JSON or a TREC run.
 
 mod json;
 mod new_file;
@@ -93,8 +93,8 @@ impl Destination {
         self.write_with_head(|out| write(out).map(|()| Vec::new()))
     }
 
-    /// As [`Destination::write_with`]. What `write` returns goes over the beginning of a file: what is
-    /// only known at the end.
+    /// As [`Destination::write_with`]. What `write` returns goes over the beginning of a file: what
+    /// is only known at the end.
     pub fn write_with_head(
         &self,
         write: impl FnOnce(&mut dyn Write) -> Result<Vec<u8>>,

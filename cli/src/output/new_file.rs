@@ -1,11 +1,11 @@
 //! A file that appears whole or not at all, whatever ends the run.
 //!
-//! On Linux it has no name until it is complete (`O_TMPFILE`), so that the system removes it with the
-//! process, however that ends. It is then linked to its name; where there is a file already, it is
-//! linked to a hidden name and renamed at once. Where there are no files without names, it has the
-//! hidden name from the beginning, which [`crate::interrupt`] removes. A hidden name that is left all
-//! the same, as after SIGKILL, is removed by the next run in the folder: a file is locked while its
-//! run lives.
+//! On Linux it has no name until it is complete (`O_TMPFILE`), so that the system removes it with
+//! the process, however that ends. It is then linked to its name; where there is a file already, it
+//! is linked to a hidden name and renamed at once. Where there are no files without names, it has
+//! the hidden name from the beginning, which [`crate::interrupt`] removes. A hidden name that is
+//! left all the same, as after SIGKILL, is removed by the next run in the folder: a file is locked
+//! while its run lives.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions, TryLockError};
@@ -25,7 +25,7 @@ use crate::interrupt::Unfinished;
 const PREFIX: &str = ".maxsim-";
 const SUFFIX: &str = ".part";
 
-/// Names that are tried. One is taken only where somebody makes up the same.
+/// Names that are tried. One is taken only where another process makes up the same.
 const MAX_TRIES: usize = 16;
 
 /// `named` does without files that have no name, as a file system that has none does.
@@ -42,8 +42,8 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Finds out, before any work is done, whether a file can be written, and removes what dead runs
-    /// have left in its folder.
+    /// Finds out, before any work is done, whether a file can be written, and removes what dead
+    /// runs have left in its folder.
     pub(crate) fn check(path: &Path) -> Result<()> {
         remove_left(place::folder(path));
         NewFile::create(path).map(drop)
@@ -93,7 +93,7 @@ fn nameless(path: &Path, replaced: Option<&Permissions>) -> Option<File> {
     let file = File::from(file);
     // Without /proc it could not be given a name.
     std::fs::metadata(linux::path_of(&file)).ok()?;
-    // Nobody else knows of it: it can only fail where the file system has no locks.
+    // No other process knows of it: it can only fail where the file system has no locks.
     let _ = file.try_lock();
     Some(file)
 }
@@ -108,7 +108,7 @@ fn publish_nameless(mut file: File, path: &Path) -> io::Result<()> {
     match linux::link(&file, path) {
         Ok(()) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        // Somebody forbids links, or the folder is gone.
+        // Links are forbidden, or the folder is gone.
         Err(_) => return copy(&mut file, path),
     }
     let hidden = hidden(path);
@@ -212,8 +212,8 @@ fn is_hidden(name: &OsStr) -> bool {
     name.starts_with(PREFIX.as_bytes()) && name.ends_with(SUFFIX.as_bytes())
 }
 
-/// Removes the hidden names of dead runs: whose files nobody has locked. Where it cannot be told, or
-/// not be done, they stay.
+/// Removes the hidden names of dead runs, whose files are not locked. Where that cannot be found
+/// out or done, they stay.
 fn remove_left(folder: &Path) {
     let Ok(entries) = folder.read_dir() else { return };
     for entry in entries.flatten() {

@@ -1,4 +1,4 @@
-//! What an output path names, once its links are followed.
+//! Follows the links of an output path and finds out what it names.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ const MAX_LINKS: usize = 40;
 pub(super) enum Place {
     /// The program's own standard output, under another name.
     Stdout,
-    /// Another open file, as in /dev/fd/3: it is somebody's stream, whatever it leads to.
+    /// Another open file, as in /dev/fd/3: it is a stream of the caller, whatever it leads to.
     Descriptor(PathBuf),
     /// A path that is no link; there need not be anything.
     Path(PathBuf),

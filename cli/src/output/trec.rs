@@ -13,7 +13,7 @@ const TAG: &str = "maxsim";
 
 /// Lines `qid Q0 docid rank score tag`. Documents without tokens are left out: evaluators
 /// sort by score, and the 0 of such a document would put it above negative scores. Scores have as
-/// many digits as it takes to tell them apart.
+/// many digits as it takes to distinguish them.
 pub(super) fn write(results: &Results<'_>, out: &mut impl Write) -> io::Result<()> {
     let judging = results.judging;
     for (query, ranking) in (0u32..).zip(results.rankings) {

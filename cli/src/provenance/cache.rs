@@ -1,4 +1,4 @@
-//! What is remembered about files from run to run: small files in a folder of the user's.
+//! Remembers facts about files from run to run, as small files in a folder of the user's.
 //!
 //! The folder is `MAXSIM_CACHE_DIR`, or `maxsim` in `XDG_CACHE_HOME` or in `.cache` of the home
 //! folder. It may be removed at any time: what it holds is found out again.
@@ -75,7 +75,7 @@ fn name(key: &str) -> String {
 
 /// Removes the older half of too many entries.
 fn thin_out(folder: &Path) -> io::Result<()> {
-    // Whatever else is in a folder that was named is somebody's.
+    // Whatever else is in a folder that was named is not ours.
     let is_own = |entry: &fs::DirEntry| {
         let name = entry.file_name();
         let digits = name.to_str().filter(|name| name.len() == NAME_LEN);

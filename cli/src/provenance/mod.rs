@@ -1,4 +1,4 @@
-//! Whether compressed documents were made of the documents that they are searched for.
+//! Checks that compressed documents were made of the documents that they are searched for.
 //!
 //! A compressed file says in its `__metadata__` what it was made of:
 //!
@@ -8,11 +8,11 @@
 //! | `maxsim.source_identity` | which file that was, where a change of it would show (see `input/identity.rs`) |
 //! | `maxsim.codes` | `codes-1 DIGEST`: the [`TokenDigest`] of the codes, scales and minima, and of the first digest |
 //!
-//! Who writes them says with it that codes and scales are those that [`maxsim::Tokens::quantize`]
-//! makes. `maxsim rank --screen` compares both digests with the files that it is given. A file is
-//! read for that once; what was found is remembered by the file's identity until it changes. Where
-//! a file says nothing, every row is compared with its codes: are none further off than bounds
-//! count with, the bounds hold whoever made the codes.
+//! Writing them states that codes and scales are those that [`maxsim::Tokens::quantize`] makes.
+//! `maxsim rank --screen` compares both digests with the files that it is given. A file is read for
+//! that once; what was found is remembered by the file's identity until it changes. Where a file
+//! says nothing, every row is compared with its codes: are none further off than bounds count with,
+//! the bounds hold whatever made the codes.
 
 mod cache;
 mod digest;

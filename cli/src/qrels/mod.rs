@@ -1,4 +1,4 @@
-//! Relevance judgements.
+//! Relevance judgements: which documents are relevant to which query, and how much.
 
 mod read;
 

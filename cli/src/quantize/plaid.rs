@@ -58,8 +58,8 @@ impl Codec {
 /// come out one after the other.
 ///
 /// # Errors
-/// Where the file holds compressed tokens, where a token's length is not 1 and the codec normalises,
-/// and as [`ResidualCodec::train`] and [`ResidualTokens::encode`].
+/// Where the file holds compressed tokens, where a token's length is not 1 and the codec
+/// normalises, and as [`ResidualCodec::train`] and [`ResidualTokens::encode`].
 pub fn compress(
     file: &TokenFile,
     options: &TrainOptions,
@@ -96,7 +96,7 @@ fn of<T: Element>(
     let progress = progress_bar(0, "tokens trained on");
     let codec = ResidualCodec::train_with_progress(&tokens, options, &|n_done, n_all| {
         progress.set_length(n_all);
-        // Threads may be overtaken on their way here.
+        // Threads may arrive here in any order.
         progress.update(|bar| bar.set_pos(bar.pos().max(n_done)));
     });
     progress.finish_and_clear();

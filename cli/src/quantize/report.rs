@@ -1,4 +1,4 @@
-//! What `maxsim quantize` says.
+//! The report of `maxsim quantize`, as text or JSON.
 
 use std::io::{self, Write};
 
@@ -76,8 +76,9 @@ impl Report {
     }
 }
 
-/// What is to be said of tokens that lost more than the rounding of their codes takes, a line each: of
-/// those that were `written` with scales of a type, and of those that f16 scales would have clipped.
+/// What is to be said of tokens that lost more than the rounding of their codes takes, a line each:
+/// of those that were `written` with scales of a type, and of those that f16 scales would have
+/// clipped.
 pub(super) fn losses(
     format: TokenFormat,
     scales: ScaleType,

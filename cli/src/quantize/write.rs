@@ -33,7 +33,8 @@ pub(super) enum Clips {
     Take,
     /// The first of them ends it, with the error [`Clipped`].
     Refuse,
-    /// There are none, as scales are f32 because of them: those that f16 scales would clip are counted.
+    /// There are none, as scales are f32 because of them: those that f16 scales would clip are
+    /// counted.
     Avoid,
 }
 
@@ -94,8 +95,8 @@ impl<'a, T: Element> Writer<'a, T> {
         Writer { file, is_used: used_rows(file.layout()), element: std::marker::PhantomData }
     }
 
-    /// The digests are known when all has been read, and the header that has them comes first: in a file
-    /// it is written again, for a pipe everything is compressed twice.
+    /// The digests are known when all has been read, and the header that has them comes first: in a
+    /// file it is written again, for a pipe everything is compressed twice.
     fn write<F: Quantized>(
         &self,
         how: (ScaleType, Clips),

@@ -226,7 +226,7 @@ pub(crate) fn write_into(
         ElementType::Bf16 => "BF16",
         ElementType::F32 => "F32",
     };
-    // From wide elements to narrow ones, so that each tensor lies on its elements' boundary.
+    // From wide elements to narrow ones, so that each tensor starts on a boundary of its elements.
     let mut tensors = vec![
         Tensor::new(
             "offsets",

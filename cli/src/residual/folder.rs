@@ -1,8 +1,8 @@
 //! Index folders as ColBERT, fast-plaid and next-plaid write them.
 //!
-//! All have `metadata.json`, a codec, and chunks of documents: `doclens.{i}.json` (lengths in tokens)
-//! with codes and bucket bytes of the same tokens, in ColBERT's bit order; all decode to normalised
-//! tokens.
+//! All have `metadata.json`, a codec, and chunks of documents: `doclens.{i}.json` (lengths in
+//! tokens) with codes and bucket bytes of the same tokens, in ColBERT's bit order; all decode to
+//! normalised tokens.
 //!
 //! | | ColBERT | fast-plaid, next-plaid |
 //! |---|---|---|
@@ -11,12 +11,13 @@
 //! | buckets | `buckets.pt`: (cutoffs, weights) | `bucket_cutoffs.npy`, `bucket_weights.npy` |
 //! | chunk | `{i}.codes.pt` (I32), `{i}.residuals.pt` | `{i}.codes.npy` (I64), `{i}.residuals.npy` |
 //!
-//! From version 1.7 on fast-plaid moves chunks into `merged_codes.npy` and `merged_residuals.npy`, whose
-//! `.manifest.json` lists how many rows each chunk has there; a chunk's own file, where it is there,
-//! is newer. Inverted lists, average residuals and documents' own data are not read.
+//! From version 1.7 on fast-plaid moves chunks into `merged_codes.npy` and `merged_residuals.npy`,
+//! whose `.manifest.json` lists how many rows each chunk has there; a chunk's own file, where it is
+//! there, is newer. Inverted lists, average residuals and documents' own data are not read.
 //!
-//! After `colbert/indexing` of ColBERT 0.2.22, `rust/index/create.rs` and `python/fast_plaid/search`
-//! (`load.py`, `storage.py`) of fast-plaid 1.7.0, and `src/index.rs` of next-plaid 1.8.5.
+//! After `colbert/indexing` of ColBERT 0.2.22, `rust/index/create.rs` and
+//! `python/fast_plaid/search` (`load.py`, `storage.py`) of fast-plaid 1.7.0, and `src/index.rs` of
+//! next-plaid 1.8.5.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Residual-compressed tokens in files: a format of this tool's own, and the index folders of ColBERT,
-//! fast-plaid and next-plaid.
+//! Residual-compressed tokens in files: a format of this tool's own, and the index folders of
+//! ColBERT, fast-plaid and next-plaid.
 //!
 //! The file is a `.safetensors` file of
 //!
@@ -23,7 +23,8 @@
 //! | `bit_order` | `colbert` or `little-endian` (see [`BitOrder`](maxsim::residual::BitOrder)) |
 //! | `normalize` | `true` or `false`: whether decoded tokens are divided by their lengths |
 //!
-//! Nothing is guessed: a file without one of these is refused. Other tensors and keys are left alone.
+//! Nothing is guessed: a file without one of these is refused. Other tensors and keys are left
+//! alone.
 
 mod array;
 mod decode;

@@ -1,12 +1,12 @@
 //! Tensors in the `.pt` files of ColBERT's indexes.
 //!
-//! Such a file is a ZIP archive of a pickle, which says what the tensors are, and of their bytes. The
-//! pickle is read by `pytorch-reader`, which knows the rebuilding of tensors and calls nothing, whatever
-//! a pickle asks for; opcodes that are no part of that are errors. Here, what is not a tensor, or the
-//! expected number of them, is refused too.
+//! Such a file is a ZIP archive of a pickle, which says what the tensors are, and of their bytes.
+//! The pickle is read by `pytorch-reader`, which knows the rebuilding of tensors and calls nothing,
+//! whatever a pickle asks for; opcodes that are no part of that are errors. Here, what is not a
+//! tensor, or the expected number of them, is refused too.
 //!
-//! That reader wants a dictionary at the root, as model checkpoints have, where ColBERT saves single
-//! tensors and pairs. So it gets a copy of the archive whose pickle is the same within
+//! That reader wants a dictionary at the root, as model checkpoints have, where ColBERT saves
+//! single tensors and pairs. So it gets a copy of the archive whose pickle is the same within
 //! `{"root": …}`: two opcodes before and one after.
 
 use std::fs::File;
@@ -25,7 +25,7 @@ use crate::interrupt::Unfinished;
 /// The pickle of a tensor has some hundred bytes.
 const MAX_PICKLE_BYTES: u64 = 1 << 16;
 
-/// `PROTO 2`, with which `torch.save` starts every pickle unless told otherwise.
+/// `PROTO 2`, with which `torch.save` starts every pickle by default.
 const START: &[u8] = b"\x80\x02";
 
 /// `EMPTY_DICT`, and `BINUNICODE` of the key.

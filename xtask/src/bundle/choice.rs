@@ -1,4 +1,4 @@
-//! What a bundle takes, where it is not everything.
+//! Chooses the programs and data of a bundle (`--only`, `--without-embeddings`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

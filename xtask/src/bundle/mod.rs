@@ -253,7 +253,7 @@ fn program(message: &Value) -> Option<Program> {
         let target = message["target"]["name"].as_str()?.to_string();
         return Some(Program { package, target, is_test, path: PathBuf::from(path) });
     }
-    // Procedural macros are shared libraries too, which nobody loads but the compiler.
+    // Procedural macros are shared libraries too, which only the compiler loads.
     let kinds = message["target"]["kind"].as_array()?;
     let files = message["filenames"].as_array()?.iter().filter_map(Value::as_str);
     let path = files.map(PathBuf::from).find(|path| path.extension().is_some_and(|e| e == "so"))?;
@@ -262,7 +262,7 @@ fn program(message: &Value) -> Option<Program> {
 }
 
 /// The name in a package id such as `path+file:///src/cli#maxsim-cli@0.1.0`; where name and
-/// folder are the same, cargo leaves the name out: `path+file:///src/maxsim#0.1.0`.
+/// folder are the same, cargo omits the name: `path+file:///src/maxsim#0.1.0`.
 fn package_name(id: &str) -> &str {
     let (folder, name_and_version) = id.rsplit_once('#').unwrap_or(("", id));
     match name_and_version.split_once('@') {

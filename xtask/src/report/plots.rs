@@ -223,7 +223,7 @@ fn log_chart<'a, 'b>(
     Ok(chart)
 }
 
-/// An SVG of this size, drawn on white.
+/// An SVG of this size, on white.
 fn drawn(
     size: (u32, u32),
     draw: impl FnOnce(&Root<'_>) -> std::result::Result<(), Failure>,

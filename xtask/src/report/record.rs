@@ -46,8 +46,8 @@ pub struct Timed {
     pub largest_relative_error: Option<f64>,
     /// Of compressed tokens, the largest error over the bound that the library states.
     pub largest_error_of_bound: Option<f64>,
-    /// Of coarse-to-fine scores, how far one is above the exact score at most, relative; none is where
-    /// it is negative.
+    /// Of coarse-to-fine scores, how far one is above the exact score at most, relative; none is
+    /// where it is negative.
     pub largest_excess: Option<f64>,
     /// How far they are below the exact scores in the mean, relative.
     pub mean_loss: Option<f64>,
@@ -98,7 +98,7 @@ pub struct Row {
     pub kernel_sha256: Option<String>,
 }
 
-/// Of residual documents, the least times that single resources leave.
+/// Of residual documents, the least times that single resources allow.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Floors {
