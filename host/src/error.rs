@@ -63,7 +63,7 @@ pub enum Error {
         /// The device that holds the argument.
         found: String,
     },
-    /// A foreign device pointer is not what its constructor was told.
+    /// A foreign device pointer is not what its constructor was given it as.
     ForeignPointer {
         /// The address.
         address: u64,

@@ -66,7 +66,7 @@ impl Side {
     }
 }
 
-/// What a winner adds to a gradient row.
+/// A contribution of a winner to a gradient row.
 #[derive(Clone, Copy, Debug, Default)]
 struct Source {
     /// Gradient of the pair's score, times r of the source row where rows are normalised.
@@ -221,7 +221,7 @@ impl Call<'_> {
         let first_document_row = self.problem.documents().item_rows(d).start;
         let winners = self.winners[self.token_offsets.range(p)].iter().enumerate();
         let norms = self.norms.map(|norms| norms.of(side.other() as usize));
-        // Winners of other documents, which the caller cannot always tell, may be past these.
+        // Winners of other documents, which not every caller can exclude, may be past these.
         let document_len = self.problem.documents().item_len(d) as i32;
         let names_token = move |winner: i32| (0..document_len).contains(&winner);
         winners.filter(move |(_, winner)| names_token(**winner)).map(move |(s, &t)| {
@@ -300,7 +300,7 @@ struct Buckets<V> {
 }
 
 impl<V: Copy + Default> Buckets<V> {
-    /// Takes in fewer than 2³² values, each with its bucket, which is below `n_buckets`.
+    /// Sorts fewer than 2³² values, each with its bucket, which is below `n_buckets`.
     fn sort(
         &mut self,
         n_buckets: usize,

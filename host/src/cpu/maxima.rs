@@ -17,7 +17,7 @@ impl Maxima {
         Maxima { best: [f32::NEG_INFINITY; PANEL_LEN], winners: [-1; PANEL_LEN] }
     }
 
-    /// Takes in `similarities` `[n_rows, width]` of the document tokens from `token` on;
+    /// Accumulates `similarities` `[n_rows, width]` of the document tokens from `token` on;
     /// `is_first` when they are the document's first valid ones.
     pub fn take_in(
         &mut self,
@@ -69,7 +69,7 @@ impl WithSimd for TakeIn<'_> {
     }
 }
 
-/// Takes in the first `N` similarities of every row.
+/// Accumulates the first `N` similarities of every row.
 #[inline(always)]
 fn take_in_columns<'a, const N: usize, const WINNERS: bool>(
     best: &mut [f32],

@@ -1,10 +1,10 @@
-//! The CPU engine.
+//! The CPU engine: scores, gradients and coarse-to-fine scores on the threads of a pool.
 //!
-//! A task is a few queries against a run of documents ([`tasks`]). The queries' valid tokens
-//! are packed into panels of at most [`PANEL_LEN`] columns ([`queries`]); the documents'
-//! valid tokens pass by in tiles of at most [`TILE_LEN`] rows ([`tiles`]); a GEMM gives the
-//! similarities of one tile and one panel ([`gemm`]), which stay in the first-level cache
-//! until the running maxima have taken them in ([`reduce`]).
+//! A task is a few queries against a run of documents ([`tasks`]). The queries' valid tokens are
+//! packed into panels of at most [`PANEL_LEN`] columns ([`panels`]); the documents' valid tokens
+//! pass by in tiles of at most [`TILE_LEN`] rows ([`tiles`]); a GEMM gives the similarities of one
+//! tile and one panel ([`gemm`](crate::linalg::gemm)), which stay in the first-level cache until
+//! the running maxima have accumulated them ([`maxima`]).
 //!
 //! Two properties carry the semantics:
 //!  - Masked tokens of either side never reach the GEMM, so nothing has to be masked after it.
@@ -13,11 +13,11 @@
 //!    result depends on the pairing, the tiles or the number of threads.
 //!
 //! Where rows are normalised ([`norms`]) or compressed, similarities are multiplied by both rows'
-//! factors ([`factors`]): the document's before the maximum, the query's after it. Dot products of
-//! integer codes are exact.
+//! factors ([`row_scales`]): the document's before the maximum, the query's after it. Dot products
+//! of integer codes are exact.
 //!
-//! Gradients are sums over the winners ([`gradients`]), and so are coarse-to-fine scores, of
-//! winners that INT8 codes have found ([`coarse`]).
+//! Gradients are sums over the winners ([`backward`]), and so are coarse-to-fine scores, of
+//! winners that INT8 codes have found ([`rescore`]).
 
 mod backward;
 mod maxima;

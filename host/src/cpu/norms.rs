@@ -1,4 +1,4 @@
-//! What rows are multiplied by where they are normalised: r = 1 / √max(‖x‖², 10⁻¹²).
+//! The factors of normalised rows, r = 1 / √max(‖x‖², 10⁻¹²), of whole matrices.
 
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};

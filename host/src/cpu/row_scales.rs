@@ -1,4 +1,4 @@
-//! What similarities are multiplied by besides the rows themselves.
+//! Row scales: factors of similarities, of normalised rows and of codes.
 
 use maxsim_kernels::quantize::affine_similarity;
 

@@ -1,4 +1,4 @@
-//! One task, from its tokens to its scores.
+//! Scores one task: packs its query tokens, passes the documents by them, sums the maxima.
 
 use super::BLOCK_LEN;
 use super::maxima::Maxima;
@@ -25,7 +25,7 @@ pub(super) struct Call<'a, Q: Format, D: Format> {
 }
 
 impl<Q: Format, D: Format> Call<'_, Q, D> {
-    /// Whether dot products are sums of whole numbers.
+    /// Whether dot products are sums of integers.
     const IS_INTEGER: bool = Q::FORMAT.is_integer() && D::FORMAT.is_integer();
 
     /// Computes all outputs of a task.
@@ -126,7 +126,7 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
         })
     }
 
-    /// Hands on the maxima over a document that has passed by.
+    /// Writes or adds the maxima over a document that has passed by.
     fn finish(
         &self,
         span: &Span,

@@ -1,4 +1,4 @@
-//! Which queries meet which documents, cut into tasks for the threads.
+//! Divides the pairs of a problem into tasks for the threads.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Document tokens in tiles.
+//! Walks the valid document tokens in tiles.
 //!
 //! A tile is a list of spans: rows that lie one after the other and belong to one document.
 //! Spans cover valid rows only, so a mask is dealt with here and nowhere else.

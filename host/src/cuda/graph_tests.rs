@@ -1,4 +1,4 @@
-//! Graphs that somebody else captures, on a device: the driver is called as another library
+//! Graphs that other code captures, on a device: the driver is called as another library
 //! would call it.
 
 use std::ptr;
@@ -136,7 +136,7 @@ fn calls_become_part_of_a_foreign_graph() {
             prepared.score(&mut stream, &mut captured).unwrap();
         }
         let exec = library.end();
-        // Nothing has run, and nobody waits for the capture.
+        // Nothing has run, and nothing waits for the capture.
         assert_eq!(captured.read().unwrap(), nothing);
         assert_eq!(direct.read().unwrap(), prepared.expected);
         let mut other_stream = device.stream().unwrap();
@@ -287,7 +287,7 @@ impl StreamWorkspace {
     }
 }
 
-/// A drop while somebody captures must not lose the memory for good.
+/// A drop during a capture must not lose the memory for good.
 #[test]
 fn what_cannot_be_freed_during_a_capture_is_freed_later() {
     on_every_device("what_cannot_be_freed_during_a_capture_is_freed_later", |device| {

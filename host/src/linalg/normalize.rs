@@ -1,5 +1,4 @@
-//! What rows are multiplied by where they are normalised, r = 1 / √max(‖x‖², 10⁻¹²), and the
-//! gradient through it.
+//! The factor of a normalised row, r = 1 / √max(‖x‖², 10⁻¹²), and the gradient through it.
 
 use maxsim_kernels::residual::norm;
 

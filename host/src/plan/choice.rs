@@ -1,4 +1,5 @@
-//! Which kernel runs a problem, and why: a pure function of shapes and device limits.
+//! Chooses the kernel that runs a problem, and keeps why the others do not: a pure function of
+//! shapes and device limits.
 
 use std::fmt;
 
@@ -33,7 +34,7 @@ enum Choice {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chosen {
     pub variant: &'static Variant,
-    /// How documents are cut; `None` = they are not.
+    /// How documents are split; `None` = they are not.
     pub pieces: Option<Pieces>,
     /// Centroids that documents are decoded from; 0 where they are not.
     #[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
@@ -53,7 +54,7 @@ impl Plan {
         Ok(Plan { choice: Choice::Cpu { n_threads }, rejected: Vec::new() })
     }
 
-    /// Chooses a row of the variant table: eligibility first, then the least cost, then
+    /// Chooses a kernel of the table: eligibility first, then the least cost, then
     /// the order of the table. A kernel named in `options` skips preference, never
     /// eligibility.
     pub fn choose(
@@ -128,12 +129,12 @@ impl Plan {
         Ok(Plan { choice: Choice::Kernel { chosen, cost, reason }, rejected })
     }
 
-    /// The row of the variant table, or `None` for the CPU engine.
+    /// The kernel, or `None` for the CPU engine.
     pub fn variant(&self) -> Option<&'static Variant> {
         self.chosen().map(|chosen| chosen.variant)
     }
 
-    /// Pieces that every document is cut into; 1 = documents stay whole.
+    /// Splits of every document; 1 = documents stay whole.
     pub fn document_pieces(&self) -> usize {
         self.chosen().and_then(|chosen| chosen.pieces).map_or(1, |pieces| pieces.n)
     }
@@ -151,7 +152,7 @@ impl Plan {
         self.variant().map_or("cpu", |v| v.name)
     }
 
-    /// The rows that do not run, each with the reason.
+    /// The kernels that do not run, each with the reason.
     pub fn rejected(&self) -> &[(&'static str, String)] {
         &self.rejected
     }

@@ -1,4 +1,4 @@
-//! What a kernel costs: clocks of the busiest multiprocessor.
+//! Estimates the cost of a kernel: clocks of the busiest multiprocessor.
 
 use maxsim_kernels::layout::sm90::{DOCUMENT_TILE, tail_width};
 use maxsim_kernels::params::{CENTROID_SCORES_BYTES, Group};
@@ -31,7 +31,7 @@ pub(super) fn centroid_clocks(
     LAUNCH_CLOCKS + document_clocks(row, problem.dim(), share)
 }
 
-/// Clocks of two launches beside another one, and of a table that nobody has read yet.
+/// Clocks of two launches beside another one, and of a table that is not in the cache yet.
 const LAUNCH_CLOCKS: f64 = 15_000.0;
 
 /// Clocks that the device takes for [`n_tile_entries`], padding included. Only ratios matter,
@@ -62,8 +62,7 @@ pub(super) fn cost(
     (n_entries / n_multiprocessors).ceil().max(1.0) * clocks
 }
 
-/// The equal shares that blocks have of documents that are one run of rows, where whole ones do not
-/// do as well.
+/// The equal shares of Stream-K over contiguous documents, where whole documents do not do as well.
 pub(super) fn shares(
     row: &Variant,
     problem: &Problem<'_>,
@@ -80,22 +79,21 @@ pub(super) fn shares(
     segments.iter().all(|segment| segment[1] == len).then_some(shares)
 }
 
-/// Clocks until a block has what another one found of a document that ends in its share: it looks
-/// for four at once, which takes 0.4 µs.
+/// Clocks until a CTA has received the partial maxima of a document that ends in its share: four
+/// at once, which takes 0.4 µs.
 const PIECE_CLOCKS: f64 = 200.0;
 
-/// What shares that end within documents cost beside equal ones: with many documents for each block
-/// whole ones do as well.
+/// The cost of Stream-K relative to equal shares of whole documents: with many documents for each
+/// CTA whole ones do as well.
 const CUT_COST: f64 = 1.01;
 
-/// Clocks until a block knows its share, and until it has what another one found of a document that
-/// ends in it: it looks for one after the other.
+/// Clocks until a CTA knows its share, and until it has received the partial maxima of a document
+/// that ends in it, one after the other.
 const CUT_CLOCKS: f64 = 2000.0;
 
-/// Clocks between a launch and the first product, and between the last one and the end, that rows
-/// which read documents as runs save. Blocks of theirs take equal shares, for which their rate is 2
-/// % lower: of two kernels that wait for memory the other one is faster beyond some hundred
-/// megabytes.
+/// Clocks that contiguous kernels save between a launch and the first product, and between the
+/// last one and the end. Their CTAs have static shares, for which their rate is 2 % lower: beyond
+/// some hundred megabytes the kernel with the dynamic scheduler is faster.
 pub(super) const START_CLOCKS: f64 = 3500.0;
 
 /// Documents that a kernel's query tiles meet, all tiles together.

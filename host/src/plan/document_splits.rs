@@ -1,8 +1,8 @@
-//! Cutting documents into pieces, so that few long ones still fill a device: a pure function of
-//! shapes and device limits.
+//! Split-KV: divides documents into splits, so that few long ones still fill a device. A pure
+//! function of shapes and device limits.
 //!
-//! A block works on whole documents. Where there are fewer of them than blocks, each is cut into
-//! pieces, which kernels score like documents; a second kernel takes the maxima over the pieces.
+//! A CTA works on whole documents. Where there are fewer of them than CTAs, each is divided into
+//! splits, which kernels score like documents; a second kernel takes the maxima over the splits.
 
 use maxsim_kernels::layout::sm90::DOCUMENT_TILE;
 use maxsim_kernels::variants::Variant;
@@ -14,20 +14,20 @@ use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
 use crate::problem::shape::ScoreShape;
 
-/// Pieces start at multiples of this: tiles stay whole.
+/// Splits start at multiples of this: tiles stay whole.
 const STEP: usize = DOCUMENT_TILE;
 
-/// Tokens of a piece, at least: below, starting and ending take most of a block's time.
+/// Tokens of a split, at least: below, starting and ending take most of a CTA's time.
 const LEN_MIN: usize = 256;
 
-/// Most bytes of workspace for what kernels leave of the pieces.
+/// Most bytes of workspace for the results of splits.
 const BYTES_MAX: u64 = 32 << 20;
 
-/// Clocks that cutting must save: 10 µs. The second kernel takes 3 to 4; and clocks are counted
-/// as on a full device, while a block with a multiprocessor to itself is up to twice as fast.
+/// Clocks that splitting must save: 10 µs. The second kernel takes 3 to 4; and clocks are counted
+/// as on a full device, while a CTA with a multiprocessor to itself is up to twice as fast.
 pub(crate) const CUT_CLOCKS: f64 = 17_000.0;
 
-/// How every document of a call is cut; documents shorter than the longest have empty pieces at
+/// How every document of a call is split; documents shorter than the longest have empty splits at
 /// their ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pieces {

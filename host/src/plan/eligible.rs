@@ -1,4 +1,4 @@
-//! May a compiled kernel run a problem?
+//! Decides whether a compiled kernel may run a problem, and if not, why.
 
 use maxsim_kernels::decode::BY_CENTROID_NBITS_MAX;
 use maxsim_kernels::variants::{Arch, Variant};
@@ -96,7 +96,7 @@ pub(super) fn eligible(
     Ok(())
 }
 
-/// Whether a kernel whose units end within documents can score these.
+/// Whether a Stream-K kernel can score these.
 fn takes_cuts(
     row: &Variant,
     problem: &Problem<'_>,
@@ -127,7 +127,7 @@ fn takes_cuts(
     Ok(())
 }
 
-/// Whether a kernel that reads documents as runs of rows can read these.
+/// Whether a contiguous kernel, which reads documents as one run of rows, can read these.
 fn takes_runs(
     row: &Variant,
     problem: &Problem<'_>,

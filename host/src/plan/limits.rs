@@ -1,4 +1,4 @@
-//! What eligibility needs to know of a device, and of a matrix in its memory.
+//! Limits of a device, and how a matrix in its memory can be read: the input of eligibility.
 
 use maxsim_kernels::element::Operand;
 use maxsim_kernels::variants::{FORWARD, Variant};
@@ -48,7 +48,7 @@ impl Access {
         self.base.is_multiple_of(16) && self.pitch_bytes.is_multiple_of(16)
     }
 
-    /// Whether rows of `dim` elements are those of a kernel that reads runs of them.
+    /// Whether rows of `dim` elements lie as a contiguous kernel reads them.
     pub(crate) fn lies_together(&self, row: &Variant, dim: usize) -> bool {
         let row_bytes = (row.dim_max * row.operand.size_bytes()) as u64;
         dim == row.dim_max && self.base.is_multiple_of(16) && self.pitch_bytes == row_bytes

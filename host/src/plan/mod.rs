@@ -1,4 +1,5 @@
-//! Which kernel runs a problem, and why: a pure function of shapes and device limits.
+//! Planning: which kernel runs a problem, how documents are divided, and why. Pure functions of
+//! shapes and device limits.
 
 pub(crate) mod choice;
 mod cost;

@@ -1,38 +1,32 @@
-//! Equal shares of documents of one length, for kernels that read them as one run of rows: a pure
-//! function of shapes.
+//! Stream-K shares of contiguous documents of one length: a pure function of shapes.
 //!
-//! A block has whole documents, or one share of all rows, whose ends may lie within documents
-//! (`maxsim_kernels::shares`). What it finds of a document that goes on in the next share it leaves
-//! in memory, for the block that has the document's end. Whole documents stay where they are shares
-//! that are equal enough.
+//! A CTA has whole documents, or one equal share of all token rows, whose ends may lie within
+//! documents. It publishes the partial maxima of a document that continues in the next share, for
+//! the CTA that has the document's end. Whole documents stay where their shares are equal enough.
+//! The thresholds were measured (docs/decisions/forward-schedules.md).
 
 use maxsim_kernels::layout::runs::{PRODUCT_ROWS, QUERY_ROWS};
 use maxsim_kernels::params::{N_PIECE_ROWS, inverse};
 
-/// Blocks a multiprocessor that share the runs of rows of a cross product. A third one would fit,
-/// and does better where queries have documents of their own (docs/decisions.md).
+/// CTAs a multiprocessor that share the rows of a cross product. A third one would fit, and does
+/// better where queries have documents of their own (docs/decisions/short-queries.md).
 pub(crate) const BLOCKS_OF_A_CROSS: usize = 2;
 
 /// The same where they have equal shares of at least [`ROWS_OF_THREE_MIN`] rows.
 const BLOCKS_OF_SHARES: usize = 3;
 
-/// Rows of a share, at least, of three blocks a multiprocessor. Of 32 × n × len on an H200, µs: two
-/// take 20.3 where three take 20.7 (528 × 512, 683 rows), 22.5 and 22.1 (1000 × 300, 758), 52.7 and
-/// 52.1 (800 × 1024, 2069), 92.6 and 92.1 (3000 × 512, 3879).
+/// Rows of a share, at least, of three CTAs a multiprocessor: with fewer rows two are faster.
 const ROWS_OF_THREE_MIN: u64 = 700;
 
-/// What part of the mean the longest share of whole documents must be above it: shares cost little
-/// (docs/decisions.md), but of many documents for each block one more or less is no matter. Where
-/// it is a 18th, they gain 0 to 1.7 % (1000 × 100 to 2000 × 300).
+/// What part of the mean the longest share of whole documents must be above it: equal shares cost
+/// little, but of many documents for each CTA one more or less is no matter.
 const SAVED_PART_MIN: u64 = 32;
 
-/// Rows of the mean share, at least, where there are no fewer documents than blocks: 36 take 6.1 µs
-/// for 6.0 (300 × 32), 73 take 6.8 for 6.5 (300 × 64), 131 take 7.4 for 7.6 (270 × 128).
+/// Rows of the mean share, at least, where there are no fewer documents than CTAs.
 const SHARE_ROWS_MIN: u64 = 128;
 
-/// Rows by which it must be above the mean where there are fewer documents than blocks: those that
-/// have one read faster, as memory's rate is theirs alone. 232 rows gain nothing (60 × 300), 248
-/// lose 0.2 µs (200 × 1024), 791 gain 1.1 (60 × 1024).
+/// Rows by which the longest share must be above the mean where there are fewer documents than
+/// CTAs: those that have one read faster, as memory's rate is theirs alone.
 const SAVED_ROWS_MIN_OF_FEW: u64 = 640;
 
 /// Units of equal numbers of steps, [`PRODUCT_ROWS`] rows each but for the last of a document.
@@ -87,13 +81,13 @@ impl Shares {
     }
 }
 
-/// Blocks a multiprocessor that have equal shares of so many rows.
+/// CTAs a multiprocessor that have equal shares of so many rows.
 pub(crate) fn blocks_of_shares(n_rows: u64, n_multiprocessors: usize) -> usize {
     let share = n_rows / (n_multiprocessors * BLOCKS_OF_SHARES).max(1) as u64;
     if share < ROWS_OF_THREE_MIN { BLOCKS_OF_A_CROSS } else { BLOCKS_OF_SHARES }
 }
 
-/// Of so many blocks those that may have a unit: each leaves a word for every query row of a tile.
+/// Of so many CTAs those that may have a unit: each publishes a word for every query row of a tile.
 fn most_blocks(n_blocks: usize) -> u32 {
     u32::try_from(n_blocks).unwrap_or(u32::MAX).clamp(1, N_PIECE_ROWS / QUERY_ROWS as u32)
 }
@@ -136,7 +130,7 @@ mod tests {
             let shares = Shares::new(n_documents, len, 132);
             let found = shares.map(|shares| shares.n_units);
             let expected = n_resident.map(|n| 132 * n);
-            // Of one long document fewer steps than blocks.
+            // Of one long document fewer steps than CTAs.
             let expected = expected.map(|n| n.min(n_documents * len.div_ceil(16) / STEPS_MIN));
             assert_eq!(found, expected, "{n_documents} × {len}");
         }

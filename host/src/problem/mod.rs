@@ -1,4 +1,4 @@
-//! The checks between queries, documents and pairing; afterwards a [`Problem`] is the proof.
+//! Checks queries, documents and pairing against each other, once; a [`Problem`] is the proof.
 
 pub(crate) mod options;
 pub(crate) mod outputs;

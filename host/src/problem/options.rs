@@ -21,14 +21,14 @@ pub struct ScoreOptions {
     /// A similarity errs by up to (dim + 8) · 2⁻²³ · Σ_k |q_k d_k| · r(q) · r(d), and so far apart
     /// may two that engines order otherwise be; f16 elements below 2⁻¹⁴ count as 2⁻¹⁴ there, since
     /// tensor cores go by their exponents. On a GPU a handle keeps r of its rows, 4 bytes each,
-    /// from the first such call on (which waits for them); for memory of others it is computed
+    /// from the first such call on (which waits for them); for foreign memory it is computed
     /// anew by each call. `allow_tf32` changes nothing: f32 is exact here.
     pub normalize: bool,
-    /// Run this row of the variant table instead of choosing one. It must be eligible.
+    /// Run this kernel instead of choosing one. It must be eligible.
     pub kernel: Option<String>,
-    /// On a GPU: cut documents into this many pieces that are scored side by side, or fewer where
-    /// they are short (pieces start at multiples of 128 tokens) or the pieces' results would take
-    /// more than 32 MB. 1 = never cut; `None` = as is faster; 0 is an error. The same kernel gives
-    /// the same bits whether documents are cut or not. The CPU engine ignores it.
+    /// On a GPU: split documents into this many parts that are scored side by side (split-KV), or
+    /// fewer where they are short (splits start at multiples of 128 tokens) or their results would
+    /// take more than 32 MB. 1 = never split; `None` = whatever is faster; 0 is an error. The same
+    /// kernel gives the same bits whether documents are split or not. The CPU engine ignores it.
     pub document_pieces: Option<usize>,
 }

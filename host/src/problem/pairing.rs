@@ -1,4 +1,4 @@
-//! Which queries meet which documents.
+//! Pairings: which queries are scored against which documents.
 
 use crate::error::{Error, Result};
 use crate::tokens::index::Index;

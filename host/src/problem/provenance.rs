@@ -1,4 +1,6 @@
-//! What scores are of: gradients take the winners of no other tokens.
+//! Provenance of winners: the layouts and the pairing that they were computed for.
+//!
+//! Gradients refuse the winners of other tokens.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,8 +27,8 @@ impl Scored {
     }
 }
 
-/// What the last call that wrote some winners was of; nothing where none did, or where somebody
-/// else's memory holds them.
+/// The provenance of the last call that wrote some winners; nothing where none did, or where
+/// foreign memory holds them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LastScored(Arc<Mutex<Option<Scored>>>);
 

@@ -1,4 +1,4 @@
-//! Runs of rows that items share: disjoint parts of a matrix.
+//! Divides a matrix into runs of rows: disjoint parts that no item crosses.
 
 use std::ops::Range;
 

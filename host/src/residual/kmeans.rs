@@ -1,7 +1,7 @@
-//! Centroids by k-means.
+//! Trains centroids by k-means.
 //!
-//! As in ColBERTv2's indexer (faiss's `Kmeans`, then normalised): centroids start as rows drawn at
-//! random; each iteration gives every row to its nearest centroid and moves each centroid to the
+//! As in ColBERTv2's indexer (faiss's `Kmeans`, then normalised): centroids start as random
+//! rows; each iteration gives every row to its nearest centroid and moves each centroid to the
 //! mean of its rows. A centroid that is left without rows starts anew at the row that its own
 //! centroid serves worst, where faiss splits a large cluster.
 //!

@@ -26,7 +26,7 @@ pub enum Nearest {
     Distance,
 }
 
-/// How far a training is, for whoever waits for it.
+/// Progress of a training, for its caller.
 pub(super) struct Done<'a> {
     n_done: AtomicU64,
     n_all: u64,

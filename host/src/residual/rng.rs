@@ -18,7 +18,7 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// Below `n`. Of 2⁶⁴ draws fewer than `n` fall unevenly.
+    /// Below `n`. Of 2⁶⁴ values fewer than `n` fall unevenly.
     fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }

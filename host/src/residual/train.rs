@@ -1,4 +1,4 @@
-//! Codecs for given tokens: centroids by k-means, buckets by quantiles of what the centroids leave.
+//! Trains codecs for given tokens: centroids by k-means, buckets by quantiles of the residuals.
 //!
 //! After ColBERTv2's indexer (`colbert/indexing/collection_indexer.py`, ColBERT 0.2.22), whose
 //! choices fast-plaid and next-plaid share: some tokens are held out of the k-means, and with their

@@ -1,6 +1,6 @@
-//! Work of a call that the threads of a pool share.
+//! Shares the work of a call among the threads of a pool.
 //!
-//! A thread that waits for the others' parts takes up whatever else its pool has been given
+//! A thread that waits for the others' parts runs whatever else its pool has been given
 //! meanwhile. That may be another call, which would wait in turn, and so on: with many calls given
 //! to one pool at once, until the thread's stack is full. So a call that a thread begins while it
 //! waits in another is done by that thread alone, without waiting.
@@ -18,7 +18,7 @@ pub(crate) struct Parallel {
     is_alone: bool,
 }
 
-/// Leaves [`IS_SHARING`] as it was, also when work panics.
+/// Restores [`IS_SHARING`] when dropped, also when work panics.
 struct Restored(bool);
 
 impl Drop for Restored {
@@ -33,7 +33,7 @@ impl Parallel {
         Parallel { is_alone: IS_SHARING.get() }
     }
 
-    /// Whether all of it is this thread's: nothing may wait for another.
+    /// Whether this thread does all of it: nothing may wait for another.
     pub(crate) fn is_alone(self) -> bool {
         self.is_alone
     }
@@ -74,7 +74,7 @@ mod tests {
         pool.install(|| {
             assert!(n_threads() > 1);
             assert_eq!(Parallel::new().share(|_| n_threads()), 1);
-            // And after it, or what became of it, no more.
+            // And afterwards, also after a panic, no more.
             assert!(n_threads() > 1);
             let panicked =
                 std::panic::catch_unwind(|| Parallel::new().share(|_| panic!("as meant")));

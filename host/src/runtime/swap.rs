@@ -1,4 +1,4 @@
-//! Locks of what stays consistent when a holder panics.
+//! A shared value that is replaced as a whole, and locks that ignore poisoning.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

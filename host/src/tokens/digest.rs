@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(runs(&scattered, None).collect::<Vec<_>>(), [4..7, 0..3, 2..4]);
     }
 
-    /// The format, written out: whoever writes digests elsewhere can compare.
+    /// The format, written out, so that other programs can be compared with it.
     #[test]
     fn the_format_is_the_documented_one() {
         let tokens = Tokens::packed(&[1.0f32, 2.0, 3.0, 4.0], 2, &[0i64, 2, 2]).unwrap();

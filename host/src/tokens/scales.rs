@@ -78,7 +78,7 @@ impl Scales<'_> {
         }
     }
 
-    /// Bytes that they take in memory.
+    /// Bytes that they occupy.
     pub fn size_bytes(&self) -> u64 {
         let bytes = match self {
             Scales::F16(scales) => size_of_val(&scales[..]),

@@ -292,7 +292,7 @@ impl CudaBackward {
     /// list.
     ///
     /// # Safety
-    /// As [`CudaBackward::run_queries`], behind what leaves these sums there.
+    /// As [`CudaBackward::run_queries`], behind the work that writes these sums.
     pub(in crate::cuda) unsafe fn run_sum(
         &self,
         entered: &Entered<'_>,
@@ -314,7 +314,7 @@ impl CudaBackward {
     /// Adds f32 sums of all rows of the documents to a gradient of another type, or overwrites it.
     ///
     /// # Safety
-    /// As [`CudaBackward::run`], behind what leaves the sums.
+    /// As [`CudaBackward::run`], behind the work that writes the sums.
     pub(in crate::cuda) unsafe fn narrow(
         &self,
         entered: &Entered<'_>,
@@ -357,7 +357,7 @@ impl CudaBackward {
         let [_, gradient] = call.sides;
         // SAFETY: as in `run_queries`.
         unsafe {
-            // Rows that nobody chose are not written again.
+            // Rows that no query token chose are not written again.
             if !call.adds {
                 gradient.clear(entered, stream)?;
             }
@@ -372,7 +372,7 @@ impl CudaBackward {
         }
     }
 
-    /// Enqueues a group, and what the one before has left to be joined; gives what this one leaves.
+    /// Enqueues a group and the fixup of the one before; returns the fixup that this one needs.
     ///
     /// # Safety
     /// As [`CudaBackward::run_queries`], in the order of the groups.
@@ -402,7 +402,7 @@ impl CudaBackward {
         let n_tasks = group.tasks.len() as u32;
         let n_owner_blocks = (group.n_segments * params.source.n_columns).div_ceil(gradient::WARPS);
         let shared_bytes = gradient::shared_bytes(group.window_rows) as u32;
-        // SAFETY: the workspace has room for what the group's kernels leave each other; as in
+        // SAFETY: the workspace has room for what the group's kernels pass to each other; as in
         // `run_queries`.
         unsafe {
             // Where counting writes what is still to be read, it waits.

@@ -1,4 +1,4 @@
-//! The kernels of gradients, told in plain Rust by the functions that they share with the plan:
+//! The kernels of gradients, emulated in plain Rust by the functions that they share with the plan:
 //! whatever the shapes and the room, every winner is sorted once, every sum arrives, and the
 //! gradients are the CPU engine's.
 
@@ -352,7 +352,7 @@ fn sum_chunks(
     }
 }
 
-/// Compares the told kernels with the CPU engine, with much room and with little.
+/// Compares the emulated kernels with the CPU engine, with much room and with little.
 fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed: u64) {
     let draws = &mut Draws(seed);
     let problem = Problem::new(queries, documents, pairing).expect("a problem");

@@ -325,7 +325,7 @@ impl CudaBackward {
             let sums = Sums { sides: [of_queries, of_documents], first_row, ..*sums };
             // SAFETY: the caller's promise; the rows of a span are all that its groups write.
             unsafe {
-                // Rows that nobody chose are not written again.
+                // Rows that no query token chose are not written again.
                 of_documents.clear(entered, stream)?;
                 for group in &plan.groups[span.groups] {
                     let left = self.run_group(

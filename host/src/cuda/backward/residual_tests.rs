@@ -1,4 +1,4 @@
-//! The kernels that sum the tables' gradients, told in plain Rust: whatever the codes and the
+//! The kernels that sum the tables' gradients, emulated in plain Rust: whatever the codes and the
 //! windows, every row and every bucket arrives once.
 
 use std::ops::Range;

@@ -59,7 +59,7 @@ impl CudaBackward {
         [of(0), of(1)]
     }
 
-    /// Where the parts of the workspace end that sums need on their way.
+    /// Where the parts of the workspace end that sums need in between.
     pub(super) fn lists_end(&self) -> u64 {
         let groups = self.plan.groups.iter().map(|group| self.places(group, 0).end);
         groups.max().unwrap_or(0).max(self.sums_start(0) + self.sums_bytes)
@@ -119,7 +119,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Whether counting and what it clears leave in place what another group has still to join.
+    /// Whether counting, and what it clears, overwrites nothing that another group's fixup needs.
     pub(super) fn spares(&self, left: &OwnerParams) -> bool {
         // In this order, and each ends where the next one starts at the latest.
         let written = [(self.carry, self.destinations), (self.counts, self.heads)];

@@ -32,7 +32,7 @@ impl CudaGradScores {
         Ok(CudaGradScores { device: device.clone(), address, turns, _owned: Some(owned) })
     }
 
-    /// Memory that belongs to somebody else, checked.
+    /// Foreign memory, checked.
     ///
     /// # Safety
     /// As [`crate::DeviceGradScores::from_raw_parts`].
@@ -70,7 +70,7 @@ impl CudaGradScores {
         let _last = self.turns.wait()?;
         let entered = self.device.enter()?;
         self.device.synchronize(&entered)?;
-        // SAFETY: there is memory for the values, which nobody uses.
+        // SAFETY: there is memory for the values, which nothing else uses.
         unsafe { overwrite(&entered, self.address, bytemuck::cast_slice(values)) }
     }
 }
@@ -156,7 +156,7 @@ impl CudaGradients {
         Ok(CudaGradients { device: device.clone(), sides, turns, _owned: owned })
     }
 
-    /// Memory that belongs to somebody else, checked. Its contents stay as they are until the
+    /// Foreign memory, checked. Its contents stay as they are until the
     /// first call.
     ///
     /// # Safety

@@ -102,7 +102,7 @@ impl CudaOutputs {
         Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, turns, _owned })
     }
 
-    /// Memory that belongs to somebody else, checked. Its contents stay as they are until
+    /// Foreign memory, checked. Its contents stay as they are until
     /// the first call writes them.
     ///
     /// # Safety

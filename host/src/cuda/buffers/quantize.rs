@@ -75,7 +75,7 @@ impl CudaTokens {
         let grid = params.n_rows.div_ceil(WARPS * (32 >> lanes_log2));
         device.on_idle_stream(|stream| {
             let entered = device.enter()?;
-            // SAFETY: the buffers were just made, for these rows, and nobody else has them.
+            // SAFETY: the buffers were just made, for these rows, and nothing else has them.
             unsafe { norms.clear_padding(&entered, stream.raw(), n_rows)? };
             if grid > 0 {
                 // SAFETY: as above; the rows and their mask are there while `self` is borrowed, and

@@ -83,7 +83,7 @@ impl CudaResiduals {
         Ok(by_code.insert(made).clone())
     }
 
-    /// As kernels are told.
+    /// As kernels get them.
     pub(in crate::cuda) fn params(&self) -> Residuals {
         Residuals {
             codes: self.codes.address(),
@@ -167,7 +167,7 @@ impl CudaResiduals {
         device.on_idle_stream(|stream| {
             let entered = device.enter()?;
             if grid > 0 {
-                // SAFETY: the buffers hold these rows and their padding, and nobody else has the
+                // SAFETY: the buffers hold these rows and their padding, and nothing else has the
                 // norms; there is a warp for all rows; the kernel takes this struct.
                 unsafe { start(&entered, stream.raw(), kernel, grid, 0, &params)? };
             }

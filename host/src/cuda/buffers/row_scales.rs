@@ -1,11 +1,12 @@
-//! What rows are normalised by, in device memory: r = 1 / √max(‖x‖², 10⁻¹²), an f32 per row. Where
-//! rows are codes, their scales take its place, and where they are affine a word with the scale and
-//! the minimum, both f16. Scales that are given as f16 and that some kernel reads as they are, are
-//! there twice.
+//! Row scales in device memory, an f32 per row: r = 1 / √max(‖x‖², 10⁻¹²) of normalised rows.
 //!
-//! Of tokens that are ours it is found once. Memory of others may hold something else at each call,
-//! which therefore finds it anew; calls at the same time find the same, since nobody may write to
-//! the rows meanwhile.
+//! Where rows are codes, their scales take its place, and where they are affine a word with the
+//! scale and the minimum, both f16. Scales that are given as f16 and that some kernel reads as they
+//! are, are there twice.
+//!
+//! r of tokens that are ours is found once. Foreign memory may hold something else at each call,
+//! which therefore finds r anew; calls at the same time find the same, since the caller promises
+//! that the rows do not change meanwhile.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -213,7 +214,7 @@ impl CudaTokens {
         if self.is_owned() {
             device.on_idle_stream(|stream| {
                 let entered = device.enter()?;
-                // SAFETY: the buffer was just made, for these rows, and nobody else has it.
+                // SAFETY: the buffer was just made, for these rows, and nothing else has it.
                 unsafe { self.find_norms(&entered, stream.raw(), &new)? };
                 stream.synchronize()
             })?;
@@ -247,7 +248,7 @@ impl CudaTokens {
         stream: CUstream,
     ) -> Result<()> {
         match &*lock(&self.norms) {
-            // SAFETY: the buffer is of these rows; whoever else writes to it writes the same.
+            // SAFETY: the buffer is of these rows; other calls that write to it write the same.
             Some(norms) if !self.is_owned() => unsafe { self.find_norms(entered, stream, norms) },
             _ => Ok(()),
         }
@@ -265,10 +266,10 @@ impl CudaTokens {
         }
         self.prepare_norms(device, None)?;
         let entered = device.enter()?;
-        // Whoever wrote the rows may have done so on any stream.
+        // The rows may have been written on any stream.
         device.synchronize(&entered)?;
         device.on_idle_stream(|stream| {
-            // SAFETY: a stream of the context, and nobody writes to the rows during a call.
+            // SAFETY: a stream of the context, and the rows do not change during a call.
             unsafe { self.refresh_norms(&entered, stream.raw())? };
             stream.synchronize()
         })?;

@@ -2,7 +2,7 @@
 //!
 //! The primary context is the one that the CUDA runtime uses, so addresses are shared with
 //! other CUDA libraries of the process. Every entry point makes it current for as long as
-//! it runs ([`CudaDevice::enter`]) and leaves the caller's current context as it was.
+//! it runs ([`CudaDevice::enter`]) and restores the caller's current context.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: while a stream is captured, a node
 /// of the graph that records the event, or waits for it, whenever the graph runs. Without it
-/// the event would belong to the capture, and nobody outside could wait for it.
+/// the event would belong to the capture, and nothing outside could wait for it.
 const EXTERNAL: u32 = 1;
 
 /// A driver event. (`cust`'s own does not give its handle away, which waiting needs.)

@@ -20,12 +20,12 @@ pub(in crate::cuda) struct LastUse {
     done: CudaEvent,
     /// The same within its capture, where it was captured.
     inside: CudaEvent,
-    /// Its order, where that is known. Once the memory was captured into a graph of somebody
-    /// else's, this stays with the capture: nobody says here when that graph runs.
+    /// Its order, where that is known. Once the memory was captured into a foreign graph, this
+    /// stays with the capture: when that graph runs is not known here.
     order: Option<Order>,
 }
 
-/// The memory while work that uses it is enqueued: nobody else enqueues such work or reads it
+/// The memory while work that uses it is enqueued: no other thread enqueues such work or reads it
 /// meanwhile.
 #[derive(Debug)]
 pub(in crate::cuda) struct Turn<'a> {
@@ -34,7 +34,7 @@ pub(in crate::cuda) struct Turn<'a> {
 }
 
 impl Turns {
-    /// Of memory that nobody has used.
+    /// Of memory that has not been used.
     pub(in crate::cuda) fn new(device: &Arc<CudaDevice>) -> Result<Turns> {
         let [done, inside] = [CudaEvent::new(device, false)?, CudaEvent::new(device, false)?];
         Ok(Turns(Mutex::new(LastUse { done, inside, order: None })))
@@ -47,7 +47,7 @@ impl Turns {
     }
 
     /// Orders a stream's next work behind the last work that was given the memory. Until the
-    /// result is dropped nobody else enqueues such work.
+    /// result is dropped no other thread enqueues such work.
     pub(in crate::cuda) fn begin(
         &self,
         entered: &Entered<'_>,
@@ -68,7 +68,7 @@ impl Turns {
         Ok(Turn { last, order })
     }
 
-    /// Waits for the last work; nobody enqueues more until the result is dropped.
+    /// Waits for the last work; no thread enqueues more until the result is dropped.
     pub(in crate::cuda) fn wait(&self) -> Result<MutexGuard<'_, LastUse>> {
         let last = lock(&self.0);
         last.done.synchronize()?;

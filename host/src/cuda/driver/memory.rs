@@ -69,15 +69,15 @@ impl Drop for Buffer {
         let Ok(entered) = self.device.enter() else { return };
         let mut unfreed = lock(&self.device.unfreed);
         unfreed.push(self.address);
-        // Work that still uses the memory may be in flight on any stream. While somebody
-        // captures a stream the driver refuses to wait for all of them: the next drop frees.
+        // Work that still uses the memory may be in flight on any stream. While a stream
+        // is captured the driver refuses to wait for all of them: the next drop frees.
         if self.device.synchronize(&entered).is_err() {
             return;
         }
         for address in unfreed.drain(..) {
             // SAFETY: each address had one owner, which is gone; no work uses it any more.
             let code = unsafe { raw::cuMemFree_v2(address) };
-            // Nobody to tell, but a fault is remembered.
+            // There is no caller to return to, but a fault is remembered.
             let _ = self.device.check("cuMemFree", code);
         }
     }

@@ -69,7 +69,7 @@ pub(in crate::cuda) struct Kernels(Mutex<BTreeMap<&'static str, Kernel>>);
 impl CudaDevice {
     /// The kernel of a row of the variant table.
     pub(in crate::cuda) fn kernel(&self, variant: &'static Variant) -> Result<Kernel> {
-        // Once for every dim that the row takes, as far as the device goes along.
+        // Once for every dim that the kernel takes, up to the device's limit.
         let shared_bytes = variant.shared_bytes(variant.dim_max).min(self.limits().shared_bytes);
         self.load(variant.name, variant.threads, shared_bytes)
     }

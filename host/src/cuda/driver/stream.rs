@@ -25,7 +25,7 @@ pub(crate) struct CudaStream {
     owned: bool,
     id: u64,
     workspace: Option<Buffer>,
-    /// A graph of somebody else's uses the workspace: from then on it stays.
+    /// A foreign graph uses the workspace: from then on it stays.
     is_captured: bool,
     /// Earlier workspaces that such graphs use.
     captured: Vec<Buffer>,
@@ -36,8 +36,8 @@ pub(crate) struct CudaStream {
 pub(crate) enum Order {
     /// That of the stream of this number.
     Stream(u64),
-    /// That of a stream of this number in a capture into a graph of somebody else's. Streams that
-    /// were forked from one another share the capture, and no order.
+    /// That of a stream of this number in a capture into a foreign graph. Streams that were forked
+    /// from one another share the capture, and no order.
     Capture { capture: u64, stream: u64 },
 }
 
@@ -67,7 +67,7 @@ impl CudaStream {
         Ok(CudaStream::with_handle(device, raw, true))
     }
 
-    /// A stream that belongs to somebody else.
+    /// A foreign stream.
     ///
     /// # Safety
     /// `raw` must be a stream of the device's primary context (or null, the legacy default
@@ -146,10 +146,10 @@ impl Drop for CudaStream {
         if self.owned
             && let Ok(entered) = self.device.enter()
         {
-            // SAFETY: made by `with_flags`, and nobody uses it any more; pending work still
+            // SAFETY: made by `with_flags`, and nothing uses it any more; pending work still
             // completes.
             let code = unsafe { raw::cuStreamDestroy_v2(self.raw) };
-            // Nobody to tell, but a fault is remembered.
+            // There is no caller to return to, but a fault is remembered.
             let _ = entered.device().check("cuStreamDestroy", code);
         }
     }

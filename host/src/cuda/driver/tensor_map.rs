@@ -99,7 +99,8 @@ fn encode(
     let strides_bytes = [access.pitch_bytes];
     let box_dims = [(SLAB_BYTES / operand.size_bytes()) as u32, box_rows as u32];
     let element_strides = [1, 1];
-    // Measured (docs/decisions.md): less time for short queries at dim 128, more at dim 256.
+    // Measured (docs/decisions/forward-kernels.md): less time for short queries at dim 128, more at
+    // dim 256.
     let promotion = match dim * operand.size_bytes() {
         ..=256 => L2_PROMOTION_128B,
         _ => L2_PROMOTION_256B,

@@ -113,7 +113,7 @@ impl CentroidScores {
         }
     }
 
-    /// Enqueues a launch of the forward kernel, and that of the kernel for what it leaves out.
+    /// Enqueues a launch of the forward kernel, and that of the kernel for the tiles that it skips.
     ///
     /// # Safety
     /// As for [`CentroidScores::run`], which must have been enqueued before; `kernel` must be a

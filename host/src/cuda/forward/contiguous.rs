@@ -27,7 +27,7 @@ impl WorkList {
                         || inverse(launch.tiles.len() as u32, launch.n_units) != 0)
         };
         let mut launches = std::mem::take(&mut self.launches);
-        // A query stays in registers while units are drawn.
+        // A query stays in registers under the dynamic scheduler.
         debug_assert!(launches.iter().all(|launch| !launch.draws || launch.tiles.len() == 1));
         for launch in launches.iter_mut().filter(|launch| !can_compute(launch)) {
             let first = self.run_units.len() as u32;
@@ -224,8 +224,8 @@ mod tests {
                 let mut before = (0, false);
                 for u in 0..launch.n_units {
                     let share = Share::new([step(u), step(u + 1)], division, len as u32);
-                    // None is empty, and each has the end of the piece that the one before has
-                    // left, or goes on with it.
+                    // None is empty, and each has the end of the partial document that the one
+                    // before has published, or continues it.
                     assert_eq!((share.start, share.is_end), before);
                     assert!(share.start <= share.piece && share.piece <= share.end);
                     assert!(share.start < share.end);

@@ -1,8 +1,8 @@
-//! Cut documents: the problem whose documents are the pieces, and the kernel that puts the pieces
-//! together.
+//! Split-KV on a device: the problem whose documents are the splits, and the kernel that combines
+//! their maxima.
 //!
-//! Score `p` of the call becomes the scores `p * n + i` of its document's pieces `i`. Forward
-//! kernels leave their token scores and winners in the workspace; their sums are not used.
+//! Score `p` of the call becomes the scores `p * n + i` of its document's splits `i`. Forward
+//! kernels write their token scores and winners to the workspace; their sums are not used.
 
 use cust::sys::CUstream;
 use maxsim_kernels::params::{CombinePiecesParams, Group, Matrix, NO_TOKEN_SCORE, ScoreTokens};
@@ -131,12 +131,12 @@ impl CudaPieces {
         }
     }
 
-    /// Bytes of workspace for what kernels leave of the pieces.
+    /// Bytes of workspace for the results of splits.
     pub(in crate::cuda) fn workspace_bytes(&self) -> u64 {
         self.lens_bytes.iter().sum()
     }
 
-    /// Where in the workspace from an address on kernels leave what.
+    /// Where in the workspace, from an address on, kernels write which result.
     pub(in crate::cuda) fn outputs(&self, workspace: u64) -> OutputAddresses {
         let [scores_bytes, winners_bytes, _] = self.lens_bytes;
         let winners = workspace + scores_bytes;
@@ -165,7 +165,7 @@ impl CudaPieces {
         documents: &CudaTokens,
         left: OutputAddresses,
     ) -> Result<()> {
-        // Of pieces without a valid token kernels leave nothing.
+        // Kernels write nothing for splits without a valid token.
         if !self.has_empty && !documents.is_masked() {
             return Ok(());
         }
@@ -174,10 +174,10 @@ impl CudaPieces {
         unsafe { fill(entered, left.token_scores, 0xFF, self.lens_bytes[2], stream) }
     }
 
-    /// Enqueues the kernel that puts the pieces together.
+    /// Enqueues the kernel that combines the splits.
     ///
     /// # Safety
-    /// The stream's work so far must leave the pieces' results in `left`; lists, queries and
+    /// The stream's work so far must write the splits' results to `left`; lists, queries and
     /// outputs must be those of the work and live until the kernel has run; `stream` must be a
     /// stream of the context.
     pub(in crate::cuda) unsafe fn combine(

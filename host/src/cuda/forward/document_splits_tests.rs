@@ -9,8 +9,8 @@ use crate::problem::Problem;
 use crate::problem::pairing::Pairing;
 use crate::tokens::layout::TokenLayout;
 
-/// Every score's pieces follow each other, cover its document's tokens once and in order, and
-/// leave what they leave where the kernel that combines them looks.
+/// Every score's splits follow each other, cover its document's tokens once and in order, and
+/// write their results where the kernel that combines them reads.
 fn check_cut(problem: &Problem<'_>, pieces: Pieces) {
     let cut = CutProblem::new(problem, pieces).unwrap();
     let of_pieces = cut.problem(problem.queries()).unwrap();

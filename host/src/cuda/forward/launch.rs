@@ -31,7 +31,7 @@ use crate::problem::outputs::OutputShape;
 use crate::problem::scores::Scores;
 use crate::problem::shape::ScoreShape;
 
-/// Most bytes of partial sums that a launch leaves in the workspace.
+/// Most bytes of partial sums that a launch writes to the workspace.
 const PARTIALS_BYTES_MAX: u64 = 32 << 20;
 
 /// What the scores of centroids are aligned to: a line of the cache.
@@ -104,8 +104,8 @@ impl CudaWork {
         CudaWork::of(device, &problem, chosen, &left, Some((&cut, pieces)))
     }
 
-    /// The work of a problem as it is, or of the pieces of another one, whose outputs are what
-    /// kernels leave of them.
+    /// The work of a problem as it is, or of the splits of another one, whose outputs are the
+    /// splits' results.
     fn of(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
@@ -127,7 +127,7 @@ impl CudaWork {
         }
         let counts = variant.arch == Arch::Sm90a && !in_runs;
         let draws = variant.draws();
-        // The sums over pieces are not used: nobody need add their parts.
+        // The sums over splits are not used: their partial sums are not added.
         let sums_in_kernel = counts && pieces.is_none();
         let list = WorkList::new(
             problem,
@@ -142,7 +142,7 @@ impl CudaWork {
                     (true, true) => RUN_DRAWN_TOKENS_MIN,
                     (true, false) => DRAWN_TOKENS_MIN,
                 },
-                // Between two units of a block that are not drawn nothing is on its way.
+                // Statically scheduled units do not prefetch across their boundary.
                 unit_tokens_max: if in_runs { u64::MAX } else { UNIT_TOKENS_MAX },
                 in_runs,
                 cuts: variant.cuts,
@@ -258,7 +258,7 @@ impl CudaWork {
         self.partials_bytes() + of_pieces
     }
 
-    /// Whether a launch's blocks draw from a counter, or leave what they find of pieces behind the
+    /// Whether a launch has a dynamic scheduler's counter, or Stream-K's partial maxima behind the
     /// counters.
     fn counts(&self, launch: &Launch) -> bool {
         launch.draws || self.variant.cuts
@@ -409,7 +409,7 @@ impl CudaWork {
             Units::Listed(first) => {
                 units = self.lists.units + u64::from(first) * size_of::<Unit>() as u64;
             }
-            // Told by parameters of their own.
+            // They have parameters of their own.
             Units::Runs(_) | Units::Shares(_) => {}
         }
         let first_result = launch.first_query * launch.query_stride + launch.entries.start;
@@ -496,7 +496,7 @@ impl CudaWork {
                 };
                 let (entries_per_unit, n_longer_units) = match launch.units {
                     Units::Shares(shares) => (shares.per_unit, shares.n_longer),
-                    // A block's first unit is computed alike whether the others are drawn or not.
+                    // A CTA's first unit is computed alike under both schedulers.
                     _ if launch.draws => (params.entries_per_unit + params.longer_by, 0),
                     _ => (params.entries_per_unit, params.n_longer_units),
                 };

@@ -11,28 +11,28 @@ use super::work_list::Shape;
 /// in longer units they drift apart, and the second reader finds them gone from the L2 cache.
 pub(in crate::cuda) const UNIT_TOKENS_MAX: u64 = 4096;
 
-/// Fewest tokens per block for which blocks draw their units. A block draws as soon as it has room
-/// for copies, of hundreds of tokens: with fewer tokens all is drawn before anybody is late. With
-/// several query tiles blocks take turns in any case: arithmetic bounds such calls, and a drawn
-/// unit costs each consumer some hundred clocks.
+/// Fewest tokens per CTA for the dynamic scheduler. A CTA takes a ticket as soon as it has room for
+/// copies, of hundreds of tokens: with fewer tokens all units are taken before any CTA is late.
+/// With several query tiles the scheduler is static in any case: arithmetic bounds such calls, and
+/// a ticket costs each consumer some hundred clocks.
 pub(in crate::cuda) const DRAWN_TOKENS_MIN: u64 = 8192;
 
-/// The same where documents are read as one run of rows: of less, blocks would draw units of a few
-/// short documents, which costs more than it evens out (docs/decisions.md).
+/// The same of contiguous documents: with fewer tokens units would be a few short documents, which
+/// cost more than they even out (docs/decisions/short-queries.md).
 pub(in crate::cuda) const RUN_DRAWN_TOKENS_MIN: u64 = 10_000;
 
-/// Into how many parts a block's share is cut for units that blocks draw, where those are not too
-/// small or too large. Blocks do not get equal shares of the memory's rate, and end within a
-/// fraction of a unit if enough is left to be drawn.
+/// Into how many units a CTA's share is divided for the dynamic scheduler, where those are not too
+/// small or too large. CTAs do not get equal shares of the memory's rate, and end within a fraction
+/// of a unit if enough units remain for the scheduler.
 const DRAWN_PARTS: u64 = 32;
 
-/// Which part of its share is a block's first unit.
+/// Which part of its share is a CTA's first unit.
 const FIRST_PART: u64 = 4;
 
-/// Units of fewer tokens than this cost more to draw than so many of them even out
-/// (docs/decisions.md, "Few draws of short units"), …
+/// Units of fewer tokens than this cost more tickets than they even out
+/// (docs/decisions/forward-schedules.md), …
 const SHORT_UNIT_TOKENS: u64 = 512;
-/// … and blocks begin with so many of their share's [`DRAWN_PARTS`].
+/// … and CTAs begin with so many of their share's [`DRAWN_PARTS`].
 const FIRST_OF_SHORT: u64 = 26;
 
 /// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
@@ -152,7 +152,7 @@ pub(in crate::cuda) struct Chunks {
     pub first: u64,
     /// Cost of each of the others.
     pub rest: u64,
-    /// Whether blocks draw their units; otherwise they take turns.
+    /// Whether the scheduler is dynamic; otherwise CTAs take units in turns.
     pub draws: bool,
 }
 
@@ -173,7 +173,7 @@ impl Chunks {
         Chunks::in_turns(shape, total, n_entries, n_tiles, grid)
     }
 
-    /// Units that blocks take in turns: whole rounds of all blocks, of units of at most
+    /// Units of the static scheduler: whole rounds of all CTAs, of units of at most
     /// `unit_tokens_max` tokens.
     pub(in crate::cuda) fn in_turns(
         shape: &Shape,
@@ -188,13 +188,13 @@ impl Chunks {
         Chunks { n, n_first: 0, first: 0, rest: total.div_ceil(n).max(1), draws: false }
     }
 
-    /// Units that blocks draw. The first ones are as much of the work as all blocks surely have
-    /// time for: what is drawn evens out by how much blocks differ, and has to be told to every
-    /// warp of the block.
+    /// Units of the dynamic scheduler. The first ones are as much of the work as all CTAs surely
+    /// have time for: later ones even out by how much CTAs differ, and have to be published to
+    /// every warp of the CTA.
     fn drawn(shape: &Shape, total: u64, n_blocks: u64) -> Chunks {
         let share = total / n_blocks;
-        // What is told of runs is told of short ones, too, however long those are that blocks take
-        // in turns.
+        // Dynamic units are short ones, however long the static units of contiguous documents
+        // are.
         let most = shape.unit_tokens_max.clamp(1, UNIT_TOKENS_MAX);
         let rest = (share / DRAWN_PARTS).clamp(1, most);
         let first = match rest < SHORT_UNIT_TOKENS {
@@ -250,8 +250,8 @@ impl Chunks {
         n.min(self.n_first) * self.first + n.saturating_sub(self.n_first) * self.rest
     }
 
-    /// What the first so many units are to have of the cost of documents of any lengths: what
-    /// rounding leaves is spread over all units.
+    /// What the first so many units are to have of the cost of documents of any lengths: the
+    /// remainder of rounding is spread over all units.
     fn shares(&self, shape: &Shape, lens: &[[u32; 2]]) -> impl Fn(u64) -> u64 {
         let total: u128 = lens.iter().map(|len| u128::from(shape.cost(len[1]))).sum();
         let planned = u128::from(self.cost(self.n.max(1)).max(1));

@@ -132,7 +132,7 @@ impl Tiles {
         Ok(first..self.close()?)
     }
 
-    /// Groups to leave out behind the first `n`, so that `more` of one query do not cross a
+    /// Groups to skip behind the first `n`, so that `more` of one query do not cross a
     /// border that they need not cross.
     fn skip_for(&self, n: usize, more: usize) -> usize {
         let used = n % self.groups_per_tile;

@@ -30,8 +30,7 @@ pub(in crate::cuda) struct Shape {
     pub partials_max: u64,
     /// Counters of parts that the workspace has; 0 where the kernel cannot add parts itself.
     pub n_counters_max: u64,
-    /// Fewest tokens per block for which blocks draw their units; `u64::MAX` where the kernel
-    /// cannot.
+    /// Fewest tokens per CTA for the dynamic scheduler; `u64::MAX` where the kernel has none.
     pub drawn_tokens_min: u64,
     /// Most document tokens of a unit of several documents.
     pub unit_tokens_max: u64,
@@ -56,7 +55,7 @@ pub(in crate::cuda) struct Launch {
     /// Whether the block that brings the last part of a unit adds the parts up. Otherwise a
     /// kernel of its own does.
     pub sums_in_kernel: bool,
-    /// Whether blocks draw their units; otherwise they take turns.
+    /// Whether the scheduler is dynamic; otherwise CTAs take units in turns.
     pub draws: bool,
     /// Results of the launch (partial sums: per part).
     pub n_results: u32,
@@ -67,7 +66,7 @@ pub(in crate::cuda) struct Launch {
     pub first_query: u32,
 }
 
-/// How a launch's units are told to the device.
+/// How a launch describes its units to the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cuda) enum Units {
     /// Computed.
@@ -355,7 +354,7 @@ impl WorkList {
     }
 
     /// Lists the units of a cut: all tiles of a query side by side, so that they read the
-    /// same documents at the same time. Blocks take turns: to draw small units would be to change
+    /// same documents at the same time. The scheduler is static: small dynamic units would change
     /// the query tile with almost every one.
     fn list_units(
         &mut self,
@@ -416,7 +415,7 @@ impl WorkList {
         if launch.n_units > 0 {
             let grid = launch.grid.min(launch.n_units);
             let sums_in_kernel = launch.sums_in_kernel && launch.n_parts > 0;
-            // With no more units than blocks there is nothing left to draw.
+            // With no more units than CTAs there is nothing for a dynamic scheduler.
             let draws = launch.draws && launch.n_units > grid;
             self.launches.push(Launch { grid, sums_in_kernel, draws, ..launch });
         }

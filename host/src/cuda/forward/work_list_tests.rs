@@ -98,7 +98,7 @@ pub(in crate::cuda) fn check(problem: &Problem<'_>, shape: &Shape) {
         let mut partials = vec![0u32; n_partials as usize];
         // Parts of a score that arrive at a counter; the last one adds them up.
         let mut counters = BTreeMap::<u32, u32>::new();
-        // Who draws has one tile, and draws what is left after a unit for every block.
+        // The dynamic scheduler has one tile, and the units after one for every CTA.
         let can_draw = launch.tiles.len() == 1 && shape.drawn_tokens_min < u64::MAX;
         assert!(!launch.draws || can_draw && launch.n_units > launch.grid);
         // A block of units that end within documents has one.
@@ -289,14 +289,14 @@ fn the_busiest_block_has_little_more_than_the_average() {
         let in_turns = Chunks::new(&shape, total, n_entries, n_tiles, grid);
         let (even, n) = in_turns.even(n_entries, shape.cost(1024));
         assert!(even.per_unit < 4, "{n_tiles} × {n_entries}: {even:?}");
-        // Units of a block are as many as rounds; the longer ones are dealt out first.
+        // Units of a CTA are as many as rounds; the longer ones come first.
         let rounds = (n_tiles * n).div_ceil(grid.into());
         let longer = (n_tiles * u64::from(even.n_longer)).div_ceil(grid.into());
         let busiest = rounds * u64::from(even.per_unit) + longer;
         let average = (n_tiles * n_entries as u64) as f64 / f64::from(grid);
         assert!(busiest as f64 <= average + 2.0, "{n_tiles} × {n_entries}: {busiest}");
 
-        // Who draws, draws small units behind a first one that is at most half of the work.
+        // Dynamic units are small ones behind a first one that is at most half of the work.
         let drawn = Chunks::new(&drawing, total, n_entries, n_tiles, grid);
         let (even, n) = drawn.even(n_entries, shape.cost(1024));
         assert_eq!(drawn.draws, n_tiles == 1);
@@ -315,7 +315,7 @@ fn the_busiest_block_has_little_more_than_the_average() {
     assert!(drawn.draws && even.per_unit == 1, "{even:?}");
     let n_drawn = (n - 264) as f64 / 264.0;
     assert!((5.0..10.0).contains(&n_drawn), "{n_drawn} for each block");
-    // A multiple of 100 tiles would leave a quarter of the device idle.
+    // With a multiple of 100 tiles a quarter of the device would be idle.
     assert_eq!(grid(&shape, 100), 132);
     assert_eq!(Chunks::new(&shape, 0, 0, 1, 132).n, 1);
     // Too little for a ticket to be worth its time.

@@ -17,7 +17,7 @@
 //!
 //! Scores are row-major, `n_documents` of each query: those of [`Pairing::cross`], or those of
 //! candidates, where `n_documents` is the number of candidates of a query. A document without
-//! tokens scores 0 and takes part like any other. To leave documents out, overwrite their scores
+//! tokens scores 0 and takes part like any other. To exclude documents, overwrite their scores
 //! with −∞: −∞ has probability 0, and gradient 0 where its target is 0, too (where it is not,
 //! the loss is +∞ and the gradient that of the formula). A query whose row of scores, of the
 //! student or of the teacher, holds NaN or +∞ or nothing but −∞ has no softmax: the loss is NaN

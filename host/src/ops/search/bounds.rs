@@ -70,7 +70,7 @@ const LARGEST: f64 = (1u128 << 96) as f64;
 /// |---|---|
 /// | int8, int8 | (8 + Lq) · 2⁻²³: exact sums, three products, the sum over the query |
 /// | f16, bf16 or int8, int8-affine | (8 + Lq + dim) · 2⁻²³: sums of dim products, rounded or cut off |
-/// | fp8, fp8 | (8 + Lq + dim) · 2⁻²³ + 132 · 2⁻¹³: tensor cores cut addends off 13 bits below the largest, 128 products and 4 sums before the sum goes on in f32 |
+/// | fp8, fp8 | (8 + Lq + dim) · 2⁻²³ + 132 · 2⁻¹³: tensor cores cut addends off 13 bits below the largest, 128 products and 4 sums before the sum continues in f32 |
 ///
 /// # What is known of a row
 ///

@@ -86,7 +86,7 @@ impl<'a, T: Element, F: Format> Compressed<'a, T, F> {
     }
 }
 
-/// Whether nobody else can write to tokens.
+/// Whether no other code can write to tokens.
 fn is_own<F: Format>(tokens: &Input<'_, F>) -> bool {
     match tokens {
         Input::Host(_) => true,
