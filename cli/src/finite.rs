@@ -13,7 +13,9 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use half::{bf16, f16};
 use maxsim::residual::ResidualTokens;
-use maxsim::{Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat, Tokens};
+use maxsim::{
+    AnyTokens, Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat, Tokens,
+};
 use rayon::prelude::*;
 
 use crate::input::TokenFile;
@@ -132,21 +134,28 @@ impl<'a> Checked<'a> {
         Ok(elements)
     }
 
+    /// As [`TokenFile::any_tokens`], checked.
+    ///
+    /// # Errors
+    /// For the first token that does not stand for finite numbers.
+    pub fn any_tokens(self, items: Range<usize>) -> Result<AnyTokens<'a>> {
+        Ok(match self.file.contents().format {
+            TokenFormat::Element(ElementType::F16) => self.tokens::<f16>(items)?.into(),
+            TokenFormat::Element(ElementType::Bf16) => self.tokens::<bf16>(items)?.into(),
+            TokenFormat::Element(ElementType::F32) => self.tokens::<f32>(items)?.into(),
+            TokenFormat::Int8 => self.codes::<Int8>(items)?.into(),
+            TokenFormat::Int8Affine => self.codes::<Int8Affine>(items)?.into(),
+            TokenFormat::Fp8 => self.codes::<Fp8>(items)?.into(),
+            other => bail!("{other} embeddings are not read row by row"),
+        })
+    }
+
     /// Checks all items.
     ///
     /// # Errors
     /// For the first token that is not finite.
     pub fn check(self) -> Result<()> {
-        let all = 0..self.file.n_items();
-        match self.file.contents().format {
-            TokenFormat::Element(ElementType::F16) => self.tokens::<f16>(all).map(drop),
-            TokenFormat::Element(ElementType::Bf16) => self.tokens::<bf16>(all).map(drop),
-            TokenFormat::Element(ElementType::F32) => self.tokens::<f32>(all).map(drop),
-            TokenFormat::Int8 => self.codes::<Int8>(all).map(drop),
-            TokenFormat::Int8Affine => self.codes::<Int8Affine>(all).map(drop),
-            TokenFormat::Fp8 => self.codes::<Fp8>(all).map(drop),
-            other => bail!("{other} embeddings are not read row by row"),
-        }
+        self.any_tokens(0..self.file.n_items()).map(drop)
     }
 
     /// Finds the first valid row of some items that is wrong; `wrong` gets rows of `part`, which

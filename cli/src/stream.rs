@@ -4,13 +4,12 @@
 use std::ops::Range;
 
 use anyhow::{Result, bail};
-use half::{bf16, f16};
+use half::f16;
 use indicatif::ProgressBar;
 use maxsim::residual::ResidualTokens;
 use maxsim::{
-    Against, Device, DeviceTokens, Element, ElementType, Error, Format, Fp8, Input, Int8,
-    Int8Affine, Pairing, Quantized, Ranked, Ranking, Residual, ScaleType, ScoreOptions,
-    TokenFormat, TokenLayout, Tokens, TopK,
+    AnyDeviceTokens, AnyInput, AnyTokens, Device, ElementType, Error, Pairing, Ranked, Ranking,
+    ScaleType, ScoreOptions, TokenFormat, TokenLayout, Tokens, TopK,
 };
 use rayon::prelude::*;
 
@@ -18,7 +17,7 @@ use crate::documents::Documents;
 use crate::explain::BadScore;
 use crate::finite::Checked;
 use crate::input::TokenFile;
-use crate::queries::{compressed, query_format};
+use crate::queries::query_format;
 use crate::residual::{decode, of_items};
 
 /// Device memory for the documents of one call and their scores, unless the caller says
@@ -119,68 +118,27 @@ pub fn scores(
     queries: Range<usize>,
     take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
 ) -> Result<(Vec<&'static str>, usize)> {
-    use TokenFormat::Element;
-    let Request { queries: file, documents, query_scales: scales, .. } = *request;
+    let Request { queries: file, documents, query_scales, .. } = *request;
     let documents = match documents {
         Documents::Tokens(documents) => *documents,
         Documents::Residual(tokens) => return decoded(request, tokens, queries, take),
     };
-    let stored = (file.contents().format, documents.contents().format);
-    let documents = Checked::new(documents, "document", request.allow_infinite);
-    match (query_format(stored.0, stored.1), stored.1) {
-        (Element(ElementType::F16), Element(_)) => {
-            elements::<f16>(request, queries, documents, take)
-        }
-        (Element(ElementType::Bf16), Element(_)) => {
-            elements::<bf16>(request, queries, documents, take)
-        }
-        (Element(ElementType::F32), Element(_)) => {
-            elements::<f32>(request, queries, documents, take)
-        }
-        (TokenFormat::Int8, TokenFormat::Int8) => {
-            let queries = compressed::<Int8>(file, queries, scales)?;
-            codes::<_, Int8>(request, &queries, documents, take)
-        }
-        (Element(ElementType::F16), TokenFormat::Int8Affine) => {
-            codes::<_, Int8Affine>(request, &file.tokens::<f16>(queries)?, documents, take)
-        }
-        (Element(ElementType::Bf16), TokenFormat::Int8Affine) => {
-            codes::<_, Int8Affine>(request, &file.tokens::<bf16>(queries)?, documents, take)
-        }
-        (TokenFormat::Int8, TokenFormat::Int8Affine) => {
-            let queries = compressed::<Int8>(file, queries, scales)?;
-            codes::<_, Int8Affine>(request, &queries, documents, take)
-        }
-        (TokenFormat::Fp8, TokenFormat::Fp8) => {
-            let queries = compressed::<Fp8>(file, queries, scales)?;
-            codes::<_, Fp8>(request, &queries, documents, take)
-        }
-        (queries, documents) => bail!(
-            "{queries} queries cannot be scored against {documents} documents; \
+    let (of_queries, format) = (file.contents().format, documents.contents().format);
+    let of_queries = query_format(of_queries, format);
+    // The CPU has an engine for all formats that go together.
+    if !Device::cpu().can_score(of_queries, format) {
+        bail!(
+            "{of_queries} queries cannot be scored against {format} documents; \
              use the queries' uncompressed embeddings"
-        ),
+        );
     }
-}
-
-/// As [`scores`], where queries and documents have elements of type `T`.
-fn elements<T: Element>(
-    request: &Request<'_>,
-    queries: Range<usize>,
-    documents: Checked<'_>,
-    take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
-) -> Result<(Vec<&'static str>, usize)> {
-    let queries = request.queries.tokens::<T>(queries)?;
-    chunks(request, &queries, |items| documents.tokens::<T>(items).map(Part::Tokens), take)
-}
-
-/// As [`scores`], of documents that are codes.
-fn codes<Q: Against<D>, D: Quantized>(
-    request: &Request<'_>,
-    queries: &Tokens<'_, Q>,
-    documents: Checked<'_>,
-    take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
-) -> Result<(Vec<&'static str>, usize)> {
-    chunks(request, queries, |items| documents.codes::<D>(items).map(Part::Tokens), take)
+    let queries = match file.any_tokens(queries)? {
+        queries if queries.format() == of_queries => queries,
+        queries => queries.quantize(of_queries, query_scales)?,
+    };
+    let documents = Checked::new(documents, "document", request.allow_infinite);
+    let read = |items| documents.any_tokens(items).map(Part::Tokens);
+    chunks(request, &queries, format, read, take)
 }
 
 /// As [`scores`], of residual-compressed documents: as they are for f16 queries, and decoded to f32
@@ -192,67 +150,67 @@ fn decoded(
     queries: Range<usize>,
     take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
 ) -> Result<(Vec<&'static str>, usize)> {
-    use TokenFormat::Element;
-    let file = request.queries;
-    match file.contents().format {
-        // Rows are normalised where they are elements.
-        Element(ElementType::F16) if request.options.normalize => {
-            let queries = file.tokens::<f16>(queries)?;
-            let decoded = |items| decode::<f16>(tokens, items).map(Part::Tokens);
-            chunks(request, &queries, decoded, take)
-        }
-        Element(ElementType::F16) => {
-            let queries = file.tokens::<f16>(queries)?;
-            let upload = |items| {
-                let handle = request.device.upload_residual(&of_items(tokens, items)?)?;
-                Ok(Part::<'_, Residual<f16>>::Handle(handle))
-            };
-            chunks(request, &queries, upload, take)
-        }
-        Element(ElementType::Bf16) => {
-            let narrow = file.tokens::<bf16>(queries)?;
+    let queries = match request.queries.any_tokens(queries)? {
+        AnyTokens::Bf16(narrow) => {
             let elements: Vec<f32> = narrow.data().iter().map(|x| x.to_f32()).collect();
-            let queries = Tokens::from_layout(elements, narrow.layout().clone())?;
-            chunks(request, &queries, |items| decode::<f32>(tokens, items).map(Part::Tokens), take)
+            Tokens::from_layout(elements, narrow.layout().clone())?.into()
         }
-        Element(ElementType::F32) => {
-            let queries = file.tokens::<f32>(queries)?;
-            chunks(request, &queries, |items| decode::<f32>(tokens, items).map(Part::Tokens), take)
+        queries => queries,
+    };
+    let of_queries = queries.format();
+    match of_queries.element() {
+        // Rows are normalised where they are elements.
+        Some(ElementType::F16) if request.options.normalize => {
+            let decoded = |items| Ok(Part::Tokens(decode::<f16>(tokens, items)?.into()));
+            chunks(request, &queries, of_queries, decoded, take)
         }
-        queries => bail!(
-            "{queries} queries cannot be scored against plaid documents; \
+        Some(ElementType::F16) => {
+            let upload = |items| {
+                let part = of_items(tokens, items)?;
+                Ok(Part::Handle(request.device.upload_residual_any(&part, ElementType::F16)?))
+            };
+            chunks(request, &queries, TokenFormat::Residual(ElementType::F16), upload, take)
+        }
+        Some(_) => {
+            let decoded = |items| Ok(Part::Tokens(decode::<f32>(tokens, items)?.into()));
+            chunks(request, &queries, of_queries, decoded, take)
+        }
+        None => bail!(
+            "{of_queries} queries cannot be scored against plaid documents; \
              use the queries' uncompressed embeddings"
         ),
     }
 }
 
-/// Documents of a chunk.
-enum Part<'a, D: Format> {
+/// One side of a call.
+enum Part<'a> {
     /// Uploaded for the call.
-    Tokens(Tokens<'a, D>),
+    Tokens(AnyTokens<'a>),
     /// There already.
-    Handle(DeviceTokens<D>),
+    Handle(AnyDeviceTokens),
 }
 
-impl<'a, D: Format> From<&'a Part<'a, D>> for Input<'a, D> {
-    fn from(part: &'a Part<'a, D>) -> Self {
+impl<'a> From<&'a Part<'a>> for AnyInput<'a> {
+    fn from(part: &'a Part<'a>) -> Self {
         match part {
-            Part::Tokens(tokens) => Input::Host(tokens),
-            Part::Handle(handle) => Input::Device(handle),
+            Part::Tokens(tokens) => AnyInput::Host(tokens),
+            Part::Handle(handle) => AnyInput::Device(handle),
         }
     }
 }
 
-fn chunks<'a, Q: Against<D>, D: Format>(
+/// Scores queries against all documents; `read` gives the documents of a range, stored as `format`.
+fn chunks<'a>(
     request: &Request<'a>,
-    queries: &Tokens<'_, Q>,
-    read: impl Fn(Range<usize>) -> Result<Part<'a, D>>,
+    queries: &AnyTokens<'_>,
+    format: TokenFormat,
+    read: impl Fn(Range<usize>) -> Result<Part<'a>>,
     mut take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
 ) -> Result<(Vec<&'static str>, usize)> {
     let Request { device, documents, options, .. } = *request;
     let n_queries = queries.layout().n_items();
     let queries = match device.memory()? {
-        Some(_) => vec![Part::Handle(device.upload(queries)?)],
+        Some(_) => vec![Part::Handle(device.upload_any(queries)?)],
         None => groups(queries.layout(), documents.layout())
             .map(|group| Ok(Part::Tokens(queries.items(group)?)))
             .collect::<Result<Vec<_>>>()?,
@@ -262,20 +220,20 @@ fn chunks<'a, Q: Against<D>, D: Format>(
     let mut start = 0;
     while start < documents.n_items() {
         let layout = documents.layout();
-        let row_bytes = layout.dim() * D::FORMAT.size_bytes();
+        let row_bytes = layout.dim() * format.size_bytes();
         let (items, bytes) = chunk(layout, row_bytes, n_queries, start, chunk_bytes);
         let pairing = Pairing::cross();
         let scored = read(items.clone()).and_then(|part| {
             let mut scores = Vec::new();
             for queries in &queries {
-                let more = device.score_with(queries, &part, &pairing, options)?.into_values();
+                let more = device.score_any(queries, &part, &pairing, options)?.into_values();
                 request.progress.inc(more.len() as u64);
                 match scores.is_empty() {
                     true => scores = more,
                     false => scores.extend(more),
                 }
             }
-            Ok((device.plan(&queries[0], &part, &pairing, options)?.name(), scores))
+            Ok((device.plan_any(&queries[0], &part, &pairing, options)?.name(), scores))
         });
         let (kernel, scores) = match scored {
             // Another process may hold the device's memory: smaller chunks then.

@@ -52,6 +52,7 @@ pub mod residual;
 mod runtime;
 mod tokens;
 
+pub use device::any::{AnyDeviceTokens, AnyInput};
 pub use device::event::Event;
 pub use device::graph::{Capture, Graph};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -83,6 +84,7 @@ pub use problem::ranking::{Ranked, Ranking, TopK};
 pub use problem::scores::Scores;
 pub use problem::shape::{ScoreShape, TokenOffsets};
 pub use tokens::Tokens;
+pub use tokens::any::AnyTokens;
 pub use tokens::conversion::Conversion;
 pub use tokens::digest::{TokenDigest, TokenHasher};
 pub use tokens::element::{Element, ElementType};

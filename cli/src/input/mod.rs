@@ -24,8 +24,12 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
-use maxsim::{Element, ElementType, Quantized, TokenFormat, TokenLayout, Tokens};
+use anyhow::{Context, Result, bail, ensure};
+use half::{bf16, f16};
+use maxsim::{
+    AnyTokens, Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat, TokenLayout,
+    Tokens,
+};
 
 use crate::ids::{Ids, Side};
 use contents::check_int8;
@@ -220,6 +224,22 @@ impl TokenFile {
     /// The embeddings of a range of items.
     pub fn tokens<T: Element>(&self, items: Range<usize>) -> Result<Tokens<'_, T>> {
         self.contents.tokens(self.matrix(), items)
+    }
+
+    /// The embeddings of a range of items, in whatever format they are.
+    ///
+    /// # Errors
+    /// As [`TokenFile::tokens`] and [`TokenFile::codes`].
+    pub fn any_tokens(&self, items: Range<usize>) -> Result<AnyTokens<'_>> {
+        Ok(match self.contents.format {
+            TokenFormat::Element(ElementType::F16) => self.tokens::<f16>(items)?.into(),
+            TokenFormat::Element(ElementType::Bf16) => self.tokens::<bf16>(items)?.into(),
+            TokenFormat::Element(ElementType::F32) => self.tokens::<f32>(items)?.into(),
+            TokenFormat::Int8 => self.codes::<Int8>(items)?.into(),
+            TokenFormat::Int8Affine => self.codes::<Int8Affine>(items)?.into(),
+            TokenFormat::Fp8 => self.codes::<Fp8>(items)?.into(),
+            other => bail!("{other} embeddings are not read row by row"),
+        })
     }
 
     /// The compressed embeddings of a range of items. The code -128 of INT8 is refused.

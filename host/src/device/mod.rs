@@ -1,5 +1,6 @@
 //! Devices: where scores are computed.
 
+pub(crate) mod any;
 pub(crate) mod event;
 pub(crate) mod graph;
 #[cfg(all(feature = "cuda", target_os = "linux"))]

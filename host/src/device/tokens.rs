@@ -203,6 +203,12 @@ impl<F: Format> DeviceTokens<F> {
     }
 }
 
+impl<F: Format> AsRef<TokenLayout> for DeviceTokens<F> {
+    fn as_ref(&self) -> &TokenLayout {
+        self.layout()
+    }
+}
+
 impl<T: Element> DeviceTokens<T> {
     /// Checks that f32 can hold what [`ScoreOptions::normalize`](crate::ScoreOptions::normalize)
     /// multiplies: that no valid row is more than 2⁶² long, or that the rows are the handle's own.

@@ -60,6 +60,39 @@ pub struct WarmUp {
     pub training: bool,
 }
 
+/// The defaults with one thing changed after the other.
+impl WarmUp {
+    /// Sets [`WarmUp::elements`](field@WarmUp::elements).
+    #[must_use]
+    pub fn elements(self, elements: &[ElementType]) -> WarmUp {
+        WarmUp { elements: elements.to_vec(), ..self }
+    }
+
+    /// Sets [`WarmUp::dims`](field@WarmUp::dims).
+    #[must_use]
+    pub fn dims(self, dims: &[usize]) -> WarmUp {
+        WarmUp { dims: dims.to_vec(), ..self }
+    }
+
+    /// Sets [`WarmUp::winners`](field@WarmUp::winners).
+    #[must_use]
+    pub fn winners(self, winners: impl Into<Option<bool>>) -> WarmUp {
+        WarmUp { winners: winners.into(), ..self }
+    }
+
+    /// Sets [`WarmUp::normalize`](field@WarmUp::normalize).
+    #[must_use]
+    pub fn normalize(self, normalize: impl Into<Option<bool>>) -> WarmUp {
+        WarmUp { normalize: normalize.into(), ..self }
+    }
+
+    /// Sets [`WarmUp::training`](field@WarmUp::training).
+    #[must_use]
+    pub fn training(self, training: bool) -> WarmUp {
+        WarmUp { training, ..self }
+    }
+}
+
 /// What [`Device::warm_up`](crate::Device::warm_up) has loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Warmed {
@@ -98,7 +131,8 @@ impl WarmUp {
             .chain(halves.map(Operand::Residual))
             .filter(has_rows);
         let codes = codes.filter(|_| self.elements.is_empty());
-        let operands = self.elements().iter().map(|&element| Operand::from(element)).chain(codes);
+        let operands =
+            self.wanted_elements().iter().map(|&element| Operand::from(element)).chain(codes);
         let all =
             operands.flat_map(|operand| options.iter().map(move |&options| (operand, options)));
         let all: Vec<(Operand, [bool; 2])> =
@@ -125,7 +159,7 @@ impl WarmUp {
             return Vec::new();
         }
         let normalizes = self.normalize != Some(false);
-        let by_element = self.elements().iter().flat_map(|&element| {
+        let by_element = self.wanted_elements().iter().flat_map(|&element| {
             let row = gradient_row(element);
             let project = normalizes.then_some(gradient::PROJECT[row]);
             let of = |entries: gradient::ByArch| entries.on(limits.capability)[row];
@@ -152,7 +186,11 @@ impl WarmUp {
     pub fn norm_kernels(&self) -> Vec<&'static str> {
         match self.normalize {
             Some(false) => Vec::new(),
-            _ => self.elements().iter().map(|&e| gradient::ROW_NORMS[gradient_row(e)]).collect(),
+            _ => self
+                .wanted_elements()
+                .iter()
+                .map(|&e| gradient::ROW_NORMS[gradient_row(e)])
+                .collect(),
         }
     }
 
@@ -174,7 +212,7 @@ impl WarmUp {
         }
     }
 
-    fn elements(&self) -> &[ElementType] {
+    fn wanted_elements(&self) -> &[ElementType] {
         match &self.elements[..] {
             [] => &ElementType::ALL,
             elements => elements,

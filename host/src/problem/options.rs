@@ -32,3 +32,44 @@ pub struct ScoreOptions {
     /// kernel gives the same bits whether documents are split or not. The CPU engine ignores it.
     pub document_pieces: Option<usize>,
 }
+
+/// The defaults with one thing changed after the other:
+/// `ScoreOptions::default().winners(true).normalize(true)`.
+impl ScoreOptions {
+    /// Sets [`ScoreOptions::winners`](field@ScoreOptions::winners).
+    #[must_use]
+    pub fn winners(self, winners: bool) -> ScoreOptions {
+        ScoreOptions { winners, ..self }
+    }
+
+    /// Sets [`ScoreOptions::token_scores`](field@ScoreOptions::token_scores).
+    #[must_use]
+    pub fn token_scores(self, token_scores: bool) -> ScoreOptions {
+        ScoreOptions { token_scores, ..self }
+    }
+
+    /// Sets [`ScoreOptions::allow_tf32`](field@ScoreOptions::allow_tf32).
+    #[must_use]
+    pub fn allow_tf32(self, allow_tf32: bool) -> ScoreOptions {
+        ScoreOptions { allow_tf32, ..self }
+    }
+
+    /// Sets [`ScoreOptions::normalize`](field@ScoreOptions::normalize).
+    #[must_use]
+    pub fn normalize(self, normalize: bool) -> ScoreOptions {
+        ScoreOptions { normalize, ..self }
+    }
+
+    /// Sets [`ScoreOptions::kernel`](field@ScoreOptions::kernel): a name, or `None` to have one
+    /// chosen.
+    #[must_use]
+    pub fn kernel<'n>(self, kernel: impl Into<Option<&'n str>>) -> ScoreOptions {
+        ScoreOptions { kernel: kernel.into().map(str::to_owned), ..self }
+    }
+
+    /// Sets [`ScoreOptions::document_pieces`](field@ScoreOptions::document_pieces).
+    #[must_use]
+    pub fn document_pieces(self, document_pieces: impl Into<Option<usize>>) -> ScoreOptions {
+        ScoreOptions { document_pieces: document_pieces.into(), ..self }
+    }
+}

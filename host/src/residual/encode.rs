@@ -67,6 +67,27 @@ impl Default for EncodeOptions {
     }
 }
 
+/// The defaults with one thing changed after the other.
+impl EncodeOptions {
+    /// Sets [`EncodeOptions::order`](field@EncodeOptions::order).
+    #[must_use]
+    pub fn order(self, order: BitOrder) -> EncodeOptions {
+        EncodeOptions { order, ..self }
+    }
+
+    /// Sets [`EncodeOptions::nearest`](field@EncodeOptions::nearest).
+    #[must_use]
+    pub fn nearest(self, nearest: Nearest) -> EncodeOptions {
+        EncodeOptions { nearest, ..self }
+    }
+
+    /// Sets [`EncodeOptions::arithmetic`](field@EncodeOptions::arithmetic).
+    #[must_use]
+    pub fn arithmetic(self, arithmetic: Arithmetic) -> EncodeOptions {
+        EncodeOptions { arithmetic, ..self }
+    }
+}
+
 impl<'a> ResidualTokens<'a> {
     /// Encodes tokens, in their own layout and with their mask:
     ///

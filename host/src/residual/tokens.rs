@@ -83,6 +83,12 @@ impl fmt::Debug for ResidualTokens<'_> {
     }
 }
 
+impl AsRef<TokenLayout> for ResidualTokens<'_> {
+    fn as_ref(&self) -> &TokenLayout {
+        &self.layout
+    }
+}
+
 impl<'a> ResidualTokens<'a> {
     /// Checks and takes `codes` `[rows]` and `residuals` `[rows, ceil(dim · nbits / 8)]`, whose
     /// bits are in `order`. The layout, of any kind, says which rows an item has; its dim is the

@@ -52,6 +52,12 @@ impl fmt::Debug for TokenLayout {
     }
 }
 
+impl AsRef<TokenLayout> for TokenLayout {
+    fn as_ref(&self) -> &TokenLayout {
+        self
+    }
+}
+
 impl TokenLayout {
     pub(super) fn new(
         kind: LayoutKind,

@@ -5,6 +5,7 @@
 //! scattered are three ways to say which rows; a mask may switch single rows off.
 //! All checks happen here, once.
 
+pub(crate) mod any;
 pub(crate) mod conversion;
 pub(crate) mod digest;
 pub(crate) mod element;
@@ -51,6 +52,12 @@ impl<F: Format> fmt::Debug for Tokens<'_, F> {
             .field("format", &F::FORMAT)
             .field("layout", &self.layout)
             .finish_non_exhaustive()
+    }
+}
+
+impl<F: Format> AsRef<TokenLayout> for Tokens<'_, F> {
+    fn as_ref(&self) -> &TokenLayout {
+        &self.layout
     }
 }
 

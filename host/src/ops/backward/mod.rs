@@ -113,6 +113,12 @@ impl BackwardOptions {
         BackwardOptions { strategy, ..BackwardOptions::default() }
     }
 
+    /// Sets [`BackwardOptions::winner_bytes`](field@BackwardOptions::winner_bytes).
+    #[must_use]
+    pub fn winner_bytes(self, winner_bytes: impl Into<Option<u64>>) -> BackwardOptions {
+        BackwardOptions { winner_bytes: winner_bytes.into(), ..self }
+    }
+
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn winner_bytes_max(&self) -> u64 {
         self.winner_bytes.unwrap_or(128 << 20)

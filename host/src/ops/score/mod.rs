@@ -20,6 +20,7 @@ use crate::problem::scores::Scores;
 use crate::tokens::format::{Against, Format, TokenFormat};
 use prepared::{Work, WorkInner};
 
+pub(crate) mod any;
 pub(crate) mod enqueue;
 pub(crate) mod prepared;
 

@@ -40,6 +40,21 @@ impl Default for SearchOptions {
     }
 }
 
+/// The defaults with one thing changed after the other.
+impl SearchOptions {
+    /// Sets [`SearchOptions::n_candidates`](field@SearchOptions::n_candidates).
+    #[must_use]
+    pub fn n_candidates(self, n_candidates: usize) -> SearchOptions {
+        SearchOptions { n_candidates, ..self }
+    }
+
+    /// Sets [`SearchOptions::exact`](field@SearchOptions::exact).
+    #[must_use]
+    pub fn exact(self, exact: bool) -> SearchOptions {
+        SearchOptions { exact, ..self }
+    }
+}
+
 /// What is known of a document's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {

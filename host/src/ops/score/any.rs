@@ -1,0 +1,280 @@
+//! Scores of tokens whose format is known only when a program runs.
+
+use half::{bf16, f16};
+
+use super::prepared::Work;
+use crate::device::Device;
+use crate::device::any::{AnyDeviceTokens, AnyFormat, AnyInput};
+use crate::device::tokens::Input;
+use crate::error::{Error, Result};
+use crate::plan::choice::Plan;
+use crate::problem::options::ScoreOptions;
+use crate::problem::pairing::Pairing;
+use crate::problem::scores::Scores;
+use crate::residual::ResidualTokens;
+use crate::tokens::any::{AnyTokens, with_host};
+use crate::tokens::element::ElementType;
+use crate::tokens::format::{Against, Format, Fp8, Int8, Int8Affine, Residual, TokenFormat};
+
+/// A call of queries and documents of formats that go together.
+trait Call {
+    type Output;
+
+    fn run<'a, Q: Against<D>, D: Format>(
+        self,
+        queries: Input<'a, Q>,
+        documents: Input<'a, D>,
+    ) -> Result<Self::Output>;
+}
+
+/// Runs a call with the formats that the tokens have.
+fn dispatch<C: Call>(queries: AnyInput<'_>, documents: AnyInput<'_>, call: C) -> Result<C::Output> {
+    fn of<Q: AnyFormat + Against<D>, D: AnyFormat, C: Call>(
+        queries: AnyInput<'_>,
+        documents: AnyInput<'_>,
+        call: C,
+    ) -> Result<C::Output> {
+        match (Q::of(queries), D::of(documents)) {
+            (Some(queries), Some(documents)) => call.run(queries, documents),
+            _ => Err(mismatch(queries.format(), documents.format())),
+        }
+    }
+    use ElementType::{Bf16, F16, F32};
+    use TokenFormat::Element as Of;
+    let formats = (queries.format(), documents.format());
+    match formats {
+        (Of(F16), Of(F16)) => of::<f16, f16, C>(queries, documents, call),
+        (Of(Bf16), Of(Bf16)) => of::<bf16, bf16, C>(queries, documents, call),
+        (Of(F32), Of(F32)) => of::<f32, f32, C>(queries, documents, call),
+        (TokenFormat::Int8, TokenFormat::Int8) => of::<Int8, Int8, C>(queries, documents, call),
+        (TokenFormat::Fp8, TokenFormat::Fp8) => of::<Fp8, Fp8, C>(queries, documents, call),
+        (Of(F16), TokenFormat::Int8Affine) => of::<f16, Int8Affine, C>(queries, documents, call),
+        (Of(Bf16), TokenFormat::Int8Affine) => of::<bf16, Int8Affine, C>(queries, documents, call),
+        (TokenFormat::Int8, TokenFormat::Int8Affine) => {
+            of::<Int8, Int8Affine, C>(queries, documents, call)
+        }
+        (Of(F16), TokenFormat::Residual(_)) => {
+            of::<f16, Residual<f16>, C>(queries, documents, call)
+        }
+        (Of(Bf16), TokenFormat::Residual(_)) => {
+            of::<bf16, Residual<bf16>, C>(queries, documents, call)
+        }
+        (Of(F32), TokenFormat::Residual(_)) => {
+            of::<f32, Residual<f32>, C>(queries, documents, call)
+        }
+        (queries, documents) => Err(mismatch(queries, documents)),
+    }
+}
+
+fn mismatch(queries: TokenFormat, documents: TokenFormat) -> Error {
+    Error::Unsupported {
+        what: format!("{queries} queries with {documents} documents"),
+        why: "elements go with the same elements, f16 and bf16 queries with int8-affine documents \
+              too, int8 with int8 and int8-affine, fp8 with fp8, and plaid documents with the \
+              queries that they were uploaded for; convert or compress one side"
+            .into(),
+    }
+}
+
+/// What a call of scores needs besides tokens.
+struct Scoring<'a> {
+    device: &'a Device,
+    pairing: &'a Pairing,
+    options: &'a ScoreOptions,
+}
+
+/// [`Device::score_with`].
+struct Score<'a>(Scoring<'a>);
+
+impl Call for Score<'_> {
+    type Output = Scores;
+
+    fn run<'a, Q: Against<D>, D: Format>(
+        self,
+        queries: Input<'a, Q>,
+        documents: Input<'a, D>,
+    ) -> Result<Scores> {
+        let Scoring { device, pairing, options } = self.0;
+        device.score_with(queries, documents, pairing, options)
+    }
+}
+
+/// [`Device::plan`].
+struct Planning<'a>(Scoring<'a>);
+
+impl Call for Planning<'_> {
+    type Output = Plan;
+
+    fn run<'a, Q: Against<D>, D: Format>(
+        self,
+        queries: Input<'a, Q>,
+        documents: Input<'a, D>,
+    ) -> Result<Plan> {
+        let Scoring { device, pairing, options } = self.0;
+        device.plan(queries, documents, pairing, options)
+    }
+}
+
+/// [`Device::prepare`], of handles alone.
+struct Preparation<'a>(Scoring<'a>);
+
+impl Call for Preparation<'_> {
+    type Output = Work;
+
+    fn run<'a, Q: Against<D>, D: Format>(
+        self,
+        queries: Input<'a, Q>,
+        documents: Input<'a, D>,
+    ) -> Result<Work> {
+        let Scoring { device, pairing, options } = self.0;
+        match (queries, documents) {
+            (Input::Device(queries), Input::Device(documents)) => {
+                device.prepare(queries, documents, pairing, options)
+            }
+            _ => Err(Error::Unsupported {
+                what: "preparing a call of tokens in host memory".into(),
+                why: "a prepared call reads handles; upload the tokens".into(),
+            }),
+        }
+    }
+}
+
+impl Device {
+    /// As [`Device::upload`], of tokens of any format.
+    ///
+    /// # Errors
+    /// As [`Device::upload`].
+    pub fn upload_any(&self, tokens: &AnyTokens<'_>) -> Result<AnyDeviceTokens> {
+        Ok(with_host!(tokens, tokens => self.upload(tokens)?.into()))
+    }
+
+    /// As [`Device::upload_residual`], for queries whose element type is known at run time.
+    ///
+    /// # Errors
+    /// As [`Device::upload_residual`].
+    pub fn upload_residual_any(
+        &self,
+        tokens: &ResidualTokens<'_>,
+        queries: ElementType,
+    ) -> Result<AnyDeviceTokens> {
+        Ok(match queries {
+            ElementType::F16 => self.upload_residual::<f16>(tokens)?.into(),
+            ElementType::Bf16 => self.upload_residual::<bf16>(tokens)?.into(),
+            ElementType::F32 => self.upload_residual::<f32>(tokens)?.into(),
+        })
+    }
+
+    /// As [`Device::score_with`], of tokens of any format.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the formats do not go together; those of
+    /// [`Device::score_with`].
+    pub fn score_any<'a>(
+        &self,
+        queries: impl Into<AnyInput<'a>>,
+        documents: impl Into<AnyInput<'a>>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Scores> {
+        let scoring = Scoring { device: self, pairing, options };
+        dispatch(queries.into(), documents.into(), Score(scoring))
+    }
+
+    /// As [`Device::plan`], of tokens of any format.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the formats do not go together; those of [`Device::plan`].
+    pub fn plan_any<'a>(
+        &self,
+        queries: impl Into<AnyInput<'a>>,
+        documents: impl Into<AnyInput<'a>>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Plan> {
+        let scoring = Scoring { device: self, pairing, options };
+        dispatch(queries.into(), documents.into(), Planning(scoring))
+    }
+
+    /// As [`Device::prepare`], of tokens of any format.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the formats do not go together; those of [`Device::prepare`].
+    pub fn prepare_any(
+        &self,
+        queries: &AnyDeviceTokens,
+        documents: &AnyDeviceTokens,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Work> {
+        let scoring = Scoring { device: self, pairing, options };
+        dispatch(queries.into(), documents.into(), Preparation(scoring))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokens::Tokens;
+    use crate::tokens::scales::ScaleType;
+
+    /// The same tokens in every format.
+    fn all(rows: &[f32]) -> Vec<AnyTokens<'_>> {
+        let tokens = Tokens::padded(rows, 2, 2, 4).unwrap();
+        let mut all = vec![
+            tokens.convert::<f16>().unwrap().0.into(),
+            tokens.convert::<bf16>().unwrap().0.into(),
+            AnyTokens::from(tokens),
+        ];
+        for format in TokenFormat::QUANTIZED {
+            all.push(all[2].quantize(format, ScaleType::F16).unwrap());
+        }
+        all
+    }
+
+    /// Whatever goes together has the scores of its types, to the precision of the format, from
+    /// host tokens and handles; the rest is refused with both formats.
+    #[test]
+    fn formats_go_together_or_are_refused() {
+        let device = Device::cpu();
+        let (pairing, options) = (Pairing::cross(), ScoreOptions::default());
+        let rows: Vec<f32> = (0..16).map(|i| ((i * 7 % 11) as f32 - 5.0) / 8.0).collect();
+        let tokens = Tokens::padded(&rows, 2, 2, 4).unwrap();
+        let exact = device.score(&tokens, &tokens, &pairing).unwrap();
+        let mut n_scored = 0;
+        for queries in &all(&rows) {
+            for documents in &all(&rows) {
+                let formats = [queries.format(), documents.format()];
+                let scores = match device.score_any(queries, documents, &pairing, &options) {
+                    Ok(scores) => scores,
+                    Err(error) => {
+                        assert!(!device.can_score(formats[0], formats[1]), "{formats:?}");
+                        let text = error.to_string();
+                        assert!(formats.iter().all(|f| text.contains(f.name())), "{text}");
+                        continue;
+                    }
+                };
+                n_scored += 1;
+                for (a, b) in scores.values().iter().zip(exact.values()) {
+                    assert!((a - b).abs() < 0.05, "{formats:?}: {a} {b}");
+                }
+                let [q, d] = [queries, documents].map(|any| device.upload_any(any).unwrap());
+                let of_handles = device.score_any(&q, &d, &pairing, &options).unwrap();
+                assert_eq!(of_handles, scores, "{formats:?}");
+                assert!(device.prepare_any(&q, &d, &pairing, &options).is_ok());
+                assert!(device.plan_any(queries, &d, &pairing, &options).is_ok());
+            }
+        }
+        assert_eq!(n_scored, 8);
+    }
+
+    #[test]
+    fn codes_are_not_compressed_again() {
+        let rows = [0.5f32; 16];
+        for tokens in &all(&rows)[3..] {
+            let error = tokens.quantize(TokenFormat::Fp8, ScaleType::F16).unwrap_err();
+            assert!(error.to_string().contains(tokens.format().name()), "{error}");
+        }
+        let tokens = &all(&rows)[0];
+        assert!(tokens.quantize(ElementType::F32.into(), ScaleType::F16).is_err());
+    }
+}
