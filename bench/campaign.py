@@ -4,11 +4,13 @@
     campaign.py all --out DIR            roofs, every case, the scaling series, the cold start
     campaign.py CASE ... --out DIR       these cases (`list` prints their names); prefixes do
     campaign.py baselines --out DIR      the Flash-MaxSim paper's shapes beside plain PyTorch
-    campaign.py compressed --out DIR     compressed documents: roofs and every case, in compressed.json
+    campaign.py compressed --out DIR     compressed documents: roofs and every case, in
+                                         compressed.json
 
 Each case runs in a process of its own with empty caches of the peers' compilers, and its rows go
-into DIR/forward.json (DIR/compressed.json) as soon as it ends: a campaign that is cut off loses nothing, and a later
-one replaces the rows of the cases that it runs. A case that fails is a row that says why.
+into DIR/forward.json (DIR/compressed.json) as soon as it ends: a campaign that is cut off loses
+nothing, and a later one replaces the rows of the cases that it runs. A case that fails is a row
+that says why.
 
 Needs PyTorch, flash-maxsim 0.3.0 and late-interaction-kernels 0.4.5 (a peer that is not there is
 an error in its rows), and `cargo build --release -p maxsim-bench` or the bundle.
@@ -49,25 +51,68 @@ def main():
         names.insert(0, "roofs")
     campaign = Campaign(args, record)
     rows = campaign.run(names)
-    print(f"\n{table(rows)}\n{len(campaign.failed)} failed: {', '.join(campaign.failed) or 'none'}; {campaign.seconds():.0f} s")
+    print(
+        f"\n{table(rows)}\n{len(campaign.failed)} failed: "
+        f"{', '.join(campaign.failed) or 'none'}; {campaign.seconds():.0f} s"
+    )
     return 1 if campaign.failed else 0
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="+", metavar="CASE", help="`all`, `baselines`, `compressed`, `list`, or names and prefixes of cases")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", "out")))
-    parser.add_argument("--merge", type=pathlib.Path, help="a record to start from where DIR has none")
-    parser.add_argument("--seconds", type=float, default=3.0, help="measuring time per case (default 3)")
+    parser.add_argument(
+        "cases",
+        nargs="+",
+        metavar="CASE",
+        help="`all`, `baselines`, `compressed`, `list`, or names and prefixes of cases",
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", "out"))
+    )
+    parser.add_argument(
+        "--merge", type=pathlib.Path, help="a record to start from where DIR has none"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="measuring time per case (default 3)"
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds, no warm column")
-    parser.add_argument("--no-peers", action="store_true", help="only maxsim and the limits, while kernels are written")
-    parser.add_argument("--timeout", type=float, default=240.0, help="seconds until a case is given up (default 240)")
-    parser.add_argument("--deadline", type=float, default=float("inf"), help="start no case after so many seconds")
-    parser.add_argument("--keep-compiled", action="store_true", help="one compiler cache for all cases, less what was tuned: they compile less")
-    parser.add_argument("--precompile", type=int, default=0, metavar="N", help="let N processes at a time compile for all cases first, untimed; implies --keep-compiled")
+    parser.add_argument(
+        "--no-peers",
+        action="store_true",
+        help="only maxsim and the limits, while kernels are written",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=240.0,
+        help="seconds until a case is given up (default 240)",
+    )
+    parser.add_argument(
+        "--deadline", type=float, default=float("inf"), help="start no case after so many seconds"
+    )
+    parser.add_argument(
+        "--keep-compiled",
+        action="store_true",
+        help="one compiler cache for all cases, less what was tuned: they compile less",
+    )
+    parser.add_argument(
+        "--precompile",
+        type=int,
+        default=0,
+        metavar="N",
+        help="let N processes at a time compile for all cases first, untimed; implies "
+        "--keep-compiled",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only print what would run")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: try the scripts; the times mean nothing")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the documents, to try the scripts")
+    parser.add_argument(
+        "--device",
+        default="cuda",
+        choices=["cuda", "cpu"],
+        help="cpu: try the scripts; the times mean nothing",
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="share of the documents, to try the scripts"
+    )
     args = parser.parse_args()
     args.keep_compiled |= args.precompile > 0
     return args
@@ -76,13 +121,22 @@ def arguments():
 def chosen(words):
     """Names of cases, in the order of the words."""
     everything = ["roofs", *(case.name for case in cases.CASES), cases.SCALING.name, "cold-start"]
-    baselines, compressed = ([case.name for case in some] for some in (cases.BASELINES, cases.COMPRESSED))
+    baselines, compressed = (
+        [case.name for case in some] for some in (cases.BASELINES, cases.COMPRESSED)
+    )
     known = [*everything, *baselines, *compressed]
-    groups = {"all": everything, "baselines": baselines, "compressed": ["roofs", *compressed], "list": []}
+    groups = {
+        "all": everything,
+        "baselines": baselines,
+        "compressed": ["roofs", *compressed],
+        "list": [],
+    }
     names = []
     for word in words:
         found = groups.get(word) if word in groups else [name for name in known if name == word]
-        found = found if found or word in groups else [name for name in known if name.startswith(word)]
+        found = (
+            found if found or word in groups else [name for name in known if name.startswith(word)]
+        )
         if not found and word not in groups:
             sys.exit(f"no case {word}; `campaign.py list` prints their names")
         names += [name for name in found if name not in names]
@@ -94,7 +148,10 @@ def file_of(names):
     compressed = [name for name in names if name in cases.BY_NAME and cases.BY_NAME[name].format]
     others = [name for name in names if name not in compressed and name != "roofs"]
     if compressed and others:
-        sys.exit(f"{compressed[0]} and {others[0]} have records of their own: run them one after the other")
+        sys.exit(
+            f"{compressed[0]} and {others[0]} have records of their own: "
+            "run them one after the other"
+        )
     return "compressed.json" if compressed else "forward.json"
 
 
@@ -102,7 +159,9 @@ def about():
     """Where and with what this campaign runs."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout
+        answer = subprocess.run(
+            query, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
         gpu, driver = answer.splitlines()[0].split(", ")
     except (OSError, subprocess.SubprocessError, IndexError, ValueError):
         gpu = driver = None
@@ -124,7 +183,14 @@ class Child:
         self.result = caches / "result.json"
         self.caches = caches
         command = [sys.executable, str(FOLDER / "case.py"), name, "--result", str(self.result)]
-        command += ["--seconds", str(args.seconds), "--device", args.device, "--scale", str(args.scale)]
+        command += [
+            "--seconds",
+            str(args.seconds),
+            "--device",
+            args.device,
+            "--scale",
+            str(args.scale),
+        ]
         command += ["--quick"] if args.quick else []
         command += ["--no-peers"] if args.no_peers else []
         compiled = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
@@ -239,7 +305,11 @@ class Campaign:
         """Without what may have taken the device away from the rest: our other variants, the
         peers. A peer that tunes for too long is not waited for twice."""
         timed_out = "did not end" in found["error"]
-        attempts = [["--no-peers"]] if name == cases.SCALING.name else [["--variants", "1"], ["--variants", "1", "--no-peers"]]
+        attempts = (
+            [["--no-peers"]]
+            if name == cases.SCALING.name
+            else [["--variants", "1"], ["--variants", "1", "--no-peers"]]
+        )
         for more in attempts[-1:] if timed_out else attempts if name != "roofs" else []:
             self.failed.append(f"{name} ({found['error']})")
             print(f"{name}: {found['error']}; once more with {' '.join(more)}", flush=True)
@@ -263,7 +333,10 @@ class Campaign:
         case = cases.BY_NAME.get(name)
         if case is None or case.name == cases.SCALING.name or case in cases.BASELINES:
             return {}
-        shape = {key: getattr(case, key) for key in ("n_queries", "n_docs", "query_len", "doc_len", "dim")}
+        shape = {
+            key: getattr(case, key)
+            for key in ("n_queries", "n_docs", "query_len", "doc_len", "dim")
+        }
         shape["element"] = case.format or case.element
         return {"rows": [{"case": case.words, "name": name, **shape, "ours": {"error": error}}]}
 
@@ -275,7 +348,11 @@ class Campaign:
             if "error" in own and not any(entry.startswith(name) for entry in self.failed):
                 self.failed.append(f"{name} ({own['error']})")
         for point in found.get("scaling", []):
-            said.append(" ".join(f"{who} {r.get('ms', r.get('error'))}" for who, r in point["results"].items()))
+            said.append(
+                " ".join(
+                    f"{who} {r.get('ms', r.get('error'))}" for who, r in point["results"].items()
+                )
+            )
         for key, roof in found.get("roofs", {}).items():
             said.append(f"{key} {roof.get('tflop_per_s', roof.get('error'))} TFLOP/s")
         print("; ".join(said), flush=True)
@@ -293,12 +370,20 @@ class Campaign:
             runs = []
             try:
                 for _ in range(5):
-                    answer = subprocess.run([program, "cold-start", device], env=env, capture_output=True, text=True, timeout=60)
+                    answer = subprocess.run(
+                        [program, "cold-start", device],
+                        env=env,
+                        capture_output=True,
+                        text=True,
+                        timeout=60,
+                    )
                     if answer.returncode:
                         raise ValueError(" ".join(answer.stderr.split())[:300])
                     runs.append(json.loads(answer.stdout))
                 keys = [key for key in runs[0] if key.endswith("_ms")]
-                found[image] = {key: round(statistics.median(run[key] for run in runs), 3) for key in keys}
+                found[image] = {
+                    key: round(statistics.median(run[key] for run in runs), 3) for key in keys
+                }
                 found[image]["n"] = len(runs)
             except (OSError, subprocess.SubprocessError, ValueError) as error:
                 found[image] = {"error": str(error)[:300]}

@@ -18,7 +18,19 @@ import compressed
 import data
 import peers
 import timing
-from runner import SAMPLE, TOLERANCE, TOLERANCE_TF32, Bench, Ours, check, check_peers, details, reads_of, shape_of
+from runner import (
+    SAMPLE,
+    TOLERANCE,
+    TOLERANCE_TF32,
+    Bench,
+    Ours,
+    check,
+    check_peers,
+    details,
+    reads_of,
+    shape_of,
+)
+
 
 def run_case(bench, case, n_variants):
     """The rows of a case."""
@@ -56,8 +68,7 @@ def run_case(bench, case, n_variants):
             results[name]["details_error"] = timing.said(error)
     read_ms = min((results[name]["ms"] for name in reads if "ms" in results[name]), default=None)
     return [
-        row(bench, case, variant, problem, results, list(others), read_ms)
-        for variant in variants
+        row(bench, case, variant, problem, results, list(others), read_ms) for variant in variants
     ]
 
 
@@ -109,10 +120,15 @@ def run_baseline(bench, case):
     for name, call in methods.items():
         try:
             own = one if name == "maxsim" else None
-            results[name]["device_bytes"] = own.device_bytes if own else bench.timer.peak_bytes(call)
+            results[name]["device_bytes"] = (
+                own.device_bytes if own else bench.timer.peak_bytes(call)
+            )
         except Exception as error:
             results[name]["details_error"] = timing.said(error)
-    shape = {key: getattr(case, key) for key in ("n_queries", "n_docs", "query_len", "doc_len", "dim", "element")}
+    shape = {
+        key: getattr(case, key)
+        for key in ("n_queries", "n_docs", "query_len", "doc_len", "dim", "element")
+    }
     return [{"case": case.words, "name": case.name, **shape, "results": results}]
 
 
@@ -136,7 +152,8 @@ def run_roofs(bench):
         methods["f8"] = lambda: torch._scaled_mm(*eighth, one, one, out_dtype=torch.bfloat16)
     results = bench.measure(methods, rounds_max=15, warm=False)
     return {
-        name: result | ({"tflop_per_s": round(2 * n**3 / result["ms"] / 1e9, 1)} if "ms" in result else {})
+        name: result
+        | ({"tflop_per_s": round(2 * n**3 / result["ms"] / 1e9, 1)} if "ms" in result else {})
         for name, result in results.items()
     }
 

@@ -1,4 +1,5 @@
-"""Cases whose documents are compressed: codes of one byte, alone and coarse to fine, and PLAID residuals."""
+"""Cases whose documents are compressed: codes of one byte, alone and coarse to fine, and PLAID
+residuals."""
 
 import torch
 
@@ -7,33 +8,45 @@ import data
 import ours
 import peers
 import timing
-from runner import SAMPLE, TOLERANCE, Ours, Prepared, check, check_peers, details, reads_of, shape_of
+from runner import (
+    SAMPLE,
+    TOLERANCE,
+    Ours,
+    Prepared,
+    check,
+    check_peers,
+    details,
+    reads_of,
+    shape_of,
+)
 
 # How scales are stored.
 SCALES, SCALE_BYTES = "f16", 2
 CODE_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
-# Relative errors against float64: of sums of INT8 products, which are exact; of random FP8 tokens, where the
-# stated bound has to hold for any; of decoded tokens, which kernels round to f16.
+# Relative errors against float64: of sums of INT8 products, which are exact; of random FP8 tokens,
+# where the stated bound has to hold for any; of decoded tokens, which kernels round to f16.
 TOLERANCES = {"int8": 1e-5, "fp8": 5e-3, "plaid": 2e-3, "coarse": 1e-2}
-# Of coarse-to-fine scores of unit rows, relative: how far one may be above the exact score, and below it in the mean.
+# Of coarse-to-fine scores of unit rows, relative: how far one may be above the exact score, and
+# below it in the mean.
 EXCESS_MAX, MEAN_LOSS_MAX = 2e-6, 1e-3
 # Stands where a peer does in the rows of coarse to fine.
 F16_FORWARD = "maxsim, f16"
 # L2 gathers of whole rows, in bytes per second; 9 to 10 TB/s were measured.
 GATHER_RATE = 9.5e12
-# Instructions that decode 16 tokens of dim 128, by kernel and bits: PRMT, LOP3, SHF and HADD2 of the loop in the
-# assembled code for sm_90. With the centroids' scores at hand nothing is added.
+# Instructions that decode 16 tokens of dim 128, by kernel and bits: PRMT, LOP3, SHF and HADD2 of
+# the loop in the assembled code for sm_90. With the centroids' scores at hand nothing is added.
 DECODE_INSTRUCTIONS = {
     "maxsim_forward_sm80_residual_f16_d128_q32": {2: 128, 4: 237},
     "maxsim_forward_sm80_residual_f16_d128_q32_by_centroid": {2: 97},
 }
-# Instructions that an H200 issues per second: 132 multiprocessors of four schedulers, at most 1.98 GHz.
+# Instructions that an H200 issues per second: 132 multiprocessors of four schedulers, at most 1.98
+# GHz.
 ISSUE_RATE = 132 * 4 * 1.98e9
 
 
 class Codes:
-    """Rows that the library has compressed in host memory, and the same codes and scales on the device,
-    `[n, length, dim]` and `[n, length]`."""
+    """Rows that the library has compressed in host memory, and the same codes and scales on the
+    device, `[n, length, dim]` and `[n, length]`."""
 
     def __init__(self, host, format, tokens, n, length):
         rows, dim = tokens.shape
@@ -52,8 +65,8 @@ class Codes:
 
 
 class Quantized(data.Problem):
-    """Queries and documents of one format. Where a dtype says how tokens are rounded, none is that of the
-    codes."""
+    """Queries and documents of one format. Where a dtype says how tokens are rounded, none is that
+    of the codes."""
 
     plain = True
     """Whether the tokens are there as they were, too."""
@@ -69,12 +82,19 @@ class Quantized(data.Problem):
         # Codes are made on the CPU, for any device.
         self.host = ours.Device(-1, 0)
         queries = self.queries.reshape(-1, case.dim)
-        self.query_codes = Codes(self.host, self.code_format, queries, case.n_queries, case.query_len)
-        self.document_codes = Codes(self.host, self.code_format, self.documents, self.n_items, case.doc_len)
+        self.query_codes = Codes(
+            self.host, self.code_format, queries, case.n_queries, case.query_len
+        )
+        self.document_codes = Codes(
+            self.host, self.code_format, self.documents, self.n_items, case.doc_len
+        )
 
     def upload(self, device):
         """Handles of queries and documents."""
-        return [device("upload", device.handle, side.handle) for side in (self.query_codes, self.document_codes)]
+        return [
+            device("upload", device.handle, side.handle)
+            for side in (self.query_codes, self.document_codes)
+        ]
 
     def n_bytes(self):
         """Of the documents: codes and scales."""
@@ -86,10 +106,14 @@ class Quantized(data.Problem):
         return self.query_codes.exact(slice(None)).view(self.queries.shape)
 
     def exact_rows(self, item, dtype):
-        return super().exact_rows(item, dtype) if dtype is not None else self.document_codes.exact(self.rows_of(item))
+        return (
+            super().exact_rows(item, dtype)
+            if dtype is not None
+            else self.document_codes.exact(self.rows_of(item))
+        )
 
     def bounds(self, sample):
-        """What the library states of its engines' rounding, `[n_queries, documents of the sample]`."""
+        """The stated bounds of the engines' rounding, `[n_queries, documents of the sample]`."""
         case = self.case
         rows = torch.cat([self.documents[self.rows_of(item)] for _, item, _, _ in sample]).cpu()
         element = (rows.data_ptr(), case.dim, len(sample), case.doc_len)
@@ -108,7 +132,10 @@ class Quantized(data.Problem):
         for column, (_, item, exact, _) in enumerate(sample):
             off = (scores[:, item].double() - exact).abs().cpu() / bounds[:, column]
             if not bool((off <= 1).all()):
-                raise ValueError(f"a score of document {item} is off by {float(off.max()):.2f} times the stated bound")
+                raise ValueError(
+                    f"a score of document {item} is off by {float(off.max()):.2f} times the "
+                    "stated bound"
+                )
             of_bound = max(of_bound, float(off.max()))
         return found | {"largest_error_of_bound": of_bound}
 
@@ -125,7 +152,14 @@ class Coarse(Quantized):
         """Handles of queries and documents."""
         sides = ((self.queries, self.query_codes), (self.documents, self.document_codes))
         return [
-            device("screened", device.handle, tokens.data_ptr(), self.case.dim, *codes.shape, codes.handle)
+            device(
+                "screened",
+                device.handle,
+                tokens.data_ptr(),
+                self.case.dim,
+                *codes.shape,
+                codes.handle,
+            )
             for tokens, codes in sides
         ]
 
@@ -139,7 +173,9 @@ class Coarse(Quantized):
         """The first call of ours: no score above the exact one, and little lost."""
         found = check(bench, self, call, sample, TOLERANCES["coarse"])
         scores = call().view(self.case.n_queries, self.case.n_docs)
-        above = torch.stack([(scores[:, item].double() - exact) / exact for _, item, exact, _ in sample])
+        above = torch.stack(
+            [(scores[:, item].double() - exact) / exact for _, item, exact, _ in sample]
+        )
         excess, loss = float(above.max()), float(-above.mean())
         if not excess <= EXCESS_MAX:
             raise ValueError(f"a score is {excess:.2e} above the exact one, relative")
@@ -149,7 +185,7 @@ class Coarse(Quantized):
 
 
 class Residual(data.Problem):
-    """Plain queries, and documents of centroid ids and buckets, drawn at random; rows are normalised."""
+    """Plain queries, and documents of random centroid ids and buckets; rows are normalised."""
 
     plain = False
 
@@ -157,7 +193,9 @@ class Residual(data.Problem):
         case, device = self.case, self.device
         self.centroids = data.unit(case.n_centroids, case.dim, dtype, device)
         self.weights = torch.randn(1 << case.nbits, device=device) * 0.05
-        self.codes = torch.randint(0, case.n_centroids, (self.n_rows,), dtype=torch.int32, device=device)
+        self.codes = torch.randint(
+            0, case.n_centroids, (self.n_rows,), dtype=torch.int32, device=device
+        )
         shape = (self.n_rows, -(-case.dim * case.nbits // 8))
         self.residuals = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
 
@@ -167,11 +205,21 @@ class Residual(data.Problem):
         tensors = (self.centroids, self.weights, self.codes, self.residuals)
         centroids, weights, codes, residuals = host = [tensor.cpu() for tensor in tensors]
         documents = device.residual(
-            case.element, case.nbits, centroids.data_ptr(), case.n_centroids, case.dim,
-            weights.data_ptr(), codes.data_ptr(), residuals.data_ptr(), case.n_docs, case.doc_len,
+            case.element,
+            case.nbits,
+            centroids.data_ptr(),
+            case.n_centroids,
+            case.dim,
+            weights.data_ptr(),
+            codes.data_ptr(),
+            residuals.data_ptr(),
+            case.n_docs,
+            case.doc_len,
         )
         del host
-        queries = device.tokens(case.element, self.queries.data_ptr(), case.dim, case.n_queries, case.query_len)
+        queries = device.tokens(
+            case.element, self.queries.data_ptr(), case.dim, case.n_queries, case.query_len
+        )
         return [queries, documents]
 
     def n_bytes(self):
@@ -194,9 +242,13 @@ class Residual(data.Problem):
         return check(bench, self, call, sample, TOLERANCES[self.case.format])
 
     def floors(self, read_ms, kernel):
-        """The least times that single resources leave: memory for codes and residuals, the L2 cache for the
-        centroids' rows, and the schedulers for the instructions that decode, where those have been counted."""
-        floors = {"memory_ms": read_ms, "gather_ms": ms(self.n_rows * self.case.dim * 2 / GATHER_RATE)}
+        """The least times that single resources leave: memory for codes and residuals, the L2 cache
+        for the centroids' rows, and the schedulers for the instructions that decode, where those
+        have been counted."""
+        floors = {
+            "memory_ms": read_ms,
+            "gather_ms": ms(self.n_rows * self.case.dim * 2 / GATHER_RATE),
+        }
         decode = decode_s(kernel, self.case.nbits, self.n_rows)
         return floors if decode is None else floors | {"decode_ms": ms(decode)}
 
@@ -266,7 +318,10 @@ def run_case(bench, case):
     # As many bytes as the documents have, in rows of 128 f16 numbers.
     n_rows = max(1, problem.n_bytes() // 256)
     read = torch.empty(n_rows * 256, dtype=torch.uint8, device=bench.args.device)
-    matrix, stream = bench.device.tokens("f16", read.data_ptr(), 128, 1, n_rows), bench.device.stream()
+    matrix, stream = (
+        bench.device.tokens("f16", read.data_ptr(), 128, 1, n_rows),
+        bench.device.stream(),
+    )
     reads = reads_of(bench, stream, matrix)
     results = bench.measure(methods | reads)
     bench.device.free(matrix, stream)

@@ -28,7 +28,10 @@ def lengths_of(name, n):
     drawn = {
         "uniform": torch.randint(256, 513, (n,), generator=generator),
         "log-normal": log_normal(n, generator),
-        "exponential": torch.empty(n).exponential_(1 / 71, generator=generator).clamp(8, 512).long(),
+        "exponential": torch.empty(n)
+        .exponential_(1 / 71, generator=generator)
+        .clamp(8, 512)
+        .long(),
     }
     return drawn[name]
 

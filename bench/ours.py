@@ -71,7 +71,9 @@ class Device:
     def __call__(self, name, *arguments):
         """Calls a function of the interface; its error is raised."""
         result = self.functions[name](*arguments)
-        failed = result is None if SIGNATURES[name][0] in (HANDLE, TEXT) else result not in (0, None)
+        failed = (
+            result is None if SIGNATURES[name][0] in (HANDLE, TEXT) else result not in (0, None)
+        )
         if failed and name != "free":
             raise Error(self.functions["last_error"]().decode())
         return result
@@ -86,9 +88,21 @@ class Device:
         words = (word.encode() for word in (format, scales, element))
         return self("quantize", *words, address, dim, n, length, None, 0)
 
-    def residual(self, query_element, nbits, centroids, n_centroids, dim, weights, codes, residuals, n, length):
-        """Residual tokens `[n, length, dim]` of host memory on the device: bits in little-endian order,
-        decoded rows divided by their lengths."""
+    def residual(
+        self,
+        query_element,
+        nbits,
+        centroids,
+        n_centroids,
+        dim,
+        weights,
+        codes,
+        residuals,
+        n,
+        length,
+    ):
+        """Residual tokens `[n, length, dim]` of host memory on the device: bits in little-endian
+        order, decoded rows divided by their lengths."""
         tables = (nbits, centroids, n_centroids, dim, weights)
         rows = (codes, residuals, b"little-endian", n, length)
         return self("residual", self.handle, query_element.encode(), *tables, *rows, 1)
@@ -107,8 +121,8 @@ class Device:
 
 
 class Call:
-    """A prepared problem whose scores go to an address, or nowhere for 0 where the library keeps them;
-    calling it enqueues it."""
+    """A prepared problem whose scores go to an address, or nowhere for 0 where the library keeps
+    them; calling it enqueues it."""
 
     def __init__(self, device, queries, documents, candidates, options, scores, winners=0):
         self.device, self.scores, self.stream = device, scores, device.stream()

@@ -20,7 +20,11 @@ def flash(problem):
     case, queries = problem.case, problem.queries
     if case.kind == "candidates":
         documents = problem.padded
-        return {"flash-maxsim": lambda: flash_maxsim.flash_maxsim_batched(queries, documents, shared_docs=False)}
+        return {
+            "flash-maxsim": lambda: flash_maxsim.flash_maxsim_batched(
+                queries, documents, shared_docs=False
+            )
+        }
     if case.kind == "ragged":
         offsets = problem.offsets.to(torch.int32).to(problem.device)
         longest = int(problem.lengths.max())
@@ -33,14 +37,22 @@ def flash(problem):
         if case.n_queries > 1:
             return {"flash-maxsim packed": each_query}
         one = queries[0]
-        found = {"flash-maxsim packed": lambda: flash_maxsim.flash_maxsim_packed(one, packed, offsets, longest)}
+        found = {
+            "flash-maxsim packed": lambda: flash_maxsim.flash_maxsim_packed(
+                one, packed, offsets, longest
+            )
+        }
         if case.n_docs <= 1000:
             padded, lengths = pad(problem), problem.lengths.to(problem.device)
             found["flash-maxsim padded"] = lambda: flash_maxsim.flash_maxsim(one, padded, lengths)
         return found
     documents = problem.padded
     if case.n_queries > 1:
-        return {"flash-maxsim": lambda: flash_maxsim.flash_maxsim_batched(queries, documents, shared_docs=True)}
+        return {
+            "flash-maxsim": lambda: flash_maxsim.flash_maxsim_batched(
+                queries, documents, shared_docs=True
+            )
+        }
     one = queries[0]
     return {"flash-maxsim": lambda: flash_maxsim.flash_maxsim(one, documents)}
 
@@ -66,8 +78,14 @@ def late_interaction_fp8(problem):
     from late_interaction_kernels.fp8 import maxsim_inference_fp8
 
     case, queries, documents = problem.case, problem.query_codes, problem.document_codes
-    q, d = queries.codes.view(*queries.shape, case.dim), documents.codes.view(*documents.shape, case.dim)
-    scales = {"scale_Q": queries.scales.view(queries.shape), "scale_D": documents.scales.view(documents.shape)}
+    q, d = (
+        queries.codes.view(*queries.shape, case.dim),
+        documents.codes.view(*documents.shape, case.dim),
+    )
+    scales = {
+        "scale_Q": queries.scales.view(queries.shape),
+        "scale_D": documents.scales.view(documents.shape),
+    }
     return {"late-interaction-kernels": lambda: maxsim_inference_fp8(q, d, **scales)}
 
 
@@ -77,14 +95,23 @@ def flash_int8(problem):
     case, queries, documents = problem.case, problem.query_codes, problem.document_codes
     # Its scales are f16, as those of the codes are.
     q_scales, d_scales = (side.scales.half().view(side.shape) for side in (queries, documents))
-    q, d = queries.codes.view(*queries.shape, case.dim), documents.codes.view(*documents.shape, case.dim)
+    q, d = (
+        queries.codes.view(*queries.shape, case.dim),
+        documents.codes.view(*documents.shape, case.dim),
+    )
 
     def score(i):
-        return flash_maxsim_int8x8(problem.queries[i], d, d_scales, Q_int8=q[i], q_scales=q_scales[i])
+        return flash_maxsim_int8x8(
+            problem.queries[i], d, d_scales, Q_int8=q[i], q_scales=q_scales[i]
+        )
 
     if case.n_queries == 1:
         return {"flash-maxsim int8x8": lambda: score(0)}
-    return {f"flash-maxsim int8x8, {case.n_queries} calls": lambda: [score(i) for i in range(case.n_queries)]}
+    return {
+        f"flash-maxsim int8x8, {case.n_queries} calls": lambda: [
+            score(i) for i in range(case.n_queries)
+        ]
+    }
 
 
 # Its kernels address the bytes of residuals with 32 bits.
@@ -116,10 +143,18 @@ def late_interaction_residual(problem):
         return joined([maxsim_residual(query, *part, *tables) for part in dense])
 
     def varlen():
-        return joined([maxsim_residual_varlen(query, *part, *tables, max_seqlen_d=case.doc_len) for part in packed])
+        return joined(
+            [
+                maxsim_residual_varlen(query, *part, *tables, max_seqlen_d=case.doc_len)
+                for part in packed
+            ]
+        )
 
     words = f", {len(dense)} calls" if len(dense) > 1 else ""
-    return {f"late-interaction-kernels{words}": residual, f"late-interaction-kernels varlen{words}": varlen}
+    return {
+        f"late-interaction-kernels{words}": residual,
+        f"late-interaction-kernels varlen{words}": varlen,
+    }
 
 
 # By what documents are compressed to.
@@ -136,7 +171,9 @@ def pad(problem):
     """The ragged documents as one padded tensor."""
     case = problem.case
     longest = int(problem.lengths.max())
-    padded = torch.zeros(case.n_docs, longest, case.dim, dtype=problem.documents.dtype, device=problem.device)
+    padded = torch.zeros(
+        case.n_docs, longest, case.dim, dtype=problem.documents.dtype, device=problem.device
+    )
     valid = torch.arange(longest)[None] < problem.lengths[:, None]
     padded[valid.to(problem.device)] = problem.documents
     return padded
@@ -151,8 +188,15 @@ def pytorch(problem):
 
     def chunked():
         return torch.cat(
-            [torch.einsum("sd,ntd->nst", query, part).amax(2).float().sum(1) for part in documents.split(256)]
+            [
+                torch.einsum("sd,ntd->nst", query, part).amax(2).float().sum(1)
+                for part in documents.split(256)
+            ]
         )
 
     compiled = torch.compile(eager, dynamic=False)
-    return {"PyTorch, eager": eager, "PyTorch, in chunks of 256": chunked, "PyTorch, compiled": compiled}
+    return {
+        "PyTorch, eager": eager,
+        "PyTorch, in chunks of 256": chunked,
+        "PyTorch, compiled": compiled,
+    }

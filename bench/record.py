@@ -1,4 +1,5 @@
-"""forward.json and compressed.json: what a campaign writes, made of what its cases measured. No PyTorch here."""
+"""forward.json and compressed.json: what a campaign writes, made of what its cases measured. No
+PyTorch here."""
 
 import hashlib
 import json
@@ -17,10 +18,11 @@ PROTOCOL = (
 # What is different where documents are compressed.
 PROTOCOL_COMPRESSED = PROTOCOL.replace(
     "results compared with float64 on a sample of documents first",
-    "peers get the codes and scales that the library made; results compared with float64 of what the codes stand for "
-    "on a sample of documents first, ours within the stated bound of rounding (score_bounds) and, relative, 5e-3 (FP8), "
-    "1e-5 (INT8) and 2e-3 (PLAID), the peers' within 2e-2; coarse to fine stands beside our own f16 forward, not a peer, and "
-    "its scores must be at most 1 + 2e-6 of float64 of the f16 tokens, with a mean relative loss of at most 1e-3",
+    "peers get the codes and scales that the library made; results compared with float64 of what "
+    "the codes stand for on a sample of documents first, ours within the stated bound of rounding "
+    "(score_bounds) and, relative, 5e-3 (FP8), 1e-5 (INT8) and 2e-3 (PLAID), the peers' within "
+    "2e-2; coarse to fine stands beside our own f16 forward, not a peer, and its scores must be at "
+    "most 1 + 2e-6 of float64 of the f16 tokens, with a mean relative loss of at most 1e-3",
 )
 PROTOCOLS = {"compressed.json": PROTOCOL_COMPRESSED}
 
@@ -38,7 +40,14 @@ class Record:
         source = path if path.is_file() else earlier
         self.data = {"gpu": None, "driver": None, "date": None, "versions": {}}
         self.data["protocol"] = PROTOCOLS.get(path.name, PROTOCOL)
-        self.data |= {"ptx_sha256": {}, "cubin_sha256": {}, "roofs": {}, "rows": [], "scaling": [], "baselines": []}
+        self.data |= {
+            "ptx_sha256": {},
+            "cubin_sha256": {},
+            "roofs": {},
+            "rows": [],
+            "scaling": [],
+            "baselines": [],
+        }
         self.data |= {"cold_start": {}}
         if source is not None and source.is_file():
             self.data |= json.loads(source.read_text())
@@ -120,7 +129,11 @@ def rows_of(earlier, found):
     def is_of_now(row):
         if "kernels" not in row:
             return same
-        return all(found[key].get(file) == made for key in SUMS for file, made in row["kernels"].get(key, {}).items())
+        return all(
+            found[key].get(file) == made
+            for key in SUMS
+            for file, made in row["kernels"].get(key, {}).items()
+        )
 
     return [row if is_of_now(row) else row | {"earlier_kernels": True} for row in earlier["rows"]]
 
@@ -128,7 +141,10 @@ def rows_of(earlier, found):
 def kernels_of(jit_log, found):
     """Hashes of the kernels that a process has loaded, as the library's log of them says."""
     names = set(re.findall(r"^# (\w+) on ", jit_log, re.M))
-    return {key: {file: made for file, made in found[key].items() if file.split(".")[0] in names} for key in SUMS}
+    return {
+        key: {file: made for file, made in found[key].items() if file.split(".")[0] in names}
+        for key in SUMS
+    }
 
 
 def kernels_sha256():
@@ -146,16 +162,22 @@ def kernels_sha256():
 
 def table(rows):
     """A short table of rows for the terminal."""
-    lines = [f"{'case':<66} {'ours':>9} {'peer':>9} {'x peer':>7} {'goal':>5} {'of limit':>8} {'goal':>5} {'plain':>6}"]
+    lines = [
+        f"{'case':<66} {'ours':>9} {'peer':>9} {'x peer':>7} {'goal':>5} {'of limit':>8} "
+        f"{'goal':>5} {'plain':>6}"
+    ]
     for row in rows:
         if row.get("ours_ms") is None:
-            lines.append(f"{row['case']:<66} FAILED: {row.get('ours', {}).get('error', row.get('error'))}")
+            lines.append(
+                f"{row['case']:<66} FAILED: {row.get('ours', {}).get('error', row.get('error'))}"
+            )
             continue
         goals = row.get("targets", {})
         lines.append(
             f"{row['case']:<66} {row['ours_ms']:9.4f} {figure(row['best_peer_ms'], 9, 4)}"
             f" {figure(row['x_best_peer'], 7, 3)} {figure(goals.get('x'), 5, 2)}"
-            f" {figure(row['of_limit'], 8, 3)} {figure(goals.get('limit'), 5, 2)} {figure(row.get('x_plain'), 6, 3)}"
+            f" {figure(row['of_limit'], 8, 3)} {figure(goals.get('limit'), 5, 2)}"
+            f" {figure(row.get('x_plain'), 6, 3)}"
         )
     return "\n".join(lines)
 

@@ -40,7 +40,9 @@ class Prepared:
         self.handles = self.tokens(problem)
         candidates = case.n_docs if case.kind == "candidates" else 0
         winners = self.winners.data_ptr() if self.winners is not None else 0
-        self.call = ours.Call(self.device, *self.handles, candidates, options, self.scores_address(), winners)
+        self.call = ours.Call(
+            self.device, *self.handles, candidates, options, self.scores_address(), winners
+        )
         self.call()
 
     def scores_address(self):

@@ -22,8 +22,15 @@ def row(case, ms, **more):
     plan = "maxsim_forward_x: least cost"
     targets = {"x": 1.5, "limit": None, "plain": None}
     return {
-        "case": case, "name": "page-10k", "flop": 2e12, "rate": "f16", "read_ms": 0.5,
-        "targets": targets, "ours": {"ms": ms, "plan": plan}, "peers": peers, **more,
+        "case": case,
+        "name": "page-10k",
+        "flop": 2e12,
+        "rate": "f16",
+        "read_ms": 0.5,
+        "targets": targets,
+        "ours": {"ms": ms, "plan": plan},
+        "peers": peers,
+        **more,
     }
 
 
@@ -53,22 +60,32 @@ class RecordTest(unittest.TestCase):
 
     def test_a_failed_row_says_why_and_has_no_figures(self):
         made = record.Record(self.path)
-        made.take({"rows": [row("a", 2.0, ours={"error": "refused"}), {"case": "b", "name": "b", "ours": {"error": "gone"}}]})
+        made.take(
+            {
+                "rows": [
+                    row("a", 2.0, ours={"error": "refused"}),
+                    {"case": "b", "name": "b", "ours": {"error": "gone"}},
+                ]
+            }
+        )
         a, b = self.read()["rows"]
         self.assertEqual((a["ours_ms"], a["x_best_peer"], a["of_limit"]), (None, None, None))
         self.assertEqual(b["best_peer"], None)
         self.assertIn("gone", record.table([a, b]))
 
     def test_a_later_campaign_replaces_its_rows_and_keeps_the_others(self):
-        record.Record(self.path).take({"rows": [row("a", 2.0), row("b", 2.0)], "versions": {"torch": "1"}})
+        record.Record(self.path).take(
+            {"rows": [row("a", 2.0), row("b", 2.0)], "versions": {"torch": "1"}}
+        )
         record.Record(self.path).take({"rows": [row("a", 3.0)], "gpu": "G"})
         found = self.read()
-        self.assertEqual([(r["case"], r["ours_ms"]) for r in found["rows"]], [("a", 3.0), ("b", 2.0)])
+        self.assertEqual(
+            [(r["case"], r["ours_ms"]) for r in found["rows"]], [("a", 3.0), ("b", 2.0)]
+        )
         self.assertEqual((found["gpu"], found["versions"]), ("G", {"torch": "1"}))
         other = pathlib.Path(self.folder.name) / "other.json"
         record.Record(other, self.path).take({})
         self.assertEqual(len(json.loads(other.read_text())["rows"]), 2)
-
 
     def test_compressed_documents_have_a_record_with_our_f16_forward_beside_them(self):
         path = self.path.with_name("compressed.json")
@@ -79,7 +96,9 @@ class RecordTest(unittest.TestCase):
         self.assertIn("what the codes stand for", found["protocol"])
         self.assertNotIn("what the codes stand for", record.PROTOCOL)
         (made_row,) = found["rows"]
-        self.assertEqual((made_row["limit_ms"], made_row["of_limit"], made_row["x_f16"]), (1.25, 1.0, 2.4))
+        self.assertEqual(
+            (made_row["limit_ms"], made_row["of_limit"], made_row["x_f16"]), (1.25, 1.0, 2.4)
+        )
         # A row of plain tokens says nothing of it, and a failed forward gives no ratio.
         made.take({"rows": [row("plain", 2.0), row("no forward", 2.0, f16={"error": "no"})]})
         rows = {r["case"]: r for r in json.loads(path.read_text())["rows"]}
@@ -100,14 +119,21 @@ class InterfaceTest(unittest.TestCase):
         if not source.is_file():
             self.skipTest("the library's source is not here")
         functions = re.findall(r'extern "C" fn maxsim_bench_(\w+)\(([^)]*)\)', source.read_text())
-        found = {name: len([a for a in arguments.split(",") if a.strip()]) for name, arguments in functions}
+        found = {
+            name: len([a for a in arguments.split(",") if a.strip()])
+            for name, arguments in functions
+        }
         expected = {name: len(arguments) for name, (_, arguments) in ours.SIGNATURES.items()}
         self.assertEqual(found, expected)
 
 
 class CasesTest(unittest.TestCase):
     def test_names_and_words_are_unique(self):
-        words = [case.words + v.words for case in [*cases.CASES, *cases.COMPRESSED] for v in case.variants]
+        words = [
+            case.words + v.words
+            for case in [*cases.CASES, *cases.COMPRESSED]
+            for v in case.variants
+        ]
         self.assertEqual(len(words), len(set(words)))
         groups = (cases.CASES, [cases.SCALING], cases.BASELINES, cases.COMPRESSED)
         self.assertEqual(len(cases.BY_NAME), sum(map(len, groups)))
@@ -133,7 +159,9 @@ class CasesTest(unittest.TestCase):
         ):
             self.assertIn(expected, words)
         limits = {(case.format, case.variants[0].rate) for case in cases.COMPRESSED}
-        self.assertEqual(limits, {("fp8", "f8"), ("int8", "f8"), ("plaid", "f16"), ("coarse", "f8")})
+        self.assertEqual(
+            limits, {("fp8", "f8"), ("int8", "f8"), ("plaid", "f16"), ("coarse", "f8")}
+        )
 
     def test_coarse_to_fine_has_a_goal_for_the_short_query_alone(self):
         goals = {name: cases.BY_NAME[name].variants[0].x for name in campaign.chosen(["coarse"])}
@@ -142,7 +170,9 @@ class CasesTest(unittest.TestCase):
 
     def test_cases_are_chosen_by_name_prefix_and_group(self):
         self.assertEqual(campaign.chosen(["f32", "ragged-100k"]), ["f32", "ragged-100k"])
-        self.assertEqual(campaign.chosen(["candidates"]), ["candidates-100", "candidates-10", "candidates-16"])
+        self.assertEqual(
+            campaign.chosen(["candidates"]), ["candidates-100", "candidates-10", "candidates-16"]
+        )
         self.assertEqual(campaign.chosen(["all"])[0], "roofs")
         with self.assertRaises(SystemExit):
             campaign.chosen(["absent"])
@@ -166,7 +196,9 @@ class CampaignTest(unittest.TestCase):
                 pass
 
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(campaign, "Child", Child):
-            args = argparse.Namespace(out=pathlib.Path(folder), timeout=1, deadline=1e9, precompile=0, keep_compiled=False)
+            args = argparse.Namespace(
+                out=pathlib.Path(folder), timeout=1, deadline=1e9, precompile=0, keep_compiled=False
+            )
             made = record.Record(args.out / "forward.json")
             ran = campaign.Campaign(args, made)
             with mock.patch("sys.stdout", io.StringIO()):
@@ -208,7 +240,9 @@ class RowsTest(unittest.TestCase):
         made = {"ptx_sha256": {"a.ptx": "1", "b.ptx": "2"}, "cubin_sha256": {"a.sm_90a.cubin": "3"}}
         log = "# a on NVIDIA H200\nptxas info : 1 register\n"
         row = {"case": "x", "kernels": record.kernels_of(log, made)}
-        self.assertEqual(row["kernels"], {"ptx_sha256": {"a.ptx": "1"}, "cubin_sha256": {"a.sm_90a.cubin": "3"}})
+        self.assertEqual(
+            row["kernels"], {"ptx_sha256": {"a.ptx": "1"}, "cubin_sha256": {"a.sm_90a.cubin": "3"}}
+        )
         marked = row | {"earlier_kernels": True}
         for key, file, value, expected in [
             ("ptx_sha256", "b.ptx", "4", row),

@@ -121,7 +121,9 @@ def measure(timer, methods, seconds, rounds_min=7, rounds_max=40, warm=True):
             call()
             host_us = timer.enqueue_us(call, 2)
             sleeps[name] = max(SLEEP_US_MIN, 2 * host_us)
-        times = rounds(timer, alive, sleeps, seconds * (0.7 if warm else 0.9), True, rounds_min, rounds_max)
+        times = rounds(
+            timer, alive, sleeps, seconds * (0.7 if warm else 0.9), True, rounds_min, rounds_max
+        )
         warm_times = {}
         if warm:
             warm_times = rounds(timer, alive, sleeps, seconds * 0.2, False, 5, 15)

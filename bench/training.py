@@ -26,9 +26,10 @@ import record
 import timing
 
 PROTOCOL = (
-    "each method runs forward and scores.backward(g) with the same fixed g and no loss; methods in turns, the "
-    "first another each round; 512 MB read before each timed step; medians of CUDA-event differences with the "
-    "queue kept full; winners and gradients compared with an f32 reference first"
+    "each method runs forward and scores.backward(g) with the same fixed g and no loss; methods "
+    "in turns, the first another each round; 512 MB read before each timed step; medians of "
+    "CUDA-event differences with the queue kept full; winners and gradients compared with an f32 "
+    "reference first"
 )
 COSINE_MIN = 0.999999
 
@@ -50,7 +51,10 @@ class Training:
     """Beyond inputs, gradients and winners, at most, in 2^20 bytes."""
 
     def targets(self):
-        return {name: getattr(self, name) for name in ("x", "limit", "gather_floor", "hot", "workspace_mb")}
+        return {
+            name: getattr(self, name)
+            for name in ("x", "limit", "gather_floor", "hot", "workspace_mb")
+        }
 
 
 def in_batch(name, n, query_len, doc_len, x, **targets):
@@ -74,8 +78,14 @@ TRAININGS = [
     candidates("candidates-8-180", 128, 8, 180, 1.4),
     Training(
         cases.Case(
-            "ragged-512", "ragged in-batch, 512 of 32 x log-normal(4.65, 0.45) in 16-512", 512, 32, 512, 512,
-            kind="ragged", lengths="log-normal",
+            "ragged-512",
+            "ragged in-batch, 512 of 32 x log-normal(4.65, 0.45) in 16-512",
+            512,
+            32,
+            512,
+            512,
+            kind="ragged",
+            lengths="log-normal",
         ),
         4.0,
         workspace_mb=None,
@@ -96,10 +106,19 @@ class Ours:
         tokens = self.device.tokens
         self.handles = [
             tokens("f16", problem.queries.data_ptr(), case.dim, case.n_queries, case.query_len),
-            tokens("f16", problem.documents.data_ptr(), case.dim, problem.n_items, case.doc_len, offsets),
+            tokens(
+                "f16",
+                problem.documents.data_ptr(),
+                case.dim,
+                problem.n_items,
+                case.doc_len,
+                offsets,
+            ),
         ]
         self.scores = torch.zeros(problem.n_scores(), device="cuda")
-        self.winners = torch.zeros(problem.n_scores() * case.query_len, dtype=torch.int16, device="cuda")
+        self.winners = torch.zeros(
+            problem.n_scores() * case.query_len, dtype=torch.int16, device="cuda"
+        )
         self.gradients = [torch.zeros_like(x) for x in (problem.queries, problem.documents)]
         torch.cuda.synchronize()
         free = torch.cuda.mem_get_info()[0]
@@ -132,7 +151,11 @@ def reference(problem, g, winners):
     within = torch.arange(longest, device="cuda")
     winners = (winners.to(torch.int32) & 0xFFFF).view(case.n_queries, case.n_docs, case.query_len)
     for q in range(case.n_queries):
-        own = slice(q * case.n_docs, (q + 1) * case.n_docs) if case.kind == "candidates" else slice(None)
+        own = (
+            slice(q * case.n_docs, (q + 1) * case.n_docs)
+            if case.kind == "candidates"
+            else slice(None)
+        )
         query = problem.queries[q].float()
         for part in torch.arange(problem.n_items, device="cuda")[own].split(64):
             rows = (starts[part, None] + within).clamp(max=problem.n_rows - 1)
@@ -147,13 +170,22 @@ def reference(problem, g, winners):
                 raise ValueError(f"winners of query {q} are off")
             factor = g[q, column][:, None, None]
             grad_queries[q] += (documents[chosen] * factor).sum(0)
-            grad_documents.index_add_(0, chosen.reshape(-1), (query * factor).expand(len(part), -1, -1).reshape(-1, dim))
+            grad_documents.index_add_(
+                0, chosen.reshape(-1), (query * factor).expand(len(part), -1, -1).reshape(-1, dim)
+            )
     return grad_queries, grad_documents
 
 
 def cosines(found, expected):
     pairs = zip(found, expected)
-    return [float(torch.nn.functional.cosine_similarity(a.double().reshape(1, -1), b.double().reshape(1, -1))) for a, b in pairs]
+    return [
+        float(
+            torch.nn.functional.cosine_similarity(
+                a.double().reshape(1, -1), b.double().reshape(1, -1)
+            )
+        )
+        for a, b in pairs
+    ]
 
 
 def peers(problem, g):
@@ -161,7 +193,11 @@ def peers(problem, g):
     case, made = problem.case, {}
     queries = problem.queries.detach().requires_grad_()
     packed = problem.documents.detach()
-    documents = packed.clone().requires_grad_() if case.kind == "ragged" else problem.padded.detach().requires_grad_()
+    documents = (
+        packed.clone().requires_grad_()
+        if case.kind == "ragged"
+        else problem.padded.detach().requires_grad_()
+    )
 
     def step(forward, *leaves):
         def run():
@@ -176,11 +212,19 @@ def peers(problem, g):
 
         if case.kind == "ragged":
             padded, lengths = pad(problem).requires_grad_(), problem.lengths.to("cuda")
-            forward = lambda: flash_maxsim.flash_maxsim_batched_train(queries, padded, doc_lengths=lengths)
+            forward = lambda: flash_maxsim.flash_maxsim_batched_train(
+                queries, padded, doc_lengths=lengths
+            )
             run = step(forward, queries, padded)
         else:
             shared = case.kind != "candidates"
-            run = step(lambda: flash_maxsim.flash_maxsim_batched_train(queries, documents, shared_docs=shared), queries, documents)
+            run = step(
+                lambda: flash_maxsim.flash_maxsim_batched_train(
+                    queries, documents, shared_docs=shared
+                ),
+                queries,
+                documents,
+            )
 
         def with_path():
             os.environ["FLASH_BWD_PATH"] = path
@@ -193,9 +237,13 @@ def peers(problem, g):
 
         if case.kind == "ragged":
             offsets = problem.offsets.to(torch.int32).cuda()
-            starts = torch.arange(case.n_queries + 1, dtype=torch.int32, device="cuda") * case.query_len
+            starts = (
+                torch.arange(case.n_queries + 1, dtype=torch.int32, device="cuda") * case.query_len
+            )
             longest = int(problem.lengths.max())
-            flat = lambda: lik.maxsim_varlen(queries.view(-1, case.dim), documents, starts, offsets, case.query_len, longest)
+            flat = lambda: lik.maxsim_varlen(
+                queries.view(-1, case.dim), documents, starts, offsets, case.query_len, longest
+            )
             return step(flat, queries, documents)
         return step(lambda: lik.maxsim(queries, documents, backward=backward), queries, documents)
 
@@ -242,13 +290,17 @@ def run(training, args):
     methods = {"maxsim": own.step, "maxsim forward": own.call, "maxsim backward": own.step.backward}
     methods |= {name: call for name, call in others.items() if not isinstance(call, Exception)}
     # What no step can do without: the documents are read, and their gradient is written.
-    reads = {f"read x{n}": own.device.read(own.call.stream, own.handles[1], n) for n in ours.READ_GRIDS}
+    reads = {
+        f"read x{n}": own.device.read(own.call.stream, own.handles[1], n) for n in ours.READ_GRIDS
+    }
     methods |= reads | {"write": own.gradients[1].zero_}
     options = {"rounds_min": 5, "rounds_max": 9} if args.quick else {}
     results = timing.measure(timer, methods, args.seconds, warm=False, **options)
     # Everything goes to one row of a document, and comes from one.
     own.winners.zero_()
-    hot = timing.measure(timer, {"hot": own.step.backward}, args.seconds / 4, warm=False, **options)["hot"]
+    hot = timing.measure(
+        timer, {"hot": own.step.backward}, args.seconds / 4, warm=False, **options
+    )["hot"]
     for name, error in others.items():
         if isinstance(error, Exception):
             results[name] = {"error": timing.said(error)}
@@ -295,11 +347,17 @@ def run(training, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="+", metavar="CASE", help="`all`, `list`, or names of cases")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", "out")))
-    parser.add_argument("--seconds", type=float, default=3.0, help="measuring time per case (default 3)")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", "out"))
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="measuring time per case (default 3)"
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--no-peers", action="store_true", help="only maxsim")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the documents, to try the script")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="share of the documents, to try the script"
+    )
     args = parser.parse_args()
     if args.cases == ["list"]:
         for name, training in BY_NAME.items():
@@ -312,7 +370,11 @@ def main():
     folder = tempfile.TemporaryDirectory()
     jit_log = pathlib.Path(folder.name) / "jit.log"
     os.environ["MAXSIM_JIT_LOG"] = str(jit_log)
-    found = {"gpu": torch.cuda.get_device_name(), "versions": {"torch": torch.__version__}, "protocol": PROTOCOL}
+    found = {
+        "gpu": torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__},
+        "protocol": PROTOCOL,
+    }
     found["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     found |= record.kernels_sha256() | {"rows": []}
     if path.is_file():
@@ -322,11 +384,28 @@ def main():
         try:
             row = run(BY_NAME[name], args)
             row["kernels"] = record.kernels_of(jit_log.read_text(), found)
-            figures = [row["ours_ms"], row["forward"].get("ms"), row["backward"].get("ms"), row["gather_floor_ms"]]
-            print(name, *figures, row["best_peer"], row["best_peer_ms"], row["x_best_peer"], row["targets"]["x"], flush=True)
+            figures = [
+                row["ours_ms"],
+                row["forward"].get("ms"),
+                row["backward"].get("ms"),
+                row["gather_floor_ms"],
+            ]
+            print(
+                name,
+                *figures,
+                row["best_peer"],
+                row["best_peer_ms"],
+                row["x_best_peer"],
+                row["targets"]["x"],
+                flush=True,
+            )
         except Exception as error:
             n_failed += 1
-            row = {"case": BY_NAME[name].case.words, "name": name, "ours": {"error": timing.said(error)}}
+            row = {
+                "case": BY_NAME[name].case.words,
+                "name": name,
+                "ours": {"error": timing.said(error)},
+            }
             print(name, "FAILED", timing.said(error), flush=True)
         torch.cuda.empty_cache()
         found["rows"] = record.replaced(found["rows"], [row])

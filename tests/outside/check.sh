@@ -34,7 +34,8 @@ git -C "$root" ls-files -z ':!.cargo' ':!docs' |
     (cd "$root" && xargs -0 sh -c 'for f; do [ ! -f "$f" ] || printf "%s\0" "$f"; done' sh) |
     tar -C "$root" --null --files-from=- -cf - | tar -C "$crate/checkout" -xf -
 install() {
-    cargo install --quiet --locked --debug --root "$crate/installed" --path "$crate/checkout/cli" "$@"
+    cargo install --quiet --locked --debug --root "$crate/installed" \
+        --path "$crate/checkout/cli" "$@"
     expect "$("$crate/installed/bin/maxsim" info | grep -m1 CUDA)" "$expected"
 }
 expected='no CUDA device: no NVIDIA driver\|no CUDA device$\|cuda:0' install

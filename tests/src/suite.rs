@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -43,6 +43,7 @@ impl Suite {
         check: impl Fn(&Suite, &C) -> Result<(), String> + Sync,
     ) {
         let suite = Suite::start(name);
+        let _shared = share_devices();
         let cases: Vec<C> = cases.into_iter().collect();
         let passed = AtomicUsize::new(0);
         let failure = on_threads(n_threads().min(THREADS), cases.len(), |i| {
@@ -85,6 +86,7 @@ impl Suite {
         check: impl Fn(&Suite, &S::Value) -> Result<(), String> + Sync,
     ) {
         let suite = Suite::start(name);
+        let _shared = share_devices();
         let n_cases = n_cases();
         let passed = AtomicUsize::new(0);
         let failure = on_threads(n_threads(), n_cases.div_ceil(CASES_PER_SHARD), |shard| {
@@ -104,14 +106,12 @@ impl Suite {
     /// # Panics
     /// With the check's own message: this is the test's failure.
     pub fn run_gpu(name: &'static str, check: impl Fn(&Suite) -> Result<usize, String>) {
-        // One at a time: some of them fill a device's memory.
-        static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let suite = Suite::start(name);
         if cuda_devices().is_empty() {
             suite.record(0, 0, Some("skipped (no CUDA device)"));
             return;
         }
+        let _alone = TURNS.write().unwrap_or_else(PoisonError::into_inner);
         match check(&suite) {
             Ok(cases) => suite.pass(cases),
             Err(why) => suite.fail(0, 1, &why),
@@ -210,6 +210,17 @@ pub fn n_cases() -> usize {
         Ok(n) => n.parse().expect("MAXSIM_CASES is a number"),
         Err(_) => N_CASES,
     }
+}
+
+/// Turns of the suites of one program on the devices. Suites of [`Suite::run_gpu`] have the devices
+/// for themselves, since some fill a device's memory or compare how much of it is free; the others
+/// run at once.
+static TURNS: RwLock<()> = RwLock::new(());
+
+/// Waits until no suite has the devices for itself; without devices there is nothing to wait for.
+fn share_devices() -> Option<RwLockReadGuard<'static, ()>> {
+    let has_devices = !cuda_devices().is_empty();
+    has_devices.then(|| TURNS.read().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn n_threads() -> usize {

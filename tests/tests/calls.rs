@@ -1,6 +1,6 @@
 //! What a steady-state call costs the host: no allocation, and little time.
 //!
-//! That it neither allocates device memory nor waits shows in the graphs of `graph.rs` too: the
+//! That it neither allocates device memory nor waits shows in the graphs of `gpu/graph.rs` too: the
 //! driver refuses both while it captures the same calls.
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -24,6 +24,14 @@ const FAILING: &str = r#"
 echo "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
 exit 101
 "#;
+const MODULES: &str = r#"
+if [ "$1" = --list ]; then
+    printf 'graph::one: test\ngraph::more::two: test\ngraphs::one: test\nalone: test\n'
+    exit
+fi
+echo "ran with: $*"
+echo "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
+"#;
 const SERIALISED: &str = r#"
 echo "info (C7510) Potential Performance Loss: wgmma serialized" >> "$MAXSIM_JIT_LOG"
 echo "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
@@ -241,6 +249,27 @@ fn what_was_left_out_is_said_and_what_needs_it_is_skipped() {
         let output = bundle.run(args);
         assert!(!output.status.success() && errors(&output).contains(said), "{args:?} {output:?}");
     }
+}
+
+#[test]
+fn a_module_or_one_test_of_a_program_is_run() {
+    let Some(bundle) = Bundle::new("modules", &[("gpu", MODULES)]) else { return };
+    for (name, tests) in [
+        ("gpu=graph", "--exact graph::one graph::more::two"),
+        ("gpu=graph::more", "--exact graph::more::two"),
+        ("gpu=graphs::one", "--exact graphs::one"),
+        ("gpu=alone", "--exact alone"),
+    ] {
+        let output = bundle.run(&["tests", name]);
+        assert!(text(&output).contains(&format!("ran with: {tests}\n")), "{name}: {output:?}");
+        assert_eq!(bundle.record()["programs"][name]["result"], "ok");
+    }
+    let output = bundle.run(&["tests", "gpu=grap"]);
+    let said = "gpu has no test or module grap; there are: alone, graph, graph::more, graphs";
+    assert!(!output.status.success() && errors(&output).contains(said), "{output:?}");
+    // The whole program stands for its parts.
+    assert!(bundle.run(&["tests"]).status.success());
+    assert_eq!(bundle.record()["programs"].as_object().unwrap().len(), 1);
 }
 
 #[test]

@@ -23,7 +23,9 @@ def main():
     documents = chosen_documents(json.loads((source / "reference.json").read_text()))
     queries = list(range(N_QUERIES))
     for name, ids in [("queries", queries), ("documents", documents)]:
-        write_items(target / f"{name}.safetensors", *read_items(source / f"{name}.safetensors"), ids)
+        write_items(
+            target / f"{name}.safetensors", *read_items(source / f"{name}.safetensors"), ids
+        )
         lines = [json.loads(line) for line in (source / f"{name}.jsonl").read_text().splitlines()]
         by_id = {line["id"]: line for line in lines}
         renumbered = ({**by_id[old], "id": new} for new, old in enumerate(ids))
@@ -49,7 +51,9 @@ def read_items(path):
     (header_bytes,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + header_bytes])
     tensors = {
-        name: data[8 + header_bytes + info["data_offsets"][0] : 8 + header_bytes + info["data_offsets"][1]]
+        name: data[
+            8 + header_bytes + info["data_offsets"][0] : 8 + header_bytes + info["data_offsets"][1]
+        ]
         for name, info in header.items()
         if name != "__metadata__"
     }

@@ -1,14 +1,13 @@
 """Writes the small indexes that the tests read, with the libraries whose formats they are.
 
     pip install fast-plaid==1.7.0.2110 torch==2.11.0 ujson tqdm
-    pip download --no-deps colbert-ai==0.2.22    # and unpack it: its own requirements are not needed
+    pip download --no-deps colbert-ai==0.2.22  # and unpack it: its requirements are not needed
     python make_indexes.py PATH-OF-UNPACKED-COLBERT NEXT-PLAID-PROGRAM
 
 The second argument is `next_plaid.rs`, built in a package with the dependencies next-plaid 1.8.5,
-ndarray 0.17 and ndarray-npy 0.10. Runs on the CPU. Beside each index lies what its library decodes it
-to. Files that no reader of codes needs are left out, above all `embeddings.npy`, an array of pickled
-objects.
-"""
+ndarray 0.17 and ndarray-npy 0.10. Runs on the CPU. Beside each index lies what its library decodes
+it to. Files that no reader of codes needs are left out, above all `embeddings.npy`, an array of
+pickled objects. """
 
 import json
 import os
@@ -154,7 +153,9 @@ def next_plaid(program, documents, nbits):
         np.save(inputs / "tokens.npy", torch.cat(documents).float().numpy())
         (inputs / "lengths.json").write_text(json.dumps([len(d) for d in documents]))
         outputs = [str(nbits), folder, HERE / f"next-plaid-{nbits}.decoded.npy"]
-        subprocess.run([program, inputs / "tokens.npy", inputs / "lengths.json", *outputs], check=True)
+        subprocess.run(
+            [program, inputs / "tokens.npy", inputs / "lengths.json", *outputs], check=True
+        )
     for name in UNUSED:
         (folder / name).unlink(missing_ok=True)
     for merged in folder.glob("merged_*"):

@@ -1,8 +1,9 @@
 //! The tool as a process.
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::ffi::OsStr;
 use std::fs;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -72,12 +73,16 @@ pub fn run<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Run {
     Run::of(command().args(args).output().expect("the tool starts"))
 }
 
-/// A folder for the files of a test, gone with it. Each program adds what it fills and runs it with.
-pub struct Folder(pub TempDir);
+/// A folder for the files of a test, removed after it. Modules of tests add methods that fill it and
+/// run the tool in it, each to a folder of its own kind.
+pub struct FolderOf<Kind>(pub TempDir, PhantomData<Kind>);
 
-impl Folder {
-    pub fn empty() -> Folder {
-        Folder(TempDir::new().unwrap())
+/// A folder without more methods.
+pub type Folder = FolderOf<()>;
+
+impl<Kind> FolderOf<Kind> {
+    pub fn empty() -> Self {
+        FolderOf(TempDir::new().unwrap(), PhantomData)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

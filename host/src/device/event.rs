@@ -2,17 +2,24 @@
 
 use std::time::Instant;
 
-use super::Device;
+use super::{Device, Engine};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::CudaEvent;
 use crate::error::{Error, Result};
-use crate::runtime::on::On;
 
 /// A point in a stream, to measure the time between two of them.
 #[derive(Debug)]
 pub struct Event {
     pub(crate) device: Device,
-    pub(crate) inner: On<Instant, CudaEvent>,
+    pub(crate) inner: EventInner,
     pub(crate) is_recorded: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum EventInner {
+    Cpu(Instant),
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(CudaEvent),
 }
 
 impl Event {
@@ -31,10 +38,12 @@ impl Event {
             });
         }
         match (&self.inner, &start.inner) {
-            (On::Cpu(end), On::Cpu(start)) => {
+            (EventInner::Cpu(end), EventInner::Cpu(start)) => {
                 Ok(end.saturating_duration_since(*start).as_secs_f32() * 1e3)
             }
-            (On::Cuda(end), On::Cuda(start)) => end.elapsed_ms(start),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (EventInner::Cuda(end), EventInner::Cuda(start)) => end.elapsed_ms(start),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
             _ => Err(Error::WrongDevice {
                 argument: "start",
                 expected: self.device.to_string(),
@@ -48,8 +57,9 @@ impl Device {
     /// A new event, to be recorded on streams of this device.
     pub fn event(&self) -> Result<Event> {
         let inner = match &self.0 {
-            On::Cpu(()) => On::Cpu(std::time::Instant::now()),
-            On::Cuda(device) => On::Cuda(CudaEvent::timing(device)?),
+            Engine::Cpu => EventInner::Cpu(std::time::Instant::now()),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Engine::Cuda(device) => EventInner::Cuda(CudaEvent::timing(device)?),
         };
         Ok(Event { device: self.clone(), inner, is_recorded: false })
     }

@@ -10,7 +10,7 @@ use maxsim_kernels::residual_gradient::{GATHER, PROJECT, SUM, TABLES};
 use maxsim_kernels::variants::{FORWARD, Variant};
 use maxsim_kernels::{gradient, loss};
 
-use crate::device::Device;
+use crate::device::{Device, Engine};
 use crate::error::Result;
 use crate::plan::choice::Plan;
 use crate::plan::kernels::LoadedKernel;
@@ -19,7 +19,6 @@ use crate::plan::limits::{Access, DeviceLimits};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
-use crate::runtime::on::On;
 use crate::tokens::element::ElementType;
 use crate::tokens::layout::TokenLayout;
 
@@ -253,11 +252,12 @@ impl Device {
     /// [`crate::Error::DeviceMemory`], [`crate::Error::Driver`].
     pub fn warm_up(&self, calls: &WarmUp) -> Result<Warmed> {
         match &self.0 {
-            On::Cpu(()) => {
+            Engine::Cpu => {
                 let _ = calls;
                 Ok(Warmed::default())
             }
-            On::Cuda(device) => {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Engine::Cuda(device) => {
                 let start = std::time::Instant::now();
                 let limits = device.limits();
                 let others = [

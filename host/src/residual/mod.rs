@@ -31,7 +31,7 @@
 //! # Ok::<(), maxsim::Error>(())
 //! ```
 
-pub(crate) mod by_code;
+mod by_code;
 mod codec;
 mod decode;
 mod encode;
@@ -42,6 +42,8 @@ mod tokens;
 mod train;
 mod vjp;
 
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub(crate) use by_code::Groups;
 pub use codec::{Centroids, ResidualCodec};
 pub(crate) use decode::HostResiduals;
 pub use encode::{Arithmetic, EncodeOptions};

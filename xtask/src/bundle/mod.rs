@@ -26,8 +26,7 @@ const PROFILE: [&str; 3] = [
 const SIZE_LIMIT_BYTES: u64 = 44 << 20;
 
 /// Tests that never ask for a GPU, and stay here.
-const CPU_TESTS: [&str; 5] =
-    ["plaid_indexes", "readers", "residual", "residual_fidelity", "residual_files"];
+const CPU_TESTS: [&str; 1] = ["readers"];
 
 /// The packages whose tests travel, with their folder: the working folder of their tests.
 const PACKAGES: [(&str, &str); 4] = [
@@ -53,28 +52,20 @@ const DATA: [Data; 3] = [
         from: "cli/examples/debian-packages",
         to: "cli/examples/debian-packages",
         is_embeddings: true,
-        readers: &[
-            "maxsim-cli-edges",
-            "maxsim-cli-ids",
-            "maxsim-cli-maxsim_cli",
-            "maxsim-cli-process",
-            "maxsim-cli-quantize",
-            "maxsim-cli-quantize_plaid",
-            "maxsim-cli-screen",
-            "maxsim-tests-training",
-        ],
+        readers: &["maxsim-cli-maxsim_cli", "maxsim-cli-sample", "maxsim-tests-training"],
     },
     Data {
         from: "cli/tests/plaid",
         to: "cli/tests/plaid",
         is_embeddings: false,
-        readers: &["maxsim-cli-edges", "maxsim-cli-inputs", "maxsim-cli-quantize_plaid"],
+        readers: &["maxsim-cli-sample", "maxsim-cli-synthetic"],
     },
     Data {
         from: "../shared/data/debian-packages",
         to: "data/debian-packages",
         is_embeddings: true,
-        readers: &["maxsim-cli-reference", "maxsim-cli-screen"],
+        // Tests that read it are skipped one by one.
+        readers: &[],
     },
 ];
 
@@ -357,31 +348,55 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut found = 0;
         for (package, folder) in [("maxsim-cli", "cli/tests"), ("maxsim-tests", "tests/tests")] {
-            for file in fs::read_dir(root.join(folder)).unwrap() {
-                let path = file.unwrap().path();
-                let target = path.file_stem().unwrap().to_string_lossy().into_owned();
-                let is_program = path.extension().is_some_and(|extension| extension == "rs");
-                if !is_program || CPU_TESTS.contains(&&*target) {
+            for (target, source) in programs(&root.join(folder)) {
+                if CPU_TESTS.contains(&&*target) {
                     continue;
                 }
-                let source = fs::read_to_string(&path).unwrap();
                 let name = format!("{package}-{target}");
-                for (data, marks) in DATA.iter().zip([
-                    &["sample(", "examples/debian-packages"][..],
-                    &["tests/plaid"],
-                    &["reference_set("],
-                ]) {
-                    let reads = marks.iter().any(|mark| source.contains(mark));
-                    let is_known = data.readers.contains(&&*name);
-                    // Some tests of a program skip the real set, and others do without.
-                    if reads && !(data.to == "data/debian-packages" && name.contains("quantize")) {
-                        assert!(is_known, "{name} reads {}", data.to);
+                for (data, marks) in DATA
+                    .iter()
+                    .zip([&["sample(", "examples/debian-packages"][..], &["tests/plaid"]])
+                {
+                    if marks.iter().any(|mark| source.contains(mark)) {
+                        assert!(data.readers.contains(&&*name), "{name} reads {}", data.to);
                         found += 1;
                     }
                 }
             }
         }
-        assert!(found >= 4, "{found}");
+        assert_eq!(found, 4);
+    }
+
+    /// Test programs of a folder and their source: files, and folders that have a `main.rs`.
+    fn programs(folder: &Path) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let target = path.file_stem().unwrap().to_string_lossy().into_owned();
+            let mut files = Vec::new();
+            if path.join("main.rs").is_file() {
+                rust_files(&path, &mut files);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+            let source: String =
+                files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+            if !source.is_empty() {
+                found.push((target, source));
+            }
+        }
+        found
+    }
+
+    fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                rust_files(&path, files);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
     }
 
     #[test]

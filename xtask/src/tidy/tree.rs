@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 /// Written by `build-ptx`, not by hand.
 const GENERATED: &str = "host/ptx/";
 /// Ends of names of source files.
-const ENDINGS: [&str; 4] = [".rs", ".py", ".sh", ".toml"];
+const ENDINGS: [&str; 5] = [".rs", ".py", ".sh", ".toml", "/run"];
 
 /// A file of source text.
 #[derive(Clone, Debug)]

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use super::{check_positives, check_rows, checked_temperature};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaLoss, CudaLossWork, CudaTargets};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::ops::score::prepared::DeviceScores;
+use crate::ops::score::prepared::{DeviceScores, ScoresInner};
 use crate::problem::scores::Scores;
 use crate::runtime::alloc::copied;
-use crate::runtime::on::On;
 use crate::runtime::swap::{Replaced, lock};
 use crate::tokens::layout::check_len;
 
@@ -67,7 +67,14 @@ pub struct LossWork {
     pub(super) device: Device,
     pub(super) n_queries: usize,
     pub(super) n_documents: usize,
-    pub(super) inner: On<Arc<CpuLossWork>, Arc<CudaLossWork>>,
+    pub(super) inner: LossWorkInner,
+}
+
+#[derive(Debug)]
+pub(super) enum LossWorkInner {
+    Cpu(Arc<CpuLossWork>),
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(Arc<CudaLossWork>),
 }
 
 /// What the CPU's functions take besides scores.
@@ -91,7 +98,14 @@ pub(super) enum CpuTargets {
 pub struct DeviceLoss {
     pub(super) device: Device,
     pub(super) n_queries: usize,
-    pub(super) inner: On<Arc<Mutex<f32>>, Arc<CudaLoss>>,
+    pub(super) inner: LossInner,
+}
+
+#[derive(Debug)]
+pub(super) enum LossInner {
+    Cpu(Arc<Mutex<f32>>),
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(Arc<CudaLoss>),
 }
 
 /// Most scores of a call, as elsewhere.
@@ -114,17 +128,19 @@ impl Device {
         checked_temperature(temperature)?;
         check_positives(positives, n_documents)?;
         check_n_scores(positives.len().saturating_mul(n_documents))?;
-        let inner = match &self.0 {
-            On::Cuda(cuda) => {
+        let inner = match self.ordinal() {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Some(_) => {
+                let cuda = self.cuda_device("a loss on a CUDA device")?;
                 let targets = CudaTargets::positives(cuda, positives)?;
                 let shape = [positives.len(), n_documents];
                 let work = CudaLossWork::new(cuda, shape, temperature, targets)?;
-                On::Cuda(Arc::new(work))
+                LossWorkInner::Cuda(Arc::new(work))
             }
-            On::Cpu(()) => {
+            _ => {
                 let own = copied(positives)?;
                 let targets = CpuTargets::Positives(own);
-                On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
+                LossWorkInner::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
         Ok(LossWork { device: self.clone(), n_queries: positives.len(), n_documents, inner })
@@ -148,15 +164,17 @@ impl Device {
         check_rows("teacher", teacher.len(), n_documents)?;
         check_n_scores(teacher.len())?;
         let n_queries = teacher.len().checked_div(n_documents).unwrap_or(0);
-        let inner = match &self.0 {
-            On::Cuda(cuda) => {
+        let inner = match self.ordinal() {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Some(_) => {
+                let cuda = self.cuda_device("a loss on a CUDA device")?;
                 let targets = CudaTargets::teacher(cuda, teacher)?;
                 let work = CudaLossWork::new(cuda, [n_queries, n_documents], temperature, targets)?;
-                On::Cuda(Arc::new(work))
+                LossWorkInner::Cuda(Arc::new(work))
             }
-            On::Cpu(()) => {
+            _ => {
                 let targets = CpuTargets::Teacher(Replaced::new(copied(teacher)?));
-                On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
+                LossWorkInner::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
         Ok(LossWork { device: self.clone(), n_queries, n_documents, inner })
@@ -187,15 +205,16 @@ impl Device {
         }
         let n_queries = n_scores.checked_div(n_documents).unwrap_or(0);
         let inner = match &teacher.inner {
-            On::Cuda(outputs) => {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            ScoresInner::Cuda(outputs) => {
                 let cuda = self.cuda_device("a loss on a CUDA device")?;
                 let targets = CudaTargets::scores(outputs);
                 let work = CudaLossWork::new(cuda, [n_queries, n_documents], temperature, targets)?;
-                On::Cuda(Arc::new(work))
+                LossWorkInner::Cuda(Arc::new(work))
             }
-            On::Cpu(scores) => {
+            ScoresInner::Cpu(scores) => {
                 let targets = CpuTargets::Scores(scores.clone());
-                On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
+                LossWorkInner::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
         Ok(LossWork { device: self.clone(), n_queries, n_documents, inner })
@@ -228,14 +247,15 @@ impl LossWork {
         let n_scores = self.n_queries * self.n_documents;
         check_len("teacher", n_scores, "one per score", teacher.len())?;
         let written = match &self.inner {
-            On::Cpu(work) => match &work.targets {
+            LossWorkInner::Cpu(work) => match &work.targets {
                 CpuTargets::Teacher(own) => {
                     own.set(copied(teacher)?);
                     true
                 }
                 _ => false,
             },
-            On::Cuda(work) => work.write_teacher(teacher)?,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            LossWorkInner::Cuda(work) => work.write_teacher(teacher)?,
         };
         match written {
             true => Ok(()),
@@ -254,10 +274,11 @@ impl DeviceLoss {
     /// [`Error::DeviceMemory`] where there is none: on a CUDA device 4 bytes per query are taken.
     pub fn new(work: &LossWork) -> Result<DeviceLoss> {
         let inner = match &work.inner {
-            On::Cpu(_) => On::Cpu(Arc::default()),
-            On::Cuda(_) => {
+            LossWorkInner::Cpu(_) => LossInner::Cpu(Arc::default()),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            LossWorkInner::Cuda(_) => {
                 let cuda = work.device.cuda_device("a loss on a CUDA device")?;
-                On::Cuda(Arc::new(CudaLoss::new(cuda, work.n_queries)?))
+                LossInner::Cuda(Arc::new(CudaLoss::new(cuda, work.n_queries)?))
             }
         };
         Ok(DeviceLoss { device: work.device.clone(), n_queries: work.n_queries, inner })
@@ -270,8 +291,9 @@ impl DeviceLoss {
     /// [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<f32> {
         match &self.inner {
-            On::Cpu(value) => Ok(*lock(value)),
-            On::Cuda(loss) => loss.read(),
+            LossInner::Cpu(value) => Ok(*lock(value)),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            LossInner::Cuda(loss) => loss.read(),
         }
     }
 
@@ -279,8 +301,9 @@ impl DeviceLoss {
     /// stream that writes it.
     pub fn address(&self) -> Option<u64> {
         match &self.inner {
-            On::Cpu(_) => None,
-            On::Cuda(loss) => Some(loss.address()),
+            LossInner::Cpu(_) => None,
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            LossInner::Cuda(loss) => Some(loss.address()),
         }
     }
 }

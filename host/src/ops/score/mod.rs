@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use crate::cpu;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::CudaWork;
 use crate::device::Device;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::device::Engine;
 use crate::device::tokens::{DeviceTokens, Input};
 use crate::error::{Error, Result};
 use crate::plan::choice::Plan;
@@ -14,9 +17,8 @@ use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
-use crate::runtime::on::On;
 use crate::tokens::format::{Against, Format, TokenFormat};
-use prepared::Work;
+use prepared::{Work, WorkInner};
 
 pub(crate) mod any;
 pub(crate) mod enqueue;
@@ -53,7 +55,8 @@ impl Device {
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let plan = self.plan_problem(&problem, &queries, &documents, options)?;
         match (&self.0, plan.chosen()) {
-            (On::Cuda(device), Some(chosen)) => {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (Engine::Cuda(device), Some(chosen)) => {
                 let (mut own_queries, mut own_documents) = (None, None);
                 let queries = queries.cuda_tokens(self, &mut own_queries)?;
                 let documents = documents.cuda_tokens(self, &mut own_documents)?;
@@ -147,12 +150,13 @@ impl Device {
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let outputs = OutputShape::new(&problem, options);
         let inner = match (&self.0, plan.chosen()) {
-            (On::Cuda(device), Some(chosen)) => {
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (Engine::Cuda(device), Some(chosen)) => {
                 let work = CudaWork::new(device, &problem, chosen, &outputs)?;
                 work.prepare_norms(queries.cuda_tokens()?, documents.cuda_tokens()?, None)?;
-                On::Cuda(Arc::new(work))
+                WorkInner::Cuda(Arc::new(work))
             }
-            _ => On::Cpu(()),
+            _ => WorkInner::Cpu,
         };
         Ok(Work {
             device: self.clone(),
@@ -161,6 +165,7 @@ impl Device {
             documents: documents.layout.clone(),
             pairing: Arc::new(pairing.clone()),
             options: options.clone(),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
             access: [queries.access(), documents.access()],
             plan,
             outputs: Arc::new(outputs),

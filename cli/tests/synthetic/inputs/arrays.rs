@@ -8,9 +8,9 @@ use tempfile::TempDir;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::files::{Random, f32_bytes, i64_bytes, npy};
-use super::tool::{json, rank};
 use super::{Folder, HOLES, LEFT, LENGTHS, RIGHT, batch, mask, rows};
+use crate::files::{Random, f32_bytes, i64_bytes, npy};
+use crate::tool::{json, rank};
 
 /// A zip archive of files.
 fn archive(files: &[(&str, Vec<u8>)], method: CompressionMethod) -> Vec<u8> {

@@ -5,10 +5,9 @@
 //! in `data/debian-packages` of the folder MAXSIM_SHARED, or else of the folder `shared` beside the
 //! workspace.
 
-mod tool;
-
 use std::path::Path;
 
+use crate::tool::reference_set;
 use half::f16;
 use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
 use maxsim::{Device, Pairing, Ranked, Ranking, Tokens, TopK};
@@ -18,7 +17,6 @@ use maxsim_cli::metrics::Metrics;
 use maxsim_cli::qrels::Qrels;
 use maxsim_cli::quantize::compress;
 use maxsim_cli::residual::{ResidualFile, write};
-use tool::reference_set;
 
 /// nDCG@10 that 4 bits may cost.
 const NDCG_TOLERANCE: f64 = 0.01;

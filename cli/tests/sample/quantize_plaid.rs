@@ -1,13 +1,11 @@
 //! `maxsim quantize --format plaid`: what it writes and reports, and `maxsim rank` of such documents.
 
-mod files;
-mod tool;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use files::{Random, bf16_bytes, f16_bytes, f32_bytes, packed, packed_of, padded};
+use crate::files::{Random, bf16_bytes, f16_bytes, f32_bytes, packed, packed_of, padded};
+use crate::tool::{Run, json, rank, run, sample};
 use half::{bf16, f16};
 use maxsim::residual::{
     BitOrder, EncodeOptions, Nearest, ResidualCodec, ResidualTokens, TrainOptions,
@@ -17,7 +15,6 @@ use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::residual::{ResidualFile, read_index};
 use serde_json::Value;
 use tempfile::TempDir;
-use tool::{Run, json, rank, run, sample};
 
 /// `maxsim quantize --format plaid` with its paths and `more`.
 fn quantize(input: &Path, output: &Path, more: &[&str]) -> Run {

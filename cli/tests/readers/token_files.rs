@@ -1,10 +1,8 @@
 //! The readers, in process: what they take, what they refuse, and 100 000 broken files.
 
-mod files;
-
 use std::ops::Range;
 
-use files::{
+use crate::files::{
     Random, bf16_bytes, f16_bytes, f32_bytes, i64_bytes, npy, npy_of, packed, packed_of, padded,
     safetensors,
 };

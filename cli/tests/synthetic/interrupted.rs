@@ -2,19 +2,16 @@
 //! is clean and the output is the one from before, none, or a whole one; and numbers of threads.
 #![cfg(target_os = "linux")]
 
-mod files;
-mod tool;
-
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use files::{Random, npy, packed};
+use crate::files::{self, Random, npy, packed};
+use crate::tool::{self, Run, command};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tool::{Run, command};
 
 /// Signals that end a run: those that programs can answer, and one that none can. Without those
 /// that this process ignores, as under `nohup`: runs that it starts ignore them, too.

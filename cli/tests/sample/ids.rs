@@ -1,13 +1,10 @@
 //! What queries and documents are called: ids in output, and judgements by them in every form.
 
-mod files;
-mod tool;
-
 use std::fs;
 
-use files::{f32_bytes, i64_bytes, packed, padded, safetensors};
+use crate::files::{f32_bytes, i64_bytes, packed, padded, safetensors};
+use crate::tool::{self, FolderOf, Run, json, rank, run, sample};
 use serde_json::{Value, json};
-use tool::{Folder, Run, json, rank, run, sample};
 
 /// Documents doc-a to doc-n.
 const N_DOCUMENTS: usize = 14;
@@ -23,6 +20,11 @@ const TREC: &str = "PLAIN-1 0 doc-b 3\nPLAIN-1 0 doc-d 1\nPLAIN-1\t0\tdoc-a\t-1\
     PLAIN-2 0 doc-k 2\n\nPLAIN-2 0 doc-m 4\nPLAIN-3 0 doc-a 0\n";
 
 const QUERY_IDS: &str = "PLAIN-1\nPLAIN-2\nPLAIN-3\n";
+
+/// The kind of these tests' folders.
+enum Ids {}
+
+type Folder = FolderOf<Ids>;
 
 impl Folder {
     /// A folder with three queries and fourteen documents of one row each: the first query ranks

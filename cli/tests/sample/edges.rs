@@ -1,16 +1,18 @@
 //! The tool where something is out of the ordinary: output paths that are links or streams, values that
 //! are no numbers, options that do not go together; and what it says then.
 
-mod files;
-mod tool;
-
 use std::fs;
 
-use files::{Random, f16_bytes, i64_bytes, npy, packed, safetensors};
-use tool::{Folder, Run, command, json, rank, run, sample};
+use crate::files::{Random, f16_bytes, i64_bytes, npy, packed, safetensors};
+use crate::tool::{FolderOf, Run, command, json, rank, run, sample};
 
 const QUERY_OFFSETS: [i64; 3] = [0, 1, 3];
 const DOCUMENT_OFFSETS: [i64; 4] = [0, 3, 4, 7];
+
+/// The kind of these tests' folders.
+enum Edges {}
+
+type Folder = FolderOf<Edges>;
 
 impl Folder {
     /// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..3, 3

@@ -1,17 +1,21 @@
 //! Numbers that are out of the ordinary: infinities and NaN in files, elements that scales have no
 //! room for, scores beyond f32, and queries of another element type than the documents.
 
-mod files;
-mod tool;
-
 use std::fs;
 
-use files::{Random, bf16_bytes, f16_bytes, f32_bytes, i64_bytes, packed, packed_of, safetensors};
+use crate::files::{
+    Random, bf16_bytes, f16_bytes, f32_bytes, i64_bytes, packed, packed_of, safetensors,
+};
+use crate::tool::{FolderOf, Run, json, rank, run};
 use serde_json::Value;
-use tool::{Folder, Run, json, rank, run};
 
 const QUERY_OFFSETS: [i64; 3] = [0, 1, 3];
 const DOCUMENT_OFFSETS: [i64; 4] = [0, 2, 3, 6];
+
+/// The kind of these tests' folders.
+enum Values {}
+
+type Folder = FolderOf<Values>;
 
 impl Folder {
     /// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..2, 2 and

@@ -2,15 +2,13 @@
 //! not add up, arrays in archives and folders, and what cannot be read.
 
 mod arrays;
-#[path = "../files/mod.rs"]
-mod files;
 mod plaid;
-#[path = "../tool/mod.rs"]
-mod tool;
 
-use files::{Random, Tensor, f16_bytes, f32_bytes, i64_bytes, npy, packed, padded, safetensors};
+use crate::files::{
+    Random, Tensor, f16_bytes, f32_bytes, i64_bytes, npy, packed, padded, safetensors,
+};
+use crate::tool::{FolderOf, Run, json, rank, run};
 use serde_json::Value;
-use tool::{Folder, Run, json, rank, run};
 
 /// Four documents of up to 4 tokens of dim 4.
 const LENGTHS: [i64; 4] = [2, 4, 1, 3];
@@ -48,6 +46,11 @@ fn mask(places: [&[usize]; 4], bytes_each: usize) -> Vec<u8> {
     }
     mask
 }
+
+/// The kind of these tests' folders.
+enum Inputs {}
+
+type Folder = FolderOf<Inputs>;
 
 impl Folder {
     /// With a query, and the documents packed.

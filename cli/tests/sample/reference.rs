@@ -4,16 +4,14 @@
 //! The set lies in `data/debian-packages` of the folder MAXSIM_SHARED, or else of the folder
 //! `shared` beside the workspace.
 
-mod tool;
-
 use std::path::Path;
 
+use crate::tool::{json, rank, reference_set};
 use half::f16;
 use maxsim::{Device, ElementType, Pairing, ScoreOptions};
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_kernels::variants::{Arch, FORWARD};
 use serde_json::Value;
-use tool::{json, rank, reference_set};
 
 /// Scores closer than this, relatively, may change places.
 const TIE: f64 = 1e-3;

@@ -2,15 +2,14 @@
 //!
 //! All through the tool as a process, each folder with a cache of its own.
 
-mod files;
-mod tool;
-
 use std::fs;
 use std::time::Duration;
 
-use files::{Random, f16_bytes, f32_bytes, i64_bytes, npy, packed, packed_of, padded, safetensors};
+use crate::files::{
+    Random, f16_bytes, f32_bytes, i64_bytes, npy, packed, packed_of, padded, safetensors,
+};
+use crate::tool::{FolderOf, Run, command, json};
 use serde_json::Value;
-use tool::{Folder, Run, command, json};
 use twox_hash::XxHash3_128;
 
 const N: usize = 300;
@@ -49,6 +48,11 @@ fn documents(sign: f32) -> Vec<f32> {
 fn offsets() -> Vec<i64> {
     (0..=N).map(|i| (i * LEN) as i64).collect()
 }
+
+/// The kind of these tests' folders.
+enum Provenance {}
+
+type Folder = FolderOf<Provenance>;
 
 impl Folder {
     /// With 300 documents of 12 unit rows, of which document 42 is the negative of the query,

@@ -1,12 +1,10 @@
 //! `maxsim quantize`: what it writes, what it reports, and how well the real set keeps its ranking.
 
-mod files;
-mod tool;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use files::{Random, bf16_bytes, f16_bytes, npy, packed, packed_of, padded};
+use crate::files::{self, Random, bf16_bytes, f16_bytes, npy, packed, packed_of, padded};
+use crate::tool::{Run, json, rank, reference_set, run, sample};
 use half::f16;
 use maxsim::{
     Against, Device, ErrorTerms, Fp8, Int8, Int8Affine, Pairing, Quantized, ScaleType, Scales,
@@ -15,7 +13,6 @@ use maxsim::{
 use maxsim_cli::input::{Reading, TokenFile};
 use serde_json::Value;
 use tempfile::TempDir;
-use tool::{Run, json, rank, reference_set, run, sample};
 
 /// `maxsim quantize` with its paths and `more`.
 fn quantize(input: &Path, output: &Path, more: &[&str]) -> Run {

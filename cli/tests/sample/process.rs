@@ -1,18 +1,20 @@
 //! The tool as a process: exit codes, messages, files and formats.
 
-mod files;
-mod tool;
-
 use std::fs;
 use std::path::Path;
 
-use files::{Random, f16_bytes, f32_bytes, npy, packed, packed_of, padded};
+use crate::files::{self, Random, f16_bytes, f32_bytes, npy, packed, packed_of, padded};
+use crate::tool::{FolderOf, Run, command, json, rank, run, sample};
 use serde_json::{Value, json};
-use tool::{Folder, Run, command, json, rank, run, sample};
 
 const QUERY_OFFSETS: [i64; 5] = [0, 2, 5, 6, 9];
 const DOCUMENT_OFFSETS: [i64; 10] = [0, 3, 4, 9, 9, 12, 13, 17, 20, 22];
 const EMPTY_DOCUMENT: u64 = 3;
+
+/// The kind of these tests' folders.
+enum Process {}
+
+type Folder = FolderOf<Process>;
 
 impl Folder {
     /// A folder with files of four queries and nine documents of dim 4, one of them empty.

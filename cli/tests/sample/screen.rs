@@ -3,15 +3,13 @@
 //! The sample in the repository, and where it is there the set of 1000 documents and 250 queries; on the
 //! CPU, and on a CUDA device where there is one.
 
-mod files;
-mod tool;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use files::{Random, padded};
+use crate::files::{Random, padded};
+use crate::tool::{Folder, json, rank, reference_set, run, sample};
 use half::f16;
 use indicatif::ProgressBar;
 use maxsim::{
@@ -23,7 +21,6 @@ use maxsim_cli::provenance::Proof;
 use maxsim_cli::stream::Request;
 use serde_json::Value;
 use tempfile::TempDir;
-use tool::{Folder, json, rank, reference_set, run, sample};
 
 const FORMATS: [&str; 3] = ["int8", "int8-affine", "fp8"];
 

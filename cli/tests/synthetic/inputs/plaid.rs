@@ -5,9 +5,9 @@ use std::fs;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-use super::files::{Tensor, i64_bytes, safetensors};
-use super::tool::json;
 use super::{Folder, HOLES, LEFT, LENGTHS, RIGHT, mask};
+use crate::files::{Tensor, i64_bytes, safetensors};
+use crate::tool::json;
 
 #[test]
 fn plaid_files_take_the_same_lengths_and_masks() {

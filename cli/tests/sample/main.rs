@@ -1,0 +1,13 @@
+//! The tool on the sample of Debian packages, and on files beside it.
+
+mod edges;
+#[path = "../files/mod.rs"]
+mod files;
+mod ids;
+mod process;
+mod quantize;
+mod quantize_plaid;
+mod reference;
+mod screen;
+#[path = "../tool/mod.rs"]
+mod tool;

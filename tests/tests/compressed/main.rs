@@ -1,0 +1,10 @@
+//! Scores of compressed tokens, and search with them: every engine of this machine agrees with the
+//! oracle.
+
+mod coarse;
+mod f16_scales;
+mod handles;
+mod maxima;
+mod scores;
+mod search;
+mod stream_k;

@@ -1,0 +1,11 @@
+//! What needs no device: the oracle, the comparison, planning, errors, losses, rankings and residual
+//! codecs.
+
+mod agree;
+mod errors;
+mod losses;
+mod oracle;
+mod plan;
+mod residual_codec;
+mod strategy;
+mod topk;

@@ -1,0 +1,7 @@
+//! What only a GPU can show: repeats, sizes, threads, graphs, memory, and the time that work takes.
+
+mod calls;
+mod coarse;
+mod gradient_views;
+mod gradients;
+mod graph;

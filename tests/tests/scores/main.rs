@@ -1,0 +1,10 @@
+//! Scores of uncompressed tokens: every engine of this machine agrees with the oracle.
+
+mod accuracy;
+mod agreement;
+mod contiguous;
+mod contiguous_stream_k;
+mod document_splits;
+mod edges;
+mod normalize;
+mod stream_k;
