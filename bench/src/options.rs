@@ -20,7 +20,8 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
             }
             _ => {
                 return Err(format!(
-                    "option {name}: expected winners, token_scores, normalize, tf32, kernel or pieces"
+                    "option {name}: expected winners, token_scores, normalize, tf32, kernel or \
+                     pieces"
                 ));
             }
         }

@@ -232,8 +232,8 @@ fn compressed_tokens_are_made_read_and_scored() {
     }
 }
 
-/// A document whose second token has the first's codes but a larger element: codes find the first, a
-/// forward of the elements would not, and its score is not rounded to the codes.
+/// A document whose second token has the first's codes but a larger element: codes find the first,
+/// a forward of the elements would not, and its score is not rounded to the codes.
 #[test]
 fn codes_find_what_full_precision_scores() {
     let half = |values: &[f32]| values.iter().map(|&x| half::f16::from_f32(x)).collect::<Vec<_>>();
@@ -294,8 +294,9 @@ fn codes_find_what_full_precision_scores() {
 
 #[test]
 fn residual_tokens_are_decoded_for_the_query() {
-    // Two centroids of dim 4, two bits: 0.25 apart from -0.25 on. Byte 0b11_10_01_00 has the buckets
-    // 0, 1, 2, 3 in little-endian order, and 3, 1, 2, 0 with the bits of each bucket descending.
+    // Two centroids of dim 4, two bits: 0.25 apart from -0.25 on. Byte 0b11_10_01_00 has the
+    // buckets 0, 1, 2, 3 in little-endian order, and 3, 1, 2, 0 with the bits of each bucket
+    // descending.
     let centroids = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0].map(half::f16::from_f32);
     let weights = [-0.25f32, 0.0, 0.25, 0.5];
     let (codes, residuals) = ([0i32, 1, 1], [0b11_10_01_00u8, 0b01_01_01_01, 0]);

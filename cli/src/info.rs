@@ -55,7 +55,8 @@ fn kernels(out: &mut impl Write) -> io::Result<()> {
     for row in FORWARD {
         writeln!(
             out,
-            "  {:name_width$}  {:6} {:formats_width$}  dim {} {:4}, tiles of {:3} query × {:3} document tokens, {:2} stages, {:3} threads, {:3} KB shared{}",
+            "  {:name_width$}  {:6} {:formats_width$}  dim {} {:4}, tiles of {:3} query × {:3} \
+             document tokens, {:2} stages, {:3} threads, {:3} KB shared{}",
             row.name,
             row.arch.target(),
             formats(row.operand),

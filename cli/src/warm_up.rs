@@ -48,7 +48,8 @@ fn write(
     let n_compiled = n_kernels - n_cubins;
     writeln!(
         out,
-        "{n_kernels} kernels ready in {:.1} ms: {n_cubins} from cubins, {n_compiled} compiled by the driver",
+        "{n_kernels} kernels ready in {:.1} ms: {n_cubins} from cubins, {n_compiled} compiled by \
+         the driver",
         ms(warmed.time)
     )
 }

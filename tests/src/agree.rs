@@ -15,16 +15,17 @@
 //! tensor core makes one of them per 16 products, and roundings to nearest in either
 //! direction add up to less (√n halves of it). The 4 is for what happens inside one step.
 //!
-//! Where rows are normalised, (8 + n / 8) stands for (4 + n / 16): two sums of as many squares, whose
-//! errors their roots halve, two roots, two quotients and two products come in. So it does where rows
-//! are compressed: two products with scales come in, and a sum of the query's codes.
+//! Where rows are normalised, (8 + n / 8) stands for (4 + n / 16): two sums of as many squares,
+//! whose errors their roots halve, two roots, two quotients and two products come in. So it does
+//! where rows are compressed: two products with scales come in, and a sum of the query's codes.
 //!
 //! Tensor cores add e4m3 products with fewer bits, which has a term of its own
 //! ([`crate::quantized`]).
 //!
-//! Winners are the oracle's, or another valid token whose exact similarity lies within
-//! dim · 2⁻²³ · m (normalised or compressed: (dim + 8) · 2⁻²³ · m), the difference that engines may have; never a
-//! token after an identical row. Where no sum can round (small integers), everything must be equal.
+//! Winners are the oracle's, or another valid token whose exact similarity lies within dim · 2⁻²³ ·
+//! m (normalised or compressed: (dim + 8) · 2⁻²³ · m), the difference that engines may have; never
+//! a token after an identical row. Where no sum can round (small integers), everything must be
+//! equal.
 
 use maxsim::{ScoreOptions, Scores};
 

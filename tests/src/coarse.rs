@@ -231,8 +231,8 @@ fn code_similarity(
     sum as f32 * scale
 }
 
-/// No score is above the exact one, rounding aside; what is NaN or an infinity exactly is one or the
-/// other.
+/// No score is above the exact one, rounding aside; what is NaN or an infinity exactly is one or
+/// the other.
 fn check_below(data: &Data, exact: &[Answer], found: &Scores) -> Result<(), String> {
     for (p, (answer, &score)) in exact.iter().zip(found.values()).enumerate() {
         let (exact, n_terms) = (answer.score, data.queries.dim + answer.tokens.len() + 8);

@@ -72,7 +72,8 @@ pub fn on_every_row(
     Ok(())
 }
 
-/// Calls `check` with the rows of the element type that are some suite's, on every device that runs them.
+/// Calls `check` with the rows of the element type that are some suite's, on every device that runs
+/// them.
 pub fn on_rows(
     element: ElementType,
     are_meant: impl Fn(&Variant) -> bool,

@@ -114,13 +114,13 @@ pub fn gradients(data: &Data, winners: &[i32], grad_scores: &[f32]) -> Expected 
 }
 
 /// Makes gradients with respect to normalised rows those with respect to the rows, where rows are
-/// normalised: ∂x = r · (∂x̂ - x̂ · ⟨x̂, ∂x̂⟩), and r · ∂x̂ where the length was too small for that. Rows
-/// with ∂x̂ = 0 throughout get 0, whatever they hold.
+/// normalised: ∂x = r · (∂x̂ - x̂ · ⟨x̂, ∂x̂⟩), and r · ∂x̂ where the length was too small for
+/// that. Rows with ∂x̂ = 0 throughout get 0, whatever they hold.
 ///
-/// With u = 2⁻²⁴ and d = dim: r errs by (d / 2 + 2) · u of itself (a sum of d squares, whose error the
-/// root halves, a root and a quotient), and each element of ∂x̂ by (n + 1) · u of its magnitude and
-/// by its sources' r once more. What is subtracted has r three times besides, and a sum of d products.
-/// Together less than n + 3 · d + 16 roundings of
+/// With u = 2⁻²⁴ and d = dim: r errs by (d / 2 + 2) · u of itself (a sum of d squares, whose error
+/// the root halves, a root and a quotient), and each element of ∂x̂ by (n + 1) · u of its magnitude
+/// and by its sources' r once more. What is subtracted has r three times besides, and a sum of d
+/// products. Together less than n + 3 · d + 16 roundings of
 ///
 /// ```text
 /// r · (m_k + |x̂_k| · Σ_j |x̂_j| · m_j)       with m the magnitudes of ∂x̂
@@ -331,8 +331,8 @@ fn in_slices() -> BackwardOptions {
     BackwardOptions { winner_bytes: Some(64), ..BackwardOptions::new(Backward::Recompute) }
 }
 
-/// Whether winners that are found for other queries at a time may be other tokens: which of several NaN
-/// similarities wins is unspecified.
+/// Whether winners that are found for other queries at a time may be other tokens: which of several
+/// NaN similarities wins is unspecified.
 fn has_nan<T: Element>(problem: &Problem<'_, T>) -> bool {
     problem.expected.iter().any(|answer| answer.score.exact.is_nan())
 }
@@ -373,8 +373,8 @@ fn check_stream<T: Element>(
     check_turns::<T>(device, &once, &twice, &rounded)
 }
 
-/// Whether gradients that were added to are those of one call twice, and those in the tokens' type are
-/// those in f32, rounded.
+/// Whether gradients that were added to are those of one call twice, and those in the tokens' type
+/// are those in f32, rounded.
 pub(crate) fn check_turns<T: Element>(
     device: &Device,
     once: &Gradients,

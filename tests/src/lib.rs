@@ -1,11 +1,11 @@
 //! The oracle and the suites that every engine must pass.
 //!
-//! A [`case::Case`] describes a problem; its data goes to the [`oracle`] and, on every
-//! engine of the machine, to the library; [`agree`] says whether the two answers agree.
-//! [`quantized`] is the same for compressed tokens, and [`coarse`] where they find what full precision
-//! scores.
-//! [`gradients`] is the same for training: its oracle, and whether gradients agree, and [`saved`] where
-//! documents are saved as codes; [`losses`] has what losses on devices are compared with, and [`residual`] what decoded tokens are.
+//! A [`case::Case`] describes a problem; its data goes to the [`oracle`] and, on every engine of
+//! the machine, to the library; [`agree`] says whether the two answers agree. [`quantized`] is the
+//! same for compressed tokens, and [`coarse`] where they find what full precision scores.
+//! [`gradients`] is the same for training: its oracle, and whether gradients agree, and [`saved`]
+//! where documents are saved as codes; [`losses`] has what losses on devices are compared with, and
+//! [`residual`] what decoded tokens are.
 //!
 //! Environment: MAXSIM_CASES (random cases per suite, 200 by default), MAXSIM_RECORD_DIR
 //! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),

@@ -86,8 +86,8 @@ impl Bounds {
     }
 }
 
-/// Σ_d y · (|log y| + |log p|) of a row, y = softmax(teacher / t) and p = softmax(scores / t); for a
-/// contrastive loss without the teacher's term. 0 where there is no such number.
+/// Σ_d y · (|log y| + |log p|) of a row, y = softmax(teacher / t) and p = softmax(scores / t); for
+/// a contrastive loss without the teacher's term. 0 where there is no such number.
 pub fn magnitude(scores: &[f32], target: Target<'_>, t: f32) -> f64 {
     let log_p = log_softmax(scores, t);
     let sum = match target {

@@ -91,9 +91,9 @@ pub struct Value {
     pub exact: f64,
     /// The value in f32, added in index order.
     pub twin: f32,
-    /// Σ |q_k d_k| behind the value, of normalised or scaled rows where they are. Subnormal numbers of two
-    /// bytes count as the smallest normal one: tensor cores align products by the exponents that are
-    /// stored, and cut off what lies too far below the largest.
+    /// Σ |q_k d_k| behind the value, of normalised or scaled rows where they are. Subnormal numbers
+    /// of two bytes count as the smallest normal one: tensor cores align products by the exponents
+    /// that are stored, and cut off what lies too far below the largest.
     pub magnitude: f64,
 }
 

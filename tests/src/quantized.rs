@@ -296,8 +296,8 @@ pub fn check_quantized_case(suite: &Suite, case: &QuantizedCase) -> Result<(), S
     check_embeddings(suite, case, &case.case.data())
 }
 
-/// As [`check_quantized_case`], on these rows of the variant table alone, each of which the suite then has to
-/// meet in some case.
+/// As [`check_quantized_case`], on these rows of the variant table alone, each of which the suite
+/// then has to meet in some case.
 pub fn check_quantized_case_on_rows(
     suite: &Suite,
     case: &QuantizedCase,
@@ -530,8 +530,8 @@ fn has_kernels<Q: Format, D: Format>(device: &Device) -> bool {
     FORWARD.iter().any(|row| runs_row(device, row) && operand == Some(row.operand))
 }
 
-/// What tensor cores lose of e4m3 products here, relative to Σ |q_k d_k|: up to 5 · 10⁻⁴ was seen. (Rows
-/// can be made that lose more; bounds count with that.)
+/// What tensor cores lose of e4m3 products here, relative to Σ |q_k d_k|: up to 5 · 10⁻⁴ was seen.
+/// (Rows can be made that lose more; bounds count with that.)
 const FP8_ERROR: f64 = 1e-3;
 
 /// A call with tokens uploaded where the case says so.
@@ -612,8 +612,8 @@ fn check_bounds(exact: &[Answer], found: &Scores, bounds: &[f32]) -> Result<(), 
     Ok(())
 }
 
-/// Calls `check` with the token scores of queries and documents from every CUDA device and row of their
-/// operand that takes them, and from the CPU, and with the row's name.
+/// Calls `check` with the token scores of queries and documents from every CUDA device and row of
+/// their operand that takes them, and from the CPU, and with the row's name.
 ///
 /// # Panics
 /// Where they cannot be scored for another reason than that the row does not take them.

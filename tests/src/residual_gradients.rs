@@ -1,6 +1,7 @@
 //! Gradients of scores of residual-compressed documents on every engine, against the oracle.
 //!
-//! The oracle sees what an engine multiplies ([`crate::residual_scores`]), and the winners that it found.
+//! The oracle sees what an engine multiplies ([`crate::residual_scores`]), and the winners that it
+//! found.
 
 use half::{bf16, f16};
 use maxsim::ResidualScoreGradients;
@@ -112,8 +113,8 @@ fn compare(
 
 /// The tables' gradients from those of the rows before they are normalised.
 ///
-/// A row's gradient errs by as many roundings as [`Sum::n_terms`] says, and is then rounded in no more
-/// additions than there are terms here: both counts together are those of a term.
+/// A row's gradient errs by as many roundings as [`Sum::n_terms`] says, and is then rounded in no
+/// more additions than there are terms here: both counts together are those of a term.
 fn tables(case: &ResidualCase, parts: &Parts, rows: &[Sum]) -> [Vec<Sum>; 2] {
     let dim = case.case.dim;
     let shape = case.shape(parts.codes.len());

@@ -1,8 +1,9 @@
 //! Scores of residual-compressed documents on every engine, against the oracle.
 //!
-//! The oracle sees what an engine multiplies: f32 sums of centroids and weights on the CPU; on a GPU the
-//! tables and their sum rounded to the queries' type, or the tables alone where a kernel multiplies them
-//! apart. Each time r is that of sums that are rounded, where tokens are normalised.
+//! The oracle sees what an engine multiplies: f32 sums of centroids and weights on the CPU; on a
+//! GPU the tables and their sum rounded to the queries' type, or the tables alone where a kernel
+//! multiplies them apart. Each time r is that of sums that are rounded, where tokens are
+//! normalised.
 
 use std::cell::LazyCell;
 
@@ -138,8 +139,8 @@ impl ResidualCase {
         self.decoded_by(parts, documents, |centroid, weight| round(round(centroid) + round(weight)))
     }
 
-    /// The same where centroids and weights are multiplied apart: nothing rounds their sums but those of
-    /// which r is.
+    /// The same where centroids and weights are multiplied apart: nothing rounds their sums but
+    /// those of which r is.
     fn decoded_apart(
         &self,
         parts: &Parts,

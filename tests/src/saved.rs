@@ -1,6 +1,6 @@
-//! Gradients where the documents that were scored are saved as INT8 codes: those of the queries are the
-//! closed form over what codes stand for, and near those over the documents; those of the documents
-//! have the bits that they have without codes.
+//! Gradients where the documents that were scored are saved as INT8 codes: those of the queries are
+//! the closed form over what codes stand for, and near those over the documents; those of the
+//! documents have the bits that they have without codes.
 
 use half::{bf16, f16};
 use maxsim::{
@@ -26,7 +26,8 @@ pub const SCALES: [ScaleType; 2] = [ScaleType::F16, ScaleType::F32];
 /// Of the cases, one in so many goes through a stream too.
 const STREAM_TURNS: u64 = 2;
 
-/// Trains on a case, on every device, from codes with scales of both types. Rows are not normalised.
+/// Trains on a case, on every device, from codes with scales of both types. Rows are not
+/// normalised.
 pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
     let case = &Case { normalize: false, ..case.clone() };
     match case.element {
@@ -83,8 +84,8 @@ fn check_on<T: Element>(
     Ok(())
 }
 
-/// The closed form over what codes stand for, scale · code. An engine rounds that, or g · scale: once more
-/// per term than it rounds where elements are as they are stored.
+/// The closed form over what codes stand for, scale · code. An engine rounds that, or g · scale:
+/// once more per term than it rounds where elements are as they are stored.
 fn from_codes(data: &Data, codes: &Matrix, winners: &[i32], grads: &[f32]) -> Expected {
     let data = Data { documents: codes.clone(), ..data.clone() };
     let mut expected = gradients(&data, winners, grads);
@@ -101,9 +102,9 @@ fn check_queries(data: &Data, expected: &Expected, found: &Gradients) -> Result<
     check(&Data { exact: false, ..data.clone() }, &expected, &found)
 }
 
-/// Gradients of queries are as near to those without codes as is promised: within Σ |g| · scale / 2 of
-/// the winners, and what f32 rounds of either sum. f32 rounds an element divided by its scale, too, by at
-/// most 2⁻¹⁷ of a step.
+/// Gradients of queries are as near to those without codes as is promised: within Σ |g| · scale / 2
+/// of the winners, and what f32 rounds of either sum. f32 rounds an element divided by its scale,
+/// too, by at most 2⁻¹⁷ of a step.
 fn check_bound(
     data: &Data,
     codes: &Matrix,
@@ -171,8 +172,8 @@ fn backward_from_codes<T: Element>(
     })
 }
 
-/// The same gradients through a stream and a graph, in both element types, overwritten and added to,
-/// after the documents have been dropped. `expected` is what the synchronous call gave.
+/// The same gradients through a stream and a graph, in both element types, overwritten and added
+/// to, after the documents have been dropped. `expected` is what the synchronous call gave.
 fn check_stream<T: Element>(
     problem: &Problem<'_, T>,
     device: &Device,

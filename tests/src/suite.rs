@@ -19,8 +19,8 @@ use crate::engines::cuda_devices;
 /// machine, however many threads share them.
 const CASES_PER_SHARD: usize = 50;
 
-/// Cases of a suite that are not drawn run on so many threads at most: most of a case is calls that wait for a
-/// device, and several suites run at once.
+/// Cases of a suite that are not drawn run on so many threads at most: most of a case is calls that
+/// wait for a device, and several suites run at once.
 const THREADS: usize = 4;
 
 /// A running suite.
@@ -36,7 +36,8 @@ impl Suite {
     /// Runs the cases of a suite, a few at a time.
     ///
     /// # Panics
-    /// With a case that fails, of those that run at once the first that is found: this is the test's failure.
+    /// With a case that fails, of those that run at once the first that is found: this is the
+    /// test's failure.
     pub fn run<C: Debug + Sync>(
         name: &'static str,
         cases: impl IntoIterator<Item = C>,
@@ -58,9 +59,9 @@ impl Suite {
         }
     }
 
-    /// Runs the cases of a suite that are about how devices share large calls. Where there is no device
-    /// they have little to show, and take minutes: they are left out then, unless MAXSIM_CASES asks for
-    /// 2000 random cases a suite.
+    /// Runs the cases of a suite that are about how devices share large calls. Where there is no
+    /// device they have little to show, and take minutes: they are left out then, unless
+    /// MAXSIM_CASES asks for 2000 random cases a suite.
     ///
     /// # Panics
     /// As [`Suite::run`].
@@ -141,8 +142,8 @@ impl Suite {
         }
     }
 
-    /// Lets the suite fail unless a case is counted on this engine: of rows that a suite is about, a case that
-    /// none of them can run is passed over, and all cases may be such by mistake.
+    /// Lets the suite fail unless a case is counted on this engine: of rows that a suite is about,
+    /// a case that none of them can run is passed over, and all cases may be such by mistake.
     pub fn expect(&self, row: &str) {
         self.expected.lock().expect("expected rows").insert(row.into());
     }
@@ -197,8 +198,8 @@ impl Suite {
     }
 }
 
-/// Random cases per suite where MAXSIM_CASES does not say: enough to meet every kind of case, few enough
-/// that all tests take minutes.
+/// Random cases per suite where MAXSIM_CASES does not say: enough to meet every kind of case, few
+/// enough that all tests take minutes.
 const N_CASES: usize = 200;
 
 /// Random cases per suite of the checks of every change.

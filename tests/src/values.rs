@@ -16,8 +16,8 @@ pub enum Values {
     Negative,
     /// Unit rows, each drawn from a few.
     Duplicates,
-    /// Rows of lengths from 2⁻²⁶ to 2¹⁴: subnormal f16 among them, and such as are shorter than what
-    /// rows are divided by at least where they are normalised.
+    /// Rows of lengths from 2⁻²⁶ to 2¹⁴: subnormal f16 among them, and such as are shorter than
+    /// what rows are divided by at least where they are normalised.
     Mixed,
     /// Unit rows, some with a NaN, an infinity or zeros in place of elements.
     Special,

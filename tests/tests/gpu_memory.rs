@@ -141,7 +141,8 @@ fn guarded<T: Element>(
     match found.iter().zip(&image).position(|(found, expected)| found != expected) {
         None => Ok(true),
         Some(at) => Err(format!(
-            "byte {at} of the arena has changed (scores from {}, winners from {:?}, token scores from {})",
+            "byte {at} of the arena has changed (scores from {}, winners from {:?}, token scores \
+             from {})",
             scores - arena.address(),
             winners.map(|address| address - arena.address()),
             token_scores - arena.address(),

@@ -51,8 +51,8 @@ thread_local! {
     static N_CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A thread of a pool that waits for another may begin another call of the pool's meanwhile. So they must not
-/// wait for each other, nor may a thread be in more and more of them.
+/// A thread of a pool that waits for another may begin another call of the pool's meanwhile. So
+/// they must not wait for each other, nor may a thread be in more and more of them.
 #[test]
 fn calls_of_one_pool_share_what_they_read() {
     const CALLS: usize = 2000;
@@ -151,7 +151,8 @@ fn gradients_of_other_winners(device: &Device) -> Result<()> {
     stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)?;
     assert_eq!(gradients.read()?, expected);
 
-    // A graph that reads winners which others write is given what is there: no fault, whatever it is.
+    // A graph that reads winners which others write is given what is there: no fault, whatever it
+    // is.
     let mut late = device.capture(|capture| {
         capture.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)
     })?;

@@ -134,7 +134,8 @@ mod tests {
             json!({"jit_log": lines.chain(["ptxas info : # b".into()]).collect::<Vec<_>>()})
         };
         let record = json!({"kernels": {
-            "cubin": log(&["a"]), "cubin sm_80": log(&["b"]), "ptx": log(&["b"]), "auto": log(&["a"]),
+            "cubin": log(&["a"]), "cubin sm_80": log(&["b"]),
+            "ptx": log(&["b"]), "auto": log(&["a"]),
         }});
         let cubins = files(&["a.sm_80.cubin", "a.sm_90.cubin", "b.sm_80.cubin"]);
         assert!(not_loaded("cubins", &cubins, &record).is_empty());

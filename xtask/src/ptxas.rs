@@ -163,7 +163,8 @@ ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'e' for 'sm_90a'
 ptxas info    : Function properties for e
     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
-ptxas info    : Used 168 registers, used 1 barriers, 8 bytes cumulative stack size, 1024 bytes smem, 528 bytes cmem[0]
+ptxas info    : Used 168 registers, used 1 barriers, 8 bytes cumulative stack size, \
+1024 bytes smem, 528 bytes cmem[0]
 ptxas info    : Compile time = 1.2 ms
 ";
         let expected = Resources {

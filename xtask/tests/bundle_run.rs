@@ -9,19 +9,21 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 const GOOD: &str = r#"
-printf '{"cases": %s, "passed": %s}' "$MAXSIM_CASES" "$MAXSIM_CASES" > "$MAXSIM_RECORD_DIR/random.json"
+printf '{"cases": %s, "passed": %s}' "$MAXSIM_CASES" "$MAXSIM_CASES" \
+    > "$MAXSIM_RECORD_DIR/random.json"
 echo "ptxas info: compiled" >> "$MAXSIM_JIT_LOG"
 echo "in $(basename "$PWD")"
 echo "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s"
 "#;
 const LOADS: &str = r##"
-printf '{"engine rows": {"a f16": 1, "a_b f16": 2}, "cases": 1, "passed": 1}' > "$MAXSIM_RECORD_DIR/rows.json"
+printf '{"engine rows": {"a f16": 1, "a_b f16": 2}, "cases": 1, "passed": 1}' \
+    > "$MAXSIM_RECORD_DIR/rows.json"
 echo "# a on cuda:0" >> "$MAXSIM_JIT_LOG"
 echo "# a_b on cuda:0" >> "$MAXSIM_JIT_LOG"
 echo "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
 "##;
 const FAILING: &str = r#"
-echo "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
+echo "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; done in 1s"
 exit 101
 "#;
 const MODULES: &str = r#"
@@ -302,7 +304,9 @@ fn the_sanitizers_words_become_a_verdict() {
     };
     let (good, memcheck, racecheck) = verdict(
         r#"if [ "$2" = memcheck ]; then echo "========= ERROR SUMMARY: 0 errors"
-           else echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"; fi"#,
+           else
+               echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+           fi"#,
     );
     assert_eq!((good, memcheck.as_str(), racecheck.as_str()), (true, "clean", "clean"));
     let (good, memcheck, _) = verdict("echo '========= ERROR SUMMARY: 2 errors'; exit 86");

@@ -64,7 +64,8 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
     (
         &["pkl", "pickle"],
         "pickles",
-        "import numpy as np, pickle, safetensors.numpy as s; t = pickle.load(open('{input}', 'rb')); \
+        "import numpy as np, pickle, safetensors.numpy as s; t = pickle.load(open('{input}', \
+         'rb')); \
          s.save_file({'embeddings': np.concatenate(t), 'lengths': np.array([len(x) for x in t])}, \
          '{output}.safetensors')",
     ),
@@ -72,7 +73,8 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
         &["parquet"],
         "Parquet files",
         "import numpy as np, pandas, safetensors.numpy as s; \
-         t = [np.stack(x).astype('float32') for x in pandas.read_parquet('{input}')['embeddings']]; \
+         t = [np.stack(x).astype('float32') for x in \
+         pandas.read_parquet('{input}')['embeddings']]; \
          s.save_file({'embeddings': np.concatenate(t), 'lengths': np.array([len(x) for x in t])}, \
          '{output}.safetensors')",
     ),
@@ -80,7 +82,8 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
         &["arrow", "feather"],
         "Arrow files",
         "import numpy as np, pandas, safetensors.numpy as s; \
-         t = [np.stack(x).astype('float32') for x in pandas.read_feather('{input}')['embeddings']]; \
+         t = [np.stack(x).astype('float32') for x in \
+         pandas.read_feather('{input}')['embeddings']]; \
          s.save_file({'embeddings': np.concatenate(t), 'lengths': np.array([len(x) for x in t])}, \
          '{output}.safetensors')",
     ),

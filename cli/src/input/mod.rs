@@ -311,7 +311,8 @@ pub(crate) fn padded_layout(
 ) -> Result<TokenLayout> {
     ensure!(
         len > 0 || n <= MAX_EMPTY_ITEMS,
-        "embeddings: {n} items of 0 tokens each; at most {MAX_EMPTY_ITEMS} empty items are supported"
+        "embeddings: {n} items of 0 tokens each; at most {MAX_EMPTY_ITEMS} empty items are \
+         supported"
     );
     let layout = TokenLayout::padded(n, len, dim)?;
     Ok(match lengths {

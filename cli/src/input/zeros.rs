@@ -72,9 +72,9 @@ pub(super) fn check(
     let (n_items, n) = (ends.iter().filter(|[a, b]| a + b > 0).count(), ends.len());
     let rows = counted(n_rows as u64, "row of zeros", "rows of zeros");
     Ok(Some(format!(
-        "{n_items} of {n} items begin or end with {rows}, scored as tokens: the file does not say how \
-         long items are; give lengths or a mask, or use --trailing-zeros pad to leave the rows out, or \
-         --trailing-zeros tokens if they are tokens"
+        "{n_items} of {n} items begin or end with {rows}, scored as tokens: the file does not say \
+         how long items are; give lengths or a mask, or use --trailing-zeros pad to leave the rows \
+         out, or --trailing-zeros tokens if they are tokens"
     )))
 }
 

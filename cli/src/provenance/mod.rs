@@ -2,11 +2,12 @@
 //!
 //! A compressed file says in its `__metadata__` what it was made of:
 //!
-//! | key | value |
-//! |---|---|
-//! | `maxsim.source` | `tokens-1 ELEMENT DIGEST`: the [`TokenDigest`] of the embeddings, and their element type |
-//! | `maxsim.source_identity` | which file that was, where a change of it would show (see `input/identity.rs`) |
-//! | `maxsim.codes` | `codes-1 DIGEST`: the [`TokenDigest`] of the codes, scales and minima, and of the first digest |
+//! - `maxsim.source`: `tokens-1 ELEMENT DIGEST`, the [`TokenDigest`] of the embeddings, and their
+//!   element type;
+//! - `maxsim.source_identity`: which file that was, where a change of it would show (see
+//!   `input/identity.rs`);
+//! - `maxsim.codes`: `codes-1 DIGEST`, the [`TokenDigest`] of the codes, scales and minima, and of
+//!   the first digest.
 //!
 //! Writing them states that codes and scales are those that [`maxsim::Tokens::quantize`] makes.
 //! `maxsim rank --screen` compares both digests with the files that it is given. A file is read for
@@ -124,14 +125,14 @@ impl fmt::Display for Proof {
                 let when = if *is_remembered { "an earlier run" } else { "this run" };
                 write!(
                     f,
-                    "note: --screen does not say what it was made of; {when} compared its codes with \
-                     all rows of --documents, and proofs rest on that"
+                    "note: --screen does not say what it was made of; {when} compared its codes \
+                     with all rows of --documents, and proofs rest on that"
                 )
             }
             Proof::None => write!(
                 f,
-                "note: with --verify never nothing is proven: that --screen was made of --documents \
-                 rests on your word"
+                "note: with --verify never nothing is proven: that --screen was made of \
+                 --documents rests on your word"
             ),
         }
     }
@@ -234,8 +235,8 @@ impl Files<'_> {
             let why = printable(&format!("{why:#}"));
             let _ = writeln!(
                 std::io::stderr(),
-                "warning: cannot remember which files were verified, so every run reads them again: \
-                 {why}; MAXSIM_CACHE_DIR names another folder"
+                "warning: cannot remember which files were verified, so every run reads them \
+                 again: {why}; MAXSIM_CACHE_DIR names another folder"
             );
         }
     }
@@ -279,7 +280,8 @@ impl Files<'_> {
         let format = self.screen.contents().format;
         let documents = self.documents.path().display();
         format!(
-            "compress the documents again with `maxsim quantize --format {format} --input {documents}`"
+            "compress the documents again with `maxsim quantize --format {format} --input \
+             {documents}`"
         )
     }
 }

@@ -60,7 +60,8 @@ impl Report {
         let queries = counted(*n_queries as u64, "query", "queries");
         writeln!(
             out,
-            "scores of {queries}: off by {mean_score_error:.2e} on average, {max_score_error:.2e} at most"
+            "scores of {queries}: off by {mean_score_error:.2e} on average, {max_score_error:.2e} \
+             at most"
         )?;
         if let (Some(mean), Some(least)) = (agreement.spearman, agreement.least_spearman) {
             writeln!(out, "rankings: Spearman's ρ {mean:.5} on average, {least:.5} at least")?;
@@ -103,7 +104,8 @@ pub(super) fn losses(
     }
     if written.n_clipped > 0 {
         said.push(format!(
-            "warning: {} clipped, by {:.2e} at most, as f16 scales are too small for them; {instead}",
+            "warning: {} clipped, by {:.2e} at most, as f16 scales are too small for them; \
+             {instead}",
             clipped(written.n_clipped, written.n_clipped_tokens),
             written.largest_clip
         ));

@@ -69,8 +69,8 @@ pub(crate) fn is_residual(tensors: &Tensors<'_>) -> bool {
 fn tokens<'a>(bytes: &'a [u8], options: &InputOptions) -> Result<ResidualTokens<'a>> {
     ensure!(
         options.tensor.is_none(),
-        "the tokens are residual-compressed, by tensors of fixed names; leave --tensor out, or name \
-         that of the queries alone (--queries-tensor)"
+        "the tokens are residual-compressed, by tensors of fixed names; leave --tensor out, or \
+         name that of the queries alone (--queries-tensor)"
     );
     let file = File { tensors: Tensors::parse(bytes)?, bytes };
     let (format, version) = (file.note("format")?, file.note("version")?);

@@ -9,7 +9,8 @@
 //! | nbits | `config.nbits` | `nbits` |
 //! | centroids | `centroids.pt` | `centroids.npy` |
 //! | buckets | `buckets.pt`: (cutoffs, weights) | `bucket_cutoffs.npy`, `bucket_weights.npy` |
-//! | chunk | `{i}.codes.pt` (I32), `{i}.residuals.pt` | `{i}.codes.npy` (I64), `{i}.residuals.npy` |
+//! | codes of chunk `i` | `{i}.codes.pt` (I32) | `{i}.codes.npy` (I64) |
+//! | residuals of chunk `i` | `{i}.residuals.pt` | `{i}.residuals.npy` |
 //!
 //! From version 1.7 on fast-plaid moves chunks into `merged_codes.npy` and `merged_residuals.npy`,
 //! whose `.manifest.json` lists how many rows each chunk has there; a chunk's own file, where it is

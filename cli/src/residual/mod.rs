@@ -10,7 +10,7 @@
 //! | `centroids` | F16, BF16 or F32 | `[n_centroids, dim]` |
 //! | `bucket_weights` | F32 or F16 | `[2^nbits]` |
 //! | `bucket_cutoffs`, where tokens can be encoded | F32 or F16 | `[2^nbits - 1]` |
-//! | `offsets`, with `codes` `[rows]` | I64 or I32 | `[n + 1]`: item `i` is the rows `offsets[i] .. offsets[i + 1]` |
+//! | `offsets`, with `codes` `[rows]` | I64 or I32 | `[n + 1]`: where items begin, and the end |
 //! | `lengths`, optional with `codes` `[n, len]` | I64 or I32 | `[n]` |
 //!
 //! and `__metadata__` with the strings

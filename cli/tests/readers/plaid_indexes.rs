@@ -1,5 +1,5 @@
-//! Index folders that ColBERT, fast-plaid and next-plaid wrote (`plaid/make_indexes.py`), beside what
-//! they decode them to; and folders that are refused.
+//! Index folders that ColBERT, fast-plaid and next-plaid wrote (`plaid/make_indexes.py`), beside
+//! what they decode them to; and folders that are refused.
 
 use std::fs;
 use std::io::Write;
@@ -143,7 +143,8 @@ fn npy_file(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
 
 #[test]
 fn chunks_with_files_of_their_own_take_the_place_of_merged_rows() {
-    // Chunk 1 has been written again, with one document less of its ten; its old rows are merged still.
+    // Chunk 1 has been written again, with one document less of its ten; its old rows are merged
+    // still.
     let folder = copy("fast-plaid-2");
     let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
     let whole = read_index(folder.path()).unwrap();

@@ -1,9 +1,9 @@
-//! What compression costs a ranking: documents encoded, decoded to f32 and scored on the CPU, beside
-//! the same documents as they are.
+//! What compression costs a ranking: documents encoded, decoded to f32 and scored on the CPU,
+//! beside the same documents as they are.
 //!
-//! The sample of the repository is always there; the real set of 1000 documents and 250 queries lies
-//! in `data/debian-packages` of the folder MAXSIM_SHARED, or else of the folder `shared` beside the
-//! workspace.
+//! The sample of the repository is always there; the real set of 1000 documents and 250 queries
+//! lies in `data/debian-packages` of the folder MAXSIM_SHARED, or else of the folder `shared`
+//! beside the workspace.
 
 use std::path::Path;
 
@@ -21,7 +21,8 @@ use maxsim_cli::residual::{ResidualFile, write};
 /// nDCG@10 that 4 bits may cost.
 const NDCG_TOLERANCE: f64 = 0.01;
 
-/// The same for 2 bits, of which nothing was promised: what they cost, with room for another k-means.
+/// The same for 2 bits, of which nothing was promised: what they cost, with room for another
+/// k-means.
 const NDCG_TOLERANCE_OF_2: f64 = 0.02;
 
 /// A quarter of what the real set would have by itself, which is quicker and no easier.
@@ -71,7 +72,8 @@ fn check(set: &Path, times: f64) {
         let compressed = std::fs::metadata(&path).unwrap().len() as f64 - table;
         let ratio = size_of_val(whole.data()) as f64 / compressed;
         eprintln!(
-            "{}: {nbits} bits, {} centroids: nDCG@10 {before:.4} -> {after:.4}, {ratio:.2} x smaller",
+            "{}: {nbits} bits, {} centroids: nDCG@10 {before:.4} -> {after:.4}, {ratio:.2} x \
+             smaller",
             set.display(),
             codec.n_centroids(),
         );
@@ -79,7 +81,8 @@ fn check(set: &Path, times: f64) {
             (after - before).abs() <= tolerance * times,
             "{nbits} bits: {before} became {after}"
         );
-        // dim 128: 256 bytes became 32 of buckets and 4 of a code; offsets and header are next to nothing.
+        // dim 128: 256 bytes became 32 of buckets and 4 of a code; offsets and header are next to
+        // nothing.
         assert!(nbits != 2 || ratio >= 7.0, "2 bits are {ratio} x smaller");
     }
 }

@@ -72,7 +72,11 @@ fn assert_same_codec(a: &ResidualCodec<'_>, b: &ResidualCodec<'_>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..Default::default()
+    })]
     #[test]
     fn what_is_written_is_read(
         nbits in prop::sample::select(&[1u32, 2, 4, 8]), dim in 1..40usize,
@@ -90,7 +94,8 @@ proptest! {
         // Equal tokens are equal files.
         prop_assert_eq!(&written(&tokens).1, &bytes);
         for reading in [Reading::Map, Reading::Read] {
-            let file = ResidualFile::open(&folder.path().join("tokens.safetensors"), reading).unwrap();
+            let path = folder.path().join("tokens.safetensors");
+            let file = ResidualFile::open(&path, reading).unwrap();
             let read = file.tokens().unwrap();
             assert_same_codec(read.codec(), tokens.codec());
             prop_assert_eq!((read.codes(), read.residuals()), (tokens.codes(), tokens.residuals()));

@@ -1,5 +1,5 @@
-//! The tool where something is out of the ordinary: output paths that are links or streams, values that
-//! are no numbers, options that do not go together; and what it says then.
+//! The tool where something is out of the ordinary: output paths that are links or streams, values
+//! that are no numbers, options that do not go together; and what it says then.
 
 use std::fs;
 

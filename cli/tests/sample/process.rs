@@ -275,7 +275,10 @@ fn metrics_are_what_their_formula_says() {
 fn titles_cannot_steer_the_terminal() {
     let folder = Folder::new();
     let lines: String = (0..9)
-        .map(|id| json!({"id": id, "title": "t\u{1b}]0;x\u{7}\u{202e}\r\n", "text": "\u{9b}31m\ttext"}))
+        .map(|id| {
+            let (title, text) = ("t\u{1b}]0;x\u{7}\u{202e}\r\n", "\u{9b}31m\ttext");
+            json!({"id": id, "title": title, "text": text})
+        })
         .map(|line| format!("{line}\n"))
         .collect();
     let texts = folder.write("texts.jsonl", lines);

@@ -1,4 +1,5 @@
-//! `maxsim quantize --format plaid`: what it writes and reports, and `maxsim rank` of such documents.
+//! `maxsim quantize --format plaid`: what it writes and reports, and `maxsim rank` of such
+//! documents.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Coarse to fine on real embeddings: `maxsim rank --screen`, and what screening winners loses.
 //!
-//! The sample in the repository, and where it is there the set of 1000 documents and 250 queries; on the
-//! CPU, and on a CUDA device where there is one.
+//! The sample in the repository, and where it is there the set of 1000 documents and 250 queries;
+//! on the CPU, and on a CUDA device where there is one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -18,8 +18,8 @@ enum Values {}
 type Folder = FolderOf<Values>;
 
 impl Folder {
-    /// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..2, 2 and
-    /// 3..6.
+    /// A folder with two queries, of rows 0 and 1..3, and three documents of dim 4, of rows 0..2, 2
+    /// and 3..6.
     fn new() -> Folder {
         let folder = Folder::empty();
         folder.written("q.safetensors", packed(&queries(), 4, &QUERY_OFFSETS));
@@ -145,7 +145,8 @@ fn scores_beyond_f32_are_an_error_with_both_places() {
     assert_eq!(
         error,
         format!(
-            "the score of query 0 and document 1 is inf: products of the embeddings are too large for \
+            "the score of query 0 and document 1 is inf: products of the embeddings are too large \
+             for \
              f32, those of row 0 of {q} (query 0), which has an element of 1e20 and row 2 of {d} \
              (document 1), which has an element of 3e25; scale them down"
         )
@@ -194,7 +195,10 @@ fn tables_of_plaid_files_are_looked_at() {
     let folder = Folder::new();
     let file = |centroid: f32, other: f32, weight: f32| {
         let centroids = [0.5, 0.5, 0.5, centroid, 0.5, 0.5, 0.5, 0.5, other, 0.5, 0.5, 0.5];
-        let header = r#""__metadata__":{"format":"maxsim-residual","version":"1","nbits":"1","bit_order":"colbert","normalize":"true"},"#;
+        let header = concat!(
+            r#""__metadata__":{"format":"maxsim-residual","version":"1","nbits":"1","#,
+            r#""bit_order":"colbert","normalize":"true"},"#
+        );
         let codes: Vec<u8> = [1i32, 1, 1, 0, 1, 1].iter().flat_map(|c| c.to_le_bytes()).collect();
         let tensors = [
             ("offsets", "I64", &[4][..], i64_bytes(&DOCUMENT_OFFSETS)),

@@ -73,8 +73,8 @@ pub fn run<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Run {
     Run::of(command().args(args).output().expect("the tool starts"))
 }
 
-/// A folder for the files of a test, removed after it. Modules of tests add methods that fill it and
-/// run the tool in it, each to a folder of its own kind.
+/// A folder for the files of a test, removed after it. Modules of tests add methods that fill it
+/// and run the tool in it, each to a folder of its own kind.
 pub struct FolderOf<Kind>(pub TempDir, PhantomData<Kind>);
 
 /// A folder without more methods.
@@ -127,9 +127,9 @@ pub fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The folder of the real set of 1000 documents and 250 queries, `data/debian-packages` of the folder
-/// MAXSIM_SHARED, or else of the folder `shared` beside the repository; `None`, with a line that cannot
-/// be overlooked, where it is not.
+/// The folder of the real set of 1000 documents and 250 queries, `data/debian-packages` of the
+/// folder MAXSIM_SHARED, or else of the folder `shared` beside the repository; `None`, with a line
+/// that cannot be overlooked, where it is not.
 pub fn reference_set(skipped: &str) -> Option<PathBuf> {
     // The working folder of tests is their package's, `cli`.
     let shared = std::env::var_os("MAXSIM_SHARED").map_or("../../shared".into(), PathBuf::from);

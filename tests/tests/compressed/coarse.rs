@@ -319,8 +319,8 @@ fn what_does_not_fit_is_an_error() {
     shape(other, "queries", &["f32 tokens", "f16 tokens"]);
 }
 
-/// Codes of other tokens of the same shape find other winners: they are refused, but on the caller's
-/// word.
+/// Codes of other tokens of the same shape find other winners: they are refused, but on the
+/// caller's word.
 #[test]
 fn codes_of_other_tokens_are_refused() {
     let values = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];

@@ -1,5 +1,5 @@
-//! INT8 documents with f16 and with f32 scales, exactly: kernels that read f16 scales copy them in words of
-//! two, wherever a document begins and ends in them.
+//! INT8 documents with f16 and with f32 scales, exactly: kernels that read f16 scales copy them in
+//! words of two, wherever a document begins and ends in them.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,9 @@ use maxsim_tests::quantized::with_scores_of_every_row;
 const QUERY_LENS: [usize; 3] = [5, 64, 33];
 /// Documents begin and end with either half of a word, and the last one with the matrix.
 const DOCUMENT_LENS: [usize; 12] = [1, 127, 128, 129, 300, 1, 2, 63, 0, 257, 16, 1];
-/// The same without an empty one, which rows that read documents as runs of rows do not take: runs that begin
-/// anywhere in 16 bytes of scales, documents that end around the rows that are multiplied or copied at a time.
+/// The same without an empty one, which rows that read documents as runs of rows do not take: runs
+/// that begin anywhere in 16 bytes of scales, documents that end around the rows that are
+/// multiplied or copied at a time.
 const RUN_LENS: [usize; 12] = [1, 15, 33, 300, 16, 31, 3, 17, 129, 32, 2, 65];
 
 /// Scales of f16, which some rows have.
@@ -105,7 +106,8 @@ fn check(shape: Shape<'_>, sign: (&str, Sign), odd_scale: f32) -> BTreeSet<&'sta
     let halves: Vec<f16> = (0..n_rows)
         .map(|row| match row {
             _ if is_masked && row % 5 == 1 => f16::INFINITY,
-            // With either half of a word, in some tiles of the longer documents, first and last rows.
+            // With either half of a word, in some tiles of the longer documents, first and last
+            // rows.
             _ if row % 97 == 1 => f16::from_f32(odd_scale),
             _ => f16::from_f32(0.01 + row as f32 * 1e-4),
         })
@@ -145,7 +147,8 @@ fn check(shape: Shape<'_>, sign: (&str, Sign), odd_scale: f32) -> BTreeSet<&'sta
                         assert!(
                             expected == found || expected.is_nan() && found.is_nan(),
                             "{row:?}, {what}, dim {dim}, {}, {odd_scale:e}, mask {is_masked}, \
-                             {pairing:?}, query {q}, token {s}, document {d}: {expected:e}, not {found:e}",
+                             {pairing:?}, query {q}, token {s}, document {d}: {expected:e}, not \
+                              {found:e}",
                             sign.0
                         );
                     }

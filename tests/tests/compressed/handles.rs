@@ -295,8 +295,8 @@ fn special_rows() {
     });
 }
 
-/// Elements of any bits: subnormal numbers, NaNs of any payload, and neighbours that are as far from
-/// each other as can be; and the same rows without what is not finite.
+/// Elements of any bits: subnormal numbers, NaNs of any payload, and neighbours that are as far
+/// from each other as can be; and the same rows without what is not finite.
 #[test]
 fn any_bits() {
     fn check<T: Element>(suite: &Suite, dim: usize) -> Result<(), String> {
@@ -340,8 +340,8 @@ fn every_number() {
     });
 }
 
-/// The largest magnitude of more rows than a device reads at once, wherever it is: beside larger ones
-/// that are no number, are masked, or belong to no item.
+/// The largest magnitude of more rows than a device reads at once, wherever it is: beside larger
+/// ones that are no number, are masked, or belong to no item.
 #[test]
 fn the_largest_of_many_rows() {
     const ROWS: usize = 10_000;
@@ -509,8 +509,8 @@ fn views() {
     });
 }
 
-/// Codes of somebody else that start and end anywhere are scored by kernels that copy them byte by byte:
-/// scores are those of the same kernel for codes that were uploaded.
+/// Codes of somebody else that start and end anywhere are scored by kernels that copy them byte by
+/// byte: scores are those of the same kernel for codes that were uploaded.
 #[test]
 fn views_of_codes() {
     fn check<F: Quantized + Against<F>>(suite: &Suite, operand: Operand) -> Result<usize, String> {
@@ -581,8 +581,8 @@ fn views_of_codes() {
     });
 }
 
-/// Codes, scales and mask of tokens in memory of "somebody else", the rows of codes `pitch` bytes apart
-/// from byte `first` on, with bytes between them that are e4m3's NaN.
+/// Codes, scales and mask of tokens in memory of "somebody else", the rows of codes `pitch` bytes
+/// apart from byte `first` on, with bytes between them that are e4m3's NaN.
 fn parts_of<F: Quantized>(
     device: &Device,
     tokens: &Tokens<'_, F>,

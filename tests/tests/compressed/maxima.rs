@@ -1,4 +1,5 @@
-//! Maxima of codes' similarities whatever their signs: kernels take short cuts where they are positive.
+//! Maxima of codes' similarities whatever their signs: kernels take short cuts where they are
+//! positive.
 
 use maxsim::{Against, Fp8, Int8, Quantized, Scales, TokenLayout, Tokens};
 use maxsim_kernels::element::Operand;

@@ -209,8 +209,8 @@ fn a_score_by_hand() {
     assert_eq!(found.expect("scores").values(), [0.75]);
 }
 
-/// Similarities are whole numbers times their documents' scales to the bit, however large or small those
-/// are, in every kernel of INT8.
+/// Similarities are whole numbers times their documents' scales to the bit, however large or small
+/// those are, in every kernel of INT8.
 #[test]
 fn scales_of_any_size() {
     const DIM: usize = 128;
@@ -226,7 +226,8 @@ fn scales_of_any_size() {
         Tokens::<Int8>::from_codes(&queries, ones, layout(LENS[0])).expect("queries");
     let sizes =
         [0.0, 1e-45, 1e-38, 2f32.powi(-41), 2f32.powi(-40), 1e-5, 2f32.powi(62), 5e18, 1e30];
-    // Everywhere, in the first tile and the third, or in later ones alone, when maxima are those of bits.
+    // Everywhere, in the first tile and the third, or in later ones alone, when maxima are those of
+    // bits.
     let all: Vec<usize> = (0..LENS[1]).collect();
     let places: [&[usize]; 6] = [&all, &[7, 260], &[200], &[300], &[600, 1030], &[1151]];
     for (size, odd) in sizes.into_iter().chain([f32::NAN]).flat_map(|x| places.map(|odd| (x, odd)))

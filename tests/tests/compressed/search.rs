@@ -94,8 +94,8 @@ fn search<T: Element, F: maxsim::Quantized + maxsim::Against<F>>(
     device.search_coarse_to_fine(&queries, &documents, case.k, &case.options)
 }
 
-/// All documents of each query in the order of their scores in full precision: of all pairs as a list,
-/// as searches ask for them.
+/// All documents of each query in the order of their scores in full precision: of all pairs as a
+/// list, as searches ask for them.
 fn ranking<T: Element>(
     device: &Device,
     queries: &Tokens<'_, T>,
@@ -226,8 +226,8 @@ fn a_likely_place_may_be_wrong_and_is_never_called_proven() {
     }
 }
 
-/// Documents in any order and number, with scores and errors that are known: what is held, what is let
-/// go, and what is proven.
+/// Documents in any order and number, with scores and errors that are known: what is held, what is
+/// let go, and what is proven.
 #[test]
 fn searches_in_chunks_prove_what_is_so() {
     #[derive(Clone, Debug)]
@@ -396,7 +396,8 @@ fn numbers_that_differ_are_errors() {
     for terms in &other_terms {
         assert_eq!(said(Compressed::assumed(&three, &codes_of_3, terms)), "terms");
     }
-    // Of the same shape, but not of these rows, on the caller's word that they are: the scores tell.
+    // Of the same shape, but not of these rows, on the caller's word that they are: the scores
+    // tell.
     let others: Vec<f32> = rows.iter().map(|x| -x).collect();
     let others = Tokens::padded(&others[..6], 3, 1, 2).expect("tokens");
     let codes_of_others = others.quantize::<Int8>(ScaleType::F16).expect("codes");
@@ -416,7 +417,8 @@ fn numbers_that_differ_are_errors() {
     assert!(bounds.iter().zip(&more).all(|(a, b)| a < b && *b < 1.01 * a), "{bounds:?} {more:?}");
 }
 
-/// Bounds of tokens without errors are what rounding leaves, by the formulas that the documentation states.
+/// Bounds of tokens without errors are what rounding leaves, by the formulas that the documentation
+/// states.
 #[test]
 fn bounds_of_rounding_are_as_large_as_stated() {
     const ULP: f64 = f32::EPSILON as f64;
@@ -457,8 +459,8 @@ fn bounds_of_rounding_are_as_large_as_stated() {
     is(&maxsim::score_bounds(&terms[0], &terms[1], &cross).expect("bounds"), expected);
 }
 
-/// A document that changed after it was compressed: bounds that are measured find it all the same; on the
-/// caller's word it is missed, and nothing is called proven.
+/// A document that changed after it was compressed: bounds that are measured find it all the same;
+/// on the caller's word it is missed, and nothing is called proven.
 #[test]
 fn stale_codes_prove_nothing() {
     let n = 300;

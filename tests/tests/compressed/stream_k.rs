@@ -19,12 +19,16 @@ const FORMATS: [Formats; 3] = [
     Formats::Fp8(ScaleType::F16, ScaleType::F32),
 ];
 
-/// What lengths documents have: pieces of many blocks, blocks of many documents, ends around the 64 rows of a product.
+/// What lengths documents have: pieces of many blocks, blocks of many documents, ends around the 64
+/// rows of a product.
 fn lengths() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![
         3 => vec(1..=400usize, 1..=4),
         2 => (1..=300usize, 1..=4usize).prop_map(|(len, n)| vec![len; n]),
-        2 => vec(prop_oneof![3 => 0..=300usize, 1 => select(&[0, 1, 63, 64, 65, 128, 192])], 1..=20),
+        2 => vec(
+            prop_oneof![3 => 0..=300usize, 1 => select(&[0, 1, 63, 64, 65, 128, 192])],
+            1..=20,
+        ),
         1 => vec(0..=20usize, 1..=200),
     ]
 }
@@ -77,7 +81,8 @@ fn random() {
 fn many() -> Vec<(Vec<usize>, Vec<usize>)> {
     vec![
         (vec![256], vec![333; 300]),
-        // Units that have the end of one document and little or most of another, alone and with whole ones.
+        // Units that have the end of one document and little or most of another, alone and with
+        // whole ones.
         (vec![1000], vec![256; 34]),
         (vec![700], vec![700; 50]),
         (vec![32, 32, 32, 32, 300], vec![600; 140]),
@@ -92,7 +97,8 @@ fn many_documents() {
     let cases = many().into_iter().flat_map(|(queries, documents)| {
         [(Values::Negative, FORMATS[0]), (Values::Unit, FORMATS[2])].into_iter().map(
             move |(values, formats)| {
-                // Few elements: the oracle takes a minute for 128, and where documents are cut does not depend on them.
+                // Few elements: the oracle takes a minute for 128, and where documents are cut does
+                // not depend on them.
                 let case =
                     Case { token_scores: false, values, ..Case::new(24, &queries, &documents) };
                 QuantizedCase { case, formats }
@@ -102,8 +108,8 @@ fn many_documents() {
     Suite::run_large("cut_codes_many_documents", cases, check);
 }
 
-/// Sums have one order: a row that cuts documents gives the bits of the one that does not, whichever block is first with
-/// its piece.
+/// Sums have one order: a row that cuts documents gives the bits of the one that does not,
+/// whichever block is first with its piece.
 #[test]
 fn twenty_runs_give_the_bits_of_whole_documents() {
     Suite::run_gpu("gpu_cut_codes_same_bits", |suite| {

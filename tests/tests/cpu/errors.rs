@@ -233,7 +233,7 @@ fn too_large() {
         let found = (n as u64).saturating_mul(len as u64);
         refused!(
             TokenLayout::padded(n, len, 8),
-            Error::TooLarge { what: "rows of a token matrix", limit: LIMIT, found: f } if *f == found,
+            Error::TooLarge { what, limit: LIMIT, found: f } if *what == rows && *f == found,
             [rows, LIMIT, found]
         );
     }
@@ -348,18 +348,30 @@ fn foreign_memory_of_the_cpu() {
     let handle =
         unsafe { DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), 256, 16, layout, None) };
     let what = "memory of a CUDA device";
-    refused!(handle, Error::Unsupported { what: w, .. } if w.contains(what), [what, "CPU", "Device::cuda"]);
+    refused!(
+        handle,
+        Error::Unsupported { what: w, .. } if w.contains(what),
+        [what, "CPU", "Device::cuda"]
+    );
     let tokens = Device::cpu().upload(&Tokens::padded(&DATA, 2, 3, 4).expect("tokens"));
     let tokens = tokens.expect("room");
     let options = ScoreOptions::default();
     let work = Device::cpu().prepare(&tokens, &tokens, &Pairing::cross(), &options);
     // SAFETY: as above.
     let scores = unsafe { DeviceScores::from_raw_parts(&work.expect("work"), 256, None, None) };
-    refused!(scores, Error::Unsupported { what: w, .. } if w.contains(what), [what, "CPU", "Device::cuda"]);
+    refused!(
+        scores,
+        Error::Unsupported { what: w, .. } if w.contains(what),
+        [what, "CPU", "Device::cuda"]
+    );
     // SAFETY: as above.
     let stream = unsafe { Stream::from_raw(&Device::cpu(), 0) };
     let what = "a stream of a CUDA device";
-    refused!(stream, Error::Unsupported { what: w, .. } if w.contains(what), [what, "CPU", "Device::cuda"]);
+    refused!(
+        stream,
+        Error::Unsupported { what: w, .. } if w.contains(what),
+        [what, "CPU", "Device::cuda"]
+    );
 }
 
 #[test]

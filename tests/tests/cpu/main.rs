@@ -1,5 +1,5 @@
-//! What needs no device: the oracle, the comparison, planning, errors, losses, rankings and residual
-//! codecs.
+//! What needs no device: the oracle, the comparison, planning, errors, losses, rankings and
+//! residual codecs.
 
 mod agree;
 mod errors;

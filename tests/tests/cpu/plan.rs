@@ -396,8 +396,8 @@ fn codes_run_in_the_tile_that_fits_the_queries_and_finds_what_is_asked_for() {
     }
 }
 
-/// However much there is to read, and however short documents are; of elements the largest calls have blocks
-/// that draw their units.
+/// However much there is to read, and however short documents are; of elements the largest calls
+/// have blocks that draw their units.
 #[test]
 fn short_queries_of_int8_read_runs_of_any_size() {
     let row = |queries, documents| {
@@ -423,7 +423,8 @@ fn short_queries_of_int8_read_runs_of_any_size() {
     }
 }
 
-/// The name of the kernel for padded queries and documents, `[items, tokens]` of each, or why there is none.
+/// The name of the kernel for padded queries and documents, `[items, tokens]` of each, or why there
+/// is none.
 fn name_of(
     operand: Operand,
     limits: &DeviceLimits,
@@ -452,8 +453,8 @@ fn plan_of_codes(
     name_of(operand, limits, shape, (access, access), &options)
 }
 
-/// Whether centroids are scored once, for queries of 32 tokens and documents of 100 by number, and so many
-/// centroids.
+/// Whether centroids are scored once, for queries of 32 tokens and documents of 100 by number, and
+/// so many centroids.
 fn scores_centroids(
     n_queries: usize,
     n_documents: usize,

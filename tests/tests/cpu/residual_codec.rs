@@ -25,7 +25,8 @@ proptest! {
         // A sum of length up to 2 · √dim, and two products.
         let bound = 4.0 * f64::from(f32::EPSILON);
         for (i, (&f, e)) in found.data().iter().zip(expected).enumerate() {
-            prop_assert!((f64::from(f) - e).abs() <= bound * e.abs().max(0.1), "[{i}]: {f} is not {e}");
+            let error = (f64::from(f) - e).abs();
+            prop_assert!(error <= bound * e.abs().max(0.1), "[{i}]: {f} is not {e}");
         }
         // Without normalisation there is one rounding.
         if !case.normalize {
@@ -46,12 +47,13 @@ proptest! {
         let parts = case.parts();
         let tokens = case.tokens(&parts);
         let [colbert, little] = BitOrder::ALL.map(|order| tokens.clone().into_order(order));
-        let decoded =
-            [&tokens, &colbert, &little].map(|tokens| tokens.decode::<f32>().unwrap().data().to_vec());
+        let decode = |tokens: &ResidualTokens| tokens.decode::<f32>().unwrap().data().to_vec();
+        let decoded = [&tokens, &colbert, &little].map(decode);
         prop_assert_eq!(&decoded[0], &decoded[1]);
         prop_assert_eq!(&decoded[0], &decoded[2]);
-        prop_assert_eq!((colbert.order(), little.order()), (BitOrder::Colbert, BitOrder::LittleEndian));
-        let reversed: Vec<u8> = colbert.residuals().iter().map(|byte| byte.reverse_bits()).collect();
+        prop_assert_eq!(colbert.order(), BitOrder::Colbert);
+        prop_assert_eq!(little.order(), BitOrder::LittleEndian);
+        let reversed: Vec<u8> = colbert.residuals().iter().map(|x| x.reverse_bits()).collect();
         prop_assert_eq!(little.residuals(), reversed);
         let back = little.into_order(case.order);
         prop_assert_eq!(back.residuals(), &parts.residuals[..]);
@@ -59,13 +61,16 @@ proptest! {
 
     #[test]
     fn what_is_encoded_comes_back_within_its_bucket(
-        case in cases(), element in select(&ElementType::ALL), scale in select(&[1.0f32, 1e-4, 300.0]),
+        case in cases(),
+        element in select(&ElementType::ALL),
+        scale in select(&[1.0f32, 1e-4, 300.0]),
         midpoints in any::<bool>(),
     ) {
         let rng = &mut SmallRng::seed_from_u64(case.seed ^ 2);
         let rows: Vec<f32> =
             numbers((case.rows + 1) * case.dim, rng).into_iter().map(|x| x * scale).collect();
-        let options = EncodeOptions { order: case.order, nearest: Nearest::Distance, ..Default::default() };
+        let (order, nearest) = (case.order, Nearest::Distance);
+        let options = EncodeOptions { order, nearest, ..Default::default() };
         let train = TrainOptions {
             nbits: case.nbits,
             n_centroids: Some(case.n_centroids.min(case.rows + 1)),
@@ -74,7 +79,8 @@ proptest! {
             encode: options,
             ..Default::default()
         };
-        let layout = TokenLayout::packed(case.rows + 1, case.dim, &[0, case.rows as i64 + 1]).unwrap();
+        let n_rows = case.rows + 1;
+        let layout = TokenLayout::packed(n_rows, case.dim, &[0, n_rows as i64]).unwrap();
         let tokens = Tokens::from_layout(&rows, layout).unwrap();
         let mut codec = ResidualCodec::train(&tokens, &train).unwrap();
         if midpoints {

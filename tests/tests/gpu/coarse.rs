@@ -20,8 +20,8 @@ fn devices() -> impl Iterator<Item = &'static Device> {
     cuda_devices().iter().filter(|device| has_kernels(device))
 }
 
-/// A matrix's rows in memory of "somebody else", `pitch` elements apart from element `first` on, with
-/// ones between them: that memory, and the view.
+/// A matrix's rows in memory of "somebody else", `pitch` elements apart from element `first` on,
+/// with ones between them: that memory, and the view.
 fn view<T: Element>(
     device: &Device,
     rows: &[T],
@@ -44,8 +44,8 @@ fn view<T: Element>(
     Ok((memory, view))
 }
 
-/// Scores of views must be those of uploaded rows, but for rounding: winners are the same, and zeros of
-/// either sign.
+/// Scores of views must be those of uploaded rows, but for rounding: winners are the same, and
+/// zeros of either sign.
 fn check_views<T: Element>(suite: &Suite) -> Result<usize, String> {
     let mut n_cases = 0;
     // Whole pieces of 16 bytes; rows that start anywhere; rows that end anywhere.
@@ -191,8 +191,8 @@ fn median_ms(
     Ok(times[times.len() / 2])
 }
 
-/// One query against documents larger than any cache, f16, INT8, and coarse to fine. (Some of the documents
-/// are the same rows elsewhere in memory.)
+/// One query against documents larger than any cache, f16, INT8, and coarse to fine. (Some of the
+/// documents are the same rows elsewhere in memory.)
 #[test]
 fn a_short_query_gets_faster() {
     const DIM: usize = 128;
@@ -252,8 +252,8 @@ fn a_short_query_gets_faster() {
                 }
                 loss /= (n * COPIES) as f64;
                 suite.note(&format!(
-                    "{device} {query_len} × {} × {len}: f16 {f16_ms:.4} ms, INT8 {int8_ms:.4}, coarse to \
-                     fine {both_ms:.4}, {:.2} × as fast as f16, mean loss {loss:.1e}",
+                    "{device} {query_len} × {} × {len}: f16 {f16_ms:.4} ms, INT8 {int8_ms:.4}, \
+                     coarse to fine {both_ms:.4}, {:.2} × as fast as f16, mean loss {loss:.1e}",
                     n * COPIES,
                     f16_ms / both_ms
                 ));

@@ -1,4 +1,5 @@
-//! Gradients of tokens, and gradients, that lie in memory of others: rows at any distance from any address.
+//! Gradients of tokens, and gradients, that lie in memory of others: rows at any distance from any
+//! address.
 
 use half::{bf16, f16};
 use maxsim::{
@@ -12,8 +13,8 @@ use maxsim_tests::suite::Suite;
 const QUERY_LENS: [i64; 3] = [17, 0, 3];
 const DOCUMENT_LENS: [i64; 4] = [40, 1, 0, 130];
 
-/// Whole numbers, so that sums are exact in whatever order, of rows `first + i · pitch`; NaN between
-/// them, which nobody may read.
+/// Whole numbers, so that sums are exact in whatever order, of rows `first + i · pitch`; NaN
+/// between them, which nobody may read.
 fn spread<T: Element>(rows: usize, dim: usize, first: usize, pitch: usize, seed: usize) -> Vec<T> {
     let n = (first + rows * pitch).next_multiple_of(8);
     let mut data = vec![T::from_f32(f32::NAN); n];

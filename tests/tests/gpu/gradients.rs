@@ -62,8 +62,8 @@ impl Batch {
             queries.iter_mut().step_by(dim).for_each(|x| *x = f16::ONE);
             documents.iter_mut().step_by(dim * d_len).for_each(|x| *x = f16::from_f32(1000.0));
         }
-        // Where more than 10⁵ terms go to a row, those of both signs would cancel out to a fifth of what
-        // is added, and the owner's sum, of f32 numbers too, be 2 · 10⁻⁶ of it from exact.
+        // Where more than 10⁵ terms go to a row, those of both signs would cancel out to a fifth of
+        // what is added, and the owner's sum, of f32 numbers too, be 2 · 10⁻⁶ of it from exact.
         let least = if n_q * q_len > 100_000 { 0.1 } else { -0.4 };
         let grads: Vec<f32> = (0..n_q * n_d).map(|i| (i % 97) as f32 / 97.0 + least).collect();
         let queries = Tokens::padded(&queries, n_q, q_len, dim).map_err(text)?;
@@ -104,7 +104,8 @@ const BATCHES: [Batch; 9] = [
     Batch { queries: [64, 128], documents: [64, 300], dim: 128, normalize: true },
     Batch { queries: [16, 100], documents: [16, 100], dim: 1024, normalize: true },
     Batch { queries: [1, 32], documents: [3000, 64], dim: 64, normalize: true },
-    // As many tokens as a batch of 128 page images has, all of which choose one row where it is hot.
+    // As many tokens as a batch of 128 page images has, all of which choose one row where it is
+    // hot.
     Batch { queries: [128, 1024], documents: [2, 64], dim: 128, normalize: false },
 ];
 
@@ -371,8 +372,8 @@ fn an_atomic_step_takes_no_more_memory_than_promised() {
     });
 }
 
-/// Winners that are found again are never all there: as many as are asked for, and where gradients are not
-/// f32, that of the documents in f32.
+/// Winners that are found again are never all there: as many as are asked for, and where gradients
+/// are not f32, that of the documents in f32.
 #[test]
 fn a_step_that_finds_winners_again_takes_no_more_memory_than_promised() {
     Suite::run_gpu("gpu_gradient_recompute_memory", |suite| {
@@ -392,8 +393,8 @@ fn a_step_that_finds_winners_again_takes_no_more_memory_than_promised() {
                 let beyond = taken.saturating_sub(2 * matrix * 2 + gradients);
                 let figure = format!("{device}: {beyond} bytes for {element:?} gradients");
                 suite.note(&figure);
-                // A workspace of 32 MB besides, and the allocator takes 2 MB at a time: less than half of
-                // the 128 MB of all winners.
+                // A workspace of 32 MB besides, and the allocator takes 2 MB at a time: less than
+                // half of the 128 MB of all winners.
                 if beyond > sums + at_once + (42 << 20) {
                     return Err(figure);
                 }
@@ -446,8 +447,8 @@ fn a_step_takes_no_more_memory_than_promised() {
     });
 }
 
-/// From codes, gradients have the same bits every time, and those of documents the bits that they have
-/// from the documents themselves.
+/// From codes, gradients have the same bits every time, and those of documents the bits that they
+/// have from the documents themselves.
 #[test]
 fn twenty_calls_from_codes_give_the_same_bits() {
     Suite::run_gpu("gpu_gradient_saved_repeats", |suite| {
@@ -537,8 +538,8 @@ fn codes_of_others_give_the_same_gradients() {
     });
 }
 
-/// Documents that become codes between the scores and their gradients leave what they took, but for the
-/// codes and a scale of 4 bytes a row; while codes are made, there are both.
+/// Documents that become codes between the scores and their gradients leave what they took, but for
+/// the codes and a scale of 4 bytes a row; while codes are made, there are both.
 #[test]
 fn documents_saved_as_codes_take_no_more_memory_than_promised() {
     Suite::run_gpu("gpu_gradient_saved_memory", |suite| {
@@ -574,7 +575,8 @@ fn documents_saved_as_codes_take_no_more_memory_than_promised() {
                 let made = with_documents.saturating_sub(with_both);
                 let saved = with_codes.saturating_sub(with_documents);
                 let figure = format!(
-                    "{device} {scales:?}: {made} bytes of codes, {saved} saved without the documents"
+                    "{device} {scales:?}: {made} bytes of codes, {saved} saved without the \
+                     documents"
                 );
                 suite.note(&figure);
                 // The allocator takes 2 MB at a time, for codes and for scales.

@@ -38,7 +38,8 @@ fn n_rows(offsets: &[i64]) -> usize {
     offsets[offsets.len() - 1] as usize
 }
 
-/// Two works over the same tokens: everything of a cross product, and the normalised scores of a list.
+/// Two works over the same tokens: everything of a cross product, and the normalised scores of a
+/// list.
 struct Two<T: Element> {
     queries: DeviceTokens<T>,
     documents: DeviceTokens<T>,
@@ -49,8 +50,8 @@ struct Two<T: Element> {
 fn pairings() -> Result<[(Pairing, ScoreOptions); 2]> {
     let all = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
     let list = Pairing::pairs(&[4, 0, 1, 0, 2], &[5, 5, 1, 0, 3])?;
-    // Of normalised rows, with documents cut into pieces: more kernels, a workspace of two calls, and
-    // numbers that depend on what a view's memory holds at the time.
+    // Of normalised rows, with documents cut into pieces: more kernels, a workspace of two calls,
+    // and numbers that depend on what a view's memory holds at the time.
     let cut = ScoreOptions { document_pieces: Some(3), normalize: true, ..ScoreOptions::default() };
     Ok([(Pairing::cross(), all), (list, cut)])
 }

@@ -53,8 +53,8 @@ fn nothing_there() {
     run("saved_gradients_nothing_there", cases);
 }
 
-/// So many winners that a GPU cuts them into several parts: of a document, and the pairs of few query
-/// tokens, whose documents have few winners, too.
+/// So many winners that a GPU cuts them into several parts: of a document, and the pairs of few
+/// query tokens, whose documents have few winners, too.
 #[test]
 fn many_winners() {
     let mut cases = vec![

@@ -102,8 +102,8 @@ fn oracle_is_the_derivative_of_the_scores() {
 }
 
 /// Rows of length 4: the difference errs by a sixth of the third derivative times 2⁻²⁴, of losses
-/// that are sums of a few cosines. And rows of length 2⁻²⁴, which are all multiplied by 10⁶, where the
-/// loss is linear again.
+/// that are sums of a few cosines. And rows of length 2⁻²⁴, which are all multiplied by 10⁶, where
+/// the loss is linear again.
 #[test]
 fn oracle_is_the_derivative_of_normalized_scores() {
     for (scale, step, allowed) in

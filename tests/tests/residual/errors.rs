@@ -17,8 +17,8 @@ fn small() -> (ResidualCodec<'static>, TokenLayout) {
     (codec, TokenLayout::packed(4, 3, &[0i64, 4]).unwrap())
 }
 
-/// Asserts that a call fails, and that its message names the argument and says what was expected and
-/// found.
+/// Asserts that a call fails, and that its message names the argument and says what was expected
+/// and found.
 fn assert_refused<T>(result: Result<T>, argument: &str, parts: &[&str]) {
     let Err(error) = result else { panic!("{argument} was taken") };
     let message = error.to_string();

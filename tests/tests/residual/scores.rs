@@ -101,8 +101,8 @@ fn scores_of_centroids_leave_other_calls_alone() {
             let values = vec![f16::from_f32(value); n * len * 2];
             device.upload(&Tokens::padded(&values, n, len, 2).expect("tokens")).expect("a handle")
         };
-        // More query tiles than run at once, whose parts are added in the end. Two such queries, in turns:
-        // what an earlier call has left would be wrong.
+        // More query tiles than run at once, whose parts are added in the end. Two such queries, in
+        // turns: what an earlier call has left would be wrong.
         let queries = [1.0, 2.0].map(|x| handle(x, 1, 100_000));
         let documents = handle(1.0, 3, 40);
         let (few, cross) = (handle(1.0, 1, 32), Pairing::cross());

@@ -1,5 +1,6 @@
-//! Documents that lie one behind the other, for which short queries have kernels of their own: units of
-//! one document and of hundreds, chunks with several documents, documents that all warps share.
+//! Documents that lie one behind the other, for which short queries have kernels of their own:
+//! units of one document and of hundreds, chunks with several documents, documents that all warps
+//! share.
 
 use half::{bf16, f16};
 use maxsim::{
@@ -111,8 +112,8 @@ fn random_int8() {
     Suite::run_random("runs_int8", int8_cases, check_int8);
 }
 
-/// Documents that end, and runs that begin, around the rows that are multiplied or copied at a time, and anywhere
-/// in the 16 bytes that copies of scales begin with.
+/// Documents that end, and runs that begin, around the rows that are multiplied or copied at a
+/// time, and anywhere in the 16 bytes that copies of scales begin with.
 #[test]
 fn edges_of_int8() {
     const EDGES: [usize; 13] = [1, 15, 16, 17, 31, 32, 33, 127, 128, 129, 130, 131, 3];
@@ -217,7 +218,8 @@ fn repeated_lengths() -> Vec<usize> {
     (0..900).map(|i| 1 + i * 37 % 290).collect()
 }
 
-/// Which warp is first with its share of a document depends on the run, and nothing of the result may.
+/// Which warp is first with its share of a document depends on the run, and nothing of the result
+/// may.
 #[test]
 fn twenty_runs_give_the_same_bits() {
     fn repeat<T: Element>(suite: &Suite) -> Result<usize, String> {
@@ -260,8 +262,8 @@ fn gives_the_bits_of_tiles(
     }
 }
 
-/// Sums are exact, scales apply in one order, and the rows of a query are added in one: other kernels of
-/// INT8 give the same bits, and so does every run.
+/// Sums are exact, scales apply in one order, and the rows of a query are added in one: other
+/// kernels of INT8 give the same bits, and so does every run.
 #[test]
 fn int8_gives_the_same_bits_as_tiles_do() {
     Suite::run_gpu("gpu_runs_int8_same_bits", |suite| {
@@ -297,8 +299,8 @@ fn int8_gives_the_same_bits_as_tiles_do() {
     });
 }
 
-/// So many tokens that blocks draw their units, in any order: units that are computed, and listed ones, some of them
-/// of more documents than a warp knows the ends of at a time.
+/// So many tokens that blocks draw their units, in any order: units that are computed, and listed
+/// ones, some of them of more documents than a warp knows the ends of at a time.
 #[test]
 fn int8_units_that_blocks_draw() {
     const PERIOD: usize = 9973;

@@ -1,6 +1,7 @@
-//! Documents of one length that lie one behind the other, and one tile of queries: blocks have equal shares of them, which
-//! end within documents. Documents of many blocks, blocks of several documents, shares that end where documents do,
-//! lengths around the rows that are multiplied at a time.
+//! Documents of one length that lie one behind the other, and one tile of queries: blocks have
+//! equal shares of them, which end within documents. Documents of many blocks, blocks of several
+//! documents, shares that end where documents do, lengths around the rows that are multiplied at a
+//! time.
 
 use half::{bf16, f16};
 use maxsim::{Element, ElementType, Pairing, ScoreOptions};
@@ -70,8 +71,8 @@ fn random_bf16() {
     Suite::run_random("runs_shares_bf16", || cases(ElementType::Bf16), check);
 }
 
-/// Queries, how many documents, and how long: on 264 blocks, one or two documents for each and a third for some, and fewer
-/// than blocks; on 396, two or three.
+/// Queries, how many documents, and how long: on 264 blocks, one or two documents for each and a
+/// third for some, and fewer than blocks; on 396, two or three.
 const SHAPES: [(&[usize], usize, usize); 13] = [
     (&[32], 300, 300),
     (&[15, 9], 550, 301),
@@ -108,8 +109,9 @@ fn many_shares() {
     Suite::run("runs_many_shares", cases, check);
 }
 
-/// Products and their order within a document are those of the row that has whole documents: so are the bits, whichever block
-/// is first with its piece. Each run finds what the one before has left in the workspace.
+/// Products and their order within a document are those of the row that has whole documents: so are
+/// the bits, whichever block is first with its piece. Each run finds what the one before has left
+/// in the workspace.
 #[test]
 fn twenty_runs_give_the_bits_of_whole_documents() {
     fn compare<T: Element>(suite: &Suite) -> Result<usize, String> {

@@ -1,5 +1,5 @@
-//! Documents that are cut where blocks' shares of the tokens end: documents of many blocks, blocks of many
-//! documents, shares that end where documents do.
+//! Documents that are cut where blocks' shares of the tokens end: documents of many blocks, blocks
+//! of many documents, shares that end where documents do.
 
 use half::{bf16, f16};
 use maxsim::{Element, ElementType};
@@ -13,8 +13,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// What lengths documents have. A share is at least a tile of 128 tokens: up to 132 of them are the whole
-/// device's, fewer are of blocks that have nothing else.
+/// What lengths documents have. A share is at least a tile of 128 tokens: up to 132 of them are the
+/// whole device's, fewer are of blocks that have nothing else.
 fn lengths() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![
         3 => vec(1..=700usize, 1..=4),
@@ -126,8 +126,8 @@ fn calls_that_are_not_cut() {
     Suite::run("cut_calls_that_are_not", cases, check_case);
 }
 
-/// Which block is first with its piece of a document depends on the run, and nothing of the result may. Each run finds
-/// what the one before has left in the workspace.
+/// Which block is first with its piece of a document depends on the run, and nothing of the result
+/// may. Each run finds what the one before has left in the workspace.
 #[test]
 fn twenty_runs_give_the_same_bits() {
     fn repeat<T: Element>(suite: &Suite) -> Result<usize, String> {

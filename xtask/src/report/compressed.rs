@@ -17,13 +17,15 @@ pub fn section(page: &mut String, record: &Record) {
 
 fn cases(page: &mut String, record: &Record) {
     *page += "\n### All cases\n\nMilliseconds on the device: median (interquartile range), caches \
-              cold. The limit is the larger of the arithmetic at the rate of a cuBLAS product of 8192³, \
-              in FP8 for INT8 too and in f16 for residuals, and the time of a kernel that only reads as \
-              many bytes as the compressed documents have, scales included. f16: our forward of the \
-              same tokens before they were compressed. Coarse to fine is compared with that forward, in \
-              the column of the best peer, and its limit is that of the codes alone, without the f16 \
-              rows that it reads besides. Goals in brackets.\n\n\
-              | case | maxsim | peers | × the best peer | limit | of the limit | f16, ms | × f16 |\n\
+              cold. The limit is the larger of the arithmetic at the rate of a cuBLAS product of \
+              8192³, in FP8 for INT8 too and in f16 for residuals, and the time of a kernel that \
+              only reads as many bytes as the compressed documents have, scales included. f16: \
+              our forward of the same tokens before they were compressed. Coarse to fine is \
+              compared with that forward, in the column of the best peer, and its limit is that \
+              of the codes alone, without the f16 rows that it reads besides. Goals in \
+              brackets.\n\n\
+              | case | maxsim | peers | × the best peer | limit | of the limit | f16, ms | \
+              × f16 |\n\
               |---|---|---|---|---|---|---|---|\n";
     for row in &record.rows {
         let (f16, x_f16) = (figure_of(&row.f16), ratio(row.x_f16));
@@ -41,8 +43,8 @@ fn floors(page: &mut String, record: &Record) {
         return;
     }
     *page += "\n### Floors of residual documents\n\nLeast times in milliseconds: to read codes and \
-              residuals from memory; to gather a centroid's row of 2 bytes an element for every token \
-              from the L2 cache, at 9.5 TB/s; to issue the instructions that decode.\n\n\
+              residuals from memory; to gather a centroid's row of 2 bytes an element for every \
+              token from the L2 cache, at 9.5 TB/s; to issue the instructions that decode.\n\n\
               | case | maxsim | memory | gather | decoding |\n|---|---|---|---|---|\n";
     for row in rows {
         let _ = writeln!(
@@ -72,16 +74,16 @@ fn errors(page: &mut String, record: &Record) {
     if let Some(most) = of_bound {
         let _ = writeln!(
             page,
-            "Against float64 of what the codes stand for, the largest error of a sample of documents is \
-             {most:.2} of the bound that the library states.",
+            "Against float64 of what the codes stand for, the largest error of a sample of \
+             documents is {most:.2} of the bound that the library states.",
         );
     }
     if losses.is_empty() {
         return;
     }
-    *page += "\nCoarse to fine, against float64 of the f16 tokens, relative, over a sample of documents: \
-              what scores lose in the mean (at most 1e-3), and how far one is above the exact score \
-              (at most 2e-6; below it where negative).\n\n\
+    *page += "\nCoarse to fine, against float64 of the f16 tokens, relative, over a sample of \
+              documents: what scores lose in the mean (at most 1e-3), and how far one is above \
+              the exact score (at most 2e-6; below it where negative).\n\n\
               | case | mean loss | largest excess |\n|---|---|---|\n";
     for (row, loss, excess) in losses {
         let _ = writeln!(page, "| {} | {loss:.1e} | {excess:.1e} |", row.case);

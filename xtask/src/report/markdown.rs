@@ -200,8 +200,8 @@ fn options(page: &mut String, record: &Record) {
     if rows.is_empty() {
         return;
     }
-    *page += "\n### Against the plain call\n\n| case | maxsim, ms | × the plain call's time (goal: at \
-              most) |\n|---|---|---|\n";
+    *page += "\n### Against the plain call\n\n| case | maxsim, ms | × the plain call's time \
+              (goal: at most) |\n|---|---|---|\n";
     for row in rows {
         let _ = writeln!(
             page,
@@ -214,12 +214,13 @@ fn options(page: &mut String, record: &Record) {
 }
 
 pub fn costs(page: &mut String, record: &Record) {
-    *page += "\n### Around the call\n\nmaxsim / best peer. Enqueue: host time of a call that is not \
-              waited for (maxsim from Rust, then from Python). Whole call: from Python until the \
-              scores are there, for maxsim with nothing prepared. First call: with whatever is \
+    *page += "\n### Around the call\n\nmaxsim / best peer. Enqueue: host time of a call that is \
+              not waited for (maxsim from Rust, then from Python). Whole call: from Python until \
+              the scores are there, for maxsim with nothing prepared. First call: with whatever is \
               compiled and tuned. Error: largest relative one of a sample of documents, against \
               float64.\n\n\
-              | case | warm, ms | enqueue, µs | whole call, ms | first call, s | memory, MB | error |\n\
+              | case | warm, ms | enqueue, µs | whole call, ms | first call, s | memory, MB | \
+              error |\n\
               |---|---|---|---|---|---|---|\n";
     for row in record.rows.iter().filter(|row| row.ours_ms.is_some()) {
         let none = Timed::default();

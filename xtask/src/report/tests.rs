@@ -27,8 +27,14 @@ fn sample() -> Value {
             {"case": "dead case", "name": "f32", "ours": {"error": "refused"}},
         ],
         "scaling": [
-            {"n_docs": 1000, "doc_len": 100, "results": {"maxsim": {"ms": 0.01}, "flash": {"ms": 0.02}}},
-            {"n_docs": 10000, "doc_len": 100, "results": {"maxsim": {"ms": 0.1}, "flash": {"error": "x"}}},
+            {
+                "n_docs": 1000, "doc_len": 100,
+                "results": {"maxsim": {"ms": 0.01}, "flash": {"ms": 0.02}},
+            },
+            {
+                "n_docs": 10000, "doc_len": 100,
+                "results": {"maxsim": {"ms": 0.1}, "flash": {"error": "x"}},
+            },
         ],
         "cold_start": {"cubin": {"open_ms": 100.0, "first_score_ms": 20.0}, "ptx": {"error": "y"}},
     })
@@ -57,7 +63,8 @@ fn training_sample() -> Value {
             row("good", 2.5, 2.0, 32, 0.9999999),
             row("bad", 2.0, 2.5, 34, 0.5),
             {
-                "case": "alone", "name": "alone", "earlier_kernels": true, "targets": {"x": null}, "peers": {},
+                "case": "alone", "name": "alone", "earlier_kernels": true,
+                "targets": {"x": null}, "peers": {},
                 "ours": {"ms": 9.0, "iqr_ms": 0.1}, "ours_ms": 9.0, "best_peer": null,
             },
             {"case": "dead", "name": "dead", "ours": {"error": "no room"}},
@@ -69,7 +76,8 @@ fn training_sample() -> Value {
 fn compressed_sample() -> Value {
     let row = |case: &str, name: &str, ours: f64, x: f64, of_limit: f64| {
         json!({
-            "case": case, "name": name, "element": "fp8", "rate": "f8", "flop": 2.0e12, "bytes": 1.3e9,
+            "case": case, "name": name, "element": "fp8", "rate": "f8",
+            "flop": 2.0e12, "bytes": 1.3e9,
             "read_ms": 0.25, "targets": {"x": 2.4, "limit": 0.95},
             "ours": {"ms": ours, "iqr_ms": 0.01, "largest_error_of_bound": 0.25 / x},
             "peers": {"lik": {"ms": ours * x, "iqr_ms": 0.02}}, "f16": {"ms": 3.0},
@@ -88,7 +96,8 @@ fn compressed_sample() -> Value {
         json!({"ms": 2.0, "iqr_ms": 0.01, "mean_loss": 2.5e-5, "largest_excess": -3.0e-8});
     coarse["peers"] = json!({"maxsim, f16": {"ms": 2.8, "iqr_ms": 0.02}});
     json!({
-        "gpu": "Some GPU", "date": "a day", "protocol": "the same codes", "versions": {"torch": "9"},
+        "gpu": "Some GPU", "date": "a day", "protocol": "the same codes",
+        "versions": {"torch": "9"},
         "roofs": {"f8": {"ms": 0.7, "tflop_per_s": 1500.0}},
         "rows": [
             row("FP8, fast", "fp8-page-10k", 1.5, 2.5, 0.96),
@@ -186,10 +195,10 @@ fn compressed_documents_have_a_section_with_their_limits_and_floors() {
         "a day · torch 9",
         "Protocol: the same codes.",
         "rate of a cuBLAS product of 8192³, in FP8 for INT8 too",
-        "| FP8, fast | 1.500 (0.0100) | lik 3.750 (0.0200) | 2.50 (2.40) | 1.440 (arithmetic) | 0.96 \
-         (0.95) | 3.000 | 2.00 |",
-        "| PLAID | 0.1000 (0.0100) | lik 1.600 (0.0200) | 16.00 (15.00) | 0.0100 (arithmetic) | 0.10 | – \
-         | – |",
+        "| FP8, fast | 1.500 (0.0100) | lik 3.750 (0.0200) | 2.50 (2.40) | 1.440 (arithmetic) | \
+         0.96 (0.95) | 3.000 | 2.00 |",
+        "| PLAID | 0.1000 (0.0100) | lik 1.600 (0.0200) | 16.00 (15.00) | 0.0100 (arithmetic) | \
+         0.10 | – | – |",
         " - FP8, slow: × the best peer 2.000, goal 2.40; of the limit 0.500, goal 0.95",
         "| PLAID | 0.1000 | 0.0100 | 0.0323 | – |",
         "the largest error of a sample of documents is 0.12 of the bound",
@@ -197,7 +206,8 @@ fn compressed_documents_have_a_section_with_their_limits_and_floors() {
         "| coarse to fine | 2.000 (0.0100) | maxsim, f16 2.800 (0.0200) | 1.40 (1.50) |",
         " - coarse to fine: × the best peer 1.400, goal 1.50",
         "Coarse to fine is compared with that forward, in the column of the best peer",
-        "| case | mean loss | largest excess |\n|---|---|---|\n| coarse to fine | 2.5e-5 | -3.0e-8 |\n",
+        "| case | mean loss | largest excess |\n|---|---|---|\n| coarse to fine | 2.5e-5 | \
+         -3.0e-8 |\n",
         "| f8 | 1500 |",
     ] {
         assert!(compressed.contains(part), "{part} is not in\n{compressed}");

@@ -85,8 +85,9 @@ fn peak(row: &Row) -> String {
 
 fn backward_alone(page: &mut String, record: &Record) {
     *page += "\n### Scores and gradients alone\n\nThe gather floor is the time of two gathers of a \
-              row per winner from the L2 cache at 9.5 TB/s. The last column has the gradients' time \
-              where every winner is token 0, over that of the case. Goals, at most, in brackets.\n\n\
+              row per winner from the L2 cache at 9.5 TB/s. The last column has the gradients' \
+              time where every winner is token 0, over that of the case. Goals, at most, in \
+              brackets.\n\n\
               | case | scores, ms | gradients, ms | gather floor, ms | × the floor | one winner |\n\
               |---|---|---|---|---|---|\n";
     for row in record.rows.iter().filter(|row| row.ours_ms.is_some()) {
