@@ -38,9 +38,14 @@
 //! and the logs of the driver's compiler are appended to).
 
 #![deny(unsafe_code)]
+// Much of what plans and problems know is for kernels alone.
+#![cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
 
 mod cpu;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
+mod cuda;
+#[cfg(not(all(feature = "cuda", target_os = "linux")))]
+#[path = "cuda/absent.rs"]
 mod cuda;
 mod device;
 mod error;
@@ -55,7 +60,6 @@ mod tokens;
 pub use device::any::{AnyDeviceTokens, AnyInput};
 pub use device::event::Event;
 pub use device::graph::{Capture, Graph};
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use device::raw::RawScales;
 pub use device::stream::Stream;
 pub use device::tokens::{DeviceTokens, Input};

@@ -2,7 +2,8 @@
 
 use crate::cpu;
 use crate::error::{Error, Result};
-use crate::residual::HostResiduals;
+use crate::residual::{HostResiduals, ResidualTokens};
+use crate::runtime::alloc::copy_of;
 use crate::tokens::Tokens;
 use crate::tokens::format::Format;
 use crate::tokens::layout::TokenLayout;
@@ -70,5 +71,32 @@ impl<F: Format> HostTokens<F> {
         let scales = self.scales.as_ref().map(Scales::copied).transpose()?;
         let data = Cow::Borrowed(&self.data[..]);
         Tokens::assemble(data, scales, layout.clone(), self.mask.as_deref())
+    }
+}
+
+impl<F: Format> HostTokens<F> {
+    /// A copy of tokens.
+    pub(crate) fn copy_of(tokens: &Tokens<'_, F>) -> Result<HostTokens<F>> {
+        let data = copy_of(tokens.data())?;
+        let scales = tokens.scales_of_codes().map(Scales::copied).transpose()?;
+        let mask = tokens.mask().map(copy_of).transpose()?;
+        Ok(HostTokens { data, scales, residuals: None, mask })
+    }
+
+    /// Codes with their scales.
+    pub(crate) fn of_codes(
+        data: Vec<F::Stored>,
+        scales: Scales<'static>,
+        mask: Option<&[u8]>,
+    ) -> Result<HostTokens<F>> {
+        let mask = mask.map(copy_of).transpose()?;
+        Ok(HostTokens { data, scales: Some(scales), residuals: None, mask })
+    }
+
+    /// Residuals, decoded whenever they are scored.
+    pub(crate) fn of_residuals(tokens: &ResidualTokens<'_>) -> Result<HostTokens<F>> {
+        let residuals = Some(HostResiduals::new(tokens)?);
+        let mask = tokens.mask().map(copy_of).transpose()?;
+        Ok(HostTokens { data: Vec::new(), scales: None, residuals, mask })
     }
 }

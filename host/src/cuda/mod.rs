@@ -19,9 +19,9 @@ mod loss;
 mod graph_tests;
 
 pub(crate) use backward::residual::{ResidualCall, ResidualFound};
-pub(crate) use backward::{BackwardCall, BackwardKind, CudaBackward, Gathered};
-pub(crate) use buffers::gradients::{CudaGradScores, CudaGradients, GradientMatrix};
-pub(crate) use buffers::outputs::{CudaOutputs, OutputAddresses};
+pub(crate) use backward::{BackwardCall, CudaBackward};
+pub(crate) use buffers::gradients::{CudaGradScores, CudaGradients};
+pub(crate) use buffers::outputs::CudaOutputs;
 pub(crate) use buffers::row_scales::Norms;
 pub(crate) use buffers::tokens::CudaTokens;
 pub(crate) use driver::context::{CudaDevice, n_devices, open};

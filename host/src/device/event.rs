@@ -2,24 +2,17 @@
 
 use std::time::Instant;
 
-use super::{Device, Engine};
-#[cfg(all(feature = "cuda", target_os = "linux"))]
+use super::Device;
 use crate::cuda::CudaEvent;
 use crate::error::{Error, Result};
+use crate::runtime::on::On;
 
 /// A point in a stream, to measure the time between two of them.
 #[derive(Debug)]
 pub struct Event {
     pub(crate) device: Device,
-    pub(crate) inner: EventInner,
+    pub(crate) inner: On<Instant, CudaEvent>,
     pub(crate) is_recorded: bool,
-}
-
-#[derive(Debug)]
-pub(crate) enum EventInner {
-    Cpu(Instant),
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(CudaEvent),
 }
 
 impl Event {
@@ -38,12 +31,10 @@ impl Event {
             });
         }
         match (&self.inner, &start.inner) {
-            (EventInner::Cpu(end), EventInner::Cpu(start)) => {
+            (On::Cpu(end), On::Cpu(start)) => {
                 Ok(end.saturating_duration_since(*start).as_secs_f32() * 1e3)
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            (EventInner::Cuda(end), EventInner::Cuda(start)) => end.elapsed_ms(start),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (On::Cuda(end), On::Cuda(start)) => end.elapsed_ms(start),
             _ => Err(Error::WrongDevice {
                 argument: "start",
                 expected: self.device.to_string(),
@@ -57,9 +48,8 @@ impl Device {
     /// A new event, to be recorded on streams of this device.
     pub fn event(&self) -> Result<Event> {
         let inner = match &self.0 {
-            Engine::Cpu => EventInner::Cpu(std::time::Instant::now()),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Engine::Cuda(device) => EventInner::Cuda(CudaEvent::timing(device)?),
+            On::Cpu(()) => On::Cpu(std::time::Instant::now()),
+            On::Cuda(device) => On::Cuda(CudaEvent::timing(device)?),
         };
         Ok(Event { device: self.clone(), inner, is_recorded: false })
     }

@@ -3,19 +3,18 @@
 use std::fmt;
 
 use super::Device;
-use super::stream::{Stream, StreamInner};
-#[cfg(all(feature = "cuda", target_os = "linux"))]
+use super::stream::Stream;
 use crate::cuda::{CudaCall, CudaGraph};
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::error::Error;
 use crate::error::Result;
 use crate::problem::provenance::{LastScored, Scored};
+use crate::runtime::on::On;
 
 /// Collects the calls of a graph; see [`Device::capture`].
 #[derive(Debug)]
 pub struct Capture {
     pub(crate) device: Device,
-    pub(crate) calls: Calls,
+    pub(crate) calls: On<CpuCalls, Vec<CudaCall>>,
     /// The winners that the calls write, and what they are of.
     pub(crate) written: Vec<(LastScored, Scored)>,
 }
@@ -58,31 +57,16 @@ pub struct Capture {
 #[derive(Debug)]
 pub struct Graph {
     device: Device,
-    inner: GraphInner,
+    inner: On<CpuCalls, CudaGraph>,
     /// The winners that a launch writes, and what they are of.
     written: Vec<(LastScored, Scored)>,
 }
 
-#[derive(Debug)]
-pub(crate) enum Calls {
-    Cpu(CpuCalls),
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Vec<CudaCall>),
-}
-
-#[derive(Debug)]
-enum GraphInner {
-    Cpu(CpuCalls),
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(CudaGraph),
-}
-
 impl Capture {
     pub(crate) fn new(device: &Device) -> Capture {
-        let calls = match device.ordinal() {
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Some(_) => Calls::Cuda(Vec::new()),
-            _ => Calls::Cpu(CpuCalls::default()),
+        let calls = match &device.0 {
+            On::Cuda(_) => On::Cuda(Vec::new()),
+            On::Cpu(()) => On::Cpu(CpuCalls::default()),
         };
         Capture { device: device.clone(), calls, written: Vec::new() }
     }
@@ -100,27 +84,24 @@ impl Capture {
     /// Adds a call of the CPU engine.
     pub(crate) fn push_cpu(&mut self, call: impl Fn() -> Result<()> + Send + Sync + 'static) {
         match &mut self.calls {
-            Calls::Cpu(calls) => calls.0.push(Box::new(call)),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Calls::Cuda(_) => {}
+            On::Cpu(calls) => calls.0.push(Box::new(call)),
+            On::Cuda(_) => {}
         }
     }
 
     /// Adds a call of a CUDA device.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn push_cuda(&mut self, call: CudaCall) {
-        if let Calls::Cuda(calls) = &mut self.calls {
+        if let On::Cuda(calls) = &mut self.calls {
             calls.push(call);
         }
     }
 
     pub(crate) fn finish(self) -> Result<Graph> {
         let inner = match self.calls {
-            Calls::Cpu(calls) => GraphInner::Cpu(calls),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Calls::Cuda(calls) => {
+            On::Cpu(calls) => On::Cpu(calls),
+            On::Cuda(calls) => {
                 let cuda = self.device.cuda_device("a graph of a CUDA device")?;
-                GraphInner::Cuda(CudaGraph::new(cuda, calls)?)
+                On::Cuda(CudaGraph::new(cuda, calls)?)
             }
         };
         Ok(Graph { device: self.device, inner, written: self.written })
@@ -143,12 +124,8 @@ impl Graph {
         self.device.check_same("stream", &stream.device)?;
         self.written.iter().for_each(|(written, scored)| written.set(scored.clone()));
         match (&mut self.inner, &mut stream.inner) {
-            (GraphInner::Cpu(calls), StreamInner::Cpu) => {
-                calls.0.iter().try_for_each(|call| call())
-            }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            (GraphInner::Cuda(graph), StreamInner::Cuda(stream)) => graph.launch(stream),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (On::Cpu(calls), On::Cpu(())) => calls.0.iter().try_for_each(|call| call()),
+            (On::Cuda(graph), On::Cuda(stream)) => graph.launch(stream),
             _ => Err(Error::WrongDevice {
                 argument: "stream",
                 expected: self.device.to_string(),

@@ -3,7 +3,6 @@
 pub(crate) mod any;
 pub(crate) mod event;
 pub(crate) mod graph;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 #[allow(unsafe_code)]
 pub(crate) mod raw;
 pub(crate) mod stream;
@@ -11,30 +10,20 @@ pub(crate) mod tokens;
 pub(crate) mod warm_up;
 
 use std::fmt;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use std::sync::Arc;
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::CudaDevice;
 use crate::error::{Error, Result};
 use crate::plan::limits::DeviceLimits;
+use crate::runtime::on::On;
 
 /// Where scores are computed: the CPU, or one CUDA device.
 ///
 /// Cheap to clone; clones are the same device. The same calls work on every device, from any
 /// number of threads.
 #[derive(Clone, Debug)]
-pub struct Device(pub(crate) Engine);
-
-/// What computes.
-#[derive(Clone, Debug)]
-pub(crate) enum Engine {
-    Cpu,
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Arc<CudaDevice>),
-}
+pub struct Device(pub(crate) On<(), Arc<CudaDevice>>);
 
 /// Device memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +37,7 @@ pub struct Memory {
 impl Device {
     /// The CPU engine.
     pub fn cpu() -> Device {
-        Device(Engine::Cpu)
+        Device(On::Cpu(()))
     }
 
     /// CUDA device number `ordinal`, in its primary context. Opens the driver at first use.
@@ -58,18 +47,8 @@ impl Device {
     /// [`Error::CudaNotBuilt`], [`Error::NoDriver`], [`Error::NoDevice`],
     /// [`Error::UnsupportedDevice`], [`Error::DeviceMemory`] where the context has no room,
     /// and [`Error::Driver`] for what else the driver may say.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub fn cuda(ordinal: usize) -> Result<Device> {
-        Ok(Device(Engine::Cuda(cuda::open(ordinal)?)))
-    }
-
-    /// CUDA device number `ordinal`.
-    ///
-    /// # Errors
-    /// [`Error::CudaNotBuilt`]: this build has no GPU support.
-    #[cfg(not(all(feature = "cuda", target_os = "linux")))]
-    pub fn cuda(_ordinal: usize) -> Result<Device> {
-        Err(Error::CudaNotBuilt)
+        Ok(Device(On::Cuda(cuda::open(ordinal)?)))
     }
 
     /// Number of CUDA devices that the driver sees, able to run the kernels or not.
@@ -78,10 +57,7 @@ impl Device {
     /// [`Error::CudaNotBuilt`], [`Error::NoDriver`], or [`Error::Driver`] where the driver
     /// cannot be initialised.
     pub fn n_cuda() -> Result<usize> {
-        #[cfg(all(feature = "cuda", target_os = "linux"))]
-        return cuda::n_devices();
-        #[cfg(not(all(feature = "cuda", target_os = "linux")))]
-        Err(Error::CudaNotBuilt)
+        cuda::n_devices()
     }
 
     /// Every device that can score: the CUDA devices that can run the kernels, then the CPU.
@@ -101,36 +77,32 @@ impl Device {
     /// The number that [`Device::cuda`] takes; `None` for the CPU.
     pub fn ordinal(&self) -> Option<usize> {
         match &self.0 {
-            Engine::Cpu => None,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Engine::Cuda(device) => Some(device.ordinal()),
+            On::Cpu(()) => None,
+            On::Cuda(device) => Some(device.ordinal()),
         }
     }
 
     /// The product's name, as the driver gives it; `CPU` for the CPU.
     pub fn name(&self) -> &str {
         match &self.0 {
-            Engine::Cpu => "CPU",
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Engine::Cuda(device) => device.name(),
+            On::Cpu(()) => "CPU",
+            On::Cuda(device) => device.name(),
         }
     }
 
     /// What decides which kernels can run; `None` for the CPU.
     pub fn limits(&self) -> Option<&DeviceLimits> {
         match &self.0 {
-            Engine::Cpu => None,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Engine::Cuda(device) => Some(device.limits()),
+            On::Cpu(()) => None,
+            On::Cuda(device) => Some(device.limits()),
         }
     }
 
     /// CUDA version of the driver as 1000 · major + 10 · minor; `None` for the CPU.
     pub fn driver_version(&self) -> Option<u32> {
         match &self.0 {
-            Engine::Cpu => None,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Engine::Cuda(device) => Some(device.driver_version()),
+            On::Cpu(()) => None,
+            On::Cuda(device) => Some(device.driver_version()),
         }
     }
 
@@ -140,9 +112,8 @@ impl Device {
     /// [`Error::DeviceLost`] after a fault.
     pub fn memory(&self) -> Result<Option<Memory>> {
         match &self.0 {
-            Engine::Cpu => Ok(None),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Engine::Cuda(device) => {
+            On::Cpu(()) => Ok(None),
+            On::Cuda(device) => {
                 let (free_bytes, total_bytes) = device.memory_bytes()?;
                 Ok(Some(Memory { free_bytes, total_bytes }))
             }
@@ -152,10 +123,8 @@ impl Device {
     /// Checks that something of device `found` can be used here.
     pub(crate) fn check_same(&self, argument: &'static str, found: &Device) -> Result<()> {
         let is_same = match (&self.0, &found.0) {
-            (Engine::Cpu, Engine::Cpu) => true,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            (Engine::Cuda(a), Engine::Cuda(b)) => Arc::ptr_eq(a, b),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            (On::Cpu(()), On::Cpu(())) => true,
+            (On::Cuda(a), On::Cuda(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
         if is_same {
@@ -166,20 +135,18 @@ impl Device {
     }
 
     /// The CUDA device, if it is one.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn as_cuda(&self) -> Option<&Arc<CudaDevice>> {
         match &self.0 {
-            Engine::Cuda(device) => Some(device),
-            Engine::Cpu => None,
+            On::Cuda(device) => Some(device),
+            On::Cpu(()) => None,
         }
     }
 
     /// The CUDA device, for `what` only a CUDA device has.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn cuda_device(&self, what: &str) -> Result<&Arc<CudaDevice>> {
         match &self.0 {
-            Engine::Cuda(device) => Ok(device),
-            Engine::Cpu => Err(Error::Unsupported {
+            On::Cuda(device) => Ok(device),
+            On::Cpu(()) => Err(Error::Unsupported {
                 what: format!("{what} on the CPU"),
                 why: "it needs a device from Device::cuda".into(),
             }),

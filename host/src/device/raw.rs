@@ -4,8 +4,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::Device;
-use super::stream::{Stream, StreamInner};
-use super::tokens::{DeviceTokens, Storage};
+use super::stream::Stream;
+use super::tokens::DeviceTokens;
 use crate::cuda::CudaDevice;
 use crate::cuda::CudaStream;
 use crate::cuda::CudaTokens;
@@ -14,6 +14,7 @@ use crate::cuda::check_range;
 use crate::cuda::read_rows;
 use crate::error::{Error, Result};
 use crate::plan::limits::Access;
+use crate::runtime::on::On;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, Quantized};
 use crate::tokens::layout::TokenLayout;
@@ -65,7 +66,7 @@ impl<T: Element> DeviceTokens<T> {
         let cuda = device.cuda_device("memory of a CUDA device")?;
         let (access, layout, _) = matrix::<T>(cuda, address, pitch_bytes, layout, mask)?;
         let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, mask.unwrap_or(0))?;
-        Ok(DeviceTokens::foreign(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
+        Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
     }
 }
 
@@ -131,7 +132,7 @@ impl<F: Quantized> DeviceTokens<F> {
         let operand = F::FORMAT.stored_operand();
         let tokens = CudaTokens::view(cuda, operand, &layout, access, mask.unwrap_or(0))?;
         tokens.set_scales(Norms::of_scales(cuda, &scales, operand, &layout)?);
-        Ok(DeviceTokens::foreign(device.clone(), layout, Storage::Cuda(Arc::new(tokens))))
+        Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
     }
 }
 
@@ -199,14 +200,14 @@ impl Stream {
         let handle = ptr::with_exposed_provenance_mut(handle as usize);
         // SAFETY: the caller's promise.
         let stream = unsafe { CudaStream::from_raw(cuda, handle) };
-        Ok(Stream { device: device.clone(), inner: StreamInner::Cuda(stream) })
+        Ok(Stream { device: device.clone(), inner: On::Cuda(stream) })
     }
 
     /// The `CUstream` (`cudaStream_t`), valid while this value lives; `None` on the CPU.
     pub fn handle(&self) -> Option<u64> {
         match &self.inner {
-            StreamInner::Cpu => None,
-            StreamInner::Cuda(stream) => Some(stream.raw().expose_provenance() as u64),
+            On::Cpu(()) => None,
+            On::Cuda(stream) => Some(stream.raw().expose_provenance() as u64),
         }
     }
 }

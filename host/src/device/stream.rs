@@ -2,14 +2,13 @@
 
 use std::time::Instant;
 
-use super::event::{Event, EventInner};
+use super::Device;
+use super::event::Event;
 use super::tokens::DeviceTokens;
-use super::{Device, Engine};
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::CudaStream;
 use crate::error::{Error, Result};
+use crate::runtime::on::On;
 use crate::tokens::format::Format;
 
 /// A queue of work on a device. Calls return at once and run in order; different streams
@@ -40,14 +39,7 @@ use crate::tokens::format::Format;
 #[derive(Debug)]
 pub struct Stream {
     pub(crate) device: Device,
-    pub(crate) inner: StreamInner,
-}
-
-#[derive(Debug)]
-pub(crate) enum StreamInner {
-    Cpu,
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(CudaStream),
+    pub(crate) inner: On<(), CudaStream>,
 }
 
 impl Stream {
@@ -70,15 +62,14 @@ impl Stream {
     ) -> Result<()> {
         self.device.check_same("tokens", tokens.device())?;
         match &mut self.inner {
-            StreamInner::Cpu => {
+            On::Cpu(()) => {
                 let _ = blocks_per_multiprocessor;
                 Err(Error::Unsupported {
                     what: "timing the read of a matrix on the CPU".into(),
                     why: "it needs a device from Device::cuda".into(),
                 })
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            StreamInner::Cuda(stream) => {
+            On::Cuda(stream) => {
                 let row_bytes = tokens.layout().dim() * F::FORMAT.size_bytes();
                 cuda::read(stream, tokens.cuda_tokens()?, row_bytes, blocks_per_multiprocessor)
             }
@@ -88,9 +79,8 @@ impl Stream {
     /// Waits until all work enqueued so far is done.
     pub fn synchronize(&self) -> Result<()> {
         match &self.inner {
-            StreamInner::Cpu => Ok(()),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            StreamInner::Cuda(stream) => stream.synchronize(),
+            On::Cpu(()) => Ok(()),
+            On::Cuda(stream) => stream.synchronize(),
         }
     }
 
@@ -101,10 +91,9 @@ impl Stream {
     pub fn record(&self, event: &mut Event) -> Result<()> {
         self.device.check_same("event", &event.device)?;
         match &mut event.inner {
-            EventInner::Cpu(time) => *time = Instant::now(),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            EventInner::Cuda(cuda) => {
-                if let StreamInner::Cuda(stream) = &self.inner {
+            On::Cpu(time) => *time = Instant::now(),
+            On::Cuda(cuda) => {
+                if let On::Cuda(stream) = &self.inner {
                     cuda.record_on(stream)?;
                 }
             }
@@ -118,9 +107,8 @@ impl Device {
     /// A new stream of work on this device.
     pub fn stream(&self) -> Result<Stream> {
         let inner = match &self.0 {
-            Engine::Cpu => StreamInner::Cpu,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Engine::Cuda(device) => StreamInner::Cuda(CudaStream::new(device)?),
+            On::Cpu(()) => On::Cpu(()),
+            On::Cuda(device) => On::Cuda(CudaStream::new(device)?),
         };
         Ok(Stream { device: self.clone(), inner })
     }

@@ -4,16 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Device, Engine};
+use super::Device;
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::CudaTokens;
 use crate::error::{Error, Result};
 use crate::plan::limits::Access;
-use crate::residual::HostResiduals;
 use crate::residual::ResidualTokens;
 use crate::runtime::alloc::copy_of;
+use crate::runtime::on::On;
 use crate::tokens::Tokens;
 use crate::tokens::element::Element;
 use crate::tokens::format::Residual;
@@ -61,38 +60,8 @@ impl<F: Format> fmt::Debug for DeviceTokens<F> {
     }
 }
 
-pub(crate) enum Storage<F: Format> {
-    Host(Arc<HostTokens<F>>),
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Arc<CudaTokens>),
-}
-
-impl<F: Format> Storage<F> {
-    /// A copy in host memory.
-    pub(crate) fn host(tokens: &Tokens<'_, F>) -> Result<Storage<F>> {
-        let data = copy_of(tokens.data())?;
-        let scales = tokens.scales_of_codes().map(Scales::copied).transpose()?;
-        let mask = tokens.mask().map(copy_of).transpose()?;
-        Ok(Storage::Host(Arc::new(HostTokens { data, scales, residuals: None, mask })))
-    }
-
-    /// Codes in host memory.
-    pub(crate) fn codes(
-        codes: Vec<F::Stored>,
-        scales: Scales<'static>,
-        mask: Option<&[u8]>,
-    ) -> Result<Storage<F>> {
-        let (scales, mask) = (Some(scales), mask.map(copy_of).transpose()?);
-        Ok(Storage::Host(Arc::new(HostTokens { data: codes, scales, residuals: None, mask })))
-    }
-
-    /// Residuals in host memory, decoded whenever they are scored.
-    pub(crate) fn residuals(residuals: HostResiduals, mask: Option<&[u8]>) -> Result<Storage<F>> {
-        let (residuals, mask) = (Some(residuals), mask.map(copy_of).transpose()?);
-        let tokens = HostTokens { data: Vec::new(), scales: None, residuals, mask };
-        Ok(Storage::Host(Arc::new(tokens)))
-    }
-}
+/// Where tokens are, and how they are held there.
+pub(crate) type Storage<F> = On<Arc<HostTokens<F>>, Arc<CudaTokens>>;
 
 impl<F: Format> DeviceTokens<F> {
     pub(crate) fn new(device: Device, layout: TokenLayout, storage: Storage<F>) -> Self {
@@ -101,7 +70,6 @@ impl<F: Format> DeviceTokens<F> {
     }
 
     /// Of memory of the caller.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn foreign(device: Device, layout: TokenLayout, storage: Storage<F>) -> Self {
         let origin = Origin::new(None, true);
         DeviceTokens { device, layout: Arc::new(layout), storage, origin }
@@ -158,14 +126,13 @@ impl<F: Format> DeviceTokens<F> {
             });
         }
         match &self.storage {
-            Storage::Host(tokens) => {
+            On::Cpu(tokens) => {
                 let matrix = tokens.matrix();
                 let scales = matrix.scales.map(Scales::copied).transpose()?;
                 let data = copy_of(matrix.data)?.into();
                 Tokens::assemble(data, scales, self.layout().clone(), matrix.mask)
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Storage::Cuda(tokens) => {
+            On::Cuda(tokens) => {
                 tokens.download(self.device.cuda_device("tokens of a CUDA device")?, self.layout())
             }
         }
@@ -173,21 +140,18 @@ impl<F: Format> DeviceTokens<F> {
 
     pub(crate) fn host_tokens(&self) -> Result<&Arc<HostTokens<F>>> {
         match &self.storage {
-            Storage::Host(tokens) => Ok(tokens),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Storage::Cuda(_) => Err(self.wrong_device("cpu")),
+            On::Cpu(tokens) => Ok(tokens),
+            On::Cuda(_) => Err(self.wrong_device("cpu")),
         }
     }
 
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn cuda_tokens(&self) -> Result<&Arc<CudaTokens>> {
         match &self.storage {
-            Storage::Cuda(tokens) => Ok(tokens),
-            Storage::Host(_) => Err(self.wrong_device("a CUDA device")),
+            On::Cuda(tokens) => Ok(tokens),
+            On::Cpu(_) => Err(self.wrong_device("a CUDA device")),
         }
     }
 
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     fn wrong_device(&self, expected: &str) -> Error {
         let (expected, found) = (expected.into(), self.device.to_string());
         Error::WrongDevice { argument: "tokens", expected, found }
@@ -196,9 +160,8 @@ impl<F: Format> DeviceTokens<F> {
     /// Where the rows are in device memory, and how far apart. Base 0 on the CPU.
     pub fn access(&self) -> Access {
         match &self.storage {
-            Storage::Host(_) => Access::uploaded(self.layout.dim(), F::FORMAT),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Storage::Cuda(tokens) => tokens.access(),
+            On::Cpu(_) => Access::uploaded(self.layout.dim(), F::FORMAT),
+            On::Cuda(tokens) => tokens.access(),
         }
     }
 }
@@ -223,9 +186,8 @@ impl<T: Element> DeviceTokens<T> {
     /// [`Error::Shape`] that names the first such row.
     pub fn check_normalizable(&self) -> Result<()> {
         match &self.storage {
-            Storage::Host(_) => Ok(()),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Storage::Cuda(tokens) => {
+            On::Cpu(_) => Ok(()),
+            On::Cuda(tokens) => {
                 let device = self.device.cuda_device("tokens of a CUDA device")?;
                 tokens.check_normalizable(device, self.layout())
             }
@@ -277,9 +239,8 @@ impl<'a, F: Format> Input<'a, F> {
         match self {
             Input::Host(tokens) => Ok(Some(tokens)),
             Input::Device(handle) => match &handle.storage {
-                Storage::Host(tokens) => Ok(Some(own.insert(tokens.tokens(&handle.layout)?))),
-                #[cfg(all(feature = "cuda", target_os = "linux"))]
-                Storage::Cuda(_) => Ok(None),
+                On::Cpu(tokens) => Ok(Some(own.insert(tokens.tokens(&handle.layout)?))),
+                On::Cuda(_) => Ok(None),
             },
         }
     }
@@ -316,7 +277,6 @@ impl<'a, F: Format> Input<'a, F> {
     }
 
     /// The handle's tokens, or host tokens uploaded into `own`.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn cuda_tokens<'b>(
         &self,
         device: &Device,
@@ -351,9 +311,8 @@ impl Device {
     pub fn upload<F: Format>(&self, tokens: &Tokens<'_, F>) -> Result<DeviceTokens<F>> {
         tokens.check_scales()?;
         let storage = match &self.0 {
-            Engine::Cpu => Storage::host(tokens)?,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Engine::Cuda(device) => Storage::Cuda(Arc::new(CudaTokens::upload(device, tokens)?)),
+            On::Cpu(()) => On::Cpu(Arc::new(HostTokens::copy_of(tokens)?)),
+            On::Cuda(device) => On::Cuda(Arc::new(CudaTokens::upload(device, tokens)?)),
         };
         Ok(DeviceTokens::new(self.clone(), tokens.layout().clone(), storage))
     }
@@ -384,11 +343,10 @@ impl Device {
         tokens: &ResidualTokens<'_>,
     ) -> Result<DeviceTokens<Residual<T>>> {
         let storage = match &self.0 {
-            Engine::Cpu => Storage::residuals(HostResiduals::new(tokens)?, tokens.mask())?,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Engine::Cuda(device) => {
+            On::Cpu(()) => On::Cpu(Arc::new(HostTokens::of_residuals(tokens)?)),
+            On::Cuda(device) => {
                 tokens.codec().check_range::<T>()?;
-                Storage::Cuda(Arc::new(CudaTokens::upload_residual::<T>(device, tokens)?))
+                On::Cuda(Arc::new(CudaTokens::upload_residual::<T>(device, tokens)?))
             }
         };
         Ok(DeviceTokens::new(self.clone(), tokens.layout().clone(), storage))

@@ -10,7 +10,7 @@ use maxsim_kernels::residual_gradient::{GATHER, PROJECT, SUM, TABLES};
 use maxsim_kernels::variants::{FORWARD, Variant};
 use maxsim_kernels::{gradient, loss};
 
-use crate::device::{Device, Engine};
+use crate::device::Device;
 use crate::error::Result;
 use crate::plan::choice::Plan;
 use crate::plan::kernels::LoadedKernel;
@@ -19,6 +19,7 @@ use crate::plan::limits::{Access, DeviceLimits};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
+use crate::runtime::on::On;
 use crate::tokens::element::ElementType;
 use crate::tokens::layout::TokenLayout;
 
@@ -252,12 +253,11 @@ impl Device {
     /// [`crate::Error::DeviceMemory`], [`crate::Error::Driver`].
     pub fn warm_up(&self, calls: &WarmUp) -> Result<Warmed> {
         match &self.0 {
-            Engine::Cpu => {
+            On::Cpu(()) => {
                 let _ = calls;
                 Ok(Warmed::default())
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Engine::Cuda(device) => {
+            On::Cuda(device) => {
                 let start = std::time::Instant::now();
                 let limits = device.limits();
                 let others = [

@@ -4,7 +4,6 @@
 pub(crate) mod backward;
 pub mod loss;
 pub(crate) mod quantize;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 #[allow(unsafe_code)]
 pub(crate) mod raw;
 pub(crate) mod rescore;

@@ -1,10 +1,11 @@
 //! Compressed tokens from plain ones on a device.
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use std::sync::Arc;
 
-use crate::device::tokens::{DeviceTokens, Storage};
+use crate::cpu::tokens::HostTokens;
+use crate::device::tokens::DeviceTokens;
 use crate::error::Result;
+use crate::runtime::on::On;
 use crate::tokens::element::Element;
 use crate::tokens::format::Quantized;
 use crate::tokens::quantize::check_scales;
@@ -37,15 +38,14 @@ impl<T: Element> DeviceTokens<T> {
     pub fn quantize<F: Quantized>(&self, scales: ScaleType) -> Result<DeviceTokens<F>> {
         check_scales::<F>(scales)?;
         let storage = match self.storage() {
-            Storage::Host(tokens) => {
+            On::Cpu(tokens) => {
                 let tokens = tokens.tokens(self.layout())?;
                 let (codes, scales) = F::codes_of(&tokens, scales)?;
-                Storage::codes(codes, scales, tokens.mask())?
+                On::Cpu(Arc::new(HostTokens::of_codes(codes, scales, tokens.mask())?))
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Storage::Cuda(tokens) => {
+            On::Cuda(tokens) => {
                 let device = self.device().cuda_device("tokens of a CUDA device")?;
-                Storage::Cuda(Arc::new(tokens.quantize::<T, F>(device, self.layout(), scales)?))
+                On::Cuda(Arc::new(tokens.quantize::<T, F>(device, self.layout(), scales)?))
             }
         };
         Ok(self.codes(storage))

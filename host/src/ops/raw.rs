@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::cuda::{CudaGradScores, CudaGradients, CudaOutputs, OutputAddresses};
+use crate::cuda::{CudaGradScores, CudaGradients, CudaOutputs};
 use crate::error::{Error, Result};
 use crate::ops::backward::prepared::BackwardWork;
 use crate::ops::backward::prepared::DeviceGradScores;
 use crate::ops::backward::prepared::DeviceGradients;
-use crate::ops::backward::prepared::GradScoresInner;
-use crate::ops::backward::prepared::GradientsInner;
 use crate::ops::score::prepared::DeviceScores;
-use crate::ops::score::prepared::ScoresInner;
 use crate::ops::score::prepared::Work;
+use crate::problem::outputs::OutputAddresses;
 use crate::problem::provenance::LastScored;
+use crate::runtime::on::On;
 
 impl DeviceScores {
     /// Results of a work in device memory of the caller: `n_scores` f32 at `scores`
@@ -59,7 +58,7 @@ impl DeviceScores {
             device: work.device.clone(),
             shape: shape.clone(),
             scored: LastScored::default(),
-            inner: ScoresInner::Cuda(Arc::new(outputs)),
+            inner: On::Cuda(Arc::new(outputs)),
         })
     }
 }
@@ -80,7 +79,7 @@ impl DeviceGradScores {
         let n_scores = work.outputs.shape.n_scores();
         // SAFETY: the caller's promise.
         let own = unsafe { CudaGradScores::from_raw_parts(device, address, n_scores)? };
-        let inner = GradScoresInner::Cuda(Arc::new(own));
+        let inner = On::Cuda(Arc::new(own));
         Ok(DeviceGradScores { device: work.device.clone(), n_scores, inner })
     }
 }
@@ -108,6 +107,6 @@ impl DeviceGradients {
         let matrices = work.matrices([queries, documents]);
         // SAFETY: the caller's promise.
         let gradients = unsafe { CudaGradients::from_raw_parts(device, matrices)? };
-        Ok(DeviceGradients::of(work, GradientsInner::Cuda(Arc::new(gradients))))
+        Ok(DeviceGradients::of(work, On::Cuda(Arc::new(gradients))))
     }
 }

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-use super::score::prepared::WorkInner;
-use super::score::prepared::{DeviceScores, ScoresInner, Work, check_side};
+use super::score::prepared::{DeviceScores, Work, check_side};
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaCall, CudaRescore, CudaStream};
 use crate::device::Device;
 use crate::device::graph::Capture;
-use crate::device::stream::{Stream, StreamInner};
+use crate::device::stream::Stream;
 use crate::device::tokens::{DeviceTokens, Input};
 use crate::error::{Error, Result};
 use crate::ops::search::bounds::first_row_beyond;
@@ -22,6 +19,7 @@ use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::problem::shape::ScoreShape;
+use crate::runtime::on::On;
 use crate::runtime::swap::Replaced;
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::{Int8, TokenFormat};
@@ -150,8 +148,7 @@ pub struct CoarseWork {
     /// As the caller has them.
     options: ScoreOptions,
     outputs: Arc<OutputShape>,
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    cuda: Option<Arc<CudaRescore>>,
+    inner: On<(), Arc<CudaRescore>>,
 }
 
 impl CoarseWork {
@@ -180,7 +177,6 @@ impl CoarseWork {
     }
 
     /// Enqueues the call, which has been checked.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     fn enqueue<T: Element>(
         &self,
         stream: &mut CudaStream,
@@ -188,8 +184,8 @@ impl CoarseWork {
         codes: [&DeviceTokens<Int8>; 2],
         scores: &mut DeviceScores,
     ) -> Result<()> {
-        match (&self.cuda, &scores.inner) {
-            (Some(cuda), ScoresInner::Cuda(outputs)) => cuda.enqueue(
+        match (&self.inner, &scores.inner) {
+            (On::Cuda(cuda), On::Cuda(outputs)) => cuda.enqueue(
                 stream,
                 [codes[0].cuda_tokens()?, codes[1].cuda_tokens()?],
                 [queries.cuda_tokens()?, documents.cuda_tokens()?],
@@ -269,17 +265,14 @@ impl Device {
         // What cannot run is refused before anything is uploaded.
         let screening = screening(options);
         self.plan_problem(&problem, &query_codes, &document_codes, &screening)?;
-        match self.ordinal() {
-            #[cfg(not(all(feature = "cuda", target_os = "linux")))]
-            Some(_) => Err(Error::CudaNotBuilt),
-            None => cpu::score_coarse_to_fine(
+        match &self.0 {
+            On::Cpu(()) => cpu::score_coarse_to_fine(
                 &problem,
                 [query_codes.host_matrix()?, document_codes.host_matrix()?],
                 [queries.host_matrix()?, documents.host_matrix()?],
                 options,
             ),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Some(_) => {
+            On::Cuda(cuda) => {
                 let (mut q, mut d) = (None, None);
                 let tokens = [queries.on(self, &mut q)?, documents.on(self, &mut d)?];
                 let (mut q, mut d) = (None, None);
@@ -289,7 +282,6 @@ impl Device {
                 let work =
                     self.prepare_coarse_to_fine(tokens[0], tokens[1], &screen, pairing, options)?;
                 let mut scores = work.scores()?;
-                let cuda = self.cuda_device("a stream of a CUDA device")?;
                 cuda.on_idle_stream(|stream| work.enqueue(stream, tokens, codes, &mut scores))?;
                 scores.read()
             }
@@ -321,20 +313,18 @@ impl Device {
         let screening = self.prepare(codes[0], codes[1], pairing, &screening(options))?;
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let outputs = OutputShape::of_screened(&problem, options);
-        #[cfg(all(feature = "cuda", target_os = "linux"))]
-        let cuda = match (self.as_cuda(), &screening.inner) {
-            (Some(device), WorkInner::Cuda(work)) => {
-                Some(Arc::new(CudaRescore::new(device, &problem, T::TYPE, work, &outputs)?))
+        let inner = match (&self.0, &screening.inner) {
+            (On::Cuda(device), On::Cuda(work)) => {
+                On::Cuda(Arc::new(CudaRescore::new(device, &problem, T::TYPE, work, &outputs)?))
             }
-            _ => None,
+            _ => On::Cpu(()),
         };
         Ok(CoarseWork {
             screening,
             element: T::TYPE,
             options: options.clone(),
             outputs: Arc::new(outputs),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            cuda,
+            inner,
         })
     }
 }
@@ -361,9 +351,8 @@ impl Stream {
         work.check_call(&self.device, tokens, codes, scores)?;
         screen.check_handles(tokens, codes)?;
         match &mut self.inner {
-            StreamInner::Cpu => CpuCall::new(tokens, codes, work, scores)?.run(),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            StreamInner::Cuda(stream) => work.enqueue(stream, tokens, codes, scores),
+            On::Cpu(()) => CpuCall::new(tokens, codes, work, scores)?.run(),
+            On::Cuda(stream) => work.enqueue(stream, tokens, codes, scores),
         }
     }
 }
@@ -384,8 +373,7 @@ impl Capture {
         let (tokens, codes) = ([queries, documents], screen.handles()?);
         work.check_call(self.device(), tokens, codes, scores)?;
         screen.check_handles(tokens, codes)?;
-        #[cfg(all(feature = "cuda", target_os = "linux"))]
-        if let (Some(cuda), ScoresInner::Cuda(outputs)) = (&work.cuda, &scores.inner) {
+        if let (On::Cuda(cuda), On::Cuda(outputs)) = (&work.inner, &scores.inner) {
             let codes = [codes[0].cuda_tokens()?.clone(), codes[1].cuda_tokens()?.clone()];
             let tokens = [queries.cuda_tokens()?.clone(), documents.cuda_tokens()?.clone()];
             self.push_cuda(CudaCall::rescore(cuda, codes, tokens, outputs)?);
@@ -467,7 +455,7 @@ impl<T: Element> CpuCall<T> {
         scores: &DeviceScores,
     ) -> Result<CpuCall<T>> {
         match &scores.inner {
-            ScoresInner::Cpu(room) => Ok(CpuCall {
+            On::Cpu(room) => Ok(CpuCall {
                 layouts: [queries.layout.clone(), documents.layout.clone()],
                 tokens: [queries.host_tokens()?.clone(), documents.host_tokens()?.clone()],
                 codes: [codes[0].host_tokens()?.clone(), codes[1].host_tokens()?.clone()],
@@ -475,8 +463,7 @@ impl<T: Element> CpuCall<T> {
                 options: work.options.clone(),
                 scores: room.clone(),
             }),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            ScoresInner::Cuda(_) => Err(scores.wrong_device(work.device())),
+            On::Cuda(_) => Err(scores.wrong_device(work.device())),
         }
     }
 

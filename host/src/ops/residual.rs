@@ -1,14 +1,12 @@
 //! Gradients of scores against residual-compressed documents.
 
 use crate::cpu;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaGradScores, ResidualCall, ResidualFound};
 use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, Input};
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
 use crate::residual::ResidualGradients;
@@ -121,7 +119,6 @@ impl Device {
         let winners = winners(scores)?;
         check_len("grad_scores", problem.shape().n_scores(), "one per score", grad_scores.len())?;
         let mut of_queries = zeros(queries.layout().rows(), problem.dim())?;
-        #[cfg(all(feature = "cuda", target_os = "linux"))]
         if let Some(cuda) = self.as_cuda() {
             let options = ScoreOptions { token_scores: false, ..scores.options.clone() };
             let shape = OutputShape::new(&problem, &options);

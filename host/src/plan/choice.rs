@@ -37,7 +37,6 @@ pub(crate) struct Chosen {
     /// How documents are split; `None` = they are not.
     pub pieces: Option<Pieces>,
     /// Centroids that documents are decoded from; 0 where they are not.
-    #[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
     pub n_centroids: u32,
 }
 

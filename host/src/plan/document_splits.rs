@@ -54,7 +54,6 @@ impl Pieces {
     }
 
     /// The rows of a document's pieces, in their order; `n` of them.
-    #[cfg(any(test, all(feature = "cuda", target_os = "linux")))]
     pub(crate) fn of(self, [start, len]: [u32; 2]) -> impl Iterator<Item = [u32; 2]> {
         (0..self.n as u64).map(move |i| {
             // Rows are fewer than 2³¹, and nothing behind a document's end is looked at.

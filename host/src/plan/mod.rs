@@ -1,6 +1,7 @@
 //! Planning: which kernel runs a problem, how documents are divided, and why. Pure functions of
 //! shapes and device limits.
 
+pub(crate) mod backward;
 pub(crate) mod choice;
 mod cost;
 pub(crate) mod document_splits;

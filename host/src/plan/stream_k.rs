@@ -31,7 +31,6 @@ const SAVED_ROWS_MIN_OF_FEW: u64 = 640;
 
 /// Units of equal numbers of steps, [`PRODUCT_ROWS`] rows each but for the last of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
 pub(crate) struct Shares {
     /// Steps of a document.
     pub document_steps: u32,

@@ -81,14 +81,12 @@ impl<'a> Problem<'a> {
 
     /// The same cross product with the pairs of some queries alone: scores, tokens and ids keep
     /// their numbers.
-    #[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
     pub(crate) fn of_queries(&self, wanted: Range<usize>) -> Problem<'a> {
         debug_assert!(matches!(self.shape, ScoreShape::Cross { .. }));
         Problem { wanted, ..self.clone() }
     }
 
     /// The queries whose pairs are wanted.
-    #[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
     pub(crate) fn wanted(&self) -> Range<usize> {
         self.wanted.clone()
     }

@@ -5,6 +5,7 @@ use super::options::ScoreOptions;
 use super::scores::Scores;
 use super::shape::{ScoreShape, TokenOffsets};
 use crate::error::Result;
+use crate::tokens::element::ElementType;
 
 /// Which outputs there are, and of what size.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,4 +72,21 @@ impl OutputShape {
         let scores = Scores::with_room(self.shape, token_offsets, self.winners, self.token_scores)?;
         Ok(Scores { screened: self.screened, ..scores })
     }
+}
+
+/// Addresses of the outputs; 0 where one is not asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutputAddresses {
+    pub scores: u64,
+    pub winners: u64,
+    pub token_scores: u64,
+}
+
+/// A side's gradient in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GradientMatrix {
+    pub address: u64,
+    pub element: ElementType,
+    pub rows: usize,
+    pub dim: usize,
 }

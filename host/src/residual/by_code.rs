@@ -32,13 +32,11 @@ impl Groups {
     }
 
     /// Where the rows of each code start among [`Groups::rows`], and where the last ones end.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub fn starts(&self) -> &[u32] {
         &self.starts
     }
 
     /// The rows of all codes.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub fn rows(&self) -> &[u32] {
         &self.rows
     }

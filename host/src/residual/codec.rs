@@ -229,7 +229,6 @@ impl<'a> ResidualCodec<'a> {
     ///
     /// # Errors
     /// [`Error::Shape`] that names the first number that is too large.
-    #[cfg_attr(not(all(feature = "cuda", target_os = "linux")), allow(dead_code))]
     pub(crate) fn check_range<T: Element>(&self) -> Result<()> {
         let most = if self.normalize { LARGEST / 2.0 } else { f32::MAX };
         let is_large =

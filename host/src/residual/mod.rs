@@ -31,7 +31,7 @@
 //! # Ok::<(), maxsim::Error>(())
 //! ```
 
-mod by_code;
+pub(crate) mod by_code;
 mod codec;
 mod decode;
 mod encode;
@@ -42,8 +42,6 @@ mod tokens;
 mod train;
 mod vjp;
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-pub(crate) use by_code::Groups;
 pub use codec::{Centroids, ResidualCodec};
 pub(crate) use decode::HostResiduals;
 pub use encode::{Arithmetic, EncodeOptions};

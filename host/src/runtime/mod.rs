@@ -1,5 +1,6 @@
 //! What every room above uses: fallible allocation, shared values, the thread pool.
 
 pub(crate) mod alloc;
+pub(crate) mod on;
 pub(crate) mod pool;
 pub(crate) mod swap;

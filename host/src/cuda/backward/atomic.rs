@@ -4,11 +4,11 @@ use cust::sys::CUstream;
 use maxsim_kernels::gradient::{self, AtomicParams};
 
 use super::{CudaBackward, Kernels, Sums};
-use crate::cuda::buffers::gradients::GradientMatrix;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::start;
 use crate::error::Result;
 use crate::plan::kernels::gradient_row;
+use crate::problem::outputs::GradientMatrix;
 use crate::tokens::element::ElementType;
 
 impl CudaDevice {

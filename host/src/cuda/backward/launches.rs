@@ -11,8 +11,8 @@ use maxsim_kernels::residual_gradient::ResidualGatherParams;
 
 use super::plan::{Carry, GradientPlan, Group, SidePairs};
 use super::workspace::Places;
-use super::{BackwardCall, CudaBackward, Gathered, SortedKernels, Sums};
-use crate::cuda::buffers::gradients::{GradientMatrix, output};
+use super::{BackwardCall, CudaBackward, SortedKernels, Sums};
+use crate::cuda::buffers::gradients::output;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::Entered;
@@ -20,6 +20,8 @@ use crate::cuda::driver::launch::{N_RESERVED, start};
 use crate::cuda::driver::memory::fill;
 use crate::cuda::driver::module::Kernel;
 use crate::error::Result;
+use crate::plan::backward::Gathered;
+use crate::problem::outputs::GradientMatrix;
 use crate::tokens::element::ElementType;
 
 impl CudaBackward {

@@ -26,7 +26,7 @@ use self::lists::Lists;
 use self::plan::{GradientPlan, Shape};
 use self::recompute::Recompute;
 use self::residual::window_rows_max;
-use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients, GradientMatrix};
+use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::CudaDevice;
@@ -34,12 +34,14 @@ use crate::cuda::driver::hazards::{Turns, end_all};
 use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::{CudaStream, Order};
 use crate::error::Result;
+use crate::plan::backward::BackwardKind;
+use crate::plan::backward::Gathered;
 use crate::plan::choice::Chosen;
 use crate::plan::kernels::gradient_row;
 use crate::problem::Problem;
+use crate::problem::outputs::GradientMatrix;
 use crate::problem::outputs::OutputShape;
 use crate::tokens::element::ElementType;
-use crate::tokens::format::TokenFormat;
 
 /// Bytes of the workspace's parts, 32 MB together with the counters: sorted sources with their
 /// destinations; sums over parts of rows; sums over several passes. Counts take what is left.
@@ -122,42 +124,6 @@ pub(super) struct Sums<'a> {
     /// What the rows of queries and documents are normalised by, or codes multiplied by; 0 =
     /// nothing.
     pub norms: [u64; 2],
-}
-
-/// What the documents' rows are read from for the queries' gradient.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gathered {
-    /// The elements that were scored.
-    Elements,
-    /// INT8 codes of them, which only an owner can sum, as they are.
-    Codes,
-    /// Residuals, which are decoded; the documents' gradient is there some rows at a time
-    /// ([`CudaBackward::run_windows`]).
-    Residuals,
-}
-
-impl Gathered {
-    /// What tokens of a format are read as.
-    pub(crate) fn of(format: TokenFormat) -> Gathered {
-        match format {
-            TokenFormat::Int8 => Gathered::Codes,
-            TokenFormat::Residual(_) => Gathered::Residuals,
-            _ => Gathered::Elements,
-        }
-    }
-}
-
-/// What gradients are wanted, beyond those of a problem.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BackwardKind {
-    /// Element type of the gradients.
-    pub gradient: ElementType,
-    /// Whether rows are added to as they come.
-    pub is_atomic: bool,
-    /// Whether rows are normalised.
-    pub normalizes: bool,
-    /// What calls are given of the documents.
-    pub documents: Gathered,
 }
 
 /// Bytes of the documents' gradient in f32.

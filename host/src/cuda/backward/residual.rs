@@ -12,8 +12,8 @@ use maxsim_kernels::residual_gradient::{
     TABLES_WARPS, TablesParams, Window, tables_shared_bytes,
 };
 
-use super::{BackwardKind, CudaBackward, Gathered, Sums};
-use crate::cuda::buffers::gradients::{CudaGradScores, GradientMatrix};
+use super::{CudaBackward, Sums};
+use crate::cuda::buffers::gradients::CudaGradScores;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::residual::ByCode;
 use crate::cuda::buffers::residual::CudaResiduals;
@@ -26,8 +26,11 @@ use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::driver::transfer::upload;
 use crate::error::{Error, Result};
+use crate::plan::backward::BackwardKind;
+use crate::plan::backward::Gathered;
 use crate::plan::kernels::gradient_row;
 use crate::problem::Problem;
+use crate::problem::outputs::GradientMatrix;
 use crate::problem::outputs::OutputShape;
 use crate::tokens::element::ElementType;
 

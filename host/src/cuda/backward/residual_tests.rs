@@ -9,7 +9,8 @@ use maxsim_kernels::residual_gradient::{TABLES_WARPS, UNIT_ROWS};
 
 use super::residual::window_rows_max;
 use crate::cuda::buffers::residual::units;
-use crate::residual::{BitOrder, Centroids, Groups, ResidualCodec, ResidualTokens};
+use crate::residual::by_code::Groups;
+use crate::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use crate::tokens::layout::TokenLayout;
 
 /// Numbers that look random.

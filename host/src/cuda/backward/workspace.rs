@@ -4,8 +4,8 @@ use maxsim_kernels::gradient::{self, OwnerParams};
 
 use super::CudaBackward;
 use super::plan::Group;
-use crate::cuda::buffers::gradients::GradientMatrix;
 use crate::cuda::driver::launch::N_RESERVED;
+use crate::problem::outputs::GradientMatrix;
 use crate::tokens::element::ElementType;
 
 /// Parts of the workspace start at multiples of this.

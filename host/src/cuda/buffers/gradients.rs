@@ -11,6 +11,7 @@ use crate::cuda::driver::memory::{Buffer, download, fill, overwrite};
 use crate::cuda::driver::pointer::check_range;
 use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
+use crate::problem::outputs::GradientMatrix;
 use crate::tokens::element::{Element, ElementType};
 use half::{bf16, f16};
 
@@ -73,15 +74,6 @@ impl CudaGradScores {
         // SAFETY: there is memory for the values, which nothing else uses.
         unsafe { overwrite(&entered, self.address, bytemuck::cast_slice(values)) }
     }
-}
-
-/// A side's gradient in memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GradientMatrix {
-    pub address: u64,
-    pub element: ElementType,
-    pub rows: usize,
-    pub dim: usize,
 }
 
 impl GradientMatrix {

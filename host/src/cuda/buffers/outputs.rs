@@ -9,16 +9,9 @@ use crate::cuda::driver::memory::{Buffer, download, fill};
 use crate::cuda::driver::pointer::check_range;
 use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
+use crate::problem::outputs::OutputAddresses;
 use crate::problem::outputs::OutputShape;
 use crate::problem::scores::Scores;
-
-/// Addresses of the outputs; 0 where one is not asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OutputAddresses {
-    pub scores: u64,
-    pub winners: u64,
-    pub token_scores: u64,
-}
 
 /// Output memory, and the last work that writes it.
 #[derive(Debug)]

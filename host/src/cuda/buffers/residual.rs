@@ -22,7 +22,7 @@ use crate::cuda::driver::transfer::{upload, upload_made};
 use crate::error::{Error, Result};
 use crate::plan::kernels::gradient_row;
 use crate::plan::limits::Access;
-use crate::residual::Groups;
+use crate::residual::by_code::Groups;
 use crate::residual::{ResidualCodec, ResidualTokens};
 use crate::runtime::alloc::filled;
 use crate::runtime::pool::Parallel;

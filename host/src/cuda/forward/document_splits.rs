@@ -10,7 +10,7 @@ use maxsim_kernels::variants::{COMBINE_PIECES_SHARED_BYTES, Variant};
 
 use super::lists::DeviceLists;
 use super::query_tiles::Tiles;
-use crate::cuda::buffers::outputs::{CudaOutputs, OutputAddresses};
+use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::{CudaTokens, regular_len};
 use crate::cuda::driver::context::Entered;
 use crate::cuda::driver::launch::start;
@@ -19,6 +19,7 @@ use crate::cuda::driver::module::Kernel;
 use crate::error::Result;
 use crate::plan::document_splits::Pieces;
 use crate::problem::Problem;
+use crate::problem::outputs::OutputAddresses;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::{Kind, Pairing};
 use crate::problem::shape::ScoreShape;

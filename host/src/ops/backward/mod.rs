@@ -2,27 +2,25 @@
 
 pub(crate) mod prepared;
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use std::sync::Arc;
 
 use crate::cpu;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{
-    BackwardCall, BackwardKind, CudaBackward, CudaDevice, CudaGradScores, CudaGradients,
-    CudaOutputs, Gathered, GradientMatrix,
+    BackwardCall, CudaBackward, CudaDevice, CudaGradScores, CudaGradients, CudaOutputs,
 };
 use crate::device::Device;
 use crate::device::tokens::Input;
 use crate::error::{Error, Result};
+use crate::plan::backward::BackwardKind;
+use crate::plan::backward::Gathered;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
+use crate::problem::outputs::GradientMatrix;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::runtime::alloc::{copied, filled};
 use crate::tokens::element::Element;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::tokens::element::ElementType;
 use crate::tokens::format::{Against, Format, Saved, TokenFormat};
 use crate::tokens::layout::{TokenLayout, check_len};
@@ -119,7 +117,6 @@ impl BackwardOptions {
         BackwardOptions { winner_bytes: winner_bytes.into(), ..self }
     }
 
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn winner_bytes_max(&self) -> u64 {
         self.winner_bytes.unwrap_or(128 << 20)
     }
@@ -138,7 +135,6 @@ pub struct TrainingScores {
     pairing: Pairing,
     /// With winners.
     pub(crate) options: ScoreOptions,
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     on_device: Option<Arc<CudaOutputs>>,
 }
 
@@ -173,13 +169,11 @@ impl TrainingScores {
             documents: documents.layout().clone(),
             pairing: pairing.clone(),
             options,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
             on_device: None,
         }
     }
 
     /// The winners on a device, which may have them.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn outputs_on(
         &self,
         cuda: &Arc<CudaDevice>,
@@ -291,7 +285,6 @@ impl Device {
         options: &ScoreOptions,
     ) -> Result<TrainingScores> {
         let options = ScoreOptions { winners: true, ..options.clone() };
-        #[cfg(all(feature = "cuda", target_os = "linux"))]
         if let Some(cuda) = self.as_cuda() {
             let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
             let plan = self.plan_problem(&problem, &queries, &documents, &options)?;
@@ -437,7 +430,6 @@ impl Device {
 
 /// A call that has been checked: nothing but memory can be missing.
 struct Call<'a, T: Element, D: Saved<T>> {
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     device: &'a Device,
     problem: Problem<'a>,
     queries: Input<'a, T>,
@@ -445,9 +437,7 @@ struct Call<'a, T: Element, D: Saved<T>> {
     scores: &'a TrainingScores,
     grad_scores: &'a [f32],
     finds_winners_again: bool,
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     is_atomic: bool,
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     winner_bytes: u64,
 }
 
@@ -476,7 +466,6 @@ impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
         }
         check_len("grad_scores", problem.shape().n_scores(), "one per score", grad_scores.len())?;
         Ok(Call {
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
             device,
             problem,
             queries,
@@ -484,15 +473,12 @@ impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
             scores,
             grad_scores,
             finds_winners_again,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
             is_atomic: options.strategy == Backward::Atomic,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
             winner_bytes: options.winner_bytes_max(),
         })
     }
 
     fn add_to(&self, gradients: &mut Gradients) -> Result<()> {
-        #[cfg(all(feature = "cuda", target_os = "linux"))]
         if let Some(cuda) = self.device.as_cuda() {
             return self.add_on(cuda, gradients);
         }
@@ -514,7 +500,6 @@ impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
     }
 
     /// As [`Call::add_to`], on a CUDA device.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     fn add_on(&self, cuda: &Arc<CudaDevice>, gradients: &mut Gradients) -> Result<()> {
         let (device, problem) = (self.device, &self.problem);
         let options = ScoreOptions { token_scores: false, ..self.scores.options.clone() };

@@ -2,29 +2,28 @@
 
 use std::sync::Arc;
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use super::Backward;
 use super::{BackwardOptions, Gradients};
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-use crate::cuda::{
-    BackwardCall, BackwardKind, CudaBackward, CudaCall, CudaGradScores, CudaGradients, Gathered,
-    GradientMatrix,
-};
+use crate::cuda::{BackwardCall, CudaBackward, CudaCall, CudaGradScores, CudaGradients};
 use crate::device::Device;
 use crate::device::graph::Capture;
-use crate::device::stream::{Stream, StreamInner};
+use crate::device::stream::Stream;
 use crate::device::tokens::DeviceTokens;
 use crate::error::{Error, Result};
-use crate::ops::score::prepared::{DeviceScores, ScoresInner, Work, WorkInner, check_side};
+use crate::ops::score::prepared::{DeviceScores, Work, check_side};
+use crate::plan::backward::BackwardKind;
+use crate::plan::backward::Gathered;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::GradientMatrix;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
 use crate::problem::provenance::Scored;
 use crate::problem::scores::Scores;
 use crate::runtime::alloc::{copied, filled};
+use crate::runtime::on::On;
 use crate::runtime::swap::Replaced;
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::{Saved, TokenFormat};
@@ -81,16 +80,13 @@ pub struct BackwardWork {
     /// Those of the scores.
     options: ScoreOptions,
     pub(crate) outputs: Arc<OutputShape>,
-    inner: BackwardInner,
+    inner: On<CpuBackward, Arc<CudaBackward>>,
 }
 
+/// What gradients on the CPU need to know besides the problem.
 #[derive(Debug)]
-enum BackwardInner {
-    Cpu {
-        finds_winners_again: bool,
-    },
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Arc<CudaBackward>),
+struct CpuBackward {
+    finds_winners_again: bool,
 }
 
 /// Gradients of a loss with respect to scores, on a device: copied there, or written by
@@ -99,14 +95,7 @@ enum BackwardInner {
 pub struct DeviceGradScores {
     pub(crate) device: Device,
     pub(crate) n_scores: usize,
-    pub(crate) inner: GradScoresInner,
-}
-
-#[derive(Debug)]
-pub(crate) enum GradScoresInner {
-    Cpu(Arc<Replaced<Vec<f32>>>),
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Arc<CudaGradScores>),
+    pub(crate) inner: On<Arc<Replaced<Vec<f32>>>, Arc<CudaGradScores>>,
 }
 
 /// Gradients with respect to tokens, on a device: written by [`Stream::backward`], read when
@@ -118,14 +107,7 @@ pub struct DeviceGradients {
     /// Rows of queries and documents.
     rows: [usize; 2],
     dim: usize,
-    inner: GradientsInner,
-}
-
-#[derive(Debug)]
-pub(crate) enum GradientsInner {
-    Cpu(Arc<Replaced<Gradients>>),
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Arc<CudaGradients>),
+    inner: On<Arc<Replaced<Gradients>>, Arc<CudaGradients>>,
 }
 
 impl Device {
@@ -228,9 +210,8 @@ impl Device {
         let with_winners =
             ScoreOptions { winners: true, token_scores: false, ..work.options.clone() };
         let inner = match &work.inner {
-            WorkInner::Cpu => BackwardInner::Cpu { finds_winners_again },
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            WorkInner::Cuda(_) => {
+            On::Cpu(()) => On::Cpu(CpuBackward { finds_winners_again }),
+            On::Cuda(_) => {
                 let problem = Problem::new(&work.queries, &work.documents, &work.pairing)?;
                 let device = self.cuda_device("work for a CUDA device")?;
                 let outputs = OutputShape::new(&problem, &with_winners);
@@ -248,7 +229,7 @@ impl Device {
                         CudaBackward::recompute(device, &problem, element, kind, &outputs, again)?
                     }
                 };
-                BackwardInner::Cuda(Arc::new(backward))
+                On::Cuda(Arc::new(backward))
             }
         };
         Ok(BackwardWork {
@@ -278,7 +259,6 @@ impl BackwardWork {
         self.gradient
     }
 
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn matrices(&self, [queries, documents]: [u64; 2]) -> [GradientMatrix; 2] {
         [(queries, &self.scored.queries), (documents, &self.scored.documents)].map(
             |(address, layout)| {
@@ -349,13 +329,10 @@ impl DeviceGradScores {
         let n_scores = work.outputs.shape.n_scores();
         check_len("grad_scores", n_scores, "one per score", values.len())?;
         let inner = match &work.inner {
-            BackwardInner::Cpu { .. } => {
-                GradScoresInner::Cpu(Arc::new(Replaced::new(copied(values)?)))
-            }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            BackwardInner::Cuda(_) => {
+            On::Cpu(_) => On::Cpu(Arc::new(Replaced::new(copied(values)?))),
+            On::Cuda(_) => {
                 let device = work.device.cuda_device("work for a CUDA device")?;
-                GradScoresInner::Cuda(Arc::new(CudaGradScores::upload(device, values)?))
+                On::Cuda(Arc::new(CudaGradScores::upload(device, values)?))
             }
         };
         Ok(DeviceGradScores { device: work.device.clone(), n_scores, inner })
@@ -376,9 +353,8 @@ impl DeviceGradScores {
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<Vec<f32>> {
         match &self.inner {
-            GradScoresInner::Cpu(own) => Ok(Arc::unwrap_or_clone(own.get())),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            GradScoresInner::Cuda(own) => {
+            On::Cpu(own) => Ok(Arc::unwrap_or_clone(own.get())),
+            On::Cuda(own) => {
                 let mut read = filled(self.n_scores as u64, 0.0)?;
                 own.read(&mut read)?;
                 Ok(read)
@@ -393,21 +369,19 @@ impl DeviceGradScores {
     pub fn write(&mut self, values: &[f32]) -> Result<()> {
         check_len("grad_scores", self.n_scores, "one per score", values.len())?;
         match &self.inner {
-            GradScoresInner::Cpu(own) => {
+            On::Cpu(own) => {
                 own.set(copied(values)?);
                 Ok(())
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            GradScoresInner::Cuda(own) => own.write(values),
+            On::Cuda(own) => own.write(values),
         }
     }
 
     /// Device address of the numbers; `None` on the CPU.
     pub fn address(&self) -> Option<u64> {
         match &self.inner {
-            GradScoresInner::Cpu(_) => None,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            GradScoresInner::Cuda(own) => Some(own.address()),
+            On::Cpu(_) => None,
+            On::Cuda(own) => Some(own.address()),
         }
     }
 }
@@ -419,21 +393,23 @@ impl DeviceGradients {
     /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
     pub fn new(work: &BackwardWork) -> Result<DeviceGradients> {
         let inner = match &work.inner {
-            BackwardInner::Cpu { .. } => {
+            On::Cpu(_) => {
                 let zeros = Gradients::zeros(&work.scored.queries, &work.scored.documents)?;
-                GradientsInner::Cpu(Arc::new(Replaced::new(zeros)))
+                On::Cpu(Arc::new(Replaced::new(zeros)))
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            BackwardInner::Cuda(_) => {
+            On::Cuda(_) => {
                 let device = work.device.cuda_device("work for a CUDA device")?;
                 let zeros = CudaGradients::zeros(device, work.matrices([0; 2]))?;
-                GradientsInner::Cuda(Arc::new(zeros))
+                On::Cuda(Arc::new(zeros))
             }
         };
         Ok(DeviceGradients::of(work, inner))
     }
 
-    pub(crate) fn of(work: &BackwardWork, inner: GradientsInner) -> DeviceGradients {
+    pub(crate) fn of(
+        work: &BackwardWork,
+        inner: On<Arc<Replaced<Gradients>>, Arc<CudaGradients>>,
+    ) -> DeviceGradients {
         DeviceGradients {
             device: work.device.clone(),
             element: work.gradient,
@@ -452,9 +428,8 @@ impl DeviceGradients {
     /// work that reads them behind the stream that writes them.
     pub fn addresses(&self) -> Option<[u64; 2]> {
         match &self.inner {
-            GradientsInner::Cpu(_) => None,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            GradientsInner::Cuda(gradients) => Some(gradients.sides().map(|side| side.address)),
+            On::Cpu(_) => None,
+            On::Cuda(gradients) => Some(gradients.sides().map(|side| side.address)),
         }
     }
 
@@ -465,9 +440,8 @@ impl DeviceGradients {
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<Gradients> {
         match &self.inner {
-            GradientsInner::Cpu(gradients) => Ok(Arc::unwrap_or_clone(gradients.get())),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            GradientsInner::Cuda(gradients) => {
+            On::Cpu(gradients) => Ok(Arc::unwrap_or_clone(gradients.get())),
+            On::Cuda(gradients) => {
                 let room = |rows: usize| filled((rows * self.dim) as u64, 0.0);
                 let [queries, documents] = self.rows;
                 let mut read = Gradients { queries: room(queries)?, documents: room(documents)? };
@@ -541,9 +515,8 @@ impl Stream {
     ) -> Result<()> {
         work.check(&self.device, call, call.scores.scored.get())?;
         match &mut self.inner {
-            StreamInner::Cpu => CpuCall::new(work, call)?.run(),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            StreamInner::Cuda(stream) => {
+            On::Cpu(()) => CpuCall::new(work, call)?.run(),
+            On::Cuda(stream) => {
                 let Some((cuda, scores, grad_scores, gradients)) = call.on_cuda(work) else {
                     return Err(call.wrong_device());
                 };
@@ -604,12 +577,11 @@ impl Capture {
     ) -> Result<()> {
         work.check(self.device(), call, self.scored(&call.scores.scored))?;
         match &work.inner {
-            BackwardInner::Cpu { .. } => {
+            On::Cpu(_) => {
                 let call = CpuCall::new(work, call)?;
                 self.push_cpu(move || call.run());
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            BackwardInner::Cuda(_) => {
+            On::Cuda(_) => {
                 let Some((cuda, scores, grad_scores, gradients)) = call.on_cuda(work) else {
                     return Err(call.wrong_device());
                 };
@@ -628,7 +600,6 @@ impl Capture {
     }
 }
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 type OnCuda<'a> = (
     &'a Arc<CudaBackward>,
     &'a Arc<crate::cuda::CudaOutputs>,
@@ -636,17 +607,13 @@ type OnCuda<'a> = (
     &'a Arc<CudaGradients>,
 );
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
     /// What the call uses on a CUDA device.
     fn on_cuda(&self, work: &'a BackwardWork) -> Option<OnCuda<'a>> {
         match (&work.inner, &self.scores.inner, &self.grad_scores.inner, &self.gradients.inner) {
-            (
-                BackwardInner::Cuda(work),
-                ScoresInner::Cuda(scores),
-                GradScoresInner::Cuda(grad_scores),
-                GradientsInner::Cuda(gradients),
-            ) => Some((work, scores, grad_scores, gradients)),
+            (On::Cuda(work), On::Cuda(scores), On::Cuda(grad_scores), On::Cuda(gradients)) => {
+                Some((work, scores, grad_scores, gradients))
+            }
             _ => None,
         }
     }
@@ -677,10 +644,10 @@ impl<T: Element, D: Saved<T>> CpuCall<T, D> {
     fn new(work: &BackwardWork, call: &Call<'_, T, D>) -> Result<CpuCall<T, D>> {
         match (&work.inner, &call.scores.inner, &call.grad_scores.inner, &call.gradients.inner) {
             (
-                BackwardInner::Cpu { finds_winners_again },
-                ScoresInner::Cpu(scores),
-                GradScoresInner::Cpu(grad_scores),
-                GradientsInner::Cpu(gradients),
+                On::Cpu(CpuBackward { finds_winners_again }),
+                On::Cpu(scores),
+                On::Cpu(grad_scores),
+                On::Cpu(gradients),
             ) => Ok(CpuCall {
                 layouts: [call.queries.layout.clone(), call.documents.layout.clone()],
                 queries: call.queries.host_tokens()?.clone(),
@@ -694,7 +661,6 @@ impl<T: Element, D: Saved<T>> CpuCall<T, D> {
                 finds_winners_again: *finds_winners_again,
                 adds: call.adds,
             }),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
             _ => Err(call.wrong_device()),
         }
     }

@@ -2,17 +2,17 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::prepared::{CpuLossWork, CpuTargets, DeviceLoss, LossInner, LossWork, LossWorkInner};
+use super::prepared::{CpuLossWork, CpuTargets, DeviceLoss, LossWork};
 use super::{Loss, contrastive, distillation};
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaCall, CudaGradScores, CudaLoss, CudaLossWork, CudaOutputs};
 use crate::device::Device;
 use crate::device::graph::Capture;
-use crate::device::stream::{Stream, StreamInner};
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-use crate::ops::backward::prepared::{DeviceGradScores, GradScoresInner};
-use crate::ops::score::prepared::{DeviceScores, ScoresInner};
+use crate::ops::backward::prepared::DeviceGradScores;
+use crate::ops::score::prepared::DeviceScores;
 use crate::problem::scores::Scores;
+use crate::runtime::on::On;
 use crate::runtime::swap::{Replaced, lock};
 use crate::tokens::layout::check_len;
 
@@ -73,9 +73,8 @@ impl Stream {
         let call = Call { scores, grad_scores, loss };
         work.check(&self.device, &call)?;
         match &mut self.inner {
-            StreamInner::Cpu => CpuCall::new(work, &call)?.run(),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            StreamInner::Cuda(stream) => {
+            On::Cpu(()) => CpuCall::new(work, &call)?.run(),
+            On::Cuda(stream) => {
                 let (work, scores, grad_scores, loss) = call.on_cuda(work)?;
                 work.enqueue(stream, scores, grad_scores, loss)
             }
@@ -99,12 +98,11 @@ impl Capture {
         let call = Call { scores, grad_scores, loss };
         work.check(self.device(), &call)?;
         match &work.inner {
-            LossWorkInner::Cpu(_) => {
+            On::Cpu(_) => {
                 let call = CpuCall::new(work, &call)?;
                 self.push_cpu(move || call.run());
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            LossWorkInner::Cuda(_) => {
+            On::Cuda(_) => {
                 let (work, scores, grad_scores, loss) = call.on_cuda(work)?;
                 self.push_cuda(CudaCall::loss(work, scores, grad_scores, loss));
             }
@@ -113,21 +111,16 @@ impl Capture {
     }
 }
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 type OnCuda<'a> =
     (&'a Arc<CudaLossWork>, &'a Arc<CudaOutputs>, &'a Arc<CudaGradScores>, &'a Arc<CudaLoss>);
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 impl<'a> Call<'a> {
     /// What the call uses on a CUDA device.
     fn on_cuda(&self, work: &'a LossWork) -> Result<OnCuda<'a>> {
         match (&work.inner, &self.scores.inner, &self.grad_scores.inner, &self.loss.inner) {
-            (
-                LossWorkInner::Cuda(work),
-                ScoresInner::Cuda(scores),
-                GradScoresInner::Cuda(grad_scores),
-                LossInner::Cuda(loss),
-            ) => Ok((work, scores, grad_scores, loss)),
+            (On::Cuda(work), On::Cuda(scores), On::Cuda(grad_scores), On::Cuda(loss)) => {
+                Ok((work, scores, grad_scores, loss))
+            }
             _ => Err(self.wrong_device()),
         }
     }
@@ -150,18 +143,12 @@ impl CpuCall {
     /// What the call is given must be of the work; [`LossWork::check`] checks it.
     fn new(work: &LossWork, call: &Call<'_>) -> Result<CpuCall> {
         match (&work.inner, &call.scores.inner, &call.grad_scores.inner, &call.loss.inner) {
-            (
-                LossWorkInner::Cpu(work),
-                ScoresInner::Cpu(scores),
-                GradScoresInner::Cpu(grad_scores),
-                LossInner::Cpu(loss),
-            ) => Ok(CpuCall {
+            (On::Cpu(work), On::Cpu(scores), On::Cpu(grad_scores), On::Cpu(loss)) => Ok(CpuCall {
                 work: work.clone(),
                 scores: scores.clone(),
                 grad_scores: grad_scores.clone(),
                 loss: loss.clone(),
             }),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
             _ => Err(call.wrong_device()),
         }
     }

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use super::{check_positives, check_rows, checked_temperature};
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaLoss, CudaLossWork, CudaTargets};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::ops::score::prepared::{DeviceScores, ScoresInner};
+use crate::ops::score::prepared::DeviceScores;
 use crate::problem::scores::Scores;
 use crate::runtime::alloc::copied;
+use crate::runtime::on::On;
 use crate::runtime::swap::{Replaced, lock};
 use crate::tokens::layout::check_len;
 
@@ -67,14 +67,7 @@ pub struct LossWork {
     pub(super) device: Device,
     pub(super) n_queries: usize,
     pub(super) n_documents: usize,
-    pub(super) inner: LossWorkInner,
-}
-
-#[derive(Debug)]
-pub(super) enum LossWorkInner {
-    Cpu(Arc<CpuLossWork>),
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Arc<CudaLossWork>),
+    pub(super) inner: On<Arc<CpuLossWork>, Arc<CudaLossWork>>,
 }
 
 /// What the CPU's functions take besides scores.
@@ -98,14 +91,7 @@ pub(super) enum CpuTargets {
 pub struct DeviceLoss {
     pub(super) device: Device,
     pub(super) n_queries: usize,
-    pub(super) inner: LossInner,
-}
-
-#[derive(Debug)]
-pub(super) enum LossInner {
-    Cpu(Arc<Mutex<f32>>),
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Arc<CudaLoss>),
+    pub(super) inner: On<Arc<Mutex<f32>>, Arc<CudaLoss>>,
 }
 
 /// Most scores of a call, as elsewhere.
@@ -128,19 +114,17 @@ impl Device {
         checked_temperature(temperature)?;
         check_positives(positives, n_documents)?;
         check_n_scores(positives.len().saturating_mul(n_documents))?;
-        let inner = match self.ordinal() {
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Some(_) => {
-                let cuda = self.cuda_device("a loss on a CUDA device")?;
+        let inner = match &self.0 {
+            On::Cuda(cuda) => {
                 let targets = CudaTargets::positives(cuda, positives)?;
                 let shape = [positives.len(), n_documents];
                 let work = CudaLossWork::new(cuda, shape, temperature, targets)?;
-                LossWorkInner::Cuda(Arc::new(work))
+                On::Cuda(Arc::new(work))
             }
-            _ => {
+            On::Cpu(()) => {
                 let own = copied(positives)?;
                 let targets = CpuTargets::Positives(own);
-                LossWorkInner::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
+                On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
         Ok(LossWork { device: self.clone(), n_queries: positives.len(), n_documents, inner })
@@ -164,17 +148,15 @@ impl Device {
         check_rows("teacher", teacher.len(), n_documents)?;
         check_n_scores(teacher.len())?;
         let n_queries = teacher.len().checked_div(n_documents).unwrap_or(0);
-        let inner = match self.ordinal() {
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Some(_) => {
-                let cuda = self.cuda_device("a loss on a CUDA device")?;
+        let inner = match &self.0 {
+            On::Cuda(cuda) => {
                 let targets = CudaTargets::teacher(cuda, teacher)?;
                 let work = CudaLossWork::new(cuda, [n_queries, n_documents], temperature, targets)?;
-                LossWorkInner::Cuda(Arc::new(work))
+                On::Cuda(Arc::new(work))
             }
-            _ => {
+            On::Cpu(()) => {
                 let targets = CpuTargets::Teacher(Replaced::new(copied(teacher)?));
-                LossWorkInner::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
+                On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
         Ok(LossWork { device: self.clone(), n_queries, n_documents, inner })
@@ -205,16 +187,15 @@ impl Device {
         }
         let n_queries = n_scores.checked_div(n_documents).unwrap_or(0);
         let inner = match &teacher.inner {
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            ScoresInner::Cuda(outputs) => {
+            On::Cuda(outputs) => {
                 let cuda = self.cuda_device("a loss on a CUDA device")?;
                 let targets = CudaTargets::scores(outputs);
                 let work = CudaLossWork::new(cuda, [n_queries, n_documents], temperature, targets)?;
-                LossWorkInner::Cuda(Arc::new(work))
+                On::Cuda(Arc::new(work))
             }
-            ScoresInner::Cpu(scores) => {
+            On::Cpu(scores) => {
                 let targets = CpuTargets::Scores(scores.clone());
-                LossWorkInner::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
+                On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
         Ok(LossWork { device: self.clone(), n_queries, n_documents, inner })
@@ -247,15 +228,14 @@ impl LossWork {
         let n_scores = self.n_queries * self.n_documents;
         check_len("teacher", n_scores, "one per score", teacher.len())?;
         let written = match &self.inner {
-            LossWorkInner::Cpu(work) => match &work.targets {
+            On::Cpu(work) => match &work.targets {
                 CpuTargets::Teacher(own) => {
                     own.set(copied(teacher)?);
                     true
                 }
                 _ => false,
             },
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            LossWorkInner::Cuda(work) => work.write_teacher(teacher)?,
+            On::Cuda(work) => work.write_teacher(teacher)?,
         };
         match written {
             true => Ok(()),
@@ -274,11 +254,10 @@ impl DeviceLoss {
     /// [`Error::DeviceMemory`] where there is none: on a CUDA device 4 bytes per query are taken.
     pub fn new(work: &LossWork) -> Result<DeviceLoss> {
         let inner = match &work.inner {
-            LossWorkInner::Cpu(_) => LossInner::Cpu(Arc::default()),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            LossWorkInner::Cuda(_) => {
+            On::Cpu(_) => On::Cpu(Arc::default()),
+            On::Cuda(_) => {
                 let cuda = work.device.cuda_device("a loss on a CUDA device")?;
-                LossInner::Cuda(Arc::new(CudaLoss::new(cuda, work.n_queries)?))
+                On::Cuda(Arc::new(CudaLoss::new(cuda, work.n_queries)?))
             }
         };
         Ok(DeviceLoss { device: work.device.clone(), n_queries: work.n_queries, inner })
@@ -291,9 +270,8 @@ impl DeviceLoss {
     /// [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<f32> {
         match &self.inner {
-            LossInner::Cpu(value) => Ok(*lock(value)),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            LossInner::Cuda(loss) => loss.read(),
+            On::Cpu(value) => Ok(*lock(value)),
+            On::Cuda(loss) => loss.read(),
         }
     }
 
@@ -301,9 +279,8 @@ impl DeviceLoss {
     /// stream that writes it.
     pub fn address(&self) -> Option<u64> {
         match &self.inner {
-            LossInner::Cpu(_) => None,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            LossInner::Cuda(loss) => Some(loss.address()),
+            On::Cpu(_) => None,
+            On::Cuda(loss) => Some(loss.address()),
         }
     }
 }

@@ -2,22 +2,20 @@
 
 use std::sync::Arc;
 
-use super::prepared::{DeviceScores, ScoresInner, Work, WorkInner};
+use super::prepared::{DeviceScores, Work};
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::CudaCall;
-use crate::device::graph::Calls;
 use crate::device::graph::Capture;
-use crate::device::stream::{Stream, StreamInner};
+use crate::device::stream::Stream;
 use crate::device::tokens::DeviceTokens;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::error::Error;
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
+use crate::runtime::on::On;
 use crate::runtime::swap::Replaced;
 use crate::tokens::format::{Against, Format};
 use crate::tokens::layout::TokenLayout;
@@ -46,16 +44,14 @@ impl Stream {
             scores.scored.set(scored);
         }
         match (&mut self.inner, &work.inner, &scores.inner) {
-            (StreamInner::Cpu, WorkInner::Cpu, ScoresInner::Cpu(_)) => {
+            (On::Cpu(()), On::Cpu(()), On::Cpu(_)) => {
                 CpuCall::new(queries, documents, work, scores)?.run()
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            (StreamInner::Cuda(stream), WorkInner::Cuda(cuda), ScoresInner::Cuda(outputs)) => {
+            (On::Cuda(stream), On::Cuda(cuda), On::Cuda(outputs)) => {
                 let queries = queries.cuda_tokens()?;
                 let documents = documents.cuda_tokens()?;
                 cuda.enqueue(stream, queries, documents, outputs)
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
             _ => Err(Error::WrongDevice {
                 argument: "scores",
                 expected: self.device.to_string(),
@@ -79,15 +75,12 @@ impl Capture {
     ) -> Result<()> {
         work.check_call(&self.device, queries, documents, scores)?;
         match &mut self.calls {
-            Calls::Cpu(calls) => {
+            On::Cpu(calls) => {
                 let call = CpuCall::new(queries, documents, work, scores)?;
                 calls.0.push(Box::new(move || call.run()));
             }
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Calls::Cuda(calls) => {
-                if let (WorkInner::Cuda(work), ScoresInner::Cuda(outputs)) =
-                    (&work.inner, &scores.inner)
-                {
+            On::Cuda(calls) => {
+                if let (On::Cuda(work), On::Cuda(outputs)) = (&work.inner, &scores.inner) {
                     let (queries, documents) = (queries.cuda_tokens()?, documents.cuda_tokens()?);
                     calls.push(CudaCall::new(work, queries, documents, outputs)?);
                 }
@@ -117,7 +110,7 @@ impl<Q: Format, D: Format> CpuCall<Q, D> {
         scores: &DeviceScores,
     ) -> Result<CpuCall<Q, D>> {
         match &scores.inner {
-            ScoresInner::Cpu(scores) => Ok(CpuCall {
+            On::Cpu(scores) => Ok(CpuCall {
                 layouts: [queries.layout.clone(), documents.layout.clone()],
                 queries: queries.host_tokens()?.clone(),
                 documents: documents.host_tokens()?.clone(),
@@ -125,8 +118,7 @@ impl<Q: Format, D: Format> CpuCall<Q, D> {
                 options: work.options.clone(),
                 scores: scores.clone(),
             }),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            ScoresInner::Cuda(_) => Err(Error::WrongDevice {
+            On::Cuda(_) => Err(Error::WrongDevice {
                 argument: "scores",
                 expected: work.device.to_string(),
                 found: scores.device.to_string(),

@@ -3,11 +3,8 @@
 use std::sync::Arc;
 
 use crate::cpu;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::CudaWork;
 use crate::device::Device;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-use crate::device::Engine;
 use crate::device::tokens::{DeviceTokens, Input};
 use crate::error::{Error, Result};
 use crate::plan::choice::Plan;
@@ -17,8 +14,9 @@ use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
+use crate::runtime::on::On;
 use crate::tokens::format::{Against, Format, TokenFormat};
-use prepared::{Work, WorkInner};
+use prepared::Work;
 
 pub(crate) mod any;
 pub(crate) mod enqueue;
@@ -55,8 +53,7 @@ impl Device {
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let plan = self.plan_problem(&problem, &queries, &documents, options)?;
         match (&self.0, plan.chosen()) {
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            (Engine::Cuda(device), Some(chosen)) => {
+            (On::Cuda(device), Some(chosen)) => {
                 let (mut own_queries, mut own_documents) = (None, None);
                 let queries = queries.cuda_tokens(self, &mut own_queries)?;
                 let documents = documents.cuda_tokens(self, &mut own_documents)?;
@@ -150,13 +147,12 @@ impl Device {
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let outputs = OutputShape::new(&problem, options);
         let inner = match (&self.0, plan.chosen()) {
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            (Engine::Cuda(device), Some(chosen)) => {
+            (On::Cuda(device), Some(chosen)) => {
                 let work = CudaWork::new(device, &problem, chosen, &outputs)?;
                 work.prepare_norms(queries.cuda_tokens()?, documents.cuda_tokens()?, None)?;
-                WorkInner::Cuda(Arc::new(work))
+                On::Cuda(Arc::new(work))
             }
-            _ => WorkInner::Cpu,
+            _ => On::Cpu(()),
         };
         Ok(Work {
             device: self.clone(),
@@ -165,7 +161,6 @@ impl Device {
             documents: documents.layout.clone(),
             pairing: Arc::new(pairing.clone()),
             options: options.clone(),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
             access: [queries.access(), documents.access()],
             plan,
             outputs: Arc::new(outputs),

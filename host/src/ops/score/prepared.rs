@@ -2,17 +2,13 @@
 
 use std::sync::Arc;
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::cuda::{CudaOutputs, CudaWork};
 use crate::device::Device;
 use crate::device::tokens::DeviceTokens;
 use crate::error::{Error, Result};
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::plan::choice::Chosen;
 use crate::plan::choice::Plan;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::plan::limits::Access;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
@@ -20,6 +16,7 @@ use crate::problem::pairing::Pairing;
 use crate::problem::provenance::{LastScored, Scored};
 use crate::problem::scores::Scores;
 use crate::problem::shape::ScoreShape;
+use crate::runtime::on::On;
 use crate::runtime::swap::Replaced;
 use crate::tokens::format::{Format, TokenFormat};
 use crate::tokens::layout::TokenLayout;
@@ -38,18 +35,10 @@ pub struct Work {
     pub(crate) pairing: Arc<Pairing>,
     pub(crate) options: ScoreOptions,
     /// How queries and documents are read.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) access: [Access; 2],
     pub(crate) plan: Plan,
     pub(crate) outputs: Arc<OutputShape>,
-    pub(crate) inner: WorkInner,
-}
-
-#[derive(Debug)]
-pub(crate) enum WorkInner {
-    Cpu,
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Arc<CudaWork>),
+    pub(crate) inner: On<(), Arc<CudaWork>>,
 }
 
 impl Work {
@@ -119,7 +108,6 @@ pub(crate) fn check_side<F: Format>(
     Ok(())
 }
 
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 impl Work {
     /// What scores the same problem as `options` say.
     pub(crate) fn choose(&self, problem: &Problem<'_>, options: &ScoreOptions) -> Result<Chosen> {
@@ -141,14 +129,7 @@ pub struct DeviceScores {
     pub(crate) device: Device,
     pub(crate) shape: Arc<OutputShape>,
     pub(crate) scored: LastScored,
-    pub(crate) inner: ScoresInner,
-}
-
-#[derive(Debug)]
-pub(crate) enum ScoresInner {
-    Cpu(Arc<Replaced<Scores>>),
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    Cuda(Arc<CudaOutputs>),
+    pub(crate) inner: On<Arc<Replaced<Scores>>, Arc<CudaOutputs>>,
 }
 
 impl DeviceScores {
@@ -161,20 +142,15 @@ impl DeviceScores {
     }
 
     pub(crate) fn with_room(device: &Device, shape: &Arc<OutputShape>) -> Result<DeviceScores> {
-        let inner = match device.ordinal() {
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Some(_) => {
-                let cuda = device.cuda_device("work for a CUDA device")?;
-                ScoresInner::Cuda(Arc::new(CudaOutputs::new(cuda, shape)?))
-            }
-            _ => ScoresInner::Cpu(Arc::new(Replaced::new(shape.host_scores()?))),
+        let inner = match &device.0 {
+            On::Cuda(cuda) => On::Cuda(Arc::new(CudaOutputs::new(cuda, shape)?)),
+            On::Cpu(()) => On::Cpu(Arc::new(Replaced::new(shape.host_scores()?))),
         };
         let (device, shape, scored) = (device.clone(), shape.clone(), LastScored::default());
         Ok(DeviceScores { device, shape, scored, inner })
     }
 
     /// What is wrong with results of another kind of device than the work's.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn wrong_device(&self, expected: &Device) -> Error {
         let (expected, found) = (expected.to_string(), self.device.to_string());
         Error::WrongDevice { argument: "scores", expected, found }
@@ -210,9 +186,8 @@ impl DeviceScores {
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
     pub fn read(&self) -> Result<Scores> {
         match &self.inner {
-            ScoresInner::Cpu(scores) => Ok(Arc::unwrap_or_clone(scores.get())),
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            ScoresInner::Cuda(outputs) => outputs.read(&self.shape),
+            On::Cpu(scores) => Ok(Arc::unwrap_or_clone(scores.get())),
+            On::Cuda(outputs) => outputs.read(&self.shape),
         }
     }
 
@@ -220,9 +195,8 @@ impl DeviceScores {
     /// the stream that writes them.
     pub fn address(&self) -> Option<u64> {
         match &self.inner {
-            ScoresInner::Cpu(_) => None,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            ScoresInner::Cuda(outputs) => Some(outputs.addresses().scores),
+            On::Cpu(_) => None,
+            On::Cuda(outputs) => Some(outputs.addresses().scores),
         }
     }
 
@@ -230,9 +204,8 @@ impl DeviceScores {
     /// `None` on the CPU or when they were not asked for.
     pub fn winners_address(&self) -> Option<u64> {
         match &self.inner {
-            ScoresInner::Cpu(_) => None,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            ScoresInner::Cuda(outputs) => self.shape.winners.then_some(outputs.addresses().winners),
+            On::Cpu(_) => None,
+            On::Cuda(outputs) => self.shape.winners.then_some(outputs.addresses().winners),
         }
     }
 
@@ -240,9 +213,8 @@ impl DeviceScores {
     /// were not asked for.
     pub fn token_scores_address(&self) -> Option<u64> {
         match &self.inner {
-            ScoresInner::Cpu(_) => None,
-            #[cfg(all(feature = "cuda", target_os = "linux"))]
-            ScoresInner::Cuda(outputs) => {
+            On::Cpu(_) => None,
+            On::Cuda(outputs) => {
                 self.shape.token_scores.then_some(outputs.addresses().token_scores)
             }
         }

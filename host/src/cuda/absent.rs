@@ -1,0 +1,358 @@
+//! The CUDA half of a build without it: the types that devices and operations name, none of which
+//! has a value. So every arm is type-checked in both builds, and no arm can be reached in this one.
+
+// Of functions that cannot be called.
+#![allow(unused_variables, clippy::extra_unused_type_parameters)]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use maxsim_kernels::element::Operand;
+use maxsim_kernels::variants::Variant;
+
+use crate::error::{Error, Result};
+use crate::plan::backward::BackwardKind;
+use crate::plan::choice::Chosen;
+use crate::plan::kernels::LoadedKernel;
+use crate::plan::limits::{Access, DeviceLimits};
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::{GradientMatrix, OutputAddresses, OutputShape};
+use crate::problem::scores::Scores;
+use crate::residual::ResidualTokens;
+use crate::tokens::Tokens;
+use crate::tokens::element::{Element, ElementType};
+use crate::tokens::format::{Format, Quantized};
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::scales::{ScaleType, Scales};
+
+/// No CUDA device can be opened.
+pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaDevice>> {
+    Err(Error::CudaNotBuilt)
+}
+
+/// No driver can be asked.
+pub(crate) fn n_devices() -> Result<usize> {
+    Err(Error::CudaNotBuilt)
+}
+
+/// What has no value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Never {}
+
+/// Types without values. Functions of a value match on it; the others match on a device, which
+/// they are given.
+macro_rules! absent {
+    ($($type:ident $({$($functions:tt)*})?)*) => {$(
+        #[derive(Debug)]
+        pub(crate) struct $type(Never);
+
+        impl $type {
+            $(absent!(@ $($functions)*);)?
+        }
+    )*};
+    (@ fn $name:ident $(<$($generic:ident: $bound:path),*>)?
+        (&self $(, $argument:ident: $of:ty)* $(,)?) $(-> $result:ty)?; $($rest:tt)*) => {
+        pub(crate) fn $name $(<$($generic: $bound),*>)?
+            (&self $(, $argument: $of)*) $(-> $result)?
+        {
+            match self.0 {}
+        }
+        absent!(@ $($rest)*);
+    };
+    (@ fn $name:ident $(<$($generic:ident: $bound:path),*>)?
+        ($by:ident: $first:ty $(, $argument:ident: $of:ty)* $(,)?) -> $result:ty; $($rest:tt)*) => {
+        pub(crate) fn $name $(<$($generic: $bound),*>)?
+            ($by: $first $(, $argument: $of)*) -> $result
+        {
+            match $by.0 {}
+        }
+        absent!(@ $($rest)*);
+    };
+    (@ unsafe fn $name:ident($by:ident: $first:ty $(, $argument:ident: $of:ty)* $(,)?)
+        -> $result:ty; $($rest:tt)*) => {
+        /// # Safety
+        /// It cannot be called.
+        #[allow(unsafe_code)]
+        pub(crate) unsafe fn $name($by: $first $(, $argument: $of)*) -> $result {
+            match $by.0 {}
+        }
+        absent!(@ $($rest)*);
+    };
+    (@) => {};
+}
+
+type Device<'a> = &'a Arc<CudaDevice>;
+
+absent! {
+    CudaDevice {
+        fn ordinal(&self) -> usize;
+        fn name(&self) -> &str;
+        fn limits(&self) -> &DeviceLimits;
+        fn driver_version(&self) -> u32;
+        fn memory_bytes(&self) -> Result<(u64, u64)>;
+        fn warm_up(&self, rows: &[&'static Variant], others: &[&'static str])
+            -> Result<Vec<LoadedKernel>>;
+        fn score(
+            &self,
+            problem: &Problem<'_>,
+            chosen: Chosen,
+            queries: &CudaTokens,
+            documents: &CudaTokens,
+            options: &ScoreOptions,
+        ) -> Result<(Scores, CudaOutputs)>;
+        fn residual_gradients(
+            &self,
+            problem: &Problem<'_>,
+            element: ElementType,
+            shape: &OutputShape,
+            call: &ResidualCall<'_>,
+            found: ResidualFound<'_>,
+        ) -> Result<()>;
+    }
+    CudaStream {
+        fn new(device: Device<'_>) -> Result<CudaStream>;
+        unsafe fn from_raw(device: Device<'_>, raw: *mut c_void) -> CudaStream;
+        fn raw(&self) -> *mut c_void;
+        fn synchronize(&self) -> Result<()>;
+    }
+    CudaEvent {
+        fn timing(device: Device<'_>) -> Result<CudaEvent>;
+        fn record_on(&self, stream: &CudaStream) -> Result<()>;
+        fn elapsed_ms(&self, start: &CudaEvent) -> Result<f32>;
+    }
+    CudaTokens {
+        fn upload<F: Format>(device: Device<'_>, tokens: &Tokens<'_, F>) -> Result<CudaTokens>;
+        fn upload_residual<T: Element>(device: Device<'_>, tokens: &ResidualTokens<'_>)
+            -> Result<CudaTokens>;
+        fn view(
+            device: Device<'_>,
+            operand: impl Into<Operand>,
+            layout: &TokenLayout,
+            access: Access,
+            mask: u64,
+        ) -> Result<CudaTokens>;
+        fn download<F: Format>(&self, device: Device<'_>, layout: &TokenLayout)
+            -> Result<Tokens<'static, F>>;
+        fn quantize<T: Element, F: Quantized>(
+            &self,
+            device: Device<'_>,
+            layout: &TokenLayout,
+            scales: ScaleType,
+        ) -> Result<CudaTokens>;
+        fn check_normalizable(&self, device: Device<'_>, layout: &TokenLayout) -> Result<()>;
+        fn set_scales(&self, scales: Norms);
+        fn access(&self) -> Access;
+        fn n_table_rows(&self) -> [usize; 2];
+    }
+    Norms {
+        fn of_scales(
+            device: Device<'_>,
+            scales: &Scales<'_>,
+            operand: Operand,
+            layout: &TokenLayout,
+        ) -> Result<Norms>;
+    }
+    CudaOutputs {
+        fn new(device: Device<'_>, shape: &OutputShape) -> Result<CudaOutputs>;
+        fn of_winners(device: Device<'_>, shape: &OutputShape, winners: &[i32])
+            -> Result<CudaOutputs>;
+        unsafe fn from_raw_parts(
+            device: Device<'_>,
+            shape: &OutputShape,
+            addresses: OutputAddresses,
+        ) -> Result<CudaOutputs>;
+        fn device(&self) -> &Arc<CudaDevice>;
+        fn addresses(&self) -> OutputAddresses;
+        fn read(&self, shape: &OutputShape) -> Result<Scores>;
+    }
+    CudaGradScores {
+        fn upload(device: Device<'_>, values: &[f32]) -> Result<CudaGradScores>;
+        unsafe fn from_raw_parts(device: Device<'_>, address: u64, n: usize)
+            -> Result<CudaGradScores>;
+        fn address(&self) -> u64;
+        fn read(&self, values: &mut [f32]) -> Result<()>;
+        fn write(&self, values: &[f32]) -> Result<()>;
+    }
+    CudaGradients {
+        fn zeros(device: Device<'_>, sides: [GradientMatrix; 2]) -> Result<CudaGradients>;
+        unsafe fn from_raw_parts(device: Device<'_>, sides: [GradientMatrix; 2])
+            -> Result<CudaGradients>;
+        fn sides(&self) -> [GradientMatrix; 2];
+        fn read(&self, sides: [&mut [f32]; 2]) -> Result<()>;
+        fn write(&self, side: usize, values: &[f32]) -> Result<()>;
+    }
+    CudaWork {
+        fn new(
+            device: Device<'_>,
+            problem: &Problem<'_>,
+            chosen: Chosen,
+            outputs: &OutputShape,
+        ) -> Result<CudaWork>;
+        fn prepare_norms(&self, queries: &CudaTokens, documents: &CudaTokens, order: Option<Never>)
+            -> Result<()>;
+        fn enqueue(
+            &self,
+            stream: &mut CudaStream,
+            queries: &CudaTokens,
+            documents: &CudaTokens,
+            outputs: &CudaOutputs,
+        ) -> Result<()>;
+    }
+    CudaRescore {
+        fn new(
+            device: Device<'_>,
+            problem: &Problem<'_>,
+            element: ElementType,
+            screening: &Arc<CudaWork>,
+            outputs: &OutputShape,
+        ) -> Result<CudaRescore>;
+        fn enqueue(
+            &self,
+            stream: &mut CudaStream,
+            codes: [&Arc<CudaTokens>; 2],
+            tokens: [&Arc<CudaTokens>; 2],
+            outputs: &CudaOutputs,
+        ) -> Result<()>;
+    }
+    CudaBackward {
+        fn new(
+            device: Device<'_>,
+            problem: &Problem<'_>,
+            element: ElementType,
+            kind: BackwardKind,
+            outputs: &OutputShape,
+        ) -> Result<CudaBackward>;
+        fn recompute(
+            device: Device<'_>,
+            problem: &Problem<'_>,
+            element: ElementType,
+            kind: BackwardKind,
+            outputs: &OutputShape,
+            again: (Chosen, u64),
+        ) -> Result<CudaBackward>;
+        fn enqueue(&self, stream: &mut CudaStream, call: &BackwardCall<'_>) -> Result<()>;
+    }
+    CudaTargets {
+        fn positives(device: Device<'_>, positives: &[usize]) -> Result<CudaTargets>;
+        fn teacher(device: Device<'_>, scores: &[f32]) -> Result<CudaTargets>;
+        fn scores(outputs: &Arc<CudaOutputs>) -> CudaTargets;
+    }
+    CudaLossWork {
+        fn new(
+            device: Device<'_>,
+            shape: [usize; 2],
+            temperature: f32,
+            targets: CudaTargets,
+        ) -> Result<CudaLossWork>;
+        fn write_teacher(&self, scores: &[f32]) -> Result<bool>;
+        fn enqueue(
+            &self,
+            stream: &mut CudaStream,
+            outputs: &CudaOutputs,
+            grad_scores: &CudaGradScores,
+            loss: &CudaLoss,
+        ) -> Result<()>;
+    }
+    CudaLoss {
+        fn new(device: Device<'_>, n_queries: usize) -> Result<CudaLoss>;
+        fn address(&self) -> u64;
+        fn read(&self) -> Result<f32>;
+    }
+    CudaCall {
+        fn new(
+            work: &Arc<CudaWork>,
+            queries: &Arc<CudaTokens>,
+            documents: &Arc<CudaTokens>,
+            outputs: &Arc<CudaOutputs>,
+        ) -> Result<CudaCall>;
+        fn rescore(
+            work: &Arc<CudaRescore>,
+            codes: [Arc<CudaTokens>; 2],
+            tokens: [Arc<CudaTokens>; 2],
+            outputs: &Arc<CudaOutputs>,
+        ) -> Result<CudaCall>;
+        fn loss(
+            work: &Arc<CudaLossWork>,
+            outputs: &Arc<CudaOutputs>,
+            grad_scores: &Arc<CudaGradScores>,
+            loss: &Arc<CudaLoss>,
+        ) -> CudaCall;
+        fn backward(
+            work: &Arc<CudaBackward>,
+            queries: &Arc<CudaTokens>,
+            documents: &Arc<CudaTokens>,
+            outputs: &Arc<CudaOutputs>,
+            grad_scores: &Arc<CudaGradScores>,
+            gradients: &Arc<CudaGradients>,
+            adds: bool,
+        ) -> Result<CudaCall>;
+    }
+    CudaGraph {
+        fn new(device: Device<'_>, calls: Vec<CudaCall>) -> Result<CudaGraph>;
+        fn launch(&self, stream: &CudaStream) -> Result<()>;
+    }
+}
+
+impl CudaDevice {
+    pub(crate) fn on_idle_stream<R>(
+        &self,
+        call: impl FnOnce(&mut CudaStream) -> Result<R>,
+    ) -> Result<R> {
+        match self.0 {}
+    }
+}
+
+pub(crate) fn read(
+    stream: &mut CudaStream,
+    tokens: &CudaTokens,
+    row_bytes: usize,
+    blocks_per_multiprocessor: usize,
+) -> Result<()> {
+    match stream.0 {}
+}
+
+pub(crate) fn check_range(
+    device: &CudaDevice,
+    address: u64,
+    len_bytes: u64,
+    align_bytes: u64,
+) -> Result<()> {
+    match device.0 {}
+}
+
+pub(crate) fn read_rows<V: bytemuck::Pod>(
+    device: Device<'_>,
+    address: u64,
+    rows: usize,
+) -> Result<Vec<V>> {
+    match device.0 {}
+}
+
+/// What a gradient call is given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackwardCall<'a> {
+    pub queries: &'a CudaTokens,
+    pub documents: &'a CudaTokens,
+    pub outputs: &'a CudaOutputs,
+    pub grad_scores: &'a CudaGradScores,
+    pub gradients: &'a CudaGradients,
+    pub adds: bool,
+}
+
+/// What a call for the gradients of residuals is given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResidualCall<'a> {
+    pub queries: &'a CudaTokens,
+    pub documents: &'a CudaTokens,
+    pub outputs: &'a CudaOutputs,
+    pub grad_scores: &'a CudaGradScores,
+}
+
+/// What it finds.
+#[derive(Debug)]
+pub(crate) struct ResidualFound<'a> {
+    pub queries: &'a mut [f32],
+    pub centroids: &'a mut [f32],
+    pub bucket_weights: &'a mut [f32],
+}

@@ -1,0 +1,13 @@
+//! What there is of the CPU engine and of a CUDA device.
+
+/// One of two: what a value is on the CPU, or on a CUDA device.
+///
+/// Without the feature `cuda` the types of the second arm have no values, so that both builds
+/// check the types of every arm.
+#[derive(Clone, Debug)]
+pub(crate) enum On<C, G> {
+    /// The CPU engine's.
+    Cpu(C),
+    /// A CUDA device's.
+    Cuda(G),
+}
