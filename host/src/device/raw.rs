@@ -1,4 +1,4 @@
-//! Device memory that belongs to others, checked before it is used.
+//! Handles over foreign device memory and streams, checked before they are used.
 
 use std::ptr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Compressed tokens from plain ones on a device.
+//! Compresses tokens on the device where they are.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a gradient call is, as far as its kernels depend on it.
+//! The parts of a gradient call that its kernels depend on.
 
 use crate::tokens::element::ElementType;
 use crate::tokens::format::TokenFormat;

@@ -1,4 +1,4 @@
-//! Rows sorted by their codes.
+//! Sorts rows by their codes.
 
 use crate::error::Result;
 use crate::runtime::alloc::filled;

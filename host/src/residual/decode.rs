@@ -1,4 +1,4 @@
-//! Tokens out of codes and buckets.
+//! Decodes tokens from codes and buckets.
 
 use maxsim_kernels::residual::{BitOrder, bucket, element, per_byte};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};

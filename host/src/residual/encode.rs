@@ -1,4 +1,4 @@
-//! Codes and buckets out of tokens.
+//! Encodes tokens as codes and buckets.
 
 use std::sync::Arc;
 

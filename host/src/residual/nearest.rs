@@ -1,4 +1,4 @@
-//! Every row's nearest centroid.
+//! Finds the nearest centroid of every row.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Vectors whose memory may be missing: an error in place of an abort.
+//! Fallible allocation of vectors: an error in place of an abort.
 
 use crate::error::{Error, Result};
 

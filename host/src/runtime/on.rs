@@ -1,4 +1,4 @@
-//! What there is of the CPU engine and of a CUDA device.
+//! The one seam between CPU and CUDA: a value of either half.
 
 /// One of two: what a value is on the CPU, or on a CUDA device.
 ///

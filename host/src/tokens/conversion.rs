@@ -1,4 +1,4 @@
-//! Tokens of another element type, and what that rounds.
+//! Converts tokens to another element type, and reports what that rounds.
 
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};

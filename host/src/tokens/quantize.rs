@@ -1,4 +1,4 @@
-//! Compressed tokens from plain ones, and back.
+//! Compresses tokens to codes of one byte, and decodes them.
 //!
 //! The formulas are those of [`maxsim_kernels::quantize`], the same on every engine: equal
 //! elements give equal codes and scales, to the bit, wherever they are made.

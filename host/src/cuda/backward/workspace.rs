@@ -1,4 +1,4 @@
-//! Where a gradient call keeps what in the workspace.
+//! Places of a gradient call's data in the workspace.
 
 use maxsim_kernels::gradient::{self, OwnerParams};
 

@@ -1,4 +1,4 @@
-//! Turns: pieces of work that use the same memory run one after the other, on whatever streams.
+//! Hazard tracking: serialises work on a buffer across streams with events.
 
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! Addresses of memory that belongs to others, checked before they are used.
+//! Checks foreign device addresses before they are used.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Host to device, through two pinned halves: one is filled while the other travels.
+//! Copies host memory to a device through two pinned halves: one is filled while the other is
+//! copied.
 
 use std::sync::Arc;
 

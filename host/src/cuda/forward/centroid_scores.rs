@@ -1,5 +1,5 @@
-//! What centroids score, computed before documents of many more tokens are: PLAID's centroid
-//! interaction (K. Santhanam et al., CIKM 2022), here exact.
+//! Scores of centroids, computed once per call before documents of many more tokens: PLAID's
+//! centroid interaction (K. Santhanam et al., CIKM 2022), here exact.
 
 use std::sync::Arc;
 

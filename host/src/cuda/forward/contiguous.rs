@@ -1,4 +1,4 @@
-//! Units as runs of rows, for kernels that read documents so (`maxsim_kernels::params::RunParams`).
+//! Units of the contiguous kernels: runs of rows (`maxsim_kernels::params::RunParams`).
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The only launch: a problem's work lists on the device, and the kernels that run them.
+//! Launches the forward kernels: a problem's work lists on the device, and what runs them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! How work is cut: into launches that fit the workspace, and into units that fill the device.
+//! Partitions the work of a call: into launches that fit the workspace, and into units that fill
+//! the device.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! How far scores of compressed tokens can be from those of the embeddings they were made of.
+//! Bounds of how far scores of compressed tokens can be from those of the embeddings.
 
 use std::fmt;
 use std::ops::AddAssign;
