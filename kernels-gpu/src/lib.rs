@@ -8,6 +8,8 @@
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch, stdarch_nvptx))]
 #![cfg_attr(target_arch = "nvptx64", allow(named_asm_labels))]
 
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod archive;
 pub mod decode;
 pub mod e4m3;
 pub mod element;

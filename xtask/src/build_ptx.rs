@@ -1,28 +1,20 @@
-//! `build-ptx`: the kernel crate compiled into `host/ptx`, a PTX file and its cubins per entry.
+//! `build-ptx`: compiles the kernel crate into a PTX file per entry, which `host/ptx` has for
+//! readers, and assembles them; the archive that programs are linked with has both, compressed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use maxsim_kernels::variants::Arch;
 
+use crate::archive;
 use crate::cubins;
 use crate::device_rustc::DeviceRustc;
 use crate::entries::{self, Entry};
 use crate::fingerprint::ptx_dir;
 use crate::ptx_text::{LaunchBounds, Module, offences};
 use crate::ptxas::Ptxas;
-
-/// The Rust file that lists the entries.
-const INDEX: &str = "index.rs";
-
-/// What the PTX and the cubins may weigh together: every program with the library carries them. The
-/// forward kernels take 21.7 MB, of which those of codes 5.7 and those of residuals 3.3, and those
-/// of gradients 3.9. So a row in the table is a decision.
-const SIZE_LIMIT_BYTES: usize = 28 << 20;
 
 /// File name to content.
 pub type Files = BTreeMap<String, Vec<u8>>;
@@ -36,35 +28,71 @@ pub enum Cubins {
     With,
 }
 
-/// Writes `host/ptx`, and removes what is no longer generated.
+/// Writes the archive and `host/ptx`, and removes what is no longer generated.
 pub fn write(root: &Path, cubins: Cubins) -> Result<()> {
     let files = generate(root, cubins)?;
+    let packed = archive::pack(&files)?;
     let dir = ptx_dir(root);
     fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-    let changed = differences(&files, &committed(&dir)?);
-    for name in &changed {
-        let path = dir.join(name);
-        match files.get(name) {
+    let text: Files = files.iter().filter(|(name, _)| is_ptx(name)).map(copy_of).collect();
+    for name in differences(&text, &committed_text(&dir)?) {
+        let path = dir.join(&name);
+        match text.get(&name) {
             Some(content) => fs::write(&path, content),
             None => fs::remove_file(&path),
         }
         .with_context(|| format!("updating {}", path.display()))?;
     }
-    println!("host/ptx: {} files, {} changed", files.len(), changed.len());
+    // Without an archive, or with one of another form, all files are new.
+    let changed = differences(&files, &archive::committed(root).unwrap_or_default());
+    let path = archive::path(root);
+    let folder = path.parent().unwrap_or(root);
+    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    if fs::read(&path).ok().as_ref() != Some(&packed) {
+        fs::write(&path, &packed).with_context(|| format!("writing {}", path.display()))?;
+    }
+    println!("{} kernel files, {} changed; {}", files.len(), changed.len(), sizes(&files, &packed));
     Ok(())
 }
 
-/// Fails when `host/ptx` is not what the sources compile to.
+/// Fails when the archive or `host/ptx` is not what the sources compile to.
 pub fn check(root: &Path) -> Result<()> {
     let files = generate(root, Cubins::With)?;
-    let changed = differences(&files, &committed(&ptx_dir(root))?);
+    let mut changed = differences(&files, &archive::committed(root)?);
+    changed.extend(texts_that_differ(root)?);
     ensure!(
         changed.is_empty(),
-        "host/ptx is stale; run `cargo xtask build-ptx` and commit: {}",
+        "kernels are stale; run `cargo xtask build-ptx` and commit: {}",
         changed.into_iter().collect::<Vec<_>>().join(", ")
     );
-    println!("host/ptx: {} files, all as compiled", files.len());
+    let packed = archive::pack(&files)?;
+    ensure!(
+        fs::read(archive::path(root))? == packed,
+        "{} has the right kernels in other bytes; run `cargo xtask build-ptx` and commit",
+        archive::path(root).display()
+    );
+    println!("{} kernel files, all as compiled; {}", files.len(), sizes(&files, &packed));
     Ok(())
+}
+
+fn sizes(files: &Files, packed: &[u8]) -> String {
+    let n_bytes: usize = files.values().map(Vec::len).sum();
+    format!("{n_bytes} bytes, compressed to {}", packed.len())
+}
+
+fn is_ptx(name: &str) -> bool {
+    name.ends_with(".ptx")
+}
+
+fn copy_of((name, content): (&String, &Vec<u8>)) -> (String, Vec<u8>) {
+    (name.clone(), content.clone())
+}
+
+/// Files of `host/ptx` that are not the texts of the archive, and texts that are not there.
+pub fn texts_that_differ(root: &Path) -> Result<BTreeSet<String>> {
+    let mut linked = archive::committed(root)?;
+    linked.retain(|name, _| is_ptx(name));
+    Ok(differences(&linked, &committed_text(&ptx_dir(root))?))
 }
 
 /// Runs clippy over the code that `cargo clippy` does not see: it compiles for the GPU alone.
@@ -101,20 +129,7 @@ fn generate(root: &Path, cubins: Cubins) -> Result<Files> {
         let cubins = cubins::assemble(root, &ptxas, &entries, &files)?;
         files.extend(cubins);
     }
-    check_size(&files)?;
-    let index = index(root, &entries, &files)?;
-    files.insert(INDEX.to_string(), index.into_bytes());
     Ok(files)
-}
-
-fn check_size(files: &Files) -> Result<()> {
-    let bytes: usize = files.values().map(Vec::len).sum();
-    ensure!(
-        bytes <= SIZE_LIMIT_BYTES,
-        "PTX and cubins have {bytes} bytes, more than the {SIZE_LIMIT_BYTES} allowed: \
-         take rows out of the variant table"
-    );
-    Ok(())
 }
 
 fn files_of(rustc: &DeviceRustc, arch: Arch) -> Result<Files> {
@@ -148,46 +163,8 @@ fn files_of(rustc: &DeviceRustc, arch: Arch) -> Result<Files> {
 
 const PTX_NOTICE: &str = "// Generated by `cargo xtask build-ptx` from kernels-gpu.\n";
 
-/// The list of entries as Rust source.
-fn index(root: &Path, entries: &[Entry], files: &Files) -> Result<String> {
-    let mut source = String::from(
-        "// Generated by `cargo xtask build-ptx` from kernels-gpu: every entry with its modules.\n\
-         \n\
-         pub(super) static IMAGES: &[Image] = &[\n",
-    );
-    for entry in entries {
-        let (name, ptx) = (entry.name, entry.ptx_file());
-        source += &format!("Image {{ name: \"{name}\", ptx: include_str!(\"{ptx}\"), cubins: &[");
-        for target in entries::cubin_targets(entry.arch) {
-            let file = entry.cubin_file(target);
-            if files.contains_key(&file) {
-                let capability = target.capability;
-                source += &format!(
-                    "Cubin {{ capability: {capability:?}, bytes: include_bytes!(\"{file}\") }},"
-                );
-            }
-        }
-        source += "] },\n";
-    }
-    source += "];\n";
-    formatted(root, &source)
-}
-
-fn formatted(root: &Path, source: &str) -> Result<String> {
-    let mut rustfmt = Command::new("rustfmt")
-        .args(["--edition", "2024", "--emit", "stdout", "--config-path"])
-        .arg(root)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("running rustfmt")?;
-    rustfmt.stdin.take().context("rustfmt takes no input")?.write_all(source.as_bytes())?;
-    let output = rustfmt.wait_with_output()?;
-    ensure!(output.status.success(), "rustfmt failed on the generated {INDEX}");
-    String::from_utf8(output.stdout).context("rustfmt's output is not UTF-8")
-}
-
-fn committed(dir: &Path) -> Result<Files> {
+/// The files of `host/ptx`.
+fn committed_text(dir: &Path) -> Result<Files> {
     let mut files = Files::new();
     if dir.is_dir() {
         for file in fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
@@ -223,10 +200,10 @@ mod tests {
         assert_eq!(named, ["changed", "extra", "missing"]);
     }
 
+    /// What readers see is what programs are linked with.
     #[test]
-    fn what_weighs_too_much_is_refused() {
-        let files = |bytes| [("a".to_string(), vec![0; bytes]), ("b".to_string(), vec![0])].into();
-        assert!(check_size(&files(SIZE_LIMIT_BYTES - 1)).is_ok());
-        assert!(check_size(&files(SIZE_LIMIT_BYTES)).is_err());
+    fn the_committed_text_is_that_of_the_archive() {
+        let differ = texts_that_differ(&crate::workspace_root()).unwrap();
+        assert!(differ.is_empty(), "{differ:?}");
     }
 }

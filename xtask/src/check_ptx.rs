@@ -1,16 +1,16 @@
 //! `check-ptx`: the committed PTX against the variant table, by text and by assembler.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use maxsim_kernels::variants::Arch;
 
+use crate::build_ptx::texts_that_differ;
 use crate::entries::{self, Entry};
 use crate::fingerprint::{of_cubins, of_ptx, ptx_dir};
+use crate::parallel;
 use crate::ptx_text::{entry_names, offences};
 use crate::ptxas::{Assembled, Ptxas, Resources, how_to_get};
 
@@ -18,6 +18,8 @@ use crate::ptxas::{Assembled, Ptxas, Resources, how_to_get};
 pub fn run(root: &Path) -> Result<()> {
     let entries = entries::all();
     let mut problems = check_names(root, &entries)?;
+    let differ = texts_that_differ(root)?.into_iter();
+    problems.extend(differ.map(|name| format!("{name}: not the text that programs carry")));
     for entry in &entries {
         let path = file_of(root, entry);
         if path.is_file() {
@@ -94,31 +96,17 @@ fn assemble_all(root: &Path, entries: &[Entry], ptxas: &Ptxas) -> Result<Vec<Str
         .filter(|entry| file_of(root, entry).is_file())
         .flat_map(|entry| targets(entry.arch).iter().map(move |target| (entry, *target)))
         .collect();
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(BTreeMap::new());
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&(entry, target)) = work.get(i) else { break };
-                    let assembled =
-                        ptxas.assemble(&file_of(root, entry), target, Path::new("/dev/null"));
-                    if let Ok(mut done) = done.lock() {
-                        done.insert(i, (entry, target, assembled));
-                    }
-                }
-            });
-        }
+    let done = parallel::map(&work, |&(entry, target)| {
+        let assembled = ptxas.assemble(&file_of(root, entry), target, Path::new("/dev/null"));
+        (entry, target, assembled)
     });
-    let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
 
     println!(
         "{:<40} {:<7} {:>9} {:>10} {:>11} {:>5} {:>6}",
         "entry", "target", "registers", "static sh.", "dynamic sh.", "stack", "spills"
     );
     let mut problems = Vec::new();
-    for (entry, target, assembled) in done.into_values() {
+    for (entry, target, assembled) in done {
         match assembled? {
             Assembled::UnknownTarget => {
                 println!("{:<40} {target:<7} not known to this ptxas", entry.name);

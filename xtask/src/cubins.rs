@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 
 use crate::build_ptx::Files;
 use crate::entries::{Entry, Target, cubin_targets};
+use crate::parallel;
 use crate::ptxas::{Assembled, Ptxas};
 use crate::yields;
 
@@ -31,20 +30,10 @@ fn in_folder(dir: &Path, ptxas: &Ptxas, entries: &[Entry], ptx: &Files) -> Resul
         .iter()
         .flat_map(|entry| cubin_targets(entry.arch).iter().map(move |target| (entry, target)))
         .collect();
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while let Some((entry, target)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let cubin = cubin(dir, ptxas, entry, target);
-                    let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    done.push(cubin.map(|cubin| (entry.cubin_file(target), cubin)));
-                }
-            });
-        }
+    let cubins = parallel::map(&work, |(entry, target)| {
+        cubin(dir, ptxas, entry, target).map(|cubin| (entry.cubin_file(target), cubin))
     });
-    done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).into_iter().collect()
+    cubins.into_iter().collect()
 }
 
 fn cubin(dir: &Path, ptxas: &Ptxas, entry: &Entry, target: &Target) -> Result<Vec<u8>> {

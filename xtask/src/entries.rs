@@ -13,9 +13,9 @@ pub const ARCHS: [Arch; 2] = [Arch::Sm80, Arch::Sm90a];
 /// capability, so the entries that Hopper shares with Ampere get one for each: the sum of
 /// partial results alone would otherwise have to wait for the driver's compiler there.
 pub fn cubin_targets(arch: Arch) -> &'static [Target] {
-    const SM80: Target = Target { name: "sm_80", capability: (8, 0) };
-    const SM90: Target = Target { name: "sm_90", capability: (9, 0) };
-    const SM90A: Target = Target { name: "sm_90a", capability: (9, 0) };
+    const SM80: Target = Target { name: "sm_80" };
+    const SM90: Target = Target { name: "sm_90" };
+    const SM90A: Target = Target { name: "sm_90a" };
     match arch {
         Arch::Sm80 => &[SM80, SM90],
         Arch::Sm90a => &[SM90A],
@@ -27,8 +27,6 @@ pub fn cubin_targets(arch: Arch) -> &'static [Target] {
 pub struct Target {
     /// The assembler's name of it.
     pub name: &'static str,
-    /// Its compute capability (major, minor).
-    pub capability: (u32, u32),
 }
 
 /// One PTX entry with its budget.

@@ -1,13 +1,14 @@
 //! SHA-256 of the committed PTX and cubins: what ties a recorded GPU run to the files that ran.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use sha2::{Digest, Sha256};
 
-/// The folder of the generated PTX and cubins.
+use crate::archive;
+
+/// The folder of the generated PTX, for readers.
 pub fn ptx_dir(root: &Path) -> PathBuf {
     root.join("host/ptx")
 }
@@ -17,28 +18,23 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// SHA-256 of every `host/ptx/*.ptx` by file name.
+/// SHA-256 of every PTX file that programs are linked with, by file name.
 pub fn of_ptx(root: &Path) -> Result<BTreeMap<String, String>> {
-    of_files(root, "ptx")
+    of_files(root, ".ptx")
 }
 
-/// SHA-256 of every `host/ptx/*.cubin` by file name.
+/// SHA-256 of every cubin that programs are linked with, by file name.
 pub fn of_cubins(root: &Path) -> Result<BTreeMap<String, String>> {
-    of_files(root, "cubin")
+    of_files(root, ".cubin")
 }
 
-fn of_files(root: &Path, wanted: &str) -> Result<BTreeMap<String, String>> {
-    let dir = ptx_dir(root);
-    let mut sums = BTreeMap::new();
-    for file in fs::read_dir(&dir).with_context(|| format!("reading {}", dir.display()))? {
-        let path = file?.path();
-        if path.extension().is_some_and(|extension| extension == wanted) {
-            let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            sums.insert(name, sha256(&bytes));
-        }
-    }
-    Ok(sums)
+/// The sums are those of the unpacked files: how they are compressed does not make a run stale.
+fn of_files(root: &Path, ending: &str) -> Result<BTreeMap<String, String>> {
+    let files = archive::committed(root)?.into_iter();
+    Ok(files
+        .filter(|(name, _)| name.ends_with(ending))
+        .map(|(name, bytes)| (name, sha256(&bytes)))
+        .collect())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Builds and checks PTX and cubins, gathers bundles, compares evidence, writes the benchmark
 //! report, and checks the floor plan.
 
+mod archive;
 mod build_ptx;
 mod bundle;
 mod check_ptx;
@@ -9,6 +10,7 @@ mod device_rustc;
 mod entries;
 mod evidence;
 mod fingerprint;
+mod parallel;
 mod ptx_text;
 mod ptxas;
 mod report;
@@ -24,10 +26,11 @@ use crate::build_ptx::Cubins;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  build-ptx            compile kernels-gpu for every architecture into host/ptx, and assemble
-                       it; machine code of some rows gets hints for the scheduler
+  build-ptx            compile kernels-gpu for every architecture into host/ptx, assemble it, and
+                       compress both into host/images; machine code of some rows gets hints for
+                       the scheduler
   build-ptx --ptx-only the same without cubins, for want of an assembler; removes those there are
-  build-ptx --check    fail when host/ptx is not what kernels-gpu compiles and assembles to
+  build-ptx --check    fail when these are not what kernels-gpu compiles and assembles to
   lint-device          run clippy over kernels-gpu as it compiles for the GPU
   check-ptx            assemble host/ptx with ptxas and check its resources
   bundle               gather tests, benchmark and tool into a folder for a GPU machine (bundle/)
@@ -36,7 +39,7 @@ usage: cargo xtask <command>
                        maxsim-bench, libmaxsim_bench.so), or those whose names begin so
     --without-embeddings   without the sample's and the reference set's embeddings; programs that
                        need them say so and are skipped
-  evidence [--strict]  compare host/ptx with the recorded GPU runs in docs/measured
+  evidence [--strict]  compare the kernels with the recorded GPU runs in docs/measured
   report               write docs/benchmarks.md and the plots from docs/measured/*/*.json
   report --check       fail when they are not what the records say
   tidy                 check layers, sizes of files, functions and lines, and words of comments

@@ -74,8 +74,8 @@ mod tests {
     use object::{Architecture, BinaryFormat, Endianness, SectionKind};
 
     use super::*;
+    use crate::archive;
     use crate::entries;
-    use crate::fingerprint::ptx_dir;
 
     /// An instruction that stalls for one cycle, keeps an operand and stays.
     const fn instruction(opcode: u128) -> u128 {
@@ -132,17 +132,16 @@ mod tests {
     /// In the committed machine code, where there is any (`build-ptx --ptx-only` has none).
     #[test]
     fn rows_that_yield_have_no_more_to_set() {
-        let root = crate::workspace_root();
+        let mut committed = archive::committed(&crate::workspace_root()).expect("an archive");
         let rows: Vec<_> = entries::all().into_iter().filter(|entry| entry.yields).collect();
         assert!(!rows.is_empty());
         for entry in rows {
             for target in entries::cubin_targets(entry.arch) {
-                let file = ptx_dir(&root).join(entry.cubin_file(target));
-                let Ok(mut cubin) = std::fs::read(file) else {
+                let Some(cubin) = committed.get_mut(&entry.cubin_file(target)) else {
                     eprintln!("SKIPPED (no cubins): {}", entry.name);
                     continue;
                 };
-                assert_eq!(set(&mut cubin, entry.name).expect("machine code"), 0, "{}", entry.name);
+                assert_eq!(set(cubin, entry.name).expect("machine code"), 0, "{}", entry.name);
             }
         }
     }

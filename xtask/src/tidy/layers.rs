@@ -60,7 +60,7 @@ const KERNELS: Crate = Crate {
         Layers {
             of: "",
             layers: &[
-                &["abi"],
+                &["abi", "archive"],
                 &["table"],
                 &["ptx"],
                 &["device"],

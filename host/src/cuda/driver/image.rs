@@ -1,8 +1,16 @@
 //! What a kernel can be loaded from: its PTX, and cubins assembled from it ahead of time.
 
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
+use maxsim_kernels::archive;
+
+use super::packed::PackedFile;
 use crate::error::{Error, Result};
 
-include!(concat!(env!("CARGO_MANIFEST_DIR"), "/ptx/index.rs"));
+/// All kernels, compressed. `cargo xtask build-ptx` writes the file.
+static ARCHIVE: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/images/kernels.pack"));
 
 /// Environment variable: `cubin` or `ptx`, to load kernels from these alone.
 const KERNELS: &str = "MAXSIM_KERNELS";
@@ -13,9 +21,9 @@ pub(in crate::cuda) struct Image {
     /// Name of the entry.
     pub name: &'static str,
     /// What the driver compiles where no cubin fits.
-    pub ptx: &'static str,
+    ptx: Option<PackedFile>,
     /// The same, assembled for some devices.
-    pub cubins: &'static [Cubin],
+    cubins: Vec<Cubin>,
 }
 
 /// A kernel's code for one kind of device.
@@ -23,28 +31,105 @@ pub(in crate::cuda) struct Image {
 pub(in crate::cuda) struct Cubin {
     /// Compute capability (major, minor) that it was assembled for.
     pub capability: (u32, u32),
-    /// The ELF file.
-    pub bytes: &'static [u8],
+    file: PackedFile,
+}
+
+/// What the archive holds.
+#[derive(Debug, Default)]
+struct Images {
+    kernels: BTreeMap<&'static str, Image>,
+    dictionaries: BTreeMap<&'static str, PackedFile>,
 }
 
 impl Image {
     /// The image of an entry.
     pub(in crate::cuda) fn find(name: &str) -> Result<&'static Image> {
-        IMAGES.iter().find(|image| image.name == name).ok_or_else(|| Error::Unsupported {
+        images()?.kernels.get(name).ok_or_else(|| Error::Unsupported {
             what: format!("kernel {name}"),
             why: "this build contains no PTX of it; run `cargo xtask build-ptx`".into(),
         })
     }
 
+    /// The text that the driver compiles.
+    pub(in crate::cuda) fn ptx(&self) -> Result<&CStr> {
+        let broken = |why: &str| Error::Unsupported {
+            what: format!("kernel {}", self.name),
+            why: format!("{why}; run `cargo xtask build-ptx`"),
+        };
+        let file = self.ptx.as_ref().ok_or_else(|| broken("this build contains no PTX of it"))?;
+        CStr::from_bytes_with_nul(file.with_zero(dictionary)?)
+            .map_err(|_| broken("its PTX contains a zero byte"))
+    }
+
     /// The cubin that runs on a device: one for its own compute capability or an earlier one
     /// of the same major number. (No entry for sm_90a comes here with another device than its
     /// own: `Arch::runs_on` is asked first.)
-    pub(in crate::cuda) fn cubin(&self, capability: (u32, u32)) -> Option<&'static Cubin> {
+    pub(in crate::cuda) fn cubin(&self, capability: (u32, u32)) -> Option<&Cubin> {
         let fits = |cubin: &&Cubin| {
             cubin.capability.0 == capability.0 && cubin.capability.1 <= capability.1
         };
         self.cubins.iter().filter(fits).max_by_key(|cubin| cubin.capability)
     }
+}
+
+impl Cubin {
+    /// The ELF file, at an address that is a multiple of eight.
+    pub(in crate::cuda) fn bytes(&self) -> Result<&[u8]> {
+        self.file.bytes(dictionary)
+    }
+}
+
+/// The directory of the archive, read once.
+fn images() -> Result<&'static Images> {
+    static IMAGES: OnceLock<Option<Images>> = OnceLock::new();
+    IMAGES.get_or_init(|| Images::read(ARCHIVE)).as_ref().ok_or_else(|| Error::Unsupported {
+        what: "GPU kernels".into(),
+        why: "their archive cannot be read; run `cargo xtask build-ptx`".into(),
+    })
+}
+
+/// The bytes of a dictionary.
+fn dictionary(name: &'static str) -> Result<&'static [u8]> {
+    let file = images()?.dictionaries.get(name).ok_or_else(|| Error::Unsupported {
+        what: name.into(),
+        why: "this build does not contain it; run `cargo xtask build-ptx`".into(),
+    })?;
+    file.bytes(dictionary)
+}
+
+impl Images {
+    /// Nothing is unpacked yet. `None` where a file's name is of no known kind, too.
+    fn read(bytes: &'static [u8]) -> Option<Images> {
+        let mut images = Images::default();
+        let mut all_are_known = true;
+        archive::read(bytes, |packed| {
+            all_are_known &= images.insert(packed.name, PackedFile::new(packed)).is_some();
+        })?;
+        all_are_known.then_some(images)
+    }
+
+    fn insert(&mut self, name: &'static str, file: PackedFile) -> Option<()> {
+        let (kernel, kind) = name.split_once('.')?;
+        if kind == "dictionary" {
+            self.dictionaries.insert(name, file);
+            return Some(());
+        }
+        let none = || Image { name: kernel, ptx: None, cubins: Vec::new() };
+        let image = self.kernels.entry(kernel).or_insert_with(none);
+        match kind.strip_suffix(".cubin") {
+            Some(target) => image.cubins.push(Cubin { capability: capability(target)?, file }),
+            None if kind == "ptx" => image.ptx = Some(file),
+            None => return None,
+        }
+        Some(())
+    }
+}
+
+/// The compute capability that the assembler's name of a target stands for.
+fn capability(target: &str) -> Option<(u32, u32)> {
+    let number = target.strip_prefix("sm_")?;
+    let number: u32 = number.strip_suffix('a').unwrap_or(number).parse().ok()?;
+    Some((number / 10, number % 10))
 }
 
 /// What kernels may be loaded from.
@@ -82,6 +167,9 @@ impl Wanted {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use maxsim_kernels::archive::Packed;
     use maxsim_kernels::decode::{CENTROID_KERNELS, NORMS};
     use maxsim_kernels::gradient::{PROJECT, ROW_NORMS};
     use maxsim_kernels::loss;
@@ -98,21 +186,58 @@ mod tests {
         let names =
             names.chain(PROJECT).chain(NORMS).chain(RESCORE).chain(CENTROID_KERNELS.concat());
         for name in names {
-            let image = Image::find(name).unwrap();
-            assert!(image.ptx.contains(&format!(".entry {name}(")), "{name}");
-            for cubin in image.cubins {
-                assert_eq!(cubin.bytes[..4], *b"\x7fELF", "{name}");
-                let name = name.as_bytes();
-                assert!(cubin.bytes.windows(name.len()).any(|found| found == name));
-            }
+            assert_eq!(Image::find(name).unwrap().name, name);
         }
         assert!(matches!(Image::find("maxsim_none"), Err(Error::Unsupported { .. })));
+    }
+
+    #[test]
+    fn every_image_is_of_its_entry() {
+        for (name, image) in &images().unwrap().kernels {
+            let ptx = image.ptx().unwrap().to_str().unwrap();
+            assert!(ptx.contains(&format!(".entry {name}(")), "{name}");
+            for cubin in &image.cubins {
+                let bytes = cubin.bytes().unwrap();
+                assert_eq!(bytes[..4], *b"\x7fELF", "{name}");
+                assert_eq!(bytes.as_ptr().addr() % 8, 0, "{name}");
+                let name = name.as_bytes();
+                assert!(bytes.windows(name.len()).any(|found| found == name));
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_is_unpacked_once() {
+        let image = Image::find(SUM_PARTIALS).unwrap();
+        assert_eq!(image.ptx().unwrap().as_ptr(), image.ptx().unwrap().as_ptr());
+    }
+
+    /// The first call that needs a kernel waits for it.
+    #[test]
+    fn a_file_is_unpacked_within_five_milliseconds() {
+        let mut all = Vec::new();
+        archive::read(ARCHIVE, |packed| {
+            // The fastest of a few: other programs run meanwhile.
+            let times = (0..4).map(|_| {
+                let file = PackedFile::new(packed);
+                let start = Instant::now();
+                file.bytes(dictionary).unwrap();
+                start.elapsed()
+            });
+            all.push((times.min().unwrap(), packed.name));
+        })
+        .unwrap();
+        all.sort();
+        let total: Duration = all.iter().map(|(time, _)| *time).sum();
+        let &(slowest, name) = all.last().unwrap();
+        println!("{} files in {total:?}, the slowest {name} in {slowest:?}", all.len());
+        assert!(slowest <= Duration::from_millis(5), "{name}: {slowest:?}");
     }
 
     /// On the devices that cubins are assembled for no driver compiles, once they are built.
     #[test]
     fn ampere_ada_and_hopper_have_a_cubin_of_every_kernel_that_they_run() {
-        if IMAGES.iter().all(|image| image.cubins.is_empty()) {
+        if images().unwrap().kernels.values().all(|image| image.cubins.is_empty()) {
             eprintln!("SKIPPED (built with `cargo xtask build-ptx --ptx-only`): cubins");
             return;
         }
@@ -131,9 +256,10 @@ mod tests {
 
     #[test]
     fn a_cubin_fits_later_devices_of_its_major_capability() {
-        let cubin = |capability| Cubin { capability, bytes: &[] };
-        let cubins: &[Cubin] = Box::leak(Box::new([cubin((8, 0)), cubin((8, 6)), cubin((9, 0))]));
-        let image = Image { name: "maxsim_e", ptx: "", cubins };
+        let packed = Packed { name: "maxsim_e.cubin", n_bytes: 0, packed: &[] };
+        let cubin = |capability| Cubin { capability, file: PackedFile::new(packed) };
+        let cubins = [(8, 0), (8, 6), (9, 0)].map(cubin).into();
+        let image = Image { name: "maxsim_e", ptx: None, cubins };
         for (device, fitting) in [
             ((7, 5), None),
             ((8, 0), Some((8, 0))),
@@ -144,6 +270,32 @@ mod tests {
         ] {
             assert_eq!(image.cubin(device).map(|cubin| cubin.capability), fitting, "{device:?}");
         }
+    }
+
+    #[test]
+    fn targets_name_compute_capabilities() {
+        for (target, expected) in [
+            ("sm_80", Some((8, 0))),
+            ("sm_90a", Some((9, 0))),
+            ("sm_120", Some((12, 0))),
+            ("sm_", None),
+            ("90", None),
+        ] {
+            assert_eq!(capability(target), expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn archives_with_files_of_no_known_kind_are_refused() {
+        let of_name = |name: &str| {
+            let archive = format!("{}\n{name} 0 0\n\n", archive::FIRST_LINE);
+            Images::read(archive.leak().as_bytes())
+        };
+        assert!(of_name("maxsim_e.sm_90a.cubin").is_some());
+        for name in ["maxsim_e", "maxsim_e.txt", "maxsim_e.cubin", "maxsim_e.gfx.cubin"] {
+            assert!(of_name(name).is_none(), "{name}");
+        }
+        assert!(Images::read(b"").is_none());
     }
 
     #[test]

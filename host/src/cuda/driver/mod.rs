@@ -13,6 +13,7 @@ pub(in crate::cuda) mod launch;
 pub(in crate::cuda) mod memory;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod module;
+mod packed;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod pointer;
 #[allow(unsafe_code)]

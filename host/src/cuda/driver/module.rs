@@ -4,7 +4,7 @@
 //! the driver compiles the PTX. MAXSIM_KERNELS=cubin or =ptx allows one of them alone.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
@@ -188,7 +188,7 @@ impl CudaDevice {
                 let what = format!("MAXSIM_KERNELS=cubin for kernel {}", image.name);
                 Err(Error::Unsupported { what, why })
             }
-            _ => Ok((self.compile(image.name, image.ptx)?, KernelSource::Ptx)),
+            _ => Ok((self.compile(image.name, image.ptx()?)?, KernelSource::Ptx)),
         }
     }
 
@@ -198,13 +198,11 @@ impl CudaDevice {
         image: &Image,
         cubin: &Cubin,
     ) -> Result<std::result::Result<CUmodule, u32>> {
-        // The driver reads ELF headers in place: they must lie as they would in a file.
-        let mut aligned = vec![0u64; cubin.bytes.len().div_ceil(8)];
-        bytemuck::cast_slice_mut(&mut aligned)[..cubin.bytes.len()].copy_from_slice(cubin.bytes);
+        let bytes = cubin.bytes()?;
         let mut module = ptr::null_mut();
-        // SAFETY: the image is a whole ELF file, which says itself how long it is; it and
-        // `module` outlive the call.
-        let code = unsafe { raw::cuModuleLoadData(&mut module, aligned.as_ptr().cast()) };
+        // SAFETY: the image is a whole ELF file, which says itself how long it is and lies as in a
+        // file, since the driver reads its headers in place; it and `module` outlive the call.
+        let code = unsafe { raw::cuModuleLoadData(&mut module, bytes.as_ptr().cast()) };
         if status::is_refused_image(code) {
             return Ok(Err(code));
         }
@@ -215,11 +213,7 @@ impl CudaDevice {
         Ok(Ok(module))
     }
 
-    fn compile(&self, name: &'static str, ptx: &str) -> Result<CUmodule> {
-        let image = CString::new(ptx).map_err(|_| Error::Unsupported {
-            what: format!("kernel {name}"),
-            why: "its PTX contains a zero byte; run `cargo xtask build-ptx`".into(),
-        })?;
+    fn compile(&self, name: &'static str, ptx: &CStr) -> Result<CUmodule> {
         let (mut info, mut error) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
         let mut options = [INFO_LOG, INFO_LOG_BYTES, ERROR_LOG, ERROR_LOG_BYTES, LOG_VERBOSE];
         let mut values = [
@@ -235,7 +229,7 @@ impl CudaDevice {
         let code = unsafe {
             raw::cuModuleLoadDataEx(
                 &mut module,
-                image.as_ptr().cast(),
+                ptx.as_ptr().cast(),
                 options.len() as u32,
                 options.as_mut_ptr(),
                 values.as_mut_ptr(),
