@@ -7,7 +7,8 @@ root=$(cd "$here/../.." && pwd)
 crate=$(mktemp -d)
 trap 'rm -rf "$crate"' EXIT
 
-# The workspace's lock file: the same versions, and nothing new to download.
+# The workspace's lock file: the same versions, and nothing new to download but what the workspace
+# replaces.
 cp -r "$here/Cargo.toml" "$here/src" "$root/Cargo.lock" "$root/rust-toolchain.toml" "$crate"
 sed -i "s#\.\./\.\./host#$root/host#" "$crate/Cargo.toml"
 export CARGO_TARGET_DIR="$root/target/outside"
@@ -19,8 +20,10 @@ expect() {
     printf '%s\n' "$1"
     printf '%s\n' "$1" | grep -q "$2" || { echo "outside: expected '$2'" >&2; exit 1; }
 }
-# No CUDA to be found: the patch in the crate's Cargo.toml makes it unneeded.
+# No CUDA to be found, nor looked for: what docs/guide/tour.md says.
 export CUDA_LIBRARY_PATH="$crate/none"
+mkdir .cargo
+printf '[env]\nDOCS_RS = "1"\n' >.cargo/config.toml
 expect "$(cargo run --quiet)" 'without the feature\|feature `cuda`'
 expect "$(cargo run --quiet --features cuda)" 'no NVIDIA driver\|no CUDA device\|is there'
 echo "outside: built and ran without and with the feature cuda"
@@ -28,6 +31,7 @@ echo "outside: built and ran without and with the feature cuda"
 # The tool as `cargo install --git` finds it: the files without .cargo, which is read in no other
 # folder than the checkout. What is built of other crates is shared with the workspace.
 unset RUSTFLAGS
+rm -r .cargo
 export CARGO_TARGET_DIR="$root/target"
 mkdir "$crate/checkout"
 git -C "$root" ls-files -z ':!.cargo' ':!docs' |
