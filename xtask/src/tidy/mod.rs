@@ -1,5 +1,5 @@
-//! Checks the floor plan: layers of both crates, sizes of files, functions and lines, and words
-//! of comments.
+//! Checks the floor plan: layers of both crates, sizes of files, functions and lines, words of
+//! comments, and links of documents.
 //!
 //! Every finding has a rule, a file and a line. `allowed.txt` lists how many findings of a rule a
 //! file may have until it is mended; a count there may only go down. A file that has fewer must
@@ -7,6 +7,7 @@
 
 mod allowed;
 mod cycles;
+mod documents;
 mod imports;
 mod layers;
 mod modules;
@@ -47,10 +48,12 @@ enum Rule {
     Folder,
     /// Comments use the words of the glossary.
     Word,
+    /// Links of documents lead somewhere, and decisions are in their index.
+    Document,
 }
 
 impl Rule {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Room,
         Self::Layer,
         Self::Cycle,
@@ -59,6 +62,7 @@ impl Rule {
         Self::Width,
         Self::Folder,
         Self::Word,
+        Self::Document,
     ];
 
     /// The rule's name in the exceptions' table.
@@ -72,6 +76,7 @@ impl Rule {
             Self::Width => "width",
             Self::Folder => "folder",
             Self::Word => "word",
+            Self::Document => "document",
         }
     }
 }
@@ -120,7 +125,10 @@ pub fn lower(root: &Path) -> Result<()> {
 /// The findings of the tree at `root`, and how many source files it has.
 fn read_and_find(root: &Path) -> Result<(Vec<Finding>, usize)> {
     let sources = tree::read(root)?;
-    Ok((find(&sources)?, sources.len()))
+    let mut findings = find(&sources)?;
+    findings.extend(documents::check(root)?);
+    findings.sort();
+    Ok((findings, sources.len()))
 }
 
 /// All findings, in the order of files and lines.

@@ -18,8 +18,13 @@ pub struct Source {
     pub text: String,
 }
 
-/// Source files that git knows or would add; what git ignores is left out.
+/// Source files that git knows or would add, and does not ignore.
 pub fn read(root: &Path) -> Result<Vec<Source>> {
+    read_ending(root, &ENDINGS)
+}
+
+/// The same of files whose names end in one of these ways.
+pub fn read_ending(root: &Path, endings: &[&str]) -> Result<Vec<Source>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
@@ -29,7 +34,8 @@ pub fn read(root: &Path) -> Result<Vec<Source>> {
         bail!("git ls-files: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let listed = String::from_utf8(output.stdout).context("git ls-files: not UTF-8")?;
-    let mut paths: Vec<&str> = listed.split('\0').filter(|path| is_source(path)).collect();
+    let mut paths: Vec<&str> =
+        listed.split('\0').filter(|path| is_written(path, endings)).collect();
     paths.sort_unstable();
     paths.dedup();
     let mut sources = Vec::with_capacity(paths.len());
@@ -45,7 +51,7 @@ pub fn read(root: &Path) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-/// Whether a path is that of a source file which people write.
-fn is_source(path: &str) -> bool {
-    !path.starts_with(GENERATED) && ENDINGS.iter().any(|ending| path.ends_with(ending))
+/// Whether a path is that of a file with such an ending which people write.
+fn is_written(path: &str, endings: &[&str]) -> bool {
+    !path.starts_with(GENERATED) && endings.iter().any(|ending| path.ends_with(ending))
 }
