@@ -15,7 +15,7 @@ use std::time::Instant;
 use maxsim::{
     BackwardOptions, Device, DeviceGradScores, DeviceGradients, GradientType, Stream, TokenLayout,
 };
-use maxsim_kernels::variants::FORWARD;
+use maxsim_kernels::table::forward::FORWARD;
 use serde_json::json;
 
 use crate::codes::{Codes, Residual, upload_residual};

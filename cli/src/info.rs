@@ -5,8 +5,8 @@ use std::io::{self, BufWriter, Write};
 use anyhow::{Context, Result};
 use maxsim::{Device, ElementType, TokenFormat};
 use maxsim::{MAX_COUNT, MAX_DIM};
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::args::InfoArgs;
 use crate::explain;

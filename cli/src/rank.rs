@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use maxsim::{Device, Ranking, ScaleType, ScoreOptions, SearchOptions, TokenFormat};
-use maxsim_kernels::variants::FORWARD;
+use maxsim_kernels::table::forward::FORWARD;
 
 use crate::args::{DeviceChoice, Format, RankArgs, Verify};
 use crate::documents::{DocumentFile, Documents};

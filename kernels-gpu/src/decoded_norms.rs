@@ -1,17 +1,18 @@
-//! What decoded tokens are normalised by: r = 1 / √max(‖x̂‖², 10⁻¹²), see [`crate::decode`].
+//! What decoded tokens are normalised by: r = 1 / √max(‖x̂‖², 10⁻¹²), see
+//! [`crate::abi::residual_chunk`].
 //!
-//! Eight lanes have a token, each one chunk of eight. The order of the sum depends on dim alone: equal
-//! rows have equal r.
+//! Eight lanes have a token, each one chunk of eight. The order of the sum depends on dim alone:
+//! equal rows have equal r.
 
-use crate::chunks::{Decoded, Weights};
-use crate::decode::{CHUNK_LEN, NORMS_LANES as LANES, slot};
-use crate::gradient::WARPS;
-use crate::params::{ResidualNormsParams, SQUARE_MIN};
+use crate::abi::params::backward::WARPS;
+use crate::abi::params::{ResidualNormsParams, SQUARE_MIN};
+use crate::abi::residual_chunk::{CHUNK_LEN, NORMS_LANES as LANES, slot};
+use crate::primitives::residual_chunk::{Decoded, Weights};
+use crate::primitives::unroll::unroll;
+use crate::ptx::global::{load_u8, load_u16, load_u32, load_u32x2, load_u32x4, store_u32};
 use crate::ptx::math::{fma, max_nan, sqrt};
-use crate::ptx::memory::{load_u8, load_u16, load_u32, load_u32x2, load_u32x4, store_u32};
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
-use crate::ptx::wide::shuffle_xor_by;
-use crate::reduce::unroll;
+use crate::ptx::warp::shuffle_xor_by;
 
 /// Stores r of this warp's rows.
 ///

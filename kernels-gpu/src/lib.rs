@@ -1,53 +1,53 @@
-//! The GPU kernels of maxsim, and the facts that host and device share.
+//! The GPU kernels of maxsim, and what host and device share.
 //!
-//! The crate is compiled three times: to PTX for sm_80, to PTX for sm_90a, and
-//! natively for the host, which reads the variant table and the parameter
-//! structs from it.
+//! The crate is compiled three times: to PTX for sm_80, to PTX for sm_90a, and natively for the
+//! host, which reads the tables of kernels and the parameter structs from it.
+//!
+//! Layers, from the lowest; imports go down, never sideways or up:
+//!
+//! ```text
+//! abi                host/device ABI: parameter structs, shared-memory layouts, number formats
+//! archive            what the file of compressed kernel images looks like
+//! table              every kernel with its resources: forward kernels, and all others
+//! ptx                the instructions: the only asm!
+//! primitives         what the kernels of several families use: tiles, row vectors, accumulators
+//! sm80, sm90         the forward kernels by instruction set
+//! backward, loss, quantize, rescore, …          the other kernels
+//! entry              the PTX entry points
+//! ```
 
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch, stdarch_nvptx))]
 #![cfg_attr(target_arch = "nvptx64", allow(named_asm_labels))]
 
+pub mod abi;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod archive;
-pub mod decode;
-pub mod e4m3;
-pub mod element;
-pub mod gradient;
-pub mod layout;
-pub mod loss;
-pub mod params;
-pub mod quantize;
-pub mod rescore;
-pub mod residual;
-pub mod residual_gradient;
-pub mod shares;
-pub mod tf32;
-pub mod variants;
+pub mod table;
 
 #[cfg(target_arch = "nvptx64")]
-mod chunks;
+mod backward;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
-mod combine;
+mod bandwidth;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod combine_splits;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod decoded_norms;
 #[cfg(target_arch = "nvptx64")]
 mod entry;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod loss;
 #[cfg(target_arch = "nvptx64")]
-mod norms;
+mod primitives;
 #[cfg(target_arch = "nvptx64")]
 mod ptx;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
-mod read;
-#[cfg(target_arch = "nvptx64")]
-mod reduce;
-#[cfg(target_arch = "nvptx64")]
-mod rows;
+mod quantize;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod rescore;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod sm80;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_90a"))]
 mod sm90;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
-mod sum;
-#[cfg(target_arch = "nvptx64")]
-mod work;
+mod sum_partials;

@@ -9,8 +9,8 @@ use maxsim::{
     Device, DeviceTokens, Element, ElementType, Error, Format, Input, Int8, ScaleType,
     ScoreOptions, Scores, Screen, Tokens,
 };
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 use proptest::prelude::*;
 use proptest::sample::select;
 

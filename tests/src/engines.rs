@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use maxsim::{
     Device, DeviceTokens, Element, ElementType, Error, Input, Pairing, ScoreOptions, Scores, Tokens,
 };
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::agree;
 use crate::case::{Case, Data, elements, tokens};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use maxsim::{Device, Element, ElementType, Error, ScoreOptions, Scores};
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::agree;
 use crate::case::{Case, Pairs};

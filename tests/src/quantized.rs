@@ -14,8 +14,8 @@ use maxsim::{
     Int8, Int8Affine, Pairing, Quantized, ScaleType, Scales, ScoreOptions, Scores, TokenFormat,
     Tokens, score_bounds,
 };
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 use proptest::prelude::*;
 use proptest::sample::select;
 

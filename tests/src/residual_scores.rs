@@ -10,8 +10,8 @@ use std::cell::LazyCell;
 use half::{bf16, f16};
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use maxsim::{Device, Element, ElementType, Error, ScoreOptions};
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

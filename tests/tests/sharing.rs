@@ -12,8 +12,8 @@ use maxsim::{
     DeviceTokens, ElementType, Error, GradientType, Pairing, Result, ScoreOptions, TokenLayout,
     Tokens, Work,
 };
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::text;
 use maxsim_tests::suite::Suite;

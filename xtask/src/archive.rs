@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter, MfType};
-use maxsim_kernels::archive::{
-    self, CUBIN_DICTIONARY, Coding, FIRST_LINE, PTX_DICTIONARY, window_bytes,
-};
+use maxsim_kernels::archive;
+use maxsim_kernels::archive::{CUBIN_DICTIONARY, Coding, FIRST_LINE, PTX_DICTIONARY, window_bytes};
 
 use crate::build_ptx::Files;
 use crate::parallel;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim_kernels::variants::Arch;
+use maxsim_kernels::abi::arch::Arch;
 
 use crate::archive;
 use crate::cubins;

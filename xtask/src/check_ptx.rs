@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use maxsim_kernels::variants::Arch;
+use maxsim_kernels::abi::arch::Arch;
 
 use crate::build_ptx::texts_that_differ;
 use crate::entries::{self, Entry};

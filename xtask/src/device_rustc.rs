@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use maxsim_kernels::variants::Arch;
+use maxsim_kernels::abi::arch::Arch;
 
 use crate::fingerprint::sha256;
 use crate::rust_src;

@@ -1,10 +1,13 @@
 //! The PTX entries that the variant table promises.
 
-use maxsim_kernels::variants::{
-    Arch, COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, FORWARD, READ,
+use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::abi::params::backward::residual;
+use maxsim_kernels::abi::params::{backward, loss, quantize, rescore};
+use maxsim_kernels::abi::residual_chunk;
+use maxsim_kernels::table::forward::{
+    COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, FORWARD, READ,
     READ_THREADS, SUM_PARTIALS, SUM_PARTIALS_THREADS,
 };
-use maxsim_kernels::{decode, gradient, loss, quantize, rescore, residual_gradient};
 
 /// The architectures that kernels are compiled for.
 pub const ARCHS: [Arch; 2] = [Arch::Sm80, Arch::Sm90a];
@@ -78,40 +81,40 @@ pub fn all() -> Vec<Entry> {
         })
         .collect();
     let summing =
-        |names: [&'static str; 3], blocks| names.map(|name| (name, gradient::THREADS, blocks, 0));
-    let gather = summing(gradient::GATHER, gradient::GATHER_BLOCKS);
-    let norms = summing(gradient::ROW_NORMS, gradient::GATHER_BLOCKS);
-    let project = summing(gradient::PROJECT, gradient::GATHER_BLOCKS);
+        |names: [&'static str; 3], blocks| names.map(|name| (name, backward::THREADS, blocks, 0));
+    let gather = summing(backward::GATHER, backward::GATHER_BLOCKS);
+    let norms = summing(backward::ROW_NORMS, backward::GATHER_BLOCKS);
+    let project = summing(backward::PROJECT, backward::GATHER_BLOCKS);
     let quantize = [
         quantize::QUANTIZE,
         quantize::QUANTIZE_AFFINE,
         quantize::QUANTIZE_LARGEST,
         quantize::QUANTIZE_TENSOR,
     ];
-    let quantize = quantize.into_iter().flat_map(|names| summing(names, gradient::GATHER_BLOCKS));
+    let quantize = quantize.into_iter().flat_map(|names| summing(names, backward::GATHER_BLOCKS));
     // Those that there are for each instruction set.
     let by_arch = |arch| {
-        let of = |entries: gradient::ByArch| match arch {
+        let of = |entries: backward::ByArch| match arch {
             Arch::Sm80 => entries.sm80,
             Arch::Sm90a => entries.sm90,
         };
-        let blocks = gradient::owner_blocks(arch);
-        let few = of(gradient::FEW)
-            .map(|name| (name, gradient::THREADS, blocks, gradient::FEW_SHARED_BYTES));
-        let atomic = summing(of(gradient::ATOMIC), gradient::ATOMIC_BLOCKS);
-        few.into_iter().chain(summing(of(gradient::OWNER), blocks)).chain(atomic)
+        let blocks = backward::owner_blocks(arch);
+        let few = of(backward::FEW)
+            .map(|name| (name, backward::THREADS, blocks, backward::FEW_SHARED_BYTES));
+        let atomic = summing(of(backward::ATOMIC), backward::ATOMIC_BLOCKS);
+        few.into_iter().chain(summing(of(backward::OWNER), blocks)).chain(atomic)
     };
-    let sort_shared_bytes = gradient::shared_bytes(gradient::WINDOW_ROWS);
-    let count_shared_bytes = gradient::count_shared_bytes(gradient::WINDOW_ROWS);
+    let sort_shared_bytes = backward::shared_bytes(backward::WINDOW_ROWS);
+    let count_shared_bytes = backward::count_shared_bytes(backward::WINDOW_ROWS);
     let alone = [
         (SUM_PARTIALS, SUM_PARTIALS_THREADS, 1, 0),
         (COMBINE_PIECES, COMBINE_PIECES_THREADS, 1, COMBINE_PIECES_SHARED_BYTES),
         (READ, READ_THREADS, 1, 0),
-        (gradient::GATHER_CODES, gradient::THREADS, gradient::GATHER_BLOCKS, 0),
-        (gradient::COUNT, gradient::THREADS, 1, count_shared_bytes),
-        (gradient::INVERT, gradient::THREADS, 1, sort_shared_bytes),
-        (gradient::JOIN, gradient::THREADS, 1, gradient::JOIN_SHARED_BYTES),
-        (gradient::SUM, gradient::THREADS, 1, 0),
+        (backward::GATHER_CODES, backward::THREADS, backward::GATHER_BLOCKS, 0),
+        (backward::COUNT, backward::THREADS, 1, count_shared_bytes),
+        (backward::INVERT, backward::THREADS, 1, sort_shared_bytes),
+        (backward::JOIN, backward::THREADS, 1, backward::JOIN_SHARED_BYTES),
+        (backward::SUM, backward::THREADS, 1, 0),
         (loss::CONTRASTIVE, loss::THREADS, loss::BLOCKS, loss::SHARED_BYTES),
         (loss::DISTILLATION, loss::THREADS, loss::BLOCKS, loss::SHARED_BYTES),
         (loss::MEAN, loss::THREADS, 1, loss::SHARED_BYTES),
@@ -120,13 +123,12 @@ pub fn all() -> Vec<Entry> {
         .map(|name| (name, rescore::THREADS, rescore::BLOCKS, rescore::SHARED_BYTES));
     let of = |arch| move |entry| (arch, entry);
     let decoded_norms =
-        decode::NORMS.map(|name| (name, gradient::THREADS, gradient::GATHER_BLOCKS, 0));
+        residual_chunk::NORMS.map(|name| (name, backward::THREADS, backward::GATHER_BLOCKS, 0));
     let sm80 = alone.into_iter().chain(gather).chain(by_arch(Arch::Sm80)).chain(norms);
     let sm80 = sm80.chain(decoded_norms).chain(project).chain(quantize);
-    let centroids = decode::CENTROID_KERNELS
-        .concat()
-        .into_iter()
-        .map(|name| (name, decode::CENTROID_SCORES_THREADS, decode::CENTROID_SCORES_BLOCKS, 0));
+    let centroids = residual_chunk::CENTROID_KERNELS.concat().into_iter().map(|name| {
+        (name, residual_chunk::CENTROID_SCORES_THREADS, residual_chunk::CENTROID_SCORES_BLOCKS, 0)
+    });
     let sm80 = sm80.chain(centroids).chain(rescore).chain(residual_gradients()).map(of(Arch::Sm80));
     let sm90 = by_arch(Arch::Sm90a).map(of(Arch::Sm90a));
     for (arch, (name, threads, blocks, dynamic_shared_bytes)) in sm80.chain(sm90) {
@@ -149,16 +151,14 @@ pub fn all() -> Vec<Entry> {
 
 /// Those of gradients of residual-compressed documents: name, threads, blocks, shared memory.
 fn residual_gradients() -> Vec<(&'static str, usize, usize, usize)> {
-    use residual_gradient::{
-        GATHER, GATHER_BLOCKS, PROJECT, SUM, TABLES, TABLES_BLOCKS, TABLES_THREADS,
-    };
-    let threads = gradient::THREADS;
+    use residual::{GATHER, GATHER_BLOCKS, PROJECT, SUM, TABLES, TABLES_BLOCKS, TABLES_THREADS};
+    let threads = backward::THREADS;
     let gather = GATHER.map(|name| (name, threads, GATHER_BLOCKS, 0));
-    let project = PROJECT.map(|name| (name, threads, gradient::GATHER_BLOCKS, 0));
-    let tables_shared_bytes = residual_gradient::tables_shared_bytes(8);
+    let project = PROJECT.map(|name| (name, threads, backward::GATHER_BLOCKS, 0));
+    let tables_shared_bytes = residual::tables_shared_bytes(8);
     let tables = [
         (TABLES, TABLES_THREADS, TABLES_BLOCKS, tables_shared_bytes),
-        (SUM, threads, gradient::GATHER_BLOCKS, 0),
+        (SUM, threads, backward::GATHER_BLOCKS, 0),
     ];
     gather.into_iter().chain(project).chain(tables).collect()
 }

@@ -10,7 +10,8 @@ use crate::tool::{json, rank, reference_set};
 use half::f16;
 use maxsim::{Device, ElementType, Pairing, ScoreOptions};
 use maxsim_cli::input::{Reading, TokenFile};
-use maxsim_kernels::variants::{Arch, FORWARD};
+use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::table::forward::FORWARD;
 use serde_json::Value;
 
 /// Scores closer than this, relatively, may change places.

@@ -1,6 +1,6 @@
 //! Row scales: factors of similarities, of normalised rows and of codes.
 
-use maxsim_kernels::quantize::affine_similarity;
+use maxsim_kernels::abi::quantize::affine_similarity;
 
 use super::norms::Norms;
 use super::panels::Panel;

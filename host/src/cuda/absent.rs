@@ -7,8 +7,8 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::Variant;
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::Variant;
 
 use crate::error::{Error, Result};
 use crate::plan::backward::BackwardKind;

@@ -4,7 +4,8 @@ use std::f64::consts::LOG2_E;
 use std::sync::Arc;
 
 use cust::sys::CUstream;
-use maxsim_kernels::loss::{self, Factor, MeanParams, RowsParams, rows_per_block};
+use maxsim_kernels::abi::params::loss;
+use maxsim_kernels::abi::params::loss::{Factor, MeanParams, RowsParams, rows_per_block};
 
 use crate::cuda::buffers::gradients::CudaGradScores;
 use crate::cuda::buffers::outputs::CudaOutputs;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use maxsim_kernels::decode::CENTROID_KERNELS;
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::quantize::QUANTIZE;
-use maxsim_kernels::rescore::RESCORE;
-use maxsim_kernels::residual_gradient::{GATHER, PROJECT, SUM, TABLES};
-use maxsim_kernels::variants::{FORWARD, Variant};
-use maxsim_kernels::{gradient, loss};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::params::{backward, loss};
+use maxsim_kernels::abi::params::backward::residual::{GATHER, PROJECT, SUM, TABLES};
+use maxsim_kernels::abi::params::quantize::QUANTIZE;
+use maxsim_kernels::abi::params::rescore::RESCORE;
+use maxsim_kernels::abi::residual_chunk::CENTROID_KERNELS;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::device::Device;
 use crate::error::Result;
@@ -162,14 +162,14 @@ impl WarmUp {
         let normalizes = self.normalize != Some(false);
         let by_element = self.wanted_elements().iter().flat_map(|&element| {
             let row = gradient_row(element);
-            let project = normalizes.then_some(gradient::PROJECT[row]);
-            let of = |entries: gradient::ByArch| entries.on(limits.capability)[row];
-            let owner = [of(gradient::OWNER), of(gradient::FEW), of(gradient::ATOMIC)];
-            [gradient::GATHER[row]].into_iter().chain(owner).chain(project)
+            let project = normalizes.then_some(backward::PROJECT[row]);
+            let of = |entries: backward::ByArch| entries.on(limits.capability)[row];
+            let owner = [of(backward::OWNER), of(backward::FEW), of(backward::ATOMIC)];
+            [backward::GATHER[row]].into_iter().chain(owner).chain(project)
         });
-        let shared = [gradient::COUNT, gradient::INVERT, gradient::JOIN, gradient::SUM];
+        let shared = [backward::COUNT, backward::INVERT, backward::JOIN, backward::SUM];
         // What makes codes of documents is among `coarse_kernels`.
-        let codes = self.elements.is_empty().then_some(gradient::GATHER_CODES);
+        let codes = self.elements.is_empty().then_some(backward::GATHER_CODES);
         let decodes = limits.has_rows(Operand::Residual(ElementType::F16));
         let residuals = match self.elements.is_empty() && decodes {
             true => [&GATHER[..], &PROJECT, &[TABLES, SUM]].concat(),
@@ -190,7 +190,7 @@ impl WarmUp {
             _ => self
                 .wanted_elements()
                 .iter()
-                .map(|&e| gradient::ROW_NORMS[gradient_row(e)])
+                .map(|&e| backward::ROW_NORMS[gradient_row(e)])
                 .collect(),
         }
     }

@@ -1,6 +1,6 @@
 //! The factor of a normalised row, r = 1 / √max(‖x‖², 10⁻¹²), and the gradient through it.
 
-use maxsim_kernels::residual::norm;
+use maxsim_kernels::abi::residual::norm;
 
 /// Squared lengths below this count as this, so that r is never more than 10⁶.
 const SQUARE_MIN: f32 = 1e-12;

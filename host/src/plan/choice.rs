@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::FORWARD;
-use maxsim_kernels::variants::Variant;
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::FORWARD;
+use maxsim_kernels::table::forward::Variant;
 
 pub(crate) use super::cost::n_tile_entries;
 use super::cost::{DocumentLens, START_CLOCKS, centroid_clocks, cost};

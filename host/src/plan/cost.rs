@@ -1,8 +1,9 @@
 //! Estimates the cost of a kernel: clocks of the busiest multiprocessor.
 
-use maxsim_kernels::layout::sm90::{DOCUMENT_TILE, tail_width};
-use maxsim_kernels::params::{CENTROID_SCORES_BYTES, Group};
-use maxsim_kernels::variants::{Arch, Variant};
+use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::abi::layout::sm90::{DOCUMENT_TILE, tail_width};
+use maxsim_kernels::abi::params::{CENTROID_SCORES_BYTES, Group};
+use maxsim_kernels::table::forward::Variant;
 
 use super::Operand;
 use super::limits::{Access, DeviceLimits};
@@ -236,7 +237,7 @@ fn columns(row: &Variant, len: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use maxsim_kernels::variants::FORWARD;
+    use maxsim_kernels::table::forward::FORWARD;
 
     use super::*;
     use crate::problem::pairing::Pairing;

@@ -4,8 +4,8 @@
 //! A CTA works on whole documents. Where there are fewer of them than CTAs, each is divided into
 //! splits, which kernels score like documents; a second kernel takes the maxima over the splits.
 
-use maxsim_kernels::layout::sm90::DOCUMENT_TILE;
-use maxsim_kernels::variants::Variant;
+use maxsim_kernels::abi::layout::sm90::DOCUMENT_TILE;
+use maxsim_kernels::table::forward::Variant;
 
 use super::cost::document_clocks;
 use super::limits::DeviceLimits;
@@ -119,7 +119,7 @@ fn most_that_fit(problem: &Problem<'_>, options: &ScoreOptions) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use maxsim_kernels::variants::FORWARD;
+    use maxsim_kernels::table::forward::FORWARD;
 
     use super::*;
     use crate::plan::cost::n_tile_entries;

@@ -1,7 +1,8 @@
 //! Decides whether a compiled kernel may run a problem, and if not, why.
 
-use maxsim_kernels::decode::BY_CENTROID_NBITS_MAX;
-use maxsim_kernels::variants::{Arch, Variant};
+use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::abi::residual_chunk::BY_CENTROID_NBITS_MAX;
+use maxsim_kernels::table::forward::Variant;
 
 use super::Operand;
 use super::cost::{centroid_score_bytes, n_tiles, shares};
@@ -14,7 +15,8 @@ use crate::problem::shape::ScoreShape;
 const CENTROID_SCORE_BYTES_MAX: f64 = (64 << 20) as f64;
 
 /// Smallest dim of rows that split their elements. Two such products differ by up to 8 · 2⁻²³ of
-/// themselves ([`maxsim_kernels::tf32`]), and two engines' winners may by dim · 2⁻²³ of the sum.
+/// themselves ([`maxsim_kernels::abi::tf32`]), and two engines' winners may by dim · 2⁻²³ of the
+/// sum.
 const SPLIT_DIM_MIN: usize = 16;
 
 /// May this compiled kernel run this problem? If not, why.

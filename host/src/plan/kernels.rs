@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use maxsim_kernels::element::ElementType;
+use maxsim_kernels::abi::element::ElementType;
 
 /// A kernel on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Limits of a device, and how a matrix in its memory can be read: the input of eligibility.
 
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::tokens::format::TokenFormat;
 
@@ -32,7 +32,8 @@ pub struct Access {
     /// Distance between rows in bytes.
     pub pitch_bytes: u64,
     /// Centroids that the rows are decoded from, with buckets of up to
-    /// [`BY_CENTROID_NBITS_MAX`](maxsim_kernels::decode::BY_CENTROID_NBITS_MAX) bits; 0 elsewhere.
+    /// [`BY_CENTROID_NBITS_MAX`](maxsim_kernels::abi::residual_chunk::BY_CENTROID_NBITS_MAX) bits;
+    /// 0 elsewhere.
     pub n_centroids: u32,
 }
 

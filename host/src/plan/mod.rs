@@ -11,5 +11,5 @@ pub(crate) mod limits;
 pub(crate) mod stream_k;
 
 pub use self::limits::Access;
-pub use maxsim_kernels::element::Operand;
-pub use maxsim_kernels::variants::Variant;
+pub use maxsim_kernels::abi::element::Operand;
+pub use maxsim_kernels::table::forward::Variant;

@@ -5,8 +5,8 @@
 //! the CTA that has the document's end. Whole documents stay where their shares are equal enough.
 //! The thresholds were measured (docs/decisions/forward-schedules.md).
 
-use maxsim_kernels::layout::runs::{PRODUCT_ROWS, QUERY_ROWS};
-use maxsim_kernels::params::{N_PIECE_ROWS, inverse};
+use maxsim_kernels::abi::layout::contiguous::{PRODUCT_ROWS, QUERY_ROWS};
+use maxsim_kernels::abi::params::{N_PIECE_ROWS, inverse};
 
 /// CTAs a multiprocessor that share the rows of a cross product. A third one would fit, and does
 /// better where queries have documents of their own (docs/decisions/short-queries.md).

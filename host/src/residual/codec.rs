@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use half::{bf16, f16};
-use maxsim_kernels::residual::NBITS;
+use maxsim_kernels::abi::residual::NBITS;
 
 use crate::error::{Error, Result};
 use crate::runtime::alloc::copy_of;
@@ -260,7 +260,7 @@ impl<'a> ResidualCodec<'a> {
 
     /// Bytes of a token's buckets: ceil(dim · nbits / 8).
     pub fn row_bytes(&self) -> usize {
-        maxsim_kernels::residual::row_bytes(self.dim, self.nbits)
+        maxsim_kernels::abi::residual::row_bytes(self.dim, self.nbits)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Decodes tokens from codes and buckets.
 
-use maxsim_kernels::residual::{BitOrder, bucket, element, per_byte};
+use maxsim_kernels::abi::residual::{BitOrder, bucket, element, per_byte};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 

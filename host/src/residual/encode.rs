@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use half::f16;
-use maxsim_kernels::residual::{BitOrder, bucket_of, per_byte, with_bucket};
+use maxsim_kernels::abi::residual::{BitOrder, bucket_of, per_byte, with_bucket};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 

@@ -45,7 +45,7 @@ mod vjp;
 pub use codec::{Centroids, ResidualCodec};
 pub(crate) use decode::HostResiduals;
 pub use encode::{Arithmetic, EncodeOptions};
-pub use maxsim_kernels::residual::BitOrder;
+pub use maxsim_kernels::abi::residual::BitOrder;
 pub use nearest::Nearest;
 pub use tokens::{Codes, ResidualTokens};
 pub use train::TrainOptions;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use maxsim_kernels::residual::BitOrder;
+use maxsim_kernels::abi::residual::BitOrder;
 
 use super::codec::ResidualCodec;
 use crate::error::{Error, Result};

@@ -1,6 +1,6 @@
 //! Gradients through decoding: from those of tokens to those of centroids and bucket weights.
 
-use maxsim_kernels::residual::{BitOrder, bucket, per_byte};
+use maxsim_kernels::abi::residual::{BitOrder, bucket, per_byte};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 

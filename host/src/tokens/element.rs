@@ -1,7 +1,7 @@
 //! Element types of token matrices, as Rust types.
 
 use half::{bf16, f16};
-pub use maxsim_kernels::element::ElementType;
+pub use maxsim_kernels::abi::element::ElementType;
 
 use super::format::Format;
 

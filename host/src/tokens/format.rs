@@ -4,9 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use half::slice::HalfFloatSliceExt;
-pub use maxsim_kernels::element::ElementType;
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::quantize::e4m3_value;
+pub use maxsim_kernels::abi::element::ElementType;
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::quantize::e4m3_value;
 
 use super::element::Element;
 

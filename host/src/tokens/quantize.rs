@@ -1,10 +1,10 @@
 //! Compresses tokens to codes of one byte, and decodes them.
 //!
-//! The formulas are those of [`maxsim_kernels::quantize`], the same on every engine: equal
+//! The formulas are those of [`maxsim_kernels::abi::quantize`], the same on every engine: equal
 //! elements give equal codes and scales, to the bit, wherever they are made.
 
 use half::f16;
-use maxsim_kernels::quantize as formula;
+use maxsim_kernels::abi::quantize;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
@@ -86,9 +86,9 @@ impl<F: Quantized> Tokens<'_, F> {
 
 impl Quantizer for Int8 {
     fn codes_of<T: Element>(tokens: &Tokens<'_, T>, scales: ScaleType) -> Result<Codes<Int8>> {
-        let scale = |row: &[f32]| formula::int8_scale(largest(row, |_| true));
+        let scale = |row: &[f32]| quantize::int8_scale(largest(row, |_| true));
         let encode = |row: &[f32], scale: f32, codes: &mut [i8]| {
-            codes.iter_mut().zip(row).for_each(|(code, &x)| *code = formula::int8_code(x, scale));
+            codes.iter_mut().zip(row).for_each(|(code, &x)| *code = quantize::int8_code(x, scale));
         };
         by_row(tokens, scales == ScaleType::F16, scale, encode)
     }
@@ -101,11 +101,11 @@ impl Quantizer for Int8Affine {
             let (min, max) = row.iter().fold((row[0], row[0]), |(min, max), &x| {
                 (if x < min { x } else { min }, if x > max { x } else { max })
             });
-            let scale = f16_scale(formula::affine_scale(min, max, largest));
-            let min = f16::from_f32(formula::affine_min(min, largest));
+            let scale = f16_scale(quantize::affine_scale(min, max, largest));
+            let min = f16::from_f32(quantize::affine_min(min, largest));
             let (divisor, start) = (scale.to_f32(), min.to_f32());
             for (code, &x) in codes.iter_mut().zip(row) {
-                *code = formula::affine_code(x, divisor, start);
+                *code = quantize::affine_code(x, divisor, start);
             }
             [scale, min]
         })?;
@@ -116,13 +116,13 @@ impl Quantizer for Int8Affine {
 
 impl Quantizer for Fp8 {
     fn codes_of<T: Element>(tokens: &Tokens<'_, T>, scales: ScaleType) -> Result<Codes<Fp8>> {
-        let scale = |row: &[f32]| formula::fp8_scale(largest(row, formula::is_finite));
+        let scale = |row: &[f32]| quantize::fp8_scale(largest(row, quantize::is_finite));
         let encode = |row: &[f32], scale: f32, codes: &mut [u8]| {
-            codes.iter_mut().zip(row).for_each(|(code, &x)| *code = formula::fp8_code(x, scale));
+            codes.iter_mut().zip(row).for_each(|(code, &x)| *code = quantize::fp8_code(x, scale));
         };
         match scales {
             ScaleType::Tensor => {
-                let scale = formula::fp8_scale(largest_of_valid(tokens)?);
+                let scale = quantize::fp8_scale(largest_of_valid(tokens)?);
                 let (codes, _) = of_rows(tokens, |row, codes| encode(row, scale, codes))?;
                 Ok((codes, Scales::Tensor(scale)))
             }
@@ -181,7 +181,7 @@ fn of_rows<T: Element, C: bytemuck::Pod + Send, P: bytemuck::Zeroable + Clone + 
 
 /// The largest magnitude of a row, as bits, among those that count.
 fn largest(row: &[f32], counts: impl Fn(u32) -> bool) -> u32 {
-    let magnitudes = row.iter().map(|&x| formula::magnitude_bits(x));
+    let magnitudes = row.iter().map(|&x| quantize::magnitude_bits(x));
     magnitudes.map(|bits| if counts(bits) { bits } else { 0 }).fold(0, u32::max)
 }
 
@@ -192,14 +192,14 @@ fn largest_of_valid<T: Element>(tokens: &Tokens<'_, T>) -> Result<u32> {
     let mut most = 0;
     for row in tokens.valid_rows()? {
         widen::<T>(&tokens.data()[row as usize * dim..][..dim], &mut values);
-        most = most.max(largest(&values, formula::is_finite));
+        most = most.max(largest(&values, quantize::is_finite));
     }
     Ok(most)
 }
 
 /// A scale as f16.
 fn f16_scale(scale: f32) -> f16 {
-    f16::from_f32(formula::clamped_to_f16(scale))
+    f16::from_f32(quantize::clamped_to_f16(scale))
 }
 
 /// Checks that a format has scales of a type.

@@ -1,7 +1,7 @@
 //! What compression lost beyond the rounding of codes: where a scale or a minimum has no room for
 //! what a row needs.
 
-use maxsim_kernels::quantize::F16_MAX;
+use maxsim_kernels::abi::quantize::F16_MAX;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSlice;
 

@@ -1,8 +1,8 @@
 //! The mean of the rows' losses, by one block.
 
-use super::reduce::Sharing;
-use super::{MeanParams, Sum, THREADS};
-use crate::ptx::memory::{load_f32, store_u32};
+use crate::abi::params::loss::{MeanParams, Sum, THREADS};
+use crate::loss::reduce::Sharing;
+use crate::ptx::global::{load_f32, store_u32};
 use crate::ptx::thread::thread_idx_x;
 
 /// Loads in flight per thread.

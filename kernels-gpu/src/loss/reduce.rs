@@ -1,7 +1,7 @@
 //! Sums and maxima over the threads that share a row.
 
-use super::WARPS;
-use crate::ptx::memory::{dynamic_shared, load_shared_f32, store_shared_f32};
+use crate::abi::params::loss::WARPS;
+use crate::ptx::shared::{dynamic_shared, load_shared_f32, store_shared_f32};
 use crate::ptx::thread::{sync_threads, thread_idx_x};
 use crate::ptx::warp::shuffle_xor_f32;
 
@@ -16,7 +16,7 @@ impl Sharing {
     ///
     /// # Safety
     /// All threads of the block, or of the warp, must call it together; the block has
-    /// [`super::SHARED_BYTES`] of shared memory.
+    /// [`crate::abi::params::loss::SHARED_BYTES`] of shared memory.
     #[inline(always)]
     pub unsafe fn sum(self, value: f32) -> f32 {
         // SAFETY: the caller's promise.

@@ -10,10 +10,10 @@
 //! A row that holds NaN or +∞, or nothing but −∞, has a w that is NaN, and so a sum, and so all
 //! gradients.
 
-use super::reduce::Sharing;
-use super::{RowsParams, Sum, THREADS, rows_per_block};
+use crate::abi::params::loss::{RowsParams, Sum, THREADS, rows_per_block};
+use crate::loss::reduce::Sharing;
+use crate::ptx::global::{load_u32, store_u32};
 use crate::ptx::math::{exp2, fma, log2};
-use crate::ptx::memory::{load_u32, store_u32};
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 
 /// Loads in flight per thread and row.

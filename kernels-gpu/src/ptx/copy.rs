@@ -164,8 +164,9 @@ pub unsafe fn copy_tile(shared: u32, map: u64, column: u32, row: u32, barrier: u
     }
 }
 
-/// One lane, whichever, arrives at `barrier`, lets this phase wait for `n_bytes` more, and starts the copy of a
-/// box as [`copy_tile`]. (Where a lane's number decides who copies, the assembler makes a loop over lanes.)
+/// One lane, whichever, arrives at `barrier`, lets this phase wait for `n_bytes` more, and starts
+/// the copy of a box as [`copy_tile`]. (Where a lane's number decides who copies, the assembler
+/// makes a loop over lanes.)
 ///
 /// # Safety
 /// As there, by one whole warp; `n_bytes` must arrive.
@@ -233,4 +234,13 @@ pub unsafe fn copy_tile_once(shared: u32, map: u64, column: u32, row: u32, barri
 pub unsafe fn prefetch_map(map: u64) {
     // SAFETY: the caller's promise.
     unsafe { asm!("prefetch.tensormap [{0}];", in(reg64) map, options(nostack)) }
+}
+
+/// Orders this thread's accesses to shared memory before those of the copy engine and the tensor
+/// cores that follow.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn fence_async() {
+    // SAFETY: a fence.
+    unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
 }

@@ -8,16 +8,18 @@
 //! predicated inside the `asm!`, so that there is no branch to duplicate.
 //! Shared memory is addressed by its 32-bit window address.
 
+pub mod atomic;
 pub mod barrier;
+pub mod convert;
 pub mod copy;
+pub mod global;
 pub mod math;
-pub mod matrix;
-pub mod memory;
+pub mod mma;
+pub mod shared;
 pub mod thread;
 pub mod warp;
 #[cfg(maxsim_arch = "sm_90a")]
 pub mod wgmma;
-pub mod wide;
 
 /// Address of a kernel's first parameter, as a generic address.
 ///

@@ -1,7 +1,6 @@
 //! Thread and block indices, and the block-wide barrier.
 
-use core::arch::asm;
-use core::arch::nvptx;
+use core::arch::{asm, nvptx};
 
 /// Index of the thread in its block.
 #[inline(always)]
@@ -24,8 +23,8 @@ pub fn grid_dim_x() -> u32 {
     unsafe { nvptx::_grid_dim_x() as u32 }
 }
 
-/// Index of the thread in its warp, read wherever it is asked for: it, and what depends on it, takes no register
-/// elsewhere.
+/// Index of the thread in its warp, read wherever it is asked for: it, and what depends on it,
+/// takes no register elsewhere.
 #[inline(always)]
 pub fn lane_here() -> u32 {
     let lane;
@@ -62,8 +61,8 @@ pub unsafe fn sync_threads() {
     unsafe { asm!("bar.sync 0;", options(nostack)) }
 }
 
-/// Waits until the grid before this one in its stream has ended and what it wrote can be seen, where
-/// the launch lets this grid begin before that: at once otherwise.
+/// Waits until the grid before this one in its stream has ended and what it wrote can be seen,
+/// where the launch lets this grid begin before that: at once otherwise.
 #[inline(always)]
 pub fn wait_for_previous_grid() {
     // Other targets do not have it, and no launch begins early there.
@@ -74,7 +73,8 @@ pub fn wait_for_previous_grid() {
     }
 }
 
-/// Lets the next grid of the stream begin where blocks of this one have ended, if its launch allows it.
+/// Lets the next grid of the stream begin where blocks of this one have ended, if its launch allows
+/// it.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
 pub fn let_next_grid_begin() {

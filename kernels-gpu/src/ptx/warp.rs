@@ -1,5 +1,6 @@
 //! Exchange between the 32 threads of a warp. All need the whole warp.
 
+use crate::ptx::thread::thread_idx_x;
 use core::arch::asm;
 
 /// `value` of the lane whose index differs by the bits of `MASK`.
@@ -98,6 +99,125 @@ pub unsafe fn broadcast(value: u32) -> u32 {
             "shfl.sync.idx.b32 {0}, {1}, 0, 31, 0xffffffff;",
             out(reg32) result,
             in(reg32) value,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
+/// Index of the thread in its warp.
+#[inline(always)]
+pub fn lane_idx() -> u32 {
+    thread_idx_x() % 32
+}
+
+/// The values of all lanes, or-ed together.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn or_lanes(value: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "redux.sync.or.b32 {0}, {1}, 0xffffffff;",
+            out(reg32) result,
+            in(reg32) value,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
+/// The largest of the values of all lanes.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn max_lanes(value: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "redux.sync.max.u32 {0}, {1}, 0xffffffff;",
+            out(reg32) result,
+            in(reg32) value,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
+/// `value` of lane `lane` (its low five bits).
+///
+/// # Safety
+/// All 32 lanes of the warp must execute it together.
+#[inline(always)]
+pub unsafe fn shuffle(value: u32, lane: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "shfl.sync.idx.b32 {0}, {1}, {2}, 31, 0xffffffff;",
+            out(reg32) result,
+            in(reg32) value,
+            in(reg32) lane,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
+/// [`shuffle`] of eight bytes.
+///
+/// # Safety
+/// As [`shuffle`].
+#[inline(always)]
+pub unsafe fn shuffle_u64(value: u64, lane: u32) -> u64 {
+    // SAFETY: the caller's promise.
+    let [low, high] = unsafe { [shuffle(value as u32, lane), shuffle((value >> 32) as u32, lane)] };
+    u64::from(low) | u64::from(high) << 32
+}
+
+/// `value` of the lane `delta` below; 0 where there is none.
+///
+/// # Safety
+/// All 32 lanes of the warp must execute it together, with the same `delta`.
+#[inline(always)]
+pub unsafe fn shuffle_up_or_zero(value: u32, delta: u32) -> u32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "shfl.sync.up.b32 {0}|p, {1}, {2}, 0, 0xffffffff;",
+            "@!p mov.b32 {0}, 0;",
+            "}}",
+            out(reg32) result,
+            in(reg32) value,
+            in(reg32) delta,
+            options(nomem, nostack),
+        );
+    }
+    result
+}
+
+/// `value` of the lane whose index differs by the bits of `mask`.
+///
+/// # Safety
+/// All 32 lanes of the warp must execute it together, with the same `mask`.
+#[inline(always)]
+pub unsafe fn shuffle_xor_by(value: f32, mask: u32) -> f32 {
+    let result;
+    // SAFETY: registers only; the caller brings the whole warp.
+    unsafe {
+        asm!(
+            "shfl.sync.bfly.b32 {0}, {1}, {2}, 31, 0xffffffff;",
+            out(reg32) result,
+            in(reg32) value,
+            in(reg32) mask,
             options(nomem, nostack),
         );
     }

@@ -1,18 +1,18 @@
 //! Warpgroup matrix multiply-adds, operands in shared memory (sm_90a).
 //!
-//! One instruction multiplies 64 rows with N columns, 32 bytes deep: 16 elements of 2 bytes or
-//! 8 of 4, 32 of 1. Accumulators are arrays of N / 2 floats that live in registers: thread `t` of the
-//! warpgroup holds in element `i` row `16 (t / 32) + (t % 32) / 4 + 8 ((i / 2) % 2)`, column
-//! `8 (i / 4) + 2 (t % 4) + i % 2`. Between the first multiply-add of a group and the wait for
-//! it, no other code may touch them; the wait takes and returns them, so that nothing that
-//! reads them can move above it.
+//! One instruction multiplies 64 rows with N columns, 32 bytes deep: 16 elements of 2 bytes or 8 of
+//! 4, 32 of 1. Accumulators are arrays of N / 2 floats that live in registers: thread `t` of the
+//! warpgroup holds in element `i` row `16 (t / 32) + (t % 32) / 4 + 8 ((i / 2) % 2)`, column `8 (i
+//! / 4) + 2 (t % 4) + i % 2`. Between the first multiply-add of a group and the wait for it, no
+//! other code may touch them; the wait takes and returns them, so that nothing that reads them can
+//! move above it.
 
 use core::arch::asm;
 
 /// Low word of the descriptor of a K-major tile with 128-byte swizzle. Add [`K_STEP`] for
 /// the next 32 bytes of the slab.
 ///
-/// The high word is the same for all: [`crate::layout::sm90::DESCRIPTOR_HIGH`].
+/// The high word is the same for all: [`crate::abi::layout::sm90::DESCRIPTOR_HIGH`].
 #[inline(always)]
 pub fn descriptor(address: u32) -> u32 {
     (address & 0x3_FFFF) >> 4 | 1 << 16
@@ -70,7 +70,7 @@ pub trait Element {
     const OPERANDS: Operands;
     /// Elements of a slab row of 128 bytes.
     const SLAB_ELEMENTS: u32;
-    /// Whether elements are split in two ([`crate::tf32`]).
+    /// Whether elements are split in two ([`crate::abi::tf32`]).
     const SPLITS: bool = false;
     /// Whether rows are codes with a scale each.
     const HAS_SCALES: bool =
@@ -96,8 +96,8 @@ pub trait Accumulators: Copy {
     /// As [`Accumulators::start`].
     unsafe fn add<E: Element>(self, a: u32, b: u32) -> Self;
 
-    /// As [`Accumulators::start`], with `a` in registers: of 64 rows, 16 for each warp, the thread's part of
-    /// 32 bytes, as `ldmatrix` brings it.
+    /// As [`Accumulators::start`], with `a` in registers: of 64 rows, 16 for each warp, the
+    /// thread's part of 32 bytes, as `ldmatrix` brings it.
     ///
     /// # Safety
     /// As [`Accumulators::start`].
@@ -109,11 +109,12 @@ pub trait Accumulators: Copy {
     /// As [`Accumulators::start`].
     unsafe fn add_held<E: Element>(self, a: [u32; 4], b: u32) -> Self;
 
-    /// `a · b` of whole slabs, in four steps. The descriptors' high words are not constants here, so that they
-    /// stay where they are from step to step.
+    /// `a · b` of whole slabs, in four steps. The descriptors' high words are not constants here,
+    /// so that they stay where they are from step to step.
     ///
     /// # Safety
-    /// As [`Accumulators::start`]; both slabs must be aligned to 1024 bytes, `high` be the high word.
+    /// As [`Accumulators::start`]; both slabs must be aligned to 1024 bytes, `high` be the high
+    /// word.
     unsafe fn slab<E: Element>(a: u32, b: u32, high: [u32; 2]) -> Self;
 
     /// Waits until at most `N` groups are under way; `self` belongs to a finished one.

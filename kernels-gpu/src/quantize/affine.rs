@@ -1,20 +1,20 @@
 //! `maxsim_quantize_affine_*`: the codes of every row from its least element on, its scale and its
-//! minimum, see [`crate::quantize`].
+//! minimum, see [`crate::abi::quantize`].
 //!
-//! A row is read twice, as in [`super::rows`]. The lanes find its least and its largest element, in any
-//! order: of zeros it may be either, which makes no difference to scale and minimum. Whether there is a
-//! NaN the two do not say; for that there is the largest magnitude.
+//! A row is read twice, as in [`crate::quantize::rows`]. The lanes find its least and its largest
+//! element, in any order: of zeros it may be either, which makes no difference to scale and
+//! minimum. Whether there is a NaN the two do not say; for that there is the largest magnitude.
 
-use core::hint::assert_unchecked;
-
-use super::rows::{elements, own_row, store};
-use super::{
-    F16_NAN, QuantizeParams, affine_code, affine_min, affine_scale, clamped_to_f16, is_finite,
-    magnitude_bits,
+use crate::abi::params::quantize::QuantizeParams;
+use crate::abi::quantize::{
+    F16_NAN, affine_code, affine_min, affine_scale, clamped_to_f16, is_finite, magnitude_bits,
 };
-use crate::gradient::sources::Element;
-use crate::ptx::wide::{lane_idx, narrow_f16, shuffle, widen_f16};
-use crate::reduce::unroll;
+use crate::primitives::row_vector::Element;
+use crate::primitives::unroll::unroll;
+use crate::ptx::convert::{narrow_f16, widen_f16};
+use crate::ptx::warp::{lane_idx, shuffle};
+use crate::quantize::rows::{elements, own_row, store};
+use core::hint::assert_unchecked;
 
 /// What is known of some elements of a row.
 #[derive(Clone, Copy)]

@@ -1,23 +1,23 @@
-//! `maxsim_quantize_*`: the codes and the scale of every row, see [`crate::quantize`].
+//! `maxsim_quantize_*`: the codes and the scale of every row, see [`crate::abi::quantize`].
 //!
 //! A row is read twice, by as many lanes as its codes have pieces, up to 32: once for the largest
 //! magnitude, which the lanes find together, and once more, out of the cache, for the codes. The
-//! largest of some bits is the same in any order and every formula is the host's, so results are the
-//! host's to the bit. A piece has 16 bytes of a row and becomes 8 (f16, bf16) or 4 (f32) bytes of
-//! codes. Pieces behind a row's end, up to the pitch, become zeros.
+//! largest of some bits is the same in any order and every formula is the host's, so results are
+//! the host's to the bit. A piece has 16 bytes of a row and becomes 8 (f16, bf16) or 4 (f32) bytes
+//! of codes. Pieces behind a row's end, up to the pitch, become zeros.
 
-use core::hint::assert_unchecked;
-
-use super::{
-    QuantizeParams, clamped_to_f16, fp8_code, fp8_scale, int8_code, int8_scale, is_finite,
-    magnitude_bits,
+use crate::abi::params::backward::{Rows, WARPS};
+use crate::abi::params::quantize::QuantizeParams;
+use crate::abi::quantize::{
+    clamped_to_f16, fp8_code, fp8_scale, int8_code, int8_scale, is_finite, magnitude_bits,
 };
-use crate::gradient::sources::{Columns, Element, LANE_ELEMENTS};
-use crate::gradient::{Rows, WARPS};
-use crate::ptx::memory::{load_u8, store_u8, store_u32};
+use crate::primitives::row_vector::{Columns, Element, LANE_ELEMENTS};
+use crate::primitives::unroll::unroll;
+use crate::ptx::convert::{narrow_f16, widen_f16};
+use crate::ptx::global::{load_u8, store_u8, store_u32, store_u32x2};
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
-use crate::ptx::wide::{lane_idx, narrow_f16, shuffle, store_u32x2, widen_f16};
-use crate::reduce::unroll;
+use crate::ptx::warp::{lane_idx, shuffle};
+use core::hint::assert_unchecked;
 
 /// Codes of a format.
 trait Codes {

@@ -1,19 +1,21 @@
-//! FP8 codes with one scale for all rows, see [`crate::quantize`]: `maxsim_quantize_largest_*` reads the
-//! rows for the largest magnitude, of which the host makes the scale, and `maxsim_quantize_tensor_*` reads
-//! them once more for the codes.
+//! FP8 codes with one scale for all rows, see [`crate::abi::quantize`]: `maxsim_quantize_largest_*`
+//! reads the rows for the largest magnitude, of which the host makes the scale, and
+//! `maxsim_quantize_tensor_*` reads them once more for the codes.
 //!
-//! A warp of the first one takes every so many rows and says in the end what the largest is of all of
-//! them. A maximum of bits is the same in any order, so warps may say it whenever they are done.
+//! A warp of the first one takes every so many rows and says in the end what the largest is of all
+//! of them. A maximum of bits is the same in any order, so warps may say it whenever they are done.
 
-use core::hint::assert_unchecked;
-
-use super::rows::{elements, own_row, store};
-use super::{LargestParams, QuantizeParams, fp8_code, is_finite, magnitude_bits};
-use crate::gradient::WARPS;
-use crate::gradient::sources::{Columns, Element};
+use crate::abi::params::backward::WARPS;
+use crate::abi::params::quantize::{LargestParams, QuantizeParams};
+use crate::abi::quantize::{fp8_code, is_finite, magnitude_bits};
+use crate::primitives::row_vector::{Columns, Element};
+use crate::primitives::unroll::unroll;
+use crate::ptx::atomic::max_u32_if;
+use crate::ptx::global::load_u8_if;
 use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x};
-use crate::ptx::wide::{lane_idx, load_u8_if, max_lanes, max_u32_if};
-use crate::reduce::unroll;
+use crate::ptx::warp::{lane_idx, max_lanes};
+use crate::quantize::rows::{elements, own_row, store};
+use core::hint::assert_unchecked;
 
 /// Finds the largest finite magnitude of the rows that count.
 ///

@@ -1,30 +1,29 @@
-//! Documents of whole numbers from 0 on, with a scale and a minimum each: of queries that are such codes,
-//! too, and of f16 and bf16 ones.
+//! Documents of whole numbers from 0 on, with a scale and a minimum each: of queries that are such
+//! codes, too, and of f16 and bf16 ones.
 //!
 //! ```text
-//! ⟨q, c · scale + min⟩ = ⟨q, c⟩ · scale + Σ q · min        see crate::quantize::affine_similarity
+//! ⟨q, c · scale + min⟩ = ⟨q, c⟩ · scale + Σ q · min        see crate::abi::quantize::affine_similarity
 //! ```
 //!
-//! Codes of one byte are exact in f16 and bf16, so that what meets elements is widened on its way into
-//! shared memory and multiplied as they are. Σ q of a thread's rows stays in registers while their
-//! tile does.
+//! Codes of one byte are exact in f16 and bf16, so that what meets elements is widened on its way
+//! into shared memory and multiplied as they are. Σ q of a thread's rows stays in registers while
+//! their tile does.
 //!
 //! Known loss: a stage of codes comes through registers, and its threads wait for it.
 
-use core::marker::PhantomData;
-
-use super::element::{Bf16, Element, F16, Stepped, stepped};
-use super::stages::load_codes;
-use crate::gradient::sources;
-use crate::norms::{Normalizer, Norms, pair};
-use crate::params::ForwardParams;
+use crate::abi::params::ForwardParams;
+use crate::abi::quantize::affine_similarity;
+use crate::primitives::row_maxima::{OwnRows, RowBest, normalized, row_sums};
+use crate::primitives::row_scales::{Normalizer, Norms, pair};
+use crate::primitives::row_vector;
+use crate::primitives::unroll::unroll;
+use crate::primitives::work_tile::group;
+use crate::ptx::convert::{narrow_f16, widen_f16};
 use crate::ptx::math::permute;
-use crate::ptx::matrix::{mma_bf16, mma_f16};
-use crate::ptx::wide::{narrow_f16, widen_f16};
-use crate::quantize::affine_similarity;
-use crate::reduce::unroll;
-use crate::rows::{OwnRows, RowBest, normalized, row_sums};
-use crate::work::group;
+use crate::ptx::mma::{mma_bf16, mma_f16};
+use crate::sm80::element::{Bf16, Element, F16, Stepped, stepped};
+use crate::sm80::pipeline::load_codes;
+use core::marker::PhantomData;
 
 /// f16 queries of affine documents.
 pub struct AffineF16;
@@ -93,7 +92,8 @@ widened!(AffineF16, F16, mma_f16, narrow_f16);
 // Eight bits are all that bf16 has.
 widened!(AffineBf16, Bf16, mma_bf16, |low, high| permute(low.to_bits(), high.to_bits(), 0x7632));
 
-/// Byte `i` of a word, as the last bits of 2²³, which is then subtracted: conversions of bytes are slow.
+/// Byte `i` of a word, as the last bits of 2²³, which is then subtracted: conversions of bytes are
+/// slow.
 #[inline(always)]
 fn number(word: u32, i: u32) -> f32 {
     f32::from_bits(permute(word, 0x4B00_0000, 0x7440 | i)) - 8_388_608.0
@@ -120,7 +120,7 @@ impl<T> Affine<T> {
     }
 }
 
-impl<T: sources::Element + Copy> Normalizer for Affine<T> {
+impl<T: row_vector::Element + Copy> Normalizer for Affine<T> {
     #[inline(always)]
     unsafe fn take_rows(
         &mut self,

@@ -1,18 +1,20 @@
 //! What differs between element types: a chunk's loads, and the product of a slab.
 
-use crate::layout::{SLAB_BYTES, chunk_offset};
-use crate::params::Group;
+use crate::abi::layout::{SLAB_BYTES, chunk_offset};
+use crate::abi::params::Group;
+use crate::primitives::unroll::unroll;
+use crate::ptx::global::{load_u16, load_u32};
 use crate::ptx::math::fma;
-use crate::ptx::matrix::{load_matrix_x4, mma_bf16, mma_f16};
-use crate::ptx::memory::{load_shared_f32x4, load_u16, load_u32};
-use crate::reduce::unroll;
+use crate::ptx::mma::{load_matrix_x4, mma_bf16, mma_f16};
+use crate::ptx::shared::load_shared_f32x4;
 
-/// An element type of the sm_80 kernels. Accumulators lie as [`crate::reduce`] says.
+/// An element type of the sm_80 kernels. Accumulators lie as [`crate::primitives::accumulator`]
+/// says.
 pub trait Element {
     /// Bytes of an element.
     const BYTES: usize;
-    /// Whether documents are stored as codes of one byte, which are widened on their way into shared
-    /// memory.
+    /// Whether documents are stored as codes of one byte, which are widened on their way into
+    /// shared memory.
     const WIDENS: bool = false;
 
     /// Adds the products of a slab: `fragments` (a constant to the caller) groups of query rows
@@ -30,8 +32,8 @@ pub trait Element {
         lane: u32,
     );
 
-    /// Makes numbers of what accumulators hold once all slabs have been multiplied, of so many groups
-    /// of query rows (a constant to the caller). Mostly they are numbers.
+    /// Makes numbers of what accumulators hold once all slabs have been multiplied, of so many
+    /// groups of query rows (a constant to the caller). Mostly they are numbers.
     #[inline(always)]
     fn numbers<const N: usize>(_: &mut [[f32; N]; 4], _fragments: usize) {}
 
@@ -42,8 +44,8 @@ pub trait Element {
     /// `address` must be aligned to the element and readable for `n_bytes`.
     unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4];
 
-    /// As [`Element::load_chunk`], of a chunk that begins `offset` bytes of elements behind its row's start, as
-    /// the row is stored.
+    /// As [`Element::load_chunk`], of a chunk that begins `offset` bytes of elements behind its
+    /// row's start, as the row is stored.
     ///
     /// # Safety
     /// As there, of what the row holds.
@@ -82,8 +84,8 @@ pub struct Bf16;
 /// IEEE 754 binary32, multiplied and added in exactly that.
 pub struct F32;
 
-/// A lane's addresses, for `ldmatrix`, of the first step of a slab of queries and of one of documents.
-/// Those of step `k` differ by an exclusive or with `32 * k`.
+/// A lane's addresses, for `ldmatrix`, of the first step of a slab of queries and of one of
+/// documents. Those of step `k` differ by an exclusive or with `32 * k`.
 #[inline(always)]
 pub(super) fn first_step(queries: u32, documents: u32, lane: u32) -> (u32, u32) {
     // A as (rows 0-7, 8-15) × (k 0-7, 8-15), B as two groups of 8 tokens × (k 0-7, 8-15), where k

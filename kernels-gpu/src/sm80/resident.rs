@@ -1,11 +1,14 @@
 //! Products with query rows that stay in registers.
 
-use super::element::Stepped;
-use super::{Kernel, Pipeline, Product, Tile, columns, fold_all, fold_valid};
-use crate::layout::{SLAB_BYTES, chunk_offset};
-use crate::params::Group;
-use crate::ptx::matrix::load_matrix_x4;
-use crate::reduce::{Best, unroll};
+use crate::abi::layout::{SLAB_BYTES, chunk_offset};
+use crate::abi::params::Group;
+use crate::primitives::accumulator::Best;
+use crate::primitives::unroll::unroll;
+use crate::ptx::mma::load_matrix_x4;
+use crate::sm80::element::Stepped;
+use crate::sm80::kernel::{Kernel, Pipeline, Product};
+use crate::sm80::pipeline::Tile;
+use crate::sm80::{columns, fold_all, fold_valid};
 
 /// Columns that are multiplied at a time: two `n8` products per fragment and step.
 const COLUMNS: usize = 16;
@@ -61,8 +64,8 @@ where
             let end = row + tile.n_columns;
             let Some([low, high, ..]) = columns::<K>(pipeline.params, tile, lane) else {
                 // Up to dim 64 the second of two slabs is empty. A loop of its own: a branch
-                // between slabs would keep loads from overlapping products. (It knows of no factors: where
-                // there are any, zeros are multiplied.)
+                // between slabs would keep loads from overlapping products. (It knows of no
+                // factors: where there are any, zeros are multiplied.)
                 let is_half = K::SLABS == 2 && n_slabs == 1 && !K::HAS_FACTORS;
                 while is_half && row < end {
                     let c = self.multiply::<K, 1>(n_slabs, address);

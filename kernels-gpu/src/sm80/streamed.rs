@@ -1,9 +1,12 @@
 //! Products with query slabs that stream along with the documents'.
 
-use super::{Element, Kernel, Pipeline, Product, Tile, columns, fold_all, fold_valid};
-use crate::layout::SLAB_BYTES;
-use crate::params::Group;
-use crate::reduce::Best;
+use crate::abi::layout::SLAB_BYTES;
+use crate::abi::params::Group;
+use crate::primitives::accumulator::Best;
+use crate::sm80::element::Element;
+use crate::sm80::kernel::{Kernel, Pipeline, Product};
+use crate::sm80::pipeline::Tile;
+use crate::sm80::{columns, fold_all, fold_valid};
 
 /// Sums of a tile whose slabs are under way; `N` is half of the document tile.
 pub struct Streamed<const N: usize> {

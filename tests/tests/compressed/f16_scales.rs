@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use half::f16;
 use maxsim::{Int8, Pairing, Scales, TokenLayout, Tokens};
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::engines::{cuda_devices, runs_row};
 use maxsim_tests::quantized::with_scores_of_every_row;
 

@@ -7,8 +7,9 @@ use maxsim::{
     Against, Device, DeviceTokens, Element, ElementType, Error, Format, Fp8, Int8, Int8Affine,
     Pairing, Quantized, RawScales, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens,
 };
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{Arch, FORWARD};
+use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::FORWARD;
 use maxsim_tests::case::{Case, Data, Pairs, elements, tokens};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::{same_bits, text};

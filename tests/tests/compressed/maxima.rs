@@ -2,8 +2,8 @@
 //! positive.
 
 use maxsim::{Against, Fp8, Int8, Quantized, Scales, TokenLayout, Tokens};
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::quantize::{e4m3, e4m3_value};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::quantize::{e4m3, e4m3_value};
 use maxsim_tests::quantized::with_token_scores_of_every_row;
 
 const DIM: usize = 128;

@@ -5,8 +5,8 @@ use maxsim::{
     Against, Device, DeviceScores, ElementType, Error, ErrorTerms, Fp8, Int8, Int8Affine, Pairing,
     QuantizeReport, Quantized, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens, score_bounds,
 };
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::quantize::{e4m3, e4m3_value};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::quantize::{e4m3, e4m3_value};
 use maxsim_tests::case::{Case, Data, Pairs};
 use maxsim_tests::quantized::{
     Formats, QuantizedCase, check_embeddings, check_quantized_case, e4m3_numbers, nearest_e4m3,

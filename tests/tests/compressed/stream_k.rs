@@ -1,8 +1,8 @@
 //! Documents of codes that are cut where blocks' shares of the tokens end.
 
 use maxsim::{Against, Fp8, Int8, Quantized, ScaleType, ScoreOptions};
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::case::{Case, Data, Layout, Pairs, Side, elements, tokens};
 use maxsim_tests::engines::{cuda_devices, runs_row};
 use maxsim_tests::gpu::{options, same_bits, text, twenty_times};

@@ -4,8 +4,9 @@ use maxsim::DeviceLimits;
 use maxsim::MAX_DIM;
 use maxsim::plan::Access;
 use maxsim::{ElementType, Pairing, Plan, Problem, ScoreOptions, TokenLayout};
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{Arch, FORWARD};
+use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::FORWARD;
 use maxsim_tests::strategy::EDGE_DIMS;
 
 const H200: DeviceLimits =

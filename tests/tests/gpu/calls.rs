@@ -6,7 +6,7 @@ use maxsim::{
     Device, DeviceScores, Element, ElementType, Error, Pairing, ScoreOptions, ScoreShape, Scores,
     Tokens,
 };
-use maxsim_kernels::variants::FORWARD;
+use maxsim_kernels::table::forward::FORWARD;
 use maxsim_tests::agree;
 use maxsim_tests::case::{Case, Data, elements, tokens};
 use maxsim_tests::engines::{Problem, cuda_devices};

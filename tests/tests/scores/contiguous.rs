@@ -7,8 +7,8 @@ use maxsim::{
     Device, Element, ElementType, Int8, Pairing, ScaleType, Scales, ScoreOptions, Scores,
     TokenLayout, Tokens,
 };
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::case::{Case, Data, Layout, Pairs, Side, elements, tokens};
 use maxsim_tests::engines::{check_case, check_case_on_rows, cuda_devices, runs_row};
 use maxsim_tests::gpu::{on_rows, options, repeat_on_rows, same_bits, text, twenty_times};

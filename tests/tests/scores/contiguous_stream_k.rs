@@ -5,8 +5,8 @@
 
 use half::{bf16, f16};
 use maxsim::{Element, ElementType, Pairing, ScoreOptions};
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::case::{Case, Layout, Pairs, Side, elements, tokens};
 use maxsim_tests::engines::check_case_on_rows;
 use maxsim_tests::gpu::{on_rows, options, same_bits, text, twenty_times};

@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use maxsim::{Element, ElementType};
-use maxsim_kernels::variants::Variant;
+use maxsim_kernels::table::forward::Variant;
 use maxsim_tests::case::{Case, Layout, Pairs, Side};
 use maxsim_tests::engines::{check_case, check_case_on_rows};
 use maxsim_tests::gpu::repeat_on_rows;

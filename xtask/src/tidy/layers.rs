@@ -63,7 +63,7 @@ const KERNELS: Crate = Crate {
                 &["abi", "archive"],
                 &["table"],
                 &["ptx"],
-                &["device"],
+                &["primitives"],
                 &[
                     "sm80",
                     "sm90",
@@ -77,19 +77,6 @@ const KERNELS: Crate = Crate {
                     "bandwidth",
                 ],
                 &["entry"],
-            ],
-        },
-        // Each schedule is a folder of its own over what the base kernel of Hopper has.
-        Layers {
-            of: "sm90",
-            layers: &[
-                &["smem"],
-                &["scheduler"],
-                &["producer", "bitwise_max", "int8", "f16_scales", "tf32x3"],
-                &["epilogue"],
-                &["consumer"],
-                &["kernel"],
-                &["stream_k", "swap_ab", "contiguous", "residual"],
             ],
         },
     ],

@@ -1,7 +1,8 @@
 //! Gradients by atomic additions: both in one kernel, over winners that are not sorted.
 
 use cust::sys::CUstream;
-use maxsim_kernels::gradient::{self, AtomicParams};
+use maxsim_kernels::abi::params::backward;
+use maxsim_kernels::abi::params::backward::AtomicParams;
 
 use super::{CudaBackward, Kernels, Sums};
 use crate::cuda::driver::context::{CudaDevice, Entered};
@@ -14,8 +15,8 @@ use crate::tokens::element::ElementType;
 impl CudaDevice {
     /// The kernels that add atomically.
     pub(in crate::cuda) fn atomic_kernels(&self, element: ElementType) -> Result<Kernels> {
-        let pairs = gradient::ATOMIC.on(self.limits().capability)[gradient_row(element)];
-        let (pairs, sum) = (self.gradient_kernel(pairs)?, self.gradient_kernel(gradient::SUM)?);
+        let pairs = backward::ATOMIC.on(self.limits().capability)[gradient_row(element)];
+        let (pairs, sum) = (self.gradient_kernel(pairs)?, self.gradient_kernel(backward::SUM)?);
         Ok(Kernels { pairs, sum, sorted: None })
     }
 }

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use cust::sys::CUstream;
-use maxsim_kernels::gradient::{
-    self, CountParams, FewParams, GatherParams, Output, OwnerParams, Pairs, ProjectParams, RowTask,
-    Rows, SortParams, SortTask, SumParams, columns,
+use maxsim_kernels::abi::params::backward;
+use maxsim_kernels::abi::params::backward::residual::ResidualGatherParams;
+use maxsim_kernels::abi::params::backward::{
+    CountParams, FewParams, GatherParams, Output, OwnerParams, Pairs, ProjectParams, RowTask, Rows,
+    SortParams, SortTask, SumParams, columns,
 };
-use maxsim_kernels::residual_gradient::ResidualGatherParams;
 
 use super::plan::{Carry, GradientPlan, Group, SidePairs};
 use super::workspace::Places;
@@ -138,7 +139,7 @@ impl CudaBackward {
                 n_rows: out.rows as u32,
                 reserved: 0,
             };
-            let n_blocks = params.n_rows.div_ceil(gradient::WARPS);
+            let n_blocks = params.n_rows.div_ceil(backward::WARPS);
             if n_blocks > 0 {
                 // SAFETY: sums and gradient have the tokens' rows; the caller's promise.
                 unsafe { start(entered, stream, project, n_blocks, 0, &params)? };
@@ -218,7 +219,7 @@ impl CudaBackward {
             false => 0,
         };
         let grid = n_few_blocks + n_gather_blocks;
-        let shared_bytes = gradient::FEW_SHARED_BYTES as u32;
+        let shared_bytes = backward::FEW_SHARED_BYTES as u32;
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
             match are_elements {
@@ -251,7 +252,7 @@ impl CudaBackward {
             source: match self.documents {
                 Gathered::Elements => rows,
                 Gathered::Codes | Gathered::Residuals => {
-                    let (lanes_log2, n_columns) = columns(self.dim * gradient::CODE_BYTES);
+                    let (lanes_log2, n_columns) = columns(self.dim * backward::CODE_BYTES);
                     Rows { lanes_log2, n_columns, ..rows }
                 }
             },
@@ -402,8 +403,8 @@ impl CudaBackward {
         };
         let params = self.owner_params(call, group, &places);
         let n_tasks = group.tasks.len() as u32;
-        let n_owner_blocks = (group.n_segments * params.source.n_columns).div_ceil(gradient::WARPS);
-        let shared_bytes = gradient::shared_bytes(group.window_rows) as u32;
+        let n_owner_blocks = (group.n_segments * params.source.n_columns).div_ceil(backward::WARPS);
+        let shared_bytes = backward::shared_bytes(group.window_rows) as u32;
         // SAFETY: the workspace has room for what the group's kernels pass to each other; as in
         // `run_queries`.
         unsafe {
@@ -423,7 +424,7 @@ impl CudaBackward {
                 let join = with_counts.unwrap_or(params);
                 let count = CountParams { sort, join, n_tasks, reserved: 0 };
                 let n_blocks = n_tasks + with_counts.map_or(0, |left| n_join_blocks(&left));
-                let shared_bytes = gradient::count_shared_bytes(group.window_rows) as u32;
+                let shared_bytes = backward::count_shared_bytes(group.window_rows) as u32;
                 start(entered, stream, sorted.count, n_blocks, shared_bytes, &count)?;
             }
             start(entered, stream, sorted.invert, n_tasks, shared_bytes, &sort)?;
@@ -449,7 +450,7 @@ impl CudaBackward {
         params: &OwnerParams,
         sorted: &SortedKernels,
     ) -> Result<()> {
-        let shared_bytes = gradient::JOIN_SHARED_BYTES as u32;
+        let shared_bytes = backward::JOIN_SHARED_BYTES as u32;
         // SAFETY: the caller's promise.
         unsafe { start(entered, stream, sorted.join, n_join_blocks(params), shared_bytes, params) }
     }
@@ -511,5 +512,5 @@ impl CudaBackward {
 
 /// Blocks that join a group's rows.
 fn n_join_blocks(params: &OwnerParams) -> u32 {
-    params.n_segments.div_ceil(gradient::WARPS)
+    params.n_segments.div_ceil(backward::WARPS)
 }

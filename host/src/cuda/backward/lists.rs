@@ -4,7 +4,7 @@ use crate::cuda::forward::lists::slot_words;
 use std::sync::Arc;
 
 use bytemuck::cast_slice;
-use maxsim_kernels::gradient::{RowTask, SortTask};
+use maxsim_kernels::abi::params::backward::{RowTask, SortTask};
 
 use super::plan::{GradientPlan, SidePairs};
 use crate::cuda::buffers::tokens::regular_len;

@@ -19,8 +19,7 @@ mod residual_tests;
 
 use std::sync::Arc;
 
-use maxsim_kernels::gradient;
-use maxsim_kernels::residual_gradient;
+use maxsim_kernels::abi::params::backward;
 
 use self::lists::Lists;
 use self::plan::{GradientPlan, Shape};
@@ -50,7 +49,7 @@ const PARTS_BYTES_MAX: u64 = 5 << 20;
 const CARRY_BYTES_MAX: u64 = 3 << 18;
 
 /// Sources that one block sorts, where there are several.
-const TASK_SOURCES: u64 = gradient::WARP_SOURCES as u64 * gradient::WARPS as u64;
+const TASK_SOURCES: u64 = backward::WARP_SOURCES as u64 * backward::WARPS as u64;
 
 /// A gradient call made ready: its lists on the device, and its kernels.
 #[derive(Debug)]
@@ -179,16 +178,16 @@ impl CudaBackward {
             element_bytes: element.size_bytes(),
             gathered_bytes: match are_elements {
                 true => element.size_bytes(),
-                false => gradient::CODE_BYTES,
+                false => backward::CODE_BYTES,
             },
             // Of normalised rows sums are f32 in any case, and become the gradient later.
             adds_in_place: gradient == ElementType::F32 || normalizes,
-            n_warps: n_blocks * gradient::WARPS as usize,
+            n_warps: n_blocks * backward::WARPS as usize,
             list_bytes_max: LIST_BYTES_MAX,
             parts_bytes_max: PARTS_BYTES_MAX,
             carry_bytes_max: CARRY_BYTES_MAX,
             task_sources: TASK_SOURCES,
-            few_sources: if are_residuals { 0 } else { gradient::FEW_SOURCES },
+            few_sources: if are_residuals { 0 } else { backward::FEW_SOURCES },
             rows_max: if are_residuals { window_rows_max(problem.dim()) } else { usize::MAX },
         };
         let plan = match &again {
@@ -198,7 +197,7 @@ impl CudaBackward {
             None => GradientPlan::new(problem, &shape)?,
         };
         if let (Some(sorted), false) = (&mut kernels.sorted, plan.few.is_empty()) {
-            let few = gradient::FEW.on(device.limits().capability)[gradient_row(element)];
+            let few = backward::FEW.on(device.limits().capability)[gradient_row(element)];
             sorted.few = Some(device.gradient_kernel(few)?);
         }
         let sums_bytes = match plan.narrowed.is_empty() {
@@ -221,7 +220,7 @@ impl CudaBackward {
             gradient,
             rows: [problem.queries().rows(), problem.documents().rows()],
             project: normalizes
-                .then(|| device.gradient_kernel(gradient::PROJECT[gradient_row(element)]))
+                .then(|| device.gradient_kernel(backward::PROJECT[gradient_row(element)]))
                 .transpose()?,
         })
     }
@@ -291,19 +290,19 @@ impl CudaDevice {
     fn owner_kernels(&self, element: ElementType, documents: Gathered) -> Result<Kernels> {
         let (row, capability) = (gradient_row(element), self.limits().capability);
         let gather = match documents {
-            Gathered::Elements => gradient::GATHER[row],
-            Gathered::Codes => gradient::GATHER_CODES,
-            Gathered::Residuals => residual_gradient::GATHER[row],
+            Gathered::Elements => backward::GATHER[row],
+            Gathered::Codes => backward::GATHER_CODES,
+            Gathered::Residuals => backward::residual::GATHER[row],
         };
         Ok(Kernels {
             pairs: self.gradient_kernel(gather)?,
-            sum: self.gradient_kernel(gradient::SUM)?,
+            sum: self.gradient_kernel(backward::SUM)?,
             sorted: Some(SortedKernels {
-                owner: self.gradient_kernel(gradient::OWNER.on(capability)[row])?,
-                count: self.gradient_kernel(gradient::COUNT)?,
-                invert: self.gradient_kernel(gradient::INVERT)?,
+                owner: self.gradient_kernel(backward::OWNER.on(capability)[row])?,
+                count: self.gradient_kernel(backward::COUNT)?,
+                invert: self.gradient_kernel(backward::INVERT)?,
                 few: None,
-                join: self.gradient_kernel(gradient::JOIN)?,
+                join: self.gradient_kernel(backward::JOIN)?,
             }),
         })
     }
@@ -311,16 +310,16 @@ impl CudaDevice {
     /// One of the kernels of gradients.
     pub(super) fn gradient_kernel(&self, name: &'static str) -> Result<Kernel> {
         let shared_bytes = match name {
-            gradient::COUNT => gradient::count_shared_bytes(gradient::WINDOW_ROWS),
-            gradient::INVERT => gradient::shared_bytes(gradient::WINDOW_ROWS),
-            gradient::JOIN => gradient::JOIN_SHARED_BYTES,
-            _ if gradient::FEW.contains(name) => gradient::FEW_SHARED_BYTES,
-            residual_gradient::TABLES => residual_gradient::tables_shared_bytes(8),
+            backward::COUNT => backward::count_shared_bytes(backward::WINDOW_ROWS),
+            backward::INVERT => backward::shared_bytes(backward::WINDOW_ROWS),
+            backward::JOIN => backward::JOIN_SHARED_BYTES,
+            _ if backward::FEW.contains(name) => backward::FEW_SHARED_BYTES,
+            backward::residual::TABLES => backward::residual::tables_shared_bytes(8),
             _ => 0,
         };
         let n_threads = match name {
-            residual_gradient::TABLES => residual_gradient::TABLES_THREADS,
-            _ => gradient::THREADS,
+            backward::residual::TABLES => backward::residual::TABLES_THREADS,
+            _ => backward::THREADS,
         };
         self.load(name, n_threads, shared_bytes)
     }

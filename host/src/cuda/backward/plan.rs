@@ -9,7 +9,7 @@
 use crate::cuda::forward::lists::slots;
 use std::ops::Range;
 
-use maxsim_kernels::gradient::{
+use maxsim_kernels::abi::params::backward::{
     FEW_ROWS, FirstPair, PairSlot, RowTask, SortTask, TASK_SOURCES_MAX, WARP_SOURCES, WARPS,
     WINDOW_ROWS, columns,
 };

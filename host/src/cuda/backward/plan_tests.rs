@@ -2,7 +2,7 @@
 //! whatever the shapes and the room, every winner is sorted once, every sum arrives, and the
 //! gradients are the CPU engine's.
 
-use maxsim_kernels::gradient::{
+use maxsim_kernels::abi::params::backward::{
     FEW_ROWS, FirstPair, NO_ROW, Place, RowTask, SortTask, WARPS, chunk_start, n_joined, place,
 };
 

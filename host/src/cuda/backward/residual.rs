@@ -1,16 +1,16 @@
 //! Gradients of scores of residual-compressed documents: those of queries, centroids and bucket
-//! weights ([`maxsim_kernels::residual_gradient`]). Those of the documents' rows are there a window
-//! at a time.
+//! weights ([`maxsim_kernels::abi::params::backward::residual`]). Those of the documents' rows are
+//! there a window at a time.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use cust::sys::CUstream;
-use maxsim_kernels::gradient::{CODE_BYTES, WARPS, columns};
-use maxsim_kernels::residual_gradient::{
+use maxsim_kernels::abi::params::backward::residual::{
     PROJECT, PROJECT_LANES, PartsParams, ResidualProjectParams, SUM, TABLES, TABLES_GRID_MAX,
     TABLES_WARPS, TablesParams, Window, tables_shared_bytes,
 };
+use maxsim_kernels::abi::params::backward::{CODE_BYTES, WARPS, columns};
 
 use super::{CudaBackward, Sums};
 use crate::cuda::buffers::gradients::CudaGradScores;

@@ -4,8 +4,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use maxsim_kernels::decode::{CHUNK_LEN, arranged, place};
-use maxsim_kernels::residual_gradient::{TABLES_WARPS, UNIT_ROWS};
+use maxsim_kernels::abi::params::backward::residual::{TABLES_WARPS, UNIT_ROWS};
+use maxsim_kernels::abi::residual_chunk::{CHUNK_LEN, arranged, place};
 
 use super::residual::window_rows_max;
 use crate::cuda::buffers::residual::units;

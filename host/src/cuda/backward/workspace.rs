@@ -1,6 +1,7 @@
 //! Places of a gradient call's data in the workspace.
 
-use maxsim_kernels::gradient::{self, OwnerParams};
+use maxsim_kernels::abi::params::backward;
+use maxsim_kernels::abi::params::backward::OwnerParams;
 
 use super::CudaBackward;
 use super::plan::Group;
@@ -96,7 +97,7 @@ impl CudaBackward {
             list: place(u64::from(group.n_sources) * 8),
             destinations: place(u64::from(group.n_destinations) * 8),
             counts: place(u64::from(group.n_counts) * 4),
-            warp_counts: place(u64::from(group.n_counts) * u64::from(gradient::WARPS) * 2),
+            warp_counts: place(u64::from(group.n_counts) * u64::from(backward::WARPS) * 2),
             heads: place(parts_bytes),
             tails: place(parts_bytes),
             lasts: place(u64::from(group.n_segments) * 4),

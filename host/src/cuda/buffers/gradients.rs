@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use maxsim_kernels::gradient::Output;
+use maxsim_kernels::abi::params::backward::Output;
 
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::hazards::Turns;

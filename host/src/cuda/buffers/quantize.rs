@@ -1,4 +1,4 @@
-//! Codes made of rows in device memory, by the formulas of [`maxsim_kernels::quantize`].
+//! Codes made of rows in device memory, by the formulas of [`maxsim_kernels::abi::quantize`].
 //!
 //! The kernel writes codes at their pitch with zeros behind each row, what they are read with as
 //! kernels take it, a word per row, and a copy of the mask: the new tokens share nothing with the
@@ -7,11 +7,12 @@
 
 use std::sync::Arc;
 
-use maxsim_kernels::gradient::{GATHER_BLOCKS, Rows, THREADS, WARPS};
-use maxsim_kernels::quantize::{
+use maxsim_kernels::abi::params::backward::{GATHER_BLOCKS, Rows, THREADS, WARPS};
+use maxsim_kernels::abi::params::quantize::{
     LargestParams, QUANTIZE, QUANTIZE_AFFINE, QUANTIZE_LARGEST, QUANTIZE_TENSOR, QuantizeParams,
-    fp8_scale, lanes, pitch_bytes,
+    lanes, pitch_bytes,
 };
+use maxsim_kernels::abi::quantize::fp8_scale;
 
 use super::row_scales::{Norms, Source};
 use super::tokens::CudaTokens;

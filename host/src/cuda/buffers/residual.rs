@@ -1,16 +1,16 @@
 //! Residual-compressed tokens in device memory, as kernels decode them
-//! ([`maxsim_kernels::decode`]).
+//! ([`maxsim_kernels::abi::residual_chunk`]).
 
-use maxsim_kernels::residual_gradient::UNIT_ROWS;
 use std::sync::{Arc, Mutex};
 
-use maxsim_kernels::decode::{
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::params::backward::residual::UNIT_ROWS;
+use maxsim_kernels::abi::params::backward::{THREADS, WARPS};
+use maxsim_kernels::abi::params::{NORMS_PADDING, ResidualNormsParams, Residuals};
+use maxsim_kernels::abi::residual_chunk::{
     BY_CENTROID_NBITS_MAX, CHUNK_LEN, NORMS, NORMS_LANES, PLANES, arranged, centroid_bytes,
     n_slots, planes, row_bytes, slot,
 };
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::gradient::{THREADS, WARPS};
-use maxsim_kernels::params::{NORMS_PADDING, ResidualNormsParams, Residuals};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 

@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use half::f16;
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::gradient::{ROW_NORMS, RowNormsParams, WARPS};
-use maxsim_kernels::params::{HALVES, NORMS_PADDING};
-use maxsim_kernels::variants::{FORWARD, Variant};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::params::backward::{ROW_NORMS, RowNormsParams, WARPS};
+use maxsim_kernels::abi::params::{HALVES, NORMS_PADDING};
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use super::tokens::CudaTokens;
 use crate::cuda::driver::context::{CudaDevice, Entered};

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::gradient::{Rows, columns};
-use maxsim_kernels::layout::sm90::DESCRIPTOR_HIGH;
-use maxsim_kernels::params::Matrix;
-use maxsim_kernels::variants::{Arch, Variant};
+use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::layout::sm90::DESCRIPTOR_HIGH;
+use maxsim_kernels::abi::params::Matrix;
+use maxsim_kernels::abi::params::backward::{Rows, columns};
+use maxsim_kernels::table::forward::Variant;
 
 use super::residual::CudaResiduals;
 use super::row_scales::Norms;

@@ -14,7 +14,7 @@ use cust::context::Context;
 use cust::context::legacy::CurrentContext;
 use cust::device::{Device, DeviceAttribute};
 use cust::error::CudaError;
-use maxsim_kernels::variants::Arch;
+use maxsim_kernels::abi::arch::Arch;
 
 use super::module::Kernels;
 use super::status;

@@ -169,12 +169,13 @@ impl Wanted {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use maxsim_kernels::abi::arch::Arch;
+    use maxsim_kernels::abi::params::backward::{PROJECT, ROW_NORMS};
+    use maxsim_kernels::abi::params::loss;
+    use maxsim_kernels::abi::params::rescore::RESCORE;
+    use maxsim_kernels::abi::residual_chunk::{CENTROID_KERNELS, NORMS};
     use maxsim_kernels::archive::Packed;
-    use maxsim_kernels::decode::{CENTROID_KERNELS, NORMS};
-    use maxsim_kernels::gradient::{PROJECT, ROW_NORMS};
-    use maxsim_kernels::loss;
-    use maxsim_kernels::rescore::RESCORE;
-    use maxsim_kernels::variants::{Arch, COMBINE_PIECES, FORWARD, SUM_PARTIALS};
+    use maxsim_kernels::table::forward::{COMBINE_PIECES, FORWARD, SUM_PARTIALS};
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use cust::sys::CUstream;
-use maxsim_kernels::params::{N_COUNTERS, N_PIECE_ROWS};
+use maxsim_kernels::abi::params::{N_COUNTERS, N_PIECE_ROWS};
 
 use super::context::Entered;
 use super::module::Kernel;

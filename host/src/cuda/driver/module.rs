@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use cust::sys::{CUfunction, CUmodule};
-use maxsim_kernels::variants::{
+use maxsim_kernels::abi::params::{backward, loss, rescore};
+use maxsim_kernels::abi::residual_chunk;
+use maxsim_kernels::table::forward::{
     COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, SUM_PARTIALS,
     SUM_PARTIALS_THREADS, Variant,
 };
-use maxsim_kernels::{decode, gradient, loss, rescore};
 
 use super::context::CudaDevice;
 use super::image::{Cubin, Image, Wanted};
@@ -109,7 +110,7 @@ impl CudaDevice {
             let load = || match name {
                 loss::CONTRASTIVE | loss::DISTILLATION | loss::MEAN => self.loss_kernel(name),
                 _ if rescore::RESCORE.contains(&name) => self.rescore_kernel(name),
-                _ if decode::CENTROID_KERNELS.as_flattened().contains(&name) => {
+                _ if residual_chunk::CENTROID_KERNELS.as_flattened().contains(&name) => {
                     self.centroid_kernel(name)
                 }
                 _ => self.gradient_kernel(name),
@@ -163,7 +164,7 @@ impl CudaDevice {
             raw::cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_BYTES, shared_bytes as i32)
         };
         self.check("cuFuncSetAttribute", code)?;
-        let begins_early = gradient::BEGIN_EARLY.contains(&name);
+        let begins_early = backward::BEGIN_EARLY.contains(&name);
         let kernel = Kernel { function, n_threads: n_threads as u32, source, begins_early };
         kernels.insert(name, kernel);
         Ok(kernel)

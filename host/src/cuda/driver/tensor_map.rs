@@ -1,9 +1,9 @@
 //! Tensor maps: how TMA finds a box of a token matrix.
 
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::layout::SLAB_BYTES;
-use maxsim_kernels::layout::sm90::{CUT_BOX_ROWS, DOCUMENT_TILE};
-use maxsim_kernels::params::{Group, TensorMap};
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::layout::SLAB_BYTES;
+use maxsim_kernels::abi::layout::sm90::{CUT_BOX_ROWS, DOCUMENT_TILE};
+use maxsim_kernels::abi::params::{Group, TensorMap};
 
 use super::context::CudaDevice;
 use super::symbols::raw;
@@ -73,7 +73,7 @@ impl Maps {
 }
 
 /// The map of a matrix in boxes of one slab of `box_rows` rows, swizzled as
-/// `maxsim_kernels::layout` says. A box may reach outside the matrix, where it is filled with
+/// `maxsim_kernels::abi::layout` says. A box may reach outside the matrix, where it is filled with
 /// zeros.
 fn encode(
     device: &CudaDevice,

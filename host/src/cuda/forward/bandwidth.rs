@@ -1,7 +1,7 @@
 //! A read of tokens that computes nothing: the limit of kernels that are bound by memory.
 
-use maxsim_kernels::params::ReadParams;
-use maxsim_kernels::variants::{READ, READ_THREADS};
+use maxsim_kernels::abi::params::ReadParams;
+use maxsim_kernels::table::forward::{READ, READ_THREADS};
 
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::launch::{N_RESERVED, start};

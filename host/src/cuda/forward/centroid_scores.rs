@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use cust::sys::CUstream;
-use maxsim_kernels::decode::{
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::params::{
+    ByCentroidParams, CENTROID_SCORES_BYTES, CentroidScoresParams, ForwardParams, Group, Residuals,
+};
+use maxsim_kernels::abi::residual_chunk::{
     BY_CENTROID_NBITS_MAX, CENTROID_SCORES, CENTROID_SCORES_BLOCKS, CENTROID_SCORES_THREADS,
     INFINITE_QUERIES,
 };
-use maxsim_kernels::element::Operand;
-use maxsim_kernels::params::{
-    ByCentroidParams, CENTROID_SCORES_BYTES, CentroidScoresParams, ForwardParams, Group, Residuals,
-};
-use maxsim_kernels::variants::Variant;
+use maxsim_kernels::table::forward::Variant;
 
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::start;

@@ -1,9 +1,9 @@
-//! Units of the contiguous kernels: runs of rows (`maxsim_kernels::params::RunParams`).
+//! Units of the contiguous kernels: runs of rows (`maxsim_kernels::abi::params::RunParams`).
 
 use std::ops::Range;
 
-use maxsim_kernels::params::{RunUnit, inverse};
-use maxsim_kernels::shares::first_step;
+use maxsim_kernels::abi::params::{RunUnit, inverse};
+use maxsim_kernels::abi::stream_k::first_step;
 
 use super::partition::Even;
 use super::work_list::{Launch, Units, WorkList};
@@ -96,7 +96,7 @@ impl WorkList {
 #[cfg(test)]
 mod tests {
     use crate::cuda::forward::work_list::Shape;
-    use maxsim_kernels::shares::Share;
+    use maxsim_kernels::abi::stream_k::Share;
 
     use super::*;
     use crate::cuda::forward::work_list_tests::{Random, SMALL, check, layout};

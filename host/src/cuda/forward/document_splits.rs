@@ -5,8 +5,10 @@
 //! kernels write their token scores and winners to the workspace; their sums are not used.
 
 use cust::sys::CUstream;
-use maxsim_kernels::params::{CombinePiecesParams, Group, Matrix, NO_TOKEN_SCORE, ScoreTokens};
-use maxsim_kernels::variants::{COMBINE_PIECES_SHARED_BYTES, Variant};
+use maxsim_kernels::abi::params::{
+    CombinePiecesParams, Group, Matrix, NO_TOKEN_SCORE, ScoreTokens,
+};
+use maxsim_kernels::table::forward::{COMBINE_PIECES_SHARED_BYTES, Variant};
 
 use super::lists::DeviceLists;
 use super::query_tiles::Tiles;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use cust::sys::CUstream;
-use maxsim_kernels::params::{
+use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::abi::params::{
     CutRunParams, ForwardParams, N_COUNTERS, NormalizedParams, ResidualParams, RunParams, RunUnit,
     ScaledRunParams, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
 };
-use maxsim_kernels::variants::{Arch, SUM_PARTIALS_THREADS, Variant};
+use maxsim_kernels::table::forward::{SUM_PARTIALS_THREADS, Variant};
 
 use super::centroid_scores::CentroidScores;
 use super::document_splits::{CudaPieces, CutProblem};

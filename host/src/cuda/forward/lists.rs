@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::problem::Problem;
 use crate::problem::outputs::OutputShape;
 use crate::tokens::layout::TokenLayout;
-use maxsim_kernels::gradient::PairSlot;
+use maxsim_kernels::abi::params::backward::PairSlot;
 
 /// A work list in device memory: where each of its lists is; 0 = absent.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use maxsim_kernels::layout::sm90::DOCUMENT_TILE;
-use maxsim_kernels::params::{N_PIECE_ROWS, Segment, UnitStart};
+use maxsim_kernels::abi::layout::sm90::DOCUMENT_TILE;
+use maxsim_kernels::abi::params::{N_PIECE_ROWS, Segment, UnitStart};
 
 use super::work_list::Shape;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use maxsim_kernels::params::Group;
+use maxsim_kernels::abi::params::Group;
 
 use crate::error::{Error, Result};
 use crate::tokens::layout::TokenLayout;

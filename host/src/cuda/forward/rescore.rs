@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use cust::sys::CUstream;
-use maxsim_kernels::gradient::Rows;
-use maxsim_kernels::rescore::{
+use maxsim_kernels::abi::params::backward::Rows;
+use maxsim_kernels::abi::params::rescore::{
     RESCORE, RescoreParams, SHARED_BYTES, THREADS, WARPS_LOG2, lanes, warps_log2,
 };
 

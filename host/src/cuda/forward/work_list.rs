@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use maxsim_kernels::params::{RunUnit, Segment, Unit, UnitStart};
+use maxsim_kernels::abi::params::{RunUnit, Segment, Unit, UnitStart};
 
 use super::partition::{Chunks, Cut, Even, cuts, grid};
 use super::query_tiles::{Packed, Tiles};

@@ -1,10 +1,10 @@
 //! Lists and launches against brute force: what the kernels would do with them, as
-//! `maxsim_kernels::params` says, must visit every (query row group, entry) exactly once and
+//! `maxsim_kernels::abi::params` says, must visit every (query row group, entry) exactly once and
 //! write every score once.
 
 use std::collections::BTreeMap;
 
-use maxsim_kernels::params::{Group, N_PIECE_ROWS, UnitStart};
+use maxsim_kernels::abi::params::{Group, N_PIECE_ROWS, UnitStart};
 
 use super::partition::{Chunks, UNIT_TOKENS_MAX, cuts, grid};
 use super::work_list::{Shape, Units, WorkList};

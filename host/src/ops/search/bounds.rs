@@ -24,7 +24,7 @@ const F16_NORMAL_MIN: f64 = 1.0 / 16384.0;
 const F16_HALF_STEP: f64 = 1.0 / (1u64 << 25) as f64;
 
 /// Largest f16 number.
-const F16_MAX: f64 = maxsim_kernels::quantize::F16_MAX as f64;
+const F16_MAX: f64 = maxsim_kernels::abi::quantize::F16_MAX as f64;
 
 /// What tensor cores may lose of e4m3 products, relative to Σ |q_k d_k|: of 128 products and of the
 /// four sums that they are added to, all that is 2⁻¹³ below the largest. With one large element

@@ -4,35 +4,35 @@
 //! ⟨q, c + w⟩ = ⟨q, c⟩ + ⟨q, w⟩        c a token's centroid, w its weights, both in the queries' type
 //! ```
 //!
-//! Where documents have many more tokens than there are centroids, ⟨q, c⟩ is computed once for every
-//! centroid (`centroid_scores`; PLAID's centroid interaction) and read 128 bytes at a time instead of
-//! a centroid's 256. The sum c + w is then not rounded to the queries' type, so that scores are closer to
-//! those of the tokens themselves than [`super`]'s.
+//! Where documents have many more tokens than there are centroids, ⟨q, c⟩ is computed once for
+//! every centroid (`centroid_scores`; PLAID's centroid interaction) and read 128 bytes at a time
+//! instead of a centroid's 256. The sum c + w is then not rounded to the queries' type, so that
+//! scores are closer to those of the tokens themselves than [`super`]'s.
 //!
-//! Infinite elements of queries would make NaN of ∞ - ∞. Tiles that have any are flagged behind the table and
-//! left to [`infinite`], a kernel that decodes element by element.
+//! Infinite elements of queries would make NaN of ∞ - ∞. Tiles that have any are flagged behind the
+//! table and left to [`infinite`], a kernel that decodes element by element.
 //!
-//! The table has for each query tile, centroid, and lane t of a quad the eight query rows of that lane's
-//! sums: a token's are where its products begin.
+//! The table has for each query tile, centroid, and lane t of a quad the eight query rows of that
+//! lane's sums: a token's are where its products begin.
 //!
-//! Budget: 64 registers of queries, 32 of sums, 16 of weights, 8 of maxima: twelve warps a multiprocessor.
-//! Buckets of 4 bits and their weights' table take 12 more, and spill.
+//! Budget: 64 registers of queries, 32 of sums, 16 of weights, 8 of maxima: twelve warps a
+//! multiprocessor. Buckets of 4 bits and their weights' table take 12 more, and spill.
 
-use super::{
-    Best, Centroids, Decoder, FRAGMENTS, GROUPS, Queries, STEP, Small, WARPS, Walk, own_row,
-};
-use crate::chunks::{Decoded, Weights};
-use crate::decode::{CHUNK_LEN, place, slot};
-use crate::params::{
+use crate::abi::params::{
     ByCentroidParams, CENTROID_SCORES_BYTES, CentroidScoresParams, ForwardParams, Residuals,
 };
+use crate::abi::residual_chunk::{CHUNK_LEN, place, slot};
+use crate::primitives::residual_chunk::{Decoded, Weights};
+use crate::primitives::unroll::unroll;
+use crate::primitives::work_tile;
+use crate::primitives::work_tile::row_is_valid;
+use crate::ptx::global::{load_u8, load_u16, load_u32, load_u32x4, store_u32, store_u32x4};
 use crate::ptx::math::{fma, max_nan};
-use crate::ptx::memory::{load_u8, load_u16, load_u32, load_u32x4, store_u32};
 use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x};
-use crate::ptx::warp::{ballot, broadcast};
-use crate::ptx::wide::{shuffle, store_u32x4};
-use crate::reduce::unroll;
-use crate::work::{self, row_is_valid};
+use crate::ptx::warp::{ballot, broadcast, shuffle};
+use crate::sm80::residual::decoder::{Centroids, Decoder, Small};
+use crate::sm80::residual::kernel::{FRAGMENTS, GROUPS, STEP, WARPS, Walk, own_row};
+use crate::sm80::residual::query_rows::{Best, Queries};
 
 /// Bytes of a centroid's scores in a query tile.
 const ROW_BYTES: u64 = CENTROID_SCORES_BYTES as u64;
@@ -98,8 +98,9 @@ pub unsafe fn centroid_scores<E: Decoded>(params: &CentroidScoresParams) {
 /// The forward kernel.
 ///
 /// # Safety
-/// As [`super::forward`], with buckets of up to [`crate::decode::BY_CENTROID_NBITS_MAX`] bits; the table
-/// must be that of the launch's queries and the documents' centroids.
+/// As [`crate::sm80::residual::forward`], with buckets of up to
+/// [`crate::abi::residual_chunk::BY_CENTROID_NBITS_MAX`] bits; the table must be that of the
+/// launch's queries and the documents' centroids.
 #[inline(always)]
 pub unsafe fn forward<E: Decoded>(params: &ByCentroidParams) {
     // SAFETY: the caller's promise.
@@ -127,7 +128,7 @@ unsafe fn run<E: Decoded, const NBITS: u32>(all: &ByCentroidParams) {
         let mut scores = 0;
         let mut unit = block_idx_x();
         while unit < params.n_units {
-            let work = work::unit(params, unit, GROUPS);
+            let work = work_tile::unit(params, unit, GROUPS);
             unit += grid_dim_x();
             if work.tile != queries.tile {
                 queries = Queries::load(params, work.tile, lane);
@@ -177,9 +178,9 @@ unsafe fn are_finite<E: Decoded>(queries: &Queries) -> bool {
     }
 }
 
-/// Scores the documents of query tiles that are not finite, which [`forward`] leaves out, element by
-/// element: ∞ · c + ∞ · w may be NaN where ∞ · (c + w) is not. Each lane has the query row that it ends
-/// with.
+/// Scores the documents of query tiles that are not finite, which [`forward`] leaves out, element
+/// by element: ∞ · c + ∞ · w may be NaN where ∞ · (c + w) is not. Each lane has the query row that
+/// it ends with.
 ///
 /// # Safety
 /// As [`forward`], of the same launch.
@@ -192,20 +193,20 @@ pub unsafe fn infinite<E: Decoded>(all: &ByCentroidParams) {
         let warp = broadcast(thread_idx_x() / 32);
         let mut unit = block_idx_x();
         while unit < params.n_units {
-            let work = work::unit(params, unit, GROUPS);
+            let work = work_tile::unit(params, unit, GROUPS);
             unit += grid_dim_x();
             if load_u32(flag(all, work.tile)) == 0 {
                 continue;
             }
             let queries = Queries::load(params, work.tile, lane);
             let (group, row) = own_row(lane);
-            let group = work::group(params, work.tile * GROUPS + group);
+            let group = work_tile::group(params, work.tile * GROUPS + group);
             // Any row where there is none.
             let row = if row < group.n_rows() { group.start + row } else { 0 };
             let query = params.queries.base + u64::from(row) * params.queries.pitch_bytes;
             let mut entry = work.entry + warp;
             while entry < work.entry_end {
-                let document = work::document(params, entry);
+                let document = work_tile::document(params, entry);
                 let mut best = Best::NONE;
                 let mut own = f32::NEG_INFINITY;
                 let mut token = 0;
@@ -274,7 +275,7 @@ unsafe fn element<E: Decoded>(row: u64, k: u32) -> f32 {
     E::widen([word, 0, 0, 0])[0]
 }
 
-/// The bucket of element `k` of a row as [`crate::decode`] arranges them.
+/// The bucket of element `k` of a row as [`crate::abi::residual_chunk`] arranges them.
 ///
 /// # Safety
 /// The row must have it.

@@ -1,8 +1,8 @@
 //! MaxSim of residual-compressed documents: centroids and buckets become f16 or bf16 rows on their
 //! way into shared memory.
 //!
-//! `scores[q, d] = Σ_s max_t ⟨Q[q, s], x̂[d, t]⟩ · r[d, t]`, x̂ as [`crate::decode`] says, r = 1 where
-//! tokens are not normalised
+//! `scores[q, d] = Σ_s max_t ⟨Q[q, s], x̂[d, t]⟩ · r[d, t]`, x̂ as
+//! [`crate::abi::numerics::residual_chunk`] says, r = 1 where tokens are not normalised
 //!
 //! Tiling: as [`super`], with one consumer of 64 query rows; two blocks share a multiprocessor.
 //!
@@ -12,8 +12,8 @@
 //!     while the centroids of this one are gathered from the L2 cache, 256 bytes a token at dim
 //!     128; sums go to the ring in the layout that wgmma reads.
 //!  3. One warp copies r of a tile's columns, and turns the mask into bits.
-//!  4. The consumer multiplies half a tile at a time ([`multiply`]), so that its registers leave room
-//!     for those of the decoders, scales and folds.
+//!  4. The consumer multiplies half a tile at a time ([`multiply`]), so that its registers leave
+//!     room for those of the decoders, scales and folds.
 //!  5. Another warp adds the sums by query and stores results, and one loads query tiles.
 //!
 //! Budget: 64 registers a thread at entry; what the first warpgroup releases goes to the consumer.
@@ -22,212 +22,9 @@
 //! Known loss: half of a tile's rows where a query has 32; each query tile decodes the documents
 //! anew.
 
-mod decode;
-mod multiply;
+mod consumer;
+mod decoder;
+mod kernel;
 
-use super::first::{QueryTile, load_groups, load_queries, mask_words, store_sums};
-use super::units::{Told, Units, for_each_tile};
-use super::{CONSUMER_WARPS, Kernel, Maps, Ring, Shared, n_slabs};
-use crate::layout::sm90::*;
-use crate::norms::shared_place;
-use crate::params::{ForwardParams, Residuals};
-use crate::ptx::barrier::{barrier_arrive_if, barrier_fence, barrier_init, barrier_wait};
-use crate::ptx::copy::{copies_arrive, copy_async_4, prefetch_map};
-use crate::ptx::memory::{store_shared_f32, store_shared_u32x4};
-use crate::ptx::thread::*;
-use crate::ptx::warp::broadcast;
-use crate::ptx::wgmma::{Element, Operands};
-use crate::reduce::unroll;
-use crate::work::Documents;
-use decode::{Residual, decode};
-pub use decode::{ResidualBf16, ResidualF16};
-use multiply::consume;
-
-/// Warps of the warpgroups that decode.
-const DECODER_WARPS: u32 = 4 * DECODERS as u32;
-
-/// Registers of a thread of the first warpgroup, of the consumer, and of a decoder: 4 × 64 in all.
-/// Winners, and sums of a whole tile where slabs stream, leave less to the decoders.
-pub const fn registers<K: Kernel>() -> [u32; 3] {
-    match (K::WINNERS, K::SLABS) {
-        (_, 0) => [40, 120, 48],
-        (true, _) => [40, 104, 56],
-        (false, _) => [40, 88, 64],
-    }
-}
-
-/// The forward kernel of one row of the variant table. `FIRST`, `CONSUMER` and `DECODER` are its
-/// [`registers`].
-///
-/// # Safety
-/// As [`super::forward`]; `tokens` as [`Residuals`] says.
-#[inline(always)]
-pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const DECODER: u32>(
-    params: &ForwardParams,
-    maps: Maps,
-    tokens: &Residuals,
-) where
-    K::Element: Residual,
-{
-    const { assert!(K::CONSUMERS == 1 && K::FRAGMENTS == 1) };
-    let shared = Shared::new::<K>();
-    let thread = thread_idx_x();
-    // SAFETY: every warp is whole here, and branches are uniform per warp, where they change
-    // registers per warpgroup; each warp has one role. Barriers are initialised before anyone
-    // passes the block-wide barrier.
-    unsafe {
-        let warp = broadcast(thread / 32);
-        let lane = thread % 32;
-        if thread == 0 {
-            init::<K>(params, &shared, maps);
-        }
-        let mut queries = QueryTile::NONE;
-        if warp == 3 && K::SLABS > 0 {
-            queries = QueryTile::first::<K>(params, lane);
-        }
-        sync_threads();
-        if warp >= 8 {
-            if DECODER < 64 {
-                release_registers::<DECODER>();
-            }
-            let warp = warp - 8;
-            return match tokens.nbits {
-                1 => decode::<K, 1>(params, &shared, tokens, warp, lane),
-                2 => decode::<K, 2>(params, &shared, tokens, warp, lane),
-                4 => decode::<K, 4>(params, &shared, tokens, warp, lane),
-                _ => decode::<K, 8>(params, &shared, tokens, warp, lane),
-            };
-        }
-        if warp >= 4 {
-            claim_registers::<CONSUMER>();
-            return consume::<K>(params, &shared, thread - 128);
-        }
-        release_registers::<FIRST>();
-        match warp {
-            1 => store_sums::<K>(params, &shared, lane),
-            2 => load_norms::<K>(params, &shared, tokens.norms, lane),
-            3 => load_queries::<K>(params, &shared, maps, queries, lane),
-            _ => hand_out::<K>(params, &shared, maps, lane),
-        }
-    }
-}
-
-/// Initialises all barriers.
-///
-/// # Safety
-/// One thread, before any use of the barriers.
-#[inline(always)]
-unsafe fn init<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps) {
-    let is_masked = (params.documents.mask != 0) as u32;
-    // Decoders, each lane that copies norms, who prepares masks, and who copies query slabs.
-    let n_loaders = DECODER_WARPS + 32 + is_masked + (K::SLABS == 0) as u32;
-    // Consumers, decoders, who stores, who copies norms, and who loads query tiles.
-    let n_told = CONSUMER_WARPS + DECODER_WARPS + 2 + (K::SLABS > 0) as u32;
-    // SAFETY: the caller's promise.
-    unsafe {
-        prefetch_map(maps.queries);
-        let mut slot = 0;
-        while slot < K::STAGES as u32 {
-            barrier_init(shared.full(slot), n_loaders);
-            barrier_init(shared.empty(slot), CONSUMER_WARPS);
-            slot += 1;
-        }
-        slot = 0;
-        while slot < UNIT_SLOTS as u32 {
-            barrier_init(shared.unit_full(slot), 1);
-            barrier_init(shared.unit_empty(slot), n_told);
-            slot += 1;
-        }
-        super::init_storing::<K>(shared);
-        barrier_fence();
-    }
-}
-
-/// Tells the other warps of the block's units, and copies their query slabs where they stream.
-///
-/// # Safety
-/// One whole warp per block; shared memory and barriers as [`forward`] sets them up.
-#[inline(always)]
-unsafe fn hand_out<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps, lane: u32) {
-    let n_slabs = n_slabs::<K>(params);
-    let mut ring = Ring::START;
-    let mut queries = QueryTile::NONE;
-    let mut units = Units::new(params);
-    // SAFETY: stages are overwritten after the consumers' arrivals.
-    unsafe {
-        while let Some(work) = units.next::<K>(shared, lane) {
-            let mut documents = Documents::new(params, &work);
-            units.tell(shared, &work, documents.first(), lane);
-            if K::SLABS > 0 {
-                continue;
-            }
-            if work.tile != queries.tile {
-                queries = QueryTile::new::<K>(params, work.tile, lane);
-            }
-            for_each_tile!(documents, |document, row| {
-                let mut slab = 0;
-                while slab < n_slabs {
-                    let column = slab * K::Element::SLAB_ELEMENTS;
-                    let place = shared.stage_queries(ring.slot);
-                    let full = shared.full(ring.slot);
-                    barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
-                    load_groups(place, maps, column, &queries, lane, full);
-                    ring = ring.next(shared.stages);
-                    slab += 1;
-                }
-            });
-        }
-    }
-}
-
-/// Copies r of each tile's columns, or 1 where there is none, and turns the documents' mask, where
-/// there is one, into bits.
-///
-/// # Safety
-/// As [`hand_out`]; at `norms`, if it is not 0, there is a number for every row, and behind the last
-/// one for as many as a tile has.
-#[inline(always)]
-unsafe fn load_norms<K: Kernel>(params: &ForwardParams, shared: &Shared, norms: u64, lane: u32) {
-    let n_slabs = n_slabs::<K>(params);
-    let is_masked = params.documents.mask != 0;
-    // Consumers read the norms last.
-    let last = if K::SLABS == 0 { n_slabs - 1 } else { 0 };
-    let mut ring = Ring::START;
-    let mut units = Told::START;
-    // SAFETY: as for the slabs; the whole warp is here.
-    unsafe {
-        while let Some(work) = units.next(shared, lane) {
-            let mut documents = Documents::new(params, &work);
-            for_each_tile!(documents, |document, row| {
-                let (start, left) = (document.start + row, document.len - row);
-                let words = mask_words(params, start, left, lane);
-                let from = norms + u64::from(start + lane) * 4;
-                let mut slab = 0;
-                while slab < n_slabs {
-                    let full = shared.full(ring.slot);
-                    barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
-                    let to = shared.scales(ring.slot) + shared_place(lane);
-                    if slab == 0 && lane == 0 && is_masked {
-                        store_shared_u32x4(shared.mask(ring.slot), words);
-                    }
-                    if slab == last && norms != 0 {
-                        unroll!(I in 0..4 => {
-                            copy_async_4(to + 128 * I as u32, from + 128 * I as u64);
-                        });
-                        copies_arrive(full);
-                    } else {
-                        if slab == last {
-                            unroll!(I in 0..4 => { store_shared_f32(to + 128 * I as u32, 1.0); });
-                        }
-                        barrier_arrive_if(full, 1);
-                    }
-                    if is_masked {
-                        barrier_arrive_if(full, (lane == 0) as u32);
-                    }
-                    ring = ring.next(shared.stages);
-                    slab += 1;
-                }
-            });
-        }
-    }
-}
+pub use self::decoder::{ResidualBf16, ResidualF16};
+pub use self::kernel::{forward, registers};

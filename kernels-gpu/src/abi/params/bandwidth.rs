@@ -1,0 +1,13 @@
+//! Parameters of the kernel that measures the memory bandwidth.
+
+/// Parameters of `maxsim_read`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ReadParams {
+    /// Address of what is read, aligned to 16.
+    pub base: u64,
+    /// How much is read, in pieces of 16 bytes.
+    pub n_pieces: u64,
+    /// Address of four bytes that nobody needs.
+    pub sink: u64,
+}

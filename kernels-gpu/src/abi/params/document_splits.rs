@@ -1,0 +1,53 @@
+//! Parameters of the kernel that combines the results of document splits (split-KV).
+
+use crate::abi::params::Matrix;
+
+/// Where the query tokens of a score are, for `maxsim_combine_pieces`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScoreTokens {
+    /// First row of the query in its matrix.
+    pub query_start: u32,
+    /// Rows of the query.
+    pub query_len: u32,
+    /// Where they go in the pair-major outputs. (What pieces leave in the workspace is fewer
+    /// than 2³² values.)
+    pub first: u32,
+    /// Index of its first [`crate::abi::params::Group`] within the tile of that group.
+    pub first_group: u32,
+}
+
+/// Parameters of `maxsim_combine_pieces`: documents were cut into `n_pieces` pieces of
+/// `piece_len` tokens, and score `p` became the scores `p * n_pieces + i` of its pieces `i`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CombinePiecesParams {
+    /// The query tokens.
+    pub queries: Matrix,
+    /// Address of [`ScoreTokens`] for each score.
+    pub score_tokens: u64,
+    /// Address of the pieces' f32 token scores, pair-major: those of piece `i` of a score are at
+    /// `first * n_pieces + i * query_len`. Pieces without a valid document token have
+    /// [`NO_TOKEN_SCORE`] there.
+    pub piece_token_scores: u64,
+    /// Address of the pieces' i32 winners, counted within the piece, where winners are asked for.
+    pub piece_winners: u64,
+    /// Address of the f32 scores.
+    pub scores: u64,
+    /// Address of the winners, or 0.
+    pub winners: u64,
+    /// Address of the f32 token scores, or 0.
+    pub token_scores: u64,
+    /// Pieces of every document, some of them empty.
+    pub n_pieces: u32,
+    /// Tokens of a piece.
+    pub piece_len: u32,
+    /// Bytes of a winner, as [`crate::abi::params::ForwardParams::winner_bytes`].
+    pub winner_bytes: u32,
+    /// Groups of the forward kernel's tiles: 16, or a number that it is a multiple of.
+    pub groups_per_tile: u32,
+}
+
+/// Bits of a token score that no kernel has stored: a NaN, but not the one that `max.NaN` gives,
+/// which is 0x7FFFFFFF.
+pub const NO_TOKEN_SCORE: u32 = u32::MAX;

@@ -1,0 +1,162 @@
+//! Puts rows together that go over the end of a segment, where they start: a warp per segment.
+//!
+//! A row of many parts, as one that every source chose has, is the whole block's: the parts are
+//! shared out among the warps in their order, and so are the warps' sums added. With up to a part
+//! per warp that is the order of the parts, which a warp alone adds sooner.
+
+use crate::abi::params::backward::{NO_ROW, OwnerParams, THREADS, WARPS, chunk_start, n_joined};
+use crate::backward::output::store_element;
+use crate::backward::sum_chunks::sum_parts;
+use crate::ptx::global::{load_f32, load_u32, load_u32x2};
+use crate::ptx::shared::{
+    dynamic_shared, load_shared_f32, load_shared_u32, store_shared_f32, store_shared_u32,
+};
+use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
+
+/// A row that goes over the end of the segment that it starts in.
+#[derive(Clone, Copy)]
+struct Joined {
+    segment: u32,
+    row: u32,
+    /// Its parts: one in each segment.
+    n_parts: u32,
+}
+
+/// Joins the rows that start in this block's segments and go on.
+///
+/// # Safety
+/// `params` must be those of the `owner` that ran before on the same stream; all threads of the
+/// block.
+#[inline(always)]
+pub unsafe fn join(params: &OwnerParams) {
+    // SAFETY: the caller's promise.
+    unsafe { join_block(params, block_idx_x()) }
+}
+
+/// As [`join`], as its block `block`.
+///
+/// # Safety
+/// As [`join`], for a block that there is.
+#[inline(always)]
+pub unsafe fn join_block(params: &OwnerParams, block: u32) {
+    let (thread, shared) = (thread_idx_x(), dynamic_shared());
+    let (warp, lane) = (thread / 32, thread % 32);
+    let first = block * WARPS;
+    // Of each of the block's segments, behind the sums: row and parts of a row that takes all.
+    let (rows, parts) = (shared + THREADS as u32 * 4, shared + (THREADS as u32 + WARPS) * 4);
+    // SAFETY: the host launches a warp per segment, with shared memory for a word per thread and
+    // two per warp; all threads take the same way around the barriers.
+    unsafe {
+        let own = joined(params, first + warp);
+        let is_large = own.n_parts > WARPS;
+        if !is_large {
+            let mut element = lane;
+            while element < params.out.dim && own.n_parts > 0 {
+                let sum = sum_parts(own.n_parts, |i| part(params, own.segment, i, element));
+                store_joined(params, own.row, element, sum);
+                element += 32;
+            }
+        }
+        if lane == 0 {
+            store_shared_u32(rows + warp * 4, own.row);
+            store_shared_u32(parts + warp * 4, if is_large { own.n_parts } else { 0 });
+        }
+        sync_threads();
+        let mut other = 0;
+        while other < WARPS {
+            let n_parts = load_shared_u32(parts + other * 4);
+            if n_parts > 0 {
+                let row = load_shared_u32(rows + other * 4);
+                let large = Joined { segment: first + other, row, n_parts };
+                join_large(params, large, shared, thread);
+            }
+            other += 1;
+        }
+    }
+}
+
+/// What starts in a segment and goes on; no parts where nothing does.
+///
+/// # Safety
+/// As [`join`].
+#[inline(always)]
+unsafe fn joined(params: &OwnerParams, segment: u32) -> Joined {
+    let nothing = Joined { segment, row: NO_ROW, n_parts: 0 };
+    if segment >= params.n_segments {
+        return nothing;
+    }
+    // SAFETY: the segment has a last destination, which exists.
+    unsafe {
+        let index = load_u32(params.lasts + u64::from(segment) * 4);
+        let address = params.destinations + u64::from(index) * 8;
+        let [first, row] = load_u32x2(address);
+        let last = match index + 1 < params.n_destinations {
+            true => load_u32(address + 8),
+            false => params.n_sources,
+        };
+        match n_joined(segment, params.segment_len, first, last) {
+            0 => nothing,
+            _ if row == NO_ROW => nothing,
+            n => Joined { segment, row, n_parts: n + 1 },
+        }
+    }
+}
+
+/// Element of part `i` of the row that starts in a segment.
+///
+/// # Safety
+/// The row must have the part.
+#[inline(always)]
+unsafe fn part(params: &OwnerParams, segment: u32, i: u32, element: u32) -> f32 {
+    let base = if i == 0 { params.tails } else { params.heads };
+    let index = u64::from(segment + i) * u64::from(params.out.dim) + u64::from(element);
+    // SAFETY: the caller's promise; `owner` has left it.
+    unsafe { load_f32(base + index * 4) }
+}
+
+/// Stores an element of a row.
+///
+/// # Safety
+/// The row must be one of the output's, for this thread to write.
+#[inline(always)]
+unsafe fn store_joined(params: &OwnerParams, row: u32, element: u32, sum: f32) {
+    let row = u64::from(row - params.first_row);
+    // SAFETY: the caller's promise.
+    unsafe { store_element(&params.out, row * u64::from(params.out.dim) + u64::from(element), sum) }
+}
+
+/// Joins a row of many parts.
+///
+/// # Safety
+/// All threads of the block, behind a barrier.
+#[inline(always)]
+unsafe fn join_large(params: &OwnerParams, large: Joined, shared: u32, thread: u32) {
+    let (warp, lane, dim) = (thread / 32, thread % 32, params.out.dim);
+    let begin = chunk_start(large.n_parts, warp, WARPS);
+    let n_own = chunk_start(large.n_parts, warp + 1, WARPS) - begin;
+    let mut column = 0;
+    // SAFETY: the caller's promise; all threads take the same way around the barriers.
+    unsafe {
+        while column < dim {
+            let element = column + lane;
+            let is_there = element < dim;
+            let mut sum = 0.0;
+            if is_there {
+                sum = sum_parts(n_own, |i| part(params, large.segment, begin + i, element));
+            }
+            store_shared_f32(shared + thread * 4, sum);
+            sync_threads();
+            if warp == 0 && is_there {
+                let mut sum = 0.0;
+                let mut other = 0;
+                while other < WARPS {
+                    sum += load_shared_f32(shared + (other * 32 + lane) * 4);
+                    other += 1;
+                }
+                store_joined(params, large.row, element, sum);
+            }
+            sync_threads();
+            column += 32;
+        }
+    }
+}

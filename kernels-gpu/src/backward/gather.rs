@@ -1,0 +1,180 @@
+//! `∂Q[q, s] = Σ_k g[q, d_k] · D[d_k, winner(q, d_k, s)]`: a warp per query token, in the order of
+//! the query's pairs.
+//!
+//! Lane `l` looks up the winner in the `l`-th of the next 32 pairs, while the rows of the 32
+//! before are summed. Warps of a block have neighbouring tokens, whose winners share sectors.
+//! Where tokens are few, pairs are cut into chunks, whose sums `sum` adds in their order.
+
+use crate::abi::params::backward::{FirstPair, GatherParams, NO_ROW, Pairs, RowTask, chunk_start};
+use crate::backward::normalize::scaled;
+use crate::backward::output::store;
+use crate::backward::pairs::{Pair, pair, winner_if};
+use crate::primitives::row_vector::sum::{add, add_slots};
+use crate::primitives::row_vector::{Columns, Element, Sums};
+use crate::ptx::global::load_u32x4;
+use crate::ptx::thread::{block_idx_x, thread_idx_x, wait_for_previous_grid};
+use crate::ptx::warp::lane_idx;
+use core::hint::assert_unchecked;
+
+/// Loads in flight per lane: with 4 blocks of a multiprocessor 131 µs for 4 million sources; 3
+/// loads and 5 blocks 142, 8 and 2 161.
+const LOADS: usize = 4;
+
+/// Sums the sources of this warp's row.
+///
+/// # Safety
+/// `params` must describe a call as [`GatherParams`] says; all threads of the block.
+#[inline(always)]
+pub unsafe fn gather<T: Element>(params: &GatherParams) {
+    // SAFETY: the caller's promise.
+    unsafe { gather_block::<T, true>(params, block_idx_x()) }
+}
+
+/// As [`gather`], as its block `block`. Where rows have `MANY` pairs, lanes look up the next ones
+/// before they know whether there are any; where they have not, the grid may have begun early.
+///
+/// # Safety
+/// As [`gather`], for a block that there is.
+#[inline(always)]
+pub unsafe fn gather_block<T: Element, const MANY: bool>(params: &GatherParams, block: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match params.source.aligned {
+            0 => gather_rows::<T, false, MANY>(params, block),
+            _ => gather_rows::<T, true, MANY>(params, block),
+        }
+    }
+}
+
+/// # Safety
+/// As [`gather`]; `ALIGNED` is that of the source.
+#[inline(always)]
+unsafe fn gather_rows<T: Element, const ALIGNED: bool, const MANY: bool>(
+    params: &GatherParams,
+    block: u32,
+) {
+    // SAFETY: the host launches a block per task, column and chunk; what it lists exists.
+    unsafe {
+        assert_unchecked(params.n_tasks != 0 && params.source.n_columns != 0);
+        let (rest, task) = (block / params.n_tasks, block % params.n_tasks);
+        let (chunk, column) = (rest / params.source.n_columns, rest % params.source.n_columns);
+        let task = row_task(params.tasks, task);
+        let warp = thread_idx_x() / 32;
+        if warp >= task.n_rows {
+            return;
+        }
+        let row = task.row + warp;
+        let begin = chunk_start(task.n_pairs, chunk, params.n_chunks);
+        let end = chunk_start(task.n_pairs, chunk + 1, params.n_chunks);
+        let columns = Columns::new::<T>(&params.source, column);
+        if !MANY {
+            wait_for_previous_grid();
+        }
+        let mut sums: Sums = core::mem::zeroed();
+        let mut k = begin;
+        if begin < end {
+            let mut next = Ahead::load(params, &task.first, row, k, end);
+            while k < end {
+                let sources = next.source(&params.pairs);
+                let count = (end - k).min(32);
+                k += 32;
+                if MANY || k < end {
+                    next = Ahead::load(params, &task.first, row, k, end);
+                }
+                add::<T, ALIGNED, LOADS>(&columns, sources, 0, count, &mut sums);
+            }
+        }
+        add_slots::<T>(&columns, &mut sums);
+        let index = match params.n_chunks {
+            1 => u64::from(row),
+            _ => u64::from(chunk) * u64::from(params.n_rows) + u64::from(task.index + warp),
+        };
+        store::<T>(&params.out, &columns, index, &sums);
+    }
+}
+
+/// Task `task` of a list.
+///
+/// # Safety
+/// The list must have it.
+#[inline(always)]
+pub unsafe fn row_task(tasks: u64, task: u32) -> RowTask {
+    let address = tasks + u64::from(task) * size_of::<RowTask>() as u64;
+    // SAFETY: 32 bytes per task.
+    unsafe {
+        let [row, n_rows, query, document] = load_u32x4(address);
+        let [score, n_pairs, index, _] = load_u32x4(address + 16);
+        let first = FirstPair { query, document, score };
+        RowTask { row, n_rows, first, n_pairs, index, reserved: 0 }
+    }
+}
+
+/// What is loaded of a lane's pair while earlier pairs are added. Nothing is done with it before it
+/// is used: that would be to wait for it.
+#[derive(Clone, Copy)]
+pub struct Ahead {
+    winner: u32,
+    factor: f32,
+    document_start: u32,
+    /// 0 where the lane has no pair.
+    document_len: u32,
+}
+
+impl Ahead {
+    /// Loads what this lane's pair has, which is as many behind `k` as the lane says.
+    ///
+    /// # Safety
+    /// There must be pairs up to `end`, and one at least.
+    #[inline(always)]
+    pub unsafe fn load(
+        params: &GatherParams,
+        first: &FirstPair,
+        row: u32,
+        k: u32,
+        end: u32,
+    ) -> Ahead {
+        let k = k + lane_idx();
+        // SAFETY: a pair that exists: the last one again behind it.
+        unsafe {
+            let pair = pair(&params.pairs, first, k.min(end - 1));
+            Ahead::of(params, &pair, row, [k, end])
+        }
+    }
+
+    /// Loads what a lane's pair has, if that is before the end.
+    ///
+    /// # Safety
+    /// The pair must be one of the call.
+    #[inline(always)]
+    pub unsafe fn of(params: &GatherParams, pair: &Pair, row: u32, [k, end]: [u32; 2]) -> Ahead {
+        let token = row.wrapping_sub(pair.query_start);
+        // Not so for a row of another query that overlaps this one.
+        let is_there = (k < end) & (token < pair.query_len);
+        let index = pair.token_base + u64::from(token);
+        Ahead {
+            // SAFETY: a pair has a winner for each of its query's rows.
+            winner: unsafe { winner_if(&params.pairs, index, u32::from(is_there)) },
+            factor: pair.factor,
+            document_start: pair.document_start,
+            document_len: if is_there { pair.document_len } else { 0 },
+        }
+    }
+
+    /// Gradient of the pair's score, whatever its row is normalised by.
+    #[inline(always)]
+    pub fn factor(&self) -> u32 {
+        self.factor.to_bits()
+    }
+
+    /// Row and factor.
+    ///
+    /// # Safety
+    /// The pair must be one of `pairs`.
+    #[inline(always)]
+    pub unsafe fn source(self, pairs: &Pairs) -> [u32; 2] {
+        let is_there = self.winner < self.document_len;
+        let row = if is_there { self.document_start + self.winner } else { NO_ROW };
+        // SAFETY: a winner is a row of the documents.
+        [row, unsafe { scaled(pairs, row, self.factor) }.to_bits()]
+    }
+}

@@ -1,0 +1,72 @@
+//! Reads a range of memory once, and does nothing with it.
+//!
+//! What a kernel that must read these bytes cannot beat by much: the limit that benchmarks
+//! compare with where arithmetic is not the limit. The grid walks through the range together,
+//! so that every thread gets as much as any other; each keeps eight loads of 16 bytes in
+//! flight, 64 KB per block, where 25 KB per multiprocessor cover the latency of 4.8 TB/s.
+
+use crate::abi::params::ReadParams;
+use crate::ptx::global::{load_u32x4, store_u32};
+use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x};
+use crate::table::forward::READ_THREADS;
+
+/// Loads in flight per thread.
+const UNROLL: usize = 8;
+
+/// Reads this thread's share.
+///
+/// # Safety
+/// `params` must describe readable memory that is not written while the kernel runs, and a
+/// sink of four writable bytes.
+#[inline(always)]
+pub unsafe fn read(params: &ReadParams) {
+    let threads = READ_THREADS as u64;
+    let stride = u64::from(grid_dim_x()) * threads;
+    let mut i = u64::from(block_idx_x()) * threads + u64::from(thread_idx_x());
+    let mut folded = [0u32; 4];
+    // SAFETY: every piece has an index below `n_pieces`; the sink is the host's promise.
+    unsafe {
+        while i + (UNROLL as u64 - 1) * stride < params.n_pieces {
+            folded = xor(folded, fold(params.base, i, stride, u64::MAX));
+            i += UNROLL as u64 * stride;
+        }
+        // What is left in one go too. Past the end the last piece is read again, out of the
+        // cache: loads one after the other would make short ranges look slow.
+        if i < params.n_pieces {
+            folded = xor(folded, fold(params.base, i, stride, params.n_pieces - 1));
+        }
+        // Has to look possible to the compiler, so that the loads stay; it is one chance in
+        // 2^128, and harmless.
+        if folded == [0x9e37_79b9, 0x7f4a_7c15, 0xf39c_c060, 0x5ced_c834] {
+            store_u32(params.sink, folded[0]);
+        }
+    }
+}
+
+/// Reads pieces `first`, `first + stride`, ..., none beyond `last`, all at once.
+///
+/// # Safety
+/// The pieces must be readable.
+#[inline(always)]
+unsafe fn fold(base: u64, first: u64, stride: u64, last: u64) -> [u32; 4] {
+    let mut pieces = [[0u32; 4]; UNROLL];
+    let mut k = 0;
+    while k < UNROLL {
+        let i = (first + k as u64 * stride).min(last);
+        // SAFETY: the caller's promise.
+        pieces[k] = unsafe { load_u32x4(base + i * 16) };
+        k += 1;
+    }
+    let mut folded = [0u32; 4];
+    k = 0;
+    while k < UNROLL {
+        folded = xor(folded, pieces[k]);
+        k += 1;
+    }
+    folded
+}
+
+#[inline(always)]
+fn xor(a: [u32; 4], b: [u32; 4]) -> [u32; 4] {
+    [a[0] ^ b[0], a[1] ^ b[1], a[2] ^ b[2], a[3] ^ b[3]]
+}

@@ -1,0 +1,340 @@
+//! The entry points of the forward kernels, one per row of [`crate::table::forward`], and of the
+//! kernels that compute the scores of centroids before.
+
+#[cfg(maxsim_arch = "sm_80")]
+use crate::primitives::row_vector::{Bf16, F16, I8};
+use crate::table::forward::forward_variants;
+
+macro_rules! winners {
+    (scores) => {
+        false
+    };
+    (scaled) => {
+        false
+    };
+    ($found:ident) => {
+        true
+    };
+}
+
+macro_rules! params_type {
+    (scores) => {
+        crate::abi::params::ForwardParams
+    };
+    (winners) => {
+        crate::abi::params::ForwardParams
+    };
+    (in_runs) => {
+        crate::abi::params::RunParams
+    };
+    (scaled_in_runs) => {
+        crate::abi::params::ScaledRunParams
+    };
+    (cut_runs) => {
+        crate::abi::params::CutRunParams
+    };
+    ($with_factors:ident) => {
+        crate::abi::params::NormalizedParams
+    };
+}
+
+/// The parameters of every forward entry.
+macro_rules! forward_params {
+    (scores $params:ident) => {
+        &$params
+    };
+    (winners $params:ident) => {
+        &$params
+    };
+    ($with_factors:ident $params:ident) => {
+        &$params.forward
+    };
+}
+
+/// What an entry runs that reads documents as runs of rows.
+#[cfg(maxsim_arch = "sm_90a")]
+macro_rules! forward_runs {
+    (in_runs $row:ident $params:ident) => {
+        crate::sm90::contiguous::forward::<$row>(&$params, norms!(in_runs $params))
+    };
+    (scaled_in_runs $row:ident $params:ident) => {
+        crate::sm90::contiguous::forward::<$row>(&$params.runs, norms!(scaled_in_runs $params))
+    };
+    (cut_runs $row:ident $params:ident) => {
+        crate::sm90::contiguous::forward_cut::<$row>(&$params)
+    };
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+macro_rules! normalizer {
+    (scores $element:ident) => {
+        crate::primitives::row_scales::AsTheyAre
+    };
+    (winners $element:ident) => {
+        crate::primitives::row_scales::AsTheyAre
+    };
+    (affine_winners $element:ident) => {
+        crate::sm80::Affine<affine_queries!($element)>
+    };
+    ($with_factors:ident $element:ident) => {
+        crate::primitives::row_scales::Normalized
+    };
+}
+
+/// The queries of affine documents.
+#[cfg(maxsim_arch = "sm_80")]
+macro_rules! affine_queries {
+    (I8Affine) => {
+        I8
+    };
+    (AffineF16) => {
+        F16
+    };
+    (AffineBf16) => {
+        Bf16
+    };
+}
+
+#[cfg(maxsim_arch = "sm_90a")]
+macro_rules! normalizes {
+    (scores) => {
+        false
+    };
+    (winners) => {
+        false
+    };
+    ($with_factors:ident) => {
+        true
+    };
+}
+
+macro_rules! norms {
+    (scores $params:ident) => {
+        crate::primitives::row_scales::Norms::NONE
+    };
+    (winners $params:ident) => {
+        crate::primitives::row_scales::Norms::NONE
+    };
+    (in_runs $params:ident) => {
+        crate::primitives::row_scales::Norms::NONE
+    };
+    (scaled_in_runs $params:ident) => {
+        crate::primitives::row_scales::Norms::of_runs(&$params)
+    };
+    ($with_factors:ident $params:ident) => {
+        crate::primitives::row_scales::Norms::of(&$params)
+    };
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+macro_rules! product {
+    (resident $tile:literal) => {
+        crate::sm80::Resident
+    };
+    (streamed $tile:literal) => {
+        crate::sm80::Streamed<{ $tile / 2 }>
+    };
+}
+
+macro_rules! entry {
+    (sm80 $name:ident $element:ident by_centroid $($tile:tt)*) => {
+        by_centroid_entry!($name forward(ByCentroidParams) $element);
+    };
+    (sm80 $name:ident $element:ident decoded $($tile:tt)*) => {
+        residual_entry!(sm80 $name $element);
+    };
+    (sm90 $name:ident $element:ident $outputs:ident rows $rows:literal, warps $warps:literal, stages $stages:literal, blocks $blocks:literal) => {
+        /// # Safety
+        /// As the sm_80 entries.
+        #[cfg(maxsim_arch = "sm_90a")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: params_type!($outputs)) {
+            struct Row;
+            impl crate::sm90::contiguous::Kernel for Row {
+                type Element = crate::sm90::contiguous::$element;
+                const WARPS: usize = $warps;
+                const STAGES: usize = $stages;
+                const CHUNK_ROWS: usize = $rows;
+            }
+            // SAFETY: the host's promise.
+            unsafe { forward_runs!($outputs Row params) }
+        }
+    };
+    (sm90 $name:ident $element:ident cut consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element scores cut $consumers $fragments $steps $stages $tail);
+    };
+    (sm90 $name:ident $element:ident scaled consumers 4, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element scaled turned 4 $fragments $steps $stages $tail);
+    };
+    (sm90 $name:ident $element:ident scaled_cut consumers 4, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element scaled turned_cut 4 $fragments $steps $stages $tail);
+    };
+    (sm90 $name:ident $element:ident decoded $($tile:tt)*) => {
+        residual_entry!($name $element false $($tile)*);
+    };
+    (sm90 $name:ident $element:ident decoded_winners $($tile:tt)*) => {
+        residual_entry!($name $element true $($tile)*);
+    };
+    (sm80 $name:ident $element:ident $outputs:ident $product:ident $slabs:literal, warps $warps:literal, fragments $fragments:literal, tile $tile:literal, stages $stages:literal, blocks $blocks:literal) => {
+        /// # Safety
+        /// Launched by the host with the row's block size and shared memory, and parameters
+        /// as their struct says.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: params_type!($outputs)) {
+            struct Row;
+            impl crate::sm80::Kernel for Row {
+                type Element = crate::sm80::$element;
+                type Product = product!($product $tile);
+                const WARPS: usize = $warps;
+                const FRAGMENTS: usize = $fragments;
+                const SLABS: usize = $slabs;
+                const TILE: usize = $tile;
+                const STAGES: usize = $stages;
+                const WINNERS: bool = winners!($outputs);
+                type Normalizer = normalizer!($outputs $element);
+            }
+            let normalizer = <normalizer!($outputs $element)>::new(norms!($outputs params));
+            // SAFETY: the host's promise.
+            unsafe { crate::sm80::forward::<Row>(forward_params!($outputs params), normalizer) }
+        }
+    };
+    (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element $outputs whole $consumers $fragments $steps $stages $tail);
+    };
+}
+
+/// Entries that read both sides by TMA. Documents are whole in every unit, or may be cut, or are
+/// the rows of products, or both.
+macro_rules! tiled_entry {
+    (run whole $row:ident $params:expr, $maps:expr, $norms:expr) => {{
+        const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
+        crate::sm90::forward::<$row, { REGISTERS[0] }, { REGISTERS[1] }, { REGISTERS[2] }>(
+            $params, $maps, $norms,
+        )
+    }};
+    (run cut $row:ident $params:expr, $maps:expr, $norms:expr) => {{
+        const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
+        crate::sm90::stream_k::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }>($params, $maps)
+    }};
+    (run_turned $cuts:literal $row:ident $params:expr, $maps:expr, $norms:expr) => {{
+        const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
+        crate::sm90::swap_ab::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }, $cuts>(
+            $params, $maps, $norms,
+        )
+    }};
+    (run turned $row:ident $params:expr, $maps:expr, $norms:expr) => {
+        tiled_entry!(run_turned false $row $params, $maps, $norms)
+    };
+    (run turned_cut $row:ident $params:expr, $maps:expr, $norms:expr) => {
+        tiled_entry!(run_turned true $row $params, $maps, $norms)
+    };
+    ($name:ident $element:ident $outputs:ident $documents:ident $consumers:literal $fragments:literal $steps:literal $stages:literal $tail:literal) => {
+        /// # Safety
+        /// As the sm_80 entries; the parameter is aligned to 64 bytes.
+        #[cfg(maxsim_arch = "sm_90a")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: params_type!($outputs)) {
+            struct Row;
+            impl crate::sm90::Kernel for Row {
+                type Element = crate::sm90::$element;
+                const CONSUMERS: usize = $consumers;
+                const FRAGMENTS: usize = $fragments;
+                const STEPS: usize = $steps;
+                const STAGES: usize = $stages;
+                const TAIL_STEP: usize = $tail;
+                const WINNERS: bool = winners!($outputs);
+                const NORMALIZES: bool = normalizes!($outputs);
+            }
+            const MAP_BYTES: u64 = size_of::<crate::abi::params::TensorMap>() as u64;
+            let first = crate::ptx::parameter_address!($name);
+            // The maps are the parameter's first three fields.
+            let maps = crate::sm90::Maps {
+                queries: first,
+                documents: first + MAP_BYTES,
+                document_tails: first + 2 * MAP_BYTES,
+            };
+            // SAFETY: the host's promise.
+            unsafe {
+                tiled_entry!(run $documents Row forward_params!($outputs params), maps, norms!($outputs params))
+            }
+        }
+    };
+}
+
+macro_rules! by_centroid_entry {
+    ($name:ident $run:ident($params:ident) $element:ident) => {
+        /// # Safety
+        /// As the other sm_80 entries.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::abi::params::$params) {
+            // SAFETY: the host's promise.
+            unsafe {
+                crate::sm80::residual::by_centroid::$run::<crate::sm80::residual::$element>(&params)
+            }
+        }
+    };
+}
+
+by_centroid_entry!(maxsim_centroid_scores_f16 centroid_scores(CentroidScoresParams) ResidualF16);
+by_centroid_entry!(maxsim_centroid_scores_bf16 centroid_scores(CentroidScoresParams) ResidualBf16);
+by_centroid_entry!(maxsim_infinite_queries_f16 infinite(ByCentroidParams) ResidualF16);
+by_centroid_entry!(maxsim_infinite_queries_bf16 infinite(ByCentroidParams) ResidualBf16);
+
+macro_rules! residual_entry {
+    (sm80 $name:ident $element:ident) => {
+        /// # Safety
+        /// As the other sm_80 entries.
+        #[cfg(maxsim_arch = "sm_80")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::abi::params::ResidualParams) {
+            // SAFETY: the host's promise.
+            unsafe {
+                crate::sm80::residual::forward::<crate::sm80::residual::$element>(
+                    &params.forward,
+                    &params.documents,
+                )
+            }
+        }
+    };
+    ($name:ident $element:ident $winners:literal consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        /// # Safety
+        /// As the other sm_90a entries.
+        #[cfg(maxsim_arch = "sm_90a")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(params: crate::abi::params::ResidualParams) {
+            struct Row;
+            impl crate::sm90::Kernel for Row {
+                type Element = crate::sm90::residual::$element;
+                const CONSUMERS: usize = $consumers;
+                const FRAGMENTS: usize = $fragments;
+                const STEPS: usize = $steps;
+                const STAGES: usize = $stages;
+                const TAIL_STEP: usize = $tail;
+                const WINNERS: bool = $winners;
+                const NORMALIZES: bool = false;
+            }
+            let queries = crate::ptx::parameter_address!($name);
+            // Documents are not read through maps.
+            let maps = crate::sm90::Maps { queries, documents: queries, document_tails: queries };
+            const REGISTERS: [u32; 3] = crate::sm90::residual::registers::<Row>();
+            // SAFETY: the host's promise.
+            unsafe {
+                crate::sm90::residual::forward::<
+                    Row,
+                    { REGISTERS[0] },
+                    { REGISTERS[1] },
+                    { REGISTERS[2] },
+                >(&params.forward, maps, &params.documents)
+            }
+        }
+    };
+}
+
+macro_rules! entries {
+    ($($arch:ident $name:ident { $element:ident, $outputs:ident, $($tile:tt)* })*) => {
+        $(entry!($arch $name $element $outputs $($tile)*);)*
+    };
+}
+forward_variants!(entries);

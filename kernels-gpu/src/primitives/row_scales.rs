@@ -1,0 +1,465 @@
+//! Rows that are normalised: r = 1 / √max(‖x‖², 10⁻¹²) of each, and similarities times r of both.
+//!
+//! `row_norms`: as many lanes as a row has pieces of 16 bytes, up to 32, add its squares; a warp
+//! has as many rows at once as fit. The order of the sum depends on dim alone, so that equal rows
+//! have equal r wherever they lie. Where the sum is beyond f32, a second pass adds the squares of
+//! elements times 2⁻¹⁰⁰.
+//!
+//! The forward kernels read r of a tile's columns from memory before they wait for the tile, and
+//! multiply before columns are masked: what lies behind a document's end, a NaN even, never shows.
+
+#[cfg(maxsim_arch = "sm_80")]
+use crate::abi::params::ForwardParams;
+use crate::abi::params::{Group, NormalizedParams};
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::abi::params::{HALVES, ScaledRunParams};
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::abi::quantize::affine_similarity;
+#[cfg(maxsim_arch = "sm_80")]
+use crate::primitives::row_maxima::{OwnRows, RowBest, normalized};
+use crate::primitives::unroll::unroll;
+#[cfg(maxsim_arch = "sm_80")]
+use crate::primitives::work_tile::group;
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::ptx::convert::widen_f16;
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::ptx::global::load_u16;
+use crate::ptx::global::load_u32;
+use crate::ptx::math::fma;
+#[cfg(maxsim_arch = "sm_90a")]
+use crate::ptx::shared::load_shared_f32x4_at;
+#[cfg(maxsim_arch = "sm_80")]
+pub use rows::row_norms;
+
+/// Where r is of the rows of both matrices.
+#[derive(Clone, Copy)]
+pub struct Norms {
+    queries: u64,
+    documents: u64,
+}
+
+impl Norms {
+    /// Of rows that are not normalised.
+    pub const NONE: Norms = Norms { queries: 0, documents: 0 };
+
+    /// Those of a launch.
+    #[inline(always)]
+    pub fn of(params: &NormalizedParams) -> Norms {
+        Norms { queries: params.query_norms, documents: params.document_norms }
+    }
+
+    /// Those of a launch of codes that reads runs of rows.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub fn of_runs(params: &ScaledRunParams) -> Norms {
+        Norms { queries: params.query_scales, documents: params.document_scales }
+    }
+
+    /// Whether queries have any.
+    #[cfg(maxsim_arch = "sm_80")]
+    #[inline(always)]
+    pub fn has_queries(&self) -> bool {
+        self.queries != 0
+    }
+
+    /// r of row `row` of a group.
+    ///
+    /// # Safety
+    /// The launch must normalise rows, and the group be one of it.
+    #[inline(always)]
+    pub unsafe fn query(&self, group: Group, row: u32) -> f32 {
+        // Rows behind the group's last are another's, or padding.
+        let address = self.queries + u64::from(group.start + row) * 4;
+        // SAFETY: four bytes per row, and per group of padding.
+        f32::from_bits(unsafe { load_u32(address) })
+    }
+
+    /// Where r is of the document rows from `row` on.
+    #[inline(always)]
+    pub fn of_documents(&self, row: u32) -> u64 {
+        self.documents + u64::from(row) * 4
+    }
+
+    /// Where the half of document row `row` is, where documents have halves.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub fn of_half(&self, row: u32) -> u64 {
+        self.documents - HALVES + u64::from(row) * 2
+    }
+
+    /// The same where they may be halves: the address is marked then, as that of the launch is.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub fn of_marked_documents(&self, row: u32) -> u64 {
+        marked_row(self.documents, row)
+    }
+
+    /// Whether documents have halves.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub fn has_halves(&self) -> bool {
+        are_halves(self.documents)
+    }
+}
+
+/// The address of the factor `row` rows on, marked as this one.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn marked_row(address: u64, row: u32) -> u64 {
+    address + (u64::from(row) << (2 - (address & HALVES) as u32))
+}
+
+/// Whether factors from a marked address on are halves.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn are_halves(address: u64) -> bool {
+    address & HALVES != 0
+}
+
+/// r of a thread's columns of a tile: two of every eight.
+pub type ColumnNorms = [f32; 32];
+
+/// Those of a tile of `2 * N` columns.
+///
+/// # Safety
+/// `address` must be [`Norms::of_documents`] of the tile's first row.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn load_columns<const N: usize>(address: u64, lane: u32) -> ColumnNorms {
+    // SAFETY: all-zero bytes are floats. (A literal would become a loop in memory.)
+    let mut norms: ColumnNorms = unsafe { core::mem::zeroed() };
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            // SAFETY: the caller's promise; there is padding for a tile.
+            [norms[2 * I], norms[2 * I + 1]] = unsafe { pair(address, I, lane) };
+        }
+    });
+    norms
+}
+
+/// Those of a tile of `2 * N` columns, from halves.
+///
+/// # Safety
+/// `address` must be [`Norms::of_marked_documents`] of the tile's first row, and be marked.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn load_half_columns<const N: usize>(address: u64, lane: u32) -> ColumnNorms {
+    // SAFETY: all-zero bytes are floats.
+    let mut norms: ColumnNorms = unsafe { core::mem::zeroed() };
+    let address = address - HALVES + u64::from(2 * (lane % 4)) * 2;
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            unroll!(J in 0..2 => {
+                // SAFETY: the caller's promise; there is padding for a tile. One by one: rows start
+                // anywhere.
+                let half = unsafe { load_u16(address + (16 * I + 2 * J) as u64) };
+                norms[2 * I + J] = widen_f16(half)[0];
+            });
+        }
+    });
+    norms
+}
+
+/// Those of a tile of `2 * N` columns, which lie from a window address on as [`shared_place`] says.
+///
+/// # Safety
+/// They must be there, and `address` be aligned to 16.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn load_shared_columns<const N: usize>(address: u32, lane: u32) -> ColumnNorms {
+    // SAFETY: all-zero bytes are floats.
+    let mut norms: ColumnNorms = unsafe { core::mem::zeroed() };
+    let address = address + 16 * (lane % 4);
+    unroll!(I in 0..8 => {
+        if 8 * I < N {
+            // SAFETY: the caller's promise.
+            [norms[4 * I], norms[4 * I + 1], norms[4 * I + 2], norms[4 * I + 3]] =
+                unsafe { load_shared_f32x4_at::<{ 64 * I as u32 }>(address) };
+        }
+    });
+    norms
+}
+
+/// Where the factor of column `lane` of 32 lies, 128 bytes for each 32: of every 16 columns the
+/// four of a thread are together, so that it takes them with one load.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn shared_place(lane: u32) -> u32 {
+    64 * (lane / 16) + 16 * (lane / 2 % 4) + 8 * (lane / 8 % 2) + 4 * (lane % 2)
+}
+
+/// r of a thread's two columns of the `i`-th eight.
+///
+/// # Safety
+/// As [`load_columns`].
+#[inline(always)]
+pub(crate) unsafe fn pair(address: u64, i: usize, lane: u32) -> [f32; 2] {
+    let address = address + u64::from(8 * i as u32 + 2 * (lane % 4)) * 4;
+    // SAFETY: the caller's promise. One by one: rows start anywhere.
+    unsafe { [f32::from_bits(load_u32(address)), f32::from_bits(load_u32(address + 4))] }
+}
+
+/// Multiplies a thread's similarities by r of their columns.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn scale<const N: usize>(mut c: [f32; N], norms: &ColumnNorms) -> [f32; N] {
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            unroll!(J in 0..4 => { c[4 * I + J] = times(c[4 * I + J], norms[2 * I + J % 2]); });
+        }
+    });
+    c
+}
+
+/// Similarities of a thread's codes and affine rows: the columns' factors are the halves of a word
+/// each, the scale first, and `sums` are those of the two query rows' codes. Never -0, as
+/// [`times`].
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn affine<const N: usize>(mut c: [f32; N], factors: &ColumnNorms, sums: [f32; 2]) -> [f32; N] {
+    unroll!(I in 0..16 => {
+        if 4 * I < N {
+            unroll!(J in 0..2 => {
+                let [scale, min] = widen_f16(factors[2 * I + J].to_bits());
+                unroll!(ROW in 0..2 => {
+                    let at = 4 * I + 2 * ROW + J;
+                    c[at] = affine_similarity(c[at], scale, sums[ROW], min) + 0.0;
+                });
+            });
+        }
+    });
+    c
+}
+
+/// A similarity times r. Never -0 where r is 0: the search for winners takes equal similarities to
+/// have equal bits.
+#[inline(always)]
+pub fn times(similarity: f32, norm: f32) -> f32 {
+    fma(similarity, norm, 0.0)
+}
+
+/// What becomes of similarities in the sm_80 kernels. A type, not a flag: kernels without it stay
+/// as they are, to the byte.
+#[cfg(maxsim_arch = "sm_80")]
+pub trait Normalizer: Copy {
+    /// Takes the rows of a new query tile, of which the warp has these groups.
+    ///
+    /// # Safety
+    /// The launch must have the groups.
+    unsafe fn take_rows(&mut self, params: &ForwardParams, fragments: usize, first: u32, lane: u32);
+
+    /// Changes the lane's rows, at the end of a document.
+    fn rows(&self, rows: &mut [RowBest; 2]);
+
+    /// Changes the similarities of a tile whose first row in the matrix is `row`. There is no room
+    /// for all columns' r at once beside several fragments' sums.
+    ///
+    /// # Safety
+    /// The documents' matrix must have the row.
+    unsafe fn columns<const N: usize>(
+        &self,
+        c: &mut [[f32; N]; 4],
+        fragments: usize,
+        row: u32,
+        lane: u32,
+    );
+}
+
+/// Rows as they are.
+#[cfg(maxsim_arch = "sm_80")]
+#[derive(Clone, Copy)]
+pub struct AsTheyAre;
+
+#[cfg(maxsim_arch = "sm_80")]
+impl AsTheyAre {
+    /// Whatever there is.
+    #[inline(always)]
+    pub fn new(_: Norms) -> AsTheyAre {
+        AsTheyAre
+    }
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+impl Normalizer for AsTheyAre {
+    #[inline(always)]
+    unsafe fn take_rows(&mut self, _: &ForwardParams, _: usize, _: u32, _: u32) {}
+
+    #[inline(always)]
+    fn rows(&self, _: &mut [RowBest; 2]) {}
+
+    #[inline(always)]
+    unsafe fn columns<const N: usize>(&self, _: &mut [[f32; N]; 4], _: usize, _: u32, _: u32) {}
+}
+
+/// Rows that are normalised.
+#[cfg(maxsim_arch = "sm_80")]
+#[derive(Clone, Copy)]
+pub struct Normalized {
+    norms: Norms,
+    /// Of the thread's [`OwnRows`].
+    own: [f32; 2],
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+impl Normalized {
+    /// Without queries.
+    #[inline(always)]
+    pub fn new(norms: Norms) -> Normalized {
+        Normalized { norms, own: [1.0; 2] }
+    }
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+impl Normalizer for Normalized {
+    #[inline(always)]
+    unsafe fn take_rows(
+        &mut self,
+        params: &ForwardParams,
+        fragments: usize,
+        first: u32,
+        lane: u32,
+    ) {
+        let own = OwnRows::new(fragments, lane);
+        // SAFETY: the caller's promise.
+        self.own = unsafe { own.norms(self.norms, group(params, first + own.fragment), lane) };
+    }
+
+    #[inline(always)]
+    fn rows(&self, rows: &mut [RowBest; 2]) {
+        *rows = normalized(*rows, self.own);
+    }
+
+    #[inline(always)]
+    unsafe fn columns<const N: usize>(
+        &self,
+        c: &mut [[f32; N]; 4],
+        fragments: usize,
+        row: u32,
+        lane: u32,
+    ) {
+        let address = self.norms.of_documents(row);
+        unroll!(I in 0..16 => {
+            if 4 * I < N {
+                // SAFETY: the caller's promise.
+                let norms = unsafe { pair(address, I, lane) };
+                unroll!(F in 0..4 => {
+                    if F < fragments {
+                        unroll!(J in 0..4 => {
+                            let at = (4 * I + J) % N;
+                            c[F][at] = times(c[F][at], norms[J % 2]);
+                        });
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+mod rows {
+    use core::hint::assert_unchecked;
+
+    use crate::abi::params::SQUARE_MIN;
+    use crate::abi::params::backward::{RowNormsParams, WARPS};
+    use crate::primitives::row_vector::{Columns, Element, load_element};
+    use crate::primitives::unroll::unroll;
+    use crate::ptx::global::store_u32;
+    use crate::ptx::math::{fma, max_nan, sqrt};
+    use crate::ptx::thread::{block_idx_x, thread_idx_x};
+    use crate::ptx::warp::ballot;
+    use crate::ptx::warp::shuffle_xor_by;
+
+    /// Stores r of this warp's rows.
+    ///
+    /// # Safety
+    /// `params` must describe rows as [`RowNormsParams`] says; all threads of the block.
+    #[inline(always)]
+    pub unsafe fn row_norms<T: Element>(params: &RowNormsParams) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match params.rows.aligned {
+                0 => of_rows::<T, false>(params),
+                _ => of_rows::<T, true>(params),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`row_norms`]; `ALIGNED` is that of the rows.
+    #[inline(always)]
+    unsafe fn of_rows<T: Element, const ALIGNED: bool>(params: &RowNormsParams) {
+        let lanes = 1 << params.rows.lanes_log2;
+        let unit = block_idx_x() * WARPS + thread_idx_x() / 32;
+        // SAFETY: the host launches warps for all rows; the whole warp takes every turn.
+        unsafe {
+            assert_unchecked(params.rows.n_columns != 0);
+            let first = Columns::new::<T>(&params.rows, 0);
+            let row = unit * (32 / lanes) + first.slot;
+            let is_there = u32::from(row < params.n_rows);
+            let mut sum = 0.0;
+            let mut column = 0;
+            while column < params.rows.n_columns {
+                let columns = Columns::new::<T>(&params.rows, column);
+                let has_elements = is_there & u32::from(columns.n_elements > 0);
+                let values = T::widen(columns.load::<T, ALIGNED>(row, has_elements));
+                unroll!(E in 0..8 => {
+                    if E < T::N {
+                        // What lies behind the row may be anything.
+                        let x = if (E as u32) < columns.n_elements { values[E] } else { 0.0 };
+                        sum = fma(x, x, sum);
+                    }
+                });
+                column += 1;
+            }
+            let sum = add_lanes(sum, lanes);
+            let mut norm = 1.0 / sqrt(max_nan(sum, SQUARE_MIN));
+            if T::SQUARES_OVERFLOW && ballot(u32::from(sum == f32::INFINITY)) != 0 {
+                let small = add_lanes(small_square::<T>(params, row, sum == f32::INFINITY), lanes);
+                norm = if sum == f32::INFINITY { SMALL / sqrt(small) } else { norm };
+            }
+            if is_there != 0 && first.element == 0 {
+                store_u32(params.norms + u64::from(row) * 4, norm.to_bits());
+            }
+        }
+    }
+
+    /// 2⁻¹⁰⁰: 4096 squares of the largest number times this are 10²¹ together; and what underflows
+    /// beside a sum that overflowed counts for nothing.
+    const SMALL: f32 = f32::from_bits((127 - 100) << 23);
+
+    /// The squares of a lane's elements of a row that it `has`, times [`SMALL`], one element after
+    /// the other: rows so long are rare, and registers are not.
+    ///
+    /// # Safety
+    /// `params` must have the row where the lane has it.
+    #[inline(always)]
+    unsafe fn small_square<T: Element>(params: &RowNormsParams, row: u32, has: bool) -> f32 {
+        let source = params.rows.base + u64::from(row) * params.rows.pitch_bytes;
+        let lanes = 1 << params.rows.lanes_log2;
+        let mut element = thread_idx_x() % lanes;
+        let end = if has { params.rows.dim } else { 0 };
+        let mut sum = 0.0;
+        while element < end {
+            // SAFETY: the row has the element.
+            let x = SMALL * unsafe { load_element::<T>(source, element) };
+            sum = fma(x, x, sum);
+            element += lanes;
+        }
+        sum
+    }
+
+    /// The sum of what a row's lanes have, in each of them.
+    ///
+    /// # Safety
+    /// The whole warp.
+    #[inline(always)]
+    unsafe fn add_lanes(mut sum: f32, lanes: u32) -> f32 {
+        let mut mask = lanes / 2;
+        while mask > 0 {
+            // SAFETY: the caller's promise.
+            sum += unsafe { shuffle_xor_by(sum, mask) };
+            mask /= 2;
+        }
+        sum
+    }
+}

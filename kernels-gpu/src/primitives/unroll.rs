@@ -1,0 +1,25 @@
+//! Loops that are unrolled in the source: their index is a constant.
+
+/// Straight-line repetition: `$body` sees `$i` as a constant from 0 to the given 1, 3 or 15. A
+/// loop would leave register arrays in memory.
+macro_rules! unroll {
+    ($i:ident in 0..2 => $body:block) => {
+        unroll!($i => $body; 0 1)
+    };
+    ($i:ident in 0..4 => $body:block) => {
+        unroll!($i => $body; 0 1 2 3)
+    };
+    ($i:ident in 0..8 => $body:block) => {
+        unroll!($i => $body; 0 1 2 3 4 5 6 7)
+    };
+    ($i:ident in 0..16 => $body:block) => {
+        unroll!($i => $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($i:ident => $body:block; $($value:literal)*) => {
+        $({
+            const $i: usize = $value;
+            $body
+        })*
+    };
+}
+pub(crate) use unroll;

@@ -1,0 +1,59 @@
+//! Conversions between f32 and half-precision numbers.
+
+use core::arch::asm;
+
+/// Both halves of a word as f32, the low one first.
+#[inline(always)]
+pub fn widen_f16(pair: u32) -> [f32; 2] {
+    let (low, high);
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .b16 l, h;",
+            "mov.b32 {{l, h}}, {2};",
+            "cvt.f32.f16 {0}, l;",
+            "cvt.f32.f16 {1}, h;",
+            "}}",
+            out(reg32) low,
+            out(reg32) high,
+            in(reg32) pair,
+            options(pure, nomem, nostack),
+        );
+    }
+    [low, high]
+}
+
+/// Two f32 rounded to f16, the first one in the low half.
+#[inline(always)]
+pub fn narrow_f16(low: f32, high: f32) -> u32 {
+    let pair;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "cvt.rn.f16x2.f32 {0}, {2}, {1};",
+            out(reg32) pair,
+            in(reg32) low,
+            in(reg32) high,
+            options(pure, nomem, nostack),
+        );
+    }
+    pair
+}
+
+/// Two f32 rounded to bf16, the first one in the low half.
+#[inline(always)]
+pub fn narrow_bf16(low: f32, high: f32) -> u32 {
+    let pair;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "cvt.rn.bf16x2.f32 {0}, {2}, {1};",
+            out(reg32) pair,
+            in(reg32) low,
+            in(reg32) high,
+            options(pure, nomem, nostack),
+        );
+    }
+    pair
+}

@@ -1,0 +1,106 @@
+//! Codes of one byte: whole numbers as they are, e4m3 numbers as f16 ([`crate::abi::e4m3`]).
+//!
+//! The bytes of a row lie in shared memory, and `ldmatrix` brings them, as those of f16 do: a slab
+//! has 128 elements. Scales are what rows are normalised by ([`crate::primitives::row_scales`]):
+//! the column's multiplies before the maximum, the row's what the document leaves.
+//!
+//! Known loss: every warp widens the e4m3 codes of all tokens, ten instructions for four of them.
+
+use crate::abi::e4m3;
+use crate::abi::layout::SLAB_BYTES;
+use crate::primitives::unroll::unroll;
+use crate::ptx::global::load_u8;
+use crate::ptx::mma::{mma_f16, mma_i8, mma_i8_u8};
+use crate::sm80::element::{Element, Stepped, first_step, multiply_step, stepped};
+
+/// Signed whole numbers. Accumulators hold the bits of whole numbers.
+pub struct I8;
+/// The same for queries, and whole numbers from 0 on for documents.
+pub struct I8Affine;
+/// Eight-bit floating point numbers of 3 fraction bits. Accumulators hold sums of
+/// [`e4m3::halves`]' products.
+pub struct E4m3;
+
+// The bytes of 32 numbers lie in registers as those of 16 pairs do.
+stepped!(I8, mma_i8);
+stepped!(I8Affine, mma_i8_u8);
+
+impl Stepped for E4m3 {
+    #[inline(always)]
+    unsafe fn multiply_add_step(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8] {
+        let [l0, l1, l2, l3, r0, r1, r2, r3] = c;
+        // The compiler widens what several products take once for all of them.
+        let a = e4m3::row_fragments(a);
+        let b = b.map(e4m3::halves);
+        // SAFETY: the caller's promise.
+        let ([l0, l1, l2, l3], [r0, r1, r2, r3]) = unsafe {
+            let (l, r) =
+                (mma_f16([l0, l1, l2, l3], a[0], b[0]), mma_f16([r0, r1, r2, r3], a[0], b[2]));
+            (mma_f16(l, a[1], b[1]), mma_f16(r, a[1], b[3]))
+        };
+        [l0, l1, l2, l3, r0, r1, r2, r3]
+    }
+}
+
+macro_rules! codes {
+    ($name:ident, $number:expr) => {
+        impl Element for $name {
+            const BYTES: usize = 1;
+
+            #[inline(always)]
+            unsafe fn multiply_slab<const N: usize>(
+                c: &mut [[f32; N]; 4],
+                fragments: usize,
+                queries: u32,
+                documents: u32,
+                n_columns: u32,
+                lane: u32,
+            ) {
+                let (queries, documents) = first_step(queries, documents, lane);
+                // A loop: what overlapped loads would save is not worth four times the code here.
+                let mut step = 0;
+                while step < SLAB_BYTES as u32 {
+                    let addresses = (queries ^ step, documents ^ step);
+                    // SAFETY: the caller's promise; addresses stay within the slabs.
+                    unsafe {
+                        match n_columns > N as u32 {
+                            true => multiply_step::<Self, N>(c, N, fragments, addresses),
+                            false => multiply_step::<Self, N>(c, N / 2, fragments, addresses),
+                        }
+                    }
+                    step += 32;
+                }
+            }
+
+            #[inline(always)]
+            fn numbers<const N: usize>(c: &mut [[f32; N]; 4], fragments: usize) {
+                let number: fn(f32) -> f32 = $number;
+                unroll!(I in 0..16 => {
+                    unroll!(F in 0..4 => {
+                        if 4 * I < N && F < fragments {
+                            unroll!(J in 0..4 => {
+                                let at = (4 * I + J) % N;
+                                c[F][at] = number(c[F][at]);
+                            });
+                        }
+                    });
+                });
+            }
+
+            #[inline(always)]
+            unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4] {
+                let byte = |i: u32| match i < n_bytes {
+                    // SAFETY: the caller's promise.
+                    true => unsafe { load_u8(address + u64::from(i)) },
+                    false => 0,
+                };
+                let pair = |i: u32| byte(i) | byte(i + 1) << 8;
+                [0, 4, 8, 12].map(|i| pair(i) | pair(i + 2) << 16)
+            }
+        }
+    };
+}
+
+codes!(I8, |sum| sum.to_bits() as i32 as f32);
+codes!(I8Affine, |sum| sum.to_bits() as i32 as f32);
+codes!(E4m3, |sum| sum * e4m3::PRODUCT);

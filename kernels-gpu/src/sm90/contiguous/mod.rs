@@ -1,0 +1,264 @@
+//! MaxSim of up to 32 query rows with documents that lie one behind the other.
+//!
+//! `scores[q, d] = Σ_s max_t ⟨Q[q, s], D[d, t]⟩`
+//!
+//! Tiling: queries on M, documents on N of `mma.sync`. The documents of a unit, or its share of
+//! them, are one run of rows, dealt out to the warps in chunks of 4 KB, whatever documents they
+//! belong to. A warp has all 32 query rows in registers, and multiplies 16 rows of documents at a
+//! time.
+//!
+//! Pipeline:
+//!  1. Each warp asks for its own chunks, as many ahead as its ring has stages, by one copy each:
+//!     rows lie together, so that there is no tensor map, and nobody to wait for. Codes' scales
+//!     come by another copy ([`codes`]).
+//!  2. It multiplies what a chunk has of a document with the query rows and keeps the maxima per
+//!     lane. Which element is which k of a product is nobody's business as long as both sides
+//!     agree: lane (g, t) takes every fourth 16-byte chunk of its rows, from chunk t on, as they
+//!     lie.
+//!  3. At a document's end lanes exchange maxima, and each of the 32 leaves that of one query row
+//!     to the storing warp, in a small ring.
+//!  4. The storing warp takes the maxima of all warps, adds the rows, and stores the score. It
+//!     loads the query tiles, too.
+//!  5. Of codes, large calls draw all units but a block's first from a counter ([`draw`]): a warp
+//!     tells the others of the next one, whose first chunks they ask for while they multiply the
+//!     last of this one.
+//!  6. In rows of their own ([`cut`]) a few documents for each block become one equal share for
+//!     each: what it has of a document that goes on in the next one comes first, and the storing
+//!     warp leaves its maxima for that. A warp's first chunk is copied by its lanes ([`first`]),
+//!     before there are barriers.
+//!
+//! Budget: 64 registers of queries (32 of codes), 16 of sums, 16 of documents; a few chunks a warp
+//! on their way. More of them make the first of every block, and the code itself, wait longer
+//! behind those of others.
+//!
+//! Known loss: eight lanes that read 64 bytes of two rows at a time meet half of the banks; that is
+//! a third of what the products leave. Between two units that are not drawn nothing is on its way.
+
+mod dynamic;
+mod element;
+mod epilogue;
+mod int8;
+mod mma_loop;
+mod prefetch;
+mod prologue;
+mod share;
+mod stream_k;
+mod tile_scheduler;
+mod units;
+
+use crate::abi::layout::contiguous::*;
+use crate::abi::params::{CutRunParams, Group, NORMS_PADDING, RunParams};
+use crate::primitives::row_scales::Norms;
+pub use crate::ptx::mma::{Bf16, F16};
+use crate::ptx::shared::dynamic_shared;
+use crate::ptx::thread::thread_idx_x;
+use crate::ptx::warp::broadcast;
+use crate::sm90::contiguous::dynamic::forward_drawn;
+use crate::sm90::contiguous::element::Element;
+use crate::sm90::contiguous::epilogue::store;
+pub use crate::sm90::contiguous::int8::I8;
+use crate::sm90::contiguous::mma_loop::multiply;
+use core::marker::PhantomData;
+
+/// Groups of a query tile.
+const GROUPS: u32 = (QUERY_ROWS / Group::ROWS) as u32;
+
+/// A row of the variant table.
+pub trait Kernel {
+    /// What is multiplied.
+    type Element: Element;
+    /// Warps that multiply.
+    const WARPS: usize;
+    /// Depth of each one's ring.
+    const STAGES: usize;
+    /// Rows of a chunk.
+    const CHUNK_ROWS: usize;
+    /// Whether a launch may have its blocks draw units, as
+    /// [`crate::table::forward::Variant::draws`].
+    const DRAWS: bool = Self::Element::HAS_SCALES;
+    /// The same as `CHUNK_ROWS`.
+    const ROWS: u32 = Self::CHUNK_ROWS as u32;
+    /// Bytes of a row.
+    const BYTES: u32 = (DIM * Self::Element::BYTES) as u32;
+    /// Shared memory.
+    const GEOMETRY: Geometry = Geometry {
+        warps: Self::WARPS,
+        stages: Self::STAGES,
+        row_bytes: Self::BYTES as usize,
+        chunk_rows: Self::CHUNK_ROWS,
+        has_scales: Self::Element::HAS_SCALES,
+        draws: Self::DRAWS,
+    };
+    /// Threads of a block.
+    const THREADS: u32 = threads(Self::WARPS, Self::DRAWS) as u32;
+}
+
+/// Window addresses of the block's shared memory.
+struct Shared<K> {
+    base: u32,
+    warp: u32,
+    kernel: PhantomData<K>,
+}
+
+impl<K> Clone for Shared<K> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Shared<K> {}
+
+impl<K: Kernel> Shared<K> {
+    /// Which of all warps' stages a stage of the warp's ring is.
+    #[inline(always)]
+    fn index(&self, slot: u32) -> u32 {
+        self.warp * K::STAGES as u32 + slot
+    }
+
+    /// A chunk of the warp's ring.
+    #[inline(always)]
+    fn stage(&self, slot: u32) -> u32 {
+        self.base + self.index(slot) * const { K::GEOMETRY.chunk_bytes() as u32 }
+    }
+
+    /// The query tile.
+    #[inline(always)]
+    fn queries(&self) -> u32 {
+        self.base + const { K::GEOMETRY.queries_offset() as u32 }
+    }
+
+    /// The scales of a chunk of the warp's ring.
+    #[inline(always)]
+    fn scales(&self, slot: u32) -> u32 {
+        let first = self.base + const { K::GEOMETRY.scales_offset() as u32 };
+        first + self.index(slot) * const { K::GEOMETRY.scales_bytes() as u32 }
+    }
+
+    /// What a warp has found of a document, in a slot.
+    #[inline(always)]
+    fn maxima(&self, slot: u32, warp: u32) -> u32 {
+        let first = self.base + const { K::GEOMETRY.maxima_offset() as u32 };
+        first + (slot * K::WARPS as u32 + warp) * MAXIMA_BYTES as u32
+    }
+
+    /// What is told of a drawn unit, in a slot.
+    #[inline(always)]
+    fn unit(&self, slot: u32) -> u32 {
+        self.base + const { K::GEOMETRY.units_offset() as u32 } + slot * UNIT_BYTES as u32
+    }
+
+    /// The entry whose maxima a slot has, where units are drawn.
+    #[inline(always)]
+    fn entry(&self, slot: u32) -> u32 {
+        self.unit(UNIT_SLOTS as u32) + 4 * slot
+    }
+
+    #[inline(always)]
+    fn barriers(&self) -> u32 {
+        self.base + const { K::GEOMETRY.barriers_offset() as u32 }
+    }
+
+    /// Completes when a stage of the warp's holds a chunk.
+    #[inline(always)]
+    fn full(&self, slot: u32) -> u32 {
+        self.barriers() + 8 * self.index(slot)
+    }
+
+    /// Completes when the query tile is there.
+    #[inline(always)]
+    fn query_full(&self) -> u32 {
+        self.barriers() + 8 * (K::WARPS * K::STAGES) as u32
+    }
+
+    /// Completes when every warp has the query tile in registers.
+    #[inline(always)]
+    fn query_empty(&self) -> u32 {
+        self.query_full() + 8
+    }
+
+    /// Completes when every warp has left its maxima in a slot.
+    #[inline(always)]
+    fn maxima_full(&self, slot: u32) -> u32 {
+        self.query_full() + 8 * (2 + slot)
+    }
+
+    /// Completes when the maxima of a slot are read.
+    #[inline(always)]
+    fn maxima_empty(&self, slot: u32) -> u32 {
+        self.maxima_full(SLOTS as u32) + 8 * slot
+    }
+
+    /// Completes when a slot tells of a unit.
+    #[inline(always)]
+    fn unit_full(&self, slot: u32) -> u32 {
+        self.maxima_empty(SLOTS as u32) + 8 * slot
+    }
+
+    /// Completes when every warp that multiplies knows the unit of a slot.
+    #[inline(always)]
+    fn unit_empty(&self, slot: u32) -> u32 {
+        self.unit_full(UNIT_SLOTS as u32) + 8 * slot
+    }
+}
+
+/// The forward kernel of one row of the variant table.
+///
+/// # Safety
+/// Launched with the row's threads and dynamic shared memory; `params` as [`RunParams`] says, and
+/// `norms` as [`crate::abi::params::ScaledRunParams`], where rows have scales.
+#[inline(always)]
+pub unsafe fn forward<K: Kernel>(params: &RunParams, norms: Norms) {
+    const { assert!(K::CHUNK_ROWS.is_multiple_of(PRODUCT_ROWS) && K::STAGES <= 16) };
+    // Copies of the scales of a chunk that begins with the last row end within what lies behind
+    // them.
+    const { assert!(K::CHUNK_ROWS + COPY_ALIGN / 2 <= NORMS_PADDING) };
+    let lane = thread_idx_x() % 32;
+    // SAFETY: every warp is whole, and has one role; it sets up the barriers that it waits for
+    // first. The broadcast tells the assembler that the number is the same in all lanes.
+    unsafe {
+        let warp = broadcast(thread_idx_x() / 32);
+        let shared = Shared::<K> { base: dynamic_shared(), warp, kernel: PhantomData };
+        if K::DRAWS {
+            return forward_drawn(params, shared, norms, lane);
+        }
+        if warp == K::WARPS as u32 {
+            return store(params, shared, norms, lane);
+        }
+        multiply(params, shared, norms, lane);
+    }
+}
+
+/// The forward kernel of one row of the variant table whose units end within documents.
+///
+/// # Safety
+/// Launched with the row's threads and dynamic shared memory; `params` as [`CutRunParams`] says.
+#[inline(always)]
+pub unsafe fn forward_cut<K: Kernel>(params: &CutRunParams) {
+    const { assert!(K::STAGES <= 16 && !K::DRAWS && !K::Element::HAS_SCALES) };
+    let lane = thread_idx_x() % 32;
+    // SAFETY: as in [`forward`].
+    unsafe {
+        let warp = broadcast(thread_idx_x() / 32);
+        let shared = Shared::<K> { base: dynamic_shared(), warp, kernel: PhantomData };
+        if warp == K::WARPS as u32 {
+            return stream_k::store(params, shared, lane);
+        }
+        stream_k::multiply(params, shared, lane);
+    }
+}
+
+/// Whether the launch's blocks draw their units.
+#[inline(always)]
+fn draws<K: Kernel>(params: &RunParams) -> bool {
+    K::DRAWS && params.forward.draws != 0
+}
+
+/// In place of an entry: there are no more.
+const END: u32 = u32::MAX;
+
+/// The group, and the row of it, that a lane ends with.
+#[inline(always)]
+fn own_row(lane: u32) -> (u32, u32) {
+    (lane / 2 % 2, lane % 2 * 8 + lane / 4)
+}

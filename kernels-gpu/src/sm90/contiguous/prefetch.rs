@@ -1,0 +1,141 @@
+//! What a warp that multiplies knows of the unit after this one, where blocks draw their units.
+
+use crate::abi::layout::contiguous::UNIT_SLOTS;
+use crate::abi::params::RunParams;
+use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
+use crate::ptx::shared::load_shared_u32x4;
+use crate::ptx::warp::{broadcast, sync_warp};
+use crate::sm90::contiguous::mma_loop::Rows;
+use crate::sm90::contiguous::units::{Ends, Run};
+use crate::sm90::contiguous::{END, Kernel, Shared, draws};
+use crate::sm90::smem::Ring;
+
+/// The chunks that a warp asks for, up to a unit ahead of what it multiplies.
+pub(super) struct Ahead<'a, K> {
+    params: &'a RunParams,
+    shared: Shared<K>,
+    /// The next chunk's first row, and one past the last row of its unit.
+    row: u32,
+    end: u32,
+    /// The stage that it goes to.
+    slot: u32,
+    /// Stages that are free.
+    n_free: u32,
+    /// Whether another unit may be asked for, of which nothing is known.
+    may_take: bool,
+    /// The unit that chunks are of, unless it is the one that is multiplied: its first row is the
+    /// warp's.
+    next: (Run, Ends<'a>),
+    has_next: bool,
+    units: Ring,
+    /// The warp's number less that of all chunks before the next unit: chunks are dealt out from
+    /// unit to unit, so that all warps get as many.
+    turn: u32,
+}
+
+impl<'a, K: Kernel> Ahead<'a, K> {
+    /// Of a block's first unit, whose next chunk of the warp's begins with `row`, for stage `slot`;
+    /// `n_free` are free.
+    #[inline(always)]
+    pub(super) fn new(
+        params: &'a RunParams,
+        shared: Shared<K>,
+        unit: (Run, Ends<'a>),
+        row: u32,
+        [slot, n_free]: [u32; 2],
+    ) -> Self {
+        let turn = shared.warp.wrapping_sub(n_chunks::<K>(unit.0));
+        Ahead {
+            params,
+            shared,
+            row,
+            end: unit.0.end,
+            slot,
+            n_free,
+            may_take: draws::<K>(params),
+            next: unit,
+            has_next: false,
+            units: Ring::START,
+            turn,
+        }
+    }
+
+    /// A stage is free.
+    #[inline(always)]
+    pub(super) fn free(&mut self) {
+        self.n_free += 1;
+    }
+
+    /// Asks for chunks while stages are free, of the next unit behind this one.
+    ///
+    /// # Safety
+    /// One whole warp, which has multiplied what the free stages held.
+    #[inline(always)]
+    pub(super) unsafe fn ask(&mut self, documents: &Rows, lane: u32) {
+        while self.n_free > 0 {
+            if self.row >= self.end {
+                if !self.may_take {
+                    return;
+                }
+                // SAFETY: the caller's promise.
+                unsafe { self.take(lane) };
+                continue;
+            }
+            // SAFETY: the caller's promise.
+            unsafe { documents.copy_chunk(&self.shared, self.slot, self.row, self.end, lane) };
+            self.row += K::ROWS * K::WARPS as u32;
+            self.slot = Ring { slot: self.slot, parity: 0 }.next(K::STAGES as u32).slot;
+            self.n_free -= 1;
+        }
+    }
+
+    /// Waits until the next unit is known.
+    ///
+    /// # Safety
+    /// One whole warp; the unit must not be behind the last one.
+    #[inline(always)]
+    unsafe fn take(&mut self, lane: u32) {
+        let Ring { slot, parity } = self.units;
+        let shared = self.shared;
+        self.may_take = false;
+        // SAFETY: the warp that draws tells of units until there are no more.
+        unsafe {
+            barrier_wait(shared.unit_full(slot), parity);
+            let words = load_shared_u32x4(shared.unit(slot));
+            sync_warp();
+            barrier_arrive_if(shared.unit_empty(slot), (lane == 0) as u32);
+            self.units = self.units.next(UNIT_SLOTS as u32);
+            let entry = broadcast(words[0]);
+            if entry == END {
+                return;
+            }
+            let [entry_end, start, end] = [1, 2, 3].map(|i| broadcast(words[i]));
+            let mut run = Run { entry, entry_end, start, end };
+            let ends = Ends::new(self.params, run, lane);
+            let first = self.turn % K::WARPS as u32;
+            self.turn = self.turn.wrapping_sub(n_chunks::<K>(run));
+            run.start += first * K::ROWS;
+            (self.row, self.end) = (run.start, end);
+            (self.next, self.has_next) = ((run, ends), true);
+        }
+    }
+
+    /// Whether there is a next unit, when the warp has no more to multiply of this one.
+    #[inline(always)]
+    pub(super) fn has_next(&self) -> bool {
+        self.has_next
+    }
+
+    /// The next unit, of which there is one.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> (Run, Ends<'a>) {
+        (self.may_take, self.has_next) = (true, false);
+        self.next
+    }
+}
+
+/// Chunks of a run.
+#[inline(always)]
+fn n_chunks<K: Kernel>(run: Run) -> u32 {
+    (run.end - run.start).div_ceil(K::ROWS)
+}

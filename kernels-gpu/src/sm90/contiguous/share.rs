@@ -1,0 +1,214 @@
+//! Units that end within documents, as [`crate::sm90::stream_k`] has them, of documents that are
+//! one run of rows.
+//!
+//! Of a few documents for each block whole ones are unequal shares: 1000 on 264 blocks are three or
+//! four. Where one query tile meets documents of one length, units are equal shares instead
+//! ([`crate::abi::stream_k`]), one for each block.
+//!
+//! A block begins with the piece of the document that goes on in the next unit, whose maxima are
+//! left long before that unit's block looks for them. Then come the unit's other rows from the
+//! first one on, which may end a document that began before. To the warps that multiply all this is
+//! one run: rows are counted on behind the unit's end, and who copies turns back to its start.
+
+use crate::abi::layout::contiguous::QUERY_ROWS;
+use crate::abi::params::{CutRunParams, N_COUNTERS, RunParams};
+use crate::abi::stream_k;
+use crate::abi::stream_k::first_step;
+use crate::primitives::unroll::unroll;
+use crate::ptx::global::{load_word, store_word};
+use crate::ptx::math::max_nan;
+use crate::sm90::contiguous::units::Run;
+use crate::sm90::reduction::TOLD;
+
+/// A block's unit.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    /// As it is gone through. A piece that goes on counts as the entry before the first that ends
+    /// in the unit.
+    pub(super) run: Run,
+    /// Rows of the run from here on lie `n_back` before.
+    turn: u32,
+    n_back: u32,
+    /// The first entry that ends in the unit.
+    first: u32,
+    /// Whether that began in a unit before.
+    is_end: bool,
+}
+
+impl Share {
+    /// That of a block. Few instructions: those before the first copy come out of memory, too.
+    #[inline(always)]
+    pub(super) fn new(params: &CutRunParams, unit: u32) -> Share {
+        let all = &params.runs;
+        let begin = first_step(unit, all.entries_per_unit, all.n_longer_units);
+        let end = begin + all.entries_per_unit + (unit < all.n_longer_units) as u32;
+        let division = [params.document_steps, params.document_steps_inverse];
+        let stream_k::Share { first, last, is_end, start, piece, end } =
+            stream_k::Share::new([begin, end], division, all.item_len);
+        let n_rows = end - start;
+        let run = Run {
+            entry: first.wrapping_sub((piece < end) as u32),
+            entry_end: last,
+            start: piece,
+            end: piece + n_rows,
+        };
+        Share { run, turn: end, n_back: n_rows, first, is_end }
+    }
+
+    /// Where a row of the run lies.
+    #[inline(always)]
+    pub(super) fn row(&self, row: u32) -> u32 {
+        if row >= self.turn { row - self.n_back } else { row }
+    }
+
+    /// The row of the run behind the last of an entry of it.
+    #[inline(always)]
+    pub(super) fn end_of(&self, entry: u32, item_len: u32) -> u32 {
+        if self.goes_on(entry) { self.turn } else { (entry + 1) * item_len + self.n_back }
+    }
+
+    /// Whether an entry of the run stands for the piece that goes on.
+    #[inline(always)]
+    pub(super) fn goes_on(&self, entry: u32) -> bool {
+        entry.wrapping_add(1) == self.first
+    }
+
+    /// Whether an entry's document began in a unit before.
+    #[inline(always)]
+    pub(super) fn is_end(&self, entry: u32) -> bool {
+        self.is_end && entry == self.first
+    }
+
+    /// Loads a word of where pieces are left; gives 0, which the assembler does not know. Who is
+    /// first to go to a page of memory waits longest, and should not when there is something to
+    /// leave (0.1 to 0.2 µs of a call).
+    ///
+    /// # Safety
+    /// The unit must be this block's; there must be places of pieces behind the counters.
+    #[inline(always)]
+    pub(super) unsafe fn touch(&self, all: &RunParams, unit: u32, lane: u32) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { load_word(place_of(all, unit, lane)) as u32 & all.zero }
+    }
+
+    /// Leaves the maximum of a lane's query row over the piece that goes on, for the unit that has
+    /// the document's end. One word says that it is there and what it is: a fence between two would
+    /// keep the multiprocessor's copies waiting.
+    ///
+    /// # Safety
+    /// As [`Share::touch`], which must have given `touched`.
+    #[inline(always)]
+    pub(super) unsafe fn leave(
+        &self,
+        all: &RunParams,
+        unit: u32,
+        most: f32,
+        touched: u32,
+        lane: u32,
+    ) {
+        let word = TOLD | u64::from(most.to_bits() | touched);
+        // SAFETY: the caller's promise; a place is its lane's.
+        unsafe { store_word(place_of(all, unit, lane), word) };
+    }
+
+    /// Asks for what units before have found of the document whose end this one has, and does not
+    /// wait for it: mostly it is there, and comes while the document's end is multiplied.
+    ///
+    /// # Safety
+    /// As [`Share::touch`]; the document must have begun in a unit before.
+    #[inline(always)]
+    pub(super) unsafe fn ask(&self, params: &CutRunParams, unit: u32, lane: u32) -> Pieces {
+        let all = &params.runs;
+        let begin = self.first * params.document_steps;
+        let mut first = unit - 1;
+        while first_step(first, all.entries_per_unit, all.n_longer_units) > begin {
+            first -= 1;
+        }
+        let mut pieces = Pieces { first, next: unit, ..Pieces::NONE };
+        // SAFETY: the caller's promise.
+        unsafe { pieces.ask(all, lane) };
+        pieces
+    }
+}
+
+/// What units before have found of a document. They have smaller numbers, and their pieces wait for
+/// nobody: whoever waits for these comes to an end, however many blocks run at once.
+pub(super) struct Pieces {
+    /// The unit that the document began in.
+    first: u32,
+    /// The last one that has been asked.
+    next: u32,
+    places: [u64; AT_ONCE],
+    words: [u64; AT_ONCE],
+}
+
+/// Units that are asked at once: one after the other would take as many times as long as memory
+/// answers.
+const AT_ONCE: usize = 4;
+
+impl Pieces {
+    pub(super) const NONE: Pieces =
+        Pieces { first: 0, next: 0, places: [0; AT_ONCE], words: [0; AT_ONCE] };
+
+    /// Asks some more, and behind the first unit that again, which changes nothing.
+    ///
+    /// # Safety
+    /// As [`Share::ask`].
+    #[inline(always)]
+    unsafe fn ask(&mut self, all: &RunParams, lane: u32) {
+        unroll!(I in 0..4 => {
+            self.next = self.next.saturating_sub(1).max(self.first);
+            self.places[I] = place_of(all, self.next, lane);
+        });
+        // SAFETY: the caller's promise.
+        unsafe { self.load() };
+    }
+
+    /// # Safety
+    /// The places must be there.
+    #[inline(always)]
+    unsafe fn load(&mut self) {
+        unroll!(I in 0..4 => {
+            // SAFETY: the caller's promise.
+            self.words[I] = unsafe { load_word(self.places[I]) };
+        });
+    }
+
+    /// The maximum of a lane's query row over these pieces and what the lane has itself.
+    ///
+    /// # Safety
+    /// As [`Share::ask`], which must have been called.
+    #[inline(always)]
+    pub(super) unsafe fn take(&mut self, all: &RunParams, mut most: f32, lane: u32) -> f32 {
+        // SAFETY: the caller's promise; each of these units has a piece, and leaves what it finds.
+        unsafe {
+            loop {
+                loop {
+                    let mut are_told = TOLD;
+                    unroll!(I in 0..4 => {
+                        are_told &= self.words[I];
+                    });
+                    if are_told != 0 {
+                        break;
+                    }
+                    self.load();
+                }
+                unroll!(I in 0..4 => {
+                    store_word(self.places[I], 0);
+                    most = max_nan(most, f32::from_bits(self.words[I] as u32));
+                });
+                if self.next == self.first {
+                    return most;
+                }
+                self.ask(all, lane);
+            }
+        }
+    }
+}
+
+/// Where a unit leaves the maximum of a lane's query row.
+#[inline(always)]
+fn place_of(all: &RunParams, unit: u32, lane: u32) -> u64 {
+    let places = all.forward.draws + u64::from(N_COUNTERS) * 4;
+    places + u64::from(unit * QUERY_ROWS as u32 + lane) * 8
+}

@@ -1,0 +1,122 @@
+//! A consumer warp's query rows: what a document starts from and what it leaves.
+
+use crate::abi::layout::sm90::*;
+use crate::abi::params::{ForwardParams, Group};
+use crate::primitives::accumulator::{Best, NO_WINNER};
+use crate::primitives::documents::TokenPlace;
+use crate::primitives::row_maxima::{OwnRows, deal, normalized, sum_halves, valid_rows};
+use crate::primitives::row_scales::Norms;
+use crate::primitives::unroll::unroll;
+use crate::ptx::warp::shuffle_xor_f32;
+use crate::sm90::kernel::Kernel;
+
+/// The rows of a warp's fragments, for one thread.
+#[derive(Clone, Copy)]
+pub(super) struct WarpRows {
+    /// [`valid_rows`] of each fragment.
+    valid: [u32; 2],
+    /// That of the rows that the thread has at a document's end, and where they are stored.
+    own_valid: u32,
+    place: TokenPlace,
+    /// What those are normalised by.
+    own_norms: [f32; 2],
+}
+
+impl WarpRows {
+    /// No valid row.
+    pub(super) const NONE: WarpRows =
+        WarpRows { valid: [0; 2], own_valid: 0, place: TokenPlace::NONE, own_norms: [1.0; 2] };
+
+    /// The rows of the warp's groups, one per fragment.
+    ///
+    /// # Safety
+    /// The groups must be of this launch.
+    #[inline(always)]
+    pub(super) unsafe fn new<K: Kernel>(
+        params: &ForwardParams,
+        norms: Norms,
+        groups: [Group; 2],
+        lane: u32,
+    ) -> Self {
+        let mut rows = WarpRows::NONE;
+        let own = OwnRows::new(K::FRAGMENTS, lane);
+        unroll!(I in 0..2 => {
+            if I < K::FRAGMENTS {
+                // SAFETY: the caller's promise.
+                rows.valid[I] = unsafe { valid_rows(params, groups[I], lane) };
+                if own.fragment == I as u32 {
+                    rows.own_valid = rows.valid[I];
+                    if K::NORMALIZES {
+                        // SAFETY: the caller's promise.
+                        rows.own_norms = unsafe { own.norms(norms, groups[I], lane) };
+                    }
+                    if groups[I].n_rows() > 0 && params.winners | params.token_scores != 0 {
+                        // SAFETY: the group has tokens, and pair-major outputs are asked for.
+                        rows.place = unsafe { TokenPlace::new(params, groups[I]) };
+                    }
+                }
+            }
+        });
+        rows
+    }
+
+    /// Nothing seen yet by valid rows; the others need no maximum, and have the largest, which
+    /// never has to be found again ([`crate::sm90::bitwise_max::is_positive`]).
+    #[inline(always)]
+    pub(super) fn start(&self) -> [Best; 2] {
+        let start = |bit: u32| if bit != 0 { f32::NEG_INFINITY } else { f32::INFINITY };
+        self.valid.map(|valid| Best {
+            value: [start(valid & 1), start(valid & 2)],
+            winner: [NO_WINNER; 2],
+        })
+    }
+
+    /// What a document leaves in lane `f` of each four: the maxima of its rows in either half of
+    /// the warp's group of fragment `f`, 0 where they are no query tokens.
+    ///
+    /// # Safety
+    /// The whole warp together.
+    #[inline(always)]
+    pub(super) unsafe fn halves<K: Kernel>(&self, best: &[Best; 2], lane: u32) -> [f32; 2] {
+        let own = OwnRows::new(K::FRAGMENTS, lane);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let rows = deal(best, K::FRAGMENTS, lane, false);
+            let [value, _] = own.values(&rows, self.own_valid);
+            let other = match K::FRAGMENTS {
+                1 => shuffle_xor_f32::<1>(value),
+                _ => shuffle_xor_f32::<2>(value),
+            };
+            [value, other]
+        }
+    }
+
+    /// What a document that starts at row `start` leaves: stores winners and token scores, if
+    /// `store`, and gives [`sum_halves`] of valid rows.
+    ///
+    /// # Safety
+    /// The whole warp together; the entry must belong to the groups' queries, and have a valid
+    /// document token to be stored.
+    #[inline(always)]
+    pub(super) unsafe fn finish<K: Kernel>(
+        &self,
+        params: &ForwardParams,
+        (entry, start): (u32, u32),
+        best: &[Best; 2],
+        store: bool,
+        lane: u32,
+    ) -> f32 {
+        let own = OwnRows::new(K::FRAGMENTS, lane);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut rows = deal(best, K::FRAGMENTS, lane, K::WINNERS);
+            if K::NORMALIZES {
+                rows = normalized(rows, self.own_norms);
+            }
+            if store {
+                own.store(params, self.place, (entry, start), &rows, self.own_valid, lane);
+            }
+            sum_halves(K::FRAGMENTS, own.values(&rows, self.own_valid))
+        }
+    }
+}

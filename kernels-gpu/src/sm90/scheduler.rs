@@ -1,0 +1,174 @@
+//! Units: found by the warp that loads documents, handed to the other warps through a small ring.
+//! One warp finds them, so that the code for it is there once: a block starts with cold
+//! instruction caches.
+
+use crate::abi::layout::sm90::UNIT_SLOTS;
+use crate::abi::params::{ForwardParams, Segment};
+use crate::primitives::work_tile;
+use crate::primitives::work_tile::Work;
+use crate::ptx::atomic::count_up;
+use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
+use crate::ptx::shared::{load_shared_u32x4, store_shared_u32x4};
+use crate::ptx::thread::{block_idx_x, grid_dim_x};
+use crate::ptx::warp::{broadcast, sync_warp};
+use crate::ptx::wgmma::Element;
+use crate::sm90::kernel::{CONSUMER_WARPS, Kernel};
+use crate::sm90::smem::Ring;
+use crate::sm90::smem::Shared;
+use crate::sm90::tf32x3;
+
+/// In place of a unit's number: there are no more.
+const END: u32 = u32::MAX;
+
+/// The units of this block, for the loading warp: the first has the block's number, the others
+/// are drawn or follow at the distance of the grid.
+///
+/// A block whose documents arrive late draws fewer units, so that all blocks end together. The
+/// next unit is drawn while one is worked on: nobody waits for the counter.
+pub(super) struct Units<'a> {
+    params: &'a ForwardParams,
+    is_first: bool,
+    /// The next unit, or in lane 0 the ticket that says which it is.
+    next: u32,
+    ring: Ring,
+}
+
+impl<'a> Units<'a> {
+    #[inline(always)]
+    pub(super) fn new(params: &'a ForwardParams) -> Self {
+        Units { params, is_first: true, next: block_idx_x(), ring: Ring::START }
+    }
+
+    /// The next unit, to [`Units::tell`]; tells of the end itself.
+    ///
+    /// # Safety
+    /// One whole warp of the block; `params` must describe the launch.
+    #[inline(always)]
+    pub(super) unsafe fn next<K: Kernel>(&mut self, shared: &Shared, lane: u32) -> Option<Work> {
+        let params = self.params;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut unit = self.next;
+            if params.draws != 0 && !self.is_first {
+                unit = grid_dim_x() + broadcast(self.next);
+            }
+            if unit >= params.n_units {
+                self.publish(shared, [END; 4], [0; 4], lane);
+                return None;
+            }
+            self.is_first = false;
+            self.next = unit + grid_dim_x();
+            if params.draws != 0 && lane == 0 {
+                self.draw();
+            }
+            Some(work_tile::unit(params, unit, K::GROUPS))
+        }
+    }
+
+    /// Takes a ticket.
+    ///
+    /// # Safety
+    /// As [`Units::next`], in one lane; there must be counters.
+    #[inline(always)]
+    unsafe fn draw(&mut self) {
+        let params = self.params;
+        // All units, less the blocks' first ones, and one ticket in vain for each block: as many
+        // tickets as units, after which the counter is 0 again.
+        // SAFETY: nobody else touches the counter during the launch.
+        self.next = unsafe { count_up(params.draws, params.n_units - 1) };
+    }
+
+    /// Tells the other warps of a unit, whose first document has the rows `first`.
+    ///
+    /// # Safety
+    /// As [`Units::next`], once for each of its units, in their order.
+    #[inline(always)]
+    pub(super) unsafe fn tell(&mut self, shared: &Shared, work: &Work, first: Segment, lane: u32) {
+        let words = [work.unit, work.tile, work.entry, work.entry_end];
+        // SAFETY: the caller's promise.
+        unsafe { self.publish(shared, words, [first.start, first.len, 0, 0], lane) };
+    }
+
+    #[inline(always)]
+    unsafe fn publish(&mut self, shared: &Shared, first: [u32; 4], second: [u32; 4], lane: u32) {
+        let (slot, parity) = (self.ring.slot, self.ring.parity);
+        // SAFETY: a slot is written after every reader has let go of it.
+        unsafe {
+            barrier_wait(shared.unit_empty(slot), parity ^ 1);
+            if lane == 0 {
+                store_shared_u32x4(shared.unit(slot), first);
+                store_shared_u32x4(shared.unit(slot) + 16, second);
+            }
+            barrier_arrive_if(shared.unit_full(slot), (lane == 0) as u32);
+        }
+        self.ring = self.ring.next(UNIT_SLOTS as u32);
+    }
+}
+
+/// The units of this block, for a warp that is told.
+pub(super) struct Told {
+    ring: Ring,
+}
+
+impl Told {
+    pub(super) const START: Told = Told { ring: Ring::START };
+
+    /// Warps that are told.
+    #[inline(always)]
+    pub(super) fn n_warps<K: Kernel>(params: &ForwardParams) -> u32 {
+        // One stores; the last two of the first warpgroup split, or prepare masks and load queries.
+        let others = match params.documents.mask {
+            _ if K::Element::SPLITS => tf32x3::WARPS,
+            0 if !K::Element::HAS_SCALES => (K::SLABS > 0) as u32,
+            _ => (K::SLABS > 0) as u32 + 1,
+        };
+        CONSUMER_WARPS * K::CONSUMERS as u32 + 1 + others
+    }
+
+    /// The next unit.
+    ///
+    /// # Safety
+    /// One whole warp of [`Told::n_warps`].
+    #[inline(always)]
+    pub(super) unsafe fn next(&mut self, shared: &Shared, lane: u32) -> Option<Work> {
+        let (slot, parity) = (self.ring.slot, self.ring.parity);
+        // SAFETY: the loading warp fills the slots in this order. The words are the same in all
+        // lanes, which the broadcasts tell the assembler: branches are cheaper then.
+        unsafe {
+            barrier_wait(shared.unit_full(slot), parity);
+            let address = shared.unit(slot);
+            let [unit, tile, entry, entry_end] = load_shared_u32x4(address);
+            let [start, len, ..] = load_shared_u32x4(address + 16);
+            sync_warp();
+            barrier_arrive_if(shared.unit_empty(slot), (lane == 0) as u32);
+            self.ring = self.ring.next(UNIT_SLOTS as u32);
+            let unit = broadcast(unit);
+            if unit == END {
+                return None;
+            }
+            Some(Work {
+                unit,
+                tile: broadcast(tile),
+                entry: broadcast(entry),
+                entry_end: broadcast(entry_end),
+                first: Some(Segment { start, len }),
+            })
+        }
+    }
+}
+
+/// Runs the body for each document tile of some documents, in the order in which all warps go
+/// through them: `$row` is the document's row that the tile starts with. A macro, so that the
+/// warps' registers stay registers.
+macro_rules! for_each_tile {
+    ($documents:expr, |$document:ident, $row:ident| $body:block) => {
+        while let Some((_, $document)) = $documents.next() {
+            let mut $row = 0;
+            while $row < $document.len {
+                $body
+                $row += $crate::abi::layout::sm90::DOCUMENT_TILE as u32;
+            }
+        }
+    };
+}
+pub(super) use for_each_tile;

@@ -1,0 +1,204 @@
+//! A consumer warpgroup: as [`crate::sm90::tile`], but for the pieces of documents.
+
+use crate::abi::layout::chunk_offset;
+use crate::abi::layout::sm90::*;
+use crate::abi::params::{ForwardParams, Group};
+use crate::primitives::accumulator::Best;
+use crate::primitives::row_scales::Norms;
+use crate::primitives::unroll::unroll;
+use crate::ptx::barrier::barrier_wait;
+use crate::ptx::mma::load_matrix_x4;
+use crate::ptx::thread::*;
+use crate::ptx::warp::broadcast;
+use crate::ptx::wgmma;
+use crate::ptx::wgmma::Accumulators;
+use crate::sm90::compute::{Columns, TAIL, WHOLE, tile_clocks};
+use crate::sm90::warpgroup::Consumer;
+use crate::sm90::kernel::Kernel;
+use crate::sm90::query_rows::WarpRows;
+use crate::sm90::smem::Ring;
+use crate::sm90::smem::Shared;
+use crate::sm90::stream_k::units::{Kind, Part, Unit};
+
+/// The step of a product behind which the other consumer may begin: what is left keeps the tensor
+/// cores busy until its first step.
+const PASSED_ON: usize = 5;
+/// The barrier at which the first consumer waits for its turn; the other's follows.
+const FIRST_TURN: u32 = 2;
+
+/// Works through the block's units, as [`crate::sm90::warpgroup::consume`].
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u32) {
+    // SAFETY: every warp is whole here; as there.
+    let warp = unsafe { broadcast(thread / 32) };
+    let mut consumer = Consumer {
+        params,
+        shared,
+        warp,
+        lane: thread % 32,
+        n_slabs: K::SLABS as u32,
+        ring: Ring::START,
+        sums: Ring::START,
+        rows: WarpRows::NONE,
+        norms: Norms::NONE,
+        row_factors: 0,
+    };
+    // SAFETY: the producer loads what is waited for, in this order; there is one query tile.
+    unsafe {
+        let mut unit = Unit::new(params);
+        consumer.load_rows::<K>(unit.tile);
+        barrier_wait(shared.query_full(), 0);
+        let mut held = [[0; 4]; 2 * SLAB_STEPS];
+        if holds_rows::<K>() {
+            // The first turn is the first warpgroup's.
+            if warp >= 4 {
+                pass_turn(FIRST_TURN);
+            }
+            held = consumer.hold_rows();
+        } else if warp >= 4 {
+            // As in `crate::sm90::warpgroup::consume`.
+            pause(tile_clocks::<K>());
+        }
+        while let Some(Part { rows, kind, .. }) = unit.next() {
+            consumer.part::<K>(&held, rows.len, kind);
+        }
+    }
+}
+
+/// Whether consumers have their query rows in registers, and take turns.
+const fn holds_rows<K: Kernel>() -> bool {
+    K::FRAGMENTS == 1
+}
+
+/// A warp's query rows in registers, in steps of 32 bytes.
+type Held = [[u32; 4]; 2 * SLAB_STEPS];
+
+impl Consumer<'_> {
+    /// Loads the warp's query rows.
+    ///
+    /// # Safety
+    /// The whole warp; the query tile must be there.
+    #[inline(always)]
+    unsafe fn hold_rows(&self) -> Held {
+        // Lane l gives a row of matrix l / 8: rows 0 to 7 and 8 to 15 of a step's first chunk, then
+        // of the other.
+        let row = Group::ROWS as u32 * self.warp + self.lane % 16;
+        let first = chunk_offset(row, self.lane / 16);
+        let mut held = [[0; 4]; 2 * SLAB_STEPS];
+        unroll!(STEP in 0..8 => {
+            let slab = self.shared.query_slab((STEP / SLAB_STEPS) as u32);
+            let address = slab + (first ^ (STEP_BYTES * (STEP % SLAB_STEPS)) as u32);
+            // SAFETY: the caller's promise.
+            held[STEP] = unsafe { load_matrix_x4(address) };
+        });
+        held
+    }
+
+    /// A document, or a piece of one.
+    #[inline(always)]
+    unsafe fn part<K: Kernel>(&mut self, held: &Held, len: u32, kind: Kind) {
+        let mut best = self.rows.start();
+        // The same in all lanes, as the assembler has to know.
+        // SAFETY: every warp is whole here; the producer loads these tiles in this order.
+        unsafe {
+            let len = broadcast(len);
+            let whole = len & !(DOCUMENT_TILE as u32 - 1);
+            let mut row = 0;
+            while row < whole {
+                match holds_rows::<K>() {
+                    true => self.tile_in_turn::<K, 64, WHOLE>(held, &mut best, row, 0),
+                    false => _ = self.tile::<K, 64, WHOLE>(&mut best, row, 0),
+                }
+                row += DOCUMENT_TILE as u32;
+            }
+            if row < len {
+                match holds_rows::<K>() {
+                    true => self.tail_in_turn::<K>(held, &mut best, row, len - row),
+                    false => self.tail::<K>(&mut best, row, len - row),
+                }
+            }
+            let [first, second] = self.rows.halves::<K>(&best, self.lane);
+            if kind == Kind::Whole {
+                self.hand_over::<K>(if len > 0 { first + second } else { 0.0 });
+            } else {
+                self.hand_over::<K>(first);
+                self.hand_over::<K>(second);
+            }
+        }
+    }
+
+    /// As `Consumer::tail`.
+    #[inline(always)]
+    unsafe fn tail_in_turn<K: Kernel>(
+        &mut self,
+        held: &Held,
+        best: &mut [Best; 2],
+        row: u32,
+        left: u32,
+    ) {
+        macro_rules! widths {
+            ($($n:literal)*) => {
+                $(
+                    if has_width(K::TAIL_STEP, K::WINNERS, 2 * $n) && left <= 2 * $n {
+                        // SAFETY: the caller's promise.
+                        unsafe { self.tile_in_turn::<K, $n, TAIL>(held, best, row, left) };
+                        return;
+                    }
+                )*
+            };
+        }
+        widths!(8 16 24 32 40 48 56 64);
+    }
+
+    /// One tile of up to 2 · `N` document tokens against the warpgroup's rows, when it is its turn.
+    #[inline(always)]
+    unsafe fn tile_in_turn<K: Kernel, const N: usize, const KIND: u32>(
+        &mut self,
+        held: &Held,
+        best: &mut [Best; 2],
+        row: u32,
+        left: u32,
+    ) where
+        [f32; N]: Accumulators,
+    {
+        let column = (row + 2 * (self.lane % 4)) as i32;
+        let group = self.warp / 4;
+        // SAFETY: the producer fills the ring's next stages with this tile; both warpgroups meet
+        // the same tiles, so that each turn that is waited for is passed on.
+        unsafe {
+            let columns = Columns {
+                valid: [0; 4],
+                left,
+                column,
+                lane: self.lane,
+                norms: core::mem::zeroed(),
+            };
+            let before = *best;
+            self.wait_for_tile::<K>();
+            take_turn(FIRST_TURN + group);
+            let next = self.ring.next(self.shared.stages);
+            let b = [self.ring, next].map(|ring| wgmma::descriptor(self.shared.stage(ring.slot)));
+            wgmma::fence();
+            let mut c = <[f32; N]>::start_held::<K::Element>(held[0], b[0]);
+            unroll!(STEP in 0..8 => {
+                if STEP != 0 {
+                    let b = b[STEP / SLAB_STEPS] + (STEP % SLAB_STEPS) as u32 * wgmma::K_STEP;
+                    c = c.add_held::<K::Element>(held[STEP], b);
+                }
+                if STEP == PASSED_ON {
+                    wgmma::commit();
+                }
+            });
+            wgmma::commit();
+            let c = c.wait::<1>();
+            pass_turn(FIRST_TURN + (1 - group));
+            let c = c.wait::<0>();
+            self.release(K::SLABS as u32);
+            columns.fold::<K, N, KIND>(&mut best[0], &c);
+            columns.fold_again::<K, N, KIND>(best, before, [&c; 2]);
+        }
+    }
+}

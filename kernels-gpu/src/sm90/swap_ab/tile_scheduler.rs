@@ -1,0 +1,61 @@
+//! Which pair of consumer warpgroups takes the next document.
+
+use crate::abi::layout::sm90::*;
+use crate::abi::params::{ForwardParams, Segment};
+use crate::primitives::work_tile::Work;
+use crate::ptx::thread::*;
+use crate::ptx::warp::broadcast;
+use crate::sm90::swap_ab::kernel::ROWS;
+
+/// Which team has the next document: the one that has had fewer products. Both have some of the
+/// last one where blocks have a single unit, of few documents, so that they end together. Warps
+/// that go through the block's documents do so in the same order, and agree.
+pub(super) struct Turns<'a> {
+    params: &'a ForwardParams,
+    /// Products that the first team has had more of.
+    ahead: i32,
+}
+
+impl<'a> Turns<'a> {
+    #[inline(always)]
+    pub(super) fn new(params: &'a ForwardParams) -> Self {
+        Turns { params, ahead: 0 }
+    }
+
+    /// The team whose turn it is.
+    #[inline(always)]
+    pub(super) fn team(&self) -> u32 {
+        u32::from(self.ahead > 0)
+    }
+
+    /// What each team has of the next document, of a unit's entry.
+    ///
+    /// # Safety
+    /// One whole warp.
+    #[inline(always)]
+    pub(super) unsafe fn next(
+        &mut self,
+        work: &Work,
+        entry: u32,
+        rows: Segment,
+    ) -> [Option<Segment>; TEAMS] {
+        // SAFETY: the caller's promise.
+        let (start, len) = unsafe { (broadcast(rows.start), broadcast(rows.len)) };
+        let n_products = len.div_ceil(ROWS) as i32;
+        let has_one_unit = self.params.draws == 0 && self.params.n_units <= grid_dim_here();
+        let is_last = has_one_unit && entry + 1 == work.entry_end;
+        if is_last && n_products > self.ahead.abs() + 1 {
+            let first = (n_products - self.ahead) as u32 / 2 * ROWS;
+            let parts = [(start, first), (start + first, len - first)];
+            return parts.map(|(start, len)| Some(Segment { start, len }));
+        }
+        let rows = Segment { start, len };
+        if self.team() == 0 {
+            self.ahead += n_products;
+            [Some(rows), None]
+        } else {
+            self.ahead -= n_products;
+            [None, Some(rows)]
+        }
+    }
+}
