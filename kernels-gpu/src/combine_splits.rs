@@ -1,5 +1,5 @@
-//! Puts the pieces of cut documents together: per query token the maximum over the pieces, its
-//! winner, and the sum over the tokens.
+//! Combines document splits (split-KV): per query token the maximum over the splits, its winner,
+//! and the sum over the tokens.
 //!
 //! A block per score, a thread per query token. Tokens are added in the order in which the forward
 //! kernels add them (`reduce`: within a group, over the groups of a tile, over tiles), so that a

@@ -1,4 +1,4 @@
-//! What decoded tokens are normalised by: r = 1 / √max(‖x̂‖², 10⁻¹²), see
+//! Row scales of decoded tokens: r = 1 / √max(‖x̂‖², 10⁻¹²), see
 //! [`crate::abi::residual_chunk`].
 //!
 //! Eight lanes have a token, each one chunk of eight. The order of the sum depends on dim alone:

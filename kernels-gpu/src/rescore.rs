@@ -1,25 +1,25 @@
-//! `scores[p] = Σ_s ⟨Q[q, s], D[d, winner(p, s)]⟩`: some warps of a block per pair, each with every
-//! so-manieth chunk of 32 query tokens.
+//! `scores[p] = Σ_s ⟨Q[q, s], D[d, winner(p, s)]⟩`: some warps of a CTA per pair, each with every
+//! k-th chunk of 32 query tokens.
 //!
 //! ```text
 //! lane l looks up the winner of the chunk's token l
-//! per 4 loads: 4 · slots document rows, all on their way before the first is used
+//! per 4 loads: 4 · slots document rows, all in flight before the first is used
 //!              the query's rows of the same tokens, which the first-level cache has
-//!              4 sums over the lanes of a row, dealt out to them: 3 exchanges and up to 3 more
+//!              4 sums over the lanes of a row, distributed over them: 3 exchanges and up to 3 more
 //! lane l takes the similarity of token l, stores it, and adds up the chunk's
 //! per pair: the sums of chunks c, c + 8, … for each c < 8, from shared memory, as a tree
 //! ```
 //!
-//! A row is read by as many lanes as it has pieces of 16 bytes, from 4 to 32; `slots` rows at once.
-//! Chunks go to one of eight sums by their number, so that a score has the same bits whatever the
-//! number of warps.
+//! A row is read by as many lanes as it has chunks of 16 bytes, from 4 to 32; `slots` rows at once.
+//! Chunks are added to one of eight sums by their number, so that a score has the same bits
+//! whatever the number of warps.
 //!
 //! Registers: 16 of document rows, 16 of query rows, 80 in all (64 spill, and so do 8 loads: the
-//! assembler starts the query's loads with the documents'). Three blocks have 24 warps · 4 · 512
-//! bytes = 48 KB on their way per multiprocessor; 4.45 TB/s need 34 KB at a latency of 1 µs. Shared
-//! memory: 256 bytes. Known loss: rows that are not whole pieces of 16 bytes are read element by
-//! element, and added in another order; a query of less than 32 tokens leaves lanes and loads
-//! unused.
+//! assembler starts the query's loads with the documents'). Three CTAs have 24 warps · 4 · 512
+//! bytes = 48 KB in flight per multiprocessor; 4.45 TB/s need 34 KB at a latency of 1 µs. Shared
+//! memory: 256 bytes. Known loss: rows that are not whole chunks of 16 bytes are read element by
+//! element, and added in another order; a query of less than 32 tokens does not use all lanes and
+//! loads.
 
 use crate::abi::params::backward::{NO_ROW, PairSlot, Rows};
 use crate::abi::params::rescore::{CHUNK_LEN, RescoreParams, SUMS, WARPS_LOG2};

@@ -81,7 +81,7 @@ impl Operand {
         }
     }
 
-    /// Whether documents are decoded on their way.
+    /// Whether documents are decoded between memory and the products.
     pub const fn is_decoded(self) -> bool {
         matches!(self, Operand::Residual(_))
     }

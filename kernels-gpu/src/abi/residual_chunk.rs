@@ -4,9 +4,9 @@
 //! x̂[k] = T(T(centroids[code][k]) + T(bucket_weights[bucket[k]]))     T: f16 or bf16
 //! ```
 //!
-//! A chunk's buckets are `nbits` bytes, in an order of their own ([`place`]): one mask leaves the
-//! buckets of four elements in a word's nibbles, which is how the byte permutation takes what it
-//! looks up. Weights are two tables of bytes, lower and upper halves. Of 8 bits they are an array
+//! A chunk's buckets are `nbits` bytes, in an order of their own ([`place`]): one mask isolates the
+//! buckets of four elements in a word's nibbles, which is how the byte permutation takes its
+//! selectors. Weights are two tables of bytes, lower and upper halves. Of 8 bits they are an array
 //! in memory.
 
 use crate::abi::residual::{BitOrder, bucket, per_byte};
@@ -29,8 +29,8 @@ pub const NORMS: [&str; 2] = ["maxsim_residual_norms_f16", "maxsim_residual_norm
 pub const CENTROID_SCORES: [&str; 2] =
     ["maxsim_centroid_scores_f16", "maxsim_centroid_scores_bf16"];
 
-/// The entries that score documents of query tiles with infinities, which rows of the variant table
-/// that read those scores leave out: of f16, of bf16.
+/// The entries that score query tiles with infinities, which the kernels that read centroids'
+/// scores skip: of f16, of bf16.
 pub const INFINITE_QUERIES: [&str; 2] =
     ["maxsim_infinite_queries_f16", "maxsim_infinite_queries_bf16"];
 

@@ -1,4 +1,4 @@
-//! Units of `sm90::runs` that end within documents: where they do.
+//! Stream-K shares of contiguous documents: where units begin and end.
 //!
 //! Documents of one length that are one run of rows are counted in *steps* of [`PRODUCT_ROWS`]
 //! rows, from each document's start on, the last step of a document with what is left: no unit's
@@ -23,7 +23,7 @@ pub struct Share {
     pub is_end: bool,
     /// First row.
     pub start: u32,
-    /// First row of the piece of a document that goes on in the next unit; `end` where there is
+    /// First row of the partial document that continues in the next unit; `end` where there is
     /// none.
     pub piece: u32,
     /// One past the last row.
@@ -108,8 +108,8 @@ mod tests {
                 // whole products.
                 assert_eq!(is_end, start % len != 0);
                 assert_eq!((start % len % 16, (end - piece) % 16), (0, 0));
-                // What is no piece that goes on ends with a document, from the one that the first
-                // row is of.
+                // Every partial that is not carried into the next share ends at a document
+                // boundary.
                 assert_eq!((first, last), (start / len, end / len));
                 assert!(piece == end || piece == start || piece % len == 0);
                 assert!(piece == start || piece == last * len);

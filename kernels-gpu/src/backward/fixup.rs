@@ -1,4 +1,4 @@
-//! Puts rows together that go over the end of a segment, where they start: a warp per segment.
+//! Fixup: adds the partial sums of rows that span segments, a warp per segment in which one starts.
 //!
 //! A row of many parts, as one that every source chose has, is the whole block's: the parts are
 //! shared out among the warps in their order, and so are the warps' sums added. With up to a part
@@ -22,11 +22,11 @@ struct Joined {
     n_parts: u32,
 }
 
-/// Joins the rows that start in this block's segments and go on.
+/// Adds the partial sums of rows that start in this CTA's segments and span several.
 ///
 /// # Safety
-/// `params` must be those of the `owner` that ran before on the same stream; all threads of the
-/// block.
+/// `params` must be those of the segmented sum that ran before on the same stream; all threads of
+/// the block.
 #[inline(always)]
 pub unsafe fn join(params: &OwnerParams) {
     // SAFETY: the caller's promise.
@@ -75,7 +75,7 @@ pub unsafe fn join_block(params: &OwnerParams, block: u32) {
     }
 }
 
-/// What starts in a segment and goes on; no parts where nothing does.
+/// The row that starts in a segment and spans several; no partial sums where there is none.
 ///
 /// # Safety
 /// As [`join`].

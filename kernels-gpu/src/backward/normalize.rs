@@ -66,7 +66,7 @@ mod project {
                 is_there |= s != 0.0;
                 element += 32;
             }
-            // Nobody chose the row, or for nothing: zeros, whatever it holds.
+            // No token chose the row, or its gradients are 0: zeros, whatever it holds.
             if ballot(u32::from(is_there)) == 0 {
                 element = if params.out.adds != 0 { dim } else { lane_idx() };
                 while element < dim {

@@ -128,7 +128,7 @@ unsafe fn factor(pairs: &Pairs, score: u32) -> f32 {
 
 /// The winner at an index of the pair-major outputs, where `condition` is not 0; where there is
 /// none, a number that no document has as many tokens as: 0xFFFF of two bytes is one, too, since
-/// winners have four where a document has 65 535. Nothing is done with it here, so that nobody
+/// winners have four where a document has 65 535. The value is not examined here, so that no warp
 /// waits for it before it is used.
 ///
 /// # Safety

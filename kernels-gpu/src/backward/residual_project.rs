@@ -37,7 +37,7 @@ pub unsafe fn project<T: Decoded>(params: &ResidualProjectParams) {
         false => 0,
     };
     // SAFETY: the window's rows exist; the whole warp takes every turn; each lane reads its
-    // elements of the window before it writes them, and nobody else does either.
+    // elements of the window before it writes them, and no other thread does either.
     unsafe {
         let weights = Weights::new::<4>(tokens);
         let norm = f32::from_bits(load_u32(tokens.norms + u64::from(row) * 4));
@@ -69,7 +69,7 @@ pub unsafe fn project<T: Decoded>(params: &ResidualProjectParams) {
             });
             turn += LANES;
         }
-        // Nobody chose the row, or for nothing: zeros, whatever it holds.
+        // No token chose the row, or its gradients are 0: zeros, whatever it holds.
         let of_row = ballot(u32::from(is_there)) >> (lane / LANES * LANES) & ((1 << LANES) - 1);
         product += shuffle_xor_by(product, 1);
         product += shuffle_xor_by(product, 2);

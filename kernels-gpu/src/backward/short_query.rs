@@ -1,19 +1,18 @@
-//! `∂D` of documents that few query tokens choose: those of one pair, whose query has at most a
-//! warp's worth of tokens.
+//! `∂D` of documents of one pair, whose query has at most a warp's worth of tokens: no sort.
 //!
-//! A block per run of a document's rows. Each warp has the destinations of all tokens, one per
+//! A CTA has a run of a document's rows. Each warp has the destinations of all tokens, one per
 //! lane, and sums for some of the tokens, as many rows at once as its lanes can read: those that
 //! are the first to choose their row, for all that chose it. The other rows are cleared while the
-//! first rows come: loads that are asked for behind stores wait for them. So the gradient is
+//! first rows are in flight: loads that are issued behind stores wait for them. So the gradient is
 //! written once, and nothing is sorted.
 //!
-//! The first blocks sum over pairs as `gather` does: a launch less, and what they read comes before
-//! the others write.
+//! The first CTAs sum over pairs as `gather` does: a launch less, and their reads come before the
+//! others' writes.
 //!
-//! On sm_90 blocks begin while the kernel before them ends, which is that of the scores where
-//! nobody computes a loss in between. Lists of the host, which no kernel writes, are read before
-//! the wait for it; everything else is read and written behind it, and nothing of that was in a
-//! cache of this grid's before.
+//! On sm_90 CTAs begin while the kernel before them ends (programmatic dependent launch), which is
+//! that of the scores where no loss is computed in between. Lists of the host, which no kernel
+//! writes, are read before the wait for it; everything else is read and written behind it, and
+//! nothing of that was in a cache of this grid's before.
 
 use crate::abi::params::backward::{FewParams, NO_ROW, Output, RowTask, WARPS};
 use crate::backward::gather::{gather_block, row_task};

@@ -137,7 +137,7 @@ fn take_later(best: &mut Best, row: usize, value: f32, winner: i32) {
 /// 32 or 64.
 #[inline(always)]
 fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
-    // Leaves in the order of columns: N / 2 of them.
+    // Tree nodes of the lowest level, in the order of columns: N / 2 of them.
     let mut left = [f32::NEG_INFINITY; 16];
     let mut pairs = [f32::NEG_INFINITY; 16];
     unroll!(I in 0..16 => {
@@ -178,8 +178,8 @@ fn first_most<const N: usize, const ROW: usize>(c: &[f32; N]) -> (f32, i32) {
     let is_left = |value: f32| value.to_bits() == most.to_bits();
     let pick = |left: bool, a: f32, b: f32| if left { a } else { b };
     let mut found = 0;
-    // Each step halves what may hold the maximum. Leaves 2 n and 2 n + 1 are columns 8 n and 8 n +
-    // 1.
+    // Each step halves the candidates for the maximum. Nodes 2 n and 2 n + 1 are columns 8 n and 8
+    // n + 1.
     if N == 64 {
         let here = is_left(halves[0]);
         found = add_unless::<64>(found, here);

@@ -1,10 +1,10 @@
-//! What a document leaves: the best of each query row, dealt out to the lanes.
+//! Per-document epilogue: distributes row maxima of a quad across its lanes, and adds them.
 //!
-//! While tiles are folded, a quad's four lanes have bests of the same rows, two of each fragment
+//! During the online max a quad's four lanes have maxima of the same rows, two of each fragment
 //! (see [`crate::primitives::accumulator`]). At a document's end each lane gets whole rows of its
-//! own, which takes half the exchanges of telling all four lanes, and sums over rows take one pass
-//! for all fragments. Sums have one order everywhere: rows `g` and `g + 8`, then neighbours of
-//! those eight sums, and so on.
+//! own, which takes half the exchanges of giving them to all four lanes, and sums over rows take
+//! one pass for all fragments. Sums have one order everywhere: rows `g` and `g + 8`, then
+//! neighbours of those eight sums, and so on.
 
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::{Best, NO_WINNER};
@@ -25,7 +25,7 @@ pub struct RowBest {
 }
 
 impl RowBest {
-    /// The winner. Where all similarities are -∞, nobody has kept one: the first valid token of the
+    /// The winner. Where all similarities are -∞ none was kept: the first valid token of the
     /// document, which starts at row `start` of the matrix.
     ///
     /// # Safety

@@ -1,7 +1,7 @@
 //! Loops that are unrolled in the source: their index is a constant.
 
-/// Straight-line repetition: `$body` sees `$i` as a constant from 0 to the given 1, 3 or 15. A
-/// loop would leave register arrays in memory.
+/// Straight-line repetition: `$body` sees `$i` as a constant from 0 to the given 1, 3 or 15. In a
+/// loop register arrays would be in memory.
 macro_rules! unroll {
     ($i:ident in 0..2 => $body:block) => {
         unroll!($i => $body; 0 1)

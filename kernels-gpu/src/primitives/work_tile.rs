@@ -1,4 +1,4 @@
-//! Which tiles a block works on: units, entries and documents (see [`crate::abi::params`]).
+//! The work of a CTA: units, entries and documents (see [`crate::abi::params`]).
 
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::abi::params::UnitStart;
@@ -193,7 +193,7 @@ pub unsafe fn document(params: &ForwardParams, entry: u32) -> Segment {
     }
 }
 
-/// Whether the mask, where there is one, leaves row `row` of a matrix valid.
+/// Whether row `row` of a matrix is valid by the mask, where there is one.
 ///
 /// # Safety
 /// The matrix must have the row.

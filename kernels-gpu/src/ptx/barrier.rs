@@ -1,4 +1,4 @@
-//! mbarriers: who waits for how many arrivals and bytes (sm_90).
+//! mbarriers: phases of arrivals and of copied bytes (sm_90).
 #![cfg(maxsim_arch = "sm_90a")]
 
 use core::arch::asm;
@@ -6,8 +6,8 @@ use core::arch::asm;
 /// Makes the 8 bytes at `barrier` a barrier of `count` arrivals per phase.
 ///
 /// # Safety
-/// `barrier` must be aligned to 8, in shared memory, and nobody may use it before
-/// [`barrier_fence`] and a block-wide barrier.
+/// `barrier` must be aligned to 8, in shared memory, and not be used before [`barrier_fence`] and a
+/// block-wide barrier.
 #[inline(always)]
 pub unsafe fn barrier_init(barrier: u32, count: u32) {
     // SAFETY: the caller's promise.

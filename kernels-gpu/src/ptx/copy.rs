@@ -81,7 +81,8 @@ pub unsafe fn copy_async_4(shared: u32, global: u64) {
     }
 }
 
-/// Arrives at a barrier when all copies have completed that this thread has started; nobody waits.
+/// Arrives at a barrier when all copies have completed that this thread has started, without
+/// waiting.
 ///
 /// # Safety
 /// The barrier must be initialised, and expect this thread's arrival.

@@ -1,4 +1,4 @@
-//! Loads and stores: global memory by 64-bit address, shared memory by window address.
+//! Loads and stores of shared memory, by window address.
 //!
 //! Addresses come from parameter structs as integers; `ld.global` and `st.global`
 //! take them as they are, because the global window is the generic address space.

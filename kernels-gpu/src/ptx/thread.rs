@@ -93,7 +93,7 @@ pub unsafe fn wait_threads(n_threads: u32) {
     unsafe { asm!("barrier.cta.sync 1, {0};", in(reg32) n_threads, options(nostack)) }
 }
 
-/// What those who wait in [`wait_threads`] wait for; this warp goes on.
+/// Arrives at the barrier of [`wait_threads`] without waiting.
 ///
 /// # Safety
 /// As [`wait_threads`].

@@ -77,7 +77,7 @@ pub trait Element {
         matches!(Self::OPERANDS, Operands::I8 | Operands::I8Affine | Operands::E4m3);
     /// Whether documents' rows have a minimum, too, which code 0 stands for.
     const HAS_MINS: bool = matches!(Self::OPERANDS, Operands::I8Affine);
-    /// Whether sums go on in f32 after a slab: the tensor cores add with fewer bits.
+    /// Whether sums are promoted to f32 after a slab: the tensor cores add with fewer bits.
     const PROMOTES: bool = matches!(Self::OPERANDS, Operands::E4m3);
 }
 
@@ -194,7 +194,7 @@ macro_rules! columns {
     };
 }
 
-/// One step of a slab of both sides; `$keep` is whether sums go on.
+/// One step of a slab of both sides; `$keep` is whether sums are kept, not overwritten.
 macro_rules! step {
     ($n:tt $types:literal $keep:literal $end:literal) => {
         concat!(

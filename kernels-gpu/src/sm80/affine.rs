@@ -1,15 +1,15 @@
-//! Documents of whole numbers from 0 on, with a scale and a minimum each: of queries that are such
-//! codes, too, and of f16 and bf16 ones.
+//! INT8 affine documents, u8 codes with a scale and a minimum each: of INT8 queries, and of f16 and
+//! bf16 ones.
 //!
 //! ```text
 //! ⟨q, c · scale + min⟩ = ⟨q, c⟩ · scale + Σ q · min        see crate::abi::quantize::affine_similarity
 //! ```
 //!
-//! Codes of one byte are exact in f16 and bf16, so that what meets elements is widened on its way
-//! into shared memory and multiplied as they are. Σ q of a thread's rows stays in registers while
-//! their tile does.
+//! Codes of one byte are exact in f16 and bf16, so that codes that meet elements are widened
+//! between memory and shared memory and multiplied as they are. Σ q of a thread's rows stays in
+//! registers while their tile does.
 //!
-//! Known loss: a stage of codes comes through registers, and its threads wait for it.
+//! Known loss: a stage of codes passes through registers, and its threads wait for it.
 
 use crate::abi::params::ForwardParams;
 use crate::abi::quantize::affine_similarity;

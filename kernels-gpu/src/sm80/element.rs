@@ -13,7 +13,7 @@ use crate::ptx::shared::load_shared_f32x4;
 pub trait Element {
     /// Bytes of an element.
     const BYTES: usize;
-    /// Whether documents are stored as codes of one byte, which are widened on their way into
+    /// Whether documents are stored as codes of one byte, which are widened between memory and
     /// shared memory.
     const WIDENS: bool = false;
 

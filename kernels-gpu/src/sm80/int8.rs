@@ -1,8 +1,8 @@
-//! Codes of one byte: whole numbers as they are, e4m3 numbers as f16 ([`crate::abi::e4m3`]).
+//! 8-bit operands: INT8 codes as they are, e4m3 codes as f16 ([`crate::abi::e4m3`]).
 //!
-//! The bytes of a row lie in shared memory, and `ldmatrix` brings them, as those of f16 do: a slab
-//! has 128 elements. Scales are what rows are normalised by ([`crate::primitives::row_scales`]):
-//! the column's multiplies before the maximum, the row's what the document leaves.
+//! The bytes of a row lie in shared memory, and `ldmatrix` loads them, as those of f16 do: a slab
+//! has 128 elements. Scales are row scales ([`crate::primitives::row_scales`]): the column's
+//! multiplies before the maximum, the row's in the epilogue.
 //!
 //! Known loss: every warp widens the e4m3 codes of all tokens, ten instructions for four of them.
 

@@ -183,8 +183,8 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
         Pipeline {
             params,
             lane,
-            // SAFETY: every lane is here. The broadcast tells the assembler that the number is the
-            // same in all lanes.
+            // SAFETY: every lane is here. By the broadcast the assembler knows that the number is
+            // the same in all lanes.
             warp: unsafe { broadcast(thread / 32) },
             n_slabs,
             ring: dynamic_shared(),

@@ -2,28 +2,28 @@
 //!
 //! `scores[q, d] = Σ_s max_t ⟨Q[q, s], D[d, t]⟩`
 //!
-//! Tiling: each warp has up to 64 rows of a query tile and multiplies them with every token of
-//! a document, tile by tile; a row's maximum over a document never leaves the warp. Up to dim
-//! 256 the rows live in registers ([`Resident`]), above it they stream ([`Streamed`]).
+//! Tiling: each warp has up to 64 rows of a query tile and multiplies them with every token of a
+//! document, tile by tile; a row's maximum over a document stays in the warp. Up to dim 256 the
+//! rows live in registers ([`Resident`]), above it they stream ([`Streamed`]).
 //!
 //! Pipeline:
-//!  1. All threads copy stages of a ring, `STAGES - 1` ahead of the products: the query tile
-//!     where it is new, then the document tiles, across documents and units without a break.
-//!  2. One barrier per stage: it is there for everyone, and the last one is free.
-//!  3. Each warp multiplies its rows with the stage and folds the maxima.
-//!  4. After the document each warp adds its groups' maxima; behind the next stage's barrier
-//!     warp 0 adds the groups by query, in order, and stores the results.
+//!  1. All threads copy stages of a ring, `STAGES - 1` ahead of the products: the query tile where
+//!     it is new, then the document tiles, across documents and units without a break.
+//!  2. One barrier per stage: the stage has landed for all threads, and the last one is free.
+//!  3. Each warp multiplies its rows with the stage and updates the online max.
+//!  4. Epilogue: after the document each warp adds its groups' maxima; behind the next stage's
+//!     barrier warp 0 adds the groups by query, in order, and stores the results.
 //!
-//! Where rows are normalised ([`crate::norms`]), a tile's similarities are multiplied by their
-//! columns' factors before they are folded, and what a document leaves by the rows'. Where they are
-//! codes, their scales are these factors.
+//! Row scales, of normalised rows ([`crate::primitives::row_scales`]) or of codes: a tile's
+//! similarities are multiplied by their columns' before the maximum, and the row maxima by the
+//! rows' in the epilogue.
 //!
 //! Budget: 128 registers of query fragments and 32 accumulators, or 128 accumulators, of 255 per
-//! thread; shared memory as `layout::sm80` says.
+//! thread; shared memory as `layout::sm80` states.
 //!
-//! Known loss: every thread addresses its copies, about 14 instructions per 16 bytes, and a
-//! warp's maxima wait for its last product; a second block per multiprocessor fills in, where
-//! shared memory has room for one.
+//! Known loss: every thread addresses its copies, about 14 instructions per 16 bytes, and a warp's
+//! maxima wait for its last product; a second CTA per multiprocessor fills in, where shared memory
+//! has room for one.
 
 mod affine;
 mod element;

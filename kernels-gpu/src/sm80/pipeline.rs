@@ -1,4 +1,4 @@
-//! What passes through the ring: query tiles and document tiles, stage by stage.
+//! The copy pipeline: query tiles and document tiles pass through a ring, stage by stage.
 
 use crate::abi::layout::{CHUNK_BYTES, SLAB_BYTES, chunk_offset};
 use crate::abi::params::{ForwardParams, Group, Segment};
@@ -15,8 +15,8 @@ use core::marker::PhantomData;
 /// Chunks of a slab row: so many neighbouring threads copy neighbouring chunks.
 const CHUNKS: u32 = (SLAB_BYTES / CHUNK_BYTES) as u32;
 
-/// What a stage holds: four words that its loader leaves beside it for those who use it, so that
-/// they need not go through units and documents again.
+/// Contents of a stage: four words that its loader writes beside it for the warps that use it, so
+/// that they need not walk units and documents again.
 #[derive(Clone, Copy)]
 pub struct Stage([u32; 4]);
 
@@ -114,8 +114,8 @@ impl<'a, K: Kernel> Loader<'a, K> {
         }
     }
 
-    /// Starts the copy of the next stage to `shared`, if there is one more, and leaves at `words`
-    /// what it is. Closes a group in any case, so that groups count stages.
+    /// Starts the copy of the next stage to `shared`, if there is one more, and writes its contents
+    /// to `words`. Closes a group in any case, so that groups count stages.
     ///
     /// # Safety
     /// Every thread of the block; the stage and its words must be free.
@@ -139,7 +139,7 @@ impl<'a, K: Kernel> Loader<'a, K> {
                     self.row += K::TILE as u32;
                 }
             } else if stage.0[0] != Stage::END {
-                // Where slabs stream, the stage only tells of the tile.
+                // Where slabs stream, the stage only announces the tile.
                 if K::SLABS != 0 {
                     self.copy(shared, thread, true);
                 }
@@ -149,7 +149,7 @@ impl<'a, K: Kernel> Loader<'a, K> {
         copy_commit();
     }
 
-    /// Goes on to the next stage.
+    /// Advances to the next stage.
     #[inline(always)]
     unsafe fn find(&mut self) -> Stage {
         loop {
@@ -235,8 +235,8 @@ impl<'a, K: Kernel> Loader<'a, K> {
         }
         let (chunk, mut row) = (thread % CHUNKS, thread / CHUNKS);
         let first = first + chunk * CHUNK_BYTES as u32;
-        // Steps of a multiple of eight rows leave the swizzle as it is; the rows of a step are
-        // of one side.
+        // Steps of a multiple of eight rows do not change the swizzle; the rows of a step are of
+        // one side.
         let step = K::THREADS / CHUNKS;
         const { assert!((K::THREADS / CHUNKS).is_multiple_of(8)) };
         const { assert!((K::TILE as u32).is_multiple_of(K::THREADS / CHUNKS)) };
@@ -255,7 +255,7 @@ impl<'a, K: Kernel> Loader<'a, K> {
             }
         };
         if K::Element::BYTES == 4 {
-            // These products take long enough, and leave no registers for more than one row.
+            // These products take long enough, and there are no registers for more than one row.
             while row < n_rows {
                 copy_row(row, to, is_query(row));
                 row += step;
@@ -264,7 +264,7 @@ impl<'a, K: Kernel> Loader<'a, K> {
             return;
         }
         let mut pass = 0;
-        // The search for winners and streamed slabs leave no registers for a second way.
+        // Beside the search for winners and streamed slabs there are no registers for a second way.
         let may_be_whole = K::SLABS != 0 && !K::WINNERS && !is_query(0);
         let row_bytes = self.params.dim * K::Element::BYTES as u32;
         if K::Element::WIDENS && !is_query(0) {
@@ -287,8 +287,8 @@ impl<'a, K: Kernel> Loader<'a, K> {
     }
 
     /// Starts the copies of the stage's documents, of whose rows no slab ends early: this thread's
-    /// chunks, of rows from `row` on and of bytes from `first` on, to `to`. Where there is no row,
-    /// something stays there: nobody counts its column.
+    /// chunks, of rows from `row` on and of bytes from `first` on, to `to`. Where there is no row
+    /// the old bytes stay: its column is not counted.
     ///
     /// # Safety
     /// As [`Loader::copy`], where rows are aligned.

@@ -1,16 +1,15 @@
-//! Maxima of similarities as whole numbers.
+//! Maxima of similarities on the bits of floats, as integers.
 //!
 //! The bits of positive floats rise with them, and NaN, which products give with a positive sign,
 //! is above all. So a maximum of bits is right if it is positive; it takes three at a time, one
 //! instruction for two of `max.NaN`. A document's first tokens usually give each row a positive
-//! maximum. A tile that leaves one that is not is folded again, as floats.
+//! maximum. A tile after which one is not positive is reduced again, as floats.
 //!
-//! Sums of products of whole numbers need no conversion: the bits of a sum from 0 to 2²³, taken for
-//! a float, are one of sum · 2⁻¹⁴⁹, and a factor multiplies it as exactly as any. A negative sum's
-//! bits are NaN. With factors that are negative, products of sums that are not have the upper bit
-//! set and rise as whole numbers with their size, above NaN, which has not: so maxima are those of
-//! whole numbers without a sign. Factors are scales · -2⁶⁴, so that products are normal for all of
-//! [`factor`].
+//! INT32 accumulators skip the conversion: the bits of a sum from 0 to 2²³, taken for a float, are
+//! the subnormal sum · 2⁻¹⁴⁹, and a factor multiplies it as exactly as any. A negative sum's bits
+//! are NaN. With negative factors, products of sums from 0 on have the upper bit set and rise as
+//! integers with their size, above NaN, which has not: so maxima are those of unsigned integers.
+//! Factors are scales · -2⁶⁴, so that products are normal for all of [`factor`].
 
 use crate::primitives::accumulator::Best;
 use crate::primitives::row_scales::ColumnNorms;

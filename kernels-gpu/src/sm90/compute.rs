@@ -121,9 +121,9 @@ impl<'a> Consumer<'a> {
     }
 
     /// Keeps the search for one fragment's winners before the wait for the next fragment's
-    /// products, where it is in the source. The assembler would move all of it behind, and both
-    /// searches would leave the tensor cores idle; it does not move what arrives at a barrier, even
-    /// where that is never.
+    /// products, where it is in the source. The assembler would move all of it behind, and the
+    /// tensor cores would be idle during both searches; it does not move an arrival at a barrier,
+    /// even one that never happens.
     ///
     /// # Safety
     /// As `Consumer::tile`.
@@ -132,7 +132,7 @@ impl<'a> Consumer<'a> {
         if K::WINNERS {
             let [a, b] = best.winner;
             let never = a.min(b) < NO_WINNER;
-            // SAFETY: winners are tokens or `NO_WINNER`: nobody arrives.
+            // SAFETY: winners are tokens or `NO_WINNER`: no thread arrives.
             unsafe { barrier_arrive_if(self.shared.query_full(), never as u32) };
         }
     }

@@ -1,14 +1,13 @@
-//! Tiles of codes: of whole numbers or small floats, with a scale for every token.
+//! Tiles of 8-bit operands, INT8 or e4m3, with a scale for every token.
 //!
-//! A column's scale multiplies its similarities before the maximum, a row's what the document
-//! leaves. The warp that prepares masks copies the scales of a tile's columns with its first slab
+//! A column's scale multiplies its similarities before the maximum, a row's in the epilogue. The
+//! warp that prepares masks copies the scales of a tile's columns with its first slab
 //! ([`crate::sm90::scales::load_masks`]); consumers read them while the tile is multiplied. Where
-//! sums of INT8 are folded as they are ([`Kernel::FOLDS_SUMS`]), it makes factors of them first
-//! ([`crate::sm90::bitwise_max::factor`]), and the second fold takes scales from memory.
+//! INT32 accumulators skip the conversion ([`Kernel::FOLDS_SUMS`]), it makes factors of them first
+//! ([`crate::sm90::bitwise_max::factor`]), and the second reduction takes scales from memory.
 //!
-//! Without winners maxima are those of bits ([`crate::sm90::bitwise_max`]): what a consumer does
-//! besides the products adds to the time of codes instruction by instruction, however it is
-//! interleaved.
+//! Without winners maxima are those of bits ([`crate::sm90::bitwise_max`]): every instruction of a
+//! consumer besides the products adds to the time of codes, however it is interleaved.
 
 use crate::abi::layout::sm90::SLAB_STEPS;
 use crate::primitives::accumulator::{Best, fold};
@@ -87,7 +86,7 @@ impl Consumer<'_> {
     }
 
     /// Products of a tile whose query slabs come with the documents'. Where the tensor cores add
-    /// with fewer bits than f32 has, a slab's sums go on in f32.
+    /// with fewer bits than f32 has, a slab's sums are promoted to f32.
     ///
     /// # Safety
     /// As `Consumer::tile`.

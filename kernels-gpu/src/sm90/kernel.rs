@@ -152,7 +152,7 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const ALONE: u32, const CONSU
         let (warp, lane) = (thread / 32, thread % 32);
         let mut queries = QueryTile::NONE;
         if warp == 0 {
-            // Nobody else's barriers are needed to load documents: no wait.
+            // No other warp's barriers are needed to load documents: no wait.
             if lane == 0 {
                 init_loading::<K>(params, &shared, maps);
             }

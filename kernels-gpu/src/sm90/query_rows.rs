@@ -1,4 +1,4 @@
-//! A consumer warp's query rows: what a document starts from and what it leaves.
+//! A consumer warp's query rows: initial maxima of a document, and its epilogue.
 
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Group};
@@ -71,8 +71,8 @@ impl WarpRows {
         })
     }
 
-    /// What a document leaves in lane `f` of each four: the maxima of its rows in either half of
-    /// the warp's group of fragment `f`, 0 where they are no query tokens.
+    /// Row maxima of a document in lane `f` of each four: those of its rows in either half of the
+    /// warp's group of fragment `f`, 0 where they are no query tokens.
     ///
     /// # Safety
     /// The whole warp together.
@@ -91,7 +91,7 @@ impl WarpRows {
         }
     }
 
-    /// What a document that starts at row `start` leaves: stores winners and token scores, if
+    /// Epilogue of a document that starts at row `start`: stores winners and token scores, if
     /// `store`, and gives [`sum_halves`] of valid rows.
     ///
     /// # Safety

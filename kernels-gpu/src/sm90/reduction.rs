@@ -13,8 +13,8 @@ use crate::sm90::stream_k::units::Unit;
 /// In a word of eight bytes: the maximum is there, in the other half.
 pub(in crate::sm90) const TOLD: u64 = 1 << 32;
 
-/// Leaves the maxima of a lane's `4 N` rows, of those that lanes have from `first_row` of the tile
-/// on, for the unit that has the document's end.
+/// Publishes the maxima of a lane's `4 N` rows, of those that lanes have from `first_row` of the
+/// tile on, for the unit that has the document's end.
 ///
 /// # Safety
 /// As [`crate::sm90::stream_k`].
@@ -59,8 +59,8 @@ pub(in crate::sm90) unsafe fn collect<K: Kernel, const N: usize>(
     loop {
         index -= 1;
         let place = place_of::<K, N>(params, index, unit.tile, first_row, lane);
-        // SAFETY: the caller's promise; the unit before has a piece, and leaves what it finds. The
-        // whole warp is here.
+        // SAFETY: the caller's promise; the unit before has a partial, and publishes it. The whole
+        // warp is here.
         unsafe {
             if lane < 2 * K::GROUPS {
                 // All words at once: one after the other would take as many times as long as memory
@@ -97,7 +97,7 @@ pub(in crate::sm90) unsafe fn collect<K: Kernel, const N: usize>(
     }
 }
 
-/// Where a tile's unit leaves the maxima of a lane's rows: a word of eight bytes for each.
+/// Where a tile's unit publishes the maxima of a lane's rows: a word of eight bytes for each.
 #[inline(always)]
 fn place_of<K: Kernel, const N: usize>(
     params: &ForwardParams,

@@ -1,8 +1,8 @@
 //! Factors of scales that are f16 in memory: two bytes less of every token, where reading is all.
 //!
 //! A copy has whole words, and a document may begin with the upper half of one: each lane copies
-//! the words that its columns' halves are in, to where their factors go. Two lanes ask for the same
-//! word at once, which the memory reads once; and no lane needs what another one has copied.
+//! the words that its columns' halves are in, to where their factors go. Two lanes request the same
+//! word at once, which the memory reads once; and no lane needs another lane's copy.
 
 use crate::abi::params::ForwardParams;
 use crate::primitives::documents::Documents;

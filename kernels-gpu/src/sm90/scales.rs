@@ -138,9 +138,8 @@ unsafe fn load_scales<K: Kernel>(params: &ForwardParams, shared: &Shared, norms:
     }
 }
 
-/// Tiles whose scales are on their way while those before are made factors. Memory that is kept
-/// busy answers late: as many have to be asked for as slabs are, and a stage is left to the
-/// consumers.
+/// Tiles whose scales are in flight while those before are made factors. Busy memory answers late:
+/// as many have to be requested as slabs are, and one stage is the consumers'.
 pub(super) const SCALES_AHEAD: u32 = 4;
 
 /// As [`load_scales`], but makes of them what [`factor`] says, in place: of all columns of a tile,
@@ -161,7 +160,7 @@ unsafe fn load_factors<K: Kernel>(
     let mut n_ahead = 0;
     let mut units = Told::START;
     // SAFETY: as for the slabs; the whole warp is here. Tiles that are ahead are fewer than stages,
-    // and units are told without them, so that waiting for a stage or a unit ends.
+    // and units are published without them, so that waiting for a stage or a unit ends.
     unsafe {
         while let Some(work) = units.next(shared, lane) {
             let mut documents = Documents::new(params, &work);

@@ -1,6 +1,6 @@
-//! Units: found by the warp that loads documents, handed to the other warps through a small ring.
-//! One warp finds them, so that the code for it is there once: a block starts with cold
-//! instruction caches.
+//! The tile scheduler: the producer warp finds units and publishes them to the other warps through
+//! a small ring. One warp finds them, so that the code for it is there once: a block starts with
+//! cold instruction caches.
 
 use crate::abi::layout::sm90::UNIT_SLOTS;
 use crate::abi::params::{ForwardParams, Segment};
@@ -20,11 +20,11 @@ use crate::sm90::tf32x3;
 /// In place of a unit's number: there are no more.
 const END: u32 = u32::MAX;
 
-/// The units of this block, for the loading warp: the first has the block's number, the others
-/// are drawn or follow at the distance of the grid.
+/// The units of this CTA, for the producer warp: the first has the CTA's number, the others come
+/// from the counter (dynamic) or follow at the distance of the grid (static).
 ///
-/// A block whose documents arrive late draws fewer units, so that all blocks end together. The
-/// next unit is drawn while one is worked on: nobody waits for the counter.
+/// A CTA whose documents arrive late takes fewer tickets, so that all CTAs end together. The next
+/// ticket is taken while one unit is worked on, so that no warp waits for the counter.
 pub(super) struct Units<'a> {
     params: &'a ForwardParams,
     is_first: bool,
@@ -39,7 +39,7 @@ impl<'a> Units<'a> {
         Units { params, is_first: true, next: block_idx_x(), ring: Ring::START }
     }
 
-    /// The next unit, to [`Units::tell`]; tells of the end itself.
+    /// The next unit, to be published; publishes the end itself.
     ///
     /// # Safety
     /// One whole warp of the block; `params` must describe the launch.
@@ -72,13 +72,13 @@ impl<'a> Units<'a> {
     #[inline(always)]
     unsafe fn draw(&mut self) {
         let params = self.params;
-        // All units, less the blocks' first ones, and one ticket in vain for each block: as many
+        // All units, less the CTAs' first ones, and one ticket in vain for each CTA: as many
         // tickets as units, after which the counter is 0 again.
-        // SAFETY: nobody else touches the counter during the launch.
+        // SAFETY: nothing else touches the counter during the launch.
         self.next = unsafe { count_up(params.draws, params.n_units - 1) };
     }
 
-    /// Tells the other warps of a unit, whose first document has the rows `first`.
+    /// Publishes a unit, whose first document has the rows `first`, to the other warps.
     ///
     /// # Safety
     /// As [`Units::next`], once for each of its units, in their order.
@@ -105,7 +105,7 @@ impl<'a> Units<'a> {
     }
 }
 
-/// The units of this block, for a warp that is told.
+/// The units of this CTA, for a warp that receives them.
 pub(super) struct Told {
     ring: Ring,
 }
@@ -113,7 +113,7 @@ pub(super) struct Told {
 impl Told {
     pub(super) const START: Told = Told { ring: Ring::START };
 
-    /// Warps that are told.
+    /// Warps that receive units.
     #[inline(always)]
     pub(super) fn n_warps<K: Kernel>(params: &ForwardParams) -> u32 {
         // One stores; the last two of the first warpgroup split, or prepare masks and load queries.
@@ -132,8 +132,8 @@ impl Told {
     #[inline(always)]
     pub(super) unsafe fn next(&mut self, shared: &Shared, lane: u32) -> Option<Work> {
         let (slot, parity) = (self.ring.slot, self.ring.parity);
-        // SAFETY: the loading warp fills the slots in this order. The words are the same in all
-        // lanes, which the broadcasts tell the assembler: branches are cheaper then.
+        // SAFETY: the producer warp fills the slots in this order. The words are the same in all
+        // lanes, which the assembler knows by the broadcasts: branches are cheaper then.
         unsafe {
             barrier_wait(shared.unit_full(slot), parity);
             let address = shared.unit(slot);

@@ -146,7 +146,7 @@ impl Shared {
         self.sum_empty(self.sum_slots) + 8 * slot
     }
 
-    /// Completes when every warp that is told has read a unit.
+    /// Completes when every receiving warp has read a unit.
     #[inline(always)]
     pub(super) fn unit_empty(&self, slot: u32) -> u32 {
         self.unit_full(UNIT_SLOTS as u32) + 8 * slot

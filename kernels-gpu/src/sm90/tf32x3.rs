@@ -1,7 +1,7 @@
-//! Exact f32: three TF32 products of numbers that two warps split on their way.
+//! 3xTF32, exact f32: three TF32 products of numbers that two warps split between copy and product.
 //!
 //! A stage has room for both parts of its slabs, the upper half for lo. TMA fills the lower half;
-//! the splitting warps leave hi there, and lo in the upper half.
+//! the splitting warps store hi there, and lo in the upper half.
 
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Group};
@@ -85,8 +85,8 @@ pub(super) unsafe fn split_slabs<K: Kernel>(
                     let mut group = warp;
                     let mut first = load_half(place(group));
                     while group < end {
-                        // One warp alone hides the latency of its loads: each half of a
-                        // group is on its way while the one before it is split.
+                        // One warp alone hides the latency of its loads: each half of a group is in
+                        // flight while the one before it is split.
                         let own = place(group);
                         let second = load_half(own + HALF_GROUP_BYTES);
                         split_half(own, shared.lower_bytes(), first);
@@ -120,10 +120,10 @@ unsafe fn load_half(place: u32) -> [[f32; 4]; 2] {
     unsafe { [load_shared_f32x4(place), load_shared_f32x4(place + 512)] }
 }
 
-/// Leaves hi of the lane's 8 numbers where they were, and lo `lower` bytes further on.
+/// Stores hi of the lane's 8 numbers where they were, and lo `lower` bytes further on.
 ///
 /// # Safety
-/// As [`load_half`]; nobody else may read or write these places.
+/// As [`load_half`]; no other thread may read or write these places.
 #[inline(always)]
 unsafe fn split_half(place: u32, lower: u32, x: [[f32; 4]; 2]) {
     // SAFETY: the caller's promise.

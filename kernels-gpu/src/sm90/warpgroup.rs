@@ -54,13 +54,14 @@ pub(super) unsafe fn consume<K: Kernel>(
     const { assert!(K::FRAGMENTS == 1 || K::FRAGMENTS == 2) };
     const { assert!(!K::NORMALIZES || !K::Element::SPLITS) };
     const { assert!(!K::LOADS_NORMS || K::WINNERS && K::FRAGMENTS == 1) };
-    // Both sides' factors come with the launch; sums that are promoted leave room for one fragment.
+    // Both sides' row scales come with the launch; beside promoted sums there is room for one
+    // fragment.
     const { assert!(!K::Element::HAS_MINS || K::WINNERS && K::FRAGMENTS == 1) };
     // The largest sum has to be below 2²²: 128 products of numbers up to 127 are.
     const { assert!(!K::FOLDS_SUMS || K::SLABS == 1) };
     const { assert!(!K::Element::HAS_SCALES || K::NORMALIZES && (K::SLABS == 1 || K::FRAGMENTS == 1)) };
-    // SAFETY: every warp is whole here. The broadcast tells the assembler that the number is
-    // the same in all lanes, so that descriptors live in uniform registers.
+    // SAFETY: every warp is whole here. By the broadcast the assembler knows that the number is the
+    // same in all lanes, so that descriptors live in uniform registers.
     let warp = unsafe { broadcast(thread / 32) };
     let mut consumer = Consumer {
         params,
@@ -93,8 +94,8 @@ pub(super) unsafe fn consume<K: Kernel>(
                     barrier_wait(shared.query_full(), query_parity);
                     query_parity ^= 1;
                 }
-                // Both warpgroups start here at once. In step, both would fold at the same time
-                // and leave the tensor cores idle: the second one lets the first go ahead.
+                // Both warpgroups start here at once. In step, both would reduce at the same time
+                // and the tensor cores would be idle: the second one lets the first go ahead.
                 if K::CONSUMERS == 2 && warp >= 4 {
                     pause(tile_clocks::<K>());
                 }

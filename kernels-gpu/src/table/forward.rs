@@ -126,9 +126,8 @@ impl Variant {
         slabs * layout::SLAB_BYTES / self.operand.size_bytes()
     }
 
-    /// Whether blocks may draw their units from a counter. Beside the queries of elements that are
-    /// read as runs of rows there are no registers for a warp that draws, and for what the others
-    /// know of the next unit.
+    /// Whether launches may use the dynamic scheduler. Contiguous kernels of 2-byte elements have
+    /// no registers for a scheduler warp, and for the prefetch of the next unit.
     pub const fn draws(&self) -> bool {
         matches!(self.arch, Arch::Sm90a) && (!self.in_runs || self.operand.is_code())
     }
@@ -199,9 +198,8 @@ macro_rules! forward_variants {
             sm80 maxsim_forward_sm80_f32_q128_winners { F32, winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
             sm80 maxsim_forward_sm80_f32_q64 { F32, scores, streamed 0, warps 2, fragments 2, tile 64, stages 3, blocks 4 }
             sm80 maxsim_forward_sm80_f32_q64_winners { F32, winners, streamed 0, warps 2, fragments 2, tile 64, stages 3, blocks 4 }
-            // Rows that are normalised: one row for any dim, and winners whether they are asked for
-            // or not, so that few files do. The shorter tile of f32 leaves registers for the
-            // factors.
+            // Normalised: one kernel for any dim, and winners whether they are asked for or not, so
+            // that few files do. The shorter tile of f32 has registers for the row scales.
             sm80 maxsim_forward_sm80_f16_wide_q128_normalized { F16, normalized, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
             sm80 maxsim_forward_sm80_bf16_wide_q128_normalized { Bf16, normalized, streamed 0, warps 4, fragments 2, tile 128, stages 3, blocks 2 }
             sm80 maxsim_forward_sm80_f32_q128_normalized { F32, normalized, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
@@ -212,9 +210,9 @@ macro_rules! forward_variants {
             sm80 maxsim_forward_sm80_i8_d128_q64_winners { I8, scaled_winners, resident 1, warps 4, fragments 1, tile 64, stages 5, blocks 3 }
             sm80 maxsim_forward_sm80_i8_wide_q128_winners { I8, scaled_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
             sm80 maxsim_forward_sm80_e4m3_wide_q128_winners { E4m3, scaled_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
-            // Codes with a minimum, which are widened on their way into shared memory where queries
-            // are elements. A stage is read while nothing else is asked for, so that the third
-            // block counts.
+            // Codes with a minimum, which are widened between memory and shared memory where
+            // queries are elements. A stage is read while no other is requested, so that the third
+            // CTA counts.
             sm80 maxsim_forward_sm80_i8_affine_wide_q128_winners { I8Affine, affine_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
             sm80 maxsim_forward_sm80_affine_f16_d128_q64_winners { AffineF16, affine_winners, resident 2, warps 4, fragments 1, tile 64, stages 3, blocks 3 }
             sm80 maxsim_forward_sm80_affine_f16_wide_q128_winners { AffineF16, affine_winners, streamed 0, warps 4, fragments 2, tile 64, stages 3, blocks 2 }
@@ -286,9 +284,9 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_tf32_wide_q256 { Tf32, scores, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
             sm90 maxsim_forward_sm90_tf32_d128_q64 { Tf32, scores, consumers 1, fragments 1, steps 16, stages 4, tail 32 }
             sm90 maxsim_forward_sm90_tf32_wide_q256_winners { Tf32, winners, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
-            // Exact f32 as three TF32 products: a stage holds both parts of a slab of both sides
-            // (64 KB and 48 KB), and a consumer the small products' sums besides the large
-            // ones', which leaves no room for a second fragment.
+            // 3xTF32: a stage holds both parts of a slab of both sides (64 KB and 48 KB), and a
+            // consumer the small products' sums besides the large ones', beside which there is no
+            // room for a second fragment.
             sm90 maxsim_forward_sm90_f32_wide_q128 { F32, scores, consumers 2, fragments 1, steps 0, stages 3, tail 64 }
             sm90 maxsim_forward_sm90_f32_wide_q128_winners { F32, winners, consumers 2, fragments 1, steps 0, stages 3, tail 64 }
             sm90 maxsim_forward_sm90_f32_wide_q64 { F32, scores, consumers 1, fragments 1, steps 0, stages 2, tail 64 }
@@ -317,7 +315,7 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_i8_affine_d128_q64_winners { I8Affine, affine_winners, consumers 1, fragments 1, steps 4, stages 6, tail 64 }
             sm90 maxsim_forward_sm90_i8_affine_wide_q128_winners { I8Affine, affine_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
             // Documents decoded in registers, for up to 32 query rows: a centroid goes straight to
-            // where `mma.sync` reads it. What counts is how many are on their way.
+            // where `mma.sync` reads it. What counts is how many are in flight.
             sm80 maxsim_forward_sm80_residual_f16_d128_q32 { ResidualF16, decoded, warps 4, blocks 2 }
             sm80 maxsim_forward_sm80_residual_bf16_d128_q32 { ResidualBf16, decoded, warps 4, blocks 2 }
             // The same with the centroids' share out of a table, for documents of many more tokens
@@ -325,8 +323,8 @@ macro_rules! forward_variants {
             // third block.
             sm80 maxsim_forward_sm80_residual_f16_d128_q32_by_centroid { ResidualF16, by_centroid, warps 4, blocks 3 }
             sm80 maxsim_forward_sm80_residual_bf16_d128_q32_by_centroid { ResidualBf16, by_centroid, warps 4, blocks 3 }
-            // Documents decoded on their way: what counts is how many centroids are on theirs, so
-            // two warpgroups decode, and the consumer has one fragment.
+            // Documents decoded into shared memory: what counts is how many centroids are in
+            // flight, so two warpgroups decode, and the consumer has one fragment.
             sm90 maxsim_forward_sm90_residual_f16_d128_q64 { ResidualF16, decoded, consumers 1, fragments 1, steps 8, stages 5, tail 16 }
             sm90 maxsim_forward_sm90_residual_f16_d128_q64_winners { ResidualF16, decoded_winners, consumers 1, fragments 1, steps 8, stages 5, tail 32 }
             sm90 maxsim_forward_sm90_residual_f16_wide_q64_winners { ResidualF16, decoded_winners, consumers 1, fragments 1, steps 0, stages 4, tail 64 }
@@ -339,8 +337,7 @@ macro_rules! forward_variants {
 #[cfg(target_arch = "nvptx64")]
 pub(crate) use forward_variants;
 
-/// Registers per thread that blocks leave each other on a multiprocessor, in steps of 8, and at
-/// most 255.
+/// Registers per thread where so many CTAs share a multiprocessor, in steps of 8, and at most 255.
 const fn registers(threads: usize, blocks: usize) -> usize {
     match 65536 / (threads * blocks) / 8 * 8 {
         256.. => 255,
@@ -451,7 +448,7 @@ macro_rules! row {
                 true => layout::sm90::decoding_threads($consumers),
                 false => layout::sm90::threads($consumers),
             },
-            // A single consumer leaves half of the multiprocessor to a second block.
+            // With a single consumer a second CTA has half of the multiprocessor.
             blocks: if $consumers == 1 { 2 } else { 1 },
             registers: match (row!(operand $element).is_decoded(), $consumers) {
                 (true, _) => 64,

@@ -1,5 +1,5 @@
-//! Geometry of the kernels that read documents as runs of rows: of some warps, each with a ring of
-//! chunks, and one that stores.
+//! Shared-memory geometry of the contiguous kernels: some warps, each with a ring of chunks, and
+//! one that stores.
 
 use crate::abi::params::Group;
 
@@ -16,13 +16,14 @@ pub const MAXIMA_BYTES: usize = QUERY_ROWS * 4;
 /// What one instruction copies is aligned to this, and a multiple of it.
 pub const COPY_ALIGN: usize = 16;
 
-/// Units that a block has drawn and not begun to copy, and whoever draws waits.
+/// Units that a CTA has taken from the scheduler and not begun to copy; with so many the scheduler
+/// waits.
 pub const UNIT_SLOTS: usize = 2;
-/// Bytes of what is told of a unit.
+/// Bytes of a published unit.
 pub const UNIT_BYTES: usize = 16;
 
-/// Threads of a block: of warps that multiply, one that stores, and, where blocks may draw their
-/// units, one that draws.
+/// Threads of a CTA: warps that multiply, one that stores, and, with a dynamic scheduler, one that
+/// takes tickets.
 pub const fn threads(warps: usize, draws: bool) -> usize {
     32 * (warps + 1 + draws as usize)
 }
@@ -51,7 +52,7 @@ pub struct Geometry {
     pub chunk_rows: usize,
     /// Whether every row has a scale, which comes with its chunk.
     pub has_scales: bool,
-    /// Whether blocks may draw their units.
+    /// Whether launches may use the dynamic scheduler.
     pub draws: bool,
 }
 
@@ -81,12 +82,12 @@ impl Geometry {
         self.scales_offset() + self.warps * self.stages * self.scales_bytes()
     }
 
-    /// Slots of units that are told of.
+    /// Slots of published units.
     const fn unit_slots(&self) -> usize {
         if self.draws { UNIT_SLOTS } else { 0 }
     }
 
-    /// Offset of what is told of units, and behind it of the entry whose maxima a slot has.
+    /// Offset of the published units, and behind them of the entry whose maxima a slot has.
     pub const fn units_offset(&self) -> usize {
         self.maxima_offset() + SLOTS * self.warps * MAXIMA_BYTES
     }

@@ -17,8 +17,8 @@ pub const fn query_tile(warps: usize, fragments: usize) -> usize {
     warps * fragments * Group::ROWS
 }
 
-/// Stages that a query tile takes on its way into registers: one holds as many rows of it
-/// as of a document tile. Where slabs stream, one that is empty announces the tile.
+/// Stages that a query tile passes through into registers: one holds as many rows of it as of a
+/// document tile. Where slabs stream, one that is empty announces the tile.
 pub const fn query_stages(query_tile: usize, document_tile: usize, slabs: usize) -> usize {
     match slabs {
         0 => 1,

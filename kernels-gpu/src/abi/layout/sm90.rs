@@ -18,8 +18,7 @@ pub const DOCUMENT_SLAB_BYTES: usize = DOCUMENT_TILE * SLAB_BYTES;
 /// Bytes of one slab of a group's rows: what one TMA instruction copies of a query, and of
 /// a document's end.
 pub const GROUP_SLAB_BYTES: usize = Group::ROWS * SLAB_BYTES;
-/// Sums of a group that consumers leave to the warp that stores results to add: one for each
-/// two of its rows.
+/// Sums of a group that consumers pass to the storing warp to add: one for each two of its rows.
 pub const GROUP_SUMS: usize = Group::ROWS / 2;
 /// Bytes of them.
 pub const GROUP_SUMS_BYTES: usize = 4 * GROUP_SUMS;
@@ -51,7 +50,7 @@ pub const TEAM_SCALES_BYTES: usize = SCALES_BYTES / TEAMS;
 pub const TEAM_WORDS_BYTES: usize = 16;
 /// Documents of a team whose maxima are in flight.
 pub const TEAM_SLOTS: usize = 2;
-/// Bytes of what one warp of a team leaves of a document: the maxima of 128 query rows.
+/// Bytes that one warp of a pair of consumers stores of a document: the maxima of 128 query rows.
 pub const MAXIMA_BYTES: usize = 4 * 128;
 /// Bytes of the sums of a document's groups, and of what else is said of it.
 pub const TEAM_SUMS_BYTES: usize = 128;
@@ -183,8 +182,8 @@ pub const fn shared_bytes(
         (true, false) => maxima_offset(query_tile, slabs, stages, parts),
         (true, true) => {
             // And, behind the slots, the query rows' scales and a word for each thread, which take
-            // as much as six warps leave, a bit for each row, and of slots and stages what is said
-            // of them and two barriers.
+            // as much as six warps store, a bit for each row, and of slots and stages their words
+            // and two barriers.
             let n_slots = TEAMS * TEAM_SLOTS;
             maxima_offset(query_tile, slabs, stages, parts)
                 + (TEAM_WARPS * n_slots + 6) * MAXIMA_BYTES

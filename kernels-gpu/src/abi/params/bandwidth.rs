@@ -8,6 +8,6 @@ pub struct ReadParams {
     pub base: u64,
     /// How much is read, in pieces of 16 bytes.
     pub n_pieces: u64,
-    /// Address of four bytes that nobody needs.
+    /// Address of four bytes that are never read.
     pub sink: u64,
 }

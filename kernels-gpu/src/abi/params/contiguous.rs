@@ -16,8 +16,8 @@ pub struct RunParams {
     /// Address of [`RunUnit`]s; 0 = units are computed: unit `u` is the `u / n_tiles`-th of tile `u
     /// % n_tiles`, whose first entry is that number times `entry_stride`. Each has
     /// `entries_per_unit`, a tile's first `n_longer_units` one more, and a document `item_len`
-    /// rows. Where blocks draw them ([`ForwardParams::draws`]) there is one tile, these are the
-    /// blocks' first units, and the others as [`ForwardParams`] says.
+    /// rows. With the dynamic scheduler ([`ForwardParams::draws`]) there is one tile, these are the
+    /// CTAs' first units, and the others are as [`ForwardParams`] states.
     pub units: u64,
     /// Address of the documents' [`crate::abi::params::Segment`]s; 0 = document `d` is `item_len`
     /// rows from row `d * item_len`.
@@ -62,7 +62,7 @@ pub struct CutRunParams {
     /// Dividing by it: see [`crate::abi::params::inverse`]; not 0.
     pub document_steps_inverse: u32,
     /// Units have `entries_per_unit` steps, not documents, the first `n_longer_units` one more.
-    /// What they leave of documents goes behind the counters at [`ForwardParams::draws`]
+    /// Their partial maxima are published behind the counters at [`ForwardParams::draws`]
     /// ([`crate::abi::params::N_PIECE_ROWS`]).
     pub runs: RunParams,
 }

@@ -10,8 +10,8 @@ pub struct ScoreTokens {
     pub query_start: u32,
     /// Rows of the query.
     pub query_len: u32,
-    /// Where they go in the pair-major outputs. (What pieces leave in the workspace is fewer
-    /// than 2³² values.)
+    /// Where they go in the pair-major outputs. (Splits write fewer than 2³² values to the
+    /// workspace.)
     pub first: u32,
     /// Index of its first [`crate::abi::params::Group`] within the tile of that group.
     pub first_group: u32,

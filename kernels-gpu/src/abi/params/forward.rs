@@ -20,13 +20,13 @@ pub struct Unit {
     pub first: Segment,
 }
 
-/// Counters at a workspace's start, all 0 between launches: the first is what units are drawn from,
-/// the others count parts of sums.
+/// Counters at a workspace's start, all 0 between launches: the first is the dynamic scheduler's,
+/// the others count partial sums.
 pub const N_COUNTERS: u32 = 16 << 10;
 
-/// Query rows, of all units together, for which units leave a word of eight bytes behind the
-/// counters, 0 between launches: what they have found of a document that goes on in another. Other
-/// partial results follow.
+/// Query rows, of all units together, for which units publish a word of eight bytes behind the
+/// counters, 0 between launches: the partial maximum over a document that continues in another
+/// unit. Other partial results follow.
 pub const N_PIECE_ROWS: u32 = 36 << 10;
 
 /// Where a unit of a cross product starts, for documents of different lengths.
@@ -97,10 +97,10 @@ pub struct ForwardParams {
     /// units); 0 = every unit has `entries_per_unit`, each of a tile's first `n_longer_units`
     /// `longer_by` more, and the last one those that are left.
     pub unit_starts: u64,
-    /// Address of a u32 counter that blocks draw their units from, 0 before and after every launch:
-    /// a block's first unit has its number, ticket `t` is unit `grid + t`. 0 = block `b` works on
-    /// units `b`, `b + grid`, ... Where units end within documents, each has a block, and here
-    /// start the counters before what units leave of documents ([`N_PIECE_ROWS`]).
+    /// Address of a u32 counter, the dynamic scheduler's, 0 before and after every launch: a CTA's
+    /// first unit has its number, ticket `t` is unit `grid + t`. 0 = static scheduler: CTA `b`
+    /// works on units `b`, `b + grid`, ... Under Stream-K each unit has a CTA, and here start the
+    /// counters before the published partial maxima ([`N_PIECE_ROWS`]).
     pub draws: u64,
     /// Address of an i32 document index per entry; 0 = the entry itself.
     pub entry_document: u64,
@@ -118,9 +118,9 @@ pub struct ForwardParams {
     pub score_token_base: u64,
     /// Address of the f32 results: the scores, or partial sums.
     pub results: u64,
-    /// Address of a u32 per `n_parts` units, 0 before and after every launch; 0 = nobody adds
-    /// partial sums. Units `n_parts * i` and following are those of a query's parts with the
-    /// same entries: who counts the last of them adds the parts.
+    /// Address of a u32 per `n_parts` units, 0 before and after every launch; 0 = partial sums are
+    /// not added in the kernel. Units `n_parts * i` and following are those of a query's tiles with
+    /// the same entries: the CTA that counts the last of them adds the partial sums.
     pub counters: u64,
     /// Address of the f32 scores, where partial sums are added.
     pub scores: u64,

@@ -1,11 +1,11 @@
-//! Losses over rows of scores: what host and device say to each other.
+//! Host/device ABI of the losses over rows of scores.
 //!
-//! A row is the scores of one query. `rows` leaves each query's loss and its gradients, `mean`
+//! A row is the scores of one query. `rows` computes each query's loss and its gradients, `mean`
 //! adds the losses. Every order is fixed by the sizes alone, so that results have the same bits
 //! every time.
 //!
-//! The factor 1 / T of all scores goes beyond what an f32 holds where the temperature T does: a
-//! [`Factor`] is a product of two numbers that stay within.
+//! The factor 1 / T of all scores may be beyond the range of an f32 where the temperature T is not:
+//! a [`Factor`] is a product of two numbers that stay within.
 
 /// The entry of cross-entropies with one positive per row (compiled for sm_80, as are all here,
 /// and run everywhere).

@@ -1,7 +1,6 @@
-//! Scores of winners that somebody else has found, in full precision: what host and device say to
-//! each other.
+//! Host/device ABI of rescoring: winners that another kernel found are scored in full precision.
 //!
-//! INT8 screening says which document token each query token chooses; `maxsim_rescore_*` looks
+//! INT8 screening finds which document token each query token chooses; `maxsim_rescore_*` looks
 //! those rows up in the matrix that the codes were made of:
 //!
 //! ```text
@@ -28,15 +27,15 @@ pub const BLOCKS: usize = 3;
 /// Query tokens that a warp takes at a time: a chunk.
 pub const CHUNK_LEN: u32 = 32;
 
-/// Sums that the chunks of a query are dealt out to, by their number: the order of a score's sum is
+/// Sums that the chunks of a query are added to, by their number: the order of a score's sum is
 /// that of the query's tokens, however many warps share them.
 pub const SUMS: u32 = 1 << WARPS_LOG2;
 
 /// Dynamic shared memory of a block: the sums of as many pairs as it has warps.
 pub const SHARED_BYTES: usize = (SUMS << WARPS_LOG2) as usize * 4;
 
-/// Fewest lanes that share a row, as a binary logarithm: sums over them leave each with one of four
-/// rows' similarities.
+/// Fewest lanes that share a row, as a binary logarithm: after the sums over them each has the
+/// similarity of one of four rows.
 const LANES_LOG2_MIN: u32 = 2;
 
 /// Parameters of `maxsim_rescore_*`: `1 << warps_log2` warps per pair.

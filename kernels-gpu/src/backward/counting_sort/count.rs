@@ -1,4 +1,4 @@
-//! How many sources of a task go to each of its buckets; and zeros for where they will go.
+//! Counts the sources of a task per bucket, and clears the places that they will have.
 //!
 //! Only for windows of several tasks, whose blocks must know where each other's sources end. The
 //! counts of each warp are kept, too, so that `invert` need not look at the winners twice.

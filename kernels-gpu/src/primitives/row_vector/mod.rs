@@ -1,9 +1,9 @@
 //! Sums over sources: rows of a matrix, each times a factor.
 //!
-//! A row is read by as many lanes as it has pieces of 16 bytes, up to 32; where that leaves lanes
-//! over, a warp reads as many rows at once as fit, and adds its sums in the end. Sources are in
-//! the lanes' registers, 32 at a time, and travel by shuffles. Each lane keeps `LOADS` loads of
-//! 16 bytes in flight, of codes 8 bytes.
+//! A row is read by as many lanes as it has chunks of 16 bytes, up to 32; with fewer than 32 a warp
+//! reads as many rows at once as fit, and adds its sums in the end. Sources are in the lanes'
+//! registers, 32 at a time, and travel by shuffles. Each lane keeps `LOADS` loads of 16 bytes in
+//! flight, of codes 8 bytes.
 
 pub(crate) mod sum;
 

@@ -178,9 +178,9 @@ unsafe fn are_finite<E: Decoded>(queries: &Queries) -> bool {
     }
 }
 
-/// Scores the documents of query tiles that are not finite, which [`forward`] leaves out, element
-/// by element: ∞ · c + ∞ · w may be NaN where ∞ · (c + w) is not. Each lane has the query row that
-/// it ends with.
+/// Scores the documents of query tiles that are not finite, which [`forward`] skips, element by
+/// element: ∞ · c + ∞ · w may be NaN where ∞ · (c + w) is not. Each lane has the query row that it
+/// ends with.
 ///
 /// # Safety
 /// As [`forward`], of the same launch.

@@ -110,11 +110,11 @@ impl<'a, const NBITS: u32> Decoder<'a, NBITS> {
     }
 
     /// The similarities of a step's tokens before they are normalised: element `2 r + j` of
-    /// fragment `f` is that of the lane's row `r` and query row `8 f + 2 (lane % 4) + j`. Leaves
-    /// the centroids at `addresses` in place of the step's.
+    /// fragment `f` is that of the lane's row `r` and query row `8 f + 2 (lane % 4) + j`.
+    /// Afterwards the centroids at `addresses` are in place of the step's.
     ///
     /// # Safety
-    /// The whole warp together, with what is read of the step.
+    /// The whole warp together, with all loads of the step.
     #[inline(always)]
     pub(super) unsafe fn multiply<E: Decoded>(
         &self,

@@ -1,4 +1,4 @@
-//! The kernel: documents dealt out to warps, 16 tokens at a time.
+//! The kernel: documents distributed over warps, 16 tokens at a time.
 
 use crate::abi::layout::sm80::RESIDUAL_ROWS;
 use crate::abi::params::{ForwardParams, Group, Residuals, Segment};
@@ -43,7 +43,7 @@ pub unsafe fn forward<E: Decoded>(params: &ForwardParams, tokens: &Residuals) {
 #[inline(always)]
 unsafe fn run<E: Decoded, const NBITS: u32>(params: &ForwardParams, tokens: &Residuals) {
     let lane = thread_idx_x() % 32;
-    // SAFETY: every warp is whole here. The broadcast tells the assembler that the number is the
+    // SAFETY: every warp is whole here. By the broadcast the assembler knows that the number is the
     // same in all lanes.
     unsafe {
         let warp = broadcast(thread_idx_x() / 32);
@@ -119,7 +119,7 @@ impl Walk {
         }
     }
 
-    /// Goes on to the next step.
+    /// Advances to the next step.
     ///
     /// # Safety
     /// `params` must be those that it began with.

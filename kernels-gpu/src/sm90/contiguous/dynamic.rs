@@ -1,5 +1,5 @@
-//! Rows whose launches may have blocks draw their units. The warps that multiply have a loop of
-//! their own: what they know of the next unit costs registers that those for elements do not have.
+//! Main loop of kernels with a dynamic scheduler: it prefetches the next unit's first chunks, which
+//! costs registers that kernels for 2-byte elements do not have.
 
 use crate::abi::layout::contiguous::*;
 use crate::abi::params::RunParams;
@@ -146,7 +146,7 @@ unsafe fn multiply<K: Kernel>(all: &RunParams, shared: Shared<K>, norms: Norms, 
                 slots = slots.next(SLOTS as u32);
                 entry += 1;
                 if entry == run.entry_end && ahead.has_next() {
-                    // The query stays, and so does what is on its way.
+                    // The query stays, and so do the copies in flight.
                     (run, ends) = ahead.next();
                     (row, entry) = (run.start, run.entry);
                     chunk_end = (row + K::ROWS).min(run.end);
@@ -154,7 +154,7 @@ unsafe fn multiply<K: Kernel>(all: &RunParams, shared: Shared<K>, norms: Norms, 
                 }
             }
             if draws::<K>(all) {
-                // Tells the storing warp.
+                // Publishes the slot to the storing warp.
                 barrier_wait(shared.maxima_empty(slots.slot), slots.parity ^ 1);
                 store_shared_u32_if(shared.entry(slots.slot), END, (lane == 0) as u32);
                 barrier_arrive_if(shared.maxima_full(slots.slot), (lane == 0) as u32);

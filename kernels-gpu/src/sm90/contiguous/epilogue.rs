@@ -28,7 +28,7 @@ use crate::sm90::smem::Ring;
 #[inline(always)]
 pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms: Norms, lane: u32) {
     let params = &all.forward;
-    // SAFETY: a tile is overwritten when all warps have it in registers; the others leave their
+    // SAFETY: a tile is overwritten when all warps have it in registers; the others store their
     // maxima of each entry of a unit in this order.
     unsafe {
         if lane == 0 {
@@ -53,7 +53,7 @@ pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms:
         let (mut slots, mut parity) = (Ring::START, 0);
         loop {
             let results = Results::new::<K>(params, &tile, norms, lane);
-            // Where units are drawn, there is one tile, and slots say whose maxima they have.
+            // With the dynamic scheduler there is one tile, and slots state whose maxima they have.
             let n_units = if draws::<K>(all) { 0 } else { all.n_units };
             unit += grid_dim_x();
             let mut next = run;

@@ -1,4 +1,4 @@
-//! The warps that multiply.
+//! Main loop of the warps that multiply: chunks, products, online max.
 
 use crate::abi::layout::contiguous::*;
 use crate::abi::params::RunParams;
@@ -178,8 +178,8 @@ impl Rows {
 pub(super) struct Queries([[[u32; 4]; 8]; GROUPS as usize]);
 
 impl Queries {
-    /// Waits for a unit's tile. What is loaded is not what is multiplied, but for a sum with
-    /// `zero`: the assembler would else leave rows as they are loaded, and put a fragment's
+    /// Waits for a unit's tile. The loaded registers and the multiplied ones differ by a sum with
+    /// `zero`: otherwise the assembler would keep rows as they are loaded, and put a fragment's
     /// registers side by side anew for every product.
     ///
     /// # Safety
@@ -248,7 +248,7 @@ impl Queries {
     }
 }
 
-/// What products of 16 tokens leave: see [`Queries::multiply`].
+/// Accumulators of the products of 16 tokens: see [`Queries::multiply`].
 pub(super) type Sums = [[[f32; 4]; 2]; GROUPS as usize];
 
 /// The maxima over a document so far: of the lane's two rows of each group.

@@ -1,38 +1,38 @@
-//! MaxSim of up to 32 query rows with documents that lie one behind the other.
+//! MaxSim of up to 32 query rows with contiguous documents, which lie one behind the other.
 //!
 //! `scores[q, d] = Σ_s max_t ⟨Q[q, s], D[d, t]⟩`
 //!
 //! Tiling: queries on M, documents on N of `mma.sync`. The documents of a unit, or its share of
-//! them, are one run of rows, dealt out to the warps in chunks of 4 KB, whatever documents they
+//! them, are one run of rows, distributed over the warps in chunks of 4 KB, whatever documents they
 //! belong to. A warp has all 32 query rows in registers, and multiplies 16 rows of documents at a
 //! time.
 //!
 //! Pipeline:
-//!  1. Each warp asks for its own chunks, as many ahead as its ring has stages, by one copy each:
-//!     rows lie together, so that there is no tensor map, and nobody to wait for. Codes' scales
-//!     come by another copy ([`codes`]).
-//!  2. It multiplies what a chunk has of a document with the query rows and keeps the maxima per
-//!     lane. Which element is which k of a product is nobody's business as long as both sides
-//!     agree: lane (g, t) takes every fourth 16-byte chunk of its rows, from chunk t on, as they
-//!     lie.
-//!  3. At a document's end lanes exchange maxima, and each of the 32 leaves that of one query row
-//!     to the storing warp, in a small ring.
+//!  1. Each warp requests its own chunks, as many ahead as its ring has stages, by one bulk copy
+//!     each: rows lie together, so that there is no tensor map and no producer warp. Codes' scales
+//!     come by another copy ([`int8`]).
+//!  2. It multiplies a chunk's rows of a document with the query rows and keeps the maxima per
+//!     lane. The K permutation is free as long as A and B use the same one: lane (g, t) takes every
+//!     fourth 16-byte chunk of its rows, from chunk t on, as they lie.
+//!  3. Epilogue: lanes exchange maxima, and each of the 32 stores that of one query row for the
+//!     storing warp, in a small ring.
 //!  4. The storing warp takes the maxima of all warps, adds the rows, and stores the score. It
 //!     loads the query tiles, too.
-//!  5. Of codes, large calls draw all units but a block's first from a counter ([`draw`]): a warp
-//!     tells the others of the next one, whose first chunks they ask for while they multiply the
+//!  5. Large calls of codes use the dynamic scheduler ([`tile_scheduler`]): a warp takes tickets
+//!     and publishes the next unit, whose first chunks the others prefetch while they multiply the
 //!     last of this one.
-//!  6. In rows of their own ([`cut`]) a few documents for each block become one equal share for
-//!     each: what it has of a document that goes on in the next one comes first, and the storing
-//!     warp leaves its maxima for that. A warp's first chunk is copied by its lanes ([`first`]),
-//!     before there are barriers.
+//!  6. Stream-K, in kernels of its own ([`stream_k`]), gives each CTA an equal share of the rows:
+//!     the part of a document that continues in the next share comes first, and the storing warp
+//!     publishes its maxima. A warp's first chunk is copied by its lanes ([`prologue`]), before
+//!     there are barriers.
 //!
 //! Budget: 64 registers of queries (32 of codes), 16 of sums, 16 of documents; a few chunks a warp
-//! on their way. More of them make the first of every block, and the code itself, wait longer
-//! behind those of others.
+//! in flight. With more of them the first of every CTA, and the code itself, wait longer behind
+//! those of others.
 //!
 //! Known loss: eight lanes that read 64 bytes of two rows at a time meet half of the banks; that is
-//! a third of what the products leave. Between two units that are not drawn nothing is on its way.
+//! a third of the time beside the products. Statically scheduled units do not prefetch across their
+//! boundary.
 
 mod dynamic;
 mod element;
@@ -73,7 +73,7 @@ pub trait Kernel {
     const STAGES: usize;
     /// Rows of a chunk.
     const CHUNK_ROWS: usize;
-    /// Whether a launch may have its blocks draw units, as
+    /// Whether a launch may use the dynamic scheduler, as
     /// [`crate::table::forward::Variant::draws`].
     const DRAWS: bool = Self::Element::HAS_SCALES;
     /// The same as `CHUNK_ROWS`.
@@ -142,13 +142,13 @@ impl<K: Kernel> Shared<K> {
         first + (slot * K::WARPS as u32 + warp) * MAXIMA_BYTES as u32
     }
 
-    /// What is told of a drawn unit, in a slot.
+    /// A published unit, in a slot.
     #[inline(always)]
     fn unit(&self, slot: u32) -> u32 {
         self.base + const { K::GEOMETRY.units_offset() as u32 } + slot * UNIT_BYTES as u32
     }
 
-    /// The entry whose maxima a slot has, where units are drawn.
+    /// The entry whose maxima a slot has, with the dynamic scheduler.
     #[inline(always)]
     fn entry(&self, slot: u32) -> u32 {
         self.unit(UNIT_SLOTS as u32) + 4 * slot
@@ -189,7 +189,7 @@ impl<K: Kernel> Shared<K> {
         self.maxima_full(SLOTS as u32) + 8 * slot
     }
 
-    /// Completes when a slot tells of a unit.
+    /// Completes when a slot has a unit.
     #[inline(always)]
     fn unit_full(&self, slot: u32) -> u32 {
         self.maxima_empty(SLOTS as u32) + 8 * slot
@@ -215,7 +215,7 @@ pub unsafe fn forward<K: Kernel>(params: &RunParams, norms: Norms) {
     const { assert!(K::CHUNK_ROWS + COPY_ALIGN / 2 <= NORMS_PADDING) };
     let lane = thread_idx_x() % 32;
     // SAFETY: every warp is whole, and has one role; it sets up the barriers that it waits for
-    // first. The broadcast tells the assembler that the number is the same in all lanes.
+    // first. By the broadcast the assembler knows that the number is the same in all lanes.
     unsafe {
         let warp = broadcast(thread_idx_x() / 32);
         let shared = Shared::<K> { base: dynamic_shared(), warp, kernel: PhantomData };
@@ -248,7 +248,7 @@ pub unsafe fn forward_cut<K: Kernel>(params: &CutRunParams) {
     }
 }
 
-/// Whether the launch's blocks draw their units.
+/// Whether the launch uses the dynamic scheduler.
 #[inline(always)]
 fn draws<K: Kernel>(params: &RunParams) -> bool {
     K::DRAWS && params.forward.draws != 0

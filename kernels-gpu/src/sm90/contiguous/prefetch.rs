@@ -1,4 +1,4 @@
-//! What a warp that multiplies knows of the unit after this one, where blocks draw their units.
+//! The next unit, as a warp that multiplies knows it, for prefetching under the dynamic scheduler.
 
 use crate::abi::layout::contiguous::UNIT_SLOTS;
 use crate::abi::params::RunParams;
@@ -28,7 +28,7 @@ pub(super) struct Ahead<'a, K> {
     next: (Run, Ends<'a>),
     has_next: bool,
     units: Ring,
-    /// The warp's number less that of all chunks before the next unit: chunks are dealt out from
+    /// The warp's number less that of all chunks before the next unit: chunks are distributed from
     /// unit to unit, so that all warps get as many.
     turn: u32,
 }
@@ -98,7 +98,7 @@ impl<'a, K: Kernel> Ahead<'a, K> {
         let Ring { slot, parity } = self.units;
         let shared = self.shared;
         self.may_take = false;
-        // SAFETY: the warp that draws tells of units until there are no more.
+        // SAFETY: the scheduler warp publishes units until there are no more.
         unsafe {
             barrier_wait(shared.unit_full(slot), parity);
             let words = load_shared_u32x4(shared.unit(slot));

@@ -19,12 +19,12 @@ const AT_ONCE: usize = 32 * 16;
 pub(super) struct First(bool);
 
 impl First {
-    /// Asks for the chunk that begins with `row`, `n_left` rows before its run's end. Runs that all
-    /// fit into the warps' rings are left to the copy engine: the query comes as late, so that they
-    /// gain nothing.
+    /// Copies the chunk that begins with `row`, `n_left` rows before its run's end, by the lanes.
+    /// Runs that all fit into the warps' rings are copied by the copy engine: the query comes as
+    /// late, so that they gain nothing.
     ///
     /// # Safety
-    /// One whole warp; the documents must have the rows, and nobody use the stage.
+    /// One whole warp; the documents must have the rows, and the stage must be free.
     #[inline(always)]
     pub(super) unsafe fn ask<K: Kernel>(
         documents: &Rows,

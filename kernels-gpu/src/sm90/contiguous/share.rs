@@ -1,14 +1,13 @@
-//! Units that end within documents, as [`crate::sm90::stream_k`] has them, of documents that are
-//! one run of rows.
+//! Stream-K shares of contiguous documents, as [`crate::sm90::stream_k`] has them of tiles.
 //!
-//! Of a few documents for each block whole ones are unequal shares: 1000 on 264 blocks are three or
-//! four. Where one query tile meets documents of one length, units are equal shares instead
-//! ([`crate::abi::stream_k`]), one for each block.
+//! With few documents per CTA whole ones are unequal shares: 1000 on 264 CTAs are three or four.
+//! Where one query tile meets documents of one length, units are equal shares instead
+//! ([`crate::abi::stream_k`]), one for each CTA.
 //!
-//! A block begins with the piece of the document that goes on in the next unit, whose maxima are
-//! left long before that unit's block looks for them. Then come the unit's other rows from the
+//! A CTA begins with the partial document that continues in the next unit, whose maxima are
+//! published long before that unit's CTA receives them. Then come the unit's other rows from the
 //! first one on, which may end a document that began before. To the warps that multiply all this is
-//! one run: rows are counted on behind the unit's end, and who copies turns back to its start.
+//! one run: rows are counted on behind the unit's end, and the copies wrap round to its start.
 
 use crate::abi::layout::contiguous::QUERY_ROWS;
 use crate::abi::params::{CutRunParams, N_COUNTERS, RunParams};
@@ -23,8 +22,8 @@ use crate::sm90::reduction::TOLD;
 /// A block's unit.
 #[derive(Clone, Copy)]
 pub(super) struct Share {
-    /// As it is gone through. A piece that goes on counts as the entry before the first that ends
-    /// in the unit.
+    /// In the order of the copies. A partial that continues in the next unit counts as the entry
+    /// before the first that ends in the unit.
     pub(super) run: Run,
     /// Rows of the run from here on lie `n_back` before.
     turn: u32,
@@ -67,7 +66,7 @@ impl Share {
         if self.goes_on(entry) { self.turn } else { (entry + 1) * item_len + self.n_back }
     }
 
-    /// Whether an entry of the run stands for the piece that goes on.
+    /// Whether an entry of the run is the partial that continues in the next unit.
     #[inline(always)]
     pub(super) fn goes_on(&self, entry: u32) -> bool {
         entry.wrapping_add(1) == self.first
@@ -79,21 +78,21 @@ impl Share {
         self.is_end && entry == self.first
     }
 
-    /// Loads a word of where pieces are left; gives 0, which the assembler does not know. Who is
-    /// first to go to a page of memory waits longest, and should not when there is something to
-    /// leave (0.1 to 0.2 µs of a call).
+    /// Loads a word of where partials are published; gives 0, which the assembler does not know.
+    /// The first access to a page of memory waits longest, and should not when there is something
+    /// to publish (0.1 to 0.2 µs of a call).
     ///
     /// # Safety
-    /// The unit must be this block's; there must be places of pieces behind the counters.
+    /// The unit must be this block's; there must be places of partials behind the counters.
     #[inline(always)]
     pub(super) unsafe fn touch(&self, all: &RunParams, unit: u32, lane: u32) -> u32 {
         // SAFETY: the caller's promise.
         unsafe { load_word(place_of(all, unit, lane)) as u32 & all.zero }
     }
 
-    /// Leaves the maximum of a lane's query row over the piece that goes on, for the unit that has
-    /// the document's end. One word says that it is there and what it is: a fence between two would
-    /// keep the multiprocessor's copies waiting.
+    /// Publishes the maximum of a lane's query row over the partial that continues in the next
+    /// unit, for the unit that has the document's end. One word is both flag and value: a fence
+    /// between two would keep the multiprocessor's copies waiting.
     ///
     /// # Safety
     /// As [`Share::touch`], which must have given `touched`.
@@ -131,8 +130,8 @@ impl Share {
     }
 }
 
-/// What units before have found of a document. They have smaller numbers, and their pieces wait for
-/// nobody: whoever waits for these comes to an end, however many blocks run at once.
+/// Receives the partial maxima of a document from the units before. They have smaller numbers, and
+/// their partials depend on no other unit: waiting for these ends, however many CTAs run at once.
 pub(super) struct Pieces {
     /// The unit that the document began in.
     first: u32,
@@ -180,7 +179,7 @@ impl Pieces {
     /// As [`Share::ask`], which must have been called.
     #[inline(always)]
     pub(super) unsafe fn take(&mut self, all: &RunParams, mut most: f32, lane: u32) -> f32 {
-        // SAFETY: the caller's promise; each of these units has a piece, and leaves what it finds.
+        // SAFETY: the caller's promise; each of these units has a partial, and publishes it.
         unsafe {
             loop {
                 loop {
@@ -206,7 +205,7 @@ impl Pieces {
     }
 }
 
-/// Where a unit leaves the maximum of a lane's query row.
+/// Where a unit publishes the maximum of a lane's query row.
 #[inline(always)]
 fn place_of(all: &RunParams, unit: u32, lane: u32) -> u64 {
     let places = all.forward.draws + u64::from(N_COUNTERS) * 4;

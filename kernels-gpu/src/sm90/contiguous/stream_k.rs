@@ -1,6 +1,6 @@
-//! Rows whose units end within documents ([`crate::sm90::contiguous::share`]): each block has one,
-//! of the launch's one query tile. The warps have loops of their own: those for whole documents
-//! know of several units, and stay as fast as they are.
+//! Stream-K kernels of contiguous documents ([`crate::sm90::contiguous::share`]): each CTA has one
+//! unit, of the launch's one query tile. The warps have loops of their own: those for whole
+//! documents know of several units, and stay as fast as they are.
 
 use crate::abi::layout::contiguous::*;
 use crate::abi::params::{CutRunParams, RunParams};
@@ -110,7 +110,7 @@ pub(super) unsafe fn multiply<K: Kernel>(params: &CutRunParams, shared: Shared<K
 pub(super) unsafe fn store<K: Kernel>(params: &CutRunParams, shared: Shared<K>, lane: u32) {
     let all = &params.runs;
     let unit = block_idx_x();
-    // SAFETY: the other warps leave their maxima of each entry of the unit in this order.
+    // SAFETY: the other warps store their maxima of each entry of the unit in this order.
     unsafe {
         init_storing(all, &shared, lane);
         let share = Share::new(params, unit);
@@ -209,11 +209,11 @@ unsafe fn init_storing<K: Kernel>(all: &RunParams, shared: &Shared<K>, lane: u32
     }
 }
 
-/// The largest that the warps have left in the next slot of the lane's query row; gives the slot
-/// back.
+/// The largest maximum that the warps have stored in the next slot for the lane's query row; gives
+/// the slot back.
 ///
 /// # Safety
-/// One whole warp; the warps leave something in slots in this order.
+/// One whole warp; the warps fill slots in this order.
 #[inline(always)]
 unsafe fn take_maxima<K: Kernel>(shared: &Shared<K>, slots: &mut Ring, lane: u32) -> f32 {
     // SAFETY: the caller's promise.

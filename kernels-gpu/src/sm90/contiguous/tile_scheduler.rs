@@ -1,10 +1,10 @@
-//! The warp that draws units, where blocks draw them.
+//! The dynamic scheduler: a warp that takes tickets from a counter and publishes units.
 //!
-//! Blocks do not get equal shares of the memory's rate: those that get less of it draw fewer units,
-//! and all end together. A unit's scores are the same whichever block has it.
+//! CTAs do not get equal shares of the memory's rate: those that get less of it take fewer units,
+//! and all end together. A unit's scores are the same whichever CTA has it.
 //!
-//! A warp of its own, since it waits for the counter, and for lists in memory; the others have no
-//! time for that.
+//! It is a warp of its own, since it waits for the counter, and for lists in memory; the others
+//! have no time for that.
 
 use crate::abi::layout::contiguous::UNIT_SLOTS;
 use crate::abi::params::RunParams;
@@ -17,14 +17,14 @@ use crate::sm90::contiguous::units::Run;
 use crate::sm90::contiguous::{END, Kernel, Shared};
 use crate::sm90::smem::Ring;
 
-/// The warp that draws units.
+/// Takes tickets until there are no more units, and publishes each unit.
 ///
 /// # Safety
 /// As [`crate::sm90::contiguous::forward`].
 #[inline(always)]
 pub(super) unsafe fn draw<K: Kernel>(all: &RunParams, shared: Shared<K>, lane: u32) {
     let draws = all.forward.draws;
-    // SAFETY: a slot is written when every warp that multiplies has read what it told; the counter
+    // SAFETY: a slot is written when every warp that multiplies has read its last unit; the counter
     // is this launch's.
     unsafe {
         if draws != 0 && lane == 0 {
@@ -43,8 +43,8 @@ pub(super) unsafe fn draw<K: Kernel>(all: &RunParams, shared: Shared<K>, lane: u
         }
         let mut ring = Ring::START;
         loop {
-            // No unit is drawn before there is room for it: what is drawn early is a share that
-            // cannot be another block's any more.
+            // No ticket is taken before there is room for its unit: a ticket that is taken early is
+            // a share that no other CTA can have any more.
             barrier_wait(shared.unit_empty(ring.slot), ring.parity ^ 1);
             // All units, less the blocks' first ones, and one ticket in vain for each block: as
             // many tickets as units, after which the counter is 0 again.

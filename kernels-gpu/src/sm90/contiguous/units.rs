@@ -1,4 +1,4 @@
-//! What a block has: units of documents that lie one behind the other, and where those end.
+//! The units of a CTA: runs of rows of contiguous documents, and where the documents end.
 
 use crate::abi::params::{RunParams, RunUnit, Segment};
 use crate::ptx::global::{load_u32, load_u32x2_if, load_u32x4};
@@ -41,7 +41,7 @@ impl Run {
         Run { entry, entry_end, start: entry * rows, end: entry_end * rows }
     }
 
-    /// That of a unit that is drawn.
+    /// That of a unit of the dynamic scheduler.
     ///
     /// # Safety
     /// The unit must be of this launch, and not a block's first one.

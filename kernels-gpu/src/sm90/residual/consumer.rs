@@ -1,4 +1,4 @@
-//! The consumer's part: products of decoded tiles, times r of their columns, folded.
+//! The consumer: multiplies decoded tiles, scales columns by r, and updates the online max.
 
 use crate::abi::layout::SLAB_BYTES;
 use crate::abi::layout::sm90::*;
@@ -14,12 +14,12 @@ use crate::ptx::wgmma;
 use crate::ptx::wgmma::Accumulators;
 use crate::sm90::bitwise_max::{fold_bits, is_positive};
 use crate::sm90::compute::{Columns, MASKED, TAIL, WHOLE, multiply_steps, narrower};
-use crate::sm90::warpgroup::Consumer;
 use crate::sm90::kernel::{Kernel, n_slabs};
 use crate::sm90::query_rows::WarpRows;
-use crate::sm90::smem::Ring;
 use crate::sm90::scheduler::Told;
+use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
+use crate::sm90::warpgroup::Consumer;
 
 /// Columns of half a tile.
 const HALF: u32 = DOCUMENT_TILE as u32 / 2;
@@ -31,7 +31,7 @@ const HALF: u32 = DOCUMENT_TILE as u32 / 2;
 /// sets them up.
 #[inline(always)]
 pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u32) {
-    // SAFETY: every warp is whole here. The broadcast tells the assembler that the number is the
+    // SAFETY: every warp is whole here. By the broadcast the assembler knows that the number is the
     // same in all lanes, so that descriptors live in uniform registers.
     let warp = unsafe { broadcast(thread / 32) };
     let mut consumer = Consumer {
@@ -281,8 +281,8 @@ fn second_half(columns: &Columns) -> Columns {
     }
 }
 
-/// Takes similarities into account, times the norms from a window address on: without winners as
-/// bits, and again as floats where that leaves a maximum which is not positive.
+/// Updates the online max with similarities, times the norms from a window address on: without
+/// winners as bits, and again as floats where a maximum is then not positive.
 ///
 /// # Safety
 /// The whole warp together; the norms must be there, `safe` columns must be document tokens.

@@ -20,8 +20,8 @@ use crate::ptx::warp::{shuffle, sync_warp};
 use crate::ptx::wgmma::{Element, Operands};
 use crate::sm90::kernel::{Kernel, n_slabs};
 use crate::sm90::residual::kernel::DECODER_WARPS;
-use crate::sm90::smem::Ring;
 use crate::sm90::scheduler::Told;
+use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
 
 /// Elements that tokens are decoded to.
@@ -87,7 +87,7 @@ impl<'a> Tiles<'a> {
     /// The rows of the next tile.
     ///
     /// # Safety
-    /// One whole warp of those that are told.
+    /// One whole warp of those that receive units.
     #[inline(always)]
     unsafe fn next(&mut self, shared: &Shared, lane: u32) -> Option<Segment> {
         while self.row >= self.document.len {
@@ -286,7 +286,7 @@ pub(super) unsafe fn decode<K: Kernel, const NBITS: u32>(
 }
 
 /// Decodes a tile of which all slabs fit the ring. Passes overlap: while one is decoded, the
-/// centroids of the next ones are on their way.
+/// centroids of the next ones are in flight.
 ///
 /// # Safety
 /// As [`decode`]; `ahead` must be of the tile, which has `len` rows or is whole.

@@ -16,16 +16,16 @@ use crate::sm90::kernel::{CONSUMER_WARPS, Kernel, Maps, n_slabs};
 use crate::sm90::producers::{QueryTile, load_groups, load_queries};
 use crate::sm90::residual::consumer::consume;
 use crate::sm90::residual::decoder::{Residual, decode};
-use crate::sm90::smem::Ring;
 use crate::sm90::scales::mask_words;
 use crate::sm90::scheduler::{Told, Units, for_each_tile};
+use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
 
 /// Warps of the warpgroups that decode.
 pub(super) const DECODER_WARPS: u32 = 4 * DECODERS as u32;
 
-/// Registers of a thread of the first warpgroup, of the consumer, and of a decoder: 4 × 64 in all.
-/// Winners, and sums of a whole tile where slabs stream, leave less to the decoders.
+/// Registers of a thread of the producer warpgroup, of the consumer, and of a decoder: 4 × 64 in
+/// all. With winners, and with sums of a whole tile where slabs stream, decoders have fewer.
 pub const fn registers<K: Kernel>() -> [u32; 3] {
     match (K::WINNERS, K::SLABS) {
         (_, 0) => [40, 120, 48],
@@ -121,7 +121,7 @@ unsafe fn init<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps) {
     }
 }
 
-/// Tells the other warps of the block's units, and copies their query slabs where they stream.
+/// Publishes the CTA's units to the other warps, and copies their query slabs where they stream.
 ///
 /// # Safety
 /// One whole warp per block; shared memory and barriers as [`forward`] sets them up.

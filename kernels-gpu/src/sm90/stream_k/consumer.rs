@@ -1,4 +1,4 @@
-//! A consumer warpgroup: as [`crate::sm90::tile`], but for the pieces of documents.
+//! A consumer warpgroup under Stream-K: as in the base kernel, but for partial documents.
 
 use crate::abi::layout::chunk_offset;
 use crate::abi::layout::sm90::*;
@@ -13,12 +13,12 @@ use crate::ptx::warp::broadcast;
 use crate::ptx::wgmma;
 use crate::ptx::wgmma::Accumulators;
 use crate::sm90::compute::{Columns, TAIL, WHOLE, tile_clocks};
-use crate::sm90::warpgroup::Consumer;
 use crate::sm90::kernel::Kernel;
 use crate::sm90::query_rows::WarpRows;
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
 use crate::sm90::stream_k::units::{Kind, Part, Unit};
+use crate::sm90::warpgroup::Consumer;
 
 /// The step of a product behind which the other consumer may begin: what is left keeps the tensor
 /// cores busy until its first step.

@@ -1,21 +1,21 @@
-//! Forward of units that end within a document: few tiles of queries against documents that are few
-//! for each block.
+//! Stream-K schedule: each CTA owns an equal share of the document tokens; a document may span
+//! CTAs.
 //!
-//! What a whole document more takes is then much of a block's time. So blocks have equal shares of
-//! a tile's tokens, one unit each, that start and end between any two tiles of documents. The
-//! pieces that a unit has of documents of other units too come first. What it finds of one that
-//! goes on in the next unit it leaves in device memory, for the unit that has the document's end,
-//! which takes the maxima of all: a word for each query row that says both what is found and that
-//! it is. No fence is needed, which would keep a multiprocessor's copies waiting, and everything is
-//! long there when it is looked for. Units that follow each other in the documents are as far apart
-//! in number as there are tiles of queries.
+//! It is for few query tiles against documents that are few for each CTA: one whole document more
+//! is then much of a CTA's time. Units, one for each CTA, start and end between any two tiles of
+//! documents. The partial documents that a unit shares with other units come first. The CTA with a
+//! document's last tile reduces the partial row maxima that the others publish in device memory as
+//! packed (flag, value) words, one for each query row. No fence is needed, which would keep a
+//! multiprocessor's copies waiting, and the words have long arrived when they are received. Units
+//! that follow each other in the documents are as far apart in number as there are tiles of
+//! queries.
 //!
-//! That unit waits for blocks with smaller numbers alone. Those begin before it, so that all come
-//! to an end also where blocks do not all run at once (the look-back scans of CUB rely on it, too).
+//! A unit waits for CTAs with smaller numbers alone. Those begin before it, so that all end also
+//! where CTAs do not all run at once (the look-back scans of CUB rely on it, too).
 //!
 //! With one fragment each, the consumers hold it in registers, and take turns at the tensor cores,
 //! each half a product behind the other: in step, as documents that arrive late would bring them,
-//! both would fold at the same time. With two, one is multiplied while the other is folded, as
+//! both would reduce at the same time. With two, one is multiplied while the other is reduced, as
 //! elsewhere.
 
 mod consumer;

@@ -1,4 +1,4 @@
-//! What a block has: a unit, and its parts.
+//! The unit of a CTA, and its parts.
 
 use crate::abi::params::{ForwardParams, Segment, divide};
 use crate::primitives::documents::Documents;
@@ -12,8 +12,8 @@ pub(in crate::sm90) struct Unit<'a> {
     pub tile: u32,
     entry: u32,
     entry_end: u32,
-    /// The rows that it has of the document that goes on in the next unit, and of the one that
-    /// comes from the unit before and ends in this; none where documents are whole.
+    /// Its rows of the document that continues in the next unit, and of the one that comes from the
+    /// unit before and ends in this; none where documents are whole.
     pieces: [Segment; 2],
     whole: Documents<'a>,
 }

@@ -20,7 +20,7 @@ use crate::sm90::swap_ab::maxima::{
     most_of_halves, most_of_lanes, signs, sum_into_float,
 };
 
-/// What a document's first product leaves.
+/// Result of a document's first product.
 struct First {
     best: Maxima,
     /// Whether maxima are those of bits, and whether they may be: with scales without factors,
@@ -306,7 +306,7 @@ impl Consumer<'_> {
     }
 
     /// Whether some lane's maximum of every query row is not negative, so that the others' do not
-    /// count: the maxima may go on as bits.
+    /// count: the maxima may continue as bits.
     ///
     /// # Safety
     /// All lanes of the warp together, behind [`Consumer::take_rows`].
@@ -323,7 +323,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// Leaves [`most_of_lanes`] of a document to the storing warp.
+    /// Stores [`most_of_lanes`] of a document for the storing warp.
     #[inline(always)]
     unsafe fn hand_over(&mut self, most: [f32; 4], has_tokens: bool) {
         let (slot, lane) = (self.team() * TEAM_SLOTS as u32 + self.sums.slot, self.lane());

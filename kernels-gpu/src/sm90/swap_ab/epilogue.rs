@@ -1,4 +1,4 @@
-//! What the first warpgroup does for consumers whose columns are query rows.
+//! The epilogue, in the producer warpgroup: query rows' scales, maxima of warps, sums, scores.
 
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Group};
@@ -27,11 +27,11 @@ use crate::sm90::swap_ab::tile_scheduler::Turns;
 /// In place of an entry: there is none.
 const NONE: u32 = u32::MAX;
 
-/// Leaves to the consumers which rows of a query tile are query tokens.
+/// Publishes to the consumers which rows of a query tile are query tokens.
 ///
 /// # Safety
-/// One whole warp, before it says that the tile is on its way; consumers must have let go of the
-/// last one.
+/// One whole warp, before it announces the tile's copies; consumers must have given back the last
+/// one.
 #[inline(always)]
 pub(in crate::sm90) unsafe fn leave_rows<K: Kernel>(
     params: &ForwardParams,
@@ -164,7 +164,7 @@ pub(super) unsafe fn scale_rows(
     most
 }
 
-/// Leaves the sums of a half's groups in a slot: rows 8 apart, then neighbours, the order of all
+/// Stores the sums of a half's groups in a slot: rows 8 apart, then neighbours, the order of all
 /// kernels ([`crate::primitives::row_maxima`]).
 ///
 /// # Safety

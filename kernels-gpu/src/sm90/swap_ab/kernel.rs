@@ -118,7 +118,7 @@ unsafe fn init_loading<K: Kernel>(shared: &Shared, maps: Maps) {
         prefetch_map(maps.document_tails);
         let mut slot = 0;
         while slot < (TEAMS * K::STAGES) as u32 {
-            // Each lane says when its scales have arrived, one that the rows are on their way.
+            // Each lane arrives when its scales have landed, one announces the copies of the rows.
             barrier_init(shared.team_full(slot), 33);
             barrier_init(shared.team_empty(slot), TEAM_WARPS as u32);
             slot += 1;
@@ -126,7 +126,7 @@ unsafe fn init_loading<K: Kernel>(shared: &Shared, maps: Maps) {
         slot = 0;
         while slot < UNIT_SLOTS as u32 {
             barrier_init(shared.unit_full(slot), 1);
-            // The first warpgroup's other warps are told.
+            // The producer warpgroup's other warps receive units.
             barrier_init(shared.unit_empty(slot), 3);
             slot += 1;
         }
@@ -142,7 +142,7 @@ unsafe fn init_loading<K: Kernel>(shared: &Shared, maps: Maps) {
 unsafe fn init_storing<const CUTS: bool>(shared: &Shared) {
     // SAFETY: the caller's promise.
     unsafe {
-        // That the tile's copies are on their way, and, where that is said by itself, which rows
+        // That the tile's copies are in flight, and, where that is published separately, which rows
         // are query tokens.
         barrier_init(shared.query_full(), if CUTS { 2 } else { 1 });
         barrier_init(shared.query_empty(), (TEAMS * TEAM_WARPS) as u32);

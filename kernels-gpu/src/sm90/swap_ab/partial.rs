@@ -1,9 +1,8 @@
-//! Units that end within documents, as [`crate::sm90::stream_k`] has them, for consumers whose
-//! columns are query rows.
+//! Stream-K for swap-AB, as [`crate::sm90::stream_k`] has it for the base kernel.
 //!
-//! Nothing is different for consumers: a piece is a document to them. Both loading warps go through
-//! the parts of the unit, and so does the storing warp, which leaves the maxima of a piece that
-//! goes on, and collects others' for one that ends.
+//! Nothing is different for consumers: a partial document is a document to them. Both producer
+//! warps walk the parts of the unit, and so does the storing warp, which publishes the maxima of a
+//! partial that continues in the next unit, and receives others' for a document that ends.
 
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Segment};
@@ -108,7 +107,7 @@ struct UnderWay {
 /// The first team, and the second.
 const FIRST: u32 = 1;
 const SECOND: u32 = 2;
-/// The document goes on in the next unit, or comes from the one before.
+/// The document continues in the next unit, or comes from the one before.
 const GOES_ON: u32 = 4;
 const ENDS: u32 = 8;
 
@@ -207,10 +206,10 @@ impl Ended<'_> {
     }
 }
 
-/// What ends a block: its unit is counted, and whoever counts the last one of a document's query
-/// tiles stores the scores. `n` is 1, or 0 for another warp, which goes through it with
-/// [`one_entry`] while the first products are waited for: the code would else come out of memory
-/// when all else is done.
+/// End of a CTA: counts its unit, and the CTA that counts the last one of a document's query tiles
+/// stores the scores. `n` is 1, or 0 for another warp, which runs through it with [`one_entry`]
+/// while the first products are waited for: the code would else come out of memory when all else is
+/// done.
 ///
 /// # Safety
 /// As [`work_tile::count_unit`].
@@ -274,7 +273,7 @@ pub(super) unsafe fn store<K: Kernel>(
                     n_stored += 1 << (4 * TEAM);
                 }
             });
-            // What one team's number leaves its bits with would be the other's.
+            // Bits of one pair's number would otherwise reach the other's.
             n_stored &= 0x33;
             let slot = if by[0] { slots[0] } else { slots[1] };
             let sums = shared.team_sums(slot);

@@ -1,4 +1,4 @@
-//! The warps that load documents: one for each team.
+//! The producer warps: one for each pair of consumers.
 
 use crate::abi::layout::SLAB_BYTES;
 use crate::abi::layout::sm90::{CUT_BOX_ROWS, TEAM_STAGE_BYTES};
@@ -10,8 +10,8 @@ use crate::ptx::barrier::{barrier_expect, barrier_wait};
 use crate::ptx::copy::{copies_arrive, copy_async_4, copy_tile, copy_tile_once, expect_tile};
 use crate::ptx::shared::store_shared_u32x4;
 use crate::sm90::kernel::{Kernel, Maps};
-use crate::sm90::smem::Ring;
 use crate::sm90::scheduler::{Told, Units};
+use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
 use crate::sm90::swap_ab::kernel::{
     END, FIRST_TILE, NEW_TILE, NO_LEN, ROWS, SAME_TILE, TILE_PARITY,
@@ -25,7 +25,7 @@ const BOX_BYTES: u32 = BOX_ROWS * SLAB_BYTES as u32;
 /// In place of a document.
 const NO_DOCUMENT: Segment = Segment { start: 0, len: NO_LEN };
 
-/// Finds the block's units, tells the other warps, and loads the first team's documents.
+/// Gets the CTA's units, publishes them to the other warps, and loads the first pair's documents.
 ///
 /// # Safety
 /// One whole warp per block; shared memory and barriers as [`crate::sm90::kernel::forward`] sets

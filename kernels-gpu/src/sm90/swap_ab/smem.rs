@@ -1,4 +1,4 @@
-//! What teams have in shared memory besides what all kernels have.
+//! Shared memory of the pairs of consumers, besides that of all kernels.
 
 use crate::abi::layout::sm90::*;
 use crate::sm90::smem::Shared;

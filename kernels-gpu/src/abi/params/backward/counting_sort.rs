@@ -17,7 +17,7 @@ pub const WARP_SOURCES: u32 = 1024;
 /// Words of shared memory that `invert` needs beside the places.
 pub const SCAN_WORDS: u32 = WARPS;
 
-/// Most sources of a task, so that those of a warp in one bucket can be told in 16 bits.
+/// Most sources of a task, so that those of a warp in one bucket are counted in 16 bits.
 pub const TASK_SOURCES_MAX: u64 = u16::MAX as u64;
 
 /// Shared memory of `count` for windows of up to so many rows, and more than `join` needs.
@@ -75,7 +75,7 @@ impl SortTask {
         self.n_rows + 1
     }
 
-    /// Pairs, and of a single pair the tokens, from which warp `warp` goes on to where the next
+    /// Pairs, and of a single pair the tokens, from which warp `warp` continues to where the next
     /// one starts. Warps from `n_warps` on have nothing. `len` is the length of a single pair's
     /// query.
     #[inline(always)]

@@ -330,7 +330,7 @@ pub struct FewParams {
     pub tasks: u64,
     /// Number of tasks.
     pub n_tasks: u32,
-    /// 1 to write zeros to rows that nobody chose.
+    /// 1 to write zeros to rows that no query token chose.
     pub fills: u32,
     /// The sums over pairs.
     pub gather: GatherParams,

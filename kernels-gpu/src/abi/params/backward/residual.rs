@@ -1,4 +1,4 @@
-//! Gradients of scores of residual-compressed documents: what host and device say to each other.
+//! Host/device ABI of the gradients of scores of residual-compressed documents.
 //!
 //! With g the gradient of a pair's score, a winner (query row q, document row d) adds
 //!
@@ -46,8 +46,8 @@ pub const TABLES_THREADS: usize = 64;
 /// Warps per block of [`TABLES`].
 pub const TABLES_WARPS: u32 = TABLES_THREADS as u32 / 32;
 
-/// Blocks of [`TABLES`] that share a multiprocessor: 64 registers per thread. (Of buckets of 8 bits
-/// shared memory leaves room for fewer.)
+/// CTAs of [`TABLES`] that share a multiprocessor: 64 registers per thread. (With buckets of 8 bits
+/// shared memory has room for fewer.)
 pub const TABLES_BLOCKS: usize = 16;
 
 /// Most blocks of a launch of [`TABLES`]: each warp has a part of the weights' gradient.

@@ -45,7 +45,7 @@ pub enum Place {
     Out,
     /// It is part of a row that an earlier segment starts.
     Head,
-    /// It is the first part of a row that goes on.
+    /// It is the first partial sum of a row that spans segments.
     Tail,
 }
 
@@ -59,8 +59,8 @@ pub const fn place(first: u32, last: u32, begin: u32, end: u32) -> Place {
     }
 }
 
-/// Segments behind segment `segment` that a destination whose sources are `first .. last` goes
-/// on into, where it starts in that segment and is its last; 0 otherwise.
+/// Segments behind segment `segment` into which a destination whose sources are `first .. last`
+/// continues, where it starts in that segment and is its last; 0 otherwise.
 #[inline(always)]
 pub const fn n_joined(segment: u32, segment_len: u32, first: u32, last: u32) -> u32 {
     let begin = segment * segment_len;
