@@ -5,8 +5,8 @@ use std::ffi::CString;
 use half::{bf16, f16};
 use maxsim::{
     BackwardWork, CoarseWork, Device, DeviceGradScores, DeviceGradients, DeviceScores,
-    DeviceTokens, Element, Fp8, Int8, Int8Affine, Pairing, Plan, Residual, ScoreOptions, Screen,
-    Stream, TokenLayout, Work,
+    DeviceTokens, Element, Fp8, Int8, Int8Affine, Pairing, Plan, Queue, Residual, ScoreOptions,
+    Screen, Stream, TokenLayout, Work,
 };
 
 use crate::codes::{Codes, host_tokens};

@@ -68,10 +68,12 @@ pub use device::{Device, Memory};
 pub use error::{Error, Result};
 /// The crate that has the types of f16 and bf16 tokens.
 pub use half;
-pub use ops::backward::prepared::{BackwardWork, DeviceGradScores, DeviceGradients, GradientType};
+pub use ops::backward::outputs::{DeviceGradScores, DeviceGradients};
+pub use ops::backward::prepared::{BackwardWork, GradientType};
 pub use ops::backward::{Backward, BackwardOptions, Gradients, TrainingScores};
 pub use ops::loss;
 pub use ops::loss::prepared::{DeviceLoss, LossWork};
+pub use ops::queue::Queue;
 pub use ops::rescore::{CoarseWork, Screen};
 pub use ops::residual::ResidualScoreGradients;
 pub use ops::score::prepared::{DeviceScores, Work};

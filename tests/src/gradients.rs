@@ -9,7 +9,7 @@ use std::iter;
 use maxsim::{
     Backward, BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceGradients,
     DeviceScores, DeviceTokens, Element, ElementType, Error, GradientType, Gradients, Graph,
-    Pairing, ScoreOptions, Stream, TrainingScores, Work,
+    Pairing, Queue, ScoreOptions, Stream, TrainingScores, Work,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

@@ -3,7 +3,7 @@
 use maxsim::loss::Loss;
 use maxsim::{
     BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceScores, GradientType, Pairing,
-    Result, ScoreOptions, Tokens, Work,
+    Queue, Result, ScoreOptions, Tokens, Work,
 };
 
 /// Scores `[n_queries, n_documents]` on a device that hold what the host says.

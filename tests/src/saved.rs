@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use maxsim::{
     Backward, BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceGradients,
     DeviceScores, DeviceTokens, Element, ElementType, Error, GradientType, Gradients, Input, Int8,
-    ScaleType, Stream, TrainingScores,
+    Queue, ScaleType, Stream, TrainingScores,
 };
 
 use crate::case::{Case, Data};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use half::f16;
 use maxsim::{
-    Device, DeviceScores, Int8, Pairing, Result, ScaleType, ScoreOptions, Screen, Tokens,
+    Device, DeviceScores, Int8, Pairing, Queue, Result, ScaleType, ScoreOptions, Screen, Tokens,
 };
 use maxsim_tests::coarse::has_kernels;
 use maxsim_tests::engines::cuda_devices;

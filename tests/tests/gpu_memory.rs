@@ -3,7 +3,7 @@
 use bytemuck::{cast_slice, pod_read_unaligned};
 use half::{bf16, f16};
 use maxsim::{
-    Device, DeviceScores, DeviceTokens, Element, ElementType, Error, Pairing, ScoreOptions,
+    Device, DeviceScores, DeviceTokens, Element, ElementType, Error, Pairing, Queue, ScoreOptions,
     TokenLayout, Tokens,
 };
 use maxsim_tests::agree;

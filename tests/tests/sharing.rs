@@ -9,8 +9,8 @@ use half::f16;
 use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
 use maxsim::{
     BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceGradients, DeviceScores,
-    DeviceTokens, ElementType, Error, GradientType, Pairing, Result, ScoreOptions, TokenLayout,
-    Tokens, Work,
+    DeviceTokens, ElementType, Error, GradientType, Pairing, Queue, Result, ScoreOptions,
+    TokenLayout, Tokens, Work,
 };
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};

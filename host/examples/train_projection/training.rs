@@ -3,7 +3,7 @@
 use anyhow::Result;
 use maxsim::{
     BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceLoss, DeviceScores,
-    GradientType, LossWork, Pairing, Ranked, ScoreOptions, Stream, Tokens, TopK,
+    GradientType, LossWork, Pairing, Queue, Ranked, ScoreOptions, Stream, Tokens, TopK,
 };
 
 use crate::sample::{Embeddings, Task};

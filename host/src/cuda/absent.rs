@@ -280,8 +280,7 @@ absent! {
         ) -> CudaCall;
         fn backward(
             work: &Arc<CudaBackward>,
-            queries: &Arc<CudaTokens>,
-            documents: &Arc<CudaTokens>,
+            tokens: [&Arc<CudaTokens>; 2],
             outputs: &Arc<CudaOutputs>,
             grad_scores: &Arc<CudaGradScores>,
             gradients: &Arc<CudaGradients>,

@@ -120,20 +120,20 @@ impl CudaCall {
     /// Handles, scores and gradients must be those of the work; `BackwardWork` checks them.
     pub(crate) fn backward(
         work: &Arc<CudaBackward>,
-        queries: &Arc<CudaTokens>,
-        documents: &Arc<CudaTokens>,
+        tokens: [&Arc<CudaTokens>; 2],
         outputs: &Arc<CudaOutputs>,
         grad_scores: &Arc<CudaGradScores>,
         gradients: &Arc<CudaGradients>,
         adds: bool,
     ) -> Result<CudaCall> {
+        let [queries, documents] = tokens;
         work.check(queries, documents)?;
         work.prepare_norms(queries, documents, None)?;
         Ok(CudaCall {
             outputs: outputs.clone(),
             what: What::Backward {
                 work: work.clone(),
-                tokens: [queries.clone(), documents.clone()],
+                tokens: tokens.map(Arc::clone),
                 grad_scores: grad_scores.clone(),
                 gradients: gradients.clone(),
                 adds,

@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::device::stream::Stream;
 use crate::device::tokens::DeviceTokens;
 use crate::error::Error;
+use crate::ops::queue::Queue;
 use crate::ops::score::prepared::{DeviceScores, Work};
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;

@@ -1,22 +1,20 @@
 //! Graphs: calls captured once and launched together, any number of times.
 
-use std::fmt;
-
 use super::Device;
+use super::command::{Command, CpuCall, CpuCalls, Submit};
 use super::stream::Stream;
 use crate::cuda::{CudaCall, CudaGraph};
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::problem::provenance::{LastScored, Scored};
 use crate::runtime::on::On;
 
 /// Collects the calls of a graph; see [`Device::capture`].
 #[derive(Debug)]
 pub struct Capture {
-    pub(crate) device: Device,
-    pub(crate) calls: On<CpuCalls, Vec<CudaCall>>,
+    device: Device,
+    calls: On<CpuCalls, Vec<CudaCall>>,
     /// The winners that the calls write, and what they are of.
-    pub(crate) written: Vec<(LastScored, Scored)>,
+    written: Vec<(LastScored, Scored)>,
 }
 
 /// Calls that are launched together; see [`Device::capture`].
@@ -25,7 +23,7 @@ pub struct Capture {
 /// that writes the same scores.
 ///
 /// ```
-/// use maxsim::{Device, DeviceScores, Pairing, ScoreOptions, Tokens};
+/// use maxsim::{Device, DeviceScores, Pairing, Queue, ScoreOptions, Tokens};
 ///
 /// let device = Device::best();
 /// let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?)?;
@@ -71,31 +69,6 @@ impl Capture {
         Capture { device: device.clone(), calls, written: Vec::new() }
     }
 
-    /// What winners will be of where the next call reads them.
-    pub(crate) fn scored(&self, scores: &LastScored) -> Option<Scored> {
-        let written = self.written.iter().rev().find(|(written, _)| written.is(scores));
-        written.map(|(_, scored)| scored.clone()).or_else(|| scores.get())
-    }
-
-    pub(crate) fn device(&self) -> &Device {
-        &self.device
-    }
-
-    /// Adds a call of the CPU engine.
-    pub(crate) fn push_cpu(&mut self, call: impl Fn() -> Result<()> + Send + Sync + 'static) {
-        match &mut self.calls {
-            On::Cpu(calls) => calls.0.push(Box::new(call)),
-            On::Cuda(_) => {}
-        }
-    }
-
-    /// Adds a call of a CUDA device.
-    pub(crate) fn push_cuda(&mut self, call: CudaCall) {
-        if let On::Cuda(calls) = &mut self.calls {
-            calls.push(call);
-        }
-    }
-
     pub(crate) fn finish(self) -> Result<Graph> {
         let inner = match self.calls {
             On::Cpu(calls) => On::Cpu(calls),
@@ -105,6 +78,27 @@ impl Capture {
             }
         };
         Ok(Graph { device: self.device, inner, written: self.written })
+    }
+}
+
+impl Submit for Capture {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn scored(&self, scores: &LastScored) -> Option<Scored> {
+        let written = self.written.iter().rev().find(|(written, _)| written.is(scores));
+        written.map(|(_, scored)| scored.clone()).or_else(|| scores.get())
+    }
+
+    fn submit<C: CpuCall>(&mut self, command: Command<'_, C>) -> Result<()> {
+        match (command.call, &mut self.calls) {
+            (On::Cpu(call), On::Cpu(calls)) => calls.push(call),
+            (On::Cuda(call), On::Cuda(calls)) => calls.push(call.record()?),
+            _ => return Err(self.device.wrong_queue()),
+        }
+        self.written.extend(command.written.map(|(written, scored)| (written.clone(), scored)));
+        Ok(())
     }
 }
 
@@ -124,7 +118,7 @@ impl Graph {
         self.device.check_same("stream", &stream.device)?;
         self.written.iter().for_each(|(written, scored)| written.set(scored.clone()));
         match (&mut self.inner, &mut stream.inner) {
-            (On::Cpu(calls), On::Cpu(())) => calls.0.iter().try_for_each(|call| call()),
+            (On::Cpu(calls), On::Cpu(())) => calls.run(),
             (On::Cuda(graph), On::Cuda(stream)) => graph.launch(stream),
             _ => Err(Error::WrongDevice {
                 argument: "stream",
@@ -132,16 +126,6 @@ impl Graph {
                 found: "another device".into(),
             }),
         }
-    }
-}
-
-/// Calls of the CPU engine, of whatever element types.
-#[derive(Default)]
-pub(crate) struct CpuCalls(pub(crate) Vec<Box<dyn Fn() -> Result<()> + Send + Sync>>);
-
-impl fmt::Debug for CpuCalls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} calls", self.0.len())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Devices: where scores are computed.
 
 pub(crate) mod any;
+pub(crate) mod command;
 pub(crate) mod event;
 pub(crate) mod graph;
 #[allow(unsafe_code)]
@@ -132,6 +133,12 @@ impl Device {
         }
         let (expected, found) = (self.to_string(), found.to_string());
         Err(Error::WrongDevice { argument, expected, found })
+    }
+
+    /// What is wrong with a command of another kind of device; checks before it let none pass.
+    pub(crate) fn wrong_queue(&self) -> Error {
+        let (expected, found) = (self.to_string(), "another device".into());
+        Error::WrongDevice { argument: "work", expected, found }
     }
 
     /// The CUDA device, if it is one.

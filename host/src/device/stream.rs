@@ -3,11 +3,13 @@
 use std::time::Instant;
 
 use super::Device;
+use super::command::{Command, CpuCall, Submit};
 use super::event::Event;
 use super::tokens::DeviceTokens;
 use crate::cuda;
 use crate::cuda::CudaStream;
 use crate::error::{Error, Result};
+use crate::problem::provenance::{LastScored, Scored};
 use crate::runtime::on::On;
 use crate::tokens::format::Format;
 
@@ -15,7 +17,7 @@ use crate::tokens::format::Format;
 /// may run at the same time.
 ///
 /// ```no_run
-/// use maxsim::{Device, DeviceScores, Pairing, ScoreOptions, Tokens};
+/// use maxsim::{Device, DeviceScores, Pairing, Queue, ScoreOptions, Tokens};
 ///
 /// # fn main() -> maxsim::Result<()> {
 /// # let (query_data, document_data) = (vec![0f32; 32 * 128], vec![0f32; 1000 * 300 * 128]);
@@ -111,5 +113,26 @@ impl Device {
             On::Cuda(device) => On::Cuda(CudaStream::new(device)?),
         };
         Ok(Stream { device: self.clone(), inner })
+    }
+}
+
+impl Submit for Stream {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn scored(&self, scores: &LastScored) -> Option<Scored> {
+        scores.get()
+    }
+
+    fn submit<C: CpuCall>(&mut self, command: Command<'_, C>) -> Result<()> {
+        if let Some((written, scored)) = command.written {
+            written.set(scored);
+        }
+        match (command.call, &mut self.inner) {
+            (On::Cpu(call), On::Cpu(())) => call.run(),
+            (On::Cuda(call), On::Cuda(stream)) => call.enqueue(stream),
+            _ => Err(self.device.wrong_queue()),
+        }
     }
 }

@@ -4,6 +4,7 @@
 pub(crate) mod backward;
 pub mod loss;
 pub(crate) mod quantize;
+pub(crate) mod queue;
 #[allow(unsafe_code)]
 pub(crate) mod raw;
 pub(crate) mod rescore;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::cuda::{CudaGradScores, CudaGradients, CudaOutputs};
 use crate::error::{Error, Result};
+use crate::ops::backward::outputs::DeviceGradScores;
+use crate::ops::backward::outputs::DeviceGradients;
 use crate::ops::backward::prepared::BackwardWork;
-use crate::ops::backward::prepared::DeviceGradScores;
-use crate::ops::backward::prepared::DeviceGradients;
 use crate::ops::score::prepared::DeviceScores;
 use crate::ops::score::prepared::Work;
 use crate::problem::outputs::OutputAddresses;

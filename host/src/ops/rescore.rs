@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::score::prepared::{DeviceScores, Work, check_side};
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
-use crate::cuda::{CudaCall, CudaRescore, CudaStream};
+use crate::cuda::CudaRescore;
 use crate::device::Device;
-use crate::device::graph::Capture;
-use crate::device::stream::Stream;
+use crate::device::command::Command;
+use crate::device::command::CpuCall;
+use crate::device::command::CudaCommand;
 use crate::device::tokens::{DeviceTokens, Input};
 use crate::error::{Error, Result};
 use crate::ops::search::bounds::first_row_beyond;
@@ -176,23 +177,28 @@ impl CoarseWork {
         DeviceScores::with_room(self.device(), &self.outputs)
     }
 
-    /// Enqueues the call, which has been checked.
-    fn enqueue<T: Element>(
-        &self,
-        stream: &mut CudaStream,
-        [queries, documents]: [&DeviceTokens<T>; 2],
-        codes: [&DeviceTokens<Int8>; 2],
-        scores: &mut DeviceScores,
-    ) -> Result<()> {
-        match (&self.inner, &scores.inner) {
-            (On::Cuda(cuda), On::Cuda(outputs)) => cuda.enqueue(
-                stream,
-                [codes[0].cuda_tokens()?, codes[1].cuda_tokens()?],
-                [queries.cuda_tokens()?, documents.cuda_tokens()?],
+    /// The call that scores these handles on a queue of `device`, checked.
+    pub(crate) fn command<'a, T: Element>(
+        &'a self,
+        device: &Device,
+        tokens: [&'a DeviceTokens<T>; 2],
+        screen: &Screen<'a>,
+        scores: &'a DeviceScores,
+    ) -> Result<Command<'a, impl CpuCall>> {
+        let codes = screen.handles()?;
+        self.check_call(device, tokens, codes, scores)?;
+        screen.check_handles(tokens, codes)?;
+        let call = match (&self.inner, &scores.inner) {
+            (On::Cpu(()), On::Cpu(room)) => On::Cpu(CpuRescore::new(tokens, codes, self, room)?),
+            (On::Cuda(work), On::Cuda(outputs)) => On::Cuda(CudaCommand::Rescore {
+                work,
+                codes: [codes[0].cuda_tokens()?, codes[1].cuda_tokens()?],
+                tokens: [tokens[0].cuda_tokens()?, tokens[1].cuda_tokens()?],
                 outputs,
-            ),
-            _ => Err(scores.wrong_device(self.device())),
-        }
+            }),
+            _ => return Err(scores.wrong_device(self.device())),
+        };
+        Ok(Command { call, written: None })
     }
 
     /// Checks that a call on `device` is one that the work was prepared for. Allocates nothing when
@@ -281,15 +287,18 @@ impl Device {
                 let screen = Screen::new(codes[0], codes[1]).assumed();
                 let work =
                     self.prepare_coarse_to_fine(tokens[0], tokens[1], &screen, pairing, options)?;
-                let mut scores = work.scores()?;
-                cuda.on_idle_stream(|stream| work.enqueue(stream, tokens, codes, &mut scores))?;
+                let scores = work.scores()?;
+                if let On::Cuda(call) = work.command(self, tokens, &screen, &scores)?.call {
+                    cuda.on_idle_stream(|stream| call.enqueue(stream))?;
+                }
                 scores.read()
             }
         }
     }
 
     /// Checks and plans a coarse-to-fine problem, loads its kernels and uploads its work lists, for
-    /// any number of [`Stream::coarse_to_fine_into`] calls with handles of these layouts.
+    /// any number of [`Queue::coarse_to_fine_into`](crate::Queue::coarse_to_fine_into) calls with
+    /// handles of these layouts.
     ///
     /// # Errors
     /// Those of [`Device::score_coarse_to_fine`], and [`Error::Shape`] where the codes are not
@@ -326,62 +335,6 @@ impl Device {
             outputs: Arc::new(outputs),
             inner,
         })
-    }
-}
-
-impl Stream {
-    /// Enqueues a coarse-to-fine call; see [`Screen`]. `screen` has handles.
-    ///
-    /// Does not wait, and on a CUDA device allocates nothing, on the host neither, once the
-    /// stream's workspace has grown to what the work needs, as [`Stream::score_into`].
-    ///
-    /// # Errors
-    /// [`Error::WrongDevice`], or [`Error::Shape`] where handles or scores are not what the work
-    /// was prepared for; nothing is enqueued then. [`Error::DeviceMemory`] where the workspace
-    /// cannot grow.
-    pub fn coarse_to_fine_into<T: Element>(
-        &mut self,
-        queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
-        screen: &Screen<'_>,
-        work: &CoarseWork,
-        scores: &mut DeviceScores,
-    ) -> Result<()> {
-        let (tokens, codes) = ([queries, documents], screen.handles()?);
-        work.check_call(&self.device, tokens, codes, scores)?;
-        screen.check_handles(tokens, codes)?;
-        match &mut self.inner {
-            On::Cpu(()) => CpuCall::new(tokens, codes, work, scores)?.run(),
-            On::Cuda(stream) => work.enqueue(stream, tokens, codes, scores),
-        }
-    }
-}
-
-impl Capture {
-    /// Adds a coarse-to-fine call, to run after the calls before it. `screen` has handles.
-    ///
-    /// # Errors
-    /// Those of [`Stream::coarse_to_fine_into`].
-    pub fn coarse_to_fine_into<T: Element>(
-        &mut self,
-        queries: &DeviceTokens<T>,
-        documents: &DeviceTokens<T>,
-        screen: &Screen<'_>,
-        work: &CoarseWork,
-        scores: &mut DeviceScores,
-    ) -> Result<()> {
-        let (tokens, codes) = ([queries, documents], screen.handles()?);
-        work.check_call(self.device(), tokens, codes, scores)?;
-        screen.check_handles(tokens, codes)?;
-        if let (On::Cuda(cuda), On::Cuda(outputs)) = (&work.inner, &scores.inner) {
-            let codes = [codes[0].cuda_tokens()?.clone(), codes[1].cuda_tokens()?.clone()];
-            let tokens = [queries.cuda_tokens()?.clone(), documents.cuda_tokens()?.clone()];
-            self.push_cuda(CudaCall::rescore(cuda, codes, tokens, outputs)?);
-            return Ok(());
-        }
-        let call = CpuCall::new(tokens, codes, work, scores)?;
-        self.push_cpu(move || call.run());
-        Ok(())
     }
 }
 
@@ -437,7 +390,7 @@ fn not_made_of(argument: &'static str) -> Error {
 }
 
 /// A call of the CPU engine with everything that it uses.
-struct CpuCall<T: Element> {
+struct CpuRescore<T: Element> {
     layouts: [Arc<TokenLayout>; 2],
     tokens: [Arc<HostTokens<T>>; 2],
     codes: [Arc<HostTokens<Int8>>; 2],
@@ -446,27 +399,26 @@ struct CpuCall<T: Element> {
     scores: Arc<Replaced<Scores>>,
 }
 
-impl<T: Element> CpuCall<T> {
+impl<T: Element> CpuRescore<T> {
     /// The handles and scores must be of the work; [`CoarseWork::check_call`] checks them.
     fn new(
         [queries, documents]: [&DeviceTokens<T>; 2],
         codes: [&DeviceTokens<Int8>; 2],
         work: &CoarseWork,
-        scores: &DeviceScores,
-    ) -> Result<CpuCall<T>> {
-        match &scores.inner {
-            On::Cpu(room) => Ok(CpuCall {
-                layouts: [queries.layout.clone(), documents.layout.clone()],
-                tokens: [queries.host_tokens()?.clone(), documents.host_tokens()?.clone()],
-                codes: [codes[0].host_tokens()?.clone(), codes[1].host_tokens()?.clone()],
-                pairing: work.screening.pairing.clone(),
-                options: work.options.clone(),
-                scores: room.clone(),
-            }),
-            On::Cuda(_) => Err(scores.wrong_device(work.device())),
-        }
+        scores: &Arc<Replaced<Scores>>,
+    ) -> Result<CpuRescore<T>> {
+        Ok(CpuRescore {
+            layouts: [queries.layout.clone(), documents.layout.clone()],
+            tokens: [queries.host_tokens()?.clone(), documents.host_tokens()?.clone()],
+            codes: [codes[0].host_tokens()?.clone(), codes[1].host_tokens()?.clone()],
+            pairing: work.screening.pairing.clone(),
+            options: work.options.clone(),
+            scores: scores.clone(),
+        })
     }
+}
 
+impl<T: Element> CpuCall for CpuRescore<T> {
     fn run(&self) -> Result<()> {
         let [queries, documents] = &self.layouts;
         let problem = Problem::new(queries, documents, &self.pairing)?;

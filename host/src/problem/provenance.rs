@@ -10,7 +10,7 @@ use crate::tokens::layout::TokenLayout;
 
 /// Where the tokens that were scored lie, and which of them met.
 #[derive(Clone, Debug)]
-pub(crate) struct Scored {
+pub struct Scored {
     pub queries: Arc<TokenLayout>,
     pub documents: Arc<TokenLayout>,
     pub pairing: Arc<Pairing>,
@@ -30,7 +30,7 @@ impl Scored {
 /// The provenance of the last call that wrote some winners; nothing where none did, or where
 /// foreign memory holds them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LastScored(Arc<Mutex<Option<Scored>>>);
+pub struct LastScored(Arc<Mutex<Option<Scored>>>);
 
 impl LastScored {
     pub(crate) fn get(&self) -> Option<Scored> {

@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use maxsim::{
-    Device, DeviceScores, Element, ElementType, Error, Input, Int8, Pairing, ScaleType, Scales,
-    ScoreOptions, Screen, TokenLayout, Tokens,
+    Device, DeviceScores, Element, ElementType, Error, Input, Int8, Pairing, Queue, ScaleType,
+    Scales, ScoreOptions, Screen, TokenLayout, Tokens,
 };
 use maxsim_tests::case::{Case, Data, Pairs, elements, tokens};
 use maxsim_tests::coarse::{

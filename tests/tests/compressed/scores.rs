@@ -3,7 +3,8 @@
 use half::{bf16, f16};
 use maxsim::{
     Against, Device, DeviceScores, ElementType, Error, ErrorTerms, Fp8, Int8, Int8Affine, Pairing,
-    QuantizeReport, Quantized, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens, score_bounds,
+    QuantizeReport, Quantized, Queue, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens,
+    score_bounds,
 };
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::quantize::{e4m3, e4m3_value};

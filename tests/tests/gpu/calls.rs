@@ -3,8 +3,8 @@
 
 use half::f16;
 use maxsim::{
-    Device, DeviceScores, Element, ElementType, Error, Pairing, ScoreOptions, ScoreShape, Scores,
-    Tokens,
+    Device, DeviceScores, Element, ElementType, Error, Pairing, Queue, ScoreOptions, ScoreShape,
+    Scores, Tokens,
 };
 use maxsim_kernels::table::forward::FORWARD;
 use maxsim_tests::agree;

@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use maxsim::{
-    Device, DeviceScores, DeviceTokens, Element, Error, Int8, Pairing, ScaleType, Scales,
+    Device, DeviceScores, DeviceTokens, Element, Error, Int8, Pairing, Queue, ScaleType, Scales,
     ScoreOptions, Scores, Screen, TokenLayout, Tokens,
 };
 use maxsim_tests::case::{Case, elements, tokens};

@@ -4,7 +4,8 @@
 use half::{bf16, f16};
 use maxsim::{
     Backward, BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceScores,
-    DeviceTokens, Element, GradientType, Gradients, Pairing, ScoreOptions, TokenLayout, Tokens,
+    DeviceTokens, Element, GradientType, Gradients, Pairing, Queue, ScoreOptions, TokenLayout,
+    Tokens,
 };
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::text;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use half::f16;
 use maxsim::{
     Backward, BackwardOptions, Device, DeviceGradients, DeviceTokens, Error, Event, GradientType,
-    Gradients, Int8, Pairing, RawScales, ScaleType, Scales, Tokens,
+    Gradients, Int8, Pairing, Queue, RawScales, ScaleType, Scales, Tokens,
 };
 use maxsim_tests::case::{Case, Pairs};
 use maxsim_tests::engines::{Problem, cuda_devices};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 use maxsim::{
-    Device, DeviceScores, DeviceTokens, Element, Error, Graph, Pairing, Result, ScoreOptions,
-    Scores, Stream, TokenLayout, Tokens, Work,
+    Device, DeviceScores, DeviceTokens, Element, Error, Graph, Pairing, Queue, Result,
+    ScoreOptions, Scores, Stream, TokenLayout, Tokens, Work,
 };
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::{free_bytes, same_bits, text};

@@ -5,7 +5,7 @@ use half::f16;
 use maxsim::loss::{Loss, contrastive, distillation};
 use maxsim::{
     BackwardOptions, Device, DeviceGradScores, DeviceLoss, DeviceScores, Element, Error,
-    GradientType, Graph, LossWork, Pairing, Result, Stream, Tokens,
+    GradientType, Graph, LossWork, Pairing, Queue, Result, Stream, Tokens,
 };
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::text;

@@ -1,8 +1,8 @@
 //! Gradients where the documents that were scored are saved as INT8 codes.
 
 use maxsim::{
-    Backward, BackwardOptions, Device, ElementType, Error, GradientType, Int8, Pairing, Result,
-    ScaleType, Scales, ScoreOptions, Tokens,
+    Backward, BackwardOptions, Device, ElementType, Error, GradientType, Int8, Pairing, Queue,
+    Result, ScaleType, Scales, ScoreOptions, Tokens,
 };
 use maxsim_tests::case::{Case, Pairs};
 use maxsim_tests::engines::Problem;

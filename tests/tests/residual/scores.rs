@@ -2,7 +2,7 @@
 
 use half::f16;
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
-use maxsim::{Device, DeviceScores, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
+use maxsim::{Device, DeviceScores, Error, Pairing, Queue, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::case::Case;
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::residual_cases;

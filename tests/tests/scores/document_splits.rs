@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use maxsim::DeviceLimits;
 use maxsim::plan::Access;
 use maxsim::{
-    Device, DeviceScores, Element, ElementType, Error, Pairing, Plan, ScoreOptions, Scores,
+    Device, DeviceScores, Element, ElementType, Error, Pairing, Plan, Queue, ScoreOptions, Scores,
     TokenLayout, Tokens,
 };
 use maxsim_tests::agree;

@@ -2,7 +2,7 @@
 
 use half::bf16;
 use maxsim::{
-    BackwardOptions, Device, DeviceScores, DeviceTokens, Element, Pairing, ScoreOptions,
+    BackwardOptions, Device, DeviceScores, DeviceTokens, Element, Pairing, Queue, ScoreOptions,
     TokenLayout, Tokens, TrainingScores,
 };
 use maxsim_tests::engines::cuda_devices;

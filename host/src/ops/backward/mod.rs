@@ -1,5 +1,7 @@
 //! Training: scores whose winners are kept, and the gradients that they give.
 
+pub(crate) mod command;
+pub(crate) mod outputs;
 pub(crate) mod prepared;
 
 use std::sync::Arc;

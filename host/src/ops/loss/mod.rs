@@ -12,7 +12,7 @@
 //!
 //! with terms of `y[q, d]` = 0 counting as 0. The gradients of a query add up to 0, up to rounding.
 //! Everything is computed in f64, maxima subtracted before they are exponentiated, and rounded to
-//! f32 at the end; the same input gives the same bits. [`Stream::loss`](crate::Stream::loss)
+//! f32 at the end; the same input gives the same bits. [`Queue::loss`](crate::Queue::loss)
 //! computes the same on a device, in f32, without waiting.
 //!
 //! Scores are row-major, `n_documents` of each query: those of [`Pairing::cross`], or those of
@@ -45,7 +45,7 @@
 //!
 //! [`Pairing::cross`]: crate::Pairing::cross
 
-mod call;
+mod command;
 pub(crate) mod prepared;
 
 use crate::error::{Error, Result};

@@ -35,7 +35,7 @@ use crate::tokens::layout::check_len;
 /// ```
 /// use maxsim::{
 ///     BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceLoss, DeviceScores,
-///     GradientType, Pairing, ScoreOptions, Tokens,
+///     GradientType, Pairing, Queue, ScoreOptions, Tokens,
 /// };
 ///
 /// // Two queries and their documents, of one token each; dim 2.
@@ -85,7 +85,7 @@ pub(super) enum CpuTargets {
     Scores(Arc<Replaced<Scores>>),
 }
 
-/// The value of a loss, on a device: written by [`Stream::loss`](crate::Stream::loss), read when
+/// The value of a loss, on a device: written by [`Queue::loss`](crate::Queue::loss), read when
 /// needed.
 #[derive(Debug)]
 pub struct DeviceLoss {
@@ -100,7 +100,7 @@ const N_SCORES_MAX: usize = i32::MAX as usize;
 impl Device {
     /// Makes [`loss::contrastive`](crate::loss::contrastive) ready for scores
     /// `[positives.len(), n_documents]` on this device, for any number of
-    /// [`Stream::loss`](crate::Stream::loss) calls.
+    /// [`Queue::loss`](crate::Queue::loss) calls.
     ///
     /// # Errors
     /// Those of the function for positives and temperature; [`Error::TooLarge`] for 2³¹ scores or
@@ -132,7 +132,7 @@ impl Device {
 
     /// Makes [`loss::distillation`](crate::loss::distillation) ready for scores of the shape of
     /// `teacher`, `[n_queries, n_documents]`, on this device, for any number of
-    /// [`Stream::loss`](crate::Stream::loss) calls. [`LossWork::write_teacher`] replaces the
+    /// [`Queue::loss`](crate::Queue::loss) calls. [`LossWork::write_teacher`] replaces the
     /// teacher's scores.
     ///
     /// # Errors

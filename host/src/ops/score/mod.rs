@@ -19,7 +19,7 @@ use crate::tokens::format::{Against, Format, TokenFormat};
 use prepared::Work;
 
 pub(crate) mod any;
-pub(crate) mod enqueue;
+pub(crate) mod command;
 pub(crate) mod prepared;
 
 impl Device {
@@ -81,7 +81,7 @@ impl Device {
     }
 
     /// Checks and plans a problem, loads its kernel and uploads its work lists, for any number of
-    /// [`Stream::score_into`](crate::Stream::score_into) calls with handles of these layouts.
+    /// [`Queue::score_into`](crate::Queue::score_into) calls with handles of these layouts.
     ///
     /// # Errors
     /// Those of [`Device::score_with`].

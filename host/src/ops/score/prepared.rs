@@ -119,7 +119,7 @@ impl Work {
     }
 }
 
-/// Results on a device: written by [`Stream::score_into`](crate::Stream::score_into), read when
+/// Results on a device: written by [`Queue::score_into`](crate::Queue::score_into), read when
 /// needed.
 ///
 /// Calls on different streams that write the same results run one after the other. What a

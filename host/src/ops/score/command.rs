@@ -1,15 +1,13 @@
-//! Scores in stream order: enqueued, or captured into a graph.
+//! The command that scores handles.
 
 use std::sync::Arc;
 
 use super::prepared::{DeviceScores, Work};
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
-use crate::cuda::CudaCall;
-use crate::device::graph::Capture;
-use crate::device::stream::Stream;
+use crate::device::Device;
+use crate::device::command::{Command, CpuCall, CudaCommand};
 use crate::device::tokens::DeviceTokens;
-use crate::error::Error;
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
@@ -20,79 +18,31 @@ use crate::runtime::swap::Replaced;
 use crate::tokens::format::{Against, Format};
 use crate::tokens::layout::TokenLayout;
 
-impl Stream {
-    /// Enqueues the scoring of queries against documents.
-    ///
-    /// Does not wait, and on a CUDA device allocates nothing, on the host neither, once the
-    /// stream's workspace (at most 32 MB) has grown to what the work needs. (Where rows are
-    /// normalised, the first call with a handle that the work was not prepared with waits, once.)
-    /// Dropping a handle, the work or the scores waits for calls that use them.
-    ///
-    /// # Errors
-    /// [`crate::Error::WrongDevice`], or [`crate::Error::Shape`] where handles or scores are not
-    /// what the work was prepared for; nothing is enqueued then. [`crate::Error::DeviceMemory`]
-    /// where the workspace cannot grow.
-    pub fn score_into<Q: Against<D>, D: Format>(
-        &mut self,
-        queries: &DeviceTokens<Q>,
-        documents: &DeviceTokens<D>,
-        work: &Work,
-        scores: &mut DeviceScores,
-    ) -> Result<()> {
-        work.check_call(&self.device, queries, documents, scores)?;
-        if let Some(scored) = work.scored() {
-            scores.scored.set(scored);
-        }
-        match (&mut self.inner, &work.inner, &scores.inner) {
-            (On::Cpu(()), On::Cpu(()), On::Cpu(_)) => {
-                CpuCall::new(queries, documents, work, scores)?.run()
+impl Work {
+    /// The call that scores these handles on a queue of `device`, checked.
+    pub(crate) fn command<'a, Q: Against<D>, D: Format>(
+        &'a self,
+        device: &Device,
+        queries: &'a DeviceTokens<Q>,
+        documents: &'a DeviceTokens<D>,
+        scores: &'a DeviceScores,
+    ) -> Result<Command<'a, impl CpuCall>> {
+        self.check_call(device, queries, documents, scores)?;
+        let call = match (&self.inner, &scores.inner) {
+            (On::Cpu(()), On::Cpu(room)) => On::Cpu(CpuScore::new(queries, documents, self, room)?),
+            (On::Cuda(work), On::Cuda(outputs)) => {
+                let tokens = [queries.cuda_tokens()?, documents.cuda_tokens()?];
+                On::Cuda(CudaCommand::Score { work, tokens, outputs })
             }
-            (On::Cuda(stream), On::Cuda(cuda), On::Cuda(outputs)) => {
-                let queries = queries.cuda_tokens()?;
-                let documents = documents.cuda_tokens()?;
-                cuda.enqueue(stream, queries, documents, outputs)
-            }
-            _ => Err(Error::WrongDevice {
-                argument: "scores",
-                expected: self.device.to_string(),
-                found: "another device".into(),
-            }),
-        }
-    }
-}
-
-impl Capture {
-    /// Adds the scoring of queries against documents, to run after the calls before it.
-    ///
-    /// # Errors
-    /// Those of [`Stream::score_into`].
-    pub fn score_into<Q: Against<D>, D: Format>(
-        &mut self,
-        queries: &DeviceTokens<Q>,
-        documents: &DeviceTokens<D>,
-        work: &Work,
-        scores: &mut DeviceScores,
-    ) -> Result<()> {
-        work.check_call(&self.device, queries, documents, scores)?;
-        match &mut self.calls {
-            On::Cpu(calls) => {
-                let call = CpuCall::new(queries, documents, work, scores)?;
-                calls.0.push(Box::new(move || call.run()));
-            }
-            On::Cuda(calls) => {
-                if let (On::Cuda(work), On::Cuda(outputs)) = (&work.inner, &scores.inner) {
-                    let (queries, documents) = (queries.cuda_tokens()?, documents.cuda_tokens()?);
-                    calls.push(CudaCall::new(work, queries, documents, outputs)?);
-                }
-            }
-        }
-        self.written.extend(work.scored().map(|scored| (scores.scored.clone(), scored)));
-        Ok(())
+            _ => return Err(scores.wrong_device(device)),
+        };
+        let written = self.scored().map(|scored| (&scores.scored, scored));
+        Ok(Command { call, written })
     }
 }
 
 /// A call of the CPU engine with everything that it uses.
-pub(crate) struct CpuCall<Q: Format, D: Format> {
+struct CpuScore<Q: Format, D: Format> {
     layouts: [Arc<TokenLayout>; 2],
     queries: Arc<HostTokens<Q>>,
     documents: Arc<HostTokens<D>>,
@@ -101,33 +51,27 @@ pub(crate) struct CpuCall<Q: Format, D: Format> {
     scores: Arc<Replaced<Scores>>,
 }
 
-impl<Q: Format, D: Format> CpuCall<Q, D> {
+impl<Q: Format, D: Format> CpuScore<Q, D> {
     /// The handles and scores must be of the work; [`Work::check_call`] checks them.
-    pub(crate) fn new(
+    fn new(
         queries: &DeviceTokens<Q>,
         documents: &DeviceTokens<D>,
         work: &Work,
-        scores: &DeviceScores,
-    ) -> Result<CpuCall<Q, D>> {
-        match &scores.inner {
-            On::Cpu(scores) => Ok(CpuCall {
-                layouts: [queries.layout.clone(), documents.layout.clone()],
-                queries: queries.host_tokens()?.clone(),
-                documents: documents.host_tokens()?.clone(),
-                pairing: work.pairing.clone(),
-                options: work.options.clone(),
-                scores: scores.clone(),
-            }),
-            On::Cuda(_) => Err(Error::WrongDevice {
-                argument: "scores",
-                expected: work.device.to_string(),
-                found: scores.device.to_string(),
-            }),
-        }
+        scores: &Arc<Replaced<Scores>>,
+    ) -> Result<CpuScore<Q, D>> {
+        Ok(CpuScore {
+            layouts: [queries.layout.clone(), documents.layout.clone()],
+            queries: queries.host_tokens()?.clone(),
+            documents: documents.host_tokens()?.clone(),
+            pairing: work.pairing.clone(),
+            options: work.options.clone(),
+            scores: scores.clone(),
+        })
     }
+}
 
-    /// Makes the call.
-    pub(crate) fn run(&self) -> Result<()> {
+impl<Q: Format, D: Format> CpuCall for CpuScore<Q, D> {
+    fn run(&self) -> Result<()> {
         let [queries, documents] = &self.layouts;
         let problem = Problem::new(queries, documents, &self.pairing)?;
         let (queries, documents) = (self.queries.matrix(), self.documents.matrix());
@@ -140,8 +84,8 @@ impl<Q: Format, D: Format> CpuCall<Q, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
     use crate::error::Error;
+    use crate::ops::queue::Queue;
     use crate::problem::Problem;
     use crate::problem::options::ScoreOptions;
     use crate::problem::outputs::OutputShape;

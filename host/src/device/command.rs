@@ -1,0 +1,136 @@
+//! Stream-ordered operations: described once, then run or recorded.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Device;
+use crate::cuda::{
+    BackwardCall, CudaBackward, CudaCall, CudaGradScores, CudaGradients, CudaLoss, CudaLossWork,
+    CudaOutputs, CudaRescore, CudaStream, CudaTokens, CudaWork,
+};
+use crate::error::Result;
+use crate::problem::provenance::{LastScored, Scored};
+use crate::runtime::on::On;
+
+/// A call that was checked for a queue's device: what it runs, and what it writes winners of.
+#[derive(Debug)]
+pub struct Command<'a, C> {
+    pub(crate) call: On<C, CudaCommand<'a>>,
+    /// The winners that the call writes, and what they are of.
+    pub(crate) written: Option<(&'a LastScored, Scored)>,
+}
+
+/// A call of the CPU engine with everything that it uses, so that a graph can keep it.
+pub trait CpuCall: Send + Sync + 'static {
+    /// Makes the call.
+    fn run(&self) -> Result<()>;
+}
+
+/// A call of a CUDA device, borrowed: enqueueing one allocates nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CudaCommand<'a> {
+    Score {
+        work: &'a Arc<CudaWork>,
+        /// Of queries, of documents, here and below.
+        tokens: [&'a Arc<CudaTokens>; 2],
+        outputs: &'a Arc<CudaOutputs>,
+    },
+    Rescore {
+        work: &'a Arc<CudaRescore>,
+        codes: [&'a Arc<CudaTokens>; 2],
+        tokens: [&'a Arc<CudaTokens>; 2],
+        outputs: &'a Arc<CudaOutputs>,
+    },
+    Loss {
+        work: &'a Arc<CudaLossWork>,
+        outputs: &'a Arc<CudaOutputs>,
+        grad_scores: &'a Arc<CudaGradScores>,
+        loss: &'a Arc<CudaLoss>,
+    },
+    Backward {
+        work: &'a Arc<CudaBackward>,
+        tokens: [&'a Arc<CudaTokens>; 2],
+        outputs: &'a Arc<CudaOutputs>,
+        grad_scores: &'a Arc<CudaGradScores>,
+        gradients: &'a Arc<CudaGradients>,
+        adds: bool,
+    },
+}
+
+impl CudaCommand<'_> {
+    /// Enqueues the call on a stream.
+    pub(crate) fn enqueue(self, stream: &mut CudaStream) -> Result<()> {
+        match self {
+            CudaCommand::Score { work, tokens: [queries, documents], outputs } => {
+                work.enqueue(stream, queries, documents, outputs)
+            }
+            CudaCommand::Rescore { work, codes, tokens, outputs } => {
+                work.enqueue(stream, codes, tokens, outputs)
+            }
+            CudaCommand::Loss { work, outputs, grad_scores, loss } => {
+                work.enqueue(stream, outputs, grad_scores, loss)
+            }
+            CudaCommand::Backward { work, tokens, outputs, grad_scores, gradients, adds } => {
+                let [queries, documents] = tokens;
+                let call =
+                    BackwardCall { queries, documents, outputs, grad_scores, gradients, adds };
+                work.enqueue(stream, &call)
+            }
+        }
+    }
+
+    /// The call with all that it uses, for a graph to keep.
+    pub(crate) fn record(self) -> Result<CudaCall> {
+        match self {
+            CudaCommand::Score { work, tokens: [queries, documents], outputs } => {
+                CudaCall::new(work, queries, documents, outputs)
+            }
+            CudaCommand::Rescore { work, codes, tokens, outputs } => {
+                CudaCall::rescore(work, codes.map(Arc::clone), tokens.map(Arc::clone), outputs)
+            }
+            CudaCommand::Loss { work, outputs, grad_scores, loss } => {
+                Ok(CudaCall::loss(work, outputs, grad_scores, loss))
+            }
+            CudaCommand::Backward { work, tokens, outputs, grad_scores, gradients, adds } => {
+                CudaCall::backward(work, tokens, outputs, grad_scores, gradients, adds)
+            }
+        }
+    }
+}
+
+/// What takes commands: [`Stream`](crate::Stream) runs them, [`Capture`](crate::Capture) records
+/// them. It seals [`Queue`](crate::Queue).
+pub trait Submit {
+    /// The device that commands run on.
+    fn device(&self) -> &Device;
+
+    /// What winners are of where the next command reads them.
+    fn scored(&self, scores: &LastScored) -> Option<Scored>;
+
+    /// Runs or records a command.
+    ///
+    /// # Errors
+    /// Those of the command.
+    fn submit<C: CpuCall>(&mut self, command: Command<'_, C>) -> Result<()>;
+}
+
+/// Recorded calls of the CPU engine, of whatever element types.
+#[derive(Default)]
+pub(crate) struct CpuCalls(Vec<Box<dyn CpuCall>>);
+
+impl CpuCalls {
+    pub(crate) fn push(&mut self, call: impl CpuCall) {
+        self.0.push(Box::new(call));
+    }
+
+    /// Makes all calls, in order.
+    pub(crate) fn run(&self) -> Result<()> {
+        self.0.iter().try_for_each(|call| call.run())
+    }
+}
+
+impl fmt::Debug for CpuCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} calls", self.0.len())
+    }
+}

@@ -1,0 +1,191 @@
+//! The command of gradients.
+
+use std::sync::Arc;
+
+use super::Gradients;
+use super::outputs::{DeviceGradScores, DeviceGradients};
+use super::prepared::{BackwardWork, CpuBackwardWork};
+use crate::cpu;
+use crate::cpu::tokens::HostTokens;
+use crate::device::Device;
+use crate::device::command::{Command, CpuCall, CudaCommand};
+use crate::device::tokens::DeviceTokens;
+use crate::error::{Error, Result};
+use crate::ops::score::prepared::{DeviceScores, check_side};
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::pairing::Pairing;
+use crate::problem::provenance::Scored;
+use crate::problem::scores::Scores;
+use crate::runtime::on::On;
+use crate::runtime::swap::Replaced;
+use crate::tokens::element::{Element, ElementType};
+use crate::tokens::format::Saved;
+use crate::tokens::layout::{TokenLayout, check_len};
+
+/// What a call is given.
+pub(crate) struct Call<'a, T: Element, D: Saved<T>> {
+    pub queries: &'a DeviceTokens<T>,
+    pub documents: &'a DeviceTokens<D>,
+    pub scores: &'a DeviceScores,
+    pub grad_scores: &'a DeviceGradScores,
+    pub gradients: &'a DeviceGradients,
+    pub adds: bool,
+}
+
+impl BackwardWork {
+    /// A call of these gradients on a queue of `device`, checked. `scored` is what the scores'
+    /// winners are of, where that is known.
+    pub(crate) fn command<'a, T: Element, D: Saved<T>>(
+        &'a self,
+        device: &Device,
+        call: Call<'a, T, D>,
+        scored: Option<Scored>,
+    ) -> Result<Command<'a, impl CpuCall>> {
+        self.check(device, &call, scored)?;
+        let Call { queries, documents, scores, grad_scores, gradients, adds } = call;
+        let inner = (&self.inner, &scores.inner, &grad_scores.inner, &gradients.inner);
+        let call = match inner {
+            (On::Cpu(work), On::Cpu(scores), On::Cpu(grad_scores), On::Cpu(gradients)) => {
+                let CpuBackwardWork { finds_winners_again } = *work;
+                On::Cpu(CpuBackward {
+                    layouts: [queries.layout.clone(), documents.layout.clone()],
+                    queries: queries.host_tokens()?.clone(),
+                    documents: documents.host_tokens()?.clone(),
+                    pairing: self.scored.pairing.clone(),
+                    options: self.options.clone(),
+                    scores: scores.clone(),
+                    grad_scores: grad_scores.clone(),
+                    gradients: gradients.clone(),
+                    gradient: self.gradient,
+                    finds_winners_again,
+                    adds,
+                })
+            }
+            (On::Cuda(work), On::Cuda(outputs), On::Cuda(grad_scores), On::Cuda(gradients)) => {
+                let tokens = [queries.cuda_tokens()?, documents.cuda_tokens()?];
+                On::Cuda(CudaCommand::Backward {
+                    work,
+                    tokens,
+                    outputs,
+                    grad_scores,
+                    gradients,
+                    adds,
+                })
+            }
+            _ => return Err(device.wrong_queue()),
+        };
+        Ok(Command { call, written: None })
+    }
+
+    /// Checks that a call on `device` is one that the work was prepared for.
+    /// `scored` is what the scores' winners are of, where that is known.
+    fn check<T: Element, D: Saved<T>>(
+        &self,
+        device: &Device,
+        call: &Call<'_, T, D>,
+        scored: Option<Scored>,
+    ) -> Result<()> {
+        device.check_same("work", &self.device)?;
+        let [queries, documents] = self.formats;
+        check_side(&self.device, "queries", call.queries, queries, &self.scored.queries)?;
+        check_side(&self.device, "documents", call.documents, documents, &self.scored.documents)?;
+        device.check_same("scores", &call.scores.device)?;
+        if !Arc::ptr_eq(&call.scores.shape, &self.outputs) && call.scores.shape != self.outputs {
+            return Err(Error::Shape {
+                argument: "scores",
+                expected: format!("results {:?} of the work", self.outputs.shape),
+                found: format!("other results {:?}", call.scores.shape.shape),
+            });
+        }
+        if scored.is_some_and(|scored| !scored.is_same(&self.scored)) {
+            return Err(Error::Shape {
+                argument: "scores",
+                expected: "winners of the layouts and the pairing that the work was prepared for"
+                    .into(),
+                found: "those of a call with other work; score again with this work".into(),
+            });
+        }
+        device.check_same("grad_scores", &call.grad_scores.device)?;
+        let n_scores = self.outputs.shape.n_scores();
+        check_len("grad_scores", n_scores, "one per score", call.grad_scores.n_scores)?;
+        device.check_same("gradients", &call.gradients.device)?;
+        let DeviceGradients { element, rows, dim, .. } = *call.gradients;
+        let expected = [self.scored.queries.rows(), self.scored.documents.rows()];
+        if (element, rows, dim) != (self.gradient, expected, self.scored.queries.dim()) {
+            return Err(Error::Shape {
+                argument: "gradients",
+                expected: format!(
+                    "{} gradients of {} and {} rows of {}",
+                    self.gradient,
+                    expected[0],
+                    expected[1],
+                    self.scored.queries.dim()
+                ),
+                found: format!("{element} gradients of {} and {} rows of {dim}", rows[0], rows[1]),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A call of the CPU engine with everything that it uses.
+struct CpuBackward<T: Element, D: Saved<T>> {
+    layouts: [Arc<TokenLayout>; 2],
+    queries: Arc<HostTokens<T>>,
+    documents: Arc<HostTokens<D>>,
+    pairing: Arc<Pairing>,
+    options: ScoreOptions,
+    scores: Arc<Replaced<Scores>>,
+    grad_scores: Arc<Replaced<Vec<f32>>>,
+    gradients: Arc<Replaced<Gradients>>,
+    gradient: ElementType,
+    finds_winners_again: bool,
+    adds: bool,
+}
+
+impl<T: Element, D: Saved<T>> CpuCall for CpuBackward<T, D> {
+    fn run(&self) -> Result<()> {
+        let [queries, documents] = &self.layouts;
+        let problem = Problem::new(queries, documents, &self.pairing)?;
+        let (queries, documents) = (self.queries.matrix(), self.documents.matrix());
+        let again = self
+            .finds_winners_again
+            .then(|| cpu::score(&problem, queries, documents, &self.options))
+            .transpose()?;
+        let saved = self.scores.get();
+        let winners = again.as_ref().unwrap_or(&saved).winners().unwrap_or_default();
+        let grad_scores = self.grad_scores.get();
+        loop {
+            let held = self.gradients.get();
+            let mut sums = match self.adds {
+                true => held.copied()?,
+                false => Gradients::zeros(&self.layouts[0], &self.layouts[1])?,
+            };
+            let sides = [&mut sums.queries[..], &mut sums.documents[..]];
+            let normalize = self.options.normalize;
+            cpu::add_gradients(
+                &problem,
+                queries,
+                documents,
+                winners,
+                &grad_scores,
+                sides,
+                normalize,
+            )?;
+            if self.gradient != ElementType::F32 {
+                let rounded = |x: &mut f32| *x = T::from_f32(*x).to_f32();
+                sums.queries.iter_mut().chain(&mut sums.documents).for_each(rounded);
+            }
+            if !self.adds {
+                self.gradients.set(sums);
+                break;
+            }
+            // Where another call has added to them meanwhile, this one adds to what it left.
+            if self.gradients.replace(&held, sums) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! Gradients on a device: of scores, which calls read, and of tokens, which they write.
+
+use std::sync::Arc;
+
+use super::Gradients;
+use super::prepared::BackwardWork;
+use crate::cuda::{CudaGradScores, CudaGradients};
+use crate::device::Device;
+use crate::error::Result;
+use crate::runtime::alloc::{copied, filled};
+use crate::runtime::on::On;
+use crate::runtime::swap::Replaced;
+use crate::tokens::element::ElementType;
+use crate::tokens::layout::check_len;
+
+/// Gradients of a loss with respect to scores, on a device: copied there, or written by
+/// [`Queue::loss`](crate::Queue::loss).
+#[derive(Debug)]
+pub struct DeviceGradScores {
+    pub(crate) device: Device,
+    pub(crate) n_scores: usize,
+    pub(crate) inner: On<Arc<Replaced<Vec<f32>>>, Arc<CudaGradScores>>,
+}
+
+/// Gradients with respect to tokens, on a device: written by
+/// [`Queue::backward`](crate::Queue::backward), read when needed. Each is `[rows, dim]` of its
+/// matrix, row-major without gaps.
+#[derive(Debug)]
+pub struct DeviceGradients {
+    pub(super) device: Device,
+    pub(super) element: ElementType,
+    /// Rows of queries and documents.
+    pub(super) rows: [usize; 2],
+    pub(super) dim: usize,
+    pub(super) inner: On<Arc<Replaced<Gradients>>, Arc<CudaGradients>>,
+}
+
+impl DeviceGradScores {
+    /// A copy of one number per score.
+    ///
+    /// # Errors
+    /// [`crate::Error::Shape`] where there is another number of them; [`crate::Error::HostMemory`]
+    /// or [`crate::Error::DeviceMemory`] where there is no room.
+    pub fn new(work: &BackwardWork, values: &[f32]) -> Result<DeviceGradScores> {
+        let n_scores = work.outputs.shape.n_scores();
+        check_len("grad_scores", n_scores, "one per score", values.len())?;
+        let inner = match &work.inner {
+            On::Cpu(_) => On::Cpu(Arc::new(Replaced::new(copied(values)?))),
+            On::Cuda(_) => {
+                let device = work.device.cuda_device("work for a CUDA device")?;
+                On::Cuda(Arc::new(CudaGradScores::upload(device, values)?))
+            }
+        };
+        Ok(DeviceGradScores { device: work.device.clone(), n_scores, inner })
+    }
+
+    /// Zeros, one per score, to be written by [`Queue::loss`](crate::Queue::loss).
+    ///
+    /// # Errors
+    /// [`crate::Error::HostMemory`] or [`crate::Error::DeviceMemory`] where there is no room.
+    pub fn zeros(work: &BackwardWork) -> Result<DeviceGradScores> {
+        DeviceGradScores::new(work, &filled(work.outputs.shape.n_scores() as u64, 0.0)?)
+    }
+
+    /// Waits for the last call or launch that was given these gradients, and copies them to the
+    /// host.
+    ///
+    /// # Errors
+    /// [`crate::Error::HostMemory`] where there is no room; [`crate::Error::DeviceLost`] after a
+    /// fault.
+    pub fn read(&self) -> Result<Vec<f32>> {
+        match &self.inner {
+            On::Cpu(own) => Ok(Arc::unwrap_or_clone(own.get())),
+            On::Cuda(own) => {
+                let mut read = filled(self.n_scores as u64, 0.0)?;
+                own.read(&mut read)?;
+                Ok(read)
+            }
+        }
+    }
+
+    /// Replaces the numbers, once no work uses them any more: waits for the device.
+    ///
+    /// # Errors
+    /// [`crate::Error::Shape`] where there is another number of them.
+    pub fn write(&mut self, values: &[f32]) -> Result<()> {
+        check_len("grad_scores", self.n_scores, "one per score", values.len())?;
+        match &self.inner {
+            On::Cpu(own) => {
+                own.set(copied(values)?);
+                Ok(())
+            }
+            On::Cuda(own) => own.write(values),
+        }
+    }
+
+    /// Device address of the numbers; `None` on the CPU.
+    pub fn address(&self) -> Option<u64> {
+        match &self.inner {
+            On::Cpu(_) => None,
+            On::Cuda(own) => Some(own.address()),
+        }
+    }
+}
+
+impl DeviceGradients {
+    /// Zeros.
+    ///
+    /// # Errors
+    /// [`crate::Error::HostMemory`] or [`crate::Error::DeviceMemory`] where there is no room.
+    pub fn new(work: &BackwardWork) -> Result<DeviceGradients> {
+        let inner = match &work.inner {
+            On::Cpu(_) => {
+                let zeros = Gradients::zeros(&work.scored.queries, &work.scored.documents)?;
+                On::Cpu(Arc::new(Replaced::new(zeros)))
+            }
+            On::Cuda(_) => {
+                let device = work.device.cuda_device("work for a CUDA device")?;
+                let zeros = CudaGradients::zeros(device, work.matrices([0; 2]))?;
+                On::Cuda(Arc::new(zeros))
+            }
+        };
+        Ok(DeviceGradients::of(work, inner))
+    }
+
+    pub(crate) fn of(
+        work: &BackwardWork,
+        inner: On<Arc<Replaced<Gradients>>, Arc<CudaGradients>>,
+    ) -> DeviceGradients {
+        DeviceGradients {
+            device: work.device.clone(),
+            element: work.gradient,
+            rows: [work.scored.queries.rows(), work.scored.documents.rows()],
+            dim: work.scored.queries.dim(),
+            inner,
+        }
+    }
+
+    /// Element type of the gradients.
+    pub fn element_type(&self) -> ElementType {
+        self.element
+    }
+
+    /// Device addresses of the queries' and of the documents' gradient; `None` on the CPU. Order
+    /// work that reads them behind the stream that writes them.
+    pub fn addresses(&self) -> Option<[u64; 2]> {
+        match &self.inner {
+            On::Cpu(_) => None,
+            On::Cuda(gradients) => Some(gradients.sides().map(|side| side.address)),
+        }
+    }
+
+    /// Waits for the last call or launch that was given these gradients, and copies them to the
+    /// host, widened to f32.
+    ///
+    /// # Errors
+    /// [`crate::Error::HostMemory`] where there is no room; [`crate::Error::DeviceLost`] after a
+    /// fault.
+    pub fn read(&self) -> Result<Gradients> {
+        match &self.inner {
+            On::Cpu(gradients) => Ok(Arc::unwrap_or_clone(gradients.get())),
+            On::Cuda(gradients) => {
+                let room = |rows: usize| filled((rows * self.dim) as u64, 0.0);
+                let [queries, documents] = self.rows;
+                let mut read = Gradients { queries: room(queries)?, documents: room(documents)? };
+                gradients.read([&mut read.queries, &mut read.documents])?;
+                Ok(read)
+            }
+        }
+    }
+}

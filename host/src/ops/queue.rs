@@ -1,0 +1,155 @@
+//! The operations of a queue: enqueued on a stream, or captured into a graph.
+
+use super::backward::command::Call;
+use super::backward::outputs::{DeviceGradScores, DeviceGradients};
+use super::backward::prepared::BackwardWork;
+use super::loss::prepared::{DeviceLoss, LossWork};
+use super::rescore::{CoarseWork, Screen};
+use super::score::prepared::{DeviceScores, Work};
+use crate::device::command::Submit;
+use crate::device::graph::Capture;
+use crate::device::stream::Stream;
+use crate::device::tokens::DeviceTokens;
+use crate::error::Result;
+use crate::tokens::element::Element;
+use crate::tokens::format::{Against, Format, Saved};
+
+/// What takes stream-ordered calls: a [`Stream`] runs them in order, a [`Capture`] records them for
+/// a [`Graph`](crate::Graph). So a step is written once, and enqueued or captured. Sealed.
+///
+/// ```
+/// use maxsim::{Device, DeviceScores, DeviceTokens, Pairing, Queue, ScoreOptions, Tokens, Work};
+///
+/// fn step(
+///     queue: &mut impl Queue,
+///     tokens: &DeviceTokens<f32>,
+///     work: &Work,
+///     scores: &mut DeviceScores,
+/// ) -> maxsim::Result<()> {
+///     queue.score_into(tokens, tokens, work, scores)
+/// }
+///
+/// let device = Device::best();
+/// let tokens = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 2.0], 1, 2, 2)?)?;
+/// let work = device.prepare(&tokens, &tokens, &Pairing::cross(), &ScoreOptions::default())?;
+/// let mut scores = DeviceScores::new(&work)?;
+/// let mut stream = device.stream()?;
+/// step(&mut stream, &tokens, &work, &mut scores)?; // enqueued
+/// assert_eq!(scores.read()?.values(), [5.0]);
+/// let mut graph = device.capture(|capture| step(capture, &tokens, &work, &mut scores))?;
+/// graph.launch(&mut stream)?;
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+pub trait Queue: Submit {
+    /// Enqueues or captures the scoring of queries against documents.
+    ///
+    /// Does not wait, and on a CUDA device a stream allocates nothing, on the host neither, once
+    /// its workspace (at most 32 MB) has grown to what the work needs. (Where rows are normalised,
+    /// the first call with a handle that the work was not prepared with waits, once.) Dropping a
+    /// handle, the work or the scores waits for calls that use them.
+    ///
+    /// # Errors
+    /// [`WrongDevice`](crate::Error::WrongDevice), or [`Shape`](crate::Error::Shape) where handles
+    /// or scores are not what the work was prepared for; nothing is enqueued then.
+    /// [`DeviceMemory`](crate::Error::DeviceMemory) where the workspace cannot grow.
+    fn score_into<Q: Against<D>, D: Format>(
+        &mut self,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
+        work: &Work,
+        scores: &mut DeviceScores,
+    ) -> Result<()> {
+        let command = work.command(self.device(), queries, documents, scores)?;
+        self.submit(command)
+    }
+
+    /// Enqueues or captures a coarse-to-fine call; see [`Screen`]. `screen` has handles.
+    ///
+    /// Does not wait, and on a CUDA device a stream allocates nothing, on the host neither, once
+    /// its workspace has grown to what the work needs, as [`Queue::score_into`].
+    ///
+    /// # Errors
+    /// Those of [`Queue::score_into`].
+    fn coarse_to_fine_into<T: Element>(
+        &mut self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<T>,
+        screen: &Screen<'_>,
+        work: &CoarseWork,
+        scores: &mut DeviceScores,
+    ) -> Result<()> {
+        let command = work.command(self.device(), [queries, documents], screen, scores)?;
+        self.submit(command)
+    }
+
+    /// Enqueues or captures a loss of scores and its gradients with respect to them, which
+    /// [`Queue::backward`] takes. Overwrites both. Does not wait, and on a CUDA device a stream
+    /// allocates nothing.
+    ///
+    /// # Errors
+    /// [`WrongDevice`](crate::Error::WrongDevice), or [`Shape`](crate::Error::Shape) where scores,
+    /// gradients or loss are not of as many queries and documents as the work was prepared for;
+    /// nothing is enqueued then.
+    fn loss(
+        &mut self,
+        work: &LossWork,
+        scores: &DeviceScores,
+        grad_scores: &mut DeviceGradScores,
+        loss: &mut DeviceLoss,
+    ) -> Result<()> {
+        let command = work.command(self.device(), scores, grad_scores, loss)?;
+        self.submit(command)
+    }
+
+    /// Enqueues or captures the gradients of a loss with respect to tokens, from the winners of
+    /// `scores` and the loss's gradients with respect to the scores. Overwrites what `gradients`
+    /// hold.
+    ///
+    /// Does not wait, and on a CUDA device a stream allocates nothing once its workspace (at most
+    /// 32 MB, unless [`Backward::Atomic`](crate::Backward::Atomic) or rows that are normalised take
+    /// more) has grown to what the work needs. Tokens must be those that gave the scores, or
+    /// documents their codes where the work was prepared for those
+    /// ([`Device::prepare_backward_from_codes`](crate::Device::prepare_backward_from_codes)); see
+    /// [`Device::backward`](crate::Device::backward) for what the sums are.
+    ///
+    /// # Errors
+    /// [`WrongDevice`](crate::Error::WrongDevice), or [`Shape`](crate::Error::Shape) where handles,
+    /// scores or gradients are not what the work was prepared for; nothing is enqueued then.
+    /// [`DeviceMemory`](crate::Error::DeviceMemory) where the workspace cannot grow.
+    fn backward<T: Element, D: Saved<T>>(
+        &mut self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<D>,
+        work: &BackwardWork,
+        scores: &DeviceScores,
+        grad_scores: &DeviceGradScores,
+        gradients: &mut DeviceGradients,
+    ) -> Result<()> {
+        let adds = false;
+        let call = Call { queries, documents, scores, grad_scores, gradients, adds };
+        let command = work.command(self.device(), call, self.scored(&scores.scored))?;
+        self.submit(command)
+    }
+
+    /// As [`Queue::backward`], but adds to what `gradients` hold.
+    ///
+    /// # Errors
+    /// Those of [`Queue::backward`].
+    fn backward_into<T: Element, D: Saved<T>>(
+        &mut self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<D>,
+        work: &BackwardWork,
+        scores: &DeviceScores,
+        grad_scores: &DeviceGradScores,
+        gradients: &mut DeviceGradients,
+    ) -> Result<()> {
+        let adds = true;
+        let call = Call { queries, documents, scores, grad_scores, gradients, adds };
+        let command = work.command(self.device(), call, self.scored(&scores.scored))?;
+        self.submit(command)
+    }
+}
+
+impl Queue for Stream {}
+impl Queue for Capture {}
