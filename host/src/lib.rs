@@ -31,6 +31,9 @@
 //! far that can move scores ([`ErrorTerms`]). [`Screen`] has compressed tokens find what is then
 //! scored in full precision.
 //!
+//! Features: `cuda` (the GPU engines, on Linux), `ndarray` (tokens from its arrays, scores as such)
+//! and `serde` (options, plans and rankings are written and read).
+//!
 //! Environment: MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files assembled for the device,
 //! or have the driver compile them, and fail where that cannot be; unset, the first where possible
 //! and else the second), MAXSIM_INSTRUCTIONS (`sm_80`: run the kernels that an older device would

@@ -46,8 +46,11 @@ use crate::tokens::layout::TokenLayout;
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct WarmUp {
     /// Their element types; empty = all, and compressed tokens.
+    #[cfg_attr(feature = "serde", serde(with = "crate::runtime::by_name::list"))]
     pub elements: Vec<ElementType>,
     /// Their elements per token; empty = whatever there are kernels for.
     pub dims: Vec<usize>,

@@ -2,6 +2,7 @@
 //! file of their operation.
 
 pub(crate) mod backward;
+mod interop;
 pub mod loss;
 pub(crate) mod quantize;
 pub(crate) mod queue;

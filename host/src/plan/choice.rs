@@ -180,6 +180,26 @@ impl fmt::Display for Plan {
     }
 }
 
+/// What [`fmt::Display`] says, field by field: a plan is written, and never read.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Plan {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut out = to.serialize_struct("Plan", 4)?;
+        out.serialize_field("name", self.name())?;
+        out.serialize_field("document_pieces", &self.document_pieces())?;
+        out.serialize_field(
+            "reason",
+            &match &self.choice {
+                Choice::Cpu { n_threads } => format!("{n_threads} threads"),
+                Choice::Kernel { reason, .. } => reason.clone(),
+            },
+        )?;
+        out.serialize_field("rejected", &self.rejected)?;
+        out.end()
+    }
+}
+
 fn check_pieces(options: &ScoreOptions) -> Result<()> {
     match options.document_pieces {
         Some(0) => Err(Error::Shape {

@@ -2,6 +2,8 @@
 
 /// What to compute besides the scores, and with which kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct ScoreOptions {
     /// Also return, per query token, the index of the winning document token.
     pub winners: bool,

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 /// One ranked document.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ranked {
     /// Document id.
     pub id: u32,
@@ -34,6 +35,7 @@ impl Ranked {
 
 /// The best `k` documents of one query, best first.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ranking {
     /// At most `k` documents.
     pub ranked: Vec<Ranked>,

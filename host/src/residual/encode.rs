@@ -23,6 +23,8 @@ const CHUNK_LEN: usize = 384;
 /// In what numbers rows are compared with centroids and residuals with cutoffs. It decides about
 /// rows that lie nearly as close to a second centroid, and elements nearly at a cutoff.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Arithmetic {
     /// f32 throughout, as next-plaid computes.
     #[default]
@@ -48,8 +50,11 @@ impl Arithmetic {
 
 /// How tokens are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct EncodeOptions {
     /// How the bits of buckets are laid out; by default as ColBERT's.
+    #[cfg_attr(feature = "serde", serde(with = "crate::runtime::by_name"))]
     pub order: BitOrder,
     /// Which centroid a token takes.
     pub nearest: Nearest,

@@ -17,6 +17,8 @@ const CHUNK_LEN: usize = 8 * TILE_LEN;
 
 /// What the nearest centroid of a row is. The lowest code wins a tie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Nearest {
     /// The largest dot product: what ColBERT, fast-plaid and next-plaid take, whose rows and
     /// centroids all have length 1.

@@ -37,6 +37,8 @@ const ROWS_PER_CENTROID: usize = 256;
 
 /// What codec to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct TrainOptions {
     /// Bits of a bucket: 1, 2, 4 or 8.
     pub nbits: u32,
@@ -49,6 +51,7 @@ pub struct TrainOptions {
     /// says so, as ColBERT does.
     pub spherical: bool,
     /// Element type that centroids are rounded to, before buckets are fitted.
+    #[cfg_attr(feature = "serde", serde(with = "crate::runtime::by_name"))]
     pub centroid_element: ElementType,
     /// Normalise centroids, and tokens when they are decoded: for tokens of length 1.
     pub normalize: bool,

@@ -1,6 +1,8 @@
 //! What every room above uses: fallible allocation, shared values, the thread pool.
 
 pub(crate) mod alloc;
+#[cfg(feature = "serde")]
+pub(crate) mod by_name;
 pub(crate) mod on;
 pub(crate) mod pool;
 pub(crate) mod swap;

@@ -49,6 +49,8 @@ use crate::tokens::layout::{TokenLayout, check_len};
 /// ∂x = r · (∂x̂ - x̂ · ⟨x̂, ∂x̂⟩)     or r · ∂x̂ where ‖x‖² is at most 10⁻¹²: r is constant there
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum Backward {
     /// As the device likes; bitwise repeatable. [`Backward::Owner`], so far on every device.
@@ -99,6 +101,8 @@ pub enum Backward {
 
 /// How to compute gradients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct BackwardOptions {
     /// The way to go.
     pub strategy: Backward,

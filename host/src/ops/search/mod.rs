@@ -26,6 +26,8 @@ const KEPT_MIN: usize = 1024;
 
 /// How a search goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct SearchOptions {
     /// Documents per query that are re-scored for their scores; as many as are returned at least.
     pub n_candidates: usize,
@@ -57,6 +59,8 @@ impl SearchOptions {
 
 /// What is known of a document's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Place {
     /// It is the place in the exact ranking: no document that was not re-scored can come before.
     Proven,
@@ -66,6 +70,7 @@ pub enum Place {
 
 /// A document that was found.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Found {
     /// Document id.
     pub id: u32,
@@ -79,6 +84,7 @@ pub struct Found {
 
 /// The best documents of one query, best first.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SearchRanking {
     /// At most k documents.
     pub documents: Vec<Found>,
