@@ -63,12 +63,10 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         queries: &queries,
         documents: &documents,
         device: &device,
-        options: &ScoreOptions {
-            allow_tf32: args.allow_tf32,
-            normalize: args.normalize,
-            kernel: args.kernel.clone(),
-            ..ScoreOptions::default()
-        },
+        options: &ScoreOptions::default()
+            .allow_tf32(args.allow_tf32)
+            .normalize(args.normalize)
+            .kernel(args.kernel.as_deref()),
         query_scales,
         allow_infinite: args.allow_infinite,
         // The metrics look further than a short list.
@@ -126,7 +124,7 @@ fn judging(args: &RankArgs, ids: [Ids; 2], screen: Option<&TokenFile>) -> Result
 fn search(args: &RankArgs) -> SearchOptions {
     let default = SearchOptions::default();
     let n_candidates = args.shortlist.unwrap_or(default.n_candidates);
-    SearchOptions { n_candidates, exact: args.exact }
+    SearchOptions::default().n_candidates(n_candidates).exact(args.exact)
 }
 
 /// The device, which has the kernel that is asked for, and can score what is `scanned`.

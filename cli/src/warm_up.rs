@@ -13,13 +13,12 @@ pub fn warm_up(args: &WarmUpArgs) -> Result<()> {
     let start = Instant::now();
     let device = args.device.open()?;
     let opened = start.elapsed();
-    let calls = WarmUp {
-        elements: args.element.clone(),
-        dims: args.dim.clone(),
-        winners: args.winners,
-        normalize: args.normalize,
-        training: args.training,
-    };
+    let calls = WarmUp::default()
+        .elements(&args.element)
+        .dims(&args.dim)
+        .winners(args.winners)
+        .normalize(args.normalize)
+        .training(args.training);
     let warmed = device.warm_up(&calls)?;
     let mut out = BufWriter::new(io::stdout().lock());
     write(&mut out, &device, opened, &warmed)

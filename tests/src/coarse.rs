@@ -76,12 +76,12 @@ fn check_as<T: Element>(suite: &Suite, case: &CoarseCase, data: &Data) -> Result
     for (device, row) in engines() {
         let name = row.map_or(device.to_string(), |row| format!("{device} {}", row.name));
         let at = |what: String| format!("{name}: {what}");
-        let options = |winners| ScoreOptions {
-            winners,
-            token_scores: case.token_scores,
-            document_pieces: case.document_pieces,
-            kernel: row.map(|row| row.name.to_string()),
-            ..ScoreOptions::default()
+        let options = |winners| {
+            ScoreOptions::default()
+                .winners(winners)
+                .token_scores(case.token_scores)
+                .document_pieces(case.document_pieces)
+                .kernel(row.map(|row| row.name.to_string()).as_deref())
         };
         let call = |winners| {
             let tokens = (&queries, &documents);

@@ -79,14 +79,12 @@ impl Engine {
     /// What to ask the library for.
     pub fn options(&self, token_scores: bool) -> ScoreOptions {
         let kernel = self.row.map(|row| row.name.to_string());
-        ScoreOptions {
-            winners: self.winners,
-            token_scores,
-            allow_tf32: self.is_tf32(),
-            normalize: self.normalizes(),
-            kernel,
-            ..ScoreOptions::default()
-        }
+        ScoreOptions::default()
+            .winners(self.winners)
+            .token_scores(token_scores)
+            .allow_tf32(self.is_tf32())
+            .normalize(self.normalizes())
+            .kernel(kernel.as_deref())
     }
 
     /// Whether elements are rounded to TF32.
@@ -165,7 +163,8 @@ fn check_as<T: Element>(suite: &Suite, case: &Case, engines: Vec<Engine>) -> Res
             _ => &problem,
         };
         let Case { document_pieces, normalize, token_scores, .. } = *case;
-        let options = ScoreOptions { document_pieces, normalize, ..engine.options(token_scores) };
+        let options =
+            engine.options(token_scores).document_pieces(document_pieces).normalize(normalize);
         let at = |what: String| format!("{}: {what}", engine.name());
         match problem.run(&engine.device, &options) {
             Ok(Some(found)) => {

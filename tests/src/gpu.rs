@@ -30,14 +30,12 @@ pub fn ragged_cases(element: ElementType) -> Vec<Case> {
 /// The options that force a row, with everything that it can give.
 pub fn options(row: &Variant) -> ScoreOptions {
     let kernel = Some(row.name.to_string());
-    ScoreOptions {
-        winners: row.winners,
-        token_scores: !row.cuts,
-        allow_tf32: row.tf32,
-        normalize: row.normalizes,
-        kernel,
-        ..ScoreOptions::default()
-    }
+    ScoreOptions::default()
+        .winners(row.winners)
+        .token_scores(!row.cuts)
+        .allow_tf32(row.tf32)
+        .normalize(row.normalizes)
+        .kernel(kernel.as_deref())
 }
 
 /// The same numbers, bit for bit: `==` would take +0 for -0 and no NaN for itself.

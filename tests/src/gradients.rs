@@ -287,7 +287,7 @@ fn check_on<T: Element>(
     let grad_scores = grad_scores(data, seed);
     let scores = train(problem, device).map_err(|e| format!("{device}: {e}"))?;
     let winners = scores.scores().winners().ok_or("no winners")?;
-    let asked = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    let asked = ScoreOptions::default().winners(true);
     agree::check(data, &problem.expected, &asked, scores.scores())?;
     let expected = gradients(data, winners, &grad_scores);
     let mut first: Option<Gradients> = None;
@@ -328,7 +328,7 @@ fn check_on<T: Element>(
 
 /// A few queries at a time; the CPU has all winners at once.
 fn in_slices() -> BackwardOptions {
-    BackwardOptions { winner_bytes: Some(64), ..BackwardOptions::new(Backward::Recompute) }
+    BackwardOptions::new(Backward::Recompute).winner_bytes(64)
 }
 
 /// Whether winners that are found for other queries at a time may be other tokens: which of several
@@ -563,7 +563,7 @@ impl<T: Element> Step<T> {
         let device = queries.device().clone();
         // Where they are found again, none are saved.
         let winners = options.strategy != Backward::Recompute;
-        let asked = ScoreOptions { winners, normalize, ..ScoreOptions::default() };
+        let asked = ScoreOptions::default().winners(winners).normalize(normalize);
         let work = device.prepare(&queries, &documents, pairing, &asked)?;
         let scores = DeviceScores::new(&work)?;
         let backward = device.prepare_backward(&work, options, element)?;
@@ -624,7 +624,7 @@ fn train_saving<T: Element>(
     winners: bool,
 ) -> Result<TrainingScores, Error> {
     let normalize = problem.data.has_factors();
-    let options = ScoreOptions { normalize, ..ScoreOptions::default() };
+    let options = ScoreOptions::default().normalize(normalize);
     problem.call(device, |queries, documents, pairing| match winners {
         true => device.score_for_training_with(queries, documents, pairing, &options),
         false => device.score_for_recompute(queries, documents, pairing, &options),

@@ -26,7 +26,7 @@ impl GivenScores {
         let documents = device.upload(&Tokens::padded(values, values.len(), 1, 1)?)?;
         let own = Pairing::own_candidates(n_documents);
         let prepare = |winners| {
-            let options = ScoreOptions { winners, ..ScoreOptions::default() };
+            let options = ScoreOptions::default().winners(winners);
             device.prepare(&queries, &documents, &own, &options)
         };
         let (trained, work): (Work, Work) = (prepare(true)?, prepare(false)?);

@@ -265,6 +265,7 @@ fn check_codes<F: Quantized + Widen>(
         Scales::F16(_) | Scales::Affine { .. } => ScaleType::F16,
         Scales::F32(_) => ScaleType::F32,
         Scales::Tensor(_) => ScaleType::Tensor,
+        other => return Err(format!("{what}: scales that no test knows: {other:?}")),
     };
     if storage != scales {
         return Err(format!("{what}: scales of type {storage:?}, not {scales:?}"));
@@ -451,12 +452,10 @@ impl<'a, T: Element> Compressed<'a, T> {
                 {
                     continue;
                 }
-                let options = ScoreOptions {
-                    winners,
-                    token_scores: case.token_scores,
-                    kernel: row.map(|row| row.name.to_string()),
-                    ..Default::default()
-                };
+                let options = ScoreOptions::default()
+                    .winners(winners)
+                    .token_scores(case.token_scores)
+                    .kernel(row.map(|row| row.name.to_string()).as_deref());
                 let name = row.map_or(device.to_string(), |row| format!("{device} {}", row.name));
                 let at = |what: String| format!("{name}, winners {winners}: {what}");
                 let counted = format!("{name} {}×{}", Q::FORMAT, D::FORMAT);
@@ -648,7 +647,7 @@ pub fn with_scores_of_every_row<Q: Against<D>, D: Quantized>(
         let kernel = row.map(|row| row.name.to_string());
         let winners = row.is_some_and(|row| row.winners);
         let options =
-            ScoreOptions { token_scores: true, kernel, winners, ..ScoreOptions::default() };
+            ScoreOptions::default().token_scores(true).kernel(kernel.as_deref()).winners(winners);
         let found = match device.score_with(queries, documents, pairing, &options) {
             Err(Error::Unsupported { .. }) => continue,
             found => found.expect("scores"),

@@ -205,13 +205,11 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
             documents => documents.map_err(text)?,
         };
         for (row, winners) in rows(device, T::TYPE) {
-            let options = ScoreOptions {
-                winners,
-                token_scores: case.case.token_scores,
-                kernel: row.map(|row| row.name.to_string()),
-                document_pieces: case.case.document_pieces.filter(|_| device.ordinal().is_some()),
-                ..Default::default()
-            };
+            let options = ScoreOptions::default()
+                .winners(winners)
+                .token_scores(case.case.token_scores)
+                .kernel(row.map(|row| row.name.to_string()).as_deref())
+                .document_pieces(case.case.document_pieces.filter(|_| device.ordinal().is_some()));
             let name = row.map_or(device.to_string(), |row| format!("{device} {}", row.name));
             let at = |what: String| format!("{name}, winners {winners}: {what}");
             let found = match device.score_with(&queries, &documents, &pairing, &options) {

@@ -153,12 +153,10 @@ fn a_steady_call_allocates_nothing_and_returns_soon() {
             for call in CALLS {
                 for (everything, document_pieces) in [(false, None), (true, None), (true, Some(2))]
                 {
-                    let options = ScoreOptions {
-                        winners: everything,
-                        token_scores: everything,
-                        document_pieces,
-                        ..ScoreOptions::default()
-                    };
+                    let options = ScoreOptions::default()
+                        .winners(everything)
+                        .token_scores(everything)
+                        .document_pieces(document_pieces);
                     let least = steady(device, call, &options).map_err(text)??;
                     let outputs = match (everything, document_pieces) {
                         (false, _) => "scores",
@@ -231,7 +229,7 @@ fn a_steady_coarse_to_fine_call_allocates_nothing() {
         for device in devices() {
             for everything in [false, true] {
                 let (winners, token_scores) = (everything, everything);
-                let options = ScoreOptions { winners, token_scores, ..ScoreOptions::default() };
+                let options = ScoreOptions::default().winners(winners).token_scores(token_scores);
                 steady_coarse(device, &options).map_err(text)??;
             }
             suite.count(&device.to_string());

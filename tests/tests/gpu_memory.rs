@@ -101,7 +101,7 @@ fn guarded<T: Element>(
     let (queries, documents, pairing) = problem.inputs().map_err(text)?;
     let queries = device.upload(&queries).map_err(text)?;
     let documents = device.upload(&documents).map_err(text)?;
-    let options = ScoreOptions { document_pieces, ..engine.options(true) };
+    let options = engine.options(true).document_pieces(document_pieces);
     let work = match device.prepare(&queries, &documents, &pairing, &options) {
         Err(Error::Unsupported { .. }) => return Ok(false),
         work => work.map_err(text)?,
@@ -381,7 +381,7 @@ fn out_of_memory_is_an_error_and_nothing_breaks() {
         let case = &ragged_cases(ElementType::F16)[0];
         let problem = Problem::<f16>::new(case);
         let (queries, documents, pairing) = problem.inputs().map_err(text)?;
-        let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
+        let options = ScoreOptions::default().winners(true).token_scores(true);
         let large = vec![f16::ZERO; ROWS * 128];
         let large = Tokens::padded(&large, 1, ROWS, 128).map_err(text)?;
         for device in cuda_devices() {

@@ -38,7 +38,7 @@ impl Step {
         let queries =
             device.upload(&Tokens::padded(&data[..query_len * dim], 1, query_len, dim)?)?;
         let documents = device.upload(&Tokens::packed(&data[..n_rows * dim], dim, &offsets)?)?;
-        let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+        let options = ScoreOptions::default().winners(true);
         let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
         let backward =
             device.prepare_backward(&work, &BackwardOptions::default(), GradientType::F32)?;
@@ -184,7 +184,7 @@ fn residual_work_refuses_queries_that_it_cannot_load() {
         let (n, dim) = (64, 64);
         let data: Vec<f16> = (0..2 * n * dim).map(|i| f16::from_f32((i % 13) as f32)).collect();
         let tokens = Tokens::padded(&data[..n * dim], 4, n / 4, dim).map_err(text)?;
-        let options = TrainOptions { n_centroids: Some(4), ..TrainOptions::default() };
+        let options = TrainOptions::default().n_centroids(4);
         let codec = Arc::new(ResidualCodec::train(&tokens, &options).map_err(text)?);
         let compressed = ResidualTokens::encode(codec, &tokens, &options.encode).map_err(text)?;
         let layout = TokenLayout::padded(1, 8, dim).map_err(text)?;
@@ -212,7 +212,7 @@ fn residual_work_refuses_queries_that_it_cannot_load() {
             let decodes = |row: &&Variant| row.operand == Operand::Residual(ElementType::F16);
             for row in FORWARD.iter().filter(decodes) {
                 let kernel = Some(row.name.to_string());
-                let options = ScoreOptions { kernel, ..ScoreOptions::default() };
+                let options = ScoreOptions::default().kernel(kernel.as_deref());
                 let Ok(work) = device.prepare(&aligned, &documents, &cross, &options) else {
                     continue;
                 };

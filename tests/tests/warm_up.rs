@@ -82,7 +82,7 @@ fn the_first_score_comes_soon_and_warm_up_loads_the_rest() {
                 return Err(format!("{device}: first score after {:.1} ms", ms(first)));
             }
             // Nothing is left to load.
-            let calls = WarmUp { elements: vec![ElementType::F16], ..WarmUp::default() };
+            let calls = WarmUp::default().elements(&[ElementType::F16]);
             for calls in [all, calls] {
                 let again = device.warm_up(&calls).map_err(text)?;
                 if again.kernels.iter().any(|kernel| kernel.time.is_some()) {
@@ -90,7 +90,7 @@ fn the_first_score_comes_soon_and_warm_up_loads_the_rest() {
                 }
             }
             // Gradients are another matter.
-            let training = WarmUp { training: true, ..WarmUp::default() };
+            let training = WarmUp::default().training(true);
             let warmed = device.warm_up(&training).map_err(text)?;
             let loaded = |kernel: &&LoadedKernel| kernel.time.is_some();
             let new: Vec<&str> =
@@ -104,7 +104,7 @@ fn the_first_score_comes_soon_and_warm_up_loads_the_rest() {
                 new.len(),
                 ms(warmed.time)
             ));
-            let unknown = WarmUp { dims: vec![4097], ..WarmUp::default() };
+            let unknown = WarmUp::default().dims(&[4097]);
             if device.warm_up(&unknown).is_ok() {
                 return Err(format!("{device} has kernels for dim 4097"));
             }

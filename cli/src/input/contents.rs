@@ -98,6 +98,7 @@ impl Contents {
             (ScaleType::Tensor, _) => {
                 Scales::Tensor(bytemuck::pod_read_unaligned(&bytes[place.scales.clone()]))
             }
+            (other, _) => bail!("{} scales are not read", other.name()),
         };
         let codes = &bytes[self.data.clone()];
         let codes = self.gather::<F::Stored>(codes, &rows, self.layout.dim())?;

@@ -10,7 +10,7 @@ mod write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::residual::{EncodeOptions, Nearest, TrainOptions};
+use maxsim::residual::{Nearest, TrainOptions};
 use maxsim::{ElementType, Fp8, Int8, Int8Affine, ScaleType, TokenFormat};
 
 use crate::args::{Compression, QuantizeArgs};
@@ -217,20 +217,18 @@ fn residuals(
     Checked::finite(file, "item").check()?;
     let usual = TrainOptions::default();
     let element = file.contents().format.element().unwrap_or(usual.centroid_element);
-    let options = TrainOptions {
-        nbits: args.nbits.unwrap_or(usual.nbits),
-        n_centroids: args.centroids,
-        seed: args.seed.unwrap_or(usual.seed),
-        normalize: !args.keep_lengths,
+    let encode = usual
+        .encode
+        .order(args.bit_order.unwrap_or(usual.encode.order))
+        .nearest(if args.keep_lengths { Nearest::Distance } else { Nearest::Dot });
+    let options = usual
+        .nbits(args.nbits.unwrap_or(usual.nbits))
+        .n_centroids(args.centroids)
+        .seed(args.seed.unwrap_or(usual.seed))
+        .normalize(!args.keep_lengths)
         // f16 is finer than bf16 near 1, but other lengths may be beyond it.
-        centroid_element: if args.keep_lengths { element } else { ElementType::F16 },
-        encode: EncodeOptions {
-            order: args.bit_order.unwrap_or(usual.encode.order),
-            nearest: if args.keep_lengths { Nearest::Distance } else { Nearest::Dot },
-            ..usual.encode
-        },
-        ..usual
-    };
+        .centroid_element(if args.keep_lengths { element } else { ElementType::F16 })
+        .encode(encode);
     let compressed = compress(file, &options).with_context(|| path.display().to_string());
     let (tokens, errors) = compressed?;
     let layout = file.layout();

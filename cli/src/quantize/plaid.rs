@@ -211,7 +211,7 @@ mod tests {
     fn runs_of_items_change_nothing() {
         let path = Path::new("examples/debian-packages/queries.safetensors");
         let file = TokenFile::open(path, Reading::Map).unwrap();
-        let options = TrainOptions { n_centroids: Some(16), ..TrainOptions::default() };
+        let options = TrainOptions::default().n_centroids(16);
         let (whole, errors) = compress_in(&file, &options, CHUNK_LEN).unwrap();
         let (parts, errors_of_parts) = compress_in(&file, &options, 5000).unwrap();
         assert_eq!((whole.codes(), whole.residuals()), (parts.codes(), parts.residuals()));

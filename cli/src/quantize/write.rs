@@ -160,6 +160,7 @@ impl<'a, T: Element> Writer<'a, T> {
                     scale_bytes.extend_from_slice(bytemuck::cast_slice(scales));
                     min_bytes.extend_from_slice(bytemuck::cast_slice(mins));
                 }
+                other => bail!("{} scales are not written", other.storage().name()),
             }
             let found = Errors::of(elements.data(), codes.dequantize()?.data(), dim, is_used);
             errors = errors.and(found);
@@ -259,6 +260,7 @@ fn header<F: Quantized>(
         ScaleType::F16 => (Dtype::F16, row_shape.clone()),
         ScaleType::F32 => (Dtype::F32, row_shape.clone()),
         ScaleType::Tensor => (Dtype::F32, vec![1]),
+        other => bail!("{} scales are not written", other.name()),
     };
     let codes_shape = [&row_shape[..], &[dim]].concat();
     let mut tensors = vec![

@@ -81,7 +81,7 @@ fn indexes_of_fast_plaid_are_read_and_made_bit_for_bit() {
         let wide: Vec<f32> = decoded.iter().map(|x| x.to_f32()).collect();
         assert_near(index.decode::<f32>().unwrap().data(), &wide, 1.0 / 1024.0);
 
-        let options = EncodeOptions { arithmetic: Arithmetic::F16, ..Default::default() };
+        let options = EncodeOptions::default().arithmetic(Arithmetic::F16);
         let encoded = ResidualTokens::encode(codec.clone(), &tokens(layout), &options).unwrap();
         assert_eq!(encoded.codes(), index.codes(), "{name}");
         assert_eq!(encoded.residuals(), index.residuals(), "{name}");

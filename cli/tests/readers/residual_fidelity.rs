@@ -52,8 +52,8 @@ fn check(set: &Path, times: f64) {
     let before = ndcg(&wide(&queries), &wide(&whole), &qrels);
 
     // One k-means serves both: buckets of 2 bits are fitted around the same centroids.
-    let four = TrainOptions { n_centroids: Some(N_CENTROIDS), ..TrainOptions::default() };
-    let two = TrainOptions { nbits: 2, ..four };
+    let four = TrainOptions::default().n_centroids(N_CENTROIDS);
+    let two = four.nbits(2);
     let (four, _) = compress(&documents, &four).unwrap();
     let codec = ResidualCodec::fit(four.codec().centroids().clone(), &whole, &two).unwrap();
     let two = ResidualTokens::encode(codec.into(), &whole, &two.encode).unwrap();

@@ -294,8 +294,7 @@ fn a_file_of_embeddings_becomes_one_of_compressed_tokens() {
     let file =
         TokenFile::open(Path::new("examples/debian-packages/queries.safetensors"), Reading::Map);
     let file = file.unwrap();
-    let options =
-        TrainOptions { nbits: 8, n_centroids: Some(64), n_iterations: 2, ..Default::default() };
+    let options = TrainOptions::default().nbits(8).n_centroids(64).n_iterations(2);
     let (compressed, _) = compress(&file, &options).unwrap();
     assert_eq!(compressed.layout().segments(), file.layout().segments());
     assert!(compressed.is_packed());
@@ -315,7 +314,7 @@ fn what_was_read_encodes_as_before() {
     let whole = small();
     let rows = numbers(9, 7);
     let rows = Tokens::packed(&rows, 3, &[0i64, 3]).unwrap();
-    let options = EncodeOptions { order: BitOrder::LittleEndian, ..Default::default() };
+    let options = EncodeOptions::default().order(BitOrder::LittleEndian);
     let encode = |codec: &Arc<ResidualCodec<'_>>| {
         let encoded = ResidualTokens::encode(codec.clone(), &rows, &options).unwrap();
         (encoded.codes().to_vec(), encoded.residuals().to_vec())

@@ -104,12 +104,14 @@ fn files_hold_what_the_library_makes() {
                 ElementType::F32 => check::<f32>(&input, &output, &options),
             }
         };
-        let encode = EncodeOptions { nearest: Nearest::Distance, ..EncodeOptions::default() };
+        let encode = EncodeOptions::default().nearest(Nearest::Distance);
         let centroid_element = element;
-        let options =
-            TrainOptions { normalize: false, encode, centroid_element, ..TrainOptions::default() };
+        let options = TrainOptions::default()
+            .normalize(false)
+            .encode(encode)
+            .centroid_element(centroid_element);
         check_with(&["--keep-lengths"], options);
-        let options = TrainOptions { n_centroids: Some(3), ..options };
+        let options = options.n_centroids(3);
         check_with(&["--keep-lengths", "--centroids", "3"], options);
         if i < 2 {
             continue;
@@ -117,14 +119,9 @@ fn files_hold_what_the_library_makes() {
         check_with(&[], TrainOptions::default());
         for nbits in [1, 2, 4, 8] {
             for order in BitOrder::ALL {
-                let encode = EncodeOptions { order, ..EncodeOptions::default() };
-                let options = TrainOptions {
-                    nbits,
-                    n_centroids: Some(5),
-                    seed: 9,
-                    encode,
-                    ..TrainOptions::default()
-                };
+                let encode = EncodeOptions::default().order(order);
+                let options =
+                    TrainOptions::default().nbits(nbits).n_centroids(5).seed(9).encode(encode);
                 let nbits = nbits.to_string();
                 let more = ["--centroids", "5", "--seed", "9", "--nbits", &nbits];
                 check_with(&[&more[..], &["--bit-order", order.name()]].concat(), options);
@@ -406,7 +403,7 @@ fn wrong_input_is_one_line_and_no_file() {
 fn a_training_says_how_far_it_is() {
     let rows = units(2000, 16, 1);
     let tokens = Tokens::padded(&rows, 4, 500, 16).unwrap();
-    let options = TrainOptions { n_centroids: Some(16), ..TrainOptions::default() };
+    let options = TrainOptions::default().n_centroids(16);
     let calls = Mutex::new(Vec::new());
     let codec = ResidualCodec::train_with_progress(&tokens, &options, &|n_done, n_all| {
         calls.lock().unwrap().push((n_done, n_all));

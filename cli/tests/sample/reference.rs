@@ -46,7 +46,7 @@ fn cuda_gives_the_reference_ranking() {
     let tokens = queries.tokens::<f16>(0..queries.n_items()).unwrap();
     let mut archs: Vec<Arch> = Vec::new();
     for row in FORWARD.iter().filter(|row| row.operand == ElementType::F16 && !row.winners) {
-        let options = ScoreOptions { kernel: Some(row.name.into()), ..ScoreOptions::default() };
+        let options = ScoreOptions::default().kernel(row.name);
         match device.plan(&tokens, &tokens, &Pairing::cross(), &options) {
             Ok(_) => {
                 check(&set, "cuda:0", &["--kernel", row.name]);

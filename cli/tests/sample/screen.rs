@@ -151,7 +151,7 @@ fn progress_is_in_what_it_says() {
         chunk_bytes: None,
         progress: &progress,
     };
-    let options = SearchOptions { n_candidates: 10, exact: false };
+    let options = SearchOptions::default().n_candidates(10).exact(false);
     let found = maxsim_cli::screen::rank(&request, &screen, Proof::None, options).unwrap();
     let n_pairs = found.search.unwrap().n_rescored;
     assert_eq!((progress.position(), progress.length()), (n_pairs, Some(n_pairs)));

@@ -140,7 +140,7 @@ fn loss(
     let queries = device.upload(&tokens(queries)?)?;
     let documents = device.upload(&tokens(documents)?)?;
     // Every query meets every document: those of the others are its negatives.
-    let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    let options = ScoreOptions::default().winners(true);
     let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
     let backward =
         device.prepare_backward(&work, &BackwardOptions::default(), GradientType::F32)?;

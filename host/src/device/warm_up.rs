@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use maxsim_kernels::abi::element::Operand;
-use maxsim_kernels::abi::params::{backward, loss};
 use maxsim_kernels::abi::params::backward::residual::{GATHER, PROJECT, SUM, TABLES};
 use maxsim_kernels::abi::params::quantize::QUANTIZE;
 use maxsim_kernels::abi::params::rescore::RESCORE;
+use maxsim_kernels::abi::params::{backward, loss};
 use maxsim_kernels::abi::residual_chunk::CENTROID_KERNELS;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
@@ -48,6 +48,7 @@ use crate::tokens::layout::TokenLayout;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct WarmUp {
     /// Their element types; empty = all, and compressed tokens.
     #[cfg_attr(feature = "serde", serde(with = "crate::runtime::by_name::list"))]
@@ -99,6 +100,7 @@ impl WarmUp {
 
 /// What [`Device::warm_up`](crate::Device::warm_up) has loaded.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Warmed {
     /// The kernels that the calls can choose, in the order of the variant table; then what goes
     /// with them, and those of gradients.

@@ -7,6 +7,7 @@ use maxsim_kernels::abi::element::ElementType;
 
 /// A kernel on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LoadedKernel {
     /// Its name, as plans have it.
     pub name: &'static str,
@@ -18,6 +19,7 @@ pub struct LoadedKernel {
 
 /// What a kernel was loaded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KernelSource {
     /// Code for this kind of device, assembled when the library was built.
     Cubin,

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 /// Shape of the scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ScoreShape {
     /// `[n_queries, n_documents]`
     Cross {

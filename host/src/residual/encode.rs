@@ -25,6 +25,7 @@ const CHUNK_LEN: usize = 384;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
 pub enum Arithmetic {
     /// f32 throughout, as next-plaid computes.
     #[default]
@@ -52,6 +53,7 @@ impl Arithmetic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct EncodeOptions {
     /// How the bits of buckets are laid out; by default as ColBERT's.
     #[cfg_attr(feature = "serde", serde(with = "crate::runtime::by_name"))]

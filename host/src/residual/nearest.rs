@@ -19,6 +19,7 @@ const CHUNK_LEN: usize = 8 * TILE_LEN;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
 pub enum Nearest {
     /// The largest dot product: what ColBERT, fast-plaid and next-plaid take, whose rows and
     /// centroids all have length 1.

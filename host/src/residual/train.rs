@@ -39,6 +39,7 @@ const ROWS_PER_CENTROID: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct TrainOptions {
     /// Bits of a bucket: 1, 2, 4 or 8.
     pub nbits: u32,

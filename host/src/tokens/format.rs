@@ -38,6 +38,7 @@ pub(crate) mod sealed {
 /// tokens and the query's after it. Sums of INT8 products are exact; those with other factors
 /// are added in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum TokenFormat {
     /// The elements themselves.
     Element(ElementType),

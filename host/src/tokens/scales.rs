@@ -12,6 +12,7 @@ use crate::runtime::alloc::copy_of;
 
 /// How the scales of compressed tokens are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ScaleType {
     /// One f16 number per token.
     #[default]
@@ -38,6 +39,7 @@ impl ScaleType {
 /// Scales of valid tokens are not negative and not infinite. One that is NaN makes every
 /// similarity of its token NaN.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Scales<'a> {
     /// One f16 number per row of the matrix.
     F16(Cow<'a, [f16]>),

@@ -119,7 +119,7 @@ fn scales_decide_the_winner() {
         let queries: Vec<f32> = elements(&data.queries);
         let queries = tokens(&case.case.queries, &data.queries, &queries).expect("queries");
         let codes = documents.quantize::<Int8>(F16).expect("codes");
-        let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+        let options = ScoreOptions::default().winners(true);
         let (screen, cross) = (Screen::of_documents(&codes), Pairing::cross());
         for (device, _) in engines().filter(|(device, row)| row.is_none() && has_kernels(device)) {
             let found =
@@ -154,7 +154,7 @@ fn check_codes_of_queries<T: Element>(suite: &Suite, case: &Case) -> Result<(), 
     let documents = tokens(&case.documents, &data.documents, &d).map_err(text)?;
     let codes = (queries.quantize::<Int8>(F32), documents.quantize::<Int8>(F16));
     let codes = (codes.0.map_err(text)?, codes.1.map_err(text)?);
-    let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
+    let options = ScoreOptions::default().winners(true).token_scores(true);
     for (device, _) in engines().filter(|(device, row)| row.is_none() && has_kernels(device)) {
         let score = |queries: Input<'_, T>, screen: Screen<'_>| {
             let cross = Pairing::cross();
@@ -215,7 +215,7 @@ fn streams_and_graphs() {
     for (device, _) in engines().filter(|(device, row)| row.is_none() && has_kernels(device)) {
         for (winners, token_scores) in [(false, false), (true, false), (false, true), (true, true)]
         {
-            let options = ScoreOptions { winners, token_scores, ..ScoreOptions::default() };
+            let options = ScoreOptions::default().winners(winners).token_scores(token_scores);
             let screen = Screen::new(&query_codes, &document_codes);
             let expected = device
                 .score_coarse_to_fine(&queries, &documents, &screen, &cross, &options)
@@ -284,7 +284,7 @@ fn what_does_not_fit_is_an_error() {
         "codes of documents",
         &["1 items in 3 rows", "3 items in 3 rows"],
     );
-    let normalize = ScoreOptions { normalize: true, ..options.clone() };
+    let normalize = options.clone().normalize(true);
     let normalized = call(Screen::of_documents(&codes), &normalize);
     assert!(matches!(normalized, Err(Error::Unsupported { .. })));
 

@@ -39,6 +39,7 @@ fn bits(scales: &Scales<'_>) -> (&'static str, Vec<u32>) {
         Scales::F32(scales) => ("f32", scales.iter().map(|x| x.to_bits()).collect()),
         Scales::Tensor(scale) => ("tensor", vec![scale.to_bits()]),
         Scales::Affine { scales, mins } => ("affine", [halves(scales), halves(mins)].concat()),
+        other => panic!("no test knows {other:?}"),
     }
 }
 
@@ -142,6 +143,7 @@ fn check_view<Q: Against<F>, F: Quantized>(
             RawScales::F32(numbers[0].access().base)
         }
         Scales::Tensor(scale) => RawScales::Tensor(*scale),
+        other => panic!("no test knows {other:?}"),
     };
     let access = codes.access();
     // SAFETY: the codes outlive the view, and nobody writes to them.
@@ -389,7 +391,7 @@ fn scores_are_those_of_uploaded_codes() {
         let queries = tokens(&case.queries, &data.queries, &q).map_err(text)?;
         let documents = tokens(&case.documents, &data.documents, &d).map_err(text)?;
         let pairing = case.pairing(&data).map_err(text)?;
-        let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
+        let options = ScoreOptions::default().winners(true).token_scores(true);
         for device in devices() {
             if !device.can_score(Q::FORMAT, D::FORMAT) {
                 continue;
@@ -550,13 +552,10 @@ fn views_of_codes() {
                 let query_view = view_of::<F>(&query_parts, &layouts[0], place).map_err(text)?;
                 let document_view =
                     view_of::<F>(&document_parts, &layouts[1], place).map_err(text)?;
-                let named = |name: &str| ScoreOptions {
-                    winners: true,
-                    token_scores: true,
-                    kernel: Some(name.into()),
-                    ..ScoreOptions::default()
+                let named = |name: &str| {
+                    ScoreOptions::default().winners(true).token_scores(true).kernel(name)
                 };
-                let any = ScoreOptions { kernel: None, ..named("") };
+                let any = named("").kernel(None);
                 let cross = Pairing::cross();
                 let plan = device.plan(&query_view, &document_view, &cross, &any);
                 let plan = plan.map_err(text).map_err(at)?;

@@ -187,7 +187,7 @@ fn a_score_by_hand() {
     let documents =
         Tokens::<Int8>::from_codes(vec![3i8, 1, 0, -4], scales(&[2.0, 0.125]), layout(2));
     let (queries, documents) = (queries.expect("queries"), documents.expect("documents"));
-    let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
+    let options = ScoreOptions::default().winners(true).token_scores(true);
     let cross = Pairing::cross();
     let score = |d: &Tokens<'_, Int8>| Device::cpu().score_with(&queries, d, &cross, &options);
     let found = score(&documents).expect("scores");
@@ -372,10 +372,10 @@ fn what_there_is_not_is_unsupported() {
     let tokens = tokens.quantize::<Int8>(ScaleType::F16).expect("codes");
     let tokens = device.upload(&tokens).expect("a handle");
     let cross = Pairing::cross();
-    let options = ScoreOptions { normalize: true, ..ScoreOptions::default() };
+    let options = ScoreOptions::default().normalize(true);
     let normalized = device.score_with(&tokens, &tokens, &cross, &options).map(|_| ());
     unsupported(normalized, "`normalize` for int8", "before");
-    let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    let options = ScoreOptions::default().winners(true);
     let work = device.prepare(&tokens, &tokens, &cross, &options).expect("work");
     let backward =
         device.prepare_backward(&work, &Default::default(), maxsim::GradientType::F32).map(|_| ());
@@ -392,7 +392,7 @@ fn streams_and_graphs() {
     let documents = Tokens::packed(&data.documents.values, 128, &[0i64, 40, 41, 101]);
     let documents = documents.and_then(|d| d.quantize::<Int8Affine>(ScaleType::F16)).expect("d");
     let (device, cross) = (Device::cpu(), Pairing::cross());
-    let options = ScoreOptions { token_scores: true, ..ScoreOptions::default() };
+    let options = ScoreOptions::default().token_scores(true);
     let expected = device.score_with(&queries, &documents, &cross, &options).expect("scores");
     let queries = device.upload(&queries).expect("queries");
     let documents = device.upload(&documents).expect("documents");

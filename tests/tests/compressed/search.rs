@@ -30,7 +30,12 @@ fn search_cases() -> impl Strategy<Value = SearchCase> {
         |(case, is_fp8, k, n_candidates, exact)| {
             let pairs = maxsim_tests::case::Pairs::Cross;
             let case = Case { normalize: false, pairs, ..case };
-            SearchCase { case, is_fp8, k, options: SearchOptions { n_candidates, exact } }
+            SearchCase {
+                case,
+                is_fp8,
+                k,
+                options: SearchOptions::default().n_candidates(n_candidates).exact(exact),
+            }
         },
     )
 }
@@ -214,9 +219,9 @@ fn a_likely_place_may_be_wrong_and_is_never_called_proven() {
     let documents = Compressed::measured(&documents, &codes).expect("bounds");
     for device in devices() {
         let search = |n_candidates, exact| {
-            let options = SearchOptions { n_candidates, exact };
+            let options = SearchOptions::default().n_candidates(n_candidates).exact(exact);
             let found = device.search_coarse_to_fine(&queries, &documents, 1, &options);
-            let found = found.expect("a ranking").remove(0);
+            let found = &found.expect("a ranking")[0];
             (found.documents[0].id, found.documents[0].place, found.n_rescored)
         };
         assert_eq!(search(1, false), (2, Place::Likely, 1), "{device}");
@@ -254,7 +259,7 @@ fn searches_in_chunks_prove_what_is_so() {
         let documents = proptest::collection::vec(document, 0..3000);
         (documents, 0..=10usize, 0..=30usize, any::<bool>()).prop_map(
             |(documents, k, n_candidates, exact)| {
-                let options = SearchOptions { n_candidates, exact };
+                let options = SearchOptions::default().n_candidates(n_candidates).exact(exact);
                 Corpus { documents, k, options }
             },
         )
@@ -308,7 +313,7 @@ fn few_are_rescored_where_documents_differ() {
     let (q, d): (Vec<f16>, Vec<f16>) = (elements(&data.queries), elements(&data.documents));
     let queries = tokens(&case.queries, &data.queries, &q).expect("queries");
     let documents = tokens(&case.documents, &data.documents, &d).expect("documents");
-    let options = SearchOptions { n_candidates: 10, exact: true };
+    let options = SearchOptions::default().n_candidates(10).exact(true);
     let case = SearchCase { case, is_fp8: false, k: 10, options };
     for device in devices() {
         let found = search::<f16, Int8>(&device, &queries, &documents, &case).expect("rankings");
@@ -329,7 +334,7 @@ fn queries_need_not_be_compressed() {
     let codes = documents.quantize::<Int8Affine>(ScaleType::F16).expect("codes");
     let sides = (Compressed::plain(&queries), Compressed::measured(&documents, &codes));
     let sides = (sides.0.expect("bounds"), sides.1.expect("bounds"));
-    let options = SearchOptions { n_candidates: 2, exact: true };
+    let options = SearchOptions::default().n_candidates(2).exact(true);
     let device = Device::cpu();
     let found = device.search_coarse_to_fine(&sides.0, &sides.1, 2, &options);
     let exact = ranking(&device, &queries, &documents).expect("rankings");
@@ -340,7 +345,7 @@ fn queries_need_not_be_compressed() {
 /// What is named and not answered may be anywhere.
 #[test]
 fn nothing_is_proven_beside_what_was_not_rescored() {
-    let options = SearchOptions { n_candidates: 2, exact: true };
+    let options = SearchOptions::default().n_candidates(2).exact(true);
     let mut search = Candidates::new(1, options);
     for (id, score) in [(0, 1.0), (1, 0.5), (2, 0.1)] {
         search.push(Scanned { id, score, bound: 0.05, has_tokens: true });
@@ -404,8 +409,7 @@ fn numbers_that_differ_are_errors() {
     let terms_of_others = ErrorTerms::new(&codes_of_others);
     let wrong = Compressed::assumed(&three, &codes_of_others, &terms_of_others).expect("a side");
     let query = Compressed::measured(&one, &code).expect("a side");
-    let options = SearchOptions::default();
-    match device.search_coarse_to_fine(&query, &wrong, 1, &options) {
+    match device.search_coarse_to_fine(&query, &wrong, 1, &SearchOptions::default()) {
         Err(Error::Shape { argument, .. }) => assert_eq!(argument, "compressed documents"),
         other => panic!("{other:?}"),
     }
@@ -476,7 +480,7 @@ fn stale_codes_prove_nothing() {
     let query_codes = queries.quantize::<Int8>(ScaleType::F32).expect("codes");
     let queries = Compressed::measured(&queries, &query_codes).expect("bounds");
     let terms = ErrorTerms::new(&codes);
-    let options = SearchOptions { n_candidates: 5, exact: true };
+    let options = SearchOptions::default().n_candidates(5).exact(true);
     for device in devices() {
         let handles = (device.upload(&documents), device.upload(&codes));
         let handles = (handles.0.expect("a handle"), handles.1.expect("a handle"));

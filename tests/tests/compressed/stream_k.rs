@@ -1,6 +1,6 @@
 //! Documents of codes that are cut where blocks' shares of the tokens end.
 
-use maxsim::{Against, Fp8, Int8, Quantized, ScaleType, ScoreOptions};
+use maxsim::{Against, Fp8, Int8, Quantized, ScaleType};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::case::{Case, Data, Layout, Pairs, Side, elements, tokens};
@@ -147,7 +147,7 @@ fn compare<F: Quantized + Against<F>>(
         let queries = device.upload(&queries).map_err(text)?;
         let documents = device.upload(&documents).map_err(text)?;
         let run = |kernel: &Variant| {
-            let options = ScoreOptions { kernel: Some(kernel.name.into()), ..options(row) };
+            let options = options(row).kernel(kernel.name);
             device.score_with(&queries, &documents, &pairing, &options)
         };
         let found = twenty_times(|| run(row))?;

@@ -10,7 +10,7 @@ use maxsim_tests::values::Values;
 /// Scores `case` for real, then changes the oracle's answer instead of the engine's result.
 fn verdict(case: &Case, change: impl Fn(&mut Vec<Answer>)) -> Result<(), String> {
     let mut problem = Problem::<f32>::new(case);
-    let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
+    let options = ScoreOptions::default().winners(true).token_scores(true);
     let found = problem.run(&Device::cpu(), &options).expect("the CPU runs it").expect("eligible");
     change(&mut problem.expected);
     check(&problem.data, &problem.expected, &options, &found)

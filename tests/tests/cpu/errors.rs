@@ -270,7 +270,7 @@ fn host_memory() {
     let documents = Tokens::padded(&data[..0], 1 << 11, 0, 1);
     let (queries, documents) = (queries.expect("queries"), documents.expect("documents"));
     for (winners, token_scores) in [(true, false), (false, true)] {
-        let options = ScoreOptions { winners, token_scores, ..ScoreOptions::default() };
+        let options = ScoreOptions::default().winners(winners).token_scores(token_scores);
         refused!(
             Device::cpu().score_with(&queries, &documents, &Pairing::cross(), &options),
             Error::HostMemory { requested_bytes: 281474976710656 },
@@ -283,7 +283,7 @@ fn host_memory() {
 fn kernels_that_cannot_run() {
     let tokens = Tokens::padded(&DATA, 2, 3, 4).expect("well-formed");
     let cross = Pairing::cross();
-    let named = |name: &str| ScoreOptions { kernel: Some(name.into()), ..ScoreOptions::default() };
+    let named = |name: &str| ScoreOptions::default().kernel(name);
     let name = "maxsim_forward_sm80_f32_q256";
     refused!(
         Device::cpu().score_with(&tokens, &tokens, &cross, &named(name)),
@@ -459,7 +459,7 @@ fn what_is_printed_for_debugging_is_short() {
 #[test]
 fn no_pieces_at_all_are_refused_on_the_cpu() {
     let tokens = Tokens::padded(&DATA[..8], 1, 2, 4).expect("tokens");
-    let options = ScoreOptions { document_pieces: Some(0), ..ScoreOptions::default() };
+    let options = ScoreOptions::default().document_pieces(0);
     let scored = Device::cpu().score_with(&tokens, &tokens, &Pairing::cross(), &options);
     shape(scored, "document_pieces", "1 or more, or None", "0");
 }

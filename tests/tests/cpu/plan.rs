@@ -49,7 +49,8 @@ fn plan_with(
     let problem = Problem::new(&queries, &documents, &cross).expect("problem");
     let access = |pitch_bytes| Access { base: 1024, pitch_bytes, n_centroids: 0 };
     let kernel = kernel.map(str::to_string);
-    let options = ScoreOptions { winners, normalize, kernel, ..ScoreOptions::default() };
+    let options =
+        ScoreOptions::default().winners(winners).normalize(normalize).kernel(kernel.as_deref());
     Plan::choose(
         &problem,
         element,
@@ -167,7 +168,7 @@ fn f32_stays_exact_on_tensor_cores_unless_the_call_allows_less() {
                 let cross = Pairing::cross();
                 let problem = Problem::new(&queries, &documents, &cross).expect("problem");
                 let access = Access { base: 1024, pitch_bytes, n_centroids: 0 };
-                let options = ScoreOptions { winners, allow_tf32, ..ScoreOptions::default() };
+                let options = ScoreOptions::default().winners(winners).allow_tf32(allow_tf32);
                 let f32 = ElementType::F32;
                 let plan = Plan::choose(&problem, f32, &H200, access, access, &options);
                 plan.expect("a kernel").variant().expect("not the CPU")
@@ -275,9 +276,9 @@ fn long_documents_of_few_for_each_block_are_cut_where_shares_end() {
     let mask = vec![1; 1_024_000];
     let masked = padded(1000, 1024).with_mask(&mask).expect("a mask");
     refused(plan(&queries, &masked, &cross, default()), "no mask");
-    let token_scores = ScoreOptions { token_scores: true, ..default() };
+    let token_scores = default().token_scores(true);
     refused(plan(&queries, &documents, &cross, token_scores), "no token scores");
-    let pieces = ScoreOptions { document_pieces: Some(2), ..default() };
+    let pieces = default().document_pieces(2);
     refused(plan(&queries, &documents, &cross, pieces), "not into pieces");
 }
 
@@ -365,9 +366,9 @@ fn are_read_as_they_lie(operand: Operand, name: &str) {
     refused(plan(&queries, &masked, &cross, [uploaded; 2], &options), "no mask");
     let ids = Pairing::candidates(&[2i64, 0], 2).expect("ids");
     refused(plan(&queries, &packed, &ids, [uploaded; 2], &options), "in their order");
-    let pieces = ScoreOptions { document_pieces: Some(2), ..ScoreOptions::default() };
+    let pieces = ScoreOptions::default().document_pieces(2);
     refused(plan(&queries, &packed, &cross, [uploaded; 2], &pieces), "not cut");
-    let winners = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    let winners = ScoreOptions::default().winners(true);
     refused(plan(&queries, &packed, &cross, [uploaded; 2], &winners), "finds no winners");
 }
 
@@ -449,7 +450,7 @@ fn plan_of_codes(
     winners: bool,
 ) -> Result<&'static str, String> {
     let access = Access { base: 0, pitch_bytes: pitch_bytes as u64, n_centroids: 0 };
-    let options = ScoreOptions { winners, ..ScoreOptions::default() };
+    let options = ScoreOptions::default().winners(winners);
     let shape = ([1, query_len], [1000, document_len], dim);
     name_of(operand, limits, shape, (access, access), &options)
 }
@@ -463,7 +464,7 @@ fn scores_centroids(
     kernel: Option<&str>,
 ) -> Result<bool, String> {
     let access = Access { base: 0, pitch_bytes: 256, n_centroids: 0 };
-    let options = ScoreOptions { kernel: kernel.map(str::to_string), ..ScoreOptions::default() };
+    let options = ScoreOptions::default().kernel(kernel);
     let shape = ([n_queries, 32], [n_documents, 100], 128);
     let accesses = (access, Access { n_centroids, ..access });
     let name = name_of(Operand::Residual(ElementType::F16), &H200, shape, accesses, &options)?;
@@ -579,7 +580,7 @@ fn few_long_documents_are_cut_and_the_plan_says_so() {
         let cross = Pairing::cross();
         let problem = Problem::new(&queries, &documents, &cross).expect("problem");
         let access = Access::uploaded(128, ElementType::F16);
-        let options = ScoreOptions { document_pieces, ..ScoreOptions::default() };
+        let options = ScoreOptions::default().document_pieces(document_pieces);
         Plan::choose(&problem, ElementType::F16, &H200, access, access, &options)
     };
     let few = plan(8, None).expect("a kernel");

@@ -70,15 +70,13 @@ proptest! {
         let rows: Vec<f32> =
             numbers((case.rows + 1) * case.dim, rng).into_iter().map(|x| x * scale).collect();
         let (order, nearest) = (case.order, Nearest::Distance);
-        let options = EncodeOptions { order, nearest, ..Default::default() };
-        let train = TrainOptions {
-            nbits: case.nbits,
-            n_centroids: Some(case.n_centroids.min(case.rows + 1)),
-            centroid_element: element,
-            normalize: false,
-            encode: options,
-            ..Default::default()
-        };
+        let options = EncodeOptions::default().order(order).nearest(nearest);
+        let train = TrainOptions::default()
+            .nbits(case.nbits)
+            .n_centroids(case.n_centroids.min(case.rows + 1))
+            .centroid_element(element)
+            .normalize(false)
+            .encode(options);
         let n_rows = case.rows + 1;
         let layout = TokenLayout::packed(n_rows, case.dim, &[0, n_rows as i64]).unwrap();
         let tokens = Tokens::from_layout(&rows, layout).unwrap();
@@ -153,8 +151,7 @@ fn more_bits_are_nearer() {
     let tokens = packed(&rows, dim);
     let mut last = 0.9;
     for nbits in [1, 2, 4, 8] {
-        let options =
-            TrainOptions { nbits, n_centroids: Some(64), n_iterations: 3, ..Default::default() };
+        let options = TrainOptions::default().nbits(nbits).n_centroids(64).n_iterations(3);
         let codec = ResidualCodec::train(&tokens, &options).unwrap();
         let encoded = ResidualTokens::encode(codec.into(), &tokens, &options.encode).unwrap();
         assert_eq!(encoded.size_bytes(), 4000 * (4 + u64::from(nbits) * 8));
@@ -175,7 +172,7 @@ fn spherical_and_plain_means_and_given_centroids_all_serve() {
         mean_cosine(&rows, encoded.decode::<f32>().unwrap().data(), dim)
     };
     for spherical in [false, true] {
-        let options = TrainOptions { spherical, n_centroids: Some(32), ..Default::default() };
+        let options = TrainOptions::default().spherical(spherical).n_centroids(32);
         let codec = ResidualCodec::train(&tokens, &options).unwrap();
         assert_eq!((codec.n_centroids(), codec.nbits()), (32, 4));
         let centroids = codec.centroids().to_f32();
@@ -202,7 +199,7 @@ fn a_seed_gives_the_same_codec_with_any_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
         pool.install(|| {
             let tokens = packed(&rows, dim);
-            let options = TrainOptions { seed, n_centroids: Some(48), ..Default::default() };
+            let options = TrainOptions::default().seed(seed).n_centroids(48);
             let codec = Arc::new(ResidualCodec::train(&tokens, &options).unwrap());
             let encoded = ResidualTokens::encode(codec.clone(), &tokens, &options.encode).unwrap();
             let grad = encoded.backward(&rows).unwrap();
@@ -234,15 +231,13 @@ fn rows_of_zeros_and_tiny_and_huge_rows_are_encoded() {
     let tokens = packed(&rows, dim);
     for normalize in [false, true] {
         for nearest in [Nearest::Dot, Nearest::Distance] {
-            let encode = EncodeOptions { nearest, ..Default::default() };
-            let options = TrainOptions {
-                nbits: 8,
-                n_centroids: Some(16),
-                centroid_element: ElementType::F32,
-                normalize,
-                encode,
-                ..Default::default()
-            };
+            let encode = EncodeOptions::default().nearest(nearest);
+            let options = TrainOptions::default()
+                .nbits(8)
+                .n_centroids(16)
+                .centroid_element(ElementType::F32)
+                .normalize(normalize)
+                .encode(encode);
             let codec = ResidualCodec::train(&tokens, &options).unwrap();
             let encoded = ResidualTokens::encode(codec.into(), &tokens, &encode).unwrap();
             let decoded = encoded.decode::<f32>().unwrap();
@@ -256,7 +251,7 @@ fn rows_of_zeros_and_tiny_and_huge_rows_are_encoded() {
     }
     // All zeros: the centroids are zeros, and so are the buckets.
     let zeros = vec![0.0f32; 20 * dim];
-    let options = TrainOptions { n_centroids: Some(3), ..Default::default() };
+    let options = TrainOptions::default().n_centroids(3);
     let codec = ResidualCodec::train(&packed(&zeros, dim), &options).unwrap();
     let encoded = ResidualTokens::encode(codec.into(), &packed(&zeros, dim), &options.encode);
     let decoded = encoded.unwrap().decode::<f32>().unwrap();
@@ -269,7 +264,7 @@ fn the_arithmetic_of_f16_decides_where_f32_would_not() {
         let centroids = Centroids::F16(vec![f16::from_f32(centroid)].into());
         let codec = ResidualCodec::new(1, 1, centroids, &[-1.0, 1.0], false).unwrap();
         let codec = Arc::new(codec.with_cutoffs(&[cutoff]).unwrap());
-        let options = EncodeOptions { arithmetic, ..Default::default() };
+        let options = EncodeOptions::default().arithmetic(arithmetic);
         let encoded = ResidualTokens::encode(codec, &packed(&[row], 1), &options).unwrap();
         encoded.residuals()[0] >> 7
     };
@@ -292,7 +287,7 @@ fn items_padding_and_masks_stay() {
         rows[at * dim] = f32::NAN;
         rows
     };
-    let options = TrainOptions { n_centroids: Some(2), ..Default::default() };
+    let options = TrainOptions::default().n_centroids(2);
     let check = |tokens: &Tokens<'_, f32>| {
         let codec = ResidualCodec::train(tokens, &options).unwrap();
         let encoded = ResidualTokens::encode(codec.into(), tokens, &options.encode).unwrap();

@@ -68,8 +68,7 @@ fn drawn_units_agree_and_give_the_same_bits() {
                 let queries = device.upload(&queries).map_err(text)?;
                 let documents = device.upload(&documents).map_err(text)?;
                 for winners in [false, true] {
-                    let options =
-                        ScoreOptions { winners, token_scores: true, ..ScoreOptions::default() };
+                    let options = ScoreOptions::default().winners(winners).token_scores(true);
                     let run = || device.score_with(&queries, &documents, &pairing, &options);
                     let at = |why: String| format!("{device}, query of {query_len}: {why}");
                     let first = twenty_times(run).map_err(at)?;
@@ -184,8 +183,7 @@ fn past_2_31_outputs() {
         let sample = [0, 1, 32_767, 65_531, 65_532, 65_535, 65_536, N_DOCUMENTS - 1];
         for device in cuda_devices() {
             for winners in [false, true] {
-                let options =
-                    ScoreOptions { winners, token_scores: !winners, ..ScoreOptions::default() };
+                let options = ScoreOptions::default().winners(winners).token_scores(!winners);
                 let found = device.score_with(&queries, &documents, &Pairing::cross(), &options);
                 let found = found.map_err(text)?;
                 for d in sample {
@@ -217,7 +215,7 @@ fn threads_do_not_disturb_each_other() {
     Suite::run_gpu("gpu_threads", |suite| {
         let cases = ragged_cases(ElementType::F16);
         let problems: Vec<Problem<f16>> = cases.iter().map(Problem::new).collect();
-        let options = ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
+        let options = ScoreOptions::default().winners(true).token_scores(true);
         for device in cuda_devices() {
             let alone: Vec<Scores> =
                 problems.iter().map(|p| run(p, device, &options)).collect::<Result<_, _>>()?;

@@ -13,7 +13,7 @@ use maxsim_tests::gpu::{same_bits, text};
 use maxsim_tests::suite::Suite;
 
 const EVERYTHING: fn() -> ScoreOptions =
-    || ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() };
+    || ScoreOptions::default().winners(true).token_scores(true);
 
 /// The devices that have kernels for INT8 codes.
 fn devices() -> impl Iterator<Item = &'static Device> {

@@ -129,7 +129,7 @@ fn in_memory_of_others<T: Element>(
     grads: &[f32],
     expected: &Gradients,
 ) -> Result<(), String> {
-    let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    let options = ScoreOptions::default().winners(true);
     let work = device.prepare(queries, documents, &Pairing::cross(), &options).map_err(text)?;
     let backward = device
         .prepare_backward(&work, &BackwardOptions::default(), GradientType::F32)

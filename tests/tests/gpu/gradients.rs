@@ -380,10 +380,7 @@ fn a_step_that_finds_winners_again_takes_no_more_memory_than_promised() {
         let side = [512, 256];
         let batch = Batch { queries: side, documents: side, dim: 128, normalize: false };
         let at_once = 8 << 20;
-        let options = BackwardOptions {
-            winner_bytes: Some(at_once),
-            ..BackwardOptions::new(Backward::Recompute)
-        };
+        let options = BackwardOptions::new(Backward::Recompute).winner_bytes(at_once);
         for device in cuda_devices() {
             for element in [GradientType::F32, GradientType::Tokens] {
                 let matrix = 512 * 256 * 128;

@@ -161,7 +161,7 @@ fn errors() {
         by(Backward::Owner).expect("gradients");
         assert_unsupported(by(Backward::Recompute), "documents saved as int8", "Backward::Owner");
         assert_unsupported(by(Backward::Atomic), "Backward::Atomic", "Backward::Owner");
-        let options = ScoreOptions { normalize: true, ..ScoreOptions::default() };
+        let options = ScoreOptions::default().normalize(true);
         let normalized =
             device.score_for_training_with(&queries, &documents, &cross, &options).expect("scores");
         let options = BackwardOptions::default();
@@ -249,7 +249,7 @@ fn errors_in_stream_order() {
         let (queries, documents, pairing) = problem.inputs().expect("inputs");
         let [queries, documents] =
             [queries, documents].map(|tokens| device.upload(&tokens).expect("a handle"));
-        let asked = ScoreOptions { winners: true, normalize: true, ..ScoreOptions::default() };
+        let asked = ScoreOptions::default().winners(true).normalize(true);
         let work = device.prepare(&queries, &documents, &pairing, &asked).expect("work");
         let result = device.prepare_backward_from_codes(&work, &options, GradientType::F32);
         assert_unsupported(result, "normalised rows", "before");

@@ -111,7 +111,7 @@ fn gradients_of_other_scores_are_refused() {
     let expected = "score_residual_for_training";
     let wrong = backward(&queries, &cross, &none, &[0.0; 2]);
     assert_refused(wrong, "scores", &[expected, "without winners"]);
-    let options = ScoreOptions { normalize: true, ..options };
+    let options = options.clone().normalize(true);
     let normalized = device.score_for_training_with(&queries, &plain, &cross, &options).unwrap();
     let wrong = backward(&queries, &cross, &normalized, &[0.0; 2]);
     assert_refused(wrong, "scores", &[expected, "normalises"]);
@@ -138,7 +138,7 @@ fn what_cannot_be_encoded_is_refused() {
     assert!(encode(&codec, &[], 3).is_ok());
     assert_refused(encode(&codec, &rows, 3), "tokens", &["finite", "row 0"]);
     assert_refused(encode(&codec, &rows[..2], 2), "tokens", &["3 elements", "2"]);
-    let rounded = EncodeOptions { arithmetic: Arithmetic::F16, ..options };
+    let rounded = options.arithmetic(Arithmetic::F16);
     let large = ResidualTokens::encode(codec.into(), &packed(&[7e4, 0.0, 0.0], 3), &rounded);
     assert_refused(large, "tokens", &["finite in f16", "row 0"]);
 
@@ -149,16 +149,16 @@ fn what_cannot_be_encoded_is_refused() {
     assert!(train(&rows[3..], usual).is_ok());
     assert_refused(train(&[], usual), "tokens", &["one or more", "none"]);
     assert_refused(train(&rows, usual), "tokens", &["finite", "row 0"]);
-    assert_refused(train(&rows[3..], TrainOptions { nbits: 3, ..usual }), "nbits", &["3"]);
+    assert_refused(train(&rows[3..], usual.nbits(3)), "nbits", &["3"]);
     for n in [0, 2] {
-        let options = TrainOptions { n_centroids: Some(n), ..usual };
+        let options = usual.n_centroids(n);
         assert_refused(train(&rows[3..], options), "n_centroids", &["1 to 1", &n.to_string()]);
     }
     // Centroids are f16 by default.
     let large = [7e4f32, 0.0, 0.0];
-    let long = TrainOptions { normalize: false, ..usual };
+    let long = usual.normalize(false);
     assert_refused(train(&large, long), "centroids", &["finite", "inf in row 0", "F32"]);
-    let wide = TrainOptions { centroid_element: maxsim::ElementType::F32, ..long };
+    let wide = long.centroid_element(maxsim::ElementType::F32);
     assert!(train(&large, wide).is_ok());
     let fit =
         ResidualCodec::fit(Centroids::F32(vec![0.0; 4].into()), &packed(&rows[3..], 3), &usual);

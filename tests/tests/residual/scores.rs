@@ -69,7 +69,7 @@ fn a_score_by_hand_and_repeats() {
         };
         let back = documents.download().map(|_| ());
         assert!(matches!(back, Err(Error::Unsupported { .. })), "{back:?}");
-        let options = ScoreOptions { winners: true, token_scores: true, ..Default::default() };
+        let options = ScoreOptions::default().winners(true).token_scores(true);
         let cross = Pairing::cross();
         let work = device.prepare(&queries, &documents, &cross, &options).expect("work");
         let mut scores = DeviceScores::new(&work).expect("scores");
@@ -109,7 +109,7 @@ fn scores_of_centroids_leave_other_calls_alone() {
         let residual = device.upload_residual::<f16>(&tokens(&[-1.0, 0.25], false));
         let residual = residual.expect("documents");
         let kernel = Some("maxsim_forward_sm80_residual_f16_d128_q32_by_centroid".to_string());
-        let options = ScoreOptions { kernel, ..Default::default() };
+        let options = ScoreOptions::default().kernel(kernel.as_deref());
         let by_centroid = device.prepare(&few, &residual, &cross, &options).expect("work");
         let plain = device.prepare(&queries[0], &documents, &cross, &Default::default());
         let plain = plain.expect("work");
@@ -139,7 +139,7 @@ fn what_no_kernel_takes_is_an_error() {
         }
     }
     // Rows are normalised where the codec says so.
-    let options = ScoreOptions { normalize: true, ..Default::default() };
+    let options = ScoreOptions::default().normalize(true);
     let device = Device::cpu();
     let documents = device.upload_residual::<f32>(&tokens(&[0.0, 1.0], true)).expect("documents");
     let queries = Tokens::padded(&[1.0f32, 2.0], 1, 1, 2).expect("a query");

@@ -254,7 +254,7 @@ fn gives_the_bits_of_tiles(
 ) -> Result<(), String> {
     const TILES: &str = "maxsim_forward_sm90_i8_d128_q64";
     let found = twenty_times(|| run(&options(row)))?;
-    let tiles = ScoreOptions { kernel: Some(TILES.into()), ..options(row) };
+    let tiles = options(row).kernel(TILES);
     let expected = run(&tiles).map_err(text)?;
     match same_bits(&found, &expected) {
         true => Ok(()),

@@ -4,7 +4,7 @@
 //! time.
 
 use half::{bf16, f16};
-use maxsim::{Element, ElementType, Pairing, ScoreOptions};
+use maxsim::{Element, ElementType, Pairing};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::case::{Case, Layout, Pairs, Side, elements, tokens};
@@ -133,8 +133,7 @@ fn twenty_runs_give_the_bits_of_whole_documents() {
                     let queries = device.upload(&queries).map_err(text)?;
                     let documents = device.upload(&documents).map_err(text)?;
                     let run = |kernel: &Variant| {
-                        let options =
-                            ScoreOptions { kernel: Some(kernel.name.into()), ..options(row) };
+                        let options = options(row).kernel(kernel.name);
                         device.score_with(&queries, &documents, &Pairing::cross(), &options)
                     };
                     let found = twenty_times(|| run(row))?;

@@ -15,7 +15,7 @@ use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
 
 fn everything() -> ScoreOptions {
-    ScoreOptions { winners: true, token_scores: true, ..ScoreOptions::default() }
+    ScoreOptions::default().winners(true).token_scores(true)
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn the_cpu_engine_ignores_pieces() {
     let case = Case::new(16, &[5, 0, 40], &[300, 0, 129]);
     let problem = Problem::<f32>::new(&case);
     let score = |document_pieces| {
-        let options = ScoreOptions { document_pieces, ..everything() };
+        let options = everything().document_pieces(document_pieces);
         run(&problem, &Device::cpu(), &options).expect("scores")
     };
     assert!(same_bits(&score(None), &score(Some(3))));
@@ -68,7 +68,7 @@ fn few_long_documents_are_cut_on_an_h200() {
         let pairing = case.pairing(&data).expect("pairing");
         let problem = maxsim::Problem::new(&queries, &documents, &pairing).expect("problem");
         for winners in [false, true] {
-            let options = ScoreOptions { winners, ..everything() };
+            let options = everything().winners(winners);
             let plan = Plan::choose(&problem, ElementType::F16, &h200, access, access, &options);
             let plan = plan.expect("a kernel");
             assert!(plan.document_pieces() > 1, "{plan}\n{case:#?}");
@@ -85,7 +85,7 @@ fn few_long_documents_are_cut_and_agree() {
             let (queries, documents, pairing) = problem.inputs().map_err(text)?;
             for device in cuda_devices() {
                 for winners in [false, true] {
-                    let options = ScoreOptions { winners, ..everything() };
+                    let options = everything().winners(winners);
                     let queries = device.upload(&queries).map_err(text)?;
                     let documents = device.upload(&documents).map_err(text)?;
                     let plan = device.plan(&queries, &documents, &pairing, &options);
@@ -98,7 +98,7 @@ fn few_long_documents_are_cut_and_agree() {
                     let first = twenty_times(score).map_err(at)?;
                     agree::check(&problem.data, &problem.expected, &options, &first).map_err(at)?;
                     // Scores alone, too: nobody asks for what the pieces are combined from.
-                    let scores = ScoreOptions { token_scores: false, ..options.clone() };
+                    let scores = options.clone().token_scores(false);
                     let found = run(&problem, device, &scores)?;
                     agree::check(&problem.data, &problem.expected, &scores, &found).map_err(at)?;
                     graph(device, &problem, &options, &first).map_err(at)?;
@@ -121,7 +121,7 @@ fn graph<T: Element>(
     let queries = device.upload(&queries).map_err(text)?;
     let documents = device.upload(&documents).map_err(text)?;
     let work = device.prepare(&queries, &documents, &pairing, options).map_err(text)?;
-    let whole = ScoreOptions { document_pieces: Some(1), ..options.clone() };
+    let whole = options.clone().document_pieces(1);
     let whole = device.prepare(&queries, &documents, &pairing, &whole).map_err(text)?;
     let mut stream = device.stream().map_err(text)?;
     let mut scores = DeviceScores::new(&work).map_err(text)?;
@@ -158,7 +158,7 @@ fn pieces_of_ragged_documents_agree_and_give_the_bits_of_whole_ones_on_every_row
         let problem = Problem::<T>::new(case);
         let normalized = problem.normalized();
         on_every_row(T::TYPE, |device, row| {
-            let with = |n| ScoreOptions { document_pieces: Some(n), ..options(row) };
+            let with = |n| options(row).document_pieces(n);
             let score = |n| problem.run(device, &with(n)).map_err(text);
             let Some(cut) = score(3)? else { return Ok(()) };
             // Rounded elements would need answers of their own.
@@ -197,7 +197,7 @@ fn no_pieces_at_all_are_refused() {
         for device in cuda_devices() {
             let data = [0.0f32; 8];
             let tokens = Tokens::padded(&data, 1, 2, 4).map_err(text)?;
-            let options = ScoreOptions { document_pieces: Some(0), ..ScoreOptions::default() };
+            let options = ScoreOptions::default().document_pieces(0);
             match device.score_with(&tokens, &tokens, &Pairing::cross(), &options) {
                 Err(Error::Shape { argument: "document_pieces", .. }) => {}
                 other => return Err(format!("{device}: {other:?}")),

@@ -9,7 +9,7 @@ use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gradients::all_devices;
 
 fn normalized() -> ScoreOptions {
-    ScoreOptions { normalize: true, token_scores: true, ..ScoreOptions::default() }
+    ScoreOptions::default().normalize(true).token_scores(true)
 }
 
 fn train<T: Element>(

@@ -56,30 +56,28 @@ const HOST: Crate = Crate {
 
 const KERNELS: Crate = Crate {
     root: "kernels-gpu/src/",
-    tables: &[
-        Layers {
-            of: "",
-            layers: &[
-                &["abi", "archive"],
-                &["table"],
-                &["ptx"],
-                &["primitives"],
-                &[
-                    "sm80",
-                    "sm90",
-                    "backward",
-                    "loss",
-                    "quantize",
-                    "rescore",
-                    "combine_splits",
-                    "sum_partials",
-                    "decoded_norms",
-                    "bandwidth",
-                ],
-                &["entry"],
+    tables: &[Layers {
+        of: "",
+        layers: &[
+            &["abi", "archive"],
+            &["table"],
+            &["ptx"],
+            &["primitives"],
+            &[
+                "sm80",
+                "sm90",
+                "backward",
+                "loss",
+                "quantize",
+                "rescore",
+                "combine_splits",
+                "sum_partials",
+                "decoded_norms",
+                "bandwidth",
             ],
-        },
-    ],
+            &["entry"],
+        ],
+    }],
 };
 
 /// How one module may use another.

@@ -103,6 +103,7 @@ pub enum Backward {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct BackwardOptions {
     /// The way to go.
     pub strategy: Backward,

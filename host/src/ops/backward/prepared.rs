@@ -21,6 +21,7 @@ use crate::tokens::format::TokenFormat;
 
 /// Element type of gradients. Sums are in f32 whatever it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GradientType {
     /// f32.
     #[default]

@@ -28,6 +28,7 @@ const KEPT_MIN: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct SearchOptions {
     /// Documents per query that are re-scored for their scores; as many as are returned at least.
     pub n_candidates: usize,
@@ -71,6 +72,7 @@ pub enum Place {
 /// A document that was found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Found {
     /// Document id.
     pub id: u32,
@@ -85,6 +87,7 @@ pub struct Found {
 /// The best documents of one query, best first.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct SearchRanking {
     /// At most k documents.
     pub documents: Vec<Found>,
