@@ -1,7 +1,7 @@
 //! Types of the kernels' crate in serialised options: by the names that messages have.
 
 use maxsim_kernels::abi::element::ElementType;
-use maxsim_kernels::abi::numerics::residual::BitOrder;
+use maxsim_kernels::abi::residual::BitOrder;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};
 
