@@ -9,8 +9,8 @@ use maxsim::MAX_DIM;
 use maxsim::residual::BitOrder;
 use maxsim::{Device, ElementType, ScaleType, TokenFormat};
 
-use crate::explain;
 use crate::judging::JudgingArgs;
+use crate::rank::explain;
 
 mod files;
 

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use maxsim::TokenLayout;
 use maxsim::residual::ResidualTokens;
 
-use crate::ids::{Ids, Side};
 use crate::input::{Change, FileBytes, Format, InputOptions, Reading, Tensors, TokenFile};
+use crate::judging::ids::{Ids, Side};
 use crate::residual::{ResidualFile, is_residual};
 
 /// An open file of documents.

@@ -9,7 +9,7 @@ use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::args::InfoArgs;
-use crate::explain;
+use crate::rank::explain;
 use crate::texts::counted;
 
 /// Runs the command.

@@ -5,25 +5,17 @@
 
 pub mod args;
 pub mod documents;
-pub mod explain;
 pub mod finite;
-pub mod ids;
 pub mod info;
 pub mod input;
 pub mod interrupt;
-pub mod jsonl;
 pub mod judging;
-pub mod metrics;
 pub mod output;
 mod progress;
 pub mod provenance;
-pub mod qrels;
 pub mod quantize;
-pub mod queries;
 pub mod rank;
 pub mod residual;
-pub mod screen;
-pub mod stream;
 pub mod texts;
 pub mod threads;
 pub mod usage;

@@ -7,8 +7,8 @@ use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::ids::{Collected, Ids};
-use crate::jsonl::{self, JsonId};
+use crate::judging::ids::{Collected, Ids};
+use crate::judging::jsonl::{self, JsonId};
 
 /// Columns kept of a title.
 pub(crate) const TITLE_COLUMNS: usize = 40;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::items::integers;
 use super::{Tensors, npy};
-use crate::jsonl::JsonId;
+use crate::judging::jsonl::JsonId;
 
 /// The name of the tensor, and the key of `__metadata__`.
 pub(crate) const IDS: &str = "ids";

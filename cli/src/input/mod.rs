@@ -31,7 +31,7 @@ use maxsim::{
     Tokens,
 };
 
-use crate::ids::{Ids, Side};
+use crate::judging::ids::{Ids, Side};
 use contents::check_int8;
 pub use contents::{Contents, ScalesPlace};
 pub use format::Format;

@@ -6,8 +6,8 @@ use maxsim::Ranked;
 use serde::{Serialize, Serializer};
 
 use super::Results;
-use crate::ids::Id;
-use crate::metrics::Metrics;
+use crate::judging::ids::Id;
+use crate::judging::metrics::Metrics;
 use crate::texts::Text;
 
 #[derive(Serialize)]

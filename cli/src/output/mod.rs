@@ -17,7 +17,7 @@ pub(crate) use self::new_file::NewFile;
 use self::place::Place;
 use crate::args::{Format, RankArgs};
 use crate::judging::Judging;
-use crate::metrics::Metrics;
+use crate::judging::metrics::Metrics;
 
 /// What a ranking and its inputs offer to print.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use maxsim::Ranked;
 use unicode_width::UnicodeWidthStr;
 
 use super::Results;
-use crate::ids::Id;
+use crate::judging::ids::Id;
 use crate::texts::{TITLE_COLUMNS, Text, beginning, cut, padded, printable};
 
 /// Least widths of the columns of ranks, scores and ids.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use maxsim::Ranking;
 
 use super::Results;
-use crate::ids::Ids;
+use crate::judging::ids::Ids;
 use crate::texts::counted;
 
 /// Name of the run in the last column.

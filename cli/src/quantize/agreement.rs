@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use crate::documents::Documents;
 use crate::input::TokenFile;
-use crate::metrics::{self, Metrics};
+use crate::judging::metrics::{self, Metrics};
+use crate::judging::qrels::Qrels;
 use crate::progress::progress_bar;
-use crate::qrels::Qrels;
-use crate::queries::scales as query_scales;
-use crate::stream::{self, Request, check_numbers};
+use crate::rank::queries::scales as query_scales;
+use crate::rank::stream::{self, Request, check_numbers};
 
 /// Scores that are held at once, before and after: 128 MB each.
 const N_SCORES: usize = 1 << 25;

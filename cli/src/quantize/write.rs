@@ -18,8 +18,8 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::errors::{Errors, Written, used_rows};
 use crate::finite::{self, Checked};
-use crate::ids::Side;
 use crate::input::{Change, TokenFile};
+use crate::judging::ids::Side;
 use crate::output::Destination;
 use crate::provenance::{Digests, Notes};
 

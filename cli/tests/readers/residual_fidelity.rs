@@ -11,10 +11,10 @@ use crate::tool::reference_set;
 use half::f16;
 use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
 use maxsim::{Device, Pairing, Ranked, Ranking, Tokens, TopK};
-use maxsim_cli::ids::Side;
 use maxsim_cli::input::{Reading, TokenFile};
-use maxsim_cli::metrics::Metrics;
-use maxsim_cli::qrels::Qrels;
+use maxsim_cli::judging::ids::Side;
+use maxsim_cli::judging::metrics::Metrics;
+use maxsim_cli::judging::qrels::Qrels;
 use maxsim_cli::quantize::compress;
 use maxsim_cli::residual::{ResidualFile, write};
 

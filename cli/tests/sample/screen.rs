@@ -18,7 +18,7 @@ use maxsim::{
 use maxsim_cli::documents::Documents;
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::provenance::Proof;
-use maxsim_cli::stream::Request;
+use maxsim_cli::rank::stream::Request;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -152,7 +152,7 @@ fn progress_is_in_what_it_says() {
         progress: &progress,
     };
     let options = SearchOptions::default().n_candidates(10).exact(false);
-    let found = maxsim_cli::screen::rank(&request, &screen, Proof::None, options).unwrap();
+    let found = maxsim_cli::rank::screen::rank(&request, &screen, Proof::None, options).unwrap();
     let n_pairs = found.search.unwrap().n_rescored;
     assert_eq!((progress.position(), progress.length()), (n_pairs, Some(n_pairs)));
     assert_eq!(progress.message(), "pairs to score again");
@@ -193,7 +193,7 @@ fn progress_is_in_shares_of_a_long_document() {
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
-        let taken = maxsim_cli::stream::scores(&request, 0..n_queries, |_, found| {
+        let taken = maxsim_cli::rank::stream::scores(&request, 0..n_queries, |_, found| {
             scores.extend_from_slice(found);
             Ok(())
         });

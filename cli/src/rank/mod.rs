@@ -1,5 +1,10 @@
 //! `maxsim rank`: files in, a ranking out.
 
+pub(crate) mod explain;
+pub mod queries;
+pub mod screen;
+pub mod stream;
+
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -7,21 +12,18 @@ use anyhow::{Result, ensure};
 use maxsim::{Device, Ranking, ScaleType, ScoreOptions, SearchOptions, TokenFormat};
 use maxsim_kernels::table::forward::FORWARD;
 
+use self::stream::{Outcome, Request};
 use crate::args::{DeviceChoice, Format, RankArgs, Verify};
 use crate::documents::{DocumentFile, Documents};
-use crate::explain;
 use crate::finite::{self, Checked};
-use crate::ids::{Ids, Side};
 use crate::input::{Change, TokenFile, settle};
 use crate::judging::Judging;
-use crate::metrics::{self, Metrics};
+use crate::judging::ids::{Ids, Side};
+use crate::judging::metrics::{self, Metrics};
+use crate::judging::qrels::Qrels;
 use crate::output::{self, Destination, Results};
 use crate::progress::progress_bar;
 use crate::provenance;
-use crate::qrels::Qrels;
-use crate::queries;
-use crate::screen;
-use crate::stream::{self, Outcome, Request};
 use crate::texts::{Keep, counted, printable};
 
 /// Runs the command.

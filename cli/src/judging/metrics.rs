@@ -23,7 +23,7 @@
 use maxsim::Ranking;
 use serde::Serialize;
 
-use crate::qrels::Qrels;
+use crate::judging::qrels::Qrels;
 use crate::texts::counted;
 
 /// Ranks that the metrics look at.

@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::jsonl::{self, JsonId};
+use crate::judging::jsonl::{self, JsonId};
 use crate::texts::{beginning, counted};
 
 /// Characters kept of a query's text.

@@ -1,11 +1,16 @@
 //! Reads ids, texts and relevance judgements of queries and documents.
 
+pub mod ids;
+pub mod jsonl;
+pub mod metrics;
+pub mod qrels;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::ids::Ids;
-use crate::qrels::{Qrels, QrelsFormat};
+use crate::judging::ids::Ids;
+use crate::judging::qrels::{Qrels, QrelsFormat};
 use crate::texts::{Keep, Texts};
 
 /// Judgements, and the ids that they are written with.

@@ -14,10 +14,10 @@ use maxsim::{
 use rayon::prelude::*;
 
 use crate::documents::Documents;
-use crate::explain::BadScore;
 use crate::finite::Checked;
 use crate::input::TokenFile;
-use crate::queries::query_format;
+use crate::rank::explain::BadScore;
+use crate::rank::queries::query_format;
 use crate::residual::{decode, of_items};
 
 /// Device memory for the documents of one call and their scores, unless the caller says
@@ -55,7 +55,7 @@ pub struct Request<'a> {
     /// Which kernel.
     pub options: &'a ScoreOptions,
     /// How the scales of queries that are compressed are stored
-    /// ([`queries::scales`](crate::queries::scales)).
+    /// ([`queries::scales`](crate::rank::queries::scales)).
     pub query_scales: ScaleType,
     /// Whether infinite elements and scores are taken. NaN never is.
     pub allow_infinite: bool,
@@ -288,7 +288,7 @@ pub(crate) fn first_chunk_bytes(wanted: Option<u64>, device: &Device) -> Result<
 }
 
 /// The documents of the next call: as many from `start` on as `chunk_bytes` hold, at least
-/// one; and the device memory that they take, in bytes.
+/// one; and how much device memory they need, in bytes.
 fn chunk(
     layout: &TokenLayout,
     row_bytes: usize,

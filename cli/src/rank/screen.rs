@@ -18,8 +18,8 @@ use crate::documents::{DocumentFile, Documents};
 use crate::finite::Checked;
 use crate::input::{Reading, TokenFile};
 use crate::provenance::{self, Proof};
-use crate::queries::{compressed, query_format};
-use crate::stream::{Outcome, Request, Search, check_numbers, first_chunk_bytes, scores};
+use crate::rank::queries::{compressed, query_format};
+use crate::rank::stream::{Outcome, Request, Search, check_numbers, first_chunk_bytes, scores};
 
 /// Opens compressed documents, and checks that they can be those of `documents`.
 pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<TokenFile> {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::Judgements;
-use crate::jsonl::{self, JsonId};
+use crate::judging::jsonl::{self, JsonId};
 
 /// A line, for messages.
 const EXAMPLE: &str = r#"{"id": 0, "relevant": [3, 7]}"#;

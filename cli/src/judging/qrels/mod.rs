@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::ids::{Ids, some_of};
-use crate::metrics::DEPTH;
+use crate::judging::ids::{Ids, some_of};
+use crate::judging::metrics::DEPTH;
 use crate::texts::{beginning, counted};
 
 pub use read::QrelsFormat;
