@@ -8,9 +8,9 @@ use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use maxsim::{Device, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::case::Case;
 use maxsim_tests::engines::cuda_devices;
+use maxsim_tests::residual::gradients::{check_residual_gradients, same_bits};
+use maxsim_tests::residual::scored_cases;
 use maxsim_tests::residual::{cases, numbers, wide};
-use maxsim_tests::residual_cases;
-use maxsim_tests::residual_gradients::{check_residual_gradients, same_bits};
 use maxsim_tests::suite::Suite;
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
@@ -81,28 +81,28 @@ fn gradients_of_padding_and_of_clamped_rows() {
 #[test]
 fn of_scores_random() {
     let name = "residual_gradients_random";
-    Suite::run_random(name, residual_cases::cases, check_residual_gradients);
+    Suite::run_random(name, scored_cases::cases, check_residual_gradients);
 }
 
 #[test]
 fn of_scores_in_every_pairing_and_layout() {
-    let cases = residual_cases::in_every_pairing_and_layout();
+    let cases = scored_cases::in_every_pairing_and_layout();
     Suite::run("residual_gradients_pairings_and_layouts", cases, check_residual_gradients);
 }
 
 #[test]
 fn of_scores_of_every_dim_and_many_rows() {
-    let mut cases = residual_cases::of_edge_dims();
+    let mut cases = scored_cases::of_edge_dims();
     // Several units of a centroid, and pairs in chunks.
     cases.push(Case::new(64, &[40, 64], &[50; 60]));
     cases.push(Case::new(16, &[9; 3], &[3; 300]));
-    let cases = residual_cases::with_every_nbits(cases);
+    let cases = scored_cases::with_every_nbits(cases);
     Suite::run("residual_gradients_dims_and_rows", cases, check_residual_gradients);
 }
 
 #[test]
 fn of_scores_of_nothing_and_nan() {
-    let cases = residual_cases::nothing_and_nan();
+    let cases = scored_cases::nothing_and_nan();
     Suite::run("residual_gradients_nothing_and_nan", cases, check_residual_gradients);
 }
 

@@ -5,24 +5,24 @@ use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use maxsim::{Device, DeviceScores, Error, Pairing, Queue, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::case::Case;
 use maxsim_tests::engines::cuda_devices;
-use maxsim_tests::residual_cases;
-use maxsim_tests::residual_scores::check_residual_case;
+use maxsim_tests::residual::scored_cases;
+use maxsim_tests::residual::scores::check_residual_case;
 use maxsim_tests::suite::Suite;
 
 #[test]
 fn random() {
-    Suite::run_random("residual_scores_random", residual_cases::cases, check_residual_case);
+    Suite::run_random("residual_scores_random", scored_cases::cases, check_residual_case);
 }
 
 #[test]
 fn pairings_and_layouts() {
-    let cases = residual_cases::in_every_pairing_and_layout();
+    let cases = scored_cases::in_every_pairing_and_layout();
     Suite::run("residual_scores_pairings_and_layouts", cases, check_residual_case);
 }
 
 #[test]
 fn dims_and_lengths() {
-    let mut cases = residual_cases::of_edge_dims();
+    let mut cases = scored_cases::of_edge_dims();
     // Every width of a last tile, whole tiles before it, and more documents than a unit has.
     for first in [1, 17, 33, 49, 65, 81, 97, 113, 127, 128, 129, 250, 300] {
         let lengths: Vec<usize> = (first..first + 5).collect();
@@ -30,13 +30,13 @@ fn dims_and_lengths() {
     }
     cases.push(Case::new(128, &[64, 200], &[100; 300]));
     cases.push(Case { document_pieces: Some(3), ..Case::new(128, &[32], &[700, 20]) });
-    let cases = residual_cases::with_every_nbits(cases);
+    let cases = scored_cases::with_every_nbits(cases);
     Suite::run("residual_scores_dims_and_lengths", cases, check_residual_case);
 }
 
 #[test]
 fn nothing_there_and_nan() {
-    let cases = residual_cases::nothing_and_nan();
+    let cases = scored_cases::nothing_and_nan();
     Suite::run("residual_scores_nothing_there_and_nan", cases, check_residual_case);
 }
 

@@ -1,4 +1,9 @@
-//! Residual-compressed tokens of any shape, and a naive decoder for them.
+//! Residual-compressed tokens of any shape, a naive decoder for them, and their scores and
+//! gradients on every engine.
+
+pub mod gradients;
+pub mod scored_cases;
+pub mod scores;
 
 use maxsim::TokenLayout;
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
@@ -22,7 +27,7 @@ pub struct Case {
     pub normalize: bool,
     /// How bits lie.
     pub order: BitOrder,
-    /// What the numbers are drawn from.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -67,7 +72,7 @@ pub fn numbers(n: usize, rng: &mut SmallRng) -> Vec<f32> {
 }
 
 impl Case {
-    /// Draws the numbers.
+    /// Generates the numbers.
     pub fn parts(&self) -> Parts {
         let rng = &mut SmallRng::seed_from_u64(self.seed);
         let row_bytes = (self.dim * self.nbits as usize).div_ceil(8);

@@ -71,7 +71,7 @@ impl ResidualCase {
         }
     }
 
-    /// Draws what documents are made of.
+    /// Generates what documents are made of.
     pub(crate) fn parts(&self, documents: &Matrix) -> Parts {
         let dim = self.case.dim;
         let rows = documents.values.len() / dim;

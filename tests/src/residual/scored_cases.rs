@@ -4,7 +4,7 @@ use maxsim::ElementType;
 use proptest::prelude::*;
 
 use crate::case::{Case, Pairs};
-use crate::residual_scores::{ResidualCase, in_turns};
+use crate::residual::scores::{ResidualCase, in_turns};
 use crate::strategy;
 use crate::values::Values;
 

@@ -1,6 +1,6 @@
 //! Gradients of scores of residual-compressed documents on every engine, against the oracle.
 //!
-//! The oracle sees what an engine multiplies ([`crate::residual_scores`]), and the winners that it
+//! The oracle sees what an engine multiplies ([`crate::residual::scores`]), and the winners that it
 //! found.
 
 use half::{bf16, f16};
@@ -15,7 +15,7 @@ use crate::engines::cuda_devices;
 use crate::gpu::text;
 use crate::gradients::{self, Expected, Sum};
 use crate::residual::Parts;
-use crate::residual_scores::{ResidualCase, finds_winners, takes};
+use crate::residual::scores::{ResidualCase, finds_winners, takes};
 use crate::suite::Suite;
 
 /// The same call so many times gives the same bits.

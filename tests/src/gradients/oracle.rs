@@ -1,0 +1,234 @@
+//! The oracle of gradients: the closed form in f64, over given winners, and whether a result
+//! agrees with it.
+//!
+//! Winners are given because engines may differ in them where similarities nearly tie; that
+//! they are right is for [`crate::agree`] to say.
+
+use maxsim::Gradients;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::case::Data;
+use crate::oracle::{Answer, Matrix, SQUARE_MIN};
+
+/// One element of a gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sum {
+    /// Σ g · x in f64.
+    pub exact: f64,
+    /// Σ |g · x|.
+    pub magnitude: f64,
+    /// Terms of the sum.
+    pub n_terms: usize,
+    /// Whether f32 sums of a normalised row's gradient may be 0 throughout.
+    pub may_be_none: bool,
+}
+
+impl Sum {
+    fn add(&mut self, g: f64, x: f32) {
+        let term = g * f64::from(x);
+        self.exact += term;
+        self.magnitude += term.abs();
+        self.n_terms += 1;
+    }
+
+    /// Whether an f32 sum of these terms may be `found`.
+    ///
+    /// With u = 2⁻²⁴: a product is rounded once, by at most u of itself, or by 2⁻¹⁵⁰ where it is
+    /// subnormal. It then takes part in at most n - 1 additions, since the first only adds it to
+    /// 0, and each rounds what it gives by at most u of itself, which is at most u · Σ |g · x|
+    /// when counted term by term. Each term is so rounded at most n times, and
+    ///
+    /// ```text
+    /// |found − exact| ≤ ((1 + u)ⁿ − 1) · Σ |g · x| + n · 2⁻¹⁵⁰ · (1 + u)ⁿ
+    /// ```
+    ///
+    /// As long as n · u ≤ 1, (1 + u)ⁿ − 1 ≤ n · u · (1 + n · u), which is what is used here; the
+    /// f64 sum's own error, n · 2⁻⁵³ of the magnitude, is far less than one part of it.
+    pub(crate) fn agrees(&self, exact_sums: bool, found: f32) -> bool {
+        let got = f64::from(found);
+        if self.n_terms == 0 {
+            // Not even -0: nothing was added.
+            return found.to_bits() == 0;
+        }
+        if !self.exact.is_finite() {
+            let is_same = got == self.exact || got.is_nan() && self.exact.is_nan();
+            return is_same || self.may_be_none && got == 0.0;
+        }
+        (got - self.exact).abs() <= self.limit(exact_sums)
+    }
+
+    /// How far an f32 sum may be from the exact one.
+    pub(crate) fn limit(&self, exact_sums: bool) -> f64 {
+        if exact_sums {
+            return 0.0;
+        }
+        let nu = self.n_terms as f64 * 2f64.powi(-24);
+        nu * (1.0 + nu) * self.magnitude + 2.0 * self.n_terms as f64 * 2f64.powi(-150)
+    }
+}
+
+/// The gradients of both sides, `[rows, dim]` of each matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expected {
+    /// Of the queries.
+    pub queries: Vec<Sum>,
+    /// Of the documents.
+    pub documents: Vec<Sum>,
+}
+
+/// The closed form: `winners` pair-major, -1 = none; one number of `grad_scores` per score.
+pub fn gradients(data: &Data, winners: &[i32], grad_scores: &[f32]) -> Expected {
+    let (queries, documents) = (&data.queries, &data.documents);
+    let dim = documents.dim;
+    let zeros = |matrix: &Matrix| vec![Sum::default(); matrix.values.len()];
+    let mut expected = Expected { queries: zeros(queries), documents: zeros(documents) };
+    let mut winners = winners.iter();
+    for (&(q, d), &g) in data.pairs.iter().zip(grad_scores) {
+        for query_row in queries.items[q].clone() {
+            let winner = *winners.next().expect("a winner per query token of each pair");
+            let Ok(t) = usize::try_from(winner) else { continue };
+            let document_row = documents.items[d].start + t;
+            let of_query = f64::from(g) * documents.row(document_row).factor;
+            let of_document = f64::from(g) * queries.row(query_row).factor;
+            for k in 0..dim {
+                let (query, document) = (query_row * dim + k, document_row * dim + k);
+                expected.queries[query].add(of_query, documents.values[document]);
+                expected.documents[document].add(of_document, queries.values[query]);
+            }
+        }
+    }
+    assert!(winners.next().is_none(), "more winners than query tokens");
+    project(&mut expected.queries, queries);
+    project(&mut expected.documents, documents);
+    expected
+}
+
+/// Makes gradients with respect to normalised rows those with respect to the rows, where rows are
+/// normalised: ∂x = r · (∂x̂ - x̂ · ⟨x̂, ∂x̂⟩), and r · ∂x̂ where the length was too small for
+/// that. Rows with ∂x̂ = 0 throughout get 0, whatever they hold.
+///
+/// With u = 2⁻²⁴ and d = dim: r errs by (d / 2 + 2) · u of itself (a sum of d squares, whose error
+/// the root halves, a root and a quotient), and each element of ∂x̂ by (n + 1) · u of its magnitude
+/// and by its sources' r once more. What is subtracted has r three times besides, and a sum of d
+/// products. Together less than n + 3 · d + 16 roundings of
+///
+/// ```text
+/// r · (m_k + |x̂_k| · Σ_j |x̂_j| · m_j)       with m the magnitudes of ∂x̂
+/// ```
+fn project(sums: &mut [Sum], matrix: &Matrix) {
+    let Some(norms) = &matrix.factors else { return };
+    let dim = matrix.dim;
+    for (i, sums) in sums.chunks_exact_mut(dim).enumerate() {
+        if sums.iter().all(|sum| sum.magnitude == 0.0) {
+            continue;
+        }
+        // Terms that cancel: f32 may find 0 throughout, which stays 0 whatever the row holds.
+        let may_be_0 = |sum: &Sum| {
+            let sum = Sum { n_terms: sum.n_terms + 8, ..*sum };
+            sum.exact.abs() <= sum.limit(false)
+        };
+        let may_be_none = sums.iter().all(may_be_0);
+        sums.iter_mut().for_each(|sum| sum.may_be_none = may_be_none);
+        let row = matrix.row(i).values;
+        let is_constant = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() <= SQUARE_MIN;
+        for sum in &mut *sums {
+            sum.exact *= norms[i];
+            sum.magnitude *= norms[i];
+            sum.n_terms += 3 * dim + 16;
+        }
+        if is_constant {
+            continue;
+        }
+        let unit = |k: usize| norms[i] * f64::from(row[k]);
+        let along: f64 = (0..dim).map(|k| unit(k) * sums[k].exact).sum();
+        let magnitude: f64 = (0..dim).map(|k| unit(k).abs() * sums[k].magnitude).sum();
+        for (k, sum) in sums.iter_mut().enumerate() {
+            sum.exact -= unit(k) * along;
+            sum.magnitude += unit(k).abs() * magnitude;
+        }
+    }
+}
+
+/// The winners of the oracle's answers, as the library gives them.
+pub fn winners(answers: &[Answer]) -> Vec<i32> {
+    let tokens = answers.iter().flat_map(|answer| &answer.tokens);
+    tokens.map(|token| token.winner.map_or(-1, |t| t as i32)).collect()
+}
+
+/// Gradients of scores, some of them 0: small integers where no sum of `data` rounds.
+pub fn grad_scores(data: &Data, seed: u64) -> Vec<f32> {
+    let rng = &mut SmallRng::seed_from_u64(seed);
+    let mut grad = || match (rng.random_range(0..8), data.exact) {
+        (0, _) => 0.0,
+        (_, true) => rng.random_range(-3i8..=3).into(),
+        (_, false) => rng.random_range(-1.0f32..1.0),
+    };
+    data.pairs.iter().map(|_| grad()).collect()
+}
+
+/// Compares gradients with the oracle's.
+pub fn check(data: &Data, expected: &Expected, found: &Gradients) -> Result<(), String> {
+    for (side, matrix, expected, found) in [
+        ("queries", &data.queries, &expected.queries, &found.queries),
+        ("documents", &data.documents, &expected.documents, &found.documents),
+    ] {
+        if expected.len() != found.len() {
+            return Err(format!("{side}: expected {}, found {}", expected.len(), found.len()));
+        }
+        for (i, (expected, &found)) in expected.iter().zip(found).enumerate() {
+            if !expected.agrees(data.exact, found) {
+                let (row, k) = (i / matrix.dim, i % matrix.dim);
+                return Err(format!("{side}[{row}][{k}]: expected {expected:?}, found {found:e}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How far sums whose terms are added in any order may be from the owner's: the norm of a side's
+/// difference, over the owner's norm.
+pub const ATOMIC_DISTANCE_MAX: f64 = 1e-6;
+
+/// Checks gradients that were added atomically against those of the owner: the norm of each side's
+/// difference, over that of Σ |g · x|. (The owner's own norm would be stricter than f32 is where
+/// a matrix has few elements whose terms cancel out; [`relative_distances`] has it.) Elements that
+/// are not finite must be the same ones.
+pub(super) fn check_atomic(
+    expected: &Expected,
+    owner: &Gradients,
+    found: &Gradients,
+) -> Result<(), String> {
+    for (side, sums, owner, found) in [
+        ("queries", &expected.queries, &owner.queries, &found.queries),
+        ("documents", &expected.documents, &owner.documents, &found.documents),
+    ] {
+        let (mut difference, mut magnitude) = (0.0, 0.0);
+        for (sum, (&a, &b)) in sums.iter().zip(owner.iter().zip(found)) {
+            if a.is_finite() && b.is_finite() {
+                difference += (f64::from(a) - f64::from(b)).powi(2);
+                magnitude += sum.magnitude.powi(2);
+            } else if a != b && !(a.is_nan() && b.is_nan()) {
+                return Err(format!("{side}: {b:e} where the owner has {a:e}"));
+            }
+        }
+        let (difference, magnitude) = (difference.sqrt(), magnitude.sqrt());
+        if difference > ATOMIC_DISTANCE_MAX * magnitude {
+            return Err(format!("{side}: {difference:e} from the owner's, of {magnitude:e}"));
+        }
+    }
+    Ok(())
+}
+
+/// ‖found − owner‖ / ‖owner‖ of each side, 0 where both are zeros.
+pub fn relative_distances(owner: &Gradients, found: &Gradients) -> [f64; 2] {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    [(&owner.queries, &found.queries), (&owner.documents, &found.documents)].map(
+        |(owner, found)| {
+            let pairs = owner.iter().zip(found);
+            let difference = norm(&mut pairs.map(|(&a, &b)| f64::from(b) - f64::from(a)));
+            let of_owner = norm(&mut owner.iter().map(|&x| f64::from(x)));
+            if difference == 0.0 { 0.0 } else { difference / of_owner }
+        },
+    )
+}
