@@ -24,7 +24,7 @@ pub struct Contents {
     pub data: Range<usize>,
     /// Where the scales of codes lie.
     pub scales: Option<ScalesPlace>,
-    /// Rows, dim, and the rows of each item. Where a mask leaves out more than the last tokens of
+    /// Rows, dim, and the rows of each item. Where a mask excludes more than the last tokens of
     /// items, these are the valid rows alone, one item after the other.
     pub layout: TokenLayout,
     /// Which stored rows these are, where they are not all of them.

@@ -76,7 +76,7 @@ fn rows(segments: &[[u32; 2]]) -> Range<usize> {
 
 /// An open file of token embeddings.
 ///
-/// All rows of its layout's items are valid: those that a mask leaves out are no part of the
+/// All rows of its layout's items are valid: those that a mask excludes are no part of the
 /// layout.
 #[derive(Debug)]
 pub struct TokenFile {

@@ -279,7 +279,7 @@ fn documents_that_metadata_leave_out_are_missed() {
     assert_refused(&with("fast-plaid-4", few), &["metadata.json", "doclens.2.json"]);
     let few = r#"{"num_chunks": 2, "config": {"nbits": 2}, "num_embeddings": 139}"#;
     assert_refused(&with("colbert-2", few), &["`num_chunks` is 2", "there is doclens.2.json"]);
-    // As ColBERT's updater leaves it.
+    // As ColBERT's updater writes it.
     let many = r#"{"num_chunks": 3, "config": {"nbits": 2}, "num_embeddings": 300}"#;
     assert_eq!(read_index(with("colbert-2", many).path()).unwrap().layout().rows(), 139);
 }

@@ -278,7 +278,7 @@ fn a_cache_that_cannot_be_written_costs_time_alone() {
     assert!(folder.path("file").is_file());
 }
 
-/// Compressed by somebody else, or by an older version: every row is looked at.
+/// Compressed by another program, or by an older version: every row is looked at.
 #[test]
 fn screens_that_say_nothing_are_compared_row_by_row() {
     let folder = Folder::new();

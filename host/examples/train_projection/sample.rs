@@ -68,7 +68,7 @@ impl Embeddings {
 
 /// Finding the rest of a document by its beginning, the inverse cloze task (Lee, Chang and
 /// Toutanova, "Latent retrieval for weakly supervised open domain question answering", ACL 2019):
-/// it needs no judgements, and unlike the sample's synopses leaves something to learn.
+/// it needs no judgements, and unlike the sample's synopses there is something to learn from it.
 pub struct Task {
     /// Queries to learn from, and the document of each under the same index.
     pub queries: Embeddings,

@@ -60,7 +60,7 @@ impl Projection {
     fn add_gradients(&self, embeddings: &Embeddings, of_tokens: &[f32], of_weights: &mut [f32]) {
         let rows = embeddings.values.chunks(embeddings.dim);
         for (row, gradient) in rows.zip(of_tokens.chunks(self.dim)) {
-            // Most document tokens are nobody's winner.
+            // Most document tokens are no winner.
             if gradient.iter().all(|&g| g == 0.0) {
                 continue;
             }
@@ -100,7 +100,7 @@ impl Adam {
     }
 }
 
-/// Trains the projection on a device, and tells `on_step` each batch's loss before its step.
+/// Trains the projection on a device, and gives `on_step` each batch's loss before its step.
 pub fn train(
     device: &Device,
     task: &Task,

@@ -36,12 +36,12 @@ pub trait Kernel {
     const NORMALIZES: bool;
     /// Whether consumers load what columns are normalised by; scales of codes come with the tile.
     const LOADS_NORMS: bool = Self::NORMALIZES && !Self::Element::HAS_SCALES;
-    /// Whether maxima are found of sums of products of whole numbers as they are ([`fold`]).
+    /// Whether INT32 accumulators skip the conversion to floats ([`crate::sm90::bitwise_max`]).
     const FOLDS_SUMS: bool = matches!(Self::Element::OPERANDS, Operands::I8) && !Self::WINNERS;
     /// Whether documents' scales may be halves, as
     /// [`crate::table::forward::Variant::reads_half_scales`] says.
     const HALF_SCALES: bool = Self::FOLDS_SUMS && Self::CONSUMERS == 1;
-    /// Whether documents are the rows of products ([`turned`]).
+    /// Whether the kernel is swap-AB: documents on M ([`crate::sm90::swap_ab`]).
     const IS_TURNED: bool = Self::CONSUMERS == TURNED_CONSUMERS;
     /// Query slabs that stay in shared memory.
     const SLABS: usize = Self::STEPS.div_ceil(SLAB_STEPS);

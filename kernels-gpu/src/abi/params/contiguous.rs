@@ -1,5 +1,5 @@
 //! Parameters of the forward kernels that read documents as contiguous rows
-//! ([`crate::layout::runs`]).
+//! ([`crate::abi::layout::contiguous`]).
 
 use crate::abi::params::ForwardParams;
 
@@ -42,7 +42,7 @@ pub struct RunParams {
     /// Tokens of every query, where tile `t` holds query `t` and nothing else, whose first row is
     /// `t * query_len`; 0 = the groups have to be looked up.
     pub query_len: u32,
-    /// 0, which the assembler does not know: see `sm90::runs`.
+    /// 0, which the assembler does not know: see `sm90::contiguous`.
     pub zero: u32,
     /// The query tile, where `n_tiles` is 1.
     pub first_tile: u32,

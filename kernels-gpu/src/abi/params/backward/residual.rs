@@ -6,7 +6,8 @@
 //! ∂Q[q] += g · y[d]            ∂y[d] += g · Q[q]            y = x̂, or r · x̂ where tokens are normalised
 //! ```
 //!
-//! and, with x̂ the decoded row of [`crate::decode`], whose rounding counts as no change,
+//! and, with x̂ the decoded row of [`crate::abi::residual_chunk`], whose rounding counts as no
+//! change,
 //!
 //! ```text
 //! ∂x = ∂y, or r · (∂y - y · ⟨y, ∂y⟩), or r · ∂y where r is constant
