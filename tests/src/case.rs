@@ -31,7 +31,7 @@ pub struct Side {
     pub lengths: Vec<usize>,
     /// Rows that belong to no item, where the layout can have them.
     pub spare_rows: usize,
-    /// Percentage of rows that a mask leaves valid; `None` = no mask.
+    /// Percentage of rows that a mask keeps valid; `None` = no mask.
     pub valid_percent: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Side {
     }
 }
 
-/// Which pairs are scored. Ids are drawn from the case's seed, repeats included.
+/// Which pairs are scored. Ids are generated from the case's seed, repeats included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairs {
     /// Every query with every document.
@@ -102,7 +102,7 @@ pub struct Case {
     pub document_pieces: Option<usize>,
     /// Whether queries, documents are uploaded before the call.
     pub upload: [bool; 2],
-    /// What everything random is drawn from.
+    /// The seed of everything random.
     pub seed: u64,
 }
 
@@ -213,7 +213,7 @@ impl Case {
         self.n_pairs() * mean(&self.queries) * mean(&self.documents) * self.dim
     }
 
-    /// Draws the data.
+    /// Generates the data.
     pub fn data(&self) -> Data {
         let rng = &mut SmallRng::seed_from_u64(self.seed);
         let mut side = |side: &Side, lengths: &[usize], role| {

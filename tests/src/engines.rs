@@ -190,7 +190,7 @@ pub struct Problem<'a, T: Element> {
 }
 
 impl<'a, T: Element> Problem<'a, T> {
-    /// Draws the data and asks the oracle.
+    /// Generates the data and asks the oracle.
     pub fn new(case: &'a Case) -> Self {
         let data = case.data();
         let expected =

@@ -34,7 +34,7 @@ impl GivenScores {
             device.prepare_backward(&trained, &BackwardOptions::default(), GradientType::F32)?;
         let memory = DeviceGradScores::new(&backward, values)?;
         let scores = match memory.address() {
-            // SAFETY: the memory goes behind the scores, and nobody else uses it.
+            // SAFETY: the memory goes behind the scores, and nothing else uses it.
             Some(address) => unsafe { DeviceScores::from_raw_parts(&work, address, None, None)? },
             None => {
                 let mut scores = DeviceScores::new(&work)?;
@@ -133,7 +133,7 @@ impl Numbers {
     }
 }
 
-/// How scores are drawn.
+/// How scores are generated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// Of this size.

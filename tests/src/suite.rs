@@ -1,6 +1,6 @@
 //! A suite: named, counted, recorded.
 //!
-//! With MAXSIM_RECORD_DIR set, each suite leaves `<dir>/<suite>.json` behind. `passed`
+//! With MAXSIM_RECORD_DIR set, each suite writes `<dir>/<suite>.json`. `passed`
 //! reaches `cases` only when the whole suite has passed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +15,12 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 
 use crate::engines::cuda_devices;
 
-/// Cases that one runner draws from one seed: the cases of a suite are the same on every
+/// Cases that one runner generates from one seed: the cases of a suite are the same on every
 /// machine, however many threads share them.
 const CASES_PER_SHARD: usize = 50;
 
-/// Cases of a suite that are not drawn run on so many threads at most: most of a case is calls that
-/// wait for a device, and several suites run at once.
+/// Cases of a suite that are not random run on so many threads at most: most of a case is calls
+/// that wait for a device, and several suites run at once.
 const THREADS: usize = 4;
 
 /// A running suite.

@@ -14,7 +14,7 @@ pub enum Values {
     Integers,
     /// Every similarity is negative.
     Negative,
-    /// Unit rows, each drawn from a few.
+    /// Unit rows, each one of a few.
     Duplicates,
     /// Rows of lengths from 2⁻²⁶ to 2¹⁴: subnormal f16 among them, and such as are shorter than
     /// what rows are divided by at least where they are normalised.
@@ -50,7 +50,7 @@ pub enum Role {
     Document,
 }
 
-/// Draws a matrix `[n_rows, dim]`.
+/// Generates a matrix `[n_rows, dim]`.
 pub fn rows(values: Values, role: Role, n_rows: usize, dim: usize, rng: &mut SmallRng) -> Vec<f32> {
     let mut matrix = vec![0.0; n_rows * dim];
     if values == Values::Duplicates {

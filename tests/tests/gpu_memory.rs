@@ -31,7 +31,7 @@ impl Arena {
         let one = device.upload(&Tokens::padded(&zeros[..1], 1, 1, 1)?)?;
         let many = device.upload(&Tokens::padded(&zeros, n_floats, 1, 1)?)?;
         let work = device.prepare(&one, &many, &Pairing::cross(), &ScoreOptions::default())?;
-        // SAFETY: the arena keeps `tokens`, which nobody scores, for as long as this.
+        // SAFETY: the arena keeps `tokens`, which no call scores, for as long as this.
         let all = unsafe { DeviceScores::from_raw_parts(&work, tokens.access().base, None, None)? };
         Ok(Arena { tokens, bytes: cast_slice(&words).to_vec(), all })
     }
@@ -128,7 +128,7 @@ fn guarded<T: Element>(
     let scores = place(cast_slice(expected.values()), 4);
     let winners = narrow.map(|winners| place(cast_slice(&winners), 2));
     let token_scores = place(cast_slice(token_scores), 4);
-    // SAFETY: the addresses lie in the arena, apart from each other; nobody else uses it.
+    // SAFETY: the addresses lie in the arena, apart from each other; nothing else uses it.
     let outputs =
         unsafe { DeviceScores::from_raw_parts(&work, scores, winners, Some(token_scores)) };
     let mut outputs = outputs.map_err(text)?;
@@ -215,7 +215,7 @@ fn view<T: Element>(
             device.upload(&Tokens::padded(&mask, mask.len() / 4, 1, 4).map_err(text)?);
         let mask_memory = mask_memory.map_err(text)?;
         let element_bytes = size_of::<T>() as u64;
-        // SAFETY: `memory` and `mask_memory` outlive the handle, and nobody writes to them.
+        // SAFETY: `memory` and `mask_memory` outlive the handle, and nothing writes to them.
         let documents = unsafe {
             DeviceTokens::<T>::from_raw_parts(
                 device,
@@ -316,7 +316,7 @@ fn the_read_roof_takes_matrices_of_any_size() {
             }
             let memory = Arena::new(device, 64).map_err(text)?;
             let layout = TokenLayout::padded(1, 3, 4).map_err(text)?;
-            // SAFETY: the arena outlives the handle and nobody writes to it.
+            // SAFETY: the arena outlives the handle and nothing writes to it.
             let shifted = unsafe {
                 DeviceTokens::<f32>::from_raw_parts(device, memory.address() + 4, 16, layout, None)
             };
@@ -356,7 +356,7 @@ fn what_another_thread_drops_is_freed() {
                     "{device}: free before {before}, during {during}, after {after}"
                 ));
                 let is_held = during + BYTES <= before;
-                // The first call may leave kernels and staging memory behind.
+                // The first call may keep kernels and staging memory.
                 let is_freed = after + BYTES / 4 >= before;
                 if is_held && is_freed { Ok(()) } else { Err(format!("{device}: not freed")) }
             };

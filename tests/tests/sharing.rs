@@ -114,7 +114,7 @@ fn gradients_of_other_winners(device: &Device) -> Result<()> {
     };
     let Step { queries, documents, work, backward } = &step;
 
-    // Nobody wrote winners: there are none.
+    // No call wrote winners: there are none.
     stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)?;
     assert!(gradients.read()?.documents.iter().all(|&x| x == 0.0));
 
@@ -134,7 +134,7 @@ fn gradients_of_other_winners(device: &Device) -> Result<()> {
             })
             .map(|_| ()),
     );
-    // In a graph what counts is what its calls leave.
+    // In a graph what counts is what its calls write.
     let mut whole = device.capture(|capture| {
         capture.score_into(queries, documents, work, &mut scores)?;
         capture.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)
@@ -194,7 +194,7 @@ fn residual_work_refuses_queries_that_it_cannot_load() {
             let memory = device.upload(&tokens).map_err(text)?;
             let view = |skipped_bytes: u64, pitch_bytes: u64| {
                 let base = memory.access().base + skipped_bytes;
-                // SAFETY: `memory` outlives the handle, and nobody writes to it.
+                // SAFETY: `memory` outlives the handle, and nothing writes to it.
                 unsafe {
                     DeviceTokens::<f16>::from_raw_parts(
                         device,

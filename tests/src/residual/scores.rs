@@ -36,7 +36,7 @@ pub struct ResidualCase {
     pub normalize: bool,
     /// What centroids are stored as.
     pub centroids: ElementType,
-    /// Number of centroids; the last one is NaN where the case is poisoned, of rows that nobody
+    /// Number of centroids; the last one is NaN where the case is poisoned, of rows that no token
     /// may use.
     pub n_centroids: usize,
     /// Whether some rows that are used have it, too.

@@ -74,7 +74,7 @@ fn check_codes<F: Quantized>(
 fn memory<F: Format>(codes: &DeviceTokens<F>) -> Result<(usize, Vec<u8>), String> {
     let (access, rows) = (codes.access(), codes.layout().rows());
     let layout = TokenLayout::padded(1, rows, access.pitch_bytes as usize / 4).map_err(text)?;
-    // SAFETY: the codes outlive the view, and nobody writes to them.
+    // SAFETY: the codes outlive the view, and nothing writes to them.
     let view = unsafe {
         DeviceTokens::<f32>::from_raw_parts(
             codes.device(),
@@ -146,7 +146,7 @@ fn check_view<Q: Against<F>, F: Quantized>(
         other => panic!("no test knows {other:?}"),
     };
     let access = codes.access();
-    // SAFETY: the codes outlive the view, and nobody writes to them.
+    // SAFETY: the codes outlive the view, and nothing writes to them.
     let view = unsafe {
         let layout = layout.clone();
         DeviceTokens::<F>::from_raw_codes(
@@ -441,7 +441,7 @@ fn scores_are_those_of_uploaded_codes() {
     });
 }
 
-/// Rows and masks of somebody else, which start and end anywhere.
+/// Foreign rows and masks, which start and end anywhere.
 #[test]
 fn views() {
     fn check<T: Element>(suite: &Suite) -> Result<usize, String> {
@@ -485,7 +485,7 @@ fn views() {
                 let view = |mask: Option<u64>| {
                     let address = memory.access().base + first as u64 * size;
                     let (pitch_bytes, layout) = (pitch as u64 * size, layout.clone());
-                    // SAFETY: both outlive the view, and nobody writes to them.
+                    // SAFETY: both outlive the view, and nothing writes to them.
                     unsafe {
                         DeviceTokens::<T>::from_raw_parts(
                             device,
@@ -512,7 +512,7 @@ fn views() {
     });
 }
 
-/// Codes of somebody else that start and end anywhere are scored by kernels that copy them byte by
+/// Foreign codes that start and end anywhere are scored by kernels that copy them byte by
 /// byte: scores are those of the same kernel for codes that were uploaded.
 #[test]
 fn views_of_codes() {
@@ -581,7 +581,7 @@ fn views_of_codes() {
     });
 }
 
-/// Codes, scales and mask of tokens in memory of "somebody else", the rows of codes `pitch` bytes
+/// Codes, scales and mask of tokens in foreign memory, the rows of codes `pitch` bytes
 /// apart from byte `first` on, with bytes between them that are e4m3's NaN.
 fn parts_of<F: Quantized>(
     device: &Device,
@@ -616,7 +616,7 @@ fn view_of<F: Quantized>(
 ) -> Result<DeviceTokens<F>, Error> {
     let address = codes.access().base + first as u64;
     let scales = RawScales::F32(scales.access().base);
-    // SAFETY: the parts outlive the view, and nobody writes to them.
+    // SAFETY: the parts outlive the view, and nothing writes to them.
     unsafe {
         DeviceTokens::from_raw_codes(
             codes.device(),

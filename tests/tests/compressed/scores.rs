@@ -91,7 +91,7 @@ fn values() {
     run("quantized_values", cases);
 }
 
-/// Documents of many tiles, whose first ones may leave all, some or no rows a positive maximum.
+/// Documents of many tiles, whose first ones may give all, some or no rows a positive maximum.
 #[test]
 fn long_documents() {
     let mut cases = Vec::new();

@@ -200,7 +200,7 @@ fn check_rankings(
     Ok(())
 }
 
-/// Two documents that codes cannot tell apart, of which the worse has the better codes.
+/// Two documents that codes cannot distinguish, of which the worse has the better codes.
 #[test]
 fn a_likely_place_may_be_wrong_and_is_never_called_proven() {
     // Codes of 0.5 / 127 · 100.4 are those of 100, of 100.6 those of 101: the sum over two elements
@@ -225,7 +225,7 @@ fn a_likely_place_may_be_wrong_and_is_never_called_proven() {
             (found.documents[0].id, found.documents[0].place, found.n_rescored)
         };
         assert_eq!(search(1, false), (2, Place::Likely, 1), "{device}");
-        // The far ones are no candidates for anybody.
+        // The far ones are candidates of no query.
         assert_eq!(search(1, true), (1, Place::Proven, 2), "{device}");
         assert_eq!(search(2, false), (1, Place::Proven, 2), "{device}");
     }
@@ -402,7 +402,7 @@ fn numbers_that_differ_are_errors() {
         assert_eq!(said(Compressed::assumed(&three, &codes_of_3, terms)), "terms");
     }
     // Of the same shape, but not of these rows, on the caller's word that they are: the scores
-    // tell.
+    // show it.
     let others: Vec<f32> = rows.iter().map(|x| -x).collect();
     let others = Tokens::padded(&others[..6], 3, 1, 2).expect("tokens");
     let codes_of_others = others.quantize::<Int8>(ScaleType::F16).expect("codes");
@@ -421,7 +421,7 @@ fn numbers_that_differ_are_errors() {
     assert!(bounds.iter().zip(&more).all(|(a, b)| a < b && *b < 1.01 * a), "{bounds:?} {more:?}");
 }
 
-/// Bounds of tokens without errors are what rounding leaves, by the formulas that the documentation
+/// Bounds of tokens without errors are those of rounding, by the formulas that the documentation
 /// states.
 #[test]
 fn bounds_of_rounding_are_as_large_as_stated() {

@@ -164,10 +164,10 @@ fn minus_infinity_leaves_documents_out() {
     let plain = distillation(&without, &[0.0, 1.0, 4.0, 3.0], 2, 0.7).expect("loss");
     assert_eq!(padded, Loss { value: plain.value, grad_scores: spread(&plain.grad_scores) });
 
-    // The teacher may leave out what the scores do not.
+    // The teacher may exclude what the scores do not.
     let loss = distillation(&[0.0, 0.0], &[5.0, -INF], 2, 1.0).expect("loss");
     assert_eq!(loss, Loss { value: 2f32.ln(), grad_scores: vec![-0.5, 0.5] });
-    // What the target wants and the scores leave out is infinitely far.
+    // What the target wants and the scores exclude is infinitely far.
     let far = Loss { value: INF, grad_scores: vec![-1.0, 1.0] };
     assert_eq!(contrastive(&[-INF, 0.0], 2, &[0], 1.0).expect("loss"), far);
     assert_eq!(distillation(&[-INF, 0.0], &[0.0, -INF], 2, 1.0).expect("loss"), far);

@@ -68,7 +68,7 @@ fn normalized_rows() {
     let tiny = item(&[[1e-9, 0.0]]).normalized();
     let score = maxsim(&tiny, 0, &item(&[[2.0, 0.0]]).normalized(), 0).score;
     assert!((score.exact - 1e-3).abs() < 1e-10 && (score.magnitude - 1e-3).abs() < 1e-10);
-    // An infinite length leaves no direction.
+    // With an infinite length there is no direction.
     let infinite = maxsim(&queries, 0, &item(&[[INF, 1.0], [9.0, 9.0]]).normalized(), 0);
     assert!(infinite.score.exact.is_nan() && infinite.tokens[0].winner == Some(0));
     let nan = maxsim(&item(&[[NAN, 1.0]]).normalized(), 0, &documents, 0);

@@ -215,7 +215,7 @@ fn the_tile_is_as_tall_as_the_queries_that_share_it() {
     ] {
         assert_eq!(choose(n_queries, query_len, &cross), tile, "{n_queries} × {query_len}");
     }
-    // A query with documents of its own shares its tile with nobody.
+    // A query with documents of its own shares its tile with no other.
     assert_eq!(choose(32, 32, &Pairing::own_candidates(100)), 32);
     assert_eq!(choose(32, 33, &Pairing::own_candidates(100)), 64);
 }
@@ -399,7 +399,7 @@ fn codes_run_in_the_tile_that_fits_the_queries_and_finds_what_is_asked_for() {
 }
 
 /// However much there is to read, and however short documents are; of elements the largest calls
-/// have blocks that draw their units.
+/// use the dynamic scheduler.
 #[test]
 fn short_queries_of_int8_read_runs_of_any_size() {
     let row = |queries, documents| {

@@ -48,13 +48,13 @@ fn twenty_runs_give_the_same_bits() {
     });
 }
 
-/// Calls of one query tile and so many tokens that Hopper's blocks draw their units: which block
+/// Calls of one query tile and so many tokens that Hopper uses the dynamic scheduler: which CTA
 /// scores a document depends on the run, and nothing of the result may.
 #[test]
 fn drawn_units_agree_and_give_the_same_bits() {
     Suite::run_gpu("gpu_drawn_units", |suite| {
         // 40 000 documents of 65 tokens on average; an H200 has 132 multiprocessors, of which
-        // two blocks share each and draw from 8192 tokens on.
+        // two CTAs share each, with a dynamic scheduler from 8192 tokens on.
         let documents: Vec<usize> = (0..40_000).map(|i| (i * 37) % 131).collect();
         let mut n_cases = 0;
         for (query_len, valid_percent) in [(5, None), (60, None), (5, Some(50))] {

@@ -20,7 +20,7 @@ fn devices() -> impl Iterator<Item = &'static Device> {
     cuda_devices().iter().filter(|device| has_kernels(device))
 }
 
-/// A matrix's rows in memory of "somebody else", `pitch` elements apart from element `first` on,
+/// A matrix's rows in foreign memory, `pitch` elements apart from element `first` on,
 /// with ones between them: that memory, and the view.
 fn view<T: Element>(
     device: &Device,
@@ -37,7 +37,7 @@ fn view<T: Element>(
     let memory = device.upload(&Tokens::padded(&spread, n / 8, 1, 8)?)?;
     let size = size_of::<T>() as u64;
     let address = memory.access().base + first as u64 * size;
-    // SAFETY: the caller keeps `memory` as long as the view, and nobody writes to it.
+    // SAFETY: the caller keeps `memory` as long as the view, and nothing writes to it.
     let view = unsafe {
         DeviceTokens::from_raw_parts(device, address, pitch as u64 * size, layout.clone(), None)?
     };

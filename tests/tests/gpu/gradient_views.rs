@@ -15,7 +15,7 @@ const QUERY_LENS: [i64; 3] = [17, 0, 3];
 const DOCUMENT_LENS: [i64; 4] = [40, 1, 0, 130];
 
 /// Whole numbers, so that sums are exact in whatever order, of rows `first + i · pitch`; NaN
-/// between them, which nobody may read.
+/// between them, which no kernel may read.
 fn spread<T: Element>(rows: usize, dim: usize, first: usize, pitch: usize, seed: usize) -> Vec<T> {
     let n = (first + rows * pitch).next_multiple_of(8);
     let mut data = vec![T::from_f32(f32::NAN); n];
@@ -60,7 +60,7 @@ impl<T: Element> Side<T> {
         let memory = device.upload(&all).map_err(text)?;
         let size = size_of::<T>() as u64;
         let base = memory.access().base + self.first as u64 * size;
-        // SAFETY: the caller keeps the memory, to which nobody writes.
+        // SAFETY: the caller keeps the memory, to which nothing writes.
         let view = unsafe {
             let pitch_bytes = self.pitch as u64 * size;
             DeviceTokens::<T>::from_raw_parts(device, base, pitch_bytes, self.layout.clone(), None)
@@ -147,7 +147,7 @@ fn in_memory_of_others<T: Element>(
         memory(&vec![9.0; expected.documents.len()])?,
     ];
     let mut scores = DeviceScores::new(&work).map_err(text)?;
-    // SAFETY: the handles outlive the gradients, and nobody else uses their memory meanwhile.
+    // SAFETY: the handles outlive the gradients, and nothing else uses their memory meanwhile.
     let (grad_scores, gradients) = unsafe {
         (
             DeviceGradScores::from_raw_parts(&backward, of_scores.access().base),

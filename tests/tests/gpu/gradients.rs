@@ -18,7 +18,7 @@ use maxsim_tests::saved::{SCALES, SavedStep};
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
 
-/// Token numbers that any two of which differ: unit rows would do, but take longer to draw.
+/// Token numbers that any two of which differ: unit rows would do, but take longer to generate.
 fn numbers(n: usize, seed: u64) -> Vec<f16> {
     let mut state = seed;
     let mut number = || {
@@ -266,7 +266,7 @@ fn a_step_waits_for_the_scores_right_before_it() {
                 std::mem::swap(&mut step.documents, &mut others.1);
             }
             for round in 0..60 {
-                // All of them on one stream, and nobody waits in between.
+                // All of them on one stream, and nothing waits in between.
                 for i in 0..=round % 3 {
                     if round % 2 == 1 && i % 2 == 0 {
                         graph.launch(&mut step.stream).map_err(text)?;
@@ -509,7 +509,7 @@ fn codes_of_others_give_the_same_gradients() {
             let scales = device.upload(&scales).map_err(text)?;
             let (access, raw) = (saved.codes.access(), RawScales::F32(scales.access().base));
             let (address, pitch_bytes) = (access.base, access.pitch_bytes);
-            // SAFETY: the codes outlive the view, and nobody writes to them.
+            // SAFETY: the codes outlive the view, and nothing writes to them.
             let view = unsafe {
                 DeviceTokens::<Int8>::from_raw_codes(
                     device,
@@ -535,8 +535,8 @@ fn codes_of_others_give_the_same_gradients() {
     });
 }
 
-/// Documents that become codes between the scores and their gradients leave what they took, but for
-/// the codes and a scale of 4 bytes a row; while codes are made, there are both.
+/// Documents that become codes between the scores and their gradients give back what they took, but
+/// for the codes and a scale of 4 bytes a row; while codes are made, there are both.
 #[test]
 fn documents_saved_as_codes_take_no_more_memory_than_promised() {
     Suite::run_gpu("gpu_gradient_saved_memory", |suite| {

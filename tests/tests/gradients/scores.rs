@@ -33,8 +33,8 @@ fn loss(answers: &[Answer], grad_scores: &[f32]) -> f64 {
 }
 
 /// The oracle of gradients against central differences of `step` of the oracle of scores, for rows
-/// `scale` times as long as drawn. Says how many elements were compared, and how many were not
-/// since a winner changed on the way.
+/// `scale` times as long as generated. Says how many elements were compared, and how many were not
+/// since a winner changed in between.
 fn compare_with_differences(
     normalize: bool,
     scale: f32,
@@ -340,7 +340,7 @@ fn repeats_give_the_same_bits() {
     }
 }
 
-/// Adding goes on where the last call ended: a list of pairs in two parts gives the bits of the
+/// Adding continues where the last call ended: a list of pairs in two parts gives the bits of the
 /// whole list, and what nothing is added to stays.
 #[test]
 fn gradients_are_added_to_what_is_there() {

@@ -93,7 +93,7 @@ fn a_score_by_hand_and_repeats() {
     }
 }
 
-/// Calls of a stream share its workspace: what one leaves there is nothing to the other.
+/// Calls of a stream share its workspace: what one writes there is nothing to the other.
 #[test]
 fn scores_of_centroids_leave_other_calls_alone() {
     for device in cuda_devices() {

@@ -299,7 +299,7 @@ fn int8_gives_the_same_bits_as_tiles_do() {
     });
 }
 
-/// So many tokens that blocks draw their units, in any order: units that are computed, and listed
+/// So many tokens that the scheduler is dynamic, in any order: units that are computed, and listed
 /// ones, some of them of more documents than a warp knows the ends of at a time.
 #[test]
 fn int8_units_that_blocks_draw() {

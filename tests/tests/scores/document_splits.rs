@@ -97,7 +97,7 @@ fn few_long_documents_are_cut_and_agree() {
                     let at = |why: String| format!("{device}, {n_pieces} pieces: {why}\n{case:#?}");
                     let first = twenty_times(score).map_err(at)?;
                     agree::check(&problem.data, &problem.expected, &options, &first).map_err(at)?;
-                    // Scores alone, too: nobody asks for what the pieces are combined from.
+                    // Scores alone, too: no call asks for the results of the splits.
                     let scores = options.clone().token_scores(false);
                     let found = run(&problem, device, &scores)?;
                     agree::check(&problem.data, &problem.expected, &scores, &found).map_err(at)?;

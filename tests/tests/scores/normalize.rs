@@ -210,7 +210,7 @@ fn views_of_long_rows_have_their_direction_and_are_found() {
         let access = owner.access();
         let view = |layout: TokenLayout| {
             let (base, pitch_bytes) = (access.base, access.pitch_bytes);
-            // SAFETY: `owner` lives longer, and nobody writes to its rows.
+            // SAFETY: `owner` lives longer, and nothing writes to its rows.
             unsafe { DeviceTokens::<f32>::from_raw_parts(device, base, pitch_bytes, layout, None) }
         };
         let all = view(tokens.layout().clone()).expect("a view");
