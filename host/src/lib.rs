@@ -71,9 +71,11 @@ pub use device::{Device, Memory};
 pub use error::{Error, Result};
 /// The crate that has the types of f16 and bf16 tokens.
 pub use half;
+pub use ops::backward::blocking::Gradients;
 pub use ops::backward::outputs::{DeviceGradScores, DeviceGradients};
 pub use ops::backward::prepared::{BackwardWork, GradientType};
-pub use ops::backward::{Backward, BackwardOptions, Gradients, TrainingScores};
+pub use ops::backward::training_scores::TrainingScores;
+pub use ops::backward::{Backward, BackwardOptions};
 pub use ops::loss;
 pub use ops::loss::prepared::{DeviceLoss, LossWork};
 pub use ops::queue::Queue;

@@ -476,38 +476,6 @@ impl CudaBackward {
             reserved: 0,
         }
     }
-
-    /// Pairs for sums whose sources are rows of the side that is normalised by `source_norms`.
-    pub(in crate::cuda) fn pairs(
-        &self,
-        call: &Sums<'_>,
-        pairs: &SidePairs,
-        order: u64,
-        source_norms: u64,
-    ) -> Pairs {
-        let (slots, query_step, document_step, score_step) = match *pairs {
-            SidePairs::Computed { query_step, document_step, score_step } => {
-                (0, query_step, document_step, score_step)
-            }
-            SidePairs::Listed(_) => (self.lists.slots, 0, 0, 0),
-        };
-        Pairs {
-            queries: call.queries.matrix(),
-            documents: call.documents.matrix(),
-            slots,
-            order,
-            query_token_base: self.lists.query_token_base,
-            winners: call.outputs.addresses().winners,
-            grad_scores: call.grad_scores.address(),
-            source_norms,
-            winner_bytes: self.winner_bytes as u32,
-            row_len: self.row_len,
-            query_step,
-            document_step,
-            score_step,
-            reserved: 0,
-        }
-    }
 }
 
 /// Blocks that join a group's rows.

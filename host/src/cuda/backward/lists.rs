@@ -1,16 +1,18 @@
 //! A gradient call's lists on the device.
 
-use crate::cuda::forward::lists::slot_words;
+use crate::cuda::backward::CudaBackward;
+use crate::cuda::backward::Sums;
 use std::sync::Arc;
 
 use bytemuck::cast_slice;
-use maxsim_kernels::abi::params::backward::{RowTask, SortTask};
+use maxsim_kernels::abi::params::backward::{Pairs, RowTask, SortTask};
 
 use super::plan::{GradientPlan, SidePairs};
 use crate::cuda::buffers::tokens::regular_len;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::memory::Buffer;
 use crate::cuda::driver::transfer::upload_lists;
+use crate::cuda::forward::lists::slot_words;
 use crate::error::Result;
 use crate::problem::Problem;
 
@@ -106,4 +108,38 @@ fn sort_words(task: &SortTask) -> [u32; 16] {
         share,
         task.n_sources,
     ]
+}
+
+impl CudaBackward {
+    /// Pairs for sums whose sources are rows of the side that is normalised by `source_norms`.
+    pub(in crate::cuda) fn pairs(
+        &self,
+        call: &Sums<'_>,
+        pairs: &SidePairs,
+        order: u64,
+        source_norms: u64,
+    ) -> Pairs {
+        let (slots, query_step, document_step, score_step) = match *pairs {
+            SidePairs::Computed { query_step, document_step, score_step } => {
+                (0, query_step, document_step, score_step)
+            }
+            SidePairs::Listed(_) => (self.lists.slots, 0, 0, 0),
+        };
+        Pairs {
+            queries: call.queries.matrix(),
+            documents: call.documents.matrix(),
+            slots,
+            order,
+            query_token_base: self.lists.query_token_base,
+            winners: call.outputs.addresses().winners,
+            grad_scores: call.grad_scores.address(),
+            source_norms,
+            winner_bytes: self.winner_bytes as u32,
+            row_len: self.row_len,
+            query_step,
+            document_step,
+            score_step,
+            reserved: 0,
+        }
+    }
 }

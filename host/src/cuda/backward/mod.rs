@@ -10,8 +10,11 @@ mod plan;
 mod recompute;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod residual;
+mod sides;
 mod workspace;
 
+#[cfg(test)]
+mod emulated;
 #[cfg(test)]
 mod plan_tests;
 #[cfg(test)]

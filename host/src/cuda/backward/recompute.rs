@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 
-use super::plan::is_disjoint;
+use super::sides::is_disjoint;
 use super::{BackwardCall, CudaBackward, document_sums_bytes};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;

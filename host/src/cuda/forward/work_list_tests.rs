@@ -3,11 +3,13 @@
 //! write every score once.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use maxsim_kernels::abi::params::{Group, N_PIECE_ROWS, UnitStart};
 
 use super::partition::{Chunks, UNIT_TOKENS_MAX, cuts, grid};
 use super::work_list::{Shape, Units, WorkList};
+use crate::cuda::forward::work_list::Launch;
 use crate::problem::Problem;
 use crate::problem::pairing::Pairing;
 use crate::problem::shape::ScoreShape;
@@ -75,6 +77,32 @@ fn check_first_documents(work: &WorkList, problem: &Problem<'_>) {
     }
 }
 
+/// Checks that a unit has the query and the entries of all units of its counter.
+fn check_one_query(
+    work: &WorkList,
+    launch: &Launch,
+    counter: u32,
+    (tile, entries): (u32, &Range<u32>),
+    n_groups: usize,
+) {
+    let first = work.unit(launch, counter * launch.n_parts);
+    let query = |tile: u32| work.tiles.groups[tile as usize * n_groups].query;
+    assert_eq!((query(first.0), &first.1), (query(tile), entries));
+    let groups = &work.tiles.groups[tile as usize * n_groups..][..n_groups];
+    let owns = |group: &Group| [query(tile), Group::NO_QUERY].contains(&group.query);
+    assert!(groups.iter().all(owns));
+}
+
+/// The query and the entry of each score that a launch sums up from partials.
+fn summed_scores(launch: &Launch) -> impl Iterator<Item = (u32, u32)> {
+    let row_len = match launch.query_stride {
+        0 => launch.n_results,
+        entries => entries,
+    };
+    let (query, entry) = (launch.first_query, launch.entries.start);
+    (0..launch.n_results).map(move |i| (query + i / row_len, entry + i % row_len))
+}
+
 /// Runs the launches: how often each (score, query row) was visited, and with what pair.
 pub(in crate::cuda) fn check(problem: &Problem<'_>, shape: &Shape) {
     let work = WorkList::new(problem, shape).unwrap();
@@ -112,12 +140,7 @@ pub(in crate::cuda) fn check(problem: &Problem<'_>, shape: &Shape) {
                 let counter = u / launch.n_parts;
                 assert!(u64::from(counter) < shape.n_counters_max);
                 *counters.entry(counter).or_default() += 1;
-                // All units of a counter have the same query and entries.
-                let first = work.unit(launch, counter * launch.n_parts);
-                let query = |tile: u32| work.tiles.groups[tile as usize * n_groups].query;
-                assert_eq!((query(first.0), &first.1), (query(tile), &entries));
-                let owns = |group: &Group| [query(tile), Group::NO_QUERY].contains(&group.query);
-                assert!(groups.iter().all(owns));
+                check_one_query(&work, launch, counter, (tile, &entries), n_groups);
             }
             for entry in entries {
                 assert!(launch.entries.contains(&entry));
@@ -154,16 +177,21 @@ pub(in crate::cuda) fn check(problem: &Problem<'_>, shape: &Shape) {
         if launch.n_parts > 0 {
             assert!(partials.iter().all(|&n| n <= 1));
             assert!(launch.is_ragged || partials.iter().all(|&n| n == 1));
-            let row_len = match launch.query_stride {
-                0 => launch.n_results,
-                entries => entries,
-            };
-            for i in 0..launch.n_results {
-                let (query, entry) = (i / row_len, launch.entries.start + i % row_len);
-                written[score_of(launch.first_query + query, entry)] += 1;
-            }
+            let summed = summed_scores(launch);
+            summed.for_each(|(query, entry)| written[score_of(query, entry)] += 1);
         }
     }
+    check_all_written(&work, problem, &written, &visits);
+}
+
+/// Checks that every score is written at most once, and every group of rows was visited with every
+/// document that it meets.
+fn check_all_written(
+    work: &WorkList,
+    problem: &Problem<'_>,
+    written: &[u32],
+    visits: &BTreeMap<(usize, u32), u32>,
+) {
     let mut expected = BTreeMap::new();
     let has_documents = problem.documents().max_len() > 0;
     for (p, &n_written) in written.iter().enumerate() {
@@ -176,7 +204,7 @@ pub(in crate::cuda) fn check(problem: &Problem<'_>, shape: &Shape) {
             expected.extend(rows.map(|row| ((p, row), (len - row).min(16))));
         }
     }
-    assert_eq!(visits, expected);
+    assert_eq!(*visits, expected);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Gradients;
+use super::blocking::Gradients;
 use super::outputs::{DeviceGradScores, DeviceGradients};
 use super::prepared::{BackwardWork, CpuBackwardWork};
 use crate::cpu;

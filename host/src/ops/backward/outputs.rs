@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Gradients;
+use super::blocking::Gradients;
 use super::prepared::BackwardWork;
 use crate::cuda::{CudaGradScores, CudaGradients};
 use crate::device::Device;

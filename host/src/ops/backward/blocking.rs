@@ -1,0 +1,271 @@
+//! Gradients at once: on the host when the call returns.
+
+use std::sync::Arc;
+
+use super::training_scores::TrainingScores;
+use super::{Backward, BackwardOptions};
+use crate::cpu;
+use crate::cuda::{BackwardCall, CudaBackward, CudaDevice, CudaGradScores, CudaGradients};
+use crate::device::Device;
+use crate::device::tokens::Input;
+use crate::error::{Error, Result};
+use crate::plan::backward::{BackwardKind, Gathered};
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::{GradientMatrix, OutputShape};
+use crate::problem::pairing::Pairing;
+use crate::runtime::alloc::{copied, filled};
+use crate::tokens::element::{Element, ElementType};
+use crate::tokens::format::Saved;
+use crate::tokens::layout::{TokenLayout, check_len};
+
+/// Gradients of the queries' and of the documents' token matrix, in f32.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gradients {
+    /// `[rows, dim]` of the queries' matrix, row-major.
+    pub queries: Vec<f32>,
+    /// `[rows, dim]` of the documents' matrix, row-major.
+    pub documents: Vec<f32>,
+}
+
+impl Gradients {
+    /// Zeros, for [`Device::backward_into`] to add to.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] where there is no room.
+    pub fn zeros(queries: &TokenLayout, documents: &TokenLayout) -> Result<Gradients> {
+        let zeros = |layout: &TokenLayout| filled((layout.rows() * layout.dim()) as u64, 0.0);
+        Ok(Gradients { queries: zeros(queries)?, documents: zeros(documents)? })
+    }
+
+    pub(crate) fn copied(&self) -> Result<Gradients> {
+        Ok(Gradients { queries: copied(&self.queries)?, documents: copied(&self.documents)? })
+    }
+}
+
+impl Device {
+    /// Gradients of a loss with respect to the tokens, from its gradients with respect to the
+    /// scores: `grad_scores` has one number per score, in the order of the scores.
+    ///
+    /// The tokens and the pairing are those that gave `scores`. Rows that no item names, masked
+    /// tokens, and tokens that no query token chose get exactly 0, whatever they hold. A winner
+    /// is a winner where the maximum is NaN, too. A sum of n terms g · x errs by at most
+    /// n · 2⁻²⁴ · Σ |g · x|, to first order.
+    ///
+    /// ```
+    /// use maxsim::{BackwardOptions, Device, Pairing, Tokens};
+    ///
+    /// // One query of two tokens; documents of one and two tokens; dim 2.
+    /// let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?;
+    /// let documents = Tokens::packed(&[2.0f32, 0.0, 3.0, 4.0, -1.0, 5.0], 2, &[0i64, 1, 3])?;
+    /// let (device, pairing) = (Device::cpu(), Pairing::cross());
+    /// let scores = device.score_for_training(&queries, &documents, &pairing)?;
+    /// assert_eq!(scores.scores().values(), [2.0, 8.0]);
+    /// assert_eq!(scores.scores().winners(), Some(&[0, 0, 0, 1][..]));
+    ///
+    /// // The loss is the first score and half of the second.
+    /// let options = BackwardOptions::default();
+    /// let gradients =
+    ///     device.backward(&queries, &documents, &pairing, &scores, &[1.0, 0.5], &options)?;
+    /// // (2, 0) + (3, 4) / 2, then (2, 0) + (-1, 5) / 2
+    /// assert_eq!(gradients.queries, [3.5, 2.0, 1.5, 2.5]);
+    /// // Both query tokens chose the first document's only token, and each one of the second's.
+    /// assert_eq!(gradients.documents, [1.0, 1.0, 0.5, 0.0, 0.0, 0.5]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// Or documents are given as [`Int8`](crate::Int8) codes of those that were scored, which need
+    /// not live until here then: see [`Saved`] for what that saves and what it costs.
+    ///
+    /// ```
+    /// use maxsim::{BackwardOptions, Device, Int8, Pairing, ScaleType, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+    /// let documents = Tokens::padded(&[0.6f32, 0.8], 1, 1, 2)?;
+    /// let (device, cross) = (Device::cpu(), Pairing::cross());
+    /// let scores = device.score_for_training(&queries, &documents, &cross)?;
+    /// let saved = documents.quantize::<Int8>(ScaleType::F16)?;
+    /// drop(documents);
+    /// let options = BackwardOptions::default();
+    /// let found = device.backward(&queries, &saved, &cross, &scores, &[1.0], &options)?;
+    /// assert!((found.queries[0] - 0.6).abs() < 0.0032 && (found.queries[1] - 0.8).abs() < 0.0032);
+    /// assert_eq!(found.documents, [1.0, 0.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// Tokens must be those that gave `scores`. That their items are is checked; that their rows
+    /// are is the caller's word: winners of other rows give other sums, without an error.
+    ///
+    /// # Errors
+    /// Those of [`Device::score`]; [`Error::Shape`] where the items of queries or documents, or the
+    /// pairing, are not those of `scores`, `grad_scores` has another length, or the strategy reads
+    /// winners that `scores` do not have; [`Error::Unsupported`] for a strategy that the device
+    /// does not have, and of documents saved as codes for normalised scores, [`Backward::Atomic`]
+    /// and [`Backward::Recompute`].
+    pub fn backward<'a, T: Element, D: Saved<T>>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, D>>,
+        pairing: &Pairing,
+        scores: &TrainingScores,
+        grad_scores: &[f32],
+        options: &BackwardOptions,
+    ) -> Result<Gradients> {
+        let (queries, documents) = (queries.into(), documents.into());
+        let call = Call::new(self, queries, documents, pairing, scores, grad_scores, options)?;
+        let mut gradients = Gradients::zeros(queries.layout(), documents.layout())?;
+        call.add_to(&mut gradients)?;
+        Ok(gradients)
+    }
+
+    /// As [`Device::backward`], but adds to what `gradients` hold, so that a batch can be scored
+    /// in parts. What is there counts as the first term of each sum.
+    ///
+    /// # Errors
+    /// Those of [`Device::backward`], and [`Error::Shape`] where `gradients` are not as long as
+    /// the token matrices; they are unchanged then. After [`Error::HostMemory`] they may hold a
+    /// part of the sums.
+    #[allow(clippy::too_many_arguments)] // those of `backward`, and where the result goes
+    pub fn backward_into<'a, T: Element, D: Saved<T>>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, D>>,
+        pairing: &Pairing,
+        scores: &TrainingScores,
+        grad_scores: &[f32],
+        options: &BackwardOptions,
+        gradients: &mut Gradients,
+    ) -> Result<()> {
+        let (queries, documents) = (queries.into(), documents.into());
+        let call = Call::new(self, queries, documents, pairing, scores, grad_scores, options)?;
+        for (argument, layout, found) in [
+            ("gradients.queries", queries.layout(), gradients.queries.len()),
+            ("gradients.documents", documents.layout(), gradients.documents.len()),
+        ] {
+            let (rows, dim) = (layout.rows(), layout.dim());
+            check_len(argument, rows * dim, &format!("{rows} rows of {dim}"), found)?;
+        }
+        call.add_to(gradients)
+    }
+}
+
+/// A call that has been checked: nothing but memory can be missing.
+struct Call<'a, T: Element, D: Saved<T>> {
+    device: &'a Device,
+    problem: Problem<'a>,
+    queries: Input<'a, T>,
+    documents: Input<'a, D>,
+    scores: &'a TrainingScores,
+    grad_scores: &'a [f32],
+    finds_winners_again: bool,
+    is_atomic: bool,
+    winner_bytes: u64,
+}
+
+impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
+    fn new(
+        device: &'a Device,
+        queries: Input<'a, T>,
+        documents: Input<'a, D>,
+        pairing: &'a Pairing,
+        scores: &'a TrainingScores,
+        grad_scores: &'a [f32],
+        options: &BackwardOptions,
+    ) -> Result<Self> {
+        let finds_winners_again = options.strategy.finds_winners_again(device)?;
+        options.strategy.check_saved(D::FORMAT, scores.options.normalize)?;
+        queries.check_device("queries", device)?;
+        documents.check_device("documents", device)?;
+        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+        scores.check(&problem)?;
+        if scores.scores.winners().is_none() && !finds_winners_again {
+            return Err(Error::Shape {
+                argument: "scores",
+                expected: "scores of Device::score_for_training, or Backward::Recompute".into(),
+                found: "scores without winners".into(),
+            });
+        }
+        check_len("grad_scores", problem.shape().n_scores(), "one per score", grad_scores.len())?;
+        Ok(Call {
+            device,
+            problem,
+            queries,
+            documents,
+            scores,
+            grad_scores,
+            finds_winners_again,
+            is_atomic: options.strategy == Backward::Atomic,
+            winner_bytes: options.winner_bytes_max(),
+        })
+    }
+
+    fn add_to(&self, gradients: &mut Gradients) -> Result<()> {
+        if let Some(cuda) = self.device.as_cuda() {
+            return self.add_on(cuda, gradients);
+        }
+        let (queries, documents) = (self.queries.host_matrix()?, self.documents.host_matrix()?);
+        let found_again = self
+            .finds_winners_again
+            .then(|| cpu::score(&self.problem, queries, documents, &self.scores.options))
+            .transpose()?;
+        let scores = found_again.as_ref().unwrap_or(&self.scores.scores);
+        cpu::add_gradients(
+            &self.problem,
+            queries,
+            documents,
+            scores.winners().unwrap_or_default(),
+            self.grad_scores,
+            [&mut gradients.queries, &mut gradients.documents],
+            self.scores.options.normalize,
+        )
+    }
+
+    /// As [`Call::add_to`], on a CUDA device.
+    fn add_on(&self, cuda: &Arc<CudaDevice>, gradients: &mut Gradients) -> Result<()> {
+        let (device, problem) = (self.device, &self.problem);
+        let options = ScoreOptions { token_scores: false, ..self.scores.options.clone() };
+        let shape = OutputShape::new(problem, &options);
+        let element = ElementType::F32;
+        let kind = BackwardKind {
+            gradient: element,
+            is_atomic: self.is_atomic,
+            normalizes: options.normalize,
+            documents: Gathered::of(D::FORMAT),
+        };
+        let again = match self.finds_winners_again {
+            true => {
+                device.plan_problem(problem, &self.queries, &self.documents, &options)?.chosen()
+            }
+            false => None,
+        };
+        let work = match again {
+            Some(chosen) => {
+                let again = (chosen, self.winner_bytes);
+                CudaBackward::recompute(cuda, problem, T::TYPE, kind, &shape, again)?
+            }
+            None => CudaBackward::new(cuda, problem, T::TYPE, kind, &shape)?,
+        };
+        let outputs = self.scores.outputs_on(cuda, &shape)?;
+        let matrices = [problem.queries(), problem.documents()].map(|layout| GradientMatrix {
+            address: 0,
+            element,
+            rows: layout.rows(),
+            dim: layout.dim(),
+        });
+        let on_device = CudaGradients::zeros(cuda, matrices)?;
+        on_device.write(0, &gradients.queries)?;
+        on_device.write(1, &gradients.documents)?;
+        let grad_scores = CudaGradScores::upload(cuda, self.grad_scores)?;
+        let (mut own_queries, mut own_documents) = (None, None);
+        let call = BackwardCall {
+            queries: self.queries.cuda_tokens(device, &mut own_queries)?,
+            documents: self.documents.cuda_tokens(device, &mut own_documents)?,
+            outputs: &outputs,
+            grad_scores: &grad_scores,
+            gradients: &on_device,
+            adds: true,
+        };
+        cuda.on_idle_stream(|stream| work.enqueue(stream, &call))?;
+        on_device.read([&mut gradients.queries, &mut gradients.documents])
+    }
+}

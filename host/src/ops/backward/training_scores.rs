@@ -1,0 +1,194 @@
+//! Scores whose winners are kept for gradients.
+
+use std::sync::Arc;
+
+use crate::cuda::{CudaDevice, CudaOutputs};
+use crate::device::Device;
+use crate::device::tokens::Input;
+use crate::error::{Error, Result};
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::OutputShape;
+use crate::problem::pairing::Pairing;
+use crate::problem::scores::Scores;
+use crate::tokens::element::Element;
+use crate::tokens::format::{Against, Format};
+use crate::tokens::layout::TokenLayout;
+
+/// Scores with what their gradients need: the winners, and what was scored with what.
+///
+/// Made by [`Device::score_for_training`], or without winners by [`Device::score_for_recompute`],
+/// and used any number of times, with any gradients of the scores. On a CUDA device the winners
+/// stay there, too.
+#[derive(Clone, Debug)]
+pub struct TrainingScores {
+    pub(crate) scores: Scores,
+    queries: TokenLayout,
+    documents: TokenLayout,
+    pairing: Pairing,
+    /// With winners.
+    pub(crate) options: ScoreOptions,
+    on_device: Option<Arc<CudaOutputs>>,
+}
+
+/// Equal scores, winners, layouts and pairings, normalised or not, on whatever device.
+impl PartialEq for TrainingScores {
+    fn eq(&self, other: &TrainingScores) -> bool {
+        self.scores == other.scores
+            && self.queries == other.queries
+            && self.documents == other.documents
+            && self.pairing == other.pairing
+            && self.options.normalize == other.options.normalize
+    }
+}
+
+impl TrainingScores {
+    /// The scores and their winners; token scores where they were asked for.
+    pub fn scores(&self) -> &Scores {
+        &self.scores
+    }
+
+    /// Scores of such a call, whose winners, if there are any, are on the host alone.
+    fn new<Q: Format, D: Format>(
+        scores: Scores,
+        queries: &Input<'_, Q>,
+        documents: &Input<'_, D>,
+        pairing: &Pairing,
+        options: ScoreOptions,
+    ) -> TrainingScores {
+        TrainingScores {
+            scores,
+            queries: queries.layout().clone(),
+            documents: documents.layout().clone(),
+            pairing: pairing.clone(),
+            options,
+            on_device: None,
+        }
+    }
+
+    /// The winners on a device, which may have them.
+    pub(crate) fn outputs_on(
+        &self,
+        cuda: &Arc<CudaDevice>,
+        shape: &OutputShape,
+    ) -> Result<Arc<CudaOutputs>> {
+        match &self.on_device {
+            Some(outputs) if Arc::ptr_eq(outputs.device(), cuda) => Ok(outputs.clone()),
+            _ => {
+                let winners = self.scores.winners().unwrap_or_default();
+                Ok(Arc::new(CudaOutputs::of_winners(cuda, shape, winners)?))
+            }
+        }
+    }
+
+    /// Checks that these are the scores of a problem: that its winners are rows that it has.
+    pub(crate) fn check(&self, problem: &Problem<'_>) -> Result<()> {
+        let differs = if !problem.queries().same_tokens(&self.queries) {
+            "queries"
+        } else if !problem.documents().same_tokens(&self.documents) {
+            "documents"
+        } else if *problem.pairing() != self.pairing {
+            "pairing"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Shape {
+            argument: differs,
+            expected: format!("the {differs} of the training scores {:?}", self.scores.shape()),
+            found: format!("others, for scores {:?}", problem.shape()),
+        })
+    }
+}
+
+impl Device {
+    /// Scores queries against documents and keeps the winners, for [`Device::backward`].
+    ///
+    /// # Errors
+    /// Those of [`Device::score`].
+    pub fn score_for_training<'a, T: Element>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, T>>,
+        pairing: &Pairing,
+    ) -> Result<TrainingScores> {
+        self.score_for_training_with(queries, documents, pairing, &ScoreOptions::default())
+    }
+
+    /// As [`Device::score_for_training`], with options: normalised, say, as are the gradients
+    /// then. Winners are kept whether `options` ask for them or not.
+    ///
+    /// ```
+    /// use maxsim::{BackwardOptions, Device, Pairing, ScoreOptions, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[2.0f32, 0.0], 1, 1, 2)?;
+    /// let documents = Tokens::padded(&[3.0f32, 4.0], 1, 1, 2)?;
+    /// let (device, cross) = (Device::cpu(), Pairing::cross());
+    /// let options = ScoreOptions { normalize: true, ..ScoreOptions::default() };
+    /// let scores = device.score_for_training_with(&queries, &documents, &cross, &options)?;
+    /// assert!((scores.scores().values()[0] - 0.6).abs() < 1e-6);
+    /// let options = BackwardOptions::default();
+    /// let found = device.backward(&queries, &documents, &cross, &scores, &[1.0], &options)?;
+    /// // A longer query has the same score; a steeper one a better.
+    /// assert!(found.queries[0].abs() < 1e-6 && (found.queries[1] - 0.4).abs() < 1e-6);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Device::score_with`].
+    pub fn score_for_training_with<'a, T: Element>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, T>>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<TrainingScores> {
+        self.score_with_winners(queries.into(), documents.into(), pairing, options)
+    }
+
+    /// As [`Device::score_for_training_with`], of any documents that queries can be scored against.
+    pub(crate) fn score_with_winners<Q: Against<D>, D: Format>(
+        &self,
+        queries: Input<'_, Q>,
+        documents: Input<'_, D>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<TrainingScores> {
+        let options = ScoreOptions { winners: true, ..options.clone() };
+        if let Some(cuda) = self.as_cuda() {
+            let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
+            let plan = self.plan_problem(&problem, &queries, &documents, &options)?;
+            if let Some(chosen) = plan.chosen() {
+                let (mut own_queries, mut own_documents) = (None, None);
+                let query_tokens = queries.cuda_tokens(self, &mut own_queries)?;
+                let document_tokens = documents.cuda_tokens(self, &mut own_documents)?;
+                let (scores, outputs) =
+                    cuda.score(&problem, chosen, query_tokens, document_tokens, &options)?;
+                return Ok(TrainingScores {
+                    on_device: Some(Arc::new(outputs)),
+                    ..TrainingScores::new(scores, &queries, &documents, pairing, options)
+                });
+            }
+        }
+        let scores = self.score_with(queries, documents, pairing, &options)?;
+        Ok(TrainingScores::new(scores, &queries, &documents, pairing, options))
+    }
+
+    /// As [`Device::score_for_training_with`], but keeps no winners: for
+    /// [`Backward::Recompute`](crate::Backward::Recompute) alone.
+    ///
+    /// # Errors
+    /// Those of [`Device::score_with`].
+    pub fn score_for_recompute<'a, T: Element>(
+        &self,
+        queries: impl Into<Input<'a, T>>,
+        documents: impl Into<Input<'a, T>>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<TrainingScores> {
+        let (queries, documents) = (queries.into(), documents.into());
+        let without = ScoreOptions { winners: false, ..options.clone() };
+        let scores = self.score_with(queries, documents, pairing, &without)?;
+        let options = ScoreOptions { winners: true, ..without };
+        Ok(TrainingScores::new(scores, &queries, &documents, pairing, options))
+    }
+}
