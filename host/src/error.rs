@@ -142,7 +142,8 @@ impl fmt::Display for Error {
             }
             Error::Id { argument, index, found, n_items } => write!(
                 f,
-                "{argument}[{index}]: id {found} does not exist: there are {n_items} items, numbered from 0"
+                "{argument}[{index}]: id {found} does not exist: there are {n_items} items, \
+                 numbered from 0"
             ),
             Error::TooLarge { what, limit, found } => {
                 write!(f, "{what}: {found} is above the limit of {limit}; split the call")
@@ -178,24 +179,28 @@ impl fmt::Display for Error {
             ),
             Error::NoDevice { ordinal, n_devices: 0 } => write!(
                 f,
-                "no CUDA device {ordinal}: the driver sees no device at all; check nvidia-smi and CUDA_VISIBLE_DEVICES"
+                "no CUDA device {ordinal}: the driver sees no device at all; check nvidia-smi and \
+                 CUDA_VISIBLE_DEVICES"
             ),
             Error::NoDevice { ordinal, n_devices } => {
                 write!(f, "no CUDA device {ordinal}: the driver sees {n_devices}, numbered from 0")
             }
             Error::UnsupportedDevice { name, capability: (major, minor) } => write!(
                 f,
-                "{name} has compute capability {major}.{minor}; the kernels need 8.0 (Ampere) or later; use Device::cpu()"
+                "{name} has compute capability {major}.{minor}; the kernels need 8.0 (Ampere) or \
+                 later; use Device::cpu()"
             ),
             Error::PtxTooNew { kernel, driver_version } => write!(
                 f,
-                "kernel {kernel} needs a newer driver than the installed one (CUDA {}.{}); update the driver",
+                "kernel {kernel} needs a newer driver than the installed one (CUDA {}.{}); update \
+                 the driver",
                 driver_version / 1000,
                 driver_version % 1000 / 10
             ),
             Error::DeviceLost { call, code } => write!(
                 f,
-                "the CUDA device is lost ({call} returned {code}) after an earlier fault; restart the process"
+                "the CUDA device is lost ({call} returned {code}) after an earlier fault; restart \
+                 the process"
             ),
             Error::Driver { call, code, message } => {
                 write!(f, "{call} failed with CUDA error {code}: {message}")

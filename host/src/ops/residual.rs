@@ -52,8 +52,9 @@ impl Device {
     /// ```text
     /// ∂Q[q, s] = Σ_d g[q, d] · y[d, winner(q, d, s)]
     /// ∂y[d, t] = Σ_{(q, s): winner(q, d, s) = t} g[q, d] · Q[q, s]
-    /// ∂x = ∂y, or r · (∂y - y · ⟨y, ∂y⟩) where tokens are normalised, or r · ∂y where r is constant
-    /// ∂centroids[c][k] = Σ_{rows of code c} ∂x[k]        ∂bucket_weights[b] = Σ_{elements of bucket b} ∂x[k]
+    /// ∂x = ∂y, r · (∂y - y · ⟨y, ∂y⟩) where tokens are normalised, r · ∂y where r is constant
+    /// ∂centroids[c][k] = Σ_{rows of code c} ∂x[k]
+    /// ∂bucket_weights[b] = Σ_{elements of bucket b} ∂x[k]
     /// ```
     ///
     /// with shapes `[rows, dim]` of the queries, `[n_centroids, dim]` and `[2^nbits]`. y is what

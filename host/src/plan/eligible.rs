@@ -122,7 +122,8 @@ fn takes_cuts(
     }
     if row.in_runs && shares(row, problem, limits).is_none() {
         return Err(format!(
-            "up to {} query rows meet documents of one length, of which whole ones are unequal shares",
+            "up to {} query rows meet documents of one length, of which whole ones are unequal \
+             shares",
             row.query_tile
         ));
     }

@@ -94,7 +94,7 @@ impl Centroids<'_> {
 /// besides their own bytes.
 ///
 /// ```text
-/// token = centroids[code] + bucket_weights[bucket], then divided by its length where `normalize` is set
+/// token = centroids[code] + bucket_weights[bucket], divided by its length where `normalize`
 /// ```
 #[derive(Clone)]
 pub struct ResidualCodec<'a> {

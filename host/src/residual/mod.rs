@@ -2,7 +2,7 @@
 //! bucket of 1, 2, 4 or 8 bits per element.
 //!
 //! ```text
-//! token = centroids[code] + bucket_weights[bucket], then divided by its length where the codec says so
+//! token = centroids[code] + bucket_weights[bucket], divided by its length where `normalize`
 //! ```
 //!
 //! [`ResidualCodec`] has the tables, [`ResidualTokens`] codes and buckets in the layouts that

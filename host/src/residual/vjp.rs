@@ -34,7 +34,8 @@ impl ResidualTokens<'_> {
     ///
     /// ```text
     /// ∂x = g, or r · (g - y · ⟨y, g⟩) where tokens are normalised, or r · g where r is constant
-    /// ∂centroids[c][k] = Σ_{rows of code c} ∂x[k]        ∂bucket_weights[b] = Σ_{elements of bucket b} ∂x[k]
+    /// ∂centroids[c][k] = Σ_{rows of code c} ∂x[k]
+    /// ∂bucket_weights[b] = Σ_{elements of bucket b} ∂x[k]
     /// ```
     ///
     /// Rows whose gradient is 0 throughout add nothing, whatever they decode to: rows of padding,

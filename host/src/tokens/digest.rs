@@ -34,7 +34,7 @@ const LEN: usize = 16;
 /// tokens they were made of:
 ///
 /// ```text
-/// "maxsim codes 1 FORMAT SCALES DIM\n"    FORMAT int8, int8-affine or fp8; SCALES f16, f32 or tensor
+/// "maxsim codes 1 FORMAT SCALES DIM\n"    int8, int8-affine or fp8; f16, f32 or tensor
 /// the codes of valid rows, tokens of each item, number of items: as above
 /// scales of the valid rows                or the one of all rows
 /// minima of the valid rows                int8-affine alone

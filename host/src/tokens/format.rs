@@ -32,7 +32,7 @@ pub(crate) mod sealed {
 /// | [`Int8`] | c · scale, c from -127 to 127 | 128 + 2 (f16 scale) or 4 (f32) |
 /// | [`Int8Affine`] | c · scale + min, c from 0 to 255 | 128 + 4 |
 /// | [`Fp8`] | c · scale, c in e4m3 | 128 + 2 or 4, or one scale for all rows |
-/// | [`Residual`] | centroid + buckets' weights, see [`crate::residual`] | 4 + 16 per bit of a bucket |
+/// | [`Residual`] | centroid + weights, see [`crate::residual`] | 4 + 16 per bit of a bucket |
 ///
 /// Similarities are those of the codes, times the document's scale before the maximum over its
 /// tokens and the query's after it. Sums of INT8 products are exact; those with other factors
@@ -210,8 +210,10 @@ impl Quantized for Fp8 {}
 /// [`Int8`] against [`Int8Affine`]. Sealed, as formats are.
 #[diagnostic::on_unimplemented(
     message = "{Self} queries cannot be scored against {D} documents",
-    note = "both sides have the same format, or documents are Int8Affine and queries f16, bf16 or Int8",
-    note = "`Tokens::convert` makes f16, bf16 and f32 tokens of each other, and says what it rounded",
+    note = "both sides have the same format, or documents are Int8Affine and queries f16, bf16 or \
+            Int8",
+    note = "`Tokens::convert` makes f16, bf16 and f32 tokens of each other, and says what it \
+            rounded",
     note = "`Tokens::quantize` makes compressed tokens of f16, bf16 and f32"
 )]
 pub trait Against<D: Format>: Format {}

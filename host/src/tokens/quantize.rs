@@ -39,7 +39,7 @@ impl<T: Element> Tokens<'_, T> {
     /// | format | scale | code |
     /// |---|---|---|
     /// | [`Int8`] | max(max abs x, 10⁻⁸) / 127 | rint(x / scale), clamped to ±127 |
-    /// | [`Int8Affine`] | max(10⁻⁸, (max x − min x) / 255) | rint((x − min) / scale), clamped to 0 … 255 |
+    /// | [`Int8Affine`] | max(10⁻⁸, (max x − min x) / 255) | rint((x − min) / scale), 0 to 255 |
     /// | [`Fp8`] | max(max abs x, 10⁻⁶) / 448 | x / scale, to the nearest e4m3 number, saturating |
     ///
     /// Scales are rounded to their storage before they divide; as f16 they are clamped to

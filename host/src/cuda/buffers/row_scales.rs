@@ -292,7 +292,8 @@ impl CudaTokens {
                 argument: "tokens",
                 expected: "rows to be normalised that are at most 2^62 long".into(),
                 found: format!(
-                    "row {row}, which is {:.1e} long; upload the tokens, or divide them by a power of two",
+                    "row {row}, which is {:.1e} long; upload the tokens, or divide them by a \
+                     power of two",
                     1.0 / f64::from(norms[row])
                 ),
             }),

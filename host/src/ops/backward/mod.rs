@@ -122,8 +122,8 @@ impl Backward {
             Backward::Atomic if device.ordinal().is_some() => Ok(false),
             Backward::Atomic => Err(Error::Unsupported {
                 what: "Backward::Atomic on the CPU".into(),
-                why: "it adds in GPU memory, with bits that vary from run to run; choose Backward::Owner or \
-                      Backward::Recompute"
+                why: "it adds in GPU memory, with bits that vary from run to run; choose \
+                Backward::Owner or Backward::Recompute"
                     .into(),
             }),
         }
@@ -137,8 +137,8 @@ impl Backward {
         let (what, why) = match self {
             Backward::Atomic => (
                 "Backward::Atomic",
-                "no kernel adds atomically from codes; choose Backward::Owner, or give the documents \
-                 that were scored",
+                "no kernel adds atomically from codes; choose Backward::Owner, or give the \
+                 documents that were scored",
             ),
             Backward::Recompute => (
                 "Backward::Recompute",

@@ -69,8 +69,11 @@ const LARGEST: f64 = (1u128 << 96) as f64;
 /// | query, document | ρ |
 /// |---|---|
 /// | int8, int8 | (8 + Lq) · 2⁻²³: exact sums, three products, the sum over the query |
-/// | f16, bf16 or int8, int8-affine | (8 + Lq + dim) · 2⁻²³: sums of dim products, rounded or cut off |
-/// | fp8, fp8 | (8 + Lq + dim) · 2⁻²³ + 132 · 2⁻¹³: tensor cores cut addends off 13 bits below the largest, 128 products and 4 sums before the sum continues in f32 |
+/// | f16, bf16 or int8, int8-affine | (8 + Lq + dim) · 2⁻²³: sums of dim rounded products |
+/// | fp8, fp8 | (8 + Lq + dim) · 2⁻²³ + 132 · 2⁻¹³: the same, and addends that are cut off |
+///
+/// Tensor cores cut addends of e4m3 products off 13 bits below the largest: 128 products and 4 sums
+/// before the sum continues in f32.
 ///
 /// # What is known of a row
 ///
