@@ -60,7 +60,7 @@ fn kernels(out: &mut impl Write) -> io::Result<()> {
             row.name,
             row.arch.target(),
             formats(row.operand),
-            if row.in_runs { '=' } else { '≤' },
+            if row.schedule.is_contiguous() { '=' } else { '≤' },
             row.dim_max,
             row.query_tile,
             row.document_tile,
@@ -68,11 +68,12 @@ fn kernels(out: &mut impl Write) -> io::Result<()> {
             row.threads,
             row.shared_bytes(row.dim_max).div_ceil(1024),
             match row {
-                row if row.normalizes => ", normalises",
+                row if row.normalizes() => ", normalises",
                 row if row.winners => ", finds winners",
-                row if row.in_runs && row.cuts => ", documents back to back, in equal shares",
-                row if row.in_runs => ", documents back to back",
-                row if row.cuts => ", documents in equal shares",
+                row if row.schedule.is_contiguous() && row.schedule.is_stream_k() =>
+                    ", documents back to back, in equal shares",
+                row if row.schedule.is_contiguous() => ", documents back to back",
+                row if row.schedule.is_stream_k() => ", documents in equal shares",
                 _ => "",
             },
         )?;

@@ -60,7 +60,7 @@ impl Engine {
             for row in FORWARD.iter().filter(|row| row.operand == element) {
                 // Rows that normalise serve calls of both kinds.
                 for winners in [false, true] {
-                    if winners == row.winners || row.normalizes {
+                    if winners == row.winners || row.normalizes() {
                         engines.push(Engine { device: device.clone(), row: Some(row), winners });
                     }
                 }
@@ -71,7 +71,7 @@ impl Engine {
 
     /// Every engine that can run a case.
     fn of(case: &Case) -> Vec<Engine> {
-        let runs = |row: &Variant| row.normalizes == case.normalize;
+        let runs = |row: &Variant| row.normalizes() == case.normalize;
         let engines = Engine::all(case.element).into_iter();
         engines.filter(|engine| engine.row.is_none_or(runs)).collect()
     }
@@ -94,7 +94,7 @@ impl Engine {
 
     /// Whether it is a row that normalises.
     pub fn normalizes(&self) -> bool {
-        self.row.is_some_and(|row| row.normalizes)
+        self.row.is_some_and(|row| row.normalizes())
     }
 
     /// The name in the record: device, then the kernel row or the way it was chosen.

@@ -32,9 +32,9 @@ pub fn options(row: &Variant) -> ScoreOptions {
     let kernel = Some(row.name.to_string());
     ScoreOptions::default()
         .winners(row.winners)
-        .token_scores(!row.cuts)
+        .token_scores(!row.schedule.is_stream_k())
         .allow_tf32(row.tf32)
-        .normalize(row.normalizes)
+        .normalize(row.normalizes())
         .kernel(kernel.as_deref())
 }
 

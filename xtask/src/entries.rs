@@ -76,7 +76,7 @@ pub fn all() -> Vec<Entry> {
             blocks: row.blocks,
             registers: row.registers,
             dynamic_shared_bytes: row.shared_bytes(row.dim_max),
-            tensor_maps: row.arch == Arch::Sm90a && !row.in_runs,
+            tensor_maps: row.arch == Arch::Sm90a && !row.schedule.is_contiguous(),
             yields: row.yields(),
         })
         .collect();

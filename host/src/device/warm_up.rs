@@ -369,7 +369,7 @@ mod tests {
         let plain = WarmUp { normalize: Some(false), ..all };
         assert_eq!(plain.gradient_kernels(&H200).len(), 4 * 3 + others);
         assert!(plain.norm_kernels().is_empty());
-        assert!(plain.kernels(&H200).unwrap().iter().all(|row| !row.normalizes));
+        assert!(plain.kernels(&H200).unwrap().iter().all(|row| !row.normalizes()));
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl Plan {
                     let n_entries = n_tile_entries(row, problem);
                     let cut = cut(row, problem, n_entries, limits, options);
                     let whole = cost(row, problem, n_entries, &lens, limits);
-                    let start = if row.in_runs { 0.0 } else { START_CLOCKS };
+                    let start = if row.schedule.is_contiguous() { 0.0 } else { START_CLOCKS };
                     let before = start + centroid_clocks(row, problem, limits, documents);
                     let cost =
                         before + cut.and_then(|cut| cut.clocks).map_or(whole, |cut| cut.min(whole));

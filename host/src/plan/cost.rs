@@ -24,7 +24,7 @@ pub(super) fn centroid_clocks(
     limits: &DeviceLimits,
     documents: Access,
 ) -> f64 {
-    if !row.by_centroid {
+    if !row.schedule.is_by_centroid() {
         return 0.0;
     }
     let columns = n_tiles(row, problem) * f64::from(documents.n_centroids);
@@ -50,11 +50,11 @@ pub(super) fn cost(
     // multiprocessor gets.
     let n_multiprocessors = limits.n_multiprocessors.max(1) as f64;
     let clocks = document_clocks(row, problem.dim(), columns);
-    if row.cuts && row.in_runs {
+    if row.schedule.is_stream_k() && row.schedule.is_contiguous() {
         let pieces = shares(row, problem, limits).map_or(0, |shares| shares.units_of_a_document());
         return n_entries / n_multiprocessors * clocks + PIECE_CLOCKS * f64::from(pieces);
     }
-    if row.cuts {
+    if row.schedule.is_stream_k() {
         let per_tile = (n_multiprocessors / n_tiles(row, problem).max(1.0)).floor().max(1.0);
         let share = (lens.tokens() as f64 / per_tile).max(row.document_tile as f64);
         let n_pieces = (problem.documents().max_len() as f64 / share).ceil();
@@ -138,8 +138,8 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
             let share = match (row.query_tile, row.streams_queries) {
                 // Codes that are read through maps wait for one consumer's folds and documents'
                 // ends.
-                _ if row.in_runs && row.operand.is_code() => 0.163,
-                _ if row.in_runs => 0.152,
+                _ if row.schedule.is_contiguous() && row.operand.is_code() => 0.163,
+                _ if row.schedule.is_contiguous() => 0.152,
                 (256.., false) => 0.8,
                 (256.., true) => 0.7,
                 (128.., false) => 0.55,
@@ -166,7 +166,7 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
         // Codes are widened before they are multiplied as f16.
         (Arch::Sm80, Operand::E4m3) => 1024.0 * 0.3,
         // Nothing but weights is decoded.
-        (Arch::Sm80, _) if row.by_centroid => 1024.0 * 0.45,
+        (Arch::Sm80, _) if row.schedule.is_by_centroid() => 1024.0 * 0.45,
         // The tensor cores of compute capability 8.0.
         (Arch::Sm80, _) => {
             let share = match (row.query_tile, row.streams_queries) {

@@ -72,7 +72,7 @@ pub(crate) fn cut(
     limits: &DeviceLimits,
     options: &ScoreOptions,
 ) -> Option<Cut> {
-    if n_entries < 1.0 || row.in_runs || row.cuts {
+    if n_entries < 1.0 || row.schedule.is_contiguous() || row.schedule.is_stream_k() {
         return None;
     }
     if let Some(most) = options.document_pieces {

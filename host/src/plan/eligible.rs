@@ -33,13 +33,13 @@ pub(super) fn eligible(
     if row.operand != operand {
         return Err(format!("works on {}", row.operand));
     }
-    if row.normalizes != options.normalize {
+    if row.normalizes() != options.normalize {
         return Err(
-            if row.normalizes { "normalises rows" } else { "does not normalise rows" }.into()
+            if row.normalizes() { "normalises rows" } else { "does not normalise rows" }.into()
         );
     }
     let is_element = matches!(row.operand, Operand::Element(_));
-    let finds_either = row.normalizes || !is_element && row.winners;
+    let finds_either = row.normalizes() || !is_element && row.winners;
     if row.winners != options.winners && !finds_either {
         return Err(if row.winners { "finds winners" } else { "finds no winners" }.into());
     }
@@ -63,14 +63,14 @@ pub(super) fn eligible(
             limits.shared_bytes
         ));
     }
-    if row.cuts {
+    if row.schedule.is_stream_k() {
         takes_cuts(row, problem, limits, options)?;
     }
     // Behind that: it looks at every document.
-    if row.in_runs {
+    if row.schedule.is_contiguous() {
         takes_runs(row, problem, queries, documents, options)?;
     }
-    if row.by_centroid {
+    if row.schedule.is_by_centroid() {
         if documents.n_centroids == 0 {
             return Err(format!("buckets have at most {BY_CENTROID_NBITS_MAX} bits"));
         }
@@ -120,7 +120,7 @@ fn takes_cuts(
     if options.document_pieces.is_some_and(|n| n > 1) {
         return Err("documents are cut where units end, not into pieces".into());
     }
-    if row.in_runs && shares(row, problem, limits).is_none() {
+    if row.schedule.is_contiguous() && shares(row, problem, limits).is_none() {
         return Err(format!(
             "up to {} query rows meet documents of one length, of which whole ones are unequal \
              shares",

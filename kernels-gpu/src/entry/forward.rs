@@ -3,7 +3,7 @@
 
 #[cfg(maxsim_arch = "sm_80")]
 use crate::primitives::row_vector::{Bf16, F16, I8};
-use crate::table::forward::forward_variants;
+use crate::table::forward::{facts, forward_variants};
 
 macro_rules! winners {
     (scores) => {
@@ -17,24 +17,10 @@ macro_rules! winners {
     };
 }
 
-macro_rules! params_type {
-    (scores) => {
-        crate::abi::params::ForwardParams
-    };
-    (winners) => {
-        crate::abi::params::ForwardParams
-    };
-    (in_runs) => {
-        crate::abi::params::RunParams
-    };
-    (scaled_in_runs) => {
-        crate::abi::params::ScaledRunParams
-    };
-    (cut_runs) => {
-        crate::abi::params::CutRunParams
-    };
-    ($with_factors:ident) => {
-        crate::abi::params::NormalizedParams
+/// The struct that a row's kernel takes, by the word of the row.
+macro_rules! params_struct {
+    ($winners:literal $schedule:ident $operation:ident $params:ident $struct:ident) => {
+        crate::abi::params::$struct
     };
 }
 
@@ -54,13 +40,13 @@ macro_rules! forward_params {
 /// What an entry runs that reads documents as runs of rows.
 #[cfg(maxsim_arch = "sm_90a")]
 macro_rules! forward_runs {
-    (in_runs $row:ident $params:ident) => {
-        crate::sm90::contiguous::forward::<$row>(&$params, norms!(in_runs $params))
+    (contiguous $row:ident $params:ident) => {
+        crate::sm90::contiguous::forward::<$row>(&$params, norms!(contiguous $params))
     };
-    (scaled_in_runs $row:ident $params:ident) => {
-        crate::sm90::contiguous::forward::<$row>(&$params.runs, norms!(scaled_in_runs $params))
+    (scaled_contiguous $row:ident $params:ident) => {
+        crate::sm90::contiguous::forward::<$row>(&$params.runs, norms!(scaled_contiguous $params))
     };
-    (cut_runs $row:ident $params:ident) => {
+    (contiguous_stream_k $row:ident $params:ident) => {
         crate::sm90::contiguous::forward_cut::<$row>(&$params)
     };
 }
@@ -115,10 +101,10 @@ macro_rules! norms {
     (winners $params:ident) => {
         crate::primitives::row_scales::Norms::NONE
     };
-    (in_runs $params:ident) => {
+    (contiguous $params:ident) => {
         crate::primitives::row_scales::Norms::NONE
     };
-    (scaled_in_runs $params:ident) => {
+    (scaled_contiguous $params:ident) => {
         crate::primitives::row_scales::Norms::of_runs(&$params)
     };
     ($with_factors:ident $params:ident) => {
@@ -148,7 +134,7 @@ macro_rules! entry {
         /// As the sm_80 entries.
         #[cfg(maxsim_arch = "sm_90a")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $name(params: params_type!($outputs)) {
+        pub unsafe extern "ptx-kernel" fn $name(params: facts!(params_struct $outputs)) {
             struct Row;
             impl crate::sm90::contiguous::Kernel for Row {
                 type Element = crate::sm90::contiguous::$element;
@@ -160,14 +146,14 @@ macro_rules! entry {
             unsafe { forward_runs!($outputs Row params) }
         }
     };
-    (sm90 $name:ident $element:ident cut consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
-        tiled_entry!($name $element scores cut $consumers $fragments $steps $stages $tail);
+    (sm90 $name:ident $element:ident stream_k consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element scores stream_k $consumers $fragments $steps $stages $tail);
     };
-    (sm90 $name:ident $element:ident scaled consumers 4, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
-        tiled_entry!($name $element scaled turned 4 $fragments $steps $stages $tail);
+    (sm90 $name:ident $element:ident swap_ab consumers 4, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element scaled swap_ab 4 $fragments $steps $stages $tail);
     };
-    (sm90 $name:ident $element:ident scaled_cut consumers 4, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
-        tiled_entry!($name $element scaled turned_cut 4 $fragments $steps $stages $tail);
+    (sm90 $name:ident $element:ident swap_ab_stream_k consumers 4, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+        tiled_entry!($name $element scaled swap_ab_stream_k 4 $fragments $steps $stages $tail);
     };
     (sm90 $name:ident $element:ident decoded $($tile:tt)*) => {
         residual_entry!($name $element false $($tile)*);
@@ -181,7 +167,7 @@ macro_rules! entry {
         /// as their struct says.
         #[cfg(maxsim_arch = "sm_80")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $name(params: params_type!($outputs)) {
+        pub unsafe extern "ptx-kernel" fn $name(params: facts!(params_struct $outputs)) {
             struct Row;
             impl crate::sm80::Kernel for Row {
                 type Element = crate::sm80::$element;
@@ -213,28 +199,28 @@ macro_rules! tiled_entry {
             $params, $maps, $norms,
         )
     }};
-    (run cut $row:ident $params:expr, $maps:expr, $norms:expr) => {{
+    (run stream_k $row:ident $params:expr, $maps:expr, $norms:expr) => {{
         const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
         crate::sm90::stream_k::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }>($params, $maps)
     }};
-    (run_turned $cuts:literal $row:ident $params:expr, $maps:expr, $norms:expr) => {{
+    (run_swap_ab $cuts:literal $row:ident $params:expr, $maps:expr, $norms:expr) => {{
         const REGISTERS: [u32; 3] = <$row as crate::sm90::Kernel>::REGISTERS;
         crate::sm90::swap_ab::forward::<$row, { REGISTERS[0] }, { REGISTERS[2] }, $cuts>(
             $params, $maps, $norms,
         )
     }};
-    (run turned $row:ident $params:expr, $maps:expr, $norms:expr) => {
-        tiled_entry!(run_turned false $row $params, $maps, $norms)
+    (run swap_ab $row:ident $params:expr, $maps:expr, $norms:expr) => {
+        tiled_entry!(run_swap_ab false $row $params, $maps, $norms)
     };
-    (run turned_cut $row:ident $params:expr, $maps:expr, $norms:expr) => {
-        tiled_entry!(run_turned true $row $params, $maps, $norms)
+    (run swap_ab_stream_k $row:ident $params:expr, $maps:expr, $norms:expr) => {
+        tiled_entry!(run_swap_ab true $row $params, $maps, $norms)
     };
     ($name:ident $element:ident $outputs:ident $documents:ident $consumers:literal $fragments:literal $steps:literal $stages:literal $tail:literal) => {
         /// # Safety
         /// As the sm_80 entries; the parameter is aligned to 64 bytes.
         #[cfg(maxsim_arch = "sm_90a")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $name(params: params_type!($outputs)) {
+        pub unsafe extern "ptx-kernel" fn $name(params: facts!(params_struct $outputs)) {
             struct Row;
             impl crate::sm90::Kernel for Row {
                 type Element = crate::sm90::$element;

@@ -11,6 +11,117 @@ use crate::abi::params::Group;
 /// Largest dim of any kernel.
 pub const DIM_MAX: usize = 4096;
 
+/// How a kernel divides its work among CTAs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// Persistent CTAs take whole documents, by a static or a dynamic tile scheduler.
+    Persistent,
+    /// Stream-K: each CTA has an equal share of the document tokens, and documents may span CTAs.
+    /// For query tiles that all meet every document, fewer than CTAs, and documents without a mask;
+    /// no token scores.
+    StreamK,
+    /// Persistent, with the operands swapped: documents on M, queries on N of the products
+    /// (`sm90::swap_ab`).
+    SwapAb,
+    /// Swapped operands and Stream-K.
+    SwapAbStreamK,
+    /// Persistent, over documents that are contiguous rows ([`layout::contiguous`]): one behind the
+    /// other, none of them empty, in rows of `dim_max` elements with no gaps, without a mask.
+    Contiguous,
+    /// Contiguous rows and Stream-K, for one query tile and documents of one length
+    /// ([`crate::abi::stream_k`]).
+    ContiguousStreamK,
+    /// Persistent, over scores of the centroids of residual-compressed documents, which
+    /// [`crate::abi::residual_chunk::CENTROID_SCORES`] compute before.
+    ByCentroid,
+}
+
+impl Schedule {
+    /// Whether documents have to be contiguous rows.
+    pub const fn is_contiguous(self) -> bool {
+        matches!(self, Schedule::Contiguous | Schedule::ContiguousStreamK)
+    }
+
+    /// Whether documents may span CTAs.
+    pub const fn is_stream_k(self) -> bool {
+        matches!(self, Schedule::StreamK | Schedule::SwapAbStreamK | Schedule::ContiguousStreamK)
+    }
+
+    /// Whether documents are on M of the products, queries on N.
+    pub const fn is_swap_ab(self) -> bool {
+        matches!(self, Schedule::SwapAb | Schedule::SwapAbStreamK)
+    }
+
+    /// Whether the kernel reads the scores of centroids.
+    pub const fn is_by_centroid(self) -> bool {
+        matches!(self, Schedule::ByCentroid)
+    }
+}
+
+/// What a kernel does with products before it finds their maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOperation {
+    /// Nothing.
+    Plain,
+    /// It normalises both rows. Such kernels serve calls that ask for winners and calls that do not.
+    Normalized,
+    /// It multiplies by the scales of both rows.
+    Scaled,
+    /// It applies the scale and the minimum of the document's row.
+    Affine,
+    /// Documents were decoded from centroids and buckets; it multiplies by r, where tokens are
+    /// normalised.
+    Decoded,
+}
+
+/// The parameter structs of forward kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamsKind {
+    /// [`crate::abi::params::ForwardParams`].
+    Forward,
+    /// [`crate::abi::params::NormalizedParams`].
+    Normalized,
+    /// [`crate::abi::params::RunParams`].
+    Contiguous,
+    /// [`crate::abi::params::ScaledRunParams`].
+    ScaledContiguous,
+    /// [`crate::abi::params::CutRunParams`].
+    ContiguousStreamK,
+    /// [`crate::abi::params::ResidualParams`].
+    Residual,
+    /// [`crate::abi::params::ByCentroidParams`].
+    ByCentroid,
+}
+
+/// What the word of a row stands for, stated once: whether winners are found, the schedule, the row
+/// operation, the kind of parameters and their struct. `$pick!` takes from these what is asked for:
+/// the table its fields, an entry point the type of its parameter.
+macro_rules! facts {
+    ($pick:ident scores) => { $pick!(false Persistent Plain Forward ForwardParams) };
+    ($pick:ident winners) => { $pick!(true Persistent Plain Forward ForwardParams) };
+    ($pick:ident stream_k) => { $pick!(false StreamK Plain Forward ForwardParams) };
+    ($pick:ident normalized) => { $pick!(true Persistent Normalized Normalized NormalizedParams) };
+    ($pick:ident scaled) => { $pick!(false Persistent Scaled Normalized NormalizedParams) };
+    ($pick:ident scaled_winners) => { $pick!(true Persistent Scaled Normalized NormalizedParams) };
+    ($pick:ident affine_winners) => { $pick!(true Persistent Affine Normalized NormalizedParams) };
+    ($pick:ident swap_ab) => { $pick!(false SwapAb Scaled Normalized NormalizedParams) };
+    ($pick:ident swap_ab_stream_k) => {
+        $pick!(false SwapAbStreamK Scaled Normalized NormalizedParams)
+    };
+    ($pick:ident contiguous) => { $pick!(false Contiguous Plain Contiguous RunParams) };
+    ($pick:ident scaled_contiguous) => {
+        $pick!(false Contiguous Scaled ScaledContiguous ScaledRunParams)
+    };
+    ($pick:ident contiguous_stream_k) => {
+        $pick!(false ContiguousStreamK Plain ContiguousStreamK CutRunParams)
+    };
+    ($pick:ident decoded) => { $pick!(false Persistent Decoded Residual ResidualParams) };
+    ($pick:ident decoded_winners) => { $pick!(true Persistent Decoded Residual ResidualParams) };
+    ($pick:ident by_centroid) => { $pick!(false ByCentroid Decoded ByCentroid ByCentroidParams) };
+}
+#[cfg(target_arch = "nvptx64")]
+pub(crate) use facts;
+
 /// A row of the table: one forward kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
@@ -24,24 +135,12 @@ pub struct Variant {
     pub tf32: bool,
     /// Whether the kernel also finds the winners.
     pub winners: bool,
-    /// Whether the kernel normalises rows. It then takes [`crate::abi::params::NormalizedParams`],
-    /// as those of codes do, and serves calls that ask for winners and such that do not.
-    pub normalizes: bool,
-    /// Whether the kernel reads what the centroids of residual-compressed documents score, which
-    /// [`crate::abi::residual_chunk::CENTROID_SCORES`] compute before. It then takes
-    /// [`crate::abi::params::ByCentroidParams`].
-    pub by_centroid: bool,
-    /// Whether documents are read as runs of rows ([`layout::contiguous`]): they must lie one
-    /// behind the other, none of them empty, in rows of `dim_max` elements with nothing in between,
-    /// without a mask. The kernel then takes [`crate::abi::params::RunParams`], or
-    /// [`crate::abi::params::ScaledRunParams`] of codes, or, where `cuts`, too,
-    /// [`crate::abi::params::CutRunParams`].
-    pub in_runs: bool,
-    /// Whether units may end within a document ([`layout::sm90::CUT_BOX_ROWS`]): for query tiles
-    /// that all meet every document, fewer than blocks, and documents without a mask; no token
-    /// scores. Where documents are runs of rows, for one query tile and documents of one length
-    /// ([`crate::abi::stream_k`]).
-    pub cuts: bool,
+    /// How the work is divided among CTAs, and which operand is A of the products.
+    pub schedule: Schedule,
+    /// What becomes of the products before the maximum.
+    pub row_operation: RowOperation,
+    /// The parameter struct that the kernel takes.
+    pub params: ParamsKind,
     /// Largest dim.
     pub dim_max: usize,
     /// Query rows per tile.
@@ -82,7 +181,7 @@ impl Variant {
 
     /// Whether it takes one for every query row, too.
     pub const fn has_query_factors(&self) -> bool {
-        self.normalizes || self.operand.is_code()
+        self.normalizes() || self.operand.is_code()
     }
 
     /// Whether f32 elements are split in two to be multiplied by tensor cores
@@ -96,22 +195,22 @@ impl Variant {
     /// ([`crate::abi::params::NormalizedParams::document_norms`]): the rows of short queries alone
     /// are bound by what they read (`sm90::Kernel::HALF_SCALES`).
     pub const fn reads_half_scales(&self) -> bool {
-        let is_for_short_queries = self.in_runs || self.threads == layout::sm90::threads(1);
+        let is_for_short_queries =
+            self.schedule.is_contiguous() || self.threads == layout::sm90::threads(1);
         let is_int8 = matches!(self.operand, Operand::I8);
         matches!(self.arch, Arch::Sm90a) && is_int8 && !self.winners && is_for_short_queries
     }
 
-    /// Whether documents are the rows of products, queries their columns (`sm90::turned`).
-    pub const fn is_turned(&self) -> bool {
-        let threads = layout::sm90::threads(layout::sm90::TURNED_CONSUMERS);
-        matches!(self.arch, Arch::Sm90a) && self.threads == threads
+    /// Whether the kernel normalises rows.
+    pub const fn normalizes(&self) -> bool {
+        matches!(self.row_operation, RowOperation::Normalized)
     }
 
     /// Whether machine code for it lets other warps issue between arithmetic, oftener than the
     /// assembler would (`xtask/src/yields.rs`): four consumers' warps share a scheduler, and all
     /// multiply what they fold.
     pub const fn yields(&self) -> bool {
-        self.is_turned()
+        self.schedule.is_swap_ab()
     }
 
     /// The dim that the kernel multiplies for this one.
@@ -129,7 +228,8 @@ impl Variant {
     /// Whether launches may use the dynamic scheduler. Contiguous kernels of 2-byte elements have
     /// no registers for a scheduler warp, and for the prefetch of the next unit.
     pub const fn draws(&self) -> bool {
-        matches!(self.arch, Arch::Sm90a) && (!self.in_runs || self.operand.is_code())
+        matches!(self.arch, Arch::Sm90a)
+            && (!self.schedule.is_contiguous() || self.operand.is_code())
     }
 
     /// Shared memory of a row that reads documents as runs of rows.
@@ -155,14 +255,14 @@ impl Variant {
                 resident,
                 self.stages,
             ),
-            Arch::Sm90a if self.in_runs => self.run_geometry().shared_bytes(),
+            Arch::Sm90a if self.schedule.is_contiguous() => self.run_geometry().shared_bytes(),
             Arch::Sm90a => layout::sm90::shared_bytes(
                 self.query_tile,
                 resident,
                 self.stages,
                 layout::sm90::parts(self.splits()),
                 self.operand.is_code() || self.operand.is_decoded(),
-                self.is_turned(),
+                self.schedule.is_swap_ab(),
             ),
         }
     }
@@ -238,10 +338,10 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_f16_d128_q128 { F16, scores, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
             sm90 maxsim_forward_sm90_bf16_d128_q128 { Bf16, scores, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
             // The same for units that end within a document, where blocks have few long ones.
-            sm90 maxsim_forward_sm90_f16_d128_q128_cut { F16, cut, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
-            sm90 maxsim_forward_sm90_bf16_d128_q128_cut { Bf16, cut, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
-            sm90 maxsim_forward_sm90_f16_d128_q256_cut { F16, cut, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
-            sm90 maxsim_forward_sm90_bf16_d128_q256_cut { Bf16, cut, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d128_q128_cut { F16, stream_k, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d128_q128_cut { Bf16, stream_k, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d128_q256_cut { F16, stream_k, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d128_q256_cut { Bf16, stream_k, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
             // One consumer of one fragment for up to 64 query rows, where reading the documents
             // takes longest: two such blocks share a multiprocessor (113 KB each), so that one
             // loads while the other finishes a document.
@@ -260,11 +360,11 @@ macro_rules! forward_variants {
             // Up to 32 query rows in the registers of every warp, where documents lie one behind
             // the other: nothing but products stands between a row and its maximum, so that calls
             // that read little start and end sooner. Chunks of 4 KB.
-            sm90 maxsim_forward_sm90_f16_d128_q32 { F16, in_runs, rows 16, warps 4, stages 3, blocks 3 }
-            sm90 maxsim_forward_sm90_bf16_d128_q32 { Bf16, in_runs, rows 16, warps 4, stages 3, blocks 3 }
+            sm90 maxsim_forward_sm90_f16_d128_q32 { F16, contiguous, rows 16, warps 4, stages 3, blocks 3 }
+            sm90 maxsim_forward_sm90_bf16_d128_q32 { Bf16, contiguous, rows 16, warps 4, stages 3, blocks 3 }
             // The same in equal shares, for one query tile and documents of one length.
-            sm90 maxsim_forward_sm90_f16_d128_q32_cut { F16, cut_runs, rows 16, warps 4, stages 3, blocks 3 }
-            sm90 maxsim_forward_sm90_bf16_d128_q32_cut { Bf16, cut_runs, rows 16, warps 4, stages 3, blocks 3 }
+            sm90 maxsim_forward_sm90_f16_d128_q32_cut { F16, contiguous_stream_k, rows 16, warps 4, stages 3, blocks 3 }
+            sm90 maxsim_forward_sm90_bf16_d128_q32_cut { Bf16, contiguous_stream_k, rows 16, warps 4, stages 3, blocks 3 }
             // Above dim 256 query slabs stream along: a stage holds a slab of both sides (48 KB
             // and 32 KB).
             sm90 maxsim_forward_sm90_f16_wide_q256 { F16, scores, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
@@ -293,22 +393,22 @@ macro_rules! forward_variants {
             // Codes of one byte, twice as fast; dim 128 in one slab. Rows that find winners serve
             // calls that do not ask for them, too, where there is no other. Four consumers
             // (`sm90::turned`) hide what follows the products of long queries.
-            sm90 maxsim_forward_sm90_e4m3_d128_q256 { E4m3, scaled, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
-            sm90 maxsim_forward_sm90_e4m3_d128_q256_cut { E4m3, scaled_cut, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
+            sm90 maxsim_forward_sm90_e4m3_d128_q256 { E4m3, swap_ab, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
+            sm90 maxsim_forward_sm90_e4m3_d128_q256_cut { E4m3, swap_ab_stream_k, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
             sm90 maxsim_forward_sm90_e4m3_d128_q256_winners { E4m3, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_d128_q128 { E4m3, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_d128_q64 { E4m3, scaled, consumers 1, fragments 1, steps 4, stages 6, tail 16 }
             sm90 maxsim_forward_sm90_e4m3_d128_q64_winners { E4m3, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_wide_q128_winners { E4m3, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
-            sm90 maxsim_forward_sm90_i8_d128_q256 { I8, scaled, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
-            sm90 maxsim_forward_sm90_i8_d128_q256_cut { I8, scaled_cut, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
+            sm90 maxsim_forward_sm90_i8_d128_q256 { I8, swap_ab, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
+            sm90 maxsim_forward_sm90_i8_d128_q256_cut { I8, swap_ab_stream_k, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
             sm90 maxsim_forward_sm90_i8_d128_q256_winners { I8, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q128 { I8, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q64 { I8, scaled, consumers 1, fragments 1, steps 4, stages 6, tail 16 }
             // The only consumer of 64 rows multiplies, folds and ends documents one after the
             // other, and of 32 query rows half are padding. Here eight warps of a multiprocessor
             // share that, and the memory waits for none.
-            sm90 maxsim_forward_sm90_i8_d128_q32 { I8, scaled_in_runs, rows 32, warps 4, stages 3, blocks 3 }
+            sm90 maxsim_forward_sm90_i8_d128_q32 { I8, scaled_contiguous, rows 32, warps 4, stages 3, blocks 3 }
             sm90 maxsim_forward_sm90_i8_d128_q64_winners { I8, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_i8_wide_q128_winners { I8, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
             sm90 maxsim_forward_sm90_i8_affine_d128_q128_winners { I8Affine, affine_winners, consumers 2, fragments 1, steps 4, stages 12, tail 64 }
@@ -345,24 +445,30 @@ const fn registers(threads: usize, blocks: usize) -> usize {
     }
 }
 
+macro_rules! row_facts {
+    ($winners:literal $schedule:ident $operation:ident $params:ident $struct:ident) => {
+        ($winners, Schedule::$schedule, RowOperation::$operation, ParamsKind::$params)
+    };
+}
+
 macro_rules! row {
     (sm80 $name:ident $element:ident by_centroid $($tile:tt)*) => {
-        Variant {
-            by_centroid: true,
-            ..row!(sm80 $name $element decoded $($tile)*)
-        }
+        row!(decoded_in_registers $name $element by_centroid $($tile)*)
     };
-    (sm80 $name:ident $element:ident decoded warps $warps:literal, blocks $blocks:literal) => {
+    (sm80 $name:ident $element:ident decoded $($tile:tt)*) => {
+        row!(decoded_in_registers $name $element decoded $($tile)*)
+    };
+    (decoded_in_registers $name:ident $element:ident $word:ident
+        warps $warps:literal, blocks $blocks:literal) => {
         Variant {
-            by_centroid: false,
-            in_runs: false,
-            cuts: false,
             name: stringify!($name),
             arch: Arch::Sm80,
             operand: row!(operand $element),
             tf32: false,
-            winners: false,
-            normalizes: false,
+            winners: facts!(row_facts $word).0,
+            schedule: facts!(row_facts $word).1,
+            row_operation: facts!(row_facts $word).2,
+            params: facts!(row_facts $word).3,
             dim_max: 128,
             query_tile: layout::sm80::RESIDUAL_ROWS,
             document_tile: Group::ROWS,
@@ -374,17 +480,18 @@ macro_rules! row {
             registers: registers(32 * $warps, $blocks),
         }
     };
-    (sm80 $name:ident $element:ident $outputs:ident $product:ident $slabs:literal, warps $warps:literal, fragments $fragments:literal, tile $tile:literal, stages $stages:literal, blocks $blocks:literal) => {
+    (sm80 $name:ident $element:ident $word:ident $product:ident $slabs:literal,
+        warps $warps:literal, fragments $fragments:literal, tile $tile:literal,
+        stages $stages:literal, blocks $blocks:literal) => {
         Variant {
-            by_centroid: false,
-            in_runs: false,
-            cuts: row!(cuts $outputs),
             name: stringify!($name),
             arch: Arch::Sm80,
             operand: row!(operand $element),
             tf32: false,
-            winners: row!($outputs),
-            normalizes: row!(normalizes $outputs),
+            winners: facts!(row_facts $word).0,
+            schedule: facts!(row_facts $word).1,
+            row_operation: facts!(row_facts $word).2,
+            params: facts!(row_facts $word).3,
             dim_max: match $slabs {
                 0 => DIM_MAX,
                 slabs => layout::SLAB_BYTES / row!(operand $element).size_bytes() * slabs,
@@ -399,17 +506,17 @@ macro_rules! row {
             registers: registers(32 * $warps, $blocks),
         }
     };
-    (sm90 $name:ident $element:ident $outputs:ident rows $rows:literal, warps $warps:literal, stages $stages:literal, blocks $blocks:literal) => {
+    (sm90 $name:ident $element:ident $word:ident rows $rows:literal, warps $warps:literal,
+        stages $stages:literal, blocks $blocks:literal) => {
         Variant {
-            by_centroid: false,
-            in_runs: true,
-            cuts: row!(cuts $outputs),
             name: stringify!($name),
             arch: Arch::Sm90a,
             operand: row!(operand $element),
             tf32: false,
-            winners: false,
-            normalizes: false,
+            winners: facts!(row_facts $word).0,
+            schedule: facts!(row_facts $word).1,
+            row_operation: facts!(row_facts $word).2,
+            params: facts!(row_facts $word).3,
             dim_max: layout::contiguous::DIM,
             query_tile: layout::contiguous::QUERY_ROWS,
             document_tile: $rows,
@@ -424,17 +531,24 @@ macro_rules! row {
             ),
         }
     };
-    (sm90 $name:ident $element:ident $outputs:ident consumers $consumers:literal, fragments $fragments:literal, steps $steps:literal, stages $stages:literal, tail $tail:literal) => {
+    (sm90 $name:ident $element:ident $word:ident consumers $consumers:literal,
+        fragments $fragments:literal, steps $steps:literal, stages $stages:literal,
+        tail $tail:literal) => {{
+        let threads = match row!(operand $element).is_decoded() {
+            true => layout::sm90::decoding_threads($consumers),
+            false => layout::sm90::threads($consumers),
+        };
+        // A single consumer has room for a second CTA on the multiprocessor.
+        let blocks = if $consumers == 1 { 2 } else { 1 };
         Variant {
-            by_centroid: false,
-            in_runs: false,
-            cuts: row!(cuts $outputs),
             name: stringify!($name),
             arch: Arch::Sm90a,
             operand: row!(operand $element),
             tf32: row!(tf32 $element),
-            winners: row!($outputs),
-            normalizes: row!(normalizes $outputs),
+            winners: facts!(row_facts $word).0,
+            schedule: facts!(row_facts $word).1,
+            row_operation: facts!(row_facts $word).2,
+            params: facts!(row_facts $word).3,
             dim_max: match $steps {
                 0 => DIM_MAX,
                 steps => layout::sm90::STEP_BYTES / row!(operand $element).size_bytes() * steps,
@@ -444,20 +558,11 @@ macro_rules! row {
             tail_step: $tail,
             streams_queries: $steps == 0,
             stages: $stages,
-            threads: match row!(operand $element).is_decoded() {
-                true => layout::sm90::decoding_threads($consumers),
-                false => layout::sm90::threads($consumers),
-            },
-            // With a single consumer a second CTA has half of the multiprocessor.
-            blocks: if $consumers == 1 { 2 } else { 1 },
-            registers: match (row!(operand $element).is_decoded(), $consumers) {
-                (true, _) => 64,
-                (_, 1) => 128,
-                (_, layout::sm90::TURNED_CONSUMERS) => 96,
-                _ => 168,
-            },
+            threads,
+            blocks,
+            registers: registers(threads, blocks),
         }
-    };
+    }};
     (operand Tf32) => {
         Operand::Element(ElementType::F32)
     };
@@ -489,54 +594,6 @@ macro_rules! row {
         true
     };
     (tf32 $element:ident) => {
-        false
-    };
-    (scores) => {
-        false
-    };
-    (cut) => {
-        false
-    };
-    (cuts cut) => {
-        true
-    };
-    (cuts scaled_cut) => {
-        true
-    };
-    (cuts cut_runs) => {
-        true
-    };
-    (cuts $outputs:ident) => {
-        false
-    };
-    (scaled) => {
-        false
-    };
-    (scaled_cut) => {
-        false
-    };
-    (scaled_winners) => {
-        true
-    };
-    (affine_winners) => {
-        true
-    };
-    (decoded) => {
-        false
-    };
-    (decoded_winners) => {
-        true
-    };
-    (winners) => {
-        true
-    };
-    (normalized) => {
-        true
-    };
-    (normalizes normalized) => {
-        true
-    };
-    (normalizes $outputs:ident) => {
         false
     };
 }
@@ -581,9 +638,9 @@ mod tests {
     fn names_are_unique_and_say_what_the_row_is() {
         for (i, row) in FORWARD.iter().enumerate() {
             assert!(row.name.contains(row.operand.name()), "{}", row.name);
-            let finds_winners = row.name.ends_with("_winners") || row.normalizes;
+            let finds_winners = row.name.ends_with("_winners") || row.normalizes();
             assert_eq!(finds_winners, row.winners, "{}", row.name);
-            assert_eq!(row.name.ends_with("_normalized"), row.normalizes, "{}", row.name);
+            assert_eq!(row.name.ends_with("_normalized"), row.normalizes(), "{}", row.name);
             assert!(FORWARD[..i].iter().all(|other| other.name != row.name), "{}", row.name);
         }
     }

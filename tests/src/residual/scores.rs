@@ -220,7 +220,7 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
             let ran = device.plan(&queries, &documents, &pairing, &options).map_err(text)?;
             let (data, expected) = match ran.variant() {
                 None => &on_cpu,
-                Some(row) if row.by_centroid => &apart,
+                Some(row) if row.schedule.is_by_centroid() => &apart,
                 Some(_) => &on_gpu,
             };
             agree::check(data, expected, &options, &found).map_err(at)?;

@@ -177,7 +177,7 @@ fn of_any_size_and_sign() {
         for odd_scale in SIZES {
             expect(&check(WHOLE, sign, odd_scale), |row| {
                 // Rows that cut documents find no token scores, which are what is compared here.
-                row.dim_max >= 128 && !row.in_runs && !row.cuts
+                row.dim_max >= 128 && !row.schedule.is_contiguous() && !row.schedule.is_stream_k()
             });
         }
     }
@@ -188,7 +188,7 @@ fn in_runs_of_rows() {
     let shape = Shape { document_lens: &RUN_LENS, ..WHOLE };
     for sign in SIGNS {
         for odd_scale in SIZES {
-            expect(&check(shape, sign, odd_scale), |row| row.in_runs);
+            expect(&check(shape, sign, odd_scale), |row| row.schedule.is_contiguous());
         }
     }
 }

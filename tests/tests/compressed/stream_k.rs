@@ -69,7 +69,7 @@ fn check(suite: &Suite, case: &QuantizedCase) -> Result<(), String> {
 }
 
 fn is_meant(row: &Variant) -> bool {
-    row.cuts && row.operand.is_code()
+    row.schedule.is_stream_k() && row.operand.is_code()
 }
 
 #[test]
@@ -140,9 +140,17 @@ fn compare<F: Quantized + Against<F>>(
     let documents = tokens(&case.documents, &data.documents, &halves[1]).map_err(text)?;
     let queries = queries.quantize::<F>(ScaleType::F16).map_err(text)?;
     let documents = documents.quantize::<F>(ScaleType::F16).map_err(text)?;
-    let is_long = |row: &&Variant| row.operand == operand && row.is_turned();
-    let row = FORWARD.iter().filter(is_long).find(|row| row.cuts).ok_or("no row cuts documents")?;
-    let whole = FORWARD.iter().filter(is_long).find(|row| !row.cuts).ok_or("all rows do")?;
+    let is_long = |row: &&Variant| row.operand == operand && row.schedule.is_swap_ab();
+    let row = FORWARD
+        .iter()
+        .filter(is_long)
+        .find(|row| row.schedule.is_stream_k())
+        .ok_or("no row cuts documents")?;
+    let whole = FORWARD
+        .iter()
+        .filter(is_long)
+        .find(|row| !row.schedule.is_stream_k())
+        .ok_or("all rows do")?;
     for device in cuda_devices().iter().filter(|device| runs_row(device, row)) {
         let queries = device.upload(&queries).map_err(text)?;
         let documents = device.upload(&documents).map_err(text)?;

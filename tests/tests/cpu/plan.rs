@@ -106,20 +106,20 @@ fn rows_are_eligible_for_what_they_can_do_and_nothing_else() {
                         // Products of split elements need some room for their error.
                         let dim_min = match row {
                             // Nothing may lie between rows.
-                            row if row.in_runs => row.dim_max,
+                            row if row.schedule.is_contiguous() => row.dim_max,
                             row if row.splits() => 16,
                             _ => 1,
                         };
                         let expected = row.operand == element
                             // Rows that normalise find winners whether they are wanted or not.
-                            && (winners == row.winners || row.normalizes)
-                            && normalize == row.normalizes
+                            && (winners == row.winners || row.normalizes())
+                            && normalize == row.normalizes()
                             && (dim_min..=row.dim_max).contains(&dim)
                             && fits
                             // Only where the call allows it.
                             && !row.tf32
                             // Whole documents are shares that are equal enough here.
-                            && !(row.in_runs && row.cuts);
+                            && !(row.schedule.is_contiguous() && row.schedule.is_stream_k());
                         assert_eq!(found.is_ok(), expected, "{} dim {dim}: {found:?}", row.name);
                     }
                 }

@@ -148,7 +148,7 @@ fn past_2_31_elements() {
             let documents = device.upload(&scattered).map_err(text)?;
             for row in FORWARD.iter().filter(|row| row.operand == ElementType::F16) {
                 let options = options(row);
-                let (data, expected) = match row.normalizes {
+                let (data, expected) = match row.normalizes() {
                     false => (&data, &expected[0]),
                     true => (&normalized, &expected[1]),
                 };

@@ -67,7 +67,7 @@ fn cases(element: ElementType) -> impl Strategy<Value = Case> {
 
 /// Rows that have whole documents in runs.
 fn is_meant(row: &Variant) -> bool {
-    row.in_runs && !row.cuts
+    row.schedule.is_contiguous() && !row.schedule.is_stream_k()
 }
 
 /// On the CPU, as devices choose, and on the rows that this is about.

@@ -58,7 +58,7 @@ fn check(suite: &Suite, case: &Case) -> Result<(), String> {
 }
 
 fn is_meant(row: &Variant) -> bool {
-    row.in_runs && row.cuts
+    row.schedule.is_contiguous() && row.schedule.is_stream_k()
 }
 
 #[test]
@@ -126,7 +126,9 @@ fn twenty_runs_give_the_bits_of_whole_documents() {
                 let documents =
                     tokens(&case.documents, &data.documents, &halves[1]).map_err(text)?;
                 let is_whole = |row: &&Variant| {
-                    row.in_runs && !row.cuts && row.operand == Operand::Element(T::TYPE)
+                    row.schedule.is_contiguous()
+                        && !row.schedule.is_stream_k()
+                        && row.operand == Operand::Element(T::TYPE)
                 };
                 let whole = FORWARD.iter().find(is_whole).ok_or("no row has whole documents")?;
                 on_rows(T::TYPE, is_meant, |device, row| {

@@ -162,7 +162,7 @@ fn pieces_of_ragged_documents_agree_and_give_the_bits_of_whole_ones_on_every_row
             let score = |n| problem.run(device, &with(n)).map_err(text);
             let Some(cut) = score(3)? else { return Ok(()) };
             // Rounded elements would need answers of their own.
-            let answers = if row.normalizes { &normalized } else { &problem };
+            let answers = if row.normalizes() { &normalized } else { &problem };
             if !row.tf32 {
                 agree::check(&answers.data, &answers.expected, &with(3), &cut)?;
             }

@@ -61,7 +61,7 @@ fn cases(element: ElementType) -> impl Strategy<Value = Case> {
 
 /// Rows whose units end within documents, wherever those lie.
 fn is_meant(row: &Variant) -> bool {
-    row.cuts && !row.in_runs
+    row.schedule.is_stream_k() && !row.schedule.is_contiguous()
 }
 
 /// On the CPU, as devices choose, and on the rows that this is about.

@@ -47,7 +47,9 @@ impl CentroidScores {
         n_tiles: u32,
         n_centroids: u32,
     ) -> Result<Option<CentroidScores>> {
-        let (true, Operand::Residual(element)) = (variant.by_centroid, variant.operand) else {
+        let (true, Operand::Residual(element)) =
+            (variant.schedule.is_by_centroid(), variant.operand)
+        else {
             return Ok(None);
         };
         let [kernel, infinite] = [CENTROID_SCORES, INFINITE_QUERIES]

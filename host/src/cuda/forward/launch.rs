@@ -5,8 +5,7 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 use maxsim_kernels::abi::arch::Arch;
 use maxsim_kernels::abi::params::{
-    CutRunParams, ForwardParams, N_COUNTERS, NormalizedParams, ResidualParams, RunParams, RunUnit,
-    ScaledRunParams, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
+    ForwardParams, N_COUNTERS, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
 };
 use maxsim_kernels::table::forward::{SUM_PARTIALS_THREADS, Variant};
 
@@ -25,7 +24,7 @@ use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::{CudaStream, Order};
 use crate::error::{Error, Result};
 use crate::plan::choice::Chosen;
-use crate::plan::stream_k::{BLOCKS_OF_A_CROSS, Shares, blocks_of_shares};
+use crate::plan::stream_k::{BLOCKS_OF_A_CROSS, blocks_of_shares};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputAddresses;
@@ -43,27 +42,27 @@ const SCORES_ALIGN: u64 = 128;
 #[derive(Debug)]
 pub(crate) struct CudaWork {
     device: Arc<CudaDevice>,
-    variant: &'static Variant,
-    kernel: Kernel,
+    pub(super) variant: &'static Variant,
+    pub(super) kernel: Kernel,
     /// Where scores are sums over several query tiles, and nothing else adds them.
     sum_partials: Option<Kernel>,
     /// Where documents are cut: all but the outputs is then the problem of the pieces.
     pieces: Option<CudaPieces>,
     /// Where the kernel reads what centroids score.
-    centroid_scores: Option<CentroidScores>,
-    dim: usize,
+    pub(super) centroid_scores: Option<CentroidScores>,
+    pub(super) dim: usize,
     winner_bytes: usize,
     entries_per_query: u32,
     entry_stride: u32,
     tiles_per_query: u32,
     /// Tokens of every query, where each has the tile of its number; 0 elsewhere.
-    query_len: u32,
+    pub(super) query_len: u32,
     /// Scores per query of a cross product, 0 for other pairings.
     query_stride: u32,
     n_partials: u64,
     has_unvisited_scores: bool,
     launches: Vec<Launch>,
-    lists: DeviceLists,
+    pub(super) lists: DeviceLists,
 }
 
 impl CudaDevice {
@@ -116,13 +115,13 @@ impl CudaWork {
         pieces: Option<(&CutProblem, CudaPieces)>,
     ) -> Result<CudaWork> {
         let (cut, pieces) = pieces.unzip();
-        let in_runs = variant.in_runs;
+        let in_runs = variant.schedule.is_contiguous();
         let kernel = device.kernel(variant)?;
         let shared_bytes = variant.shared_bytes(problem.dim());
         let mut n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
         if in_runs && matches!(problem.shape(), ScoreShape::Cross { .. }) {
             let n_multiprocessors = device.limits().n_multiprocessors;
-            n_resident = n_resident.min(match variant.cuts {
+            n_resident = n_resident.min(match variant.schedule.is_stream_k() {
                 true => blocks_of_shares(problem.documents().total_len(), n_multiprocessors),
                 false => BLOCKS_OF_A_CROSS,
             });
@@ -147,7 +146,7 @@ impl CudaWork {
                 // Statically scheduled units do not prefetch across their boundary.
                 unit_tokens_max: if in_runs { u64::MAX } else { UNIT_TOKENS_MAX },
                 in_runs,
-                cuts: variant.cuts,
+                cuts: variant.schedule.is_stream_k(),
             },
         )?;
         let needs_sum =
@@ -239,7 +238,7 @@ impl CudaWork {
 
     /// The tokens of both sides as the kernel reads them.
     fn as_read<'a>(&self, tokens: [&'a CudaTokens; 2]) -> [&'a CudaTokens; 2] {
-        if self.variant.normalizes { tokens.map(CudaTokens::normalizable) } else { tokens }
+        if self.variant.normalizes() { tokens.map(CudaTokens::normalizable) } else { tokens }
     }
 
     /// Bytes of workspace that the work needs.
@@ -263,7 +262,7 @@ impl CudaWork {
     /// Whether a launch has a dynamic scheduler's counter, or Stream-K's partial maxima behind the
     /// counters.
     fn counts(&self, launch: &Launch) -> bool {
-        launch.draws || self.variant.cuts
+        launch.draws || self.variant.schedule.is_stream_k()
     }
 
     /// Bytes at the workspace's start for counters and partial sums.
@@ -351,7 +350,7 @@ impl CudaWork {
             argument,
             expected: format!(
                 "rows on 16-byte boundaries{}, as kernel {} of this work reads them",
-                if self.variant.in_runs { " with nothing in between" } else { "" },
+                if self.variant.schedule.is_contiguous() { " with nothing in between" } else { "" },
                 self.variant.name
             ),
             found: "other rows; prepare the work with these handles".into(),
@@ -359,7 +358,7 @@ impl CudaWork {
         if self.launches.is_empty() {
             return Ok([TensorMap::NONE; 3]);
         }
-        if self.variant.in_runs {
+        if self.variant.schedule.is_contiguous() {
             for (argument, tokens) in [("queries", queries), ("documents", documents)] {
                 if !tokens.access().lies_together(self.variant, self.dim) {
                     return Err(refuse(argument));
@@ -377,7 +376,7 @@ impl CudaWork {
             return Ok([queries.groups, TensorMap::NONE, TensorMap::NONE]);
         }
         let documents = documents.maps(self.variant).ok_or_else(|| refuse("documents"))?;
-        let reads_parts = self.variant.cuts || self.variant.is_turned();
+        let reads_parts = self.variant.schedule.is_stream_k() || self.variant.schedule.is_swap_ab();
         let tiles = if reads_parts { documents.parts } else { documents.tiles };
         Ok([queries.groups, tiles, documents.groups])
     }
@@ -476,77 +475,13 @@ impl CudaWork {
         scores: u64,
     ) -> Result<()> {
         let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
-        let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
         // SAFETY: the caller's promise; partial results lie in the workspace, which holds
-        // `n_partials` of them; each kernel gets the parameter that it is declared with.
+        // `n_partials` of them; the sum gets the parameter that it is declared with.
         unsafe {
             if launch.is_ragged && self.sum_partials.is_some() {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;
             }
-            if let (Some(residuals), Some(of)) = (&sides[1].residuals, &self.centroid_scores) {
-                let kernel = (self.kernel, launch.grid);
-                of.forward(entered, stream, kernel, *params, residuals.params(), scores)?;
-            } else if let Some(residuals) = &sides[1].residuals {
-                let params = ResidualParams { forward: *params, documents: residuals.params() };
-                start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
-            } else if self.variant.in_runs {
-                let units = match launch.units {
-                    Units::Runs(first) => {
-                        self.lists.run_units + u64::from(first) * size_of::<RunUnit>() as u64
-                    }
-                    _ => 0,
-                };
-                let (entries_per_unit, n_longer_units) = match launch.units {
-                    Units::Shares(shares) => (shares.per_unit, shares.n_longer),
-                    // A CTA's first unit is computed alike under both schedulers.
-                    _ if launch.draws => (params.entries_per_unit + params.longer_by, 0),
-                    _ => (params.entries_per_unit, params.n_longer_units),
-                };
-                let runs = RunParams {
-                    documents: params.documents.base,
-                    units,
-                    segments: params.documents.segments,
-                    queries: params.queries.base,
-                    n_units: params.n_units,
-                    n_tiles: params.n_tiles,
-                    n_tiles_inverse: params.n_tiles_inverse,
-                    entry_stride: params.entry_stride,
-                    entries_per_unit,
-                    n_longer_units,
-                    item_len: params.documents.item_len,
-                    query_len: self.query_len,
-                    zero: 0,
-                    first_tile: params.tile_base,
-                    forward: *params,
-                };
-                let [queries, documents] = sides;
-                if let Units::Shares(Shares { document_steps, .. }) = launch.units {
-                    let n_steps = document_steps * launch.entries.len() as u32;
-                    let document_steps_inverse = inverse(document_steps, n_steps);
-                    let params = CutRunParams { document_steps, document_steps_inverse, runs };
-                    start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
-                } else if self.variant.has_factors() {
-                    let params = ScaledRunParams {
-                        document_scales: documents.norms_address_for(self.variant),
-                        runs,
-                        query_scales: queries.norms_address(),
-                    };
-                    start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
-                } else {
-                    start(entered, stream, self.kernel, launch.grid, shared_bytes, &runs)?;
-                }
-            } else if self.variant.has_factors() {
-                let [queries, documents] = sides;
-                let document_norms = documents.norms_address_for(self.variant);
-                let query_norms = match self.variant.has_query_factors() {
-                    true => queries.norms_address(),
-                    false => 0,
-                };
-                let params = NormalizedParams { forward: *params, query_norms, document_norms };
-                start(entered, stream, self.kernel, launch.grid, shared_bytes, &params)?;
-            } else {
-                start(entered, stream, self.kernel, launch.grid, shared_bytes, params)?;
-            }
+            self.start(entered, stream, launch, params, sides, scores)?;
             let (Some(sum_partials), 1.., false) =
                 (self.sum_partials, launch.n_parts, launch.sums_in_kernel)
             else {

@@ -10,6 +10,8 @@ pub(in crate::cuda) mod document_splits;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod launch;
 pub(in crate::cuda) mod lists;
+#[allow(unsafe_code)]
+mod params;
 pub(in crate::cuda) mod partition;
 pub(in crate::cuda) mod query_tiles;
 #[allow(unsafe_code)]

@@ -1,0 +1,133 @@
+//! Starts the forward kernel of a plan: each kind of parameter struct of the table has an arm here.
+
+use cust::sys::CUstream;
+use maxsim_kernels::abi::params::{
+    CutRunParams, ForwardParams, NormalizedParams, ResidualParams, Residuals, RunParams, RunUnit,
+    ScaledRunParams, inverse,
+};
+use maxsim_kernels::table::forward::ParamsKind;
+
+use super::launch::CudaWork;
+use super::work_list::{Launch, Units};
+use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::driver::context::Entered;
+use crate::cuda::driver::launch::start;
+use crate::error::{Error, Result};
+
+impl CudaWork {
+    /// Starts the forward kernel with the parameter struct of its row of the table.
+    ///
+    /// # Safety
+    /// As `CudaWork::launch`.
+    pub(super) unsafe fn start(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        launch: &Launch,
+        params: &ForwardParams,
+        sides: [&CudaTokens; 2],
+        scores: u64,
+    ) -> Result<()> {
+        let [queries, documents] = sides;
+        let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
+        let (kernel, grid) = (self.kernel, launch.grid);
+        let forward = *params;
+        // SAFETY: the caller's promise; each arm starts the kernel with the struct that its row of
+        // the table says, which is the one that its entry point is declared with.
+        unsafe {
+            match self.variant.params {
+                ParamsKind::Forward => start(entered, stream, kernel, grid, shared_bytes, params),
+                ParamsKind::Normalized => {
+                    let document_norms = documents.norms_address_for(self.variant);
+                    let query_norms = match self.variant.has_query_factors() {
+                        true => queries.norms_address(),
+                        false => 0,
+                    };
+                    let params = NormalizedParams { forward, query_norms, document_norms };
+                    start(entered, stream, kernel, grid, shared_bytes, &params)
+                }
+                ParamsKind::Contiguous => {
+                    let runs = self.run_params(launch, params);
+                    start(entered, stream, kernel, grid, shared_bytes, &runs)
+                }
+                ParamsKind::ScaledContiguous => {
+                    let params = ScaledRunParams {
+                        document_scales: documents.norms_address_for(self.variant),
+                        runs: self.run_params(launch, params),
+                        query_scales: queries.norms_address(),
+                    };
+                    start(entered, stream, kernel, grid, shared_bytes, &params)
+                }
+                ParamsKind::ContiguousStreamK => {
+                    let runs = self.run_params(launch, params);
+                    let document_steps = match launch.units {
+                        Units::Shares(shares) => shares.document_steps,
+                        // Such kernels are launched with shares alone.
+                        _ => 0,
+                    };
+                    let n_steps = document_steps * launch.entries.len() as u32;
+                    let document_steps_inverse = inverse(document_steps, n_steps);
+                    let params = CutRunParams { document_steps, document_steps_inverse, runs };
+                    start(entered, stream, kernel, grid, shared_bytes, &params)
+                }
+                ParamsKind::Residual => {
+                    let documents = decoded(documents)?;
+                    let params = ResidualParams { forward, documents };
+                    start(entered, stream, kernel, grid, shared_bytes, &params)
+                }
+                ParamsKind::ByCentroid => {
+                    let documents = decoded(documents)?;
+                    let of = self.centroid_scores.as_ref().ok_or_else(not_decoded)?;
+                    of.forward(entered, stream, (kernel, grid), forward, documents, scores)
+                }
+            }
+        }
+    }
+
+    /// The parameters of kernels that read contiguous documents.
+    fn run_params(&self, launch: &Launch, params: &ForwardParams) -> RunParams {
+        let units = match launch.units {
+            Units::Runs(first) => {
+                self.lists.run_units + u64::from(first) * size_of::<RunUnit>() as u64
+            }
+            _ => 0,
+        };
+        let (entries_per_unit, n_longer_units) = match launch.units {
+            Units::Shares(shares) => (shares.per_unit, shares.n_longer),
+            // A CTA's first unit is computed alike under both schedulers.
+            _ if launch.draws => (params.entries_per_unit + params.longer_by, 0),
+            _ => (params.entries_per_unit, params.n_longer_units),
+        };
+        RunParams {
+            documents: params.documents.base,
+            units,
+            segments: params.documents.segments,
+            queries: params.queries.base,
+            n_units: params.n_units,
+            n_tiles: params.n_tiles,
+            n_tiles_inverse: params.n_tiles_inverse,
+            entry_stride: params.entry_stride,
+            entries_per_unit,
+            n_longer_units,
+            item_len: params.documents.item_len,
+            query_len: self.query_len,
+            zero: 0,
+            first_tile: params.tile_base,
+            forward: *params,
+        }
+    }
+}
+
+/// The residual-compressed tokens of a kernel that decodes its documents.
+fn decoded(documents: &CudaTokens) -> Result<Residuals> {
+    documents.residuals.as_ref().map(|residuals| residuals.params()).ok_or_else(not_decoded)
+}
+
+/// The error of a plan whose kernel decodes documents that are not compressed. Planning chooses no
+/// such kernel; it is an error all the same, and not a launch.
+fn not_decoded() -> Error {
+    Error::Unsupported {
+        what: "documents".into(),
+        why: "the kernel decodes residual-compressed documents, and these are not".into(),
+    }
+}
