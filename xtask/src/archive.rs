@@ -134,7 +134,7 @@ fn compress(name: &str, bytes: &[u8], dictionary: &[u8]) -> Result<Vec<u8>> {
     options.dict_size = window_bytes(dictionary.len(), bytes.len());
     options.nice_len = LzmaOptions::NICE_LEN_MAX;
     if !dictionary.is_empty() {
-        options.preset_dict = Some(dictionary.to_vec().into());
+        options.preset_dict = Some(dictionary.to_vec());
     }
     let mut writer = LzmaWriter::new_no_header(Vec::new(), &options, false)?;
     writer.write_all(bytes)?;
