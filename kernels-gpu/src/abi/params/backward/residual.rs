@@ -15,7 +15,7 @@
 //! ```
 //!
 //! `gather` sums ∂Q over pairs, of rows that it decodes in registers. ∂y comes from the kernels of
-//! [`crate::gradient`], a *window* of rows at a time; `project` makes it ∂x in place, and `tables`
+//! `backward`, a *window* of rows at a time; `project` makes it ∂x in place, and `tables`
 //! adds the window's rows to the parts of both tables. A part of the centroids' is that of up to
 //! [`UNIT_ROWS`] rows of one code, a *unit*, whichever windows they lie in; one of the weights' is
 //! that of the units of a warp. `sum` adds the parts in their order. So every order is fixed by
