@@ -2,7 +2,7 @@
 //! query tokens go in the pair-major outputs.
 
 use crate::abi::params::{ForwardParams, Group, Segment};
-use crate::primitives::work_tile::{Work, document, group, query, score_index, segment, unit};
+use crate::primitives::work_tile::{Work, document, score_index, segment};
 use crate::ptx::global::{load_u64, store_u16, store_u32};
 
 /// The documents of a unit; the next one's rows are fetched while the last is worked on.

@@ -3,7 +3,7 @@
 use crate::abi::layout::slabs;
 use crate::abi::layout::sm80::*;
 use crate::abi::params::{ForwardParams, Group};
-use crate::primitives::accumulator::{Best, TileGroups, fold, valid_columns, valid_only};
+use crate::primitives::accumulator::{Best, TileGroups};
 use crate::primitives::documents::TokenPlace;
 use crate::primitives::row_maxima::{OwnRows, deal, sum_halves, sum_quads, valid_rows};
 use crate::primitives::row_scales::Normalizer;

@@ -35,9 +35,9 @@ pub mod residual;
 mod streamed;
 
 pub use crate::sm80::affine::{Affine, AffineBf16, AffineF16};
-pub use crate::sm80::element::{Bf16, Element, F16, F32};
+pub use crate::sm80::element::{Bf16, F16, F32};
 pub use crate::sm80::int8::{E4m3, I8, I8Affine};
-pub use crate::sm80::kernel::{Kernel, Product, forward};
+pub use crate::sm80::kernel::{Kernel, forward};
 pub use crate::sm80::resident::Resident;
 pub use crate::sm80::streamed::Streamed;
 

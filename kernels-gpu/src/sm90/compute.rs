@@ -12,7 +12,7 @@ use crate::ptx::warp::ballot;
 use crate::ptx::wgmma;
 use crate::ptx::wgmma::{Accumulators, Element};
 use crate::sm90::bitwise_max::{fold_bits, is_positive};
-use crate::sm90::kernel::{Kernel, n_slabs};
+use crate::sm90::kernel::Kernel;
 use crate::sm90::warpgroup::Consumer;
 
 /// Every column is a document token.

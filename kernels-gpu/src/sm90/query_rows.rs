@@ -1,6 +1,5 @@
 //! A consumer warp's query rows: initial maxima of a document, and its epilogue.
 
-use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::{Best, NO_WINNER};
 use crate::primitives::documents::TokenPlace;

@@ -1,6 +1,5 @@
 //! Reduction of partial row maxima across CTAs, for documents that span several (Stream-K).
 
-use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, N_COUNTERS};
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile::unit_start;

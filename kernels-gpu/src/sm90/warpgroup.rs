@@ -12,7 +12,7 @@ use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::shared::store_shared_f32;
 use crate::ptx::thread::pause;
 use crate::ptx::warp::{broadcast, sync_warp};
-use crate::ptx::wgmma::{Accumulators, Element};
+use crate::ptx::wgmma::Element;
 use crate::sm90::compute::{MASKED, WHOLE, tile_clocks};
 use crate::sm90::kernel::{Kernel, n_slabs};
 use crate::sm90::query_rows::WarpRows;

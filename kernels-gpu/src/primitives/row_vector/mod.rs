@@ -7,9 +7,7 @@
 
 pub(crate) mod sum;
 
-pub use self::sum::{add, add_and, add_slots, multiply};
 use crate::abi::params::backward::{LANE_CODES, Rows};
-use crate::primitives::row_vector::sum::one;
 use crate::ptx::convert::widen_f16;
 use crate::ptx::global::{load_u8_if, load_u16_if, load_u32_if, load_u32x2_if, load_u32x4_if};
 #[cfg(maxsim_arch = "sm_80")]

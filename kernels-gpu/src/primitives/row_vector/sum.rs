@@ -1,6 +1,6 @@
 //! Sums of rows, each times a factor.
 
-use crate::abi::params::backward::{NO_ROW, Rows};
+use crate::abi::params::backward::NO_ROW;
 use crate::primitives::row_vector::{Columns, Element, LOADS_MAX, Sums, unroll};
 use crate::ptx::math::fma;
 use crate::ptx::warp::{shuffle, shuffle_xor_by};
@@ -9,7 +9,7 @@ use crate::ptx::warp::{shuffle, shuffle_xor_by};
 ///
 /// # Safety
 /// A whole warp, with the same `first` and `count`; rows other than [`NO_ROW`] must exist;
-/// `ALIGNED` is [`Rows::aligned`].
+/// `ALIGNED` is `Rows::aligned`.
 #[inline(always)]
 pub unsafe fn add<T: Element, const ALIGNED: bool, const LOADS: usize>(
     columns: &Columns,

@@ -9,7 +9,7 @@ use crate::ptx::copy::prefetch_map;
 use crate::ptx::shared::load_shared_u32x4;
 use crate::ptx::thread::*;
 use crate::ptx::warp::{broadcast, shuffle_xor, sync_warp};
-use crate::ptx::wgmma::{Accumulators, Element};
+use crate::ptx::wgmma::Element;
 use crate::sm90::kernel::{Kernel, Maps, n_threads};
 use crate::sm90::producers::{QueryTile, load_queries, load_query};
 use crate::sm90::smem::Ring;
@@ -17,7 +17,6 @@ use crate::sm90::smem::Shared;
 use crate::sm90::stream_k::units::Unit;
 use crate::sm90::swap_ab::consumer::Consumer;
 use crate::sm90::swap_ab::epilogue::{leave_rows, store_maxima};
-use crate::sm90::swap_ab::maxima::NONE;
 use crate::sm90::swap_ab::partial;
 use crate::sm90::swap_ab::producer::{load, load_told};
 
