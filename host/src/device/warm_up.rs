@@ -32,12 +32,8 @@ use crate::tokens::layout::TokenLayout;
 /// use maxsim::{Device, ElementType, WarmUp};
 ///
 /// let device = Device::best();
-/// let calls = WarmUp {
-///     elements: vec![ElementType::F16],
-///     dims: vec![128],
-///     winners: Some(false),
-///     ..WarmUp::default()
-/// };
+/// let calls =
+///     WarmUp::default().elements(&[ElementType::F16]).dims(&[128]).winners(false);
 /// let warmed = device.warm_up(&calls)?;
 /// for kernel in &warmed.kernels {
 ///     println!("{}: {} in {:?}", kernel.name, kernel.source, kernel.time);

@@ -113,7 +113,7 @@ impl<'a> ResidualTokens<'a> {
     /// // Four tokens of length 1, and a codec for such.
     /// let rows = [0.8f32, 0.6, 0.6, 0.8, -1.0, 0.0, -0.96, 0.28];
     /// let tokens = Tokens::packed(&rows, 2, &[0i64, 1, 4])?;
-    /// let options = TrainOptions { nbits: 8, n_centroids: Some(2), ..TrainOptions::default() };
+    /// let options = TrainOptions::default().nbits(8).n_centroids(2);
     /// let codec = ResidualCodec::train(&tokens, &options)?;
     /// let encoded = ResidualTokens::encode(codec.into(), &tokens, &options.encode)?;
     /// assert_eq!(encoded.size_bytes(), 4 * (4 + 2)); // a code and two buckets each

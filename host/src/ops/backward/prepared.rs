@@ -44,7 +44,7 @@ pub enum GradientType {
 /// let device = Device::cpu();
 /// let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?)?;
 /// let documents = device.upload(&Tokens::padded(&[3.0f32, 4.0, -1.0, 5.0], 1, 2, 2)?)?;
-/// let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+/// let options = ScoreOptions::default().winners(true);
 /// let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
 /// let mut scores = DeviceScores::new(&work)?;
 ///
@@ -114,7 +114,7 @@ impl Device {
     /// let device = Device::cpu();
     /// let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?)?;
     /// let documents = device.upload(&Tokens::padded(&[0.6f32, 0.8, -0.6, 0.8], 1, 2, 2)?)?;
-    /// let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+    /// let options = ScoreOptions::default().winners(true);
     /// let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
     /// let mut scores = DeviceScores::new(&work)?;
     /// let options = BackwardOptions::default();

@@ -123,7 +123,7 @@ impl Device {
     /// let queries = Tokens::padded(&[2.0f32, 0.0], 1, 1, 2)?;
     /// let documents = Tokens::padded(&[3.0f32, 4.0], 1, 1, 2)?;
     /// let (device, cross) = (Device::cpu(), Pairing::cross());
-    /// let options = ScoreOptions { normalize: true, ..ScoreOptions::default() };
+    /// let options = ScoreOptions::default().normalize(true);
     /// let scores = device.score_for_training_with(&queries, &documents, &cross, &options)?;
     /// assert!((scores.scores().values()[0] - 0.6).abs() < 1e-6);
     /// let options = BackwardOptions::default();

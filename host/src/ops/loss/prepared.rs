@@ -42,7 +42,7 @@ use crate::tokens::layout::check_len;
 /// let device = Device::best();
 /// let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 2, 1, 2)?)?;
 /// let documents = device.upload(&Tokens::padded(&[1.0f32, 1.0, 1.0, 1.0], 2, 1, 2)?)?;
-/// let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
+/// let options = ScoreOptions::default().winners(true);
 /// let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
 /// let contrastive = device.prepare_contrastive(2, &[0, 1], 0.5)?;
 /// let backward =

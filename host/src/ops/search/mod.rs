@@ -124,7 +124,8 @@ pub struct Scanned {
 /// ```
 /// use maxsim::{Candidates, Place, Scanned, SearchOptions};
 ///
-/// let mut candidates = Candidates::new(1, SearchOptions { n_candidates: 1, exact: true });
+/// let options = SearchOptions::default().n_candidates(1).exact(true);
+/// let mut candidates = Candidates::new(1, options);
 /// for (id, score) in [(0, 0.9f32), (1, 1.0), (2, 0.2)] {
 ///     candidates.push(Scanned { id, score, bound: 0.1, has_tokens: true });
 /// }
@@ -167,7 +168,7 @@ pub struct Scanned {
 ///
 /// let query_codes = queries.quantize::<Int8>(ScaleType::F32)?;
 /// let queries = Compressed::measured(&queries, &query_codes)?;
-/// let options = SearchOptions { n_candidates: 1, exact: false };
+/// let options = SearchOptions::default().n_candidates(1);
 /// let found = Device::best().search_coarse_to_fine(&queries, &documents, 1, &options)?;
 /// let best = &found[0].documents[0];
 /// // No other document can score more: 0.6 is further away than all errors reach.
