@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::items::Items;
 use super::valid::ValidRows;
-use super::{Format, InputOptions, Reading, elements, npy, part, safetensors};
+use super::{Format, InputOptions, Reading, elements, npy, safetensors};
 
 /// Codes that a thread looks through at once.
 const CODES_LEN: usize = 1 << 20;
@@ -73,7 +73,7 @@ impl Contents {
         bytes: &'a [u8],
         items: Range<usize>,
     ) -> Result<Tokens<'a, T>> {
-        let (rows, layout) = part(&self.layout, items)?;
+        let (rows, layout) = self.layout.items(items)?;
         Ok(Tokens::from_layout(self.elements::<T>(bytes, rows)?, layout)?)
     }
 
@@ -84,7 +84,7 @@ impl Contents {
         items: Range<usize>,
     ) -> Result<Tokens<'a, F>> {
         self.check_format(F::FORMAT)?;
-        let (rows, layout) = part(&self.layout, items)?;
+        let (rows, layout) = self.layout.items(items)?;
         let place = self.scales.as_ref().context("the codes have no scales")?;
         let f16s = |of: &Range<usize>| self.gather::<f16>(&bytes[of.clone()], &rows, 2);
         let scales = match (place.storage, &place.mins) {

@@ -47,33 +47,6 @@ use valid::ValidRows;
 /// length 0 may have this many, so that a file of 100 bytes cannot ask for gigabytes.
 const MAX_EMPTY_ITEMS: usize = 1 << 16;
 
-/// The rows of a range of items, and how the items lie in these.
-pub(crate) fn part(
-    layout: &TokenLayout,
-    items: Range<usize>,
-) -> Result<(Range<usize>, TokenLayout)> {
-    let segments = &layout.segments()[items];
-    let rows = rows(segments);
-    // An empty item may start anywhere: it needs no row.
-    let starts: Vec<i64> = segments
-        .iter()
-        .map(|&[start, len]| if len == 0 { 0 } else { i64::from(start) - rows.start as i64 })
-        .collect();
-    let lengths: Vec<i64> = segments.iter().map(|&[_, len]| i64::from(len)).collect();
-    let layout = TokenLayout::scattered(rows.len(), layout.dim(), &starts, &lengths)?;
-    Ok((rows, layout))
-}
-
-/// The rows from the first to the last token of some items.
-fn rows(segments: &[[u32; 2]]) -> Range<usize> {
-    let segments = segments.iter().filter(|segment| segment[1] > 0);
-    let bounds = segments.fold(None, |bounds: Option<Range<usize>>, &[start, len]| {
-        let (start, end) = (start as usize, start as usize + len as usize);
-        Some(bounds.map_or(start..end, |b| b.start.min(start)..b.end.max(end)))
-    });
-    bounds.unwrap_or(0..0)
-}
-
 /// An open file of token embeddings.
 ///
 /// All rows of its layout's items are valid: those that a mask excludes are no part of the
@@ -245,10 +218,13 @@ impl TokenFile {
     /// The compressed embeddings of a range of items. The code -128 of INT8 is refused.
     pub fn codes<F: Quantized>(&self, items: Range<usize>) -> Result<Tokens<'_, F>> {
         let read = || -> Result<Tokens<'_, F>> {
-            let first_row = rows(&self.layout().segments()[items.clone()]).start;
-            let codes = self.contents.codes::<F>(self.matrix(), items)?;
+            let codes = self.contents.codes::<F>(self.matrix(), items.clone())?;
             if F::FORMAT == TokenFormat::Int8 {
-                let stored_row = |row| self.stored_row(first_row + row);
+                let stored_row = |row| {
+                    let first =
+                        self.layout().items(items.clone()).map_or(0, |(rows, _)| rows.start);
+                    self.stored_row(first + row)
+                };
                 check_int8(bytemuck::cast_slice(codes.data()), codes.layout(), stored_row)?;
             }
             Ok(codes)

@@ -212,6 +212,7 @@ fn chunks<'a>(
     let queries = match device.memory()? {
         Some(_) => vec![Part::Handle(device.upload_any(queries)?)],
         None => groups(queries.layout(), documents.layout())
+            .into_iter()
             .map(|group| Ok(Part::Tokens(queries.items(group)?)))
             .collect::<Result<Vec<_>>>()?,
     };
@@ -256,22 +257,22 @@ fn chunks<'a>(
 /// The queries of one call on the CPU: all of them, unless documents are so long that a call of one
 /// document would show no progress. At least the query tokens that the CPU scores a
 /// document against at a time.
-fn groups(queries: &TokenLayout, documents: &TokenLayout) -> impl Iterator<Item = Range<usize>> {
+fn groups(queries: &TokenLayout, documents: &TokenLayout) -> Vec<Range<usize>> {
     let token_work = (documents.max_len() as u64).saturating_mul(documents.dim() as u64);
     let most = (GROUP_WORK / token_work.max(1)).max(GROUP_TOKENS);
-    let n_queries = queries.n_items();
-    let (mut start, mut has_call) = (0, false);
-    std::iter::from_fn(move || {
-        let first = start;
-        let mut tokens = 0;
-        while start < n_queries && (start == first || tokens < most) {
-            tokens += queries.item_len(start) as u64;
-            start += 1;
+    let (mut groups, mut first, mut tokens) = (Vec::new(), 0, 0);
+    for query in 0..queries.n_items() {
+        tokens += queries.item_len(query) as u64;
+        if tokens >= most {
+            groups.push(first..query + 1);
+            (first, tokens) = (query + 1, 0);
         }
-        // No query is a call, too, which says what would have run.
-        let is_call = first < start || n_queries == 0 && !std::mem::replace(&mut has_call, true);
-        is_call.then_some(first..start)
-    })
+    }
+    // No query is a call, too, which says what would have run.
+    if first < queries.n_items() || groups.is_empty() {
+        groups.push(first..queries.n_items());
+    }
+    groups
 }
 
 fn is_out_of_memory(error: &anyhow::Error) -> bool {

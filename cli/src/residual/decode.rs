@@ -6,8 +6,6 @@ use anyhow::Result;
 use maxsim::residual::ResidualTokens;
 use maxsim::{Element, Tokens};
 
-use crate::input::part;
-
 /// Decodes the tokens of a range of items, and what lies between them. Masks are not taken into
 /// account: the tokens of files have none.
 ///
@@ -28,7 +26,7 @@ pub fn of_items<'a>(
     tokens: &'a ResidualTokens<'_>,
     items: Range<usize>,
 ) -> Result<ResidualTokens<'a>> {
-    let (rows, layout) = part(tokens.layout(), items)?;
+    let (rows, layout) = tokens.layout().items(items)?;
     let row_bytes = tokens.codec().row_bytes();
     let residuals = &tokens.residuals()[rows.start * row_bytes..rows.end * row_bytes];
     let codes = &tokens.codes()[rows];

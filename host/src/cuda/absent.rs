@@ -4,6 +4,8 @@
 // Of functions that cannot be called.
 #![allow(unused_variables, clippy::extra_unused_type_parameters)]
 
+mod calls;
+
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -25,6 +27,8 @@ use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::{Format, Quantized};
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::scales::{ScaleType, Scales};
+
+pub(crate) use calls::{BackwardCall, ResidualCall, ResidualFound};
 
 /// No CUDA device can be opened.
 pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaDevice>> {
@@ -326,32 +330,4 @@ pub(crate) fn read_rows<V: bytemuck::Pod>(
     rows: usize,
 ) -> Result<Vec<V>> {
     match device.0 {}
-}
-
-/// What a gradient call is given.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BackwardCall<'a> {
-    pub queries: &'a CudaTokens,
-    pub documents: &'a CudaTokens,
-    pub outputs: &'a CudaOutputs,
-    pub grad_scores: &'a CudaGradScores,
-    pub gradients: &'a CudaGradients,
-    pub adds: bool,
-}
-
-/// What a call for the gradients of residuals is given.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ResidualCall<'a> {
-    pub queries: &'a CudaTokens,
-    pub documents: &'a CudaTokens,
-    pub outputs: &'a CudaOutputs,
-    pub grad_scores: &'a CudaGradScores,
-}
-
-/// What it finds.
-#[derive(Debug)]
-pub(crate) struct ResidualFound<'a> {
-    pub queries: &'a mut [f32],
-    pub centroids: &'a mut [f32],
-    pub bucket_weights: &'a mut [f32],
 }

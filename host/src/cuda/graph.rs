@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use cust::sys::{CUgraph, CUgraphExec};
 
-use super::backward::{BackwardCall, CudaBackward};
+use super::backward::CudaBackward;
+use super::calls::BackwardCall;
 use super::loss::{CudaLoss, CudaLossWork};
 use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients};
 use crate::cuda::buffers::outputs::CudaOutputs;

@@ -7,6 +7,7 @@
 #[allow(unsafe_code)]
 mod backward;
 mod buffers;
+mod calls;
 mod driver;
 mod forward;
 #[allow(unsafe_code)]
@@ -18,12 +19,12 @@ mod loss;
 #[allow(unsafe_code)]
 mod graph_tests;
 
-pub(crate) use backward::residual::{ResidualCall, ResidualFound};
-pub(crate) use backward::{BackwardCall, CudaBackward};
+pub(crate) use backward::CudaBackward;
 pub(crate) use buffers::gradients::{CudaGradScores, CudaGradients};
 pub(crate) use buffers::outputs::CudaOutputs;
 pub(crate) use buffers::row_scales::Norms;
 pub(crate) use buffers::tokens::CudaTokens;
+pub(crate) use calls::{BackwardCall, ResidualCall, ResidualFound};
 pub(crate) use driver::context::{CudaDevice, n_devices, open};
 pub(crate) use driver::event::CudaEvent;
 pub(crate) use driver::pointer::{check_range, read_rows};

@@ -5,7 +5,6 @@ use half::{bf16, f16};
 use super::Device;
 use super::tokens::{DeviceTokens, Input};
 use crate::tokens::any::AnyTokens;
-use crate::tokens::element::ElementType;
 use crate::tokens::format::{Format, Fp8, Int8, Int8Affine, Residual, TokenFormat};
 use crate::tokens::layout::TokenLayout;
 
@@ -117,17 +116,7 @@ device_formats!(
 impl AnyDeviceTokens {
     /// What the tokens are stored as.
     pub fn format(&self) -> TokenFormat {
-        match self {
-            AnyDeviceTokens::F16(_) => ElementType::F16.into(),
-            AnyDeviceTokens::Bf16(_) => ElementType::Bf16.into(),
-            AnyDeviceTokens::F32(_) => ElementType::F32.into(),
-            AnyDeviceTokens::Int8(_) => TokenFormat::Int8,
-            AnyDeviceTokens::Int8Affine(_) => TokenFormat::Int8Affine,
-            AnyDeviceTokens::Fp8(_) => TokenFormat::Fp8,
-            AnyDeviceTokens::ResidualF16(_) => TokenFormat::Residual(ElementType::F16),
-            AnyDeviceTokens::ResidualBf16(_) => TokenFormat::Residual(ElementType::Bf16),
-            AnyDeviceTokens::ResidualF32(_) => TokenFormat::Residual(ElementType::F32),
-        }
+        with_handle!(self, tokens => tokens.format())
     }
 
     /// Shape and items.

@@ -85,6 +85,11 @@ impl<F: Format> DeviceTokens<F> {
         self.origin.made_of == Some(tokens.origin.id)
     }
 
+    /// What the tokens are stored as.
+    pub fn format(&self) -> TokenFormat {
+        F::FORMAT
+    }
+
     /// Shape and items.
     pub fn layout(&self) -> &TokenLayout {
         &self.layout

@@ -126,9 +126,7 @@ pub trait Queue: Submit {
         gradients: &mut DeviceGradients,
     ) -> Result<()> {
         let adds = false;
-        let call = Call { queries, documents, scores, grad_scores, gradients, adds };
-        let command = work.command(self.device(), call, self.scored(&scores.scored))?;
-        self.submit(command)
+        submit(self, work, Call { queries, documents, scores, grad_scores, gradients, adds })
     }
 
     /// As [`Queue::backward`], but adds to what `gradients` hold.
@@ -145,10 +143,19 @@ pub trait Queue: Submit {
         gradients: &mut DeviceGradients,
     ) -> Result<()> {
         let adds = true;
-        let call = Call { queries, documents, scores, grad_scores, gradients, adds };
-        let command = work.command(self.device(), call, self.scored(&scores.scored))?;
-        self.submit(command)
+        submit(self, work, Call { queries, documents, scores, grad_scores, gradients, adds })
     }
+}
+
+/// Submits the gradients of a call.
+fn submit<T: Element, D: Saved<T>>(
+    queue: &mut (impl Submit + ?Sized),
+    work: &BackwardWork,
+    call: Call<'_, T, D>,
+) -> Result<()> {
+    let scored = queue.scored(&call.scores.scored);
+    let command = work.command(queue.device(), call, scored)?;
+    queue.submit(command)
 }
 
 impl Queue for Stream {}

@@ -26,7 +26,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::Tokens;
-use super::element::{Element, ElementType};
+use super::element::Element;
 use super::format::{Fp8, Int8, Int8Affine, TokenFormat};
 use super::layout::TokenLayout;
 use super::scales::ScaleType;
@@ -80,14 +80,7 @@ from_tokens!(f16: F16, bf16: Bf16, f32: F32, Int8: Int8, Int8Affine: Int8Affine,
 impl<'a> AnyTokens<'a> {
     /// What the tokens are stored as.
     pub fn format(&self) -> TokenFormat {
-        match self {
-            AnyTokens::F16(_) => ElementType::F16.into(),
-            AnyTokens::Bf16(_) => ElementType::Bf16.into(),
-            AnyTokens::F32(_) => ElementType::F32.into(),
-            AnyTokens::Int8(_) => TokenFormat::Int8,
-            AnyTokens::Int8Affine(_) => TokenFormat::Int8Affine,
-            AnyTokens::Fp8(_) => TokenFormat::Fp8,
-        }
+        with_host!(self, tokens => tokens.format())
     }
 
     /// Shape and items.

@@ -1,6 +1,7 @@
 //! Which rows of a token matrix make up each item.
 
 use std::fmt;
+use std::ops::Range;
 
 use super::index::Index;
 use crate::error::{Error, Result};
@@ -154,6 +155,36 @@ impl TokenLayout {
             *has = mask[start..start + segment[1] as usize].iter().any(|&m| m != 0);
         }
         Ok(self)
+    }
+
+    /// The rows from the first to the last token of some consecutive items, and how the items lie
+    /// in these. A mask is not part of that: it is one of rows, and stays with them.
+    ///
+    /// # Errors
+    /// [`Error::Offset`] where there are fewer items.
+    ///
+    /// ```
+    /// let layout = maxsim::TokenLayout::packed(4, 1, &[0i64, 1, 1, 4])?;
+    /// let (rows, items) = layout.items(1..3)?;
+    /// assert_eq!((rows, items.segments()), (1..4, &[[0, 0], [0, 3]][..]));
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    pub fn items(&self, items: Range<usize>) -> Result<(Range<usize>, TokenLayout)> {
+        let segments = self.segments.get(items.clone()).ok_or_else(|| Error::Offset {
+            argument: "items",
+            index: items.start,
+            expected: format!("a range within 0..{}", self.n_items()),
+            found: items.end as i128,
+        })?;
+        let with_rows = || segments.iter().filter(|segment| segment[1] > 0);
+        let first = with_rows().map(|segment| segment[0]).min().unwrap_or(0);
+        let end = with_rows().map(|segment| segment[0] + segment[1]).max().unwrap_or(0);
+        // An item without tokens may start anywhere: it needs no row.
+        let moved = |&[start, len]: &[u32; 2]| [if len == 0 { 0 } else { start - first }, len];
+        let rows = first as usize..end as usize;
+        let segments = segments.iter().map(moved).collect();
+        let layout = TokenLayout::new(LayoutKind::Scattered, rows.len(), self.dim, segments);
+        Ok((rows, layout))
     }
 
     /// How the items were described.

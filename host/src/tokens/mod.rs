@@ -23,13 +23,13 @@ use std::fmt;
 use std::ops::Range;
 
 use self::element::Element;
-use self::format::{Format, Quantized};
+use self::format::{Format, Quantized, TokenFormat};
 use self::index::Index;
 use self::scales::Scales;
 use crate::error::{Error, Result};
 use crate::runtime::alloc::copy_of;
+use crate::tokens::layout::TokenLayout;
 use crate::tokens::layout::check_dim;
-use crate::tokens::layout::{LayoutKind, TokenLayout};
 
 /// Token embeddings in host memory: a matrix `[rows, dim]`, the rows of each item, and optionally a
 /// mask. Borrows its data, or owns it (after [`Tokens::pack`] or [`Tokens::quantize`], say).
@@ -169,21 +169,8 @@ impl<'a, F: Format> Tokens<'a, F> {
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     pub fn items(&self, items: Range<usize>) -> Result<Tokens<'_, F>> {
-        let segments = self.layout.segments().get(items.clone()).ok_or_else(|| Error::Offset {
-            argument: "items",
-            index: items.start,
-            expected: format!("a range within 0..{}", self.layout.n_items()),
-            found: items.end as i128,
-        })?;
-        let with_rows = || segments.iter().filter(|segment| segment[1] > 0);
-        let first = with_rows().map(|segment| segment[0]).min().unwrap_or(0);
-        let end = with_rows().map(|segment| segment[0] + segment[1]).max().unwrap_or(0);
-        // Items without rows may be anywhere.
-        let moved = segments.iter().map(|&[start, len]| [start.clamp(first, end) - first, len]);
-        let rows = first as usize..end as usize;
+        let (rows, layout) = self.layout.items(items)?;
         let dim = self.layout.dim();
-        let layout =
-            TokenLayout::new(LayoutKind::Scattered, rows.len(), dim, moved.collect::<Vec<_>>());
         let tokens = Tokens {
             data: self.data[rows.start * dim..rows.end * dim].into(),
             scales: self.scales.as_ref().map(|scales| scales.of_rows(rows.clone())),
@@ -226,6 +213,11 @@ impl<'a, F: Format> Tokens<'a, F> {
             None => Ok(()),
             Some(scales) => scales.check_values(&self.layout, self.mask()),
         }
+    }
+
+    /// What the tokens are stored as.
+    pub fn format(&self) -> TokenFormat {
+        F::FORMAT
     }
 
     /// Shape and items.

@@ -45,6 +45,7 @@ const HOST: Crate = Crate {
             layers: &[
                 &["driver"],
                 &["buffers"],
+                &["calls"],
                 &["forward"],
                 &["backward"],
                 &["loss"],

@@ -12,10 +12,11 @@ use maxsim_kernels::abi::params::backward::{
 
 use super::plan::{Carry, GradientPlan, Group, SidePairs};
 use super::workspace::Places;
-use super::{BackwardCall, CudaBackward, SortedKernels, Sums};
+use super::{CudaBackward, SortedKernels, Sums};
 use crate::cuda::buffers::gradients::output;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::calls::BackwardCall;
 use crate::cuda::driver::context::Entered;
 use crate::cuda::driver::launch::{N_RESERVED, start};
 use crate::cuda::driver::memory::fill;

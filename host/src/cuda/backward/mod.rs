@@ -28,9 +28,10 @@ use self::lists::Lists;
 use self::plan::{GradientPlan, Shape};
 use self::recompute::Recompute;
 use self::residual::window_rows_max;
-use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients};
+use crate::cuda::buffers::gradients::CudaGradScores;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::calls::BackwardCall;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::hazards::{Turns, end_all};
 use crate::cuda::driver::module::Kernel;
@@ -98,17 +99,6 @@ pub(super) struct SortedKernels {
     /// Where documents have few winners, which are not sorted then.
     few: Option<Kernel>,
     join: Kernel,
-}
-
-/// What a call is given.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BackwardCall<'a> {
-    pub queries: &'a CudaTokens,
-    pub documents: &'a CudaTokens,
-    pub outputs: &'a CudaOutputs,
-    pub grad_scores: &'a CudaGradScores,
-    pub gradients: &'a CudaGradients,
-    pub adds: bool,
 }
 
 /// What kernels sum over winners.

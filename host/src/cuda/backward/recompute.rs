@@ -6,9 +6,10 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 
 use super::sides::is_disjoint;
-use super::{BackwardCall, CudaBackward, document_sums_bytes};
+use super::{CudaBackward, document_sums_bytes};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::calls::BackwardCall;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::hazards::Turns;
 use crate::cuda::driver::memory::Buffer;

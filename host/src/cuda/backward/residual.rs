@@ -13,11 +13,9 @@ use maxsim_kernels::abi::params::backward::residual::{
 use maxsim_kernels::abi::params::backward::{CODE_BYTES, WARPS, columns};
 
 use super::{CudaBackward, Sums};
-use crate::cuda::buffers::gradients::CudaGradScores;
-use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::residual::ByCode;
 use crate::cuda::buffers::residual::CudaResiduals;
-use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::calls::{ResidualCall, ResidualFound};
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::hazards::Turns;
 use crate::cuda::driver::launch::{N_RESERVED, start};
@@ -41,23 +39,6 @@ const WINDOW_BYTES_MAX: usize = 128 << 20;
 /// Most rows of a window.
 pub(in crate::cuda) fn window_rows_max(dim: usize) -> usize {
     (WINDOW_BYTES_MAX / (dim * 4)).max(1)
-}
-
-/// What a call is given.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ResidualCall<'a> {
-    pub queries: &'a CudaTokens,
-    pub documents: &'a CudaTokens,
-    pub outputs: &'a CudaOutputs,
-    pub grad_scores: &'a CudaGradScores,
-}
-
-/// What a call finds, on the host: the gradients of the queries' rows, of centroids and of weights.
-#[derive(Debug)]
-pub(crate) struct ResidualFound<'a> {
-    pub queries: &'a mut [f32],
-    pub centroids: &'a mut [f32],
-    pub bucket_weights: &'a mut [f32],
 }
 
 impl CudaDevice {

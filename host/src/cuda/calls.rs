@@ -1,0 +1,32 @@
+//! What calls of either half are given: a build without CUDA has the same types, of tokens and
+//! results that have no values.
+
+use super::{CudaGradScores, CudaGradients, CudaOutputs, CudaTokens};
+
+/// What a gradient call is given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackwardCall<'a> {
+    pub queries: &'a CudaTokens,
+    pub documents: &'a CudaTokens,
+    pub outputs: &'a CudaOutputs,
+    pub grad_scores: &'a CudaGradScores,
+    pub gradients: &'a CudaGradients,
+    pub adds: bool,
+}
+
+/// What a call for the gradients of residual-compressed documents is given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResidualCall<'a> {
+    pub queries: &'a CudaTokens,
+    pub documents: &'a CudaTokens,
+    pub outputs: &'a CudaOutputs,
+    pub grad_scores: &'a CudaGradScores,
+}
+
+/// What it finds, on the host: the gradients of the queries' rows, of centroids and of weights.
+#[derive(Debug)]
+pub(crate) struct ResidualFound<'a> {
+    pub queries: &'a mut [f32],
+    pub centroids: &'a mut [f32],
+    pub bucket_weights: &'a mut [f32],
+}
