@@ -11,9 +11,9 @@ use anyhow::{Context, Result, ensure};
 use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter, MfType};
 use maxsim_kernels::archive;
 use maxsim_kernels::archive::{CUBIN_DICTIONARY, Coding, FIRST_LINE, PTX_DICTIONARY, window_bytes};
+use rayon::prelude::*;
 
 use crate::build_ptx::Files;
-use crate::parallel;
 
 /// What the archive may weigh: every program with the library carries it, and the library's
 /// package, which has all of its sources beside it, may have 8 MB. So a new row of the variant
@@ -57,17 +57,20 @@ pub fn pack(files: &Files) -> Result<Vec<u8>> {
     }
     let names: Vec<&str> = dictionaries.map(|(name, _)| name).into_iter().chain(all).collect();
     let content = |name: &str| contents.get(name).or_else(|| files.get(name));
-    let packed = parallel::map(&names, |name| {
-        let bytes = content(name).with_context(|| format!("{name} is missing"))?;
-        let dictionary = match Coding::of(name).dictionary {
-            Some(dictionary) => content(dictionary).map_or(&[][..], Vec::as_slice),
-            None => &[],
-        };
-        let packed = compress(name, bytes, dictionary)?;
-        let unpacked = decompress(name, &packed, bytes.len(), dictionary)?;
-        ensure!(unpacked == *bytes, "{name} is another once it is unpacked");
-        Ok((format!("{name} {} {}\n", bytes.len(), packed.len()), packed))
-    });
+    let packed = names
+        .par_iter()
+        .map(|name| {
+            let bytes = content(name).with_context(|| format!("{name} is missing"))?;
+            let dictionary = match Coding::of(name).dictionary {
+                Some(dictionary) => content(dictionary).map_or(&[][..], Vec::as_slice),
+                None => &[],
+            };
+            let packed = compress(name, bytes, dictionary)?;
+            let unpacked = decompress(name, &packed, bytes.len(), dictionary)?;
+            ensure!(unpacked == *bytes, "{name} is another once it is unpacked");
+            Ok((format!("{name} {} {}\n", bytes.len(), packed.len()), packed))
+        })
+        .collect::<Vec<_>>();
     let (lines, packed): (Vec<String>, Vec<Vec<u8>>) =
         packed.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip();
     let mut archive = format!("{FIRST_LINE}\n{}\n", lines.concat()).into_bytes();
@@ -114,12 +117,16 @@ pub fn unpack(bytes: &[u8]) -> Result<Files> {
         let bytes = decompress(file.name, file.packed, file.n_bytes, &[])?;
         contents.insert(file.name.to_string(), bytes);
     }
-    let unpacked = parallel::map(&rest, |file| {
-        let dictionary = Coding::of(file.name).dictionary.and_then(|name| contents.get(name));
-        let dictionary = dictionary.with_context(|| format!("{} has no dictionary", file.name))?;
-        let bytes = decompress(file.name, file.packed, file.n_bytes, dictionary)?;
-        Ok((file.name.to_string(), bytes))
-    });
+    let unpacked = rest
+        .par_iter()
+        .map(|file| {
+            let dictionary = Coding::of(file.name).dictionary.and_then(|name| contents.get(name));
+            let dictionary =
+                dictionary.with_context(|| format!("{} has no dictionary", file.name))?;
+            let bytes = decompress(file.name, file.packed, file.n_bytes, dictionary)?;
+            Ok((file.name.to_string(), bytes))
+        })
+        .collect::<Vec<_>>();
     unpacked.into_iter().collect()
 }
 

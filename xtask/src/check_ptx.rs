@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use maxsim_kernels::abi::arch::Arch;
+use rayon::prelude::*;
 
 use crate::build_ptx::texts_that_differ;
 use crate::entries::{self, Entry};
 use crate::fingerprint::{of_cubins, of_ptx, ptx_dir};
-use crate::parallel;
 use crate::ptx_text::{entry_names, offences};
 use crate::ptxas::{Assembled, Ptxas, Resources, how_to_get};
 
@@ -96,10 +96,13 @@ fn assemble_all(root: &Path, entries: &[Entry], ptxas: &Ptxas) -> Result<Vec<Str
         .filter(|entry| file_of(root, entry).is_file())
         .flat_map(|entry| targets(entry.arch).iter().map(move |target| (entry, *target)))
         .collect();
-    let done = parallel::map(&work, |&(entry, target)| {
-        let assembled = ptxas.assemble(&file_of(root, entry), target, Path::new("/dev/null"));
-        (entry, target, assembled)
-    });
+    let done = work
+        .par_iter()
+        .map(|&(entry, target)| {
+            let assembled = ptxas.assemble(&file_of(root, entry), target, Path::new("/dev/null"));
+            (entry, target, assembled)
+        })
+        .collect::<Vec<_>>();
 
     println!(
         "{:<40} {:<7} {:>9} {:>10} {:>11} {:>5} {:>6}",

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use rayon::prelude::*;
 
 use crate::build_ptx::Files;
 use crate::entries::{Entry, Target, cubin_targets};
-use crate::parallel;
 use crate::ptxas::{Assembled, Ptxas};
 use crate::yields;
 
@@ -30,9 +30,12 @@ fn in_folder(dir: &Path, ptxas: &Ptxas, entries: &[Entry], ptx: &Files) -> Resul
         .iter()
         .flat_map(|entry| cubin_targets(entry.arch).iter().map(move |target| (entry, target)))
         .collect();
-    let cubins = parallel::map(&work, |(entry, target)| {
-        cubin(dir, ptxas, entry, target).map(|cubin| (entry.cubin_file(target), cubin))
-    });
+    let cubins = work
+        .par_iter()
+        .map(|(entry, target)| {
+            cubin(dir, ptxas, entry, target).map(|cubin| (entry.cubin_file(target), cubin))
+        })
+        .collect::<Vec<_>>();
     cubins.into_iter().collect()
 }
 

@@ -10,7 +10,6 @@ mod device_rustc;
 mod entries;
 mod evidence;
 mod fingerprint;
-mod parallel;
 mod ptx_text;
 mod ptxas;
 mod report;
