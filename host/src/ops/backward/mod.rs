@@ -90,7 +90,7 @@ pub enum Backward {
 pub struct BackwardOptions {
     /// The way to go.
     pub strategy: Backward,
-    /// Most bytes of winners that [`Backward::Recompute`] has at once on a GPU, 128 MB unless said:
+    /// Most bytes of winners that [`Backward::Recompute`] has at once on a GPU, 128 MB by default:
     /// those of a cross product that are more are found for some queries at a time, at least one.
     pub winner_bytes: Option<u64>,
 }
