@@ -6,8 +6,8 @@
 
 use half::{bf16, f16};
 use maxsim::{
-    Device, DeviceTokens, Element, ElementType, Error, Format, Input, Int8, ScaleType,
-    ScoreOptions, Scores, Screen, Tokens,
+    Device, Element, ElementType, Error, Format, Input, Int8, ScaleType, ScoreOptions, Scores,
+    Screen, Tokens,
 };
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
@@ -19,7 +19,7 @@ use crate::case::{Case, Data, elements, tokens};
 use crate::engines::cuda_devices;
 use crate::gpu::same_bits;
 use crate::oracle::{Answer, TokenAnswer, maxsim, similarity};
-use crate::quantized::{Codes, int8};
+use crate::quantized::{Codes, handle, int8};
 use crate::strategy::cases;
 use crate::suite::Suite;
 
@@ -143,13 +143,6 @@ fn call<T: Element>(
     pairing: &maxsim::Pairing,
     options: &ScoreOptions,
 ) -> Result<Scores, Error> {
-    fn handle<F: Format>(
-        device: &Device,
-        tokens: &Tokens<'_, F>,
-        yes: bool,
-    ) -> Result<Option<DeviceTokens<F>>, Error> {
-        yes.then(|| device.upload(tokens)).transpose()
-    }
     let [q, d] = upload;
     let handles = (handle(device, tokens.0, q)?, handle(device, tokens.1, d)?);
     let queries = handles.0.as_ref().map_or(Input::Host(tokens.0), Input::Device);

@@ -282,13 +282,6 @@ fn call<Q: Against<D>, D: Format>(
     pairing: &Pairing,
     options: &ScoreOptions,
 ) -> Result<Scores, Error> {
-    fn handle<F: Format>(
-        device: &Device,
-        tokens: &Tokens<'_, F>,
-        yes: bool,
-    ) -> Result<Option<DeviceTokens<F>>, Error> {
-        yes.then(|| device.upload(tokens)).transpose()
-    }
     let handles = (handle(device, queries, upload[0])?, handle(device, documents, upload[1])?);
     let queries = handles.0.as_ref().map_or(Input::Host(queries), Input::Device);
     let documents = handles.1.as_ref().map_or(Input::Host(documents), Input::Device);
@@ -394,4 +387,13 @@ pub fn with_scores_of_every_row<Q: Against<D>, D: Quantized>(
         };
         check(row.map(|row| row.name), &found);
     }
+}
+
+/// Tokens on the device, where a call is to read a handle.
+pub(crate) fn handle<F: Format>(
+    device: &Device,
+    tokens: &Tokens<'_, F>,
+    yes: bool,
+) -> Result<Option<DeviceTokens<F>>, Error> {
+    yes.then(|| device.upload(tokens)).transpose()
 }
