@@ -12,9 +12,9 @@
 //!    alone), wherever its row and column lie. Identical rows therefore tie bitwise, and no
 //!    result depends on the pairing, the tiles or the number of threads.
 //!
-//! Where rows are normalised ([`norms`]) or compressed, similarities are multiplied by both rows'
-//! factors ([`row_scales`]): the document's before the maximum, the query's after it. Dot products
-//! of integer codes are exact.
+//! Where rows are normalised ([`norms`]) or compressed, similarities are multiplied by the scales
+//! of both rows ([`row_scales`]): the document's before the maximum, the query's after it. Dot
+//! products of integer codes are exact.
 //!
 //! Gradients are sums over the winners ([`backward`]), and so are coarse-to-fine scores, of
 //! winners that INT8 codes have found ([`rescore`]).
@@ -77,8 +77,8 @@ pub(crate) fn score<Q: Format, D: Format>(
     let (queries, documents) = (queries.with_rows(&scaled.0), documents.with_rows(&scaled.1));
     let norms = options.normalize.then(|| Norms::new(queries, documents, problem.dim(), parallel));
     let norms = &norms.transpose()?;
-    let factors = RowScales::new(norms.as_ref(), queries.scales, documents.scales);
-    let call = Call { problem, queries, documents, factors };
+    let row_scales = RowScales::new(norms.as_ref(), queries.scales, documents.scales);
+    let call = Call { problem, queries, documents, row_scales };
     // A task owns its part of the outputs, so it does not matter which thread takes it when.
     let run = |scratch: &mut Scratch, batch: Vec<_>| {
         batch.into_iter().try_for_each(|task| call.run(task, scratch))

@@ -21,7 +21,7 @@ pub(super) struct Call<'a, Q: Format, D: Format> {
     pub problem: &'a Problem<'a>,
     pub queries: Matrix<'a, Q>,
     pub documents: Matrix<'a, D>,
-    pub factors: RowScales<'a>,
+    pub row_scales: RowScales<'a>,
 }
 
 impl<Q: Format, D: Format> Call<'_, Q, D> {
@@ -66,7 +66,7 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
                 scratch.panels.push(Panel::default());
             }
             let panel = &mut scratch.panels[scratch.n_panels];
-            let (dim, with_sums) = (self.problem.dim(), self.factors.need_sums());
+            let (dim, with_sums) = (self.problem.dim(), self.row_scales.need_sums());
             if !panel.pack(tokens, self.queries, dim, with_sums, &mut scratch.rows)? {
                 break;
             }
@@ -104,7 +104,7 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
                     similarities(&panel.values, panel.width, rows, dim, products);
                 }
                 let rows = spans.iter().flat_map(|span| span.rows.clone());
-                self.factors.apply(products, panel, rows);
+                self.row_scales.apply(products, panel, rows);
                 let mut products = &*products;
                 for span in spans {
                     let (part, rest) = products.split_at(span.rows.len() * panel.width);
@@ -137,7 +137,7 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
     ) {
         let n_documents = task.documents.len();
         for (s, column) in panel.columns.iter().enumerate() {
-            let best = maxima.best[s] * self.factors.query(column.row);
+            let best = maxima.best[s] * self.row_scales.query(column.row);
             sums[column.query * n_documents + span.document] += f64::from(best);
             let query = &mut task.queries[column.query];
             let at = span.document * query.len + column.token;

@@ -145,17 +145,17 @@ absent! {
             scales: ScaleType,
         ) -> Result<CudaTokens>;
         fn check_normalizable(&self, device: Device<'_>, layout: &TokenLayout) -> Result<()>;
-        fn set_scales(&self, scales: Norms);
+        fn set_scales(&self, scales: RowScales);
         fn access(&self) -> Access;
         fn n_table_rows(&self) -> [usize; 2];
     }
-    Norms {
+    RowScales {
         fn of_scales(
             device: Device<'_>,
             scales: &Scales<'_>,
             operand: Operand,
             layout: &TokenLayout,
-        ) -> Result<Norms>;
+        ) -> Result<RowScales>;
     }
     CudaOutputs {
         fn new(device: Device<'_>, shape: &OutputShape) -> Result<CudaOutputs>;
@@ -186,15 +186,19 @@ absent! {
         fn read(&self, sides: [&mut [f32]; 2]) -> Result<()>;
         fn write(&self, side: usize, values: &[f32]) -> Result<()>;
     }
-    CudaWork {
+    ForwardPlan {
         fn new(
             device: Device<'_>,
             problem: &Problem<'_>,
             chosen: Chosen,
             outputs: &OutputShape,
-        ) -> Result<CudaWork>;
-        fn prepare_norms(&self, queries: &CudaTokens, documents: &CudaTokens, order: Option<Never>)
-            -> Result<()>;
+        ) -> Result<ForwardPlan>;
+        fn prepare_row_scales(
+            &self,
+            queries: &CudaTokens,
+            documents: &CudaTokens,
+            order: Option<Never>,
+        ) -> Result<()>;
         fn enqueue(
             &self,
             stream: &mut CudaStream,
@@ -208,7 +212,7 @@ absent! {
             device: Device<'_>,
             problem: &Problem<'_>,
             element: ElementType,
-            screening: &Arc<CudaWork>,
+            screening: &Arc<ForwardPlan>,
             outputs: &OutputShape,
         ) -> Result<CudaRescore>;
         fn enqueue(
@@ -265,7 +269,7 @@ absent! {
     }
     CudaCall {
         fn new(
-            work: &Arc<CudaWork>,
+            work: &Arc<ForwardPlan>,
             queries: &Arc<CudaTokens>,
             documents: &Arc<CudaTokens>,
             outputs: &Arc<CudaOutputs>,

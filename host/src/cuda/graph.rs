@@ -15,11 +15,11 @@ use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::{CudaDevice, Entered};
-use crate::cuda::driver::hazards::{Turn, Turns, end_all};
+use crate::cuda::driver::hazards::{Hazard, HazardGuard, end_all};
 use crate::cuda::driver::memory::Buffer;
 use crate::cuda::driver::stream::{CudaStream, Order};
 use crate::cuda::driver::symbols::raw;
-use crate::cuda::forward::launch::CudaWork;
+use crate::cuda::forward::launch::ForwardPlan;
 use crate::cuda::forward::rescore::{CudaRescore, Sides};
 use crate::error::{Error, Result};
 use crate::runtime::swap::lock;
@@ -39,7 +39,7 @@ pub(crate) struct CudaCall {
 #[derive(Debug)]
 enum What {
     Score {
-        work: Arc<CudaWork>,
+        work: Arc<ForwardPlan>,
         tokens: Sides,
     },
     Rescore {
@@ -66,9 +66,9 @@ enum What {
 pub(crate) struct CudaGraph {
     device: Arc<CudaDevice>,
     exec: CUgraphExec,
-    /// Of the memory that the calls write or share with others, each once, in the order of their
-    /// places in memory.
-    turns: Vec<Arc<Turns>>,
+    /// Hazards of the memory that the calls write or share with others, each once, in the order of
+    /// their addresses.
+    hazards: Vec<Arc<Hazard>>,
     _calls: Vec<CudaCall>,
     _workspace: Buffer,
 }
@@ -82,14 +82,14 @@ unsafe impl Sync for CudaGraph {}
 impl CudaCall {
     /// The handles' layouts and the outputs' shape must be those of the work; `Work` checks them.
     pub(crate) fn new(
-        work: &Arc<CudaWork>,
+        work: &Arc<ForwardPlan>,
         queries: &Arc<CudaTokens>,
         documents: &Arc<CudaTokens>,
         outputs: &Arc<CudaOutputs>,
     ) -> Result<CudaCall> {
         // Refused now rather than when the graph is made of it.
         work.tensor_maps(queries, documents)?;
-        work.prepare_norms(queries, documents, None)?;
+        work.prepare_row_scales(queries, documents, None)?;
         let tokens = [queries.clone(), documents.clone()];
         let what = What::Score { work: work.clone(), tokens };
         Ok(CudaCall { outputs: outputs.clone(), what })
@@ -129,7 +129,7 @@ impl CudaCall {
     ) -> Result<CudaCall> {
         let [queries, documents] = tokens;
         work.check(queries, documents)?;
-        work.prepare_norms(queries, documents, None)?;
+        work.prepare_row_scales(queries, documents, None)?;
         Ok(CudaCall {
             outputs: outputs.clone(),
             what: What::Backward {
@@ -151,16 +151,16 @@ impl CudaCall {
         }
     }
 
-    fn turns(&self) -> impl Iterator<Item = Arc<Turns>> {
-        let outputs = Some(self.outputs.turns());
+    fn hazards(&self) -> impl Iterator<Item = Arc<Hazard>> {
+        let outputs = Some(self.outputs.hazard());
         let used = match &self.what {
             What::Score { .. } | What::Rescore { .. } => [outputs, None, None, None],
             What::Loss { work, grad_scores, loss } => {
-                let own = work.own_turns(&self.outputs);
-                [outputs, Some(grad_scores.turns()), Some(loss.turns()), own]
+                let own = work.own_hazard(&self.outputs);
+                [outputs, Some(grad_scores.hazard()), Some(loss.hazard()), own]
             }
             What::Backward { work, grad_scores, gradients, .. } => {
-                [outputs, Some(grad_scores.turns()), Some(gradients.turns()), work.own_turns()]
+                [outputs, Some(grad_scores.hazard()), Some(gradients.hazard()), work.own_hazard()]
             }
         };
         used.map(Option::<&_>::cloned).into_iter().flatten()
@@ -169,8 +169,8 @@ impl CudaCall {
     /// Enqueues the call.
     ///
     /// # Safety
-    /// `stream` must be captured into a graph that keeps the call, that nothing else uses the
-    /// workspace of while it runs, and that runs in its turn for what [`CudaCall::turns`] says.
+    /// `stream` must be captured into a graph that keeps the call. While the graph runs nothing
+    /// else may use its workspace, and its launch must hold the guards of [`CudaCall::hazards`].
     unsafe fn capture(
         &self,
         entered: &Entered<'_>,
@@ -216,14 +216,14 @@ impl CudaGraph {
         let len_bytes = calls.iter().map(CudaCall::workspace_bytes).max().unwrap_or(0);
         let workspace = Buffer::zeroed(device, len_bytes)?;
         let stream = CudaStream::independent(device)?;
-        let mut turns: Vec<_> = calls.iter().flat_map(CudaCall::turns).collect();
-        turns.sort_by_key(Arc::as_ptr);
-        turns.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let mut hazards: Vec<_> = calls.iter().flat_map(CudaCall::hazards).collect();
+        hazards.sort_by_key(Arc::as_ptr);
+        hazards.dedup_by(|a, b| Arc::ptr_eq(a, b));
 
         let entered = device.enter()?;
         let captured = capture(&entered, &stream, |entered| {
             // SAFETY: the graph keeps the calls and the workspace, which is as large as the
-            // largest needs and no other graph's; `launch` waits for its turn.
+            // largest needs and no other graph's; `launch` holds the guards.
             calls
                 .iter()
                 .try_for_each(|call| unsafe { call.capture(entered, &stream, workspace.address()) })
@@ -238,7 +238,7 @@ impl CudaGraph {
         instantiated?;
         drop(entered);
         let device = device.clone();
-        let graph = CudaGraph { device, exec, turns, _calls: calls, _workspace: workspace };
+        let graph = CudaGraph { device, exec, hazards, _calls: calls, _workspace: workspace };
         destroyed.map(|()| graph)
     }
 
@@ -254,17 +254,17 @@ impl CudaGraph {
             });
         }
         // In the order of their addresses, so that no two launches wait for each other.
-        let turns: Vec<Turn<'_>> = self
-            .turns
+        let guards: Vec<HazardGuard<'_>> = self
+            .hazards
             .iter()
-            .map(|turns| turns.begin(&entered, stream, order))
+            .map(|hazard| hazard.begin(&entered, stream, order))
             .collect::<Result<_>>()?;
-        // SAFETY: the graph keeps all that it uses; the stream belongs to its context; it is
-        // this launch's turn to use what others use, too.
+        // SAFETY: the graph keeps all that it uses; the stream belongs to its context; the
+        // guards order it behind other users of the same memory.
         let code = unsafe { raw::cuGraphLaunch(self.exec, stream.raw()) };
         let launched = self.device.check("cuGraphLaunch", code);
         // Even after an error, some of it may be running.
-        end_all(turns, &entered, stream)?;
+        end_all(guards, &entered, stream)?;
         launched
     }
 }

@@ -10,7 +10,7 @@ use maxsim_kernels::abi::params::loss::{Factor, MeanParams, RowsParams, rows_per
 use crate::cuda::buffers::gradients::CudaGradScores;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::driver::context::{CudaDevice, Entered};
-use crate::cuda::driver::hazards::{Turns, end_all};
+use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::{Buffer, download, overwrite};
 use crate::cuda::driver::module::Kernel;
@@ -40,7 +40,7 @@ enum Targets {
     /// A u32 column per query.
     Positives(Buffer),
     /// An f32 per score.
-    Teacher(Buffer, Arc<Turns>),
+    Teacher(Buffer, Arc<Hazard>),
     /// The same, of other work.
     Scores(Arc<CudaOutputs>),
 }
@@ -55,7 +55,7 @@ impl CudaTargets {
     /// A copy of a teacher's scores.
     pub(crate) fn teacher(device: &Arc<CudaDevice>, scores: &[f32]) -> Result<CudaTargets> {
         let memory = upload(device, bytemuck::cast_slice(scores))?;
-        Ok(CudaTargets(Targets::Teacher(memory, Arc::new(Turns::new(device)?))))
+        Ok(CudaTargets(Targets::Teacher(memory, Arc::new(Hazard::new(device)?))))
     }
 
     /// Scores of other work.
@@ -98,11 +98,11 @@ impl CudaLossWork {
     /// Replaces the teacher's scores, of which there must be as many, once no work uses them any
     /// more. False where the work has none of its own.
     pub(crate) fn write_teacher(&self, scores: &[f32]) -> Result<bool> {
-        let Targets::Teacher(memory, turns) = &self.targets.0 else { return Ok(false) };
+        let Targets::Teacher(memory, hazard) = &self.targets.0 else { return Ok(false) };
         if scores.is_empty() {
             return Ok(true);
         }
-        let _last = turns.wait()?;
+        let _last = hazard.wait()?;
         let entered = self.device.enter()?;
         // SAFETY: there is memory for the scores; no work uses it, and none is given it while the
         // guard lives.
@@ -110,13 +110,13 @@ impl CudaLossWork {
         Ok(true)
     }
 
-    /// The turns of the teacher's scores, unless they are `outputs`.
-    pub(super) fn own_turns(&self, outputs: &CudaOutputs) -> Option<&Arc<Turns>> {
+    /// The hazard of the teacher's scores, unless they are `outputs`.
+    pub(super) fn own_hazard(&self, outputs: &CudaOutputs) -> Option<&Arc<Hazard>> {
         match &self.targets.0 {
             Targets::Scores(teacher) => {
-                Some(teacher.turns()).filter(|turns| !Arc::ptr_eq(turns, outputs.turns()))
+                Some(teacher.hazard()).filter(|hazard| !Arc::ptr_eq(hazard, outputs.hazard()))
             }
-            Targets::Teacher(_, turns) => Some(turns),
+            Targets::Teacher(_, hazard) => Some(hazard),
             Targets::Positives(_) => None,
         }
     }
@@ -133,23 +133,16 @@ impl CudaLossWork {
     ) -> Result<()> {
         let entered = self.device.enter()?;
         let order = stream.order(&entered)?;
-        let turns = Turns::begin_each(
-            [
-                Some(outputs.turns().as_ref()),
-                Some(grad_scores.turns().as_ref()),
-                Some(loss.turns.as_ref()),
-                self.own_turns(outputs).map(AsRef::as_ref),
-            ],
-            &entered,
-            stream,
-            order,
-        )?;
+        let hazards = [
+            Some(outputs.hazard().as_ref()),
+            Some(grad_scores.hazard().as_ref()),
+            Some(loss.hazard.as_ref()),
+            self.own_hazard(outputs).map(AsRef::as_ref),
+        ];
         // SAFETY: scores, gradients and loss are those of the work (the caller's check), in this
-        // context, and it is this call's turn to use them.
-        let result = unsafe { self.run(&entered, stream.raw(), outputs, grad_scores, loss) };
-        // Even after an error, launches before it may be running.
-        let ended = end_all(turns.into_iter().flatten(), &entered, stream);
-        result.and(ended)
+        // context, and the hazards order their use.
+        let run = || unsafe { self.run(&entered, stream.raw(), outputs, grad_scores, loss) };
+        Hazard::enqueue(hazards, &entered, stream, order, run)
     }
 
     /// Enqueues the work's launches.
@@ -201,13 +194,13 @@ impl CudaLossWork {
 pub(crate) struct CudaLoss {
     device: Arc<CudaDevice>,
     memory: Buffer,
-    turns: Arc<Turns>,
+    hazard: Arc<Hazard>,
 }
 
 impl CudaLoss {
     pub(crate) fn new(device: &Arc<CudaDevice>, n_queries: usize) -> Result<CudaLoss> {
         let memory = Buffer::zeroed(device, (n_queries as u64 + 1) * 4)?;
-        Ok(CudaLoss { device: device.clone(), memory, turns: Arc::new(Turns::new(device)?) })
+        Ok(CudaLoss { device: device.clone(), memory, hazard: Arc::new(Hazard::new(device)?) })
     }
 
     pub(crate) fn address(&self) -> u64 {
@@ -218,13 +211,13 @@ impl CudaLoss {
         self.address() + 4
     }
 
-    pub(super) fn turns(&self) -> &Arc<Turns> {
-        &self.turns
+    pub(super) fn hazard(&self) -> &Arc<Hazard> {
+        &self.hazard
     }
 
     /// Waits for the last work and copies the value.
     pub(crate) fn read(&self) -> Result<f32> {
-        let _last = self.turns.wait()?;
+        let _last = self.hazard.wait()?;
         let (entered, mut value) = (self.device.enter()?, [0.0f32]);
         // SAFETY: the memory begins with the value.
         unsafe { download(&entered, self.address(), bytemuck::cast_slice_mut(&mut value))? };

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::Device;
 use crate::cuda::{
     BackwardCall, CudaBackward, CudaCall, CudaGradScores, CudaGradients, CudaLoss, CudaLossWork,
-    CudaOutputs, CudaRescore, CudaStream, CudaTokens, CudaWork,
+    CudaOutputs, CudaRescore, CudaStream, CudaTokens, ForwardPlan,
 };
 use crate::error::Result;
-use crate::problem::provenance::{LastScored, Scored};
+use crate::problem::provenance::{LastProvenance, Provenance};
 use crate::runtime::on::On;
 
 /// A call that was checked for a queue's device: what it runs, and what it writes winners of.
@@ -17,7 +17,7 @@ use crate::runtime::on::On;
 pub struct Command<'a, C> {
     pub(crate) call: On<C, CudaCommand<'a>>,
     /// The winners that the call writes, and what they are of.
-    pub(crate) written: Option<(&'a LastScored, Scored)>,
+    pub(crate) written: Option<(&'a LastProvenance, Provenance)>,
 }
 
 /// A call of the CPU engine with everything that it uses, so that a graph can keep it.
@@ -30,7 +30,7 @@ pub trait CpuCall: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CudaCommand<'a> {
     Score {
-        work: &'a Arc<CudaWork>,
+        work: &'a Arc<ForwardPlan>,
         /// Of queries, of documents, here and below.
         tokens: [&'a Arc<CudaTokens>; 2],
         outputs: &'a Arc<CudaOutputs>,
@@ -105,7 +105,7 @@ pub trait Submit {
     fn device(&self) -> &Device;
 
     /// What winners are of where the next command reads them.
-    fn scored(&self, scores: &LastScored) -> Option<Scored>;
+    fn provenance(&self, scores: &LastProvenance) -> Option<Provenance>;
 
     /// Runs or records a command.
     ///

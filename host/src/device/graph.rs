@@ -5,7 +5,7 @@ use super::command::{Command, CpuCall, CpuCalls, Submit};
 use super::stream::Stream;
 use crate::cuda::{CudaCall, CudaGraph};
 use crate::error::{Error, Result};
-use crate::problem::provenance::{LastScored, Scored};
+use crate::problem::provenance::{LastProvenance, Provenance};
 use crate::runtime::on::On;
 
 /// Collects the calls of a graph; see [`Device::capture`].
@@ -14,7 +14,7 @@ pub struct Capture {
     device: Device,
     calls: On<CpuCalls, Vec<CudaCall>>,
     /// The winners that the calls write, and what they are of.
-    written: Vec<(LastScored, Scored)>,
+    written: Vec<(LastProvenance, Provenance)>,
 }
 
 /// Calls that are launched together; see [`Device::capture`].
@@ -49,7 +49,7 @@ pub struct Capture {
 /// A graph shares tokens, works and scores with their handles: they stay where they are, and
 /// are freed when the handle and every graph are gone. Its workspace is its own. A launch reads
 /// what the tokens hold at that time, which is how a view of foreign memory
-/// (`DeviceTokens::from_raw_parts`) is scored again with other contents.
+/// (`DeviceTokens::from_raw_parts`) is provenance again with other contents.
 ///
 /// On [`Device::cpu`] the same calls work: a launch makes them one after the other.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub struct Graph {
     device: Device,
     inner: On<CpuCalls, CudaGraph>,
     /// The winners that a launch writes, and what they are of.
-    written: Vec<(LastScored, Scored)>,
+    written: Vec<(LastProvenance, Provenance)>,
 }
 
 impl Capture {
@@ -86,9 +86,9 @@ impl Submit for Capture {
         &self.device
     }
 
-    fn scored(&self, scores: &LastScored) -> Option<Scored> {
+    fn provenance(&self, scores: &LastProvenance) -> Option<Provenance> {
         let written = self.written.iter().rev().find(|(written, _)| written.is(scores));
-        written.map(|(_, scored)| scored.clone()).or_else(|| scores.get())
+        written.map(|(_, provenance)| provenance.clone()).or_else(|| scores.get())
     }
 
     fn submit<C: CpuCall>(&mut self, command: Command<'_, C>) -> Result<()> {
@@ -97,7 +97,8 @@ impl Submit for Capture {
             (On::Cuda(call), On::Cuda(calls)) => calls.push(call.record()?),
             _ => return Err(self.device.wrong_queue()),
         }
-        self.written.extend(command.written.map(|(written, scored)| (written.clone(), scored)));
+        self.written
+            .extend(command.written.map(|(written, provenance)| (written.clone(), provenance)));
         Ok(())
     }
 }
@@ -116,7 +117,7 @@ impl Graph {
     /// a foreign stream that is captured.
     pub fn launch(&mut self, stream: &mut Stream) -> Result<()> {
         self.device.check_same("stream", &stream.device)?;
-        self.written.iter().for_each(|(written, scored)| written.set(scored.clone()));
+        self.written.iter().for_each(|(written, provenance)| written.set(provenance.clone()));
         match (&mut self.inner, &mut stream.inner) {
             (On::Cpu(calls), On::Cpu(())) => calls.run(),
             (On::Cuda(graph), On::Cuda(stream)) => graph.launch(stream),
@@ -131,7 +132,7 @@ impl Graph {
 
 impl Device {
     /// Captures calls into a graph, which launches all of them at once, any number of times.
-    /// Nothing is scored until then.
+    /// Nothing is provenance until then.
     ///
     /// # Errors
     /// Those of `calls`; and [`crate::Error::DeviceMemory`] where there is no room for the graph.

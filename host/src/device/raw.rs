@@ -9,7 +9,7 @@ use super::tokens::DeviceTokens;
 use crate::cuda::CudaDevice;
 use crate::cuda::CudaStream;
 use crate::cuda::CudaTokens;
-use crate::cuda::Norms;
+use crate::cuda::RowScales;
 use crate::cuda::check_range;
 use crate::cuda::read_rows;
 use crate::error::{Error, Result};
@@ -131,7 +131,7 @@ impl<F: Quantized> DeviceTokens<F> {
         scales.check_values(&layout, valid.as_deref())?;
         let operand = F::FORMAT.stored_operand();
         let tokens = CudaTokens::view(cuda, operand, &layout, access, mask.unwrap_or(0))?;
-        tokens.set_scales(Norms::of_scales(cuda, &scales, operand, &layout)?);
+        tokens.set_scales(RowScales::of_scales(cuda, &scales, operand, &layout)?);
         Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
     }
 }

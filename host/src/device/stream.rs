@@ -9,7 +9,7 @@ use super::tokens::DeviceTokens;
 use crate::cuda;
 use crate::cuda::CudaStream;
 use crate::error::{Error, Result};
-use crate::problem::provenance::{LastScored, Scored};
+use crate::problem::provenance::{LastProvenance, Provenance};
 use crate::runtime::on::On;
 use crate::tokens::format::Format;
 
@@ -121,13 +121,13 @@ impl Submit for Stream {
         &self.device
     }
 
-    fn scored(&self, scores: &LastScored) -> Option<Scored> {
+    fn provenance(&self, scores: &LastProvenance) -> Option<Provenance> {
         scores.get()
     }
 
     fn submit<C: CpuCall>(&mut self, command: Command<'_, C>) -> Result<()> {
-        if let Some((written, scored)) = command.written {
-            written.set(scored);
+        if let Some((written, provenance)) = command.written {
+            written.set(provenance);
         }
         match (command.call, &mut self.inner) {
             (On::Cpu(call), On::Cpu(())) => call.run(),

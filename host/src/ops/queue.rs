@@ -153,8 +153,8 @@ fn submit<T: Element, D: Saved<T>>(
     work: &BackwardWork,
     call: Call<'_, T, D>,
 ) -> Result<()> {
-    let scored = queue.scored(&call.scores.scored);
-    let command = work.command(queue.device(), call, scored)?;
+    let provenance = queue.provenance(&call.scores.provenance);
+    let command = work.command(queue.device(), call, provenance)?;
     queue.submit(command)
 }
 

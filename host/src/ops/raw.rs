@@ -10,7 +10,7 @@ use crate::ops::backward::prepared::BackwardWork;
 use crate::ops::score::prepared::DeviceScores;
 use crate::ops::score::prepared::Work;
 use crate::problem::outputs::OutputAddresses;
-use crate::problem::provenance::LastScored;
+use crate::problem::provenance::LastProvenance;
 use crate::runtime::on::On;
 
 impl DeviceScores {
@@ -57,7 +57,7 @@ impl DeviceScores {
         Ok(DeviceScores {
             device: work.device.clone(),
             shape: shape.clone(),
-            scored: LastScored::default(),
+            provenance: LastProvenance::default(),
             inner: On::Cuda(Arc::new(outputs)),
         })
     }

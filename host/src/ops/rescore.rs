@@ -21,7 +21,7 @@ use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::problem::shape::ScoreShape;
 use crate::runtime::on::On;
-use crate::runtime::swap::Replaced;
+use crate::runtime::swap::Swap;
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::{Int8, TokenFormat};
 use crate::tokens::layout::TokenLayout;
@@ -396,7 +396,7 @@ struct CpuRescore<T: Element> {
     codes: [Arc<HostTokens<Int8>>; 2],
     pairing: Arc<Pairing>,
     options: ScoreOptions,
-    scores: Arc<Replaced<Scores>>,
+    scores: Arc<Swap<Scores>>,
 }
 
 impl<T: Element> CpuRescore<T> {
@@ -405,7 +405,7 @@ impl<T: Element> CpuRescore<T> {
         [queries, documents]: [&DeviceTokens<T>; 2],
         codes: [&DeviceTokens<Int8>; 2],
         work: &CoarseWork,
-        scores: &Arc<Replaced<Scores>>,
+        scores: &Arc<Swap<Scores>>,
     ) -> Result<CpuRescore<T>> {
         Ok(CpuRescore {
             layouts: [queries.layout.clone(), documents.layout.clone()],

@@ -10,15 +10,15 @@ use crate::tokens::layout::TokenLayout;
 
 /// Where the tokens that were scored lie, and which of them met.
 #[derive(Clone, Debug)]
-pub struct Scored {
+pub struct Provenance {
     pub queries: Arc<TokenLayout>,
     pub documents: Arc<TokenLayout>,
     pub pairing: Arc<Pairing>,
 }
 
-impl Scored {
+impl Provenance {
     /// Whether winners of one are winners of the other.
-    pub(crate) fn is_same(&self, other: &Scored) -> bool {
+    pub(crate) fn is_same(&self, other: &Provenance) -> bool {
         let same =
             |a: &Arc<TokenLayout>, b: &Arc<TokenLayout>| Arc::ptr_eq(a, b) || a.same_items(b);
         same(&self.queries, &other.queries)
@@ -30,19 +30,19 @@ impl Scored {
 /// The provenance of the last call that wrote some winners; nothing where none did, or where
 /// foreign memory holds them.
 #[derive(Clone, Debug, Default)]
-pub struct LastScored(Arc<Mutex<Option<Scored>>>);
+pub struct LastProvenance(Arc<Mutex<Option<Provenance>>>);
 
-impl LastScored {
-    pub(crate) fn get(&self) -> Option<Scored> {
+impl LastProvenance {
+    pub(crate) fn get(&self) -> Option<Provenance> {
         lock(&self.0).clone()
     }
 
-    pub(crate) fn set(&self, scored: Scored) {
-        *lock(&self.0) = Some(scored);
+    pub(crate) fn set(&self, provenance: Provenance) {
+        *lock(&self.0) = Some(provenance);
     }
 
     /// Whether it is that of the same scores.
-    pub(crate) fn is(&self, other: &LastScored) -> bool {
+    pub(crate) fn is(&self, other: &LastProvenance) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }

@@ -5,15 +5,15 @@ use crate::runtime::alloc::filled;
 
 /// The rows that have each code, in rising order.
 #[derive(Debug)]
-pub(crate) struct Groups {
+pub(crate) struct ByCode {
     /// Where a code's rows start in `rows`; one entry more than there are codes.
     starts: Vec<u32>,
     rows: Vec<u32>,
 }
 
-impl Groups {
+impl ByCode {
     /// A counting sort. There are fewer than 2³¹ rows.
-    pub fn new(codes: &[i32], n_codes: usize) -> Result<Groups> {
+    pub fn new(codes: &[i32], n_codes: usize) -> Result<ByCode> {
         let mut starts = filled(n_codes as u64 + 1, 0u32)?;
         for &code in codes {
             starts[code as usize + 1] += 1;
@@ -28,10 +28,10 @@ impl Groups {
             rows[*place as usize] = row as u32;
             *place += 1;
         }
-        Ok(Groups { starts, rows })
+        Ok(ByCode { starts, rows })
     }
 
-    /// Where the rows of each code start among [`Groups::rows`], and where the last ones end.
+    /// Where the rows of each code start among [`ByCode::rows`], and where the last ones end.
     pub fn starts(&self) -> &[u32] {
         &self.starts
     }
@@ -53,8 +53,8 @@ mod tests {
 
     #[test]
     fn rows_are_found_under_their_codes() {
-        let groups = Groups::new(&[2, 0, 2, 3, 0], 5).unwrap();
-        let members: Vec<&[u32]> = (0..5).map(|code| groups.members(code)).collect();
+        let by_code = ByCode::new(&[2, 0, 2, 3, 0], 5).unwrap();
+        let members: Vec<&[u32]> = (0..5).map(|code| by_code.members(code)).collect();
         assert_eq!(members, [&[1, 4][..], &[], &[0, 2], &[3], &[]]);
     }
 }

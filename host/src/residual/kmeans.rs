@@ -10,7 +10,7 @@
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
-use super::by_code::Groups;
+use super::by_code::ByCode;
 use super::nearest::{Done, Nearest, Panels};
 use crate::error::Result;
 use crate::runtime::alloc::filled;
@@ -35,12 +35,12 @@ pub(super) fn kmeans(
     let nearest = if spherical { Nearest::Dot } else { Nearest::Distance };
     for _ in 0..n_iterations {
         let codes = Panels::new(&centroids, dim, nearest, false)?.assign(rows, done)?;
-        let groups = Groups::new(&codes, n_centroids)?;
-        reseed_empty(rows, dim, &codes, &groups, &mut centroids);
+        let by_code = ByCode::new(&codes, n_centroids)?;
+        reseed_empty(rows, dim, &codes, &by_code, &mut centroids);
         Parallel::new().share(|min_len| {
             let centroids = centroids.par_chunks_exact_mut(dim).with_min_len(min_len);
             centroids.enumerate().for_each(|(code, centroid)| {
-                move_to_mean(rows, groups.members(code), centroid);
+                move_to_mean(rows, by_code.members(code), centroid);
             });
         });
         if spherical {
@@ -77,9 +77,9 @@ fn move_to_mean(rows: &[f32], members: &[u32], centroid: &mut [f32]) {
 }
 
 /// Puts centroids without rows where rows are farthest from their centroids.
-fn reseed_empty(rows: &[f32], dim: usize, codes: &[i32], groups: &Groups, centroids: &mut [f32]) {
+fn reseed_empty(rows: &[f32], dim: usize, codes: &[i32], by_code: &ByCode, centroids: &mut [f32]) {
     let n_centroids = centroids.len() / dim;
-    let empty: Vec<usize> = (0..n_centroids).filter(|&i| groups.members(i).is_empty()).collect();
+    let empty: Vec<usize> = (0..n_centroids).filter(|&i| by_code.members(i).is_empty()).collect();
     if empty.is_empty() {
         return;
     }

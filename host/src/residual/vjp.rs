@@ -4,7 +4,7 @@ use maxsim_kernels::abi::residual::{BitOrder, bucket, per_byte};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
-use super::by_code::Groups;
+use super::by_code::ByCode;
 use super::decode::Decoder;
 use super::tokens::ResidualTokens;
 use crate::error::{Error, Result};
@@ -56,7 +56,7 @@ impl ResidualTokens<'_> {
                 found: format!("{} elements", grad_tokens.len()),
             });
         }
-        let groups = Groups::new(self.codes(), codec.n_centroids())?;
+        let by_code = ByCode::new(self.codes(), codec.n_centroids())?;
         let decoder = Decoder::new(codec, self.order());
         let mut centroids = filled(codec.n_centroids() as u64 * dim as u64, 0.0)?;
         let shares = centroids.par_chunks_mut(CHUNK_LEN * dim).enumerate().map(|(chunk, rows)| {
@@ -64,7 +64,7 @@ impl ResidualTokens<'_> {
             let mut x = Gradient::new(dim);
             for (i, centroid) in rows.chunks_exact_mut(dim).enumerate() {
                 x.sums.fill(0.0);
-                for &row in groups.members(chunk * CHUNK_LEN + i) {
+                for &row in by_code.members(chunk * CHUNK_LEN + i) {
                     let grad = &grad_tokens[row as usize * dim..][..dim];
                     x.of_row(&decoder, self, row as usize, grad);
                     self.add_to_weights(row as usize, &x.grad, &mut share);

@@ -10,11 +10,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// that waits for the others in the middle of a computation may begin another call, which would
 /// wait for ever for a lock that the thread itself holds.
 #[derive(Debug, Default)]
-pub(crate) struct Replaced<T>(Mutex<Arc<T>>);
+pub(crate) struct Swap<T>(Mutex<Arc<T>>);
 
-impl<T> Replaced<T> {
-    pub(crate) fn new(value: T) -> Replaced<T> {
-        Replaced(Mutex::new(Arc::new(value)))
+impl<T> Swap<T> {
+    pub(crate) fn new(value: T) -> Swap<T> {
+        Swap(Mutex::new(Arc::new(value)))
     }
 
     pub(crate) fn get(&self) -> Arc<T> {
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn only_what_was_got_is_replaced() {
-        let value = Replaced::new(1);
+        let value = Swap::new(1);
         let got = value.get();
         assert!(value.replace(&got, 2));
         assert!(!value.replace(&got, 3));

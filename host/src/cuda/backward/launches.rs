@@ -11,7 +11,7 @@ use maxsim_kernels::abi::params::backward::{
 };
 
 use super::plan::{Carry, GradientPlan, Group, SidePairs};
-use super::workspace::Places;
+use super::workspace::GroupWorkspace;
 use super::{CudaBackward, SortedKernels, Sums};
 use crate::cuda::buffers::gradients::output;
 use crate::cuda::buffers::outputs::CudaOutputs;
@@ -73,10 +73,10 @@ impl CudaBackward {
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(project) = self.project {
-                queries.refresh_norms(entered, stream)?;
-                documents.refresh_norms(entered, stream)?;
+                queries.refresh_row_scales(entered, stream)?;
+                documents.refresh_row_scales(entered, stream)?;
                 [sums.queries, sums.documents] = [queries, documents].map(CudaTokens::normalizable);
-                sums.norms = [sums.queries, sums.documents].map(CudaTokens::norms_address);
+                sums.norms = [sums.queries, sums.documents].map(CudaTokens::row_scales_address);
                 (sums.sides, sums.adds) = (self.sums_of_normalized(sides, adds, free), false);
                 self.run_sums(entered, stream, &sums, free)?;
                 let tokens = [queries, documents];
@@ -84,7 +84,7 @@ impl CudaBackward {
             }
             if self.documents == Gathered::Codes {
                 // Scales are there from the start.
-                sums.norms[1] = documents.norms_address();
+                sums.norms[1] = documents.row_scales_address();
             }
             self.run_sums(entered, stream, &sums, free)
         }
@@ -136,7 +136,7 @@ impl CudaBackward {
                 rows: tokens.rows(),
                 out: out.output(adds),
                 sums: sums.sides[side].address,
-                norms: tokens.norms_address(),
+                norms: tokens.row_scales_address(),
                 n_rows: out.rows as u32,
                 reserved: 0,
             };
@@ -392,17 +392,17 @@ impl CudaBackward {
         sorted: &SortedKernels,
         workspace: u64,
     ) -> Result<Option<OwnerParams>> {
-        let places = self.places(group, workspace);
+        let at = self.group_workspace(group, workspace);
         let row_bytes = self.dim as u64 * 4;
         let sort = SortParams {
             pairs: *pairs,
             tasks: self.lists.sorts + u64::from(group.tasks.start) * size_of::<SortTask>() as u64,
-            counts: places.counts,
-            warp_counts: places.warp_counts,
-            list: places.list,
-            destinations: places.destinations,
+            counts: at.counts,
+            warp_counts: at.warp_counts,
+            list: at.list,
+            destinations: at.destinations,
         };
-        let params = self.owner_params(call, group, &places);
+        let params = self.owner_params(call, group, &at);
         let n_tasks = group.tasks.len() as u32;
         let n_owner_blocks = (group.n_segments * params.source.n_columns).div_ceil(backward::WARPS);
         let shared_bytes = backward::shared_bytes(group.window_rows) as u32;
@@ -411,14 +411,14 @@ impl CudaBackward {
         unsafe {
             // Where counting writes what is still to be read, it waits.
             let (first, with_counts) = match left {
-                Some(left) if group.n_counts > 0 && places.spares(&left) => (None, Some(left)),
+                Some(left) if group.n_counts > 0 && at.spares(&left) => (None, Some(left)),
                 left => (left, None),
             };
             if let Some(left) = first {
                 self.run_join(entered, stream, &left, sorted)?;
             }
             if let Some(Carry { is_first: true, n_rows, .. }) = group.carry {
-                fill(entered, places.carry, 0, u64::from(n_rows) * row_bytes, stream)?;
+                fill(entered, at.carry, 0, u64::from(n_rows) * row_bytes, stream)?;
             }
             if group.n_counts > 0 {
                 // Without blocks to join, what is said of it does not matter.
@@ -434,7 +434,7 @@ impl CudaBackward {
             self.run_join(entered, stream, &params, sorted)?;
             if carry.is_last {
                 let (out, tasks) = (call.sides[1].output(call.adds), carry.tasks.clone());
-                self.run_sum(entered, stream, out, places.carry, tasks, [1, carry.n_rows])?;
+                self.run_sum(entered, stream, out, at.carry, tasks, [1, carry.n_rows])?;
             }
             Ok(None)
         }
@@ -457,18 +457,18 @@ impl CudaBackward {
     }
 
     /// What sums over a group's sorted sources.
-    fn owner_params(&self, call: &Sums<'_>, group: &Group, places: &Places) -> OwnerParams {
+    fn owner_params(&self, call: &Sums<'_>, group: &Group, at: &GroupWorkspace) -> OwnerParams {
         OwnerParams {
             source: call.queries.rows(),
             out: match &group.carry {
                 None => call.sides[1].output(call.adds || group.is_pass),
-                Some(_) => output(places.carry, ElementType::F32, self.dim, true),
+                Some(_) => output(at.carry, ElementType::F32, self.dim, true),
             },
-            list: places.list,
-            destinations: places.destinations,
-            heads: places.heads,
-            tails: places.tails,
-            lasts: places.lasts,
+            list: at.list,
+            destinations: at.destinations,
+            heads: at.heads,
+            tails: at.tails,
+            lasts: at.lasts,
             n_sources: group.n_sources,
             n_destinations: group.n_destinations,
             segment_len: group.segment_len,

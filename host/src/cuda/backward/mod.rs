@@ -33,7 +33,7 @@ use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::calls::BackwardCall;
 use crate::cuda::driver::context::CudaDevice;
-use crate::cuda::driver::hazards::{Turns, end_all};
+use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::{CudaStream, Order};
 use crate::error::Result;
@@ -225,34 +225,27 @@ impl CudaBackward {
         self.check(call.queries, call.documents)?;
         let entered = self.device.enter()?;
         let order = stream.order(&entered)?;
-        self.prepare_norms(call.queries, call.documents, Some(order))?;
+        self.prepare_row_scales(call.queries, call.documents, Some(order))?;
         let workspace = match self.workspace_bytes(call.adds) {
             0 => 0,
             len_bytes => stream.workspace(order, len_bytes)?,
         };
-        let turns = Turns::begin_each(
-            [
-                Some(call.outputs.turns().as_ref()),
-                Some(call.grad_scores.turns().as_ref()),
-                Some(call.gradients.turns().as_ref()),
-                self.own_turns().map(AsRef::as_ref),
-            ],
-            &entered,
-            stream,
-            order,
-        )?;
+        let hazards = [
+            Some(call.outputs.hazard().as_ref()),
+            Some(call.grad_scores.hazard().as_ref()),
+            Some(call.gradients.hazard().as_ref()),
+            self.own_hazard().map(AsRef::as_ref),
+        ];
         // SAFETY: handles, scores and gradients are those of the work (the caller's check), in
-        // this context; only this stream uses its workspace, and it is this call's turn to use
-        // the rest.
-        let result = unsafe { self.run(&entered, stream.raw(), call, workspace) };
-        // Even after an error, launches before it may be running.
-        let ended = end_all(turns.into_iter().flatten(), &entered, stream);
-        result.and(ended)
+        // this context; only this stream uses its workspace, and the hazards order its use of the
+        // rest.
+        let run = || unsafe { self.run(&entered, stream.raw(), call, workspace) };
+        Hazard::enqueue(hazards, &entered, stream, order, run)
     }
 
-    /// The turns of the winners that are found again, which all calls of the work share.
-    pub(super) fn own_turns(&self) -> Option<&Arc<Turns>> {
-        self.again.as_ref().map(Recompute::turns)
+    /// The hazard of the winners that are found again, which all calls of the work share.
+    pub(super) fn own_hazard(&self) -> Option<&Arc<Hazard>> {
+        self.again.as_ref().map(Recompute::hazard)
     }
 
     /// Refuses handles that the work cannot take.
@@ -265,7 +258,7 @@ impl CudaBackward {
 
     /// Makes ready what the work needs of its handles, so that [`CudaBackward::run`] allocates
     /// nothing.
-    pub(super) fn prepare_norms(
+    pub(super) fn prepare_row_scales(
         &self,
         queries: &CudaTokens,
         documents: &CudaTokens,
@@ -274,7 +267,9 @@ impl CudaBackward {
         if self.project.is_none() {
             return Ok(());
         }
-        [queries, documents].iter().try_for_each(|side| side.prepare_norms(&self.device, order))
+        [queries, documents]
+            .iter()
+            .try_for_each(|side| side.prepare_row_scales(&self.device, order))
     }
 }
 

@@ -11,9 +11,9 @@ use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::calls::BackwardCall;
 use crate::cuda::driver::context::{CudaDevice, Entered};
-use crate::cuda::driver::hazards::Turns;
+use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::memory::Buffer;
-use crate::cuda::forward::launch::CudaWork;
+use crate::cuda::forward::launch::ForwardPlan;
 use crate::error::Result;
 use crate::plan::backward::BackwardKind;
 use crate::plan::choice::Chosen;
@@ -37,7 +37,7 @@ pub(in crate::cuda) struct Recompute {
 /// The pairs of some queries.
 #[derive(Debug)]
 struct Slice {
-    work: CudaWork,
+    work: ForwardPlan,
     outputs: CudaOutputs,
     backward: CudaBackward,
 }
@@ -68,7 +68,7 @@ impl Recompute {
             let part = if is_cut { problem.of_queries(range) } else { problem.clone() };
             let kind = BackwardKind { gradient, ..kind };
             Ok(Slice {
-                work: CudaWork::new(device, &part, chosen, outputs)?,
+                work: ForwardPlan::new(device, &part, chosen, outputs)?,
                 outputs: room.part(place.skipped_bytes, place.lens_bytes),
                 backward: CudaBackward::new(device, &part, element, kind, outputs)?,
             })
@@ -81,9 +81,9 @@ impl Recompute {
         self.sums.is_some()
     }
 
-    /// The turns of the winners, which all calls of the work share.
-    pub(in crate::cuda) fn turns(&self) -> &Arc<Turns> {
-        self.room.turns()
+    /// The hazard of the winners, which all calls of the work share.
+    pub(in crate::cuda) fn hazard(&self) -> &Arc<Hazard> {
+        self.room.hazard()
     }
 
     /// Refuses handles that the work cannot take.

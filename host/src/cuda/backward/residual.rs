@@ -13,11 +13,11 @@ use maxsim_kernels::abi::params::backward::residual::{
 use maxsim_kernels::abi::params::backward::{CODE_BYTES, WARPS, columns};
 
 use super::{CudaBackward, Sums};
-use crate::cuda::buffers::residual::ByCode;
+use crate::cuda::buffers::residual::CudaByCode;
 use crate::cuda::buffers::residual::CudaResiduals;
 use crate::cuda::calls::{ResidualCall, ResidualFound};
 use crate::cuda::driver::context::{CudaDevice, Entered};
-use crate::cuda::driver::hazards::Turns;
+use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::launch::{N_RESERVED, start};
 use crate::cuda::driver::memory::{Buffer, download, fill};
 use crate::cuda::driver::module::Kernel;
@@ -88,7 +88,7 @@ impl CudaDevice {
 struct Tables<'a> {
     device: &'a Arc<CudaDevice>,
     residuals: &'a CudaResiduals,
-    by_code: Arc<ByCode>,
+    by_code: Arc<CudaByCode>,
     dim: usize,
     /// Blocks of [`TABLES`].
     grid: u32,
@@ -175,12 +175,12 @@ impl<'a> Tables<'a> {
             norms: [0, self.residuals.params().norms],
         };
         let raw = stream.raw();
-        let turns = [Some(call.outputs.turns().as_ref()), Some(call.grad_scores.turns().as_ref())];
-        let turns = Turns::begin_each(turns, &entered, stream, order)?;
+        let hazards =
+            [Some(call.outputs.hazard().as_ref()), Some(call.grad_scores.hazard().as_ref())];
         // SAFETY: handles, scores and gradients are those of the work (the caller's promise), in
-        // this context; only this stream uses its workspace and the buffers, and it is this call's
-        // turn to use the rest. All of them live until the stream has been waited for.
-        let result = unsafe {
+        // this context; only this stream uses its workspace and the buffers, and the hazards order
+        // its use of the rest. All of them live until the stream has been waited for.
+        let run = || unsafe {
             self.clear(&entered, raw)
                 .and_then(|()| work.run_queries(&entered, raw, &sums, workspace))
                 .and_then(|()| {
@@ -190,9 +190,7 @@ impl<'a> Tables<'a> {
                 })
                 .and_then(|()| self.add_parts(&entered, raw))
         };
-        // Even after an error, launches before it may be running.
-        let ended = turns.into_iter().flatten().try_for_each(|turn| turn.end(&entered, stream));
-        result.and(ended)
+        Hazard::enqueue(hazards, &entered, stream, order, run)
     }
 
     /// Fills the parts with zeros.

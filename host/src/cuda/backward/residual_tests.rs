@@ -9,7 +9,7 @@ use maxsim_kernels::abi::residual_chunk::{CHUNK_LEN, arranged, place};
 
 use super::residual::window_rows_max;
 use crate::cuda::buffers::residual::units;
-use crate::residual::by_code::Groups;
+use crate::residual::by_code::ByCode;
 use crate::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use crate::tokens::layout::TokenLayout;
 
@@ -33,8 +33,8 @@ fn told(
 ) -> [Vec<f32>; 2] {
     let codec = tokens.codec();
     let (dim, nbits) = (codec.dim(), codec.nbits());
-    let groups = Groups::new(tokens.codes(), codec.n_centroids()).expect("groups");
-    let (rows, (units, firsts)) = (groups.rows(), units(groups.starts()));
+    let by_code = ByCode::new(tokens.codes(), codec.n_centroids()).expect("sorted");
+    let (rows, (units, firsts)) = (by_code.rows(), units(by_code.starts()));
     let (n_units, n_warps) = (units.len() - 1, grid * TABLES_WARPS);
     let mut centroid_parts = vec![0.0; n_units * dim];
     let mut weight_parts = vec![0.0; n_warps as usize * (1 << nbits)];

@@ -1,4 +1,4 @@
-//! Places of a gradient call's data in the workspace.
+//! Where a gradient call keeps its intermediate data in the workspace.
 
 use maxsim_kernels::abi::params::backward;
 use maxsim_kernels::abi::params::backward::OwnerParams;
@@ -18,7 +18,7 @@ impl CudaBackward {
         if let Some(again) = &self.again {
             return again.workspace_bytes(adds);
         }
-        let (_, end) = self.normalized_places(adds);
+        let (_, end) = self.normalized_sums(adds);
         match end {
             0 => 0,
             // The counters are other works' too: nothing else is stored where they are.
@@ -26,33 +26,33 @@ impl CudaBackward {
         }
     }
 
-    /// Where behind the counters the sums of normalised rows are that do not go to the gradient
-    /// first, and where the last of them end.
-    pub(super) fn normalized_places(&self, adds: bool) -> ([Option<u64>; 2], u64) {
+    /// Offsets behind the counters of the sums of both sides' normalised rows, where a side's sums
+    /// are not formed in the gradient itself; and the offset at which the last of them ends.
+    pub(super) fn normalized_sums(&self, adds: bool) -> ([Option<u64>; 2], u64) {
         let mut end = self.lists_end();
         let is_apart = self.project.is_some() && (adds || self.gradient != ElementType::F32);
-        let places = self.rows.map(|rows| {
+        let offsets = self.rows.map(|rows| {
             is_apart.then(|| {
-                let place = end.next_multiple_of(ALIGN_BYTES);
-                end = place + rows as u64 * self.dim as u64 * 4;
-                place
+                let offset = end.next_multiple_of(ALIGN_BYTES);
+                end = offset + rows as u64 * self.dim as u64 * 4;
+                offset
             })
         });
-        (places, end)
+        (offsets, end)
     }
 
-    /// Where the sums of normalised rows go, for gradients `sides`.
+    /// The matrices that the sums of normalised rows are written to, for gradients `sides`.
     pub(super) fn sums_of_normalized(
         &self,
         sides: [GradientMatrix; 2],
         adds: bool,
         workspace: u64,
     ) -> [GradientMatrix; 2] {
-        let (places, _) = self.normalized_places(adds);
-        let of = |side: usize| match places[side] {
+        let (offsets, _) = self.normalized_sums(adds);
+        let of = |side: usize| match offsets[side] {
             None => sides[side],
-            Some(place) => GradientMatrix {
-                address: workspace + place,
+            Some(offset) => GradientMatrix {
+                address: workspace + offset,
                 element: ElementType::F32,
                 ..sides[side]
             },
@@ -60,13 +60,13 @@ impl CudaBackward {
         [of(0), of(1)]
     }
 
-    /// Where the parts of the workspace end that sums need in between.
+    /// The offset at which the sorted lists and partial sums of all groups end.
     pub(super) fn lists_end(&self) -> u64 {
-        let groups = self.plan.groups.iter().map(|group| self.places(group, 0).end);
+        let groups = self.plan.groups.iter().map(|group| self.group_workspace(group, 0).end);
         groups.max().unwrap_or(0).max(self.sums_start(0) + self.sums_bytes)
     }
 
-    /// Where the sums over chunks of pairs end.
+    /// The address at which the sums over chunks of pairs end, which begin at `start`.
     pub(super) fn chunks_end(&self, start: u64) -> u64 {
         let plan = &self.plan;
         match plan.n_chunks {
@@ -75,15 +75,15 @@ impl CudaBackward {
         }
     }
 
-    /// Where the documents' gradient in f32 is, behind those.
+    /// The address of the documents' gradient in f32, behind the sums over chunks.
     pub(in crate::cuda) fn sums_start(&self, start: u64) -> u64 {
         self.chunks_end(start).next_multiple_of(ALIGN_BYTES)
     }
 
-    /// Where a group's parts of the workspace are.
-    pub(super) fn places(&self, group: &Group, start: u64) -> Places {
+    /// Divides the workspace, which begins at `start`, among a group's lists and partial sums.
+    pub(super) fn group_workspace(&self, group: &Group, start: u64) -> GroupWorkspace {
         let mut end = start;
-        let mut place = |len_bytes: u64| {
+        let mut reserve = |len_bytes: u64| {
             let address = end.next_multiple_of(ALIGN_BYTES);
             end = address + len_bytes;
             address
@@ -91,23 +91,23 @@ impl CudaBackward {
         let row_bytes = self.dim as u64 * 4;
         let parts_bytes = u64::from(group.n_segments) * row_bytes;
         let carry_rows = group.carry.as_ref().map_or(0, |carry| carry.n_rows);
-        Places {
-            // First, and so where it was in the pass before.
-            carry: place(u64::from(carry_rows) * row_bytes),
-            list: place(u64::from(group.n_sources) * 8),
-            destinations: place(u64::from(group.n_destinations) * 8),
-            counts: place(u64::from(group.n_counts) * 4),
-            warp_counts: place(u64::from(group.n_counts) * u64::from(backward::WARPS) * 2),
-            heads: place(parts_bytes),
-            tails: place(parts_bytes),
-            lasts: place(u64::from(group.n_segments) * 4),
+        GroupWorkspace {
+            // First, and so at the address that it had in the pass before.
+            carry: reserve(u64::from(carry_rows) * row_bytes),
+            list: reserve(u64::from(group.n_sources) * 8),
+            destinations: reserve(u64::from(group.n_destinations) * 8),
+            counts: reserve(u64::from(group.n_counts) * 4),
+            warp_counts: reserve(u64::from(group.n_counts) * u64::from(backward::WARPS) * 2),
+            heads: reserve(parts_bytes),
+            tails: reserve(parts_bytes),
+            lasts: reserve(u64::from(group.n_segments) * 4),
             end,
         }
     }
 }
 
-/// Addresses of a group's parts of the workspace.
-pub(super) struct Places {
+/// Addresses of a group's lists and partial sums in the workspace.
+pub(super) struct GroupWorkspace {
     pub carry: u64,
     pub list: u64,
     pub destinations: u64,
@@ -119,7 +119,7 @@ pub(super) struct Places {
     pub end: u64,
 }
 
-impl Places {
+impl GroupWorkspace {
     /// Whether counting, and what it clears, overwrites nothing that another group's fixup needs.
     pub(super) fn spares(&self, left: &OwnerParams) -> bool {
         // In this order, and each ends where the next one starts at the latest.

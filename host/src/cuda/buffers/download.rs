@@ -34,7 +34,7 @@ impl CudaTokens {
         // SAFETY: a masked layout's tokens have a mask of one byte per row.
         unsafe { download(&entered, self.matrix().mask, &mut mask)? };
         let mask = layout.is_masked().then_some(&mask[..]);
-        let norms = lock(&self.norms);
+        let norms = lock(&self.row_scales);
         let scales = match &*norms {
             Some(norms) => norms.scales(&entered, rows)?,
             None => None,

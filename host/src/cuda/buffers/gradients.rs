@@ -6,7 +6,7 @@ use std::sync::Arc;
 use maxsim_kernels::abi::params::backward::Output;
 
 use crate::cuda::driver::context::{CudaDevice, Entered};
-use crate::cuda::driver::hazards::Turns;
+use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::memory::{Buffer, download, fill, overwrite};
 use crate::cuda::driver::pointer::check_range;
 use crate::cuda::driver::transfer::upload;
@@ -20,7 +20,7 @@ use half::{bf16, f16};
 pub(crate) struct CudaGradScores {
     device: Arc<CudaDevice>,
     address: u64,
-    turns: Arc<Turns>,
+    hazard: Arc<Hazard>,
     /// What the address points to, where it is ours.
     _owned: Option<Buffer>,
 }
@@ -29,8 +29,8 @@ impl CudaGradScores {
     /// A copy.
     pub(crate) fn upload(device: &Arc<CudaDevice>, values: &[f32]) -> Result<CudaGradScores> {
         let owned = upload(device, bytemuck::cast_slice(values))?;
-        let (address, turns) = (owned.address(), Arc::new(Turns::new(device)?));
-        Ok(CudaGradScores { device: device.clone(), address, turns, _owned: Some(owned) })
+        let (address, hazard) = (owned.address(), Arc::new(Hazard::new(device)?));
+        Ok(CudaGradScores { device: device.clone(), address, hazard, _owned: Some(owned) })
     }
 
     /// Foreign memory, checked.
@@ -43,21 +43,21 @@ impl CudaGradScores {
         n: usize,
     ) -> Result<CudaGradScores> {
         check_range(device, address, n as u64 * 4, 4)?;
-        let turns = Arc::new(Turns::new(device)?);
-        Ok(CudaGradScores { device: device.clone(), address, turns, _owned: None })
+        let hazard = Arc::new(Hazard::new(device)?);
+        Ok(CudaGradScores { device: device.clone(), address, hazard, _owned: None })
     }
 
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
 
-    pub(in crate::cuda) fn turns(&self) -> &Arc<Turns> {
-        &self.turns
+    pub(in crate::cuda) fn hazard(&self) -> &Arc<Hazard> {
+        &self.hazard
     }
 
     /// Waits for the last work and copies the values, of which there must be as many.
     pub(crate) fn read(&self, values: &mut [f32]) -> Result<()> {
-        let _last = self.turns.wait()?;
+        let _last = self.hazard.wait()?;
         let entered = self.device.enter()?;
         // SAFETY: the memory is as long as the values (the caller's promise).
         unsafe { download(&entered, self.address, bytemuck::cast_slice_mut(values)) }
@@ -68,7 +68,7 @@ impl CudaGradScores {
         if values.is_empty() {
             return Ok(());
         }
-        let _last = self.turns.wait()?;
+        let _last = self.hazard.wait()?;
         let entered = self.device.enter()?;
         self.device.synchronize(&entered)?;
         // SAFETY: there is memory for the values, which nothing else uses.
@@ -120,7 +120,7 @@ pub(in crate::cuda) fn output(base: u64, element: ElementType, dim: usize, adds:
 pub(crate) struct CudaGradients {
     device: Arc<CudaDevice>,
     sides: [GradientMatrix; 2],
-    turns: Arc<Turns>,
+    hazard: Arc<Hazard>,
     /// What the addresses point to, where it is ours.
     _owned: Vec<Buffer>,
 }
@@ -137,15 +137,15 @@ impl CudaGradients {
             side.address = buffer.address();
             owned.push(buffer);
         }
-        let turns = Arc::new(Turns::new(device)?);
+        let hazard = Arc::new(Hazard::new(device)?);
         let entered = device.enter()?;
         for side in &sides {
             // SAFETY: the buffers were just made, with these lengths; null is the default stream.
             unsafe { side.clear(&entered, ptr::null_mut())? };
         }
-        turns.record(&entered)?;
+        hazard.record(&entered)?;
         drop(entered);
-        Ok(CudaGradients { device: device.clone(), sides, turns, _owned: owned })
+        Ok(CudaGradients { device: device.clone(), sides, hazard, _owned: owned })
     }
 
     /// Foreign memory, checked. Its contents stay as they are until the
@@ -161,22 +161,22 @@ impl CudaGradients {
             let align_bytes = side.element.size_bytes() as u64;
             check_range(device, side.address, side.len_bytes(), align_bytes)?;
         }
-        let turns = Arc::new(Turns::new(device)?);
-        Ok(CudaGradients { device: device.clone(), sides, turns, _owned: Vec::new() })
+        let hazard = Arc::new(Hazard::new(device)?);
+        Ok(CudaGradients { device: device.clone(), sides, hazard, _owned: Vec::new() })
     }
 
     pub(crate) fn sides(&self) -> [GradientMatrix; 2] {
         self.sides
     }
 
-    pub(in crate::cuda) fn turns(&self) -> &Arc<Turns> {
-        &self.turns
+    pub(in crate::cuda) fn hazard(&self) -> &Arc<Hazard> {
+        &self.hazard
     }
 
     /// Waits for the last work and copies both sides, widened to f32, whose lengths `sides` must
     /// have.
     pub(crate) fn read(&self, sides: [&mut [f32]; 2]) -> Result<()> {
-        let _last = self.turns.wait()?;
+        let _last = self.hazard.wait()?;
         self.sides.iter().zip(sides).try_for_each(|(matrix, values)| match matrix.element {
             ElementType::F32 => self.download(matrix.address, values),
             ElementType::F16 => self.widened::<f16>(matrix.address, values),
@@ -186,7 +186,7 @@ impl CudaGradients {
 
     /// Waits for the last work and replaces an f32 side, whose length `values` must have.
     pub(crate) fn write(&self, side: usize, values: &[f32]) -> Result<()> {
-        let _last = self.turns.wait()?;
+        let _last = self.hazard.wait()?;
         let entered = self.device.enter()?;
         let address = self.sides[side].address;
         // SAFETY: the memory is as long as the values; no work uses it, and none is given it while

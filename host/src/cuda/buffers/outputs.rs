@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::cuda::driver::context::{CudaDevice, Entered};
-use crate::cuda::driver::hazards::Turns;
+use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::memory::{Buffer, download, fill};
 use crate::cuda::driver::pointer::check_range;
 use crate::cuda::driver::transfer::upload;
@@ -22,7 +22,7 @@ pub(crate) struct CudaOutputs {
     lens_bytes: [u64; 3],
     /// Bytes of each that lie before these and are not there: addresses are those of the first.
     skipped_bytes: [u64; 3],
-    turns: Arc<Turns>,
+    hazard: Arc<Hazard>,
     /// What the addresses point to, where it is ours.
     _owned: Vec<Buffer>,
 }
@@ -35,7 +35,7 @@ impl CudaOutputs {
         // SAFETY: the buffers were just made, with these lengths; null is the default stream.
         unsafe {
             outputs.clear(&entered, ptr::null_mut(), true, true)?;
-            outputs.turns.record(&entered)?;
+            outputs.hazard.record(&entered)?;
         }
         drop(entered);
         Ok(outputs)
@@ -63,13 +63,13 @@ impl CudaOutputs {
             winners: owned[1].address(),
             token_scores: owned[2].address(),
         };
-        let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
+        let (device, hazard) = (device.clone(), Arc::new(Hazard::new(device)?));
         Ok(CudaOutputs {
             device,
             addresses,
             lens_bytes,
             skipped_bytes: [0; 3],
-            turns,
+            hazard,
             _owned: owned,
         })
     }
@@ -89,10 +89,10 @@ impl CudaOutputs {
             _ => upload(device, bytemuck::cast_slice(winners))?,
         };
         let addresses = OutputAddresses { scores: 0, winners: owned.address(), token_scores: 0 };
-        let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
+        let (device, hazard) = (device.clone(), Arc::new(Hazard::new(device)?));
         let lens_bytes = [0, owned.len_bytes(), 0];
         let (skipped_bytes, _owned) = ([0; 3], vec![owned]);
-        Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, turns, _owned })
+        Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, hazard, _owned })
     }
 
     /// Foreign memory, checked. Its contents stay as they are until
@@ -112,9 +112,9 @@ impl CudaOutputs {
         {
             check_range(device, address, len_bytes, align_bytes)?;
         }
-        let (device, turns) = (device.clone(), Arc::new(Turns::new(device)?));
+        let (device, hazard) = (device.clone(), Arc::new(Hazard::new(device)?));
         let (skipped_bytes, _owned) = ([0; 3], Vec::new());
-        Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, turns, _owned })
+        Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, hazard, _owned })
     }
 
     /// The same memory without the token scores, which another kernel writes. Allocates nothing.
@@ -125,7 +125,7 @@ impl CudaOutputs {
             addresses: OutputAddresses { token_scores: 0, ..self.addresses },
             lens_bytes: [scores, winners, 0],
             skipped_bytes: self.skipped_bytes,
-            turns: self.turns.clone(),
+            hazard: self.hazard.clone(),
             _owned: Vec::new(),
         }
     }
@@ -148,7 +148,7 @@ impl CudaOutputs {
             },
             lens_bytes,
             skipped_bytes,
-            turns: self.turns.clone(),
+            hazard: self.hazard.clone(),
             _owned: Vec::new(),
         }
     }
@@ -161,9 +161,9 @@ impl CudaOutputs {
         self.addresses
     }
 
-    /// The turns of work that uses the outputs.
-    pub(in crate::cuda) fn turns(&self) -> &Arc<Turns> {
-        &self.turns
+    /// Orders work that uses the outputs.
+    pub(in crate::cuda) fn hazard(&self) -> &Arc<Hazard> {
+        &self.hazard
     }
 
     /// Fills the scores with 0, and the winners with none and the token scores with 0, each as
@@ -198,7 +198,7 @@ impl CudaOutputs {
     /// Waits for the last work and copies its results. They are those of one piece of work:
     /// others that would write wait to be enqueued.
     pub(crate) fn read(&self, shape: &OutputShape) -> Result<Scores> {
-        let _last = self.turns.wait()?;
+        let _last = self.hazard.wait()?;
         let mut scores = shape.host_scores()?;
         let entered = self.device.enter()?;
         let read = |address: u64, bytes: &mut [u8]| {

@@ -14,7 +14,7 @@ use maxsim_kernels::abi::params::quantize::{
 };
 use maxsim_kernels::abi::quantize::fp8_scale;
 
-use super::row_scales::{Norms, Source};
+use super::row_scales::{RowScales, Source};
 use super::tokens::CudaTokens;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::launch::start;
@@ -47,7 +47,7 @@ impl CudaTokens {
         let (n_rows, dim) = (layout.rows(), layout.dim());
         let pitch_bytes = pitch_bytes(dim) as u64;
         let codes = Buffer::new(device, n_rows as u64 * pitch_bytes)?;
-        let norms = Norms::with_room(device, source, n_rows)?;
+        let row_scales = RowScales::with_room(device, source, n_rows)?;
         let mask = match self.is_masked() {
             true => Some(Buffer::new(device, n_rows as u64)?),
             false => None,
@@ -58,7 +58,7 @@ impl CudaTokens {
             rows: Rows { lanes_log2, n_columns, ..self.rows() },
             codes: codes.address(),
             pitch_bytes,
-            scales: norms.address(),
+            scales: row_scales.address(),
             mask: self.matrix().mask,
             mask_copy,
             n_rows: n_rows as u32,
@@ -77,7 +77,7 @@ impl CudaTokens {
         device.on_idle_stream(|stream| {
             let entered = device.enter()?;
             // SAFETY: the buffers were just made, for these rows, and nothing else has them.
-            unsafe { norms.clear_padding(&entered, stream.raw(), n_rows)? };
+            unsafe { row_scales.clear_padding(&entered, stream.raw(), n_rows)? };
             if grid > 0 {
                 // SAFETY: as above; the rows and their mask are there while `self` is borrowed, and
                 // the call waits; there is a warp for all rows; the kernel takes this struct.
@@ -89,7 +89,7 @@ impl CudaTokens {
         let owned = mask.into_iter().chain([codes]).collect();
         let operand = F::FORMAT.stored_operand();
         let made = CudaTokens::new(device, operand, layout, access, mask_copy, owned)?;
-        made.set_scales(norms);
+        made.set_scales(row_scales);
         Ok(made)
     }
 

@@ -22,7 +22,7 @@ use crate::cuda::driver::transfer::{upload, upload_made};
 use crate::error::{Error, Result};
 use crate::plan::kernels::gradient_row;
 use crate::plan::limits::Access;
-use crate::residual::by_code::Groups;
+use crate::residual::by_code::ByCode;
 use crate::residual::{ResidualCodec, ResidualTokens};
 use crate::runtime::alloc::filled;
 use crate::runtime::pool::Parallel;
@@ -52,7 +52,7 @@ pub(in crate::cuda) struct CudaResiduals {
     nbits: u32,
     n_centroids: usize,
     /// From the first call on that wants the tables' gradients.
-    by_code: Mutex<Option<Arc<ByCode>>>,
+    by_code: Mutex<Option<Arc<CudaByCode>>>,
 }
 
 impl CudaResiduals {
@@ -67,7 +67,7 @@ impl CudaResiduals {
         &self,
         device: &Arc<CudaDevice>,
         n_rows: usize,
-    ) -> Result<Arc<ByCode>> {
+    ) -> Result<Arc<CudaByCode>> {
         let mut by_code = lock(&self.by_code);
         if let Some(by_code) = &*by_code {
             return Ok(by_code.clone());
@@ -79,7 +79,7 @@ impl CudaResiduals {
             download(&entered, self.codes.address(), bytemuck::cast_slice_mut(&mut codes))?;
         }
         drop(entered);
-        let made = Arc::new(ByCode::new(device, &codes, self.n_centroids)?);
+        let made = Arc::new(CudaByCode::new(device, &codes, self.n_centroids)?);
         Ok(by_code.insert(made).clone())
     }
 
@@ -283,7 +283,7 @@ fn centroids<T: Element>(device: &Arc<CudaDevice>, codec: &ResidualCodec<'_>) ->
 
 /// Rows sorted by their codes, in parts that are summed together: the same for every call.
 #[derive(Debug)]
-pub(in crate::cuda) struct ByCode {
+pub(in crate::cuda) struct CudaByCode {
     /// A u32 per row.
     pub(in crate::cuda) rows: Buffer,
     /// Where each unit's rows start there, and where the last ones end.
@@ -293,16 +293,16 @@ pub(in crate::cuda) struct ByCode {
     pub(in crate::cuda) n_units: u32,
 }
 
-impl ByCode {
+impl CudaByCode {
     pub(in crate::cuda) fn new(
         device: &Arc<CudaDevice>,
         codes: &[i32],
         n_centroids: usize,
-    ) -> Result<ByCode> {
-        let groups = Groups::new(codes, n_centroids)?;
-        let (units, firsts) = units(groups.starts());
-        Ok(ByCode {
-            rows: upload(device, bytemuck::cast_slice(groups.rows()))?,
+    ) -> Result<CudaByCode> {
+        let sorted = ByCode::new(codes, n_centroids)?;
+        let (units, firsts) = units(sorted.starts());
+        Ok(CudaByCode {
+            rows: upload(device, bytemuck::cast_slice(sorted.rows()))?,
             n_units: units.len() as u32 - 1,
             units: upload(device, bytemuck::cast_slice(&units))?,
             firsts: upload(device, bytemuck::cast_slice(&firsts))?,

@@ -40,7 +40,7 @@ const LEAST_FACTOR: f64 = 1.0 / (1u64 << 62) as f64;
 
 /// Room for r of every row, and what fills it.
 #[derive(Debug)]
-pub(crate) struct Norms {
+pub(crate) struct RowScales {
     buffer: Buffer,
     /// The word from which on there are the same as f16, where there are.
     halves: Option<usize>,
@@ -60,7 +60,7 @@ pub(in crate::cuda) enum Source {
     Tensor(f32),
 }
 
-impl Norms {
+impl RowScales {
     /// The scales of a layout's rows of codes, which are such operands, and what kernels may read
     /// behind them.
     pub(crate) fn of_scales(
@@ -68,16 +68,16 @@ impl Norms {
         scales: &Scales<'_>,
         operand: Operand,
         layout: &TokenLayout,
-    ) -> Result<Norms> {
+    ) -> Result<RowScales> {
         let source = match scales {
             Scales::Tensor(scale) => Source::Tensor(*scale),
             Scales::Affine { .. } => Source::Affine,
             _ => Source::Rows(scales.storage()),
         };
         let capability = device.limits().capability;
-        let has_reader = has_reader_of_halves(capability, operand, layout.dim());
+        let has_reader = has_reader_of_f16(capability, operand, layout.dim());
         let (words, halves) = words(scales, layout.rows(), has_reader)?;
-        Ok(Norms { buffer: upload(device, bytemuck::cast_slice(&words))?, halves, source })
+        Ok(RowScales { buffer: upload(device, bytemuck::cast_slice(&words))?, halves, source })
     }
 
     /// Room for what comes with `rows` rows of codes, and for what kernels may read behind it.
@@ -85,9 +85,9 @@ impl Norms {
         device: &Arc<CudaDevice>,
         source: Source,
         rows: usize,
-    ) -> Result<Norms> {
+    ) -> Result<RowScales> {
         let buffer = Buffer::new(device, (rows + NORMS_PADDING) as u64 * 4)?;
-        Ok(Norms { buffer, halves: None, source })
+        Ok(RowScales { buffer, halves: None, source })
     }
 
     /// Where they are.
@@ -154,7 +154,7 @@ impl Norms {
 }
 
 /// Whether some kernel of a device reads the f16 scales of rows of codes as they are.
-fn has_reader_of_halves(capability: (u32, u32), operand: Operand, dim: usize) -> bool {
+fn has_reader_of_f16(capability: (u32, u32), operand: Operand, dim: usize) -> bool {
     let reads = |row: &Variant| row.reads_half_scales() && row.arch.runs_on(capability);
     FORWARD.iter().any(|row| reads(row) && row.operand == operand && dim <= row.dim_max)
 }
@@ -188,16 +188,16 @@ impl CudaTokens {
     /// Makes ready what a call that normalises rows needs of its tokens: afterwards nothing is
     /// allocated. Waits for it the first time, which a call in the order of a foreign capture
     /// cannot.
-    pub(crate) fn prepare_norms(
+    pub(crate) fn prepare_row_scales(
         &self,
         device: &Arc<CudaDevice>,
         order: Option<Order>,
     ) -> Result<()> {
         if let Some(scaled) = self.scaled() {
-            scaled.prepare_norms(device, order)?;
+            scaled.prepare_row_scales(device, order)?;
         }
-        let mut norms = lock(&self.norms);
-        if norms.is_some() {
+        let mut row_scales = lock(&self.row_scales);
+        if row_scales.is_some() {
             return Ok(());
         }
         if matches!(order, Some(Order::Capture { .. })) {
@@ -210,46 +210,48 @@ impl CudaTokens {
         let kernel = device.gradient_kernel(ROW_NORMS[gradient_row(element)])?;
         let n_bytes = (self.n_rows() + NORMS_PADDING) as u64 * 4;
         let buffer = Buffer::zeroed(device, n_bytes)?;
-        let new = Norms { buffer, halves: None, source: Source::Kernel(kernel) };
+        let new = RowScales { buffer, halves: None, source: Source::Kernel(kernel) };
         if self.is_owned() {
             device.on_idle_stream(|stream| {
                 let entered = device.enter()?;
                 // SAFETY: the buffer was just made, for these rows, and nothing else has it.
-                unsafe { self.find_norms(&entered, stream.raw(), &new)? };
+                unsafe { self.compute_norms(&entered, stream.raw(), &new)? };
                 stream.synchronize()
             })?;
         }
-        *norms = Some(new);
+        *row_scales = Some(new);
         Ok(())
     }
 
     /// Where r is of the rows, once it has been prepared; 0 before.
-    pub(in crate::cuda) fn norms_address(&self) -> u64 {
-        lock(&self.norms).as_ref().map_or(0, Norms::address)
+    pub(in crate::cuda) fn row_scales_address(&self) -> u64 {
+        lock(&self.row_scales).as_ref().map_or(0, RowScales::address)
     }
 
     /// The same of documents, as a row of the table takes it with its parameters.
-    pub(in crate::cuda) fn norms_address_for(&self, variant: &Variant) -> u64 {
-        lock(&self.norms).as_ref().map_or(0, |norms| norms.address_for(variant))
+    pub(in crate::cuda) fn row_scales_address_for(&self, variant: &Variant) -> u64 {
+        lock(&self.row_scales).as_ref().map_or(0, |row_scales| row_scales.address_for(variant))
     }
 
     /// Gives codes their scales.
-    pub(crate) fn set_scales(&self, scales: Norms) {
-        *lock(&self.norms) = Some(scales);
+    pub(crate) fn set_scales(&self, scales: RowScales) {
+        *lock(&self.row_scales) = Some(scales);
     }
 
     /// Enqueues what finds r again, where the rows are not ours.
     ///
     /// # Safety
     /// `stream` must be a stream of the context; the tokens must live until the kernel has run.
-    pub(in crate::cuda) unsafe fn refresh_norms(
+    pub(in crate::cuda) unsafe fn refresh_row_scales(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
     ) -> Result<()> {
-        match &*lock(&self.norms) {
+        match &*lock(&self.row_scales) {
             // SAFETY: the buffer is of these rows; other calls that write to it write the same.
-            Some(norms) if !self.is_owned() => unsafe { self.find_norms(entered, stream, norms) },
+            Some(row_scales) if !self.is_owned() => unsafe {
+                self.compute_norms(entered, stream, row_scales)
+            },
             _ => Ok(()),
         }
     }
@@ -264,20 +266,20 @@ impl CudaTokens {
         if self.is_owned() {
             return Ok(());
         }
-        self.prepare_norms(device, None)?;
+        self.prepare_row_scales(device, None)?;
         let entered = device.enter()?;
         // The rows may have been written on any stream.
         device.synchronize(&entered)?;
         device.on_idle_stream(|stream| {
             // SAFETY: a stream of the context, and the rows do not change during a call.
-            unsafe { self.refresh_norms(&entered, stream.raw())? };
+            unsafe { self.refresh_row_scales(&entered, stream.raw())? };
             stream.synchronize()
         })?;
         let mut norms = filled(self.n_rows() as u64, 0f32)?;
         let mut mask = filled(if self.is_masked() { norms.len() as u64 } else { 0 }, 0u8)?;
         // SAFETY: the room is that of these rows, and the mask was checked to be there.
         unsafe {
-            download(&entered, self.norms_address(), bytemuck::cast_slice_mut(&mut norms))?;
+            download(&entered, self.row_scales_address(), bytemuck::cast_slice_mut(&mut norms))?;
             download(&entered, self.matrix().mask, &mut mask)?;
         }
         let mut rows = (0..layout.n_items()).flat_map(|item| layout.item_rows(item));
@@ -301,18 +303,19 @@ impl CudaTokens {
     }
 
     /// # Safety
-    /// As [`CudaTokens::refresh_norms`]; `norms` must have room for these rows.
-    unsafe fn find_norms(
+    /// As [`CudaTokens::refresh_row_scales`]; `row_scales` must have room for these rows.
+    unsafe fn compute_norms(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        norms: &Norms,
+        row_scales: &RowScales,
     ) -> Result<()> {
-        let Source::Kernel(kernel) = norms.source else { return Ok(()) };
+        let Source::Kernel(kernel) = row_scales.source else { return Ok(()) };
         let rows = self.rows();
         let rows_per_block = WARPS * (32 >> rows.lanes_log2);
         let n_rows = self.n_rows() as u32;
-        let params = RowNormsParams { rows, norms: norms.buffer.address(), n_rows, reserved: 0 };
+        let params =
+            RowNormsParams { rows, norms: row_scales.buffer.address(), n_rows, reserved: 0 };
         match n_rows.div_ceil(rows_per_block) {
             0 => Ok(()),
             // SAFETY: the caller's promise; there is a warp for all rows.
@@ -326,16 +329,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_are_kept_where_a_kernel_reads_them() {
-        let hopper = |operand, dim| has_reader_of_halves((9, 0), operand, dim);
+    fn f16_scales_are_kept_where_a_kernel_reads_them() {
+        let hopper = |operand, dim| has_reader_of_f16((9, 0), operand, dim);
         assert!(hopper(Operand::I8, 128) && hopper(Operand::I8, 1));
         assert!(!hopper(Operand::I8, 129));
         assert!(!hopper(Operand::E4m3, 128) && !hopper(Operand::I8Affine, 128));
-        assert!(!has_reader_of_halves((8, 0), Operand::I8, 128));
+        assert!(!has_reader_of_f16((8, 0), Operand::I8, 128));
     }
 
     #[test]
-    fn halves_lie_behind_the_words_that_all_read() {
+    fn f16_scales_lie_behind_the_words_that_all_read() {
         for n in [0, 1, 2, 63, 64, 127, 128, 129, 300] {
             let halves: Vec<f16> = (1..=n).map(|i| f16::from_f32(i as f32)).collect();
             let scales = Scales::F16(halves.clone().into());

@@ -11,7 +11,7 @@ use maxsim_kernels::abi::params::backward::{Rows, columns};
 use maxsim_kernels::table::forward::Variant;
 
 use super::residual::CudaResiduals;
-use super::row_scales::Norms;
+use super::row_scales::RowScales;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::memory::Buffer;
 use crate::cuda::driver::tensor_map::{Maps, Rounding, can_map};
@@ -45,7 +45,7 @@ pub(crate) struct CudaTokens {
     /// What rows are decoded from, where they are.
     pub(in crate::cuda) residuals: Option<CudaResiduals>,
     /// From the first call on that normalises the rows; of codes their scales.
-    pub(in crate::cuda) norms: Mutex<Option<Norms>>,
+    pub(in crate::cuda) row_scales: Mutex<Option<RowScales>>,
     /// The same tokens for calls that normalise rows, where some are too long for f32 to square:
     /// see [`crate::tokens::scaled_rows`].
     scaled: Option<Box<CudaTokens>>,
@@ -89,7 +89,7 @@ impl CudaTokens {
         let owned = mask.into_iter().chain([matrix]).collect();
         let uploaded = CudaTokens::new(device, operand, layout, access, mask_address, owned)?;
         if let Some(scales) = tokens.scales_of_codes() {
-            uploaded.set_scales(Norms::of_scales(device, scales, operand, layout)?);
+            uploaded.set_scales(RowScales::of_scales(device, scales, operand, layout)?);
         }
         Ok(uploaded)
     }
@@ -143,7 +143,7 @@ impl CudaTokens {
             tf32_maps,
             owned,
             residuals: None,
-            norms: Mutex::new(None),
+            row_scales: Mutex::new(None),
             scaled: None,
         })
     }

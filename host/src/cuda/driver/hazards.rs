@@ -9,51 +9,50 @@ use super::stream::{CudaStream, Order};
 use crate::error::Result;
 use crate::runtime::swap::lock;
 
-/// The turns of the work that uses some memory.
+/// The hazard of one buffer: which work used it last.
 #[derive(Debug)]
-pub(in crate::cuda) struct Turns(Mutex<LastUse>);
+pub(in crate::cuda) struct Hazard(Mutex<LastUse>);
 
-/// The last work that was given the memory.
+/// The last work that uses a buffer.
 #[derive(Debug)]
 pub(in crate::cuda) struct LastUse {
     /// Completes with it.
     done: CudaEvent,
     /// The same within its capture, where it was captured.
     inside: CudaEvent,
-    /// Its order, where that is known. Once the memory was captured into a foreign graph, this
+    /// Its order, where that is known. Once the buffer was captured into a foreign graph, this
     /// stays with the capture: when that graph runs is not known here.
     order: Option<Order>,
 }
 
-/// The memory while work that uses it is enqueued: no other thread enqueues such work or reads it
-/// meanwhile.
+/// A buffer while work that uses it is enqueued: until the guard ends or is dropped no other thread
+/// enqueues such work or reads the buffer.
 #[derive(Debug)]
-pub(in crate::cuda) struct Turn<'a> {
+pub(in crate::cuda) struct HazardGuard<'a> {
     last: MutexGuard<'a, LastUse>,
     order: Order,
 }
 
-impl Turns {
-    /// Of memory that has not been used.
-    pub(in crate::cuda) fn new(device: &Arc<CudaDevice>) -> Result<Turns> {
+impl Hazard {
+    /// The hazard of a buffer that has not been used.
+    pub(in crate::cuda) fn new(device: &Arc<CudaDevice>) -> Result<Hazard> {
         let [done, inside] = [CudaEvent::new(device, false)?, CudaEvent::new(device, false)?];
-        Ok(Turns(Mutex::new(LastUse { done, inside, order: None })))
+        Ok(Hazard(Mutex::new(LastUse { done, inside, order: None })))
     }
 
-    /// Notes that earlier work of the legacy default stream uses the memory.
+    /// Records that earlier work of the legacy default stream uses the buffer.
     pub(in crate::cuda) fn record(&self, entered: &Entered<'_>) -> Result<()> {
         // SAFETY: null is the legacy default stream.
         unsafe { lock(&self.0).done.record(entered, ptr::null_mut()) }
     }
 
-    /// Orders a stream's next work behind the last work that was given the memory. Until the
-    /// result is dropped no other thread enqueues such work.
+    /// Orders a stream's next work behind the last work that uses the buffer.
     pub(in crate::cuda) fn begin(
         &self,
         entered: &Entered<'_>,
         stream: &CudaStream,
         order: Order,
-    ) -> Result<Turn<'_>> {
+    ) -> Result<HazardGuard<'_>> {
         let last = lock(&self.0);
         match (last.order, order) {
             (Some(before), now) if before == now => {}
@@ -65,7 +64,7 @@ impl Turns {
             }
             _ => last.done.hold_back(entered, stream, order)?,
         }
-        Ok(Turn { last, order })
+        Ok(HazardGuard { last, order })
     }
 
     /// Waits for the last work; no thread enqueues more until the result is dropped.
@@ -75,39 +74,44 @@ impl Turns {
         Ok(last)
     }
 
-    /// Begins a turn of each of these, no two of which are the same.
-    pub(in crate::cuda) fn begin_each<'a, const N: usize>(
-        mut turns: [Option<&'a Turns>; N],
+    /// Enqueues work on a stream, behind all earlier work that uses these buffers; no two of the
+    /// hazards may be the same.
+    pub(in crate::cuda) fn enqueue<const N: usize>(
+        mut hazards: [Option<&Hazard>; N],
         entered: &Entered<'_>,
         stream: &CudaStream,
         order: Order,
-    ) -> Result<[Option<Turn<'a>>; N]> {
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         // In the order of their addresses, so that no two calls wait for each other.
-        turns.sort_unstable_by_key(|turns| turns.map_or(ptr::null(), ptr::from_ref));
-        let mut begun = [const { None }; N];
-        for (turn, turns) in begun.iter_mut().zip(turns) {
-            *turn = turns.map(|turns| turns.begin(entered, stream, order)).transpose()?;
+        hazards.sort_unstable_by_key(|hazard| hazard.map_or(ptr::null(), ptr::from_ref));
+        let mut guards = [const { None }; N];
+        for (guard, hazard) in guards.iter_mut().zip(hazards) {
+            *guard = hazard.map(|hazard| hazard.begin(entered, stream, order)).transpose()?;
         }
-        Ok(begun)
+        let enqueued = work();
+        // Even after an error, launches before it may be running.
+        let ended = end_all(guards.into_iter().flatten(), entered, stream);
+        enqueued.and(ended)
     }
 }
 
-/// Ends turns, each of them whatever becomes of the others; the first error.
+/// Ends guards, each of them also where another one fails; returns the first error.
 pub(in crate::cuda) fn end_all<'a>(
-    turns: impl IntoIterator<Item = Turn<'a>>,
+    guards: impl IntoIterator<Item = HazardGuard<'a>>,
     entered: &Entered<'_>,
     stream: &CudaStream,
 ) -> Result<()> {
     let mut ended = Ok(());
-    for turn in turns {
-        ended = ended.and(turn.end(entered, stream));
+    for guard in guards {
+        ended = ended.and(guard.end(entered, stream));
     }
     ended
 }
 
-impl Turn<'_> {
-    /// Notes that the stream's work so far may use the memory.
-    pub(in crate::cuda) fn end(mut self, entered: &Entered<'_>, stream: &CudaStream) -> Result<()> {
+impl HazardGuard<'_> {
+    /// Records that the stream's work so far may use the buffer.
+    fn end(mut self, entered: &Entered<'_>, stream: &CudaStream) -> Result<()> {
         let was_captured = matches!(self.last.order, Some(Order::Capture { .. }));
         let is_captured = matches!(self.order, Order::Capture { .. });
         if is_captured || !was_captured {

@@ -17,6 +17,7 @@ use super::work_list::{Launch, Shape, Units, WorkList};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::{CudaDevice, Entered};
+use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::launch::N_RESERVED;
 use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::fill;
@@ -40,7 +41,7 @@ const SCORES_ALIGN: u64 = 128;
 
 /// A problem made ready for one kernel: checked, with its lists on the device.
 #[derive(Debug)]
-pub(crate) struct CudaWork {
+pub(crate) struct ForwardPlan {
     device: Arc<CudaDevice>,
     pub(super) variant: &'static Variant,
     pub(super) kernel: Kernel,
@@ -76,33 +77,33 @@ impl CudaDevice {
         options: &ScoreOptions,
     ) -> Result<(Scores, CudaOutputs)> {
         let shape = OutputShape::new(problem, options);
-        let work = CudaWork::new(self, problem, chosen, &shape)?;
+        let work = ForwardPlan::new(self, problem, chosen, &shape)?;
         // A call writes every output, filled or computed.
         let outputs = CudaOutputs::unfilled(self, &shape)?;
-        work.prepare_norms(queries, documents, None)?;
+        work.prepare_row_scales(queries, documents, None)?;
         self.on_idle_stream(|stream| work.enqueue(stream, queries, documents, &outputs))?;
         Ok((outputs.read(&shape)?, outputs))
     }
 }
 
-impl CudaWork {
+impl ForwardPlan {
     /// Builds and uploads the lists, and loads the kernel.
     pub(crate) fn new(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
         chosen: Chosen,
         outputs: &OutputShape,
-    ) -> Result<CudaWork> {
+    ) -> Result<ForwardPlan> {
         let Chosen { variant, pieces, .. } = chosen;
         let Some(pieces) = pieces else {
-            return CudaWork::of(device, problem, chosen, outputs, None);
+            return ForwardPlan::of(device, problem, chosen, outputs, None);
         };
         let cut = CutProblem::new(problem, pieces)?;
         let problem = cut.problem(problem.queries())?;
         let left = OutputShape::of_pieces(&problem, outputs.winners);
         let pieces =
             CudaPieces::new(device.combine_pieces_kernel()?, variant, &cut, outputs, &left);
-        CudaWork::of(device, &problem, chosen, &left, Some((&cut, pieces)))
+        ForwardPlan::of(device, &problem, chosen, &left, Some((&cut, pieces)))
     }
 
     /// The work of a problem as it is, or of the splits of another one, whose outputs are the
@@ -113,7 +114,7 @@ impl CudaWork {
         Chosen { variant, n_centroids, .. }: Chosen,
         outputs: &OutputShape,
         pieces: Option<(&CutProblem, CudaPieces)>,
-    ) -> Result<CudaWork> {
+    ) -> Result<ForwardPlan> {
         let (cut, pieces) = pieces.unzip();
         let in_runs = variant.schedule.is_contiguous();
         let kernel = device.kernel(variant)?;
@@ -159,7 +160,7 @@ impl CudaWork {
             .transpose()?;
         let lists =
             DeviceLists::upload(device, &list, outputs, cut.map(|cut| (cut, problem.queries())))?;
-        Ok(CudaWork {
+        Ok(ForwardPlan {
             device: device.clone(),
             variant,
             kernel,
@@ -202,25 +203,23 @@ impl CudaWork {
         let maps = self.tensor_maps(queries, documents)?;
         let entered = self.device.enter()?;
         let order = stream.order(&entered)?;
-        self.prepare_norms(queries, documents, Some(order))?;
+        self.prepare_row_scales(queries, documents, Some(order))?;
         let workspace = match self.workspace_bytes() {
             0 => 0,
             len_bytes => stream.workspace(order, len_bytes)?,
         };
-        let turn = outputs.turns().begin(&entered, stream, order)?;
-        // SAFETY: the handles have the problem's layouts and the outputs its shape (the
-        // caller's check), in this context; only this stream uses its workspace, and it is
-        // this call's turn to write the outputs.
-        let result = unsafe {
-            self.run(&entered, stream.raw(), maps, queries, documents, outputs, workspace)
-        };
-        // Even after an error, launches before it may be writing.
-        turn.end(&entered, stream)?;
-        result
+        let raw = stream.raw();
+        // SAFETY: the handles have the problem's layouts and the outputs its shape (the caller's
+        // check), in this context; only this stream uses its workspace, and the hazard orders the
+        // writes of the outputs.
+        let run =
+            || unsafe { self.run(&entered, raw, maps, queries, documents, outputs, workspace) };
+        Hazard::enqueue([Some(outputs.hazard().as_ref())], &entered, stream, order, run)
     }
 
-    /// Makes ready what the work needs of its handles, so that [`CudaWork::run`] allocates nothing.
-    pub(crate) fn prepare_norms(
+    /// Prepares the row scales that the kernel reads, so that [`ForwardPlan::run`] allocates
+    /// nothing.
+    pub(crate) fn prepare_row_scales(
         &self,
         queries: &CudaTokens,
         documents: &CudaTokens,
@@ -228,10 +227,10 @@ impl CudaWork {
     ) -> Result<()> {
         let [queries, documents] = self.as_read([queries, documents]);
         if self.variant.has_query_factors() {
-            queries.prepare_norms(&self.device, order)?;
+            queries.prepare_row_scales(&self.device, order)?;
         }
         match self.variant.has_factors() {
-            true => documents.prepare_norms(&self.device, order),
+            true => documents.prepare_row_scales(&self.device, order),
             false => Ok(()),
         }
     }
@@ -282,7 +281,7 @@ impl CudaWork {
     /// `stream` must be a stream of the context; the handles must have the problem's layouts, be
     /// those of the maps, have their norms prepared, and with the outputs, of its shape, live until
     /// the launches have run. Until then nothing else may use the workspace, which must have
-    /// [`CudaWork::workspace_bytes`], or the outputs.
+    /// [`ForwardPlan::workspace_bytes`], or the outputs.
     #[allow(clippy::too_many_arguments)]
     pub(in crate::cuda) unsafe fn run(
         &self,
@@ -303,10 +302,10 @@ impl CudaWork {
         unsafe {
             outputs.clear(entered, stream, unvisited, tokens)?;
             if self.variant.has_query_factors() {
-                queries.refresh_norms(entered, stream)?;
+                queries.refresh_row_scales(entered, stream)?;
             }
             if self.variant.has_factors() {
-                documents.refresh_norms(entered, stream)?;
+                documents.refresh_row_scales(entered, stream)?;
             }
             let out = match &self.pieces {
                 None => outputs.addresses(),

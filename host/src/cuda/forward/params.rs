@@ -7,18 +7,18 @@ use maxsim_kernels::abi::params::{
 };
 use maxsim_kernels::table::forward::ParamsKind;
 
-use super::launch::CudaWork;
+use super::launch::ForwardPlan;
 use super::work_list::{Launch, Units};
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::Entered;
 use crate::cuda::driver::launch::start;
 use crate::error::{Error, Result};
 
-impl CudaWork {
+impl ForwardPlan {
     /// Starts the forward kernel with the parameter struct of its row of the table.
     ///
     /// # Safety
-    /// As `CudaWork::launch`.
+    /// As `ForwardPlan::launch`.
     pub(super) unsafe fn start(
         &self,
         entered: &Entered<'_>,
@@ -38,9 +38,9 @@ impl CudaWork {
             match self.variant.params {
                 ParamsKind::Forward => start(entered, stream, kernel, grid, shared_bytes, params),
                 ParamsKind::Normalized => {
-                    let document_norms = documents.norms_address_for(self.variant);
+                    let document_norms = documents.row_scales_address_for(self.variant);
                     let query_norms = match self.variant.has_query_factors() {
-                        true => queries.norms_address(),
+                        true => queries.row_scales_address(),
                         false => 0,
                     };
                     let params = NormalizedParams { forward, query_norms, document_norms };
@@ -52,9 +52,9 @@ impl CudaWork {
                 }
                 ParamsKind::ScaledContiguous => {
                     let params = ScaledRunParams {
-                        document_scales: documents.norms_address_for(self.variant),
+                        document_scales: documents.row_scales_address_for(self.variant),
                         runs: self.run_params(launch, params),
-                        query_scales: queries.norms_address(),
+                        query_scales: queries.row_scales_address(),
                     };
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }

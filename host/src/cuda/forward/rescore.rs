@@ -9,11 +9,12 @@ use maxsim_kernels::abi::params::rescore::{
     RESCORE, RescoreParams, SHARED_BYTES, THREADS, WARPS_LOG2, lanes, warps_log2,
 };
 
-use super::launch::CudaWork;
+use super::launch::ForwardPlan;
 use super::lists::{slot_words, slots};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::{CudaTokens, regular_len};
 use crate::cuda::driver::context::{CudaDevice, Entered};
+use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::Buffer;
 use crate::cuda::driver::module::Kernel;
@@ -34,7 +35,7 @@ pub(crate) type Sides = [Arc<CudaTokens>; 2];
 #[derive(Debug)]
 pub(crate) struct CudaRescore {
     device: Arc<CudaDevice>,
-    screening: Arc<CudaWork>,
+    screening: Arc<ForwardPlan>,
     kernel: Kernel,
     row_bytes: usize,
     n_pairs: u32,
@@ -61,7 +62,7 @@ impl CudaRescore {
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
         element: ElementType,
-        screening: &Arc<CudaWork>,
+        screening: &Arc<ForwardPlan>,
         outputs: &OutputShape,
     ) -> Result<CudaRescore> {
         let is_listed = match problem.pairing().0 {
@@ -112,15 +113,12 @@ impl CudaRescore {
             0 => 0,
             len_bytes => stream.workspace(order, len_bytes)?,
         };
-        let turn = outputs.turns().begin(&entered, stream, order)?;
+        let raw = stream.raw();
         // SAFETY: the handles have the problem's layouts and the outputs its shape (the caller's
-        // check), in this context; only this stream uses its workspace, and it is this call's turn
-        // to write the outputs.
-        let result =
-            unsafe { self.run(&entered, stream.raw(), &codes, &tokens, outputs, workspace) };
-        // Even after an error, launches before it may be writing.
-        turn.end(&entered, stream)?;
-        result
+        // check), in this context; only this stream uses its workspace, and the hazard orders the
+        // writes of the outputs.
+        let run = || unsafe { self.run(&entered, raw, &codes, &tokens, outputs, workspace) };
+        Hazard::enqueue([Some(outputs.hazard().as_ref())], &entered, stream, order, run)
     }
 
     /// Refuses codes that the work's kernel cannot read.
@@ -139,7 +137,7 @@ impl CudaRescore {
     /// Enqueues the work's launches.
     ///
     /// # Safety
-    /// As [`CudaWork::run`], for codes and tokens alike.
+    /// As [`ForwardPlan::run`], for codes and tokens alike.
     pub(in crate::cuda) unsafe fn run(
         &self,
         entered: &Entered<'_>,

@@ -15,10 +15,10 @@ use crate::ops::score::prepared::{DeviceScores, check_side};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
-use crate::problem::provenance::Scored;
+use crate::problem::provenance::Provenance;
 use crate::problem::scores::Scores;
 use crate::runtime::on::On;
-use crate::runtime::swap::Replaced;
+use crate::runtime::swap::Swap;
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::Saved;
 use crate::tokens::layout::{TokenLayout, check_len};
@@ -34,15 +34,15 @@ pub(crate) struct Call<'a, T: Element, D: Saved<T>> {
 }
 
 impl BackwardWork {
-    /// A call of these gradients on a queue of `device`, checked. `scored` is what the scores'
+    /// A call of these gradients on a queue of `device`, checked. `provenance` is what the scores'
     /// winners are of, where that is known.
     pub(crate) fn command<'a, T: Element, D: Saved<T>>(
         &'a self,
         device: &Device,
         call: Call<'a, T, D>,
-        scored: Option<Scored>,
+        provenance: Option<Provenance>,
     ) -> Result<Command<'a, impl CpuCall>> {
-        self.check(device, &call, scored)?;
+        self.check(device, &call, provenance)?;
         let Call { queries, documents, scores, grad_scores, gradients, adds } = call;
         let inner = (&self.inner, &scores.inner, &grad_scores.inner, &gradients.inner);
         let call = match inner {
@@ -52,7 +52,7 @@ impl BackwardWork {
                     layouts: [queries.layout.clone(), documents.layout.clone()],
                     queries: queries.host_tokens()?.clone(),
                     documents: documents.host_tokens()?.clone(),
-                    pairing: self.scored.pairing.clone(),
+                    pairing: self.provenance.pairing.clone(),
                     options: self.options.clone(),
                     scores: scores.clone(),
                     grad_scores: grad_scores.clone(),
@@ -79,17 +79,23 @@ impl BackwardWork {
     }
 
     /// Checks that a call on `device` is one that the work was prepared for.
-    /// `scored` is what the scores' winners are of, where that is known.
+    /// `provenance` is what the scores' winners are of, where that is known.
     fn check<T: Element, D: Saved<T>>(
         &self,
         device: &Device,
         call: &Call<'_, T, D>,
-        scored: Option<Scored>,
+        provenance: Option<Provenance>,
     ) -> Result<()> {
         device.check_same("work", &self.device)?;
         let [queries, documents] = self.formats;
-        check_side(&self.device, "queries", call.queries, queries, &self.scored.queries)?;
-        check_side(&self.device, "documents", call.documents, documents, &self.scored.documents)?;
+        check_side(&self.device, "queries", call.queries, queries, &self.provenance.queries)?;
+        check_side(
+            &self.device,
+            "documents",
+            call.documents,
+            documents,
+            &self.provenance.documents,
+        )?;
         device.check_same("scores", &call.scores.device)?;
         if !Arc::ptr_eq(&call.scores.shape, &self.outputs) && call.scores.shape != self.outputs {
             return Err(Error::Shape {
@@ -98,7 +104,7 @@ impl BackwardWork {
                 found: format!("other results {:?}", call.scores.shape.shape),
             });
         }
-        if scored.is_some_and(|scored| !scored.is_same(&self.scored)) {
+        if provenance.is_some_and(|provenance| !provenance.is_same(&self.provenance)) {
             return Err(Error::Shape {
                 argument: "scores",
                 expected: "winners of the layouts and the pairing that the work was prepared for"
@@ -111,8 +117,8 @@ impl BackwardWork {
         check_len("grad_scores", n_scores, "one per score", call.grad_scores.n_scores)?;
         device.check_same("gradients", &call.gradients.device)?;
         let DeviceGradients { element, rows, dim, .. } = *call.gradients;
-        let expected = [self.scored.queries.rows(), self.scored.documents.rows()];
-        if (element, rows, dim) != (self.gradient, expected, self.scored.queries.dim()) {
+        let expected = [self.provenance.queries.rows(), self.provenance.documents.rows()];
+        if (element, rows, dim) != (self.gradient, expected, self.provenance.queries.dim()) {
             return Err(Error::Shape {
                 argument: "gradients",
                 expected: format!(
@@ -120,7 +126,7 @@ impl BackwardWork {
                     self.gradient,
                     expected[0],
                     expected[1],
-                    self.scored.queries.dim()
+                    self.provenance.queries.dim()
                 ),
                 found: format!("{element} gradients of {} and {} rows of {dim}", rows[0], rows[1]),
             });
@@ -136,9 +142,9 @@ struct CpuBackward<T: Element, D: Saved<T>> {
     documents: Arc<HostTokens<D>>,
     pairing: Arc<Pairing>,
     options: ScoreOptions,
-    scores: Arc<Replaced<Scores>>,
-    grad_scores: Arc<Replaced<Vec<f32>>>,
-    gradients: Arc<Replaced<Gradients>>,
+    scores: Arc<Swap<Scores>>,
+    grad_scores: Arc<Swap<Vec<f32>>>,
+    gradients: Arc<Swap<Gradients>>,
     gradient: ElementType,
     finds_winners_again: bool,
     adds: bool,

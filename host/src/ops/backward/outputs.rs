@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::runtime::alloc::{copied, filled};
 use crate::runtime::on::On;
-use crate::runtime::swap::Replaced;
+use crate::runtime::swap::Swap;
 use crate::tokens::element::ElementType;
 use crate::tokens::layout::check_len;
 
@@ -19,7 +19,7 @@ use crate::tokens::layout::check_len;
 pub struct DeviceGradScores {
     pub(crate) device: Device,
     pub(crate) n_scores: usize,
-    pub(crate) inner: On<Arc<Replaced<Vec<f32>>>, Arc<CudaGradScores>>,
+    pub(crate) inner: On<Arc<Swap<Vec<f32>>>, Arc<CudaGradScores>>,
 }
 
 /// Gradients with respect to tokens, on a device: written by
@@ -32,7 +32,7 @@ pub struct DeviceGradients {
     /// Rows of queries and documents.
     pub(super) rows: [usize; 2],
     pub(super) dim: usize,
-    pub(super) inner: On<Arc<Replaced<Gradients>>, Arc<CudaGradients>>,
+    pub(super) inner: On<Arc<Swap<Gradients>>, Arc<CudaGradients>>,
 }
 
 impl DeviceGradScores {
@@ -45,7 +45,7 @@ impl DeviceGradScores {
         let n_scores = work.outputs.shape.n_scores();
         check_len("grad_scores", n_scores, "one per score", values.len())?;
         let inner = match &work.inner {
-            On::Cpu(_) => On::Cpu(Arc::new(Replaced::new(copied(values)?))),
+            On::Cpu(_) => On::Cpu(Arc::new(Swap::new(copied(values)?))),
             On::Cuda(_) => {
                 let device = work.device.cuda_device("work for a CUDA device")?;
                 On::Cuda(Arc::new(CudaGradScores::upload(device, values)?))
@@ -111,8 +111,8 @@ impl DeviceGradients {
     pub fn new(work: &BackwardWork) -> Result<DeviceGradients> {
         let inner = match &work.inner {
             On::Cpu(_) => {
-                let zeros = Gradients::zeros(&work.scored.queries, &work.scored.documents)?;
-                On::Cpu(Arc::new(Replaced::new(zeros)))
+                let zeros = Gradients::zeros(&work.provenance.queries, &work.provenance.documents)?;
+                On::Cpu(Arc::new(Swap::new(zeros)))
             }
             On::Cuda(_) => {
                 let device = work.device.cuda_device("work for a CUDA device")?;
@@ -125,13 +125,13 @@ impl DeviceGradients {
 
     pub(crate) fn of(
         work: &BackwardWork,
-        inner: On<Arc<Replaced<Gradients>>, Arc<CudaGradients>>,
+        inner: On<Arc<Swap<Gradients>>, Arc<CudaGradients>>,
     ) -> DeviceGradients {
         DeviceGradients {
             device: work.device.clone(),
             element: work.gradient,
-            rows: [work.scored.queries.rows(), work.scored.documents.rows()],
-            dim: work.scored.queries.dim(),
+            rows: [work.provenance.queries.rows(), work.provenance.documents.rows()],
+            dim: work.provenance.queries.dim(),
             inner,
         }
     }

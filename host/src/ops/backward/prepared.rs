@@ -14,7 +14,7 @@ use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::GradientMatrix;
 use crate::problem::outputs::OutputShape;
-use crate::problem::provenance::Scored;
+use crate::problem::provenance::Provenance;
 use crate::runtime::on::On;
 use crate::tokens::element::ElementType;
 use crate::tokens::format::TokenFormat;
@@ -67,7 +67,7 @@ pub struct BackwardWork {
     /// Those of the queries and of the documents that calls are given.
     pub(super) formats: [TokenFormat; 2],
     pub(super) gradient: ElementType,
-    pub(super) scored: Scored,
+    pub(super) provenance: Provenance,
     /// Those of the scores.
     pub(super) options: ScoreOptions,
     pub(crate) outputs: Arc<OutputShape>,
@@ -206,7 +206,7 @@ impl Device {
             device: self.clone(),
             formats: [element.into(), saved],
             gradient,
-            scored: Scored {
+            provenance: Provenance {
                 queries: work.queries.clone(),
                 documents: work.documents.clone(),
                 pairing: work.pairing.clone(),
@@ -230,7 +230,7 @@ impl BackwardWork {
     }
 
     pub(crate) fn matrices(&self, [queries, documents]: [u64; 2]) -> [GradientMatrix; 2] {
-        [(queries, &self.scored.queries), (documents, &self.scored.documents)].map(
+        [(queries, &self.provenance.queries), (documents, &self.provenance.documents)].map(
             |(address, layout)| {
                 let (rows, dim) = (layout.rows(), layout.dim());
                 GradientMatrix { address, element: self.gradient, rows, dim }

@@ -11,7 +11,7 @@ use crate::ops::backward::outputs::DeviceGradScores;
 use crate::ops::score::prepared::DeviceScores;
 use crate::problem::scores::Scores;
 use crate::runtime::on::On;
-use crate::runtime::swap::{Replaced, lock};
+use crate::runtime::swap::{Swap, lock};
 use crate::tokens::layout::check_len;
 
 impl LossWork {
@@ -81,8 +81,8 @@ impl LossWork {
 /// A loss on the CPU, with everything that it uses.
 struct CpuLoss {
     work: Arc<CpuLossWork>,
-    scores: Arc<Replaced<Scores>>,
-    grad_scores: Arc<Replaced<Vec<f32>>>,
+    scores: Arc<Swap<Scores>>,
+    grad_scores: Arc<Swap<Vec<f32>>>,
     loss: Arc<Mutex<f32>>,
 }
 

@@ -10,7 +10,7 @@ use crate::ops::score::prepared::DeviceScores;
 use crate::problem::scores::Scores;
 use crate::runtime::alloc::copied;
 use crate::runtime::on::On;
-use crate::runtime::swap::{Replaced, lock};
+use crate::runtime::swap::{Swap, lock};
 use crate::tokens::layout::check_len;
 
 /// A loss of the module [`loss`](crate::loss) made ready, with its targets on the device.
@@ -81,8 +81,8 @@ pub(super) struct CpuLossWork {
 #[derive(Debug)]
 pub(super) enum CpuTargets {
     Positives(Vec<usize>),
-    Teacher(Replaced<Vec<f32>>),
-    Scores(Arc<Replaced<Scores>>),
+    Teacher(Swap<Vec<f32>>),
+    Scores(Arc<Swap<Scores>>),
 }
 
 /// The value of a loss, on a device: written by [`Queue::loss`](crate::Queue::loss), read when
@@ -155,7 +155,7 @@ impl Device {
                 On::Cuda(Arc::new(work))
             }
             On::Cpu(()) => {
-                let targets = CpuTargets::Teacher(Replaced::new(copied(teacher)?));
+                let targets = CpuTargets::Teacher(Swap::new(copied(teacher)?));
                 On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };

@@ -14,7 +14,7 @@ use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::runtime::on::On;
-use crate::runtime::swap::Replaced;
+use crate::runtime::swap::Swap;
 use crate::tokens::format::{Against, Format};
 use crate::tokens::layout::TokenLayout;
 
@@ -36,7 +36,7 @@ impl Work {
             }
             _ => return Err(scores.wrong_device(device)),
         };
-        let written = self.scored().map(|scored| (&scores.scored, scored));
+        let written = self.provenance().map(|provenance| (&scores.provenance, provenance));
         Ok(Command { call, written })
     }
 }
@@ -48,7 +48,7 @@ struct CpuScore<Q: Format, D: Format> {
     documents: Arc<HostTokens<D>>,
     pairing: Arc<Pairing>,
     options: ScoreOptions,
-    scores: Arc<Replaced<Scores>>,
+    scores: Arc<Swap<Scores>>,
 }
 
 impl<Q: Format, D: Format> CpuScore<Q, D> {
@@ -57,7 +57,7 @@ impl<Q: Format, D: Format> CpuScore<Q, D> {
         queries: &DeviceTokens<Q>,
         documents: &DeviceTokens<D>,
         work: &Work,
-        scores: &Arc<Replaced<Scores>>,
+        scores: &Arc<Swap<Scores>>,
     ) -> Result<CpuScore<Q, D>> {
         Ok(CpuScore {
             layouts: [queries.layout.clone(), documents.layout.clone()],

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::cpu;
-use crate::cuda::CudaWork;
+use crate::cuda::ForwardPlan;
 use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, Input};
 use crate::error::{Error, Result};
@@ -148,8 +148,8 @@ impl Device {
         let outputs = OutputShape::new(&problem, options);
         let inner = match (&self.0, plan.chosen()) {
             (On::Cuda(device), Some(chosen)) => {
-                let work = CudaWork::new(device, &problem, chosen, &outputs)?;
-                work.prepare_norms(queries.cuda_tokens()?, documents.cuda_tokens()?, None)?;
+                let work = ForwardPlan::new(device, &problem, chosen, &outputs)?;
+                work.prepare_row_scales(queries.cuda_tokens()?, documents.cuda_tokens()?, None)?;
                 On::Cuda(Arc::new(work))
             }
             _ => On::Cpu(()),

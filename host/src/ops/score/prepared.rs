@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cuda::{CudaOutputs, CudaWork};
+use crate::cuda::{CudaOutputs, ForwardPlan};
 use crate::device::Device;
 use crate::device::tokens::DeviceTokens;
 use crate::error::{Error, Result};
@@ -13,11 +13,11 @@ use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
-use crate::problem::provenance::{LastScored, Scored};
+use crate::problem::provenance::{LastProvenance, Provenance};
 use crate::problem::scores::Scores;
 use crate::problem::shape::ScoreShape;
 use crate::runtime::on::On;
-use crate::runtime::swap::Replaced;
+use crate::runtime::swap::Swap;
 use crate::tokens::format::{Format, TokenFormat};
 use crate::tokens::layout::TokenLayout;
 
@@ -38,7 +38,7 @@ pub struct Work {
     pub(crate) access: [Access; 2],
     pub(crate) plan: Plan,
     pub(crate) outputs: Arc<OutputShape>,
-    pub(crate) inner: On<(), Arc<CudaWork>>,
+    pub(crate) inner: On<(), Arc<ForwardPlan>>,
 }
 
 impl Work {
@@ -73,8 +73,8 @@ impl Work {
     }
 
     /// What its calls' winners are of; nothing where they find none.
-    pub(crate) fn scored(&self) -> Option<Scored> {
-        self.outputs.winners.then(|| Scored {
+    pub(crate) fn provenance(&self) -> Option<Provenance> {
+        self.outputs.winners.then(|| Provenance {
             queries: self.queries.clone(),
             documents: self.documents.clone(),
             pairing: self.pairing.clone(),
@@ -128,8 +128,8 @@ impl Work {
 pub struct DeviceScores {
     pub(crate) device: Device,
     pub(crate) shape: Arc<OutputShape>,
-    pub(crate) scored: LastScored,
-    pub(crate) inner: On<Arc<Replaced<Scores>>, Arc<CudaOutputs>>,
+    pub(crate) provenance: LastProvenance,
+    pub(crate) inner: On<Arc<Swap<Scores>>, Arc<CudaOutputs>>,
 }
 
 impl DeviceScores {
@@ -144,10 +144,11 @@ impl DeviceScores {
     pub(crate) fn with_room(device: &Device, shape: &Arc<OutputShape>) -> Result<DeviceScores> {
         let inner = match &device.0 {
             On::Cuda(cuda) => On::Cuda(Arc::new(CudaOutputs::new(cuda, shape)?)),
-            On::Cpu(()) => On::Cpu(Arc::new(Replaced::new(shape.host_scores()?))),
+            On::Cpu(()) => On::Cpu(Arc::new(Swap::new(shape.host_scores()?))),
         };
-        let (device, shape, scored) = (device.clone(), shape.clone(), LastScored::default());
-        Ok(DeviceScores { device, shape, scored, inner })
+        let (device, shape, provenance) =
+            (device.clone(), shape.clone(), LastProvenance::default());
+        Ok(DeviceScores { device, shape, provenance, inner })
     }
 
     /// What is wrong with results of another kind of device than the work's.
