@@ -1,11 +1,10 @@
 //! Compressed tokens in host memory: what is uploaded, and what peers and checks need of them.
 
 use half::{bf16, f16};
+use maxsim::format::{Element, Fp8, Int8, Int8Affine, Quantized, ScaleType};
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
-use maxsim::{
-    Device, Element, ErrorTerms, Fp8, Int8, Int8Affine, Pairing, Quantized, ScaleType, TokenLayout,
-    Tokens, score_bounds,
-};
+use maxsim::search::{ErrorTerms, score_bounds};
+use maxsim::{Device, Pairing, TokenLayout, Tokens};
 
 use crate::object::{AnyTokens, Place, Result, copy_to, host_slice, text};
 

@@ -12,9 +12,9 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use maxsim::{
-    BackwardOptions, Device, DeviceGradScores, DeviceGradients, GradientType, Stream, TokenLayout,
-};
+use maxsim::stream::Stream;
+use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+use maxsim::{Device, TokenLayout};
 use maxsim_kernels::table::forward::FORWARD;
 use serde_json::json;
 

@@ -3,11 +3,12 @@
 use std::ffi::CString;
 
 use half::{bf16, f16};
-use maxsim::{
-    BackwardWork, CoarseWork, Device, DeviceGradScores, DeviceGradients, DeviceScores,
-    DeviceTokens, Element, Fp8, Int8, Int8Affine, Pairing, Plan, Queue, Residual, ScoreOptions,
-    Screen, Stream, TokenLayout, Work,
-};
+use maxsim::format::{Element, Fp8, Int8, Int8Affine, Residual};
+use maxsim::plan::Plan;
+use maxsim::search::{CoarseCodes, PreparedRescore};
+use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
+use maxsim::training::{DeviceGradScores, DeviceGradients, PreparedBackward};
+use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout};
 
 use crate::codes::{Codes, host_tokens};
 
@@ -29,7 +30,7 @@ pub enum Object {
     /// A stream.
     Stream(Stream),
     /// Gradients of a prepared problem, made ready.
-    Backward(BackwardWork),
+    Backward(PreparedBackward),
     /// Gradients of scores, and of tokens.
     Gradients(DeviceGradScores, DeviceGradients),
 }
@@ -77,9 +78,9 @@ pub enum AnyTokens {
 /// A prepared problem.
 pub enum AnyWork {
     /// Of tokens of one matrix.
-    Plain(Work),
+    Plain(PreparedScore),
     /// Of tokens with the codes that find winners.
-    Coarse(CoarseWork),
+    Coarse(PreparedRescore),
 }
 
 impl AnyWork {
@@ -201,11 +202,11 @@ impl AnyTokens {
         if let (AnyTokens::Screened(q, q_codes), AnyTokens::Screened(d, d_codes)) =
             (self, documents)
         {
-            let screen = Screen::new(q_codes, d_codes).assumed();
-            let work = q.device().prepare_coarse_to_fine(q, d, &screen, &pairing, options);
+            let screen = CoarseCodes::new(q_codes, d_codes).assumed();
+            let work = q.device().prepare_rescore(q, d, &screen, &pairing, options);
             return Ok(AnyWork::Coarse(work.map_err(text)?));
         }
-        let work: Result<Work> = with_both!(self, documents, (q, d) => {
+        let work: Result<PreparedScore> = with_both!(self, documents, (q, d) => {
             q.device().prepare(q, d, &pairing, options).map_err(text)
         });
         Ok(AnyWork::Plain(work?))
@@ -335,8 +336,8 @@ pub(crate) fn enqueue(
             AnyTokens::Screened(q, q_codes),
             AnyTokens::Screened(d, d_codes),
         ) => {
-            let screen = Screen::new(q_codes, d_codes).assumed();
-            stream.coarse_to_fine_into(q, d, &screen, work, scores).map_err(text)?;
+            let screen = CoarseCodes::new(q_codes, d_codes).assumed();
+            stream.rescore_into(q, d, &screen, work, scores).map_err(text)?;
         }
         _ => return Err("the work is one of tokens with codes that find winners".to_string()),
     }
@@ -348,7 +349,7 @@ pub(crate) fn enqueue_backward(
     stream: &mut Stream,
     queries: &AnyTokens,
     documents: &AnyTokens,
-    work: &BackwardWork,
+    work: &PreparedBackward,
     outputs: &Outputs,
     grad_scores: &DeviceGradScores,
     gradients: &mut DeviceGradients,

@@ -1,6 +1,7 @@
 //! Options of a call as text: `name=value` words, separated by commas.
 
-use maxsim::{Backward, ScoreOptions};
+use maxsim::ScoreOptions;
+use maxsim::training::BackwardStrategy;
 
 /// Reads options. Text rather than a struct, so that a new option changes no signature.
 pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
@@ -16,7 +17,7 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
             "kernel" => options.kernel = Some(value.to_string()),
             "pieces" => {
                 let n = value.parse().map_err(|_| format!("option {word}: expected a number"))?;
-                options.document_pieces = Some(n);
+                options.document_splits = Some(n);
             }
             _ => {
                 return Err(format!(
@@ -30,11 +31,11 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
 }
 
 /// How gradients are computed.
-pub(crate) fn strategy(text: &str) -> Result<Backward, String> {
+pub(crate) fn strategy(text: &str) -> Result<BackwardStrategy, String> {
     match text {
-        "owner" => Ok(Backward::Owner),
-        "atomic" => Ok(Backward::Atomic),
-        "recompute" => Ok(Backward::Recompute),
+        "owner" => Ok(BackwardStrategy::Deterministic),
+        "atomic" => Ok(BackwardStrategy::Atomic),
+        "recompute" => Ok(BackwardStrategy::Recompute),
         _ => Err(format!("strategy {text}: expected owner, atomic or recompute")),
     }
 }
@@ -53,8 +54,8 @@ mod tests {
 
     #[test]
     fn strategies_have_names() {
-        assert_eq!(strategy("owner"), Ok(Backward::Owner));
-        assert_eq!(strategy("atomic"), Ok(Backward::Atomic));
+        assert_eq!(strategy("owner"), Ok(BackwardStrategy::Deterministic));
+        assert_eq!(strategy("atomic"), Ok(BackwardStrategy::Atomic));
         assert!(strategy("fast").unwrap_err().contains("fast"));
     }
 
@@ -62,7 +63,7 @@ mod tests {
     fn words_become_options_and_others_are_refused_by_name() {
         assert_eq!(parse("").unwrap(), ScoreOptions::default());
         let options = parse("winners=1, kernel=some_row,token_scores=0,pieces=3").unwrap();
-        assert_eq!(options.document_pieces, Some(3));
+        assert_eq!(options.document_splits, Some(3));
         assert_eq!(options.kernel.as_deref(), Some("some_row"));
         assert_eq!((options.winners, options.token_scores), (true, false));
         for (text, said) in [

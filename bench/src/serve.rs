@@ -19,7 +19,8 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use half::{bf16, f16};
-use maxsim::{Element, Pairing, ScoreOptions, Tokens};
+use maxsim::format::Element;
+use maxsim::{Pairing, ScoreOptions, Tokens};
 
 use crate::cold_start::open;
 

@@ -5,9 +5,10 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Parser, Subcommand, ValueEnum};
-use maxsim::MAX_DIM;
+use maxsim::Device;
+use maxsim::format::{ElementType, ScaleType, TokenFormat};
+use maxsim::layout::MAX_DIM;
 use maxsim::residual::BitOrder;
-use maxsim::{Device, ElementType, ScaleType, TokenFormat};
 
 use crate::judging::JudgingArgs;
 use crate::rank::explain;

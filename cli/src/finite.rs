@@ -12,10 +12,9 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use half::{bf16, f16};
+use maxsim::format::{Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
 use maxsim::residual::ResidualTokens;
-use maxsim::{
-    AnyTokens, Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat, Tokens,
-};
+use maxsim::{AnyTokens, Tokens};
 use rayon::prelude::*;
 
 use crate::input::TokenFile;
@@ -160,7 +159,7 @@ impl<'a> Checked<'a> {
 
     /// Finds the first valid row of some items that is wrong; `wrong` gets rows of `part`, which
     /// has these items.
-    fn check_rows<F: maxsim::Format>(
+    fn check_rows<F: maxsim::format::Format>(
         self,
         part: &Tokens<'_, F>,
         items: Range<usize>,

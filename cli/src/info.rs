@@ -3,8 +3,9 @@
 use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, Result};
-use maxsim::{Device, ElementType, TokenFormat};
-use maxsim::{MAX_COUNT, MAX_DIM};
+use maxsim::Device;
+use maxsim::format::{ElementType, TokenFormat};
+use maxsim::layout::{MAX_COUNT, MAX_DIM};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 

@@ -4,7 +4,8 @@ use std::io::{self, BufWriter, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use maxsim::{Device, KernelSource, WarmUp, Warmed};
+use maxsim::plan::KernelSource;
+use maxsim::{Device, WarmUp, WarmUpReport};
 
 use crate::args::WarmUpArgs;
 
@@ -30,7 +31,7 @@ fn write(
     out: &mut impl Write,
     device: &Device,
     opened: Duration,
-    warmed: &Warmed,
+    warmed: &WarmUpReport,
 ) -> io::Result<()> {
     writeln!(out, "{device}: {}, opened in {:.1} ms", device.name(), ms(opened))?;
     let name_width = warmed.kernels.iter().map(|kernel| kernel.name.len()).max().unwrap_or(0);

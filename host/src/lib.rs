@@ -23,13 +23,16 @@
 //!
 //! [`Device`] is where to start: it scores, uploads [`Tokens`] into handles, and says which kernel
 //! it would run. [`Pairing`] says which queries meet which documents, [`ScoreOptions`] what to
-//! compute besides scores, and [`TopK`] turns scores into a ranking. [`Device::backward`] gives the
-//! gradients of scores with respect to tokens, from those that the losses of [`loss`] have with
-//! respect to scores, of documents that may be saved as codes meanwhile ([`Saved`]).
-//! [`Tokens::quantize`] compresses tokens to one byte an element ([`TokenFormat`]),
-//! [`DeviceTokens::quantize`] does so on the device where they are, and [`score_bounds`] says how
-//! far that can move scores ([`ErrorTerms`]). [`Screen`] has compressed tokens find what is then
-//! scored in full precision.
+//! compute besides scores, and [`TopK`] turns scores into a ranking. The rest is in modules:
+//!
+//!  - [`format`](mod@format): what tokens are stored as. [`Tokens::quantize`] compresses them
+//!    to one byte an element, [`DeviceTokens::quantize`] on the device where they are.
+//!  - [`layout`] and [`digest`]: how rows belong to items, and what codes were made of.
+//!  - [`stream`]: calls that are prepared once and enqueued, or captured into a graph.
+//!  - [`search`]: compressed tokens find what full precision scores again.
+//!  - [`training`] and [`loss`]: gradients of scores with respect to tokens, and losses.
+//!  - [`residual`]: tokens as ColBERTv2 and PLAID store them.
+//!  - [`plan`]: which kernel runs a call, and why.
 //!
 //! Features: `cuda` (the GPU engines, on Linux), `ndarray` (tokens from its arrays, scores as such)
 //! and `serde` (options, plans and rankings are written and read).
@@ -60,50 +63,87 @@ pub mod residual;
 mod runtime;
 mod tokens;
 
-pub use device::any::{AnyDeviceTokens, AnyInput};
-pub use device::event::Event;
-pub use device::graph::{Capture, Graph};
-pub use device::raw::RawScales;
-pub use device::stream::Stream;
-pub use device::tokens::{DeviceTokens, Input};
-pub use device::warm_up::{WarmUp, Warmed};
+pub use device::tokens::{DeviceTokens, TokensRef};
+pub use device::warm_up::{WarmUp, WarmUpReport};
 pub use device::{Device, Memory};
 pub use error::{Error, Result};
 /// The crate that has the types of f16 and bf16 tokens.
 pub use half;
-pub use ops::backward::blocking::Gradients;
-pub use ops::backward::outputs::{DeviceGradScores, DeviceGradients};
-pub use ops::backward::prepared::{BackwardWork, GradientType};
-pub use ops::backward::training_scores::TrainingScores;
-pub use ops::backward::{Backward, BackwardOptions};
 pub use ops::loss;
-pub use ops::loss::prepared::{DeviceLoss, LossWork};
-pub use ops::queue::Queue;
-pub use ops::rescore::{CoarseWork, Screen};
-pub use ops::residual::ResidualScoreGradients;
-pub use ops::score::prepared::{DeviceScores, Work};
-pub use ops::search::bounds::{ErrorTerms, first_row_beyond, rescore_bounds, score_bounds};
-pub use ops::search::compressed::Compressed;
-pub use ops::search::{Candidates, Found, Place, Scanned, SearchOptions, SearchRanking};
-pub use plan::choice::Plan;
-pub use plan::kernels::{KernelSource, LoadedKernel};
-pub use plan::limits::DeviceLimits;
-pub use problem::Problem;
 pub use problem::options::ScoreOptions;
 pub use problem::pairing::Pairing;
 pub use problem::ranking::{Ranked, Ranking, TopK};
 pub use problem::scores::Scores;
-pub use problem::shape::{ScoreShape, TokenOffsets};
+pub use problem::shape::ScoreShape;
 pub use tokens::Tokens;
 pub use tokens::any::AnyTokens;
-pub use tokens::conversion::Conversion;
-pub use tokens::digest::{TokenDigest, TokenHasher};
-pub use tokens::element::{Element, ElementType};
-pub use tokens::format::{
-    Against, Format, Fp8, Int8, Int8Affine, Quantized, Residual, Saved, TokenFormat,
-};
-pub use tokens::index::Index;
-pub use tokens::layout::{LayoutKind, MAX_COUNT, MAX_DIM, TokenLayout};
-pub use tokens::pack::Row;
-pub use tokens::quantize_report::QuantizeReport;
-pub use tokens::scales::{ScaleType, Scales};
+pub use tokens::layout::TokenLayout;
+
+/// What rows of tokens are stored as: elements, or codes with scales.
+///
+/// [`TokenFormat`](format::TokenFormat) names a format at run time, [`Format`](format::Format) is
+/// one as a Rust type, and [`ScorableWith`](format::ScorableWith) says which queries meet which
+/// documents.
+pub mod format {
+    pub use crate::device::any::{AnyDeviceTokens, AnyTokensRef};
+    pub use crate::device::raw::RawScales;
+    pub use crate::tokens::conversion::Conversion;
+    pub use crate::tokens::element::{Element, ElementType};
+    pub use crate::tokens::format::{
+        Format, Fp8, GradientSource, Int8, Int8Affine, Quantized, Residual, ScorableWith,
+        TokenFormat,
+    };
+    pub use crate::tokens::quantize_report::QuantizeReport;
+    pub use crate::tokens::scales::{ScaleType, Scales};
+}
+
+/// What a [`TokenLayout`] is made of, and its limits.
+pub mod layout {
+    pub use crate::problem::shape::TokenOffsets;
+    pub use crate::tokens::index::Index;
+    pub use crate::tokens::layout::{LayoutKind, MAX_COUNT, MAX_DIM};
+    pub use crate::tokens::pack::Row;
+}
+
+/// Digests of token rows, by which codes know what they were made of.
+pub mod digest {
+    pub use crate::tokens::digest::{TokenDigest, TokenHasher};
+}
+
+/// Coarse to fine: codes select, full precision scores.
+///
+/// [`CoarseCodes`](search::CoarseCodes) find winners for
+/// [`Device::rescore`], [`SearchTokens`](search::SearchTokens) find documents for
+/// [`Device::search`], and a [`Shortlist`](search::Shortlist) is one query's search over documents
+/// that come in whatever chunks.
+pub mod search {
+    pub use crate::ops::rescore::{CoarseCodes, PreparedRescore};
+    pub use crate::ops::search::bounds::{
+        ErrorTerms, first_row_beyond, rescore_bounds, score_bounds,
+    };
+    pub use crate::ops::search::compressed::SearchTokens;
+    pub use crate::ops::search::{
+        Candidate, Certainty, Hit, SearchOptions, SearchRanking, Shortlist,
+    };
+}
+
+/// Gradients of losses with respect to tokens, at once or in stream order. Losses themselves are
+/// in [`loss`].
+pub mod training {
+    pub use crate::ops::backward::blocking::Gradients;
+    pub use crate::ops::backward::outputs::{DeviceGradScores, DeviceGradients};
+    pub use crate::ops::backward::prepared::{GradientType, PreparedBackward};
+    pub use crate::ops::backward::training_scores::TrainingScores;
+    pub use crate::ops::backward::{BackwardOptions, BackwardStrategy};
+    pub use crate::ops::residual::ResidualScoreGradients;
+}
+
+/// Calls in stream order: prepared once, then enqueued on a [`Stream`](stream::Stream) or captured
+/// into a [`Graph`](stream::Graph) any number of times.
+pub mod stream {
+    pub use crate::device::event::Event;
+    pub use crate::device::graph::{Capture, Graph};
+    pub use crate::device::stream::Stream;
+    pub use crate::ops::queue::Queue;
+    pub use crate::ops::score::prepared::{DeviceScores, PreparedScore};
+}

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use maxsim::{Element, ElementType, Error, Pairing, ScoreShape, Tokens};
+use maxsim::format::{Element, ElementType};
+use maxsim::{Error, Pairing, ScoreShape, Tokens};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -99,7 +100,7 @@ pub struct Case {
     /// Whether token scores are asked for.
     pub token_scores: bool,
     /// Pieces that documents are cut into on a GPU; `None` = as the device likes.
-    pub document_pieces: Option<usize>,
+    pub document_splits: Option<usize>,
     /// Whether queries, documents are uploaded before the call.
     pub upload: [bool; 2],
     /// The seed of everything random.
@@ -119,7 +120,7 @@ impl Case {
             poison: false,
             normalize: false,
             token_scores: true,
-            document_pieces: None,
+            document_splits: None,
             upload: [false; 2],
             seed: 0x6d61_7873_696d,
         }

@@ -5,10 +5,9 @@
 //! [`agree`] says; and no score may be above MaxSim's by more than the rounding of f32.
 
 use half::{bf16, f16};
-use maxsim::{
-    Device, Element, ElementType, Error, Format, Input, Int8, ScaleType, ScoreOptions, Scores,
-    Screen, Tokens,
-};
+use maxsim::format::{Element, ElementType, Format, Int8, ScaleType};
+use maxsim::search::CoarseCodes;
+use maxsim::{Device, Error, ScoreOptions, Scores, Tokens, TokensRef};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 use proptest::prelude::*;
@@ -23,7 +22,7 @@ use crate::quantized::{Codes, handle, int8};
 use crate::strategy::cases;
 use crate::suite::Suite;
 
-/// A problem whose tokens are screened by codes.
+/// A problem whose tokens are rescored by codes.
 #[derive(Clone, Debug)]
 pub struct CoarseCase {
     /// The embeddings.
@@ -80,7 +79,7 @@ fn check_as<T: Element>(suite: &Suite, case: &CoarseCase, data: &Data) -> Result
             ScoreOptions::default()
                 .winners(winners)
                 .token_scores(case.token_scores)
-                .document_pieces(case.document_pieces)
+                .document_splits(case.document_splits)
                 .kernel(row.map(|row| row.name.to_string()).as_deref())
         };
         let call = |winners| {
@@ -92,8 +91,8 @@ fn check_as<T: Element>(suite: &Suite, case: &CoarseCase, data: &Data) -> Result
             Err(Error::Unsupported { .. }) if row.is_some() || !has_kernels(device) => continue,
             found => found.map_err(text).map_err(at)?,
         };
-        if !found.are_screened() {
-            return Err(at("the scores do not say that winners were screened".into()));
+        if !found.are_rescored() {
+            return Err(at("the scores do not say that winners were rescored".into()));
         }
         let answers = answers(data, &naive, &found).map_err(at)?;
         agree::check(data, &answers, &options(true), &found).map_err(at)?;
@@ -145,14 +144,14 @@ fn call<T: Element>(
 ) -> Result<Scores, Error> {
     let [q, d] = upload;
     let handles = (handle(device, tokens.0, q)?, handle(device, tokens.1, d)?);
-    let queries = handles.0.as_ref().map_or(Input::Host(tokens.0), Input::Device);
-    let documents = handles.1.as_ref().map_or(Input::Host(tokens.1), Input::Device);
+    let queries = handles.0.as_ref().map_or(TokensRef::Host(tokens.0), TokensRef::Device);
+    let documents = handles.1.as_ref().map_or(TokensRef::Host(tokens.1), TokensRef::Device);
     // The other way around.
     let handles = (handle(device, codes.0, d)?, handle(device, codes.1, q)?);
-    let query_codes = handles.0.as_ref().map_or(Input::Host(codes.0), Input::Device);
-    let document_codes = handles.1.as_ref().map_or(Input::Host(codes.1), Input::Device);
-    let screen = Screen::new(query_codes, document_codes).assumed();
-    device.score_coarse_to_fine(queries, documents, &screen, pairing, options)
+    let query_codes = handles.0.as_ref().map_or(TokensRef::Host(codes.0), TokensRef::Device);
+    let document_codes = handles.1.as_ref().map_or(TokensRef::Host(codes.1), TokensRef::Device);
+    let coarse = CoarseCodes::new(query_codes, document_codes).assumed();
+    device.rescore(queries, documents, &coarse, pairing, options)
 }
 
 /// Checks that the winners found are the codes', and gives the answers that they have in full

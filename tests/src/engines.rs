@@ -3,9 +3,8 @@
 use std::sync::OnceLock;
 
 use half::{bf16, f16};
-use maxsim::{
-    Device, DeviceTokens, Element, ElementType, Error, Input, Pairing, ScoreOptions, Scores, Tokens,
-};
+use maxsim::format::{Element, ElementType};
+use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Scores, Tokens, TokensRef};
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::agree;
@@ -162,9 +161,9 @@ fn check_as<T: Element>(suite: &Suite, case: &Case, engines: Vec<Engine>) -> Res
             Some(rounded) if engine.is_tf32() => rounded,
             _ => &problem,
         };
-        let Case { document_pieces, normalize, token_scores, .. } = *case;
+        let Case { document_splits, normalize, token_scores, .. } = *case;
         let options =
-            engine.options(token_scores).document_pieces(document_pieces).normalize(normalize);
+            engine.options(token_scores).document_splits(document_splits).normalize(normalize);
         let at = |what: String| format!("{}: {what}", engine.name());
         match problem.run(&engine.device, &options) {
             Ok(Some(found)) => {
@@ -247,7 +246,7 @@ impl<'a, T: Element> Problem<'a, T> {
     pub fn call<R>(
         &self,
         device: &Device,
-        call: impl FnOnce(Input<'_, T>, Input<'_, T>, &Pairing) -> Result<R, Error>,
+        call: impl FnOnce(TokensRef<'_, T>, TokensRef<'_, T>, &Pairing) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let (queries, documents, pairing) = self.inputs()?;
         let upload =
@@ -256,8 +255,8 @@ impl<'a, T: Element> Problem<'a, T> {
             };
         let handles =
             (upload(&queries, self.case.upload[0])?, upload(&documents, self.case.upload[1])?);
-        let queries = handles.0.as_ref().map_or(Input::Host(&queries), Input::Device);
-        let documents = handles.1.as_ref().map_or(Input::Host(&documents), Input::Device);
+        let queries = handles.0.as_ref().map_or(TokensRef::Host(&queries), TokensRef::Device);
+        let documents = handles.1.as_ref().map_or(TokensRef::Host(&documents), TokensRef::Device);
         call(queries, documents, &pairing)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use maxsim::{Device, Element, ElementType, Error, ScoreOptions, Scores};
+use maxsim::format::{Element, ElementType};
+use maxsim::{Device, Error, ScoreOptions, Scores};
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::agree;

@@ -1,10 +1,9 @@
 //! Losses on devices: scores of any bits there, and how far losses may be from those in f64.
 
 use maxsim::loss::Loss;
-use maxsim::{
-    BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceScores, GradientType, Pairing,
-    Queue, Result, ScoreOptions, Tokens, Work,
-};
+use maxsim::stream::{DeviceScores, PreparedScore, Queue};
+use maxsim::training::{BackwardOptions, DeviceGradScores, GradientType, PreparedBackward};
+use maxsim::{Device, Pairing, Result, ScoreOptions, Tokens};
 
 /// Scores `[n_queries, n_documents]` on a device that hold what the host says.
 #[derive(Debug)]
@@ -12,7 +11,7 @@ pub struct GivenScores {
     /// The scores.
     pub scores: DeviceScores,
     /// For gradients of as many.
-    pub backward: BackwardWork,
+    pub backward: PreparedBackward,
     /// What the scores are a view of, on a CUDA device.
     _memory: DeviceGradScores,
 }
@@ -29,7 +28,7 @@ impl GivenScores {
             let options = ScoreOptions::default().winners(winners);
             device.prepare(&queries, &documents, &own, &options)
         };
-        let (trained, work): (Work, Work) = (prepare(true)?, prepare(false)?);
+        let (trained, work): (PreparedScore, PreparedScore) = (prepare(true)?, prepare(false)?);
         let backward =
             device.prepare_backward(&trained, &BackwardOptions::default(), GradientType::F32)?;
         let memory = DeviceGradScores::new(&backward, values)?;
@@ -46,7 +45,7 @@ impl GivenScores {
     }
 }
 
-/// The bounds that `LossWork` states for losses of devices.
+/// The bounds that `PreparedLoss` states for losses of devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Of each gradient.

@@ -109,7 +109,8 @@
 //!
 //! ```
 //! # use half::f16;
-//! # use maxsim::{Device, Int8Affine, Pairing, ScaleType, Tokens};
+//! # use maxsim::format::{Int8Affine, ScaleType};
+//! # use maxsim::{Device, Pairing, Tokens};
 //! # let data = [f16::ONE; 4];
 //! let queries = Tokens::padded(&data, 1, 1, 4).unwrap();
 //! let documents = queries.quantize::<Int8Affine>(ScaleType::F16).unwrap();
@@ -118,7 +119,8 @@
 //!
 //! ```compile_fail,E0277
 //! # use half::f16;
-//! # use maxsim::{Device, Int8, Pairing, ScaleType, Tokens};
+//! # use maxsim::format::{Int8, ScaleType};
+//! # use maxsim::{Device, Pairing, Tokens};
 //! # let data = [f16::ONE; 4];
 //! let queries = Tokens::padded(&data, 1, 1, 4).unwrap();
 //! let documents = queries.quantize::<Int8>(ScaleType::F16).unwrap();
@@ -134,7 +136,8 @@
 //! ```
 //!
 //! ```compile_fail,E0277
-//! # use maxsim::{Device, Int8, Pairing, ScaleType, Tokens};
+//! # use maxsim::format::{Int8, ScaleType};
+//! # use maxsim::{Device, Pairing, Tokens};
 //! let tokens = Tokens::padded(&[1.0f32; 4], 1, 1, 4).unwrap();
 //! let tokens = tokens.quantize::<Int8>(ScaleType::F16).unwrap();
 //! Device::cpu().score_for_training(&tokens, &tokens, &Pairing::cross()).unwrap();
@@ -155,7 +158,7 @@
 //! and no crate can add one, since kernels exist for these only:
 //!
 //! ```
-//! # use maxsim::ElementType;
+//! # use maxsim::format::ElementType;
 //! #[derive(Clone, Copy)]
 //! #[repr(transparent)]
 //! struct Mine(f32);
@@ -176,7 +179,7 @@
 //! ```
 //!
 //! ```compile_fail,E0277
-//! # use maxsim::{Element, ElementType};
+//! # use maxsim::format::{Element, ElementType};
 //! #[derive(Clone, Copy)]
 //! #[repr(transparent)]
 //! struct Mine(f32);
@@ -199,21 +202,21 @@
 //! # A call borrows its handles
 //!
 //! ```
-//! # use maxsim::{Device, Input, Pairing, Tokens};
+//! # use maxsim::{Device, Pairing, Tokens, TokensRef};
 //! # let device = Device::cpu();
 //! # let tokens = Tokens::padded(&[1.0f32; 4], 1, 1, 4).unwrap();
 //! let handle = device.upload(&tokens).unwrap();
-//! let input = Input::from(&handle);
+//! let input = TokensRef::from(&handle);
 //! device.score(input, input, &Pairing::cross()).unwrap();
 //! drop(handle);
 //! ```
 //!
 //! ```compile_fail,E0505
-//! # use maxsim::{Device, Input, Pairing, Tokens};
+//! # use maxsim::{Device, Pairing, Tokens, TokensRef};
 //! # let device = Device::cpu();
 //! # let tokens = Tokens::padded(&[1.0f32; 4], 1, 1, 4).unwrap();
 //! let handle = device.upload(&tokens).unwrap();
-//! let input = Input::from(&handle);
+//! let input = TokensRef::from(&handle);
 //! drop(handle);
 //! device.score(input, input, &Pairing::cross()).unwrap();
 //! ```
@@ -243,7 +246,8 @@
 //! # Gradients come from the documents, or from INT8 codes of them
 //!
 //! ```
-//! # use maxsim::{Device, Int8, Pairing, ScaleType, Tokens};
+//! # use maxsim::format::{Int8, ScaleType};
+//! # use maxsim::{Device, Pairing, Tokens};
 //! let tokens = Tokens::padded(&[0.5f32, 1.0], 1, 1, 2).unwrap();
 //! let (device, cross) = (Device::cpu(), Pairing::cross());
 //! let scores = device.score_for_training(&tokens, &tokens, &cross).unwrap();
@@ -252,7 +256,8 @@
 //! ```
 //!
 //! ```compile_fail,E0277
-//! # use maxsim::{Device, Fp8, Pairing, ScaleType, Tokens};
+//! # use maxsim::format::{Fp8, ScaleType};
+//! # use maxsim::{Device, Pairing, Tokens};
 //! let tokens = Tokens::padded(&[0.5f32, 1.0], 1, 1, 2).unwrap();
 //! let (device, cross) = (Device::cpu(), Pairing::cross());
 //! let scores = device.score_for_training(&tokens, &tokens, &cross).unwrap();

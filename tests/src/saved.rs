@@ -3,11 +3,13 @@
 //! documents have the bits that they have without codes.
 
 use half::{bf16, f16};
-use maxsim::{
-    Backward, BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceGradients,
-    DeviceScores, DeviceTokens, Element, ElementType, Error, GradientType, Gradients, Input, Int8,
-    Queue, ScaleType, Stream, TrainingScores,
+use maxsim::format::{Element, ElementType, Int8, ScaleType};
+use maxsim::stream::{DeviceScores, Queue, Stream};
+use maxsim::training::{
+    BackwardOptions, BackwardStrategy, DeviceGradScores, DeviceGradients, GradientType, Gradients,
+    PreparedBackward, TrainingScores,
 };
+use maxsim::{Device, DeviceTokens, Error, TokensRef};
 
 use crate::case::{Case, Data};
 use crate::engines::Problem;
@@ -60,11 +62,12 @@ fn check_on<T: Element>(
     let data = &problem.data;
     let scores = train(problem, device).map_err(text)?;
     let winners = scores.scores().winners().ok_or("no winners")?;
-    let ordinary = backward(problem, device, &scores, grads, Backward::Auto).map_err(text)?;
+    let ordinary =
+        backward(problem, device, &scores, grads, BackwardStrategy::Auto).map_err(text)?;
     let codes = stored(&data.documents, &int8(&data.documents, scales));
     let from_codes = from_codes(data, &codes, winners, grads);
     let from_documents = gradients(data, winners, grads);
-    for strategy in [Backward::Auto, Backward::Owner] {
+    for strategy in [BackwardStrategy::Auto, BackwardStrategy::Deterministic] {
         let found = backward_from_codes(problem, device, &scores, scales, grads, strategy);
         let found = found.map_err(text)?;
         check_queries(data, &from_codes, &found)?;
@@ -76,7 +79,7 @@ fn check_on<T: Element>(
         if !same_bits(&a, &b) {
             return Err("other bits of the documents' gradients than without codes".into());
         }
-        if strategy == Backward::Auto && seed.is_multiple_of(STREAM_TURNS) {
+        if strategy == BackwardStrategy::Auto && seed.is_multiple_of(STREAM_TURNS) {
             check_stream(problem, device, scales, grads, &found)
                 .map_err(|what| format!("in stream order: {what}"))?;
         }
@@ -157,15 +160,15 @@ fn backward_from_codes<T: Element>(
     scores: &TrainingScores,
     scales: ScaleType,
     grads: &[f32],
-    strategy: Backward,
+    strategy: BackwardStrategy,
 ) -> Result<Gradients, Error> {
     let options = BackwardOptions::new(strategy);
     problem.call(device, |queries, documents, pairing| match documents {
-        Input::Host(tokens) => {
+        TokensRef::Host(tokens) => {
             let codes = tokens.quantize::<Int8>(scales)?;
             device.backward(queries, &codes, pairing, scores, grads, &options)
         }
-        Input::Device(tokens) => {
+        TokensRef::Device(tokens) => {
             let codes = tokens.quantize::<Int8>(scales)?;
             device.backward(queries, &codes, pairing, scores, grads, &options)
         }
@@ -243,7 +246,7 @@ pub struct SavedStep<T: Element> {
     /// Where scores and winners are.
     pub scores: DeviceScores,
     /// The gradients' work.
-    pub backward: BackwardWork,
+    pub backward: PreparedBackward,
     /// Gradients of the scores.
     pub grad_scores: DeviceGradScores,
     /// Where gradients go.

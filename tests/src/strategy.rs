@@ -1,6 +1,6 @@
 //! Proptest strategies for cases: biased to the edges of tiles, shrinking to small cases.
 
-use maxsim::ElementType;
+use maxsim::format::ElementType;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -37,7 +37,7 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
         .prop_map(
             move |(
                 (dim, queries, documents, pairs, values, poison),
-                (token_scores, upload, seed, most, document_pieces),
+                (token_scores, upload, seed, most, document_splits),
                 normalize,
             )| {
                 let mut case = Case {
@@ -50,15 +50,15 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
                     poison,
                     normalize,
                     token_scores,
-                    document_pieces,
+                    document_splits,
                     upload,
                     seed,
                 };
                 // Pieces have 128 tokens: a case that is to be cut has some longer document.
-                if case.document_pieces.is_some() {
+                if case.document_splits.is_some() {
                     case.documents.lengths.iter_mut().step_by(3).for_each(|len| *len += 150);
                 }
-                let least = if case.document_pieces.is_some() { 1 << 21 } else { 0 };
+                let least = if case.document_splits.is_some() { 1 << 21 } else { 0 };
                 at_most(case, most.max(least))
             },
         )

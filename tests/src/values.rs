@@ -1,7 +1,7 @@
 //! The numbers in the rows.
 
 use half::{bf16, f16};
-use maxsim::{Element, ElementType};
+use maxsim::format::{Element, ElementType};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 

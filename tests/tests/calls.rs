@@ -9,9 +9,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use half::f16;
-use maxsim::{
-    Device, DeviceScores, Int8, Pairing, Queue, Result, ScaleType, ScoreOptions, Screen, Tokens,
-};
+use maxsim::format::{Int8, ScaleType};
+use maxsim::search::CoarseCodes;
+use maxsim::stream::{DeviceScores, Queue};
+use maxsim::{Device, Pairing, Result, ScoreOptions, Tokens};
 use maxsim_tests::coarse::has_kernels;
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::{is_too_long, text};
@@ -151,14 +152,14 @@ fn a_steady_call_allocates_nothing_and_returns_soon() {
     Suite::run_gpu("gpu_steady_calls", |suite| {
         for device in cuda_devices() {
             for call in CALLS {
-                for (everything, document_pieces) in [(false, None), (true, None), (true, Some(2))]
+                for (everything, document_splits) in [(false, None), (true, None), (true, Some(2))]
                 {
                     let options = ScoreOptions::default()
                         .winners(everything)
                         .token_scores(everything)
-                        .document_pieces(document_pieces);
+                        .document_splits(document_splits);
                     let least = steady(device, call, &options).map_err(text)??;
-                    let outputs = match (everything, document_pieces) {
+                    let outputs = match (everything, document_splits) {
                         (false, _) => "scores",
                         (true, None) => "all outputs",
                         (true, Some(_)) => "all outputs, cut documents",
@@ -193,20 +194,20 @@ fn steady_coarse(
         device.upload(&documents.quantize::<Int8>(ScaleType::F16)?)?,
     );
     let (queries, documents) = (device.upload(&queries)?, device.upload(&documents)?);
-    let screen = Screen::new(&codes.0, &codes.1).assumed();
+    let coarse = CoarseCodes::new(&codes.0, &codes.1).assumed();
     let cross = Pairing::cross();
-    let work = device.prepare_coarse_to_fine(&queries, &documents, &screen, &cross, options)?;
+    let work = device.prepare_rescore(&queries, &documents, &coarse, &cross, options)?;
     let mut scores = work.scores()?;
     let mut stream = device.stream()?;
     for _ in 0..2 * BATCH {
-        stream.coarse_to_fine_into(&queries, &documents, &screen, &work, &mut scores)?;
+        stream.rescore_into(&queries, &documents, &coarse, &work, &mut scores)?;
     }
     stream.synchronize()?;
     let before = device.memory()?.map(|memory| memory.free_bytes);
     for _ in 0..N_CALLS / BATCH {
         let (n_allocations, result) = allocations(|| {
             (0..BATCH).try_for_each(|_| {
-                stream.coarse_to_fine_into(&queries, &documents, &screen, &work, &mut scores)
+                stream.rescore_into(&queries, &documents, &coarse, &work, &mut scores)
             })
         });
         result?;

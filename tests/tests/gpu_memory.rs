@@ -2,10 +2,9 @@
 
 use bytemuck::{cast_slice, pod_read_unaligned};
 use half::{bf16, f16};
-use maxsim::{
-    Device, DeviceScores, DeviceTokens, Element, ElementType, Error, Pairing, Queue, ScoreOptions,
-    TokenLayout, Tokens,
-};
+use maxsim::format::{Element, ElementType};
+use maxsim::stream::{DeviceScores, Queue};
+use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::agree;
 use maxsim_tests::case::{Case, Pairs, Side, elements};
 use maxsim_tests::engines::{Engine, Problem, cuda_devices};
@@ -66,14 +65,14 @@ fn outputs_are_written_and_nothing_beside_them() {
                     if engine.device.ordinal().is_none() {
                         continue;
                     }
-                    for document_pieces in [None, Some(2)] {
-                        match guarded(&problem, &engine, document_pieces) {
+                    for document_splits in [None, Some(2)] {
+                        match guarded(&problem, &engine, document_splits) {
                             Ok(true) => suite.count(&engine.name()),
                             Ok(false) => {}
                             Err(why) => {
                                 let name = engine.name();
                                 return Err(format!(
-                                    "{name}, {document_pieces:?}: {why}\n{case:#?}"
+                                    "{name}, {document_splits:?}: {why}\n{case:#?}"
                                 ));
                             }
                         }
@@ -95,13 +94,13 @@ fn outputs_are_written_and_nothing_beside_them() {
 fn guarded<T: Element>(
     problem: &Problem<'_, T>,
     engine: &Engine,
-    document_pieces: Option<usize>,
+    document_splits: Option<usize>,
 ) -> Result<bool, String> {
     let device = &engine.device;
     let (queries, documents, pairing) = problem.inputs().map_err(text)?;
     let queries = device.upload(&queries).map_err(text)?;
     let documents = device.upload(&documents).map_err(text)?;
-    let options = engine.options(true).document_pieces(document_pieces);
+    let options = engine.options(true).document_splits(document_splits);
     let work = match device.prepare(&queries, &documents, &pairing, &options) {
         Err(Error::Unsupported { .. }) => return Ok(false),
         work => work.map_err(text)?,

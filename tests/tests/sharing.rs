@@ -6,12 +6,13 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use half::f16;
+use maxsim::format::ElementType;
 use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
-use maxsim::{
-    BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceGradients, DeviceScores,
-    DeviceTokens, ElementType, Error, GradientType, Pairing, Queue, Result, ScoreOptions,
-    TokenLayout, Tokens, Work,
+use maxsim::stream::{DeviceScores, PreparedScore, Queue};
+use maxsim::training::{
+    BackwardOptions, DeviceGradScores, DeviceGradients, GradientType, PreparedBackward,
 };
+use maxsim::{Device, DeviceTokens, Error, Pairing, Result, ScoreOptions, TokenLayout, Tokens};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::engines::cuda_devices;
@@ -22,8 +23,8 @@ use maxsim_tests::suite::Suite;
 struct Step {
     queries: DeviceTokens<f32>,
     documents: DeviceTokens<f32>,
-    work: Work,
-    backward: BackwardWork,
+    work: PreparedScore,
+    backward: PreparedBackward,
 }
 
 impl Step {

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use half::f16;
-use maxsim::{Device, ElementType, KernelSource, LoadedKernel, Pairing, Tokens, WarmUp};
+use maxsim::format::ElementType;
+use maxsim::plan::{KernelSource, LoadedKernel};
+use maxsim::{Device, Pairing, Tokens, WarmUp};
 use maxsim_kernels::table::forward::{COMBINE_PIECES, SUM_PARTIALS};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::{is_too_long, text};

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, bail, ensure};
 use half::f16;
-use maxsim::{Element, Quantized, ScaleType, Scales, TokenFormat, TokenLayout, Tokens};
+use maxsim::format::{Element, Quantized, ScaleType, Scales, TokenFormat};
+use maxsim::{TokenLayout, Tokens};
 use rayon::prelude::*;
 
 use super::items::Items;

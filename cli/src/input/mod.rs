@@ -26,10 +26,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use half::{bf16, f16};
-use maxsim::{
-    AnyTokens, Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat, TokenLayout,
-    Tokens,
-};
+use maxsim::format::{Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
+use maxsim::{AnyTokens, TokenLayout, Tokens};
 
 use crate::judging::ids::{Ids, Side};
 use contents::check_int8;

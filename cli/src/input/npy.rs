@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::ElementType;
+use maxsim::format::ElementType;
 use safetensors::Dtype;
 
 use super::items::items;

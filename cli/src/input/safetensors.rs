@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::{ElementType, ScaleType, TokenFormat};
+use maxsim::format::{ElementType, ScaleType, TokenFormat};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 

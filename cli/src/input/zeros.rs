@@ -10,7 +10,8 @@ use super::valid::masked;
 use super::{Contents, TrailingZeros, padded_layout};
 use crate::texts::counted;
 
-use maxsim::{ElementType, LayoutKind, TokenFormat};
+use maxsim::format::{ElementType, TokenFormat};
+use maxsim::layout::LayoutKind;
 
 /// Rows of zeros at the start and at the end of each item; those of an item without others are at
 /// its start.

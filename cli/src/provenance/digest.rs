@@ -5,10 +5,12 @@ use std::ops::Range;
 use anyhow::{Result, bail};
 use half::{bf16, f16};
 use indicatif::ProgressBar;
-use maxsim::{
-    Element, ElementType, Fp8, Int8, Int8Affine, Quantized, ScaleType, TokenDigest, TokenFormat,
-    TokenHasher, TokenLayout, Tokens, first_row_beyond,
+use maxsim::digest::{TokenDigest, TokenHasher};
+use maxsim::format::{
+    Element, ElementType, Fp8, Int8, Int8Affine, Quantized, ScaleType, TokenFormat,
 };
+use maxsim::search::first_row_beyond;
+use maxsim::{TokenLayout, Tokens};
 
 use super::Notes;
 use crate::input::TokenFile;

@@ -23,7 +23,8 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use maxsim::{Element, TokenDigest, TokenHasher};
+use maxsim::digest::{TokenDigest, TokenHasher};
+use maxsim::format::Element;
 
 use self::cache::Cache;
 pub(crate) use self::digest::Digests;

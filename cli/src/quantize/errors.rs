@@ -1,6 +1,7 @@
 //! What was written, and how far it is off.
 
-use maxsim::{Element, QuantizeReport, TokenLayout};
+use maxsim::TokenLayout;
+use maxsim::format::{Element, QuantizeReport};
 use rayon::prelude::*;
 use serde::Serialize;
 

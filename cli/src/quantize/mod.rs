@@ -10,8 +10,8 @@ mod write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use maxsim::format::{ElementType, Fp8, Int8, Int8Affine, ScaleType, TokenFormat};
 use maxsim::residual::{Nearest, TrainOptions};
-use maxsim::{ElementType, Fp8, Int8, Int8Affine, ScaleType, TokenFormat};
 
 use crate::args::{Compression, QuantizeArgs};
 use crate::documents::{DocumentFile, Documents};

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use half::{bf16, f16};
+use maxsim::format::{Element, ElementType};
 use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
-use maxsim::{Element, ElementType, Error, TokenLayout};
+use maxsim::{Error, TokenLayout};
 use rayon::prelude::*;
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use maxsim::{QuantizeReport, ScaleType, TokenFormat};
+use maxsim::format::{QuantizeReport, ScaleType, TokenFormat};
 use serde::Serialize;
 
 use super::{Agreement, Codec, Written};

@@ -9,10 +9,11 @@ use std::ops::Range;
 use anyhow::{Context, Result, bail};
 use half::{bf16, f16};
 use indicatif::ProgressBar;
-use maxsim::{
-    Element, ElementType, LayoutKind, QuantizeReport, Quantized, ScaleType, Scales, TokenFormat,
-    TokenLayout, Tokens,
+use maxsim::format::{
+    Element, ElementType, QuantizeReport, Quantized, ScaleType, Scales, TokenFormat,
 };
+use maxsim::layout::LayoutKind;
+use maxsim::{TokenLayout, Tokens};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 

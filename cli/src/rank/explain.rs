@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use half::{bf16, f16};
-use maxsim::{Element, ElementType, Error, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
+use maxsim::Error;
+use maxsim::format::{Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
 
 use crate::input::TokenFile;
 

@@ -9,7 +9,9 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use maxsim::{Device, Ranking, ScaleType, ScoreOptions, SearchOptions, TokenFormat};
+use maxsim::format::{ScaleType, TokenFormat};
+use maxsim::search::SearchOptions;
+use maxsim::{Device, Ranking, ScoreOptions};
 use maxsim_kernels::table::forward::FORWARD;
 
 use self::stream::{Outcome, Request};

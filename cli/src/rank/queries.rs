@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use anyhow::{Result, bail};
 use half::{bf16, f16};
-use maxsim::{
+use maxsim::Tokens;
+use maxsim::format::{
     Conversion, Element, ElementType, Fp8, Int8, QuantizeReport, Quantized, ScaleType, TokenFormat,
-    Tokens,
 };
 
 use crate::input::TokenFile;

@@ -6,10 +6,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use half::{bf16, f16};
+use maxsim::format::{
+    Element, ElementType, Format, Fp8, Int8, Int8Affine, Quantized, ScaleType, TokenFormat,
+};
+use maxsim::search::{Candidate, Certainty, ErrorTerms, SearchOptions, Shortlist, rescore_bounds};
 use maxsim::{
-    Candidates, Device, DeviceTokens, Element, ElementType, Error, ErrorTerms, Format, Fp8, Int8,
-    Int8Affine, Pairing, Place, Quantized, Ranked, Ranking, ScaleType, Scanned, ScoreOptions,
-    SearchOptions, TokenFormat, TokenLayout, Tokens, rescore_bounds,
+    Device, DeviceTokens, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, Tokens,
 };
 use rayon::prelude::*;
 
@@ -108,7 +110,7 @@ fn search<T: Element>(
 ) -> Result<Outcome> {
     let (n_queries, allow_infinite) = (request.queries.n_items(), request.allow_infinite);
     let query_terms = query_terms::<T>(request, screen.contents().format)?;
-    let mut searches = vec![Candidates::new(request.top_k, options); n_queries];
+    let mut searches = vec![Shortlist::new(request.top_k, options); n_queries];
     let scan = Request { documents: &Documents::Tokens(screen), ..*request };
     let take = |items: &Range<usize>, scores: &[f32]| {
         let terms = document_terms(screen, items.clone())?;
@@ -118,7 +120,7 @@ fn search<T: Element>(
             for ((document, &score), &bound) in items.clone().zip(scores).zip(bounds) {
                 let has_tokens = screen.layout().has_tokens(document);
                 // A layout has fewer than 2³¹ items.
-                search.push(Scanned { id: document as u32, score, bound, has_tokens });
+                search.push(Candidate { id: document as u32, score, bound, has_tokens });
             }
         });
         Ok(())
@@ -163,12 +165,12 @@ fn search<T: Element>(
     Ok(outcome(searches, kernels, n_chunks))
 }
 
-fn outcome(searches: Vec<Candidates>, kernels: Vec<&'static str>, n_chunks: usize) -> Outcome {
+fn outcome(searches: Vec<Shortlist>, kernels: Vec<&'static str>, n_chunks: usize) -> Outcome {
     let mut search = Search { proven: Vec::new(), n_rescored: 0 };
     let rankings = searches.into_iter().map(|candidates| {
         let found = candidates.into_ranking();
         search.n_rescored += found.n_rescored;
-        let is_proven = |document: &&maxsim::Found| document.place == Place::Proven;
+        let is_proven = |document: &&maxsim::search::Hit| document.certainty == Certainty::Proven;
         search.proven.push(found.documents.iter().take_while(is_proven).count());
         let ranked = found.documents.iter().map(|document| Ranked {
             id: document.id,

@@ -6,10 +6,10 @@ use std::ops::Range;
 use anyhow::{Result, bail};
 use half::f16;
 use indicatif::ProgressBar;
+use maxsim::format::{AnyDeviceTokens, AnyTokensRef, ElementType, ScaleType, TokenFormat};
 use maxsim::residual::ResidualTokens;
 use maxsim::{
-    AnyDeviceTokens, AnyInput, AnyTokens, Device, ElementType, Error, Pairing, Ranked, Ranking,
-    ScaleType, ScoreOptions, TokenFormat, TokenLayout, Tokens, TopK,
+    AnyTokens, Device, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, Tokens, TopK,
 };
 use rayon::prelude::*;
 
@@ -41,7 +41,7 @@ const FREE_SHARE: u64 = 4;
 const DOCUMENT_BYTES: u64 = 16;
 
 /// Largest number of pairs per call.
-const MAX_PAIRS: u64 = maxsim::MAX_COUNT as u64 - 1;
+const MAX_PAIRS: u64 = maxsim::layout::MAX_COUNT as u64 - 1;
 
 /// What to rank, and how.
 #[derive(Clone, Copy, Debug)]
@@ -190,11 +190,11 @@ enum Part<'a> {
     Handle(AnyDeviceTokens),
 }
 
-impl<'a> From<&'a Part<'a>> for AnyInput<'a> {
+impl<'a> From<&'a Part<'a>> for AnyTokensRef<'a> {
     fn from(part: &'a Part<'a>) -> Self {
         match part {
-            Part::Tokens(tokens) => AnyInput::Host(tokens),
-            Part::Handle(handle) => AnyInput::Device(handle),
+            Part::Tokens(tokens) => AnyTokensRef::Host(tokens),
+            Part::Handle(handle) => AnyTokensRef::Device(handle),
         }
     }
 }

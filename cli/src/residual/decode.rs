@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use anyhow::Result;
+use maxsim::Tokens;
+use maxsim::format::Element;
 use maxsim::residual::ResidualTokens;
-use maxsim::{Element, Tokens};
 
 /// Decodes the tokens of a range of items, and what lies between them. Masks are not taken into
 /// account: the tokens of files have none.

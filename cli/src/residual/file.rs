@@ -7,8 +7,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use half::f16;
+use maxsim::TokenLayout;
+use maxsim::format::ElementType;
 use maxsim::residual::{BitOrder, Centroids, Codes, ResidualCodec, ResidualTokens};
-use maxsim::{ElementType, TokenLayout};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use half::f16;
+use maxsim::format::ElementType;
 use maxsim::residual::{
     Arithmetic, BitOrder, Centroids, EncodeOptions, ResidualCodec, ResidualTokens,
 };
-use maxsim::{ElementType, TokenLayout, Tokens};
+use maxsim::{TokenLayout, Tokens};
 use maxsim_cli::residual::{IndexFormat, read_index};
 use tempfile::TempDir;
 

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use maxsim::format::ElementType;
 use maxsim::residual::{
     BitOrder, Centroids, EncodeOptions, ResidualCodec, ResidualTokens, TrainOptions,
 };
-use maxsim::{ElementType, TokenLayout, Tokens};
+use maxsim::{TokenLayout, Tokens};
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::quantize::compress;
 use maxsim_cli::residual::{ResidualFile, decode, write};

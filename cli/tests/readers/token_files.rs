@@ -7,8 +7,9 @@ use crate::files::{
     safetensors,
 };
 use half::{bf16, f16};
-use maxsim::{
-    Element, ElementType, Fp8, Int8, Int8Affine, Quantized, ScaleType, Scales, TokenFormat, Tokens,
+use maxsim::Tokens;
+use maxsim::format::{
+    Element, ElementType, Fp8, Int8, Int8Affine, Quantized, ScaleType, Scales, TokenFormat,
 };
 use maxsim_cli::input::{Contents, Format};
 

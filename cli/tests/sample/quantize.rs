@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::files::{self, Random, bf16_bytes, f16_bytes, npy, packed, packed_of, padded};
 use crate::tool::{Run, json, rank, reference_set, run, sample};
 use half::f16;
-use maxsim::{
-    Against, Device, ErrorTerms, Fp8, Int8, Int8Affine, Pairing, Quantized, ScaleType, Scales,
-    Tokens, score_bounds,
-};
+use maxsim::format::{Fp8, Int8, Int8Affine, Quantized, ScaleType, Scales, ScorableWith};
+use maxsim::search::{ErrorTerms, score_bounds};
+use maxsim::{Device, Pairing, Tokens};
 use maxsim_cli::input::{Reading, TokenFile};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -262,7 +261,7 @@ fn bounds_hold_on_the_real_set() {
     let documents = documents.tokens::<f16>(0..documents.n_items()).unwrap();
     let exact = Device::cpu().score(&queries, &documents, &Pairing::cross()).unwrap();
 
-    fn check<Q: Against<D>, D: Quantized>(
+    fn check<Q: ScorableWith<D>, D: Quantized>(
         what: &str,
         (queries, of_queries): (&Tokens<'_, Q>, ErrorTerms),
         documents: &Tokens<'_, f16>,

@@ -8,10 +8,11 @@ use std::sync::Mutex;
 use crate::files::{Random, bf16_bytes, f16_bytes, f32_bytes, packed, packed_of, padded};
 use crate::tool::{Run, json, rank, run, sample};
 use half::{bf16, f16};
+use maxsim::format::{Element, ElementType};
 use maxsim::residual::{
     BitOrder, EncodeOptions, Nearest, ResidualCodec, ResidualTokens, TrainOptions,
 };
-use maxsim::{Device, Element, ElementType, Tokens};
+use maxsim::{Device, Tokens};
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::residual::{ResidualFile, read_index};
 use serde_json::Value;

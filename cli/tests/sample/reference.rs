@@ -8,7 +8,8 @@ use std::path::Path;
 
 use crate::tool::{json, rank, reference_set};
 use half::f16;
-use maxsim::{Device, ElementType, Pairing, ScoreOptions};
+use maxsim::format::ElementType;
+use maxsim::{Device, Pairing, ScoreOptions};
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_kernels::abi::arch::Arch;
 use maxsim_kernels::table::forward::FORWARD;

@@ -12,9 +12,9 @@ use crate::files::{Random, padded};
 use crate::tool::{Folder, json, rank, reference_set, run, sample};
 use half::f16;
 use indicatif::ProgressBar;
-use maxsim::{
-    Device, Int8, Pairing, ScaleType, ScoreOptions, Screen, SearchOptions, TokenFormat, Tokens,
-};
+use maxsim::format::{Int8, ScaleType, TokenFormat};
+use maxsim::search::{CoarseCodes, SearchOptions};
+use maxsim::{Device, Pairing, ScoreOptions, Tokens};
 use maxsim_cli::documents::Documents;
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::provenance::Proof;
@@ -254,17 +254,16 @@ fn screened_winners_lose_little() {
         let open = |file: &str| TokenFile::open(&set.join(file), Reading::Map).unwrap();
         let (queries, documents) = (open("queries.safetensors"), open("documents.safetensors"));
         let format = queries.contents().format;
-        assert_eq!(format, TokenFormat::Element(maxsim::ElementType::F16));
+        assert_eq!(format, TokenFormat::Element(maxsim::format::ElementType::F16));
         let queries = queries.tokens::<f16>(0..queries.n_items()).unwrap();
         let documents = documents.tokens::<f16>(0..documents.n_items()).unwrap();
         let codes = documents.quantize::<Int8>(ScaleType::F16).unwrap();
-        let (screen, cross) = (Screen::of_documents(&codes), Pairing::cross());
+        let (screen, cross) = (CoarseCodes::of_documents(&codes), Pairing::cross());
         // In f32, as far as it goes: tensor cores cut off.
         let exact = Device::cpu().score(&queries, &documents, &cross).unwrap();
         for device in devices() {
             let options = ScoreOptions::default();
-            let found =
-                device.score_coarse_to_fine(&queries, &documents, &screen, &cross, &options);
+            let found = device.rescore(&queries, &documents, &screen, &cross, &options);
             let found = found.unwrap();
             let pairs = exact.values().iter().zip(found.values());
             let losses = pairs.map(|(&exact, &score)| {

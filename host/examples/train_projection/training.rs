@@ -1,10 +1,10 @@
 //! The training: a linear projection of every token, an in-batch contrastive loss, and Adam.
 
 use anyhow::Result;
-use maxsim::{
-    BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceLoss, DeviceScores,
-    GradientType, LossWork, Pairing, Queue, Ranked, ScoreOptions, Stream, Tokens, TopK,
-};
+use maxsim::loss::{DeviceLoss, PreparedLoss};
+use maxsim::stream::{DeviceScores, Queue, Stream};
+use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+use maxsim::{Device, Pairing, Ranked, ScoreOptions, Tokens, TopK};
 
 use crate::sample::{Embeddings, Task};
 
@@ -133,7 +133,7 @@ pub fn train(
 /// tokens: between the upload and the results everything stays on the device.
 fn loss(
     stream: &mut Stream,
-    contrastive: &LossWork,
+    contrastive: &PreparedLoss,
     [queries, documents]: &[Embeddings; 2],
 ) -> Result<(f32, [Vec<f32>; 2])> {
     let device = stream.device().clone();

@@ -35,7 +35,7 @@ pub(crate) fn score_coarse_to_fine<T: Element>(
 ) -> Result<Scores> {
     let screening = ScoreOptions { winners: true, token_scores: false, ..options.clone() };
     let mut scores = score(problem, codes[0], codes[1], &screening)?;
-    scores.screened = true;
+    scores.rescored = true;
     let winners = scores.winners.take().unwrap_or_default();
     let offsets = problem.token_offsets();
     let mut token_scores =

@@ -80,7 +80,8 @@ unsafe impl Send for CudaGraph {}
 unsafe impl Sync for CudaGraph {}
 
 impl CudaCall {
-    /// The handles' layouts and the outputs' shape must be those of the work; `Work` checks them.
+    /// The handles' layouts and the outputs' shape must be those of the work; `PreparedScore`
+    /// checks them.
     pub(crate) fn new(
         work: &Arc<ForwardPlan>,
         queries: &Arc<CudaTokens>,
@@ -95,7 +96,7 @@ impl CudaCall {
         Ok(CudaCall { outputs: outputs.clone(), what })
     }
 
-    /// As [`CudaCall::new`], of codes and of what they were made of; `CoarseWork` checks them.
+    /// As [`CudaCall::new`], of codes and of what they were made of; `PreparedRescore` checks them.
     pub(crate) fn rescore(
         work: &Arc<CudaRescore>,
         codes: Sides,
@@ -107,7 +108,7 @@ impl CudaCall {
         Ok(CudaCall { outputs: outputs.clone(), what })
     }
 
-    /// Scores, gradients and loss must be those of the work; `LossWork` checks them.
+    /// Scores, gradients and loss must be those of the work; `PreparedLoss` checks them.
     pub(crate) fn loss(
         work: &Arc<CudaLossWork>,
         outputs: &Arc<CudaOutputs>,
@@ -118,7 +119,7 @@ impl CudaCall {
         CudaCall { outputs: outputs.clone(), what: What::Loss { work, grad_scores, loss } }
     }
 
-    /// Handles, scores and gradients must be those of the work; `BackwardWork` checks them.
+    /// Handles, scores and gradients must be those of the work; `PreparedBackward` checks them.
     pub(crate) fn backward(
         work: &Arc<CudaBackward>,
         tokens: [&Arc<CudaTokens>; 2],

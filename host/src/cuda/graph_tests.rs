@@ -14,7 +14,7 @@ use crate::device::stream::Stream;
 use crate::device::tokens::DeviceTokens;
 use crate::error::Error;
 use crate::ops::queue::Queue;
-use crate::ops::score::prepared::{DeviceScores, Work};
+use crate::ops::score::prepared::{DeviceScores, PreparedScore};
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
@@ -41,7 +41,7 @@ fn on_every_device(test: &str, check: impl Fn(&Device)) {
 struct Prepared {
     queries: DeviceTokens<f32>,
     documents: DeviceTokens<f32>,
-    work: Work,
+    work: PreparedScore,
     expected: Scores,
 }
 

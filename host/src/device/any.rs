@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::Device;
-use super::tokens::{DeviceTokens, Input};
+use super::tokens::{DeviceTokens, TokensRef};
 use crate::tokens::any::AnyTokens;
 use crate::tokens::format::{Format, Fp8, Int8, Int8Affine, Residual, TokenFormat};
 use crate::tokens::layout::TokenLayout;
@@ -34,7 +34,7 @@ pub enum AnyDeviceTokens {
 
 /// One side of a call: [`AnyTokens`] or [`AnyDeviceTokens`].
 #[derive(Clone, Copy, Debug)]
-pub enum AnyInput<'a> {
+pub enum AnyTokensRef<'a> {
     /// Tokens in host memory, uploaded for this call where that is needed.
     Host(&'a AnyTokens<'a>),
     /// Tokens on the device.
@@ -61,17 +61,19 @@ macro_rules! with_handle {
 /// A format that [`AnyTokens`] and [`AnyDeviceTokens`] can hold.
 pub(crate) trait AnyFormat: Format {
     /// The tokens, where this is their format.
-    fn of<'a>(tokens: AnyInput<'a>) -> Option<Input<'a, Self>>;
+    fn of<'a>(tokens: AnyTokensRef<'a>) -> Option<TokensRef<'a, Self>>;
 }
 
 macro_rules! stored_formats {
     ($($format:ty: $variant:ident),*) => {
         $(impl AnyFormat for $format {
-            fn of(tokens: AnyInput<'_>) -> Option<Input<'_, Self>> {
+            fn of(tokens: AnyTokensRef<'_>) -> Option<TokensRef<'_, Self>> {
                 match tokens {
-                    AnyInput::Host(AnyTokens::$variant(tokens)) => Some(Input::Host(tokens)),
-                    AnyInput::Device(AnyDeviceTokens::$variant(tokens)) => {
-                        Some(Input::Device(tokens))
+                    AnyTokensRef::Host(AnyTokens::$variant(tokens)) => {
+                        Some(TokensRef::Host(tokens))
+                    }
+                    AnyTokensRef::Device(AnyDeviceTokens::$variant(tokens)) => {
+                        Some(TokensRef::Device(tokens))
                     }
                     _ => None,
                 }
@@ -92,10 +94,10 @@ macro_rules! device_formats {
     };
     ($($format:ty: $variant:ident),*) => {
         $(impl AnyFormat for $format {
-            fn of(tokens: AnyInput<'_>) -> Option<Input<'_, Self>> {
+            fn of(tokens: AnyTokensRef<'_>) -> Option<TokensRef<'_, Self>> {
                 match tokens {
-                    AnyInput::Device(AnyDeviceTokens::$variant(tokens)) => {
-                        Some(Input::Device(tokens))
+                    AnyTokensRef::Device(AnyDeviceTokens::$variant(tokens)) => {
+                        Some(TokensRef::Device(tokens))
                     }
                     _ => None,
                 }
@@ -130,33 +132,33 @@ impl AnyDeviceTokens {
     }
 }
 
-impl<'a> AnyInput<'a> {
+impl<'a> AnyTokensRef<'a> {
     /// What the tokens are stored as.
     pub fn format(self) -> TokenFormat {
         match self {
-            AnyInput::Host(tokens) => tokens.format(),
-            AnyInput::Device(tokens) => tokens.format(),
+            AnyTokensRef::Host(tokens) => tokens.format(),
+            AnyTokensRef::Device(tokens) => tokens.format(),
         }
     }
 
     /// Shape and items.
     pub fn layout(self) -> &'a TokenLayout {
         match self {
-            AnyInput::Host(tokens) => tokens.layout(),
-            AnyInput::Device(tokens) => tokens.layout(),
+            AnyTokensRef::Host(tokens) => tokens.layout(),
+            AnyTokensRef::Device(tokens) => tokens.layout(),
         }
     }
 }
 
-impl<'a> From<&'a AnyTokens<'a>> for AnyInput<'a> {
+impl<'a> From<&'a AnyTokens<'a>> for AnyTokensRef<'a> {
     fn from(tokens: &'a AnyTokens<'a>) -> Self {
-        AnyInput::Host(tokens)
+        AnyTokensRef::Host(tokens)
     }
 }
 
-impl<'a> From<&'a AnyDeviceTokens> for AnyInput<'a> {
+impl<'a> From<&'a AnyDeviceTokens> for AnyTokensRef<'a> {
     fn from(tokens: &'a AnyDeviceTokens) -> Self {
-        AnyInput::Device(tokens)
+        AnyTokensRef::Device(tokens)
     }
 }
 

@@ -98,8 +98,8 @@ impl CudaCommand<'_> {
     }
 }
 
-/// What takes commands: [`Stream`](crate::Stream) runs them, [`Capture`](crate::Capture) records
-/// them. It seals [`Queue`](crate::Queue).
+/// What takes commands: [`Stream`](crate::stream::Stream) runs them,
+/// [`Capture`](crate::stream::Capture) records them. It seals [`Queue`](crate::stream::Queue).
 pub trait Submit {
     /// The device that commands run on.
     fn device(&self) -> &Device;

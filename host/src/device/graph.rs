@@ -23,7 +23,8 @@ pub struct Capture {
 /// that writes the same scores.
 ///
 /// ```
-/// use maxsim::{Device, DeviceScores, Pairing, Queue, ScoreOptions, Tokens};
+/// use maxsim::stream::{DeviceScores, Queue};
+/// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
 ///
 /// let device = Device::best();
 /// let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?)?;

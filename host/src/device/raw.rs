@@ -77,9 +77,9 @@ pub enum RawScales {
     F16(u64),
     /// Address of one f32 number per row.
     F32(u64),
-    /// One number for all rows, of [`Fp8`](crate::Fp8).
+    /// One number for all rows, of [`Fp8`](crate::format::Fp8).
     Tensor(f32),
-    /// Of [`Int8Affine`](crate::Int8Affine).
+    /// Of [`Int8Affine`](crate::format::Int8Affine).
     Affine {
         /// Address of one f16 number per row: the distance of two codes.
         scales: u64,

@@ -17,7 +17,8 @@ use crate::tokens::format::Format;
 /// may run at the same time.
 ///
 /// ```no_run
-/// use maxsim::{Device, DeviceScores, Pairing, Queue, ScoreOptions, Tokens};
+/// use maxsim::stream::{DeviceScores, Queue};
+/// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
 ///
 /// # fn main() -> maxsim::Result<()> {
 /// # let (query_data, document_data) = (vec![0f32; 32 * 128], vec![0f32; 1000 * 300 * 128]);
@@ -36,7 +37,7 @@ use crate::tokens::format::Format;
 /// # }
 /// ```
 ///
-/// Calls that come again and again together are cheaper as a [`Graph`](crate::Graph).
+/// Calls that come again and again together are cheaper as a [`Graph`](crate::stream::Graph).
 /// On [`Device::cpu`] the same calls work, one after the other.
 #[derive(Debug)]
 pub struct Stream {

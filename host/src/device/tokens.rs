@@ -22,8 +22,8 @@ use crate::tokens::scales::Scales;
 
 /// Tokens on a device: made once, scored any number of times, as queries or as documents.
 ///
-/// Dropping a handle waits for the calls that use it. What a [`Graph`](crate::Graph) uses stays
-/// until the graph is dropped too.
+/// Dropping a handle waits for the calls that use it. What a [`Graph`](crate::stream::Graph) uses
+/// stays until the graph is dropped too.
 pub struct DeviceTokens<F: Format> {
     device: Device,
     pub(crate) layout: Arc<TokenLayout>,
@@ -202,34 +202,34 @@ impl<T: Element> DeviceTokens<T> {
 
 /// One side of a call: host tokens or a handle.
 #[derive(Clone, Copy, Debug)]
-pub enum Input<'a, F: Format> {
+pub enum TokensRef<'a, F: Format> {
     /// Tokens in host memory, uploaded for this call where that is needed.
     Host(&'a Tokens<'a, F>),
     /// Tokens on the device.
     Device(&'a DeviceTokens<F>),
 }
 
-impl<'a, F: Format> Input<'a, F> {
+impl<'a, F: Format> TokensRef<'a, F> {
     /// Shape and items.
     pub fn layout(&self) -> &'a TokenLayout {
         match self {
-            Input::Host(tokens) => tokens.layout(),
-            Input::Device(tokens) => tokens.layout(),
+            TokensRef::Host(tokens) => tokens.layout(),
+            TokensRef::Device(tokens) => tokens.layout(),
         }
     }
 
     pub(crate) fn check_device(&self, argument: &'static str, device: &Device) -> Result<()> {
         match self {
-            Input::Host(_) => Ok(()),
-            Input::Device(tokens) => device.check_same(argument, tokens.device()),
+            TokensRef::Host(_) => Ok(()),
+            TokensRef::Device(tokens) => device.check_same(argument, tokens.device()),
         }
     }
 
     /// How a kernel reaches the rows, before or after an upload.
     pub(crate) fn access(&self) -> Access {
         match self {
-            Input::Host(tokens) => Access::uploaded(tokens.layout().dim(), F::FORMAT),
-            Input::Device(tokens) => tokens.access(),
+            TokensRef::Host(tokens) => Access::uploaded(tokens.layout().dim(), F::FORMAT),
+            TokensRef::Device(tokens) => tokens.access(),
         }
     }
 
@@ -242,8 +242,8 @@ impl<'a, F: Format> Input<'a, F> {
         'a: 'b,
     {
         match self {
-            Input::Host(tokens) => Ok(Some(tokens)),
-            Input::Device(handle) => match &handle.storage {
+            TokensRef::Host(tokens) => Ok(Some(tokens)),
+            TokensRef::Device(handle) => match &handle.storage {
                 On::Cpu(tokens) => Ok(Some(own.insert(tokens.tokens(&handle.layout)?))),
                 On::Cuda(_) => Ok(None),
             },
@@ -252,7 +252,7 @@ impl<'a, F: Format> Input<'a, F> {
 
     pub(crate) fn host_matrix(&self) -> Result<cpu::tokens::Matrix<'a, F>> {
         match self {
-            Input::Host(tokens) => {
+            TokensRef::Host(tokens) => {
                 tokens.check_scales()?;
                 let scales = tokens.scales_of_codes();
                 Ok(cpu::tokens::Matrix {
@@ -262,7 +262,7 @@ impl<'a, F: Format> Input<'a, F> {
                     mask: tokens.mask(),
                 })
             }
-            Input::Device(tokens) => Ok(tokens.host_tokens()?.matrix()),
+            TokensRef::Device(tokens) => Ok(tokens.host_tokens()?.matrix()),
         }
     }
 
@@ -276,8 +276,8 @@ impl<'a, F: Format> Input<'a, F> {
         'a: 'b,
     {
         match self {
-            Input::Host(tokens) => Ok(own.insert(device.upload(tokens)?)),
-            Input::Device(tokens) => Ok(tokens),
+            TokensRef::Host(tokens) => Ok(own.insert(device.upload(tokens)?)),
+            TokensRef::Device(tokens) => Ok(tokens),
         }
     }
 
@@ -294,15 +294,15 @@ impl<'a, F: Format> Input<'a, F> {
     }
 }
 
-impl<'a, F: Format> From<&'a Tokens<'a, F>> for Input<'a, F> {
+impl<'a, F: Format> From<&'a Tokens<'a, F>> for TokensRef<'a, F> {
     fn from(tokens: &'a Tokens<'a, F>) -> Self {
-        Input::Host(tokens)
+        TokensRef::Host(tokens)
     }
 }
 
-impl<'a, F: Format> From<&'a DeviceTokens<F>> for Input<'a, F> {
+impl<'a, F: Format> From<&'a DeviceTokens<F>> for TokensRef<'a, F> {
     fn from(tokens: &'a DeviceTokens<F>) -> Self {
-        Input::Device(tokens)
+        TokensRef::Device(tokens)
     }
 }
 

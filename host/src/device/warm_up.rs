@@ -29,7 +29,8 @@ use crate::tokens::layout::TokenLayout;
 /// start what calls will come, and none of them has to wait:
 ///
 /// ```
-/// use maxsim::{Device, ElementType, WarmUp};
+/// use maxsim::format::ElementType;
+/// use maxsim::{Device, WarmUp};
 ///
 /// let device = Device::best();
 /// let calls =
@@ -97,7 +98,7 @@ impl WarmUp {
 /// What [`Device::warm_up`](crate::Device::warm_up) has loaded.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Warmed {
+pub struct WarmUpReport {
     /// The kernels that the calls can choose, in the order of the variant table; then what goes
     /// with them, and those of gradients.
     pub kernels: Vec<LoadedKernel>,
@@ -252,11 +253,11 @@ impl Device {
     /// # Errors
     /// Those of [`WarmUp::kernels`], and of the loading itself: [`crate::Error::PtxTooNew`],
     /// [`crate::Error::DeviceMemory`], [`crate::Error::Driver`].
-    pub fn warm_up(&self, calls: &WarmUp) -> Result<Warmed> {
+    pub fn warm_up(&self, calls: &WarmUp) -> Result<WarmUpReport> {
         match &self.0 {
             On::Cpu(()) => {
                 let _ = calls;
-                Ok(Warmed::default())
+                Ok(WarmUpReport::default())
             }
             On::Cuda(device) => {
                 let start = std::time::Instant::now();
@@ -269,7 +270,7 @@ impl Device {
                 ]
                 .concat();
                 let kernels = device.warm_up(&calls.kernels(limits)?, &others)?;
-                Ok(Warmed { kernels, time: start.elapsed() })
+                Ok(WarmUpReport { kernels, time: start.elapsed() })
             }
         }
     }

@@ -21,7 +21,8 @@ impl<T: Element> DeviceTokens<T> {
     /// maximum before. To read codes back, there is [`DeviceTokens::download`].
     ///
     /// ```
-    /// use maxsim::{Device, Int8, Pairing, ScaleType, Tokens};
+    /// use maxsim::format::{Int8, ScaleType};
+    /// use maxsim::{Device, Pairing, Tokens};
     ///
     /// let device = Device::cpu();
     /// let tokens = device.upload(&Tokens::padded(&[0.6f32, 0.8, -0.28, 0.96], 2, 1, 2)?)?;

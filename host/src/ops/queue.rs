@@ -2,28 +2,29 @@
 
 use super::backward::command::Call;
 use super::backward::outputs::{DeviceGradScores, DeviceGradients};
-use super::backward::prepared::BackwardWork;
-use super::loss::prepared::{DeviceLoss, LossWork};
-use super::rescore::{CoarseWork, Screen};
-use super::score::prepared::{DeviceScores, Work};
+use super::backward::prepared::PreparedBackward;
+use super::loss::prepared::{DeviceLoss, PreparedLoss};
+use super::rescore::{CoarseCodes, PreparedRescore};
+use super::score::prepared::{DeviceScores, PreparedScore};
 use crate::device::command::Submit;
 use crate::device::graph::Capture;
 use crate::device::stream::Stream;
 use crate::device::tokens::DeviceTokens;
 use crate::error::Result;
 use crate::tokens::element::Element;
-use crate::tokens::format::{Against, Format, Saved};
+use crate::tokens::format::{Format, GradientSource, ScorableWith};
 
 /// What takes stream-ordered calls: a [`Stream`] runs them in order, a [`Capture`] records them for
-/// a [`Graph`](crate::Graph). So a step is written once, and enqueued or captured. Sealed.
+/// a [`Graph`](crate::stream::Graph). So a step is written once, and enqueued or captured. Sealed.
 ///
 /// ```
-/// use maxsim::{Device, DeviceScores, DeviceTokens, Pairing, Queue, ScoreOptions, Tokens, Work};
+/// use maxsim::stream::{DeviceScores, PreparedScore, Queue};
+/// use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, Tokens};
 ///
 /// fn step(
 ///     queue: &mut impl Queue,
 ///     tokens: &DeviceTokens<f32>,
-///     work: &Work,
+///     work: &PreparedScore,
 ///     scores: &mut DeviceScores,
 /// ) -> maxsim::Result<()> {
 ///     queue.score_into(tokens, tokens, work, scores)
@@ -52,33 +53,33 @@ pub trait Queue: Submit {
     /// [`WrongDevice`](crate::Error::WrongDevice), or [`Shape`](crate::Error::Shape) where handles
     /// or scores are not what the work was prepared for; nothing is enqueued then.
     /// [`DeviceMemory`](crate::Error::DeviceMemory) where the workspace cannot grow.
-    fn score_into<Q: Against<D>, D: Format>(
+    fn score_into<Q: ScorableWith<D>, D: Format>(
         &mut self,
         queries: &DeviceTokens<Q>,
         documents: &DeviceTokens<D>,
-        work: &Work,
+        work: &PreparedScore,
         scores: &mut DeviceScores,
     ) -> Result<()> {
         let command = work.command(self.device(), queries, documents, scores)?;
         self.submit(command)
     }
 
-    /// Enqueues or captures a coarse-to-fine call; see [`Screen`]. `screen` has handles.
+    /// Enqueues or captures a coarse-to-fine call; see [`CoarseCodes`]. `coarse` has handles.
     ///
     /// Does not wait, and on a CUDA device a stream allocates nothing, on the host neither, once
     /// its workspace has grown to what the work needs, as [`Queue::score_into`].
     ///
     /// # Errors
     /// Those of [`Queue::score_into`].
-    fn coarse_to_fine_into<T: Element>(
+    fn rescore_into<T: Element>(
         &mut self,
         queries: &DeviceTokens<T>,
         documents: &DeviceTokens<T>,
-        screen: &Screen<'_>,
-        work: &CoarseWork,
+        coarse: &CoarseCodes<'_>,
+        work: &PreparedRescore,
         scores: &mut DeviceScores,
     ) -> Result<()> {
-        let command = work.command(self.device(), [queries, documents], screen, scores)?;
+        let command = work.command(self.device(), [queries, documents], coarse, scores)?;
         self.submit(command)
     }
 
@@ -92,7 +93,7 @@ pub trait Queue: Submit {
     /// nothing is enqueued then.
     fn loss(
         &mut self,
-        work: &LossWork,
+        work: &PreparedLoss,
         scores: &DeviceScores,
         grad_scores: &mut DeviceGradScores,
         loss: &mut DeviceLoss,
@@ -106,9 +107,9 @@ pub trait Queue: Submit {
     /// hold.
     ///
     /// Does not wait, and on a CUDA device a stream allocates nothing once its workspace (at most
-    /// 32 MB, unless [`Backward::Atomic`](crate::Backward::Atomic) or rows that are normalised take
-    /// more) has grown to what the work needs. Tokens must be those that gave the scores, or
-    /// documents their codes where the work was prepared for those
+    /// 32 MB, unless [`BackwardStrategy::Atomic`](crate::training::BackwardStrategy::Atomic) or
+    /// rows that are normalised take more) has grown to what the work needs. Tokens must be those
+    /// that gave the scores, or documents their codes where the work was prepared for those
     /// ([`Device::prepare_backward_from_codes`](crate::Device::prepare_backward_from_codes)); see
     /// [`Device::backward`](crate::Device::backward) for what the sums are.
     ///
@@ -116,11 +117,11 @@ pub trait Queue: Submit {
     /// [`WrongDevice`](crate::Error::WrongDevice), or [`Shape`](crate::Error::Shape) where handles,
     /// scores or gradients are not what the work was prepared for; nothing is enqueued then.
     /// [`DeviceMemory`](crate::Error::DeviceMemory) where the workspace cannot grow.
-    fn backward<T: Element, D: Saved<T>>(
+    fn backward<T: Element, D: GradientSource<T>>(
         &mut self,
         queries: &DeviceTokens<T>,
         documents: &DeviceTokens<D>,
-        work: &BackwardWork,
+        work: &PreparedBackward,
         scores: &DeviceScores,
         grad_scores: &DeviceGradScores,
         gradients: &mut DeviceGradients,
@@ -133,11 +134,11 @@ pub trait Queue: Submit {
     ///
     /// # Errors
     /// Those of [`Queue::backward`].
-    fn backward_into<T: Element, D: Saved<T>>(
+    fn backward_into<T: Element, D: GradientSource<T>>(
         &mut self,
         queries: &DeviceTokens<T>,
         documents: &DeviceTokens<D>,
-        work: &BackwardWork,
+        work: &PreparedBackward,
         scores: &DeviceScores,
         grad_scores: &DeviceGradScores,
         gradients: &mut DeviceGradients,
@@ -148,9 +149,9 @@ pub trait Queue: Submit {
 }
 
 /// Submits the gradients of a call.
-fn submit<T: Element, D: Saved<T>>(
+fn submit<T: Element, D: GradientSource<T>>(
     queue: &mut (impl Submit + ?Sized),
-    work: &BackwardWork,
+    work: &PreparedBackward,
     call: Call<'_, T, D>,
 ) -> Result<()> {
     let provenance = queue.provenance(&call.scores.provenance);

@@ -6,9 +6,9 @@ use crate::cuda::{CudaGradScores, CudaGradients, CudaOutputs};
 use crate::error::{Error, Result};
 use crate::ops::backward::outputs::DeviceGradScores;
 use crate::ops::backward::outputs::DeviceGradients;
-use crate::ops::backward::prepared::BackwardWork;
+use crate::ops::backward::prepared::PreparedBackward;
 use crate::ops::score::prepared::DeviceScores;
-use crate::ops::score::prepared::Work;
+use crate::ops::score::prepared::PreparedScore;
 use crate::problem::outputs::OutputAddresses;
 use crate::problem::provenance::LastProvenance;
 use crate::runtime::on::On;
@@ -30,7 +30,7 @@ impl DeviceScores {
     /// [`Error::Unsupported`] for a work of the CPU, [`Error::Shape`] where winners or token
     /// scores are given but not asked for or the reverse, [`Error::ForeignPointer`].
     pub unsafe fn from_raw_parts(
-        work: &Work,
+        work: &PreparedScore,
         scores: u64,
         winners: Option<u64>,
         token_scores: Option<u64>,
@@ -74,7 +74,10 @@ impl DeviceGradScores {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`].
-    pub unsafe fn from_raw_parts(work: &BackwardWork, address: u64) -> Result<DeviceGradScores> {
+    pub unsafe fn from_raw_parts(
+        work: &PreparedBackward,
+        address: u64,
+    ) -> Result<DeviceGradScores> {
         let device = work.device.cuda_device("memory of a CUDA device")?;
         let n_scores = work.outputs.shape.n_scores();
         // SAFETY: the caller's promise.
@@ -87,7 +90,7 @@ impl DeviceGradScores {
 impl DeviceGradients {
     /// Gradients in device memory of the caller: of queries and of documents, each
     /// `[rows, dim]` of its token matrix without gaps, in elements of
-    /// [`BackwardWork::element_type`]. The memory's place, range and alignment are checked; its
+    /// [`PreparedBackward::element_type`]. The memory's place, range and alignment are checked; its
     /// contents stay as they are until the first call.
     ///
     /// # Safety
@@ -99,7 +102,7 @@ impl DeviceGradients {
     /// # Errors
     /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`].
     pub unsafe fn from_raw_parts(
-        work: &BackwardWork,
+        work: &PreparedBackward,
         queries: u64,
         documents: u64,
     ) -> Result<DeviceGradients> {

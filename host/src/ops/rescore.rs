@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::score::prepared::{DeviceScores, Work, check_side};
+use super::score::prepared::{DeviceScores, PreparedScore, check_side};
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
 use crate::cuda::CudaRescore;
@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::device::command::Command;
 use crate::device::command::CpuCall;
 use crate::device::command::CudaCommand;
-use crate::device::tokens::{DeviceTokens, Input};
+use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
 use crate::ops::search::bounds::first_row_beyond;
 use crate::plan::choice::Plan;
@@ -32,9 +32,9 @@ use crate::tokens::scales::ScaleType;
 /// [`DeviceTokens::quantize`] where they are on a device).
 ///
 /// Codes of other tokens would find other winners, and scores would be too low without a word. So a
-/// call makes sure of it, unless [`Screen::assumed`] takes that on the caller's word: codes that
-/// [`DeviceTokens::quantize`] made know their handle, and rows in host memory are compared with
-/// their codes, by reading both. Calls in stream order take the first alone.
+/// call makes sure of it, unless [`CoarseCodes::assumed`] takes that on the caller's word: codes
+/// that [`DeviceTokens::quantize`] made know their handle, and rows in host memory are compared
+/// with their codes, by reading both. Calls in stream order take the first alone.
 ///
 /// ```text
 /// scores[q, d] = Σ_s ⟨Q[q, s], D[d, w(q, d, s)]⟩        w = argmax_t of the INT8 similarity
@@ -55,7 +55,9 @@ use crate::tokens::scales::ScaleType;
 /// winner. So a score that is NaN or infinite exactly is NaN or infinite here.
 ///
 /// ```
-/// use maxsim::{Device, Int8, Pairing, ScaleType, ScoreOptions, Screen, Tokens};
+/// use maxsim::format::{Int8, ScaleType};
+/// use maxsim::search::CoarseCodes;
+/// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
 ///
 /// // One query of two tokens; documents of one and two tokens; dim 2.
 /// let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?;
@@ -63,13 +65,13 @@ use crate::tokens::scales::ScaleType;
 /// let codes = documents.quantize::<Int8>(ScaleType::F16)?;
 ///
 /// // The query's codes are made on the way.
-/// let screen = Screen::of_documents(&codes);
+/// let coarse = CoarseCodes::of_documents(&codes);
 /// let (cross, options) = (Pairing::cross(), ScoreOptions::default());
 /// let scores =
-///     Device::best().score_coarse_to_fine(&queries, &documents, &screen, &cross, &options)?;
+///     Device::best().rescore(&queries, &documents, &coarse, &cross, &options)?;
 /// // Not rounded to codes: 0.3 is.
 /// assert_eq!(scores.values(), [2.3, 8.0]);
-/// assert!(scores.are_screened());
+/// assert!(scores.are_rescored());
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 ///
@@ -77,32 +79,36 @@ use crate::tokens::scales::ScaleType;
 /// document: where documents are much longer than queries, little more than half of the time of
 /// f16. Both matrices have to be there.
 #[derive(Clone, Copy, Debug)]
-pub struct Screen<'a> {
-    queries: Option<Input<'a, Int8>>,
-    documents: Input<'a, Int8>,
+pub struct CoarseCodes<'a> {
+    queries: Option<TokensRef<'a, Int8>>,
+    documents: TokensRef<'a, Int8>,
     is_assumed: bool,
 }
 
-impl<'a> Screen<'a> {
+impl<'a> CoarseCodes<'a> {
     /// Codes of both sides, host tokens or handles.
     pub fn new(
-        queries: impl Into<Input<'a, Int8>>,
-        documents: impl Into<Input<'a, Int8>>,
-    ) -> Screen<'a> {
-        Screen { queries: Some(queries.into()), documents: documents.into(), is_assumed: false }
+        queries: impl Into<TokensRef<'a, Int8>>,
+        documents: impl Into<TokensRef<'a, Int8>>,
+    ) -> CoarseCodes<'a> {
+        CoarseCodes {
+            queries: Some(queries.into()),
+            documents: documents.into(),
+            is_assumed: false,
+        }
     }
 
     /// Codes of documents. Those of queries are made for the call where the queries are, with f32
     /// scales.
-    pub fn of_documents(documents: impl Into<Input<'a, Int8>>) -> Screen<'a> {
-        Screen { queries: None, documents: documents.into(), is_assumed: false }
+    pub fn of_documents(documents: impl Into<TokensRef<'a, Int8>>) -> CoarseCodes<'a> {
+        CoarseCodes { queries: None, documents: documents.into(), is_assumed: false }
     }
 
     /// The same codes, on the caller's word that they are those of the tokens of every call that
     /// takes them: nothing is read or checked for it. Where the word is wrong, winners are, and
     /// scores are too low.
-    pub fn assumed(self) -> Screen<'a> {
-        Screen { is_assumed: true, ..self }
+    pub fn assumed(self) -> CoarseCodes<'a> {
+        CoarseCodes { is_assumed: true, ..self }
     }
 
     /// Checks that handles of codes were made of the handles of tokens. Reads and allocates
@@ -122,8 +128,8 @@ impl<'a> Screen<'a> {
 
     /// The handles of both sides, as calls in stream order take them.
     fn handles(&self) -> Result<[&'a DeviceTokens<Int8>; 2]> {
-        let handle = |argument: &'static str, side: Option<Input<'a, Int8>>| match side {
-            Some(Input::Device(tokens)) => Ok(tokens),
+        let handle = |argument: &'static str, side: Option<TokensRef<'a, Int8>>| match side {
+            Some(TokensRef::Device(tokens)) => Ok(tokens),
             side => Err(Error::Shape {
                 argument,
                 expected: "a handle from Device::upload".into(),
@@ -139,12 +145,12 @@ impl<'a> Screen<'a> {
 
 /// A checked and planned coarse-to-fine problem, with its work lists on the device.
 ///
-/// Made by [`Device::prepare_coarse_to_fine`] and used with any handles that have the same layouts,
-/// as a [`Work`] is.
+/// Made by [`Device::prepare_rescore`] and used with any handles that have the same layouts,
+/// as a [`PreparedScore`] is.
 #[derive(Debug)]
-pub struct CoarseWork {
+pub struct PreparedRescore {
     /// Of the codes.
-    screening: Work,
+    screening: PreparedScore,
     element: ElementType,
     /// As the caller has them.
     options: ScoreOptions,
@@ -152,7 +158,7 @@ pub struct CoarseWork {
     inner: On<(), Arc<CudaRescore>>,
 }
 
-impl CoarseWork {
+impl PreparedRescore {
     /// The device that the work runs on.
     pub fn device(&self) -> &Device {
         self.screening.device()
@@ -182,12 +188,12 @@ impl CoarseWork {
         &'a self,
         device: &Device,
         tokens: [&'a DeviceTokens<T>; 2],
-        screen: &Screen<'a>,
+        coarse: &CoarseCodes<'a>,
         scores: &'a DeviceScores,
     ) -> Result<Command<'a, impl CpuCall>> {
-        let codes = screen.handles()?;
+        let codes = coarse.handles()?;
         self.check_call(device, tokens, codes, scores)?;
-        screen.check_handles(tokens, codes)?;
+        coarse.check_handles(tokens, codes)?;
         let call = match (&self.inner, &scores.inner) {
             (On::Cpu(()), On::Cpu(room)) => On::Cpu(CpuRescore::new(tokens, codes, self, room)?),
             (On::Cuda(work), On::Cuda(outputs)) => On::Cuda(CudaCommand::Rescore {
@@ -225,44 +231,44 @@ impl CoarseWork {
 }
 
 impl Device {
-    /// Scores the winners that INT8 codes find, in full precision: see [`Screen`].
+    /// Scores the winners that INT8 codes find, in full precision: see [`CoarseCodes`].
     ///
     /// `options` are those of [`Device::score_with`]: winners are the codes', token scores those of
     /// full precision, and a kernel that is named is one of INT8. Masks are those of the codes.
     ///
     /// # Errors
-    /// [`Error::Shape`] where the codes are not those of the tokens ([`Screen`]), or queries,
+    /// [`Error::Shape`] where the codes are not those of the tokens ([`CoarseCodes`]), or queries,
     /// documents and pairing do not fit together. [`Error::Unsupported`] where rows are to be
     /// normalised, and where a CUDA device has no kernel for INT8.
-    pub fn score_coarse_to_fine<'a, T: Element>(
+    pub fn rescore<'a, T: Element>(
         &self,
-        queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, T>>,
-        screen: &Screen<'_>,
+        queries: impl Into<TokensRef<'a, T>>,
+        documents: impl Into<TokensRef<'a, T>>,
+        coarse: &CoarseCodes<'_>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Scores> {
         let (queries, documents) = (queries.into(), documents.into());
         let (own_codes, own_handle);
-        let query_codes = match (screen.queries, &queries) {
+        let query_codes = match (coarse.queries, &queries) {
             (Some(codes), _) => codes,
-            (None, Input::Host(tokens)) => {
+            (None, TokensRef::Host(tokens)) => {
                 own_codes = tokens.quantize::<Int8>(ScaleType::F32)?;
-                Input::Host(&own_codes)
+                TokensRef::Host(&own_codes)
             }
-            (None, Input::Device(tokens)) => {
+            (None, TokensRef::Device(tokens)) => {
                 queries.check_device("queries", self)?;
                 own_handle = tokens.quantize::<Int8>(ScaleType::F32)?;
-                Input::Device(&own_handle)
+                TokensRef::Device(&own_handle)
             }
         };
-        let document_codes = screen.documents;
+        let document_codes = coarse.documents;
         check_codes("codes of queries", query_codes.layout(), queries.layout())?;
         check_codes("codes of documents", document_codes.layout(), documents.layout())?;
         queries.check_device("queries", self)?;
         documents.check_device("documents", self)?;
-        if !screen.is_assumed {
-            if let Some(codes) = &screen.queries {
+        if !coarse.is_assumed {
+            if let Some(codes) = &coarse.queries {
                 check_made_of("codes of queries", codes, &queries)?;
             }
             check_made_of("codes of documents", &document_codes, &documents)?;
@@ -284,11 +290,10 @@ impl Device {
                 let (mut q, mut d) = (None, None);
                 let codes = [query_codes.on(self, &mut q)?, document_codes.on(self, &mut d)?];
                 // Checked above.
-                let screen = Screen::new(codes[0], codes[1]).assumed();
-                let work =
-                    self.prepare_coarse_to_fine(tokens[0], tokens[1], &screen, pairing, options)?;
+                let coarse = CoarseCodes::new(codes[0], codes[1]).assumed();
+                let work = self.prepare_rescore(tokens[0], tokens[1], &coarse, pairing, options)?;
                 let scores = work.scores()?;
-                if let On::Cuda(call) = work.command(self, tokens, &screen, &scores)?.call {
+                if let On::Cuda(call) = work.command(self, tokens, &coarse, &scores)?.call {
                     cuda.on_idle_stream(|stream| call.enqueue(stream))?;
                 }
                 scores.read()
@@ -297,38 +302,38 @@ impl Device {
     }
 
     /// Checks and plans a coarse-to-fine problem, loads its kernels and uploads its work lists, for
-    /// any number of [`Queue::coarse_to_fine_into`](crate::Queue::coarse_to_fine_into) calls with
+    /// any number of [`Queue::rescore_into`](crate::stream::Queue::rescore_into) calls with
     /// handles of these layouts.
     ///
     /// # Errors
-    /// Those of [`Device::score_coarse_to_fine`], and [`Error::Shape`] where the codes are not
+    /// Those of [`Device::rescore`], and [`Error::Shape`] where the codes are not
     /// handles.
-    pub fn prepare_coarse_to_fine<T: Element>(
+    pub fn prepare_rescore<T: Element>(
         &self,
         queries: &DeviceTokens<T>,
         documents: &DeviceTokens<T>,
-        screen: &Screen<'_>,
+        coarse: &CoarseCodes<'_>,
         pairing: &Pairing,
         options: &ScoreOptions,
-    ) -> Result<CoarseWork> {
-        let codes = screen.handles()?;
+    ) -> Result<PreparedRescore> {
+        let codes = coarse.handles()?;
         check_codes("codes of queries", codes[0].layout(), queries.layout())?;
         check_codes("codes of documents", codes[1].layout(), documents.layout())?;
         self.check_same("codes of queries", codes[0].device())?;
         self.check_same("codes of documents", codes[1].device())?;
         self.check_same("queries", queries.device())?;
         self.check_same("documents", documents.device())?;
-        screen.check_handles([queries, documents], codes)?;
+        coarse.check_handles([queries, documents], codes)?;
         let screening = self.prepare(codes[0], codes[1], pairing, &screening(options))?;
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
-        let outputs = OutputShape::of_screened(&problem, options);
+        let outputs = OutputShape::of_rescored(&problem, options);
         let inner = match (&self.0, &screening.inner) {
             (On::Cuda(device), On::Cuda(work)) => {
                 On::Cuda(Arc::new(CudaRescore::new(device, &problem, T::TYPE, work, &outputs)?))
             }
             _ => On::Cpu(()),
         };
-        Ok(CoarseWork {
+        Ok(PreparedRescore {
             screening,
             element: T::TYPE,
             options: options.clone(),
@@ -360,10 +365,10 @@ fn check_codes(argument: &'static str, codes: &TokenLayout, tokens: &TokenLayout
 /// Checks that codes are those of tokens.
 fn check_made_of<T: Element>(
     argument: &'static str,
-    codes: &Input<'_, Int8>,
-    tokens: &Input<'_, T>,
+    codes: &TokensRef<'_, Int8>,
+    tokens: &TokensRef<'_, T>,
 ) -> Result<()> {
-    if let (Input::Device(codes), Input::Device(tokens)) = (codes, tokens)
+    if let (TokensRef::Device(codes), TokensRef::Device(tokens)) = (codes, tokens)
         && codes.is_made_of(tokens)
     {
         return Ok(());
@@ -384,7 +389,8 @@ fn check_made_of<T: Element>(
 fn not_made_of(argument: &'static str) -> Error {
     Error::Shape {
         argument,
-        expected: "what DeviceTokens::quantize made of this very handle, or Screen::assumed".into(),
+        expected: "what DeviceTokens::quantize made of this very handle, or CoarseCodes::assumed"
+            .into(),
         found: "codes that may be of other tokens".into(),
     }
 }
@@ -400,11 +406,11 @@ struct CpuRescore<T: Element> {
 }
 
 impl<T: Element> CpuRescore<T> {
-    /// The handles and scores must be of the work; [`CoarseWork::check_call`] checks them.
+    /// The handles and scores must be of the work; [`PreparedRescore::check_call`] checks them.
     fn new(
         [queries, documents]: [&DeviceTokens<T>; 2],
         codes: [&DeviceTokens<Int8>; 2],
-        work: &CoarseWork,
+        work: &PreparedRescore,
         scores: &Arc<Swap<Scores>>,
     ) -> Result<CpuRescore<T>> {
         Ok(CpuRescore {

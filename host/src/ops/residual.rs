@@ -3,18 +3,19 @@
 use crate::cpu;
 use crate::cuda::{CudaGradScores, ResidualCall, ResidualFound};
 use crate::device::Device;
-use crate::device::tokens::{DeviceTokens, Input};
+use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
+use crate::ops::backward::training_scores::TrainingScores;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
+use crate::problem::scores::Scores;
 use crate::residual::ResidualGradients;
 use crate::runtime::alloc::filled;
 use crate::tokens::element::Element;
 use crate::tokens::format::Residual;
 use crate::tokens::layout::check_len;
-use crate::{Scores, TrainingScores};
 
 /// Gradients of scores with respect to what they are computed from, in f32.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,12 +36,12 @@ impl Device {
     /// winners that the CPU has found.
     pub fn score_residual_for_training<'a, T: Element>(
         &self,
-        queries: impl Into<Input<'a, T>>,
+        queries: impl Into<TokensRef<'a, T>>,
         documents: &DeviceTokens<Residual<T>>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<TrainingScores> {
-        self.score_with_winners(queries.into(), Input::Device(documents), pairing, options)
+        self.score_with_winners(queries.into(), TokensRef::Device(documents), pairing, options)
     }
 
     /// Gradients of a loss with respect to queries, centroids and bucket weights, from its
@@ -95,9 +96,9 @@ impl Device {
     /// (Sums of the tables are in f64 there.) On a CUDA device, ∂y of up to 128 MB of rows at a
     /// time; 4 bytes per element of a *unit*, up to 256 rows of one centroid; 4 bytes per bucket of
     /// up to 2048 parts; and the stream's workspace and lists of
-    /// [`Backward::Owner`](crate::Backward::Owner). Besides, the documents' handle keeps 4 bytes
-    /// per row, unit and centroid from the first call on, for which it reads the codes back. No
-    /// decoded matrix exists on either.
+    /// [`BackwardStrategy::Deterministic`](crate::training::BackwardStrategy::Deterministic).
+    /// Besides, the documents' handle keeps 4 bytes per row, unit and centroid from the first call
+    /// on, for which it reads the codes back. No decoded matrix exists on either.
     ///
     /// # Errors
     /// [`Error::WrongDevice`]; [`Error::Shape`] where queries, documents or pairing are not those
@@ -106,7 +107,7 @@ impl Device {
     /// there is no room.
     pub fn backward_residual<'a, T: Element>(
         &self,
-        queries: impl Into<Input<'a, T>>,
+        queries: impl Into<TokensRef<'a, T>>,
         documents: &DeviceTokens<Residual<T>>,
         pairing: &Pairing,
         scores: &TrainingScores,

@@ -134,7 +134,7 @@ impl Plan {
     }
 
     /// Splits of every document; 1 = documents stay whole.
-    pub fn document_pieces(&self) -> usize {
+    pub fn document_splits(&self) -> usize {
         self.chosen().and_then(|chosen| chosen.pieces).map_or(1, |pieces| pieces.n)
     }
 
@@ -187,7 +187,7 @@ impl serde::Serialize for Plan {
         use serde::ser::SerializeStruct;
         let mut out = to.serialize_struct("Plan", 4)?;
         out.serialize_field("name", self.name())?;
-        out.serialize_field("document_pieces", &self.document_pieces())?;
+        out.serialize_field("document_splits", &self.document_splits())?;
         out.serialize_field(
             "reason",
             &match &self.choice {
@@ -201,9 +201,9 @@ impl serde::Serialize for Plan {
 }
 
 fn check_pieces(options: &ScoreOptions) -> Result<()> {
-    match options.document_pieces {
+    match options.document_splits {
         Some(0) => Err(Error::Shape {
-            argument: "document_pieces",
+            argument: "document_splits",
             expected: "1 or more, or None".into(),
             found: "0".into(),
         }),

@@ -75,7 +75,7 @@ pub(crate) fn cut(
     if n_entries < 1.0 || row.schedule.is_contiguous() || row.schedule.is_stream_k() {
         return None;
     }
-    if let Some(most) = options.document_pieces {
+    if let Some(most) = options.document_splits {
         let most = most.min(most_that_fit(problem, options));
         let pieces = Pieces::new(longest(problem), most)?;
         return Some(Cut { pieces, clocks: None });
@@ -160,7 +160,7 @@ mod tests {
         let cross = Pairing::cross();
         let problem = Problem::new(&queries, &documents, &cross).unwrap();
         let row = FORWARD.iter().find(|known| known.name == row).unwrap();
-        let options = ScoreOptions { document_pieces: most, ..ScoreOptions::default() };
+        let options = ScoreOptions { document_splits: most, ..ScoreOptions::default() };
         let n_entries = n_tile_entries(row, &problem);
         cut(row, &problem, n_entries, &H200, &options).map_or(1, |cut| cut.pieces.n)
     }

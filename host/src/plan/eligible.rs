@@ -117,7 +117,7 @@ fn takes_cuts(
     if options.token_scores {
         return Err("finds no token scores".into());
     }
-    if options.document_pieces.is_some_and(|n| n > 1) {
+    if options.document_splits.is_some_and(|n| n > 1) {
         return Err("documents are cut where units end, not into pieces".into());
     }
     if row.schedule.is_contiguous() && shares(row, problem, limits).is_none() {
@@ -154,7 +154,7 @@ fn takes_runs(
     if layout.is_masked() {
         return Err("reads no mask of documents".into());
     }
-    if options.document_pieces.is_some_and(|n| n > 1) {
+    if options.document_splits.is_some_and(|n| n > 1) {
         return Err("documents are not cut".into());
     }
     // Last: there may be millions of documents.

@@ -10,6 +10,9 @@ pub(crate) mod kernels;
 pub(crate) mod limits;
 pub(crate) mod stream_k;
 
-pub use self::limits::Access;
+pub use self::choice::Plan;
+pub use self::kernels::{KernelSource, LoadedKernel};
+pub use self::limits::{Access, DeviceLimits};
+pub use crate::problem::Problem;
 pub use maxsim_kernels::abi::element::Operand;
 pub use maxsim_kernels::table::forward::Variant;

@@ -33,7 +33,7 @@ pub struct ScoreOptions {
     /// fewer where they are short (splits start at multiples of 128 tokens) or their results would
     /// take more than 32 MB. 1 = never split; `None` = whatever is faster; 0 is an error. The same
     /// kernel gives the same bits whether documents are split or not. The CPU engine ignores it.
-    pub document_pieces: Option<usize>,
+    pub document_splits: Option<usize>,
 }
 
 /// The defaults with one thing changed after the other:
@@ -70,9 +70,9 @@ impl ScoreOptions {
         ScoreOptions { kernel: kernel.into().map(str::to_owned), ..self }
     }
 
-    /// Sets [`ScoreOptions::document_pieces`](field@ScoreOptions::document_pieces).
+    /// Sets [`ScoreOptions::document_splits`](field@ScoreOptions::document_splits).
     #[must_use]
-    pub fn document_pieces(self, document_pieces: impl Into<Option<usize>>) -> ScoreOptions {
-        ScoreOptions { document_pieces: document_pieces.into(), ..self }
+    pub fn document_splits(self, document_splits: impl Into<Option<usize>>) -> ScoreOptions {
+        ScoreOptions { document_splits: document_splits.into(), ..self }
     }
 }

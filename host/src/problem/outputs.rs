@@ -19,7 +19,7 @@ pub(crate) struct OutputShape {
     pub winner_bytes: usize,
     /// Scores are those of winners that INT8 screening has found: winners are on the device,
     /// asked for or not.
-    pub screened: bool,
+    pub rescored: bool,
 }
 
 impl OutputShape {
@@ -32,14 +32,14 @@ impl OutputShape {
             token_scores: options.token_scores,
             // All-ones means none, so the last index must stay below it.
             winner_bytes: if problem.documents().max_len() < 65535 { 2 } else { 4 },
-            screened: false,
+            rescored: false,
         }
     }
 
     /// Those of a coarse-to-fine call.
-    pub(crate) fn of_screened(problem: &Problem<'_>, options: &ScoreOptions) -> OutputShape {
+    pub(crate) fn of_rescored(problem: &Problem<'_>, options: &ScoreOptions) -> OutputShape {
         let token_offsets = Some(problem.token_offsets());
-        OutputShape { token_offsets, screened: true, ..OutputShape::new(problem, options) }
+        OutputShape { token_offsets, rescored: true, ..OutputShape::new(problem, options) }
     }
 
     /// What kernels store for each piece of a split document, for a problem whose documents are
@@ -51,7 +51,7 @@ impl OutputShape {
             winners,
             token_scores: true,
             winner_bytes: 4,
-            screened: false,
+            rescored: false,
         }
     }
 
@@ -60,7 +60,7 @@ impl OutputShape {
         let n_tokens = self.token_offsets.as_ref().map_or(0, TokenOffsets::total);
         [
             self.shape.n_scores() as u64 * 4,
-            if self.winners || self.screened { n_tokens * self.winner_bytes as u64 } else { 0 },
+            if self.winners || self.rescored { n_tokens * self.winner_bytes as u64 } else { 0 },
             if self.token_scores { n_tokens * 4 } else { 0 },
         ]
     }
@@ -70,7 +70,7 @@ impl OutputShape {
         let tokens = self.winners || self.token_scores;
         let token_offsets = if tokens { self.token_offsets.clone() } else { None };
         let scores = Scores::with_room(self.shape, token_offsets, self.winners, self.token_scores)?;
-        Ok(Scores { screened: self.screened, ..scores })
+        Ok(Scores { rescored: self.rescored, ..scores })
     }
 }
 

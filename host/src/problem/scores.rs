@@ -17,7 +17,7 @@ pub struct Scores {
     pub(crate) token_offsets: Option<TokenOffsets>,
     pub(crate) winners: Option<Vec<i32>>,
     pub(crate) token_scores: Option<Vec<f32>>,
-    pub(crate) screened: bool,
+    pub(crate) rescored: bool,
 }
 
 impl Scores {
@@ -42,7 +42,7 @@ impl Scores {
             winners: winners.then(|| filled(n_tokens, -1)).transpose()?,
             token_scores: token_scores.then(|| filled(n_tokens, 0.0)).transpose()?,
             token_offsets,
-            screened: false,
+            rescored: false,
         })
     }
 
@@ -163,9 +163,9 @@ impl Scores {
     }
 
     /// Whether the winners are those of INT8 screening: scores are then, up to the rounding of f32,
-    /// lower bounds of the exact ones. See [`Screen`](crate::Screen).
-    pub fn are_screened(&self) -> bool {
-        self.screened
+    /// lower bounds of the exact ones. See [`CoarseCodes`](crate::search::CoarseCodes).
+    pub fn are_rescored(&self) -> bool {
+        self.rescored
     }
 
     /// All winners, pair-major: index of the winning token within its document, -1 = none.

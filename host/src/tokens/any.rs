@@ -2,11 +2,12 @@
 //!
 //! [`Tokens`] and [`DeviceTokens`](crate::DeviceTokens) have their format in their type, so that
 //! what does not go together does not compile. Where the format is data, [`AnyTokens`] and
-//! [`AnyDeviceTokens`](crate::AnyDeviceTokens) hold tokens of whichever, and the calls of
+//! [`AnyDeviceTokens`](crate::format::AnyDeviceTokens) hold tokens of whichever, and the calls of
 //! [`Device`](crate::Device) that end in `_any` check at run time what the types say elsewhere.
 //!
 //! ```
-//! use maxsim::{AnyTokens, Device, Pairing, ScaleType, TokenFormat, Tokens};
+//! use maxsim::format::{ScaleType, TokenFormat};
+//! use maxsim::{AnyTokens, Device, Pairing, Tokens};
 //!
 //! let queries = AnyTokens::from(Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?);
 //! let documents = AnyTokens::from(Tokens::padded(&[0.0f32, 1.0, 0.5, 0.5], 2, 1, 2)?);

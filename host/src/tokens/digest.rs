@@ -45,7 +45,8 @@ const LEN: usize = 16;
 /// signature; who can write a file can write its digest.
 ///
 /// ```
-/// use maxsim::{TokenDigest, Tokens};
+/// use maxsim::Tokens;
+/// use maxsim::digest::TokenDigest;
 ///
 /// let padded = [1.0f32, 0.0, 9.0, 9.0, 0.0, 1.0, 0.6, 0.8];
 /// let padded = Tokens::padded(&padded, 2, 2, 2)?.with_lengths(&[1i64, 2])?;

@@ -18,7 +18,7 @@ pub(crate) mod sealed {
     impl Sealed for super::Int8 {}
     impl Sealed for super::Int8Affine {}
     impl Sealed for super::Fp8 {}
-    impl<T: crate::Element> Sealed for super::Residual<T> {}
+    impl<T: super::Element> Sealed for super::Residual<T> {}
 }
 
 /// What tokens are stored as.
@@ -216,7 +216,7 @@ impl Quantized for Fp8 {}
             rounded",
     note = "`Tokens::quantize` makes compressed tokens of f16, bf16 and f32"
 )]
-pub trait Against<D: Format>: Format {}
+pub trait ScorableWith<D: Format>: Format {}
 
 /// What gradients can be computed from in place of the documents of type `T` that were scored:
 /// those documents, or [`Int8`] codes of them. Sealed, as formats are.
@@ -249,18 +249,18 @@ pub trait Against<D: Format>: Format {}
     note = "give the documents that were scored, or `Int8` codes of them",
     note = "`Device::backward_residual` takes `Residual` documents"
 )]
-pub trait Saved<T: Element>: Format {}
+pub trait GradientSource<T: Element>: Format {}
 
-impl<T: Element> Saved<T> for T {}
-impl<T: Element> Saved<T> for Int8 {}
+impl<T: Element> GradientSource<T> for T {}
+impl<T: Element> GradientSource<T> for Int8 {}
 
-impl<T: Element> Against<T> for T {}
-impl<T: Element> Against<Residual<T>> for T {}
-impl Against<Int8> for Int8 {}
-impl Against<Fp8> for Fp8 {}
-impl Against<Int8Affine> for half::f16 {}
-impl Against<Int8Affine> for half::bf16 {}
-impl Against<Int8Affine> for Int8 {}
+impl<T: Element> ScorableWith<T> for T {}
+impl<T: Element> ScorableWith<Residual<T>> for T {}
+impl ScorableWith<Int8> for Int8 {}
+impl ScorableWith<Fp8> for Fp8 {}
+impl ScorableWith<Int8Affine> for half::f16 {}
+impl ScorableWith<Int8Affine> for half::bf16 {}
+impl ScorableWith<Int8Affine> for Int8 {}
 
 /// The number that each code of FP8 stands for.
 const FP8_VALUES: [f32; 256] = {

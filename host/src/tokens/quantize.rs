@@ -45,8 +45,8 @@ impl<T: Element> Tokens<'_, T> {
     /// Scales are rounded to their storage before they divide; as f16 they are clamped to
     /// 2⁻²⁴ … 65504, so rows whose scale would lie beyond lose more than half a step. The
     /// minimum of an affine row is f16 too, clamped to ±65504
-    /// ([`QuantizeReport`](crate::QuantizeReport) counts such rows). With [`ScaleType::Tensor`] the
-    /// maximum is that of the valid tokens' rows.
+    /// ([`QuantizeReport`](crate::format::QuantizeReport) counts such rows). With
+    /// [`ScaleType::Tensor`] the maximum is that of the valid tokens' rows.
     ///
     /// An INT8 row with a NaN or an infinity has the scale NaN, codes 0 and (affine) the minimum
     /// 0. In FP8, elements that are not finite become e4m3's NaN, 0x7F, and count for no scale. So

@@ -28,10 +28,10 @@ const E4M3_STEP: f64 = 32.0;
 ///
 /// [`Tokens::quantize`] clamps scales (and minima) to what their storage holds. Elements of rows
 /// that need more are clipped: as f16 from about 8.3 · 10⁶ on (INT8), 2.9 · 10⁷ (FP8), and for
-/// [`Int8Affine`](crate::Int8Affine) also where a row's minimum is beyond ±65504. Rows of tiny
-/// elements lose bits, or become zeros: as f16 below about 3 · 10⁻⁵ (INT8). With
-/// [`ScaleType::F32`](crate::ScaleType) nothing is clipped, and only rows below 10⁻⁸ (INT8) or 10⁻⁶
-/// (FP8) lose more.
+/// [`Int8Affine`](crate::format::Int8Affine) also where a row's minimum is beyond ±65504. Rows of
+/// tiny elements lose bits, or become zeros: as f16 below about 3 · 10⁻⁵ (INT8). With
+/// [`ScaleType::F32`](crate::format::ScaleType) nothing is clipped, and only rows below 10⁻⁸ (INT8)
+/// or 10⁻⁶ (FP8) lose more.
 ///
 /// Rows that no item has, that the mask switches off, or that have elements that are not finite do
 /// not count.
@@ -58,7 +58,8 @@ impl QuantizeReport {
     /// Compares codes with what they were made of.
     ///
     /// ```
-    /// use maxsim::{Int8, QuantizeReport, ScaleType, Tokens};
+    /// use maxsim::Tokens;
+    /// use maxsim::format::{Int8, QuantizeReport, ScaleType};
     ///
     /// let tokens = Tokens::padded(&[1.8e9f32, 1.0, 0.5, 0.25], 2, 1, 2)?;
     /// let codes = tokens.quantize::<Int8>(ScaleType::F16)?;

@@ -17,9 +17,9 @@ pub enum ScaleType {
     /// One f16 number per token.
     #[default]
     F16,
-    /// One f32 number per token; not for [`Int8Affine`](crate::Int8Affine).
+    /// One f32 number per token; not for [`Int8Affine`](crate::format::Int8Affine).
     F32,
-    /// One f32 number for all tokens; for [`Fp8`](crate::Fp8) alone.
+    /// One f32 number for all tokens; for [`Fp8`](crate::format::Fp8) alone.
     Tensor,
 }
 
@@ -47,7 +47,8 @@ pub enum Scales<'a> {
     F32(Cow<'a, [f32]>),
     /// One number for all rows.
     Tensor(f32),
-    /// Those of [`Int8Affine`](crate::Int8Affine): a scale and a minimum per row of the matrix.
+    /// Those of [`Int8Affine`](crate::format::Int8Affine): a scale and a minimum per row of the
+    /// matrix.
     Affine {
         /// The distance of two codes.
         scales: Cow<'a, [f16]>,

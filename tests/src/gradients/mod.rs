@@ -5,10 +5,9 @@ mod step;
 
 use std::iter;
 
-use maxsim::{
-    Backward, BackwardOptions, Device, Element, ElementType, Error, GradientType, Gradients,
-    ScoreOptions,
-};
+use maxsim::format::{Element, ElementType};
+use maxsim::training::{BackwardOptions, BackwardStrategy, GradientType, Gradients};
+use maxsim::{Device, Error, ScoreOptions};
 
 use crate::agree;
 use crate::case::Case;
@@ -24,7 +23,8 @@ pub use self::step::{Step, backward, same_bits, train};
 
 /// Strategies that every device has. All of them give the same bits: winners found again are the
 /// same winners.
-pub const STRATEGIES: [Backward; 3] = [Backward::Auto, Backward::Owner, Backward::Recompute];
+pub const STRATEGIES: [BackwardStrategy; 3] =
+    [BackwardStrategy::Auto, BackwardStrategy::Deterministic, BackwardStrategy::Recompute];
 
 /// The CPU and every CUDA device.
 pub fn all_devices() -> Vec<Device> {
@@ -54,7 +54,7 @@ fn check_as<T: Element>(suite: &Suite, case: &Case) -> Result<(), String> {
             suite.count(&format!("{device} in stream order"));
             if device.ordinal().is_some() {
                 check_atomic_stream(&problem, &device, case.seed).map_err(at)?;
-                suite.count(&format!("{device} {:?} in stream order", Backward::Atomic));
+                suite.count(&format!("{device} {:?} in stream order", BackwardStrategy::Atomic));
             }
         }
     }
@@ -77,7 +77,7 @@ fn check_on<T: Element>(
     let mut first: Option<Gradients> = None;
     for strategy in STRATEGIES {
         let at = |what: String| format!("{device} {strategy:?}: {what}");
-        let unsaved = (strategy == Backward::Recompute)
+        let unsaved = (strategy == BackwardStrategy::Recompute)
             .then(|| train_saving(problem, device, false))
             .transpose()
             .map_err(|e| at(e.to_string()))?;
@@ -100,19 +100,19 @@ fn check_on<T: Element>(
         suite.count(&format!("{device} Recompute in slices"));
     }
     if device.ordinal().is_some() {
-        let at = |what: String| format!("{device} {:?}: {what}", Backward::Atomic);
-        let found = backward(problem, device, &scores, &grad_scores, Backward::Atomic)
+        let at = |what: String| format!("{device} {:?}: {what}", BackwardStrategy::Atomic);
+        let found = backward(problem, device, &scores, &grad_scores, BackwardStrategy::Atomic)
             .map_err(|e| at(e.to_string()))?;
         check(data, &expected, &found).map_err(at)?;
         check_atomic(&expected, &first, &found).map_err(at)?;
-        suite.count(&format!("{device} {:?}", Backward::Atomic));
+        suite.count(&format!("{device} {:?}", BackwardStrategy::Atomic));
     }
     Ok(first)
 }
 
 /// A few queries at a time; the CPU has all winners at once.
 fn in_slices() -> BackwardOptions {
-    BackwardOptions::new(Backward::Recompute).winner_bytes(64)
+    BackwardOptions::new(BackwardStrategy::Recompute).winner_bytes(64)
 }
 
 /// Whether winners that are found for other queries at a time may be other tokens: which of several
@@ -137,7 +137,7 @@ fn check_stream<T: Element>(
         // Whatever they hold, they are overwritten.
         step.run()?;
         let once = step.gradients.read()?;
-        let recompute = BackwardOptions::new(Backward::Recompute);
+        let recompute = BackwardOptions::new(BackwardStrategy::Recompute);
         let mut again = Step::new(problem, device, GradientType::F32, &recompute, &grads)?;
         again.run()?;
         let again = again.gradients.read()?;
@@ -193,7 +193,7 @@ fn check_atomic_stream<T: Element>(
 ) -> Result<(), String> {
     let data = &problem.data;
     let grads = grad_scores(data, seed);
-    let options = BackwardOptions::new(Backward::Atomic);
+    let options = BackwardOptions::new(BackwardStrategy::Atomic);
     let run = |element: GradientType, adds: bool| -> Result<(Vec<i32>, Gradients), Error> {
         let mut step = Step::new(problem, device, element, &options, &grads)?;
         step.run()?;

@@ -4,7 +4,7 @@
 //! Winners are given because engines may differ in them where similarities nearly tie; that
 //! they are right is for [`crate::agree`] to say.
 
-use maxsim::Gradients;
+use maxsim::training::Gradients;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

@@ -1,10 +1,12 @@
 //! A step of training, at once and in stream order.
 
-use maxsim::{
-    Backward, BackwardOptions, BackwardWork, Device, DeviceGradScores, DeviceGradients,
-    DeviceScores, DeviceTokens, Element, Error, GradientType, Gradients, Graph, Pairing, Queue,
-    ScoreOptions, Stream, TrainingScores, Work,
+use maxsim::format::Element;
+use maxsim::stream::{DeviceScores, Graph, PreparedScore, Queue, Stream};
+use maxsim::training::{
+    BackwardOptions, BackwardStrategy, DeviceGradScores, DeviceGradients, GradientType, Gradients,
+    PreparedBackward, TrainingScores,
 };
+use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions};
 
 use crate::engines::Problem;
 
@@ -16,11 +18,11 @@ pub struct Step<T: Element> {
     /// The documents.
     pub documents: DeviceTokens<T>,
     /// The scores' work.
-    pub work: Work,
+    pub work: PreparedScore,
     /// Where scores and winners go.
     pub scores: DeviceScores,
     /// The gradients' work.
-    pub backward: BackwardWork,
+    pub backward: PreparedBackward,
     /// Gradients of the scores.
     pub grad_scores: DeviceGradScores,
     /// Where gradients go.
@@ -56,7 +58,7 @@ impl<T: Element> Step<T> {
     ) -> Result<Step<T>, Error> {
         let device = queries.device().clone();
         // Where they are found again, none are saved.
-        let winners = options.strategy != Backward::Recompute;
+        let winners = options.strategy != BackwardStrategy::Recompute;
         let asked = ScoreOptions::default().winners(winners).normalize(normalize);
         let work = device.prepare(&queries, &documents, pairing, &asked)?;
         let scores = DeviceScores::new(&work)?;
@@ -131,7 +133,7 @@ pub fn backward<T: Element>(
     device: &Device,
     scores: &TrainingScores,
     grad_scores: &[f32],
-    strategy: Backward,
+    strategy: BackwardStrategy,
 ) -> Result<Gradients, Error> {
     problem.call(device, |queries, documents, pairing| {
         let options = BackwardOptions::new(strategy);

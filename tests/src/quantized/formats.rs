@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use half::f16;
-use maxsim::{ElementType, Format, Fp8, Int8, Int8Affine, Quantized, ScaleType, Scales, Tokens};
+use maxsim::Tokens;
+use maxsim::format::{ElementType, Format, Fp8, Int8, Int8Affine, Quantized, ScaleType, Scales};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -263,7 +264,7 @@ pub(super) fn check_codes<F: Quantized + Widen>(
     for (i, (&code, &expected)) in found.data().iter().zip(&expected.codes).enumerate() {
         // -0 and 0 are one whole number.
         let (expected, found) = match F::FORMAT {
-            maxsim::TokenFormat::Fp8 => (expected, F::widen(code)),
+            maxsim::format::TokenFormat::Fp8 => (expected, F::widen(code)),
             _ => (expected + 0.0, F::widen(code)),
         };
         at(format!("{what}: code {} of row {}", i % dim, i / dim), expected, found)?;

@@ -11,11 +11,12 @@ mod formats;
 use std::sync::OnceLock;
 
 use half::{bf16, f16};
-use maxsim::{
-    Against, Device, DeviceTokens, Element, ElementType, Error, ErrorTerms, Format, Fp8, Input,
-    Int8, Int8Affine, Pairing, Quantized, ScaleType, ScoreOptions, Scores, TokenFormat, Tokens,
-    score_bounds,
+use maxsim::format::{
+    Element, ElementType, Format, Fp8, Int8, Int8Affine, Quantized, ScaleType, ScorableWith,
+    TokenFormat,
 };
+use maxsim::search::{ErrorTerms, score_bounds};
+use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Scores, Tokens, TokensRef};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
@@ -72,7 +73,7 @@ fn check_with(engines: Engines<'_>, case: &QuantizedCase, embeddings: &Data) -> 
     }
 }
 
-fn check_half<T: Element + Against<Int8Affine>>(
+fn check_half<T: Element + ScorableWith<Int8Affine>>(
     engines: Engines<'_>,
     case: &QuantizedCase,
     embeddings: &Data,
@@ -136,7 +137,7 @@ impl<'a, T: Element> Compressed<'a, T> {
         }
     }
 
-    fn check_both<Q: Quantized + Widen + Against<D>, D: Quantized + Widen>(
+    fn check_both<Q: Quantized + Widen + ScorableWith<D>, D: Quantized + Widen>(
         &self,
         queries: &Tokens<'_, T>,
         documents: &Tokens<'_, T>,
@@ -159,7 +160,7 @@ impl<'a, T: Element> Compressed<'a, T> {
 
     /// Scores on every engine, with and without winners; `data` is what the oracle is to see.
     /// `measured` is what is known of the queries' errors, where the embeddings are at hand.
-    fn check_scores<Q: Against<D>, D: Quantized>(
+    fn check_scores<Q: ScorableWith<D>, D: Quantized>(
         &self,
         queries: &Tokens<'_, Q>,
         documents: &Tokens<'_, D>,
@@ -274,7 +275,7 @@ fn has_kernels<Q: Format, D: Format>(device: &Device) -> bool {
 const FP8_ERROR: f64 = 1e-3;
 
 /// A call with tokens uploaded where the case says so.
-fn call<Q: Against<D>, D: Format>(
+fn call<Q: ScorableWith<D>, D: Format>(
     device: &Device,
     upload: [bool; 2],
     queries: &Tokens<'_, Q>,
@@ -283,8 +284,8 @@ fn call<Q: Against<D>, D: Format>(
     options: &ScoreOptions,
 ) -> Result<Scores, Error> {
     let handles = (handle(device, queries, upload[0])?, handle(device, documents, upload[1])?);
-    let queries = handles.0.as_ref().map_or(Input::Host(queries), Input::Device);
-    let documents = handles.1.as_ref().map_or(Input::Host(documents), Input::Device);
+    let queries = handles.0.as_ref().map_or(TokensRef::Host(queries), TokensRef::Device);
+    let documents = handles.1.as_ref().map_or(TokensRef::Host(documents), TokensRef::Device);
     device.score_with(queries, documents, pairing, options)
 }
 
@@ -349,7 +350,7 @@ fn check_bounds(exact: &[Answer], found: &Scores, bounds: &[f32]) -> Result<(), 
 ///
 /// # Panics
 /// Where they cannot be scored for another reason than that the row does not take them.
-pub fn with_token_scores_of_every_row<Q: Against<D>, D: Quantized>(
+pub fn with_token_scores_of_every_row<Q: ScorableWith<D>, D: Quantized>(
     operand: Operand,
     queries: &Tokens<'_, Q>,
     documents: &Tokens<'_, D>,
@@ -365,7 +366,7 @@ pub fn with_token_scores_of_every_row<Q: Against<D>, D: Quantized>(
 ///
 /// # Panics
 /// As there.
-pub fn with_scores_of_every_row<Q: Against<D>, D: Quantized>(
+pub fn with_scores_of_every_row<Q: ScorableWith<D>, D: Quantized>(
     operand: Operand,
     queries: &Tokens<'_, Q>,
     documents: &Tokens<'_, D>,

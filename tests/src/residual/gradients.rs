@@ -4,11 +4,10 @@
 //! found.
 
 use half::{bf16, f16};
-use maxsim::ResidualScoreGradients;
-use maxsim::{
-    Device, DeviceTokens, Element, ElementType, Error, Pairing, Residual, ScoreOptions, Tokens,
-    TrainingScores,
-};
+use maxsim::format::{Element, ElementType, Residual};
+use maxsim::training::ResidualScoreGradients;
+use maxsim::training::TrainingScores;
+use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Tokens};
 
 use crate::case::{Data, elements, tokens};
 use crate::engines::cuda_devices;

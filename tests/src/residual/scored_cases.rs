@@ -1,6 +1,6 @@
 //! Cases of residual-compressed documents that the suites of scores and of gradients share.
 
-use maxsim::ElementType;
+use maxsim::format::ElementType;
 use proptest::prelude::*;
 
 use crate::case::{Case, Pairs};

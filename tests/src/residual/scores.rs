@@ -8,8 +8,9 @@
 use std::cell::LazyCell;
 
 use half::{bf16, f16};
+use maxsim::format::{Element, ElementType};
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
-use maxsim::{Device, Element, ElementType, Error, ScoreOptions};
+use maxsim::{Device, Error, ScoreOptions};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 use rand::rngs::SmallRng;
@@ -209,7 +210,7 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
                 .winners(winners)
                 .token_scores(case.case.token_scores)
                 .kernel(row.map(|row| row.name.to_string()).as_deref())
-                .document_pieces(case.case.document_pieces.filter(|_| device.ordinal().is_some()));
+                .document_splits(case.case.document_splits.filter(|_| device.ordinal().is_some()));
             let name = row.map_or(device.to_string(), |row| format!("{device} {}", row.name));
             let at = |what: String| format!("{name}, winners {winners}: {what}");
             let found = match device.score_with(&queries, &documents, &pairing, &options) {

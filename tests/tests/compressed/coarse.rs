@@ -1,10 +1,10 @@
 //! Coarse-to-fine scores against the definition, on every engine.
 
 use half::{bf16, f16};
-use maxsim::{
-    Device, DeviceScores, Element, ElementType, Error, Input, Int8, Pairing, Queue, ScaleType,
-    Scales, ScoreOptions, Screen, TokenLayout, Tokens,
-};
+use maxsim::format::{Element, ElementType, Int8, ScaleType, Scales};
+use maxsim::search::CoarseCodes;
+use maxsim::stream::{DeviceScores, Queue};
+use maxsim::{Device, Error, Pairing, ScoreOptions, TokenLayout, Tokens, TokensRef};
 use maxsim_tests::case::{Case, Data, Pairs, elements, tokens};
 use maxsim_tests::coarse::{
     CoarseCase, check_coarse_case, check_coarse_data, coarse_cases, engines, has_kernels,
@@ -120,10 +120,9 @@ fn scales_decide_the_winner() {
         let queries = tokens(&case.case.queries, &data.queries, &queries).expect("queries");
         let codes = documents.quantize::<Int8>(F16).expect("codes");
         let options = ScoreOptions::default().winners(true);
-        let (screen, cross) = (Screen::of_documents(&codes), Pairing::cross());
+        let (coarse, cross) = (CoarseCodes::of_documents(&codes), Pairing::cross());
         for (device, _) in engines().filter(|(device, row)| row.is_none() && has_kernels(device)) {
-            let found =
-                device.score_coarse_to_fine(&queries, &documents, &screen, &cross, &options);
+            let found = device.rescore(&queries, &documents, &coarse, &cross, &options);
             let found = found.expect("scores");
             assert_eq!(found.winners(), Some(&[1; 6][..]), "{device}");
             assert_eq!(found.values(), [1.0, 1.0, 2.0, 2.0], "{device}");
@@ -156,14 +155,14 @@ fn check_codes_of_queries<T: Element>(suite: &Suite, case: &Case) -> Result<(), 
     let codes = (codes.0.map_err(text)?, codes.1.map_err(text)?);
     let options = ScoreOptions::default().winners(true).token_scores(true);
     for (device, _) in engines().filter(|(device, row)| row.is_none() && has_kernels(device)) {
-        let score = |queries: Input<'_, T>, screen: Screen<'_>| {
+        let score = |queries: TokensRef<'_, T>, coarse: CoarseCodes<'_>| {
             let cross = Pairing::cross();
-            device.score_coarse_to_fine(queries, &documents, &screen, &cross, &options)
+            device.rescore(queries, &documents, &coarse, &cross, &options)
         };
-        let given = score((&queries).into(), Screen::new(&codes.0, &codes.1)).map_err(text)?;
+        let given = score((&queries).into(), CoarseCodes::new(&codes.0, &codes.1)).map_err(text)?;
         let handle = device.upload(&queries).map_err(text)?;
-        for queries in [Input::Host(&queries), Input::Device(&handle)] {
-            let made = score(queries, Screen::of_documents(&codes.1)).map_err(text)?;
+        for queries in [TokensRef::Host(&queries), TokensRef::Device(&handle)] {
+            let made = score(queries, CoarseCodes::of_documents(&codes.1)).map_err(text)?;
             if !same_bits(&given, &made) {
                 return Err(format!("{device}: other scores from {queries:?}"));
             }
@@ -184,11 +183,11 @@ fn unit_rows_lose_little() {
     let codes = documents.quantize::<Int8>(F16).expect("codes");
     let exact: Vec<f64> =
         (0..60).map(|d| maxsim(&data.queries, 0, &data.documents, d).score.exact).collect();
-    let screen = Screen::of_documents(&codes);
+    let coarse = CoarseCodes::of_documents(&codes);
     for (device, _) in engines().filter(|(device, row)| row.is_none() && has_kernels(device)) {
         let options = ScoreOptions::default();
         let found = device
-            .score_coarse_to_fine(&queries, &documents, &screen, &Pairing::cross(), &options)
+            .rescore(&queries, &documents, &coarse, &Pairing::cross(), &options)
             .expect("scores");
         let losses = exact.iter().zip(found.values()).map(|(&exact, &score)| {
             let score = f64::from(score);
@@ -216,10 +215,9 @@ fn streams_and_graphs() {
         for (winners, token_scores) in [(false, false), (true, false), (false, true), (true, true)]
         {
             let options = ScoreOptions::default().winners(winners).token_scores(token_scores);
-            let screen = Screen::new(&query_codes, &document_codes);
-            let expected = device
-                .score_coarse_to_fine(&queries, &documents, &screen, &cross, &options)
-                .expect("scores");
+            let coarse = CoarseCodes::new(&query_codes, &document_codes);
+            let expected =
+                device.rescore(&queries, &documents, &coarse, &cross, &options).expect("scores");
             assert_eq!(expected.winners().is_some(), winners);
             assert_eq!(expected.token_scores().is_some(), token_scores);
 
@@ -227,20 +225,20 @@ fn streams_and_graphs() {
             let (q, d) = (q.expect("queries"), d.expect("documents"));
             let codes = (device.upload(&query_codes), device.upload(&document_codes));
             let codes = (codes.0.expect("codes"), codes.1.expect("codes"));
-            let screen = Screen::new(&codes.0, &codes.1).assumed();
-            let work = device.prepare_coarse_to_fine(&q, &d, &screen, &cross, &options);
+            let coarse = CoarseCodes::new(&codes.0, &codes.1).assumed();
+            let work = device.prepare_rescore(&q, &d, &coarse, &cross, &options);
             let work = work.expect("work");
             let mut scores = work.scores().expect("room");
             let mut stream = device.stream().expect("a stream");
             for _ in 0..3 {
-                stream.coarse_to_fine_into(&q, &d, &screen, &work, &mut scores).expect("a call");
+                stream.rescore_into(&q, &d, &coarse, &work, &mut scores).expect("a call");
             }
             let found = scores.read().expect("scores");
             assert!(same_bits(&found, &expected) && found == expected, "{device}");
 
             let mut scores = work.scores().expect("room");
             let mut graph = device
-                .capture(|capture| capture.coarse_to_fine_into(&q, &d, &screen, &work, &mut scores))
+                .capture(|capture| capture.rescore_into(&q, &d, &coarse, &work, &mut scores))
                 .expect("a graph");
             graph.launch(&mut stream).expect("a launch");
             graph.launch(&mut stream).expect("a launch");
@@ -271,51 +269,51 @@ fn what_does_not_fit_is_an_error() {
         Err(error) => panic!("{error}"),
         Ok(()) => panic!("no error"),
     };
-    let call = |screen: Screen<'_>, options: &ScoreOptions| {
-        device.score_coarse_to_fine(&tokens, &tokens, &screen, &cross, options).map(|_| ())
+    let call = |coarse: CoarseCodes<'_>, options: &ScoreOptions| {
+        device.rescore(&tokens, &tokens, &coarse, &cross, options).map(|_| ())
     };
     shape(
-        call(Screen::new(&items, &codes), &options),
+        call(CoarseCodes::new(&items, &codes), &options),
         "codes of queries",
         &["1 items in 3 rows", "3 items in 3 rows"],
     );
     shape(
-        call(Screen::of_documents(&items), &options),
+        call(CoarseCodes::of_documents(&items), &options),
         "codes of documents",
         &["1 items in 3 rows", "3 items in 3 rows"],
     );
     let normalize = options.clone().normalize(true);
-    let normalized = call(Screen::of_documents(&codes), &normalize);
+    let normalized = call(CoarseCodes::of_documents(&codes), &normalize);
     assert!(matches!(normalized, Err(Error::Unsupported { .. })));
 
     let (handle, code_handle) = (device.upload(&tokens), device.upload(&codes));
     let (handle, code_handle) = (handle.expect("a handle"), code_handle.expect("a handle"));
-    let screen = Screen::of_documents(&code_handle);
-    let prepare = |screen: &Screen<'_>| {
-        device.prepare_coarse_to_fine(&handle, &handle, screen, &cross, &options)
+    let coarse = CoarseCodes::of_documents(&code_handle);
+    let prepare = |coarse: &CoarseCodes<'_>| {
+        device.prepare_rescore(&handle, &handle, coarse, &cross, &options)
     };
-    shape(prepare(&screen).map(|_| ()), "codes of queries", &["handle", "no codes"]);
-    let on_host = Screen::new(&code_handle, &codes);
+    shape(prepare(&coarse).map(|_| ()), "codes of queries", &["handle", "no codes"]);
+    let on_host = CoarseCodes::new(&code_handle, &codes);
     shape(prepare(&on_host).map(|_| ()), "codes of documents", &["handle", "host memory"]);
 
     // Room for other scores, of other tokens.
-    let screen = Screen::new(&code_handle, &code_handle).assumed();
-    let work = prepare(&screen).expect("work");
+    let coarse = CoarseCodes::new(&code_handle, &code_handle).assumed();
+    let work = prepare(&coarse).expect("work");
     let mut scores = work.scores().expect("room");
     let mut stream = device.stream().expect("a stream");
     let plain = device.prepare(&code_handle, &code_handle, &cross, &options).expect("work");
     let mut plain_scores = DeviceScores::new(&plain).expect("room");
-    let mut call = |screen: &Screen<'_>, scores: &mut DeviceScores| {
-        stream.coarse_to_fine_into(&handle, &handle, screen, &work, scores)
+    let mut call = |coarse: &CoarseCodes<'_>, scores: &mut DeviceScores| {
+        stream.rescore_into(&handle, &handle, coarse, &work, scores)
     };
-    shape(call(&screen, &mut plain_scores), "scores", &["room"]);
+    shape(call(&coarse, &mut plain_scores), "scores", &["room"]);
     let items = device.upload(&items).expect("a handle");
-    let wrong = Screen::new(&code_handle, &items);
+    let wrong = CoarseCodes::new(&code_handle, &items);
     shape(call(&wrong, &mut scores), "codes of documents", &["another layout"]);
-    call(&screen, &mut scores).expect("a call");
+    call(&coarse, &mut scores).expect("a call");
     let half = [f16::ONE; 6];
     let half = device.upload(&Tokens::padded(&half, 1, 3, 2).expect("tokens")).expect("a handle");
-    let other = stream.coarse_to_fine_into(&half, &half, &screen, &work, &mut scores);
+    let other = stream.rescore_into(&half, &half, &coarse, &work, &mut scores);
     shape(other, "queries", &["f32 tokens", "f16 tokens"]);
 }
 
@@ -340,37 +338,36 @@ fn codes_of_other_tokens_are_refused() {
         other => panic!("{other:?}"),
     };
     let device = Device::cpu();
-    let score = |documents: Input<'_, f32>, screen: Screen<'_>| {
-        let found = device.score_coarse_to_fine(&query, documents, &screen, &cross, &options)?;
+    let score = |documents: TokensRef<'_, f32>, coarse: CoarseCodes<'_>| {
+        let found = device.rescore(&query, documents, &coarse, &cross, &options)?;
         Ok(found.values()[0])
     };
-    assert_eq!(score((&tokens).into(), Screen::of_documents(&stale)).expect("a score"), 5.0);
-    refused(score((&changed).into(), Screen::of_documents(&stale)), "row 0 of item 0");
-    refused(score((&changed).into(), Screen::new(&query_codes, &stale)), "row 0 of item 0");
+    assert_eq!(score((&tokens).into(), CoarseCodes::of_documents(&stale)).expect("a score"), 5.0);
+    refused(score((&changed).into(), CoarseCodes::of_documents(&stale)), "row 0 of item 0");
+    refused(score((&changed).into(), CoarseCodes::new(&query_codes, &stale)), "row 0 of item 0");
     // What the word is for, and what is wrong with it: 5, where 9 is right.
-    let assumed = score((&changed).into(), Screen::of_documents(&stale).assumed());
+    let assumed = score((&changed).into(), CoarseCodes::of_documents(&stale).assumed());
     assert_eq!(assumed.expect("a score"), 5.0);
     // Handles know what they were made of, and are read where that is not what they are used with.
     let [a, b] = [&tokens, &changed].map(|tokens| device.upload(tokens).expect("a handle"));
     let stale = a.quantize::<Int8>(F16).expect("codes");
-    assert_eq!(score((&a).into(), Screen::of_documents(&stale)).expect("a score"), 5.0);
-    refused(score((&b).into(), Screen::of_documents(&stale)), "row 0 of item 0");
+    assert_eq!(score((&a).into(), CoarseCodes::of_documents(&stale)).expect("a score"), 5.0);
+    refused(score((&b).into(), CoarseCodes::of_documents(&stale)), "row 0 of item 0");
 
     // In stream order nothing is read: codes of this very handle, or the caller's word.
     let q = device.upload(&query).expect("a handle");
     let q_codes = q.quantize::<Int8>(F32).expect("codes");
-    let screen = Screen::new(&q_codes, &stale);
-    let work = device.prepare_coarse_to_fine(&q, &a, &screen, &cross, &options).expect("work");
+    let coarse = CoarseCodes::new(&q_codes, &stale);
+    let work = device.prepare_rescore(&q, &a, &coarse, &cross, &options).expect("work");
     let mut scores = work.scores().expect("room");
     let mut stream = device.stream().expect("a stream");
-    stream.coarse_to_fine_into(&q, &a, &screen, &work, &mut scores).expect("a call");
-    let wrong = stream.coarse_to_fine_into(&q, &b, &screen, &work, &mut scores);
+    stream.rescore_into(&q, &a, &coarse, &work, &mut scores).expect("a call");
+    let wrong = stream.rescore_into(&q, &b, &coarse, &work, &mut scores);
     refused(wrong.map(|()| 0.0), "this very handle");
-    let wrong = device.prepare_coarse_to_fine(&q, &b, &screen, &cross, &options);
+    let wrong = device.prepare_rescore(&q, &b, &coarse, &cross, &options);
     refused(wrong.map(|_| 0.0), "this very handle");
-    let wrong =
-        device.capture(|capture| capture.coarse_to_fine_into(&q, &b, &screen, &work, &mut scores));
+    let wrong = device.capture(|capture| capture.rescore_into(&q, &b, &coarse, &work, &mut scores));
     refused(wrong.map(|_| 0.0), "this very handle");
-    let screen = screen.assumed();
-    stream.coarse_to_fine_into(&q, &b, &screen, &work, &mut scores).expect("a call");
+    let coarse = coarse.assumed();
+    stream.rescore_into(&q, &b, &coarse, &work, &mut scores).expect("a call");
 }

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use half::f16;
-use maxsim::{Int8, Pairing, Scales, TokenLayout, Tokens};
+use maxsim::format::{Int8, Scales};
+use maxsim::{Pairing, TokenLayout, Tokens};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::engines::{cuda_devices, runs_row};

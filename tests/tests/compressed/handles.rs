@@ -3,10 +3,11 @@
 
 use bytemuck::{Pod, cast_slice, pod_read_unaligned};
 use half::{bf16, f16};
-use maxsim::{
-    Against, Device, DeviceTokens, Element, ElementType, Error, Format, Fp8, Int8, Int8Affine,
-    Pairing, Quantized, RawScales, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens,
+use maxsim::format::{
+    Element, ElementType, Format, Fp8, Int8, Int8Affine, Quantized, RawScales, ScaleType, Scales,
+    ScorableWith,
 };
+use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_kernels::abi::arch::Arch;
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::FORWARD;
@@ -112,7 +113,7 @@ fn check_handle<T: Element, F: Quantized>(
 }
 
 /// Codes and scales where they are, as a handle of their own: they are the same, and so are scores.
-fn check_view<Q: Against<F>, F: Quantized>(
+fn check_view<Q: ScorableWith<F>, F: Quantized>(
     queries: &DeviceTokens<Q>,
     codes: &DeviceTokens<F>,
 ) -> Result<(), String> {
@@ -170,7 +171,7 @@ fn check_view<Q: Against<F>, F: Quantized>(
 
 /// Codes that were uploaded come back as they were, and so do those that a handle makes; both as
 /// documents of `queries`.
-fn check_documents<Q: Against<F>, T: Element, F: Quantized>(
+fn check_documents<Q: ScorableWith<F>, T: Element, F: Quantized>(
     queries: &DeviceTokens<Q>,
     handle: &DeviceTokens<T>,
     tokens: &Tokens<'_, T>,
@@ -381,7 +382,7 @@ fn the_largest_of_many_rows() {
 /// Scores of codes made on a device are those of codes that were uploaded.
 #[test]
 fn scores_are_those_of_uploaded_codes() {
-    fn check<Q: Quantized + Against<D>, D: Quantized>(
+    fn check<Q: Quantized + ScorableWith<D>, D: Quantized>(
         suite: &Suite,
         case: &Case,
         scales: [ScaleType; 2],
@@ -516,7 +517,10 @@ fn views() {
 /// byte: scores are those of the same kernel for codes that were uploaded.
 #[test]
 fn views_of_codes() {
-    fn check<F: Quantized + Against<F>>(suite: &Suite, operand: Operand) -> Result<usize, String> {
+    fn check<F: Quantized + ScorableWith<F>>(
+        suite: &Suite,
+        operand: Operand,
+    ) -> Result<usize, String> {
         let mut n_cases = 0;
         for (dim, first, pitch) in [
             (128, 0, 128usize),

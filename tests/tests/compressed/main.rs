@@ -7,4 +7,5 @@ mod handles;
 mod maxima;
 mod scores;
 mod search;
+mod shortlist;
 mod stream_k;

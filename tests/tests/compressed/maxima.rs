@@ -1,7 +1,8 @@
 //! Maxima of codes' similarities whatever their signs: kernels take short cuts where they are
 //! positive.
 
-use maxsim::{Against, Fp8, Int8, Quantized, Scales, TokenLayout, Tokens};
+use maxsim::format::{Fp8, Int8, Quantized, Scales, ScorableWith};
+use maxsim::{TokenLayout, Tokens};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::quantize::{e4m3, e4m3_value};
 use maxsim_tests::quantized::with_token_scores_of_every_row;
@@ -10,7 +11,7 @@ const DIM: usize = 128;
 const QUERY_LEN: usize = 70;
 
 /// A format's codes of numbers from -100 to 100, and what they stand for.
-trait Codes: Against<Self> + Quantized {
+trait Codes: ScorableWith<Self> + Quantized {
     const OPERAND: Operand;
     /// Of Σ |q d|: what a similarity may err by.
     const BOUND: f64;

@@ -1,11 +1,12 @@
 //! Compressed tokens: codes, scores and bounds against the definitions, on every engine.
 
 use half::{bf16, f16};
-use maxsim::{
-    Against, Device, DeviceScores, ElementType, Error, ErrorTerms, Fp8, Int8, Int8Affine, Pairing,
-    QuantizeReport, Quantized, Queue, ScaleType, Scales, ScoreOptions, TokenLayout, Tokens,
-    score_bounds,
+use maxsim::format::{
+    ElementType, Fp8, Int8, Int8Affine, QuantizeReport, Quantized, ScaleType, Scales, ScorableWith,
 };
+use maxsim::search::{ErrorTerms, score_bounds};
+use maxsim::stream::{DeviceScores, Queue};
+use maxsim::{Device, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::quantize::{e4m3, e4m3_value};
 use maxsim_tests::case::{Case, Data, Pairs};
@@ -272,7 +273,7 @@ fn errors_that_add_up_are_what_bounds_say() {
         row[0] = first;
         row
     };
-    fn check<Q: Against<D>, D: Quantized>(
+    fn check<Q: ScorableWith<D>, D: Quantized>(
         what: &str,
         (queries, of_queries): (&Tokens<'_, Q>, &ErrorTerms),
         row: &[f32],
@@ -377,8 +378,9 @@ fn what_there_is_not_is_unsupported() {
     unsupported(normalized, "`normalize` for int8", "before");
     let options = ScoreOptions::default().winners(true);
     let work = device.prepare(&tokens, &tokens, &cross, &options).expect("work");
-    let backward =
-        device.prepare_backward(&work, &Default::default(), maxsim::GradientType::F32).map(|_| ());
+    let backward = device
+        .prepare_backward(&work, &Default::default(), maxsim::training::GradientType::F32)
+        .map(|_| ());
     unsupported(backward, "gradients of int8", "f16, bf16 or f32");
 }
 

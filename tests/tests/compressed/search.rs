@@ -1,11 +1,11 @@
 //! Searches of compressed documents against the exact ranking, on every engine.
 
 use half::{bf16, f16};
-use maxsim::{
-    Candidates, Compressed, Device, Element, ElementType, Error, ErrorTerms, Fp8, Input, Int8,
-    Int8Affine, Pairing, Place, Ranked, ScaleType, Scanned, SearchOptions, SearchRanking, Tokens,
-    TopK, rescore_bounds,
+use maxsim::format::{Element, ElementType, Fp8, Int8, Int8Affine, ScaleType};
+use maxsim::search::{
+    Certainty, ErrorTerms, SearchOptions, SearchRanking, SearchTokens, rescore_bounds,
 };
+use maxsim::{Device, Error, Pairing, Ranked, Tokens, TokensRef, TopK};
 use maxsim_tests::case::{Case, Data, elements, tokens};
 use maxsim_tests::coarse::has_kernels;
 use maxsim_tests::engines::cuda_devices;
@@ -79,7 +79,7 @@ fn check<T: Element>(suite: &Suite, case: &SearchCase, data: &Data) -> Result<()
     Ok(())
 }
 
-fn search<T: Element, F: maxsim::Quantized + maxsim::Against<F>>(
+fn search<T: Element, F: maxsim::format::Quantized + maxsim::format::ScorableWith<F>>(
     device: &Device,
     queries: &Tokens<'_, T>,
     documents: &Tokens<'_, T>,
@@ -88,15 +88,15 @@ fn search<T: Element, F: maxsim::Quantized + maxsim::Against<F>>(
     let codes = [queries.quantize::<F>(ScaleType::F32)?, documents.quantize::<F>(ScaleType::F16)?];
     let (q, d) = (device.upload(&codes[0])?, device.upload(&codes[1])?);
     let [upload_queries, upload_codes] = case.case.upload;
-    let codes: [Input<'_, F>; 2] = match upload_codes {
+    let codes: [TokensRef<'_, F>; 2] = match upload_codes {
         true => [(&q).into(), (&d).into()],
         false => [(&codes[0]).into(), (&codes[1]).into()],
     };
     let handle = upload_queries.then(|| device.upload(queries)).transpose()?;
-    let queries = handle.as_ref().map_or(Input::Host(queries), Input::Device);
-    let queries = Compressed::measured(queries, codes[0])?;
-    let documents = Compressed::measured(documents, codes[1])?;
-    device.search_coarse_to_fine(&queries, &documents, case.k, &case.options)
+    let queries = handle.as_ref().map_or(TokensRef::Host(queries), TokensRef::Device);
+    let queries = SearchTokens::measured(queries, codes[0])?;
+    let documents = SearchTokens::measured(documents, codes[1])?;
+    device.search(&queries, &documents, case.k, &case.options)
 }
 
 /// All documents of each query in the order of their scores in full precision: of all pairs as a
@@ -173,16 +173,18 @@ fn check_rankings(
             }
             let both = [(document.id, document.score), (expected.id, expected.score)];
             let is_right = document.id == expected.id || is_near(both);
-            match document.place {
-                Place::Proven if !is_right => return at(format!("place {i} is proven and wrong")),
-                Place::Likely if case.options.exact => {
+            match document.certainty {
+                Certainty::Proven if !is_right => {
+                    return at(format!("place {i} is proven and wrong"));
+                }
+                Certainty::Likely if case.options.exact => {
                     return at(format!("place {i} is not proven"));
                 }
                 _ => {}
             }
         }
-        let places = found.documents.iter().map(|document| document.place);
-        if !places.is_sorted_by_key(|place| place == Place::Likely) {
+        let places = found.documents.iter().map(|document| document.certainty);
+        if !places.is_sorted_by_key(|place| place == Certainty::Likely) {
             return at("a place behind a likely one is proven".into());
         }
         let mut ids: Vec<u32> = found.documents.iter().map(|document| document.id).collect();
@@ -215,93 +217,20 @@ fn a_likely_place_may_be_wrong_and_is_never_called_proven() {
     let queries = Tokens::padded(&query, 1, 1, 4).expect("a query");
     let codes = documents.quantize::<Int8>(ScaleType::F32).expect("codes");
     let query_codes = queries.quantize::<Int8>(ScaleType::F32).expect("codes");
-    let queries = Compressed::measured(&queries, &query_codes).expect("bounds");
-    let documents = Compressed::measured(&documents, &codes).expect("bounds");
+    let queries = SearchTokens::measured(&queries, &query_codes).expect("bounds");
+    let documents = SearchTokens::measured(&documents, &codes).expect("bounds");
     for device in devices() {
         let search = |n_candidates, exact| {
             let options = SearchOptions::default().n_candidates(n_candidates).exact(exact);
-            let found = device.search_coarse_to_fine(&queries, &documents, 1, &options);
+            let found = device.search(&queries, &documents, 1, &options);
             let found = &found.expect("a ranking")[0];
-            (found.documents[0].id, found.documents[0].place, found.n_rescored)
+            (found.documents[0].id, found.documents[0].certainty, found.n_rescored)
         };
-        assert_eq!(search(1, false), (2, Place::Likely, 1), "{device}");
+        assert_eq!(search(1, false), (2, Certainty::Likely, 1), "{device}");
         // The far ones are candidates of no query.
-        assert_eq!(search(1, true), (1, Place::Proven, 2), "{device}");
-        assert_eq!(search(2, false), (1, Place::Proven, 2), "{device}");
+        assert_eq!(search(1, true), (1, Certainty::Proven, 2), "{device}");
+        assert_eq!(search(2, false), (1, Certainty::Proven, 2), "{device}");
     }
-}
-
-/// Documents in any order and number, with scores and errors that are known: what is held, what is
-/// let go, and what is proven.
-#[test]
-fn searches_in_chunks_prove_what_is_so() {
-    #[derive(Clone, Debug)]
-    struct Corpus {
-        documents: Vec<(f32, f32, f32)>,
-        k: usize,
-        options: SearchOptions,
-    }
-    let corpora = || {
-        // Small whole numbers, so that scores and bounds tie; some documents are nothing like that.
-        let document =
-            (0..40u8, 0..6u8, 0..100u8, -1.0..=1.0f32).prop_map(|(exact, bound, kind, off)| {
-                match kind {
-                    0 => (f32::NAN, f32::NAN, 1.0),
-                    1 => (f32::from(exact), f32::NAN, 1.0),
-                    2 => (f32::INFINITY, f32::INFINITY, f32::INFINITY),
-                    3 => (f32::from(exact), 7.0, f32::INFINITY),
-                    _ => {
-                        let (exact, bound) = (f32::from(exact), f32::from(bound));
-                        (exact, exact + (off * bound).round(), bound)
-                    }
-                }
-            });
-        let documents = proptest::collection::vec(document, 0..3000);
-        (documents, 0..=10usize, 0..=30usize, any::<bool>()).prop_map(
-            |(documents, k, n_candidates, exact)| {
-                let options = SearchOptions::default().n_candidates(n_candidates).exact(exact);
-                Corpus { documents, k, options }
-            },
-        )
-    };
-    Suite::run_random("search_candidates", corpora, |suite, corpus| {
-        let Corpus { documents, k, options } = corpus;
-        let mut search = Candidates::new(*k, *options);
-        let mut best = TopK::new(*k);
-        for (id, &(exact, score, bound)) in (0u32..).zip(documents) {
-            let has_tokens = id % 13 != 5;
-            search.push(Scanned { id, score, bound, has_tokens });
-            best.push(Ranked { id, score: if has_tokens { exact } else { 0.0 }, has_tokens });
-        }
-        let mut n_rounds = 0;
-        loop {
-            let ids = search.wanted();
-            if ids.is_empty() {
-                break;
-            }
-            n_rounds += 1;
-            for id in ids {
-                search.rescored(id, documents[id as usize].0).map_err(text)?;
-            }
-        }
-        let (found, exact) = (search.into_ranking(), best.into_ranking());
-        let is_likely = |place| place == Place::Likely;
-        let same = |a: &maxsim::Found, b: &Ranked| {
-            a.id == b.id && (a.score == b.score || a.score.is_nan() && b.score.is_nan())
-        };
-        let mut places = found.documents.iter().zip(&exact.ranked);
-        let counts = (found.n_empty, found.n_nan) == (exact.n_empty, exact.n_nan);
-        let right = places.all(|(found, exact)| is_likely(found.place) || same(found, exact));
-        let all_proven = !found.documents.iter().any(|found| is_likely(found.place));
-        let rounds = n_rounds <= if options.exact { 2 } else { 1 };
-        let complete = found.documents.len() == exact.ranked.len();
-        if !(counts && right && rounds && complete && (all_proven || !options.exact)) {
-            let what = [counts, right, rounds, complete, all_proven];
-            return Err(format!("{what:?}: {found:?}, exactly {exact:?}"));
-        }
-        suite.count("host");
-        Ok(())
-    });
 }
 
 /// Of ordinary rows few are re-scored, and most places are proven.
@@ -332,37 +261,14 @@ fn queries_need_not_be_compressed() {
     let queries = tokens(&case.queries, &data.queries, &q).expect("queries");
     let documents = tokens(&case.documents, &data.documents, &d).expect("documents");
     let codes = documents.quantize::<Int8Affine>(ScaleType::F16).expect("codes");
-    let sides = (Compressed::plain(&queries), Compressed::measured(&documents, &codes));
+    let sides = (SearchTokens::plain(&queries), SearchTokens::measured(&documents, &codes));
     let sides = (sides.0.expect("bounds"), sides.1.expect("bounds"));
     let options = SearchOptions::default().n_candidates(2).exact(true);
     let device = Device::cpu();
-    let found = device.search_coarse_to_fine(&sides.0, &sides.1, 2, &options);
+    let found = device.search(&sides.0, &sides.1, 2, &options);
     let exact = ranking(&device, &queries, &documents).expect("rankings");
     let case = SearchCase { case, is_fp8: false, k: 2, options };
     check_rankings(&found.expect("rankings"), &exact, &data, &case).expect("rankings");
-}
-
-/// What is named and not answered may be anywhere.
-#[test]
-fn nothing_is_proven_beside_what_was_not_rescored() {
-    let options = SearchOptions::default().n_candidates(2).exact(true);
-    let mut search = Candidates::new(1, options);
-    for (id, score) in [(0, 1.0), (1, 0.5), (2, 0.1)] {
-        search.push(Scanned { id, score, bound: 0.05, has_tokens: true });
-    }
-    assert_eq!(search.wanted(), [0, 1]);
-    search.rescored(1, 0.52).expect("within the bound");
-    assert_eq!(search.wanted(), [0]);
-    let found = search.clone().into_ranking();
-    assert_eq!((found.documents[0].id, found.documents[0].place), (1, Place::Likely));
-    for (id, score, said) in [(1, 0.52, "has named"), (2, 0.1, "has named"), (0, 0.94, "0.94")] {
-        let refused = search.clone().rescored(id, score).expect_err("refused").to_string();
-        assert!(refused.contains(said), "{refused}");
-    }
-    search.rescored(0, 0.96).expect("within the bound");
-    assert!(search.wanted().is_empty());
-    let found = search.into_ranking();
-    assert_eq!((found.documents[0].id, found.documents[0].place), (0, Place::Proven));
 }
 
 #[test]
@@ -374,32 +280,32 @@ fn numbers_that_differ_are_errors() {
     let (code, codes_of_3) = (codes(1), codes(3));
     let (term, terms) = (ErrorTerms::new(&code), ErrorTerms::new(&codes_of_3));
     let device = Device::cpu();
-    let said = |result: Result<Compressed<'_, f32, Int8>, Error>| match result {
+    let said = |result: Result<SearchTokens<'_, f32, Int8>, Error>| match result {
         Ok(_) => "",
         Err(Error::Shape { argument, .. }) => argument,
         Err(error) => panic!("{error}"),
     };
-    assert_eq!(said(Compressed::measured(&three, &codes_of_3)), "");
-    assert_eq!(said(Compressed::measured(&one, &codes_of_3)), "codes");
-    assert_eq!(said(Compressed::measured(&three, &code)), "codes");
-    assert_eq!(said(Compressed::assumed(&three, &codes_of_3, &terms)), "");
-    assert_eq!(said(Compressed::assumed(&three, &code, &term)), "codes");
-    assert_eq!(said(Compressed::assumed(&three, &codes_of_3, &term)), "terms");
+    assert_eq!(said(SearchTokens::measured(&three, &codes_of_3)), "");
+    assert_eq!(said(SearchTokens::measured(&one, &codes_of_3)), "codes");
+    assert_eq!(said(SearchTokens::measured(&three, &code)), "codes");
+    assert_eq!(said(SearchTokens::assumed(&three, &codes_of_3, &terms)), "");
+    assert_eq!(said(SearchTokens::assumed(&three, &code, &term)), "codes");
+    assert_eq!(said(SearchTokens::assumed(&three, &codes_of_3, &term)), "terms");
     // As many, but of other items, other rows or another format.
     let masked = codes(3).with_mask(&[1, 0, 1]).expect("mask");
     let shorter = codes(3).with_lengths(&[1, 1, 0]).expect("lengths");
     let narrow = Tokens::padded(&rows[..3], 3, 1, 1).expect("tokens");
     let narrow = narrow.quantize::<Int8>(ScaleType::F16).expect("codes");
     for other in [&masked, &shorter, &narrow] {
-        assert_eq!(said(Compressed::measured(&three, other)), "codes");
-        assert_eq!(said(Compressed::assumed(&three, other, &ErrorTerms::new(other))), "codes");
+        assert_eq!(said(SearchTokens::measured(&three, other)), "codes");
+        assert_eq!(said(SearchTokens::assumed(&three, other, &ErrorTerms::new(other))), "codes");
     }
     let other_terms = [
         ErrorTerms::new(&three.quantize::<Fp8>(ScaleType::F16).expect("codes")),
         ErrorTerms::new(&narrow),
     ];
     for terms in &other_terms {
-        assert_eq!(said(Compressed::assumed(&three, &codes_of_3, terms)), "terms");
+        assert_eq!(said(SearchTokens::assumed(&three, &codes_of_3, terms)), "terms");
     }
     // Of the same shape, but not of these rows, on the caller's word that they are: the scores
     // show it.
@@ -407,16 +313,16 @@ fn numbers_that_differ_are_errors() {
     let others = Tokens::padded(&others[..6], 3, 1, 2).expect("tokens");
     let codes_of_others = others.quantize::<Int8>(ScaleType::F16).expect("codes");
     let terms_of_others = ErrorTerms::new(&codes_of_others);
-    let wrong = Compressed::assumed(&three, &codes_of_others, &terms_of_others).expect("a side");
-    let query = Compressed::measured(&one, &code).expect("a side");
-    match device.search_coarse_to_fine(&query, &wrong, 1, &SearchOptions::default()) {
+    let wrong = SearchTokens::assumed(&three, &codes_of_others, &terms_of_others).expect("a side");
+    let query = SearchTokens::measured(&one, &code).expect("a side");
+    match device.search(&query, &wrong, 1, &SearchOptions::default()) {
         Err(Error::Shape { argument, .. }) => assert_eq!(argument, "compressed documents"),
         other => panic!("{other:?}"),
     }
 
     // What engines lose is more than nothing.
     let cross = Pairing::cross();
-    let bounds = maxsim::score_bounds(&term, &terms, &cross).expect("bounds");
+    let bounds = maxsim::search::score_bounds(&term, &terms, &cross).expect("bounds");
     let more = rescore_bounds(&term, &terms, &cross, ElementType::F16).expect("bounds");
     assert!(bounds.iter().zip(&more).all(|(a, b)| a < b && *b < 1.01 * a), "{bounds:?} {more:?}");
 }
@@ -442,7 +348,7 @@ fn bounds_of_rounding_are_as_large_as_stated() {
     let terms = [ErrorTerms::new(&queries), ErrorTerms::new(&document)];
     let few = (8 + query_len) as f64;
     let scored = (few + dim as f64) * ULP * size;
-    is(&maxsim::score_bounds(&terms[0], &terms[1], &cross).expect("bounds"), scored);
+    is(&maxsim::search::score_bounds(&terms[0], &terms[1], &cross).expect("bounds"), scored);
     for (element, n_products) in [(ElementType::F32, 3 * dim), (ElementType::Bf16, dim)] {
         let more = (few + n_products as f64) * ULP * size;
         let found = rescore_bounds(&terms[0], &terms[1], &cross, element).expect("bounds");
@@ -460,7 +366,7 @@ fn bounds_of_rounding_are_as_large_as_stated() {
     ];
     let size = decoded[0].data().chunks(dim).map(norm).sum::<f64>() * norm(decoded[1].data());
     let expected = ((few + dim as f64) * ULP + 132.0 / 8192.0) * size;
-    is(&maxsim::score_bounds(&terms[0], &terms[1], &cross).expect("bounds"), expected);
+    is(&maxsim::search::score_bounds(&terms[0], &terms[1], &cross).expect("bounds"), expected);
 }
 
 /// A document that changed after it was compressed: bounds that are measured find it all the same;
@@ -478,23 +384,23 @@ fn stale_codes_prove_nothing() {
     let documents = Tokens::padded(&rows, n, 1, 4).expect("documents");
     let queries = Tokens::padded(&query, 1, 1, 4).expect("a query");
     let query_codes = queries.quantize::<Int8>(ScaleType::F32).expect("codes");
-    let queries = Compressed::measured(&queries, &query_codes).expect("bounds");
+    let queries = SearchTokens::measured(&queries, &query_codes).expect("bounds");
     let terms = ErrorTerms::new(&codes);
     let options = SearchOptions::default().n_candidates(5).exact(true);
     for device in devices() {
         let handles = (device.upload(&documents), device.upload(&codes));
         let handles = (handles.0.expect("a handle"), handles.1.expect("a handle"));
-        let measured = Compressed::measured(&documents, &codes).expect("bounds");
-        let of_handles = Compressed::measured(&handles.0, &handles.1).expect("bounds");
+        let measured = SearchTokens::measured(&documents, &codes).expect("bounds");
+        let of_handles = SearchTokens::measured(&handles.0, &handles.1).expect("bounds");
         for documents in [measured, of_handles] {
-            let found = device.search_coarse_to_fine(&queries, &documents, 5, &options);
+            let found = device.search(&queries, &documents, 5, &options);
             let found = &found.expect("a ranking")[0].documents;
             assert_eq!(found[0].id, 42, "{device}");
-            assert!(found.iter().all(|found| found.place == Place::Proven), "{found:?}");
+            assert!(found.iter().all(|found| found.certainty == Certainty::Proven), "{found:?}");
         }
-        let assumed = Compressed::assumed(&documents, &codes, &terms).expect("a side");
-        let found = device.search_coarse_to_fine(&queries, &assumed, 5, &options);
+        let assumed = SearchTokens::assumed(&documents, &codes, &terms).expect("a side");
+        let found = device.search(&queries, &assumed, 5, &options);
         let found = &found.expect("a ranking")[0].documents;
-        assert!(found.iter().all(|found| found.id != 42 && found.place == Place::Likely));
+        assert!(found.iter().all(|found| found.id != 42 && found.certainty == Certainty::Likely));
     }
 }

@@ -1,6 +1,6 @@
 //! Documents of codes that are cut where blocks' shares of the tokens end.
 
-use maxsim::{Against, Fp8, Int8, Quantized, ScaleType};
+use maxsim::format::{Fp8, Int8, Quantized, ScaleType, ScorableWith};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::case::{Case, Data, Layout, Pairs, Side, elements, tokens};
@@ -128,7 +128,7 @@ fn twenty_runs_give_the_bits_of_whole_documents() {
 }
 
 /// Compares both rows of a format, on every device that runs them.
-fn compare<F: Quantized + Against<F>>(
+fn compare<F: Quantized + ScorableWith<F>>(
     suite: &Suite,
     case: &Case,
     data: &Data,

@@ -1,12 +1,13 @@
 //! Every error that can be met without a GPU: its fields, and a message that says which
 //! argument, what was expected and what was found.
 
-use maxsim::DeviceLimits;
+use maxsim::format::{ElementType, Int8, ScaleType, TokenFormat};
 use maxsim::plan::Access;
-use maxsim::{
-    Device, DeviceScores, DeviceTokens, ElementType, Error, ErrorTerms, Int8, Pairing, Plan,
-    Problem, Result, ScaleType, ScoreOptions, Stream, TokenFormat, TokenLayout, Tokens,
-};
+use maxsim::plan::DeviceLimits;
+use maxsim::plan::{Plan, Problem};
+use maxsim::search::ErrorTerms;
+use maxsim::stream::{DeviceScores, Stream};
+use maxsim::{Device, DeviceTokens, Error, Pairing, Result, ScoreOptions, TokenLayout, Tokens};
 
 const DATA: [f32; 24] = [0.0; 24];
 
@@ -459,7 +460,7 @@ fn what_is_printed_for_debugging_is_short() {
 #[test]
 fn no_pieces_at_all_are_refused_on_the_cpu() {
     let tokens = Tokens::padded(&DATA[..8], 1, 2, 4).expect("tokens");
-    let options = ScoreOptions::default().document_pieces(0);
+    let options = ScoreOptions::default().document_splits(0);
     let scored = Device::cpu().score_with(&tokens, &tokens, &Pairing::cross(), &options);
-    shape(scored, "document_pieces", "1 or more, or None", "0");
+    shape(scored, "document_splits", "1 or more, or None", "0");
 }

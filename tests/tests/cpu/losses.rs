@@ -1,7 +1,8 @@
 //! Losses: hand values, numerical derivatives, the edges of floating point, and a training step.
 
 use maxsim::loss::{Loss, contrastive, distillation};
-use maxsim::{BackwardOptions, Device, Error, Gradients, Pairing, Result, Tokens};
+use maxsim::training::{BackwardOptions, Gradients};
+use maxsim::{Device, Error, Pairing, Result, Tokens};
 use proptest::prelude::*;
 
 const NAN: f32 = f32::NAN;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
+use maxsim::format::ElementType;
 use maxsim::residual::{
     Arithmetic, BitOrder, Centroids, EncodeOptions, Nearest, ResidualCodec, ResidualTokens,
     TrainOptions,
 };
-use maxsim::{ElementType, TokenLayout, Tokens};
+use maxsim::{TokenLayout, Tokens};
 use maxsim_tests::residual::{cases, numbers, wide};
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use maxsim::ElementType;
+use maxsim::format::ElementType;
 use maxsim_tests::case::{Layout, Pairs};
 use maxsim_tests::strategy::{EDGE_DIMS, EDGE_LENGTHS, cases};
 use maxsim_tests::values::Values;
@@ -28,7 +28,7 @@ fn two_thousand_cases_meet_every_combination() {
         if case.cost() > 0 {
             worth += 1;
             let longest = case.documents.lengths.iter().max();
-            cut += usize::from(case.document_pieces.is_some() && longest > Some(&128));
+            cut += usize::from(case.document_splits.is_some() && longest > Some(&128));
             combinations.insert((pairs, case.queries.layout as u8, case.documents.layout as u8));
             values.insert((case.values as u8, case.poison));
             dims.insert(case.dim);

@@ -2,10 +2,9 @@
 //! kernel row is in the other suites.
 
 use half::f16;
-use maxsim::{
-    Device, DeviceScores, Element, ElementType, Error, Pairing, Queue, ScoreOptions, ScoreShape,
-    Scores, Tokens,
-};
+use maxsim::format::{Element, ElementType};
+use maxsim::stream::{DeviceScores, Queue};
+use maxsim::{Device, Error, Pairing, ScoreOptions, ScoreShape, Scores, Tokens};
 use maxsim_kernels::table::forward::FORWARD;
 use maxsim_tests::agree;
 use maxsim_tests::case::{Case, Data, elements, tokens};

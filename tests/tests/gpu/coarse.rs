@@ -2,10 +2,10 @@
 //! the time that it takes.
 
 use half::{bf16, f16};
-use maxsim::{
-    Device, DeviceScores, DeviceTokens, Element, Error, Int8, Pairing, Queue, ScaleType, Scales,
-    ScoreOptions, Scores, Screen, TokenLayout, Tokens,
-};
+use maxsim::format::{Element, Int8, ScaleType, Scales};
+use maxsim::search::CoarseCodes;
+use maxsim::stream::{DeviceScores, Queue};
+use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Scores, TokenLayout, Tokens};
 use maxsim_tests::case::{Case, elements, tokens};
 use maxsim_tests::coarse::has_kernels;
 use maxsim_tests::engines::cuda_devices;
@@ -59,7 +59,7 @@ fn check_views<T: Element>(suite: &Suite) -> Result<usize, String> {
         let documents = tokens(&case.documents, &data.documents, &d).map_err(text)?;
         let codes = [queries.quantize::<Int8>(ScaleType::F32), documents.quantize(ScaleType::F16)];
         let [query_codes, document_codes] = codes.map(|codes| codes.expect("codes"));
-        let screen = Screen::new(&query_codes, &document_codes).assumed();
+        let by_codes = CoarseCodes::new(&query_codes, &document_codes).assumed();
         for device in devices() {
             let at = |why: String| format!("{device} {} dim {dim} + {first}: {why}", T::TYPE);
             for pairing in
@@ -73,14 +73,14 @@ fn check_views<T: Element>(suite: &Suite) -> Result<usize, String> {
                     view(device, &d, documents.layout(), place).map_err(text)?;
                 let options = EVERYTHING();
                 let uploaded = device
-                    .score_coarse_to_fine(&queries, &documents, &screen, &pairing, &options)
+                    .rescore(&queries, &documents, &by_codes, &pairing, &options)
                     .map_err(text)?;
                 let of_views = device
-                    .score_coarse_to_fine(&query_view, &document_view, &screen, &pairing, &options)
+                    .rescore(&query_view, &document_view, &by_codes, &pairing, &options)
                     .map_err(text)?;
                 same_but_for_rounding(&uploaded, &of_views, dim).map_err(at)?;
                 let mixed = device
-                    .score_coarse_to_fine(&queries, &document_view, &screen, &pairing, &options)
+                    .rescore(&queries, &document_view, &by_codes, &pairing, &options)
                     .map_err(text)?;
                 same_but_for_rounding(&uploaded, &mixed, dim).map_err(at)?;
                 n_cases += 1;
@@ -129,10 +129,10 @@ fn streams_share_a_work() {
                 let documents = tokens(&case.documents, &data.documents, &d).map_err(text)?;
                 let codes = documents.quantize::<Int8>(ScaleType::F16).map_err(text)?;
                 let query_codes = queries.quantize::<Int8>(ScaleType::F16).map_err(text)?;
-                let screen = Screen::new(&query_codes, &codes).assumed();
+                let by_codes = CoarseCodes::new(&query_codes, &codes).assumed();
                 let (cross, options) = (Pairing::cross(), EVERYTHING());
                 let expected = device
-                    .score_coarse_to_fine(&queries, &documents, &screen, &cross, &options)
+                    .rescore(&queries, &documents, &by_codes, &cross, &options)
                     .map_err(text)?;
                 let handles = (
                     device.upload(&queries).map_err(text)?,
@@ -143,9 +143,9 @@ fn streams_share_a_work() {
                 sets.push((handles, expected));
             }
             let (q, d, query_codes, codes) = &sets[0].0;
-            let screen = Screen::new(query_codes, codes).assumed();
+            let by_codes = CoarseCodes::new(query_codes, codes).assumed();
             let work = device
-                .prepare_coarse_to_fine(q, d, &screen, &Pairing::cross(), &EVERYTHING())
+                .prepare_rescore(q, d, &by_codes, &Pairing::cross(), &EVERYTHING())
                 .map_err(text)?;
             let mut streams = Vec::new();
             for _ in 0..2 {
@@ -155,8 +155,8 @@ fn streams_share_a_work() {
             for _ in 0..20 {
                 for ((stream, scores), (handles, _)) in streams.iter_mut().zip(&sets) {
                     let (q, d, query_codes, codes) = handles;
-                    let screen = Screen::new(query_codes, codes).assumed();
-                    stream.coarse_to_fine_into(q, d, &screen, &work, scores).map_err(text)?;
+                    let by_codes = CoarseCodes::new(query_codes, codes).assumed();
+                    stream.rescore_into(q, d, &by_codes, &work, scores).map_err(text)?;
                 }
             }
             for ((_, scores), (_, expected)) in streams.iter().zip(&sets) {
@@ -173,7 +173,7 @@ fn streams_share_a_work() {
 /// Median milliseconds of a call.
 fn median_ms(
     device: &Device,
-    mut call: impl FnMut(&mut maxsim::Stream) -> Result<(), Error>,
+    mut call: impl FnMut(&mut maxsim::stream::Stream) -> Result<(), Error>,
 ) -> Result<f32, Error> {
     let mut stream = device.stream()?;
     for _ in 0..5 {
@@ -227,8 +227,8 @@ fn a_short_query_gets_faster() {
                 let (cross, options) = (Pairing::cross(), ScoreOptions::default());
                 let f16_work = device.prepare(&q, &d, &cross, &options).map_err(text)?;
                 let int8_work = device.prepare(&q8, &d8, &cross, &options).map_err(text)?;
-                let screen = Screen::new(&q8, &d8).assumed();
-                let work = device.prepare_coarse_to_fine(&q, &d, &screen, &cross, &options);
+                let by_codes = CoarseCodes::new(&q8, &d8).assumed();
+                let work = device.prepare_rescore(&q, &d, &by_codes, &cross, &options);
                 let work = work.map_err(text)?;
                 let mut exact = DeviceScores::new(&f16_work).map_err(text)?;
                 let mut coarse = DeviceScores::new(&int8_work).map_err(text)?;
@@ -237,7 +237,7 @@ fn a_short_query_gets_faster() {
                 let int8_ms =
                     median_ms(device, |s| s.score_into(&q8, &d8, &int8_work, &mut coarse));
                 let both_ms =
-                    median_ms(device, |s| s.coarse_to_fine_into(&q, &d, &screen, &work, &mut both));
+                    median_ms(device, |s| s.rescore_into(&q, &d, &by_codes, &work, &mut both));
                 let [f16_ms, int8_ms, both_ms] =
                     [f16_ms.map_err(text)?, int8_ms.map_err(text)?, both_ms.map_err(text)?];
                 let exact = exact.read().map_err(text)?;

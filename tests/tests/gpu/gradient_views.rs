@@ -2,11 +2,12 @@
 //! address.
 
 use half::{bf16, f16};
-use maxsim::{
-    Backward, BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceScores,
-    DeviceTokens, Element, GradientType, Gradients, Pairing, Queue, ScoreOptions, TokenLayout,
-    Tokens,
+use maxsim::format::Element;
+use maxsim::stream::{DeviceScores, Queue};
+use maxsim::training::{
+    BackwardOptions, BackwardStrategy, DeviceGradScores, DeviceGradients, GradientType, Gradients,
 };
+use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::text;
 use maxsim_tests::suite::Suite;
@@ -104,7 +105,11 @@ fn check<T: Element>(suite: &Suite) -> Result<usize, String> {
             let (_document_memory, document_view) = documents.view(device)?;
             let scores =
                 device.score_for_training(&query_view, &document_view, &cross).map_err(text)?;
-            for strategy in [Backward::Owner, Backward::Atomic, Backward::Recompute] {
+            for strategy in [
+                BackwardStrategy::Deterministic,
+                BackwardStrategy::Atomic,
+                BackwardStrategy::Recompute,
+            ] {
                 let what = format!("{} {dim} {first} {pitch} {strategy:?}", T::TYPE);
                 let options = BackwardOptions::new(strategy);
                 let found = device

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use half::f16;
-use maxsim::{
-    Backward, BackwardOptions, Device, DeviceGradients, DeviceTokens, Error, Event, GradientType,
-    Gradients, Int8, Pairing, Queue, RawScales, ScaleType, Scales, Tokens,
+use maxsim::format::{Int8, RawScales, ScaleType, Scales};
+use maxsim::stream::{Event, Queue};
+use maxsim::training::{
+    BackwardOptions, BackwardStrategy, DeviceGradients, GradientType, Gradients,
 };
+use maxsim::{Device, DeviceTokens, Error, Pairing, Tokens};
 use maxsim_tests::case::{Case, Pairs};
 use maxsim_tests::engines::{Problem, cuda_devices};
 use maxsim_tests::gpu::{free_bytes, is_too_long, text};
@@ -152,7 +154,11 @@ fn sums_of_many_winners_agree_with_the_oracle() {
                 for device in cuda_devices() {
                     // Those that the first strategy saves.
                     let mut saved = None;
-                    for strategy in [Backward::Owner, Backward::Recompute, Backward::Atomic] {
+                    for strategy in [
+                        BackwardStrategy::Deterministic,
+                        BackwardStrategy::Recompute,
+                        BackwardStrategy::Atomic,
+                    ] {
                         let options = BackwardOptions::new(strategy);
                         let element = GradientType::F32;
                         let mut step =
@@ -296,7 +302,7 @@ fn atomic_sums_are_close_to_the_owners() {
                     let mut owner = batch.step(device, is_hot, GradientType::F32)?;
                     owner.run().map_err(text)?;
                     let expected = owner.gradients.read().map_err(text)?;
-                    let options = BackwardOptions::new(Backward::Atomic);
+                    let options = BackwardOptions::new(BackwardStrategy::Atomic);
                     let step = |element| batch.step_by(&options, device, is_hot, element);
                     let mut atomic = step(GradientType::F32)?;
                     let mut graph = atomic.capture().map_err(text)?;
@@ -356,8 +362,11 @@ fn an_atomic_step_takes_no_more_memory_than_promised() {
                 let gradients = 2 * matrix * if element == GradientType::F32 { 4 } else { 2 };
                 let sums = matrix * if element == GradientType::F32 { 0 } else { 4 };
                 let winners = 64 * n_rows * 2;
-                let taken =
-                    batch.memory(&BackwardOptions::new(Backward::Atomic), device, element)?;
+                let taken = batch.memory(
+                    &BackwardOptions::new(BackwardStrategy::Atomic),
+                    device,
+                    element,
+                )?;
                 let beyond = taken.saturating_sub(2 * matrix * 2 + gradients + winners);
                 let figure = format!("{device}: {beyond} bytes for {element:?} gradients");
                 suite.note(&figure);
@@ -380,7 +389,7 @@ fn a_step_that_finds_winners_again_takes_no_more_memory_than_promised() {
         let side = [512, 256];
         let batch = Batch { queries: side, documents: side, dim: 128, normalize: false };
         let at_once = 8 << 20;
-        let options = BackwardOptions::new(Backward::Recompute).winner_bytes(at_once);
+        let options = BackwardOptions::new(BackwardStrategy::Recompute).winner_bytes(at_once);
         for device in cuda_devices() {
             for element in [GradientType::F32, GradientType::Tokens] {
                 let matrix = 512 * 256 * 128;

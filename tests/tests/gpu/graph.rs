@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
+use maxsim::format::Element;
+use maxsim::stream::{DeviceScores, Graph, PreparedScore, Queue, Stream};
 use maxsim::{
-    Device, DeviceScores, DeviceTokens, Element, Error, Graph, Pairing, Queue, Result,
-    ScoreOptions, Scores, Stream, TokenLayout, Tokens, Work,
+    Device, DeviceTokens, Error, Pairing, Result, ScoreOptions, Scores, TokenLayout, Tokens,
 };
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::{free_bytes, same_bits, text};
@@ -43,7 +44,7 @@ fn n_rows(offsets: &[i64]) -> usize {
 struct Two<T: Element> {
     queries: DeviceTokens<T>,
     documents: DeviceTokens<T>,
-    works: [Work; 2],
+    works: [PreparedScore; 2],
     scores: [DeviceScores; 2],
 }
 
@@ -52,7 +53,7 @@ fn pairings() -> Result<[(Pairing, ScoreOptions); 2]> {
     let list = Pairing::pairs(&[4, 0, 1, 0, 2], &[5, 5, 1, 0, 3])?;
     // Of normalised rows, with documents cut into pieces: more kernels, a workspace of two calls,
     // and numbers that depend on what a view's memory holds at the time.
-    let cut = ScoreOptions::default().document_pieces(3).normalize(true);
+    let cut = ScoreOptions::default().document_splits(3).normalize(true);
     Ok([(Pairing::cross(), all), (list, cut)])
 }
 

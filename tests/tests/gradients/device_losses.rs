@@ -2,11 +2,12 @@
 //! bits every time; and whole training steps as graphs.
 
 use half::f16;
+use maxsim::format::Element;
+use maxsim::loss::{DeviceLoss, PreparedLoss};
 use maxsim::loss::{Loss, contrastive, distillation};
-use maxsim::{
-    BackwardOptions, Device, DeviceGradScores, DeviceLoss, DeviceScores, Element, Error,
-    GradientType, Graph, LossWork, Pairing, Queue, Result, Stream, Tokens,
-};
+use maxsim::stream::{DeviceScores, Graph, Queue, Stream};
+use maxsim::training::{BackwardOptions, DeviceGradScores, GradientType};
+use maxsim::{Device, Error, Pairing, Result, Tokens};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::text;
 use maxsim_tests::gradients::{Step, all_devices, same_bits};
@@ -21,7 +22,7 @@ const ROW_LENS: [usize; 17] =
     [1, 2, 3, 8, 31, 32, 33, 100, 127, 128, 129, 255, 256, 257, 1024, 1025, 5000];
 
 /// The loss of a device.
-fn on_device(device: &Device, work: &LossWork, given: &GivenScores) -> Result<Loss> {
+fn on_device(device: &Device, work: &PreparedLoss, given: &GivenScores) -> Result<Loss> {
     let mut grad_scores = DeviceGradScores::zeros(&given.backward)?;
     let mut loss = DeviceLoss::new(work)?;
     device.stream()?.loss(work, &given.scores, &mut grad_scores, &mut loss)?;
@@ -39,7 +40,7 @@ fn same_loss(a: &Loss, b: &Loss) -> bool {
 /// A loss of a device and that of the host, within the bounds; to the bit on the CPU.
 fn check_loss(
     device: &Device,
-    work: &LossWork,
+    work: &PreparedLoss,
     given: &GivenScores,
     expected: &Loss,
     bounds: &Bounds,
@@ -133,7 +134,7 @@ fn long_rows_and_many_rows() {
 struct Training<T: Element> {
     step: Step<T>,
     teacher: Step<T>,
-    works: [LossWork; 3],
+    works: [PreparedLoss; 3],
     losses: [DeviceLoss; 3],
 }
 

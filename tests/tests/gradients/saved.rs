@@ -1,9 +1,9 @@
 //! Gradients where the documents that were scored are saved as INT8 codes.
 
-use maxsim::{
-    Backward, BackwardOptions, Device, ElementType, Error, GradientType, Int8, Pairing, Queue,
-    Result, ScaleType, Scales, ScoreOptions, Tokens,
-};
+use maxsim::format::{ElementType, Int8, ScaleType, Scales};
+use maxsim::stream::Queue;
+use maxsim::training::{BackwardOptions, BackwardStrategy, GradientType};
+use maxsim::{Device, Error, Pairing, Result, ScoreOptions, Tokens};
 use maxsim_tests::case::{Case, Pairs};
 use maxsim_tests::engines::Problem;
 use maxsim_tests::gradients::{Step, grad_scores, same_bits, train};
@@ -158,9 +158,17 @@ fn errors() {
             let options = BackwardOptions::new(strategy);
             device.backward(&queries, &codes, &cross, &scores, &grads, &options)
         };
-        by(Backward::Owner).expect("gradients");
-        assert_unsupported(by(Backward::Recompute), "documents saved as int8", "Backward::Owner");
-        assert_unsupported(by(Backward::Atomic), "Backward::Atomic", "Backward::Owner");
+        by(BackwardStrategy::Deterministic).expect("gradients");
+        assert_unsupported(
+            by(BackwardStrategy::Recompute),
+            "documents saved as int8",
+            "BackwardStrategy::Deterministic",
+        );
+        assert_unsupported(
+            by(BackwardStrategy::Atomic),
+            "BackwardStrategy::Atomic",
+            "BackwardStrategy::Deterministic",
+        );
         let options = ScoreOptions::default().normalize(true);
         let normalized =
             device.score_for_training_with(&queries, &documents, &cross, &options).expect("scores");
@@ -184,7 +192,7 @@ fn errors() {
         assert_shape(
             device.backward(&queries, &codes, &cross, &unsaved, &grads, &options),
             "scores",
-            "scores of Device::score_for_training, or Backward::Recompute",
+            "scores of Device::score_for_training, or BackwardStrategy::Recompute",
             "scores without winners",
         );
     }
@@ -211,10 +219,10 @@ fn errors_in_stream_order() {
             "f32 tokens, as the work was prepared for",
             "int8 tokens",
         );
-        for strategy in [Backward::Recompute, Backward::Atomic] {
+        for strategy in [BackwardStrategy::Recompute, BackwardStrategy::Atomic] {
             let options = BackwardOptions::new(strategy);
             let result = device.prepare_backward_from_codes(work, &options, GradientType::F32);
-            assert_unsupported(result, "Backward::", "Backward::Owner");
+            assert_unsupported(result, "BackwardStrategy::", "BackwardStrategy::Deterministic");
         }
         let documents = new().documents;
         let mut saved = SavedStep::of(step, ScaleType::F16, GradientType::F32).expect("a step");
@@ -258,7 +266,7 @@ fn errors_in_stream_order() {
         assert_shape(
             device.prepare_backward_from_codes(&work, &options, GradientType::F32),
             "work",
-            "work prepared with ScoreOptions::winners, or Backward::Recompute",
+            "work prepared with ScoreOptions::winners, or BackwardStrategy::Recompute",
             "work without winners",
         );
     }

@@ -1,10 +1,9 @@
 //! Gradients: the oracle is the derivative of the scores, and every strategy agrees with it.
 
 use half::f16;
-use maxsim::{
-    Backward, BackwardOptions, Device, ElementType, Error, GradientType, Gradients, Pairing,
-    Result, ScoreOptions, Tokens,
-};
+use maxsim::format::ElementType;
+use maxsim::training::{BackwardOptions, BackwardStrategy, GradientType, Gradients};
+use maxsim::{Device, Error, Pairing, Result, ScoreOptions, Tokens};
 use maxsim_tests::case::{Case, Data, Layout, Pairs};
 use maxsim_tests::engines::Problem;
 use maxsim_tests::gradients::{
@@ -204,7 +203,7 @@ fn all_gradients(
     };
     for device in devices {
         let scores = device.score_for_training(queries, documents, pairing).expect("scores");
-        let atomic = BackwardOptions::new(Backward::Atomic);
+        let atomic = BackwardOptions::new(BackwardStrategy::Atomic);
         let atomic = device.backward(queries, documents, pairing, &scores, grad_scores, &atomic);
         for other in [of(&device), atomic.expect("gradients")] {
             assert_eq!(bits(&other.queries), bits(&first.queries), "{device}");
@@ -332,8 +331,9 @@ fn repeats_give_the_same_bits() {
             let mut first = None;
             for _ in 0..20 {
                 let scores = train(&problem, &device).expect("scores");
-                let found = backward(&problem, &device, &scores, &grad_scores, Backward::Auto)
-                    .expect("gradients");
+                let found =
+                    backward(&problem, &device, &scores, &grad_scores, BackwardStrategy::Auto)
+                        .expect("gradients");
                 assert!(same_bits(first.get_or_insert_with(|| found.clone()), &found));
             }
         }
@@ -393,8 +393,9 @@ fn gradients_are_added_to_what_is_there() {
     assert!(n_untouched > 0);
 }
 
-/// The saved winners are what [`Backward::Owner`] reads, and what [`Backward::Recompute`] does
-/// not: it shows where the tokens have changed since they were scored.
+/// The saved winners are what [`BackwardStrategy::Deterministic`] reads, and what
+/// [`BackwardStrategy::Recompute`] does not: it shows where the tokens have changed since they were
+/// scored.
 #[test]
 fn winners_are_saved_or_found_again() {
     let device = Device::cpu();
@@ -404,9 +405,9 @@ fn winners_are_saved_or_found_again() {
     let changed = Tokens::padded(&[2.0f32, 3.0], 1, 2, 1).expect("documents");
     let scores = device.score_for_training(&queries, &scored, &cross).expect("scores");
     for (strategy, of_query, of_document) in [
-        (Backward::Auto, [2.0], [1.0, 0.0]),
-        (Backward::Owner, [2.0], [1.0, 0.0]),
-        (Backward::Recompute, [3.0], [0.0, 1.0]),
+        (BackwardStrategy::Auto, [2.0], [1.0, 0.0]),
+        (BackwardStrategy::Deterministic, [2.0], [1.0, 0.0]),
+        (BackwardStrategy::Recompute, [3.0], [0.0, 1.0]),
     ] {
         let options = BackwardOptions::new(strategy);
         let found = device
@@ -485,7 +486,7 @@ fn errors() {
     assert_shape(
         device.backward(&queries, &documents, &cross, &unsaved, &grads, &options),
         "scores",
-        "scores of Device::score_for_training, or Backward::Recompute",
+        "scores of Device::score_for_training, or BackwardStrategy::Recompute",
         "scores without winners",
     );
 
@@ -497,18 +498,21 @@ fn errors() {
     assert_shape(
         device.prepare_backward(&work, &options, GradientType::F32),
         "work",
-        "work prepared with ScoreOptions::winners, or Backward::Recompute",
+        "work prepared with ScoreOptions::winners, or BackwardStrategy::Recompute",
         "work without winners",
     );
-    let recompute = BackwardOptions::new(Backward::Recompute);
+    let recompute = BackwardOptions::new(BackwardStrategy::Recompute);
     device.prepare_backward(&work, &recompute, GradientType::F32).expect("gradients");
 
-    let atomic = BackwardOptions::new(Backward::Atomic);
+    let atomic = BackwardOptions::new(BackwardStrategy::Atomic);
     match device.backward(&queries, &documents, &cross, &scores, &grads, &atomic) {
         Err(Error::Unsupported { what, why }) => {
-            assert_eq!(what, "Backward::Atomic on the CPU");
+            assert_eq!(what, "BackwardStrategy::Atomic on the CPU");
             assert!(why.contains("bits that vary from run to run"), "{why}");
-            assert!(why.contains("Backward::Owner or Backward::Recompute"), "{why}");
+            assert!(
+                why.contains("BackwardStrategy::Deterministic or BackwardStrategy::Recompute"),
+                "{why}"
+            );
         }
         other => panic!("{other:?}"),
     }

@@ -158,7 +158,7 @@ fn what_cannot_be_encoded_is_refused() {
     let large = [7e4f32, 0.0, 0.0];
     let long = usual.normalize(false);
     assert_refused(train(&large, long), "centroids", &["finite", "inf in row 0", "F32"]);
-    let wide = long.centroid_element(maxsim::ElementType::F32);
+    let wide = long.centroid_element(maxsim::format::ElementType::F32);
     assert!(train(&large, wide).is_ok());
     let fit =
         ResidualCodec::fit(Centroids::F32(vec![0.0; 4].into()), &packed(&rows[3..], 3), &usual);

@@ -2,7 +2,8 @@
 
 use half::f16;
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
-use maxsim::{Device, DeviceScores, Error, Pairing, Queue, ScoreOptions, TokenLayout, Tokens};
+use maxsim::stream::{DeviceScores, Queue};
+use maxsim::{Device, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::case::Case;
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::residual::scored_cases;
@@ -29,7 +30,7 @@ fn dims_and_lengths() {
         cases.push(Case::new(128, &[32, 7], &lengths));
     }
     cases.push(Case::new(128, &[64, 200], &[100; 300]));
-    cases.push(Case { document_pieces: Some(3), ..Case::new(128, &[32], &[700, 20]) });
+    cases.push(Case { document_splits: Some(3), ..Case::new(128, &[32], &[700, 20]) });
     let cases = scored_cases::with_every_nbits(cases);
     Suite::run("residual_scores_dims_and_lengths", cases, check_residual_case);
 }

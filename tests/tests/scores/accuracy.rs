@@ -1,7 +1,7 @@
 //! The figure in the README: the relative error of scores on random unit rows.
 
 use half::{bf16, f16};
-use maxsim::Element;
+use maxsim::format::Element;
 use maxsim_tests::case::Case;
 use maxsim_tests::engines::{Engine, Problem};
 use maxsim_tests::oracle::Answer;

@@ -1,6 +1,6 @@
 //! Random problems: every engine agrees with the oracle.
 
-use maxsim::ElementType;
+use maxsim::format::ElementType;
 use maxsim_tests::engines::check_case_in_turns;
 use maxsim_tests::strategy::cases;
 use maxsim_tests::suite::Suite;

@@ -3,10 +3,8 @@
 //! share.
 
 use half::{bf16, f16};
-use maxsim::{
-    Device, Element, ElementType, Int8, Pairing, ScaleType, Scales, ScoreOptions, Scores,
-    TokenLayout, Tokens,
-};
+use maxsim::format::{Element, ElementType, Int8, ScaleType, Scales};
+use maxsim::{Device, Pairing, ScoreOptions, Scores, TokenLayout, Tokens};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::case::{Case, Data, Layout, Pairs, Side, elements, tokens};
@@ -200,7 +198,7 @@ fn documents_that_are_no_run() {
     with(&|case| case.documents.layout = Layout::PaddedLengths);
     with(&|case| case.documents.valid_percent = Some(70));
     with(&|case| case.pairs = Pairs::Candidates { k: 3 });
-    with(&|case| case.document_pieces = Some(2));
+    with(&|case| case.document_splits = Some(2));
     let int8 = cases.iter().map(|case| int8_case((case.clone(), INT8[0])));
     Suite::run("runs_documents_that_are_no_run_of_int8", int8, check_quantized_case);
     Suite::run("runs_documents_that_are_no_run", cases, check_case);

@@ -4,7 +4,8 @@
 //! time.
 
 use half::{bf16, f16};
-use maxsim::{Element, ElementType, Pairing};
+use maxsim::Pairing;
+use maxsim::format::{Element, ElementType};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::case::{Case, Layout, Pairs, Side, elements, tokens};

@@ -1,12 +1,12 @@
 //! Documents that are cut into pieces, as a device likes it and on every row of the table.
 
 use half::{bf16, f16};
-use maxsim::DeviceLimits;
+use maxsim::format::{Element, ElementType};
 use maxsim::plan::Access;
-use maxsim::{
-    Device, DeviceScores, Element, ElementType, Error, Pairing, Plan, Queue, ScoreOptions, Scores,
-    TokenLayout, Tokens,
-};
+use maxsim::plan::DeviceLimits;
+use maxsim::plan::Plan;
+use maxsim::stream::{DeviceScores, Queue};
+use maxsim::{Device, Error, Pairing, ScoreOptions, Scores, TokenLayout, Tokens};
 use maxsim_tests::agree;
 use maxsim_tests::case::{Case, Layout, Pairs};
 use maxsim_tests::engines::{Problem, cuda_devices};
@@ -22,8 +22,8 @@ fn everything() -> ScoreOptions {
 fn the_cpu_engine_ignores_pieces() {
     let case = Case::new(16, &[5, 0, 40], &[300, 0, 129]);
     let problem = Problem::<f32>::new(&case);
-    let score = |document_pieces| {
-        let options = everything().document_pieces(document_pieces);
+    let score = |document_splits| {
+        let options = everything().document_splits(document_splits);
         run(&problem, &Device::cpu(), &options).expect("scores")
     };
     assert!(same_bits(&score(None), &score(Some(3))));
@@ -66,12 +66,12 @@ fn few_long_documents_are_cut_on_an_h200() {
         };
         let (queries, documents) = (layout(&data.queries.items), layout(&data.documents.items));
         let pairing = case.pairing(&data).expect("pairing");
-        let problem = maxsim::Problem::new(&queries, &documents, &pairing).expect("problem");
+        let problem = maxsim::plan::Problem::new(&queries, &documents, &pairing).expect("problem");
         for winners in [false, true] {
             let options = everything().winners(winners);
             let plan = Plan::choose(&problem, ElementType::F16, &h200, access, access, &options);
             let plan = plan.expect("a kernel");
-            assert!(plan.document_pieces() > 1, "{plan}\n{case:#?}");
+            assert!(plan.document_splits() > 1, "{plan}\n{case:#?}");
         }
     }
 }
@@ -89,7 +89,7 @@ fn few_long_documents_are_cut_and_agree() {
                     let queries = device.upload(&queries).map_err(text)?;
                     let documents = device.upload(&documents).map_err(text)?;
                     let plan = device.plan(&queries, &documents, &pairing, &options);
-                    let n_pieces = plan.map_err(text)?.document_pieces();
+                    let n_pieces = plan.map_err(text)?.document_splits();
                     if n_pieces < 2 {
                         return Err(format!("{device}: documents stay whole\n{case:#?}"));
                     }
@@ -121,7 +121,7 @@ fn graph<T: Element>(
     let queries = device.upload(&queries).map_err(text)?;
     let documents = device.upload(&documents).map_err(text)?;
     let work = device.prepare(&queries, &documents, &pairing, options).map_err(text)?;
-    let whole = options.clone().document_pieces(1);
+    let whole = options.clone().document_splits(1);
     let whole = device.prepare(&queries, &documents, &pairing, &whole).map_err(text)?;
     let mut stream = device.stream().map_err(text)?;
     let mut scores = DeviceScores::new(&work).map_err(text)?;
@@ -158,7 +158,7 @@ fn pieces_of_ragged_documents_agree_and_give_the_bits_of_whole_ones_on_every_row
         let problem = Problem::<T>::new(case);
         let normalized = problem.normalized();
         on_every_row(T::TYPE, |device, row| {
-            let with = |n| options(row).document_pieces(n);
+            let with = |n| options(row).document_splits(n);
             let score = |n| problem.run(device, &with(n)).map_err(text);
             let Some(cut) = score(3)? else { return Ok(()) };
             // Rounded elements would need answers of their own.
@@ -197,9 +197,9 @@ fn no_pieces_at_all_are_refused() {
         for device in cuda_devices() {
             let data = [0.0f32; 8];
             let tokens = Tokens::padded(&data, 1, 2, 4).map_err(text)?;
-            let options = ScoreOptions::default().document_pieces(0);
+            let options = ScoreOptions::default().document_splits(0);
             match device.score_with(&tokens, &tokens, &Pairing::cross(), &options) {
-                Err(Error::Shape { argument: "document_pieces", .. }) => {}
+                Err(Error::Shape { argument: "document_splits", .. }) => {}
                 other => return Err(format!("{device}: {other:?}")),
             }
             suite.count(&device.to_string());

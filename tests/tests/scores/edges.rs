@@ -1,6 +1,6 @@
 //! Edge cases by hand: every axis at the edges of every tile, and what tends to break.
 
-use maxsim::ElementType;
+use maxsim::format::ElementType;
 use maxsim_tests::case::{Case, Layout, Pairs};
 use maxsim_tests::engines::check_case;
 use maxsim_tests::strategy::EDGE_DIMS;
@@ -64,7 +64,7 @@ fn pairings_and_layouts() {
 fn pieces() {
     let mut cases = Vec::new();
     let documents = [0, 1, 127, 128, 129, 255, 256, 257, 513, 700];
-    for (dim, queries, document_pieces) in
+    for (dim, queries, document_splits) in
         [(16, vec![3, 0, 70], 2), (128, vec![300, 1], 5), (8, vec![33], 9)]
     {
         for (values, poison) in [
@@ -84,7 +84,7 @@ fn pieces() {
                 {
                     let mut case =
                         Case { pairs, values, poison, ..Case::new(dim, &queries, &documents) };
-                    case.document_pieces = Some(document_pieces);
+                    case.document_splits = Some(document_splits);
                     case.queries.valid_percent = query_mask;
                     case.documents.valid_percent = document_mask;
                     cases.push(case);
@@ -93,14 +93,14 @@ fn pieces() {
             // All of one length, of whole pieces: nothing is listed.
             let mut case = Case { values, poison, ..Case::new(dim, &queries, &[640; 3]) };
             case.documents.layout = Layout::Padded;
-            case.document_pieces = Some(document_pieces);
+            case.document_splits = Some(document_splits);
             cases.push(case);
         }
     }
     // Without a mask and with equal lengths nothing is filled: what an earlier call left in the
     // workspace must not show.
     let mut case = Case::new(64, &[40, 5], &[256; 4]);
-    (case.document_pieces, case.values) = (Some(2), Values::Negative);
+    (case.document_splits, case.values) = (Some(2), Values::Negative);
     cases.push(case);
     run("edges_pieces", cases);
 }
@@ -158,7 +158,7 @@ fn normalized() {
         for valid_percent in [None, Some(60)] {
             let mut case = Case { pairs, ..Case::new(128, &[70, 0, 3], &[0, 129, 513, 700]) };
             case.poison = true;
-            case.document_pieces = Some(3);
+            case.document_splits = Some(3);
             case.documents.valid_percent = valid_percent;
             cases.push(case);
         }

@@ -1,10 +1,10 @@
 //! Rows that are normalised: what the suites' random rows do not show.
 
 use half::bf16;
-use maxsim::{
-    BackwardOptions, Device, DeviceScores, DeviceTokens, Element, Pairing, Queue, ScoreOptions,
-    TokenLayout, Tokens, TrainingScores,
-};
+use maxsim::format::Element;
+use maxsim::stream::{DeviceScores, Queue};
+use maxsim::training::{BackwardOptions, TrainingScores};
+use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gradients::all_devices;
 

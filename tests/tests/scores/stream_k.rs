@@ -2,7 +2,7 @@
 //! of many documents, shares that end where documents do.
 
 use half::{bf16, f16};
-use maxsim::{Element, ElementType};
+use maxsim::format::{Element, ElementType};
 use maxsim_kernels::table::forward::Variant;
 use maxsim_tests::case::{Case, Layout, Pairs, Side};
 use maxsim_tests::engines::{check_case, check_case_on_rows};
@@ -122,7 +122,7 @@ fn calls_that_are_not_cut() {
     with(&|case| case.documents.valid_percent = Some(70));
     with(&|case| case.pairs = Pairs::Candidates { k: 3 });
     with(&|case| case.token_scores = true);
-    with(&|case| case.document_pieces = Some(2));
+    with(&|case| case.document_splits = Some(2));
     Suite::run("cut_calls_that_are_not", cases, check_case);
 }
 

@@ -274,7 +274,8 @@ impl CudaBackward {
 }
 
 impl CudaDevice {
-    /// The kernels of [`Backward::Owner`](crate::Backward::Owner).
+    /// The kernels of
+    /// [`BackwardStrategy::Deterministic`](crate::training::BackwardStrategy::Deterministic).
     fn owner_kernels(&self, element: ElementType, documents: Gathered) -> Result<Kernels> {
         let (row, capability) = (gradient_row(element), self.limits().capability);
         let gather = match documents {

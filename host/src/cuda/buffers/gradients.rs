@@ -36,7 +36,7 @@ impl CudaGradScores {
     /// Foreign memory, checked.
     ///
     /// # Safety
-    /// As [`crate::DeviceGradScores::from_raw_parts`].
+    /// As [`crate::training::DeviceGradScores::from_raw_parts`].
     pub(crate) unsafe fn from_raw_parts(
         device: &Arc<CudaDevice>,
         address: u64,
@@ -152,7 +152,7 @@ impl CudaGradients {
     /// first call.
     ///
     /// # Safety
-    /// As [`crate::DeviceGradients::from_raw_parts`].
+    /// As [`crate::training::DeviceGradients::from_raw_parts`].
     pub(crate) unsafe fn from_raw_parts(
         device: &Arc<CudaDevice>,
         sides: [GradientMatrix; 2],

@@ -99,7 +99,7 @@ impl CudaOutputs {
     /// the first call writes them.
     ///
     /// # Safety
-    /// As [`crate::DeviceScores::from_raw_parts`].
+    /// As [`crate::stream::DeviceScores::from_raw_parts`].
     pub(crate) unsafe fn from_raw_parts(
         device: &Arc<CudaDevice>,
         shape: &OutputShape,

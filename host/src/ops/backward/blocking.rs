@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::training_scores::TrainingScores;
-use super::{Backward, BackwardOptions};
+use super::{BackwardOptions, BackwardStrategy};
 use crate::cpu;
 use crate::cuda::{BackwardCall, CudaBackward, CudaDevice, CudaGradScores, CudaGradients};
 use crate::device::Device;
-use crate::device::tokens::Input;
+use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
 use crate::plan::backward::{BackwardKind, Gathered};
 use crate::problem::Problem;
@@ -16,7 +16,7 @@ use crate::problem::outputs::{GradientMatrix, OutputShape};
 use crate::problem::pairing::Pairing;
 use crate::runtime::alloc::{copied, filled};
 use crate::tokens::element::{Element, ElementType};
-use crate::tokens::format::Saved;
+use crate::tokens::format::GradientSource;
 use crate::tokens::layout::{TokenLayout, check_len};
 
 /// Gradients of the queries' and of the documents' token matrix, in f32.
@@ -53,7 +53,8 @@ impl Device {
     /// n · 2⁻²⁴ · Σ |g · x|, to first order.
     ///
     /// ```
-    /// use maxsim::{BackwardOptions, Device, Pairing, Tokens};
+    /// use maxsim::training::BackwardOptions;
+    /// use maxsim::{Device, Pairing, Tokens};
     ///
     /// // One query of two tokens; documents of one and two tokens; dim 2.
     /// let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?;
@@ -74,11 +75,14 @@ impl Device {
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     ///
-    /// Or documents are given as [`Int8`](crate::Int8) codes of those that were scored, which need
-    /// not live until here then: see [`Saved`] for what that saves and what it costs.
+    /// Or documents are given as [`Int8`](crate::format::Int8) codes of those that were scored,
+    /// which need not live until here then: see [`GradientSource`] for what that saves and what it
+    /// costs.
     ///
     /// ```
-    /// use maxsim::{BackwardOptions, Device, Int8, Pairing, ScaleType, Tokens};
+    /// use maxsim::format::{Int8, ScaleType};
+    /// use maxsim::training::BackwardOptions;
+    /// use maxsim::{Device, Pairing, Tokens};
     ///
     /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
     /// let documents = Tokens::padded(&[0.6f32, 0.8], 1, 1, 2)?;
@@ -100,12 +104,12 @@ impl Device {
     /// Those of [`Device::score`]; [`Error::Shape`] where the items of queries or documents, or the
     /// pairing, are not those of `scores`, `grad_scores` has another length, or the strategy reads
     /// winners that `scores` do not have; [`Error::Unsupported`] for a strategy that the device
-    /// does not have, and of documents saved as codes for normalised scores, [`Backward::Atomic`]
-    /// and [`Backward::Recompute`].
-    pub fn backward<'a, T: Element, D: Saved<T>>(
+    /// does not have, and of documents saved as codes for normalised scores,
+    /// [`BackwardStrategy::Atomic`] and [`BackwardStrategy::Recompute`].
+    pub fn backward<'a, T: Element, D: GradientSource<T>>(
         &self,
-        queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, D>>,
+        queries: impl Into<TokensRef<'a, T>>,
+        documents: impl Into<TokensRef<'a, D>>,
         pairing: &Pairing,
         scores: &TrainingScores,
         grad_scores: &[f32],
@@ -126,10 +130,10 @@ impl Device {
     /// the token matrices; they are unchanged then. After [`Error::HostMemory`] they may hold a
     /// part of the sums.
     #[allow(clippy::too_many_arguments)] // those of `backward`, and where the result goes
-    pub fn backward_into<'a, T: Element, D: Saved<T>>(
+    pub fn backward_into<'a, T: Element, D: GradientSource<T>>(
         &self,
-        queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, D>>,
+        queries: impl Into<TokensRef<'a, T>>,
+        documents: impl Into<TokensRef<'a, D>>,
         pairing: &Pairing,
         scores: &TrainingScores,
         grad_scores: &[f32],
@@ -150,11 +154,11 @@ impl Device {
 }
 
 /// A call that has been checked: nothing but memory can be missing.
-struct Call<'a, T: Element, D: Saved<T>> {
+struct Call<'a, T: Element, D: GradientSource<T>> {
     device: &'a Device,
     problem: Problem<'a>,
-    queries: Input<'a, T>,
-    documents: Input<'a, D>,
+    queries: TokensRef<'a, T>,
+    documents: TokensRef<'a, D>,
     scores: &'a TrainingScores,
     grad_scores: &'a [f32],
     finds_winners_again: bool,
@@ -162,11 +166,11 @@ struct Call<'a, T: Element, D: Saved<T>> {
     winner_bytes: u64,
 }
 
-impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
+impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
     fn new(
         device: &'a Device,
-        queries: Input<'a, T>,
-        documents: Input<'a, D>,
+        queries: TokensRef<'a, T>,
+        documents: TokensRef<'a, D>,
         pairing: &'a Pairing,
         scores: &'a TrainingScores,
         grad_scores: &'a [f32],
@@ -181,7 +185,8 @@ impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
         if scores.scores.winners().is_none() && !finds_winners_again {
             return Err(Error::Shape {
                 argument: "scores",
-                expected: "scores of Device::score_for_training, or Backward::Recompute".into(),
+                expected: "scores of Device::score_for_training, or BackwardStrategy::Recompute"
+                    .into(),
                 found: "scores without winners".into(),
             });
         }
@@ -194,7 +199,7 @@ impl<'a, T: Element, D: Saved<T>> Call<'a, T, D> {
             scores,
             grad_scores,
             finds_winners_again,
-            is_atomic: options.strategy == Backward::Atomic,
+            is_atomic: options.strategy == BackwardStrategy::Atomic,
             winner_bytes: options.winner_bytes_max(),
         })
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::blocking::Gradients;
 use super::outputs::{DeviceGradScores, DeviceGradients};
-use super::prepared::{BackwardWork, CpuBackwardWork};
+use super::prepared::{CpuBackwardWork, PreparedBackward};
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
 use crate::device::Device;
@@ -20,11 +20,11 @@ use crate::problem::scores::Scores;
 use crate::runtime::on::On;
 use crate::runtime::swap::Swap;
 use crate::tokens::element::{Element, ElementType};
-use crate::tokens::format::Saved;
+use crate::tokens::format::GradientSource;
 use crate::tokens::layout::{TokenLayout, check_len};
 
 /// What a call is given.
-pub(crate) struct Call<'a, T: Element, D: Saved<T>> {
+pub(crate) struct Call<'a, T: Element, D: GradientSource<T>> {
     pub queries: &'a DeviceTokens<T>,
     pub documents: &'a DeviceTokens<D>,
     pub scores: &'a DeviceScores,
@@ -33,10 +33,10 @@ pub(crate) struct Call<'a, T: Element, D: Saved<T>> {
     pub adds: bool,
 }
 
-impl BackwardWork {
+impl PreparedBackward {
     /// A call of these gradients on a queue of `device`, checked. `provenance` is what the scores'
     /// winners are of, where that is known.
-    pub(crate) fn command<'a, T: Element, D: Saved<T>>(
+    pub(crate) fn command<'a, T: Element, D: GradientSource<T>>(
         &'a self,
         device: &Device,
         call: Call<'a, T, D>,
@@ -80,7 +80,7 @@ impl BackwardWork {
 
     /// Checks that a call on `device` is one that the work was prepared for.
     /// `provenance` is what the scores' winners are of, where that is known.
-    fn check<T: Element, D: Saved<T>>(
+    fn check<T: Element, D: GradientSource<T>>(
         &self,
         device: &Device,
         call: &Call<'_, T, D>,
@@ -136,7 +136,7 @@ impl BackwardWork {
 }
 
 /// A call of the CPU engine with everything that it uses.
-struct CpuBackward<T: Element, D: Saved<T>> {
+struct CpuBackward<T: Element, D: GradientSource<T>> {
     layouts: [Arc<TokenLayout>; 2],
     queries: Arc<HostTokens<T>>,
     documents: Arc<HostTokens<D>>,
@@ -150,7 +150,7 @@ struct CpuBackward<T: Element, D: Saved<T>> {
     adds: bool,
 }
 
-impl<T: Element, D: Saved<T>> CpuCall for CpuBackward<T, D> {
+impl<T: Element, D: GradientSource<T>> CpuCall for CpuBackward<T, D> {
     fn run(&self) -> Result<()> {
         let [queries, documents] = &self.layouts;
         let problem = Problem::new(queries, documents, &self.pairing)?;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::tokens::format::TokenFormat;
 
 /// How gradients are computed. All ways give the same gradients up to rounding, and each but
-/// [`Backward::Atomic`] the same bits every time.
+/// [`BackwardStrategy::Atomic`] the same bits every time.
 ///
 /// With `g` the gradient of a loss with respect to the scores, and `winner(q, d, s)` the document
 /// token that query token `s` chose,
@@ -23,7 +23,7 @@ use crate::tokens::format::TokenFormat;
 ///
 /// with the sums over the scored pairs, as often as a pair is scored. Rows that several items share
 /// get what each of them adds. Only ∂Q reads rows of documents, which may have become codes since
-/// they were scored ([`Saved`](crate::Saved)).
+/// they were scored ([`GradientSource`](crate::format::GradientSource)).
 ///
 /// With [`ScoreOptions::normalize`](crate::ScoreOptions::normalize) these sums, over rows x̂ = r ·
 /// x, are the gradients ∂x̂ with respect to normalised rows, and
@@ -35,8 +35,9 @@ use crate::tokens::format::TokenFormat;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
-pub enum Backward {
-    /// As the device likes; bitwise repeatable. [`Backward::Owner`], so far on every device.
+pub enum BackwardStrategy {
+    /// As the device likes; bitwise repeatable. [`BackwardStrategy::Deterministic`], so far on
+    /// every device.
     #[default]
     Auto,
     /// From the saved winners, inverted per document: each gradient row is summed once, by one
@@ -49,7 +50,7 @@ pub enum Backward {
     /// documents are listed by ids or items of a side overlap, 40 per score. Of normalised rows
     /// sums are f32 first: unless gradients are f32 and overwritten, **4 bytes per element of both
     /// sides** in the stream's workspace, and on the CPU of one side after the other.
-    Owner,
+    Deterministic,
     /// From the saved winners, in one pass over the query tokens of all pairs, which adds to rows
     /// of documents atomically, in whatever order they are reached: **the bits of their gradients
     /// vary from run to run**, by as much as f32 sums do whose terms change places, and sums below
@@ -62,14 +63,14 @@ pub enum Backward {
     /// gradient in f32**: 4 bytes per element, in the stream's workspace, and 32 per eight rows.
     /// f32 gradients are added to in place. Besides, there are at most 5 MB of parts of the
     /// queries' sums, 32 bytes per eight rows of a query, and where documents are listed by ids or
-    /// queries overlap, 36 per score. Of normalised rows as [`Backward::Owner`].
+    /// queries overlap, 36 per score. Of normalised rows as [`BackwardStrategy::Deterministic`].
     Atomic,
-    /// As [`Backward::Owner`], from winners that are found again: none need be saved, from
-    /// [`Device::score_for_recompute`] or from work without winners ([`Device::prepare_backward`]),
-    /// so that none take memory between the scores and their gradients. Takes the time of the
-    /// scores once more, and memory of winners while a synchronous call runs, or the
-    /// [`BackwardWork`](crate::BackwardWork) lives: 4 bytes per query token of each pair on the
-    /// CPU, [`DeviceScores::winner_bytes`] on a GPU, there at most
+    /// As [`BackwardStrategy::Deterministic`], from winners that are found again: none need be
+    /// saved, from [`Device::score_for_recompute`] or from work without winners
+    /// ([`Device::prepare_backward`]), so that none take memory between the scores and their
+    /// gradients. Takes the time of the scores once more, and memory of winners while a synchronous
+    /// call runs, or the [`PreparedBackward`](crate::training::PreparedBackward) lives: 4 bytes per
+    /// query token of each pair on the CPU, [`DeviceScores::winner_bytes`] on a GPU, there at most
     /// [`BackwardOptions::winner_bytes`].
     ///
     /// Where those of a cross product are more, they are found for some queries at a time, and rows
@@ -78,7 +79,7 @@ pub enum Backward {
     /// documents** (if that and the limit are less than all winners take). Which of several NaN
     /// similarities wins may then be another one, too.
     ///
-    /// [`DeviceScores::winner_bytes`]: crate::DeviceScores::winner_bytes
+    /// [`DeviceScores::winner_bytes`]: crate::stream::DeviceScores::winner_bytes
     Recompute,
 }
 
@@ -89,15 +90,16 @@ pub enum Backward {
 #[non_exhaustive]
 pub struct BackwardOptions {
     /// The way to go.
-    pub strategy: Backward,
-    /// Most bytes of winners that [`Backward::Recompute`] has at once on a GPU, 128 MB by default:
-    /// those of a cross product that are more are found for some queries at a time, at least one.
+    pub strategy: BackwardStrategy,
+    /// Most bytes of winners that [`BackwardStrategy::Recompute`] has at once on a GPU, 128 MB by
+    /// default: those of a cross product that are more are found for some queries at a time, at
+    /// least one.
     pub winner_bytes: Option<u64>,
 }
 
 impl BackwardOptions {
     /// Those of a strategy.
-    pub fn new(strategy: Backward) -> BackwardOptions {
+    pub fn new(strategy: BackwardStrategy) -> BackwardOptions {
         BackwardOptions { strategy, ..BackwardOptions::default() }
     }
 
@@ -112,18 +114,18 @@ impl BackwardOptions {
     }
 }
 
-impl Backward {
+impl BackwardStrategy {
     /// Whether the strategy does not read saved winners; an error where the device does not have
     /// it.
     pub(crate) fn finds_winners_again(self, device: &Device) -> Result<bool> {
         match self {
-            Backward::Auto | Backward::Owner => Ok(false),
-            Backward::Recompute => Ok(true),
-            Backward::Atomic if device.ordinal().is_some() => Ok(false),
-            Backward::Atomic => Err(Error::Unsupported {
-                what: "Backward::Atomic on the CPU".into(),
+            BackwardStrategy::Auto | BackwardStrategy::Deterministic => Ok(false),
+            BackwardStrategy::Recompute => Ok(true),
+            BackwardStrategy::Atomic if device.ordinal().is_some() => Ok(false),
+            BackwardStrategy::Atomic => Err(Error::Unsupported {
+                what: "BackwardStrategy::Atomic on the CPU".into(),
                 why: "it adds in GPU memory, with bits that vary from run to run; choose \
-                Backward::Owner or Backward::Recompute"
+                BackwardStrategy::Deterministic or BackwardStrategy::Recompute"
                     .into(),
             }),
         }
@@ -135,22 +137,23 @@ impl Backward {
             return Ok(());
         }
         let (what, why) = match self {
-            Backward::Atomic => (
-                "Backward::Atomic",
-                "no kernel adds atomically from codes; choose Backward::Owner, or give the \
-                 documents that were scored",
+            BackwardStrategy::Atomic => (
+                "BackwardStrategy::Atomic",
+                "no kernel adds atomically from codes; choose \
+                 BackwardStrategy::Deterministic, or give the documents that were scored",
             ),
-            Backward::Recompute => (
-                "Backward::Recompute",
-                "codes may find other winners than the scores have; choose Backward::Owner, which \
-                 reads saved ones, or give the documents that were scored",
+            BackwardStrategy::Recompute => (
+                "BackwardStrategy::Recompute",
+                "codes may find other winners than the scores have; choose \
+                 BackwardStrategy::Deterministic, which reads saved ones, or give the documents \
+                 that were scored",
             ),
-            Backward::Auto | Backward::Owner if normalize => (
+            BackwardStrategy::Auto | BackwardStrategy::Deterministic if normalize => (
                 "gradients of normalised rows",
                 "they need the documents' rows; give the documents that were scored, or score \
                  rows that were normalised before",
             ),
-            Backward::Auto | Backward::Owner => return Ok(()),
+            BackwardStrategy::Auto | BackwardStrategy::Deterministic => return Ok(()),
         };
         let what = format!("{what} from documents saved as {documents}");
         Err(Error::Unsupported { what, why: why.into() })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::blocking::Gradients;
-use super::prepared::BackwardWork;
+use super::prepared::PreparedBackward;
 use crate::cuda::{CudaGradScores, CudaGradients};
 use crate::device::Device;
 use crate::error::Result;
@@ -14,7 +14,7 @@ use crate::tokens::element::ElementType;
 use crate::tokens::layout::check_len;
 
 /// Gradients of a loss with respect to scores, on a device: copied there, or written by
-/// [`Queue::loss`](crate::Queue::loss).
+/// [`Queue::loss`](crate::stream::Queue::loss).
 #[derive(Debug)]
 pub struct DeviceGradScores {
     pub(crate) device: Device,
@@ -23,8 +23,8 @@ pub struct DeviceGradScores {
 }
 
 /// Gradients with respect to tokens, on a device: written by
-/// [`Queue::backward`](crate::Queue::backward), read when needed. Each is `[rows, dim]` of its
-/// matrix, row-major without gaps.
+/// [`Queue::backward`](crate::stream::Queue::backward), read when needed. Each is `[rows, dim]` of
+/// its matrix, row-major without gaps.
 #[derive(Debug)]
 pub struct DeviceGradients {
     pub(super) device: Device,
@@ -41,7 +41,7 @@ impl DeviceGradScores {
     /// # Errors
     /// [`crate::Error::Shape`] where there is another number of them; [`crate::Error::HostMemory`]
     /// or [`crate::Error::DeviceMemory`] where there is no room.
-    pub fn new(work: &BackwardWork, values: &[f32]) -> Result<DeviceGradScores> {
+    pub fn new(work: &PreparedBackward, values: &[f32]) -> Result<DeviceGradScores> {
         let n_scores = work.outputs.shape.n_scores();
         check_len("grad_scores", n_scores, "one per score", values.len())?;
         let inner = match &work.inner {
@@ -54,11 +54,11 @@ impl DeviceGradScores {
         Ok(DeviceGradScores { device: work.device.clone(), n_scores, inner })
     }
 
-    /// Zeros, one per score, to be written by [`Queue::loss`](crate::Queue::loss).
+    /// Zeros, one per score, to be written by [`Queue::loss`](crate::stream::Queue::loss).
     ///
     /// # Errors
     /// [`crate::Error::HostMemory`] or [`crate::Error::DeviceMemory`] where there is no room.
-    pub fn zeros(work: &BackwardWork) -> Result<DeviceGradScores> {
+    pub fn zeros(work: &PreparedBackward) -> Result<DeviceGradScores> {
         DeviceGradScores::new(work, &filled(work.outputs.shape.n_scores() as u64, 0.0)?)
     }
 
@@ -108,7 +108,7 @@ impl DeviceGradients {
     ///
     /// # Errors
     /// [`crate::Error::HostMemory`] or [`crate::Error::DeviceMemory`] where there is no room.
-    pub fn new(work: &BackwardWork) -> Result<DeviceGradients> {
+    pub fn new(work: &PreparedBackward) -> Result<DeviceGradients> {
         let inner = match &work.inner {
             On::Cpu(_) => {
                 let zeros = Gradients::zeros(&work.provenance.queries, &work.provenance.documents)?;
@@ -124,7 +124,7 @@ impl DeviceGradients {
     }
 
     pub(crate) fn of(
-        work: &BackwardWork,
+        work: &PreparedBackward,
         inner: On<Arc<Swap<Gradients>>, Arc<CudaGradients>>,
     ) -> DeviceGradients {
         DeviceGradients {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::Backward;
 use super::BackwardOptions;
+use super::BackwardStrategy;
 use crate::cuda::CudaBackward;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::ops::score::prepared::Work;
+use crate::ops::score::prepared::PreparedScore;
 use crate::plan::backward::BackwardKind;
 use crate::plan::backward::Gathered;
 use crate::problem::Problem;
@@ -36,10 +36,9 @@ pub enum GradientType {
 /// by [`Device::prepare_backward_from_codes`] and used with codes in place of the documents.
 ///
 /// ```
-/// use maxsim::{
-///     BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceScores, GradientType,
-///     Pairing, Queue, ScoreOptions, Tokens,
-/// };
+/// use maxsim::stream::{DeviceScores, Queue};
+/// use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+/// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
 ///
 /// let device = Device::cpu();
 /// let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?)?;
@@ -62,7 +61,7 @@ pub enum GradientType {
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct BackwardWork {
+pub struct PreparedBackward {
     pub(crate) device: Device,
     /// Those of the queries and of the documents that calls are given.
     pub(super) formats: [TokenFormat; 2],
@@ -82,10 +81,10 @@ pub(super) struct CpuBackwardWork {
 
 impl Device {
     /// Makes ready the gradients of a problem whose scores `work` computes, for any number of
-    /// [`Queue::backward`](crate::Queue::backward) calls. The work must save winners, except for
-    /// [`Backward::Recompute`], which finds them itself.
+    /// [`Queue::backward`](crate::stream::Queue::backward) calls. The work must save winners,
+    /// except for [`BackwardStrategy::Recompute`], which finds them itself.
     ///
-    /// [`Backward::Recompute`]: crate::Backward::Recompute
+    /// [`BackwardStrategy::Recompute`]: crate::training::BackwardStrategy::Recompute
     ///
     /// # Errors
     /// [`Error::WrongDevice`]; [`Error::Shape`] where the work was not prepared with winners and
@@ -93,23 +92,23 @@ impl Device {
     /// have, and for compressed tokens; [`Error::DeviceMemory`].
     pub fn prepare_backward(
         &self,
-        work: &Work,
+        work: &PreparedScore,
         options: &BackwardOptions,
         gradients: GradientType,
-    ) -> Result<BackwardWork> {
+    ) -> Result<PreparedBackward> {
         self.prepare_gradients(work, options, gradients, work.formats[1])
     }
 
-    /// As [`Device::prepare_backward`], for calls that are given [`Int8`](crate::Int8) codes of the
-    /// documents that were scored, which need not live until then: see [`Saved`](crate::Saved) for
-    /// what that saves and what it costs. Those of queries are the handles that were scored, and so
-    /// is the type of the gradients.
+    /// As [`Device::prepare_backward`], for calls that are given [`Int8`](crate::format::Int8)
+    /// codes of the documents that were scored, which need not live until then: see
+    /// [`GradientSource`](crate::format::GradientSource) for what that saves and what it costs.
+    /// Those of queries are the handles that were scored, and so is the type of the gradients.
     ///
     /// ```
-    /// use maxsim::{
-    ///     BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceScores, GradientType,
-    ///     Int8, Pairing, Queue, ScaleType, ScoreOptions, Tokens,
-    /// };
+    /// use maxsim::format::{Int8, ScaleType};
+    /// use maxsim::stream::{DeviceScores, Queue};
+    /// use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+    /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
     ///
     /// let device = Device::cpu();
     /// let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?)?;
@@ -136,33 +135,35 @@ impl Device {
     ///
     /// # Errors
     /// Those of [`Device::prepare_backward`], and [`Error::Unsupported`] for normalised scores,
-    /// [`Backward::Atomic`] and [`Backward::Recompute`].
+    /// [`BackwardStrategy::Atomic`] and [`BackwardStrategy::Recompute`].
     ///
-    /// [`Backward::Atomic`]: crate::Backward::Atomic
-    /// [`Backward::Recompute`]: crate::Backward::Recompute
+    /// [`BackwardStrategy::Atomic`]: crate::training::BackwardStrategy::Atomic
+    /// [`BackwardStrategy::Recompute`]: crate::training::BackwardStrategy::Recompute
     pub fn prepare_backward_from_codes(
         &self,
-        work: &Work,
+        work: &PreparedScore,
         options: &BackwardOptions,
         gradients: GradientType,
-    ) -> Result<BackwardWork> {
+    ) -> Result<PreparedBackward> {
         self.prepare_gradients(work, options, gradients, TokenFormat::Int8)
     }
 
     /// Makes ready gradients for calls whose documents are of format `saved`.
     fn prepare_gradients(
         &self,
-        work: &Work,
+        work: &PreparedScore,
         options: &BackwardOptions,
         gradients: GradientType,
         saved: TokenFormat,
-    ) -> Result<BackwardWork> {
+    ) -> Result<PreparedBackward> {
         self.check_same("work", &work.device)?;
         let finds_winners_again = options.strategy.finds_winners_again(self)?;
         if !work.outputs.winners && !finds_winners_again {
             return Err(Error::Shape {
                 argument: "work",
-                expected: "work prepared with ScoreOptions::winners, or Backward::Recompute".into(),
+                expected:
+                    "work prepared with ScoreOptions::winners, or BackwardStrategy::Recompute"
+                        .into(),
                 found: "work without winners".into(),
             });
         }
@@ -187,7 +188,7 @@ impl Device {
                 let outputs = OutputShape::new(&problem, &with_winners);
                 let kind = BackwardKind {
                     gradient,
-                    is_atomic: options.strategy == Backward::Atomic,
+                    is_atomic: options.strategy == BackwardStrategy::Atomic,
                     normalizes: work.options.normalize,
                     documents: Gathered::of(saved),
                 };
@@ -202,7 +203,7 @@ impl Device {
                 On::Cuda(Arc::new(backward))
             }
         };
-        Ok(BackwardWork {
+        Ok(PreparedBackward {
             device: self.clone(),
             formats: [element.into(), saved],
             gradient,
@@ -218,7 +219,7 @@ impl Device {
     }
 }
 
-impl BackwardWork {
+impl PreparedBackward {
     /// The device that the work runs on.
     pub fn device(&self) -> &Device {
         &self.device

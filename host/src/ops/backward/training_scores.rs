@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cuda::{CudaDevice, CudaOutputs};
 use crate::device::Device;
-use crate::device::tokens::Input;
+use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
@@ -12,7 +12,7 @@ use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::tokens::element::Element;
-use crate::tokens::format::{Against, Format};
+use crate::tokens::format::{Format, ScorableWith};
 use crate::tokens::layout::TokenLayout;
 
 /// Scores with what their gradients need: the winners, and what was scored with what.
@@ -51,8 +51,8 @@ impl TrainingScores {
     /// Scores of such a call, whose winners, if there are any, are on the host alone.
     fn new<Q: Format, D: Format>(
         scores: Scores,
-        queries: &Input<'_, Q>,
-        documents: &Input<'_, D>,
+        queries: &TokensRef<'_, Q>,
+        documents: &TokensRef<'_, D>,
         pairing: &Pairing,
         options: ScoreOptions,
     ) -> TrainingScores {
@@ -107,8 +107,8 @@ impl Device {
     /// Those of [`Device::score`].
     pub fn score_for_training<'a, T: Element>(
         &self,
-        queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, T>>,
+        queries: impl Into<TokensRef<'a, T>>,
+        documents: impl Into<TokensRef<'a, T>>,
         pairing: &Pairing,
     ) -> Result<TrainingScores> {
         self.score_for_training_with(queries, documents, pairing, &ScoreOptions::default())
@@ -118,7 +118,8 @@ impl Device {
     /// then. Winners are kept whether `options` ask for them or not.
     ///
     /// ```
-    /// use maxsim::{BackwardOptions, Device, Pairing, ScoreOptions, Tokens};
+    /// use maxsim::training::BackwardOptions;
+    /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
     ///
     /// let queries = Tokens::padded(&[2.0f32, 0.0], 1, 1, 2)?;
     /// let documents = Tokens::padded(&[3.0f32, 4.0], 1, 1, 2)?;
@@ -137,8 +138,8 @@ impl Device {
     /// Those of [`Device::score_with`].
     pub fn score_for_training_with<'a, T: Element>(
         &self,
-        queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, T>>,
+        queries: impl Into<TokensRef<'a, T>>,
+        documents: impl Into<TokensRef<'a, T>>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<TrainingScores> {
@@ -146,10 +147,10 @@ impl Device {
     }
 
     /// As [`Device::score_for_training_with`], of any documents that queries can be scored against.
-    pub(crate) fn score_with_winners<Q: Against<D>, D: Format>(
+    pub(crate) fn score_with_winners<Q: ScorableWith<D>, D: Format>(
         &self,
-        queries: Input<'_, Q>,
-        documents: Input<'_, D>,
+        queries: TokensRef<'_, Q>,
+        documents: TokensRef<'_, D>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<TrainingScores> {
@@ -174,14 +175,14 @@ impl Device {
     }
 
     /// As [`Device::score_for_training_with`], but keeps no winners: for
-    /// [`Backward::Recompute`](crate::Backward::Recompute) alone.
+    /// [`BackwardStrategy::Recompute`](crate::training::BackwardStrategy::Recompute) alone.
     ///
     /// # Errors
     /// Those of [`Device::score_with`].
     pub fn score_for_recompute<'a, T: Element>(
         &self,
-        queries: impl Into<Input<'a, T>>,
-        documents: impl Into<Input<'a, T>>,
+        queries: impl Into<TokensRef<'a, T>>,
+        documents: impl Into<TokensRef<'a, T>>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<TrainingScores> {

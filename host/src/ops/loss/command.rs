@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::prepared::{CpuLossWork, CpuTargets, DeviceLoss, LossWork};
+use super::prepared::{CpuLossWork, CpuTargets, DeviceLoss, PreparedLoss};
 use super::{Loss, contrastive, distillation};
 use crate::device::Device;
 use crate::device::command::{Command, CpuCall, CudaCommand};
@@ -14,7 +14,7 @@ use crate::runtime::on::On;
 use crate::runtime::swap::{Swap, lock};
 use crate::tokens::layout::check_len;
 
-impl LossWork {
+impl PreparedLoss {
     /// The call of this loss on a queue of `device`, checked.
     pub(crate) fn command<'a>(
         &'a self,

@@ -12,7 +12,7 @@
 //!
 //! with terms of `y[q, d]` = 0 counting as 0. The gradients of a query add up to 0, up to rounding.
 //! Everything is computed in f64, maxima subtracted before they are exponentiated, and rounded to
-//! f32 at the end; the same input gives the same bits. [`Queue::loss`](crate::Queue::loss)
+//! f32 at the end; the same input gives the same bits. [`Queue::loss`](crate::stream::Queue::loss)
 //! computes the same on a device, in f32, without waiting.
 //!
 //! Scores are row-major, `n_documents` of each query: those of [`Pairing::cross`], or those of
@@ -24,7 +24,8 @@
 //! and so are all gradients of that query, but not those of others.
 //!
 //! ```
-//! use maxsim::{BackwardOptions, Device, Pairing, Tokens, loss};
+//! use maxsim::training::BackwardOptions;
+//! use maxsim::{Device, Pairing, Tokens, loss};
 //!
 //! // Two queries and their documents, of one token each; dim 2.
 //! let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 2, 1, 2)?;
@@ -47,6 +48,8 @@
 
 mod command;
 pub(crate) mod prepared;
+
+pub use self::prepared::{DeviceLoss, PreparedLoss};
 
 use crate::error::{Error, Result};
 use crate::runtime::alloc::filled;

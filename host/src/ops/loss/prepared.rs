@@ -33,10 +33,10 @@ use crate::tokens::layout::check_len;
 /// mean there; a target below 2⁻¹²⁶ counts as 0. On the CPU these functions are what runs.
 ///
 /// ```
-/// use maxsim::{
-///     BackwardOptions, Device, DeviceGradScores, DeviceGradients, DeviceLoss, DeviceScores,
-///     GradientType, Pairing, Queue, ScoreOptions, Tokens,
-/// };
+/// use maxsim::loss::DeviceLoss;
+/// use maxsim::stream::{DeviceScores, Queue};
+/// use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+/// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
 ///
 /// // Two queries and their documents, of one token each; dim 2.
 /// let device = Device::best();
@@ -63,7 +63,7 @@ use crate::tokens::layout::check_len;
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct LossWork {
+pub struct PreparedLoss {
     pub(super) device: Device,
     pub(super) n_queries: usize,
     pub(super) n_documents: usize,
@@ -85,8 +85,8 @@ pub(super) enum CpuTargets {
     Scores(Arc<Swap<Scores>>),
 }
 
-/// The value of a loss, on a device: written by [`Queue::loss`](crate::Queue::loss), read when
-/// needed.
+/// The value of a loss, on a device: written by [`Queue::loss`](crate::stream::Queue::loss), read
+/// when needed.
 #[derive(Debug)]
 pub struct DeviceLoss {
     pub(super) device: Device,
@@ -100,7 +100,7 @@ const N_SCORES_MAX: usize = i32::MAX as usize;
 impl Device {
     /// Makes [`loss::contrastive`](crate::loss::contrastive) ready for scores
     /// `[positives.len(), n_documents]` on this device, for any number of
-    /// [`Queue::loss`](crate::Queue::loss) calls.
+    /// [`Queue::loss`](crate::stream::Queue::loss) calls.
     ///
     /// # Errors
     /// Those of the function for positives and temperature; [`Error::TooLarge`] for 2³¹ scores or
@@ -110,7 +110,7 @@ impl Device {
         n_documents: usize,
         positives: &[usize],
         temperature: f32,
-    ) -> Result<LossWork> {
+    ) -> Result<PreparedLoss> {
         checked_temperature(temperature)?;
         check_positives(positives, n_documents)?;
         check_n_scores(positives.len().saturating_mul(n_documents))?;
@@ -127,13 +127,13 @@ impl Device {
                 On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
-        Ok(LossWork { device: self.clone(), n_queries: positives.len(), n_documents, inner })
+        Ok(PreparedLoss { device: self.clone(), n_queries: positives.len(), n_documents, inner })
     }
 
     /// Makes [`loss::distillation`](crate::loss::distillation) ready for scores of the shape of
     /// `teacher`, `[n_queries, n_documents]`, on this device, for any number of
-    /// [`Queue::loss`](crate::Queue::loss) calls. [`LossWork::write_teacher`] replaces the
-    /// teacher's scores.
+    /// [`Queue::loss`](crate::stream::Queue::loss) calls. [`PreparedLoss::write_teacher`] replaces
+    /// the teacher's scores.
     ///
     /// # Errors
     /// Those of the function for the teacher's scores and temperature; [`Error::TooLarge`] for 2³¹
@@ -143,7 +143,7 @@ impl Device {
         teacher: &[f32],
         n_documents: usize,
         temperature: f32,
-    ) -> Result<LossWork> {
+    ) -> Result<PreparedLoss> {
         checked_temperature(temperature)?;
         check_rows("teacher", teacher.len(), n_documents)?;
         check_n_scores(teacher.len())?;
@@ -159,7 +159,7 @@ impl Device {
                 On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
-        Ok(LossWork { device: self.clone(), n_queries, n_documents, inner })
+        Ok(PreparedLoss { device: self.clone(), n_queries, n_documents, inner })
     }
 
     /// As [`Device::prepare_distillation`], with scores of this device as the teacher's: those that
@@ -172,7 +172,7 @@ impl Device {
         teacher: &DeviceScores,
         n_documents: usize,
         temperature: f32,
-    ) -> Result<LossWork> {
+    ) -> Result<PreparedLoss> {
         self.check_same("teacher", &teacher.device)?;
         checked_temperature(temperature)?;
         let shape = teacher.shape();
@@ -198,7 +198,7 @@ impl Device {
                 On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
-        Ok(LossWork { device: self.clone(), n_queries, n_documents, inner })
+        Ok(PreparedLoss { device: self.clone(), n_queries, n_documents, inner })
     }
 }
 
@@ -213,7 +213,7 @@ fn check_n_scores(n_scores: usize) -> Result<()> {
     }
 }
 
-impl LossWork {
+impl PreparedLoss {
     /// The device that the work runs on.
     pub fn device(&self) -> &Device {
         &self.device
@@ -252,7 +252,7 @@ impl DeviceLoss {
     ///
     /// # Errors
     /// [`Error::DeviceMemory`] where there is none: on a CUDA device 4 bytes per query are taken.
-    pub fn new(work: &LossWork) -> Result<DeviceLoss> {
+    pub fn new(work: &PreparedLoss) -> Result<DeviceLoss> {
         let inner = match &work.inner {
             On::Cpu(_) => On::Cpu(Arc::default()),
             On::Cuda(_) => {

@@ -2,10 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::prepared::Work;
+use super::prepared::PreparedScore;
 use crate::device::Device;
-use crate::device::any::{AnyDeviceTokens, AnyFormat, AnyInput};
-use crate::device::tokens::Input;
+use crate::device::any::{AnyDeviceTokens, AnyFormat, AnyTokensRef};
+use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
 use crate::plan::choice::Plan;
 use crate::problem::options::ScoreOptions;
@@ -14,24 +14,28 @@ use crate::problem::scores::Scores;
 use crate::residual::ResidualTokens;
 use crate::tokens::any::{AnyTokens, with_host};
 use crate::tokens::element::ElementType;
-use crate::tokens::format::{Against, Format, Fp8, Int8, Int8Affine, Residual, TokenFormat};
+use crate::tokens::format::{Format, Fp8, Int8, Int8Affine, Residual, ScorableWith, TokenFormat};
 
 /// A call of queries and documents of formats that go together.
 trait Call {
     type Output;
 
-    fn run<'a, Q: Against<D>, D: Format>(
+    fn run<'a, Q: ScorableWith<D>, D: Format>(
         self,
-        queries: Input<'a, Q>,
-        documents: Input<'a, D>,
+        queries: TokensRef<'a, Q>,
+        documents: TokensRef<'a, D>,
     ) -> Result<Self::Output>;
 }
 
 /// Runs a call with the formats that the tokens have.
-fn dispatch<C: Call>(queries: AnyInput<'_>, documents: AnyInput<'_>, call: C) -> Result<C::Output> {
-    fn of<Q: AnyFormat + Against<D>, D: AnyFormat, C: Call>(
-        queries: AnyInput<'_>,
-        documents: AnyInput<'_>,
+fn dispatch<C: Call>(
+    queries: AnyTokensRef<'_>,
+    documents: AnyTokensRef<'_>,
+    call: C,
+) -> Result<C::Output> {
+    fn of<Q: AnyFormat + ScorableWith<D>, D: AnyFormat, C: Call>(
+        queries: AnyTokensRef<'_>,
+        documents: AnyTokensRef<'_>,
         call: C,
     ) -> Result<C::Output> {
         match (Q::of(queries), D::of(documents)) {
@@ -89,10 +93,10 @@ struct Score<'a>(Scoring<'a>);
 impl Call for Score<'_> {
     type Output = Scores;
 
-    fn run<'a, Q: Against<D>, D: Format>(
+    fn run<'a, Q: ScorableWith<D>, D: Format>(
         self,
-        queries: Input<'a, Q>,
-        documents: Input<'a, D>,
+        queries: TokensRef<'a, Q>,
+        documents: TokensRef<'a, D>,
     ) -> Result<Scores> {
         let Scoring { device, pairing, options } = self.0;
         device.score_with(queries, documents, pairing, options)
@@ -105,10 +109,10 @@ struct Planning<'a>(Scoring<'a>);
 impl Call for Planning<'_> {
     type Output = Plan;
 
-    fn run<'a, Q: Against<D>, D: Format>(
+    fn run<'a, Q: ScorableWith<D>, D: Format>(
         self,
-        queries: Input<'a, Q>,
-        documents: Input<'a, D>,
+        queries: TokensRef<'a, Q>,
+        documents: TokensRef<'a, D>,
     ) -> Result<Plan> {
         let Scoring { device, pairing, options } = self.0;
         device.plan(queries, documents, pairing, options)
@@ -119,16 +123,16 @@ impl Call for Planning<'_> {
 struct Preparation<'a>(Scoring<'a>);
 
 impl Call for Preparation<'_> {
-    type Output = Work;
+    type Output = PreparedScore;
 
-    fn run<'a, Q: Against<D>, D: Format>(
+    fn run<'a, Q: ScorableWith<D>, D: Format>(
         self,
-        queries: Input<'a, Q>,
-        documents: Input<'a, D>,
-    ) -> Result<Work> {
+        queries: TokensRef<'a, Q>,
+        documents: TokensRef<'a, D>,
+    ) -> Result<PreparedScore> {
         let Scoring { device, pairing, options } = self.0;
         match (queries, documents) {
-            (Input::Device(queries), Input::Device(documents)) => {
+            (TokensRef::Device(queries), TokensRef::Device(documents)) => {
                 device.prepare(queries, documents, pairing, options)
             }
             _ => Err(Error::Unsupported {
@@ -171,8 +175,8 @@ impl Device {
     /// [`Device::score_with`].
     pub fn score_any<'a>(
         &self,
-        queries: impl Into<AnyInput<'a>>,
-        documents: impl Into<AnyInput<'a>>,
+        queries: impl Into<AnyTokensRef<'a>>,
+        documents: impl Into<AnyTokensRef<'a>>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Scores> {
@@ -186,8 +190,8 @@ impl Device {
     /// [`Error::Unsupported`] where the formats do not go together; those of [`Device::plan`].
     pub fn plan_any<'a>(
         &self,
-        queries: impl Into<AnyInput<'a>>,
-        documents: impl Into<AnyInput<'a>>,
+        queries: impl Into<AnyTokensRef<'a>>,
+        documents: impl Into<AnyTokensRef<'a>>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Plan> {
@@ -205,7 +209,7 @@ impl Device {
         documents: &AnyDeviceTokens,
         pairing: &Pairing,
         options: &ScoreOptions,
-    ) -> Result<Work> {
+    ) -> Result<PreparedScore> {
         let scoring = Scoring { device: self, pairing, options };
         dispatch(queries.into(), documents.into(), Preparation(scoring))
     }

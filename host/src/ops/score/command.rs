@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::prepared::{DeviceScores, Work};
+use super::prepared::{DeviceScores, PreparedScore};
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
 use crate::device::Device;
@@ -15,12 +15,12 @@ use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::runtime::on::On;
 use crate::runtime::swap::Swap;
-use crate::tokens::format::{Against, Format};
+use crate::tokens::format::{Format, ScorableWith};
 use crate::tokens::layout::TokenLayout;
 
-impl Work {
+impl PreparedScore {
     /// The call that scores these handles on a queue of `device`, checked.
-    pub(crate) fn command<'a, Q: Against<D>, D: Format>(
+    pub(crate) fn command<'a, Q: ScorableWith<D>, D: Format>(
         &'a self,
         device: &Device,
         queries: &'a DeviceTokens<Q>,
@@ -52,11 +52,11 @@ struct CpuScore<Q: Format, D: Format> {
 }
 
 impl<Q: Format, D: Format> CpuScore<Q, D> {
-    /// The handles and scores must be of the work; [`Work::check_call`] checks them.
+    /// The handles and scores must be of the work; [`PreparedScore::check_call`] checks them.
     fn new(
         queries: &DeviceTokens<Q>,
         documents: &DeviceTokens<D>,
-        work: &Work,
+        work: &PreparedScore,
         scores: &Arc<Swap<Scores>>,
     ) -> Result<CpuScore<Q, D>> {
         Ok(CpuScore {

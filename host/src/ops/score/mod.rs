@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::cpu;
 use crate::cuda::ForwardPlan;
 use crate::device::Device;
-use crate::device::tokens::{DeviceTokens, Input};
+use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
 use crate::plan::choice::Plan;
 use crate::plan::limits::Access;
@@ -15,8 +15,8 @@ use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::runtime::on::On;
-use crate::tokens::format::{Against, Format, TokenFormat};
-use prepared::Work;
+use crate::tokens::format::{Format, ScorableWith, TokenFormat};
+use prepared::PreparedScore;
 
 pub(crate) mod any;
 pub(crate) mod command;
@@ -32,20 +32,20 @@ impl Device {
     /// [`Error::Shape`] and others where queries, documents and pairing do not fit together.
     /// [`Error::Unsupported`] where nothing on the device can run the call: compressed tokens where
     /// rows are to be normalised are among that.
-    pub fn score<'a, Q: Against<D>, D: Format>(
+    pub fn score<'a, Q: ScorableWith<D>, D: Format>(
         &self,
-        queries: impl Into<Input<'a, Q>>,
-        documents: impl Into<Input<'a, D>>,
+        queries: impl Into<TokensRef<'a, Q>>,
+        documents: impl Into<TokensRef<'a, D>>,
         pairing: &Pairing,
     ) -> Result<Scores> {
         self.score_with(queries, documents, pairing, &ScoreOptions::default())
     }
 
     /// Scores queries against documents, with winners, token scores or a named kernel.
-    pub fn score_with<'a, Q: Against<D>, D: Format>(
+    pub fn score_with<'a, Q: ScorableWith<D>, D: Format>(
         &self,
-        queries: impl Into<Input<'a, Q>>,
-        documents: impl Into<Input<'a, D>>,
+        queries: impl Into<TokensRef<'a, Q>>,
+        documents: impl Into<TokensRef<'a, D>>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Scores> {
@@ -68,10 +68,10 @@ impl Device {
     }
 
     /// What [`Device::score_with`] would run for these inputs, and why.
-    pub fn plan<'a, Q: Against<D>, D: Format>(
+    pub fn plan<'a, Q: ScorableWith<D>, D: Format>(
         &self,
-        queries: impl Into<Input<'a, Q>>,
-        documents: impl Into<Input<'a, D>>,
+        queries: impl Into<TokensRef<'a, Q>>,
+        documents: impl Into<TokensRef<'a, D>>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Plan> {
@@ -81,17 +81,17 @@ impl Device {
     }
 
     /// Checks and plans a problem, loads its kernel and uploads its work lists, for any number of
-    /// [`Queue::score_into`](crate::Queue::score_into) calls with handles of these layouts.
+    /// [`Queue::score_into`](crate::stream::Queue::score_into) calls with handles of these layouts.
     ///
     /// # Errors
     /// Those of [`Device::score_with`].
-    pub fn prepare<Q: Against<D>, D: Format>(
+    pub fn prepare<Q: ScorableWith<D>, D: Format>(
         &self,
         queries: &DeviceTokens<Q>,
         documents: &DeviceTokens<D>,
         pairing: &Pairing,
         options: &ScoreOptions,
-    ) -> Result<Work> {
+    ) -> Result<PreparedScore> {
         let plan = self.plan(queries, documents, pairing, options)?;
         self.prepare_planned(plan, queries, documents, pairing, options)
     }
@@ -99,8 +99,8 @@ impl Device {
     pub(crate) fn plan_problem<Q: Format, D: Format>(
         &self,
         problem: &Problem<'_>,
-        queries: &Input<'_, Q>,
-        documents: &Input<'_, D>,
+        queries: &TokensRef<'_, Q>,
+        documents: &TokensRef<'_, D>,
         options: &ScoreOptions,
     ) -> Result<Plan> {
         queries.check_device("queries", self)?;
@@ -143,7 +143,7 @@ impl Device {
         documents: &DeviceTokens<D>,
         pairing: &Pairing,
         options: &ScoreOptions,
-    ) -> Result<Work> {
+    ) -> Result<PreparedScore> {
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let outputs = OutputShape::new(&problem, options);
         let inner = match (&self.0, plan.chosen()) {
@@ -154,7 +154,7 @@ impl Device {
             }
             _ => On::Cpu(()),
         };
-        Ok(Work {
+        Ok(PreparedScore {
             device: self.clone(),
             formats: [Q::FORMAT, D::FORMAT],
             queries: queries.layout.clone(),

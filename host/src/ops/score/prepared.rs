@@ -26,7 +26,7 @@ use crate::tokens::layout::TokenLayout;
 /// Made by [`Device::prepare`] and used with any handles that have the same layouts. It does
 /// not keep the handles: their contents may change between calls.
 #[derive(Debug)]
-pub struct Work {
+pub struct PreparedScore {
     pub(crate) device: Device,
     /// Of the queries, of the documents.
     pub(crate) formats: [TokenFormat; 2],
@@ -41,7 +41,7 @@ pub struct Work {
     pub(crate) inner: On<(), Arc<ForwardPlan>>,
 }
 
-impl Work {
+impl PreparedScore {
     /// The device that the work runs on.
     pub fn device(&self) -> &Device {
         &self.device
@@ -108,7 +108,7 @@ pub(crate) fn check_side<F: Format>(
     Ok(())
 }
 
-impl Work {
+impl PreparedScore {
     /// What scores the same problem as `options` say.
     pub(crate) fn choose(&self, problem: &Problem<'_>, options: &ScoreOptions) -> Result<Chosen> {
         let plan = self.device.plan_formats(problem, self.formats, self.access, options)?;
@@ -119,11 +119,11 @@ impl Work {
     }
 }
 
-/// Results on a device: written by [`Queue::score_into`](crate::Queue::score_into), read when
-/// needed.
+/// Results on a device: written by [`Queue::score_into`](crate::stream::Queue::score_into), read
+/// when needed.
 ///
 /// Calls on different streams that write the same results run one after the other. What a
-/// [`Graph`](crate::Graph) writes stays until the graph is dropped too.
+/// [`Graph`](crate::stream::Graph) writes stays until the graph is dropped too.
 #[derive(Debug)]
 pub struct DeviceScores {
     pub(crate) device: Device,
@@ -137,7 +137,7 @@ impl DeviceScores {
     ///
     /// # Errors
     /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
-    pub fn new(work: &Work) -> Result<DeviceScores> {
+    pub fn new(work: &PreparedScore) -> Result<DeviceScores> {
         DeviceScores::with_room(&work.device, &work.outputs)
     }
 

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 #[cfg(doc)]
-use super::Place;
+use super::Certainty;
 use super::bounds::ErrorTerms;
-use crate::device::tokens::Input;
+use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
 use crate::tokens::Tokens;
 use crate::tokens::element::Element;
@@ -16,26 +16,26 @@ use crate::tokens::layout::TokenLayout;
 ///
 /// A search proves places by these bounds. So they are measured here, row by row, and the tokens
 /// are those that the search re-scores: that the bounds are true is in the type. Where the caller
-/// knows bounds already, there is [`Compressed::assumed`], with which nothing is proven.
+/// knows bounds already, there is [`SearchTokens::assumed`], with which nothing is proven.
 #[derive(Clone, Debug)]
-pub struct Compressed<'a, T: Element, F: Format> {
-    pub(crate) tokens: Input<'a, T>,
-    pub(crate) codes: Input<'a, F>,
+pub struct SearchTokens<'a, T: Element, F: Format> {
+    pub(crate) tokens: TokensRef<'a, T>,
+    pub(crate) codes: TokensRef<'a, F>,
     pub(crate) terms: Cow<'a, ErrorTerms>,
     /// Whether the terms are known to be true of these tokens and codes, and to stay so.
     pub(crate) is_known: bool,
 }
 
-impl<'a, T: Element> Compressed<'a, T, T> {
+impl<'a, T: Element> SearchTokens<'a, T, T> {
     /// Tokens that are searched as they are: queries of affine documents.
     ///
     /// # Errors
     /// [`Error::HostMemory`].
-    pub fn plain(tokens: impl Into<Input<'a, T>>) -> Result<Compressed<'a, T, T>> {
+    pub fn plain(tokens: impl Into<TokensRef<'a, T>>) -> Result<SearchTokens<'a, T, T>> {
         let tokens = tokens.into();
         let mut own = None;
         let terms = ErrorTerms::new(on_host(&tokens, &mut own)?);
-        Ok(Compressed {
+        Ok(SearchTokens {
             tokens,
             codes: tokens,
             terms: Cow::Owned(terms),
@@ -44,7 +44,7 @@ impl<'a, T: Element> Compressed<'a, T, T> {
     }
 }
 
-impl<'a, T: Element, F: Quantized> Compressed<'a, T, F> {
+impl<'a, T: Element, F: Quantized> SearchTokens<'a, T, F> {
     /// Tokens and codes, host tokens or handles, with bounds of what each row is off by: whatever
     /// codes these are, the bounds are true. Reads both once; handles are copied to the host for
     /// it. Keep the result: it serves any number of searches.
@@ -53,58 +53,58 @@ impl<'a, T: Element, F: Quantized> Compressed<'a, T, F> {
     /// [`Error::Shape`] where items have other lengths, another dim or another mask.
     /// [`Error::HostMemory`].
     pub fn measured(
-        tokens: impl Into<Input<'a, T>>,
-        codes: impl Into<Input<'a, F>>,
-    ) -> Result<Compressed<'a, T, F>> {
+        tokens: impl Into<TokensRef<'a, T>>,
+        codes: impl Into<TokensRef<'a, F>>,
+    ) -> Result<SearchTokens<'a, T, F>> {
         let (tokens, codes) = (tokens.into(), codes.into());
         check_same_tokens("codes", tokens.layout(), codes.layout())?;
         let (mut own_tokens, mut own_codes) = (None, None);
         let host_codes = on_host(&codes, &mut own_codes)?;
         let terms = ErrorTerms::measured(host_codes, on_host(&tokens, &mut own_tokens)?)?;
         let is_known = is_own(&tokens) && is_own(&codes);
-        Ok(Compressed { tokens, codes, terms: Cow::Owned(terms), is_known })
+        Ok(SearchTokens { tokens, codes, terms: Cow::Owned(terms), is_known })
     }
 }
 
-impl<'a, T: Element, F: Format> Compressed<'a, T, F> {
+impl<'a, T: Element, F: Format> SearchTokens<'a, T, F> {
     /// Tokens and codes with bounds that the caller has, on the caller's word that the codes are
     /// those of the tokens and the bounds those of the codes. Nothing that is found with them is
-    /// [`Place::Proven`].
+    /// [`Certainty::Proven`].
     ///
     /// # Errors
     /// [`Error::Shape`] where items have other lengths, another dim or another mask, or terms are
     /// of other items or another format.
     pub fn assumed(
-        tokens: impl Into<Input<'a, T>>,
-        codes: impl Into<Input<'a, F>>,
+        tokens: impl Into<TokensRef<'a, T>>,
+        codes: impl Into<TokensRef<'a, F>>,
         terms: &'a ErrorTerms,
-    ) -> Result<Compressed<'a, T, F>> {
+    ) -> Result<SearchTokens<'a, T, F>> {
         let (tokens, codes) = (tokens.into(), codes.into());
         check_same_tokens("codes", tokens.layout(), codes.layout())?;
         terms.check("terms", codes.layout(), F::FORMAT)?;
-        Ok(Compressed { tokens, codes, terms: Cow::Borrowed(terms), is_known: false })
+        Ok(SearchTokens { tokens, codes, terms: Cow::Borrowed(terms), is_known: false })
     }
 }
 
 /// Whether no other code can write to tokens.
-fn is_own<F: Format>(tokens: &Input<'_, F>) -> bool {
+fn is_own<F: Format>(tokens: &TokensRef<'_, F>) -> bool {
     match tokens {
-        Input::Host(_) => true,
-        Input::Device(handle) => !handle.is_foreign(),
+        TokensRef::Host(_) => true,
+        TokensRef::Device(handle) => !handle.is_foreign(),
     }
 }
 
 /// Tokens in host memory, a handle's copied into `own`.
 fn on_host<'a, 'b, F: Format>(
-    tokens: &Input<'a, F>,
+    tokens: &TokensRef<'a, F>,
     own: &'b mut Option<Tokens<'a, F>>,
 ) -> Result<&'b Tokens<'b, F>>
 where
     'a: 'b,
 {
     match tokens {
-        Input::Host(tokens) => Ok(tokens),
-        Input::Device(handle) => Ok(own.insert(handle.download()?)),
+        TokensRef::Host(tokens) => Ok(tokens),
+        TokensRef::Device(handle) => Ok(own.insert(handle.download()?)),
     }
 }
 

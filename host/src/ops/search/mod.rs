@@ -8,20 +8,20 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use self::bounds::rescore_bounds;
-use self::compressed::Compressed;
+use self::compressed::SearchTokens;
 use crate::device::Device;
-use crate::device::tokens::Input;
+use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::ranking::Ranked;
 use crate::tokens::element::Element;
-use crate::tokens::format::{Against, Format};
+use crate::tokens::format::{Format, ScorableWith};
 
 /// Most pairs that a call re-scores.
 const PAIRS_MAX: usize = 1 << 20;
 
-/// Documents that a [`Candidates`] holds at least before it looks for some to let go.
+/// Documents that a [`Shortlist`] holds at least before it looks for some to let go.
 const KEPT_MIN: usize = 1024;
 
 /// How a search goes.
@@ -62,7 +62,7 @@ impl SearchOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
-pub enum Place {
+pub enum Certainty {
     /// It is the place in the exact ranking: no document that was not re-scored can come before.
     Proven,
     /// Some document that was not re-scored may belong before.
@@ -73,7 +73,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
-pub struct Found {
+pub struct Hit {
     /// Document id.
     pub id: u32,
     /// Its score in full precision.
@@ -81,7 +81,7 @@ pub struct Found {
     /// Whether the document has a valid token; without one it scores 0 and ranks last.
     pub has_tokens: bool,
     /// What is known of its place.
-    pub place: Place,
+    pub certainty: Certainty,
 }
 
 /// The best documents of one query, best first.
@@ -90,7 +90,7 @@ pub struct Found {
 #[non_exhaustive]
 pub struct SearchRanking {
     /// At most k documents.
-    pub documents: Vec<Found>,
+    pub documents: Vec<Hit>,
     /// Documents that were re-scored.
     pub n_rescored: u64,
     /// Documents with tokens whose score is NaN: they were all re-scored.
@@ -101,7 +101,7 @@ pub struct SearchRanking {
 
 /// A document as a scan sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scanned {
+pub struct Candidate {
     /// Document id.
     pub id: u32,
     /// The score of its compressed tokens.
@@ -113,21 +113,21 @@ pub struct Scanned {
 }
 
 /// One query's search, for documents that come in whatever chunks: push what the scan sees,
-/// re-score what [`Candidates::wanted`] names until that is nothing.
+/// re-score what [`Shortlist::wanted`] names until that is nothing.
 ///
 /// What it proves is as true as the scores and bounds that it is given: that the scanned documents
-/// are those that are re-scored is the caller's word ([`Compressed`] makes sure of it).
+/// are those that are re-scored is the caller's word ([`SearchTokens`] makes sure of it).
 ///
 /// Holds the candidates, and with [`SearchOptions::exact`] what may still belong before the k-th of
 /// them, beside 16 bytes for each document that was re-scored.
 ///
 /// ```
-/// use maxsim::{Candidates, Place, Scanned, SearchOptions};
+/// use maxsim::search::{Candidate, Certainty, SearchOptions, Shortlist};
 ///
 /// let options = SearchOptions::default().n_candidates(1).exact(true);
-/// let mut candidates = Candidates::new(1, options);
+/// let mut candidates = Shortlist::new(1, options);
 /// for (id, score) in [(0, 0.9f32), (1, 1.0), (2, 0.2)] {
-///     candidates.push(Scanned { id, score, bound: 0.1, has_tokens: true });
+///     candidates.push(Candidate { id, score, bound: 0.1, has_tokens: true });
 /// }
 /// assert_eq!(candidates.wanted(), [1]);
 /// candidates.rescored(1, 0.95)?;
@@ -136,7 +136,7 @@ pub struct Scanned {
 /// candidates.rescored(0, 0.96)?;
 /// assert!(candidates.wanted().is_empty());
 /// let ranking = candidates.into_ranking();
-/// assert_eq!((ranking.documents[0].id, ranking.documents[0].place), (0, Place::Proven));
+/// assert_eq!((ranking.documents[0].id, ranking.documents[0].certainty), (0, Certainty::Proven));
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 ///
@@ -156,7 +156,9 @@ pub struct Scanned {
 /// all k places. A document without tokens needs no scoring; it scores 0 and ranks last.
 ///
 /// ```
-/// use maxsim::{Compressed, Device, Int8, Place, ScaleType, SearchOptions, Tokens};
+/// use maxsim::format::{Int8, ScaleType};
+/// use maxsim::search::{Certainty, SearchOptions, SearchTokens};
+/// use maxsim::{Device, Tokens};
 ///
 /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
 /// // Three documents of one token each.
@@ -164,20 +166,20 @@ pub struct Scanned {
 ///
 /// // Made once, and kept with the documents.
 /// let codes = documents.quantize::<Int8>(ScaleType::F16)?;
-/// let documents = Compressed::measured(&documents, &codes)?;
+/// let documents = SearchTokens::measured(&documents, &codes)?;
 ///
 /// let query_codes = queries.quantize::<Int8>(ScaleType::F32)?;
-/// let queries = Compressed::measured(&queries, &query_codes)?;
+/// let queries = SearchTokens::measured(&queries, &query_codes)?;
 /// let options = SearchOptions::default().n_candidates(1);
-/// let found = Device::best().search_coarse_to_fine(&queries, &documents, 1, &options)?;
+/// let found = Device::best().search(&queries, &documents, 1, &options)?;
 /// let best = &found[0].documents[0];
 /// // No other document can score more: 0.6 is further away than all errors reach.
-/// assert_eq!((best.id, best.score, best.place), (1, 0.96, Place::Proven));
+/// assert_eq!((best.id, best.score, best.certainty), (1, 0.96, Certainty::Proven));
 /// assert_eq!(found[0].n_rescored, 1);
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Candidates {
+pub struct Shortlist {
     k: usize,
     options: SearchOptions,
     /// Documents that were not re-scored, of which something is known.
@@ -229,11 +231,11 @@ impl Bounded {
     }
 }
 
-impl Candidates {
+impl Shortlist {
     /// A search for the best `k` documents that has seen none.
-    pub fn new(k: usize, options: SearchOptions) -> Candidates {
+    pub fn new(k: usize, options: SearchOptions) -> Shortlist {
         let options = SearchOptions { n_candidates: options.n_candidates.max(k), ..options };
-        Candidates {
+        Shortlist {
             k,
             options,
             waiting: Vec::new(),
@@ -248,9 +250,9 @@ impl Candidates {
         }
     }
 
-    /// Takes a document into account. All come before the first call of [`Candidates::wanted`].
-    pub fn push(&mut self, document: Scanned) {
-        let Scanned { id, score, bound, has_tokens } = document;
+    /// Takes a document into account. All come before the first call of [`Shortlist::wanted`].
+    pub fn push(&mut self, document: Candidate) {
+        let Candidate { id, score, bound, has_tokens } = document;
         if !has_tokens {
             self.n_empty += 1;
             self.empty.push(id);
@@ -307,7 +309,7 @@ impl Candidates {
     }
 
     /// The documents to re-score next, by rising id; none when the search is over. Documents that
-    /// were named and have not been given to [`Candidates::rescored`] are named again.
+    /// were named and have not been given to [`Shortlist::rescored`] are named again.
     pub fn wanted(&mut self) -> Vec<u32> {
         if self.named.is_empty() {
             let more = self.next_round();
@@ -343,7 +345,7 @@ impl Candidates {
         Some(*self.rescored.select_nth_unstable_by(self.k - 1, Ranked::rank).1)
     }
 
-    /// Takes the score of a document that [`Candidates::wanted`] has named.
+    /// Takes the score of a document that [`Shortlist::wanted`] has named.
     ///
     /// # Errors
     /// [`Error::Shape`] for a document that is not wanted, and for a score further from that of the
@@ -386,8 +388,8 @@ impl Candidates {
         let found = |document: Ranked| {
             let Ranked { id, score, has_tokens } = document;
             let is_first = self.passed.is_none_or(|best| document.rank(&best) == Ordering::Less);
-            let place = if is_first { Place::Proven } else { Place::Likely };
-            Found { id, score, has_tokens, place }
+            let certainty = if is_first { Certainty::Proven } else { Certainty::Likely };
+            Hit { id, score, has_tokens, certainty }
         };
         let documents = ranked.into_iter().map(found).collect();
         SearchRanking { documents, n_rescored, n_nan, n_empty: self.n_empty }
@@ -396,18 +398,18 @@ impl Candidates {
 
 impl Device {
     /// The best `k` documents of each query: a scan of compressed documents selects candidates,
-    /// which are re-scored in full precision. See [`Candidates`].
+    /// which are re-scored in full precision. See [`Shortlist`].
     ///
-    /// Takes 8 bytes of host memory per query and document. [`Candidates`] is the same for
+    /// Takes 8 bytes of host memory per query and document. [`Shortlist`] is the same for
     /// documents that come a chunk at a time.
     ///
     /// # Errors
     /// Those of [`Device::score`]. [`Error::Shape`] where a score is further from that of the scan
-    /// than errors reach ([`Candidates::rescored`]): what was assumed is not so.
-    pub fn search_coarse_to_fine<T: Element, Q: Against<D>, D: Format>(
+    /// than errors reach ([`Shortlist::rescored`]): what was assumed is not so.
+    pub fn search<T: Element, Q: ScorableWith<D>, D: Format>(
         &self,
-        queries: &Compressed<'_, T, Q>,
-        documents: &Compressed<'_, T, D>,
+        queries: &SearchTokens<'_, T, Q>,
+        documents: &SearchTokens<'_, T, D>,
         k: usize,
         options: &SearchOptions,
     ) -> Result<Vec<SearchRanking>> {
@@ -419,13 +421,13 @@ impl Device {
         let n_items = [queries.layout().n_items(), documents.layout().n_items()];
         let bounds = rescore_bounds(terms[0], terms[1], &cross, T::TYPE)?;
         let scores = self.score(query_codes, document_codes, &cross)?;
-        let mut searches = vec![Candidates::new(k, *options); n_items[0]];
+        let mut searches = vec![Shortlist::new(k, *options); n_items[0]];
         let rows = scores.values().chunks(n_items[1].max(1));
         let rows = rows.zip(bounds.chunks(n_items[1].max(1)));
         for (search, (scores, bounds)) in searches.iter_mut().zip(rows) {
             for ((id, &score), &bound) in (0u32..).zip(scores).zip(bounds) {
                 let has_tokens = documents.layout().has_tokens(id as usize);
-                search.push(Scanned { id, score, bound, has_tokens });
+                search.push(Candidate { id, score, bound, has_tokens });
             }
         }
         drop((scores, bounds));
@@ -433,8 +435,8 @@ impl Device {
         let (queries, documents) = match self.ordinal() {
             None => (queries, documents),
             Some(_) => (
-                Input::Device(queries.on(self, &mut own_queries)?),
-                Input::Device(documents.on(self, &mut own_documents)?),
+                TokensRef::Device(queries.on(self, &mut own_queries)?),
+                TokensRef::Device(documents.on(self, &mut own_documents)?),
             ),
         };
         loop {
@@ -455,10 +457,10 @@ impl Device {
                 }
             }
         }
-        let ranking = |search: Candidates| {
+        let ranking = |search: Shortlist| {
             let mut ranking = search.into_ranking();
             if !is_known {
-                ranking.documents.iter_mut().for_each(|found| found.place = Place::Likely);
+                ranking.documents.iter_mut().for_each(|found| found.certainty = Certainty::Likely);
             }
             ranking
         };
