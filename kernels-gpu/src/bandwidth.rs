@@ -5,10 +5,9 @@
 //! so that every thread gets as much as any other; each keeps eight loads of 16 bytes in
 //! flight, 64 KB per block, where 25 KB per multiprocessor cover the latency of 4.8 TB/s.
 
-use crate::abi::params::ReadParams;
+use crate::abi::params::{BANDWIDTH_THREADS, ReadParams};
 use crate::ptx::global::{load_u32x4, store_u32};
 use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x};
-use crate::table::forward::READ_THREADS;
 
 /// Loads in flight per thread.
 const UNROLL: usize = 8;
@@ -20,7 +19,7 @@ const UNROLL: usize = 8;
 /// sink of four writable bytes.
 #[inline(always)]
 pub unsafe fn read(params: &ReadParams) {
-    let threads = READ_THREADS as u64;
+    let threads = BANDWIDTH_THREADS as u64;
     let stride = u64::from(grid_dim_x()) * threads;
     let mut i = u64::from(block_idx_x()) * threads + u64::from(thread_idx_x());
     let mut folded = [0u32; 4];

@@ -5,21 +5,22 @@
 //! kernels add them (`reduce`: within a group, over the groups of a tile, over tiles), so that a
 //! score has the same bits whether documents are cut or not.
 
-use crate::abi::params::{CombinePiecesParams, Group, NO_TOKEN_SCORE, ScoreTokens};
+use crate::abi::params::{
+    COMBINE_SPLITS_THREADS, CombinePiecesParams, Group, NO_TOKEN_SCORE, ScoreTokens,
+};
 use crate::primitives::work_tile::row_is_valid;
 use crate::ptx::global::{load_f32, load_u32, load_u32x4, store_u16, store_u32};
 use crate::ptx::math::max_nan;
 use crate::ptx::shared::{dynamic_shared, load_shared_f32, store_shared_f32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::ptx::warp::{shuffle_down, shuffle_xor_f32};
-use crate::table::forward::COMBINE_PIECES_THREADS;
 use core::hint::assert_unchecked;
 
 /// Rows of a group.
 const ROWS: u32 = Group::ROWS as u32;
 
 /// Groups that the block adds at once: whole tiles.
-const SLOTS: u32 = COMBINE_PIECES_THREADS as u32 / ROWS;
+const SLOTS: u32 = COMBINE_SPLITS_THREADS as u32 / ROWS;
 
 /// Loads in flight per thread: one after the other, 32 pieces would be as many latencies.
 const UNROLL: usize = 8;

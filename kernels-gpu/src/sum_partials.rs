@@ -2,10 +2,9 @@
 //!
 //! One thread per result; reads are coalesced, and the order makes scores repeatable.
 
-use crate::abi::params::SumPartialsParams;
+use crate::abi::params::{SUM_PARTIALS_THREADS, SumPartialsParams};
 use crate::ptx::global::{load_f32, load_u32, store_u32};
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
-use crate::table::forward::SUM_PARTIALS_THREADS;
 use core::hint::assert_unchecked;
 
 /// Adds the partial sums of this thread's result.

@@ -6,7 +6,6 @@ use half::f16;
 use maxsim::format::ElementType;
 use maxsim::plan::{KernelSource, LoadedKernel};
 use maxsim::{Device, Pairing, Tokens, WarmUp};
-use maxsim_kernels::table::forward::{COMBINE_PIECES, SUM_PARTIALS};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::{is_too_long, text};
 use maxsim_tests::suite::Suite;
@@ -47,11 +46,8 @@ fn the_first_score_comes_soon_and_warm_up_loads_the_rest() {
             let warmed = device.warm_up(&all).map_err(text)?;
             let limits = device.limits().ok_or("a CUDA device has limits")?;
             let rows = all.kernels(limits).map_err(text)?;
-            let others = [SUM_PARTIALS, COMBINE_PIECES];
-            let (norms, coarse) = (all.norm_kernels(), all.coarse_kernels(limits));
             let rows = rows.iter().map(|row| row.name);
-            let rows = rows.chain(others).chain(norms).chain(coarse);
-            let expected: Vec<&str> = rows.chain(all.centroid_kernels(limits)).collect();
+            let expected: Vec<&str> = rows.chain(all.auxiliary_kernels(limits)).collect();
             let found: Vec<&str> = warmed.kernels.iter().map(|kernel| kernel.name).collect();
             if found != expected {
                 return Err(format!("{device}: {found:?} instead of {expected:?}"));
@@ -97,7 +93,8 @@ fn the_first_score_comes_soon_and_warm_up_loads_the_rest() {
             let loaded = |kernel: &&LoadedKernel| kernel.time.is_some();
             let new: Vec<&str> =
                 warmed.kernels.iter().filter(loaded).map(|kernel| kernel.name).collect();
-            let wanted = training.gradient_kernels(limits);
+            let mut wanted = training.auxiliary_kernels(limits);
+            wanted.retain(|name| !expected.contains(name));
             if new != wanted {
                 return Err(format!("{device}: {new:?} are new, expected {wanted:?}"));
             }

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::table::Resources;
 
 use crate::archive;
 use crate::cubins;
 use crate::device_rustc::DeviceRustc;
-use crate::entries::{self, Entry};
+use crate::entries;
 use crate::fingerprint::ptx_dir;
 use crate::ptx_text::{LaunchBounds, Module, offences};
 use crate::ptxas::Ptxas;
@@ -150,7 +151,7 @@ fn files_of(rustc: &DeviceRustc, arch: Arch) -> Result<Files> {
     for compiled in &module.entries {
         let row = wanted.iter().find(|row| row.name == compiled.name);
         let row = row.context("an entry left the table")?;
-        let Entry { threads, blocks, tensor_maps, .. } = *row;
+        let Resources { threads, blocks, tensor_maps, .. } = **row;
         let bounds = LaunchBounds { threads, blocks, tensor_maps };
         let text = module.file_of(compiled, bounds)?;
         if let [first, rest @ ..] = &offences(&text)[..] {

@@ -1,4 +1,4 @@
-//! `check-ptx`: the committed PTX against the variant table, by text and by assembler.
+//! `check-ptx`: the committed PTX against the tables, by text and by assembler.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,7 +59,7 @@ fn check_names(root: &Path, entries: &[Entry]) -> Result<Vec<String>> {
         })
         .collect();
     let missing = wanted.difference(&files).map(|name| format!("{name}: missing"));
-    let extra = files.difference(&wanted).map(|name| format!("{name}: not in the variant table"));
+    let extra = files.difference(&wanted).map(|name| format!("{name}: in no table"));
     Ok(missing.chain(extra).collect())
 }
 
@@ -125,7 +125,7 @@ fn assemble_all(root: &Path, entries: &[Entry], ptxas: &Ptxas) -> Result<Vec<Str
                     target,
                     used.registers,
                     used.static_shared_bytes,
-                    entry.dynamic_shared_bytes,
+                    entry.shared_bytes,
                     used.stack_bytes,
                     used.spill_bytes
                 );
@@ -144,10 +144,10 @@ fn over_budget(entry: &Entry, used: &Resources) -> Vec<String> {
             problems.push(format!("{what}: {found}, at most {most} allowed"));
         }
     };
-    limit("registers", used.registers, entry.registers);
+    limit("registers", used.registers, entry.registers());
     limit(
         "bytes of shared memory",
-        used.static_shared_bytes + entry.dynamic_shared_bytes,
+        used.static_shared_bytes + entry.shared_bytes,
         entries::shared_limit_bytes(entry.arch),
     );
     limit("bytes of stack", used.stack_bytes, 0);
@@ -160,16 +160,16 @@ mod tests {
     use super::*;
 
     fn entry() -> Entry {
-        Entry {
+        Entry(maxsim_kernels::table::Resources {
             name: "maxsim_e",
             arch: Arch::Sm80,
             threads: 128,
-            blocks: 1,
-            registers: 168,
-            dynamic_shared_bytes: 98 * 1024,
+            blocks: 3,
+            shared_bytes: 98 * 1024,
             tensor_maps: false,
             yields: false,
-        }
+            begins_early: false,
+        })
     }
 
     #[test]
@@ -190,13 +190,13 @@ mod tests {
     #[test]
     fn each_part_of_the_text_is_checked() {
         let good = ".target sm_80\n.visible .entry maxsim_e(\n)\n.maxntid 128, 1, 1\n\
-                    .minnctapersm 1\n{\nret;\n}\n";
+                    .minnctapersm 3\n{\nret;\n}\n";
         assert_eq!(check_text(&entry(), good), Vec::<String>::new());
         for (from, to) in [
             ("sm_80", "sm_90a"),
             ("maxsim_e", "maxsim_f"),
             (".maxntid 128", ".maxntid 256"),
-            (".minnctapersm 1", ".minnctapersm 2"),
+            (".minnctapersm 3", ".minnctapersm 2"),
             ("ret;", "call.uni f;"),
         ] {
             assert_eq!(check_text(&entry(), &good.replace(from, to)).len(), 1, "{to}");

@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use maxsim_kernels::abi::element::Operand;
-use maxsim_kernels::table::forward::Variant;
+use maxsim_kernels::table::Resources;
 
 use crate::error::{Error, Result};
 use crate::plan::backward::BackwardKind;
@@ -95,8 +95,7 @@ absent! {
         fn limits(&self) -> &DeviceLimits;
         fn driver_version(&self) -> u32;
         fn memory_bytes(&self) -> Result<(u64, u64)>;
-        fn warm_up(&self, rows: &[&'static Variant], others: &[&'static str])
-            -> Result<Vec<LoadedKernel>>;
+        fn warm_up(&self, kernels: &[Resources]) -> Result<Vec<LoadedKernel>>;
         fn score(
             &self,
             problem: &Problem<'_>,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::loss;
 use maxsim_kernels::abi::params::loss::{Factor, MeanParams, RowsParams, rows_per_block};
+use maxsim_kernels::table::auxiliary::{LOSS_CONTRASTIVE, LOSS_DISTILLATION, LOSS_MEAN};
 
 use crate::cuda::buffers::gradients::CudaGradScores;
 use crate::cuda::buffers::outputs::CudaOutputs;
@@ -22,8 +23,8 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(crate) struct CudaLossWork {
     device: Arc<CudaDevice>,
-    rows: Kernel,
-    mean: Kernel,
+    rows: Kernel<RowsParams>,
+    mean: Kernel<MeanParams>,
     targets: CudaTargets,
     /// 0 where there are no scores.
     n_queries: usize,
@@ -81,13 +82,13 @@ impl CudaLossWork {
         targets: CudaTargets,
     ) -> Result<CudaLossWork> {
         let rows = match &targets.0 {
-            Targets::Positives(_) => loss::CONTRASTIVE,
-            Targets::Teacher(..) | Targets::Scores(_) => loss::DISTILLATION,
+            Targets::Positives(_) => LOSS_CONTRASTIVE,
+            Targets::Teacher(..) | Targets::Scores(_) => LOSS_DISTILLATION,
         };
         Ok(CudaLossWork {
             device: device.clone(),
-            rows: device.loss_kernel(rows)?,
-            mean: device.loss_kernel(loss::MEAN)?,
+            rows: device.kernel(rows)?,
+            mean: device.kernel(LOSS_MEAN)?,
             targets,
             n_queries: if n_documents == 0 { 0 } else { n_queries },
             n_documents,
@@ -222,12 +223,5 @@ impl CudaLoss {
         // SAFETY: the memory begins with the value.
         unsafe { download(&entered, self.address(), bytemuck::cast_slice_mut(&mut value))? };
         Ok(value[0])
-    }
-}
-
-impl CudaDevice {
-    /// One of the kernels of losses.
-    pub(super) fn loss_kernel(&self, name: &'static str) -> Result<Kernel> {
-        self.load(name, loss::THREADS, loss::SHARED_BYTES)
     }
 }

@@ -3,18 +3,14 @@
 use std::time::Duration;
 
 use maxsim_kernels::abi::element::Operand;
-use maxsim_kernels::abi::params::backward::residual::{GATHER, PROJECT, SUM, TABLES};
-use maxsim_kernels::abi::params::quantize::QUANTIZE;
-use maxsim_kernels::abi::params::rescore::RESCORE;
-use maxsim_kernels::abi::params::{backward, loss};
-use maxsim_kernels::abi::residual_chunk::CENTROID_KERNELS;
+use maxsim_kernels::table::Resources;
+use maxsim_kernels::table::auxiliary::{AUXILIARY, Auxiliary, Role};
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::device::Device;
 use crate::error::Result;
 use crate::plan::choice::Plan;
 use crate::plan::kernels::LoadedKernel;
-use crate::plan::kernels::gradient_row;
 use crate::plan::limits::{Access, DeviceLimits};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
@@ -99,8 +95,8 @@ impl WarmUp {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct WarmUpReport {
-    /// The kernels that the calls can choose, in the order of the variant table; then what goes
-    /// with them, and those of gradients.
+    /// The kernels that the calls can choose, in the order of the forward table; then the others
+    /// that they run, in the order of theirs.
     pub kernels: Vec<LoadedKernel>,
     /// Time that all took.
     pub time: Duration,
@@ -155,64 +151,37 @@ impl WarmUp {
         Ok(FORWARD.iter().filter(runs).collect())
     }
 
-    /// The kernels that gradients of such calls need on a device, by every strategy, and those of
-    /// losses; none unless they are asked for.
-    pub fn gradient_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
-        if !self.training {
-            return Vec::new();
-        }
+    /// The other kernels that such calls run on a device, in the order of their table: norms,
+    /// gradients by every strategy, losses, what scores winners again, and scores of centroids.
+    pub fn auxiliary_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
+        self.auxiliary(limits).map(|row| row.resources.name).collect()
+    }
+
+    fn auxiliary(&self, limits: &DeviceLimits) -> impl Iterator<Item = &'static Auxiliary> {
         let normalizes = self.normalize != Some(false);
-        let by_element = self.wanted_elements().iter().flat_map(|&element| {
-            let row = gradient_row(element);
-            let project = normalizes.then_some(backward::PROJECT[row]);
-            let of = |entries: backward::ByArch| entries.on(limits.capability)[row];
-            let owner = [of(backward::OWNER), of(backward::FEW), of(backward::ATOMIC)];
-            [backward::GATHER[row]].into_iter().chain(owner).chain(project)
-        });
-        let shared = [backward::COUNT, backward::INVERT, backward::JOIN, backward::SUM];
-        // What makes codes of documents is among `coarse_kernels`.
-        let codes = self.elements.is_empty().then_some(backward::GATHER_CODES);
-        let decodes = limits.has_rows(Operand::Residual(ElementType::F16));
-        let residuals = match self.elements.is_empty() && decodes {
-            true => [&GATHER[..], &PROJECT, &[TABLES, SUM]].concat(),
-            false => Vec::new(),
+        // Compressed tokens come with all elements, where the device has kernels for them.
+        let has_codes = self.elements.is_empty();
+        let has_residuals = has_codes && limits.has_rows(Operand::Residual(ElementType::F16));
+        let is_needed = move |row: &&Auxiliary| match row.role {
+            Role::Forward => true,
+            Role::Normalized => normalizes,
+            Role::Centroids => has_residuals,
+            Role::Rescore => has_codes && limits.has_rows(Operand::I8),
+            Role::Backward | Role::Loss => self.training,
+            Role::BackwardNormalized => self.training && normalizes,
+            Role::BackwardCodes => self.training && has_codes,
+            Role::BackwardResidual => self.training && has_residuals,
+            Role::Upload | Role::Measurement => false,
         };
-        by_element
-            .chain(codes)
-            .chain(residuals)
-            .chain(shared)
-            .chain([loss::CONTRASTIVE, loss::DISTILLATION, loss::MEAN])
-            .collect()
-    }
-
-    /// The kernels that find what rows are normalised by; none where no call normalises any.
-    pub fn norm_kernels(&self) -> Vec<&'static str> {
-        match self.normalize {
-            Some(false) => Vec::new(),
-            _ => self
-                .wanted_elements()
-                .iter()
-                .map(|&e| backward::ROW_NORMS[gradient_row(e)])
-                .collect(),
-        }
-    }
-
-    /// The kernels that score what INT8 codes have found, and those that make codes of queries;
-    /// none where calls have no codes.
-    pub fn coarse_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
-        match self.elements.is_empty() && limits.has_rows(Operand::I8) {
-            true => [RESCORE, QUANTIZE].concat(),
-            false => Vec::new(),
-        }
-    }
-
-    /// The kernels that compute what centroids of residual-compressed documents score; none where
-    /// calls have no such documents.
-    pub fn centroid_kernels(&self, limits: &DeviceLimits) -> Vec<&'static str> {
-        match self.elements.is_empty() && limits.has_rows(Operand::Residual(ElementType::F16)) {
-            true => CENTROID_KERNELS.concat(),
-            false => Vec::new(),
-        }
+        let is_of_element = |row: &&Auxiliary| {
+            row.element.is_none_or(|element| self.wanted_elements().contains(&element))
+        };
+        let capability = limits.capability;
+        AUXILIARY
+            .iter()
+            .filter(move |row| row.is_for(capability))
+            .filter(is_needed)
+            .filter(is_of_element)
     }
 
     fn wanted_elements(&self) -> &[ElementType] {
@@ -262,14 +231,11 @@ impl Device {
             On::Cuda(device) => {
                 let start = std::time::Instant::now();
                 let limits = device.limits();
-                let others = [
-                    calls.norm_kernels(),
-                    calls.gradient_kernels(limits),
-                    calls.coarse_kernels(limits),
-                    calls.centroid_kernels(limits),
-                ]
-                .concat();
-                let kernels = device.warm_up(&calls.kernels(limits)?, &others)?;
+                let forward = calls.kernels(limits)?;
+                let forward = forward.iter().map(|variant| variant.resources());
+                let auxiliary = calls.auxiliary(limits).map(|row| row.resources);
+                let kernels: Vec<Resources> = forward.chain(auxiliary).collect();
+                let kernels = device.warm_up(&kernels)?;
                 Ok(WarmUpReport { kernels, time: start.elapsed() })
             }
         }
@@ -330,50 +296,77 @@ mod tests {
         }
     }
 
+    /// What calls load beyond what others do.
+    fn beyond(calls: &WarmUp, others: &WarmUp, limits: &DeviceLimits) -> Vec<&'static str> {
+        let known = others.auxiliary_kernels(limits);
+        assert!(known.iter().all(|name| calls.auxiliary_kernels(limits).contains(name)));
+        let is_new = |name: &&str| !known.contains(name);
+        calls.auxiliary_kernels(limits).into_iter().filter(is_new).collect()
+    }
+
     #[test]
     fn training_takes_winners_and_what_gradients_need() {
         let scoring = WarmUp { elements: vec![ElementType::F16], ..WarmUp::default() };
-        assert!(scoring.gradient_kernels(&H200).is_empty());
         let training = WarmUp { winners: Some(false), training: true, ..scoring.clone() };
         assert_eq!(training.kernels(&H200).unwrap(), scoring.kernels(&H200).unwrap());
-        let of_arch = |arch| {
-            ["owner", "few", "atomic"].map(|kernel| format!("maxsim_gradient_{kernel}_{arch}_f16"))
-        };
-        for (limits, arch) in [(H200, "sm90"), (ADA, "sm80")] {
-            let [owner, few, atomic] = &of_arch(arch);
-            let expected = [
-                "maxsim_gradient_gather_f16",
-                owner,
-                few,
-                atomic,
-                "maxsim_gradient_project_f16",
-                "maxsim_gradient_count",
-                "maxsim_gradient_invert",
-                "maxsim_gradient_join",
-                "maxsim_gradient_sum",
-                "maxsim_loss_contrastive",
-                "maxsim_loss_distillation",
-                "maxsim_loss_mean",
-            ];
-            assert_eq!(training.gradient_kernels(&limits), expected);
+        for (limits, is_hopper) in [(H200, true), (ADA, false)] {
+            let expected: Vec<&str> = AUXILIARY
+                .iter()
+                .filter(|row| row.element.is_none_or(|element| element == ElementType::F16))
+                .filter(|row| match row.family {
+                    "SEGMENTED_SUM" | "SHORT_QUERY" | "ATOMIC" => {
+                        row.resources.name.contains("_sm90_") == is_hopper
+                    }
+                    family => [
+                        "GATHER",
+                        "PROJECT",
+                        "COUNT",
+                        "SORT",
+                        "FIXUP",
+                        "SUM_CHUNKS",
+                        "LOSS_CONTRASTIVE",
+                        "LOSS_DISTILLATION",
+                        "LOSS_MEAN",
+                    ]
+                    .contains(&family),
+                })
+                .map(|row| row.resources.name)
+                .collect();
+            assert_eq!(expected.len(), 12);
+            assert_eq!(beyond(&training, &scoring, &limits), expected);
         }
         let all = WarmUp { training: true, ..WarmUp::default() };
+        let plain = WarmUp { normalize: Some(false), ..all.clone() };
         // Those of codes and residuals, then what all share, then losses.
         let others = 1 + 6 + 4 + 3;
-        assert_eq!(all.gradient_kernels(&H200).len(), 5 * 3 + others);
-        assert_eq!(all.gradient_kernels(&ADA).len(), 5 * 3 + others);
-        assert_eq!(all.norm_kernels().len(), 3);
-        let plain = WarmUp { normalize: Some(false), ..all };
-        assert_eq!(plain.gradient_kernels(&H200).len(), 4 * 3 + others);
-        assert!(plain.norm_kernels().is_empty());
+        for limits in [H200, ADA] {
+            let n_new = |calls: &WarmUp| {
+                beyond(calls, &WarmUp { training: false, ..calls.clone() }, &limits).len()
+            };
+            assert_eq!(n_new(&all), 5 * 3 + others);
+            assert_eq!(n_new(&plain), 4 * 3 + others);
+            // The norms of three element types, and as many kernels of gradients.
+            assert_eq!(beyond(&all, &plain, &limits).len(), 3 + 3);
+        }
         assert!(plain.kernels(&H200).unwrap().iter().all(|row| !row.normalizes()));
     }
 
     #[test]
     fn calls_with_codes_take_what_scores_winners_again() {
-        assert_eq!(WarmUp::default().coarse_kernels(&H200), [RESCORE, QUANTIZE].concat());
+        let families = |calls: &WarmUp| {
+            let names = calls.auxiliary_kernels(&H200);
+            let of_name = |name: &&str| {
+                AUXILIARY.iter().find(|row| row.resources.name == *name).map(|row| row.family)
+            };
+            names.iter().filter_map(of_name).collect::<Vec<_>>()
+        };
+        let all = families(&WarmUp::default());
+        let n_of = |family| all.iter().filter(|found| **found == family).count();
+        assert_eq!((n_of("RESCORE"), n_of("QUANTIZE")), (3, 3));
+        assert_eq!((n_of("CENTROID_SCORES"), n_of("INFINITE_QUERIES")), (2, 2));
+        assert_eq!(all.len(), 2 + 3 + 6 + 4);
         let f16 = WarmUp { elements: vec![ElementType::F16], ..WarmUp::default() };
-        assert!(f16.coarse_kernels(&H200).is_empty());
+        assert_eq!(families(&f16), ["SUM_PARTIALS", "COMBINE_SPLITS", "ROW_NORMS"]);
     }
 
     #[test]

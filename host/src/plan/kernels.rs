@@ -1,9 +1,7 @@
-//! Kernels as they are loaded, and where they stand in the lists of the tables.
+//! Kernels as they are loaded.
 
 use std::fmt;
 use std::time::Duration;
-
-use maxsim_kernels::abi::element::ElementType;
 
 /// A kernel on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,14 +31,5 @@ impl fmt::Display for KernelSource {
             KernelSource::Cubin => "cubin",
             KernelSource::Ptx => "ptx",
         })
-    }
-}
-
-/// The place of an element type in the lists of gradients' kernels.
-pub(crate) fn gradient_row(element: ElementType) -> usize {
-    match element {
-        ElementType::F16 => 0,
-        ElementType::Bf16 => 1,
-        ElementType::F32 => 2,
     }
 }

@@ -1,9 +1,9 @@
 //! Tokens of one byte per element: the formulas of their codes, the same on every engine.
 //!
 //! ```text
-//! INT8         scale = max(absmax, 10⁻⁸) / 127          code = rint(x / scale), -127 to 127
-//! INT8 affine  scale = max(10⁻⁸, (max − min) / 255)     code = rint((x − min) / scale), 0 to 255
-//! FP8 e4m3     scale = max(amax, 10⁻⁶) / 448            code = x / scale, to nearest e4m3, saturating
+//! INT8         scale = max(absmax, 10⁻⁸) / 127       code = rint(x / scale), -127 to 127
+//! INT8 affine  scale = max(10⁻⁸, (max − min) / 255)  code = rint((x − min) / scale), 0 to 255
+//! FP8 e4m3     scale = max(amax, 10⁻⁶) / 448         code = nearest e4m3 of x / scale, saturating
 //! ```
 //!
 //! All in f32, rounded to nearest with ties to even, quotients as IEEE divides. Scales (and the

@@ -20,34 +20,13 @@ pub const PLANES: usize = 8;
 /// Weights of [`planes`].
 const PLANE_WEIGHTS: usize = 16;
 
-/// The entries that find what decoded rows are normalised by, compiled for
-/// [`crate::abi::arch::Arch::Sm80`]: of f16, of bf16.
-pub const NORMS: [&str; 2] = ["maxsim_residual_norms_f16", "maxsim_residual_norms_bf16"];
-
-/// The entries that compute the scores of centroids, compiled for [`crate::abi::arch::Arch::Sm80`]:
-/// of f16, of bf16.
-pub const CENTROID_SCORES: [&str; 2] =
-    ["maxsim_centroid_scores_f16", "maxsim_centroid_scores_bf16"];
-
-/// The entries that score query tiles with infinities, which the kernels that read centroids'
-/// scores skip: of f16, of bf16.
-pub const INFINITE_QUERIES: [&str; 2] =
-    ["maxsim_infinite_queries_f16", "maxsim_infinite_queries_bf16"];
-
-/// Both.
-pub const CENTROID_KERNELS: [[&str; 2]; 2] = [CENTROID_SCORES, INFINITE_QUERIES];
-
-/// Most bits of buckets that such rows take.
+/// Most bits of buckets that kernels take which read the scores of centroids.
 pub const BY_CENTROID_NBITS_MAX: u32 = 2;
 
-/// Threads per block of [`CENTROID_KERNELS`]; warps of [`CENTROID_SCORES`] have 16 centroids at a
-/// time.
+/// Threads per CTA of the kernels that compute the scores of centroids.
 pub const CENTROID_SCORES_THREADS: usize = 128;
 
-/// Blocks of them that share a multiprocessor.
-pub const CENTROID_SCORES_BLOCKS: usize = 3;
-
-/// Lanes that share a token in [`NORMS`].
+/// Lanes that share a token in `maxsim_residual_norms_*`.
 pub const NORMS_LANES: u32 = 8;
 
 /// Chunks that each of four lanes has of a *block* of a row, 128 elements. They lie together, so

@@ -1,5 +1,4 @@
-//! The entry points of the forward kernels, one per row of [`crate::table::forward`], and of the
-//! kernels that compute the scores of centroids before.
+//! The entry points of the forward kernels, one per row of [`crate::table::forward`].
 
 #[cfg(maxsim_arch = "sm_80")]
 use crate::primitives::row_vector::{Bf16, F16, I8};
@@ -19,8 +18,8 @@ macro_rules! winners {
 
 /// The struct that a row's kernel takes, by the word of the row.
 macro_rules! params_struct {
-    ($winners:literal $schedule:ident $operation:ident $params:ident $struct:ident) => {
-        crate::abi::params::$struct
+    ($winners:literal $schedule:ident $operation:ident $params:ident) => {
+        crate::table::forward::params_of::$params
     };
 }
 
@@ -124,7 +123,7 @@ macro_rules! product {
 
 macro_rules! entry {
     (sm80 $name:ident $element:ident by_centroid $($tile:tt)*) => {
-        by_centroid_entry!($name forward(ByCentroidParams) $element);
+        by_centroid_entry!($name $element);
     };
     (sm80 $name:ident $element:ident decoded $($tile:tt)*) => {
         residual_entry!(sm80 $name $element);
@@ -249,24 +248,21 @@ macro_rules! tiled_entry {
 }
 
 macro_rules! by_centroid_entry {
-    ($name:ident $run:ident($params:ident) $element:ident) => {
+    ($name:ident $element:ident) => {
         /// # Safety
         /// As the other sm_80 entries.
         #[cfg(maxsim_arch = "sm_80")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $name(params: crate::abi::params::$params) {
+pub unsafe extern "ptx-kernel" fn $name(params: facts!(params_struct by_centroid)) {
             // SAFETY: the host's promise.
             unsafe {
-                crate::sm80::residual::by_centroid::$run::<crate::sm80::residual::$element>(&params)
+                crate::sm80::residual::by_centroid::forward::<crate::sm80::residual::$element>(
+                    &params,
+                )
             }
         }
     };
 }
-
-by_centroid_entry!(maxsim_centroid_scores_f16 centroid_scores(CentroidScoresParams) ResidualF16);
-by_centroid_entry!(maxsim_centroid_scores_bf16 centroid_scores(CentroidScoresParams) ResidualBf16);
-by_centroid_entry!(maxsim_infinite_queries_f16 infinite(ByCentroidParams) ResidualF16);
-by_centroid_entry!(maxsim_infinite_queries_bf16 infinite(ByCentroidParams) ResidualBf16);
 
 macro_rules! residual_entry {
     (sm80 $name:ident $element:ident) => {
@@ -274,7 +270,7 @@ macro_rules! residual_entry {
         /// As the other sm_80 entries.
         #[cfg(maxsim_arch = "sm_80")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $name(params: crate::abi::params::ResidualParams) {
+pub unsafe extern "ptx-kernel" fn $name(params: facts!(params_struct decoded)) {
             // SAFETY: the host's promise.
             unsafe {
                 crate::sm80::residual::forward::<crate::sm80::residual::$element>(
@@ -289,7 +285,7 @@ macro_rules! residual_entry {
         /// As the other sm_90a entries.
         #[cfg(maxsim_arch = "sm_90a")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $name(params: crate::abi::params::ResidualParams) {
+pub unsafe extern "ptx-kernel" fn $name(params: facts!(params_struct decoded)) {
             struct Row;
             impl crate::sm90::Kernel for Row {
                 type Element = crate::sm90::residual::$element;

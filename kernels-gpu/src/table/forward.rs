@@ -7,6 +7,7 @@ use crate::abi::arch::Arch;
 use crate::abi::element::{ElementType, Operand};
 use crate::abi::layout;
 use crate::abi::params::Group;
+use crate::table::{Entry, Resources};
 
 /// Largest dim of any kernel.
 pub const DIM_MAX: usize = 4096;
@@ -32,7 +33,7 @@ pub enum Schedule {
     /// ([`crate::abi::stream_k`]).
     ContiguousStreamK,
     /// Persistent, over scores of the centroids of residual-compressed documents, which
-    /// [`crate::abi::residual_chunk::CENTROID_SCORES`] compute before.
+    /// [`crate::table::auxiliary::CENTROID_SCORES`] compute before.
     ByCentroid,
 }
 
@@ -74,50 +75,76 @@ pub enum RowOperation {
     Decoded,
 }
 
-/// The parameter structs of forward kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParamsKind {
-    /// [`crate::abi::params::ForwardParams`].
-    Forward,
-    /// [`crate::abi::params::NormalizedParams`].
-    Normalized,
-    /// [`crate::abi::params::RunParams`].
-    Contiguous,
-    /// [`crate::abi::params::ScaledRunParams`].
-    ScaledContiguous,
-    /// [`crate::abi::params::CutRunParams`].
-    ContiguousStreamK,
-    /// [`crate::abi::params::ResidualParams`].
-    Residual,
-    /// [`crate::abi::params::ByCentroidParams`].
-    ByCentroid,
+/// What stands once for each parameter struct of forward kernels: the kind that a row names, the
+/// struct's type for the entry point, and the entry that the host launches.
+macro_rules! params_kinds {
+    ($($kind:ident($struct:ident),)*) => {
+        /// The parameter structs of forward kernels.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum ParamsKind {
+            $(
+                #[doc = concat!("[`crate::abi::params::", stringify!($struct), "`].")]
+                $kind,
+            )*
+        }
+
+        /// The parameter structs by their kinds.
+        #[cfg(target_arch = "nvptx64")]
+        pub(crate) mod params_of {
+            $(pub type $kind = crate::abi::params::$struct;)*
+        }
+
+        /// The entry point of a forward kernel, of the struct that it takes.
+        #[derive(Clone, Copy)]
+        pub enum ForwardEntry {
+            $(
+                #[doc = concat!("Takes a [`crate::abi::params::", stringify!($struct), "`].")]
+                $kind(Entry<crate::abi::params::$struct>),
+            )*
+        }
+
+        impl Variant {
+            /// Its entry point, with the struct that it takes.
+            pub const fn entry(&self) -> ForwardEntry {
+                match self.params {
+                    $(ParamsKind::$kind => ForwardEntry::$kind(Entry::new(self.resources())),)*
+                }
+            }
+        }
+    };
+}
+
+params_kinds! {
+    Forward(ForwardParams),
+    Normalized(NormalizedParams),
+    Contiguous(RunParams),
+    ScaledContiguous(ScaledRunParams),
+    ContiguousStreamK(CutRunParams),
+    Residual(ResidualParams),
+    ByCentroid(ByCentroidParams),
 }
 
 /// What the word of a row stands for, stated once: whether winners are found, the schedule, the row
-/// operation, the kind of parameters and their struct. `$pick!` takes from these what is asked for:
-/// the table its fields, an entry point the type of its parameter.
+/// operation and the kind of parameters. `$pick!` takes from these what is asked for: the table its
+/// fields, an entry point the type of its parameter.
 macro_rules! facts {
-    ($pick:ident scores) => { $pick!(false Persistent Plain Forward ForwardParams) };
-    ($pick:ident winners) => { $pick!(true Persistent Plain Forward ForwardParams) };
-    ($pick:ident stream_k) => { $pick!(false StreamK Plain Forward ForwardParams) };
-    ($pick:ident normalized) => { $pick!(true Persistent Normalized Normalized NormalizedParams) };
-    ($pick:ident scaled) => { $pick!(false Persistent Scaled Normalized NormalizedParams) };
-    ($pick:ident scaled_winners) => { $pick!(true Persistent Scaled Normalized NormalizedParams) };
-    ($pick:ident affine_winners) => { $pick!(true Persistent Affine Normalized NormalizedParams) };
-    ($pick:ident swap_ab) => { $pick!(false SwapAb Scaled Normalized NormalizedParams) };
-    ($pick:ident swap_ab_stream_k) => {
-        $pick!(false SwapAbStreamK Scaled Normalized NormalizedParams)
-    };
-    ($pick:ident contiguous) => { $pick!(false Contiguous Plain Contiguous RunParams) };
-    ($pick:ident scaled_contiguous) => {
-        $pick!(false Contiguous Scaled ScaledContiguous ScaledRunParams)
-    };
+    ($pick:ident scores) => { $pick!(false Persistent Plain Forward) };
+    ($pick:ident winners) => { $pick!(true Persistent Plain Forward) };
+    ($pick:ident stream_k) => { $pick!(false StreamK Plain Forward) };
+    ($pick:ident normalized) => { $pick!(true Persistent Normalized Normalized) };
+    ($pick:ident scaled) => { $pick!(false Persistent Scaled Normalized) };
+    ($pick:ident scaled_winners) => { $pick!(true Persistent Scaled Normalized) };
+    ($pick:ident affine_winners) => { $pick!(true Persistent Affine Normalized) };
+    ($pick:ident swap_ab) => { $pick!(false SwapAb Scaled Normalized) };
+    ($pick:ident swap_ab_stream_k) => { $pick!(false SwapAbStreamK Scaled Normalized) };
+    ($pick:ident contiguous) => { $pick!(false Contiguous Plain Contiguous) };
+    ($pick:ident scaled_contiguous) => { $pick!(false Contiguous Scaled ScaledContiguous) };
     ($pick:ident contiguous_stream_k) => {
-        $pick!(false ContiguousStreamK Plain ContiguousStreamK CutRunParams)
+        $pick!(false ContiguousStreamK Plain ContiguousStreamK)
     };
-    ($pick:ident decoded) => { $pick!(false Persistent Decoded Residual ResidualParams) };
-    ($pick:ident decoded_winners) => { $pick!(true Persistent Decoded Residual ResidualParams) };
-    ($pick:ident by_centroid) => { $pick!(false ByCentroid Decoded ByCentroid ByCentroidParams) };
+    ($pick:ident decoded) => { $pick!(false Persistent Decoded Residual) };
+    ($pick:ident decoded_winners) => { $pick!(true Persistent Decoded Residual) };
+    ($pick:ident by_centroid) => { $pick!(false ByCentroid Decoded ByCentroid) };
 }
 #[cfg(target_arch = "nvptx64")]
 pub(crate) use facts;
@@ -159,8 +186,6 @@ pub struct Variant {
     pub threads: usize,
     /// Blocks that share a multiprocessor.
     pub blocks: usize,
-    /// Registers per thread that the kernel may use at entry.
-    pub registers: usize,
 }
 
 impl Variant {
@@ -206,11 +231,19 @@ impl Variant {
         matches!(self.row_operation, RowOperation::Normalized)
     }
 
-    /// Whether machine code for it lets other warps issue between arithmetic, oftener than the
-    /// assembler would (`xtask/src/yields.rs`): four consumers' warps share a scheduler, and all
-    /// multiply what they fold.
-    pub const fn yields(&self) -> bool {
-        self.schedule.is_swap_ab()
+    /// What the kernel takes of a device.
+    pub const fn resources(&self) -> Resources {
+        Resources {
+            name: self.name,
+            arch: self.arch,
+            threads: self.threads,
+            blocks: self.blocks,
+            shared_bytes: self.shared_bytes(self.dim_max),
+            tensor_maps: matches!(self.arch, Arch::Sm90a) && !self.schedule.is_contiguous(),
+            // Four consumers' warps share a scheduler, and all multiply what they fold.
+            yields: self.schedule.is_swap_ab(),
+            begins_early: false,
+        }
     }
 
     /// The dim that the kernel multiplies for this one.
@@ -437,16 +470,8 @@ macro_rules! forward_variants {
 #[cfg(target_arch = "nvptx64")]
 pub(crate) use forward_variants;
 
-/// Registers per thread where so many CTAs share a multiprocessor, in steps of 8, and at most 255.
-const fn registers(threads: usize, blocks: usize) -> usize {
-    match 65536 / (threads * blocks) / 8 * 8 {
-        256.. => 255,
-        registers => registers,
-    }
-}
-
 macro_rules! row_facts {
-    ($winners:literal $schedule:ident $operation:ident $params:ident $struct:ident) => {
+    ($winners:literal $schedule:ident $operation:ident $params:ident) => {
         ($winners, Schedule::$schedule, RowOperation::$operation, ParamsKind::$params)
     };
 }
@@ -477,7 +502,6 @@ macro_rules! row {
             stages: 0,
             threads: 32 * $warps,
             blocks: $blocks,
-            registers: registers(32 * $warps, $blocks),
         }
     };
     (sm80 $name:ident $element:ident $word:ident $product:ident $slabs:literal,
@@ -503,7 +527,6 @@ macro_rules! row {
             stages: $stages,
             threads: 32 * $warps,
             blocks: $blocks,
-            registers: registers(32 * $warps, $blocks),
         }
     };
     (sm90 $name:ident $element:ident $word:ident rows $rows:literal, warps $warps:literal,
@@ -525,10 +548,6 @@ macro_rules! row {
             stages: $stages,
             threads: layout::contiguous::threads($warps, row!(operand $element).is_code()),
             blocks: $blocks,
-            registers: registers(
-                layout::contiguous::threads($warps, row!(operand $element).is_code()),
-                $blocks,
-            ),
         }
     };
     (sm90 $name:ident $element:ident $word:ident consumers $consumers:literal,
@@ -560,7 +579,6 @@ macro_rules! row {
             stages: $stages,
             threads,
             blocks,
-            registers: registers(threads, blocks),
         }
     }};
     (operand Tf32) => {
@@ -605,30 +623,6 @@ macro_rules! table {
     };
 }
 forward_variants!(table);
-
-/// The entry that adds partial sums (compiled for [`Arch::Sm80`], runs everywhere).
-pub const SUM_PARTIALS: &str = "maxsim_sum_partials";
-
-/// Threads per block of [`SUM_PARTIALS`]; each adds the partial sums of one result.
-pub const SUM_PARTIALS_THREADS: usize = 256;
-
-/// The entry that combines the pieces of cut documents (compiled for [`Arch::Sm80`], runs
-/// everywhere).
-pub const COMBINE_PIECES: &str = "maxsim_combine_pieces";
-
-/// Threads per block of [`COMBINE_PIECES`]; a block has one score, a thread some of its query
-/// tokens.
-pub const COMBINE_PIECES_THREADS: usize = 256;
-
-/// Dynamic shared memory of [`COMBINE_PIECES`] in bytes: a sum per group of query tokens.
-pub const COMBINE_PIECES_SHARED_BYTES: usize = COMBINE_PIECES_THREADS / Group::ROWS * 4;
-
-/// The entry that reads memory and does nothing else (compiled for [`Arch::Sm80`]): how fast
-/// a kernel bound by memory could be.
-pub const READ: &str = "maxsim_read";
-
-/// Threads per block of [`READ`].
-pub const READ_THREADS: usize = 512;
 
 #[cfg(test)]
 mod tests {

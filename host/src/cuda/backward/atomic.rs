@@ -1,23 +1,24 @@
 //! Gradients by atomic additions: both in one kernel, over winners that are not sorted.
 
 use cust::sys::CUstream;
-use maxsim_kernels::abi::params::backward;
 use maxsim_kernels::abi::params::backward::AtomicParams;
+use maxsim_kernels::table::auxiliary::{ATOMIC, SUM_CHUNKS};
 
-use super::{CudaBackward, Kernels, Sums};
+use super::{CudaBackward, Kernels, Sums, WinnerKernels};
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::start;
+use crate::cuda::driver::module::Kernel;
 use crate::error::Result;
-use crate::plan::kernels::gradient_row;
 use crate::problem::outputs::GradientMatrix;
 use crate::tokens::element::ElementType;
 
 impl CudaDevice {
     /// The kernels that add atomically.
     pub(in crate::cuda) fn atomic_kernels(&self, element: ElementType) -> Result<Kernels> {
-        let pairs = backward::ATOMIC.on(self.limits().capability)[gradient_row(element)];
-        let (pairs, sum) = (self.gradient_kernel(pairs)?, self.gradient_kernel(backward::SUM)?);
-        Ok(Kernels { pairs, sum, sorted: None })
+        Ok(Kernels {
+            sum_chunks: self.kernel(SUM_CHUNKS)?,
+            winners: WinnerKernels::Atomic(self.kernel_of(&ATOMIC, element)?),
+        })
     }
 }
 
@@ -33,6 +34,7 @@ impl CudaBackward {
         entered: &Entered<'_>,
         stream: CUstream,
         call: &Sums<'_>,
+        kernel: Kernel<AtomicParams>,
         workspace: u64,
     ) -> Result<()> {
         let [of_queries, of_documents] = call.sides;
@@ -67,7 +69,7 @@ impl CudaBackward {
                 query_norms: call.norms[0],
             };
             let n_blocks = self.n_gather_blocks(&params.sums);
-            start(entered, stream, self.kernels.pairs, n_blocks, 0, &params)?;
+            start(entered, stream, kernel, n_blocks, 0, &params)?;
             self.add_chunks(entered, stream, out, workspace)?;
             if !is_narrowed {
                 return Ok(());

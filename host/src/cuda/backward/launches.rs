@@ -12,7 +12,7 @@ use maxsim_kernels::abi::params::backward::{
 
 use super::plan::{Carry, GradientPlan, Group, SidePairs};
 use super::workspace::GroupWorkspace;
-use super::{CudaBackward, SortedKernels, Sums};
+use super::{CudaBackward, GatherKernel, SortedKernels, Sums, WinnerKernels};
 use crate::cuda::buffers::gradients::output;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
@@ -103,12 +103,16 @@ impl CudaBackward {
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe {
-            match &self.kernels.sorted {
-                None => self.run_atomic(entered, stream, call, free),
-                Some(sorted) => match sorted.few {
-                    Some(few) => self.run_few(entered, stream, call, few, free),
+            match &self.kernels.winners {
+                &WinnerKernels::Atomic(kernel) => {
+                    self.run_atomic(entered, stream, call, kernel, free)
+                }
+                WinnerKernels::Sorted(sorted) => match sorted.short_query {
+                    Some(kernel) => {
+                        self.run_short_query(entered, stream, call, (kernel, sorted), free)
+                    }
                     None => {
-                        self.run_queries(entered, stream, call, free)?;
+                        self.run_queries(entered, stream, call, sorted, free)?;
                         self.run_documents(entered, stream, call, sorted, free)
                     }
                 },
@@ -128,7 +132,7 @@ impl CudaBackward {
         sums: &Sums<'_>,
         tokens: [&CudaTokens; 2],
         (sides, adds): ([GradientMatrix; 2], bool),
-        project: Kernel,
+        project: Kernel<ProjectParams>,
     ) -> Result<()> {
         for (side, tokens) in tokens.into_iter().enumerate() {
             let out = sides[side];
@@ -156,6 +160,7 @@ impl CudaBackward {
         entered: &Entered<'_>,
         stream: CUstream,
         call: &Sums<'_>,
+        sorted: &SortedKernels,
         workspace: u64,
     ) -> Result<()> {
         let [gradient, _] = call.sides;
@@ -169,12 +174,12 @@ impl CudaBackward {
             }
             let out = gradient.output(call.adds);
             let params = self.gather_params(call, pairs, out, workspace);
-            let (kernel, grid) = (self.kernels.pairs, self.n_gather_blocks(&params));
-            match &call.documents.residuals {
-                None => start(entered, stream, kernel, grid, 0, &params)?,
-                Some(residuals) => {
-                    let params =
-                        ResidualGatherParams { sums: params, documents: residuals.params() };
+            let grid = self.n_gather_blocks(&params);
+            match sorted.gather {
+                GatherKernel::Rows(kernel) => start(entered, stream, kernel, grid, 0, &params)?,
+                GatherKernel::Residuals(kernel) => {
+                    let documents = call.documents.decoded()?;
+                    let params = ResidualGatherParams { sums: params, documents };
                     start(entered, stream, kernel, grid, 0, &params)?;
                 }
             }
@@ -187,12 +192,12 @@ impl CudaBackward {
     ///
     /// # Safety
     /// As [`CudaBackward::run_queries`].
-    unsafe fn run_few(
+    unsafe fn run_short_query(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
         call: &Sums<'_>,
-        few: Kernel,
+        (kernel, sorted): (Kernel<FewParams>, &SortedKernels),
         workspace: u64,
     ) -> Result<()> {
         let [queries, documents] = call.sides;
@@ -225,12 +230,12 @@ impl CudaBackward {
         unsafe {
             match are_elements {
                 true => self.clear_queries(entered, stream, call)?,
-                false => self.run_queries(entered, stream, call, workspace)?,
+                false => self.run_queries(entered, stream, call, sorted, workspace)?,
             }
             if !call.adds && !fills {
                 documents.clear(entered, stream)?;
             }
-            start(entered, stream, few, grid, shared_bytes, &params)?;
+            start(entered, stream, kernel, grid, shared_bytes, &params)?;
             match are_elements {
                 true => self.add_chunks(entered, stream, out, workspace),
                 false => Ok(()),
@@ -312,7 +317,7 @@ impl CudaBackward {
         let first = u64::from(tasks.start) * size_of::<RowTask>() as u64;
         let params = SumParams { out, parts, tasks: self.lists.rows + first, n_chunks, n_rows };
         // SAFETY: the caller's promise.
-        unsafe { start(entered, stream, self.kernels.sum, tasks.len() as u32, 0, &params) }
+        unsafe { start(entered, stream, self.kernels.sum_chunks, tasks.len() as u32, 0, &params) }
     }
 
     /// Adds f32 sums of all rows of the documents to a gradient of another type, or overwrites it.
@@ -404,7 +409,7 @@ impl CudaBackward {
         };
         let params = self.owner_params(call, group, &at);
         let n_tasks = group.tasks.len() as u32;
-        let n_owner_blocks = (group.n_segments * params.source.n_columns).div_ceil(backward::WARPS);
+        let n_sum_blocks = (group.n_segments * params.source.n_columns).div_ceil(backward::WARPS);
         let shared_bytes = backward::shared_bytes(group.window_rows) as u32;
         // SAFETY: the workspace has room for what the group's kernels pass to each other; as in
         // `run_queries`.
@@ -428,8 +433,8 @@ impl CudaBackward {
                 let shared_bytes = backward::count_shared_bytes(group.window_rows) as u32;
                 start(entered, stream, sorted.count, n_blocks, shared_bytes, &count)?;
             }
-            start(entered, stream, sorted.invert, n_tasks, shared_bytes, &sort)?;
-            start(entered, stream, sorted.owner, n_owner_blocks, 0, &params)?;
+            start(entered, stream, sorted.sort, n_tasks, shared_bytes, &sort)?;
+            start(entered, stream, sorted.segmented_sum, n_sum_blocks, 0, &params)?;
             let Some(carry) = &group.carry else { return Ok(Some(params)) };
             self.run_join(entered, stream, &params, sorted)?;
             if carry.is_last {
@@ -453,7 +458,7 @@ impl CudaBackward {
     ) -> Result<()> {
         let shared_bytes = backward::JOIN_SHARED_BYTES as u32;
         // SAFETY: the caller's promise.
-        unsafe { start(entered, stream, sorted.join, n_join_blocks(params), shared_bytes, params) }
+        unsafe { start(entered, stream, sorted.fixup, n_join_blocks(params), shared_bytes, params) }
     }
 
     /// What sums over a group's sorted sources.

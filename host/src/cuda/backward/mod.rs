@@ -23,6 +23,16 @@ mod residual_tests;
 use std::sync::Arc;
 
 use maxsim_kernels::abi::params::backward;
+use maxsim_kernels::abi::params::backward::residual::ResidualGatherParams;
+use maxsim_kernels::abi::params::backward::{
+    AtomicParams, CountParams, FewParams, GatherParams, OwnerParams, ProjectParams, SortParams,
+    SumParams,
+};
+use maxsim_kernels::table::Resources;
+use maxsim_kernels::table::auxiliary::{
+    COUNT, FIXUP, GATHER, GATHER_CODES, PROJECT, RESIDUAL_GATHER, SEGMENTED_SUM, SHORT_QUERY, SORT,
+    SUM_CHUNKS,
+};
 
 use self::lists::Lists;
 use self::plan::{GradientPlan, Shape};
@@ -40,7 +50,6 @@ use crate::error::Result;
 use crate::plan::backward::BackwardKind;
 use crate::plan::backward::Gathered;
 use crate::plan::choice::Chosen;
-use crate::plan::kernels::gradient_row;
 use crate::problem::Problem;
 use crate::problem::outputs::GradientMatrix;
 use crate::problem::outputs::OutputShape;
@@ -79,26 +88,54 @@ pub(crate) struct CudaBackward {
     gradient: ElementType,
     rows: [usize; 2],
     /// Where rows are normalised: what goes from their gradients to those of the rows as given.
-    project: Option<Kernel>,
+    project: Option<Kernel<ProjectParams>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernels {
-    /// Sums over pairs; where winners are not sorted, it adds to the documents' gradient, too.
-    pub pairs: Kernel,
-    pub sum: Kernel,
-    pub sorted: Option<SortedKernels>,
+    /// Adds sums over chunks of pairs.
+    pub sum_chunks: Kernel<SumParams>,
+    pub winners: WinnerKernels,
 }
 
-/// What sorts winners, and sums over what is sorted.
+/// What goes through the winners.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum WinnerKernels {
+    /// Gathers rows of documents, and sorts winners by them.
+    Sorted(SortedKernels),
+    /// Adds to both gradients, in one pass.
+    Atomic(Kernel<AtomicParams>),
+}
+
+/// What sums over pairs, sorts winners, and sums over what is sorted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SortedKernels {
-    owner: Kernel,
-    count: Kernel,
-    invert: Kernel,
+    gather: GatherKernel,
+    segmented_sum: Kernel<OwnerParams>,
+    count: Kernel<CountParams>,
+    sort: Kernel<SortParams>,
     /// Where documents have few winners, which are not sorted then.
-    few: Option<Kernel>,
-    join: Kernel,
+    short_query: Option<Kernel<FewParams>>,
+    fixup: Kernel<OwnerParams>,
+}
+
+/// What sums over pairs.
+#[derive(Clone, Copy, Debug)]
+enum GatherKernel {
+    /// Of elements or codes.
+    Rows(Kernel<GatherParams>),
+    /// Of residual-compressed documents.
+    Residuals(Kernel<ResidualGatherParams>),
+}
+
+impl WinnerKernels {
+    /// The kernel that takes most of the time.
+    fn main(&self) -> &Resources {
+        match self {
+            WinnerKernels::Sorted(sorted) => sorted.segmented_sum.entry().resources(),
+            WinnerKernels::Atomic(kernel) => kernel.entry().resources(),
+        }
+    }
 }
 
 /// What kernels sum over winners.
@@ -164,8 +201,7 @@ impl CudaBackward {
             false => device.owner_kernels(element, documents)?,
             true => device.atomic_kernels(element)?,
         };
-        let main = kernels.sorted.map_or(kernels.pairs, |sorted| sorted.owner);
-        let n_resident = device.blocks_per_multiprocessor(main, 0)?;
+        let n_resident = device.blocks_per_multiprocessor(kernels.winners.main(), 0)?;
         let n_blocks = n_resident * device.limits().n_multiprocessors;
         let shape = Shape {
             element_bytes: element.size_bytes(),
@@ -189,9 +225,9 @@ impl CudaBackward {
             None if is_atomic => GradientPlan::atomic(problem, &shape)?,
             None => GradientPlan::new(problem, &shape)?,
         };
-        if let (Some(sorted), false) = (&mut kernels.sorted, plan.few.is_empty()) {
-            let few = backward::FEW.on(device.limits().capability)[gradient_row(element)];
-            sorted.few = Some(device.gradient_kernel(few)?);
+        if let (WinnerKernels::Sorted(sorted), false) = (&mut kernels.winners, plan.few.is_empty())
+        {
+            sorted.short_query = Some(device.kernel_of(&SHORT_QUERY, element)?);
         }
         let sums_bytes = match plan.narrowed.is_empty() {
             true => 0,
@@ -212,9 +248,7 @@ impl CudaBackward {
             again,
             gradient,
             rows: [problem.queries().rows(), problem.documents().rows()],
-            project: normalizes
-                .then(|| device.gradient_kernel(backward::PROJECT[gradient_row(element)]))
-                .transpose()?,
+            project: normalizes.then(|| device.kernel_of(&PROJECT, element)).transpose()?,
         })
     }
 
@@ -277,39 +311,23 @@ impl CudaDevice {
     /// The kernels of
     /// [`BackwardStrategy::Deterministic`](crate::training::BackwardStrategy::Deterministic).
     fn owner_kernels(&self, element: ElementType, documents: Gathered) -> Result<Kernels> {
-        let (row, capability) = (gradient_row(element), self.limits().capability);
         let gather = match documents {
-            Gathered::Elements => backward::GATHER[row],
-            Gathered::Codes => backward::GATHER_CODES,
-            Gathered::Residuals => backward::residual::GATHER[row],
+            Gathered::Elements => GatherKernel::Rows(self.kernel_of(&GATHER, element)?),
+            Gathered::Codes => GatherKernel::Rows(self.kernel(GATHER_CODES)?),
+            Gathered::Residuals => {
+                GatherKernel::Residuals(self.kernel_of(&RESIDUAL_GATHER, element)?)
+            }
         };
         Ok(Kernels {
-            pairs: self.gradient_kernel(gather)?,
-            sum: self.gradient_kernel(backward::SUM)?,
-            sorted: Some(SortedKernels {
-                owner: self.gradient_kernel(backward::OWNER.on(capability)[row])?,
-                count: self.gradient_kernel(backward::COUNT)?,
-                invert: self.gradient_kernel(backward::INVERT)?,
-                few: None,
-                join: self.gradient_kernel(backward::JOIN)?,
+            sum_chunks: self.kernel(SUM_CHUNKS)?,
+            winners: WinnerKernels::Sorted(SortedKernels {
+                gather,
+                segmented_sum: self.kernel_of(&SEGMENTED_SUM, element)?,
+                count: self.kernel(COUNT)?,
+                sort: self.kernel(SORT)?,
+                short_query: None,
+                fixup: self.kernel(FIXUP)?,
             }),
         })
-    }
-
-    /// One of the kernels of gradients.
-    pub(super) fn gradient_kernel(&self, name: &'static str) -> Result<Kernel> {
-        let shared_bytes = match name {
-            backward::COUNT => backward::count_shared_bytes(backward::WINDOW_ROWS),
-            backward::INVERT => backward::shared_bytes(backward::WINDOW_ROWS),
-            backward::JOIN => backward::JOIN_SHARED_BYTES,
-            _ if backward::FEW.contains(name) => backward::FEW_SHARED_BYTES,
-            backward::residual::TABLES => backward::residual::tables_shared_bytes(8),
-            _ => 0,
-        };
-        let n_threads = match name {
-            backward::residual::TABLES => backward::residual::TABLES_THREADS,
-            _ => backward::THREADS,
-        };
-        self.load(name, n_threads, shared_bytes)
     }
 }

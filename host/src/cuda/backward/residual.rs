@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::backward::residual::{
-    PROJECT, PROJECT_LANES, PartsParams, ResidualProjectParams, SUM, TABLES, TABLES_GRID_MAX,
-    TABLES_WARPS, TablesParams, Window, tables_shared_bytes,
+    PROJECT_LANES, PartsParams, ResidualProjectParams, TABLES_GRID_MAX, TABLES_WARPS, TablesParams,
+    Window, tables_shared_bytes,
 };
 use maxsim_kernels::abi::params::backward::{CODE_BYTES, WARPS, columns};
+use maxsim_kernels::table::auxiliary::{RESIDUAL_PROJECT, RESIDUAL_SUM, RESIDUAL_TABLES};
 
-use super::{CudaBackward, Sums};
+use super::{CudaBackward, Sums, WinnerKernels};
 use crate::cuda::buffers::residual::CudaByCode;
 use crate::cuda::buffers::residual::CudaResiduals;
 use crate::cuda::calls::{ResidualCall, ResidualFound};
@@ -26,7 +27,6 @@ use crate::cuda::driver::transfer::upload;
 use crate::error::{Error, Result};
 use crate::plan::backward::BackwardKind;
 use crate::plan::backward::Gathered;
-use crate::plan::kernels::gradient_row;
 use crate::problem::Problem;
 use crate::problem::outputs::GradientMatrix;
 use crate::problem::outputs::OutputShape;
@@ -90,7 +90,7 @@ struct Tables<'a> {
     residuals: &'a CudaResiduals,
     by_code: Arc<CudaByCode>,
     dim: usize,
-    /// Blocks of [`TABLES`].
+    /// CTAs of [`RESIDUAL_TABLES`].
     grid: u32,
     /// Room for the largest span of the plan.
     window: Buffer,
@@ -100,9 +100,9 @@ struct Tables<'a> {
     weight_firsts: Buffer,
     centroids: Buffer,
     weights: Buffer,
-    project: Option<Kernel>,
-    tables: Kernel,
-    sum: Kernel,
+    project: Option<Kernel<ResidualProjectParams>>,
+    tables: Kernel<TablesParams>,
+    sum: Kernel<PartsParams>,
 }
 
 impl<'a> Tables<'a> {
@@ -121,7 +121,7 @@ impl<'a> Tables<'a> {
         let [n_centroids, n_weights] = residuals.n_table_rows();
         let weight_bytes = n_weights as u64 * 4;
         let window_rows = work.plan.spans().iter().map(|span| span.rows.len()).max().unwrap_or(0);
-        let project = (params.norms != 0).then_some(PROJECT[gradient_row(element)]);
+        let normalizes = params.norms != 0;
         Ok(Tables {
             device,
             residuals,
@@ -133,9 +133,11 @@ impl<'a> Tables<'a> {
             weight_firsts: upload(device, bytemuck::cast_slice(&[0, n_parts]))?,
             centroids: Buffer::new(device, n_centroids as u64 * row_bytes)?,
             weights: Buffer::new(device, weight_bytes)?,
-            project: project.map(|name| device.gradient_kernel(name)).transpose()?,
-            tables: device.gradient_kernel(TABLES)?,
-            sum: device.gradient_kernel(SUM)?,
+            project: normalizes
+                .then(|| device.kernel_of(&RESIDUAL_PROJECT, element))
+                .transpose()?,
+            tables: device.kernel(RESIDUAL_TABLES)?,
+            sum: device.kernel(RESIDUAL_SUM)?,
             by_code,
         })
     }
@@ -182,7 +184,13 @@ impl<'a> Tables<'a> {
         // its use of the rest. All of them live until the stream has been waited for.
         let run = || unsafe {
             self.clear(&entered, raw)
-                .and_then(|()| work.run_queries(&entered, raw, &sums, workspace))
+                .and_then(|()| match &work.kernels.winners {
+                    WinnerKernels::Sorted(sorted) => {
+                        work.run_queries(&entered, raw, &sums, sorted, workspace)
+                    }
+                    // Windows are summed over sorted winners alone.
+                    WinnerKernels::Atomic(_) => Ok(()),
+                })
                 .and_then(|()| {
                     work.run_windows(&entered, raw, &sums, workspace, |rows| {
                         self.add_window(&entered, raw, rows)
@@ -296,7 +304,9 @@ impl CudaBackward {
         mut take: impl FnMut(Range<u32>) -> Result<()>,
     ) -> Result<()> {
         let plan = &self.plan;
-        let (Some(pairs), Some(sorted)) = (&plan.document_pairs, &self.kernels.sorted) else {
+        let (Some(pairs), WinnerKernels::Sorted(sorted)) =
+            (&plan.document_pairs, &self.kernels.winners)
+        else {
             return Ok(());
         };
         let pairs = self.pairs(sums, pairs, self.lists.document_order, sums.norms[0]);

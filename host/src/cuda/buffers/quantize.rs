@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use maxsim_kernels::abi::params::backward::{GATHER_BLOCKS, Rows, THREADS, WARPS};
-use maxsim_kernels::abi::params::quantize::{
-    LargestParams, QUANTIZE, QUANTIZE_AFFINE, QUANTIZE_LARGEST, QUANTIZE_TENSOR, QuantizeParams,
-    lanes, pitch_bytes,
-};
+use maxsim_kernels::abi::params::backward::{Rows, WARPS};
+use maxsim_kernels::abi::params::quantize::{LargestParams, QuantizeParams, lanes, pitch_bytes};
 use maxsim_kernels::abi::quantize::fp8_scale;
+use maxsim_kernels::table::auxiliary::{
+    QUANTIZE, QUANTIZE_AFFINE, QUANTIZE_LARGEST, QUANTIZE_TENSOR,
+};
 
 use super::row_scales::{RowScales, Source};
 use super::tokens::CudaTokens;
@@ -21,7 +21,6 @@ use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::{Buffer, download};
 use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
-use crate::plan::kernels::gradient_row;
 use crate::plan::limits::Access;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Quantized, TokenFormat};
@@ -36,13 +35,13 @@ impl CudaTokens {
         layout: &TokenLayout,
         scales: ScaleType,
     ) -> Result<CudaTokens> {
-        let (entries, source) = match (F::FORMAT, scales) {
-            (TokenFormat::Int8Affine, _) => (QUANTIZE_AFFINE, Source::Affine),
+        let (family, source) = match (F::FORMAT, scales) {
+            (TokenFormat::Int8Affine, _) => (&QUANTIZE_AFFINE, Source::Affine),
             (TokenFormat::Fp8, ScaleType::Tensor) => {
                 let largest = self.largest_of_valid::<T>(device, layout)?;
-                (QUANTIZE_TENSOR, Source::Tensor(fp8_scale(largest)))
+                (&QUANTIZE_TENSOR, Source::Tensor(fp8_scale(largest)))
             }
-            _ => (QUANTIZE, Source::Rows(scales)),
+            _ => (&QUANTIZE, Source::Rows(scales)),
         };
         let (n_rows, dim) = (layout.rows(), layout.dim());
         let pitch_bytes = pitch_bytes(dim) as u64;
@@ -72,7 +71,7 @@ impl CudaTokens {
                 _ => 0.0,
             },
         };
-        let kernel = device.load(entries[gradient_row(T::TYPE)], THREADS, 0)?;
+        let kernel = device.kernel_of(family, T::TYPE)?;
         let grid = params.n_rows.div_ceil(WARPS * (32 >> lanes_log2));
         device.on_idle_stream(|stream| {
             let entered = device.enter()?;
@@ -113,10 +112,11 @@ impl CudaTokens {
             n_rows: layout.rows() as u32,
             reserved: 0,
         };
-        let kernel = device.load(QUANTIZE_LARGEST[gradient_row(T::TYPE)], THREADS, 0)?;
+        let kernel = device.kernel_of(&QUANTIZE_LARGEST, T::TYPE)?;
         // As many blocks as run at once, since each of their warps writes to one word in the end.
         let n_blocks = params.n_rows.div_ceil(WARPS * (32 >> params.rows.lanes_log2));
-        let grid = n_blocks.min((device.limits().n_multiprocessors * GATHER_BLOCKS) as u32);
+        let blocks = kernel.entry().resources().blocks;
+        let grid = n_blocks.min((device.limits().n_multiprocessors * blocks) as u32);
         let mut bits = [0u32];
         device.on_idle_stream(|stream| {
             let entered = device.enter()?;

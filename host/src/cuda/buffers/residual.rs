@@ -4,13 +4,14 @@
 use std::sync::{Arc, Mutex};
 
 use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::params::backward::WARPS;
 use maxsim_kernels::abi::params::backward::residual::UNIT_ROWS;
-use maxsim_kernels::abi::params::backward::{THREADS, WARPS};
 use maxsim_kernels::abi::params::{NORMS_PADDING, ResidualNormsParams, Residuals};
 use maxsim_kernels::abi::residual_chunk::{
-    BY_CENTROID_NBITS_MAX, CHUNK_LEN, NORMS, NORMS_LANES, PLANES, arranged, centroid_bytes,
-    n_slots, planes, row_bytes, slot,
+    BY_CENTROID_NBITS_MAX, CHUNK_LEN, NORMS_LANES, PLANES, arranged, centroid_bytes, n_slots,
+    planes, row_bytes, slot,
 };
+use maxsim_kernels::table::auxiliary::DECODED_NORMS;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
@@ -20,7 +21,6 @@ use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::{Buffer, download};
 use crate::cuda::driver::transfer::{upload, upload_made};
 use crate::error::{Error, Result};
-use crate::plan::kernels::gradient_row;
 use crate::plan::limits::Access;
 use crate::residual::by_code::ByCode;
 use crate::residual::{ResidualCodec, ResidualTokens};
@@ -146,6 +146,22 @@ impl CudaTokens {
     }
 }
 
+impl CudaTokens {
+    /// What a kernel decodes these tokens from; an error where they are not residual-compressed.
+    /// Planning chooses no such kernel for those.
+    pub(in crate::cuda) fn decoded(&self) -> Result<Residuals> {
+        self.residuals.as_ref().map(CudaResiduals::params).ok_or_else(not_decoded)
+    }
+}
+
+/// The error of a plan whose kernel decodes documents that are not compressed.
+pub(in crate::cuda) fn not_decoded() -> Error {
+    Error::Unsupported {
+        what: "documents".into(),
+        why: "the kernel decodes residual-compressed documents, and these are not".into(),
+    }
+}
+
 impl CudaResiduals {
     /// Finds what rows are normalised by, and waits for it.
     fn find_norms(
@@ -156,8 +172,7 @@ impl CudaResiduals {
     ) -> Result<()> {
         let n_rows = tokens.codes().len();
         self.norms = Some(Buffer::zeroed(device, (n_rows + PADDING) as u64 * 4)?);
-        let name = NORMS[gradient_row(element)];
-        let kernel = device.load(name, THREADS, 0)?;
+        let kernel = device.kernel_of(&DECODED_NORMS, element)?;
         let params = ResidualNormsParams {
             tokens: self.params(),
             n_rows: n_rows as u32,

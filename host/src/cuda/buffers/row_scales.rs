@@ -14,8 +14,9 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 use half::f16;
 use maxsim_kernels::abi::element::Operand;
-use maxsim_kernels::abi::params::backward::{ROW_NORMS, RowNormsParams, WARPS};
+use maxsim_kernels::abi::params::backward::{RowNormsParams, WARPS};
 use maxsim_kernels::abi::params::{HALVES, NORMS_PADDING};
+use maxsim_kernels::table::auxiliary::ROW_NORMS;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use super::tokens::CudaTokens;
@@ -26,7 +27,6 @@ use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::Order;
 use crate::cuda::driver::transfer::upload;
 use crate::error::{Error, Result};
-use crate::plan::kernels::gradient_row;
 use crate::runtime::alloc::filled;
 use crate::runtime::swap::lock;
 use crate::tokens::layout::TokenLayout;
@@ -51,7 +51,7 @@ pub(crate) struct RowScales {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cuda) enum Source {
     /// The kernel that finds r.
-    Kernel(Kernel),
+    Kernel(Kernel<RowNormsParams>),
     /// Scales of this type by row, which come with the rows.
     Rows(ScaleType),
     /// Scales and minima, which come with the rows.
@@ -207,7 +207,7 @@ impl CudaTokens {
             });
         }
         let Some(element) = self.element() else { return Ok(()) };
-        let kernel = device.gradient_kernel(ROW_NORMS[gradient_row(element)])?;
+        let kernel = device.kernel_of(&ROW_NORMS, element)?;
         let n_bytes = (self.n_rows() + NORMS_PADDING) as u64 * 4;
         let buffer = Buffer::zeroed(device, n_bytes)?;
         let new = RowScales { buffer, halves: None, source: Source::Kernel(kernel) };

@@ -170,25 +170,18 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use maxsim_kernels::abi::arch::Arch;
-    use maxsim_kernels::abi::params::backward::{PROJECT, ROW_NORMS};
-    use maxsim_kernels::abi::params::loss;
-    use maxsim_kernels::abi::params::rescore::RESCORE;
-    use maxsim_kernels::abi::residual_chunk::{CENTROID_KERNELS, NORMS};
     use maxsim_kernels::archive::Packed;
-    use maxsim_kernels::table::forward::{COMBINE_PIECES, FORWARD, SUM_PARTIALS};
+    use maxsim_kernels::table;
+    use maxsim_kernels::table::auxiliary::SUM_PARTIALS;
 
     use super::*;
 
     #[test]
     fn every_entry_of_the_table_has_an_image() {
-        let others =
-            [SUM_PARTIALS, COMBINE_PIECES, loss::CONTRASTIVE, loss::DISTILLATION, loss::MEAN];
-        let names = FORWARD.iter().map(|row| row.name).chain(others).chain(ROW_NORMS);
-        let names =
-            names.chain(PROJECT).chain(NORMS).chain(RESCORE).chain(CENTROID_KERNELS.concat());
-        for name in names {
-            assert_eq!(Image::find(name).unwrap().name, name);
+        for kernel in table::all() {
+            assert_eq!(Image::find(kernel.name).unwrap().name, kernel.name);
         }
+        assert_eq!(images().unwrap().kernels.len(), table::all().count());
         assert!(matches!(Image::find("maxsim_none"), Err(Error::Unsupported { .. })));
     }
 
@@ -209,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_file_is_unpacked_once() {
-        let image = Image::find(SUM_PARTIALS).unwrap();
+        let image = Image::find(SUM_PARTIALS.resources().name).unwrap();
         assert_eq!(image.ptx().unwrap().as_ptr(), image.ptx().unwrap().as_ptr());
     }
 
@@ -242,7 +235,7 @@ mod tests {
             eprintln!("SKIPPED (built with `cargo xtask build-ptx --ptx-only`): cubins");
             return;
         }
-        for row in FORWARD {
+        for row in table::all() {
             let image = Image::find(row.name).unwrap();
             for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)] {
                 let has_cubin = image.cubin(capability).is_some();

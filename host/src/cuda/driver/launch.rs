@@ -5,33 +5,36 @@ use std::ptr;
 
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::{N_COUNTERS, N_PIECE_ROWS};
+use maxsim_kernels::table::Resources;
 
 use super::context::Entered;
 use super::module::Kernel;
 use super::symbols::raw;
 use crate::error::Result;
 
-/// Launches a kernel that takes one struct by value.
+/// Launches a kernel with the struct that its table says it takes.
 ///
 /// # Safety
-/// `P` must be what the kernel takes, its addresses must be good for what the kernel does
-/// with them until it has run, and `stream` must be a stream of the context.
+/// The struct's addresses must be good for what the kernel does with them until it has run, and
+/// `stream` must be a stream of the context.
 pub(in crate::cuda) unsafe fn start<P: Copy>(
     entered: &Entered<'_>,
     stream: CUstream,
-    kernel: Kernel,
+    kernel: Kernel<P>,
     grid: u32,
     shared_bytes: u32,
     params: &P,
 ) -> Result<()> {
-    let mut arguments = [ptr::from_ref(params).cast_mut().cast::<c_void>()];
+    let mut arguments = [kernel.entry().argument(params).cast_mut().cast::<c_void>()];
     let (arguments, no_extra) = (arguments.as_mut_ptr(), ptr::null_mut());
+    let &Resources { threads, begins_early, .. } = kernel.entry().resources();
+    let n_threads = threads as u32;
     // Drivers before CUDA 11.8 have no such launch, and no GPU whose kernels begin early.
-    if kernel.begins_early {
+    if begins_early {
         let early = raw::LaunchAttribute::early();
         let config = raw::LaunchConfig {
             grid: [grid, 1, 1],
-            block: [kernel.n_threads, 1, 1],
+            block: [n_threads, 1, 1],
             shared_mem_bytes: shared_bytes,
             stream,
             attributes: &early,
@@ -39,17 +42,18 @@ pub(in crate::cuda) unsafe fn start<P: Copy>(
         };
         // SAFETY: the caller's promise; the driver copies configuration and parameter before it
         // returns. The kernel itself waits for what the one before it writes.
-        let code = unsafe { raw::cuLaunchKernelEx(&config, kernel.function, arguments, no_extra) };
+        let code =
+            unsafe { raw::cuLaunchKernelEx(&config, kernel.function(), arguments, no_extra) };
         return entered.device().check("cuLaunchKernelEx", code);
     }
     // SAFETY: the caller's promise; the driver copies the parameter before it returns.
     let code = unsafe {
         raw::cuLaunchKernel(
-            kernel.function,
+            kernel.function(),
             grid,
             1,
             1,
-            kernel.n_threads,
+            n_threads,
             1,
             1,
             shared_bytes,

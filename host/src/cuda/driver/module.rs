@@ -1,10 +1,11 @@
-//! Kernels: one module per row of the variant table, loaded at first use.
+//! Kernels: one module per line of the tables, loaded at first use.
 //!
 //! A cubin that fits the device is loaded as it is; otherwise, or where the driver refuses it,
 //! the driver compiles the PTX. MAXSIM_KERNELS=cubin or =ptx allows one of them alone.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
@@ -13,12 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use cust::sys::{CUfunction, CUmodule};
-use maxsim_kernels::abi::params::{backward, loss, rescore};
-use maxsim_kernels::abi::residual_chunk;
-use maxsim_kernels::table::forward::{
-    COMBINE_PIECES, COMBINE_PIECES_SHARED_BYTES, COMBINE_PIECES_THREADS, SUM_PARTIALS,
-    SUM_PARTIALS_THREADS, Variant,
-};
+use maxsim_kernels::abi::element::ElementType;
+use maxsim_kernels::table::auxiliary::Family;
+use maxsim_kernels::table::{Entry, Resources};
 
 use super::context::CudaDevice;
 use super::image::{Cubin, Image, Wanted};
@@ -47,92 +45,109 @@ const LOG_BYTES: usize = 16 << 10;
 /// appended to.
 const JIT_LOG: &str = "MAXSIM_JIT_LOG";
 
-/// A loaded entry, ready to be launched.
+/// A loaded kernel, ready to be launched with a `P`: only its entry says what that is.
+pub(in crate::cuda) struct Kernel<P> {
+    entry: Entry<P>,
+    loaded: Loaded,
+}
+
+impl<P> Clone for Kernel<P> {
+    fn clone(&self) -> Kernel<P> {
+        *self
+    }
+}
+
+impl<P> Copy for Kernel<P> {}
+
+impl<P> fmt::Debug for Kernel<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.entry.fmt(f)
+    }
+}
+
+impl<P> Kernel<P> {
+    /// What the driver launches.
+    pub(in crate::cuda) fn function(&self) -> CUfunction {
+        self.loaded.function
+    }
+
+    /// The entry that was loaded.
+    pub(in crate::cuda) fn entry(&self) -> &Entry<P> {
+        &self.entry
+    }
+}
+
+/// What the driver has made of an image.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cuda) struct Kernel {
-    pub function: CUfunction,
-    pub n_threads: u32,
-    pub source: KernelSource,
-    /// Its blocks may begin before the kernel before it has ended: it waits by itself.
-    pub begins_early: bool,
+struct Loaded {
+    function: CUfunction,
+    source: KernelSource,
 }
 
 // SAFETY: a handle that stays valid for as long as its module, which is never unloaded; the
 // driver takes it from any thread.
-unsafe impl Send for Kernel {}
+unsafe impl Send for Loaded {}
 // SAFETY: as above.
-unsafe impl Sync for Kernel {}
+unsafe impl Sync for Loaded {}
 
 /// The kernels that have been loaded on a device. They stay for the life of the process.
 #[derive(Debug, Default)]
-pub(in crate::cuda) struct Kernels(Mutex<BTreeMap<&'static str, Kernel>>);
+pub(in crate::cuda) struct Kernels(Mutex<BTreeMap<&'static str, Loaded>>);
 
 impl CudaDevice {
-    /// The kernel of a row of the variant table.
-    pub(in crate::cuda) fn kernel(&self, variant: &'static Variant) -> Result<Kernel> {
-        // Once for every dim that the kernel takes, up to the device's limit.
-        let shared_bytes = variant.shared_bytes(variant.dim_max).min(self.limits().shared_bytes);
-        self.load(variant.name, variant.threads, shared_bytes)
+    /// Loads the kernel of an entry.
+    pub(in crate::cuda) fn kernel<P>(&self, entry: Entry<P>) -> Result<Kernel<P>> {
+        let loaded = self.load(entry.resources())?;
+        Ok(Kernel { entry, loaded })
     }
 
-    /// The kernel that adds partial sums.
-    pub(in crate::cuda) fn sum_partials_kernel(&self) -> Result<Kernel> {
-        self.load(SUM_PARTIALS, SUM_PARTIALS_THREADS, 0)
+    /// Loads the kernel of a family that is for elements of a type.
+    pub(in crate::cuda) fn kernel_of<P>(
+        &self,
+        family: &Family<P>,
+        element: ElementType,
+    ) -> Result<Kernel<P>> {
+        let entry = family.of(element, self.limits().capability).ok_or_else(|| {
+            let like = family.kernels().first().map_or("", |row| row.resources.name);
+            Error::Unsupported {
+                what: format!("a kernel like {like} for {element} on {self:?}"),
+                why: "there is none".into(),
+            }
+        })?;
+        self.kernel(entry)
     }
 
-    /// The kernel that combines the pieces of cut documents.
-    pub(in crate::cuda) fn combine_pieces_kernel(&self) -> Result<Kernel> {
-        self.load(COMBINE_PIECES, COMBINE_PIECES_THREADS, COMBINE_PIECES_SHARED_BYTES)
-    }
-
-    /// Loads these rows and what goes with them, and these other kernels, and makes
-    /// ready what uploads and synchronous calls need.
+    /// Loads these kernels, and makes ready what uploads and synchronous calls need.
     pub(crate) fn warm_up(
         self: &Arc<CudaDevice>,
-        rows: &[&'static Variant],
-        others: &[&'static str],
+        kernels: &[Resources],
     ) -> Result<Vec<LoadedKernel>> {
         upload(self, &[0])?;
         self.on_idle_stream(|_| Ok(()))?;
-        let timed = |name, load: &dyn Fn() -> Result<Kernel>| {
+        let load = |kernel: &Resources| {
+            let name = kernel.name;
             let is_new = !lock(&self.kernels.0).contains_key(name);
             let start = Instant::now();
-            let source = load()?.source;
+            let source = self.load(kernel)?.source;
             Ok(LoadedKernel { name, source, time: is_new.then(|| start.elapsed()) })
         };
-        let mut kernels = rows
-            .iter()
-            .map(|row| timed(row.name, &|| self.kernel(row)))
-            .collect::<Result<Vec<_>>>()?;
-        kernels.push(timed(SUM_PARTIALS, &|| self.sum_partials_kernel())?);
-        kernels.push(timed(COMBINE_PIECES, &|| self.combine_pieces_kernel())?);
-        for &name in others {
-            let load = || match name {
-                loss::CONTRASTIVE | loss::DISTILLATION | loss::MEAN => self.loss_kernel(name),
-                _ if rescore::RESCORE.contains(&name) => self.rescore_kernel(name),
-                _ if residual_chunk::CENTROID_KERNELS.as_flattened().contains(&name) => {
-                    self.centroid_kernel(name)
-                }
-                _ => self.gradient_kernel(name),
-            };
-            kernels.push(timed(name, &load)?);
-        }
-        Ok(kernels)
+        kernels.iter().map(load).collect()
     }
 
     /// Blocks of the kernel that a multiprocessor runs at once.
     pub(in crate::cuda) fn blocks_per_multiprocessor(
         &self,
-        kernel: Kernel,
+        kernel: &Resources,
         shared_bytes: usize,
     ) -> Result<usize> {
+        let function = self.load(kernel)?.function;
         let _entered = self.enter()?;
-        let (mut n_blocks, n_threads) = (0, kernel.n_threads as i32);
+        let (mut n_blocks, n_threads) = (0, kernel.threads as i32);
         // SAFETY: `n_blocks` outlives the call; the function lives as long as the process.
         let code = unsafe {
             raw::cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &mut n_blocks,
-                kernel.function,
+                function,
                 n_threads,
                 shared_bytes,
             )
@@ -141,15 +156,13 @@ impl CudaDevice {
         Ok(n_blocks.max(1) as usize)
     }
 
-    pub(in crate::cuda) fn load(
-        &self,
-        name: &'static str,
-        n_threads: usize,
-        shared_bytes: usize,
-    ) -> Result<Kernel> {
+    fn load(&self, kernel: &Resources) -> Result<Loaded> {
+        let name = kernel.name;
+        // Once for every launch: for every dim that the kernel takes, up to the device's limit.
+        let shared_bytes = kernel.shared_bytes.min(self.limits().shared_bytes);
         let mut kernels = lock(&self.kernels.0);
-        if let Some(&kernel) = kernels.get(name) {
-            return Ok(kernel);
+        if let Some(&loaded) = kernels.get(name) {
+            return Ok(loaded);
         }
         let image = Image::find(name)?;
         let _entered = self.enter()?;
@@ -164,10 +177,9 @@ impl CudaDevice {
             raw::cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_BYTES, shared_bytes as i32)
         };
         self.check("cuFuncSetAttribute", code)?;
-        let begins_early = backward::BEGIN_EARLY.contains(&name);
-        let kernel = Kernel { function, n_threads: n_threads as u32, source, begins_early };
-        kernels.insert(name, kernel);
-        Ok(kernel)
+        let loaded = Loaded { function, source };
+        kernels.insert(name, loaded);
+        Ok(loaded)
     }
 
     fn module(&self, image: &Image) -> Result<(CUmodule, KernelSource)> {

@@ -1,7 +1,7 @@
 //! A read of tokens that computes nothing: the limit of kernels that are bound by memory.
 
 use maxsim_kernels::abi::params::ReadParams;
-use maxsim_kernels::table::forward::{READ, READ_THREADS};
+use maxsim_kernels::table::auxiliary::BANDWIDTH;
 
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::launch::{N_RESERVED, start};
@@ -43,13 +43,13 @@ pub(crate) fn read(
             found: n_blocks as u64,
         });
     }
-    let kernel = device.load(READ, READ_THREADS, 0)?;
+    let kernel = device.kernel(BANDWIDTH)?;
     let entered = device.enter()?;
     let order = stream.order(&entered)?;
     // Behind the counters.
     let sink = stream.workspace(order, (N_RESERVED + 1) * 4)? + N_RESERVED * 4;
     let params = ReadParams { base, n_pieces: len_bytes / PIECE_BYTES, sink };
     // SAFETY: a handle's matrix has the rows of its layout at its pitch, and is not written
-    // during a call; the sink is this stream's; the kernel takes this struct.
+    // during a call; the sink is this stream's.
     unsafe { start(&entered, stream.raw(), kernel, n_blocks as u32, 0, &params) }
 }

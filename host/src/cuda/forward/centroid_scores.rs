@@ -8,35 +8,26 @@ use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::params::{
     ByCentroidParams, CENTROID_SCORES_BYTES, CentroidScoresParams, ForwardParams, Group, Residuals,
 };
-use maxsim_kernels::abi::residual_chunk::{
-    BY_CENTROID_NBITS_MAX, CENTROID_SCORES, CENTROID_SCORES_BLOCKS, CENTROID_SCORES_THREADS,
-    INFINITE_QUERIES,
-};
+use maxsim_kernels::abi::residual_chunk::BY_CENTROID_NBITS_MAX;
+use maxsim_kernels::table::Resources;
+use maxsim_kernels::table::auxiliary::{CENTROID_SCORES, INFINITE_QUERIES};
 use maxsim_kernels::table::forward::Variant;
 
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::start;
 use crate::cuda::driver::module::Kernel;
 use crate::error::{Error, Result};
-use crate::plan::kernels::gradient_row;
 use crate::plan::limits::Access;
 
 /// The scores of every centroid in every query tile of a call.
 #[derive(Debug)]
 pub(in crate::cuda) struct CentroidScores {
-    kernel: Kernel,
+    kernel: Kernel<CentroidScoresParams>,
     /// The kernel for queries with infinities.
-    infinite: Kernel,
+    infinite: Kernel<ByCentroidParams>,
     n_tiles: u32,
     n_centroids: u32,
     grid: u32,
-}
-
-impl CudaDevice {
-    /// One of [`CENTROID_SCORES`] and [`INFINITE_QUERIES`].
-    pub(in crate::cuda) fn centroid_kernel(&self, name: &'static str) -> Result<Kernel> {
-        self.load(name, CENTROID_SCORES_THREADS, 0)
-    }
 }
 
 impl CentroidScores {
@@ -52,12 +43,12 @@ impl CentroidScores {
         else {
             return Ok(None);
         };
-        let [kernel, infinite] = [CENTROID_SCORES, INFINITE_QUERIES]
-            .map(|names| device.centroid_kernel(names[gradient_row(element)]));
-        let (kernel, infinite) = (kernel?, infinite?);
+        let kernel = device.kernel_of(&CENTROID_SCORES, element)?;
+        let infinite = device.kernel_of(&INFINITE_QUERIES, element)?;
         let n_warps = u64::from(n_centroids).div_ceil(Group::ROWS as u64) * u64::from(n_tiles);
-        let n_blocks = n_warps.div_ceil(CENTROID_SCORES_THREADS as u64 / 32);
-        let at_once = device.limits().n_multiprocessors * CENTROID_SCORES_BLOCKS;
+        let &Resources { threads, blocks, .. } = kernel.entry().resources();
+        let n_blocks = n_warps.div_ceil(threads as u64 / 32);
+        let at_once = device.limits().n_multiprocessors * blocks;
         let grid = n_blocks.min(at_once as u64) as u32;
         Ok(Some(CentroidScores { kernel, infinite, n_tiles, n_centroids, grid }))
     }
@@ -110,7 +101,7 @@ impl CentroidScores {
         };
         match self.grid {
             0 => Ok(()),
-            // SAFETY: the caller's promise; the kernel takes this struct.
+            // SAFETY: the caller's promise.
             grid => unsafe { start(entered, stream, self.kernel, grid, 0, &params) },
         }
     }
@@ -118,20 +109,19 @@ impl CentroidScores {
     /// Enqueues a launch of the forward kernel, and that of the kernel for the tiles that it skips.
     ///
     /// # Safety
-    /// As for [`CentroidScores::run`], which must have been enqueued before; `kernel` must be a
-    /// row's that takes these scores.
+    /// As for [`CentroidScores::run`], which must have been enqueued before.
     pub(in crate::cuda) unsafe fn forward(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        (kernel, grid): (Kernel, u32),
+        (kernel, grid): (Kernel<ByCentroidParams>, u32),
         forward: ForwardParams,
         documents: Residuals,
         scores: u64,
     ) -> Result<()> {
         let (n_centroids, n_tiles) = (self.n_centroids, self.n_tiles);
         let params = ByCentroidParams { forward, documents, scores, n_centroids, n_tiles };
-        // SAFETY: the caller's promise; both kernels take this struct.
+        // SAFETY: the caller's promise.
         unsafe {
             start(entered, stream, kernel, grid, 0, &params)?;
             start(entered, stream, self.infinite, grid, 0, &params)

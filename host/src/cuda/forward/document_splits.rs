@@ -6,9 +6,9 @@
 
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::{
-    CombinePiecesParams, Group, Matrix, NO_TOKEN_SCORE, ScoreTokens,
+    COMBINE_SPLITS_SHARED_BYTES, CombinePiecesParams, Group, Matrix, NO_TOKEN_SCORE, ScoreTokens,
 };
-use maxsim_kernels::table::forward::{COMBINE_PIECES_SHARED_BYTES, Variant};
+use maxsim_kernels::table::forward::Variant;
 
 use super::lists::DeviceLists;
 use super::query_tiles::Tiles;
@@ -102,7 +102,7 @@ impl CutProblem {
 /// How a work's pieces are put together.
 #[derive(Debug)]
 pub(in crate::cuda) struct CudaPieces {
-    kernel: Kernel,
+    kernel: Kernel<CombinePiecesParams>,
     pieces: Pieces,
     /// Some piece has no token.
     has_empty: bool,
@@ -117,7 +117,7 @@ pub(in crate::cuda) struct CudaPieces {
 impl CudaPieces {
     /// `outputs` is of the whole problem, `of_pieces` of the pieces.
     pub(in crate::cuda) fn new(
-        kernel: Kernel,
+        kernel: Kernel<CombinePiecesParams>,
         variant: &Variant,
         cut: &CutProblem,
         outputs: &OutputShape,
@@ -206,7 +206,7 @@ impl CudaPieces {
             winner_bytes: self.winner_bytes as u32,
             groups_per_tile: self.groups_per_tile,
         };
-        let shared_bytes = COMBINE_PIECES_SHARED_BYTES as u32;
+        let shared_bytes = COMBINE_SPLITS_SHARED_BYTES as u32;
         // SAFETY: the caller's promise; there is a block per score, as the kernel wants it.
         unsafe { start(entered, stream, self.kernel, self.n_scores, shared_bytes, &params) }
     }

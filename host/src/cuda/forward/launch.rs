@@ -5,13 +5,16 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 use maxsim_kernels::abi::arch::Arch;
 use maxsim_kernels::abi::params::{
-    ForwardParams, N_COUNTERS, SumPartialsParams, TensorMap, Unit, UnitStart, inverse,
+    ForwardParams, N_COUNTERS, SUM_PARTIALS_THREADS, SumPartialsParams, TensorMap, Unit, UnitStart,
+    inverse,
 };
-use maxsim_kernels::table::forward::{SUM_PARTIALS_THREADS, Variant};
+use maxsim_kernels::table::auxiliary::{COMBINE_SPLITS, SUM_PARTIALS};
+use maxsim_kernels::table::forward::Variant;
 
 use super::centroid_scores::CentroidScores;
 use super::document_splits::{CudaPieces, CutProblem};
 use super::lists::DeviceLists;
+use super::params::ForwardKernel;
 use super::partition::{DRAWN_TOKENS_MIN, RUN_DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX};
 use super::work_list::{Launch, Shape, Units, WorkList};
 use crate::cuda::buffers::outputs::CudaOutputs;
@@ -44,9 +47,9 @@ const SCORES_ALIGN: u64 = 128;
 pub(crate) struct ForwardPlan {
     device: Arc<CudaDevice>,
     pub(super) variant: &'static Variant,
-    pub(super) kernel: Kernel,
+    pub(super) kernel: ForwardKernel,
     /// Where scores are sums over several query tiles, and nothing else adds them.
-    sum_partials: Option<Kernel>,
+    sum_partials: Option<Kernel<SumPartialsParams>>,
     /// Where documents are cut: all but the outputs is then the problem of the pieces.
     pieces: Option<CudaPieces>,
     /// Where the kernel reads what centroids score.
@@ -101,8 +104,7 @@ impl ForwardPlan {
         let cut = CutProblem::new(problem, pieces)?;
         let problem = cut.problem(problem.queries())?;
         let left = OutputShape::of_pieces(&problem, outputs.winners);
-        let pieces =
-            CudaPieces::new(device.combine_pieces_kernel()?, variant, &cut, outputs, &left);
+        let pieces = CudaPieces::new(device.kernel(COMBINE_SPLITS)?, variant, &cut, outputs, &left);
         ForwardPlan::of(device, &problem, chosen, &left, Some((&cut, pieces)))
     }
 
@@ -117,9 +119,10 @@ impl ForwardPlan {
     ) -> Result<ForwardPlan> {
         let (cut, pieces) = pieces.unzip();
         let in_runs = variant.schedule.is_contiguous();
-        let kernel = device.kernel(variant)?;
+        let kernel = device.forward_kernel(variant)?;
         let shared_bytes = variant.shared_bytes(problem.dim());
-        let mut n_resident = device.blocks_per_multiprocessor(kernel, shared_bytes)?;
+        let mut n_resident =
+            device.blocks_per_multiprocessor(&variant.resources(), shared_bytes)?;
         if in_runs && matches!(problem.shape(), ScoreShape::Cross { .. }) {
             let n_multiprocessors = device.limits().n_multiprocessors;
             n_resident = n_resident.min(match variant.schedule.is_stream_k() {
@@ -152,12 +155,8 @@ impl ForwardPlan {
         )?;
         let needs_sum =
             |launch: &Launch| launch.n_parts > 0 && !launch.sums_in_kernel && pieces.is_none();
-        let sum_partials = list
-            .launches
-            .iter()
-            .any(needs_sum)
-            .then(|| device.sum_partials_kernel())
-            .transpose()?;
+        let sum_partials =
+            list.launches.iter().any(needs_sum).then(|| device.kernel(SUM_PARTIALS)).transpose()?;
         let lists =
             DeviceLists::upload(device, &list, outputs, cut.map(|cut| (cut, problem.queries())))?;
         Ok(ForwardPlan {
@@ -475,7 +474,7 @@ impl ForwardPlan {
     ) -> Result<()> {
         let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
         // SAFETY: the caller's promise; partial results lie in the workspace, which holds
-        // `n_partials` of them; the sum gets the parameter that it is declared with.
+        // `n_partials` of them.
         unsafe {
             if launch.is_ragged && self.sum_partials.is_some() {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;

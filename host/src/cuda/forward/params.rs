@@ -2,20 +2,53 @@
 
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::{
-    CutRunParams, ForwardParams, NormalizedParams, ResidualParams, Residuals, RunParams, RunUnit,
-    ScaledRunParams, inverse,
+    ByCentroidParams, CutRunParams, ForwardParams, NormalizedParams, ResidualParams, RunParams,
+    RunUnit, ScaledRunParams, inverse,
 };
-use maxsim_kernels::table::forward::ParamsKind;
+use maxsim_kernels::table::forward::{ForwardEntry, Variant};
 
 use super::launch::ForwardPlan;
 use super::work_list::{Launch, Units};
+use crate::cuda::buffers::residual::not_decoded;
 use crate::cuda::buffers::tokens::CudaTokens;
-use crate::cuda::driver::context::Entered;
+use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::start;
-use crate::error::{Error, Result};
+use crate::cuda::driver::module::Kernel;
+use crate::error::Result;
+
+/// A loaded forward kernel, with the struct that its line of the table says it takes.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cuda) enum ForwardKernel {
+    Forward(Kernel<ForwardParams>),
+    Normalized(Kernel<NormalizedParams>),
+    Contiguous(Kernel<RunParams>),
+    ScaledContiguous(Kernel<ScaledRunParams>),
+    ContiguousStreamK(Kernel<CutRunParams>),
+    Residual(Kernel<ResidualParams>),
+    ByCentroid(Kernel<ByCentroidParams>),
+}
+
+impl CudaDevice {
+    /// Loads a kernel of the forward table.
+    pub(super) fn forward_kernel(&self, variant: &Variant) -> Result<ForwardKernel> {
+        Ok(match variant.entry() {
+            ForwardEntry::Forward(entry) => ForwardKernel::Forward(self.kernel(entry)?),
+            ForwardEntry::Normalized(entry) => ForwardKernel::Normalized(self.kernel(entry)?),
+            ForwardEntry::Contiguous(entry) => ForwardKernel::Contiguous(self.kernel(entry)?),
+            ForwardEntry::ScaledContiguous(entry) => {
+                ForwardKernel::ScaledContiguous(self.kernel(entry)?)
+            }
+            ForwardEntry::ContiguousStreamK(entry) => {
+                ForwardKernel::ContiguousStreamK(self.kernel(entry)?)
+            }
+            ForwardEntry::Residual(entry) => ForwardKernel::Residual(self.kernel(entry)?),
+            ForwardEntry::ByCentroid(entry) => ForwardKernel::ByCentroid(self.kernel(entry)?),
+        })
+    }
+}
 
 impl ForwardPlan {
-    /// Starts the forward kernel with the parameter struct of its row of the table.
+    /// Starts the forward kernel with the parameter struct that it takes.
     ///
     /// # Safety
     /// As `ForwardPlan::launch`.
@@ -30,14 +63,14 @@ impl ForwardPlan {
     ) -> Result<()> {
         let [queries, documents] = sides;
         let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
-        let (kernel, grid) = (self.kernel, launch.grid);
-        let forward = *params;
-        // SAFETY: the caller's promise; each arm starts the kernel with the struct that its row of
-        // the table says, which is the one that its entry point is declared with.
+        let (grid, forward) = (launch.grid, *params);
+        // SAFETY: the caller's promise.
         unsafe {
-            match self.variant.params {
-                ParamsKind::Forward => start(entered, stream, kernel, grid, shared_bytes, params),
-                ParamsKind::Normalized => {
+            match self.kernel {
+                ForwardKernel::Forward(kernel) => {
+                    start(entered, stream, kernel, grid, shared_bytes, params)
+                }
+                ForwardKernel::Normalized(kernel) => {
                     let document_norms = documents.row_scales_address_for(self.variant);
                     let query_norms = match self.variant.has_query_factors() {
                         true => queries.row_scales_address(),
@@ -46,11 +79,11 @@ impl ForwardPlan {
                     let params = NormalizedParams { forward, query_norms, document_norms };
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
-                ParamsKind::Contiguous => {
+                ForwardKernel::Contiguous(kernel) => {
                     let runs = self.run_params(launch, params);
                     start(entered, stream, kernel, grid, shared_bytes, &runs)
                 }
-                ParamsKind::ScaledContiguous => {
+                ForwardKernel::ScaledContiguous(kernel) => {
                     let params = ScaledRunParams {
                         document_scales: documents.row_scales_address_for(self.variant),
                         runs: self.run_params(launch, params),
@@ -58,7 +91,7 @@ impl ForwardPlan {
                     };
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
-                ParamsKind::ContiguousStreamK => {
+                ForwardKernel::ContiguousStreamK(kernel) => {
                     let runs = self.run_params(launch, params);
                     let document_steps = match launch.units {
                         Units::Shares(shares) => shares.document_steps,
@@ -70,13 +103,13 @@ impl ForwardPlan {
                     let params = CutRunParams { document_steps, document_steps_inverse, runs };
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
-                ParamsKind::Residual => {
-                    let documents = decoded(documents)?;
+                ForwardKernel::Residual(kernel) => {
+                    let documents = documents.decoded()?;
                     let params = ResidualParams { forward, documents };
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
-                ParamsKind::ByCentroid => {
-                    let documents = decoded(documents)?;
+                ForwardKernel::ByCentroid(kernel) => {
+                    let documents = documents.decoded()?;
                     let of = self.centroid_scores.as_ref().ok_or_else(not_decoded)?;
                     of.forward(entered, stream, (kernel, grid), forward, documents, scores)
                 }
@@ -115,19 +148,5 @@ impl ForwardPlan {
             first_tile: params.tile_base,
             forward: *params,
         }
-    }
-}
-
-/// The residual-compressed tokens of a kernel that decodes its documents.
-fn decoded(documents: &CudaTokens) -> Result<Residuals> {
-    documents.residuals.as_ref().map(|residuals| residuals.params()).ok_or_else(not_decoded)
-}
-
-/// The error of a plan whose kernel decodes documents that are not compressed. Planning chooses no
-/// such kernel; it is an error all the same, and not a launch.
-fn not_decoded() -> Error {
-    Error::Unsupported {
-        what: "documents".into(),
-        why: "the kernel decodes residual-compressed documents, and these are not".into(),
     }
 }

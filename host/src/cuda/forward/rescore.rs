@@ -6,8 +6,9 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::backward::Rows;
 use maxsim_kernels::abi::params::rescore::{
-    RESCORE, RescoreParams, SHARED_BYTES, THREADS, WARPS_LOG2, lanes, warps_log2,
+    RescoreParams, SHARED_BYTES, WARPS_LOG2, lanes, warps_log2,
 };
+use maxsim_kernels::table::auxiliary::RESCORE;
 
 use super::launch::ForwardPlan;
 use super::lists::{slot_words, slots};
@@ -21,7 +22,6 @@ use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
-use crate::plan::kernels::gradient_row;
 use crate::problem::Problem;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Kind;
@@ -36,7 +36,7 @@ pub(crate) type Sides = [Arc<CudaTokens>; 2];
 pub(crate) struct CudaRescore {
     device: Arc<CudaDevice>,
     screening: Arc<ForwardPlan>,
-    kernel: Kernel,
+    kernel: Kernel<RescoreParams>,
     row_bytes: usize,
     n_pairs: u32,
     /// Scores per query, where pairs are computed.
@@ -47,13 +47,6 @@ pub(crate) struct CudaRescore {
     /// Of listed pairs, or where the winners of each query are, or nothing.
     list: Option<Buffer>,
     is_listed: bool,
-}
-
-impl CudaDevice {
-    /// A kernel that scores winners.
-    pub(in crate::cuda) fn rescore_kernel(&self, name: &'static str) -> Result<Kernel> {
-        self.load(name, THREADS, SHARED_BYTES)
-    }
 }
 
 impl CudaRescore {
@@ -84,7 +77,7 @@ impl CudaRescore {
         Ok(CudaRescore {
             device: device.clone(),
             screening: screening.clone(),
-            kernel: device.rescore_kernel(RESCORE[gradient_row(element)])?,
+            kernel: device.kernel_of(&RESCORE, element)?,
             row_bytes: problem.dim() * element.size_bytes(),
             n_pairs: problem.shape().n_scores() as u32,
             row_len: problem.shape().row_len().unwrap_or(0) as u32,

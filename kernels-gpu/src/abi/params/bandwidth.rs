@@ -1,5 +1,8 @@
 //! Parameters of the kernel that measures the memory bandwidth.
 
+/// Threads per CTA of the kernel.
+pub const BANDWIDTH_THREADS: usize = 512;
+
 /// Parameters of `maxsim_read`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

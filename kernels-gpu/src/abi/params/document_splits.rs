@@ -1,6 +1,12 @@
 //! Parameters of the kernel that combines the results of document splits (split-KV).
 
-use crate::abi::params::Matrix;
+use crate::abi::params::{Group, Matrix};
+
+/// Threads per CTA of the kernel; a CTA has one score, a thread some of its query tokens.
+pub const COMBINE_SPLITS_THREADS: usize = 256;
+
+/// Its dynamic shared memory in bytes: a sum per group of query tokens.
+pub const COMBINE_SPLITS_SHARED_BYTES: usize = COMBINE_SPLITS_THREADS / Group::ROWS * 4;
 
 /// Where the query tokens of a score are, for `maxsim_combine_pieces`.
 #[repr(C)]

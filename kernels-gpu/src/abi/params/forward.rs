@@ -164,6 +164,9 @@ pub struct NormalizedParams {
 /// have none.
 pub const HALVES: u64 = 1;
 
+/// Threads per CTA of `maxsim_sum_partials`; each adds the partial sums of one result.
+pub const SUM_PARTIALS_THREADS: usize = 256;
+
 /// Parameters of `maxsim_sum_partials`: `scores[i] = Σ_p partials[p][i]`, in the order of the
 /// parts `p`.
 #[repr(C)]

@@ -7,25 +7,11 @@
 //! The factor 1 / T of all scores may be beyond the range of an f32 where the temperature T is not:
 //! a [`Factor`] is a product of two numbers that stay within.
 
-/// The entry of cross-entropies with one positive per row (compiled for sm_80, as are all here,
-/// and run everywhere).
-pub const CONTRASTIVE: &str = "maxsim_loss_contrastive";
-
-/// The entry of divergences from a teacher's scores.
-pub const DISTILLATION: &str = "maxsim_loss_distillation";
-
-/// The entry that adds the rows' losses.
-pub const MEAN: &str = "maxsim_loss_mean";
-
 /// Threads per block of every entry here.
 pub const THREADS: usize = 256;
 
 /// Warps per block.
 pub const WARPS: u32 = THREADS as u32 / 32;
-
-/// Blocks of the entries that go through rows which share a multiprocessor: 64 registers per
-/// thread.
-pub const BLOCKS: usize = 4;
 
 /// Dynamic shared memory of every entry here in bytes: a number per warp.
 pub const SHARED_BYTES: usize = WARPS as usize * 4;

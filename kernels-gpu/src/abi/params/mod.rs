@@ -14,12 +14,15 @@ pub mod rescore;
 mod residual;
 mod tokens;
 
-pub use crate::abi::params::bandwidth::ReadParams;
+pub use crate::abi::params::bandwidth::{BANDWIDTH_THREADS, ReadParams};
 pub use crate::abi::params::contiguous::{CutRunParams, RunParams, RunUnit, ScaledRunParams};
-pub use crate::abi::params::document_splits::{CombinePiecesParams, NO_TOKEN_SCORE, ScoreTokens};
+pub use crate::abi::params::document_splits::{
+    COMBINE_SPLITS_SHARED_BYTES, COMBINE_SPLITS_THREADS, CombinePiecesParams, NO_TOKEN_SCORE,
+    ScoreTokens,
+};
 pub use crate::abi::params::forward::{
-    ForwardParams, HALVES, N_COUNTERS, N_PIECE_ROWS, NormalizedParams, SumPartialsParams, Unit,
-    UnitStart,
+    ForwardParams, HALVES, N_COUNTERS, N_PIECE_ROWS, NormalizedParams, SUM_PARTIALS_THREADS,
+    SumPartialsParams, Unit, UnitStart,
 };
 pub use crate::abi::params::residual::{
     ByCentroidParams, CENTROID_SCORES_BYTES, CentroidScoresParams, ResidualNormsParams,

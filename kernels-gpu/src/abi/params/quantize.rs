@@ -1,31 +1,11 @@
 //! Parameters of the kernels that quantise token rows.
 
-use crate::abi::params::backward::{Entries, Rows, columns};
-
-/// The entries that make INT8 and FP8 codes of rows with a scale each, by element type. (As all
-/// entries here, they are compiled for [`Arch::Sm80`] and run everywhere.)
-///
-/// [`Arch::Sm80`]: crate::abi::arch::Arch::Sm80
-pub const QUANTIZE: Entries =
-    ["maxsim_quantize_f16", "maxsim_quantize_bf16", "maxsim_quantize_f32"];
-
-/// The entries that make INT8 affine codes.
-pub const QUANTIZE_AFFINE: Entries =
-    ["maxsim_quantize_affine_f16", "maxsim_quantize_affine_bf16", "maxsim_quantize_affine_f32"];
-
-/// The entries that find the largest finite magnitude of tokens, for the scale of
-/// [`QUANTIZE_TENSOR`].
-pub const QUANTIZE_LARGEST: Entries =
-    ["maxsim_quantize_largest_f16", "maxsim_quantize_largest_bf16", "maxsim_quantize_largest_f32"];
-
-/// The entries that make FP8 codes with one scale for all rows.
-pub const QUANTIZE_TENSOR: Entries =
-    ["maxsim_quantize_tensor_f16", "maxsim_quantize_tensor_bf16", "maxsim_quantize_tensor_f32"];
+use crate::abi::params::backward::{Rows, columns};
 
 /// Elements that codes are padded to whole pieces of 16 bytes by.
 const PIECE_CODES: usize = 16;
 
-/// Parameters of [`QUANTIZE`], [`QUANTIZE_AFFINE`] and [`QUANTIZE_TENSOR`]: a warp per
+/// Parameters of the kernels that make codes, INT8 and FP8, affine, with one scale: a warp per
 /// `32 >> rows.lanes_log2` rows, in blocks of [`WARPS`](crate::abi::params::backward::WARPS).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -46,11 +26,11 @@ pub struct QuantizeParams {
     pub mask_copy: u64,
     /// Number of rows.
     pub n_rows: u32,
-    /// One of [`QuantizeParams::INT8`], [`QuantizeParams::FP8`] ([`QUANTIZE`] alone).
+    /// One of [`QuantizeParams::INT8`], [`QuantizeParams::FP8`]; of rows with a scale each.
     pub format: u32,
-    /// 1 when scales are rounded to f16, 0 when they stay f32 ([`QUANTIZE`] alone).
+    /// 1 when scales are rounded to f16, 0 when they stay f32; of rows with a scale each.
     pub f16_scales: u32,
-    /// The scale of all rows ([`QUANTIZE_TENSOR`] alone).
+    /// The scale of all rows (`maxsim_quantize_tensor_*` alone).
     pub scale: f32,
 }
 
@@ -61,7 +41,7 @@ impl QuantizeParams {
     pub const FP8: u32 = 1;
 }
 
-/// Parameters of [`QUANTIZE_LARGEST`]: any number of blocks of
+/// Parameters of `maxsim_quantize_largest_*`: any number of blocks of
 /// [`WARPS`](crate::abi::params::backward::WARPS) warps, which take turns at the rows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

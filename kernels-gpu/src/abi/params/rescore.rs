@@ -10,19 +10,11 @@
 use crate::abi::params::Matrix;
 use crate::abi::params::backward::{Rows, columns};
 
-/// The entries by element type: f16, bf16, f32 (compiled for [`Arch::Sm80`], run everywhere).
-///
-/// [`Arch::Sm80`]: crate::abi::arch::Arch::Sm80
-pub const RESCORE: [&str; 3] = ["maxsim_rescore_f16", "maxsim_rescore_bf16", "maxsim_rescore_f32"];
-
 /// Threads per block.
 pub const THREADS: usize = 256;
 
 /// The binary logarithm of the warps per block.
 pub const WARPS_LOG2: u32 = (THREADS / 32).ilog2();
-
-/// Blocks that share a multiprocessor: 80 registers per thread.
-pub const BLOCKS: usize = 3;
 
 /// Query tokens that a warp takes at a time: a chunk.
 pub const CHUNK_LEN: u32 = 32;

@@ -4,7 +4,6 @@ mod counting_sort;
 pub mod residual;
 mod segmented_sum;
 
-use crate::abi::arch::Arch;
 use crate::abi::params::Matrix;
 pub use crate::abi::params::backward::counting_sort::{
     CountParams, Destination, PLACE_BYTES, SCAN_WORDS, SortParams, SortTask, Source,
@@ -23,115 +22,14 @@ pub const WARPS: u32 = THREADS as u32 / 32;
 /// No row: of a source that adds nothing, and of the destination that such sources go to.
 pub const NO_ROW: u32 = u32::MAX;
 
-/// Blocks of the kernels that sum over pairs which share a multiprocessor: 64 registers per thread.
-pub const GATHER_BLOCKS: usize = 4;
-
-/// Blocks of [`OWNER`] and [`FEW`] which share a multiprocessor: the fourth one takes loads from
-/// each warp, and before sm_90 it would make them spill.
-pub const fn owner_blocks(arch: Arch) -> usize {
-    match arch {
-        Arch::Sm80 => 3,
-        Arch::Sm90a => 4,
-    }
-}
-
-/// Blocks of [`ATOMIC`] which share a multiprocessor: they hold terms of documents' rows beside
-/// what those that sum over pairs hold, and what neighbours chose; three of them spill.
-pub const ATOMIC_BLOCKS: usize = 2;
-
-/// Entries by element type: f16, bf16, f32.
-pub type Entries = [&'static str; 3];
-
-/// Entries that are compiled for both instruction sets. (All others are compiled for
-/// [`Arch::Sm80`] and run everywhere.)
-#[derive(Clone, Copy, Debug)]
-pub struct ByArch {
-    /// For [`Arch::Sm80`].
-    pub sm80: Entries,
-    /// For [`Arch::Sm90a`].
-    pub sm90: Entries,
-}
-
-impl ByArch {
-    /// Those for a device of a compute capability.
-    pub fn on(&self, capability: (u32, u32)) -> Entries {
-        match Arch::Sm90a.runs_on(capability) {
-            true => self.sm90,
-            false => self.sm80,
-        }
-    }
-
-    /// Whether an entry is one of these.
-    pub fn contains(&self, name: &str) -> bool {
-        self.sm80.contains(&name) || self.sm90.contains(&name)
-    }
-}
-
-macro_rules! by_arch {
-    ($kernel:literal) => {
-        ByArch {
-            sm80: [
-                concat!("maxsim_gradient_", $kernel, "_sm80_f16"),
-                concat!("maxsim_gradient_", $kernel, "_sm80_bf16"),
-                concat!("maxsim_gradient_", $kernel, "_sm80_f32"),
-            ],
-            sm90: [
-                concat!("maxsim_gradient_", $kernel, "_sm90_f16"),
-                concat!("maxsim_gradient_", $kernel, "_sm90_bf16"),
-                concat!("maxsim_gradient_", $kernel, "_sm90_f32"),
-            ],
-        }
-    };
-}
-
-/// The entries that sum over pairs.
-pub const GATHER: Entries =
-    ["maxsim_gradient_gather_f16", "maxsim_gradient_gather_bf16", "maxsim_gradient_gather_f32"];
-
-/// The entry that sums over pairs of documents that are INT8 codes, times a factor of the row.
-pub const GATHER_CODES: &str = "maxsim_gradient_gather_i8";
-
-/// The entries that sum over sorted sources.
-pub const OWNER: ByArch = by_arch!("owner");
-
-/// The entries that add atomically: one number at a time, on sm_90 four.
-pub const ATOMIC: ByArch = by_arch!("atomic");
-
-/// The entries that sum over the tokens of one query.
-pub const FEW: ByArch = by_arch!("few");
-
-/// The entries whose blocks may begin before the kernel before them in a stream has ended: they
-/// wait by themselves before they touch what another kernel may write or read.
-pub const BEGIN_EARLY: Entries = FEW.sm90;
-
-/// The entries that find what rows are normalised by, by element type.
-pub const ROW_NORMS: Entries =
-    ["maxsim_row_norms_f16", "maxsim_row_norms_bf16", "maxsim_row_norms_f32"];
-
-/// The entries that go from gradients of normalised rows to those of rows, by element type.
-pub const PROJECT: Entries =
-    ["maxsim_gradient_project_f16", "maxsim_gradient_project_bf16", "maxsim_gradient_project_f32"];
-
-/// Most sources of a document for [`FEW`]: one per lane.
+/// Most sources of a document for `maxsim_gradient_few_*`: one per lane.
 pub const FEW_SOURCES: u64 = 32;
 
-/// Most rows of a task of [`FEW`].
+/// Most rows of a task of it.
 pub const FEW_ROWS: usize = 1024;
 
-/// Shared memory of a block of [`FEW`].
+/// Dynamic shared memory of its CTAs.
 pub const FEW_SHARED_BYTES: usize = THREADS * 4;
-
-/// The entry that counts the sources of a window's tasks.
-pub const COUNT: &str = "maxsim_gradient_count";
-
-/// The entry that sorts sources.
-pub const INVERT: &str = "maxsim_gradient_invert";
-
-/// The entry that joins rows.
-pub const JOIN: &str = "maxsim_gradient_join";
-
-/// The entry that adds chunks.
-pub const SUM: &str = "maxsim_gradient_sum";
 
 /// Where some pairs of a query and a document start: pair `k` is that many steps on.
 #[repr(C)]

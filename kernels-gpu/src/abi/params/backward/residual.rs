@@ -3,7 +3,7 @@
 //! With g the gradient of a pair's score, a winner (query row q, document row d) adds
 //!
 //! ```text
-//! ∂Q[q] += g · y[d]            ∂y[d] += g · Q[q]            y = x̂, or r · x̂ where tokens are normalised
+//! ∂Q[q] += g · y[d]      ∂y[d] += g · Q[q]      y = x̂, or r · x̂ where tokens are normalised
 //! ```
 //!
 //! and, with x̂ the decoded row of [`crate::abi::residual_chunk`], whose rounding counts as no
@@ -11,7 +11,8 @@
 //!
 //! ```text
 //! ∂x = ∂y, or r · (∂y - y · ⟨y, ∂y⟩), or r · ∂y where r is constant
-//! ∂centroids[c][k] = Σ_{rows of code c} ∂x[k]        ∂bucket_weights[b] = Σ_{elements of bucket b} ∂x[k]
+//! ∂centroids[c][k]    = Σ_{rows of code c} ∂x[k]
+//! ∂bucket_weights[b] = Σ_{elements of bucket b} ∂x[k]
 //! ```
 //!
 //! `gather` sums ∂Q over pairs, of rows that it decodes in registers. ∂y comes from the kernels of
@@ -24,43 +25,23 @@
 use crate::abi::params::Residuals;
 use crate::abi::params::backward::GatherParams;
 
-/// The entries that sum over pairs (compiled for sm_80, as are all here, and run everywhere): of
-/// rows decoded to f16, to bf16.
-pub const GATHER: [&str; 2] = ["maxsim_residual_gather_f16", "maxsim_residual_gather_bf16"];
-
-/// Blocks of [`GATHER`] that share a multiprocessor: it takes up to 90 registers per thread, and
-/// with a third block, or a fourth, spills some on one target or another.
-pub const GATHER_BLOCKS: usize = 2;
-
-/// The entries that go from gradients of normalised rows to those of rows: decoded to f16, to bf16.
-pub const PROJECT: [&str; 2] = ["maxsim_residual_project_f16", "maxsim_residual_project_bf16"];
-
-/// The entry that adds rows to the parts of the tables' gradients.
-pub const TABLES: &str = "maxsim_residual_tables";
-
-/// The entry that adds parts.
-pub const SUM: &str = "maxsim_residual_sum";
-
-/// Threads per block of [`TABLES`]; of the others [`crate::abi::params::backward::THREADS`].
+/// Threads per CTA of `maxsim_residual_tables`; of the others
+/// [`crate::abi::params::backward::THREADS`].
 pub const TABLES_THREADS: usize = 64;
 
-/// Warps per block of [`TABLES`].
+/// Warps per CTA of it.
 pub const TABLES_WARPS: u32 = TABLES_THREADS as u32 / 32;
 
-/// CTAs of [`TABLES`] that share a multiprocessor: 64 registers per thread. (With buckets of 8 bits
-/// shared memory has room for fewer.)
-pub const TABLES_BLOCKS: usize = 16;
-
-/// Most blocks of a launch of [`TABLES`]: each warp has a part of the weights' gradient.
+/// Most CTAs of a launch of it: each warp has a part of the weights' gradient.
 pub const TABLES_GRID_MAX: u32 = 1024;
 
-/// Lanes that share a row in [`PROJECT`].
+/// Lanes that share a row in `maxsim_residual_project_*`.
 pub const PROJECT_LANES: u32 = 8;
 
 /// Most rows of a unit.
 pub const UNIT_ROWS: usize = 256;
 
-/// Dynamic shared memory of a block of [`TABLES`]: a sum per bucket and thread.
+/// Dynamic shared memory of a CTA of `maxsim_residual_tables`: a sum per bucket and thread.
 pub const fn tables_shared_bytes(nbits: u32) -> usize {
     (TABLES_THREADS << nbits) * 4
 }

@@ -2,7 +2,7 @@
 
 use crate::abi::params::backward::{Output, Rows, THREADS, WARPS};
 
-/// Shared memory of a block of [`crate::abi::params::backward::JOIN`].
+/// Dynamic shared memory of a CTA that adds the partial sums of rows (fixup).
 pub const JOIN_SHARED_BYTES: usize = (THREADS + 2 * WARPS as usize) * 4;
 
 /// Parameters of `maxsim_gradient_owner_*` (a warp per segment and column) and

@@ -1,0 +1,434 @@
+//! The table of all kernels that are not forward ones: norms, gradients, losses, quantisation …
+//!
+//! A *family* is the kernels of one purpose, which take the same struct: one kernel for all
+//! elements, or one for each. A kernel is one line of its family; a launch names the family.
+
+use core::marker::PhantomData;
+
+use crate::abi::arch::Arch;
+use crate::abi::element::ElementType;
+use crate::abi::params::{self, backward, backward::residual, loss, rescore};
+use crate::abi::residual_chunk;
+use crate::table::{Entry, Resources};
+
+/// What calls need a kernel: warm-up loads the kernels of a role where such calls are to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Scores of every kind: adds or combines what forward kernels have computed in parts.
+    Forward,
+    /// Scores and gradients of rows that are normalised.
+    Normalized,
+    /// Scores of residual-compressed documents through those of their centroids.
+    Centroids,
+    /// Scores of what codes have found, and codes of queries for them.
+    Rescore,
+    /// Gradients of every kind.
+    Backward,
+    /// Gradients of rows that are normalised.
+    BackwardNormalized,
+    /// Gradients where documents are codes.
+    BackwardCodes,
+    /// Gradients where documents are residual-compressed.
+    BackwardResidual,
+    /// Losses on the device.
+    Loss,
+    /// What runs once, where tokens come to a device.
+    Upload,
+    /// Measurements of the device.
+    Measurement,
+}
+
+/// A line of the table: one kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Auxiliary {
+    /// Its entry, and what it takes of a device.
+    pub resources: Resources,
+    /// The element type that it is for; `None` = all.
+    pub element: Option<ElementType>,
+    /// The family that it belongs to.
+    pub family: &'static str,
+    /// What calls need it.
+    pub role: Role,
+}
+
+/// The kernels of one purpose by element type, all of which take a `P`.
+pub struct Family<P> {
+    kernels: &'static [Auxiliary],
+    params: PhantomData<fn(&P)>,
+}
+
+impl Auxiliary {
+    /// Whether calls on a device of a compute capability use it: the device runs it, and its
+    /// family has none for the same elements and a later instruction set that it runs, too.
+    pub fn is_for(&self, capability: (u32, u32)) -> bool {
+        let later = AUXILIARY.iter().filter(|other| {
+            (other.family, other.element) == (self.family, self.element)
+                && other.resources.arch >= self.resources.arch
+                && other.resources.arch.runs_on(capability)
+        });
+        later.max_by_key(|other| other.resources.arch) == Some(self)
+    }
+}
+
+impl<P> Family<P> {
+    /// The kernel for elements of a type on a device of a compute capability: the one for the
+    /// latest instruction set that the device has. `None` where the family has none.
+    pub fn of(&self, element: ElementType, capability: (u32, u32)) -> Option<Entry<P>> {
+        let fits = |row: &&Auxiliary| {
+            row.element == Some(element) && row.resources.arch.runs_on(capability)
+        };
+        let row = self.kernels.iter().filter(fits).max_by_key(|row| row.resources.arch)?;
+        Some(Entry::new(row.resources))
+    }
+
+    /// Its kernels.
+    pub const fn kernels(&self) -> &'static [Auxiliary] {
+        self.kernels
+    }
+}
+
+/// Calls `$emit!` with the table:
+///
+/// ```text
+/// /// what it is for, and why so many of its CTAs share a multiprocessor
+/// FAMILY(struct that it takes): Role, threads of a CTA, largest dynamic shared memory => {
+///     instruction set, element type (- = any), entry, CTAs of a multiprocessor (and begins_early)
+/// }
+/// ```
+#[rustfmt::skip] // one line, one kernel
+macro_rules! auxiliary_kernels {
+    ($emit:ident) => { $emit! {
+
+    /// Adds partial sums; a thread for each result.
+    SUM_PARTIALS(SumPartialsParams): Forward, params::SUM_PARTIALS_THREADS, 0 => {
+        Sm80  -    maxsim_sum_partials 1;
+    }
+    /// Combines the results of document splits: a CTA has one score, a thread some of its query
+    /// tokens.
+    COMBINE_SPLITS(CombinePiecesParams): Forward, params::COMBINE_SPLITS_THREADS,
+        params::COMBINE_SPLITS_SHARED_BYTES => {
+        Sm80  -    maxsim_combine_pieces 1;
+    }
+
+    /// Finds what rows are normalised by. 64 registers.
+    ROW_NORMS(backward::RowNormsParams): Normalized, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_row_norms_f16 4;
+        Sm80  Bf16 maxsim_row_norms_bf16 4;
+        Sm80  F32  maxsim_row_norms_f32 4;
+    }
+    /// Finds what decoded rows are normalised by. 64 registers.
+    DECODED_NORMS(ResidualNormsParams): Upload, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_residual_norms_f16 4;
+        Sm80  Bf16 maxsim_residual_norms_bf16 4;
+    }
+
+    /// ∂Q: a sum of winners' rows for each query row. 64 registers.
+    GATHER(backward::GatherParams): Backward, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_gradient_gather_f16 4;
+        Sm80  Bf16 maxsim_gradient_gather_bf16 4;
+        Sm80  F32  maxsim_gradient_gather_f32 4;
+    }
+    /// The same where documents are INT8 codes, times the scale of the row.
+    GATHER_CODES(backward::GatherParams): BackwardCodes, backward::THREADS, 0 => {
+        Sm80  -    maxsim_gradient_gather_i8 4;
+    }
+    /// ∂D: sums over segments of sorted sources. A fourth CTA takes loads from each warp, and
+    /// before sm_90 it would make them spill.
+    SEGMENTED_SUM(backward::OwnerParams): Backward, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_gradient_owner_sm80_f16 3;
+        Sm80  Bf16 maxsim_gradient_owner_sm80_bf16 3;
+        Sm80  F32  maxsim_gradient_owner_sm80_f32 3;
+        Sm90a F16  maxsim_gradient_owner_sm90_f16 4;
+        Sm90a Bf16 maxsim_gradient_owner_sm90_bf16 4;
+        Sm90a F32  maxsim_gradient_owner_sm90_f32 4;
+    }
+    /// Both gradients of documents that meet one short query, without a sort. CTAs as for
+    /// [`SEGMENTED_SUM`].
+    SHORT_QUERY(backward::FewParams): Backward, backward::THREADS, backward::FEW_SHARED_BYTES => {
+        Sm80  F16  maxsim_gradient_few_sm80_f16 3;
+        Sm80  Bf16 maxsim_gradient_few_sm80_bf16 3;
+        Sm80  F32  maxsim_gradient_few_sm80_f32 3;
+        Sm90a F16  maxsim_gradient_few_sm90_f16 4 begins_early;
+        Sm90a Bf16 maxsim_gradient_few_sm90_bf16 4 begins_early;
+        Sm90a F32  maxsim_gradient_few_sm90_f32 4 begins_early;
+    }
+    /// Both gradients in one pass of atomic additions: one number at a time, on sm_90 four. They
+    /// hold terms of documents' rows beside what those that sum over pairs hold, and what
+    /// neighbours chose; three CTAs spill.
+    ATOMIC(backward::AtomicParams): Backward, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_gradient_atomic_sm80_f16 2;
+        Sm80  Bf16 maxsim_gradient_atomic_sm80_bf16 2;
+        Sm80  F32  maxsim_gradient_atomic_sm80_f32 2;
+        Sm90a F16  maxsim_gradient_atomic_sm90_f16 2;
+        Sm90a Bf16 maxsim_gradient_atomic_sm90_bf16 2;
+        Sm90a F32  maxsim_gradient_atomic_sm90_f32 2;
+    }
+    /// Goes from gradients of normalised rows to those of rows. 64 registers.
+    PROJECT(backward::ProjectParams): BackwardNormalized, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_gradient_project_f16 4;
+        Sm80  Bf16 maxsim_gradient_project_bf16 4;
+        Sm80  F32  maxsim_gradient_project_f32 4;
+    }
+    /// Counts the sources of a window's tasks.
+    COUNT(backward::CountParams): Backward, backward::THREADS,
+        backward::count_shared_bytes(backward::WINDOW_ROWS) => {
+        Sm80  -    maxsim_gradient_count 1;
+    }
+    /// Sorts sources by document row, stably.
+    SORT(backward::SortParams): Backward, backward::THREADS,
+        backward::shared_bytes(backward::WINDOW_ROWS) => {
+        Sm80  -    maxsim_gradient_invert 1;
+    }
+    /// Adds the partial sums of rows that span segments.
+    FIXUP(backward::OwnerParams): Backward, backward::THREADS, backward::JOIN_SHARED_BYTES => {
+        Sm80  -    maxsim_gradient_join 1;
+    }
+    /// Adds sums over chunks of pairs.
+    SUM_CHUNKS(backward::SumParams): Backward, backward::THREADS, 0 => {
+        Sm80  -    maxsim_gradient_sum 1;
+    }
+
+    /// ∂Q where documents are decoded. Up to 90 registers: with a third CTA, or a fourth, it
+    /// spills some on one target or another.
+    RESIDUAL_GATHER(backward::residual::ResidualGatherParams): BackwardResidual,
+        backward::THREADS, 0 => {
+        Sm80  F16  maxsim_residual_gather_f16 2;
+        Sm80  Bf16 maxsim_residual_gather_bf16 2;
+    }
+    /// Goes from gradients of normalised rows to those of decoded ones. 64 registers.
+    RESIDUAL_PROJECT(backward::residual::ResidualProjectParams): BackwardResidual,
+        backward::THREADS, 0 => {
+        Sm80  F16  maxsim_residual_project_f16 4;
+        Sm80  Bf16 maxsim_residual_project_bf16 4;
+    }
+    /// Adds rows to the parts of the tables' gradients. 64 registers. (With buckets of 8 bits
+    /// shared memory has room for fewer CTAs.)
+    RESIDUAL_TABLES(backward::residual::TablesParams): BackwardResidual, residual::TABLES_THREADS,
+        residual::tables_shared_bytes(8) => {
+        Sm80  -    maxsim_residual_tables 16;
+    }
+    /// Adds the parts. 64 registers.
+    RESIDUAL_SUM(backward::residual::PartsParams): BackwardResidual, backward::THREADS, 0 => {
+        Sm80  -    maxsim_residual_sum 4;
+    }
+
+    /// Cross-entropies with one positive per row. 64 registers.
+    LOSS_CONTRASTIVE(loss::RowsParams): Loss, loss::THREADS, loss::SHARED_BYTES => {
+        Sm80  -    maxsim_loss_contrastive 4;
+    }
+    /// Divergences from a teacher's scores. 64 registers.
+    LOSS_DISTILLATION(loss::RowsParams): Loss, loss::THREADS, loss::SHARED_BYTES => {
+        Sm80  -    maxsim_loss_distillation 4;
+    }
+    /// Adds the rows' losses.
+    LOSS_MEAN(loss::MeanParams): Loss, loss::THREADS, loss::SHARED_BYTES => {
+        Sm80  -    maxsim_loss_mean 1;
+    }
+
+    /// Scores winners again, in full precision. 80 registers.
+    RESCORE(rescore::RescoreParams): Rescore, rescore::THREADS, rescore::SHARED_BYTES => {
+        Sm80  F16  maxsim_rescore_f16 3;
+        Sm80  Bf16 maxsim_rescore_bf16 3;
+        Sm80  F32  maxsim_rescore_f32 3;
+    }
+    /// Makes INT8 and FP8 codes of rows with a scale each. 64 registers.
+    QUANTIZE(quantize::QuantizeParams): Rescore, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_quantize_f16 4;
+        Sm80  Bf16 maxsim_quantize_bf16 4;
+        Sm80  F32  maxsim_quantize_f32 4;
+    }
+    /// Makes INT8 affine codes. 64 registers.
+    QUANTIZE_AFFINE(quantize::QuantizeParams): Upload, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_quantize_affine_f16 4;
+        Sm80  Bf16 maxsim_quantize_affine_bf16 4;
+        Sm80  F32  maxsim_quantize_affine_f32 4;
+    }
+    /// Finds the largest finite magnitude of tokens, for the scale of [`QUANTIZE_TENSOR`]. 64
+    /// registers.
+    QUANTIZE_LARGEST(quantize::LargestParams): Upload, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_quantize_largest_f16 4;
+        Sm80  Bf16 maxsim_quantize_largest_bf16 4;
+        Sm80  F32  maxsim_quantize_largest_f32 4;
+    }
+    /// Makes FP8 codes with one scale for all rows. 64 registers.
+    QUANTIZE_TENSOR(quantize::QuantizeParams): Upload, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_quantize_tensor_f16 4;
+        Sm80  Bf16 maxsim_quantize_tensor_bf16 4;
+        Sm80  F32  maxsim_quantize_tensor_f32 4;
+    }
+
+    /// Computes the scores of centroids; warps have 16 centroids at a time. 168 registers.
+    CENTROID_SCORES(CentroidScoresParams): Centroids,
+        residual_chunk::CENTROID_SCORES_THREADS, 0 => {
+        Sm80  F16  maxsim_centroid_scores_f16 3;
+        Sm80  Bf16 maxsim_centroid_scores_bf16 3;
+    }
+    /// Scores query tiles with infinities, which the kernels that read centroids' scores skip.
+    INFINITE_QUERIES(ByCentroidParams): Centroids,
+        residual_chunk::CENTROID_SCORES_THREADS, 0 => {
+        Sm80  F16  maxsim_infinite_queries_f16 3;
+        Sm80  Bf16 maxsim_infinite_queries_bf16 3;
+    }
+
+    /// Reads memory and does nothing else: how fast a kernel bound by memory could be.
+    BANDWIDTH(ReadParams): Measurement, params::BANDWIDTH_THREADS, 0 => {
+        Sm80  -    maxsim_read 1;
+    }
+
+    } };
+}
+#[cfg(target_arch = "nvptx64")]
+pub(crate) use auxiliary_kernels;
+
+macro_rules! begins_early {
+    () => {
+        false
+    };
+    (begins_early) => {
+        true
+    };
+}
+
+macro_rules! element {
+    (-) => {
+        None
+    };
+    ($element:ident) => {
+        Some(ElementType::$element)
+    };
+}
+
+/// The lines of a family.
+macro_rules! lines {
+    ($handle:ident $role:ident $threads:tt $shared:tt
+        $($arch:ident $element:tt $name:ident $blocks:literal $($early:ident)?;)*) => {
+        &[$(Auxiliary {
+            resources: Resources {
+                name: stringify!($name),
+                arch: Arch::$arch,
+                threads: $threads,
+                blocks: $blocks,
+                shared_bytes: $shared,
+                tensor_maps: false,
+                yields: false,
+                begins_early: begins_early!($($early)?),
+            },
+            element: element!($element),
+            family: stringify!($handle),
+            role: Role::$role,
+        }),*]
+    };
+}
+
+/// What launches name: the entry of a kernel that is alone, or the family.
+macro_rules! handle {
+    ($(#[$doc:meta])* $handle:ident $params:ty, $role:ident $threads:tt $shared:tt
+        $arch:ident - $name:ident $blocks:literal;) => {
+        $(#[$doc])*
+        pub const $handle: Entry<$params> = {
+            const LINES: &[Auxiliary] =
+                lines!($handle $role $threads $shared $arch - $name $blocks;);
+            Entry::new(LINES[0].resources)
+        };
+    };
+    ($(#[$doc:meta])* $handle:ident $params:ty, $role:ident $threads:tt $shared:tt
+        $($lines:tt)*) => {
+        $(#[$doc])*
+        pub const $handle: Family<$params> =
+            Family {
+                kernels: lines!($handle $role $threads $shared $($lines)*),
+                params: PhantomData,
+            };
+    };
+}
+
+macro_rules! families {
+    ($(
+        $(#[$doc:meta])*
+        $handle:ident($($params:ident)::+): $role:ident, $threads:expr, $shared:expr => {
+            $($lines:tt)*
+        }
+    )*) => {
+        $(handle! {
+            $(#[$doc])*
+            $handle crate::abi::params::$($params)::+, $role { $threads } { $shared } $($lines)*
+        })*
+
+        const FAMILIES: &[&[Auxiliary]] =
+            &[$(lines!($handle $role { $threads } { $shared } $($lines)*)),*];
+    };
+}
+auxiliary_kernels!(families);
+
+const N_KERNELS: usize = {
+    let (mut n, mut family) = (0, 0);
+    while family < FAMILIES.len() {
+        n += FAMILIES[family].len();
+        family += 1;
+    }
+    n
+};
+
+/// Every kernel that is not a forward one.
+pub const AUXILIARY: &[Auxiliary] = &{
+    let mut all = [FAMILIES[0][0]; N_KERNELS];
+    let (mut n, mut family) = (0, 0);
+    while family < FAMILIES.len() {
+        let mut row = 0;
+        while row < FAMILIES[family].len() {
+            all[n] = FAMILIES[family][row];
+            (n, row) = (n + 1, row + 1);
+        }
+        family += 1;
+    }
+    all
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::all;
+
+    #[test]
+    fn names_are_unique_and_say_element_and_arch() {
+        let names: [&str; N_KERNELS] = core::array::from_fn(|i| AUXILIARY[i].resources.name);
+        for (i, row) in AUXILIARY.iter().enumerate() {
+            let name = row.resources.name;
+            assert_eq!(all().filter(|kernel| kernel.name == name).count(), 1, "{name}");
+            if let Some(element) = row.element {
+                assert_eq!(name.rsplit('_').next(), Some(element.name()), "{name}");
+            }
+            let says_sm90 = name.contains("_sm90_");
+            assert_eq!(says_sm90, row.resources.arch == Arch::Sm90a, "{name}");
+            assert!(!names[..i].contains(&name), "{name}");
+        }
+    }
+
+    /// Every device from compute capability 8.0 on has each of them, and Hopper its own.
+    #[test]
+    fn families_have_a_kernel_for_every_device() {
+        for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)] {
+            for element in ElementType::ALL {
+                let sum = SEGMENTED_SUM.of(element, capability).unwrap();
+                let arch = if capability == (9, 0) { Arch::Sm90a } else { Arch::Sm80 };
+                assert_eq!(sum.resources().arch, arch, "{element} on {capability:?}");
+                assert!(sum.resources().name.ends_with(element.name()));
+                let gather = GATHER.of(element, capability).unwrap();
+                assert_eq!(gather.resources().arch, Arch::Sm80);
+                for row in SEGMENTED_SUM.kernels().iter().filter(|row| row.element == Some(element))
+                {
+                    assert_eq!(row.is_for(capability), row.resources == *sum.resources());
+                }
+            }
+        }
+        assert!(SEGMENTED_SUM.of(ElementType::F16, (7, 5)).is_none());
+        assert!(RESIDUAL_GATHER.of(ElementType::F32, (9, 0)).is_none());
+    }
+
+    #[test]
+    fn shared_memory_fits_the_smallest_device() {
+        for row in AUXILIARY {
+            assert!(row.resources.shared_bytes <= 99 * 1024, "{}", row.resources.name);
+        }
+    }
+}
