@@ -19,7 +19,7 @@ use crate::cuda::driver::hazards::{Hazard, HazardGuard, end_all};
 use crate::cuda::driver::memory::Buffer;
 use crate::cuda::driver::stream::{CudaStream, Order};
 use crate::cuda::driver::symbols::raw;
-use crate::cuda::forward::launch::ForwardPlan;
+use crate::cuda::forward::plan::ForwardPlan;
 use crate::cuda::forward::rescore::{CudaRescore, Sides};
 use crate::error::{Error, Result};
 use crate::runtime::swap::lock;

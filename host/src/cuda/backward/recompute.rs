@@ -13,7 +13,7 @@ use crate::cuda::calls::BackwardCall;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::memory::Buffer;
-use crate::cuda::forward::launch::ForwardPlan;
+use crate::cuda::forward::plan::ForwardPlan;
 use crate::error::Result;
 use crate::plan::backward::BackwardKind;
 use crate::plan::choice::Chosen;

@@ -8,11 +8,12 @@ pub(in crate::cuda) mod contiguous;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod document_splits;
 #[allow(unsafe_code)]
-pub(in crate::cuda) mod launch;
+mod launch;
 pub(in crate::cuda) mod lists;
 #[allow(unsafe_code)]
 mod params;
 pub(in crate::cuda) mod partition;
+pub(in crate::cuda) mod plan;
 pub(in crate::cuda) mod query_tiles;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod rescore;

@@ -1,20 +1,21 @@
-//! Starts the forward kernel of a plan: each kind of parameter struct of the table has an arm here.
+//! The parameter structs of forward kernels, and their start: each kind of the table has an arm.
 
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::{
     ByCentroidParams, CutRunParams, ForwardParams, NormalizedParams, ResidualParams, RunParams,
-    RunUnit, ScaledRunParams, inverse,
+    RunUnit, ScaledRunParams, TensorMap, Unit, UnitStart, inverse,
 };
 use maxsim_kernels::table::forward::{ForwardEntry, Variant};
 
-use super::launch::ForwardPlan;
+use super::plan::ForwardPlan;
 use super::work_list::{Launch, Units};
 use crate::cuda::buffers::residual::not_decoded;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::{CudaDevice, Entered};
-use crate::cuda::driver::launch::start;
+use crate::cuda::driver::launch::{N_RESERVED, start};
 use crate::cuda::driver::module::Kernel;
 use crate::error::Result;
+use crate::problem::outputs::OutputAddresses;
 
 /// A loaded forward kernel, with the struct that its line of the table says it takes.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +115,84 @@ impl ForwardPlan {
                     of.forward(entered, stream, (kernel, grid), forward, documents, scores)
                 }
             }
+        }
+    }
+
+    /// The parameters that all forward kernels share, for a launch.
+    pub(super) fn params(
+        &self,
+        launch: &Launch,
+        [query_map, document_map, document_tail_map]: [TensorMap; 3],
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        out: OutputAddresses,
+        workspace: u64,
+    ) -> ForwardParams {
+        let documents_matrix = match &self.pieces {
+            None => documents.matrix(),
+            Some(pieces) => pieces.documents(documents.matrix(), &self.lists),
+        };
+        let is_partial = launch.n_parts > 0;
+        let aligned = queries.access().is_aligned() && documents.access().is_aligned();
+        let (mut units, mut unit_starts) = (0, 0);
+        let (mut entries_per_unit, mut n_longer_units, mut longer_by) = (0, 0, 0);
+        match launch.units {
+            Units::Even(even) => {
+                (entries_per_unit, n_longer_units) = (even.per_unit, even.n_longer);
+                longer_by = even.longer_by;
+            }
+            Units::Starts(first) => {
+                unit_starts =
+                    self.lists.unit_starts + u64::from(first) * size_of::<UnitStart>() as u64;
+            }
+            Units::Listed(first) => {
+                units = self.lists.units + u64::from(first) * size_of::<Unit>() as u64;
+            }
+            // They have parameters of their own.
+            Units::Runs(_) | Units::Shares(_) => {}
+        }
+        let first_result = launch.first_query * launch.query_stride + launch.entries.start;
+        ForwardParams {
+            query_map,
+            document_map,
+            document_tail_map,
+            queries: queries.matrix(),
+            documents: documents_matrix,
+            groups: self.lists.groups,
+            units,
+            unit_starts,
+            entry_document: self.lists.entry_document,
+            entry_score: self.lists.entry_score,
+            query_token_base: self.lists.query_token_base,
+            score_token_base: self.lists.score_token_base,
+            results: if is_partial { workspace + N_RESERVED * 4 } else { out.scores },
+            counters: if launch.sums_in_kernel { workspace + 4 } else { 0 },
+            draws: if self.counts(launch) { workspace } else { 0 },
+            scores: out.scores,
+            score_stride: self.query_stride,
+            winners: out.winners,
+            token_scores: out.token_scores,
+            part_stride: if is_partial { launch.n_results } else { 0 },
+            query_stride: if is_partial { launch.query_stride } else { self.query_stride },
+            origin: if is_partial { first_result } else { 0 },
+            is_partial: u32::from(is_partial),
+            n_parts: launch.n_parts,
+            entry_base: launch.entries.start,
+            entry_end: launch.entries.end,
+            tile_base: launch.tiles.start,
+            n_tiles: launch.tiles.len() as u32,
+            n_tiles_inverse: inverse(launch.tiles.len() as u32, launch.n_units),
+            n_units: launch.n_units,
+            entries_per_query: self.entries_per_query,
+            entries_per_unit,
+            n_longer_units,
+            longer_by,
+            tiles_per_query: self.tiles_per_query,
+            tiles_per_query_inverse: inverse(self.tiles_per_query, launch.tiles.end),
+            entry_stride: self.entry_stride,
+            dim: self.dim as u32,
+            winner_bytes: self.winner_bytes as u32,
+            aligned: u32::from(aligned),
         }
     }
 

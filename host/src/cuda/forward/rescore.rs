@@ -10,8 +10,8 @@ use maxsim_kernels::abi::params::rescore::{
 };
 use maxsim_kernels::table::auxiliary::RESCORE;
 
-use super::launch::ForwardPlan;
 use super::lists::{slot_words, slots};
+use super::plan::ForwardPlan;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::{CudaTokens, regular_len};
 use crate::cuda::driver::context::{CudaDevice, Entered};

@@ -1,0 +1,177 @@
+//! Forward plans: a problem with its kernel and its work lists on the device, ready to launch.
+
+use std::sync::Arc;
+
+use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::abi::params::{N_COUNTERS, SumPartialsParams};
+use maxsim_kernels::table::auxiliary::{COMBINE_SPLITS, SUM_PARTIALS};
+use maxsim_kernels::table::forward::Variant;
+
+use super::centroid_scores::CentroidScores;
+use super::document_splits::{CudaPieces, CutProblem};
+use super::lists::DeviceLists;
+use super::params::ForwardKernel;
+use super::partition::{DRAWN_TOKENS_MIN, RUN_DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX};
+use super::work_list::{Launch, Shape, WorkList};
+use crate::cuda::buffers::outputs::CudaOutputs;
+use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::driver::context::CudaDevice;
+use crate::cuda::driver::module::Kernel;
+use crate::error::Result;
+use crate::plan::choice::Chosen;
+use crate::plan::stream_k::{BLOCKS_OF_A_CROSS, blocks_of_shares};
+use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::OutputShape;
+use crate::problem::scores::Scores;
+use crate::problem::shape::ScoreShape;
+
+/// Most bytes of partial sums that a launch writes to the workspace.
+const PARTIALS_BYTES_MAX: u64 = 32 << 20;
+
+/// A problem made ready for one kernel: checked, with its lists on the device.
+#[derive(Debug)]
+pub(crate) struct ForwardPlan {
+    pub(super) device: Arc<CudaDevice>,
+    pub(super) variant: &'static Variant,
+    pub(super) kernel: ForwardKernel,
+    /// Where scores are sums over several query tiles, and nothing else adds them.
+    pub(super) sum_partials: Option<Kernel<SumPartialsParams>>,
+    /// Where documents are cut: all but the outputs is then the problem of the pieces.
+    pub(super) pieces: Option<CudaPieces>,
+    /// Where the kernel reads what centroids score.
+    pub(super) centroid_scores: Option<CentroidScores>,
+    pub(super) dim: usize,
+    pub(super) winner_bytes: usize,
+    pub(super) entries_per_query: u32,
+    pub(super) entry_stride: u32,
+    pub(super) tiles_per_query: u32,
+    /// Tokens of every query, where each has the tile of its number; 0 elsewhere.
+    pub(super) query_len: u32,
+    /// Scores per query of a cross product, 0 for other pairings.
+    pub(super) query_stride: u32,
+    pub(super) n_partials: u64,
+    pub(super) has_unvisited_scores: bool,
+    pub(super) launches: Vec<Launch>,
+    pub(super) lists: DeviceLists,
+}
+
+impl CudaDevice {
+    /// Scores a problem and waits for the results, which also stay on the device.
+    pub(crate) fn score(
+        self: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        chosen: Chosen,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+        options: &ScoreOptions,
+    ) -> Result<(Scores, CudaOutputs)> {
+        let shape = OutputShape::new(problem, options);
+        let work = ForwardPlan::new(self, problem, chosen, &shape)?;
+        // A call writes every output, filled or computed.
+        let outputs = CudaOutputs::unfilled(self, &shape)?;
+        work.prepare_row_scales(queries, documents, None)?;
+        self.on_idle_stream(|stream| work.enqueue(stream, queries, documents, &outputs))?;
+        Ok((outputs.read(&shape)?, outputs))
+    }
+}
+
+impl ForwardPlan {
+    /// Builds and uploads the lists, and loads the kernel.
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        chosen: Chosen,
+        outputs: &OutputShape,
+    ) -> Result<ForwardPlan> {
+        let Chosen { variant, pieces, .. } = chosen;
+        let Some(pieces) = pieces else {
+            return ForwardPlan::of(device, problem, chosen, outputs, None);
+        };
+        let cut = CutProblem::new(problem, pieces)?;
+        let problem = cut.problem(problem.queries())?;
+        let left = OutputShape::of_pieces(&problem, outputs.winners);
+        let pieces = CudaPieces::new(device.kernel(COMBINE_SPLITS)?, variant, &cut, outputs, &left);
+        ForwardPlan::of(device, &problem, chosen, &left, Some((&cut, pieces)))
+    }
+
+    /// The work of a problem as it is, or of the splits of another one, whose outputs are the
+    /// splits' results.
+    fn of(
+        device: &Arc<CudaDevice>,
+        problem: &Problem<'_>,
+        Chosen { variant, n_centroids, .. }: Chosen,
+        outputs: &OutputShape,
+        pieces: Option<(&CutProblem, CudaPieces)>,
+    ) -> Result<ForwardPlan> {
+        let (cut, pieces) = pieces.unzip();
+        let in_runs = variant.schedule.is_contiguous();
+        let kernel = device.forward_kernel(variant)?;
+        let shared_bytes = variant.shared_bytes(problem.dim());
+        let mut n_resident =
+            device.blocks_per_multiprocessor(&variant.resources(), shared_bytes)?;
+        if in_runs && matches!(problem.shape(), ScoreShape::Cross { .. }) {
+            let n_multiprocessors = device.limits().n_multiprocessors;
+            n_resident = n_resident.min(match variant.schedule.is_stream_k() {
+                true => blocks_of_shares(problem.documents().total_len(), n_multiprocessors),
+                false => BLOCKS_OF_A_CROSS,
+            });
+        }
+        let counts = variant.arch == Arch::Sm90a && !in_runs;
+        let draws = variant.draws();
+        // The sums over splits are not used: their partial sums are not added.
+        let sums_in_kernel = counts && pieces.is_none();
+        let list = WorkList::new(
+            problem,
+            &Shape {
+                query_tile: variant.query_tile,
+                n_blocks: device.limits().n_multiprocessors * n_resident,
+                prefers_whole_rounds: counts,
+                partials_max: PARTIALS_BYTES_MAX / 4,
+                n_counters_max: if sums_in_kernel { u64::from(N_COUNTERS) - 1 } else { 0 },
+                drawn_tokens_min: match (draws, in_runs) {
+                    (false, _) => u64::MAX,
+                    (true, true) => RUN_DRAWN_TOKENS_MIN,
+                    (true, false) => DRAWN_TOKENS_MIN,
+                },
+                // Statically scheduled units do not prefetch across their boundary.
+                unit_tokens_max: if in_runs { u64::MAX } else { UNIT_TOKENS_MAX },
+                in_runs,
+                cuts: variant.schedule.is_stream_k(),
+            },
+        )?;
+        let needs_sum =
+            |launch: &Launch| launch.n_parts > 0 && !launch.sums_in_kernel && pieces.is_none();
+        let sum_partials =
+            list.launches.iter().any(needs_sum).then(|| device.kernel(SUM_PARTIALS)).transpose()?;
+        let lists =
+            DeviceLists::upload(device, &list, outputs, cut.map(|cut| (cut, problem.queries())))?;
+        Ok(ForwardPlan {
+            device: device.clone(),
+            variant,
+            kernel,
+            sum_partials,
+            pieces,
+            centroid_scores: CentroidScores::new(
+                device,
+                variant,
+                list.tiles.n_tiles()?,
+                n_centroids,
+            )?,
+            dim: problem.dim(),
+            winner_bytes: outputs.winner_bytes,
+            entries_per_query: list.entries_per_query,
+            entry_stride: list.entry_stride,
+            tiles_per_query: list.tiles_per_query,
+            query_len: list.tiles.query_len(),
+            query_stride: match problem.shape() {
+                ScoreShape::Cross { n_documents, .. } => n_documents as u32,
+                _ => 0,
+            },
+            n_partials: list.n_partials,
+            has_unvisited_scores: list.has_unvisited_scores,
+            launches: list.launches,
+            lists,
+        })
+    }
+}
