@@ -274,7 +274,7 @@ pub struct RankArgs {
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
 
-    /// Device memory that the documents in flight may take, in bytes.
+    /// Most bytes of device memory for the documents in flight.
     #[arg(long, value_name = "BYTES", hide = true)]
     pub chunk_bytes: Option<u64>,
 }

@@ -30,7 +30,7 @@ pub struct FileArgs {
     pub queries_lengths_file: Option<PathBuf>,
 
     /// What rows of zeros at the ends of items are, in files that do not say how long items are:
-    /// pad leaves them out, tokens scores them. By default they are scored, with a warning.
+    /// pad excludes them, tokens scores them. By default they are scored, with a warning.
     #[arg(long, value_enum, value_name = "pad|tokens", help_heading = "Token files")]
     pub trailing_zeros: Option<TrailingZeros>,
 

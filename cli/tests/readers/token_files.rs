@@ -197,6 +197,20 @@ fn files_without_items_are_read() {
     assert_eq!(whole(&npy(1, "<f4", &[3, 0, 4], &[]), Format::Npy), (vec![], vec![0, 0, 0]));
 }
 
+/// A file whose tensors have sizes near 2⁶⁴, and a sum of them that, added without a check, comes
+/// back to the file's own size.
+fn overflowing_sizes() -> Vec<u8> {
+    let step = (1u64 << 61) - 1;
+    let tensor = |name, start: u64, n: u64| {
+        format!(r#""{name}":{{"dtype":"U8","shape":[{n}],"data_offsets":[{start},{}]}}"#, start + n)
+    };
+    let mut tensors: Vec<String> =
+        (0..8).map(|i| tensor(format!("t{i}"), i * step, step)).collect();
+    tensors.push(tensor("embeddings".into(), 8 * step, 7));
+    let header = format!("{{{}}}", tensors.join(","));
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()
+}
+
 #[test]
 fn wrong_safetensors_are_errors_that_say_why() {
     let values = Random(5).values(24);
@@ -214,28 +228,13 @@ fn wrong_safetensors_are_errors_that_say_why() {
         let scales = (name, scales, shape, vec![0; bytes]);
         safetensors(&[("embeddings", dtype, &[2, 3, 4], vec![0; 24]), scales], 0)
     };
-    // Sizes near 2⁶⁴ whose sum, added without a check, comes back to the file's own size.
-    let huge = {
-        let step = (1u64 << 61) - 1;
-        let tensor = |name, start: u64, n: u64| {
-            format!(
-                r#""{name}":{{"dtype":"U8","shape":[{n}],"data_offsets":[{start},{}]}}"#,
-                start + n
-            )
-        };
-        let mut tensors: Vec<String> =
-            (0..8).map(|i| tensor(format!("t{i}"), i * step, step)).collect();
-        tensors.push(tensor("embeddings".into(), 8 * step, 7));
-        let header = format!("{{{}}}", tensors.join(","));
-        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()
-    };
     for (file, expected) in [
         (vec![], "too short"),
         (vec![0; 7], "too short"),
         (u64::MAX.to_le_bytes().to_vec(), "not a safetensors file"),
         (100u64.to_le_bytes().to_vec(), "cut off within the header"),
         ([&2u64.to_le_bytes()[..], b"[]"].concat(), "header is broken"),
-        (huge, "the file has 0"),
+        (overflowing_sizes(), "the file has 0"),
         ([offsets(&[0, 6]), vec![0]].concat(), "describes"),
         (offsets(&[0, 6])[..200].to_vec(), "describes"),
         (one("other", "F32", &[6, 4], data()), "no tensor `embeddings`"),

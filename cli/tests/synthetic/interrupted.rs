@@ -252,7 +252,7 @@ fn errors_of_writing_name_the_output_alone() {
         assert_eq!(error, "out.safetensors: File too large (os error 27)");
         assert_eq!(folder.names(), ["d.npy"]);
     }
-    // Nobody may make files here, root included.
+    // No user may make files here, root included.
     for environment in [&[][..], &NAMED] {
         let mut child = command();
         child.current_dir(folder.path()).envs(environment.iter().copied());

@@ -3,6 +3,7 @@
 
 mod coarse;
 mod f16_scales;
+mod foreign_memory;
 mod handles;
 mod maxima;
 mod scores;

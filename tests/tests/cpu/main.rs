@@ -6,6 +6,7 @@ mod errors;
 mod losses;
 mod oracle;
 mod plan;
+mod plan_of_codes;
 mod residual_codec;
 mod strategy;
 mod topk;
