@@ -29,7 +29,7 @@ pub unsafe fn read(params: &ReadParams) {
             folded = xor(folded, fold(params.base, i, stride, u64::MAX));
             i += UNROLL as u64 * stride;
         }
-        // What is left in one go too. Past the end the last piece is read again, out of the
+        // The rest in one go too. Past the end the last piece is read again, out of the
         // cache: loads one after the other would make short ranges look slow.
         if i < params.n_pieces {
             folded = xor(folded, fold(params.base, i, stride, params.n_pieces - 1));

@@ -3,7 +3,7 @@
 //!
 //! A block per score, a thread per query token. Tokens are added in the order in which the forward
 //! kernels add them (`reduce`: within a group, over the groups of a tile, over tiles), so that a
-//! score has the same bits whether documents are cut or not.
+//! score has the same bits whether documents are split or not.
 
 use crate::abi::params::{
     COMBINE_SPLITS_THREADS, CombinePiecesParams, Group, NO_TOKEN_SCORE, ScoreTokens,
@@ -22,13 +22,13 @@ const ROWS: u32 = Group::ROWS as u32;
 /// Groups that the block adds at once: whole tiles.
 const SLOTS: u32 = COMBINE_SPLITS_THREADS as u32 / ROWS;
 
-/// Loads in flight per thread: one after the other, 32 pieces would be as many latencies.
+/// Loads in flight per thread: one after the other, 32 splits would be as many latencies.
 const UNROLL: usize = 8;
 
-/// The piece of a query token that no piece has a maximum for.
+/// The split of a query token that no split has a maximum for.
 const NO_PIECE: u32 = u32::MAX;
 
-/// Combines the pieces of the block's score.
+/// Combines the splits of the block's score.
 ///
 /// # Safety
 /// `params` must describe what earlier kernels of the same stream left of every piece; all threads
@@ -64,14 +64,14 @@ pub unsafe fn combine_pieces(params: &CombinePiecesParams) {
     }
 }
 
-/// Stores a query token's winner and token score, where they are asked for, and gives the latter:
-/// 0, and nothing to store, where no piece has a valid document token.
+/// Stores a query token's winner and token score, where they are wanted, and gives the latter:
+/// 0, and nothing to store, where no split has a valid document token.
 ///
 /// # Safety
 /// The query must have the row.
 #[inline(always)]
 unsafe fn combine_token(params: &CombinePiecesParams, tokens: &ScoreTokens, row: u32) -> f32 {
-    // SAFETY: the host sized what is read for every piece, and the outputs for every token.
+    // SAFETY: the host sized what is read for every split, and the outputs for every token.
     unsafe {
         let (value, piece) = best_piece(params, tokens, row);
         if piece == NO_PIECE {
@@ -93,7 +93,7 @@ unsafe fn combine_token(params: &CombinePiecesParams, tokens: &ScoreTokens, row:
     }
 }
 
-/// The maximum over the pieces and the first piece that has it; for a NaN maximum, a piece whose
+/// The maximum over the splits and the first split that has it; for a NaN maximum, a split whose
 /// own is NaN.
 ///
 /// # Safety
@@ -106,9 +106,9 @@ unsafe fn best_piece(params: &CombinePiecesParams, tokens: &ScoreTokens, row: u3
         let mut values = [0.0f32; UNROLL];
         let mut k = 0;
         while k < UNROLL {
-            // Behind the last piece it is looked at again, which changes nothing.
+            // Behind the last split it is looked at again, which changes nothing.
             let piece = (first + k as u32).min(params.n_pieces - 1);
-            // SAFETY: the piece exists.
+            // SAFETY: the split exists.
             values[k] = unsafe {
                 load_f32(params.piece_token_scores + place(params, tokens, row, piece) * 4)
             };
@@ -131,7 +131,7 @@ unsafe fn best_piece(params: &CombinePiecesParams, tokens: &ScoreTokens, row: u3
     (best, found)
 }
 
-/// Index of a query token among the pieces' token scores and winners.
+/// Index of a query token among the splits' token scores and winners.
 #[inline(always)]
 fn place(params: &CombinePiecesParams, tokens: &ScoreTokens, row: u32, piece: u32) -> u64 {
     u64::from(tokens.first * params.n_pieces + piece * tokens.query_len + row)

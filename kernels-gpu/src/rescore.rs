@@ -23,7 +23,7 @@
 
 use crate::abi::params::backward::{NO_ROW, PairSlot, Rows};
 use crate::abi::params::rescore::{CHUNK_LEN, RescoreParams, SUMS, WARPS_LOG2};
-use crate::primitives::row_vector::{Columns, Element};
+use crate::primitives::row_vector::{Columns, VectorElement};
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile::segment;
 use crate::ptx::global::{load_u16_if, load_u32_if, load_u32x4, load_u64, store_u32};
@@ -53,7 +53,7 @@ struct Pair {
 /// `params` must describe a call as [`RescoreParams`] says; all threads of the block, with its
 /// shared memory.
 #[inline(always)]
-pub unsafe fn rescore<T: Element>(params: &RescoreParams) {
+pub unsafe fn rescore<T: VectorElement>(params: &RescoreParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.whole {
@@ -66,7 +66,7 @@ pub unsafe fn rescore<T: Element>(params: &RescoreParams) {
 /// # Safety
 /// As [`rescore`]; `WHOLE` is that of the call.
 #[inline(always)]
-unsafe fn of_block<T: Element, const WHOLE: bool>(params: &RescoreParams) {
+unsafe fn of_block<T: VectorElement, const WHOLE: bool>(params: &RescoreParams) {
     let (warp, lane) = (thread_idx_x() / 32, thread_idx_x() % 32);
     let n_warps = 1 << params.warps_log2;
     let (place, share) = (warp >> params.warps_log2, warp & (n_warps - 1));
@@ -138,12 +138,12 @@ unsafe fn pair(params: &RescoreParams, score: u32) -> Pair {
 }
 
 /// The sum over a pair's query tokens from `token` on, up to 32 of them; stores what each has,
-/// where that is asked for. A token without a winner has 0.
+/// where that is wanted. A token without a winner has 0.
 ///
 /// # Safety
 /// The whole warp, with a pair of the call; `WHOLE` is that of the call.
 #[inline(always)]
-unsafe fn chunk_sum<T: Element, const WHOLE: bool>(
+unsafe fn chunk_sum<T: VectorElement, const WHOLE: bool>(
     params: &RescoreParams,
     pair: &Pair,
     token: u32,
@@ -164,10 +164,10 @@ unsafe fn chunk_sum<T: Element, const WHOLE: bool>(
         let mut first = 0;
         while (first < CHUNK_LEN) & (token + first < pair.query_len) {
             let dots = match WHOLE {
-                true => of_pieces::<T>(params, pair.query_start + token, row, first),
+                true => of_chunks::<T>(params, pair.query_start + token, row, first),
                 false => of_elements::<T>(params, pair.query_start + token, row, first),
             };
-            let mut dot = dealt(dots, lane);
+            let mut dot = distribute(dots, lane);
             if lanes_log2 > 2 {
                 dot += shuffle_xor_f32::<4>(dot);
             }
@@ -199,11 +199,11 @@ unsafe fn chunk_sum<T: Element, const WHOLE: bool>(
 /// of rows that are read at once. 0 where a token has no winner.
 ///
 /// # Safety
-/// As [`chunk_sum`], for rows that are whole pieces of 16 bytes; `row` must be the row that the
+/// As [`chunk_sum`], for rows that are whole chunks of 16 bytes; `row` must be the row that the
 /// chunk's token of the lane's number has chosen, and the chunk's queries be the rows from
 /// `query_row` on.
 #[inline(always)]
-unsafe fn of_pieces<T: Element>(
+unsafe fn of_chunks<T: VectorElement>(
     params: &RescoreParams,
     query_row: u32,
     row: u32,
@@ -238,12 +238,12 @@ unsafe fn of_pieces<T: Element>(
     dots
 }
 
-/// As [`of_pieces`], for any rows: a lane has every so-manieth element.
+/// As [`of_chunks`], for any rows: a lane has every 32nd element.
 ///
 /// # Safety
-/// As [`of_pieces`], for rows of whatever size and place.
+/// As [`of_chunks`], for rows of whatever size and place.
 #[inline(always)]
-unsafe fn of_elements<T: Element>(
+unsafe fn of_elements<T: VectorElement>(
     params: &RescoreParams,
     query_row: u32,
     row: u32,
@@ -280,7 +280,12 @@ unsafe fn of_elements<T: Element>(
 /// # Safety
 /// Where `condition` is not 0, the matrix must have the element.
 #[inline(always)]
-unsafe fn load_element<T: Element>(rows: &Rows, row: u32, element: u32, condition: u32) -> f32 {
+unsafe fn load_element<T: VectorElement>(
+    rows: &Rows,
+    row: u32,
+    element: u32,
+    condition: u32,
+) -> f32 {
     let size = 16 / T::N as u64;
     let address = rows.base + u64::from(row) * rows.pitch_bytes + u64::from(element) * size;
     // SAFETY: the caller's promise.
@@ -296,7 +301,7 @@ unsafe fn load_element<T: Element>(rows: &Rows, row: u32, element: u32, conditio
 
 /// The products of 16 bytes' elements, added one after the other.
 #[inline(always)]
-fn add_products<T: Element>(query: [u32; 4], document: [u32; 4], mut sum: f32) -> f32 {
+fn add_products<T: VectorElement>(query: [u32; 4], document: [u32; 4], mut sum: f32) -> f32 {
     let (query, document) = (T::widen(query), T::widen(document));
     unroll!(E in 0..8 => {
         if E < T::N {
@@ -311,7 +316,7 @@ fn add_products<T: Element>(query: [u32; 4], document: [u32; 4], mut sum: f32) -
 /// # Safety
 /// The whole warp.
 #[inline(always)]
-unsafe fn dealt([a, b, c, d]: [f32; LOADS], lane: u32) -> f32 {
+unsafe fn distribute([a, b, c, d]: [f32; LOADS], lane: u32) -> f32 {
     let pick = |second: bool, a: f32, b: f32| if second { (b, a) } else { (a, b) };
     // SAFETY: the caller's promise.
     unsafe {

@@ -12,8 +12,8 @@
 //! terms in parts, which round less often: 8192 equal terms one by one are 10⁻⁵ off, as 128 sums 2
 //! · 10⁻⁷. Parts of parts, 32 neighbours each, keep the registers' share as small.
 //!
-//! Each lane has as many additions under way as loads. Known loss: a row of ∂D that everybody chose
-//! is added to by one unit of the L2 cache, one after the other; and where the device has no
+//! Each lane has as many additions in flight as loads. Known loss: a row of ∂D that every token
+//! chose is added to by one unit of the L2 cache, one after the other; and where the device has no
 //! additions of 16 bytes (before sm_90), each element is an addition of its own.
 
 use crate::abi::params::backward::{AtomicParams, NO_ROW, Pairs, chunk_start};
@@ -21,7 +21,7 @@ use crate::backward::gather::{Ahead, row_task};
 use crate::backward::output::store;
 use crate::backward::pairs::{Pair, pair, winner_if};
 use crate::primitives::row_vector::sum::{add_and, add_slots, multiply};
-use crate::primitives::row_vector::{Columns, Element, LANE_ELEMENTS, Sums, unroll};
+use crate::primitives::row_vector::{Columns, LANE_ELEMENTS, Sums, VectorElement, unroll};
 use crate::ptx::atomic::{add_f32_if, add_f32x4_if};
 use crate::ptx::global::load_u32;
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
@@ -39,7 +39,7 @@ const WINDOW: u32 = 32 * WORDS as u32;
 /// # Safety
 /// `params` must describe a call as [`AtomicParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn atomic<T: Element>(params: &AtomicParams) {
+pub unsafe fn atomic<T: VectorElement>(params: &AtomicParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.sums.source.aligned & params.queries.aligned {
@@ -52,7 +52,7 @@ pub unsafe fn atomic<T: Element>(params: &AtomicParams) {
 /// # Safety
 /// As [`atomic`]; `ALIGNED` is that of the rows of both sides.
 #[inline(always)]
-unsafe fn sum_and_add<T: Element, const ALIGNED: bool>(params: &AtomicParams) {
+unsafe fn sum_and_add<T: VectorElement, const ALIGNED: bool>(params: &AtomicParams) {
     let AtomicParams { sums: gather, .. } = params;
     // SAFETY: the host launches a block per task, column and chunk; what it lists exists. Queries
     // have as many columns as documents, and a source's row is one of the documents'.
@@ -194,7 +194,7 @@ fn any(words: &[u32; WORDS]) -> u32 {
 /// # Safety
 /// As [`atomic`], for a whole warp; the rows must exist.
 #[inline(always)]
-unsafe fn sum_own<T: Element, const ALIGNED: bool>(
+unsafe fn sum_own<T: VectorElement, const ALIGNED: bool>(
     params: &AtomicParams,
     own: &Columns,
     mut first_row: u32,
@@ -233,7 +233,7 @@ unsafe fn sum_own<T: Element, const ALIGNED: bool>(
 /// # Safety
 /// As [`atomic`]; the row must exist where it says so.
 #[inline(always)]
-unsafe fn add_row<T: Element>(
+unsafe fn add_row<T: VectorElement>(
     params: &AtomicParams,
     columns: &Columns,
     row: u32,

@@ -110,7 +110,7 @@ unsafe fn joined(params: &OwnerParams, segment: u32) -> Joined {
 unsafe fn part(params: &OwnerParams, segment: u32, i: u32, element: u32) -> f32 {
     let base = if i == 0 { params.tails } else { params.heads };
     let index = u64::from(segment + i) * u64::from(params.out.dim) + u64::from(element);
-    // SAFETY: the caller's promise; `owner` has left it.
+    // SAFETY: the caller's promise; the segmented sum has stored it.
     unsafe { load_f32(base + index * 4) }
 }
 

@@ -10,7 +10,7 @@ use crate::backward::normalize::scaled;
 use crate::backward::output::store;
 use crate::backward::pairs::{Pair, pair, winner_if};
 use crate::primitives::row_vector::sum::{add, add_slots};
-use crate::primitives::row_vector::{Columns, Element, Sums};
+use crate::primitives::row_vector::{Columns, Sums, VectorElement};
 use crate::ptx::global::load_u32x4;
 use crate::ptx::thread::{block_idx_x, thread_idx_x, wait_for_previous_grid};
 use crate::ptx::warp::lane_idx;
@@ -25,7 +25,7 @@ const LOADS: usize = 4;
 /// # Safety
 /// `params` must describe a call as [`GatherParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn gather<T: Element>(params: &GatherParams) {
+pub unsafe fn gather<T: VectorElement>(params: &GatherParams) {
     // SAFETY: the caller's promise.
     unsafe { gather_block::<T, true>(params, block_idx_x()) }
 }
@@ -36,7 +36,7 @@ pub unsafe fn gather<T: Element>(params: &GatherParams) {
 /// # Safety
 /// As [`gather`], for a block that there is.
 #[inline(always)]
-pub unsafe fn gather_block<T: Element, const MANY: bool>(params: &GatherParams, block: u32) {
+pub unsafe fn gather_block<T: VectorElement, const MANY: bool>(params: &GatherParams, block: u32) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.source.aligned {
@@ -49,7 +49,7 @@ pub unsafe fn gather_block<T: Element, const MANY: bool>(params: &GatherParams, 
 /// # Safety
 /// As [`gather`]; `ALIGNED` is that of the source.
 #[inline(always)]
-unsafe fn gather_rows<T: Element, const ALIGNED: bool, const MANY: bool>(
+unsafe fn gather_rows<T: VectorElement, const ALIGNED: bool, const MANY: bool>(
     params: &GatherParams,
     block: u32,
 ) {

@@ -27,7 +27,7 @@ mod project {
     use crate::abi::params::SQUARE_MIN;
     use crate::abi::params::backward::{ProjectParams, WARPS};
     use crate::backward::output::store_element;
-    use crate::primitives::row_vector::{Element, load_element};
+    use crate::primitives::row_vector::{VectorElement, load_element};
     use crate::ptx::global::{load_f32, load_u32};
     use crate::ptx::math::{fma, sqrt};
     use crate::ptx::thread::{block_idx_x, thread_idx_x};
@@ -40,7 +40,7 @@ mod project {
     /// `params` must describe sums of earlier kernels of the same stream as [`ProjectParams`] says;
     /// all threads of the block.
     #[inline(always)]
-    pub unsafe fn project<T: Element>(params: &ProjectParams) {
+    pub unsafe fn project<T: VectorElement>(params: &ProjectParams) {
         let row = block_idx_x() * WARPS + thread_idx_x() / 32;
         if row >= params.n_rows {
             return;

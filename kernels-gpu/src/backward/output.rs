@@ -1,7 +1,7 @@
 //! Where sums go.
 
 use crate::abi::params::backward::Output;
-use crate::primitives::row_vector::{Columns, Element, Sums, unroll};
+use crate::primitives::row_vector::{Columns, Sums, VectorElement, unroll};
 use crate::ptx::convert::{narrow_bf16, narrow_f16, widen_f16};
 use crate::ptx::global::{load_f32, read_u16, read_u32x4, store_u16, store_u32, store_u32x4};
 
@@ -10,7 +10,7 @@ use crate::ptx::global::{load_f32, read_u16, read_u32x4, store_u16, store_u32, s
 /// # Safety
 /// The output must have the row, and only this warp may write the column of it.
 #[inline(always)]
-pub unsafe fn store<T: Element>(output: &Output, columns: &Columns, row: u64, sums: &Sums) {
+pub unsafe fn store<T: VectorElement>(output: &Output, columns: &Columns, row: u64, sums: &Sums) {
     if columns.stores() {
         // SAFETY: the caller's promise.
         unsafe { store_lane::<T>(output, columns, row, sums) };
@@ -23,7 +23,12 @@ pub unsafe fn store<T: Element>(output: &Output, columns: &Columns, row: u64, su
 /// # Safety
 /// The output must have the row, and only this lane may write its elements of it.
 #[inline(always)]
-pub unsafe fn store_lane<T: Element>(output: &Output, columns: &Columns, row: u64, sums: &Sums) {
+pub unsafe fn store_lane<T: VectorElement>(
+    output: &Output,
+    columns: &Columns,
+    row: u64,
+    sums: &Sums,
+) {
     let first = row * u64::from(output.dim) + u64::from(columns.element);
     // SAFETY: the caller's promise; whole lanes are aligned where the output says so.
     unsafe {
@@ -39,7 +44,7 @@ pub unsafe fn store_lane<T: Element>(output: &Output, columns: &Columns, row: u6
 /// # Safety
 /// As [`store`], for a whole lane of an aligned output.
 #[inline(always)]
-unsafe fn store_whole<T: Element>(output: &Output, first: u64, sums: &Sums) {
+unsafe fn store_whole<T: VectorElement>(output: &Output, first: u64, sums: &Sums) {
     let mut sums = *sums;
     // SAFETY: the caller's promise.
     unsafe {

@@ -22,7 +22,7 @@ pub unsafe fn load_buckets<const NBITS: u32>(address: u64, condition: u32) -> [u
 }
 
 /// A chunk's elements where `condition` is not 0, and some numbers otherwise. Which number of bits
-/// rows have is asked here: all else is compiled once.
+/// rows have is decided here: all else is compiled once.
 ///
 /// # Safety
 /// Where `condition` is not 0, the chunk of the centroid and its buckets must lie at these

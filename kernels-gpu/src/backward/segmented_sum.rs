@@ -1,15 +1,16 @@
 //! `∂D[d, t] = Σ g · Q[q, s]` over sorted sources: a warp per segment of them.
 //!
 //! A warp walks through its segment, destination by destination, and sums each one's sources. It
-//! stores the sums of destinations that it has all of; those that go over an end of the segment
-//! are left for `join`. Segments are equally long, so that warps end together whatever was chosen.
+//! stores the sums of destinations that it has all of; those that go over an end of the segment are
+//! partial sums for the fixup. Segments are equally long, so that warps end together whatever was
+//! chosen.
 
 use crate::abi::params::backward::{
     Destination, NO_ROW, Output, OwnerParams, Place, Source, WARPS, place,
 };
 use crate::backward::output::store;
 use crate::primitives::row_vector::sum::{add, add_slots};
-use crate::primitives::row_vector::{Columns, Element, Sums};
+use crate::primitives::row_vector::{Columns, Sums, VectorElement};
 use crate::ptx::global::{load_u32, load_u32x2, opaque, store_u32};
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::warp::{ballot, lane_idx, shuffle};
@@ -25,7 +26,7 @@ const LOADS: usize = if cfg!(maxsim_arch = "sm_90a") { 3 } else { 4 };
 /// # Safety
 /// `params` must describe sorted sources as [`OwnerParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn owner<T: Element>(params: &OwnerParams) {
+pub unsafe fn owner<T: VectorElement>(params: &OwnerParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.source.aligned {
@@ -38,7 +39,7 @@ pub unsafe fn owner<T: Element>(params: &OwnerParams) {
 /// # Safety
 /// As [`owner`]; `ALIGNED` is that of the source.
 #[inline(always)]
-unsafe fn sum_segment<T: Element, const ALIGNED: bool>(params: &OwnerParams) {
+unsafe fn sum_segment<T: VectorElement, const ALIGNED: bool>(params: &OwnerParams) {
     // SAFETY: the host launches a warp per segment and column; there is a source, so that there
     // is a destination, and every source has one.
     unsafe {

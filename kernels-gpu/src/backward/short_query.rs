@@ -20,7 +20,7 @@ use crate::backward::normalize::scaled;
 use crate::backward::output::{store, store_element, store_lane};
 use crate::backward::pairs::{pair_behind, winner_if};
 use crate::primitives::row_vector::sum::{add, add_slots, multiply};
-use crate::primitives::row_vector::{Columns, Element, Sums, unroll};
+use crate::primitives::row_vector::{Columns, Sums, VectorElement, unroll};
 use crate::ptx::global::store_u32x4;
 use crate::ptx::shared::{dynamic_shared, load_shared_u32, store_shared_u32_if};
 use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x, wait_for_previous_grid};
@@ -32,7 +32,7 @@ use core::hint::assert_unchecked;
 /// # Safety
 /// `params` must describe a call as [`FewParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn few<T: Element>(params: &FewParams) {
+pub unsafe fn few<T: VectorElement>(params: &FewParams) {
     let n_blocks = params.n_tasks * params.source.n_columns;
     let block = block_idx_x();
     // SAFETY: the caller's promise.
@@ -53,7 +53,7 @@ pub unsafe fn few<T: Element>(params: &FewParams) {
 /// As [`few`], for a block that there is; `ALIGNED` is that of the source. A lane has `SHARES`
 /// destinations at once.
 #[inline(always)]
-unsafe fn sum_rows<T: Element, const ALIGNED: bool, const SHARES: usize>(
+unsafe fn sum_rows<T: VectorElement, const ALIGNED: bool, const SHARES: usize>(
     params: &FewParams,
     block: u32,
 ) {
@@ -85,21 +85,10 @@ unsafe fn sum_rows<T: Element, const ALIGNED: bool, const SHARES: usize>(
             let mut left = [0u32; SHARES_MAX];
             unroll!(u in 0 1 => left[u] = if is_alone(u) { own[u].tokens } else { 0 });
             let load = |left: &mut [u32; SHARES_MAX]| {
-                let mut words = [[0u32; 4]; SHARES_MAX];
-                let mut factors = [0.0f32; SHARES_MAX];
-                unroll!(u in 0 1 => if u < SHARES {
-                    let is_there = (left[u] != 0) & (columns.n_elements > 0);
-                    let row = sources.query_start + left[u].trailing_zeros();
-                    words[u] = columns.load::<T, ALIGNED>(row, u32::from(is_there));
-                    if is_there {
-                        factors[u] = scaled(&params.pairs, row, sources.factor);
-                    }
-                    left[u] &= left[u].wrapping_sub(1);
-                });
-                (words, factors)
+                load_rows::<T, ALIGNED, SHARES>(params, &columns, &sources, left)
             };
             let (mut words, mut factors) = load(&mut left);
-            // While the rows come: what is asked for behind stores waits for them.
+            // While the rows come: what is requested behind stores waits for them.
             if clears {
                 clear_others(params, &task, sources.destination, warp);
                 clears = false;
@@ -137,6 +126,35 @@ unsafe fn sum_rows<T: Element, const ALIGNED: bool, const SHARES: usize>(
     }
 }
 
+/// Loads for each of a lane's destinations the row of the first token that is left, with its
+/// factor, and takes the token from what is left.
+///
+/// # Safety
+/// As [`sum_rows`], for a whole warp.
+#[inline(always)]
+unsafe fn load_rows<T: VectorElement, const ALIGNED: bool, const SHARES: usize>(
+    params: &FewParams,
+    columns: &Columns,
+    sources: &Sources,
+    left: &mut [u32; SHARES_MAX],
+) -> ([[u32; 4]; SHARES_MAX], [f32; SHARES_MAX]) {
+    let mut words = [[0u32; 4]; SHARES_MAX];
+    let mut factors = [0.0f32; SHARES_MAX];
+    unroll!(u in 0 1 => if u < SHARES {
+        let is_there = (left[u] != 0) & (columns.n_elements > 0);
+        let row = sources.query_start + left[u].trailing_zeros();
+        // SAFETY: the caller's promise: the query has the token.
+        unsafe {
+            words[u] = columns.load::<T, ALIGNED>(row, u32::from(is_there));
+            if is_there {
+                factors[u] = scaled(&params.pairs, row, sources.factor);
+            }
+        }
+        left[u] &= left[u].wrapping_sub(1);
+    });
+    (words, factors)
+}
+
 /// Most destinations that a lane has at once: with lanes for two rows of 256 bytes, all that there
 /// can be. Rows that are not aligned are read element by element, which is enough in flight.
 const SHARES_MAX: usize = 2;
@@ -150,7 +168,7 @@ const ALONE_MAX: u32 = 4;
 /// # Safety
 /// As [`sum_rows`], for a whole warp, with the same token.
 #[inline(always)]
-unsafe fn sum_large<T: Element, const ALIGNED: bool>(
+unsafe fn sum_large<T: VectorElement, const ALIGNED: bool>(
     params: &FewParams,
     columns: &Columns,
     sources: &Sources,
@@ -295,18 +313,18 @@ unsafe fn clear_others(params: &FewParams, task: &RowTask, destination: u32, war
 unsafe fn clear(out: &Output, first: u32, n_rows: u32, except: u32) {
     let element_bytes = if out.element == Output::F32 { 4 } else { 2 };
     let row_bytes = out.dim * element_bytes;
-    // SAFETY: the caller's promise; pieces of 16 bytes are aligned where the output says so.
+    // SAFETY: the caller's promise; chunks of 16 bytes are aligned where the output says so.
     unsafe {
         if out.aligned != 0 && row_bytes.is_multiple_of(16) {
-            let pieces = row_bytes / 16;
-            // A row is written by the most lanes, a power of two, that all have a piece of it.
-            let lanes_log2 = (31 - (pieces | 1).leading_zeros()).min(5);
+            let chunks = row_bytes / 16;
+            // A row is written by the most lanes, a power of two, that all have a chunk of it.
+            let lanes_log2 = (31 - (chunks | 1).leading_zeros()).min(5);
             let (lanes, slots) = (1 << lanes_log2, 32 >> lanes_log2);
-            let (slot, mut piece) = (lane_idx() >> lanes_log2, lane_idx() & (lanes - 1));
+            let (slot, mut chunk) = (lane_idx() >> lanes_log2, lane_idx() & (lanes - 1));
             let rows = (!except & u32::MAX >> (32 - n_rows)).unbounded_shr(slot);
             let base = out.base + u64::from(first + slot) * u64::from(row_bytes);
-            while piece < pieces {
-                let (mut left, mut address) = (rows, base + u64::from(piece) * 16);
+            while chunk < chunks {
+                let (mut left, mut address) = (rows, base + u64::from(chunk) * 16);
                 while left != 0 {
                     unroll!(_k in four => {
                         if left & 1 != 0 {
@@ -316,7 +334,7 @@ unsafe fn clear(out: &Output, first: u32, n_rows: u32, except: u32) {
                         address += u64::from(slots * row_bytes);
                     });
                 }
-                piece += lanes;
+                chunk += lanes;
             }
             return;
         }

@@ -95,19 +95,19 @@ macro_rules! normalizes {
 
 macro_rules! norms {
     (scores $params:ident) => {
-        crate::primitives::row_scales::Norms::NONE
+        crate::primitives::row_scales::RowScales::NONE
     };
     (winners $params:ident) => {
-        crate::primitives::row_scales::Norms::NONE
+        crate::primitives::row_scales::RowScales::NONE
     };
     (contiguous $params:ident) => {
-        crate::primitives::row_scales::Norms::NONE
+        crate::primitives::row_scales::RowScales::NONE
     };
     (scaled_contiguous $params:ident) => {
-        crate::primitives::row_scales::Norms::of_runs(&$params)
+        crate::primitives::row_scales::RowScales::of_contiguous(&$params)
     };
     ($with_factors:ident $params:ident) => {
-        crate::primitives::row_scales::Norms::of(&$params)
+        crate::primitives::row_scales::RowScales::of(&$params)
     };
 }
 

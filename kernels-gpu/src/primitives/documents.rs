@@ -90,7 +90,7 @@ impl TokenPlace {
     /// The place of a group with tokens.
     ///
     /// # Safety
-    /// The group must be of this launch, and pair-major outputs must be asked for.
+    /// The group must be of this launch, and there must be pair-major outputs.
     #[inline(always)]
     pub unsafe fn new(params: &ForwardParams, group: Group) -> TokenPlace {
         let base = u64::from(group.row);
@@ -125,7 +125,7 @@ impl TokenPlace {
     }
 }
 
-/// Stores one query token's winner and token score, where they are asked for.
+/// Stores one query token's winner and token score, where they are wanted.
 ///
 /// # Safety
 /// `index` must be an index of the pair-major outputs that only this thread stores.

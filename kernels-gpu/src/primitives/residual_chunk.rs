@@ -2,12 +2,11 @@
 
 use crate::abi::params::Residuals;
 use crate::abi::residual_chunk::{CHUNK_LEN, PLANES, weights};
-use crate::primitives::row_vector;
-use crate::primitives::row_vector::Element as _;
+use crate::primitives::row_vector::VectorElement;
+pub use crate::ptx::element::{Bf16, F16};
 use crate::ptx::global::{load_u16, load_u32x4};
 use crate::ptx::math::{add_bf16x2, add_f16x2, permute};
 use crate::ptx::mma::Half;
-pub use crate::ptx::mma::{Bf16, F16};
 #[cfg(maxsim_arch = "sm_80")]
 use crate::ptx::warp::shuffle;
 
@@ -30,7 +29,7 @@ macro_rules! decoded {
 
             #[inline(always)]
             fn widen(words: [u32; 4]) -> [f32; CHUNK_LEN] {
-                row_vector::$name::widen(words)
+                <$name as VectorElement>::widen(words)
             }
         }
     )*};

@@ -9,8 +9,8 @@
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::{Best, NO_WINNER};
 use crate::primitives::documents::{TokenPlace, store_token};
-use crate::primitives::row_scales::Norms;
-use crate::primitives::row_vector::{Element, LANE_ELEMENTS};
+use crate::primitives::row_scales::RowScales;
+use crate::primitives::row_vector::{LANE_ELEMENTS, VectorElement};
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile::row_is_valid;
 use crate::ptx::global::{load_u8, load_u16, load_u32x2, load_u32x4};
@@ -48,7 +48,7 @@ impl RowBest {
 /// of fragment `lane % 4`; with two, one of fragment `lane % 2`; with one, one, which the lane two
 /// further gets, too.
 #[derive(Clone, Copy)]
-pub struct OwnRows {
+pub struct LaneRows {
     /// The fragment.
     pub fragment: u32,
     /// 0 for row `lane / 4` of the fragment, 1 for that plus 8; with four fragments, of the first.
@@ -58,16 +58,16 @@ pub struct OwnRows {
     stores: bool,
 }
 
-impl OwnRows {
+impl LaneRows {
     /// Those of a lane.
     #[inline(always)]
-    pub fn new(n_fragments: usize, lane: u32) -> OwnRows {
+    pub fn new(n_fragments: usize, lane: u32) -> LaneRows {
         let (fragment, half, stores) = match n_fragments {
             4 => (lane % 4, 0, true),
             2 => (lane % 2, lane / 2 % 2, true),
             _ => (0, lane % 2, lane % 4 < 2),
         };
-        OwnRows { fragment, half, n_rows: if n_fragments == 4 { 2 } else { 1 }, stores }
+        LaneRows { fragment, half, n_rows: if n_fragments == 4 { 2 } else { 1 }, stores }
     }
 
     /// The lane's values, 0 for rows that are no query tokens: bit `h` of `valid` says whether row
@@ -84,9 +84,9 @@ impl OwnRows {
     /// What the lane's rows of a group are normalised by.
     ///
     /// # Safety
-    /// As [`Norms::query`].
+    /// As [`RowScales::query`].
     #[inline(always)]
-    pub unsafe fn norms(&self, norms: Norms, group: Group, lane: u32) -> [f32; 2] {
+    pub unsafe fn scales(&self, norms: RowScales, group: Group, lane: u32) -> [f32; 2] {
         let row = lane / 4 + 8 * self.half;
         // SAFETY: the caller's promise.
         unsafe {
@@ -101,7 +101,7 @@ impl OwnRows {
     }
 
     /// Stores winners and token scores of the lane's rows, for an entry whose document starts at
-    /// row `start` of the matrix; `valid` as for [`OwnRows::values`].
+    /// row `start` of the matrix; `valid` as for [`LaneRows::values`].
     ///
     /// # Safety
     /// `place` must be that of the rows' group, the entry must belong to the group's query and
@@ -120,7 +120,7 @@ impl OwnRows {
         if !self.stores | !(first | second) {
             return;
         }
-        // SAFETY: pair-major outputs are asked for, and each row has one owner.
+        // SAFETY: there are pair-major outputs, and each row has one owner.
         unsafe {
             let index = place.index(params, entry) + u64::from(lane / 4 + 8 * self.half);
             if first {
@@ -133,13 +133,13 @@ impl OwnRows {
     }
 }
 
-/// Gives each lane the bests of its [`OwnRows`]. `winners` (a constant to the caller, as
+/// Gives each lane the bests of its [`LaneRows`]. `winners` (a constant to the caller, as
 /// `n_fragments` is) says whether winners come along.
 ///
 /// # Safety
 /// All 32 lanes must call it together.
 #[inline(always)]
-pub unsafe fn deal<const N: usize>(
+pub unsafe fn distribute<const N: usize>(
     best: &[Best; N],
     n_fragments: usize,
     lane: u32,
@@ -210,8 +210,8 @@ fn beats(value: f32, winner: i32, best: f32, best_winner: i32) -> bool {
         | ((value == best) & (winner < best_winner))
 }
 
-/// Adds rows `g` and `g + 8` of a fragment, of which the lanes have their [`OwnRows`]' values. Lane
-/// `4 g + f` gets the sum of fragment `f`.
+/// Adds rows `g` and `g + 8` of a fragment, of which the lanes have their [`LaneRows`]' values.
+/// Lane `4 g + f` gets the sum of fragment `f`.
 ///
 /// # Safety
 /// All 32 lanes must call it together.
@@ -273,13 +273,13 @@ pub unsafe fn valid_rows(params: &ForwardParams, group: Group, lane: u32) -> u32
 }
 
 /// Sums of the elements of rows `lane / 4` and that plus 8 of a group, 0 for those that are no
-/// query tokens. A quad's lanes have pieces of a row in turns. (Sums of codes are exact.)
+/// query tokens. A quad's lanes have chunks of a row in turns. (Sums of codes are exact.)
 ///
 /// # Safety
 /// The whole warp together; the group must be of this launch, and its rows lie on 16-byte
 /// boundaries if they are `aligned`.
 #[inline(always)]
-pub unsafe fn row_sums<T: Element>(
+pub unsafe fn row_sums<T: VectorElement>(
     params: &ForwardParams,
     group: Group,
     aligned: bool,
@@ -288,8 +288,8 @@ pub unsafe fn row_sums<T: Element>(
     const { assert!(T::N == LANE_ELEMENTS) };
     // SAFETY: the caller's promise.
     let valid = unsafe { valid_rows(params, group, lane) };
-    let n_bytes = params.dim * T::SIZE as u32;
-    let piece_bytes = (LANE_ELEMENTS * T::SIZE) as u32;
+    let n_bytes = params.dim * T::BYTES as u32;
+    let piece_bytes = (LANE_ELEMENTS * T::BYTES) as u32;
     // Nothing behind the row is ours to read.
     let whole = if aligned { n_bytes & !(piece_bytes - 1) } else { 0 };
     let mut sums = [0.0; 2];
@@ -303,7 +303,7 @@ pub unsafe fn row_sums<T: Element>(
                 let from = address + u64::from(at);
                 // SAFETY: the row has these bytes.
                 let values = T::widen(unsafe {
-                    match T::SIZE {
+                    match T::BYTES {
                         1 => {
                             let [low, high] = load_u32x2(from);
                             [low, high, 0, 0]
@@ -314,18 +314,18 @@ pub unsafe fn row_sums<T: Element>(
                 unroll!(E in 0..8 => { sum += values[E]; });
                 at += 4 * piece_bytes;
             }
-            at = whole + T::SIZE as u32 * (lane % 4);
+            at = whole + T::BYTES as u32 * (lane % 4);
             while at < n_bytes {
                 let from = address + u64::from(at);
                 // SAFETY: as above.
                 let word = unsafe {
-                    match T::SIZE {
+                    match T::BYTES {
                         1 => load_u8(from),
                         _ => load_u16(from),
                     }
                 };
                 sum += T::widen([word, 0, 0, 0])[0];
-                at += 4 * T::SIZE as u32;
+                at += 4 * T::BYTES as u32;
             }
         }
         // SAFETY: the whole warp is here.

@@ -1,6 +1,6 @@
 //! Rows that are normalised: r = 1 / √max(‖x‖², 10⁻¹²) of each, and similarities times r of both.
 //!
-//! `row_norms`: as many lanes as a row has pieces of 16 bytes, up to 32, add its squares; a warp
+//! `row_norms`: as many lanes as a row has chunks of 16 bytes, up to 32, add its squares; a warp
 //! has as many rows at once as fit. The order of the sum depends on dim alone, so that equal rows
 //! have equal r wherever they lie. Where the sum is beyond f32, a second pass adds the squares of
 //! elements times 2⁻¹⁰⁰.
@@ -16,7 +16,7 @@ use crate::abi::params::{HALVES, ScaledRunParams};
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::abi::quantize::affine_similarity;
 #[cfg(maxsim_arch = "sm_80")]
-use crate::primitives::row_maxima::{OwnRows, RowBest, normalized};
+use crate::primitives::row_maxima::{LaneRows, RowBest, normalized};
 use crate::primitives::unroll::unroll;
 #[cfg(maxsim_arch = "sm_80")]
 use crate::primitives::work_tile::group;
@@ -33,26 +33,26 @@ pub use rows::row_norms;
 
 /// Where r is of the rows of both matrices.
 #[derive(Clone, Copy)]
-pub struct Norms {
+pub struct RowScales {
     queries: u64,
     documents: u64,
 }
 
-impl Norms {
+impl RowScales {
     /// Of rows that are not normalised.
-    pub const NONE: Norms = Norms { queries: 0, documents: 0 };
+    pub const NONE: RowScales = RowScales { queries: 0, documents: 0 };
 
     /// Those of a launch.
     #[inline(always)]
-    pub fn of(params: &NormalizedParams) -> Norms {
-        Norms { queries: params.query_norms, documents: params.document_norms }
+    pub fn of(params: &NormalizedParams) -> RowScales {
+        RowScales { queries: params.query_norms, documents: params.document_norms }
     }
 
     /// Those of a launch of codes that reads runs of rows.
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
-    pub fn of_runs(params: &ScaledRunParams) -> Norms {
-        Norms { queries: params.query_scales, documents: params.document_scales }
+    pub fn of_contiguous(params: &ScaledRunParams) -> RowScales {
+        RowScales { queries: params.query_scales, documents: params.document_scales }
     }
 
     /// Whether queries have any.
@@ -80,25 +80,25 @@ impl Norms {
         self.documents + u64::from(row) * 4
     }
 
-    /// Where the half of document row `row` is, where documents have halves.
+    /// Where the f16 scale of document row `row` is, where documents have such.
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
-    pub fn of_half(&self, row: u32) -> u64 {
+    pub fn of_document_f16(&self, row: u32) -> u64 {
         self.documents - HALVES + u64::from(row) * 2
     }
 
-    /// The same where they may be halves: the address is marked then, as that of the launch is.
+    /// The same where they may be f16: the address is marked then, as that of the launch is.
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
     pub fn of_marked_documents(&self, row: u32) -> u64 {
         marked_row(self.documents, row)
     }
 
-    /// Whether documents have halves.
+    /// Whether documents have f16 scales.
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
-    pub fn has_halves(&self) -> bool {
-        are_halves(self.documents)
+    pub fn are_f16(&self) -> bool {
+        are_f16(self.documents)
     }
 }
 
@@ -109,43 +109,43 @@ pub fn marked_row(address: u64, row: u32) -> u64 {
     address + (u64::from(row) << (2 - (address & HALVES) as u32))
 }
 
-/// Whether factors from a marked address on are halves.
+/// Whether scales from a marked address on are f16.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
-pub fn are_halves(address: u64) -> bool {
+pub fn are_f16(address: u64) -> bool {
     address & HALVES != 0
 }
 
 /// r of a thread's columns of a tile: two of every eight.
-pub type ColumnNorms = [f32; 32];
+pub type ColumnScales = [f32; 32];
 
 /// Those of a tile of `2 * N` columns.
 ///
 /// # Safety
-/// `address` must be [`Norms::of_documents`] of the tile's first row.
+/// `address` must be [`RowScales::of_documents`] of the tile's first row.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
-pub unsafe fn load_columns<const N: usize>(address: u64, lane: u32) -> ColumnNorms {
+pub unsafe fn load_columns<const N: usize>(address: u64, lane: u32) -> ColumnScales {
     // SAFETY: all-zero bytes are floats. (A literal would become a loop in memory.)
-    let mut norms: ColumnNorms = unsafe { core::mem::zeroed() };
+    let mut scales: ColumnScales = unsafe { core::mem::zeroed() };
     unroll!(I in 0..16 => {
         if 4 * I < N {
             // SAFETY: the caller's promise; there is padding for a tile.
-            [norms[2 * I], norms[2 * I + 1]] = unsafe { pair(address, I, lane) };
+            [scales[2 * I], scales[2 * I + 1]] = unsafe { pair(address, I, lane) };
         }
     });
-    norms
+    scales
 }
 
-/// Those of a tile of `2 * N` columns, from halves.
+/// Those of a tile of `2 * N` columns, from f16.
 ///
 /// # Safety
-/// `address` must be [`Norms::of_marked_documents`] of the tile's first row, and be marked.
+/// `address` must be [`RowScales::of_marked_documents`] of the tile's first row, and be marked.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
-pub unsafe fn load_half_columns<const N: usize>(address: u64, lane: u32) -> ColumnNorms {
+pub unsafe fn load_f16_columns<const N: usize>(address: u64, lane: u32) -> ColumnScales {
     // SAFETY: all-zero bytes are floats.
-    let mut norms: ColumnNorms = unsafe { core::mem::zeroed() };
+    let mut scales: ColumnScales = unsafe { core::mem::zeroed() };
     let address = address - HALVES + u64::from(2 * (lane % 4)) * 2;
     unroll!(I in 0..16 => {
         if 4 * I < N {
@@ -153,11 +153,11 @@ pub unsafe fn load_half_columns<const N: usize>(address: u64, lane: u32) -> Colu
                 // SAFETY: the caller's promise; there is padding for a tile. One by one: rows start
                 // anywhere.
                 let half = unsafe { load_u16(address + (16 * I + 2 * J) as u64) };
-                norms[2 * I + J] = widen_f16(half)[0];
+                scales[2 * I + J] = widen_f16(half)[0];
             });
         }
     });
-    norms
+    scales
 }
 
 /// Those of a tile of `2 * N` columns, which lie from a window address on as [`shared_place`] says.
@@ -166,18 +166,18 @@ pub unsafe fn load_half_columns<const N: usize>(address: u64, lane: u32) -> Colu
 /// They must be there, and `address` be aligned to 16.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
-pub unsafe fn load_shared_columns<const N: usize>(address: u32, lane: u32) -> ColumnNorms {
+pub unsafe fn load_shared_columns<const N: usize>(address: u32, lane: u32) -> ColumnScales {
     // SAFETY: all-zero bytes are floats.
-    let mut norms: ColumnNorms = unsafe { core::mem::zeroed() };
+    let mut scales: ColumnScales = unsafe { core::mem::zeroed() };
     let address = address + 16 * (lane % 4);
     unroll!(I in 0..8 => {
         if 8 * I < N {
             // SAFETY: the caller's promise.
-            [norms[4 * I], norms[4 * I + 1], norms[4 * I + 2], norms[4 * I + 3]] =
+            [scales[4 * I], scales[4 * I + 1], scales[4 * I + 2], scales[4 * I + 3]] =
                 unsafe { load_shared_f32x4_at::<{ 64 * I as u32 }>(address) };
         }
     });
-    norms
+    scales
 }
 
 /// Where the factor of column `lane` of 32 lies, 128 bytes for each 32: of every 16 columns the
@@ -202,10 +202,10 @@ pub(crate) unsafe fn pair(address: u64, i: usize, lane: u32) -> [f32; 2] {
 /// Multiplies a thread's similarities by r of their columns.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
-pub fn scale<const N: usize>(mut c: [f32; N], norms: &ColumnNorms) -> [f32; N] {
+pub fn scale<const N: usize>(mut c: [f32; N], scales: &ColumnScales) -> [f32; N] {
     unroll!(I in 0..16 => {
         if 4 * I < N {
-            unroll!(J in 0..4 => { c[4 * I + J] = times(c[4 * I + J], norms[2 * I + J % 2]); });
+            unroll!(J in 0..4 => { c[4 * I + J] = times(c[4 * I + J], scales[2 * I + J % 2]); });
         }
     });
     c
@@ -216,7 +216,7 @@ pub fn scale<const N: usize>(mut c: [f32; N], norms: &ColumnNorms) -> [f32; N] {
 /// [`times`].
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
-pub fn affine<const N: usize>(mut c: [f32; N], factors: &ColumnNorms, sums: [f32; 2]) -> [f32; N] {
+pub fn affine<const N: usize>(mut c: [f32; N], factors: &ColumnScales, sums: [f32; 2]) -> [f32; N] {
     unroll!(I in 0..16 => {
         if 4 * I < N {
             unroll!(J in 0..2 => {
@@ -274,7 +274,7 @@ pub struct AsTheyAre;
 impl AsTheyAre {
     /// Whatever there is.
     #[inline(always)]
-    pub fn new(_: Norms) -> AsTheyAre {
+    pub fn new(_: RowScales) -> AsTheyAre {
         AsTheyAre
     }
 }
@@ -295,8 +295,8 @@ impl Normalizer for AsTheyAre {
 #[cfg(maxsim_arch = "sm_80")]
 #[derive(Clone, Copy)]
 pub struct Normalized {
-    norms: Norms,
-    /// Of the thread's [`OwnRows`].
+    row_scales: RowScales,
+    /// Of the thread's [`LaneRows`].
     own: [f32; 2],
 }
 
@@ -304,8 +304,8 @@ pub struct Normalized {
 impl Normalized {
     /// Without queries.
     #[inline(always)]
-    pub fn new(norms: Norms) -> Normalized {
-        Normalized { norms, own: [1.0; 2] }
+    pub fn new(row_scales: RowScales) -> Normalized {
+        Normalized { row_scales, own: [1.0; 2] }
     }
 }
 
@@ -319,9 +319,10 @@ impl Normalizer for Normalized {
         first: u32,
         lane: u32,
     ) {
-        let own = OwnRows::new(fragments, lane);
+        let own = LaneRows::new(fragments, lane);
         // SAFETY: the caller's promise.
-        self.own = unsafe { own.norms(self.norms, group(params, first + own.fragment), lane) };
+        self.own =
+            unsafe { own.scales(self.row_scales, group(params, first + own.fragment), lane) };
     }
 
     #[inline(always)]
@@ -337,16 +338,16 @@ impl Normalizer for Normalized {
         row: u32,
         lane: u32,
     ) {
-        let address = self.norms.of_documents(row);
+        let address = self.row_scales.of_documents(row);
         unroll!(I in 0..16 => {
             if 4 * I < N {
                 // SAFETY: the caller's promise.
-                let norms = unsafe { pair(address, I, lane) };
+                let scales = unsafe { pair(address, I, lane) };
                 unroll!(F in 0..4 => {
                     if F < fragments {
                         unroll!(J in 0..4 => {
                             let at = (4 * I + J) % N;
-                            c[F][at] = times(c[F][at], norms[J % 2]);
+                            c[F][at] = times(c[F][at], scales[J % 2]);
                         });
                     }
                 });
@@ -361,7 +362,7 @@ mod rows {
 
     use crate::abi::params::SQUARE_MIN;
     use crate::abi::params::backward::{RowNormsParams, WARPS};
-    use crate::primitives::row_vector::{Columns, Element, load_element};
+    use crate::primitives::row_vector::{Columns, VectorElement, load_element};
     use crate::primitives::unroll::unroll;
     use crate::ptx::global::store_u32;
     use crate::ptx::math::{fma, max_nan, sqrt};
@@ -374,7 +375,7 @@ mod rows {
     /// # Safety
     /// `params` must describe rows as [`RowNormsParams`] says; all threads of the block.
     #[inline(always)]
-    pub unsafe fn row_norms<T: Element>(params: &RowNormsParams) {
+    pub unsafe fn row_norms<T: VectorElement>(params: &RowNormsParams) {
         // SAFETY: the caller's promise.
         unsafe {
             match params.rows.aligned {
@@ -387,7 +388,7 @@ mod rows {
     /// # Safety
     /// As [`row_norms`]; `ALIGNED` is that of the rows.
     #[inline(always)]
-    unsafe fn of_rows<T: Element, const ALIGNED: bool>(params: &RowNormsParams) {
+    unsafe fn of_rows<T: VectorElement, const ALIGNED: bool>(params: &RowNormsParams) {
         let lanes = 1 << params.rows.lanes_log2;
         let unit = block_idx_x() * WARPS + thread_idx_x() / 32;
         // SAFETY: the host launches warps for all rows; the whole warp takes every turn.
@@ -433,7 +434,7 @@ mod rows {
     /// # Safety
     /// `params` must have the row where the lane has it.
     #[inline(always)]
-    unsafe fn small_square<T: Element>(params: &RowNormsParams, row: u32, has: bool) -> f32 {
+    unsafe fn small_square<T: VectorElement>(params: &RowNormsParams, row: u32, has: bool) -> f32 {
         let source = params.rows.base + u64::from(row) * params.rows.pitch_bytes;
         let lanes = 1 << params.rows.lanes_log2;
         let mut element = thread_idx_x() % lanes;

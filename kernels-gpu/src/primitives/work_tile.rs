@@ -254,7 +254,7 @@ fn result_index(params: &ForwardParams, part: u32, query: u32, entry: u32) -> u6
 /// parts in their order and stores the scores.
 ///
 /// # Safety
-/// One whole warp, which has stored the unit's partial sums; counters must be asked for.
+/// One whole warp, which has stored the unit's partial sums; there must be counters.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
 pub unsafe fn count_part(params: &ForwardParams, work: &Work, query: u32, lane: u32) {

@@ -1,71 +1,9 @@
 //! Atomic operations and fences, on global and on shared memory.
 
+use super::access::conditional_stores;
+#[cfg(maxsim_arch = "sm_90a")]
+use super::access::fetches;
 use core::arch::asm;
-
-/// Counts up in four bytes of global memory, from `last` back to 0; the value before. Other
-/// blocks may do so too.
-///
-/// # Safety
-/// As [`add_u32`].
-#[cfg(maxsim_arch = "sm_90a")]
-#[inline(always)]
-pub unsafe fn count_up(address: u64, last: u32) -> u32 {
-    let before;
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "atom.global.inc.u32 {0}, [{1}], {2};",
-            out(reg32) before,
-            in(reg64) address,
-            in(reg32) last,
-            options(nostack),
-        );
-    }
-    before
-}
-
-/// Adds to four bytes of global memory; the value before. Other blocks may do so too.
-///
-/// # Safety
-/// `address` must be writable for 4 bytes, aligned to 4, and only be accessed this way by others.
-#[cfg(maxsim_arch = "sm_90a")]
-#[inline(always)]
-pub unsafe fn add_u32(address: u64, value: u32) -> u32 {
-    let before;
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "atom.global.add.u32 {0}, [{1}], {2};",
-            out(reg32) before,
-            in(reg64) address,
-            in(reg32) value,
-            options(nostack),
-        );
-    }
-    before
-}
-
-/// As [`add_u32`], behind all that this thread has done before, and that others have done before
-/// and it has seen, and before all that it does next.
-///
-/// # Safety
-/// As [`add_u32`].
-#[cfg(maxsim_arch = "sm_90a")]
-#[inline(always)]
-pub unsafe fn add_u32_in_order(address: u64, value: u32) -> u32 {
-    let before;
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "atom.acq_rel.gpu.global.add.u32 {0}, [{1}], {2};",
-            out(reg32) before,
-            in(reg64) address,
-            in(reg32) value,
-            options(nostack),
-        );
-    }
-    before
-}
 
 /// Orders this thread's accesses to global memory before those that follow, for the whole device.
 #[cfg(maxsim_arch = "sm_90a")]
@@ -98,29 +36,6 @@ pub unsafe fn or_u32x2(address: u64, [a, b]: [u32; 2]) {
     }
 }
 
-/// Sets bits of four bytes of shared memory where `condition` is not 0. Other threads may do so
-/// too.
-///
-/// # Safety
-/// As [`count_shared_if`].
-#[inline(always)]
-pub unsafe fn or_shared_if(address: u32, bits: u32, condition: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .pred p;",
-            "setp.ne.b32 p, {2}, 0;",
-            "@p red.shared.or.b32 [{0}], {1};",
-            "}}",
-            in(reg32) address,
-            in(reg32) bits,
-            in(reg32) condition,
-            options(nostack),
-        );
-    }
-}
-
 /// Counts one in four bytes of shared memory where `condition` is not 0. Other threads may do so
 /// too.
 ///
@@ -138,54 +53,6 @@ pub unsafe fn count_shared_if(address: u32, condition: u32) {
             "@p red.shared.add.u32 [{0}], 1;",
             "}}",
             in(reg32) address,
-            in(reg32) condition,
-            options(nostack),
-        );
-    }
-}
-
-/// Makes a u32 of global memory `value` where that is larger and `condition` is not 0. Other blocks
-/// may do so too.
-///
-/// # Safety
-/// Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4, and only be
-/// accessed this way by others.
-#[inline(always)]
-pub unsafe fn max_u32_if(address: u64, value: u32, condition: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .pred p;",
-            "setp.ne.b32 p, {2}, 0;",
-            "@p red.global.max.u32 [{0}], {1};",
-            "}}",
-            in(reg64) address,
-            in(reg32) value,
-            in(reg32) condition,
-            options(nostack),
-        );
-    }
-}
-
-/// Adds to an f32 of global memory where `condition` is not 0. Other blocks may do so too, in any
-/// order. The memory rounds to nearest, and takes subnormal numbers for zeros.
-///
-/// # Safety
-/// Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4, and only be
-/// accessed this way by others.
-#[inline(always)]
-pub unsafe fn add_f32_if(address: u64, value: f32, condition: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .pred p;",
-            "setp.ne.b32 p, {2}, 0;",
-            "@p red.global.add.f32 [{0}], {1};",
-            "}}",
-            in(reg64) address,
-            in(reg32) value,
             in(reg32) condition,
             options(nostack),
         );
@@ -234,4 +101,49 @@ pub unsafe fn add_f32x4_if(address: u64, values: [f32; 4], condition: u32) {
             options(nostack),
         );
     }
+}
+
+#[cfg(maxsim_arch = "sm_90a")]
+fetches! {
+    /// Counts up in four bytes of global memory, from `last` back to 0; the value before. Other
+    /// blocks may do so too.
+    ///
+    /// # Safety
+    /// As [`add_u32`].
+    count_up(last) = "atom.global.inc.u32";
+    /// Adds to four bytes of global memory; the value before. Other blocks may do so too.
+    ///
+    /// # Safety `address` must be writable for 4 bytes, aligned to 4, and only be accessed this way
+    /// by others.
+    add_u32(value) = "atom.global.add.u32";
+    /// As [`add_u32`], behind all that this thread has done before, and that others have done
+    /// before and it has seen, and before all that it does next.
+    ///
+    /// # Safety
+    /// As [`add_u32`].
+    add_u32_in_order(value) = "atom.acq_rel.gpu.global.add.u32";
+}
+
+conditional_stores! { reg64 u64;
+    /// Makes a u32 of global memory `value` where that is larger and `condition` is not 0. Other
+    /// blocks may do so too.
+    ///
+    /// # Safety Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4,
+    /// and only be accessed this way by others.
+    max_u32_if(value: u32) = "red.global.max.u32";
+    /// Adds to an f32 of global memory where `condition` is not 0. Other blocks may do so too, in
+    /// any order. The memory rounds to nearest, and takes subnormal numbers for zeros.
+    ///
+    /// # Safety Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4,
+    /// and only be accessed this way by others.
+    add_f32_if(value: f32) = "red.global.add.f32";
+}
+
+conditional_stores! { reg32 u32;
+    /// Sets bits of four bytes of shared memory where `condition` is not 0. Other threads may do so
+    /// too.
+    ///
+    /// # Safety
+    /// As [`count_shared_if`].
+    or_shared_if(bits: u32) = "red.shared.or.b32";
 }

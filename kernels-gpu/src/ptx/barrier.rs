@@ -12,7 +12,12 @@ use core::arch::asm;
 pub unsafe fn barrier_init(barrier: u32, count: u32) {
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("mbarrier.init.shared::cta.b64 [{0}], {1};", in(reg32) barrier, in(reg32) count, options(nostack));
+        asm!(
+            "mbarrier.init.shared::cta.b64 [{0}], {1};",
+            in(reg32) barrier,
+            in(reg32) count,
+            options(nostack),
+        );
     }
 }
 

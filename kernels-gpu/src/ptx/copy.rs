@@ -106,7 +106,7 @@ pub fn copy_commit() {
     unsafe { asm!("cp.async.commit_group;", options(nostack)) }
 }
 
-/// Waits until at most `N` of this thread's groups are under way.
+/// Waits until at most `N` of this thread's groups are in flight.
 #[inline(always)]
 pub fn copy_wait<const N: u32>() {
     // SAFETY: waits for this thread's own copies.
@@ -124,7 +124,10 @@ pub unsafe fn copy_run(shared: u32, global: u64, n_bytes: u32, barrier: u32) {
     // SAFETY: the caller's promise.
     unsafe {
         asm!(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{0}], [{1}], {2}, [{3}];",
+            concat!(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes ",
+                "[{0}], [{1}], {2}, [{3}];"
+            ),
             in(reg32) shared,
             in(reg64) global,
             in(reg32) n_bytes,
@@ -138,7 +141,10 @@ pub unsafe fn copy_run(shared: u32, global: u64, n_bytes: u32, barrier: u32) {
 #[cfg(maxsim_arch = "sm_90a")]
 macro_rules! copy_tile {
     () => {
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{0}], [{1}, {{{2}, {3}}}], [{4}];"
+        concat!(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes ",
+            "[{0}], [{1}, {{{2}, {3}}}], [{4}];"
+        )
     };
 }
 
@@ -226,7 +232,7 @@ pub unsafe fn copy_tile_once(shared: u32, map: u64, column: u32, row: u32, barri
     }
 }
 
-/// Fetches a tensor map ahead of its first use.
+/// Prefetches a tensor map ahead of its first use.
 ///
 /// # Safety
 /// `map` must be the generic address of a tensor map.

@@ -3,9 +3,10 @@
 //! Addresses come from parameter structs as integers; `ld.global` and `st.global`
 //! take them as they are, because the global window is the generic address space.
 
+use super::access::{loads, stores, vector_loads, vector_stores};
 use core::arch::asm;
 
-/// `value`, of which the compiler does not know where it comes from. It turns a choice between two
+/// `value`, whose origin the compiler does not know. It turns a choice between two
 /// fields into a choice between their addresses, and what has an address lives in local memory.
 #[inline(always)]
 pub fn opaque(value: u64) -> u64 {
@@ -20,159 +21,6 @@ pub fn opaque(value: u64) -> u64 {
         );
     }
     result
-}
-
-macro_rules! loads {
-    ($($(#[$doc:meta])* $name:ident: $class:ident $type:ty = $text:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// `address` must be a readable address of the type's size and alignment, not
-        /// written while the kernel runs.
-        #[inline(always)]
-        pub unsafe fn $name(address: u64) -> $type {
-            let value;
-            // SAFETY: the caller's promise.
-            unsafe {
-                asm!($text, out($class) value, in(reg64) address, options(pure, readonly, nostack));
-            }
-            value
-        }
-    )*};
-}
-
-loads! {
-    /// One byte of read-only global memory.
-    load_u8: reg32 u32 = "ld.global.nc.u8 {0}, [{1}];";
-    /// Two bytes of read-only global memory.
-    load_u16: reg32 u32 = "ld.global.nc.u16 {0}, [{1}];";
-    /// Four bytes of read-only global memory.
-    load_u32: reg32 u32 = "ld.global.nc.b32 {0}, [{1}];";
-    /// Eight bytes of read-only global memory.
-    load_u64: reg64 u64 = "ld.global.nc.b64 {0}, [{1}];";
-}
-
-/// Two consecutive words of read-only global memory.
-///
-/// # Safety
-/// `address` must be readable for 8 bytes, aligned to 8, and not written while the kernel runs.
-#[inline(always)]
-pub unsafe fn load_u32x2(address: u64) -> [u32; 2] {
-    let (a, b);
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "ld.global.nc.v2.b32 {{{0}, {1}}}, [{2}];",
-            out(reg32) a,
-            out(reg32) b,
-            in(reg64) address,
-            options(pure, readonly, nostack),
-        );
-    }
-    [a, b]
-}
-
-/// Four consecutive words of read-only global memory.
-///
-/// # Safety
-/// `address` must be readable for 16 bytes, aligned to 16, and not written while the kernel runs.
-#[inline(always)]
-pub unsafe fn load_u32x4(address: u64) -> [u32; 4] {
-    let (a, b, c, d);
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "ld.global.nc.v4.b32 {{{0}, {1}, {2}, {3}}}, [{4}];",
-            out(reg32) a,
-            out(reg32) b,
-            out(reg32) c,
-            out(reg32) d,
-            in(reg64) address,
-            options(pure, readonly, nostack),
-        );
-    }
-    [a, b, c, d]
-}
-
-/// Four bytes of global memory written by an earlier kernel, or by a block that has said so
-/// behind a [`fence_device`]. Read from the L2 cache, which all blocks share.
-///
-/// # Safety
-/// `address` must be readable for 4 bytes and aligned to 4.
-#[inline(always)]
-pub unsafe fn load_f32(address: u64) -> f32 {
-    let value;
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("ld.global.cg.f32 {0}, [{1}];", out(reg32) value, in(reg64) address, options(readonly, nostack));
-    }
-    value
-}
-
-/// Stores a word of eight bytes for another block, in one access.
-///
-/// # Safety
-/// `address` must be writable for 8 bytes, aligned to 8, and be accessed in this way and by
-/// [`load_word`] alone.
-#[cfg(maxsim_arch = "sm_90a")]
-#[inline(always)]
-pub unsafe fn store_word(address: u64, word: u64) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("st.relaxed.gpu.global.b64 [{0}], {1};", in(reg64) address, in(reg64) word, options(nostack));
-    }
-}
-
-/// Loads a word of eight bytes that another block may store, in one access.
-///
-/// # Safety
-/// As [`store_word`].
-#[cfg(maxsim_arch = "sm_90a")]
-#[inline(always)]
-pub unsafe fn load_word(address: u64) -> u64 {
-    let word;
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("ld.relaxed.gpu.global.b64 {0}, [{1}];", out(reg64) word, in(reg64) address, options(nostack));
-    }
-    word
-}
-
-/// Writes four bytes of global memory.
-///
-/// # Safety
-/// `address` must be writable for 4 bytes, aligned to 4, and owned by this thread.
-#[inline(always)]
-pub unsafe fn store_u32(address: u64, value: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("st.global.b32 [{0}], {1};", in(reg64) address, in(reg32) value, options(nostack));
-    }
-}
-
-/// Writes the low two bytes of `value` to global memory.
-///
-/// # Safety
-/// `address` must be writable for 2 bytes, aligned to 2, and owned by this thread.
-#[inline(always)]
-pub unsafe fn store_u16(address: u64, value: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("st.global.u16 [{0}], {1};", in(reg64) address, in(reg32) value, options(nostack));
-    }
-}
-
-/// Writes the low byte of `value` to global memory.
-///
-/// # Safety
-/// `address` must be writable and owned by this thread.
-#[cfg(maxsim_arch = "sm_80")]
-#[inline(always)]
-pub unsafe fn store_u8(address: u64, value: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("st.global.u8 [{0}], {1};", in(reg64) address, in(reg32) value, options(nostack));
-    }
 }
 
 /// Sixteen bytes of read-only global memory where `condition` is not 0, and zeros otherwise.
@@ -274,76 +122,115 @@ conditional_loads! {
     load_u32_if = "@p ld.global.nc.b32 {0}, [{1}];";
 }
 
-/// Two bytes of global memory that this thread may write too.
-///
-/// # Safety
-/// `address` must be readable for 2 bytes, aligned to 2, and owned by this thread.
-#[inline(always)]
-pub unsafe fn read_u16(address: u64) -> u32 {
-    let value;
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("ld.global.u16 {0}, [{1}];", out(reg32) value, in(reg64) address, options(readonly, nostack));
-    }
-    value
+loads! { reg64 u64, (pure, readonly, nostack);
+    /// One byte of read-only global memory.
+    ///
+    /// # Safety
+    /// `address` must be a readable address of the size and alignment, not written while the kernel
+    /// runs.
+    load_u8 -> reg32 u32 = "ld.global.nc.u8";
+    /// Two bytes of read-only global memory.
+    ///
+    /// # Safety
+    /// `address` must be a readable address of the size and alignment, not written while the kernel
+    /// runs.
+    load_u16 -> reg32 u32 = "ld.global.nc.u16";
+    /// Four bytes of read-only global memory.
+    ///
+    /// # Safety
+    /// `address` must be a readable address of the size and alignment, not written while the kernel
+    /// runs.
+    load_u32 -> reg32 u32 = "ld.global.nc.b32";
+    /// Eight bytes of read-only global memory.
+    ///
+    /// # Safety
+    /// `address` must be a readable address of the size and alignment, not written while the kernel
+    /// runs.
+    load_u64 -> reg64 u64 = "ld.global.nc.b64";
 }
 
-/// Sixteen bytes of global memory that this thread may write too.
-///
-/// # Safety
-/// `address` must be readable for 16 bytes, aligned to 16, and owned by this thread.
-#[inline(always)]
-pub unsafe fn read_u32x4(address: u64) -> [u32; 4] {
-    let (a, b, c, d);
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "ld.global.v4.b32 {{{0}, {1}, {2}, {3}}}, [{4}];",
-            out(reg32) a,
-            out(reg32) b,
-            out(reg32) c,
-            out(reg32) d,
-            in(reg64) address,
-            options(readonly, nostack),
-        );
-    }
-    [a, b, c, d]
+vector_loads! { reg64 u64, (pure, readonly, nostack);
+    /// Two consecutive words of read-only global memory.
+    ///
+    /// # Safety
+    /// `address` must be readable for 8 bytes, aligned to 8, and not written while the kernel runs.
+    load_u32x2 -> [u32; 2] = "ld.global.nc.v2.b32";
+    /// Four consecutive words of read-only global memory.
+    ///
+    /// # Safety `address` must be readable for 16 bytes, aligned to 16, and not written while the
+    /// kernel runs.
+    load_u32x4 -> [u32; 4] = "ld.global.nc.v4.b32";
 }
 
-/// Writes sixteen bytes of global memory.
-///
-/// # Safety
-/// `address` must be writable for 16 bytes, aligned to 16, and owned by this thread.
-#[inline(always)]
-pub unsafe fn store_u32x4(address: u64, value: [u32; 4]) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "st.global.v4.b32 [{0}], {{{1}, {2}, {3}, {4}}};",
-            in(reg64) address,
-            in(reg32) value[0],
-            in(reg32) value[1],
-            in(reg32) value[2],
-            in(reg32) value[3],
-            options(nostack),
-        );
-    }
+loads! { reg64 u64, (readonly, nostack);
+    /// Four bytes of global memory written by an earlier kernel, or by a block that has published
+    /// it behind a [`fence_device`]. Read from the L2 cache, which all blocks share.
+    ///
+    /// # Safety
+    /// `address` must be readable for 4 bytes and aligned to 4.
+    load_f32 -> reg32 f32 = "ld.global.cg.f32";
+    /// Two bytes of global memory that this thread may write too.
+    ///
+    /// # Safety
+    /// `address` must be readable for 2 bytes, aligned to 2, and owned by this thread.
+    read_u16 -> reg32 u32 = "ld.global.u16";
 }
 
-/// Writes eight bytes of global memory.
-///
-/// # Safety
-/// `address` must be writable for 8 bytes, aligned to 8, and owned by this thread.
-#[inline(always)]
-pub unsafe fn store_u32x2(address: u64, value: [u32; 2]) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "st.global.v2.b32 [{0}], {{{1}, {2}}};",
-            in(reg64) address,
-            in(reg32) value[0],
-            in(reg32) value[1],
-            options(nostack),
-        );
-    }
+vector_loads! { reg64 u64, (readonly, nostack);
+    /// Sixteen bytes of global memory that this thread may write too.
+    ///
+    /// # Safety
+    /// `address` must be readable for 16 bytes, aligned to 16, and owned by this thread.
+    read_u32x4 -> [u32; 4] = "ld.global.v4.b32";
+}
+
+stores! { reg64 u64;
+    /// Writes four bytes of global memory.
+    ///
+    /// # Safety
+    /// `address` must be writable for 4 bytes, aligned to 4, and owned by this thread.
+    store_u32(value: reg32 u32) = "st.global.b32";
+    /// Writes the low two bytes of `value` to global memory.
+    ///
+    /// # Safety
+    /// `address` must be writable for 2 bytes, aligned to 2, and owned by this thread.
+    store_u16(value: reg32 u32) = "st.global.u16";
+    /// Writes the low byte of `value` to global memory.
+    ///
+    /// # Safety
+    /// `address` must be writable and owned by this thread.
+    #[cfg(maxsim_arch = "sm_80")]
+    store_u8(value: reg32 u32) = "st.global.u8";
+}
+
+vector_stores! { reg64 u64;
+    /// Writes eight bytes of global memory.
+    ///
+    /// # Safety
+    /// `address` must be writable for 8 bytes, aligned to 8, and owned by this thread.
+    store_u32x2(value: [u32; 2]) = "st.global.v2.b32";
+    /// Writes sixteen bytes of global memory.
+    ///
+    /// # Safety
+    /// `address` must be writable for 16 bytes, aligned to 16, and owned by this thread.
+    store_u32x4(value: [u32; 4]) = "st.global.v4.b32";
+}
+
+loads! { reg64 u64, (nostack);
+    /// Loads a word of eight bytes that another block may store, in one access.
+    ///
+    /// # Safety
+    /// As [`store_word`].
+    #[cfg(maxsim_arch = "sm_90a")]
+    load_word -> reg64 u64 = "ld.relaxed.gpu.global.b64";
+}
+
+stores! { reg64 u64;
+    /// Stores a word of eight bytes for another block, in one access.
+    ///
+    /// # Safety
+    /// `address` must be writable for 8 bytes, aligned to 8, and be accessed in this way and by
+    /// [`load_word`] alone.
+    #[cfg(maxsim_arch = "sm_90a")]
+    store_word(word: reg64 u64) = "st.relaxed.gpu.global.b64";
 }

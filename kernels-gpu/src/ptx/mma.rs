@@ -1,5 +1,6 @@
 //! Warp-wide matrix loads and multiply-adds.
 
+use crate::ptx::element::{Bf16, Element, F16};
 use core::arch::asm;
 
 /// Four 8×8 matrices of 16-bit elements: lane `l` gives the address of row `l % 8` of matrix `l /
@@ -38,7 +39,11 @@ macro_rules! mma {
             // SAFETY: registers only; the caller brings the whole warp.
             unsafe {
                 asm!(
-                    concat!("mma.sync.aligned.", $shape, ".row.col.", $types, " {{{0}, {1}, {2}, {3}}}, {{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, {{{0}, {1}, {2}, {3}}};"),
+                    concat!(
+                        "mma.sync.aligned.", $shape, ".row.col.", $types,
+                        " {{{0}, {1}, {2}, {3}}}, ",
+                        "{{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, {{{0}, {1}, {2}, {3}}};"
+                    ),
                     inout(reg32) c0,
                     inout(reg32) c1,
                     inout(reg32) c2,
@@ -71,7 +76,7 @@ mma! {
 }
 
 /// Elements of 16 bits that `mma.sync` multiplies.
-pub trait Half {
+pub trait Half: Element {
     /// `c + a · b` of a 16×16 and a 16×8 fragment.
     ///
     /// # Safety
@@ -80,10 +85,7 @@ pub trait Half {
 }
 
 macro_rules! half {
-    ($($(#[$doc:meta])* $name:ident $multiply:ident;)*) => {$(
-        $(#[$doc])*
-        pub struct $name;
-
+    ($($name:ident $multiply:ident;)*) => {$(
         impl Half for $name {
             #[inline(always)]
             unsafe fn multiply_add(c: [f32; 4], a: [u32; 4], b: [u32; 2]) -> [f32; 4] {
@@ -95,8 +97,6 @@ macro_rules! half {
 }
 
 half! {
-    /// IEEE 754 binary16.
     F16 mma_f16;
-    /// bfloat16.
     Bf16 mma_bf16;
 }

@@ -8,10 +8,12 @@
 //! predicated inside the `asm!`, so that there is no branch to duplicate.
 //! Shared memory is addressed by its 32-bit window address.
 
+mod access;
 pub mod atomic;
 pub mod barrier;
 pub mod convert;
 pub mod copy;
+pub mod element;
 pub mod global;
 pub mod math;
 pub mod mma;

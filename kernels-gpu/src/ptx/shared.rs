@@ -3,6 +3,7 @@
 //! Addresses come from parameter structs as integers; `ld.global` and `st.global`
 //! take them as they are, because the global window is the generic address space.
 
+use super::access::{conditional_stores, loads, stores, vector_loads, vector_stores};
 use core::arch::{asm, global_asm};
 
 // The block's dynamic shared memory. Aligned as the 128-byte swizzle needs.
@@ -17,21 +18,6 @@ pub fn dynamic_shared() -> u32 {
         asm!("mov.u32 {0}, smem_dyn;", out(reg32) address, options(pure, nomem, nostack));
     }
     address
-}
-
-/// Four bytes of shared memory.
-///
-/// # Safety
-/// `address` must lie in the block's shared memory, aligned to 4, and its writer must have
-/// been synchronised with.
-#[inline(always)]
-pub unsafe fn load_shared_f32(address: u32) -> f32 {
-    let value;
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("ld.shared.f32 {0}, [{1}];", out(reg32) value, in(reg32) address, options(readonly, nostack));
-    }
-    value
 }
 
 /// Two bytes of shared memory `HALF` bytes behind an address, in the low half of a word, where
@@ -65,28 +51,6 @@ pub unsafe fn load_shared_half_or_word<const HALF: u32, const WORD: u32>(
         );
     }
     value
-}
-
-/// Sixteen bytes of shared memory.
-///
-/// # Safety
-/// As [`load_shared_f32`], aligned to 16.
-#[inline(always)]
-pub unsafe fn load_shared_f32x4(address: u32) -> [f32; 4] {
-    let (a, b, c, d);
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "ld.shared.v4.f32 {{{0}, {1}, {2}, {3}}}, [{4}];",
-            out(reg32) a,
-            out(reg32) b,
-            out(reg32) c,
-            out(reg32) d,
-            in(reg32) address,
-            options(readonly, nostack),
-        );
-    }
-    [a, b, c, d]
 }
 
 /// Sixteen bytes of shared memory, `OFFSET` bytes behind an address. The offset is the
@@ -124,85 +88,6 @@ pub unsafe fn load_shared_u32x4(address: u32) -> [u32; 4] {
     unsafe { load_shared_f32x4(address) }.map(f32::to_bits)
 }
 
-/// Writes four bytes of shared memory.
-///
-/// # Safety
-/// `address` must lie in the block's shared memory, aligned to 4, with no unsynchronised
-/// reader or writer.
-#[inline(always)]
-pub unsafe fn store_shared_f32(address: u32, value: f32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("st.shared.f32 [{0}], {1};", in(reg32) address, in(reg32) value, options(nostack));
-    }
-}
-
-/// Writes sixteen bytes of shared memory.
-///
-/// # Safety
-/// As [`store_shared_f32`], aligned to 16.
-#[inline(always)]
-pub unsafe fn store_shared_u32x4(address: u32, value: [u32; 4]) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "st.shared.v4.b32 [{0}], {{{1}, {2}, {3}, {4}}};",
-            in(reg32) address,
-            in(reg32) value[0],
-            in(reg32) value[1],
-            in(reg32) value[2],
-            in(reg32) value[3],
-            options(nostack),
-        );
-    }
-}
-
-/// Four bytes of shared memory.
-///
-/// # Safety
-/// As [`crate::ptx::shared::load_shared_f32`].
-#[inline(always)]
-pub unsafe fn load_shared_u32(address: u32) -> u32 {
-    let value;
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("ld.shared.b32 {0}, [{1}];", out(reg32) value, in(reg32) address, options(readonly, nostack));
-    }
-    value
-}
-
-/// Writes four bytes of shared memory.
-///
-/// # Safety
-/// As [`crate::ptx::shared::store_shared_f32`].
-#[inline(always)]
-pub unsafe fn store_shared_u32(address: u32, value: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("st.shared.b32 [{0}], {1};", in(reg32) address, in(reg32) value, options(nostack));
-    }
-}
-
-/// Eight bytes of shared memory.
-///
-/// # Safety
-/// As [`crate::ptx::shared::load_shared_f32`], for 8 bytes, aligned to 8.
-#[inline(always)]
-pub unsafe fn load_shared_u32x2(address: u32) -> [u32; 2] {
-    let (a, b);
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "ld.shared.v2.u32 {{{0}, {1}}}, [{2}];",
-            out(reg32) a,
-            out(reg32) b,
-            in(reg32) address,
-            options(readonly, nostack),
-        );
-    }
-    [a, b]
-}
-
 /// Writes eight bytes of shared memory.
 ///
 /// # Safety
@@ -236,24 +121,59 @@ pub unsafe fn store_shared_u32x2_if(address: u32, [a, b]: [u32; 2], condition: u
     }
 }
 
-/// Writes four bytes of shared memory where `condition` is not 0.
-///
-/// # Safety
-/// As [`crate::ptx::shared::store_shared_f32`], where `condition` is not 0.
-#[inline(always)]
-pub unsafe fn store_shared_u32_if(address: u32, value: u32, condition: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .pred p;",
-            "setp.ne.b32 p, {2}, 0;",
-            "@p st.shared.b32 [{0}], {1};",
-            "}}",
-            in(reg32) address,
-            in(reg32) value,
-            in(reg32) condition,
-            options(nostack),
-        );
-    }
+loads! { reg32 u32, (readonly, nostack);
+    /// Four bytes of shared memory.
+    ///
+    /// # Safety
+    /// `address` must lie in the block's shared memory, aligned to 4, and its writer must have
+    /// been synchronised with.
+    load_shared_f32 -> reg32 f32 = "ld.shared.f32";
+    /// Four bytes of shared memory.
+    ///
+    /// # Safety
+    /// As [`load_shared_f32`].
+    load_shared_u32 -> reg32 u32 = "ld.shared.b32";
+}
+
+vector_loads! { reg32 u32, (readonly, nostack);
+    /// Eight bytes of shared memory.
+    ///
+    /// # Safety
+    /// As [`load_shared_f32`], for 8 bytes, aligned to 8.
+    load_shared_u32x2 -> [u32; 2] = "ld.shared.v2.u32";
+    /// Sixteen bytes of shared memory.
+    ///
+    /// # Safety
+    /// As [`load_shared_f32`], aligned to 16.
+    load_shared_f32x4 -> [f32; 4] = "ld.shared.v4.f32";
+}
+
+stores! { reg32 u32;
+    /// Writes four bytes of shared memory.
+    ///
+    /// # Safety
+    /// `address` must lie in the block's shared memory, aligned to 4, with no unsynchronised
+    /// reader or writer.
+    store_shared_f32(value: reg32 f32) = "st.shared.f32";
+    /// Writes four bytes of shared memory.
+    ///
+    /// # Safety
+    /// As [`store_shared_f32`].
+    store_shared_u32(value: reg32 u32) = "st.shared.b32";
+}
+
+vector_stores! { reg32 u32;
+    /// Writes sixteen bytes of shared memory.
+    ///
+    /// # Safety
+    /// As [`store_shared_f32`], aligned to 16.
+    store_shared_u32x4(value: [u32; 4]) = "st.shared.v4.b32";
+}
+
+conditional_stores! { reg32 u32;
+    /// Writes four bytes of shared memory where `condition` is not 0.
+    ///
+    /// # Safety
+    /// As [`store_shared_f32`], where `condition` is not 0.
+    store_shared_u32_if(value: u32) = "st.shared.b32";
 }

@@ -23,7 +23,7 @@ pub fn grid_dim_x() -> u32 {
     unsafe { nvptx::_grid_dim_x() as u32 }
 }
 
-/// Index of the thread in its warp, read wherever it is asked for: it, and what depends on it,
+/// Index of the thread in its warp, read wherever it is needed: it, and what depends on it,
 /// takes no register elsewhere.
 #[inline(always)]
 pub fn lane_here() -> u32 {

@@ -3,6 +3,60 @@
 use crate::ptx::thread::thread_idx_x;
 use core::arch::asm;
 
+/// Functions of what the lanes of a warp have in registers: one instruction each.
+macro_rules! exchanges {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident($($x:ident: $type:ty),*) -> $result:ty = $text:literal;
+    )*) => {$(
+        $(#[$meta])*
+        #[inline(always)]
+        pub unsafe fn $name($($x: $type),*) -> $result {
+            let result;
+            // SAFETY: registers only; the caller brings the whole warp.
+            unsafe {
+                asm!($text, out(reg32) result, $(in(reg32) $x,)* options(nomem, nostack));
+            }
+            result
+        }
+    )*};
+}
+
+exchanges! {
+    /// `value` of the lane `delta` above; the lane's own where there is none.
+    ///
+    /// # Safety
+    /// All 32 lanes must execute it together, with the same `delta`.
+    shuffle_down(value: u32, delta: u32) -> u32 =
+        "shfl.sync.down.b32 {0}, {1}, {2}, 31, 0xffffffff;";
+    /// `value` of lane 0.
+    ///
+    /// # Safety
+    /// All 32 lanes must execute it together.
+    broadcast(value: u32) -> u32 = "shfl.sync.idx.b32 {0}, {1}, 0, 31, 0xffffffff;";
+    /// The values of all lanes, or-ed together.
+    ///
+    /// # Safety
+    /// All 32 lanes must execute it together.
+    or_lanes(value: u32) -> u32 = "redux.sync.or.b32 {0}, {1}, 0xffffffff;";
+    /// The largest of the values of all lanes.
+    ///
+    /// # Safety
+    /// All 32 lanes must execute it together.
+    max_lanes(value: u32) -> u32 = "redux.sync.max.u32 {0}, {1}, 0xffffffff;";
+    /// `value` of lane `lane` (its low five bits).
+    ///
+    /// # Safety
+    /// All 32 lanes of the warp must execute it together.
+    shuffle(value: u32, lane: u32) -> u32 = "shfl.sync.idx.b32 {0}, {1}, {2}, 31, 0xffffffff;";
+    /// `value` of the lane whose index differs by the bits of `mask`.
+    ///
+    /// # Safety
+    /// All 32 lanes of the warp must execute it together, with the same `mask`.
+    shuffle_xor_by(value: f32, mask: u32) -> f32 =
+        "shfl.sync.bfly.b32 {0}, {1}, {2}, 31, 0xffffffff;";
+}
+
 /// `value` of the lane whose index differs by the bits of `MASK`.
 ///
 /// # Safety
@@ -31,26 +85,6 @@ pub unsafe fn shuffle_xor<const MASK: u32>(value: u32) -> u32 {
 pub unsafe fn shuffle_xor_f32<const MASK: u32>(value: f32) -> f32 {
     // SAFETY: the caller's promise.
     f32::from_bits(unsafe { shuffle_xor::<MASK>(value.to_bits()) })
-}
-
-/// `value` of the lane `delta` above; the lane's own where there is none.
-///
-/// # Safety
-/// All 32 lanes must execute it together, with the same `delta`.
-#[inline(always)]
-pub unsafe fn shuffle_down(value: u32, delta: u32) -> u32 {
-    let result;
-    // SAFETY: registers only; the caller brings the whole warp.
-    unsafe {
-        asm!(
-            "shfl.sync.down.b32 {0}, {1}, {2}, 31, 0xffffffff;",
-            out(reg32) result,
-            in(reg32) value,
-            in(reg32) delta,
-            options(nomem, nostack),
-        );
-    }
-    result
 }
 
 /// Orders the memory accesses of the warp's lanes before those that follow.
@@ -86,87 +120,10 @@ pub unsafe fn ballot(value: u32) -> u32 {
     result
 }
 
-/// `value` of lane 0.
-///
-/// # Safety
-/// All 32 lanes must execute it together.
-#[inline(always)]
-pub unsafe fn broadcast(value: u32) -> u32 {
-    let result;
-    // SAFETY: registers only; the caller brings the whole warp.
-    unsafe {
-        asm!(
-            "shfl.sync.idx.b32 {0}, {1}, 0, 31, 0xffffffff;",
-            out(reg32) result,
-            in(reg32) value,
-            options(nomem, nostack),
-        );
-    }
-    result
-}
-
 /// Index of the thread in its warp.
 #[inline(always)]
 pub fn lane_idx() -> u32 {
     thread_idx_x() % 32
-}
-
-/// The values of all lanes, or-ed together.
-///
-/// # Safety
-/// All 32 lanes must execute it together.
-#[inline(always)]
-pub unsafe fn or_lanes(value: u32) -> u32 {
-    let result;
-    // SAFETY: registers only; the caller brings the whole warp.
-    unsafe {
-        asm!(
-            "redux.sync.or.b32 {0}, {1}, 0xffffffff;",
-            out(reg32) result,
-            in(reg32) value,
-            options(nomem, nostack),
-        );
-    }
-    result
-}
-
-/// The largest of the values of all lanes.
-///
-/// # Safety
-/// All 32 lanes must execute it together.
-#[inline(always)]
-pub unsafe fn max_lanes(value: u32) -> u32 {
-    let result;
-    // SAFETY: registers only; the caller brings the whole warp.
-    unsafe {
-        asm!(
-            "redux.sync.max.u32 {0}, {1}, 0xffffffff;",
-            out(reg32) result,
-            in(reg32) value,
-            options(nomem, nostack),
-        );
-    }
-    result
-}
-
-/// `value` of lane `lane` (its low five bits).
-///
-/// # Safety
-/// All 32 lanes of the warp must execute it together.
-#[inline(always)]
-pub unsafe fn shuffle(value: u32, lane: u32) -> u32 {
-    let result;
-    // SAFETY: registers only; the caller brings the whole warp.
-    unsafe {
-        asm!(
-            "shfl.sync.idx.b32 {0}, {1}, {2}, 31, 0xffffffff;",
-            out(reg32) result,
-            in(reg32) value,
-            in(reg32) lane,
-            options(nomem, nostack),
-        );
-    }
-    result
 }
 
 /// [`shuffle`] of eight bytes.
@@ -198,26 +155,6 @@ pub unsafe fn shuffle_up_or_zero(value: u32, delta: u32) -> u32 {
             out(reg32) result,
             in(reg32) value,
             in(reg32) delta,
-            options(nomem, nostack),
-        );
-    }
-    result
-}
-
-/// `value` of the lane whose index differs by the bits of `mask`.
-///
-/// # Safety
-/// All 32 lanes of the warp must execute it together, with the same `mask`.
-#[inline(always)]
-pub unsafe fn shuffle_xor_by(value: f32, mask: u32) -> f32 {
-    let result;
-    // SAFETY: registers only; the caller brings the whole warp.
-    unsafe {
-        asm!(
-            "shfl.sync.bfly.b32 {0}, {1}, {2}, 31, 0xffffffff;",
-            out(reg32) result,
-            in(reg32) value,
-            in(reg32) mask,
             options(nomem, nostack),
         );
     }

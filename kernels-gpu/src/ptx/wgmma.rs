@@ -7,6 +7,7 @@
 //! other code may touch them; the wait takes and returns them, so that nothing that reads them can
 //! move above it.
 
+use crate::ptx::element::{Bf16, E4m3, Element, F16, F32, I8, I8Affine, Tf32};
 use core::arch::asm;
 
 /// Low word of the descriptor of a K-major tile with 128-byte swizzle. Add [`K_STEP`] for
@@ -64,12 +65,12 @@ pub enum Operands {
     E4m3,
 }
 
-/// An element type, as a type.
-pub trait Element {
+/// Elements that the instruction multiplies.
+pub trait WgmmaElement: Element {
     /// What the instruction multiplies.
     const OPERANDS: Operands;
     /// Elements of a slab row of 128 bytes.
-    const SLAB_ELEMENTS: u32;
+    const SLAB_ELEMENTS: u32 = 128 / Self::BYTES as u32;
     /// Whether elements are split in two ([`crate::abi::tf32`]).
     const SPLITS: bool = false;
     /// Whether rows are codes with a scale each.
@@ -81,6 +82,21 @@ pub trait Element {
     const PROMOTES: bool = matches!(Self::OPERANDS, Operands::E4m3);
 }
 
+macro_rules! wgmma_elements {
+    ($($name:ident)*) => {$(
+        impl WgmmaElement for $name {
+            const OPERANDS: Operands = Operands::$name;
+        }
+    )*};
+}
+wgmma_elements!(F16 Bf16 Tf32 I8 I8Affine E4m3);
+
+/// Split in two.
+impl WgmmaElement for F32 {
+    const OPERANDS: Operands = Operands::Tf32;
+    const SPLITS: bool = true;
+}
+
 /// Accumulators of a product.
 pub trait Accumulators: Copy {
     /// Starts `a · b`.
@@ -88,26 +104,26 @@ pub trait Accumulators: Copy {
     /// # Safety
     /// All threads of the warpgroup must execute it together after [`fence`]; the descriptors
     /// must name tiles that stay unchanged until the group is waited for.
-    unsafe fn start<E: Element>(a: u32, b: u32) -> Self;
+    unsafe fn start<E: WgmmaElement>(a: u32, b: u32) -> Self;
 
     /// Adds `a · b`.
     ///
     /// # Safety
     /// As [`Accumulators::start`].
-    unsafe fn add<E: Element>(self, a: u32, b: u32) -> Self;
+    unsafe fn add<E: WgmmaElement>(self, a: u32, b: u32) -> Self;
 
     /// As [`Accumulators::start`], with `a` in registers: of 64 rows, 16 for each warp, the
     /// thread's part of 32 bytes, as `ldmatrix` brings it.
     ///
     /// # Safety
     /// As [`Accumulators::start`].
-    unsafe fn start_held<E: Element>(a: [u32; 4], b: u32) -> Self;
+    unsafe fn start_held<E: WgmmaElement>(a: [u32; 4], b: u32) -> Self;
 
     /// As [`Accumulators::add`], with `a` in registers.
     ///
     /// # Safety
     /// As [`Accumulators::start`].
-    unsafe fn add_held<E: Element>(self, a: [u32; 4], b: u32) -> Self;
+    unsafe fn add_held<E: WgmmaElement>(self, a: [u32; 4], b: u32) -> Self;
 
     /// `a · b` of whole slabs, in four steps. The descriptors' high words are not constants here,
     /// so that they stay where they are from step to step.
@@ -115,9 +131,9 @@ pub trait Accumulators: Copy {
     /// # Safety
     /// As [`Accumulators::start`]; both slabs must be aligned to 1024 bytes, `high` be the high
     /// word.
-    unsafe fn slab<E: Element>(a: u32, b: u32, high: [u32; 2]) -> Self;
+    unsafe fn slab<E: WgmmaElement>(a: u32, b: u32, high: [u32; 2]) -> Self;
 
-    /// Waits until at most `N` groups are under way; `self` belongs to a finished one.
+    /// Waits until at most `N` groups are in flight; `self` belongs to a finished one.
     ///
     /// # Safety
     /// All threads of the warpgroup must execute it together.
@@ -127,14 +143,37 @@ pub trait Accumulators: Copy {
 /// Calls `$m!(n: 0 1 .. n - 1)` for every number of accumulators.
 macro_rules! each_width {
     ($m:ident) => {
-        $m!(8: 0 1 2 3 4 5 6 7);
-        $m!(16: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
-        $m!(24: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
-        $m!(32: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
-        $m!(40: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39);
-        $m!(48: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47);
-        $m!(56: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55);
-        $m!(64: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63);
+        each_width! { $m []
+            8: 0 1 2 3 4 5 6 7;
+            16: 8 9 10 11 12 13 14 15;
+            24: 16 17 18 19 20 21 22 23;
+            32: 24 25 26 27 28 29 30 31;
+            40: 32 33 34 35 36 37 38 39;
+            48: 40 41 42 43 44 45 46 47;
+            56: 48 49 50 51 52 53 54 55;
+            64: 56 57 58 59 60 61 62 63;
+        }
+    };
+    ($m:ident [$($narrower:literal)*] $n:tt: $($i:literal)*; $($wider:tt)*) => {
+        $m!($n: $($narrower)* $($i)*);
+        each_width! { $m [$($narrower)* $($i)*] $($wider)* }
+    };
+    ($m:ident [$($all:literal)*]) => {};
+}
+
+/// Calls `$m!(types scales order ..)` with an element's operands: what the instruction is called,
+/// the factors of both sides, and that a side in shared memory is K-major, where it could be
+/// otherwise.
+macro_rules! each_operands {
+    ($element:ident $m:ident $($rest:tt)*) => {
+        match $element::OPERANDS {
+            Operands::F16 => $m!("k16.f32.f16.f16" ", 1, 1" ", 0" $($rest)*),
+            Operands::Bf16 => $m!("k16.f32.bf16.bf16" ", 1, 1" ", 0" $($rest)*),
+            Operands::Tf32 => $m!("k8.f32.tf32.tf32" ", 1, 1" "" $($rest)*),
+            Operands::I8 => $m!("k32.s32.s8.s8" "" "" $($rest)*),
+            Operands::I8Affine => $m!("k32.s32.s8.u8" "" "" $($rest)*),
+            Operands::E4m3 => $m!("k32.f32.e4m3.e4m3" ", 1, 1" "" $($rest)*),
+        }
     };
 }
 
@@ -194,40 +233,87 @@ macro_rules! columns {
     };
 }
 
-/// One step of a slab of both sides; `$keep` is whether sums are kept, not overwritten.
-macro_rules! step {
-    ($n:tt $types:literal $keep:literal $end:literal) => {
+/// The instruction on accumulators `{0}` to `{n - 1}`; `$keep` is whether their sums are kept, not
+/// overwritten. `$line` is a line's end or nothing: the compiler estimates code by its lines.
+macro_rules! mma {
+    ($n:tt $types:literal $line:literal $a:literal $keep:literal $($end:literal)*) => {
         concat!(
             "wgmma.mma_async.sync.aligned.m64n",
             columns!($n),
             $types,
             " {{",
+            $line,
             registers!($n),
-            "}}, a, b, ",
+            $line,
+            "}}, ",
+            $a,
+            ", b, ",
             $keep,
-            $end
+            $($end,)*
+            ";"
+        )
+    };
+}
+
+/// One product of 32 bytes of both sides' rows, both in shared memory.
+macro_rules! multiply {
+    ($types:literal $scales:literal $order:literal $n:tt $keep:literal
+     $c:ident $a:ident $b:ident $way:ident $($i:literal)*) => {
+        asm!(
+            "{{",
+            ".reg .b64 a, b;",
+            "mov.b64 a, {{{a}, 0x40000040}};",
+            "mov.b64 b, {{{b}, 0x40000040}};",
+            mma!($n $types "\n" "a" $keep $scales $order $order),
+            "}}",
+            $($way(reg32) $c[$i],)*
+            a = in(reg32) $a,
+            b = in(reg32) $b,
+            options(nostack),
+        )
+    };
+}
+
+/// The same with the left side in registers.
+macro_rules! multiply_held {
+    ($types:literal $scales:literal $order:literal $n:tt $keep:literal
+     $c:ident $a:ident $b:ident $way:ident $($i:literal)*) => {
+        asm!(
+            "{{",
+            ".reg .b64 b;",
+            "mov.b64 b, {{{b}, 0x40000040}};",
+            mma!($n $types "\n" "{{{a0},{a1},{a2},{a3}}}" $keep $scales $order),
+            "}}",
+            $($way(reg32) $c[$i],)*
+            a0 = in(reg32) $a[0],
+            a1 = in(reg32) $a[1],
+            a2 = in(reg32) $a[2],
+            a3 = in(reg32) $a[3],
+            b = in(reg32) $b,
+            options(nostack),
         )
     };
 }
 
 /// The steps are 2, 4 and 6 in bits of the descriptors that are 0 for aligned slabs.
-macro_rules! slab {
-    ($n:tt $types:literal $end:literal $c:ident $a:ident $b:ident $high:ident $($i:literal)*) => {
+macro_rules! multiply_slab {
+    ($types:literal $scales:literal $order:literal $n:tt
+     $c:ident $a:ident $b:ident $high:ident $($i:literal)*) => {
         asm!(
             "{{",
             ".reg .b64 a, b;",
             "mov.b64 a, {{{a}, {a_high}}};",
             "mov.b64 b, {{{b}, {b_high}}};",
-            step!($n $types "0" $end),
+            mma!($n $types "" "a" "0" $scales $order $order),
             "xor.b64 a, a, 2;",
             "xor.b64 b, b, 2;",
-            step!($n $types "1" $end),
+            mma!($n $types "" "a" "1" $scales $order $order),
             "xor.b64 a, a, 6;",
             "xor.b64 b, b, 6;",
-            step!($n $types "1" $end),
+            mma!($n $types "" "a" "1" $scales $order $order),
             "xor.b64 a, a, 2;",
             "xor.b64 b, b, 2;",
-            step!($n $types "1" $end),
+            mma!($n $types "" "a" "1" $scales $order $order),
             "}}",
             $(out(reg32) $c[$i],)*
             a = in(reg32) $a,
@@ -239,98 +325,51 @@ macro_rules! slab {
     };
 }
 
+/// What a macro writes to all accumulators of a new array `c`.
+macro_rules! written {
+    ($c:ident $element:ident $m:ident $($rest:tt)*) => {{
+        let mut c = core::mem::MaybeUninit::<Self>::uninit();
+        // SAFETY: the caller's promise; every element is written.
+        unsafe {
+            let $c = &mut *c.as_mut_ptr();
+            each_operands!($element $m $($rest)*);
+            c.assume_init()
+        }
+    }};
+}
+
 macro_rules! accumulators {
     ($n:tt: $($i:literal)*) => {
         impl Accumulators for [f32; $n] {
             #[inline(always)]
-            unsafe fn start<E: Element>(a: u32, b: u32) -> Self {
-                let mut c = core::mem::MaybeUninit::<Self>::uninit();
-                // SAFETY: the caller's promise; every element is written.
-                unsafe {
-                    let c = &mut *c.as_mut_ptr();
-                    match E::OPERANDS {
-                        Operands::F16 => accumulators!($n "k16.f32.f16.f16" "0" ", 1, 1, 0, 0;" c a b out $($i)*),
-                        Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "0" ", 1, 1, 0, 0;" c a b out $($i)*),
-                        Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "0" ", 1, 1;" c a b out $($i)*),
-                        Operands::I8 => accumulators!($n "k32.s32.s8.s8" "0" ";" c a b out $($i)*),
-                        Operands::I8Affine => accumulators!($n "k32.s32.s8.u8" "0" ";" c a b out $($i)*),
-                        Operands::E4m3 => accumulators!($n "k32.f32.e4m3.e4m3" "0" ", 1, 1;" c a b out $($i)*),
-                    }
-                }
-                // SAFETY: as above.
-                unsafe { c.assume_init() }
+            unsafe fn start<E: WgmmaElement>(a: u32, b: u32) -> Self {
+                written!(c E multiply $n "0" c a b out $($i)*)
             }
 
             #[inline(always)]
-            unsafe fn add<E: Element>(self, a: u32, b: u32) -> Self {
+            unsafe fn add<E: WgmmaElement>(self, a: u32, b: u32) -> Self {
                 let mut c = self;
                 // SAFETY: the caller's promise.
-                unsafe {
-                    match E::OPERANDS {
-                        Operands::F16 => accumulators!($n "k16.f32.f16.f16" "1" ", 1, 1, 0, 0;" c a b inout $($i)*),
-                        Operands::Bf16 => accumulators!($n "k16.f32.bf16.bf16" "1" ", 1, 1, 0, 0;" c a b inout $($i)*),
-                        Operands::Tf32 => accumulators!($n "k8.f32.tf32.tf32" "1" ", 1, 1;" c a b inout $($i)*),
-                        Operands::I8 => accumulators!($n "k32.s32.s8.s8" "1" ";" c a b inout $($i)*),
-                        Operands::I8Affine => accumulators!($n "k32.s32.s8.u8" "1" ";" c a b inout $($i)*),
-                        Operands::E4m3 => accumulators!($n "k32.f32.e4m3.e4m3" "1" ", 1, 1;" c a b inout $($i)*),
-                    }
-                }
+                unsafe { each_operands!(E multiply $n "1" c a b inout $($i)*) };
                 c
             }
 
             #[inline(always)]
-            unsafe fn start_held<E: Element>(a: [u32; 4], b: u32) -> Self {
-                let mut c = core::mem::MaybeUninit::<Self>::uninit();
-                // SAFETY: the caller's promise; every element is written.
-                unsafe {
-                    let c = &mut *c.as_mut_ptr();
-                    match E::OPERANDS {
-                        Operands::F16 => accumulators!($n held "k16.f32.f16.f16" "0" ", 1, 1, 0;" c a b out $($i)*),
-                        Operands::Bf16 => accumulators!($n held "k16.f32.bf16.bf16" "0" ", 1, 1, 0;" c a b out $($i)*),
-                        Operands::Tf32 => accumulators!($n held "k8.f32.tf32.tf32" "0" ", 1, 1;" c a b out $($i)*),
-                        Operands::I8 => accumulators!($n held "k32.s32.s8.s8" "0" ";" c a b out $($i)*),
-                        Operands::I8Affine => accumulators!($n held "k32.s32.s8.u8" "0" ";" c a b out $($i)*),
-                        Operands::E4m3 => accumulators!($n held "k32.f32.e4m3.e4m3" "0" ", 1, 1;" c a b out $($i)*),
-                    }
-                }
-                // SAFETY: as above.
-                unsafe { c.assume_init() }
+            unsafe fn start_held<E: WgmmaElement>(a: [u32; 4], b: u32) -> Self {
+                written!(c E multiply_held $n "0" c a b out $($i)*)
             }
 
             #[inline(always)]
-            unsafe fn add_held<E: Element>(self, a: [u32; 4], b: u32) -> Self {
+            unsafe fn add_held<E: WgmmaElement>(self, a: [u32; 4], b: u32) -> Self {
                 let mut c = self;
                 // SAFETY: the caller's promise.
-                unsafe {
-                    match E::OPERANDS {
-                        Operands::F16 => accumulators!($n held "k16.f32.f16.f16" "1" ", 1, 1, 0;" c a b inout $($i)*),
-                        Operands::Bf16 => accumulators!($n held "k16.f32.bf16.bf16" "1" ", 1, 1, 0;" c a b inout $($i)*),
-                        Operands::Tf32 => accumulators!($n held "k8.f32.tf32.tf32" "1" ", 1, 1;" c a b inout $($i)*),
-                        Operands::I8 => accumulators!($n held "k32.s32.s8.s8" "1" ";" c a b inout $($i)*),
-                        Operands::I8Affine => accumulators!($n held "k32.s32.s8.u8" "1" ";" c a b inout $($i)*),
-                        Operands::E4m3 => accumulators!($n held "k32.f32.e4m3.e4m3" "1" ", 1, 1;" c a b inout $($i)*),
-                    }
-                }
+                unsafe { each_operands!(E multiply_held $n "1" c a b inout $($i)*) };
                 c
             }
 
             #[inline(always)]
-            unsafe fn slab<E: Element>(a: u32, b: u32, high: [u32; 2]) -> Self {
-                let mut c = core::mem::MaybeUninit::<Self>::uninit();
-                // SAFETY: the caller's promise; every element is written.
-                unsafe {
-                    let c = &mut *c.as_mut_ptr();
-                    match E::OPERANDS {
-                        Operands::F16 => slab!($n "k16.f32.f16.f16" ", 1, 1, 0, 0;" c a b high $($i)*),
-                        Operands::Bf16 => slab!($n "k16.f32.bf16.bf16" ", 1, 1, 0, 0;" c a b high $($i)*),
-                        Operands::Tf32 => slab!($n "k8.f32.tf32.tf32" ", 1, 1;" c a b high $($i)*),
-                        Operands::I8 => slab!($n "k32.s32.s8.s8" ";" c a b high $($i)*),
-                        Operands::I8Affine => slab!($n "k32.s32.s8.u8" ";" c a b high $($i)*),
-                        Operands::E4m3 => slab!($n "k32.f32.e4m3.e4m3" ", 1, 1;" c a b high $($i)*),
-                    }
-                }
-                // SAFETY: as above.
-                unsafe { c.assume_init() }
+            unsafe fn slab<E: WgmmaElement>(a: u32, b: u32, high: [u32; 2]) -> Self {
+                written!(c E multiply_slab $n c a b high $($i)*)
             }
 
             #[inline(always)]
@@ -349,40 +388,6 @@ macro_rules! accumulators {
                 c
             }
         }
-    };
-    ($n:tt held $types:literal $keep:literal $end:literal $c:ident $a:ident $b:ident $way:ident $($i:literal)*) => {
-        asm!(
-            "{{",
-            ".reg .b64 b;",
-            "mov.b64 b, {{{b}, 0x40000040}};",
-            concat!("wgmma.mma_async.sync.aligned.m64n", columns!($n), $types, " {{"),
-            registers!($n),
-            concat!("}}, {{{a0},{a1},{a2},{a3}}}, b, ", $keep, $end),
-            "}}",
-            $($way(reg32) $c[$i],)*
-            a0 = in(reg32) $a[0],
-            a1 = in(reg32) $a[1],
-            a2 = in(reg32) $a[2],
-            a3 = in(reg32) $a[3],
-            b = in(reg32) $b,
-            options(nostack),
-        )
-    };
-    ($n:tt $types:literal $keep:literal $end:literal $c:ident $a:ident $b:ident $way:ident $($i:literal)*) => {
-        asm!(
-            "{{",
-            ".reg .b64 a, b;",
-            "mov.b64 a, {{{a}, 0x40000040}};",
-            "mov.b64 b, {{{b}, 0x40000040}};",
-            concat!("wgmma.mma_async.sync.aligned.m64n", columns!($n), $types, " {{"),
-            registers!($n),
-            concat!("}}, a, b, ", $keep, $end),
-            "}}",
-            $($way(reg32) $c[$i],)*
-            a = in(reg32) $a,
-            b = in(reg32) $b,
-            options(nostack),
-        )
     };
 }
 each_width!(accumulators);

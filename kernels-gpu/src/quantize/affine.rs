@@ -3,13 +3,13 @@
 //!
 //! A row is read twice, as in [`crate::quantize::rows`]. The lanes find its least and its largest
 //! element, in any order: of zeros it may be either, which makes no difference to scale and
-//! minimum. Whether there is a NaN the two do not say; for that there is the largest magnitude.
+//! minimum. They do not show whether there is a NaN; for that there is the largest magnitude.
 
 use crate::abi::params::quantize::QuantizeParams;
 use crate::abi::quantize::{
     F16_NAN, affine_code, affine_min, affine_scale, clamped_to_f16, is_finite, magnitude_bits,
 };
-use crate::primitives::row_vector::Element;
+use crate::primitives::row_vector::VectorElement;
 use crate::primitives::unroll::unroll;
 use crate::ptx::convert::{narrow_f16, widen_f16};
 use crate::ptx::warp::{lane_idx, shuffle};
@@ -62,7 +62,7 @@ impl Range {
 /// # Safety
 /// `params` must describe rows and room as [`QuantizeParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn quantize<T: Element>(params: &QuantizeParams) {
+pub unsafe fn quantize<T: VectorElement>(params: &QuantizeParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.rows.aligned {
@@ -75,7 +75,7 @@ pub unsafe fn quantize<T: Element>(params: &QuantizeParams) {
 /// # Safety
 /// As [`quantize`]; `ALIGNED` is that of the rows.
 #[inline(always)]
-unsafe fn of_rows<T: Element, const ALIGNED: bool>(params: &QuantizeParams) {
+unsafe fn of_rows<T: VectorElement, const ALIGNED: bool>(params: &QuantizeParams) {
     // SAFETY: the host launches warps for all rows; the whole warp takes every turn.
     unsafe {
         assert_unchecked(params.rows.n_columns != 0);

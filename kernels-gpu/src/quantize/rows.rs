@@ -1,9 +1,9 @@
 //! `maxsim_quantize_*`: the codes and the scale of every row, see [`crate::abi::quantize`].
 //!
-//! A row is read twice, by as many lanes as its codes have pieces, up to 32: once for the largest
+//! A row is read twice, by as many lanes as its codes have chunks, up to 32: once for the largest
 //! magnitude, which the lanes find together, and once more, out of the cache, for the codes. The
 //! largest of some bits is the same in any order and every formula is the host's, so results are
-//! the host's to the bit. A piece has 16 bytes of a row and becomes 8 (f16, bf16) or 4 (f32) bytes
+//! the host's to the bit. A chunk has 16 bytes of a row and becomes 8 (f16, bf16) or 4 (f32) bytes
 //! of codes. Pieces behind a row's end, up to the pitch, become zeros.
 
 use crate::abi::params::backward::{Rows, WARPS};
@@ -11,7 +11,7 @@ use crate::abi::params::quantize::QuantizeParams;
 use crate::abi::quantize::{
     clamped_to_f16, fp8_code, fp8_scale, int8_code, int8_scale, is_finite, magnitude_bits,
 };
-use crate::primitives::row_vector::{Columns, Element, LANE_ELEMENTS};
+use crate::primitives::row_vector::{Columns, LANE_ELEMENTS, VectorElement};
 use crate::primitives::unroll::unroll;
 use crate::ptx::convert::{narrow_f16, widen_f16};
 use crate::ptx::global::{load_u8, store_u8, store_u32, store_u32x2};
@@ -72,7 +72,7 @@ impl Codes for Fp8 {
 /// # Safety
 /// `params` must describe rows and room as [`QuantizeParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn quantize<T: Element>(params: &QuantizeParams) {
+pub unsafe fn quantize<T: VectorElement>(params: &QuantizeParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match (params.format, params.rows.aligned) {
@@ -87,7 +87,7 @@ pub unsafe fn quantize<T: Element>(params: &QuantizeParams) {
 /// # Safety
 /// As [`quantize`]; `ALIGNED` is that of the rows.
 #[inline(always)]
-unsafe fn of_rows<T: Element, F: Codes, const ALIGNED: bool>(params: &QuantizeParams) {
+unsafe fn of_rows<T: VectorElement, F: Codes, const ALIGNED: bool>(params: &QuantizeParams) {
     // SAFETY: the host launches warps for all rows; the whole warp takes every turn.
     unsafe {
         assert_unchecked(params.rows.n_columns != 0);
@@ -117,7 +117,7 @@ unsafe fn of_rows<T: Element, F: Codes, const ALIGNED: bool>(params: &QuantizePa
 
 /// The lane's row, of those that the warp has at once, and whether there is one.
 #[inline(always)]
-pub(super) fn own_row<T: Element>(params: &QuantizeParams, lanes: u32) -> (u32, u32) {
+pub(super) fn own_row<T: VectorElement>(params: &QuantizeParams, lanes: u32) -> (u32, u32) {
     let unit = block_idx_x() * WARPS + thread_idx_x() / 32;
     let first = Columns::new::<T>(&params.rows, 0);
     let row = unit * (32 / lanes) + first.slot;
@@ -132,7 +132,7 @@ pub(super) fn own_row<T: Element>(params: &QuantizeParams, lanes: u32) -> (u32, 
 /// # Safety
 /// As [`elements`]; the whole warp.
 #[inline(always)]
-pub(super) unsafe fn store<T: Element, const ALIGNED: bool>(
+pub(super) unsafe fn store<T: VectorElement, const ALIGNED: bool>(
     params: &QuantizeParams,
     row: u32,
     is_there: u32,
@@ -178,7 +178,7 @@ pub(super) unsafe fn store<T: Element, const ALIGNED: bool>(
 /// # Safety
 /// Where `is_there` is not 0 the matrix must have the row; `ALIGNED` is that of the rows.
 #[inline(always)]
-pub(super) unsafe fn elements<T: Element, const ALIGNED: bool>(
+pub(super) unsafe fn elements<T: VectorElement, const ALIGNED: bool>(
     rows: &Rows,
     column: u32,
     row: u32,

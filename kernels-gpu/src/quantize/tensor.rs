@@ -2,13 +2,14 @@
 //! reads the rows for the largest magnitude, of which the host makes the scale, and
 //! `maxsim_quantize_tensor_*` reads them once more for the codes.
 //!
-//! A warp of the first one takes every so many rows and says in the end what the largest is of all
-//! of them. A maximum of bits is the same in any order, so warps may say it whenever they are done.
+//! A warp of the first one takes every so many rows and publishes in the end the largest of all of
+//! them. A maximum of bits is the same in any order, so warps may publish theirs whenever they are
+//! done.
 
 use crate::abi::params::backward::WARPS;
 use crate::abi::params::quantize::{LargestParams, QuantizeParams};
 use crate::abi::quantize::{fp8_code, is_finite, magnitude_bits};
-use crate::primitives::row_vector::{Columns, Element};
+use crate::primitives::row_vector::{Columns, VectorElement};
 use crate::primitives::unroll::unroll;
 use crate::ptx::atomic::max_u32_if;
 use crate::ptx::global::load_u8_if;
@@ -22,7 +23,7 @@ use core::hint::assert_unchecked;
 /// # Safety
 /// `params` must describe rows as [`LargestParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn largest<T: Element>(params: &LargestParams) {
+pub unsafe fn largest<T: VectorElement>(params: &LargestParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.rows.aligned {
@@ -35,7 +36,7 @@ pub unsafe fn largest<T: Element>(params: &LargestParams) {
 /// # Safety
 /// As [`largest`]; `ALIGNED` is that of the rows.
 #[inline(always)]
-unsafe fn largest_of<T: Element, const ALIGNED: bool>(params: &LargestParams) {
+unsafe fn largest_of<T: VectorElement, const ALIGNED: bool>(params: &LargestParams) {
     let n_at_once = 32 >> params.rows.lanes_log2;
     let slot = Columns::new::<T>(&params.rows, 0).slot;
     let mut first = (block_idx_x() * WARPS + thread_idx_x() / 32) * n_at_once;
@@ -83,7 +84,7 @@ unsafe fn has(bytes: u64, row: u32, condition: u32) -> u32 {
 /// # Safety
 /// `params` must describe rows and room as [`QuantizeParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn quantize<T: Element>(params: &QuantizeParams) {
+pub unsafe fn quantize<T: VectorElement>(params: &QuantizeParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.rows.aligned {
@@ -96,7 +97,7 @@ pub unsafe fn quantize<T: Element>(params: &QuantizeParams) {
 /// # Safety
 /// As [`quantize`]; `ALIGNED` is that of the rows.
 #[inline(always)]
-unsafe fn of_rows<T: Element, const ALIGNED: bool>(params: &QuantizeParams) {
+unsafe fn of_rows<T: VectorElement, const ALIGNED: bool>(params: &QuantizeParams) {
     let (row, is_there) = own_row::<T>(params, 1 << params.rows.lanes_log2);
     let scale = params.scale;
     // SAFETY: the host launches warps for all rows; the whole warp is here.

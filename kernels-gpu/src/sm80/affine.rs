@@ -2,7 +2,7 @@
 //! bf16 ones.
 //!
 //! ```text
-//! ⟨q, c · scale + min⟩ = ⟨q, c⟩ · scale + Σ q · min        see crate::abi::quantize::affine_similarity
+//! ⟨q, c · scale + min⟩ = ⟨q, c⟩ · scale + Σ q · min   see crate::abi::quantize::affine_similarity
 //! ```
 //!
 //! Codes of one byte are exact in f16 and bf16, so that codes that meet elements are widened
@@ -13,29 +13,24 @@
 
 use crate::abi::params::ForwardParams;
 use crate::abi::quantize::affine_similarity;
-use crate::primitives::row_maxima::{OwnRows, RowBest, normalized, row_sums};
-use crate::primitives::row_scales::{Normalizer, Norms, pair};
+use crate::primitives::row_maxima::{LaneRows, RowBest, normalized, row_sums};
+use crate::primitives::row_scales::{Normalizer, RowScales, pair};
 use crate::primitives::row_vector;
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile::group;
 use crate::ptx::convert::{narrow_f16, widen_f16};
+pub use crate::ptx::element::{AffineBf16, AffineF16};
 use crate::ptx::math::permute;
 use crate::ptx::mma::{mma_bf16, mma_f16};
-use crate::sm80::element::{Bf16, Element, F16, Stepped, stepped};
+use crate::sm80::element::{Bf16, Element, F16, SlabElement, Stepped, stepped};
 use crate::sm80::pipeline::load_codes;
 use core::marker::PhantomData;
-
-/// f16 queries of affine documents.
-pub struct AffineF16;
-/// bf16 queries of affine documents.
-pub struct AffineBf16;
 
 macro_rules! widened {
     ($name:ident, $element:ident, $mma:ident, $narrow:expr) => {
         stepped!($name, $mma);
 
-        impl Element for $name {
-            const BYTES: usize = $element::BYTES;
+        impl SlabElement for $name {
             const WIDENS: bool = true;
 
             #[inline(always)]
@@ -102,10 +97,10 @@ fn number(word: u32, i: u32) -> f32 {
 /// Scales and minima of columns, where queries are `T`.
 #[derive(Clone, Copy)]
 pub struct Affine<T> {
-    norms: Norms,
+    row_scales: RowScales,
     /// Σ q of the thread's two rows of each fragment.
     sums: [[f32; 2]; 4],
-    /// What the thread's [`OwnRows`] are multiplied by.
+    /// What the thread's [`LaneRows`] are multiplied by.
     own: [f32; 2],
     queries: PhantomData<T>,
 }
@@ -113,14 +108,14 @@ pub struct Affine<T> {
 impl<T> Affine<T> {
     /// Without queries.
     #[inline(always)]
-    pub fn new(norms: Norms) -> Affine<T> {
+    pub fn new(row_scales: RowScales) -> Affine<T> {
         // SAFETY: all-zero bytes are floats.
         let sums = unsafe { core::mem::zeroed() };
-        Affine { norms, sums, own: [1.0; 2], queries: PhantomData }
+        Affine { row_scales, sums, own: [1.0; 2], queries: PhantomData }
     }
 }
 
-impl<T: row_vector::Element + Copy> Normalizer for Affine<T> {
+impl<T: row_vector::VectorElement + Copy> Normalizer for Affine<T> {
     #[inline(always)]
     unsafe fn take_rows(
         &mut self,
@@ -138,9 +133,9 @@ impl<T: row_vector::Element + Copy> Normalizer for Affine<T> {
                 }
             });
             // Elements have no scale.
-            if self.norms.has_queries() {
-                let own = OwnRows::new(fragments, lane);
-                self.own = own.norms(self.norms, group(params, first + own.fragment), lane);
+            if self.row_scales.has_queries() {
+                let own = LaneRows::new(fragments, lane);
+                self.own = own.scales(self.row_scales, group(params, first + own.fragment), lane);
             }
         }
     }
@@ -158,7 +153,7 @@ impl<T: row_vector::Element + Copy> Normalizer for Affine<T> {
         row: u32,
         lane: u32,
     ) {
-        let address = self.norms.of_documents(row);
+        let address = self.row_scales.of_documents(row);
         unroll!(I in 0..16 => {
             if 4 * I < N {
                 // SAFETY: the caller's promise. A column's word has the scale first.

@@ -3,6 +3,7 @@
 use crate::abi::layout::{SLAB_BYTES, chunk_offset};
 use crate::abi::params::Group;
 use crate::primitives::unroll::unroll;
+pub use crate::ptx::element::{Bf16, Element, F16, F32};
 use crate::ptx::global::{load_u16, load_u32};
 use crate::ptx::math::fma;
 use crate::ptx::mma::{load_matrix_x4, mma_bf16, mma_f16};
@@ -10,9 +11,7 @@ use crate::ptx::shared::load_shared_f32x4;
 
 /// An element type of the sm_80 kernels. Accumulators lie as [`crate::primitives::accumulator`]
 /// says.
-pub trait Element {
-    /// Bytes of an element.
-    const BYTES: usize;
+pub trait SlabElement: Element {
     /// Whether documents are stored as codes of one byte, which are widened between memory and
     /// shared memory.
     const WIDENS: bool = false;
@@ -44,7 +43,7 @@ pub trait Element {
     /// `address` must be aligned to the element and readable for `n_bytes`.
     unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4];
 
-    /// As [`Element::load_chunk`], of a chunk that begins `offset` bytes of elements behind its
+    /// As [`SlabElement::load_chunk`], of a chunk that begins `offset` bytes of elements behind its
     /// row's start, as the row is stored.
     ///
     /// # Safety
@@ -69,20 +68,13 @@ pub trait Element {
 
 /// An element type that the tensor cores multiply in steps of 32 bytes of a row, which `ldmatrix`
 /// brings to where they read them.
-pub trait Stepped: Element {
+pub trait Stepped: SlabElement {
     /// `c + a · b` of 16 query rows and 16 document tokens.
     ///
     /// # Safety
     /// All 32 lanes together.
     unsafe fn multiply_add_step(c: [f32; 8], a: [u32; 4], b: [u32; 4]) -> [f32; 8];
 }
-
-/// IEEE 754 binary16.
-pub struct F16;
-/// bfloat16.
-pub struct Bf16;
-/// IEEE 754 binary32, multiplied and added in exactly that.
-pub struct F32;
 
 /// A lane's addresses, for `ldmatrix`, of the first step of a slab of queries and of one of
 /// documents. Those of step `k` differ by an exclusive or with `32 * k`.
@@ -98,7 +90,7 @@ pub(super) fn first_step(queries: u32, documents: u32, lane: u32) -> (u32, u32) 
 /// queries and documents.
 ///
 /// # Safety
-/// As [`Element::multiply_slab`].
+/// As [`SlabElement::multiply_slab`].
 #[inline(always)]
 pub(super) unsafe fn multiply_step<E: Stepped, const N: usize>(
     c: &mut [[f32; N]; 4],
@@ -155,9 +147,7 @@ macro_rules! half {
     ($name:ident, $mma:ident) => {
         stepped!($name, $mma);
 
-        impl Element for $name {
-            const BYTES: usize = 2;
-
+        impl SlabElement for $name {
             #[inline(always)]
             unsafe fn multiply_slab<const N: usize>(
                 c: &mut [[f32; N]; 4],
@@ -201,9 +191,8 @@ macro_rules! half {
 half!(F16, mma_f16);
 half!(Bf16, mma_bf16);
 
-impl Element for F32 {
-    const BYTES: usize = 4;
-
+/// Multiplied and added in exactly that.
+impl SlabElement for F32 {
     #[inline(always)]
     unsafe fn multiply_slab<const N: usize>(
         c: &mut [[f32; N]; 4],

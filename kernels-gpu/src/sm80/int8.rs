@@ -2,24 +2,18 @@
 //!
 //! The bytes of a row lie in shared memory, and `ldmatrix` loads them, as those of f16 do: a slab
 //! has 128 elements. Scales are row scales ([`crate::primitives::row_scales`]): the column's
-//! multiplies before the maximum, the row's in the epilogue.
+//! multiplies before the maximum, the row's in the epilogue. Accumulators of INT8 hold the bits of
+//! whole numbers, those of e4m3 sums of [`e4m3::halves`]' products.
 //!
 //! Known loss: every warp widens the e4m3 codes of all tokens, ten instructions for four of them.
 
 use crate::abi::e4m3;
 use crate::abi::layout::SLAB_BYTES;
 use crate::primitives::unroll::unroll;
+pub use crate::ptx::element::{E4m3, I8, I8Affine};
 use crate::ptx::global::load_u8;
 use crate::ptx::mma::{mma_f16, mma_i8, mma_i8_u8};
-use crate::sm80::element::{Element, Stepped, first_step, multiply_step, stepped};
-
-/// Signed whole numbers. Accumulators hold the bits of whole numbers.
-pub struct I8;
-/// The same for queries, and whole numbers from 0 on for documents.
-pub struct I8Affine;
-/// Eight-bit floating point numbers of 3 fraction bits. Accumulators hold sums of
-/// [`e4m3::halves`]' products.
-pub struct E4m3;
+use crate::sm80::element::{SlabElement, Stepped, first_step, multiply_step, stepped};
 
 // The bytes of 32 numbers lie in registers as those of 16 pairs do.
 stepped!(I8, mma_i8);
@@ -44,9 +38,7 @@ impl Stepped for E4m3 {
 
 macro_rules! codes {
     ($name:ident, $number:expr) => {
-        impl Element for $name {
-            const BYTES: usize = 1;
-
+        impl SlabElement for $name {
             #[inline(always)]
             unsafe fn multiply_slab<const N: usize>(
                 c: &mut [[f32; N]; 4],

@@ -5,7 +5,7 @@ use crate::abi::layout::sm80::*;
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::{Best, TileGroups};
 use crate::primitives::documents::TokenPlace;
-use crate::primitives::row_maxima::{OwnRows, deal, sum_halves, sum_quads, valid_rows};
+use crate::primitives::row_maxima::{LaneRows, distribute, sum_halves, sum_quads, valid_rows};
 use crate::primitives::row_scales::Normalizer;
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile;
@@ -13,14 +13,14 @@ use crate::ptx::copy::copy_wait;
 use crate::ptx::shared::{dynamic_shared, load_shared_f32, store_shared_f32};
 use crate::ptx::thread::*;
 use crate::ptx::warp::broadcast;
-pub use crate::sm80::element::Element;
+pub use crate::sm80::element::{Element, SlabElement};
 use crate::sm80::pipeline::{Kind, Loader, Stage, Tile};
 use core::marker::PhantomData;
 
-/// A row of the variant table.
+/// A line of the variant table.
 pub trait Kernel: Sized {
     /// Element type.
-    type Element: Element;
+    type Element: SlabElement;
     /// How tiles are multiplied.
     type Product: Product<Self>;
     /// Warps.
@@ -99,7 +99,7 @@ pub struct Pipeline<'a, K: Kernel> {
     kernel: PhantomData<K>,
 }
 
-/// The forward kernel of one row of the variant table.
+/// The forward kernel of one line of the variant table.
 ///
 /// One loop whose every round starts the copy of a stage and, but for the first rounds, uses one:
 /// the code of both exists once.
@@ -126,7 +126,7 @@ pub unsafe fn forward<K: Kernel>(params: &ForwardParams, normalizer: K::Normaliz
                 sync_threads();
                 pipeline.store_pending(slot);
             }
-            // Behind the barrier everyone is done with what was in this slot.
+            // Behind the barrier every thread is done with what was in this slot.
             loader.load(pipeline.stage(slot), pipeline.words(slot), thread);
             slot = if slot == K::STAGES as u32 - 1 { 0 } else { slot + 1 };
             if pipeline.pending > NOTHING {
@@ -260,12 +260,12 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
         let (entry, start) = (tile.entry, tile.matrix_row - tile.row);
         let (params, lane) = (self.params, self.lane);
         let first = self.group(0);
-        let own = OwnRows::new(K::FRAGMENTS, lane);
+        let own = LaneRows::new(K::FRAGMENTS, lane);
         let valid = self.valid_rows >> (2 * own.fragment);
         // SAFETY: all lanes of the warp are here; the slot's last reader has passed a barrier
         // since: the slot's stage has been filled and waited for.
         unsafe {
-            let mut rows = deal(&best, K::FRAGMENTS, lane, K::WINNERS);
+            let mut rows = distribute(&best, K::FRAGMENTS, lane, K::WINNERS);
             self.normalizer.rows(&mut rows);
             let sum = sum_quads(sum_halves(K::FRAGMENTS, own.values(&rows, valid)));
             if lane < K::FRAGMENTS as u32 {

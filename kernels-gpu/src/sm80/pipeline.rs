@@ -9,7 +9,7 @@ use crate::primitives::work_tile::Units;
 use crate::ptx::copy::{copy_async_16, copy_async_16_if, copy_commit};
 use crate::ptx::global::{load_u8_if, load_u32x2_if, opaque};
 use crate::ptx::shared::{load_shared_u32x4, store_shared_u32x4};
-use crate::sm80::kernel::{Element, Kernel};
+use crate::sm80::kernel::{Element, Kernel, SlabElement};
 use core::marker::PhantomData;
 
 /// Chunks of a slab row: so many neighbouring threads copy neighbouring chunks.
@@ -206,31 +206,11 @@ impl<'a, K: Kernel> Loader<'a, K> {
             0 => ((K::TILE + K::QUERY_TILE) as u32, 1, self.slab),
             n_slabs => (K::TILE as u32, n_slabs as u32, 0),
         };
-        let n_bytes_of = |row: &Row, offset: u32| {
-            let row_bytes = self.params.dim * K::Element::BYTES as u32;
-            let row_bytes = if row.is_there { row_bytes } else { 0 };
-            row_bytes.saturating_sub(offset).min(CHUNK_BYTES as u32)
-        };
         let slab_bytes = n_rows * SLAB_BYTES as u32;
         let first = slab * SLAB_BYTES as u32;
         if self.params.aligned == 0 {
-            let mut i = thread;
-            while i < n_rows * CHUNKS * n_slabs {
-                let (row, chunk) = (i / CHUNKS % n_rows, i % CHUNKS);
-                let slab = i / CHUNKS / n_rows;
-                let offset = first + slab * SLAB_BYTES as u32 + chunk * CHUNK_BYTES as u32;
-                let to = shared + slab * slab_bytes + chunk_offset(row, chunk);
-                // SAFETY: the bytes belong to the row.
-                unsafe {
-                    let is_document = !is_query(row);
-                    let row = self.row(row, is_query(row));
-                    let from = row.start + u64::from(offset);
-                    let n_bytes = n_bytes_of(&row, offset);
-                    let chunk = K::Element::load_stored(from, offset, n_bytes, is_document);
-                    store_shared_u32x4(to, chunk);
-                }
-                i += K::THREADS;
-            }
+            // SAFETY: the caller's promise.
+            unsafe { self.copy_unaligned(shared, thread, [n_rows, n_slabs, first], is_query) };
             return;
         }
         let (chunk, mut row) = (thread % CHUNKS, thread / CHUNKS);
@@ -249,7 +229,7 @@ impl<'a, K: Kernel> Loader<'a, K> {
                 while slab < n_slabs {
                     let offset = first + slab * SLAB_BYTES as u32;
                     let from = source.start + u64::from(offset);
-                    copy_async_16(to + slab * slab_bytes, from, n_bytes_of(&source, offset));
+                    copy_async_16(to + slab * slab_bytes, from, self.n_bytes(&source, offset));
                     slab += 1;
                 }
             }
@@ -277,13 +257,51 @@ impl<'a, K: Kernel> Loader<'a, K> {
             pass = K::TILE as u32 / step;
         }
         while pass < n_rows / step {
-            copy_row(
-                row + pass * step,
-                to + pass * step * SLAB_BYTES as u32,
-                is_query(pass * step),
-            );
+            let to = to + pass * step * SLAB_BYTES as u32;
+            copy_row(row + pass * step, to, is_query(pass * step));
             pass += 1;
         }
+    }
+
+    /// As [`Loader::copy`], where rows are not aligned to 16 bytes: this thread's chunks of the
+    /// stage's `n_rows` rows of `n_slabs` slabs, of bytes from `first` on.
+    ///
+    /// # Safety
+    /// As there; `is_query` says which rows are a query's.
+    #[inline(always)]
+    unsafe fn copy_unaligned(
+        &self,
+        shared: u32,
+        thread: u32,
+        [n_rows, n_slabs, first]: [u32; 3],
+        is_query: impl Fn(u32) -> bool,
+    ) {
+        let slab_bytes = n_rows * SLAB_BYTES as u32;
+        let mut i = thread;
+        while i < n_rows * CHUNKS * n_slabs {
+            let (row, chunk) = (i / CHUNKS % n_rows, i % CHUNKS);
+            let slab = i / CHUNKS / n_rows;
+            let offset = first + slab * SLAB_BYTES as u32 + chunk * CHUNK_BYTES as u32;
+            let to = shared + slab * slab_bytes + chunk_offset(row, chunk);
+            // SAFETY: the bytes belong to the row.
+            unsafe {
+                let is_document = !is_query(row);
+                let row = self.row(row, is_query(row));
+                let from = row.start + u64::from(offset);
+                let n_bytes = self.n_bytes(&row, offset);
+                let chunk = K::Element::load_stored(from, offset, n_bytes, is_document);
+                store_shared_u32x4(to, chunk);
+            }
+            i += K::THREADS;
+        }
+    }
+
+    /// Bytes of a row's chunk `offset` bytes of elements behind its start.
+    #[inline(always)]
+    fn n_bytes(&self, row: &Row, offset: u32) -> u32 {
+        let row_bytes = self.params.dim * K::Element::BYTES as u32;
+        let row_bytes = if row.is_there { row_bytes } else { 0 };
+        row_bytes.saturating_sub(offset).min(CHUNK_BYTES as u32)
     }
 
     /// Starts the copies of the stage's documents, of whose rows no slab ends early: this thread's
@@ -330,11 +348,9 @@ impl<'a, K: Kernel> Loader<'a, K> {
             // SAFETY: the document has the row, if it is there.
             let source = unsafe { self.row(row + i % n_passes * step, false) };
             let offset = first + i / n_passes * SLAB_BYTES as u32;
-            let row_bytes =
-                if source.is_there { self.params.dim * K::Element::BYTES as u32 } else { 0 };
-            codes_of::<K>(&source, offset, row_bytes.saturating_sub(offset).min(CHUNK_BYTES as u32))
+            codes_of::<K>(&source, offset, self.n_bytes(&source, offset))
         };
-        // All of them are asked for before the first one is waited for.
+        // All of them are requested before the first one is waited for.
         let mut codes = [[0; 2]; 8];
         unroll!(I in 0..8 => {
             if (I as u32) < n_chunks {

@@ -3,12 +3,12 @@
 use crate::abi::layout::SLAB_BYTES;
 use crate::abi::params::Group;
 use crate::primitives::accumulator::Best;
-use crate::sm80::element::Element;
+use crate::sm80::element::SlabElement;
 use crate::sm80::kernel::{Kernel, Pipeline, Product};
 use crate::sm80::pipeline::Tile;
 use crate::sm80::{columns, fold_all, fold_valid};
 
-/// Sums of a tile whose slabs are under way; `N` is half of the document tile.
+/// Sums of a tile whose slabs still come; `N` is half of the document tile.
 pub struct Streamed<const N: usize> {
     c: [[f32; N]; 4],
 }

@@ -12,7 +12,7 @@
 //! Factors are scales · -2⁶⁴, so that products are normal for all of [`factor`].
 
 use crate::primitives::accumulator::Best;
-use crate::primitives::row_scales::ColumnNorms;
+use crate::primitives::row_scales::ColumnScales;
 use crate::primitives::unroll::unroll;
 use crate::ptx::math::mul;
 
@@ -55,7 +55,7 @@ pub(super) fn is_factor(factor: f32) -> bool {
 /// [`fold_bits`] of sums of products of whole numbers, each times its column's [`factor`]; -∞ is
 /// none.
 #[inline(always)]
-pub(super) fn fold_sums<const N: usize>(best: &mut Best, c: &[f32; N], factors: &ColumnNorms) {
+pub(super) fn fold_sums<const N: usize>(best: &mut Best, c: &[f32; N], factors: &ColumnScales) {
     let mut most = [ZERO; 4];
     unroll!(I in 0..8 => {
         if 8 * I < N {

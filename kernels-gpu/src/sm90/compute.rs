@@ -4,42 +4,39 @@
 use crate::abi::layout::SLAB_BYTES;
 use crate::abi::layout::sm90::*;
 use crate::primitives::accumulator::{Best, NO_WINNER, fold, mask_tail, valid_only};
-use crate::primitives::row_scales::{ColumnNorms, load_columns, scale};
+use crate::primitives::row_scales::{ColumnScales, load_columns, scale};
 use crate::primitives::unroll::unroll;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::shared::load_shared_u32x4;
 use crate::ptx::warp::ballot;
 use crate::ptx::wgmma;
-use crate::ptx::wgmma::{Accumulators, Element};
+use crate::ptx::wgmma::{Accumulators, WgmmaElement};
 use crate::sm90::bitwise_max::{fold_bits, is_positive};
+use crate::sm90::consumer::{Consumer, MASKED, Product, TAIL};
 use crate::sm90::kernel::Kernel;
-use crate::sm90::warpgroup::Consumer;
 
-/// Every column is a document token.
-pub(super) const WHOLE: u32 = 0;
-/// Columns beyond the document's end are none.
-pub(super) const TAIL: u32 = 1;
-/// The mask says which columns are.
-pub(super) const MASKED: u32 = 2;
+/// Tiles as they lie in the ring, of elements or of codes.
+#[derive(Clone, Copy)]
+pub(super) struct Stored;
+
+impl Product for Stored {
+    #[inline(always)]
+    unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
+        self,
+        consumer: &mut Consumer<'_>,
+        best: &mut [Best; 2],
+        row: u32,
+        left: u32,
+    ) -> u32
+    where
+        [f32; N]: Accumulators,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { consumer.tile::<K, N, KIND>(best, row, left) }
+    }
+}
 
 impl<'a> Consumer<'a> {
-    /// A document's last tile of `left` tokens, in the narrowest product that holds them.
-    #[inline(always)]
-    pub(super) unsafe fn tail<K: Kernel>(&mut self, best: &mut [Best; 2], row: u32, left: u32) {
-        macro_rules! widths {
-            ($($n:literal)*) => {
-                $(
-                    if has_width(K::TAIL_STEP, K::WINNERS, 2 * $n) && left <= 2 * $n {
-                        // SAFETY: the caller's promise.
-                        unsafe { self.tile::<K, $n, TAIL>(best, row, left) };
-                        return;
-                    }
-                )*
-            };
-        }
-        widths!(8 16 24 32 40 48 56 64);
-    }
-
     /// One tile of up to 2 · `N` document tokens against the warpgroup's fragments; says whether
     /// a masked tile has valid columns.
     #[inline(always)]
@@ -62,16 +59,16 @@ impl<'a> Consumer<'a> {
         // the last reads of the accumulators before they are written again.
         unsafe {
             let mut columns =
-                Columns { valid: [0; 4], left, column, lane, norms: core::mem::zeroed() };
-            if K::LOADS_NORMS {
+                Columns { valid: [0; 4], left, column, lane, scales: core::mem::zeroed() };
+            if K::LOADS_SCALES {
                 let address = self.row_factors + u64::from(row) * 4;
-                columns.norms = load_columns::<N>(address, lane);
+                columns.scales = load_columns::<N>(address, lane);
             }
             let before = *best;
             if K::Element::SPLITS {
                 let c = self.split_products::<K, N, KIND>(&mut columns);
                 columns.fold::<K, N, KIND>(&mut best[0], &c);
-                columns.fold_again::<K, N, KIND>(best, before, [&c; 2]);
+                columns.refold_as_float::<K, N, KIND>(best, before, [&c; 2]);
                 return columns.any();
             }
             if K::SLABS == 0 {
@@ -80,7 +77,7 @@ impl<'a> Consumer<'a> {
                 if K::FRAGMENTS == 2 {
                     columns.fold::<K, N, KIND>(&mut best[1], &c1);
                 }
-                columns.fold_again::<K, N, KIND>(best, before, [&c0, &c1]);
+                columns.refold_as_float::<K, N, KIND>(best, before, [&c0, &c1]);
                 return columns.any();
             }
             if K::FRAGMENTS == 2 && K::STEPS == 4 * SLAB_STEPS {
@@ -89,7 +86,7 @@ impl<'a> Consumer<'a> {
                 let (c0, c1) = self.multiply_by_slabs::<K, N>(offset);
                 columns.fold::<K, N, KIND>(&mut best[0], &c0);
                 columns.fold::<K, N, KIND>(&mut best[1], &c1);
-                columns.fold_again::<K, N, KIND>(best, before, [&c0, &c1]);
+                columns.refold_as_float::<K, N, KIND>(best, before, [&c0, &c1]);
                 return columns.any();
             }
             self.wait_for_tile::<K>();
@@ -104,7 +101,7 @@ impl<'a> Consumer<'a> {
                 let c0 = c0.wait::<0>();
                 self.release(K::SLABS as u32);
                 columns.fold::<K, N, KIND>(&mut best[0], &c0);
-                columns.fold_again::<K, N, KIND>(best, before, [&c0; 2]);
+                columns.refold_as_float::<K, N, KIND>(best, before, [&c0; 2]);
                 return columns.any();
             }
             let c1 = self.multiply::<K, N>(offset + FRAGMENT_BYTES);
@@ -115,7 +112,7 @@ impl<'a> Consumer<'a> {
             let c1 = c1.wait::<0>();
             self.release(K::SLABS as u32);
             columns.fold::<K, N, KIND>(&mut best[1], &c1);
-            columns.fold_again::<K, N, KIND>(best, before, [&c0, &c1]);
+            columns.refold_as_float::<K, N, KIND>(best, before, [&c0, &c1]);
             columns.any()
         }
     }
@@ -322,14 +319,6 @@ impl<'a> Consumer<'a> {
 /// Bytes of a fragment's rows in a slab.
 pub(super) const FRAGMENT_BYTES: u32 = (FRAGMENT_ROWS * SLAB_BYTES) as u32;
 
-/// Clocks that the tensor cores take for a warpgroup's part of a tile: 64 for each 32 bytes of
-/// each fragment.
-pub(super) const fn tile_clocks<K: Kernel>() -> u32 {
-    let steps = if K::STEPS == 0 { SLAB_STEPS } else { K::STEPS };
-    let products = if K::Element::SPLITS { 3 } else { 1 };
-    (64 * steps * products * K::FRAGMENTS) as u32
-}
-
 /// Steps of a resident slab: the last one may have fewer.
 const fn steps<K: Kernel>(slab: usize) -> usize {
     let left = K::STEPS - slab * SLAB_STEPS;
@@ -338,7 +327,7 @@ const fn steps<K: Kernel>(slab: usize) -> usize {
 
 /// Adds the products of a slab's steps of 32 bytes, from step `FIRST` to before step `END`.
 #[inline(always)]
-pub(super) unsafe fn multiply_steps<E: Element, const N: usize, const FIRST: usize>(
+pub(super) unsafe fn multiply_steps<E: WgmmaElement, const N: usize, const FIRST: usize>(
     mut c: [f32; N],
     a: u32,
     b: u32,
@@ -368,7 +357,7 @@ pub(super) struct Columns {
     pub(super) column: i32,
     pub(super) lane: u32,
     /// Of a tile whose rows are normalised, or codes.
-    pub(super) norms: ColumnNorms,
+    pub(super) scales: ColumnScales,
 }
 
 impl Columns {
@@ -385,12 +374,12 @@ impl Columns {
         }
     }
 
-    /// Folds a tile as floats that has left, as bits, a maximum which is not positive.
+    /// Folds a tile again, as floats, after which some maximum of bits is not positive.
     ///
     /// # Safety
     /// The whole warp must be here.
     #[inline(always)]
-    pub(super) unsafe fn fold_again<K: Kernel, const N: usize, const KIND: u32>(
+    pub(super) unsafe fn refold_as_float<K: Kernel, const N: usize, const KIND: u32>(
         &self,
         best: &mut [Best; 2],
         before: [Best; 2],
@@ -399,9 +388,9 @@ impl Columns {
         if K::WINNERS {
             return;
         }
-        let is_sure = is_positive(&best[0]) && (K::FRAGMENTS == 1 || is_positive(&best[1]));
+        let is_exact = is_positive(&best[0]) && (K::FRAGMENTS == 1 || is_positive(&best[1]));
         // SAFETY: the caller's promise.
-        if unsafe { ballot(!is_sure as u32) } == 0 {
+        if unsafe { ballot(!is_exact as u32) } == 0 {
             return;
         }
         *best = before;
@@ -418,7 +407,7 @@ impl Columns {
         best: &mut Best,
         c: &[f32; N],
     ) {
-        let c = if K::NORMALIZES { scale(*c, &self.norms) } else { *c };
+        let c = if K::NORMALIZES { scale(*c, &self.scales) } else { *c };
         let c = self.valid_only::<K, N, KIND>(&c);
         fold(best, &c, self.column, K::WINNERS);
     }

@@ -10,7 +10,7 @@ use crate::ptx::shared::load_shared_f32x4;
 use crate::ptx::warp::sync_warp;
 use crate::sm90::kernel::Kernel;
 use crate::sm90::producers::QueryTile;
-use crate::sm90::scheduler::Told;
+use crate::sm90::scheduler::ReceivedUnits;
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
 
@@ -22,7 +22,7 @@ use crate::sm90::smem::Shared;
 pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shared, lane: u32) {
     let mut ring = Ring::START;
     let mut tile = u32::MAX;
-    let mut units = Told::START;
+    let mut units = ReceivedUnits::START;
     // SAFETY: consumers fill one slot per entry, in this order; the whole warp is here.
     unsafe {
         let mut groups = TileGroups::new(Group::NONE, lane);

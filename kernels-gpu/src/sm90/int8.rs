@@ -3,8 +3,8 @@
 //! A column's scale multiplies its similarities before the maximum, a row's in the epilogue. The
 //! warp that prepares masks copies the scales of a tile's columns with its first slab
 //! ([`crate::sm90::scales::load_masks`]); consumers read them while the tile is multiplied. Where
-//! INT32 accumulators skip the conversion ([`Kernel::FOLDS_SUMS`]), it makes factors of them first
-//! ([`crate::sm90::bitwise_max::factor`]), and the second reduction takes scales from memory.
+//! INT32 accumulators skip the conversion ([`Kernel::SKIPS_CONVERSION`]), it makes factors of them
+//! first ([`crate::sm90::bitwise_max::factor`]), and the second reduction takes scales from memory.
 //!
 //! Without winners maxima are those of bits ([`crate::sm90::bitwise_max`]): every instruction of a
 //! consumer besides the products adds to the time of codes, however it is interleaved.
@@ -12,17 +12,17 @@
 use crate::abi::layout::sm90::SLAB_STEPS;
 use crate::primitives::accumulator::{Best, fold};
 use crate::primitives::row_scales::{
-    affine, are_halves, load_columns, load_half_columns, load_shared_columns, marked_row, scale,
+    affine, are_f16, load_columns, load_f16_columns, load_shared_columns, marked_row, scale,
 };
 use crate::primitives::unroll::unroll;
 use crate::ptx::shared::load_shared_u32x4;
 use crate::ptx::warp::ballot;
 use crate::ptx::wgmma;
-use crate::ptx::wgmma::{Accumulators, Element, Operands};
+use crate::ptx::wgmma::{Accumulators, Operands, WgmmaElement};
 use crate::sm90::bitwise_max::{fold_bits, fold_sums, is_factor, is_positive};
-use crate::sm90::compute::{Columns, FRAGMENT_BYTES, MASKED, multiply_steps};
+use crate::sm90::compute::{Columns, FRAGMENT_BYTES, multiply_steps};
+use crate::sm90::consumer::{Consumer, MASKED};
 use crate::sm90::kernel::Kernel;
-use crate::sm90::warpgroup::Consumer;
 
 impl Consumer<'_> {
     /// As [`Consumer::tile`](Self::tile), of codes.
@@ -44,16 +44,16 @@ impl Consumer<'_> {
         // SAFETY: as for a tile of elements; all-zero bytes are floats.
         unsafe {
             let mut columns =
-                Columns { valid: [0; 4], left, column, lane, norms: core::mem::zeroed() };
+                Columns { valid: [0; 4], left, column, lane, scales: core::mem::zeroed() };
             let (before, sums) = (*best, self.code_sums());
-            let scales = match K::HALF_SCALES {
+            let scales = match K::READS_F16_SCALES {
                 true => marked_row(self.row_factors, row),
                 false => self.row_factors + u64::from(row) * 4,
             };
             if K::SLABS == 0 {
                 let c = self.streamed_codes::<K, N, KIND>(&mut columns);
                 columns.fold_codes::<K, N, KIND>(&mut best[0], &c, sums);
-                columns.fold_codes_again::<K, N, KIND>(best, before, [&c; 2], scales);
+                columns.refold_codes_as_float::<K, N, KIND>(best, before, [&c; 2], scales);
                 return columns.any();
             }
             self.wait_for_tile::<K>();
@@ -65,22 +65,22 @@ impl Consumer<'_> {
             let c0 = self.multiply::<K, N>(offset);
             wgmma::commit();
             if K::FRAGMENTS == 1 {
-                self.take_scales::<N>(&mut columns);
+                self.load_tile_scales::<N>(&mut columns);
                 let c0 = c0.wait::<0>();
                 self.release(K::SLABS as u32);
                 columns.fold_codes::<K, N, KIND>(&mut best[0], &c0, sums);
-                columns.fold_codes_again::<K, N, KIND>(best, before, [&c0; 2], scales);
+                columns.refold_codes_as_float::<K, N, KIND>(best, before, [&c0; 2], scales);
                 return columns.any();
             }
             let c1 = self.multiply::<K, N>(offset + FRAGMENT_BYTES);
             wgmma::commit();
-            self.take_scales::<N>(&mut columns);
+            self.load_tile_scales::<N>(&mut columns);
             let c0 = c0.wait::<1>();
             columns.fold_codes::<K, N, KIND>(&mut best[0], &c0, sums);
             let c1 = c1.wait::<0>();
             self.release(K::SLABS as u32);
             columns.fold_codes::<K, N, KIND>(&mut best[1], &c1, sums);
-            columns.fold_codes_again::<K, N, KIND>(best, before, [&c0, &c1], scales);
+            columns.refold_codes_as_float::<K, N, KIND>(best, before, [&c0, &c1], scales);
             columns.any()
         }
     }
@@ -107,7 +107,7 @@ impl Consumer<'_> {
             while slab < self.n_slabs {
                 let (a, b) = self.wait_for_slabs(offset);
                 if slab == 0 {
-                    self.take_scales::<N>(columns);
+                    self.load_tile_scales::<N>(columns);
                 }
                 wgmma::fence();
                 if K::Element::PROMOTES {
@@ -138,9 +138,9 @@ impl Consumer<'_> {
     /// # Safety
     /// As `Consumer::tile`, behind the wait for the first slab, before it is released.
     #[inline(always)]
-    unsafe fn take_scales<const N: usize>(&self, columns: &mut Columns) {
+    unsafe fn load_tile_scales<const N: usize>(&self, columns: &mut Columns) {
         // SAFETY: the caller's promise.
-        columns.norms =
+        columns.scales =
             unsafe { load_shared_columns::<N>(self.shared.scales(self.ring.slot), self.lane) };
     }
 }
@@ -155,27 +155,27 @@ impl Columns {
         c: &[f32; N],
         sums: [f32; 2],
     ) {
-        if K::FOLDS_SUMS {
-            return fold_sums(best, &self.valid_only::<K, N, KIND>(c), &self.norms);
+        if K::SKIPS_CONVERSION {
+            return fold_sums(best, &self.valid_only::<K, N, KIND>(c), &self.scales);
         }
         let c = numbers::<K, N>(*c);
         if K::Element::HAS_MINS {
-            let c = self.valid_only::<K, N, KIND>(&affine(c, &self.norms, sums));
+            let c = self.valid_only::<K, N, KIND>(&affine(c, &self.scales, sums));
             return fold(best, &c, self.column, true);
         }
         if K::WINNERS {
             return self.fold_floats::<K, N, KIND>(best, &c);
         }
-        fold_bits(best, &self.valid_only::<K, N, KIND>(&scale(c, &self.norms)));
+        fold_bits(best, &self.valid_only::<K, N, KIND>(&scale(c, &self.scales)));
     }
 
-    /// Folds a tile again, as floats, that has left, as bits, a maximum which is not positive, or
+    /// Folds a tile again, as floats, after which some maximum of bits is not positive, or
     /// has scales that make no factors.
     ///
     /// # Safety
     /// The whole warp must be here; `scales` must be where the tile's are, where sums are folded.
     #[inline(always)]
-    unsafe fn fold_codes_again<K: Kernel, const N: usize, const KIND: u32>(
+    unsafe fn refold_codes_as_float<K: Kernel, const N: usize, const KIND: u32>(
         &mut self,
         best: &mut [Best; 2],
         before: [Best; 2],
@@ -185,19 +185,19 @@ impl Columns {
         if K::WINNERS {
             return;
         }
-        let is_sure = is_positive(&best[0])
+        let is_exact = is_positive(&best[0])
             && (K::FRAGMENTS == 1 || is_positive(&best[1]))
-            && (!K::FOLDS_SUMS || is_factor(self.norms[0]));
+            && (!K::SKIPS_CONVERSION || is_factor(self.scales[0]));
         // SAFETY: the caller's promise.
-        if unsafe { ballot(!is_sure as u32) } == 0 {
+        if unsafe { ballot(!is_exact as u32) } == 0 {
             return;
         }
         *best = before;
-        if K::FOLDS_SUMS {
+        if K::SKIPS_CONVERSION {
             // SAFETY: where the scales of the tile's rows are.
-            self.norms = unsafe {
-                if K::HALF_SCALES && are_halves(scales) {
-                    load_half_columns::<N>(scales, self.lane)
+            self.scales = unsafe {
+                if K::READS_F16_SCALES && are_f16(scales) {
+                    load_f16_columns::<N>(scales, self.lane)
                 } else {
                     load_columns::<N>(scales, self.lane)
                 }

@@ -42,21 +42,25 @@
 
 mod bitwise_max;
 mod compute;
+mod consumer;
 pub mod contiguous;
 mod epilogue;
 mod int8;
 mod kernel;
+mod persistent;
 mod producers;
+mod prologue;
 mod query_rows;
 mod reduction;
 pub mod residual;
-mod scale_f16;
 mod scales;
 mod scheduler;
 mod smem;
 pub mod stream_k;
 pub mod swap_ab;
 mod tf32x3;
-mod warpgroup;
+mod units;
 
+pub use crate::ptx::element::{Bf16, E4m3, F16, F32, I8, I8Affine, Tf32};
 pub use kernel::*;
+pub use persistent::forward;

@@ -3,24 +3,25 @@
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::documents::Documents;
+use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile;
+use crate::primitives::work_tile::row_is_valid;
 use crate::ptx::barrier::{barrier_expect, barrier_wait};
 use crate::ptx::copy::copy_tile;
+use crate::ptx::shared::store_shared_u32x4;
 use crate::ptx::thread::block_idx_x;
 use crate::ptx::warp::{ballot, sync_warp};
-use crate::ptx::wgmma::Element;
+use crate::ptx::wgmma::WgmmaElement;
 use crate::sm90::kernel::{Kernel, Maps, n_slabs};
-use crate::sm90::scheduler::{Told, Units, for_each_tile};
+use crate::sm90::scheduler::{ReceivedUnits, Units, for_each_tile};
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
-use crate::sm90::swap_ab::leave_rows;
 
 /// Loads document slabs, and query slabs where they stream, in the order in which consumers use
 /// them. Each lane has one of the tile's groups.
 ///
-/// # Safety
-/// One whole warp per block; shared memory and barriers as [`crate::sm90::kernel::forward`] sets
-/// them up.
+/// # Safety One whole warp per block; shared memory and barriers as
+/// [`crate::sm90::persistent::forward`] sets them up.
 #[inline(always)]
 pub(super) unsafe fn load<K: Kernel>(
     params: &ForwardParams,
@@ -42,10 +43,10 @@ pub(super) unsafe fn load<K: Kernel>(
             let first = documents.first();
             // The first copies of a block go before everything else. (Streamed tiles may have
             // more slabs than the ring, and consumers must know of the unit to empty it.)
-            let mut is_told = !is_first || first.len == 0 || K::SLABS == 0;
+            let mut is_published = !is_first || first.len == 0 || K::SLABS == 0;
             is_first = false;
-            if is_told {
-                units.tell(shared, &work, first, lane);
+            if is_published {
+                units.publish(shared, &work, first, lane);
             }
             for_each_tile!(documents, |document, row| {
                 let (start, left) = (document.start + row, document.len - row);
@@ -54,9 +55,9 @@ pub(super) unsafe fn load<K: Kernel>(
                 } else {
                     load_slabs::<K>(params, shared, maps, &queries, &mut ring, start, left, lane);
                 }
-                if !is_told {
-                    is_told = true;
-                    units.tell(shared, &work, first, lane);
+                if !is_published {
+                    is_published = true;
+                    units.publish(shared, &work, first, lane);
                 }
             });
         }
@@ -191,7 +192,7 @@ impl QueryTile {
         unsafe { QueryTile::of(tile, QueryTile::group::<K>(params, tile, lane)) }
     }
 
-    /// A lane's group of a tile: asked for, not waited for.
+    /// A lane's group of a tile: requested, not waited for.
     ///
     /// # Safety
     /// As [`QueryTile::new`].
@@ -216,7 +217,7 @@ impl QueryTile {
         QueryTile { tile, group, slab_bytes: n_groups * GROUP_SLAB_BYTES as u32 }
     }
 
-    /// That of the block's first unit, which needs no telling. Looked up while barriers are set
+    /// That of the CTA's first unit, which is not published. Looked up while barriers are set
     /// up: behind the copies of all blocks' first documents the query would be late.
     ///
     /// # Safety
@@ -245,14 +246,14 @@ pub(super) unsafe fn load_queries<K: Kernel>(
         return;
     }
     let mut parity = 1;
-    let mut units = Told::START;
+    let mut units = ReceivedUnits::START;
     // SAFETY: as for the documents' slabs.
     unsafe {
         loop {
             barrier_wait(shared.query_empty(), parity);
             parity ^= 1;
-            if K::IS_TURNED {
-                leave_rows::<K>(params, shared, next.tile, lane);
+            if K::IS_SWAP_AB {
+                publish_rows::<K>(params, shared, next.tile, lane);
             }
             if lane == 0 {
                 barrier_expect(shared.query_full(), K::SLABS as u32 * next.slab_bytes);
@@ -275,10 +276,43 @@ pub(super) unsafe fn load_queries<K: Kernel>(
     }
 }
 
+/// Publishes to the consumers which rows of a query tile are query tokens.
+///
+/// # Safety
+/// One whole warp, before it announces the tile's copies; consumers must have given back the last
+/// one.
+#[inline(always)]
+pub(super) unsafe fn publish_rows<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    tile: u32,
+    lane: u32,
+) {
+    let mut words = [0; 8];
+    unroll!(I in 0..8 => {
+        // SAFETY: the tile has the group; only rows of it are looked up; the whole warp is here.
+        words[I] = unsafe {
+            let first = tile * K::GROUPS + 2 * I as u32;
+            let group = work_tile::group(params, first + lane / Group::ROWS as u32);
+            let row = lane % Group::ROWS as u32;
+            let is_there = row < group.n_rows();
+            ballot((is_there && row_is_valid(&params.queries, group.start + row)) as u32)
+        };
+    });
+    if lane == 0 {
+        let [a, b, c, d, e, f, g, h] = words;
+        // SAFETY: the caller's promise.
+        unsafe {
+            store_shared_u32x4(shared.valid_rows(), [a, b, c, d]);
+            store_shared_u32x4(shared.valid_rows() + 16, [e, f, g, h]);
+        }
+    }
+}
+
 /// Loads the query tile where a block has only one.
 ///
 /// # Safety
-/// One whole warp; the barriers as [`crate::sm90::kernel::forward`] sets them up.
+/// One whole warp; the barriers as [`crate::sm90::persistent::forward`] sets them up.
 #[inline(always)]
 pub(super) unsafe fn load_query<K: Kernel>(
     shared: &Shared,

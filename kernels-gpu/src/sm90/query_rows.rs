@@ -3,8 +3,8 @@
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::{Best, NO_WINNER};
 use crate::primitives::documents::TokenPlace;
-use crate::primitives::row_maxima::{OwnRows, deal, normalized, sum_halves, valid_rows};
-use crate::primitives::row_scales::Norms;
+use crate::primitives::row_maxima::{LaneRows, distribute, normalized, sum_halves, valid_rows};
+use crate::primitives::row_scales::RowScales;
 use crate::primitives::unroll::unroll;
 use crate::ptx::warp::shuffle_xor_f32;
 use crate::sm90::kernel::Kernel;
@@ -33,12 +33,12 @@ impl WarpRows {
     #[inline(always)]
     pub(super) unsafe fn new<K: Kernel>(
         params: &ForwardParams,
-        norms: Norms,
+        row_scales: RowScales,
         groups: [Group; 2],
         lane: u32,
     ) -> Self {
         let mut rows = WarpRows::NONE;
-        let own = OwnRows::new(K::FRAGMENTS, lane);
+        let own = LaneRows::new(K::FRAGMENTS, lane);
         unroll!(I in 0..2 => {
             if I < K::FRAGMENTS {
                 // SAFETY: the caller's promise.
@@ -47,10 +47,10 @@ impl WarpRows {
                     rows.own_valid = rows.valid[I];
                     if K::NORMALIZES {
                         // SAFETY: the caller's promise.
-                        rows.own_norms = unsafe { own.norms(norms, groups[I], lane) };
+                        rows.own_norms = unsafe { own.scales(row_scales, groups[I], lane) };
                     }
                     if groups[I].n_rows() > 0 && params.winners | params.token_scores != 0 {
-                        // SAFETY: the group has tokens, and pair-major outputs are asked for.
+                        // SAFETY: the group has tokens, and there are pair-major outputs.
                         rows.place = unsafe { TokenPlace::new(params, groups[I]) };
                     }
                 }
@@ -77,10 +77,10 @@ impl WarpRows {
     /// The whole warp together.
     #[inline(always)]
     pub(super) unsafe fn halves<K: Kernel>(&self, best: &[Best; 2], lane: u32) -> [f32; 2] {
-        let own = OwnRows::new(K::FRAGMENTS, lane);
+        let own = LaneRows::new(K::FRAGMENTS, lane);
         // SAFETY: the caller's promise.
         unsafe {
-            let rows = deal(best, K::FRAGMENTS, lane, false);
+            let rows = distribute(best, K::FRAGMENTS, lane, false);
             let [value, _] = own.values(&rows, self.own_valid);
             let other = match K::FRAGMENTS {
                 1 => shuffle_xor_f32::<1>(value),
@@ -105,10 +105,10 @@ impl WarpRows {
         store: bool,
         lane: u32,
     ) -> f32 {
-        let own = OwnRows::new(K::FRAGMENTS, lane);
+        let own = LaneRows::new(K::FRAGMENTS, lane);
         // SAFETY: the caller's promise.
         unsafe {
-            let mut rows = deal(best, K::FRAGMENTS, lane, K::WINNERS);
+            let mut rows = distribute(best, K::FRAGMENTS, lane, K::WINNERS);
             if K::NORMALIZES {
                 rows = normalized(rows, self.own_norms);
             }

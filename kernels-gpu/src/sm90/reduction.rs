@@ -7,10 +7,10 @@ use crate::ptx::global::{load_word, store_word};
 use crate::ptx::math::max_nan;
 use crate::ptx::warp::sync_warp;
 use crate::sm90::kernel::Kernel;
-use crate::sm90::stream_k::units::Unit;
+use crate::sm90::units::Unit;
 
 /// In a word of eight bytes: the maximum is there, in the other half.
-pub(in crate::sm90) const TOLD: u64 = 1 << 32;
+pub(in crate::sm90) const PUBLISHED: u64 = 1 << 32;
 
 /// Publishes the maxima of a lane's `4 N` rows, of those that lanes have from `first_row` of the
 /// tile on, for the unit that has the document's end.
@@ -18,7 +18,7 @@ pub(in crate::sm90) const TOLD: u64 = 1 << 32;
 /// # Safety
 /// As [`crate::sm90::stream_k`].
 #[inline(always)]
-pub(in crate::sm90) unsafe fn leave<K: Kernel, const N: usize>(
+pub(in crate::sm90) unsafe fn publish<K: Kernel, const N: usize>(
     params: &ForwardParams,
     index: u32,
     tile: u32,
@@ -32,7 +32,7 @@ pub(in crate::sm90) unsafe fn leave<K: Kernel, const N: usize>(
             if I < 4 * N {
                 // SAFETY: the caller's promise; a place is its lane's.
                 unsafe {
-                    let word = TOLD | u64::from(maxima[I / 4][I % 4].to_bits());
+                    let word = PUBLISHED | u64::from(maxima[I / 4][I % 4].to_bits());
                     store_word(place + 8 * I as u64, word);
                 }
             }
@@ -40,7 +40,7 @@ pub(in crate::sm90) unsafe fn leave<K: Kernel, const N: usize>(
     }
 }
 
-/// The maxima of a lane's rows over all pieces of an entry's document, of which the unit has the
+/// The maxima of a lane's rows over all parts of an entry's document, of which the unit has the
 /// end.
 ///
 /// # Safety
@@ -65,9 +65,9 @@ pub(in crate::sm90) unsafe fn collect<K: Kernel, const N: usize>(
                 // All words at once: one after the other would take as many times as long as memory
                 // answers.
                 let mut words = [[0; 4]; N];
-                let mut are_told = 0;
-                while are_told == 0 {
-                    are_told = TOLD;
+                let mut are_published = 0;
+                while are_published == 0 {
+                    are_published = PUBLISHED;
                     unroll!(I in 0..8 => {
                         if I < 4 * N {
                             words[I / 4][I % 4] = load_word(place + 8 * I as u64);
@@ -75,7 +75,7 @@ pub(in crate::sm90) unsafe fn collect<K: Kernel, const N: usize>(
                     });
                     unroll!(I in 0..8 => {
                         if I < 4 * N {
-                            are_told &= words[I / 4][I % 4];
+                            are_published &= words[I / 4][I % 4];
                         }
                     });
                 }

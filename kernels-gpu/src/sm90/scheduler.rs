@@ -11,11 +11,10 @@ use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::shared::{load_shared_u32x4, store_shared_u32x4};
 use crate::ptx::thread::{block_idx_x, grid_dim_x};
 use crate::ptx::warp::{broadcast, sync_warp};
-use crate::ptx::wgmma::Element;
-use crate::sm90::kernel::{CONSUMER_WARPS, Kernel};
+use crate::ptx::wgmma::WgmmaElement;
+use crate::sm90::kernel::{CONSUMER_WARPS, Kernel, SPLITTING_WARPS};
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
-use crate::sm90::tf32x3;
 
 /// In place of a unit's number: there are no more.
 const END: u32 = u32::MAX;
@@ -53,13 +52,13 @@ impl<'a> Units<'a> {
                 unit = grid_dim_x() + broadcast(self.next);
             }
             if unit >= params.n_units {
-                self.publish(shared, [END; 4], [0; 4], lane);
+                self.store_words(shared, [END; 4], [0; 4], lane);
                 return None;
             }
             self.is_first = false;
             self.next = unit + grid_dim_x();
             if params.draws != 0 && lane == 0 {
-                self.draw();
+                self.take_ticket();
             }
             Some(work_tile::unit(params, unit, K::GROUPS))
         }
@@ -70,7 +69,7 @@ impl<'a> Units<'a> {
     /// # Safety
     /// As [`Units::next`], in one lane; there must be counters.
     #[inline(always)]
-    unsafe fn draw(&mut self) {
+    unsafe fn take_ticket(&mut self) {
         let params = self.params;
         // All units, less the CTAs' first ones, and one ticket in vain for each CTA: as many
         // tickets as units, after which the counter is 0 again.
@@ -83,14 +82,26 @@ impl<'a> Units<'a> {
     /// # Safety
     /// As [`Units::next`], once for each of its units, in their order.
     #[inline(always)]
-    pub(super) unsafe fn tell(&mut self, shared: &Shared, work: &Work, first: Segment, lane: u32) {
+    pub(super) unsafe fn publish(
+        &mut self,
+        shared: &Shared,
+        work: &Work,
+        first: Segment,
+        lane: u32,
+    ) {
         let words = [work.unit, work.tile, work.entry, work.entry_end];
         // SAFETY: the caller's promise.
-        unsafe { self.publish(shared, words, [first.start, first.len, 0, 0], lane) };
+        unsafe { self.store_words(shared, words, [first.start, first.len, 0, 0], lane) };
     }
 
     #[inline(always)]
-    unsafe fn publish(&mut self, shared: &Shared, first: [u32; 4], second: [u32; 4], lane: u32) {
+    unsafe fn store_words(
+        &mut self,
+        shared: &Shared,
+        first: [u32; 4],
+        second: [u32; 4],
+        lane: u32,
+    ) {
         let (slot, parity) = (self.ring.slot, self.ring.parity);
         // SAFETY: a slot is written after every reader has let go of it.
         unsafe {
@@ -106,19 +117,19 @@ impl<'a> Units<'a> {
 }
 
 /// The units of this CTA, for a warp that receives them.
-pub(super) struct Told {
+pub(super) struct ReceivedUnits {
     ring: Ring,
 }
 
-impl Told {
-    pub(super) const START: Told = Told { ring: Ring::START };
+impl ReceivedUnits {
+    pub(super) const START: ReceivedUnits = ReceivedUnits { ring: Ring::START };
 
     /// Warps that receive units.
     #[inline(always)]
     pub(super) fn n_warps<K: Kernel>(params: &ForwardParams) -> u32 {
         // One stores; the last two of the first warpgroup split, or prepare masks and load queries.
         let others = match params.documents.mask {
-            _ if K::Element::SPLITS => tf32x3::WARPS,
+            _ if K::Element::SPLITS => SPLITTING_WARPS,
             0 if !K::Element::HAS_SCALES => (K::SLABS > 0) as u32,
             _ => (K::SLABS > 0) as u32 + 1,
         };
@@ -128,7 +139,7 @@ impl Told {
     /// The next unit.
     ///
     /// # Safety
-    /// One whole warp of [`Told::n_warps`].
+    /// One whole warp of [`ReceivedUnits::n_warps`].
     #[inline(always)]
     pub(super) unsafe fn next(&mut self, shared: &Shared, lane: u32) -> Option<Work> {
         let (slot, parity) = (self.ring.slot, self.ring.parity);
@@ -172,3 +183,19 @@ macro_rules! for_each_tile {
     };
 }
 pub(super) use for_each_tile;
+
+/// Runs the body for each document tile of the CTA, in a warp that receives units: `$start` is the
+/// tile's first row in the documents' matrix, `$left` how many rows its document has from there on.
+macro_rules! for_each_received_tile {
+    ($params:expr, $shared:expr, $lane:expr, |$start:ident, $left:ident| $body:block) => {
+        let mut units = $crate::sm90::scheduler::ReceivedUnits::START;
+        while let Some(work) = units.next($shared, $lane) {
+            let mut documents = $crate::primitives::documents::Documents::new($params, &work);
+            $crate::sm90::scheduler::for_each_tile!(documents, |document, row| {
+                let ($start, $left) = (document.start + row, document.len - row);
+                $body
+            });
+        }
+    };
+}
+pub(super) use for_each_received_tile;

@@ -14,24 +14,21 @@ use crate::ptx::copy::fence_async;
 use crate::ptx::shared::{load_shared_f32x4, store_shared_u32x4};
 use crate::ptx::warp::{ballot, sync_warp};
 use crate::ptx::wgmma;
-use crate::ptx::wgmma::{Accumulators, Element};
+use crate::ptx::wgmma::{Accumulators, WgmmaElement};
 use crate::sm90::compute::{Columns, FRAGMENT_BYTES, multiply_steps};
-use crate::sm90::kernel::{Kernel, n_slabs};
+use crate::sm90::consumer::Consumer;
+use crate::sm90::kernel::{Kernel, SPLITTING_WARPS, n_slabs};
 use crate::sm90::producers::QueryTile;
-use crate::sm90::scheduler::{Told, for_each_tile};
+use crate::sm90::scheduler::{ReceivedUnits, for_each_tile};
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
-use crate::sm90::warpgroup::Consumer;
-
-/// Warps that split.
-pub(super) const WARPS: u32 = 2;
 
 /// Splits the slabs of each stage, and turns the documents' mask into bits, one word per 32
 /// columns, for each tile. The warps take turns at the groups of rows.
 ///
 /// # Safety
-/// [`WARPS`] whole warps per block, numbered from 0; shared memory and barriers as
-/// [`crate::sm90::kernel::forward`] sets them up.
+/// [`SPLITTING_WARPS`] whole warps per block, numbered from 0; shared memory and barriers as
+/// [`crate::sm90::persistent::forward`] sets them up.
 #[inline(always)]
 pub(super) unsafe fn split_slabs<K: Kernel>(
     params: &ForwardParams,
@@ -43,7 +40,7 @@ pub(super) unsafe fn split_slabs<K: Kernel>(
     let mut ring = Ring::START;
     let mut queries = QueryTile::NONE;
     let mut n_query_groups = 0;
-    let mut units = Told::START;
+    let mut units = ReceivedUnits::START;
     // SAFETY: the loading warp fills these stages in this order, and the consumers read them
     // once all these warps have arrived; the whole warp is here.
     unsafe {
@@ -90,7 +87,7 @@ pub(super) unsafe fn split_slabs<K: Kernel>(
                         let own = place(group);
                         let second = load_half(own + HALF_GROUP_BYTES);
                         split_half(own, shared.lower_bytes(), first);
-                        group += WARPS;
+                        group += SPLITTING_WARPS;
                         // Behind the last one its own again, unused: others may be writing.
                         first = load_half(if group < end { place(group) } else { own });
                         split_half(own + HALF_GROUP_BYTES, shared.lower_bytes(), second);

@@ -57,28 +57,43 @@ const HOST: Crate = Crate {
 
 const KERNELS: Crate = Crate {
     root: "kernels-gpu/src/",
-    tables: &[Layers {
-        of: "",
-        layers: &[
-            &["abi", "archive"],
-            &["table"],
-            &["ptx"],
-            &["primitives"],
-            &[
-                "sm80",
-                "sm90",
-                "backward",
-                "loss",
-                "quantize",
-                "rescore",
-                "combine_splits",
-                "sum_partials",
-                "decoded_norms",
-                "bandwidth",
+    tables: &[
+        Layers {
+            of: "",
+            layers: &[
+                &["abi", "archive"],
+                &["table"],
+                &["ptx"],
+                &["primitives"],
+                &[
+                    "sm80",
+                    "sm90",
+                    "backward",
+                    "loss",
+                    "quantize",
+                    "rescore",
+                    "combine_splits",
+                    "sum_partials",
+                    "decoded_norms",
+                    "bandwidth",
+                ],
+                &["entry"],
             ],
-            &["entry"],
-        ],
-    }],
+        },
+        // Schedules lie above what they share, and know nothing of each other.
+        Layers {
+            of: "sm90",
+            layers: &[
+                &["kernel"],
+                &["smem", "bitwise_max", "query_rows"],
+                &["scheduler", "units"],
+                &["producers", "scales", "consumer", "reduction"],
+                &["compute", "epilogue", "prologue"],
+                &["int8", "tf32x3"],
+                &["persistent", "stream_k", "swap_ab", "contiguous", "residual"],
+            ],
+        },
+    ],
 };
 
 /// How one module may use another.

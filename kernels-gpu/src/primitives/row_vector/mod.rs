@@ -9,6 +9,7 @@ pub(crate) mod sum;
 
 use crate::abi::params::backward::{LANE_CODES, Rows};
 use crate::ptx::convert::widen_f16;
+pub use crate::ptx::element::{Bf16, Element, F16, F32, I8};
 use crate::ptx::global::{load_u8_if, load_u16_if, load_u32_if, load_u32x2_if, load_u32x4_if};
 #[cfg(maxsim_arch = "sm_80")]
 use crate::ptx::global::{load_u16, load_u32};
@@ -40,32 +41,16 @@ const LOADS_MAX: usize = 4;
 pub const LANE_ELEMENTS: usize = 8;
 
 /// What the elements of a matrix are.
-pub trait Element {
+pub trait VectorElement: Element {
     /// Elements that a lane reads at once: those of 16 bytes, or codes of 8.
-    const N: usize;
-    /// Bytes of an element.
-    const SIZE: usize = 16 / Self::N;
+    const N: usize = 16 / Self::BYTES;
     /// Whether the sum of squares of some row is beyond f32.
     const SQUARES_OVERFLOW: bool = false;
-    /// The elements that a lane reads at once, of which there are [`Element::N`].
+    /// The elements that a lane reads at once, of which there are [`VectorElement::N`].
     fn widen(words: [u32; 4]) -> [f32; LANE_ELEMENTS];
 }
 
-/// IEEE 754 binary16.
-#[derive(Clone, Copy)]
-pub struct F16;
-/// bfloat16.
-#[derive(Clone, Copy)]
-pub struct Bf16;
-/// IEEE 754 binary32.
-#[derive(Clone, Copy)]
-pub struct F32;
-/// Signed bytes.
-#[derive(Clone, Copy)]
-pub struct I8;
-
-impl Element for F16 {
-    const N: usize = 8;
+impl VectorElement for F16 {
     #[inline(always)]
     fn widen(words: [u32; 4]) -> [f32; LANE_ELEMENTS] {
         let [a, b] = widen_f16(words[0]);
@@ -76,8 +61,7 @@ impl Element for F16 {
     }
 }
 
-impl Element for Bf16 {
-    const N: usize = 8;
+impl VectorElement for Bf16 {
     const SQUARES_OVERFLOW: bool = true;
     #[inline(always)]
     fn widen(words: [u32; 4]) -> [f32; LANE_ELEMENTS] {
@@ -88,8 +72,7 @@ impl Element for Bf16 {
     }
 }
 
-impl Element for F32 {
-    const N: usize = 4;
+impl VectorElement for F32 {
     const SQUARES_OVERFLOW: bool = true;
     #[inline(always)]
     fn widen(words: [u32; 4]) -> [f32; LANE_ELEMENTS] {
@@ -98,9 +81,8 @@ impl Element for F32 {
     }
 }
 
-impl Element for I8 {
+impl VectorElement for I8 {
     const N: usize = LANE_CODES;
-    const SIZE: usize = 1;
     /// A code above -128 as the last bits of 2²³, which is then subtracted: conversions of bytes
     /// are slow.
     #[inline(always)]
@@ -128,7 +110,7 @@ impl Element for I8 {
 /// The row must have it.
 #[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
-pub unsafe fn load_element<T: Element>(row: u64, element: u32) -> f32 {
+pub unsafe fn load_element<T: VectorElement>(row: u64, element: u32) -> f32 {
     // SAFETY: two bytes or four per element.
     let word = unsafe {
         match T::N {
@@ -158,13 +140,13 @@ pub struct Columns {
 impl Columns {
     /// The lane's part of column `column` of a matrix.
     #[inline(always)]
-    pub fn new<T: Element>(rows: &Rows, column: u32) -> Columns {
+    pub fn new<T: VectorElement>(rows: &Rows, column: u32) -> Columns {
         let lane = lane_idx();
         let lanes = 1 << rows.lanes_log2;
         let element = (column * lanes + (lane & (lanes - 1))) * T::N as u32;
         let n_elements = rows.dim.saturating_sub(element).min(T::N as u32);
         Columns {
-            base: rows.base + u64::from(element) * T::SIZE as u64,
+            base: rows.base + u64::from(element) * T::BYTES as u64,
             pitch_bytes: rows.pitch_bytes,
             element,
             n_elements,
@@ -184,7 +166,7 @@ impl Columns {
     /// # Safety
     /// Where `condition` is not 0, the matrix must have the row; `ALIGNED` is [`Rows::aligned`].
     #[inline(always)]
-    pub unsafe fn load<T: Element, const ALIGNED: bool>(
+    pub unsafe fn load<T: VectorElement, const ALIGNED: bool>(
         &self,
         row: u32,
         condition: u32,
@@ -193,7 +175,7 @@ impl Columns {
         // SAFETY: the lane's elements of a row that exists.
         unsafe {
             if ALIGNED {
-                return match T::SIZE {
+                return match T::BYTES {
                     1 => {
                         let [low, high] = load_u32x2_if(address, condition);
                         [low, high, 0, 0]
@@ -203,7 +185,7 @@ impl Columns {
             }
             let is_there = |e: usize| condition & u32::from((e as u32) < self.n_elements);
             let mut words = [0u32; 4];
-            if T::SIZE == 1 {
+            if T::BYTES == 1 {
                 unroll!(e in eight => {
                     let code = load_u8_if(address + e as u64, is_there(e));
                     words[e / 4] |= code << (e % 4 * 8);

@@ -1,7 +1,7 @@
 //! Sums of rows, each times a factor.
 
 use crate::abi::params::backward::NO_ROW;
-use crate::primitives::row_vector::{Columns, Element, LOADS_MAX, Sums, unroll};
+use crate::primitives::row_vector::{Columns, LOADS_MAX, Sums, VectorElement, unroll};
 use crate::ptx::math::fma;
 use crate::ptx::warp::{shuffle, shuffle_xor_by};
 
@@ -11,7 +11,7 @@ use crate::ptx::warp::{shuffle, shuffle_xor_by};
 /// A whole warp, with the same `first` and `count`; rows other than [`NO_ROW`] must exist;
 /// `ALIGNED` is `Rows::aligned`.
 #[inline(always)]
-pub unsafe fn add<T: Element, const ALIGNED: bool, const LOADS: usize>(
+pub unsafe fn add<T: VectorElement, const ALIGNED: bool, const LOADS: usize>(
     columns: &Columns,
     sources: [u32; 2],
     first: u32,
@@ -28,7 +28,7 @@ pub unsafe fn add<T: Element, const ALIGNED: bool, const LOADS: usize>(
 /// # Safety
 /// As [`add`].
 #[inline(always)]
-pub unsafe fn add_and<T: Element, const ALIGNED: bool, const LOADS: usize>(
+pub unsafe fn add_and<T: VectorElement, const ALIGNED: bool, const LOADS: usize>(
     columns: &Columns,
     [row, factor]: [u32; 2],
     first: u32,
@@ -75,7 +75,7 @@ pub unsafe fn add_and<T: Element, const ALIGNED: bool, const LOADS: usize>(
 /// # Safety
 /// As [`add`].
 #[inline(always)]
-pub(super) unsafe fn one<T: Element, const ALIGNED: bool>(
+pub(super) unsafe fn one<T: VectorElement, const ALIGNED: bool>(
     columns: &Columns,
     [row, factor]: [u32; 2],
     first: u32,
@@ -95,7 +95,7 @@ pub(super) unsafe fn one<T: Element, const ALIGNED: bool>(
 
 /// Adds elements times a factor.
 #[inline(always)]
-pub fn multiply<T: Element>(words: [u32; 4], factor: f32, sums: &mut Sums) {
+pub fn multiply<T: VectorElement>(words: [u32; 4], factor: f32, sums: &mut Sums) {
     let values = T::widen(words);
     unroll!(e in eight => if e < T::N {
         sums[e] = fma(factor, values[e], sums[e]);
@@ -107,7 +107,7 @@ pub fn multiply<T: Element>(words: [u32; 4], factor: f32, sums: &mut Sums) {
 /// # Safety
 /// A whole warp.
 #[inline(always)]
-pub unsafe fn add_slots<T: Element>(columns: &Columns, sums: &mut Sums) {
+pub unsafe fn add_slots<T: VectorElement>(columns: &Columns, sums: &mut Sums) {
     let mut mask = 16;
     while mask >> columns.lanes_log2 != 0 {
         unroll!(e in eight => if e < T::N {

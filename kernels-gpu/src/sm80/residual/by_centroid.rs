@@ -1,7 +1,7 @@
 //! As [`super`], with the centroids' share of a similarity out of a table:
 //!
 //! ```text
-//! ⟨q, c + w⟩ = ⟨q, c⟩ + ⟨q, w⟩        c a token's centroid, w its weights, both in the queries' type
+//! ⟨q, c + w⟩ = ⟨q, c⟩ + ⟨q, w⟩    c a token's centroid, w its weights, both in the queries' type
 //! ```
 //!
 //! Where documents have many more tokens than there are centroids, ⟨q, c⟩ is computed once for
@@ -31,7 +31,7 @@ use crate::ptx::math::{fma, max_nan};
 use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::ptx::warp::{ballot, broadcast, shuffle};
 use crate::sm80::residual::decoder::{Centroids, Decoder, Small};
-use crate::sm80::residual::kernel::{FRAGMENTS, GROUPS, STEP, WARPS, Walk, own_row};
+use crate::sm80::residual::kernel::{FRAGMENTS, GROUPS, STEP, WARPS, Walk, lane_row};
 use crate::sm80::residual::query_rows::{Best, Queries};
 
 /// Bytes of a centroid's scores in a query tile.
@@ -199,7 +199,7 @@ pub unsafe fn infinite<E: Decoded>(all: &ByCentroidParams) {
                 continue;
             }
             let queries = Queries::load(params, work.tile, lane);
-            let (group, row) = own_row(lane);
+            let (group, row) = lane_row(lane);
             let group = work_tile::group(params, work.tile * GROUPS + group);
             // Any row where there is none.
             let row = if row < group.n_rows() { group.start + row } else { 0 };

@@ -18,7 +18,7 @@ pub(super) const STEP: u32 = 16;
 /// Warps per block.
 pub(super) const WARPS: u32 = 4;
 
-/// The forward kernel of one row of the variant table.
+/// The forward kernel of one line of the variant table.
 ///
 /// # Safety
 /// Launched with `32 * WARPS` threads; `params` as [`ForwardParams`] says, query rows on 16-byte
@@ -139,6 +139,6 @@ impl Walk {
 
 /// The group, and the row of it, that a lane ends with: see [`Best::finish`].
 #[inline(always)]
-pub(super) fn own_row(lane: u32) -> (u32, u32) {
+pub(super) fn lane_row(lane: u32) -> (u32, u32) {
     (lane / 16, 8 * (lane / 8 % 2) + 2 * (lane % 4) + lane / 4 % 2)
 }

@@ -10,7 +10,7 @@ use crate::primitives::work_tile::row_is_valid;
 use crate::ptx::global::{load_u16, load_u32x4};
 use crate::ptx::math::max_nan;
 use crate::ptx::warp::{ballot, shuffle, shuffle_xor_f32};
-use crate::sm80::residual::kernel::{FRAGMENTS, GROUPS, STEP, Walk, own_row};
+use crate::sm80::residual::kernel::{FRAGMENTS, GROUPS, STEP, Walk, lane_row};
 
 /// The maxima over a document so far: of the lane's two query rows of each fragment.
 pub(super) struct Best {
@@ -98,7 +98,7 @@ impl Best {
             let counts = queries.is_valid && self.any != 0;
             let mut sum = if counts { best } else { 0.0 };
             if params.token_scores != 0 && counts {
-                let (_, row) = own_row(lane);
+                let (_, row) = lane_row(lane);
                 let index = queries.place.index(params, entry) + u64::from(row);
                 store_token(params, index, 0, best);
             }
@@ -163,7 +163,7 @@ impl Queries {
                 _ => Group::NONE,
             };
             queries.groups = TileGroups::new(own, lane);
-            let (group, row) = own_row(lane);
+            let (group, row) = lane_row(lane);
             let group = if group == 0 { groups[0] } else { groups[1] };
             queries.is_valid =
                 row < group.n_rows() && row_is_valid(&params.queries, group.start + row);

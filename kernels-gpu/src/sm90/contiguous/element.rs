@@ -1,15 +1,14 @@
 //! What rows hold.
 
 use crate::abi::params::Group;
-use crate::primitives::row_scales::Norms;
+use crate::primitives::row_scales::RowScales;
+use crate::ptx::element::Element;
 use crate::ptx::mma::Half;
 use crate::sm90::contiguous::int8::Scales;
-use crate::sm90::contiguous::mma_loop::Sums;
+use crate::sm90::contiguous::products::Sums;
 
 /// What `mma.sync` multiplies of rows, 32 bytes of 16 and of 8 rows at a time.
-pub trait Element {
-    /// Bytes of one.
-    const BYTES: usize;
+pub trait ChunkElement: Element {
     /// Whether similarities are sums of products times a scale of each row.
     const HAS_SCALES: bool;
 
@@ -25,12 +24,11 @@ pub trait Element {
     /// The scale of row `row` of a group of query rows; 1 where it has none.
     ///
     /// # Safety
-    /// The group must be of the launch whose norms these are.
-    unsafe fn query_scale(norms: Norms, group: Group, row: u32) -> f32;
+    /// The group must be of the launch whose row_scales these are.
+    unsafe fn query_scale(row_scales: RowScales, group: Group, row: u32) -> f32;
 }
 
-impl<E: Half> Element for E {
-    const BYTES: usize = 2;
+impl<E: Half> ChunkElement for E {
     const HAS_SCALES: bool = false;
 
     #[inline(always)]
@@ -45,7 +43,7 @@ impl<E: Half> Element for E {
     }
 
     #[inline(always)]
-    unsafe fn query_scale(_: Norms, _: Group, _: u32) -> f32 {
+    unsafe fn query_scale(_: RowScales, _: Group, _: u32) -> f32 {
         1.0
     }
 }

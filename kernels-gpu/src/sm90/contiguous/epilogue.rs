@@ -3,22 +3,21 @@
 use crate::abi::layout::contiguous::*;
 use crate::abi::params::{ForwardParams, Group, RunParams};
 use crate::primitives::documents::{TokenPlace, store_token};
-use crate::primitives::row_scales::Norms;
+use crate::primitives::row_scales::RowScales;
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile;
 use crate::primitives::work_tile::row_is_valid;
-use crate::ptx::barrier::{
-    barrier_arrive_if, barrier_expect, barrier_fence, barrier_init, barrier_wait,
-};
+use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_wait};
 use crate::ptx::copy::copy_run;
 use crate::ptx::global::store_u32;
 use crate::ptx::math::max_nan;
 use crate::ptx::shared::{load_shared_f32, load_shared_u32};
 use crate::ptx::thread::*;
 use crate::ptx::warp::{broadcast, shuffle_xor_f32, sync_warp};
-use crate::sm90::contiguous::element::Element;
+use crate::sm90::contiguous::element::ChunkElement;
+use crate::sm90::contiguous::prologue::init_storing;
 use crate::sm90::contiguous::units::{Run, tile_of};
-use crate::sm90::contiguous::{END, GROUPS, Kernel, Shared, draws, own_row};
+use crate::sm90::contiguous::{END, GROUPS, Kernel, Shared, is_dynamic, lane_row};
 use crate::sm90::smem::Ring;
 
 /// The warp that loads query tiles and stores scores.
@@ -26,23 +25,17 @@ use crate::sm90::smem::Ring;
 /// # Safety
 /// As [`crate::sm90::contiguous::forward`].
 #[inline(always)]
-pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms: Norms, lane: u32) {
+pub(super) unsafe fn store<K: Kernel>(
+    all: &RunParams,
+    shared: Shared<K>,
+    row_scales: RowScales,
+    lane: u32,
+) {
     let params = &all.forward;
     // SAFETY: a tile is overwritten when all warps have it in registers; the others store their
     // maxima of each entry of a unit in this order.
     unsafe {
-        if lane == 0 {
-            if all.query_len == 0 {
-                barrier_init(shared.query_full(), 1);
-            }
-            barrier_init(shared.query_empty(), K::WARPS as u32);
-            unroll!(I in 0..4 => {
-                barrier_init(shared.maxima_full(I as u32), K::WARPS as u32);
-                barrier_init(shared.maxima_empty(I as u32), 1);
-            });
-            barrier_fence();
-        }
-        sync_warp();
+        init_storing(all, &shared, lane);
         let mut unit = block_idx_x();
         let mut run = Run::new(all, unit);
         let mut tile = Tile::new(all, tile_of(all, unit));
@@ -52,9 +45,9 @@ pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms:
         arrive_threads(K::THREADS);
         let (mut slots, mut parity) = (Ring::START, 0);
         loop {
-            let results = Results::new::<K>(params, &tile, norms, lane);
+            let results = Results::new::<K>(params, &tile, row_scales, lane);
             // With the dynamic scheduler there is one tile, and slots state whose maxima they have.
-            let n_units = if draws::<K>(all) { 0 } else { all.n_units };
+            let n_units = if is_dynamic::<K>(all) { 0 } else { all.n_units };
             unit += grid_dim_x();
             let mut next = run;
             if unit < n_units {
@@ -65,25 +58,16 @@ pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms:
                 tile.load(all, &shared, lane);
             }
             let mut entry = run.entry;
-            let entry_end = if draws::<K>(all) { END } else { run.entry_end };
+            let entry_end = if is_dynamic::<K>(all) { END } else { run.entry_end };
             while entry < entry_end {
-                barrier_wait(shared.maxima_full(slots.slot), slots.parity);
-                let mut most = load_shared_f32(shared.maxima(slots.slot, 0) + lane * 4);
-                let mut warp = 1;
-                while warp < K::WARPS as u32 {
-                    let other = load_shared_f32(shared.maxima(slots.slot, warp) + lane * 4);
-                    most = max_nan(most, other);
-                    warp += 1;
-                }
-                if draws::<K>(all) {
+                let most = load_maxima(&shared, slots, lane);
+                if is_dynamic::<K>(all) {
                     entry = broadcast(load_shared_u32(shared.entry(slots.slot)));
                     if entry == END {
                         return;
                     }
                 }
-                sync_warp();
-                barrier_arrive_if(shared.maxima_empty(slots.slot), (lane == 0) as u32);
-                slots = slots.next(SLOTS as u32);
+                release_maxima(&shared, &mut slots, lane);
                 results.store::<K>(params, entry, most, lane);
                 entry += 1;
             }
@@ -93,6 +77,40 @@ pub(super) unsafe fn store<K: Kernel>(all: &RunParams, shared: Shared<K>, norms:
             run = next;
         }
     }
+}
+
+/// The largest maximum that the warps have stored in a slot for the lane's query row.
+///
+/// # Safety
+/// One whole warp; the warps fill the slots in this order.
+#[inline(always)]
+pub(super) unsafe fn load_maxima<K: Kernel>(shared: &Shared<K>, slots: Ring, lane: u32) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        barrier_wait(shared.maxima_full(slots.slot), slots.parity);
+        let mut most = load_shared_f32(shared.maxima(slots.slot, 0) + lane * 4);
+        let mut warp = 1;
+        while warp < K::WARPS as u32 {
+            let other = load_shared_f32(shared.maxima(slots.slot, warp) + lane * 4);
+            most = max_nan(most, other);
+            warp += 1;
+        }
+        most
+    }
+}
+
+/// Gives a slot back.
+///
+/// # Safety
+/// One whole warp, behind [`load_maxima`].
+#[inline(always)]
+pub(super) unsafe fn release_maxima<K: Kernel>(shared: &Shared<K>, slots: &mut Ring, lane: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        sync_warp();
+        barrier_arrive_if(shared.maxima_empty(slots.slot), (lane == 0) as u32);
+    }
+    *slots = slots.next(SLOTS as u32);
 }
 
 /// The groups of a query tile.
@@ -165,12 +183,12 @@ impl Results {
     pub(super) unsafe fn new<K: Kernel>(
         params: &ForwardParams,
         tile: &Tile,
-        norms: Norms,
+        row_scales: RowScales,
         lane: u32,
     ) -> Results {
         let [first, second] = tile.0;
         let are_one = first.query == second.query;
-        let (group, row) = own_row(lane);
+        let (group, row) = lane_row(lane);
         let own = if group == 0 { first } else { second };
         // Lanes 0 and 2 have the groups' sums, lane 0 that of both.
         let stores = lane == 0 || lane == 2 && !are_one && second.query != Group::NO_QUERY;
@@ -180,7 +198,7 @@ impl Results {
             if params.token_scores != 0 && own.n_rows() > 0 {
                 place = TokenPlace::new(params, own);
             }
-            let scale = K::Element::query_scale(norms, own, row);
+            let scale = K::Element::query_scale(row_scales, own, row);
             Results {
                 is_valid: row < own.n_rows() && row_is_valid(&params.queries, own.start + row),
                 are_one,
@@ -211,7 +229,7 @@ impl Results {
         // SAFETY: the caller's promise; only one lane has a query row, and stores a result.
         unsafe {
             if params.token_scores != 0 && self.is_valid {
-                let (_, row) = own_row(lane);
+                let (_, row) = lane_row(lane);
                 let index = self.place.index(params, entry) + u64::from(row);
                 store_token(params, index, 0, most);
             }

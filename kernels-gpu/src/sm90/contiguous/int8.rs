@@ -10,20 +10,17 @@
 
 use crate::abi::layout::contiguous::{COPY_ALIGN, scales_before, scales_bytes};
 use crate::abi::params::Group;
-use crate::primitives::row_scales::{Norms, times};
+use crate::primitives::row_scales::{RowScales, times};
 use crate::primitives::unroll::unroll;
 use crate::ptx::convert::widen_f16;
 use crate::ptx::copy::copy_run;
+use crate::ptx::element::I8;
 use crate::ptx::mma::mma_i8;
 use crate::ptx::shared::load_shared_half_or_word;
-use crate::sm90::contiguous::element::Element;
-use crate::sm90::contiguous::mma_loop::Sums;
+use crate::sm90::contiguous::element::ChunkElement;
+use crate::sm90::contiguous::products::Sums;
 
-/// Signed whole numbers, whose sums are whole numbers.
-pub struct I8;
-
-impl Element for I8 {
-    const BYTES: usize = 1;
+impl ChunkElement for I8 {
     const HAS_SCALES: bool = true;
 
     #[inline(always)]
@@ -50,10 +47,10 @@ impl Element for I8 {
     }
 
     #[inline(always)]
-    unsafe fn query_scale(norms: Norms, group: Group, row: u32) -> f32 {
+    unsafe fn query_scale(row_scales: RowScales, group: Group, row: u32) -> f32 {
         match row < group.n_rows() {
             // SAFETY: the caller's promise.
-            true => unsafe { norms.query(group, row) },
+            true => unsafe { row_scales.query(group, row) },
             false => 1.0,
         }
     }
@@ -63,16 +60,16 @@ impl Element for I8 {
 pub struct Scales {
     /// The bits of f32, or of f16 in the low half.
     stored: [[f32; 2]; 2],
-    are_halves: bool,
+    are_f16: bool,
 }
 
 impl Scales {
-    pub(super) const NONE: Scales = Scales { stored: [[1.0; 2]; 2], are_halves: false };
+    pub(super) const NONE: Scales = Scales { stored: [[1.0; 2]; 2], are_f16: false };
 
     /// What is stored, as numbers.
     #[inline(always)]
     fn widen(&self) -> [[f32; 2]; 2] {
-        let number = |stored: f32| match self.are_halves {
+        let number = |stored: f32| match self.are_f16 {
             true => widen_f16(stored.to_bits())[0],
             false => stored,
         };
@@ -86,21 +83,22 @@ pub struct ScaleRows {
     /// Address of the first row's, aligned to [`COPY_ALIGN`].
     first: u64,
     /// Whether they are f16 rather than f32.
-    are_halves: bool,
+    are_f16: bool,
 }
 
 impl ScaleRows {
     #[inline(always)]
-    pub(super) fn new(norms: Norms) -> ScaleRows {
-        let are_halves = norms.has_halves();
-        let first = if are_halves { norms.of_half(0) } else { norms.of_documents(0) };
-        ScaleRows { first, are_halves }
+    pub(super) fn new(row_scales: RowScales) -> ScaleRows {
+        let are_f16 = row_scales.are_f16();
+        let first =
+            if are_f16 { row_scales.of_document_f16(0) } else { row_scales.of_documents(0) };
+        ScaleRows { first, are_f16 }
     }
 
     /// Two to the power of this is the bytes of one.
     #[inline(always)]
     fn shift(self) -> u32 {
-        if self.are_halves { 1 } else { 2 }
+        if self.are_f16 { 1 } else { 2 }
     }
 
     /// Bytes of a chunk's copy.
@@ -138,11 +136,11 @@ impl ScaleRows {
                 const AT: u32 = (8 * N + J) as u32;
                 // SAFETY: the caller's promise.
                 let bits = unsafe {
-                    load_shared_half_or_word::<{ 2 * AT }, { 4 * AT }>(own, self.are_halves as u32)
+                    load_shared_half_or_word::<{ 2 * AT }, { 4 * AT }>(own, self.are_f16 as u32)
                 };
                 stored[N][J] = f32::from_bits(bits);
             });
         });
-        Scales { stored, are_halves: self.are_halves }
+        Scales { stored, are_f16: self.are_f16 }
     }
 }

@@ -2,128 +2,83 @@
 
 use crate::abi::layout::contiguous::*;
 use crate::abi::params::RunParams;
-use crate::primitives::accumulator::exchange;
-use crate::primitives::row_scales::Norms;
-use crate::primitives::unroll::unroll;
-use crate::ptx::barrier::{
-    barrier_arrive_if, barrier_expect, barrier_fence, barrier_init, barrier_wait,
-};
-use crate::ptx::copy::copy_run;
-use crate::ptx::math::max_nan;
-use crate::ptx::shared::{load_shared_u32x4, store_shared_f32};
+use crate::primitives::row_scales::RowScales;
+use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
+use crate::ptx::shared::{store_shared_f32, store_shared_u32_if};
 use crate::ptx::thread::*;
 use crate::ptx::warp::sync_warp;
-use crate::sm90::contiguous::element::Element;
-use crate::sm90::contiguous::int8::ScaleRows;
+use crate::sm90::contiguous::chunks::{Chunks, Rows, UnitChunks};
+use crate::sm90::contiguous::element::ChunkElement;
+use crate::sm90::contiguous::int8::{ScaleRows, Scales};
+use crate::sm90::contiguous::products::{Best, COLUMNS, Queries};
+use crate::sm90::contiguous::prologue::{init_stages, request_query};
 use crate::sm90::contiguous::units::{Ends, Run, tile_of};
-use crate::sm90::contiguous::{GROUPS, Kernel, Shared};
+use crate::sm90::contiguous::{END, Kernel, Shared, is_dynamic};
 use crate::sm90::smem::Ring;
 
-/// Rows that are multiplied at a time.
-pub(super) const COLUMNS: u32 = PRODUCT_ROWS as u32;
-
-/// A warp that multiplies, where blocks take turns.
+/// A warp that multiplies.
 ///
 /// # Safety
 /// As [`crate::sm90::contiguous::forward`].
 #[inline(always)]
-pub(super) unsafe fn multiply<K: Kernel>(
-    all: &RunParams,
+pub(super) unsafe fn multiply<'a, K: Kernel, C: UnitChunks<'a, K>>(
+    all: &'a RunParams,
     shared: Shared<K>,
-    norms: Norms,
+    row_scales: RowScales,
     lane: u32,
 ) {
-    // Rows from one chunk of the warp's to the next one.
-    let stride = K::ROWS * K::WARPS as u32;
-    let documents = Rows { address: all.documents, scales: ScaleRows::new(norms) };
+    let documents = Rows { address: all.documents, scales: ScaleRows::new(row_scales) };
     // SAFETY: a stage is overwritten when all lanes have multiplied what it holds; each wait is for
     // a copy that has been started, or for arrivals that the storing warp owes.
     unsafe {
         let mut unit = block_idx_x();
-        if shared.warp == 0 && all.query_len != 0 {
-            // Before anything else: behind the documents of all blocks it would come late, and
-            // nothing is multiplied until it is there.
-            let n_bytes = all.query_len * K::BYTES;
-            let address = all.queries + u64::from(tile_of(all, unit)) * u64::from(n_bytes);
-            if lane == 0 {
-                barrier_init(shared.query_full(), 1);
-                barrier_fence();
-                barrier_expect(shared.query_full(), n_bytes);
-                copy_run(shared.queries(), address, n_bytes, shared.query_full());
-            }
-        }
-        if lane == 0 {
-            unroll!(I in 0..16 => {
-                if I < K::STAGES {
-                    barrier_init(shared.full(I as u32), 1);
-                }
-            });
-            barrier_fence();
-        }
-        sync_warp();
+        request_query(all, &shared, || tile_of(all, unit), lane);
+        init_stages(&shared, lane);
         let (mut ring, mut slots) = (Ring::START, Ring::START);
         let mut parity = 0;
-        // There are no more blocks than units.
+        // There are no more CTAs than units.
         loop {
             let run = Run::new(all, unit);
             let mut ends = Ends::new(all, run, lane);
-            let mut row = run.start + shared.warp * K::ROWS;
-            let mut ahead = row;
+            let mut cursor = Cursor::new(shared, ring, run, run.start + shared.warp * K::ROWS);
+            let mut ahead = cursor.row;
             let mut slot = ring.slot;
-            let mut i = 0;
-            while i < K::STAGES as u32 && ahead < run.end {
+            let mut n_free = K::STAGES as u32;
+            while n_free > 0 && ahead < run.end {
                 documents.copy_chunk(&shared, slot, ahead, run.end, lane);
-                ahead += stride;
+                ahead += K::STRIDE;
                 slot = Ring { slot, parity: 0 }.next(K::STAGES as u32).slot;
-                i += 1;
+                n_free -= 1;
             }
-            ahead = row + stride * K::STAGES as u32;
             if unit == block_idx_x() {
-                // The storing warp has set up the other barriers.
+                // The other warps have set up the other barriers.
                 wait_threads(K::THREADS);
             }
             let queries = Queries::load(&shared, parity, all.zero, lane);
             parity ^= 1;
-            let mut chunk_end = (row + K::ROWS).min(run.end);
-            let mut is_there = false;
-            let mut entry = run.entry;
-            while entry < run.entry_end {
-                let document_end = ends.of(entry);
-                let mut best = Best::NONE;
-                while row < document_end {
-                    let mut stop = document_end.min(chunk_end);
-                    if K::ROWS > COLUMNS {
-                        stop = stop.min(row + COLUMNS);
-                    }
-                    if !is_there {
-                        barrier_wait(shared.full(ring.slot), ring.parity);
-                        is_there = true;
-                    }
-                    let first = (row - run.start) % K::ROWS;
-                    let rows = shared.stage(ring.slot) + first * K::BYTES;
-                    let c = queries.multiply::<K>(rows, lane);
-                    best.take(c, stop - row, lane);
-                    row = stop;
-                    if row == chunk_end {
-                        sync_warp();
-                        if ahead < run.end {
-                            documents.copy_chunk(&shared, ring.slot, ahead, run.end, lane);
-                            ahead += stride;
-                        }
-                        ring = ring.next(K::STAGES as u32);
-                        is_there = false;
-                        // Behind a short chunk, the run's last one, there is none.
-                        row = if chunk_end == run.end { run.end } else { row + stride - K::ROWS };
-                        chunk_end = (row + K::ROWS).min(run.end);
-                    }
-                }
-                let most = best.exchange(lane);
-                barrier_wait(shared.maxima_empty(slots.slot), slots.parity ^ 1);
-                store_shared_f32(shared.maxima(slots.slot, shared.warp) + lane * 4, most);
-                sync_warp();
-                barrier_arrive_if(shared.maxima_full(slots.slot), (lane == 0) as u32);
-                slots = slots.next(SLOTS as u32);
+            let mut chunks = C::behind(all, shared, (run, ends), ahead, [slot, n_free]);
+            chunks.begin(&documents, lane);
+            let (mut entry, mut entry_end) = (run.entry, run.entry_end);
+            while entry < entry_end {
+                let end = ends.of(entry);
+                let most = cursor.document(&queries, &documents, &mut chunks, end, lane);
+                publish_maxima(&shared, &mut slots, entry, most, lane);
                 entry += 1;
+                if entry == entry_end && chunks.has_next() {
+                    // The query stays, and so do the copies in flight.
+                    let (run, next_ends) = chunks.next();
+                    cursor = Cursor::new(shared, cursor.ring, run, run.start);
+                    (entry, entry_end, ends) = (run.entry, run.entry_end, next_ends);
+                    chunks.begin(&documents, lane);
+                }
+            }
+            ring = cursor.ring;
+            if is_dynamic::<K>(all) {
+                // Publishes the slot to the storing warp.
+                barrier_wait(shared.maxima_empty(slots.slot), slots.parity ^ 1);
+                store_shared_u32_if(shared.entry(slots.slot), END, (lane == 0) as u32);
+                barrier_arrive_if(shared.maxima_full(slots.slot), (lane == 0) as u32);
+                return;
             }
             unit += grid_dim_x();
             if unit >= all.n_units {
@@ -133,163 +88,104 @@ pub(super) unsafe fn multiply<K: Kernel>(
     }
 }
 
-/// Where the rows of documents are, and their scales.
-pub(super) struct Rows {
-    pub(super) address: u64,
-    pub(super) scales: ScaleRows,
+/// Where a warp is in a run of rows, of which it has every so many chunks.
+pub(super) struct Cursor<K> {
+    shared: Shared<K>,
+    /// The stage that it multiplies from.
+    pub(super) ring: Ring,
+    /// The run's first row, as the warp counts, and one past its last.
+    start: u32,
+    end: u32,
+    /// The next row, and one past the last of its chunk.
+    pub(super) row: u32,
+    chunk_end: u32,
+    /// Whether the chunk has been waited for.
+    is_loaded: bool,
 }
 
-impl Rows {
-    /// Asks for the warp's chunk of rows from `row` on, of a run up to `end`.
+impl<K: Kernel> Cursor<K> {
+    /// Before the chunk that begins with `row`.
+    #[inline(always)]
+    pub(super) fn new(shared: Shared<K>, ring: Ring, run: Run, row: u32) -> Self {
+        let chunk_end = (row + K::ROWS).min(run.end);
+        Cursor { shared, ring, start: run.start, end: run.end, row, chunk_end, is_loaded: false }
+    }
+
+    /// The maximum over the warp's rows of a document, up to row `document_end`, for the query row
+    /// that the lane ends with.
     ///
     /// # Safety
-    /// One whole warp; the stage must be free to be overwritten.
+    /// One whole warp; the chunks have been requested in this order.
     #[inline(always)]
-    pub(super) unsafe fn copy_chunk<K: Kernel>(
-        &self,
-        shared: &Shared<K>,
-        slot: u32,
-        row: u32,
-        end: u32,
+    pub(super) unsafe fn document(
+        &mut self,
+        queries: &Queries,
+        documents: &Rows,
+        chunks: &mut impl Chunks<K>,
+        document_end: u32,
         lane: u32,
-    ) {
-        let n_bytes = (end - row).min(K::ROWS) * K::BYTES;
-        let address = self.address + u64::from(row) * u64::from(K::BYTES);
-        // SAFETY: the caller's promise; the run has the rows.
-        unsafe {
-            if lane == 0 {
-                if K::Element::HAS_SCALES {
-                    // Before the rows, which take longer.
-                    let n_all = n_bytes + self.scales.n_bytes(K::CHUNK_ROWS);
-                    barrier_expect(shared.full(slot), n_all);
-                    let room = shared.scales(slot);
-                    self.scales.copy(room, row, K::CHUNK_ROWS, shared.full(slot));
-                } else {
-                    barrier_expect(shared.full(slot), n_bytes);
-                }
-                copy_run(shared.stage(slot), address, n_bytes, shared.full(slot));
-            }
-        }
-    }
-}
-
-/// A query tile, as a warp multiplies it: of each group and product of 32 bytes of a row the lane's
-/// registers.
-pub(super) struct Queries([[[u32; 4]; 8]; GROUPS as usize]);
-
-impl Queries {
-    /// Waits for a unit's tile. The loaded registers and the multiplied ones differ by a sum with
-    /// `zero`: otherwise the assembler would keep rows as they are loaded, and put a fragment's
-    /// registers side by side anew for every product.
-    ///
-    /// # Safety
-    /// One whole warp; the storing warp loads the tile of each unit.
-    #[inline(always)]
-    pub(super) unsafe fn load<K: Kernel>(
-        shared: &Shared<K>,
-        parity: u32,
-        zero: u32,
-        lane: u32,
-    ) -> Queries {
-        // SAFETY: all-zero bytes are numbers; the caller's promise.
-        unsafe {
-            let mut fragments: [[[u32; 4]; 8]; 2] = core::mem::zeroed();
-            let mut seen = 0;
-            barrier_wait(shared.query_full(), parity);
-            let own = shared.queries() + lane / 4 * K::BYTES + lane % 4 * 16;
-            unroll!(G in 0..2 => {
-                unroll!(I in 0..4 => {
-                    if 64 * (I as u32) < K::BYTES {
-                        let upper = own + 16 * G as u32 * K::BYTES + 64 * I as u32;
-                        let [a, b, c, d] = load_shared_u32x4(upper);
-                        let [e, f, g, h] = load_shared_u32x4(upper + 8 * K::BYTES);
-                        fragments[G][2 * I] = [a, e, b, f].map(|word| word + zero);
-                        fragments[G][2 * I + 1] = [c, g, d, h].map(|word| word + zero);
-                        seen |= a | e;
-                    }
-                });
-            });
-            sync_warp();
-            // What overwrites the tile is a copy, which nothing keeps behind loads that are under
-            // way: an arrival that does not depend on them let it overtake some of eight warps'
-            // (measured).
-            let arrives = (lane == 0) as u32 | seen & zero;
-            barrier_arrive_if(shared.query_empty(), arrives);
-            Queries(fragments)
-        }
-    }
-
-    /// Sums of products with the 16 tokens whose rows start at `rows` in shared memory: of group
-    /// `g` and tokens `8 n` and following, laid out as in [`crate::primitives::accumulator`].
-    ///
-    /// # Safety
-    /// One whole warp.
-    #[inline(always)]
-    pub(super) unsafe fn multiply<K: Kernel>(&self, rows: u32, lane: u32) -> Sums {
-        let own = rows + lane / 4 * K::BYTES + lane % 4 * 16;
-        // SAFETY: all-zero bytes are numbers; the caller's promise.
-        unsafe {
-            let mut c: Sums = core::mem::zeroed();
-            unroll!(I in 0..4 => {
-                if 64 * (I as u32) < K::BYTES {
-                    unroll!(N in 0..2 => {
-                        let [x, y, z, w] =
-                            load_shared_u32x4(own + 8 * N as u32 * K::BYTES + 64 * I as u32);
-                        unroll!(G in 0..2 => {
-                            let q = &self.0[G];
-                            c[G][N] = K::Element::multiply_add(c[G][N], q[2 * I], [x, y]);
-                            c[G][N] = K::Element::multiply_add(c[G][N], q[2 * I + 1], [z, w]);
-                        });
-                    });
-                }
-            });
-            c
-        }
-    }
-}
-
-/// Accumulators of the products of 16 tokens: see [`Queries::multiply`].
-pub(super) type Sums = [[[f32; 4]; 2]; GROUPS as usize];
-
-/// The maxima over a document so far: of the lane's two rows of each group.
-pub(super) struct Best([[f32; 2]; GROUPS as usize]);
-
-impl Best {
-    pub(super) const NONE: Best = Best([[f32::NEG_INFINITY; 2]; GROUPS as usize]);
-
-    /// Takes the first `n` of 16 tokens into account.
-    #[inline(always)]
-    pub(super) fn take(&mut self, mut c: Sums, n: u32, lane: u32) {
-        if n < COLUMNS {
-            unroll!(N in 0..2 => {
-                unroll!(J in 0..2 => {
-                    let token = 2 * (lane % 4) + (8 * N + J) as u32;
-                    unroll!(G in 0..2 => {
-                        unroll!(R in 0..2 => {
-                            let x = c[G][N][2 * R + J];
-                            c[G][N][2 * R + J] = if token < n { x } else { f32::NEG_INFINITY };
-                        });
-                    });
-                });
-            });
-        }
-        unroll!(G in 0..2 => {
-            unroll!(R in 0..2 => {
-                let [a, b] = [0, 1].map(|n| max_nan(c[G][n][2 * R], c[G][n][2 * R + 1]));
-                self.0[G][R] = max_nan(self.0[G][R], max_nan(a, b));
-            });
-        });
-    }
-
-    /// Exchanges maxima between the lanes that have the same rows, so that each lane ends with one:
-    /// [`crate::sm90::contiguous::own_row`].
-    ///
-    /// # Safety
-    /// One whole warp together.
-    #[inline(always)]
-    pub(super) unsafe fn exchange(&self, lane: u32) -> f32 {
-        let [[a, b], [c, d]] = self.0;
+    ) -> f32 {
+        let shared = &self.shared;
+        let mut best = Best::NONE;
         // SAFETY: the caller's promise.
-        unsafe { exchange::<2>(exchange::<1>(a, b, lane), exchange::<1>(c, d, lane), lane) }
+        unsafe {
+            while self.row < document_end {
+                let mut stop = document_end.min(self.chunk_end);
+                if K::ROWS > COLUMNS {
+                    stop = stop.min(self.row + COLUMNS);
+                }
+                if !self.is_loaded {
+                    barrier_wait(shared.full(self.ring.slot), self.ring.parity);
+                    self.is_loaded = true;
+                }
+                let first = (self.row - self.start) % K::ROWS;
+                let mut scales = Scales::NONE;
+                if K::Element::HAS_SCALES {
+                    let room = shared.scales(self.ring.slot);
+                    scales = documents.scales.load(room, self.row - first, first, lane);
+                }
+                let rows = shared.stage(self.ring.slot) + first * K::BYTES;
+                let c = queries.multiply::<K>(rows, lane);
+                best.update(K::Element::similarities(c, &scales), stop - self.row, lane);
+                self.row = stop;
+                if self.row == self.chunk_end {
+                    sync_warp();
+                    chunks.request(documents, self.ring.slot, lane);
+                    self.ring = self.ring.next(K::STAGES as u32);
+                    self.is_loaded = false;
+                    // Behind a short chunk, the run's last one, there is none.
+                    let is_last = self.chunk_end == self.end;
+                    self.row = if is_last { self.end } else { self.row + K::STRIDE - K::ROWS };
+                    self.chunk_end = (self.row + K::ROWS).min(self.end);
+                }
+            }
+            best.exchange(lane)
+        }
     }
+}
+
+/// Stores a warp's maxima of an entry in the next slot, for the storing warp.
+///
+/// # Safety
+/// One whole warp; the warps fill the slots in the same order.
+#[inline(always)]
+pub(super) unsafe fn publish_maxima<K: Kernel>(
+    shared: &Shared<K>,
+    slots: &mut Ring,
+    entry: u32,
+    most: f32,
+    lane: u32,
+) {
+    // SAFETY: the caller's promise; the storing warp empties the slots in this order.
+    unsafe {
+        barrier_wait(shared.maxima_empty(slots.slot), slots.parity ^ 1);
+        store_shared_f32(shared.maxima(slots.slot, shared.warp) + lane * 4, most);
+        if K::HAS_SCHEDULER {
+            let is_first = (shared.warp == 0 && lane == 0) as u32;
+            store_shared_u32_if(shared.entry(slots.slot), entry, is_first);
+        }
+        sync_warp();
+        barrier_arrive_if(shared.maxima_full(slots.slot), (lane == 0) as u32);
+    }
+    *slots = slots.next(SLOTS as u32);
 }

@@ -34,12 +34,13 @@
 //! a third of the time beside the products. Statically scheduled units do not prefetch across their
 //! boundary.
 
-mod dynamic;
+mod chunks;
 mod element;
 mod epilogue;
 mod int8;
 mod mma_loop;
 mod prefetch;
+mod products;
 mod prologue;
 mod share;
 mod stream_k;
@@ -48,25 +49,27 @@ mod units;
 
 use crate::abi::layout::contiguous::*;
 use crate::abi::params::{CutRunParams, Group, NORMS_PADDING, RunParams};
-use crate::primitives::row_scales::Norms;
-pub use crate::ptx::mma::{Bf16, F16};
+use crate::primitives::row_scales::RowScales;
+use crate::ptx::element::Element;
+pub use crate::ptx::element::{Bf16, F16, I8};
 use crate::ptx::shared::dynamic_shared;
 use crate::ptx::thread::thread_idx_x;
 use crate::ptx::warp::broadcast;
-use crate::sm90::contiguous::dynamic::forward_drawn;
-use crate::sm90::contiguous::element::Element;
+use crate::sm90::contiguous::chunks::OfUnit;
+use crate::sm90::contiguous::element::ChunkElement;
 use crate::sm90::contiguous::epilogue::store;
-pub use crate::sm90::contiguous::int8::I8;
 use crate::sm90::contiguous::mma_loop::multiply;
+use crate::sm90::contiguous::prefetch::Prefetch;
+use crate::sm90::contiguous::tile_scheduler::schedule;
 use core::marker::PhantomData;
 
 /// Groups of a query tile.
 const GROUPS: u32 = (QUERY_ROWS / Group::ROWS) as u32;
 
-/// A row of the variant table.
+/// A line of the variant table.
 pub trait Kernel {
     /// What is multiplied.
-    type Element: Element;
+    type Element: ChunkElement;
     /// Warps that multiply.
     const WARPS: usize;
     /// Depth of each one's ring.
@@ -75,11 +78,13 @@ pub trait Kernel {
     const CHUNK_ROWS: usize;
     /// Whether a launch may use the dynamic scheduler, as
     /// [`crate::table::forward::Variant::draws`].
-    const DRAWS: bool = Self::Element::HAS_SCALES;
+    const HAS_SCHEDULER: bool = Self::Element::HAS_SCALES;
     /// The same as `CHUNK_ROWS`.
     const ROWS: u32 = Self::CHUNK_ROWS as u32;
+    /// Rows from one chunk of a warp to the next one.
+    const STRIDE: u32 = Self::ROWS * Self::WARPS as u32;
     /// Bytes of a row.
-    const BYTES: u32 = (DIM * Self::Element::BYTES) as u32;
+    const BYTES: u32 = (DIM * <Self::Element as Element>::BYTES) as u32;
     /// Shared memory.
     const GEOMETRY: Geometry = Geometry {
         warps: Self::WARPS,
@@ -87,10 +92,10 @@ pub trait Kernel {
         row_bytes: Self::BYTES as usize,
         chunk_rows: Self::CHUNK_ROWS,
         has_scales: Self::Element::HAS_SCALES,
-        draws: Self::DRAWS,
+        draws: Self::HAS_SCHEDULER,
     };
     /// Threads of a block.
-    const THREADS: u32 = threads(Self::WARPS, Self::DRAWS) as u32;
+    const THREADS: u32 = threads(Self::WARPS, Self::HAS_SCHEDULER) as u32;
 }
 
 /// Window addresses of the block's shared memory.
@@ -135,7 +140,7 @@ impl<K: Kernel> Shared<K> {
         first + self.index(slot) * const { K::GEOMETRY.scales_bytes() as u32 }
     }
 
-    /// What a warp has found of a document, in a slot.
+    /// A warp's maxima of a document, in a slot.
     #[inline(always)]
     fn maxima(&self, slot: u32, warp: u32) -> u32 {
         let first = self.base + const { K::GEOMETRY.maxima_offset() as u32 };
@@ -177,7 +182,7 @@ impl<K: Kernel> Shared<K> {
         self.query_full() + 8
     }
 
-    /// Completes when every warp has left its maxima in a slot.
+    /// Completes when every warp has stored its maxima in a slot.
     #[inline(always)]
     fn maxima_full(&self, slot: u32) -> u32 {
         self.query_full() + 8 * (2 + slot)
@@ -202,13 +207,13 @@ impl<K: Kernel> Shared<K> {
     }
 }
 
-/// The forward kernel of one row of the variant table.
+/// The forward kernel of one line of the variant table.
 ///
 /// # Safety
-/// Launched with the row's threads and dynamic shared memory; `params` as [`RunParams`] says, and
-/// `norms` as [`crate::abi::params::ScaledRunParams`], where rows have scales.
+/// Launched with the line's threads and dynamic shared memory; `params` as [`RunParams`] says, and
+/// `row_scales` as [`crate::abi::params::ScaledRunParams`], where rows have scales.
 #[inline(always)]
-pub unsafe fn forward<K: Kernel>(params: &RunParams, norms: Norms) {
+pub unsafe fn forward<K: Kernel>(params: &RunParams, row_scales: RowScales) {
     const { assert!(K::CHUNK_ROWS.is_multiple_of(PRODUCT_ROWS) && K::STAGES <= 16) };
     // Copies of the scales of a chunk that begins with the last row end within what lies behind
     // them.
@@ -219,23 +224,26 @@ pub unsafe fn forward<K: Kernel>(params: &RunParams, norms: Norms) {
     unsafe {
         let warp = broadcast(thread_idx_x() / 32);
         let shared = Shared::<K> { base: dynamic_shared(), warp, kernel: PhantomData };
-        if K::DRAWS {
-            return forward_drawn(params, shared, norms, lane);
+        if K::HAS_SCHEDULER && warp == K::WARPS as u32 + 1 {
+            return schedule(params, shared, lane);
         }
         if warp == K::WARPS as u32 {
-            return store(params, shared, norms, lane);
+            return store(params, shared, row_scales, lane);
         }
-        multiply(params, shared, norms, lane);
+        match K::HAS_SCHEDULER {
+            true => multiply::<K, Prefetch<K>>(params, shared, row_scales, lane),
+            false => multiply::<K, OfUnit<K>>(params, shared, row_scales, lane),
+        }
     }
 }
 
-/// The forward kernel of one row of the variant table whose units end within documents.
+/// The forward kernel of one line of the variant table under Stream-K.
 ///
 /// # Safety
-/// Launched with the row's threads and dynamic shared memory; `params` as [`CutRunParams`] says.
+/// Launched with the line's threads and dynamic shared memory; `params` as [`CutRunParams`] says.
 #[inline(always)]
 pub unsafe fn forward_cut<K: Kernel>(params: &CutRunParams) {
-    const { assert!(K::STAGES <= 16 && !K::DRAWS && !K::Element::HAS_SCALES) };
+    const { assert!(K::STAGES <= 16 && !K::HAS_SCHEDULER && !K::Element::HAS_SCALES) };
     let lane = thread_idx_x() % 32;
     // SAFETY: as in [`forward`].
     unsafe {
@@ -250,8 +258,8 @@ pub unsafe fn forward_cut<K: Kernel>(params: &CutRunParams) {
 
 /// Whether the launch uses the dynamic scheduler.
 #[inline(always)]
-fn draws<K: Kernel>(params: &RunParams) -> bool {
-    K::DRAWS && params.forward.draws != 0
+fn is_dynamic<K: Kernel>(params: &RunParams) -> bool {
+    K::HAS_SCHEDULER && params.forward.draws != 0
 }
 
 /// In place of an entry: there are no more.
@@ -259,6 +267,6 @@ const END: u32 = u32::MAX;
 
 /// The group, and the row of it, that a lane ends with.
 #[inline(always)]
-fn own_row(lane: u32) -> (u32, u32) {
+fn lane_row(lane: u32) -> (u32, u32) {
     (lane / 2 % 2, lane % 2 * 8 + lane / 4)
 }

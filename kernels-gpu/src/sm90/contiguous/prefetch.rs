@@ -5,13 +5,14 @@ use crate::abi::params::RunParams;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::shared::load_shared_u32x4;
 use crate::ptx::warp::{broadcast, sync_warp};
-use crate::sm90::contiguous::mma_loop::Rows;
+use crate::sm90::contiguous::chunks::{Chunks, Rows, UnitChunks};
 use crate::sm90::contiguous::units::{Ends, Run};
-use crate::sm90::contiguous::{END, Kernel, Shared, draws};
+use crate::sm90::contiguous::{END, Kernel, Shared, is_dynamic};
 use crate::sm90::smem::Ring;
 
-/// The chunks that a warp asks for, up to a unit ahead of what it multiplies.
-pub(super) struct Ahead<'a, K> {
+/// The chunks that a warp requests, up to a unit ahead of what it multiplies: for that it needs
+/// registers that kernels of 2-byte elements do not have.
+pub(super) struct Prefetch<'a, K> {
     params: &'a RunParams,
     shared: Shared<K>,
     /// The next chunk's first row, and one past the last row of its unit.
@@ -21,8 +22,8 @@ pub(super) struct Ahead<'a, K> {
     slot: u32,
     /// Stages that are free.
     n_free: u32,
-    /// Whether another unit may be asked for, of which nothing is known.
-    may_take: bool,
+    /// Whether another unit may be received, of which nothing is known.
+    may_receive: bool,
     /// The unit that chunks are of, unless it is the one that is multiplied: its first row is the
     /// warp's.
     next: (Run, Ends<'a>),
@@ -33,11 +34,18 @@ pub(super) struct Ahead<'a, K> {
     turn: u32,
 }
 
-impl<'a, K: Kernel> Ahead<'a, K> {
-    /// Of a block's first unit, whose next chunk of the warp's begins with `row`, for stage `slot`;
-    /// `n_free` are free.
+impl<K: Kernel> Chunks<K> for Prefetch<'_, K> {
     #[inline(always)]
-    pub(super) fn new(
+    unsafe fn request(&mut self, documents: &Rows, _: u32, lane: u32) {
+        self.n_free += 1;
+        // SAFETY: the caller's promise.
+        unsafe { self.begin(documents, lane) };
+    }
+}
+
+impl<'a, K: Kernel> UnitChunks<'a, K> for Prefetch<'a, K> {
+    #[inline(always)]
+    fn behind(
         params: &'a RunParams,
         shared: Shared<K>,
         unit: (Run, Ends<'a>),
@@ -45,14 +53,14 @@ impl<'a, K: Kernel> Ahead<'a, K> {
         [slot, n_free]: [u32; 2],
     ) -> Self {
         let turn = shared.warp.wrapping_sub(n_chunks::<K>(unit.0));
-        Ahead {
+        Prefetch {
             params,
             shared,
             row,
             end: unit.0.end,
             slot,
             n_free,
-            may_take: draws::<K>(params),
+            may_receive: is_dynamic::<K>(params),
             next: unit,
             has_next: false,
             units: Ring::START,
@@ -60,44 +68,48 @@ impl<'a, K: Kernel> Ahead<'a, K> {
         }
     }
 
-    /// A stage is free.
+    /// Requests chunks while stages are free, of the next unit behind this one.
     #[inline(always)]
-    pub(super) fn free(&mut self) {
-        self.n_free += 1;
-    }
-
-    /// Asks for chunks while stages are free, of the next unit behind this one.
-    ///
-    /// # Safety
-    /// One whole warp, which has multiplied what the free stages held.
-    #[inline(always)]
-    pub(super) unsafe fn ask(&mut self, documents: &Rows, lane: u32) {
+    unsafe fn begin(&mut self, documents: &Rows, lane: u32) {
         while self.n_free > 0 {
             if self.row >= self.end {
-                if !self.may_take {
+                if !self.may_receive {
                     return;
                 }
                 // SAFETY: the caller's promise.
-                unsafe { self.take(lane) };
+                unsafe { self.receive(lane) };
                 continue;
             }
             // SAFETY: the caller's promise.
             unsafe { documents.copy_chunk(&self.shared, self.slot, self.row, self.end, lane) };
-            self.row += K::ROWS * K::WARPS as u32;
+            self.row += K::STRIDE;
             self.slot = Ring { slot: self.slot, parity: 0 }.next(K::STAGES as u32).slot;
             self.n_free -= 1;
         }
     }
 
+    #[inline(always)]
+    fn has_next(&self) -> bool {
+        self.has_next
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> (Run, Ends<'a>) {
+        (self.may_receive, self.has_next) = (true, false);
+        self.next
+    }
+}
+
+impl<K: Kernel> Prefetch<'_, K> {
     /// Waits until the next unit is known.
     ///
     /// # Safety
     /// One whole warp; the unit must not be behind the last one.
     #[inline(always)]
-    unsafe fn take(&mut self, lane: u32) {
+    unsafe fn receive(&mut self, lane: u32) {
         let Ring { slot, parity } = self.units;
         let shared = self.shared;
-        self.may_take = false;
+        self.may_receive = false;
         // SAFETY: the scheduler warp publishes units until there are no more.
         unsafe {
             barrier_wait(shared.unit_full(slot), parity);
@@ -118,19 +130,6 @@ impl<'a, K: Kernel> Ahead<'a, K> {
             (self.row, self.end) = (run.start, end);
             (self.next, self.has_next) = ((run, ends), true);
         }
-    }
-
-    /// Whether there is a next unit, when the warp has no more to multiply of this one.
-    #[inline(always)]
-    pub(super) fn has_next(&self) -> bool {
-        self.has_next
-    }
-
-    /// The next unit, of which there is one.
-    #[inline(always)]
-    pub(super) fn next(&mut self) -> (Run, Ends<'a>) {
-        (self.may_take, self.has_next) = (true, false);
-        self.next
     }
 }
 

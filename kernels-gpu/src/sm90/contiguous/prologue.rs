@@ -1,24 +1,97 @@
-//! A warp's first chunk of a launch, by copies of its lanes.
+//! What warps do before their loops: barriers, the query tile, and a warp's first chunk of a launch
+//! by copies of its lanes.
 //!
-//! The copy engine says at a barrier that it is done, and that has to be set up before it is asked.
-//! The lanes' own copies need none: asked for so, the first chunks are under way at 0.3 µs of a
-//! block's time instead of 0.7.
+//! The copy engine announces at a barrier that it is done, and that has to be set up before its
+//! copy is requested. The lanes' own copies need none: requested so, the first chunks are in flight
+//! at 0.3 µs of a CTA's time instead of 0.7.
 
+use crate::abi::params::RunParams;
 use crate::primitives::unroll::unroll;
-use crate::ptx::barrier::barrier_arrive_if;
-use crate::ptx::copy::{copy_16_at, copy_commit, copy_wait, fence_async};
+use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_fence, barrier_init};
+use crate::ptx::copy::{copy_16_at, copy_commit, copy_run, copy_wait, fence_async};
 use crate::ptx::warp::sync_warp;
-use crate::sm90::contiguous::mma_loop::Rows;
+use crate::sm90::contiguous::chunks::Rows;
 use crate::sm90::contiguous::{Kernel, Shared};
+
+/// Requests the query tile, in the first warp, where queries have one length.
+///
+/// # Safety
+/// One whole warp, before threads meet.
+#[inline(always)]
+pub(super) unsafe fn request_query<K: Kernel>(
+    all: &RunParams,
+    shared: &Shared<K>,
+    tile: impl FnOnce() -> u32,
+    lane: u32,
+) {
+    if shared.warp == 0 && all.query_len != 0 {
+        // Before anything else: behind the documents of all blocks it would come late, and nothing
+        // is multiplied until it is there.
+        let n_bytes = all.query_len * K::BYTES;
+        // SAFETY: the caller's promise; the unit is of this launch.
+        unsafe {
+            let address = all.queries + u64::from(tile()) * u64::from(n_bytes);
+            if lane == 0 {
+                barrier_init(shared.query_full(), 1);
+                barrier_fence();
+                barrier_expect(shared.query_full(), n_bytes);
+                copy_run(shared.queries(), address, n_bytes, shared.query_full());
+            }
+        }
+    }
+}
+
+/// Sets up the barriers of the warp's stages.
+///
+/// # Safety
+/// One whole warp, before any use of the barriers.
+#[inline(always)]
+pub(super) unsafe fn init_stages<K: Kernel>(shared: &Shared<K>, lane: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if lane == 0 {
+            unroll!(I in 0..16 => {
+                if I < K::STAGES {
+                    barrier_init(shared.full(I as u32), 1);
+                }
+            });
+            barrier_fence();
+        }
+        sync_warp();
+    }
+}
+
+/// Sets up the barriers that the storing warp waits for first, or arrives at.
+///
+/// # Safety
+/// One whole warp, before threads meet.
+#[inline(always)]
+pub(super) unsafe fn init_storing<K: Kernel>(all: &RunParams, shared: &Shared<K>, lane: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if lane == 0 {
+            if all.query_len == 0 {
+                barrier_init(shared.query_full(), 1);
+            }
+            barrier_init(shared.query_empty(), K::WARPS as u32);
+            unroll!(I in 0..4 => {
+                barrier_init(shared.maxima_full(I as u32), K::WARPS as u32);
+                barrier_init(shared.maxima_empty(I as u32), 1);
+            });
+            barrier_fence();
+        }
+        sync_warp();
+    }
+}
 
 /// Bytes that a warp copies at a time.
 const AT_ONCE: usize = 32 * 16;
 
 /// Whether the lanes copy the warp's first chunk, to its ring's first stage.
 #[derive(Clone, Copy)]
-pub(super) struct First(bool);
+pub(super) struct FirstChunk(bool);
 
-impl First {
+impl FirstChunk {
     /// Copies the chunk that begins with `row`, `n_left` rows before its run's end, by the lanes.
     /// Runs that all fit into the warps' rings are copied by the copy engine: the query comes as
     /// late, so that they gain nothing.
@@ -26,13 +99,13 @@ impl First {
     /// # Safety
     /// One whole warp; the documents must have the rows, and the stage must be free.
     #[inline(always)]
-    pub(super) unsafe fn ask<K: Kernel>(
+    pub(super) unsafe fn request<K: Kernel>(
         documents: &Rows,
         shared: &Shared<K>,
         row: u32,
         n_left: u32,
         lane: u32,
-    ) -> First {
+    ) -> FirstChunk {
         const { assert!((K::CHUNK_ROWS * K::BYTES as usize).is_multiple_of(AT_ONCE)) };
         let is_long = n_left > K::ROWS * (K::WARPS * K::STAGES) as u32;
         if is_long {
@@ -45,7 +118,7 @@ impl First {
                 }
             });
         }
-        First(is_long)
+        FirstChunk(is_long)
     }
 
     /// How many chunks of the warp's this is.

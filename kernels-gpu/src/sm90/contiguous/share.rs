@@ -17,7 +17,7 @@ use crate::primitives::unroll::unroll;
 use crate::ptx::global::{load_word, store_word};
 use crate::ptx::math::max_nan;
 use crate::sm90::contiguous::units::Run;
-use crate::sm90::reduction::TOLD;
+use crate::sm90::reduction::PUBLISHED;
 
 /// A block's unit.
 #[derive(Clone, Copy)]
@@ -63,12 +63,12 @@ impl Share {
     /// The row of the run behind the last of an entry of it.
     #[inline(always)]
     pub(super) fn end_of(&self, entry: u32, item_len: u32) -> u32 {
-        if self.goes_on(entry) { self.turn } else { (entry + 1) * item_len + self.n_back }
+        if self.continues(entry) { self.turn } else { (entry + 1) * item_len + self.n_back }
     }
 
     /// Whether an entry of the run is the partial that continues in the next unit.
     #[inline(always)]
-    pub(super) fn goes_on(&self, entry: u32) -> bool {
+    pub(super) fn continues(&self, entry: u32) -> bool {
         entry.wrapping_add(1) == self.first
     }
 
@@ -97,7 +97,7 @@ impl Share {
     /// # Safety
     /// As [`Share::touch`], which must have given `touched`.
     #[inline(always)]
-    pub(super) unsafe fn leave(
+    pub(super) unsafe fn publish(
         &self,
         all: &RunParams,
         unit: u32,
@@ -105,56 +105,56 @@ impl Share {
         touched: u32,
         lane: u32,
     ) {
-        let word = TOLD | u64::from(most.to_bits() | touched);
+        let word = PUBLISHED | u64::from(most.to_bits() | touched);
         // SAFETY: the caller's promise; a place is its lane's.
         unsafe { store_word(place_of(all, unit, lane), word) };
     }
 
-    /// Asks for what units before have found of the document whose end this one has, and does not
-    /// wait for it: mostly it is there, and comes while the document's end is multiplied.
+    /// Requests the partial maxima of units before of the document whose end this one has, and does
+    /// not wait for them: mostly they are there, and come while the document's end is multiplied.
     ///
     /// # Safety
     /// As [`Share::touch`]; the document must have begun in a unit before.
     #[inline(always)]
-    pub(super) unsafe fn ask(&self, params: &CutRunParams, unit: u32, lane: u32) -> Pieces {
+    pub(super) unsafe fn request(&self, params: &CutRunParams, unit: u32, lane: u32) -> Partials {
         let all = &params.runs;
         let begin = self.first * params.document_steps;
         let mut first = unit - 1;
         while first_step(first, all.entries_per_unit, all.n_longer_units) > begin {
             first -= 1;
         }
-        let mut pieces = Pieces { first, next: unit, ..Pieces::NONE };
+        let mut partials = Partials { first, next: unit, ..Partials::NONE };
         // SAFETY: the caller's promise.
-        unsafe { pieces.ask(all, lane) };
-        pieces
+        unsafe { partials.request(all, lane) };
+        partials
     }
 }
 
 /// Receives the partial maxima of a document from the units before. They have smaller numbers, and
 /// their partials depend on no other unit: waiting for these ends, however many CTAs run at once.
-pub(super) struct Pieces {
+pub(super) struct Partials {
     /// The unit that the document began in.
     first: u32,
-    /// The last one that has been asked.
+    /// The last one whose partial has been requested.
     next: u32,
     places: [u64; AT_ONCE],
     words: [u64; AT_ONCE],
 }
 
-/// Units that are asked at once: one after the other would take as many times as long as memory
-/// answers.
+/// Units whose partials are requested at once: one after the other would take as many times as long
+/// as memory answers.
 const AT_ONCE: usize = 4;
 
-impl Pieces {
-    pub(super) const NONE: Pieces =
-        Pieces { first: 0, next: 0, places: [0; AT_ONCE], words: [0; AT_ONCE] };
+impl Partials {
+    pub(super) const NONE: Partials =
+        Partials { first: 0, next: 0, places: [0; AT_ONCE], words: [0; AT_ONCE] };
 
     /// Asks some more, and behind the first unit that again, which changes nothing.
     ///
     /// # Safety
-    /// As [`Share::ask`].
+    /// As [`Share::request`].
     #[inline(always)]
-    unsafe fn ask(&mut self, all: &RunParams, lane: u32) {
+    unsafe fn request(&mut self, all: &RunParams, lane: u32) {
         unroll!(I in 0..4 => {
             self.next = self.next.saturating_sub(1).max(self.first);
             self.places[I] = place_of(all, self.next, lane);
@@ -173,21 +173,21 @@ impl Pieces {
         });
     }
 
-    /// The maximum of a lane's query row over these pieces and what the lane has itself.
+    /// The maximum of a lane's query row over these partials and what the lane has itself.
     ///
     /// # Safety
-    /// As [`Share::ask`], which must have been called.
+    /// As [`Share::request`], which must have been called.
     #[inline(always)]
-    pub(super) unsafe fn take(&mut self, all: &RunParams, mut most: f32, lane: u32) -> f32 {
+    pub(super) unsafe fn receive(&mut self, all: &RunParams, mut most: f32, lane: u32) -> f32 {
         // SAFETY: the caller's promise; each of these units has a partial, and publishes it.
         unsafe {
             loop {
                 loop {
-                    let mut are_told = TOLD;
+                    let mut are_published = PUBLISHED;
                     unroll!(I in 0..4 => {
-                        are_told &= self.words[I];
+                        are_published &= self.words[I];
                     });
-                    if are_told != 0 {
+                    if are_published != 0 {
                         break;
                     }
                     self.load();
@@ -199,7 +199,7 @@ impl Pieces {
                 if self.next == self.first {
                     return most;
                 }
-                self.ask(all, lane);
+                self.request(all, lane);
             }
         }
     }

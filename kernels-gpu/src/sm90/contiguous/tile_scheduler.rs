@@ -22,12 +22,12 @@ use crate::sm90::smem::Ring;
 /// # Safety
 /// As [`crate::sm90::contiguous::forward`].
 #[inline(always)]
-pub(super) unsafe fn draw<K: Kernel>(all: &RunParams, shared: Shared<K>, lane: u32) {
-    let draws = all.forward.draws;
+pub(super) unsafe fn schedule<K: Kernel>(all: &RunParams, shared: Shared<K>, lane: u32) {
+    let tickets = all.forward.draws;
     // SAFETY: a slot is written when every warp that multiplies has read its last unit; the counter
     // is this launch's.
     unsafe {
-        if draws != 0 && lane == 0 {
+        if tickets != 0 && lane == 0 {
             let mut slot = 0;
             while slot < UNIT_SLOTS as u32 {
                 barrier_init(shared.unit_full(slot), 1);
@@ -38,7 +38,7 @@ pub(super) unsafe fn draw<K: Kernel>(all: &RunParams, shared: Shared<K>, lane: u
         }
         sync_warp();
         arrive_threads(K::THREADS);
-        if draws == 0 || lane != 0 {
+        if tickets == 0 || lane != 0 {
             return;
         }
         let mut ring = Ring::START;
@@ -48,9 +48,9 @@ pub(super) unsafe fn draw<K: Kernel>(all: &RunParams, shared: Shared<K>, lane: u
             barrier_wait(shared.unit_empty(ring.slot), ring.parity ^ 1);
             // All units, less the blocks' first ones, and one ticket in vain for each block: as
             // many tickets as units, after which the counter is 0 again.
-            let unit = grid_dim_x() + count_up(draws, all.n_units - 1);
+            let unit = grid_dim_x() + count_up(tickets, all.n_units - 1);
             let is_unit = unit < all.n_units;
-            let run = if is_unit { Run::drawn(all, unit) } else { Run::NONE };
+            let run = if is_unit { Run::of_ticket(all, unit) } else { Run::NONE };
             let words = [run.entry, run.entry_end, run.start, run.end];
             store_shared_u32x4(shared.unit(ring.slot), words);
             barrier_arrive_if(shared.unit_full(ring.slot), 1);

@@ -46,7 +46,7 @@ impl Run {
     /// # Safety
     /// The unit must be of this launch, and not a block's first one.
     #[inline(always)]
-    pub(super) unsafe fn drawn(all: &RunParams, unit: u32) -> Run {
+    pub(super) unsafe fn of_ticket(all: &RunParams, unit: u32) -> Run {
         if all.units != 0 {
             // SAFETY: the caller's promise.
             return unsafe { Run::listed(all, unit) };
@@ -107,7 +107,7 @@ pub(super) struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    /// Those of a run. They are asked for, not waited for.
+    /// Those of a run. They are requested, not waited for.
     ///
     /// # Safety
     /// The run must be of this launch.
@@ -134,7 +134,7 @@ impl<'a> Ends<'a> {
         self.own = Segment { start, len };
     }
 
-    /// The row behind the last of an entry, which follows the one asked for before, or is the run's
+    /// The row behind the last of an entry, which follows the one given before, or is the run's
     /// first.
     ///
     /// # Safety

@@ -2,137 +2,47 @@
 
 use crate::abi::layout::SLAB_BYTES;
 use crate::abi::layout::sm90::*;
-use crate::abi::params::{ForwardParams, Segment};
 use crate::primitives::accumulator::{Best, fold, mask_tail, valid_only};
-use crate::primitives::documents::Documents;
-use crate::primitives::row_scales::{Norms, times};
+use crate::primitives::row_scales::times;
 use crate::primitives::unroll::unroll;
-use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::shared::{load_shared_f32x4_at, load_shared_u32x4};
-use crate::ptx::warp::{ballot, broadcast};
+use crate::ptx::warp::ballot;
 use crate::ptx::wgmma;
 use crate::ptx::wgmma::Accumulators;
 use crate::sm90::bitwise_max::{fold_bits, is_positive};
-use crate::sm90::compute::{Columns, MASKED, TAIL, WHOLE, multiply_steps, narrower};
-use crate::sm90::kernel::{Kernel, n_slabs};
-use crate::sm90::query_rows::WarpRows;
-use crate::sm90::scheduler::Told;
-use crate::sm90::smem::Ring;
-use crate::sm90::smem::Shared;
-use crate::sm90::warpgroup::Consumer;
+use crate::sm90::compute::{Columns, multiply_steps, narrower};
+use crate::sm90::consumer::{Consumer, MASKED, Product, TAIL, WHOLE};
+use crate::sm90::kernel::Kernel;
 
 /// Columns of half a tile.
 const HALF: u32 = DOCUMENT_TILE as u32 / 2;
 
-/// Works through the block's units.
-///
-/// # Safety
-/// All consumer threads; shared memory and barriers as [`crate::sm90::residual::kernel::forward`]
-/// sets them up.
-#[inline(always)]
-pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared, thread: u32) {
-    // SAFETY: every warp is whole here. By the broadcast the assembler knows that the number is the
-    // same in all lanes, so that descriptors live in uniform registers.
-    let warp = unsafe { broadcast(thread / 32) };
-    let mut consumer = Consumer {
-        params,
-        shared,
-        warp,
-        lane: thread % 32,
-        n_slabs: n_slabs::<K>(params),
-        ring: Ring::START,
-        sums: Ring::START,
-        rows: WarpRows::NONE,
-        norms: Norms::NONE,
-        row_factors: 0,
-    };
-    let mut tile = u32::MAX;
-    let mut query_parity = 0;
-    let mut units = Told::START;
-    // SAFETY: the decoders fill what is waited for, in this order.
-    unsafe {
-        while let Some(work) = units.next(shared, consumer.lane) {
-            if work.tile != tile {
-                if K::SLABS > 0 {
-                    // The first tile needs no release.
-                    let releases = tile != u32::MAX && consumer.lane == 0;
-                    barrier_arrive_if(shared.query_empty(), releases as u32);
-                }
-                tile = work.tile;
-                consumer.load_rows::<K>(tile);
-                if K::SLABS > 0 {
-                    barrier_wait(shared.query_full(), query_parity);
-                    query_parity ^= 1;
-                }
-            }
-            let mut documents = Documents::new(params, &work);
-            while let Some((entry, document)) = documents.next() {
-                consumer.residual_document::<K>(entry, document);
-            }
-        }
+/// Tiles that decoders write to the ring.
+#[derive(Clone, Copy)]
+pub(super) struct Decoded;
+
+impl Product for Decoded {
+    #[inline(always)]
+    unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
+        self,
+        consumer: &mut Consumer<'_>,
+        best: &mut [Best; 2],
+        row: u32,
+        left: u32,
+    ) -> u32
+    where
+        [f32; N]: Accumulators,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { consumer.tile_of_residuals::<K, N, KIND>(&mut best[0], row, left) }
     }
 }
 
 impl Consumer<'_> {
-    /// One document against the query tile.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn residual_document<K: Kernel>(&mut self, entry: u32, document: Segment) {
-        let mut best = self.rows.start();
-        // SAFETY: every warp is whole here; the decoders fill these tiles in this order.
-        unsafe {
-            let len = broadcast(document.len);
-            let mut has_tokens = len > 0;
-            let mut row = 0;
-            if self.params.documents.mask == 0 {
-                while len - row >= DOCUMENT_TILE as u32 {
-                    self.tile_of_residuals::<K, 64, WHOLE>(&mut best[0], row, 0);
-                    row += DOCUMENT_TILE as u32;
-                }
-                if row < len {
-                    self.residual_tail::<K>(&mut best[0], row, len - row);
-                }
-            } else {
-                let mut any = 0;
-                while row < len {
-                    any |= self.tile_of_residuals::<K, 64, MASKED>(&mut best[0], row, 0);
-                    row += DOCUMENT_TILE as u32;
-                }
-                has_tokens = any != 0;
-            }
-            let store = has_tokens && self.params.winners | self.params.token_scores != 0;
-            let place = (entry, document.start);
-            let sum = self.rows.finish::<K>(self.params, place, &best, store, self.lane);
-            self.hand_over::<K>(if has_tokens { sum } else { 0.0 });
-        }
-    }
-
-    /// A document's last tile, in the narrowest product that holds its tokens.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn residual_tail<K: Kernel>(&mut self, best: &mut Best, row: u32, left: u32) {
-        macro_rules! widths {
-            ($($n:literal)*) => {
-                $(
-                    if has_width(K::TAIL_STEP, K::WINNERS, 2 * $n) && left <= 2 * $n {
-                        // SAFETY: the caller's promise.
-                        unsafe { self.tile_of_residuals::<K, $n, TAIL>(best, row, left) };
-                        return;
-                    }
-                )*
-            };
-        }
-        widths!(8 16 24 32 48 64);
-    }
-
     /// As [`Consumer::tile`](Self::tile), of decoded tokens.
     ///
     /// # Safety
-    /// As [`consume`].
+    /// As [`crate::sm90::consumer::consume`].
     #[inline(always)]
     unsafe fn tile_of_residuals<K: Kernel, const N: usize, const KIND: u32>(
         &mut self,
@@ -149,7 +59,7 @@ impl Consumer<'_> {
             column: (row + 2 * (self.lane % 4)) as i32,
             lane: self.lane,
             // SAFETY: all-zero bytes are floats.
-            norms: unsafe { core::mem::zeroed() },
+            scales: unsafe { core::mem::zeroed() },
         };
         let norms = self.shared.scales(self.ring.slot);
         // SAFETY: the decoders fill the ring's next stages with this tile.
@@ -277,7 +187,7 @@ fn second_half(columns: &Columns) -> Columns {
         left: columns.left.wrapping_sub(HALF),
         column: columns.column + HALF as i32,
         lane: columns.lane,
-        norms: columns.norms,
+        scales: columns.scales,
     }
 }
 

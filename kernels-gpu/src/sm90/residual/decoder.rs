@@ -8,7 +8,6 @@ use crate::abi::layout::{SLAB_BYTES, chunk_offset};
 use crate::abi::params::{ForwardParams, Residuals, Segment};
 use crate::abi::residual_chunk::slot;
 use crate::primitives::documents::Documents;
-use crate::primitives::residual_chunk;
 use crate::primitives::residual_chunk::{Decoded, Weights};
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile::Work;
@@ -17,41 +16,17 @@ use crate::ptx::copy::fence_async;
 use crate::ptx::global::{load_u8, load_u16, load_u32, load_u32x2, load_u32x4};
 use crate::ptx::shared::store_shared_u32x4;
 use crate::ptx::warp::{shuffle, sync_warp};
-use crate::ptx::wgmma::{Element, Operands};
+use crate::ptx::wgmma::WgmmaElement;
 use crate::sm90::kernel::{Kernel, n_slabs};
 use crate::sm90::residual::kernel::DECODER_WARPS;
-use crate::sm90::scheduler::Told;
+use crate::sm90::scheduler::ReceivedUnits;
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
 
 /// Elements that tokens are decoded to.
-pub trait Residual: Element {
-    /// The same for [`Weights`].
-    type To: Decoded;
-}
+pub trait Residual: WgmmaElement + Decoded {}
 
-macro_rules! residual {
-    ($($(#[$doc:meta])* $name:ident $element:ident;)*) => {$(
-        $(#[$doc])*
-        pub struct $name;
-
-        impl Element for $name {
-            const OPERANDS: Operands = Operands::$element;
-            const SLAB_ELEMENTS: u32 = 64;
-        }
-
-        impl Residual for $name {
-            type To = residual_chunk::$element;
-        }
-    )*};
-}
-
-residual! {
-    /// Residual-compressed tokens as IEEE 754 binary16.
-    ResidualF16 F16;
-    /// Residual-compressed tokens as bfloat16.
-    ResidualBf16 Bf16;
-}
+impl<E: WgmmaElement + Decoded> Residual for E {}
 
 /// Tokens that a warp decodes at once.
 const TOKENS: u32 = 4;
@@ -68,7 +43,7 @@ const CHUNK_BYTES: u64 = 16;
 /// The block's document tiles, one after the other.
 struct Tiles<'a> {
     params: &'a ForwardParams,
-    units: Told,
+    units: ReceivedUnits,
     documents: Documents<'a>,
     document: Segment,
     row: u32,
@@ -81,7 +56,7 @@ impl<'a> Tiles<'a> {
         let none = Work { unit: 0, tile: 0, entry: 0, entry_end: 0, first: Some(document) };
         // SAFETY: no entry is looked at.
         let documents = unsafe { Documents::new(params, &none) };
-        Tiles { params, units: Told::START, documents, document, row: 0 }
+        Tiles { params, units: ReceivedUnits::START, documents, document, row: 0 }
     }
 
     /// The rows of the next tile.
@@ -128,7 +103,7 @@ struct Lane<'a> {
     lane: u32,
 }
 
-/// What is read ahead of a tile: for pass `lane % 4`, the code; buckets of up to 4 bits of each
+/// What is prefetched of a tile: for pass `lane % 4`, the code; buckets of up to 4 bits of each
 /// pass and of both resident slabs.
 #[derive(Clone, Copy)]
 struct Ahead {
@@ -262,7 +237,7 @@ pub(super) unsafe fn decode<K: Kernel, const NBITS: u32>(
         loop {
             let next = tiles.next(shared, lane);
             if K::SLABS == 0 {
-                // Not ahead: the next unit is handed out when the query slabs of this one are under
+                // Not ahead: the next unit is published when the query slabs of this one are under
                 // way, and those wait for tiles that are decoded.
                 let Some(Segment { start, len }) = next else { return };
                 let ahead = own.read_ahead::<K, NBITS>(start);
@@ -328,7 +303,8 @@ unsafe fn resident<K: Kernel, const NBITS: u32>(
                             buckets = own.buckets::<NBITS>(row, SLAB as u32);
                         }
                         let centroid = centroids[$pass][SLAB];
-                        own.store::<<K::Element as Residual>::To, NBITS, $pass>(slabs[SLAB], centroid, buckets);
+                        let slab = slabs[SLAB];
+                        own.store::<K::Element, NBITS, $pass>(slab, centroid, buckets);
                     }
                 });
             }
@@ -390,9 +366,7 @@ unsafe fn streamed<K: Kernel, const NBITS: u32>(
                         let row = start + own.first + own.token + PASS_ROWS * $pass;
                         let centroid = load_u32x4(own.centroid::<$pass>(ahead.code) + offset);
                         let buckets = own.buckets::<NBITS>(row, slab);
-                        own.store::<<K::Element as Residual>::To, NBITS, $pass>(
-                            place, centroid, buckets,
-                        );
+                        own.store::<K::Element, NBITS, $pass>(place, centroid, buckets);
                     }
                 };
             }

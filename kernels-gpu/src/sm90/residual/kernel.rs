@@ -3,21 +3,22 @@
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Residuals};
 use crate::primitives::documents::Documents;
-use crate::primitives::row_scales::shared_place;
+use crate::primitives::row_scales::{RowScales, shared_place};
 use crate::primitives::unroll::unroll;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_fence, barrier_init, barrier_wait};
 use crate::ptx::copy::{copies_arrive, copy_async_4, prefetch_map};
 use crate::ptx::shared::{store_shared_f32, store_shared_u32x4};
 use crate::ptx::thread::*;
 use crate::ptx::warp::broadcast;
-use crate::ptx::wgmma::Element;
+use crate::ptx::wgmma::WgmmaElement;
+use crate::sm90::consumer::consume;
 use crate::sm90::epilogue::store_sums;
 use crate::sm90::kernel::{CONSUMER_WARPS, Kernel, Maps, n_slabs};
 use crate::sm90::producers::{QueryTile, load_groups, load_queries};
-use crate::sm90::residual::consumer::consume;
+use crate::sm90::residual::consumer::Decoded;
 use crate::sm90::residual::decoder::{Residual, decode};
 use crate::sm90::scales::mask_words;
-use crate::sm90::scheduler::{Told, Units, for_each_tile};
+use crate::sm90::scheduler::{Units, for_each_received_tile, for_each_tile};
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
 
@@ -34,13 +35,13 @@ pub const fn registers<K: Kernel>() -> [u32; 3] {
     }
 }
 
-/// The forward kernel of one row of the variant table. `FIRST`, `CONSUMER` and `DECODER` are its
-/// [`registers`].
+/// The forward kernel of one line of the variant table. `PRODUCER`, `CONSUMER` and `DECODER` are
+/// its [`registers`].
 ///
 /// # Safety
-/// As [`crate::sm90::kernel::forward`]; `tokens` as [`Residuals`] says.
+/// As [`crate::sm90::persistent::forward`]; `tokens` as [`Residuals`] says.
 #[inline(always)]
-pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const DECODER: u32>(
+pub unsafe fn forward<K: Kernel, const PRODUCER: u32, const CONSUMER: u32, const DECODER: u32>(
     params: &ForwardParams,
     maps: Maps,
     tokens: &Residuals,
@@ -78,14 +79,14 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const DE
         }
         if warp >= 4 {
             claim_registers::<CONSUMER>();
-            return consume::<K>(params, &shared, thread - 128);
+            return consume::<K, _>(params, &shared, RowScales::NONE, Decoded, thread - 128);
         }
-        release_registers::<FIRST>();
+        release_registers::<PRODUCER>();
         match warp {
             1 => store_sums::<K>(params, &shared, lane),
             2 => load_norms::<K>(params, &shared, tokens.norms, lane),
             3 => load_queries::<K>(params, &shared, maps, queries, lane),
-            _ => hand_out::<K>(params, &shared, maps, lane),
+            _ => distribute::<K>(params, &shared, maps, lane),
         }
     }
 }
@@ -100,7 +101,7 @@ unsafe fn init<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps) {
     // Decoders, each lane that copies norms, who prepares masks, and who copies query slabs.
     let n_loaders = DECODER_WARPS + 32 + is_masked + (K::SLABS == 0) as u32;
     // Consumers, decoders, who stores, who copies norms, and who loads query tiles.
-    let n_told = CONSUMER_WARPS + DECODER_WARPS + 2 + (K::SLABS > 0) as u32;
+    let n_receivers = CONSUMER_WARPS + DECODER_WARPS + 2 + (K::SLABS > 0) as u32;
     // SAFETY: the caller's promise.
     unsafe {
         prefetch_map(maps.queries);
@@ -113,10 +114,10 @@ unsafe fn init<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps) {
         slot = 0;
         while slot < UNIT_SLOTS as u32 {
             barrier_init(shared.unit_full(slot), 1);
-            barrier_init(shared.unit_empty(slot), n_told);
+            barrier_init(shared.unit_empty(slot), n_receivers);
             slot += 1;
         }
-        crate::sm90::kernel::init_storing::<K>(shared);
+        crate::sm90::prologue::init_storing::<K>(shared);
         barrier_fence();
     }
 }
@@ -126,7 +127,7 @@ unsafe fn init<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps) {
 /// # Safety
 /// One whole warp per block; shared memory and barriers as [`forward`] sets them up.
 #[inline(always)]
-unsafe fn hand_out<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps, lane: u32) {
+unsafe fn distribute<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps, lane: u32) {
     let n_slabs = n_slabs::<K>(params);
     let mut ring = Ring::START;
     let mut queries = QueryTile::NONE;
@@ -135,7 +136,7 @@ unsafe fn hand_out<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Map
     unsafe {
         while let Some(work) = units.next::<K>(shared, lane) {
             let mut documents = Documents::new(params, &work);
-            units.tell(shared, &work, documents.first(), lane);
+            units.publish(shared, &work, documents.first(), lane);
             if K::SLABS > 0 {
                 continue;
             }
@@ -162,7 +163,7 @@ unsafe fn hand_out<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Map
 /// there is one, into bits.
 ///
 /// # Safety
-/// As [`hand_out`]; at `norms`, if it is not 0, there is a number for every row, and behind the
+/// As [`distribute`]; at `norms`, if it is not 0, there is a number for every row, and behind the
 /// last one for as many as a tile has.
 #[inline(always)]
 unsafe fn load_norms<K: Kernel>(params: &ForwardParams, shared: &Shared, norms: u64, lane: u32) {
@@ -171,41 +172,36 @@ unsafe fn load_norms<K: Kernel>(params: &ForwardParams, shared: &Shared, norms: 
     // Consumers read the norms last.
     let last = if K::SLABS == 0 { n_slabs - 1 } else { 0 };
     let mut ring = Ring::START;
-    let mut units = Told::START;
     // SAFETY: as for the slabs; the whole warp is here.
     unsafe {
-        while let Some(work) = units.next(shared, lane) {
-            let mut documents = Documents::new(params, &work);
-            for_each_tile!(documents, |document, row| {
-                let (start, left) = (document.start + row, document.len - row);
-                let words = mask_words(params, start, left, lane);
-                let from = norms + u64::from(start + lane) * 4;
-                let mut slab = 0;
-                while slab < n_slabs {
-                    let full = shared.full(ring.slot);
-                    barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
-                    let to = shared.scales(ring.slot) + shared_place(lane);
-                    if slab == 0 && lane == 0 && is_masked {
-                        store_shared_u32x4(shared.mask(ring.slot), words);
-                    }
-                    if slab == last && norms != 0 {
-                        unroll!(I in 0..4 => {
-                            copy_async_4(to + 128 * I as u32, from + 128 * I as u64);
-                        });
-                        copies_arrive(full);
-                    } else {
-                        if slab == last {
-                            unroll!(I in 0..4 => { store_shared_f32(to + 128 * I as u32, 1.0); });
-                        }
-                        barrier_arrive_if(full, 1);
-                    }
-                    if is_masked {
-                        barrier_arrive_if(full, (lane == 0) as u32);
-                    }
-                    ring = ring.next(shared.stages);
-                    slab += 1;
+        for_each_received_tile!(params, shared, lane, |start, left| {
+            let words = mask_words(params, start, left, lane);
+            let from = norms + u64::from(start + lane) * 4;
+            let mut slab = 0;
+            while slab < n_slabs {
+                let full = shared.full(ring.slot);
+                barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
+                let to = shared.scales(ring.slot) + shared_place(lane);
+                if slab == 0 && lane == 0 && is_masked {
+                    store_shared_u32x4(shared.mask(ring.slot), words);
                 }
-            });
-        }
+                if slab == last && norms != 0 {
+                    unroll!(I in 0..4 => {
+                        copy_async_4(to + 128 * I as u32, from + 128 * I as u64);
+                    });
+                    copies_arrive(full);
+                } else {
+                    if slab == last {
+                        unroll!(I in 0..4 => { store_shared_f32(to + 128 * I as u32, 1.0); });
+                    }
+                    barrier_arrive_if(full, 1);
+                }
+                if is_masked {
+                    barrier_arrive_if(full, (lane == 0) as u32);
+                }
+                ring = ring.next(shared.stages);
+                slab += 1;
+            }
+        });
     }
 }

@@ -26,5 +26,5 @@ mod consumer;
 mod decoder;
 mod kernel;
 
-pub use self::decoder::{ResidualBf16, ResidualF16};
 pub use self::kernel::{forward, registers};
+pub use crate::ptx::element::{Bf16 as ResidualBf16, F16 as ResidualF16};

@@ -4,7 +4,7 @@ use crate::abi::layout::chunk_offset;
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::Best;
-use crate::primitives::row_scales::Norms;
+use crate::primitives::row_scales::RowScales;
 use crate::primitives::unroll::unroll;
 use crate::ptx::barrier::barrier_wait;
 use crate::ptx::mma::load_matrix_x4;
@@ -12,13 +12,13 @@ use crate::ptx::thread::*;
 use crate::ptx::warp::broadcast;
 use crate::ptx::wgmma;
 use crate::ptx::wgmma::Accumulators;
-use crate::sm90::compute::{Columns, TAIL, WHOLE, tile_clocks};
+use crate::sm90::compute::Columns;
+use crate::sm90::consumer::{Consumer, Product, tile_clocks};
 use crate::sm90::kernel::Kernel;
 use crate::sm90::query_rows::WarpRows;
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
-use crate::sm90::stream_k::units::{Kind, Part, Unit};
-use crate::sm90::warpgroup::Consumer;
+use crate::sm90::units::{Kind, Part, Unit};
 
 /// The step of a product behind which the other consumer may begin: what is left keeps the tensor
 /// cores busy until its first step.
@@ -26,7 +26,7 @@ const PASSED_ON: usize = 5;
 /// The barrier at which the first consumer waits for its turn; the other's follows.
 const FIRST_TURN: u32 = 2;
 
-/// Works through the block's units, as [`crate::sm90::warpgroup::consume`].
+/// Works through the block's units, as [`crate::sm90::persistent::consume`].
 ///
 /// # Safety
 /// As there.
@@ -43,7 +43,7 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
         ring: Ring::START,
         sums: Ring::START,
         rows: WarpRows::NONE,
-        norms: Norms::NONE,
+        row_scales: RowScales::NONE,
         row_factors: 0,
     };
     // SAFETY: the producer loads what is waited for, in this order; there is one query tile.
@@ -59,7 +59,7 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
             }
             held = consumer.hold_rows();
         } else if warp >= 4 {
-            // As in `crate::sm90::warpgroup::consume`.
+            // As in `crate::sm90::persistent::consume`.
             pause(tile_clocks::<K>());
         }
         while let Some(Part { rows, kind, .. }) = unit.next() {
@@ -74,7 +74,34 @@ const fn holds_rows<K: Kernel>() -> bool {
 }
 
 /// A warp's query rows in registers, in steps of 32 bytes.
-type Held = [[u32; 4]; 2 * SLAB_STEPS];
+type Rows = [[u32; 4]; 2 * SLAB_STEPS];
+
+/// Tiles against query rows in registers, where consumers have them.
+#[derive(Clone, Copy)]
+struct Held<'a>(&'a Rows);
+
+impl Product for Held<'_> {
+    #[inline(always)]
+    unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
+        self,
+        consumer: &mut Consumer<'_>,
+        best: &mut [Best; 2],
+        row: u32,
+        left: u32,
+    ) -> u32
+    where
+        [f32; N]: Accumulators,
+    {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match holds_rows::<K>() {
+                true => consumer.tile_in_turn::<K, N, KIND>(self.0, best, row, left),
+                false => _ = consumer.tile::<K, N, KIND>(best, row, left),
+            }
+        }
+        0
+    }
+}
 
 impl Consumer<'_> {
     /// Loads the warp's query rows.
@@ -82,7 +109,7 @@ impl Consumer<'_> {
     /// # Safety
     /// The whole warp; the query tile must be there.
     #[inline(always)]
-    unsafe fn hold_rows(&self) -> Held {
+    unsafe fn hold_rows(&self) -> Rows {
         // Lane l gives a row of matrix l / 8: rows 0 to 7 and 8 to 15 of a step's first chunk, then
         // of the other.
         let row = Group::ROWS as u32 * self.warp + self.lane % 16;
@@ -97,67 +124,30 @@ impl Consumer<'_> {
         held
     }
 
-    /// A document, or a piece of one.
+    /// A document, or part of one.
     #[inline(always)]
-    unsafe fn part<K: Kernel>(&mut self, held: &Held, len: u32, kind: Kind) {
+    unsafe fn part<K: Kernel>(&mut self, held: &Rows, len: u32, kind: Kind) {
         let mut best = self.rows.start();
         // The same in all lanes, as the assembler has to know.
         // SAFETY: every warp is whole here; the producer loads these tiles in this order.
         unsafe {
             let len = broadcast(len);
-            let whole = len & !(DOCUMENT_TILE as u32 - 1);
-            let mut row = 0;
-            while row < whole {
-                match holds_rows::<K>() {
-                    true => self.tile_in_turn::<K, 64, WHOLE>(held, &mut best, row, 0),
-                    false => _ = self.tile::<K, 64, WHOLE>(&mut best, row, 0),
-                }
-                row += DOCUMENT_TILE as u32;
-            }
-            if row < len {
-                match holds_rows::<K>() {
-                    true => self.tail_in_turn::<K>(held, &mut best, row, len - row),
-                    false => self.tail::<K>(&mut best, row, len - row),
-                }
-            }
+            self.tiles::<K, _>(Held(held), &mut best, len);
             let [first, second] = self.rows.halves::<K>(&best, self.lane);
             if kind == Kind::Whole {
-                self.hand_over::<K>(if len > 0 { first + second } else { 0.0 });
+                self.publish_sum::<K>(if len > 0 { first + second } else { 0.0 });
             } else {
-                self.hand_over::<K>(first);
-                self.hand_over::<K>(second);
+                self.publish_sum::<K>(first);
+                self.publish_sum::<K>(second);
             }
         }
-    }
-
-    /// As `Consumer::tail`.
-    #[inline(always)]
-    unsafe fn tail_in_turn<K: Kernel>(
-        &mut self,
-        held: &Held,
-        best: &mut [Best; 2],
-        row: u32,
-        left: u32,
-    ) {
-        macro_rules! widths {
-            ($($n:literal)*) => {
-                $(
-                    if has_width(K::TAIL_STEP, K::WINNERS, 2 * $n) && left <= 2 * $n {
-                        // SAFETY: the caller's promise.
-                        unsafe { self.tile_in_turn::<K, $n, TAIL>(held, best, row, left) };
-                        return;
-                    }
-                )*
-            };
-        }
-        widths!(8 16 24 32 40 48 56 64);
     }
 
     /// One tile of up to 2 · `N` document tokens against the warpgroup's rows, when it is its turn.
     #[inline(always)]
     unsafe fn tile_in_turn<K: Kernel, const N: usize, const KIND: u32>(
         &mut self,
-        held: &Held,
+        held: &Rows,
         best: &mut [Best; 2],
         row: u32,
         left: u32,
@@ -174,7 +164,7 @@ impl Consumer<'_> {
                 left,
                 column,
                 lane: self.lane,
-                norms: core::mem::zeroed(),
+                scales: core::mem::zeroed(),
             };
             let before = *best;
             self.wait_for_tile::<K>();
@@ -198,7 +188,7 @@ impl Consumer<'_> {
             let c = c.wait::<0>();
             self.release(K::SLABS as u32);
             columns.fold::<K, N, KIND>(&mut best[0], &c);
-            columns.fold_again::<K, N, KIND>(best, before, [&c; 2]);
+            columns.refold_as_float::<K, N, KIND>(best, before, [&c; 2]);
         }
     }
 }

@@ -19,7 +19,6 @@
 //! elsewhere.
 
 mod consumer;
-pub(super) mod units;
 
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Segment};
@@ -28,29 +27,30 @@ use crate::primitives::row_maxima::sum_four;
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile::count_part;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_wait};
-use crate::ptx::copy::{copy_tile, prefetch_map};
+use crate::ptx::copy::copy_tile;
 use crate::ptx::shared::load_shared_f32x4;
 use crate::ptx::thread::*;
 use crate::ptx::warp::{shuffle, shuffle_xor_f32, sync_warp};
-use crate::ptx::wgmma::Element;
-use crate::sm90::kernel::{Kernel, Maps, init_loading, init_storing, n_threads};
+use crate::ptx::wgmma::WgmmaElement;
+use crate::sm90::kernel::{Kernel, Maps, n_threads};
 use crate::sm90::producers;
 use crate::sm90::producers::{QueryTile, load_rows};
-use crate::sm90::reduction::{collect, leave};
+use crate::sm90::prologue::{begin, first_queries, init_loading, init_storing};
+use crate::sm90::reduction::{collect, publish};
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
 use crate::sm90::stream_k::consumer::consume;
-use crate::sm90::stream_k::units::{Kind, Part, Unit};
+use crate::sm90::units::{Kind, Part, Unit};
 
 /// Rows that a copy brings of a whole tile's slab.
 const BOX_ROWS: u32 = CUT_BOX_ROWS as u32;
 
-/// The forward kernel of a row of the variant table, as [`crate::sm90::kernel::forward`].
+/// The forward kernel of a line of the variant table, as [`crate::sm90::persistent::forward`].
 ///
 /// # Safety
-/// As there; there must be starts of units, and places of pieces behind the counters.
+/// As there; there must be starts of units, and places of partials behind the tickets.
 #[inline(always)]
-pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
+pub unsafe fn forward<K: Kernel, const PRODUCER: u32, const CONSUMER: u32>(
     params: &ForwardParams,
     maps: Maps,
 ) {
@@ -67,25 +67,14 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32>(
         }
         let (warp, lane) = (thread / 32, thread % 32);
         let mut queries = QueryTile::NONE;
-        if warp == 0 {
-            if lane == 0 {
-                init_loading::<K>(params, &shared, maps);
+        begin!(
+            K PRODUCER [warp, lane],
+            init_loading::<K>(params, &shared, maps),
+            init_storing::<K>(&shared),
+            {
+                queries = first_queries::<K>(params, maps, lane);
             }
-            sync_warp();
-            arrive_threads(n_threads::<K>());
-        } else {
-            if warp == 1 && lane == 0 {
-                init_storing::<K>(&shared);
-            }
-            if warp == 3 {
-                if lane == 0 {
-                    prefetch_map(maps.queries);
-                }
-                queries = QueryTile::first::<K>(params, lane);
-            }
-            wait_threads(n_threads::<K>());
-        }
-        release_registers::<FIRST>();
+        );
         // Loading last, as there.
         if warp == 3 {
             return producers::load_query::<K>(&shared, maps, queries, lane);
@@ -160,26 +149,26 @@ unsafe fn load_boxes<K: Kernel>(
     }
 }
 
-/// Stores scores, as [`crate::sm90::epilogue::store_sums`], and what is found of pieces. Here two
-/// lanes have a group.
+/// Stores scores, as [`crate::sm90::epilogue::store_sums`], and publishes and
+/// receives partial maxima. Here two lanes have a group.
 ///
 /// # Safety
-/// As there; there must be places of pieces behind the counters.
+/// As there; there must be places of partials behind the tickets.
 #[inline(always)]
 pub(super) unsafe fn epilogue<K: Kernel>(params: &ForwardParams, shared: &Shared, lane: u32) {
     let mut ring = Ring::START;
-    // SAFETY: consumers fill a slot per document, two per piece, in this order; the whole warp is
+    // SAFETY: consumers fill a slot per document, two per partial, in this order; the whole warp is
     // here.
     unsafe {
         let mut unit = Unit::new(params);
         let queries = QueryTile::new::<K>(params, unit.tile, lane);
         let groups = TileGroups::new(queries.group, lane);
         while let Some(Part { entry, kind, .. }) = unit.next() {
-            let mut sums = take_slot::<K>(shared, &mut ring, lane);
+            let mut sums = read_slot::<K>(shared, &mut ring, lane);
             if kind != Kind::Whole {
-                let others = take_slot::<K>(shared, &mut ring, lane);
-                if kind == Kind::GoesOn {
-                    leave::<K, 2>(params, unit.index, unit.tile, 0, [sums, others], lane);
+                let others = read_slot::<K>(shared, &mut ring, lane);
+                if kind == Kind::Continues {
+                    publish::<K, 2>(params, unit.index, unit.tile, 0, [sums, others], lane);
                     continue;
                 }
                 let maxima = collect::<K, 2>(params, &unit, entry, 0, [sums, others], lane);
@@ -203,7 +192,7 @@ pub(super) unsafe fn epilogue<K: Kernel>(params: &ForwardParams, shared: &Shared
 /// # Safety
 /// As [`epilogue`].
 #[inline(always)]
-unsafe fn take_slot<K: Kernel>(shared: &Shared, ring: &mut Ring, lane: u32) -> [f32; 4] {
+unsafe fn read_slot<K: Kernel>(shared: &Shared, ring: &mut Ring, lane: u32) -> [f32; 4] {
     let mut values = [0.0; 4];
     // SAFETY: the caller's promise.
     unsafe {

@@ -14,7 +14,7 @@ use crate::sm90::bitwise_max::have_factors;
 use crate::sm90::kernel::Kernel;
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
-use crate::sm90::swap_ab::kernel::{COLUMNS, HAS_TOKENS, NO_LEN, ROWS, SAME_TILE, row, team};
+use crate::sm90::swap_ab::kernel::{COLUMNS, HAS_TOKENS, NO_LEN, ROWS, SAME_TILE, pair, row};
 use crate::sm90::swap_ab::maxima::{
     Maxima, NONE, first_bits, fold_bits, fold_floats, into_bits, into_floats, larger_signs,
     most_of_halves, most_of_lanes, signs, sum_into_float,
@@ -25,13 +25,13 @@ struct First {
     best: Maxima,
     /// Whether maxima are those of bits, and whether they may be: with scales without factors,
     /// sums' products might not be normal.
-    is_sure: bool,
-    may_be_sure: bool,
+    is_exact: bool,
+    may_be_exact: bool,
 }
 
 impl First {
     /// There is none.
-    const NONE: First = First { best: NONE, is_sure: false, may_be_sure: true };
+    const NONE: First = First { best: NONE, is_exact: false, may_be_exact: true };
 }
 
 /// Where a consumer thread is.
@@ -39,13 +39,13 @@ pub(super) struct Consumer<'a> {
     pub(super) params: &'a ForwardParams,
     pub(super) shared: &'a Shared,
     /// Of the consumers' warps. Warpgroups 0 and 1 have the first query rows, 0 and 2 are the first
-    /// team.
+    /// pair.
     pub(super) warp: u32,
-    /// Where the scale of the thread's first row of a product is, in the team's first stage.
+    /// Where the scale of the thread's first row of a product is, in the pair's first stage.
     pub(super) scales: u32,
-    /// Of the team's stages.
+    /// Of the pair's stages.
     pub(super) ring: Ring,
-    /// Of the team's slots.
+    /// Of the pair's slots.
     pub(super) sums: Ring,
 }
 
@@ -62,16 +62,16 @@ impl Consumer<'_> {
         self.warp / 8
     }
 
-    /// The warpgroup's team.
+    /// The warpgroup's pair.
     #[inline(always)]
-    fn team(&self) -> u32 {
-        team(self.warp)
+    fn pair(&self) -> u32 {
+        pair(self.warp)
     }
 
-    /// The stage at the head of the team's ring.
+    /// The stage at the head of the pair's ring.
     #[inline(always)]
     pub(super) fn stage(&self) -> u32 {
-        self.team() * self.shared.stages + self.ring.slot
+        self.pair() * self.shared.stages + self.ring.slot
     }
 
     /// As [`row`], where there are no registers to keep it.
@@ -92,9 +92,9 @@ impl Consumer<'_> {
     /// # Safety
     /// The query tile must be there.
     #[inline(always)]
-    pub(super) unsafe fn take_rows(&self) {
+    pub(super) unsafe fn load_valid_rows(&self) {
         let mut columns = 0;
-        // SAFETY: the warp that loads the tile has left the words; the thread's word is its own.
+        // SAFETY: the warp that loads the tile has stored the words; the thread's word is its own.
         unsafe {
             let words = load_shared_u32x4(self.shared.valid_rows() + 16 * self.half());
             unroll!(I in 0..4 => {
@@ -112,11 +112,11 @@ impl Consumer<'_> {
     ///
     /// A document's last maxima are exchanged while the next one's first product is under way. That
     /// stays within the loop's body: the assembler serialises products that are under way when a
-    /// loop turns.
+    /// loop pairs.
     #[inline(always)]
     pub(super) unsafe fn documents<K: Kernel>(&mut self, mut len: u32) {
         let is_masked = self.params.documents.mask != 0;
-        // SAFETY: every warp is whole here; the producer fills the team's stages with these rows,
+        // SAFETY: every warp is whole here; the producer fills the pair's stages with these rows,
         // in this order.
         unsafe {
             let mut first = First::NONE;
@@ -131,7 +131,7 @@ impl Consumer<'_> {
                 let (next, tile) = (broadcast(next), broadcast(tile));
                 let is_whole = next != NO_LEN && next >= ROWS;
                 if is_masked || tile != SAME_TILE || !is_whole {
-                    self.hand_over(most_of_lanes(&best, lane_here()), has_tokens);
+                    self.publish_maxima(most_of_lanes(&best, lane_here()), has_tokens);
                     return;
                 }
                 let c = self.multiply::<K>();
@@ -139,7 +139,7 @@ impl Consumer<'_> {
                 // The stage's mask, which is 0: the assembler would put the exchange before the
                 // product, unless it depends on what is loaded behind it.
                 let zero = load_shared_f32(self.shared.words(self.stage()) + 8).to_bits();
-                self.hand_over(most_of_lanes(&best, lane_here() | zero), has_tokens);
+                self.publish_maxima(most_of_lanes(&best, lane_here() | zero), has_tokens);
                 let (c, scales) = self.finish::<K>(c);
                 first = self.fold_first::<K>(&c, scales);
                 len = next;
@@ -150,18 +150,18 @@ impl Consumer<'_> {
     /// The maxima of a document's first product, of which all rows are document tokens.
     ///
     /// # Safety
-    /// All lanes of the warp together, behind [`Consumer::take_rows`].
+    /// All lanes of the warp together, behind [`Consumer::load_valid_rows`].
     #[inline(always)]
     unsafe fn fold_first<K: Kernel>(&self, c: &[f32; 64], scales: [f32; 2]) -> First {
-        let (mut is_sure, mut may_be_sure) = (false, true);
+        let (mut is_exact, mut may_be_exact) = (false, true);
         // SAFETY: the caller's promise.
         unsafe {
-            if K::FOLDS_SUMS {
-                may_be_sure = ballot(!have_factors(scales) as u32) == 0;
+            if K::SKIPS_CONVERSION {
+                may_be_exact = ballot(!have_factors(scales) as u32) == 0;
                 // Before the fold, in which sums end: for both there are no registers.
-                is_sure = may_be_sure && self.are_sure(larger_signs(c));
+                is_exact = may_be_exact && self.are_exact(larger_signs(c));
             }
-            let best = match !K::FOLDS_SUMS | is_sure {
+            let best = match !K::SKIPS_CONVERSION | is_exact {
                 true => first_bits::<K>(c, scales),
                 false => {
                     let mut best = NONE;
@@ -169,10 +169,10 @@ impl Consumer<'_> {
                     best
                 }
             };
-            if !K::FOLDS_SUMS {
-                is_sure = self.are_sure(signs(&best));
+            if !K::SKIPS_CONVERSION {
+                is_exact = self.are_exact(signs(&best));
             }
-            First { best, is_sure, may_be_sure }
+            First { best, is_exact, may_be_exact }
         }
     }
 
@@ -186,19 +186,19 @@ impl Consumer<'_> {
             // Products that start before this have only document tokens.
             let whole_end = if is_masked { 0 } else { len / ROWS * ROWS };
             let mut has_tokens = !is_masked && len > 0;
-            let First { mut best, mut is_sure, mut may_be_sure } = first;
+            let First { mut best, mut is_exact, mut may_be_exact } = first;
             let mut start = whole_end.min(ROWS);
             while start < len {
                 // A loop of its own for what most products are: they have no instructions to spare.
-                let mut n_whole = if is_sure { (whole_end - start) / ROWS } else { 0 };
+                let mut n_whole = if is_exact { (whole_end - start) / ROWS } else { 0 };
                 start += ROWS * n_whole;
                 while n_whole > 0 {
                     let (c, scales) = self.product::<K>();
                     n_whole -= 1;
-                    if K::FOLDS_SUMS && ballot(!have_factors(scales) as u32) != 0 {
+                    if K::SKIPS_CONVERSION && ballot(!have_factors(scales) as u32) != 0 {
                         into_floats::<K>(&mut best);
                         fold_floats::<K>(&mut best, &c, scales, [true; 2]);
-                        (is_sure, may_be_sure) = (false, false);
+                        (is_exact, may_be_exact) = (false, false);
                         start -= ROWS * n_whole;
                         break;
                     }
@@ -207,9 +207,9 @@ impl Consumer<'_> {
                 if start >= len {
                     break;
                 }
-                if is_sure {
+                if is_exact {
                     into_floats::<K>(&mut best);
-                    is_sure = false;
+                    is_exact = false;
                 }
                 let left = len - start;
                 let row = self.row();
@@ -224,11 +224,11 @@ impl Consumer<'_> {
                 start += ROWS;
                 let (c, scales) = self.product::<K>();
                 fold_floats::<K>(&mut best, &c, scales, valid);
-                if K::FOLDS_SUMS {
-                    may_be_sure &= ballot(!have_factors(scales) as u32) == 0;
+                if K::SKIPS_CONVERSION {
+                    may_be_exact &= ballot(!have_factors(scales) as u32) == 0;
                 }
-                if may_be_sure && start < whole_end && self.are_sure(signs(&best)) {
-                    is_sure = true;
+                if may_be_exact && start < whole_end && self.are_exact(signs(&best)) {
+                    is_exact = true;
                     into_bits::<K>(&mut best);
                 }
             }
@@ -236,7 +236,7 @@ impl Consumer<'_> {
                 self.release();
             }
             let lane = self.lane();
-            let most = match K::FOLDS_SUMS & is_sure {
+            let most = match K::SKIPS_CONVERSION & is_exact {
                 true => most_of_halves::<true>(&best, lane).map(sum_into_float),
                 false => most_of_halves::<false>(&best, lane),
             };
@@ -244,14 +244,14 @@ impl Consumer<'_> {
         }
     }
 
-    /// Waits for the rows at the head of the team's ring.
+    /// Waits for the rows at the head of the pair's ring.
     #[inline(always)]
     pub(super) unsafe fn wait(&self) {
         // SAFETY: the producer fills the stage.
-        unsafe { barrier_wait(self.shared.team_full(self.stage()), self.ring.parity) };
+        unsafe { barrier_wait(self.shared.pair_full(self.stage()), self.ring.parity) };
     }
 
-    /// The product of the rows at the head of the team's ring with the warpgroup's query rows, and
+    /// The product of the rows at the head of the pair's ring with the warpgroup's query rows, and
     /// the scales of the thread's two rows. Gives the stage back.
     #[inline(always)]
     unsafe fn product<K: Kernel>(&mut self) -> ([f32; 64], [f32; 2]) {
@@ -276,7 +276,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// Starts the product of the rows at the head of the team's ring with the warpgroup's query
+    /// Starts the product of the rows at the head of the pair's ring with the warpgroup's query
     /// rows.
     #[inline(always)]
     unsafe fn multiply<K: Kernel>(&self) -> [f32; 64] {
@@ -296,10 +296,10 @@ impl Consumer<'_> {
         }
     }
 
-    /// Gives the stage at the head of the team's ring back to the producer.
+    /// Gives the stage at the head of the pair's ring back to the producer.
     #[inline(always)]
     pub(super) unsafe fn release(&mut self) {
-        let empty = self.shared.team_empty(self.stage());
+        let empty = self.shared.pair_empty(self.stage());
         // SAFETY: this warp has waited for every product that reads the stage.
         unsafe { barrier_arrive_if(empty, (self.lane() == 0) as u32) };
         self.ring = self.ring.next(self.shared.stages);
@@ -309,9 +309,9 @@ impl Consumer<'_> {
     /// count: the maxima may continue as bits.
     ///
     /// # Safety
-    /// All lanes of the warp together, behind [`Consumer::take_rows`].
+    /// All lanes of the warp together, behind [`Consumer::load_valid_rows`].
     #[inline(always)]
-    unsafe fn are_sure(&self, signs: u32) -> bool {
+    unsafe fn are_exact(&self, signs: u32) -> bool {
         let mut sure = !signs;
         // SAFETY: the caller's promise.
         unsafe {
@@ -325,12 +325,12 @@ impl Consumer<'_> {
 
     /// Stores [`most_of_lanes`] of a document for the storing warp.
     #[inline(always)]
-    unsafe fn hand_over(&mut self, most: [f32; 4], has_tokens: bool) {
-        let (slot, lane) = (self.team() * TEAM_SLOTS as u32 + self.sums.slot, self.lane());
+    unsafe fn publish_maxima(&mut self, most: [f32; 4], has_tokens: bool) {
+        let (slot, lane) = (self.pair() * TEAM_SLOTS as u32 + self.sums.slot, self.lane());
         // SAFETY: all lanes are here; the storing warp empties the slots in this order; one lane
         // arrives when all have stored.
         unsafe {
-            barrier_wait(self.shared.read(slot), self.sums.parity ^ 1);
+            barrier_wait(self.shared.maxima_empty(slot), self.sums.parity ^ 1);
             let lane_here = lane_here();
             let column = 64 * (lane_here / 16)
                 + 32 * (lane_here / 8 % 2)
@@ -341,11 +341,11 @@ impl Consumer<'_> {
                 store_shared_f32(place + 4 * (8 * (I as u32 / 2) + I as u32 % 2), most[I]);
             });
             if self.warp % 4 + self.half() + lane == 0 {
-                let place = self.shared.team_sums(slot) + HAS_TOKENS;
+                let place = self.shared.pair_sums(slot) + HAS_TOKENS;
                 store_shared_f32(place, if has_tokens { 1.0 } else { 0.0 });
             }
             sync_warp();
-            barrier_arrive_if(self.shared.found(slot), (lane == 0) as u32);
+            barrier_arrive_if(self.shared.maxima_full(slot), (lane == 0) as u32);
         }
         self.sums = self.sums.next(TEAM_SLOTS as u32);
     }

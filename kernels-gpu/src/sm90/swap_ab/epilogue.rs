@@ -5,62 +5,27 @@ use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::TileGroups;
 use crate::primitives::documents::{Documents, TokenPlace};
 use crate::primitives::row_maxima::sum_eight;
-use crate::primitives::row_scales::Norms;
+use crate::primitives::row_scales::RowScales;
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile;
 use crate::primitives::work_tile::{Work, row_is_valid};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::global::store_u32;
 use crate::ptx::math::max_nan;
-use crate::ptx::shared::{
-    load_shared_f32, load_shared_f32x4, store_shared_f32, store_shared_u32x4,
-};
+use crate::ptx::shared::{load_shared_f32, load_shared_f32x4, store_shared_f32};
 use crate::ptx::thread::lane_here;
-use crate::ptx::warp::{ballot, shuffle_xor_f32, sync_warp};
+use crate::ptx::warp::{shuffle_xor_f32, sync_warp};
 use crate::sm90::kernel::Kernel;
 use crate::sm90::producers::QueryTile;
-use crate::sm90::scheduler::Told;
+use crate::sm90::scheduler::ReceivedUnits;
 use crate::sm90::smem::Shared;
 use crate::sm90::swap_ab::kernel::HAS_TOKENS;
-use crate::sm90::swap_ab::tile_scheduler::Turns;
+use crate::sm90::swap_ab::tile_scheduler::PairScheduler;
 
 /// In place of an entry: there is none.
 const NONE: u32 = u32::MAX;
 
-/// Publishes to the consumers which rows of a query tile are query tokens.
-///
-/// # Safety
-/// One whole warp, before it announces the tile's copies; consumers must have given back the last
-/// one.
-#[inline(always)]
-pub(in crate::sm90) unsafe fn leave_rows<K: Kernel>(
-    params: &ForwardParams,
-    shared: &Shared,
-    tile: u32,
-    lane: u32,
-) {
-    let mut words = [0; 8];
-    unroll!(I in 0..8 => {
-        // SAFETY: the tile has the group; only rows of it are looked up; the whole warp is here.
-        words[I] = unsafe {
-            let first = tile * K::GROUPS + 2 * I as u32;
-            let group = work_tile::group(params, first + lane / Group::ROWS as u32);
-            let row = lane % Group::ROWS as u32;
-            let is_there = row < group.n_rows();
-            ballot((is_there && row_is_valid(&params.queries, group.start + row)) as u32)
-        };
-    });
-    if lane == 0 {
-        let [a, b, c, d, e, f, g, h] = words;
-        // SAFETY: the caller's promise.
-        unsafe {
-            store_shared_u32x4(shared.valid_rows(), [a, b, c, d]);
-            store_shared_u32x4(shared.valid_rows() + 16, [e, f, g, h]);
-        }
-    }
-}
-
-/// Finds the maxima of each document's query rows in what its warps have left, adds the groups'
+/// Takes the maxima of each document's query rows over those of its warps, adds the groups'
 /// sums by query and stores scores or partial sums, and token scores.
 ///
 /// A lane has four rows of each half of a tile: those from [`first_row`] on of group `8 half + lane
@@ -72,17 +37,17 @@ pub(in crate::sm90) unsafe fn leave_rows<K: Kernel>(
 pub(super) unsafe fn store_maxima<K: Kernel>(
     params: &ForwardParams,
     shared: &Shared,
-    norms: Norms,
+    row_scales: RowScales,
     lane: u32,
 ) {
-    // How many of each team's documents have been stored: the lowest bit is the slot of the next
+    // How many of each pair's documents have been stored: the lowest bit is the slot of the next
     // one.
     let mut n_stored = [0; TEAMS];
     const { assert!(TEAM_SLOTS == 2) };
     let mut tile = u32::MAX;
-    let mut units = Told::START;
-    let mut turns = Turns::new(params);
-    // SAFETY: each team fills one slot per document of its own, in this order; the whole warp is
+    let mut units = ReceivedUnits::START;
+    let mut scheduler = PairScheduler::new(params);
+    // SAFETY: each pair fills one slot per document of its own, in this order; the whole warp is
     // here.
     unsafe {
         let mut groups = TileGroups::new(Group::NONE, lane);
@@ -92,25 +57,25 @@ pub(super) unsafe fn store_maxima<K: Kernel>(
                 tile = work.tile;
                 let queries = QueryTile::new::<K>(params, tile, lane);
                 groups = TileGroups::new(queries.group, lane);
-                valid = take_rows::<K>(params, shared, norms, tile, lane);
+                valid = load_row_scales::<K>(params, shared, row_scales, tile, lane);
             }
             let mut ended = Ended::new(Documents::new(params, &work));
-            while let Some((entry, by)) = ended.next(&mut turns, &work) {
+            while let Some((entry, by)) = ended.next(&mut scheduler, &work) {
                 // There are no registers for what follows from it.
                 let lane = lane_here();
                 let slots = [n_stored[0] % 2, 2 + n_stored[1] % 2];
-                unroll!(TEAM in 0..2 => {
-                    if by[TEAM] {
-                        barrier_wait(shared.found(slots[TEAM]), n_stored[TEAM] / 2 % 2);
-                        n_stored[TEAM] += 1;
+                unroll!(PAIR in 0..2 => {
+                    if by[PAIR] {
+                        barrier_wait(shared.maxima_full(slots[PAIR]), n_stored[PAIR] / 2 % 2);
+                        n_stored[PAIR] += 1;
                     }
                 });
                 let are_both = by[0] & by[1];
                 let slot = if by[0] { slots[0] } else { slots[1] };
-                let sums = shared.team_sums(slot);
+                let sums = shared.pair_sums(slot);
                 let mut has_tokens = load_shared_f32(sums + HAS_TOKENS) != 0.0;
                 if are_both {
-                    has_tokens |= load_shared_f32(shared.team_sums(slots[1]) + HAS_TOKENS) != 0.0;
+                    has_tokens |= load_shared_f32(shared.pair_sums(slots[1]) + HAS_TOKENS) != 0.0;
                 }
                 let mut half = 0;
                 while half < 2 {
@@ -124,14 +89,15 @@ pub(super) unsafe fn store_maxima<K: Kernel>(
                         let group = work_tile::group(params, own_group::<K>(tile, half, lane));
                         store_tokens(params, group, entry, valid >> (4 * half), most, lane);
                     }
-                    leave_sums(sums, half, most, lane);
+                    store_group_sums(sums, half, most, lane);
                     half += 1;
                 }
                 sync_warp();
                 let sum = load_shared_f32(sums + 4 * (lane % K::GROUPS));
                 sync_warp();
-                unroll!(TEAM in 0..2 => {
-                    barrier_arrive_if(shared.read(slots[TEAM]), (by[TEAM] & (lane == 0)) as u32);
+                unroll!(PAIR in 0..2 => {
+                    let reads = (by[PAIR] & (lane == 0)) as u32;
+                    barrier_arrive_if(shared.maxima_empty(slots[PAIR]), reads);
                 });
                 groups.store(params, entry, if has_tokens { sum } else { 0.0 });
             }
@@ -146,7 +112,7 @@ pub(super) unsafe fn store_maxima<K: Kernel>(
 /// no query tokens.
 ///
 /// # Safety
-/// One whole warp, behind [`take_rows`], which says what is `valid`.
+/// One whole warp, behind [`load_row_scales`], which says what is `valid`.
 #[inline(always)]
 pub(super) unsafe fn scale_rows(
     shared: &Shared,
@@ -170,7 +136,7 @@ pub(super) unsafe fn scale_rows(
 /// # Safety
 /// One whole warp; the slot's sums must be free.
 #[inline(always)]
-pub(super) unsafe fn leave_sums(sums: u32, half: u32, mut most: [f32; 4], lane: u32) {
+pub(super) unsafe fn store_group_sums(sums: u32, half: u32, mut most: [f32; 4], lane: u32) {
     // SAFETY: the caller's promise.
     unsafe {
         unroll!(I in 0..4 => { most[I] += shuffle_xor_f32::<2>(most[I]); });
@@ -182,12 +148,12 @@ pub(super) unsafe fn leave_sums(sums: u32, half: u32, mut most: [f32; 4], lane: 
     }
 }
 
-/// The documents of a unit in the order in which teams end them: one that another one of its team
-/// follows, and what is left behind the unit's last.
+/// The documents of a unit in the order in which pairs end them: one that another one of its pair
+/// follows, and then the unit's last ones.
 struct Ended<'a> {
     documents: Documents<'a>,
-    /// The last entry of each team.
-    under_way: [u32; TEAMS],
+    /// The last entry of each pair.
+    in_flight: [u32; TEAMS],
     /// Whether both have some of the unit's last one.
     share_last: bool,
 }
@@ -195,39 +161,43 @@ struct Ended<'a> {
 impl<'a> Ended<'a> {
     #[inline(always)]
     fn new(documents: Documents<'a>) -> Self {
-        Ended { documents, under_way: [NONE; TEAMS], share_last: false }
+        Ended { documents, in_flight: [NONE; TEAMS], share_last: false }
     }
 
-    /// The next entry, and which teams have it.
+    /// The next entry, and which pairs have it.
     ///
     /// # Safety
     /// One whole warp; the documents must be those of the unit.
     #[inline(always)]
-    unsafe fn next(&mut self, turns: &mut Turns, work: &Work) -> Option<(u32, [bool; TEAMS])> {
+    unsafe fn next(
+        &mut self,
+        scheduler: &mut PairScheduler,
+        work: &Work,
+    ) -> Option<(u32, [bool; TEAMS])> {
         // SAFETY: the caller's promise.
         unsafe {
             while let Some((entry, document)) = self.documents.next() {
-                let [first, second] = turns.next(work, entry, document);
+                let [first, second] = scheduler.next(work, entry, document);
                 let is_first = first.is_some();
                 if is_first && second.is_some() {
                     self.share_last = true;
                     continue;
                 }
-                let [a, b] = self.under_way;
+                let [a, b] = self.in_flight;
                 let ended = if is_first { a } else { b };
-                self.under_way = if is_first { [entry, b] } else { [a, entry] };
+                self.in_flight = if is_first { [entry, b] } else { [a, entry] };
                 if ended != NONE {
                     return Some((ended, [is_first, !is_first]));
                 }
             }
         }
-        let [first, second] = self.under_way;
-        if first != NONE && (second == NONE || turns.team() == 0) {
-            self.under_way = [NONE, second];
+        let [first, second] = self.in_flight;
+        if first != NONE && (second == NONE || scheduler.pair() == 0) {
+            self.in_flight = [NONE, second];
             return Some((first, [true, false]));
         }
         if second != NONE {
-            self.under_way = [first, NONE];
+            self.in_flight = [first, NONE];
             return Some((second, [false, true]));
         }
         let share_last = self.share_last;
@@ -254,10 +224,10 @@ fn own_group<K: Kernel>(tile: u32, half: u32, lane: u32) -> u32 {
 /// # Safety
 /// The tile must be of this launch.
 #[inline(always)]
-pub(super) unsafe fn take_rows<K: Kernel>(
+pub(super) unsafe fn load_row_scales<K: Kernel>(
     params: &ForwardParams,
     shared: &Shared,
-    norms: Norms,
+    row_scales: RowScales,
     tile: u32,
     lane: u32,
 ) -> u32 {
@@ -273,7 +243,7 @@ pub(super) unsafe fn take_rows<K: Kernel>(
                     let is_row = row_is_valid(&params.queries, group.start + row);
                     valid |= u32::from(is_row) << (4 * half + I as u32);
                     let place = shared.row_scales(half) + 16 * lane + 4 * I as u32;
-                    store_shared_f32(place, norms.query(group, row));
+                    store_shared_f32(place, row_scales.query(group, row));
                 }
             });
         }
@@ -282,10 +252,10 @@ pub(super) unsafe fn take_rows<K: Kernel>(
     valid
 }
 
-/// The largest that the four warps of a half have left in a slot of each of the lane's rows.
+/// The largest that the four warps of a half have stored in a slot of each of the lane's rows.
 ///
 /// # Safety
-/// They must have left them.
+/// They must have stored them.
 #[inline(always)]
 pub(super) unsafe fn most_of_warps(shared: &Shared, slot: u32, half: u32, lane: u32) -> [f32; 4] {
     let place = shared.maxima(slot, 4 * half) + 16 * lane;
@@ -304,7 +274,7 @@ pub(super) unsafe fn most_of_warps(shared: &Shared, slot: u32, half: u32, lane: 
 /// Stores token scores of the lane's rows of a group, those that are query tokens.
 ///
 /// # Safety
-/// The entry must belong to the group's query; token scores must be asked for.
+/// The entry must belong to the group's query; token scores must be stored.
 #[inline(always)]
 unsafe fn store_tokens(
     params: &ForwardParams,

@@ -2,35 +2,41 @@
 
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Group};
-use crate::primitives::row_scales::Norms;
+use crate::primitives::row_scales::RowScales;
 use crate::primitives::work_tile;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_fence, barrier_init, barrier_wait};
 use crate::ptx::copy::prefetch_map;
 use crate::ptx::shared::load_shared_u32x4;
 use crate::ptx::thread::*;
-use crate::ptx::warp::{broadcast, shuffle_xor, sync_warp};
-use crate::ptx::wgmma::Element;
+use crate::ptx::warp::{broadcast, shuffle_xor};
+use crate::ptx::wgmma::WgmmaElement;
 use crate::sm90::kernel::{Kernel, Maps, n_threads};
-use crate::sm90::producers::{QueryTile, load_queries, load_query};
+use crate::sm90::producers::{QueryTile, load_queries, load_query, publish_rows};
+use crate::sm90::prologue::begin;
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
-use crate::sm90::stream_k::units::Unit;
 use crate::sm90::swap_ab::consumer::Consumer;
-use crate::sm90::swap_ab::epilogue::{leave_rows, store_maxima};
+use crate::sm90::swap_ab::epilogue::store_maxima;
 use crate::sm90::swap_ab::partial;
-use crate::sm90::swap_ab::producer::{load, load_told};
+use crate::sm90::swap_ab::producer::{load, load_second_pair};
+use crate::sm90::units::Unit;
 
-/// The forward kernel of a row of the variant table, as [`crate::sm90::kernel::forward`]. `CUTS`:
-/// units may end within documents.
+/// The forward kernel of a line of the variant table, as [`crate::sm90::persistent::forward`].
+/// `IS_STREAM_K`: units may end within documents.
 ///
 /// # Safety
-/// As there; where units may, there must be starts of units, and places of pieces behind the
+/// As there; where units may, there must be starts of units, and places of partials behind the
 /// counters.
 #[inline(always)]
-pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const CUTS: bool>(
+pub unsafe fn forward<
+    K: Kernel,
+    const PRODUCER: u32,
+    const CONSUMER: u32,
+    const IS_STREAM_K: bool,
+>(
     params: &ForwardParams,
     maps: Maps,
-    norms: Norms,
+    row_scales: RowScales,
 ) {
     const { assert!(K::CONSUMERS == TURNED_CONSUMERS) };
     const { assert!(K::SLABS == 1 && K::FRAGMENTS == 1 && !K::WINNERS) };
@@ -46,62 +52,54 @@ pub unsafe fn forward<K: Kernel, const FIRST: u32, const CONSUMER: u32, const CU
         }
         let (warp, lane) = (thread / 32, thread % 32);
         let mut queries = QueryTile::NONE;
-        // Of a block's only tile the warp that loads it asks for the groups, and does not wait for
+        // Of a block's only tile the warp that loads it requests the groups, and does not wait for
         // them: all others would wait for it when they meet.
         let (mut tile, mut group) = (0, Group::NONE);
-        if CUTS && warp % 2 == 0 {
+        if IS_STREAM_K && warp % 2 == 0 {
             // For the loading warps, which need it when barriers are set up.
             Unit::first_entry(params);
         }
-        if warp == 0 {
-            if lane == 0 {
-                init_loading::<K>(&shared, maps);
-            }
-            sync_warp();
-            arrive_threads(n_threads::<K>());
-        } else {
-            if warp == 1 && lane == 0 {
-                init_storing::<CUTS>(&shared);
-            }
-            if warp == 3 {
+        begin!(
+            K PRODUCER [warp, lane],
+            init_loading::<K>(&shared, maps),
+            init_storing::<IS_STREAM_K>(&shared),
+            {
                 if lane == 0 {
                     prefetch_map(maps.queries);
                 }
-                if CUTS {
+                if IS_STREAM_K {
                     tile = work_tile::tile(params, block_idx_x());
                     group = QueryTile::group::<K>(params, tile, lane);
                 } else {
                     queries = QueryTile::first::<K>(params, lane);
                 }
             }
-            wait_threads(n_threads::<K>());
-        }
-        release_registers::<FIRST>();
-        if CUTS {
+        );
+        if IS_STREAM_K {
             let (work, n) = match warp {
-                1 => (partial::store::<K>(params, &shared, norms, lane), 1),
+                1 => (partial::store::<K>(params, &shared, row_scales, lane), 1),
                 3 => {
                     let queries = QueryTile::of(tile, group);
                     load_query::<K>(&shared, maps, queries, lane);
-                    leave_rows::<K>(params, &shared, tile, lane);
+                    publish_rows::<K>(params, &shared, tile, lane);
                     barrier_arrive_if(shared.query_full(), (lane == 0) as u32);
                     (partial::one_entry(params), 0)
                 }
-                // One code for both teams: a block starts with cold instruction caches.
+                // One code for both pairs: a block starts with cold instruction caches.
                 _ => {
-                    let team = broadcast(warp) / 2;
-                    return partial::load::<K>(params, &shared, maps, norms, team, lane);
+                    let pair = broadcast(warp) / 2;
+                    return partial::load::<K>(params, &shared, maps, row_scales, pair, lane);
                 }
             };
             return partial::end::<K>(params, &work, n);
         }
         match warp {
-            1 => return store_maxima::<K>(params, &shared, norms, lane),
-            2 => return load_told::<K>(params, &shared, maps, norms, lane),
+            1 => return store_maxima::<K>(params, &shared, row_scales, lane),
+            2 => return load_second_pair::<K>(params, &shared, maps, row_scales, lane),
             3 => return load_queries::<K>(params, &shared, maps, queries, lane),
             _ => {}
         }
-        load::<K>(params, &shared, maps, norms, lane);
+        load::<K>(params, &shared, maps, row_scales, lane);
     }
 }
 
@@ -118,8 +116,8 @@ unsafe fn init_loading<K: Kernel>(shared: &Shared, maps: Maps) {
         let mut slot = 0;
         while slot < (TEAMS * K::STAGES) as u32 {
             // Each lane arrives when its scales have landed, one announces the copies of the rows.
-            barrier_init(shared.team_full(slot), 33);
-            barrier_init(shared.team_empty(slot), TEAM_WARPS as u32);
+            barrier_init(shared.pair_full(slot), 33);
+            barrier_init(shared.pair_empty(slot), TEAM_WARPS as u32);
             slot += 1;
         }
         slot = 0;
@@ -138,17 +136,17 @@ unsafe fn init_loading<K: Kernel>(shared: &Shared, maps: Maps) {
 /// # Safety
 /// As [`init_loading`].
 #[inline(always)]
-unsafe fn init_storing<const CUTS: bool>(shared: &Shared) {
+unsafe fn init_storing<const IS_STREAM_K: bool>(shared: &Shared) {
     // SAFETY: the caller's promise.
     unsafe {
         // That the tile's copies are in flight, and, where that is published separately, which rows
         // are query tokens.
-        barrier_init(shared.query_full(), if CUTS { 2 } else { 1 });
+        barrier_init(shared.query_full(), if IS_STREAM_K { 2 } else { 1 });
         barrier_init(shared.query_empty(), (TEAMS * TEAM_WARPS) as u32);
         let mut slot = 0;
         while slot < (TEAMS * TEAM_SLOTS) as u32 {
-            barrier_init(shared.found(slot), TEAM_WARPS as u32);
-            barrier_init(shared.read(slot), 1);
+            barrier_init(shared.maxima_full(slot), TEAM_WARPS as u32);
+            barrier_init(shared.maxima_empty(slot), 1);
             slot += 1;
         }
         barrier_fence();
@@ -162,9 +160,9 @@ pub(super) const ROWS: u32 = FRAGMENT_ROWS as u32;
 /// Behind the sums of 16 groups: whether the document has tokens.
 pub(super) const HAS_TOKENS: u32 = 64;
 
-/// The team of a consumer warp.
+/// The pair of a consumer warp.
 #[inline(always)]
-pub(super) fn team(warp: u32) -> u32 {
+pub(super) fn pair(warp: u32) -> u32 {
     warp / 4 % TEAMS as u32
 }
 
@@ -176,7 +174,7 @@ pub(super) fn row(warp: u32, lane: u32) -> u32 {
 
 /// In place of a document's tokens: there is no document.
 pub(super) const NO_LEN: u32 = u32::MAX;
-/// What is said of the query tile of a document: that it is the last one's, …
+/// What a document's stage announces of its query tile: that it is the last one's, …
 pub(super) const SAME_TILE: u32 = 0;
 /// … or another one, the block's first, and the parity of its barrier, …
 pub(super) const NEW_TILE: u32 = 4;
@@ -186,7 +184,7 @@ pub(super) const TILE_PARITY: u32 = 1;
 /// in.)
 pub(super) const END: u32 = u32::MAX;
 
-/// Works through the documents of the team.
+/// Works through the documents of the pair.
 ///
 /// # Safety
 /// All consumer threads; shared memory and barriers as [`crate::sm90::swap_ab::kernel::forward`]
@@ -196,14 +194,14 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
     // SAFETY: every warp is whole here.
     let warp = unsafe { broadcast(thread / 32) };
     let lane = thread % 32;
-    let first_stage = team(warp) * shared.stages;
+    let first_stage = pair(warp) * shared.stages;
     // The exchange with itself keeps the address in a register: the assembler would form it anew
     // for every tile, behind the products.
     // SAFETY: as above.
-    let scales = unsafe { shuffle_xor::<0>(shared.team_scales(first_stage) + 4 * row(warp, lane)) };
+    let scales = unsafe { shuffle_xor::<0>(shared.pair_scales(first_stage) + 4 * row(warp, lane)) };
     let (ring, sums) = (Ring::START, Ring::START);
     let mut consumer = Consumer { params, shared, warp, scales, ring, sums };
-    // SAFETY: the team's loading warp fills the stages with what is waited for, in this order.
+    // SAFETY: the pair's loading warp fills the stages with what is waited for, in this order.
     unsafe {
         loop {
             consumer.wait();
@@ -216,7 +214,7 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
                 let releases = tile & FIRST_TILE == 0 && lane == 0;
                 barrier_arrive_if(shared.query_empty(), releases as u32);
                 barrier_wait(shared.query_full(), tile & TILE_PARITY);
-                consumer.take_rows();
+                consumer.load_valid_rows();
             }
             if len == NO_LEN {
                 consumer.release();

@@ -93,7 +93,7 @@ pub(super) fn fold_floats<K: Kernel>(
     valid: [bool; 2],
 ) {
     let similarity = |i: usize, row: usize| {
-        let sum = match K::FOLDS_SUMS {
+        let sum = match K::SKIPS_CONVERSION {
             true => c[i].to_bits() as i32 as f32,
             false => c[i],
         };
@@ -113,11 +113,11 @@ pub(super) fn fold_floats<K: Kernel>(
 pub(super) fn first_bits<K: Kernel>(c: &[f32; 64], scales: [f32; 2]) -> Maxima {
     // SAFETY: all-zero bytes are floats. (A literal would be a loop.)
     let mut best: Maxima = unsafe { core::mem::zeroed() };
-    let scales = if K::FOLDS_SUMS { scales.map(to_factor) } else { scales };
+    let scales = if K::SKIPS_CONVERSION { scales.map(to_factor) } else { scales };
     unroll!(I in 0..16 => {
         unroll!(J in 0..2 => {
             let [a, b] = [mul(c[4 * I + J], scales[0]), mul(c[4 * I + 2 + J], scales[1])];
-            best[2 * I + J] = match K::FOLDS_SUMS {
+            best[2 * I + J] = match K::SKIPS_CONVERSION {
                 true => f32::from_bits(a.to_bits().max(b.to_bits())),
                 false => max_nan(a, b),
             };
@@ -129,12 +129,12 @@ pub(super) fn first_bits<K: Kernel>(c: &[f32; 64], scales: [f32; 2]) -> Maxima {
 /// Takes a product of document tokens into account, as bits.
 #[inline(always)]
 pub(super) fn fold_bits<K: Kernel>(best: &mut Maxima, c: &[f32; 64], scales: [f32; 2]) {
-    let scales = if K::FOLDS_SUMS { scales.map(to_factor) } else { scales };
+    let scales = if K::SKIPS_CONVERSION { scales.map(to_factor) } else { scales };
     unroll!(I in 0..16 => {
         unroll!(J in 0..2 => {
             let [a, b] = [mul(c[4 * I + J], scales[0]), mul(c[4 * I + 2 + J], scales[1])];
             let (a, b, most) = (a.to_bits(), b.to_bits(), best[2 * I + J].to_bits());
-            best[2 * I + J] = f32::from_bits(match K::FOLDS_SUMS {
+            best[2 * I + J] = f32::from_bits(match K::SKIPS_CONVERSION {
                 true => most.max(a).max(b),
                 false => (most as i32).max(a as i32).max(b as i32) as u32,
             });
@@ -146,7 +146,7 @@ pub(super) fn fold_bits<K: Kernel>(best: &mut Maxima, c: &[f32; 64], scales: [f3
 /// 0 of those that are.
 #[inline(always)]
 pub(super) fn into_floats<K: Kernel>(best: &mut Maxima) {
-    if K::FOLDS_SUMS {
+    if K::SKIPS_CONVERSION {
         unroll!(I in 0..16 => {
             unroll!(J in 0..2 => { best[2 * I + J] = sum_into_float(best[2 * I + J]); });
         });
@@ -163,7 +163,7 @@ pub(super) fn sum_into_float(most: f32) -> f32 {
 /// are.
 #[inline(always)]
 pub(super) fn into_bits<K: Kernel>(best: &mut Maxima) {
-    if K::FOLDS_SUMS {
+    if K::SKIPS_CONVERSION {
         unroll!(I in 0..16 => {
             unroll!(J in 0..2 => { best[2 * I + J] = mul(best[2 * I + J], 1.0 / SIMILARITY); });
         });

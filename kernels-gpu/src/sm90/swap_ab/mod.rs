@@ -21,12 +21,10 @@
 
 mod consumer;
 mod epilogue;
-pub(super) mod kernel;
+mod kernel;
 mod maxima;
 mod partial;
 mod producer;
-mod smem;
 mod tile_scheduler;
 
-pub(super) use self::epilogue::leave_rows;
 pub use self::kernel::forward;

@@ -7,7 +7,7 @@
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Segment};
 use crate::primitives::accumulator::TileGroups;
-use crate::primitives::row_scales::Norms;
+use crate::primitives::row_scales::RowScales;
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile;
 use crate::primitives::work_tile::Work;
@@ -18,26 +18,28 @@ use crate::ptx::thread::{block_idx_here, lane_here};
 use crate::ptx::warp::sync_warp;
 use crate::sm90::kernel::{Kernel, Maps};
 use crate::sm90::producers::QueryTile;
-use crate::sm90::reduction::{collect, leave};
+use crate::sm90::reduction::{collect, publish};
 use crate::sm90::smem::Shared;
-use crate::sm90::stream_k::units::{Kind, Part, Unit};
-use crate::sm90::swap_ab::epilogue::{leave_sums, most_of_warps, scale_rows, take_rows};
+use crate::sm90::swap_ab::epilogue::{
+    load_row_scales, most_of_warps, scale_rows, store_group_sums,
+};
 use crate::sm90::swap_ab::kernel::{HAS_TOKENS, ROWS};
 use crate::sm90::swap_ab::producer::Stages;
+use crate::sm90::units::{Kind, Part, Unit};
 
-/// Both teams have some of a piece of more products than this many for each document that ends in
+/// Both pairs have some of a partial of more products than this many for each document that ends in
 /// the unit: whole documents make up for a shorter one.
 const SHARED_PRODUCTS: u32 = 4;
 
-/// Which team has the next part: the one that has had fewer products, or both, where a part is
+/// Which pair has the next part: the one that has had fewer products, or both, where a part is
 /// long, or the last.
-struct Turns {
-    /// Products that the first team has had more of.
-    ahead: i32,
+struct PairScheduler {
+    /// Products that the first pair has had more of.
+    lead: i32,
 }
 
-impl Turns {
-    /// What each team has of the unit's next part. Warps that go through the parts do so in the
+impl PairScheduler {
+    /// What each pair has of the unit's next part. Warps that go through the parts do so in the
     /// same order, and agree.
     #[inline(always)]
     fn next(&mut self, unit: &Unit, part: &Part) -> [Option<Segment>; TEAMS] {
@@ -48,24 +50,24 @@ impl Turns {
             _ => n_products > SHARED_PRODUCTS * unit.n_ends(),
         };
         let n_products = n_products as i32;
-        if is_long && n_products > self.ahead.abs() + 1 {
-            let n_first = (n_products - self.ahead) / 2;
-            self.ahead += 2 * n_first - n_products;
+        if is_long && n_products > self.lead.abs() + 1 {
+            let n_first = (n_products - self.lead) / 2;
+            self.lead += 2 * n_first - n_products;
             let first = n_first as u32 * ROWS;
             let parts = [(start, first), (start + first, len - first)];
             return parts.map(|(start, len)| Some(Segment { start, len }));
         }
-        if self.ahead <= 0 {
-            self.ahead += n_products;
+        if self.lead <= 0 {
+            self.lead += n_products;
             [Some(part.rows), None]
         } else {
-            self.ahead -= n_products;
+            self.lead -= n_products;
             [None, Some(part.rows)]
         }
     }
 }
 
-/// Loads a team's parts.
+/// Loads a pair's parts.
 ///
 /// # Safety
 /// As [`crate::sm90::swap_ab::producer::load`]; there must be starts of units.
@@ -74,19 +76,19 @@ pub(super) unsafe fn load<K: Kernel>(
     params: &ForwardParams,
     shared: &Shared,
     maps: Maps,
-    norms: Norms,
-    team: u32,
+    row_scales: RowScales,
+    pair: u32,
     lane: u32,
 ) {
-    let mut stages = Stages::new(params, shared, maps, norms, lane, team);
-    let mut turns = Turns { ahead: 0 };
+    let mut stages = Stages::new(params, shared, maps, row_scales, lane, pair);
+    let mut scheduler = PairScheduler { lead: 0 };
     // SAFETY: the caller's promise.
     unsafe {
         let mut unit = Unit::new(params);
-        stages.take(unit.tile);
+        stages.set_tile(unit.tile);
         while let Some(part) = unit.next() {
-            let [first, second] = turns.next(&unit, &part);
-            if let Some(rows) = if team == 0 { first } else { second } {
+            let [first, second] = scheduler.next(&unit, &part);
+            if let Some(rows) = if pair == 0 { first } else { second } {
                 stages.load::<K>(rows, 0);
                 stages.load_others::<K>(rows);
             }
@@ -96,34 +98,34 @@ pub(super) unsafe fn load<K: Kernel>(
     }
 }
 
-/// A part that some team has, in few registers.
+/// A part that some pair has, in few registers.
 #[derive(Clone, Copy)]
-struct UnderWay {
+struct InFlight {
     entry: u32,
-    /// Which teams, a bit for each, and what kind of part; 0: there is none.
+    /// Which pairs, a bit for each, and what kind of part; 0: there is none.
     what: u32,
 }
 
-/// The first team, and the second.
+/// The first pair, and the second.
 const FIRST: u32 = 1;
 const SECOND: u32 = 2;
 /// The document continues in the next unit, or comes from the one before.
-const GOES_ON: u32 = 4;
+const CONTINUES: u32 = 4;
 const ENDS: u32 = 8;
 
-impl UnderWay {
-    const NONE: UnderWay = UnderWay { entry: 0, what: 0 };
+impl InFlight {
+    const NONE: InFlight = InFlight { entry: 0, what: 0 };
 
     #[inline(always)]
-    fn new(part: &Part, [first, second]: [Option<Segment>; TEAMS]) -> UnderWay {
+    fn new(part: &Part, [first, second]: [Option<Segment>; TEAMS]) -> InFlight {
         let kind = match part.kind {
             Kind::Whole => 0,
-            Kind::GoesOn => GOES_ON,
+            Kind::Continues => CONTINUES,
             Kind::Ends => ENDS,
         };
-        let teams =
+        let bits =
             if first.is_some() { FIRST } else { 0 } | if second.is_some() { SECOND } else { 0 };
-        UnderWay { entry: part.entry, what: teams | kind }
+        InFlight { entry: part.entry, what: bits | kind }
     }
 
     #[inline(always)]
@@ -132,15 +134,15 @@ impl UnderWay {
     }
 }
 
-/// The parts of the unit in the order in which teams end them: one that another one of its team
-/// follows, and what is left behind the last.
+/// The parts of the unit in the order in which pairs end them: one that another one of its pair
+/// follows, and then the last ones.
 struct Ended<'a> {
     unit: Unit<'a>,
-    turns: Turns,
-    /// The last part of each team.
-    under_way: [UnderWay; TEAMS],
+    scheduler: PairScheduler,
+    /// The last part of each pair.
+    in_flight: [InFlight; TEAMS],
     /// The part behind those.
-    next: UnderWay,
+    next: InFlight,
 }
 
 impl Ended<'_> {
@@ -149,31 +151,31 @@ impl Ended<'_> {
     /// # Safety
     /// As [`Unit::next`].
     #[inline(always)]
-    unsafe fn next(&mut self) -> Option<UnderWay> {
+    unsafe fn next(&mut self) -> Option<InFlight> {
         loop {
             if self.next.what == 0 {
                 // SAFETY: the caller's promise.
                 let Some(part) = (unsafe { self.unit.next() }) else { break };
-                self.next = UnderWay::new(&part, self.turns.next(&self.unit, &part));
+                self.next = InFlight::new(&part, self.scheduler.next(&self.unit, &part));
             }
-            let [first, second] = self.under_way;
+            let [first, second] = self.in_flight;
             if self.next.is(FIRST) && first.what != 0 {
                 return Some(self.end(first));
             }
             if self.next.is(SECOND) && second.what != 0 {
                 return Some(self.end(second));
             }
-            let [first, second] = &mut self.under_way;
+            let [first, second] = &mut self.in_flight;
             if self.next.is(FIRST) {
                 *first = self.next;
             }
             if self.next.is(SECOND) {
                 *second = self.next;
             }
-            self.next = UnderWay::NONE;
+            self.next = InFlight::NONE;
         }
-        let [first, second] = self.under_way;
-        if first.what != 0 && (second.what == 0 || self.turns.ahead <= 0) {
+        let [first, second] = self.in_flight;
+        if first.what != 0 && (second.what == 0 || self.scheduler.lead <= 0) {
             return Some(self.end(first));
         }
         if second.what != 0 {
@@ -182,25 +184,25 @@ impl Ended<'_> {
         None
     }
 
-    /// What is under way has ended, for all teams that have it. What the next unit waits for is
-    /// left before anything else: else it would wait until this unit has found what it waits for
-    /// itself, and so on through all units.
+    /// Ends a part that is in flight, for all pairs that have it. The partial that the next unit
+    /// waits for comes before anything else: else that unit would wait until this one has received
+    /// its own, and so on through all units.
     #[inline(always)]
-    fn end(&mut self, part: UnderWay) -> UnderWay {
-        let [first, second] = self.under_way;
-        let part = if first.is(GOES_ON) {
+    fn end(&mut self, part: InFlight) -> InFlight {
+        let [first, second] = self.in_flight;
+        let part = if first.is(CONTINUES) {
             first
-        } else if second.is(GOES_ON) {
+        } else if second.is(CONTINUES) {
             second
         } else {
             part
         };
-        let [first, second] = &mut self.under_way;
+        let [first, second] = &mut self.in_flight;
         if part.is(FIRST) {
-            *first = UnderWay::NONE;
+            *first = InFlight::NONE;
         }
         if part.is(SECOND) {
-            *second = UnderWay::NONE;
+            *second = InFlight::NONE;
         }
         part
     }
@@ -237,46 +239,46 @@ pub(super) unsafe fn one_entry(params: &ForwardParams) -> Work {
     Work { unit: block_idx_here(), tile: 0, entry, entry_end: entry + 1, first: None }
 }
 
-/// Stores scores, or partial sums, as [`crate::sm90::swap_ab::epilogue::store_maxima`], and what is
-/// found of pieces; gives what the sums are of, for [`end`].
+/// Stores scores, or partial sums, as [`crate::sm90::swap_ab::epilogue::store_maxima`], and
+/// publishes and receives partial maxima; gives what the sums are of, for [`end`].
 ///
 /// # Safety
-/// As there; there must be places of pieces behind the counters.
+/// As there; there must be places of partials behind the tickets.
 #[inline(always)]
 pub(super) unsafe fn store<K: Kernel>(
     params: &ForwardParams,
     shared: &Shared,
-    norms: Norms,
+    row_scales: RowScales,
     lane: u32,
 ) -> Work {
     const { assert!(TEAM_SLOTS == 2) };
-    // How many of each team's parts have been stored, four bits for each team: the lowest is the
+    // How many of each pair's parts have been stored, four bits for each pair: the lowest is the
     // slot of the next one.
     let mut n_stored: u32 = 0;
-    // SAFETY: each team fills one slot per part of its own, in this order; the whole warp is here.
+    // SAFETY: each pair fills one slot per part of its own, in this order; the whole warp is here.
     unsafe {
         let unit = Unit::new(params);
         let tile = unit.tile;
         let queries = QueryTile::new::<K>(params, tile, lane);
         let groups = TileGroups::new(queries.group, lane);
-        let valid = take_rows::<K>(params, shared, norms, tile, lane);
-        let (turns, under_way) = (Turns { ahead: 0 }, [UnderWay::NONE; TEAMS]);
-        let mut ended = Ended { unit, turns, under_way, next: UnderWay::NONE };
+        let valid = load_row_scales::<K>(params, shared, row_scales, tile, lane);
+        let (scheduler, in_flight) = (PairScheduler { lead: 0 }, [InFlight::NONE; TEAMS]);
+        let mut ended = Ended { unit, scheduler, in_flight, next: InFlight::NONE };
         while let Some(part) = ended.next() {
             let entry = part.entry;
             let lane = lane_here();
             let by = [part.is(FIRST), part.is(SECOND)];
             let slots = [n_stored % 2, 2 + (n_stored >> 4) % 2];
-            unroll!(TEAM in 0..2 => {
-                if by[TEAM] {
-                    barrier_wait(shared.found(slots[TEAM]), n_stored >> (4 * TEAM + 1) & 1);
-                    n_stored += 1 << (4 * TEAM);
+            unroll!(PAIR in 0..2 => {
+                if by[PAIR] {
+                    barrier_wait(shared.maxima_full(slots[PAIR]), n_stored >> (4 * PAIR + 1) & 1);
+                    n_stored += 1 << (4 * PAIR);
                 }
             });
             // Bits of one pair's number would otherwise reach the other's.
             n_stored &= 0x33;
             let slot = if by[0] { slots[0] } else { slots[1] };
-            let sums = shared.team_sums(slot);
+            let sums = shared.pair_sums(slot);
             let mut half = 0;
             while half < 2 {
                 let mut most = most_of_warps(shared, slot, half, lane);
@@ -285,26 +287,27 @@ pub(super) unsafe fn store<K: Kernel>(
                     unroll!(I in 0..4 => { most[I] = max_nan(most[I], other[I]); });
                 }
                 let (unit, first_row) = (&ended.unit, 128 * half);
-                if part.is(GOES_ON) {
-                    leave::<K, 1>(params, unit.index, unit.tile, first_row, [most], lane);
+                if part.is(CONTINUES) {
+                    publish::<K, 1>(params, unit.index, unit.tile, first_row, [most], lane);
                 } else {
                     if part.is(ENDS) {
                         [most] = collect::<K, 1>(params, unit, entry, first_row, [most], lane);
                     }
                     most = scale_rows(shared, valid, half, most, lane);
-                    leave_sums(sums, half, most, lane);
+                    store_group_sums(sums, half, most, lane);
                 }
                 half += 1;
             }
             sync_warp();
             let sum = load_shared_f32(sums + 4 * (lane % K::GROUPS));
-            // Pieces have some, and what both teams have.
+            // Partials have some, and what both pairs have.
             let has_tokens = load_shared_f32(sums + HAS_TOKENS) != 0.0;
             sync_warp();
-            unroll!(TEAM in 0..2 => {
-                barrier_arrive_if(shared.read(slots[TEAM]), (by[TEAM] & (lane == 0)) as u32);
+            unroll!(PAIR in 0..2 => {
+                let reads = (by[PAIR] & (lane == 0)) as u32;
+                barrier_arrive_if(shared.maxima_empty(slots[PAIR]), reads);
             });
-            if !part.is(GOES_ON) {
+            if !part.is(CONTINUES) {
                 groups.store(params, entry, if has_tokens { sum } else { 0.0 });
             }
         }

@@ -7,28 +7,28 @@ use crate::ptx::thread::*;
 use crate::ptx::warp::broadcast;
 use crate::sm90::swap_ab::kernel::ROWS;
 
-/// Which team has the next document: the one that has had fewer products. Both have some of the
+/// Which pair has the next document: the one that has had fewer products. Both have some of the
 /// last one where blocks have a single unit, of few documents, so that they end together. Warps
 /// that go through the block's documents do so in the same order, and agree.
-pub(super) struct Turns<'a> {
+pub(super) struct PairScheduler<'a> {
     params: &'a ForwardParams,
-    /// Products that the first team has had more of.
-    ahead: i32,
+    /// Products that the first pair has had more of.
+    lead: i32,
 }
 
-impl<'a> Turns<'a> {
+impl<'a> PairScheduler<'a> {
     #[inline(always)]
     pub(super) fn new(params: &'a ForwardParams) -> Self {
-        Turns { params, ahead: 0 }
+        PairScheduler { params, lead: 0 }
     }
 
-    /// The team whose turn it is.
+    /// The pair whose turn it is.
     #[inline(always)]
-    pub(super) fn team(&self) -> u32 {
-        u32::from(self.ahead > 0)
+    pub(super) fn pair(&self) -> u32 {
+        u32::from(self.lead > 0)
     }
 
-    /// What each team has of the next document, of a unit's entry.
+    /// What each pair has of the next document, of a unit's entry.
     ///
     /// # Safety
     /// One whole warp.
@@ -44,17 +44,17 @@ impl<'a> Turns<'a> {
         let n_products = len.div_ceil(ROWS) as i32;
         let has_one_unit = self.params.draws == 0 && self.params.n_units <= grid_dim_here();
         let is_last = has_one_unit && entry + 1 == work.entry_end;
-        if is_last && n_products > self.ahead.abs() + 1 {
-            let first = (n_products - self.ahead) as u32 / 2 * ROWS;
+        if is_last && n_products > self.lead.abs() + 1 {
+            let first = (n_products - self.lead) as u32 / 2 * ROWS;
             let parts = [(start, first), (start + first, len - first)];
             return parts.map(|(start, len)| Some(Segment { start, len }));
         }
         let rows = Segment { start, len };
-        if self.team() == 0 {
-            self.ahead += n_products;
+        if self.pair() == 0 {
+            self.lead += n_products;
             [Some(rows), None]
         } else {
-            self.ahead -= n_products;
+            self.lead -= n_products;
             [None, Some(rows)]
         }
     }

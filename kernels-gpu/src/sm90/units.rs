@@ -1,4 +1,4 @@
-//! The unit of a CTA, and its parts.
+//! The unit of a CTA under Stream-K, and its parts.
 
 use crate::abi::params::{ForwardParams, Segment, divide};
 use crate::primitives::documents::Documents;
@@ -14,7 +14,7 @@ pub(in crate::sm90) struct Unit<'a> {
     entry_end: u32,
     /// Its rows of the document that continues in the next unit, and of the one that comes from the
     /// unit before and ends in this; none where documents are whole.
-    pieces: [Segment; 2],
+    partials: [Segment; 2],
     whole: Documents<'a>,
 }
 
@@ -31,7 +31,7 @@ pub(in crate::sm90) enum Kind {
     /// All of it.
     Whole,
     /// Some, but not the end.
-    GoesOn,
+    Continues,
     /// The end alone.
     Ends,
 }
@@ -43,7 +43,7 @@ impl<'a> Unit<'a> {
     /// The launch must have starts of units, one for each block of a tile and one behind them.
     #[inline(always)]
     pub(in crate::sm90) unsafe fn new(params: &'a ForwardParams) -> Self {
-        let mut pieces = [Segment { start: 0, len: 0 }; 2];
+        let mut partials = [Segment { start: 0, len: 0 }; 2];
         let index = divide(block_idx_x(), params.n_tiles, params.n_tiles_inverse);
         let tile = params.tile_base + block_idx_x() - index * params.n_tiles;
         // SAFETY: the caller's promise.
@@ -54,22 +54,22 @@ impl<'a> Unit<'a> {
             if end != 0 {
                 // Neither end of the document may be in the unit.
                 let begin = if next == entry { before } else { 0 };
-                pieces[0] = Segment { start: next_start + begin, len: end - begin };
+                partials[0] = Segment { start: next_start + begin, len: end - begin };
             }
             if before != 0 {
                 (first, n_before) = (None, 1);
                 if next != entry {
-                    pieces[1] = Segment { start: start + before, len: len - before };
+                    partials[1] = Segment { start: start + before, len: len - before };
                 }
             }
             let work =
                 Work { unit: block_idx_x(), tile, entry: entry + n_before, entry_end: next, first };
             let whole = Documents::new(params, &work);
-            Unit { index, tile, entry, entry_end: next, pieces, whole }
+            Unit { index, tile, entry, entry_end: next, partials, whole }
         }
     }
 
-    /// The entry that the block's unit begins with. What [`Unit::new`] loads is asked for with it,
+    /// The entry that the block's unit begins with. What [`Unit::new`] loads is requested with it,
     /// and is near when it does.
     ///
     /// # Safety
@@ -91,13 +91,13 @@ impl<'a> Unit<'a> {
     /// As [`Unit::new`].
     #[inline(always)]
     pub(in crate::sm90) unsafe fn next(&mut self) -> Option<Part> {
-        let [goes_on, ends] = self.pieces;
-        if goes_on.len > 0 {
-            self.pieces[0].len = 0;
-            return Some(Part { entry: self.entry_end, rows: goes_on, kind: Kind::GoesOn });
+        let [continues, ends] = self.partials;
+        if continues.len > 0 {
+            self.partials[0].len = 0;
+            return Some(Part { entry: self.entry_end, rows: continues, kind: Kind::Continues });
         }
         if ends.len > 0 {
-            self.pieces[1].len = 0;
+            self.partials[1].len = 0;
             return Some(Part { entry: self.entry, rows: ends, kind: Kind::Ends });
         }
         // SAFETY: the caller's promise.

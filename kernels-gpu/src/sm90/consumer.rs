@@ -1,10 +1,11 @@
-//! A consumer warpgroup: multiply, online max, sum.
+//! Consumers: what a thread keeps across documents, and the loops over units, documents and tiles.
 
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Group, Segment};
+use crate::primitives::accumulator::Best;
 use crate::primitives::documents::Documents;
 use crate::primitives::row_maxima::row_sums;
-use crate::primitives::row_scales::Norms;
+use crate::primitives::row_scales::RowScales;
 use crate::primitives::row_vector::I8;
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile;
@@ -12,11 +13,10 @@ use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::shared::store_shared_f32;
 use crate::ptx::thread::pause;
 use crate::ptx::warp::{broadcast, sync_warp};
-use crate::ptx::wgmma::Element;
-use crate::sm90::compute::{MASKED, WHOLE, tile_clocks};
+use crate::ptx::wgmma::{Accumulators, WgmmaElement};
 use crate::sm90::kernel::{Kernel, n_slabs};
 use crate::sm90::query_rows::WarpRows;
-use crate::sm90::scheduler::Told;
+use crate::sm90::scheduler::ReceivedUnits;
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
 
@@ -31,7 +31,7 @@ pub(super) struct Consumer<'a> {
     pub(super) ring: Ring,
     pub(super) sums: Ring,
     pub(super) rows: WarpRows,
-    pub(super) norms: Norms,
+    pub(super) row_scales: RowScales,
     /// Where r is of the document's rows, of rows that are normalised, or their scales, where sums
     /// are folded as they are: marked, where they may be halves. Where documents have minima, the
     /// sums of the codes of the thread's two query rows, an f32 in each half: a field of their own
@@ -39,27 +39,43 @@ pub(super) struct Consumer<'a> {
     pub(super) row_factors: u64,
 }
 
-/// Works through the block's units.
+/// Every column is a document token.
+pub(super) const WHOLE: u32 = 0;
+/// Columns beyond the document's end are none.
+pub(super) const TAIL: u32 = 1;
+/// The mask says which columns are.
+pub(super) const MASKED: u32 = 2;
+
+/// How a consumer multiplies a tile with its query rows, and reduces the products.
+pub(super) trait Product: Copy {
+    /// Updates the online max with up to 2 · `N` document tokens from row `row` of their document
+    /// on, of which a [`TAIL`] has `left`. Says whether a [`MASKED`] tile has valid columns.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup together; producers load the tile next.
+    unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
+        self,
+        consumer: &mut Consumer<'_>,
+        best: &mut [Best; 2],
+        row: u32,
+        left: u32,
+    ) -> u32
+    where
+        [f32; N]: Accumulators;
+}
+
+/// Works through the CTA's units: the loop of all consumers that receive units.
 ///
-/// # Safety
-/// All consumer threads; shared memory and barriers as [`crate::sm90::kernel::forward`] sets them
-/// up.
+/// # Safety All consumer threads; shared memory and barriers as
+/// [`crate::sm90::persistent::forward`] sets them up.
 #[inline(always)]
-pub(super) unsafe fn consume<K: Kernel>(
+pub(super) unsafe fn consume<K: Kernel, P: Product>(
     params: &ForwardParams,
     shared: &Shared,
-    norms: Norms,
+    row_scales: RowScales,
+    product: P,
     thread: u32,
 ) {
-    const { assert!(K::FRAGMENTS == 1 || K::FRAGMENTS == 2) };
-    const { assert!(!K::NORMALIZES || !K::Element::SPLITS) };
-    const { assert!(!K::LOADS_NORMS || K::WINNERS && K::FRAGMENTS == 1) };
-    // Both sides' row scales come with the launch; beside promoted sums there is room for one
-    // fragment.
-    const { assert!(!K::Element::HAS_MINS || K::WINNERS && K::FRAGMENTS == 1) };
-    // The largest sum has to be below 2²²: 128 products of numbers up to 127 are.
-    const { assert!(!K::FOLDS_SUMS || K::SLABS == 1) };
-    const { assert!(!K::Element::HAS_SCALES || K::NORMALIZES && (K::SLABS == 1 || K::FRAGMENTS == 1)) };
     // SAFETY: every warp is whole here. By the broadcast the assembler knows that the number is the
     // same in all lanes, so that descriptors live in uniform registers.
     let warp = unsafe { broadcast(thread / 32) };
@@ -72,13 +88,13 @@ pub(super) unsafe fn consume<K: Kernel>(
         ring: Ring::START,
         sums: Ring::START,
         rows: WarpRows::NONE,
-        norms,
+        row_scales,
         row_factors: 0,
     };
     let mut tile = u32::MAX;
     let mut query_parity = 0;
-    let mut units = Told::START;
-    // SAFETY: the producer loads what is waited for, in this order.
+    let mut units = ReceivedUnits::START;
+    // SAFETY: producers fill what is waited for, in this order.
     unsafe {
         while let Some(work) = units.next(shared, consumer.lane) {
             if work.tile != tile {
@@ -102,10 +118,18 @@ pub(super) unsafe fn consume<K: Kernel>(
             }
             let mut documents = Documents::new(params, &work);
             while let Some((entry, document)) = documents.next() {
-                consumer.document::<K>(entry, document);
+                consumer.document::<K, P>(product, entry, document);
             }
         }
     }
+}
+
+/// Clocks that the tensor cores take for a warpgroup's part of a tile: 64 for each 32 bytes of
+/// each fragment.
+pub(super) const fn tile_clocks<K: Kernel>() -> u32 {
+    let steps = if K::STEPS == 0 { SLAB_STEPS } else { K::STEPS };
+    let products = if K::Element::SPLITS { 3 } else { 1 };
+    (64 * steps * products * K::FRAGMENTS) as u32
 }
 
 impl Consumer<'_> {
@@ -134,42 +158,37 @@ impl Consumer<'_> {
             self.row_factors = u64::from(b) << 32 | u64::from(a);
         }
         // SAFETY: groups of this launch.
-        self.rows = unsafe { WarpRows::new::<K>(self.params, self.norms, groups, self.lane) };
+        self.rows = unsafe { WarpRows::new::<K>(self.params, self.row_scales, groups, self.lane) };
     }
 
-    /// One document against the resident query tile.
+    /// One document against the query tile.
     #[inline(always)]
-    unsafe fn document<K: Kernel>(&mut self, entry: u32, document: Segment) {
+    unsafe fn document<K: Kernel, P: Product>(
+        &mut self,
+        product: P,
+        entry: u32,
+        document: Segment,
+    ) {
         let mut best = self.rows.start();
         // The same in all lanes, as the assembler has to know: branches are cheaper then.
         // SAFETY: every warp is whole here.
         let len = unsafe { broadcast(document.len) };
         let mut has_tokens = len > 0;
-        let mut row = 0;
-        if K::LOADS_NORMS || K::FOLDS_SUMS {
-            self.row_factors = match K::HALF_SCALES {
-                true => self.norms.of_marked_documents(document.start),
-                false => self.norms.of_documents(document.start),
+        if K::LOADS_SCALES || K::SKIPS_CONVERSION {
+            self.row_factors = match K::READS_F16_SCALES {
+                true => self.row_scales.of_marked_documents(document.start),
+                false => self.row_scales.of_documents(document.start),
             };
         }
-        // Loops of their own for each kind of tile: the accumulators' pipeline must not meet a
-        // branch.
-        // SAFETY: the caller's promise; the producer loads these tiles in this order.
+        // SAFETY: the caller's promise; producers load these tiles in this order.
         unsafe {
             if self.params.documents.mask == 0 {
-                let whole = len & !(DOCUMENT_TILE as u32 - 1);
-                while row < whole {
-                    self.tile::<K, 64, WHOLE>(&mut best, row, 0);
-                    row += DOCUMENT_TILE as u32;
-                }
-                let left = len - row;
-                if left > 0 {
-                    self.tail::<K>(&mut best, row, left);
-                }
+                self.tiles::<K, P>(product, &mut best, len);
             } else {
+                let mut row = 0;
                 let mut any = 0;
                 while row < len {
-                    any |= self.tile::<K, 64, MASKED>(&mut best, row, 0);
+                    any |= product.tile::<K, 64, MASKED>(self, &mut best, row, 0);
                     row += DOCUMENT_TILE as u32;
                 }
                 has_tokens = any != 0;
@@ -177,15 +196,68 @@ impl Consumer<'_> {
             let store = has_tokens && self.params.winners | self.params.token_scores != 0;
             let place = (entry, document.start);
             let sum = self.rows.finish::<K>(self.params, place, &best, store, self.lane);
-            self.hand_over::<K>(if has_tokens { sum } else { 0.0 });
+            self.publish_sum::<K>(if has_tokens { sum } else { 0.0 });
         }
+    }
+
+    /// The tiles of a document, or part of one, of `len` tokens without a mask. Loops of their own
+    /// for each kind of tile: the accumulators' pipeline must not meet a branch.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup together; producers load these tiles in this order.
+    #[inline(always)]
+    pub(super) unsafe fn tiles<K: Kernel, P: Product>(
+        &mut self,
+        product: P,
+        best: &mut [Best; 2],
+        len: u32,
+    ) {
+        let whole = len & !(DOCUMENT_TILE as u32 - 1);
+        let mut row = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            while row < whole {
+                product.tile::<K, 64, WHOLE>(self, best, row, 0);
+                row += DOCUMENT_TILE as u32;
+            }
+            let left = len - row;
+            if left > 0 {
+                self.tail::<K, P>(product, best, row, left);
+            }
+        }
+    }
+
+    /// A document's last tile of `left` tokens, in the narrowest product that holds them.
+    ///
+    /// # Safety
+    /// As [`Consumer::tiles`].
+    #[inline(always)]
+    unsafe fn tail<K: Kernel, P: Product>(
+        &mut self,
+        product: P,
+        best: &mut [Best; 2],
+        row: u32,
+        left: u32,
+    ) {
+        macro_rules! widths {
+            ($($n:literal)*) => {
+                $(
+                    if has_width(K::TAIL_STEP, K::WINNERS, 2 * $n) && left <= 2 * $n {
+                        // SAFETY: the caller's promise.
+                        unsafe { product.tile::<K, $n, TAIL>(self, best, row, left) };
+                        return;
+                    }
+                )*
+            };
+        }
+        widths!(8 16 24 32 48 64);
     }
 
     /// Puts the warp's [`crate::primitives::row_maxima::sum_halves`] into the next slot. Another
     /// warp adds them: at a document's end every exchange between lanes keeps the tensor cores
     /// waiting.
     #[inline(always)]
-    pub(super) unsafe fn hand_over<K: Kernel>(&mut self, sum: f32) {
+    pub(super) unsafe fn publish_sum<K: Kernel>(&mut self, sum: f32) {
         let (slot, parity) = (self.sums.slot, self.sums.parity);
         let fragment = self.warp / 4 * K::FRAGMENTS as u32 + self.lane % 4;
         let group = 4 * fragment + self.warp % 4;
