@@ -50,7 +50,7 @@ pub struct Capture {
 /// A graph shares tokens, works and scores with their handles: they stay where they are, and
 /// are freed when the handle and every graph are gone. Its workspace is its own. A launch reads
 /// what the tokens hold at that time, which is how a view of foreign memory
-/// (`DeviceTokens::from_raw_parts`) is provenance again with other contents.
+/// (`DeviceTokens::from_raw_parts`) is scored again with other contents.
 ///
 /// On [`Device::cpu`] the same calls work: a launch makes them one after the other.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Graph {
 
 impl Device {
     /// Captures calls into a graph, which launches all of them at once, any number of times.
-    /// Nothing is provenance until then.
+    /// Nothing is scored until then.
     ///
     /// # Errors
     /// Those of `calls`; and [`crate::Error::DeviceMemory`] where there is no room for the graph.

@@ -2,9 +2,6 @@
 
 use maxsim_kernels::abi::residual::norm;
 
-/// Squared lengths below this count as this, so that r is never more than 10⁶.
-const SQUARE_MIN: f32 = 1e-12;
-
 /// ‖x‖².
 pub(crate) fn square(row: &[f32]) -> f32 {
     row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() as f32
@@ -12,11 +9,10 @@ pub(crate) fn square(row: &[f32]) -> f32 {
 
 /// r of a squared length; NaN of NaN.
 pub(crate) fn norm_of(square: f32) -> f32 {
-    let square = if square <= SQUARE_MIN { SQUARE_MIN } else { square };
-    1.0 / square.sqrt()
+    norm(square, f32::sqrt)
 }
 
-/// Adds to `gradient` what a row's is, from the gradient `sum` with respect to the row normalised:
+/// Adds the gradient of a row to `gradient`, from `sum`, the gradient of the row normalised:
 /// r · (sum - x̂ · ⟨x̂, sum⟩) with x̂ = r · x, or r · sum where r is constant. Nothing is added
 /// where the sum is 0 throughout, whatever the row holds.
 pub(crate) fn add_projected(row: &[f32], norm: f32, sum: &[f32], gradient: &mut [f32]) {
@@ -36,8 +32,8 @@ pub(crate) fn add_projected(row: &[f32], norm: f32, sum: &[f32], gradient: &mut 
 }
 
 /// r = 1 / √max(‖x‖², 10⁻¹²) of a row. Squares are added in f64, in the order of the elements, and
-/// the sum is rounded to f32 once, as wherever the library normalises rows on the CPU; one that f32
-/// cannot hold, not before its root is taken.
+/// the sum is rounded to f32 once, as wherever the library normalises rows on the CPU. A sum that
+/// f32 cannot hold is rounded after its root is taken.
 pub(crate) fn row_norm(row: &[f32]) -> f32 {
     let square = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
     if square > f64::from(f32::MAX) && square.is_finite() {

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 
+/// A vector of `n` copies of `value`.
 pub(crate) fn filled<T: Clone>(n: u64, value: T) -> Result<Vec<T>> {
     let error = Error::HostMemory { requested_bytes: n.saturating_mul(size_of::<T>() as u64) };
     let Ok(n) = usize::try_from(n) else { return Err(error) };
@@ -13,12 +14,7 @@ pub(crate) fn filled<T: Clone>(n: u64, value: T) -> Result<Vec<T>> {
     Ok(values)
 }
 
-pub(crate) fn copied<T: Copy + Default>(values: &[T]) -> Result<Vec<T>> {
-    let mut copy = filled(values.len() as u64, T::default())?;
-    copy.copy_from_slice(values);
-    Ok(copy)
-}
-
+/// A copy of `values`.
 pub(crate) fn copy_of<V: Copy>(values: &[V]) -> Result<Vec<V>> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(values.len())

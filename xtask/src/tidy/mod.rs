@@ -1,5 +1,5 @@
 //! Checks the floor plan: layers of both crates, sizes of files, functions and lines, words of
-//! comments, and links of documents.
+//! comments, links of documents, and where the CPU and CUDA halves meet.
 //!
 //! Every finding has a rule, a file and a line. `allowed.txt` lists how many findings of a rule a
 //! file may have until it is mended; a count there may only go down. A file that has fewer must
@@ -12,6 +12,7 @@ mod imports;
 mod layers;
 mod modules;
 mod parse;
+mod seam;
 mod sizes;
 #[cfg(test)]
 mod tests;
@@ -48,12 +49,14 @@ enum Rule {
     Folder,
     /// Comments use the words of the glossary.
     Word,
+    /// At most [`seam::PLACES`] conditions on the feature `cuda`.
+    Seam,
     /// Links of documents lead somewhere, and decisions are in their index.
     Document,
 }
 
 impl Rule {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Room,
         Self::Layer,
         Self::Cycle,
@@ -62,6 +65,7 @@ impl Rule {
         Self::Width,
         Self::Folder,
         Self::Word,
+        Self::Seam,
         Self::Document,
     ];
 
@@ -76,6 +80,7 @@ impl Rule {
             Self::Width => "width",
             Self::Folder => "folder",
             Self::Word => "word",
+            Self::Seam => "seam",
             Self::Document => "document",
         }
     }
@@ -142,6 +147,7 @@ fn find(sources: &[Source]) -> Result<Vec<Finding>> {
     }
     findings.extend(sizes::check(sources, &files));
     findings.extend(files.iter().flat_map(words::check));
+    findings.extend(seam::check(&files)?);
     findings.sort();
     Ok(findings)
 }

@@ -215,6 +215,19 @@ fn banned_words_are_found() {
 }
 
 #[test]
+fn conditions_on_the_feature_cuda_are_few() {
+    let condition = "#[cfg(all(feature = \"cuda\", unix))]\nfn f() {}\n";
+    let few = condition.repeat(seam::PLACES);
+    // Comments, strings and other features are none.
+    let others = "// feature = \"cuda\"\nconst A: &str = \"feature = \\\"cuda\\\"\";\n\
+                  #[cfg(feature = \"serde\")]\nfn f() {}\n";
+    assert_eq!(places(&[("cli/src/a.rs", &few), ("cli/src/b.rs", others)]), []);
+    let in_a_macro = "fn f() -> bool {\n    cfg!(feature = \"cuda\")\n}\n";
+    let tree = [("cli/src/a.rs", &few[..]), ("cli/src/b.rs", in_a_macro)];
+    assert_eq!(places(&tree), [(Rule::Seam, "cli/src/b.rs:2".to_string())]);
+}
+
+#[test]
 fn exceptions_may_only_shrink() {
     let wide = |n: usize| {
         let text = format!("// {}\n", "x".repeat(98)).repeat(n);

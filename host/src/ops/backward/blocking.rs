@@ -14,7 +14,7 @@ use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::{GradientMatrix, OutputShape};
 use crate::problem::pairing::Pairing;
-use crate::runtime::alloc::{copied, filled};
+use crate::runtime::alloc::{copy_of, filled};
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::GradientSource;
 use crate::tokens::layout::{TokenLayout, check_len};
@@ -39,7 +39,7 @@ impl Gradients {
     }
 
     pub(crate) fn copied(&self) -> Result<Gradients> {
-        Ok(Gradients { queries: copied(&self.queries)?, documents: copied(&self.documents)? })
+        Ok(Gradients { queries: copy_of(&self.queries)?, documents: copy_of(&self.documents)? })
     }
 }
 

@@ -7,7 +7,7 @@ use super::prepared::PreparedBackward;
 use crate::cuda::{CudaGradScores, CudaGradients};
 use crate::device::Device;
 use crate::error::Result;
-use crate::runtime::alloc::{copied, filled};
+use crate::runtime::alloc::{copy_of, filled};
 use crate::runtime::on::On;
 use crate::runtime::swap::Swap;
 use crate::tokens::element::ElementType;
@@ -45,7 +45,7 @@ impl DeviceGradScores {
         let n_scores = work.outputs.shape.n_scores();
         check_len("grad_scores", n_scores, "one per score", values.len())?;
         let inner = match &work.inner {
-            On::Cpu(_) => On::Cpu(Arc::new(Swap::new(copied(values)?))),
+            On::Cpu(_) => On::Cpu(Arc::new(Swap::new(copy_of(values)?))),
             On::Cuda(_) => {
                 let device = work.device.cuda_device("work for a CUDA device")?;
                 On::Cuda(Arc::new(CudaGradScores::upload(device, values)?))
@@ -87,7 +87,7 @@ impl DeviceGradScores {
         check_len("grad_scores", self.n_scores, "one per score", values.len())?;
         match &self.inner {
             On::Cpu(own) => {
-                own.set(copied(values)?);
+                own.set(copy_of(values)?);
                 Ok(())
             }
             On::Cuda(own) => own.write(values),

@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::ops::score::prepared::DeviceScores;
 use crate::problem::scores::Scores;
-use crate::runtime::alloc::copied;
+use crate::runtime::alloc::copy_of;
 use crate::runtime::on::On;
 use crate::runtime::swap::{Swap, lock};
 use crate::tokens::layout::check_len;
@@ -122,7 +122,7 @@ impl Device {
                 On::Cuda(Arc::new(work))
             }
             On::Cpu(()) => {
-                let own = copied(positives)?;
+                let own = copy_of(positives)?;
                 let targets = CpuTargets::Positives(own);
                 On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
@@ -155,7 +155,7 @@ impl Device {
                 On::Cuda(Arc::new(work))
             }
             On::Cpu(()) => {
-                let targets = CpuTargets::Teacher(Swap::new(copied(teacher)?));
+                let targets = CpuTargets::Teacher(Swap::new(copy_of(teacher)?));
                 On::Cpu(Arc::new(CpuLossWork { n_documents, temperature, targets }))
             }
         };
@@ -230,7 +230,7 @@ impl PreparedLoss {
         let written = match &self.inner {
             On::Cpu(work) => match &work.targets {
                 CpuTargets::Teacher(own) => {
-                    own.set(copied(teacher)?);
+                    own.set(copy_of(teacher)?);
                     true
                 }
                 _ => false,
