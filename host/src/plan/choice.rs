@@ -9,7 +9,7 @@ use maxsim_kernels::table::forward::Variant;
 
 pub(crate) use super::cost::n_tile_entries;
 use super::cost::{DocumentLens, START_CLOCKS, centroid_clocks, cost};
-use super::document_splits::{Pieces, cut};
+use super::document_splits::{self, DocumentSplits};
 use super::eligible::eligible;
 use crate::error::{Error, Result};
 use crate::plan::limits::Access;
@@ -35,7 +35,7 @@ enum Choice {
 pub(crate) struct Chosen {
     pub variant: &'static Variant,
     /// How documents are split; `None` = they are not.
-    pub pieces: Option<Pieces>,
+    pub splits: Option<DocumentSplits>,
     /// Centroids that documents are decoded from; 0 where they are not.
     pub n_centroids: u32,
 }
@@ -49,7 +49,7 @@ impl Plan {
                 why: "the CPU engine has no kernels to choose from; leave `kernel` unset".into(),
             });
         }
-        check_pieces(options)?;
+        check_splits(options)?;
         Ok(Plan { choice: Choice::Cpu { n_threads }, rejected: Vec::new() })
     }
 
@@ -73,7 +73,7 @@ impl Plan {
                 why: "there is no such kernel; `maxsim info --kernels` lists them".into(),
             });
         }
-        check_pieces(options)?;
+        check_splits(options)?;
         let lens = DocumentLens::of(problem);
         let mut rejected = Vec::new();
         let mut best: Option<(f64, Chosen)> = None;
@@ -86,15 +86,17 @@ impl Plan {
                 Err(why) => rejected.push((row.name, why)),
                 Ok(()) => {
                     let n_entries = n_tile_entries(row, problem);
-                    let cut = cut(row, problem, n_entries, limits, options);
+                    let split = document_splits::choose(row, problem, n_entries, limits, options);
                     let whole = cost(row, problem, n_entries, &lens, limits);
                     let start = if row.schedule.is_contiguous() { 0.0 } else { START_CLOCKS };
                     let before = start + centroid_clocks(row, problem, limits, documents);
-                    let cost =
-                        before + cut.and_then(|cut| cut.clocks).map_or(whole, |cut| cut.min(whole));
+                    let cost = before
+                        + split
+                            .and_then(|split| split.clocks)
+                            .map_or(whole, |split| split.min(whole));
                     let chosen = Chosen {
                         variant: row,
-                        pieces: cut.map(|cut| cut.pieces),
+                        splits: split.map(|split| split.splits),
                         n_centroids: documents.n_centroids,
                     };
                     match best {
@@ -135,7 +137,7 @@ impl Plan {
 
     /// Splits of every document; 1 = documents stay whole.
     pub fn document_splits(&self) -> usize {
-        self.chosen().and_then(|chosen| chosen.pieces).map_or(1, |pieces| pieces.n)
+        self.chosen().and_then(|chosen| chosen.splits).map_or(1, |splits| splits.n)
     }
 
     /// What runs on a CUDA device, or `None` for the CPU engine.
@@ -161,14 +163,14 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.choice {
             Choice::Cpu { n_threads } => write!(f, "cpu: {n_threads} threads")?,
-            Choice::Kernel { chosen: Chosen { variant: v, pieces, .. }, cost, reason } => {
+            Choice::Kernel { chosen: Chosen { variant: v, splits, .. }, cost, reason } => {
                 write!(
                     f,
                     "{}: {reason}; tiles of {} query rows × {} document tokens, {} stages, \
                      {} threads, estimated cost {cost:.3e}",
                     v.name, v.query_tile, v.document_tile, v.stages, v.threads
                 )?;
-                if let Some(Pieces { n, len }) = pieces {
+                if let Some(DocumentSplits { n, len }) = splits {
                     write!(f, "; documents cut into {n} pieces of up to {len} tokens")?;
                 }
             }
@@ -200,7 +202,7 @@ impl serde::Serialize for Plan {
     }
 }
 
-fn check_pieces(options: &ScoreOptions) -> Result<()> {
+fn check_splits(options: &ScoreOptions) -> Result<()> {
     match options.document_splits {
         Some(0) => Err(Error::Shape {
             argument: "document_splits",

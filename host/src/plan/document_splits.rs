@@ -25,35 +25,35 @@ const BYTES_MAX: u64 = 32 << 20;
 
 /// Clocks that splitting must save: 10 µs. The second kernel takes 3 to 4; and clocks are counted
 /// as on a full device, while a CTA with a multiprocessor to itself is up to twice as fast.
-pub(crate) const CUT_CLOCKS: f64 = 17_000.0;
+pub(crate) const SPLIT_CLOCKS: f64 = 17_000.0;
 
 /// How every document of a call is split; documents shorter than the longest have empty splits at
 /// their ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pieces {
-    /// Pieces of a document, 2 or more.
+pub(crate) struct DocumentSplits {
+    /// Splits of a document, 2 or more.
     pub n: usize,
-    /// Tokens of a piece.
+    /// Tokens of a split.
     pub len: usize,
 }
 
-/// Pieces, and the clocks that the busiest multiprocessor then takes.
+/// Splits, and the clocks that the busiest multiprocessor then takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Cut {
-    pub pieces: Pieces,
-    /// `None` where the pieces were asked for.
+pub(crate) struct Split {
+    pub splits: DocumentSplits,
+    /// `None` where the splits were asked for.
     pub clocks: Option<f64>,
 }
 
-impl Pieces {
-    /// At most `most` pieces of documents of up to `longest` tokens; `None` where that is one.
-    fn new(longest: usize, most: usize) -> Option<Pieces> {
+impl DocumentSplits {
+    /// At most `most` splits of documents of up to `longest` tokens; `None` where that is one.
+    fn new(longest: usize, most: usize) -> Option<DocumentSplits> {
         let len = longest.div_ceil(most.max(1)).next_multiple_of(STEP);
         let n = longest.div_ceil(len.max(1));
-        (n > 1).then_some(Pieces { n, len })
+        (n > 1).then_some(DocumentSplits { n, len })
     }
 
-    /// The rows of a document's pieces, in their order; `n` of them.
+    /// The rows of a document's splits, in their order; `n` of them.
     pub(crate) fn of(self, [start, len]: [u32; 2]) -> impl Iterator<Item = [u32; 2]> {
         (0..self.n as u64).map(move |i| {
             // Rows are fewer than 2³¹, and nothing behind a document's end is looked at.
@@ -63,22 +63,22 @@ impl Pieces {
     }
 }
 
-/// How a kernel's documents are cut, of which its query tiles meet `n_entries`
+/// How a kernel's documents are split, of which its query tiles meet `n_entries`
 /// ([`n_tile_entries`](super::cost::n_tile_entries)); `None` = they are not.
-pub(crate) fn cut(
+pub(crate) fn choose(
     row: &Variant,
     problem: &Problem<'_>,
     n_entries: f64,
     limits: &DeviceLimits,
     options: &ScoreOptions,
-) -> Option<Cut> {
+) -> Option<Split> {
     if n_entries < 1.0 || row.schedule.is_contiguous() || row.schedule.is_stream_k() {
         return None;
     }
     if let Some(most) = options.document_splits {
         let most = most.min(most_that_fit(problem, options));
-        let pieces = Pieces::new(longest(problem), most)?;
-        return Some(Cut { pieces, clocks: None });
+        let splits = DocumentSplits::new(longest(problem), most)?;
+        return Some(Split { splits, clocks: None });
     }
     // One round: a second one would begin with most blocks idle.
     let n_multiprocessors = limits.n_multiprocessors.max(1) as f64;
@@ -88,15 +88,15 @@ pub(crate) fn cut(
     }
     let longest = longest(problem);
     let most = n_rounds_free.min(longest / LEN_MIN).min(most_that_fit(problem, options));
-    let pieces = Pieces::new(longest, most)?;
+    let splits = DocumentSplits::new(longest, most)?;
     // Blocks that share a multiprocessor share its time.
     let clocks = |n_entries: f64, len: usize| {
         let n_sharing = if n_entries > n_multiprocessors { row.blocks } else { 1 };
         n_sharing as f64 * document_clocks(row, problem.dim(), len as f64)
     };
     let whole = clocks(n_entries, longest);
-    let cut = clocks(n_entries * pieces.n as f64, pieces.len) + CUT_CLOCKS;
-    (cut < whole).then_some(Cut { pieces, clocks: Some(cut) })
+    let split = clocks(n_entries * splits.n as f64, splits.len) + SPLIT_CLOCKS;
+    (split < whole).then_some(Split { splits, clocks: Some(split) })
 }
 
 /// Tokens of the longest document that is scored: of candidates, the corpus may have longer ones.
@@ -111,9 +111,9 @@ fn longest(problem: &Problem<'_>) -> usize {
     }
 }
 
-/// Pieces whose results fit the workspace.
+/// Splits whose results fit the workspace.
 fn most_that_fit(problem: &Problem<'_>, options: &ScoreOptions) -> usize {
-    let bytes: u64 = OutputShape::of_pieces(problem, options.winners).lens_bytes().iter().sum();
+    let bytes: u64 = OutputShape::of_splits(problem, options.winners).lens_bytes().iter().sum();
     (BYTES_MAX / bytes.max(1)) as usize
 }
 
@@ -130,21 +130,21 @@ mod tests {
         DeviceLimits { capability: (9, 0), n_multiprocessors: 132, shared_bytes: 227 * 1024 };
 
     #[test]
-    fn pieces_cover_each_token_once_and_in_order() {
+    fn splits_cover_each_token_once_and_in_order() {
         for longest in (0..1500).chain([8192, 8193, 100_000]) {
             for most in [0, 1, 2, 3, 5, 33, 1000] {
-                let Some(pieces) = Pieces::new(longest, most) else {
+                let Some(splits) = DocumentSplits::new(longest, most) else {
                     assert!(longest <= STEP || most <= 1, "{longest} tokens, {most} pieces");
                     continue;
                 };
-                assert!((2..=most).contains(&pieces.n) && pieces.len.is_multiple_of(STEP));
+                assert!((2..=most).contains(&splits.n) && splits.len.is_multiple_of(STEP));
                 for len in [0, 1, longest / 2, longest] {
-                    let segments: Vec<[u32; 2]> = pieces.of([7, len as u32]).collect();
-                    assert_eq!(segments.len(), pieces.n);
+                    let segments: Vec<[u32; 2]> = splits.of([7, len as u32]).collect();
+                    assert_eq!(segments.len(), splits.n);
                     let mut next = 7;
                     for (i, [start, n_rows]) in segments.into_iter().enumerate() {
                         assert_eq!(start, next);
-                        assert!(n_rows == 0 || start as usize == 7 + i * pieces.len);
+                        assert!(n_rows == 0 || start as usize == 7 + i * splits.len);
                         next += n_rows;
                     }
                     assert_eq!(next as usize, 7 + len);
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// The pieces of `n` documents of `len` tokens against one query, with the row of that name.
+    /// The splits of `n` documents of `len` tokens against one query, with the row of that name.
     fn chosen(row: &str, query_len: usize, n: usize, len: usize, most: Option<usize>) -> usize {
         let queries = TokenLayout::padded(1, query_len, 128).unwrap();
         let documents = TokenLayout::padded(n, len, 128).unwrap();
@@ -162,21 +162,21 @@ mod tests {
         let row = FORWARD.iter().find(|known| known.name == row).unwrap();
         let options = ScoreOptions { document_splits: most, ..ScoreOptions::default() };
         let n_entries = n_tile_entries(row, &problem);
-        cut(row, &problem, n_entries, &H200, &options).map_or(1, |cut| cut.pieces.n)
+        choose(row, &problem, n_entries, &H200, &options).map_or(1, |split| split.splits.n)
     }
 
     #[test]
     fn few_long_documents_are_cut_into_one_round_of_blocks() {
         const SHORT: &str = "maxsim_forward_sm90_f16_d128_q64";
         const TALL: &str = "maxsim_forward_sm90_f16_d128_q256";
-        for (row, query_len, n, len, n_pieces) in [
+        for (row, query_len, n, len, n_splits) in [
             (SHORT, 32, 8, 8192, 32),
             (SHORT, 32, 1, 100_000, 261),
             // Full enough.
             (SHORT, 32, 133, 8192, 1),
             (SHORT, 32, 1000, 8192, 1),
             (TALL, 1024, 17, 8192, 1),
-            // Each tile of the query takes its turn with every piece.
+            // Each tile of the query takes its turn with every split.
             (TALL, 1024, 8, 8192, 4),
             (TALL, 256, 8, 8192, 16),
             // Too little to save.
@@ -187,20 +187,20 @@ mod tests {
             (SHORT, 0, 8, 8192, 1),
         ] {
             let found = chosen(row, query_len, n, len, None);
-            assert_eq!(found, n_pieces, "{query_len} × {n} × {len} with {row}");
+            assert_eq!(found, n_splits, "{query_len} × {n} × {len} with {row}");
         }
         // As asked for, as far as there are tokens.
-        for (len, most, n_pieces) in
+        for (len, most, n_splits) in
             [(8192, 1, 1), (8192, 5, 5), (300, 5, 3), (129, 5, 2), (128, 5, 1), (0, 5, 1)]
         {
-            assert_eq!(chosen(SHORT, 32, 1000, len, Some(most)), n_pieces, "{len} into {most}");
+            assert_eq!(chosen(SHORT, 32, 1000, len, Some(most)), n_splits, "{len} into {most}");
         }
         assert_eq!(chosen(SHORT, 0, 8, 8192, Some(5)), 1);
     }
 
     #[test]
-    fn what_pieces_leave_fits_the_workspace() {
-        // 1000 documents × 4096 query tokens: 16 MB of token scores a piece.
+    fn what_splits_leave_fits_the_workspace() {
+        // 1000 documents × 4096 query tokens: 16 MB of token scores a split.
         const TALL: &str = "maxsim_forward_sm90_f16_d128_q256";
         assert_eq!(chosen(TALL, 4096, 1000, 8192, Some(9)), 2);
         assert_eq!(chosen(TALL, 4096, 2500, 8192, Some(9)), 1);
@@ -215,7 +215,7 @@ mod tests {
         let problem = Problem::new(&queries, &documents, &pairing).unwrap();
         let row = FORWARD.iter().find(|row| row.name.ends_with("sm90_f16_d128_q64")).unwrap();
         let n_entries = n_tile_entries(row, &problem);
-        let cut = cut(row, &problem, n_entries, &H200, &ScoreOptions::default()).unwrap();
-        assert_eq!(cut.pieces, Pieces { n: 16, len: 256 });
+        let split = choose(row, &problem, n_entries, &H200, &ScoreOptions::default()).unwrap();
+        assert_eq!(split.splits, DocumentSplits { n: 16, len: 256 });
     }
 }

@@ -64,11 +64,11 @@ pub(super) fn eligible(
         ));
     }
     if row.schedule.is_stream_k() {
-        takes_cuts(row, problem, limits, options)?;
+        takes_stream_k(row, problem, limits, options)?;
     }
     // Behind that: it looks at every document.
     if row.schedule.is_contiguous() {
-        takes_runs(row, problem, queries, documents, options)?;
+        takes_contiguous(row, problem, queries, documents, options)?;
     }
     if row.schedule.is_by_centroid() {
         if documents.n_centroids == 0 {
@@ -99,7 +99,7 @@ pub(super) fn eligible(
 }
 
 /// Whether a Stream-K kernel can score these.
-fn takes_cuts(
+fn takes_stream_k(
     row: &Variant,
     problem: &Problem<'_>,
     limits: &DeviceLimits,
@@ -131,7 +131,7 @@ fn takes_cuts(
 }
 
 /// Whether a contiguous kernel, which reads documents as one run of rows, can read these.
-fn takes_runs(
+fn takes_contiguous(
     row: &Variant,
     problem: &Problem<'_>,
     queries: Access,

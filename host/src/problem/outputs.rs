@@ -44,7 +44,7 @@ impl OutputShape {
 
     /// What kernels store for each piece of a split document, for a problem whose documents are
     /// those pieces.
-    pub(crate) fn of_pieces(problem: &Problem<'_>, winners: bool) -> OutputShape {
+    pub(crate) fn of_splits(problem: &Problem<'_>, winners: bool) -> OutputShape {
         OutputShape {
             shape: problem.shape(),
             token_offsets: Some(problem.token_offsets()),

@@ -52,7 +52,7 @@ impl Recompute {
         chosen: Chosen,
         bytes_max: u64,
     ) -> Result<Recompute> {
-        let ranges = match chosen.pieces {
+        let ranges = match chosen.splits {
             None => slices(problem, kind.gradient, outputs, bytes_max)?,
             Some(_) => Vec::from([all(problem)]),
         };

@@ -13,13 +13,17 @@ use crate::tokens::layout::TokenLayout;
 impl WorkList {
     /// Lists the units of all launches that the kernel cannot compute, instead of what other
     /// kernels read.
-    pub(in crate::cuda) fn list_runs(&mut self, documents: &TokenLayout) {
+    pub(in crate::cuda) fn list_contiguous(&mut self, documents: &TokenLayout) {
         let is_regular = regular_len(documents.segments()).is_some();
         let tiles_are_queries = self.tiles.query_len() > 0;
         let entry_stride = self.entry_stride;
+        let are_even = |launch: &Launch| match launch.units {
+            Units::Even(even) => even.longer_by <= 1 || launch.is_dynamic,
+            _ => false,
+        };
         let can_compute = |launch: &Launch| {
-            matches!(launch.units, Units::Shares(_))
-                || matches!(launch.units, Units::Even(even) if even.longer_by <= 1 || launch.draws)
+            matches!(launch.units, Units::StreamK(_))
+                || are_even(launch)
                     && is_regular
                     && (launch.entries.start, launch.tiles.start) == (0, 0)
                     && (entry_stride == 0 || tiles_are_queries)
@@ -28,7 +32,7 @@ impl WorkList {
         };
         let mut launches = std::mem::take(&mut self.launches);
         // A query stays in registers under the dynamic scheduler.
-        debug_assert!(launches.iter().all(|launch| !launch.draws || launch.tiles.len() == 1));
+        debug_assert!(launches.iter().all(|launch| !launch.is_dynamic || launch.tiles.len() == 1));
         for launch in launches.iter_mut().filter(|launch| !can_compute(launch)) {
             let first = self.run_units.len() as u32;
             for u in 0..launch.n_units {
@@ -44,7 +48,7 @@ impl WorkList {
                     reserved: [0; 3],
                 });
             }
-            launch.units = Units::Runs(first);
+            launch.units = Units::Contiguous(first);
         }
         self.launches = launches;
         self.units.clear();
@@ -60,7 +64,7 @@ impl WorkList {
                 let unit = self.units[(first + u) as usize];
                 (unit.tile, unit.entry_begin..unit.entry_end)
             }
-            Units::Runs(first) => {
+            Units::Contiguous(first) => {
                 let unit = self.run_units[(first + u) as usize];
                 (unit.tile, unit.entry..unit.entry_end)
             }
@@ -68,7 +72,7 @@ impl WorkList {
                 let starts = &self.unit_starts[(first + chunk) as usize..];
                 (tile, starts[0].entry..starts[1].entry)
             }
-            Units::Shares(shares) => {
+            Units::StreamK(shares) => {
                 // Those that end in it.
                 let step = |chunk| first_step(chunk, shares.per_unit, shares.n_longer);
                 let [begin, end] =
@@ -112,11 +116,11 @@ mod tests {
         item_len: u32,
     ) -> (u32, Range<u32>, Range<u32>) {
         match launch.units {
-            Units::Runs(first) => {
+            Units::Contiguous(first) => {
                 let unit = work.run_units[(first + u) as usize];
                 (unit.tile, unit.entry..unit.entry_end, unit.start..unit.end)
             }
-            Units::Even(even) if launch.draws => {
+            Units::Even(even) if launch.is_dynamic => {
                 assert_eq!((launch.tiles.len(), even.n_longer), (1, launch.grid));
                 let first = even.per_unit + even.longer_by;
                 let (begin, n) = match u < launch.grid {
@@ -143,7 +147,7 @@ mod tests {
     #[test]
     fn units_are_their_documents_rows() {
         let mut random = Random(3);
-        let (mut computed, mut drawn) = ([0, 0], [0, 0]);
+        let (mut computed, mut dynamic) = ([0, 0], [0, 0]);
         for _ in 0..3000 {
             let alike = random.below(2) == 0;
             let lens = |random: &mut Random, n: usize, most: u64, alike: bool| -> Vec<usize> {
@@ -166,8 +170,8 @@ mod tests {
                 n_blocks: 1 + random.below(9) as usize,
                 partials_max: 1 + random.below(60),
                 unit_tokens_max: [u64::MAX, 1 + random.below(600)][random.below(2) as usize],
-                drawn_tokens_min: [u64::MAX, 0, 50][random.below(3) as usize],
-                in_runs: true,
+                dynamic_tokens_min: [u64::MAX, 0, 50][random.below(3) as usize],
+                is_contiguous: true,
                 ..SMALL
             };
             for pairing in [Pairing::cross(), Pairing::own_candidates(k)] {
@@ -180,7 +184,7 @@ mod tests {
                 for launch in &work.launches {
                     let is_computed = usize::from(matches!(launch.units, Units::Even(_)));
                     computed[is_computed] += 1;
-                    drawn[is_computed] += usize::from(launch.draws);
+                    dynamic[is_computed] += usize::from(launch.is_dynamic);
                     for u in 0..launch.n_units {
                         let item_len = document_lens[0] as u32;
                         let (tile, entries, rows) = run(&work, launch, u, item_len);
@@ -192,20 +196,21 @@ mod tests {
                 }
             }
         }
-        assert!(drawn.iter().all(|&n| n > 100), "{drawn:?} of them drawn");
+        assert!(dynamic.iter().all(|&n| n > 100), "{dynamic:?} of them dynamic");
         assert!(computed.iter().all(|&n| n > 1000), "{computed:?} launches, listed and computed");
     }
 
     #[test]
     fn equal_shares_have_every_row_once() {
         let mut random = Random(4);
-        let mut n_cut = 0;
+        let mut n_shared = 0;
         for _ in 0..2000 {
             let n_documents = 1 + random.below(40) as usize;
             let longest = [40, 300, 9000][random.below(3) as usize];
             let len = 1 + random.below(longest) as usize;
             let n_blocks = 1 + random.below(60) as usize;
-            let shape = Shape { query_tile: 32, n_blocks, in_runs: true, cuts: true, ..SMALL };
+            let shape =
+                Shape { query_tile: 32, n_blocks, is_contiguous: true, is_stream_k: true, ..SMALL };
             let queries: &[usize] = [&[32][..], &[15, 9]][random.below(2) as usize];
             let (queries, documents) = (layout(queries), layout(&vec![len; n_documents]));
             let cross = Pairing::cross();
@@ -215,9 +220,9 @@ mod tests {
                 check(&problem, &shape);
                 let work = WorkList::new(&problem, &shape).unwrap();
                 let [launch] = &work.launches[..] else { panic!("several launches") };
-                let Units::Shares(of) = launch.units else { panic!("no shares") };
+                let Units::StreamK(of) = launch.units else { panic!("no shares") };
                 assert!(work.run_units.is_empty() && launch.tiles.len() == 1);
-                n_cut += 1;
+                n_shared += 1;
                 let most = n_documents as u32 * of.document_steps;
                 let division = [of.document_steps, inverse(of.document_steps, most)];
                 let step = |u| first_step(u, of.per_unit, of.n_longer);
@@ -235,19 +240,19 @@ mod tests {
                 assert_eq!(before, ((n_documents * len) as u32, false));
             }
         }
-        assert!(n_cut > 300, "{n_cut} of them cut");
+        assert!(n_shared > 300, "{n_shared} of them shared");
     }
 
     #[test]
     fn units_of_more_tiles_than_can_be_divided_by_are_listed() {
-        let shape = Shape { query_tile: 32, n_blocks: 264, in_runs: true, ..SMALL };
+        let shape = Shape { query_tile: 32, n_blocks: 264, is_contiguous: true, ..SMALL };
         for (n_queries, is_listed) in [(60_000, false), (70_000, true)] {
             let (queries, documents) = (layout(&vec![3; n_queries]), layout(&vec![1; n_queries]));
             let pairing = Pairing::own_candidates(1);
             let problem = Problem::new(&queries, &documents, &pairing).unwrap();
             let work = WorkList::new(&problem, &shape).unwrap();
             let [launch] = &work.launches[..] else { panic!("{} launches", work.launches.len()) };
-            assert_eq!(matches!(launch.units, Units::Runs(_)), is_listed);
+            assert_eq!(matches!(launch.units, Units::Contiguous(_)), is_listed);
             for u in (0..launch.n_units).step_by(997) {
                 assert_eq!(run(&work, launch, u, 1), (u, u..u + 1, u..u + 1));
             }

@@ -19,7 +19,7 @@ use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::fill;
 use crate::cuda::driver::module::Kernel;
 use crate::error::Result;
-use crate::plan::document_splits::Pieces;
+use crate::plan::document_splits::DocumentSplits;
 use crate::problem::Problem;
 use crate::problem::outputs::OutputAddresses;
 use crate::problem::outputs::OutputShape;
@@ -27,11 +27,11 @@ use crate::problem::pairing::{Kind, Pairing};
 use crate::problem::shape::ScoreShape;
 use crate::tokens::layout::TokenLayout;
 
-/// A problem whose documents are the pieces of another's. Where documents are candidates, those
-/// that are scored are cut, each for each of its scores: a corpus may have many more.
+/// A problem whose documents are the splits of another's. Where documents are candidates, those
+/// that are scored are split, each for each of its scores: a corpus may have many more.
 #[derive(Debug)]
-pub(in crate::cuda) struct CutProblem {
-    pieces: Pieces,
+pub(in crate::cuda) struct SplitProblem {
+    splits: DocumentSplits,
     documents: TokenLayout,
     pairing: Pairing,
     /// Of each score of the whole problem: its query, and where that one's tokens go in the
@@ -39,34 +39,37 @@ pub(in crate::cuda) struct CutProblem {
     scores: Vec<(usize, u32)>,
 }
 
-impl CutProblem {
-    pub(in crate::cuda) fn new(problem: &Problem<'_>, pieces: Pieces) -> Result<CutProblem> {
+impl SplitProblem {
+    pub(in crate::cuda) fn new(
+        problem: &Problem<'_>,
+        splits: DocumentSplits,
+    ) -> Result<SplitProblem> {
         let n_scores = problem.shape().n_scores();
         let whole = problem.documents();
-        let cut: Vec<usize> = match problem.shape() {
+        let split: Vec<usize> = match problem.shape() {
             ScoreShape::Cross { n_documents, .. } => (0..n_documents).collect(),
             _ => (0..n_scores).map(|p| problem.pair(p).1).collect(),
         };
-        let (starts, lens): (Vec<u32>, Vec<u32>) = cut
+        let (starts, lens): (Vec<u32>, Vec<u32>) = split
             .into_iter()
-            .flat_map(|document| pieces.of(whole.segments()[document]))
+            .flat_map(|document| splits.of(whole.segments()[document]))
             .map(|[start, len]| (start, len))
             .unzip();
         let documents = TokenLayout::scattered(whole.rows(), whole.dim(), &starts, &lens)?;
         let pairing = match &problem.pairing().0 {
             Kind::Cross => Kind::Cross,
             Kind::OwnCandidates { k } | Kind::Candidates { k, .. } => {
-                Kind::OwnCandidates { k: k * pieces.n }
+                Kind::OwnCandidates { k: k * splits.n }
             }
             Kind::Pairs { ids } => {
-                let queries = ids.iter().flat_map(|pair| vec![pair[0]; pieces.n]);
-                Kind::Pairs { ids: queries.zip(0..).map(|(query, piece)| [query, piece]).collect() }
+                let queries = ids.iter().flat_map(|pair| vec![pair[0]; splits.n]);
+                Kind::Pairs { ids: queries.zip(0..).map(|(query, split)| [query, split]).collect() }
             }
         };
         let offsets = problem.token_offsets();
         let score = |p| (problem.pair(p).0, offsets.range(p).start as u32);
         let scores = (0..n_scores).map(score).collect();
-        Ok(CutProblem { pieces, documents, pairing: Pairing(pairing), scores })
+        Ok(SplitProblem { splits, documents, pairing: Pairing(pairing), scores })
     }
 
     /// Where the query tokens of each score of the whole problem are: in their matrix, in tiles,
@@ -84,53 +87,53 @@ impl CutProblem {
         self.scores.iter().map(score_tokens).collect()
     }
 
-    /// The problem of the pieces, with the queries of the whole one.
+    /// The problem of the splits, with the queries of the whole one.
     pub(in crate::cuda) fn problem<'a>(&'a self, queries: &'a TokenLayout) -> Result<Problem<'a>> {
         Problem::new(queries, &self.documents, &self.pairing)
     }
 
-    /// The pieces' rows; nothing where every piece `i` has its full length, from row `i` times
+    /// The splits' rows; nothing where every split `i` has its full length, from row `i` times
     /// that on.
     pub(in crate::cuda) fn segments(&self) -> &[[u32; 2]] {
         match regular_len(self.documents.segments()) {
-            Some(len) if len as usize == self.pieces.len => &[],
+            Some(len) if len as usize == self.splits.len => &[],
             _ => self.documents.segments(),
         }
     }
 }
 
-/// How a work's pieces are put together.
+/// How a work's splits are put together.
 #[derive(Debug)]
-pub(in crate::cuda) struct CudaPieces {
+pub(in crate::cuda) struct CudaSplits {
     kernel: Kernel<CombinePiecesParams>,
-    pieces: Pieces,
-    /// Some piece has no token.
+    splits: DocumentSplits,
+    /// Some split has no token.
     has_empty: bool,
     n_scores: u32,
     groups_per_tile: u32,
     /// Bytes of a winner of the whole problem.
     winner_bytes: usize,
-    /// Bytes of scores, winners and token scores of all pieces.
+    /// Bytes of scores, winners and token scores of all splits.
     lens_bytes: [u64; 3],
 }
 
-impl CudaPieces {
-    /// `outputs` is of the whole problem, `of_pieces` of the pieces.
+impl CudaSplits {
+    /// `outputs` is of the whole problem, `of_splits` of the splits.
     pub(in crate::cuda) fn new(
         kernel: Kernel<CombinePiecesParams>,
         variant: &Variant,
-        cut: &CutProblem,
+        split: &SplitProblem,
         outputs: &OutputShape,
-        of_pieces: &OutputShape,
-    ) -> CudaPieces {
-        CudaPieces {
+        of_splits: &OutputShape,
+    ) -> CudaSplits {
+        CudaSplits {
             kernel,
-            pieces: cut.pieces,
-            has_empty: cut.documents.segments().iter().any(|segment| segment[1] == 0),
-            n_scores: cut.scores.len() as u32,
+            splits: split.splits,
+            has_empty: split.documents.segments().iter().any(|segment| segment[1] == 0),
+            n_scores: split.scores.len() as u32,
             groups_per_tile: (variant.query_tile / Group::ROWS) as u32,
             winner_bytes: outputs.winner_bytes,
-            lens_bytes: of_pieces.lens_bytes(),
+            lens_bytes: of_splits.lens_bytes(),
         }
     }
 
@@ -150,16 +153,16 @@ impl CudaPieces {
         }
     }
 
-    /// The documents' matrix with the pieces as its items.
+    /// The documents' matrix with the splits as its items.
     pub(in crate::cuda) fn documents(&self, matrix: Matrix, lists: &DeviceLists) -> Matrix {
-        Matrix { segments: lists.piece_segments, item_len: self.pieces.len as u32, ..matrix }
+        Matrix { segments: lists.split_segments, item_len: self.splits.len as u32, ..matrix }
     }
 
-    /// Enqueues what must be done before the pieces are scored.
+    /// Enqueues what must be done before the splits are scored.
     ///
     /// # Safety
-    /// `left` must be [`CudaPieces::outputs`] of a workspace of
-    /// [`CudaPieces::workspace_bytes`] that only this stream uses; `stream` must be a stream of
+    /// `left` must be [`CudaSplits::outputs`] of a workspace of
+    /// [`CudaSplits::workspace_bytes`] that only this stream uses; `stream` must be a stream of
     /// the context.
     pub(in crate::cuda) unsafe fn begin(
         &self,
@@ -201,8 +204,8 @@ impl CudaPieces {
             scores: out.scores,
             winners: out.winners,
             token_scores: out.token_scores,
-            n_pieces: self.pieces.n as u32,
-            piece_len: self.pieces.len as u32,
+            n_pieces: self.splits.n as u32,
+            piece_len: self.splits.len as u32,
             winner_bytes: self.winner_bytes as u32,
             groups_per_tile: self.groups_per_tile,
         };

@@ -1,38 +1,38 @@
-//! The problem of the pieces against the one whose documents were cut.
+//! The problem of the splits against the one whose documents are split.
 
-use super::document_splits::CutProblem;
+use super::document_splits::SplitProblem;
 use super::work_list::{Shape, WorkList};
 use super::work_list_tests::{Random, SMALL, check, layout};
 use crate::cuda::buffers::tokens::regular_len;
-use crate::plan::document_splits::Pieces;
+use crate::plan::document_splits::DocumentSplits;
 use crate::problem::Problem;
 use crate::problem::pairing::Pairing;
 use crate::tokens::layout::TokenLayout;
 
 /// Every score's splits follow each other, cover its document's tokens once and in order, and
 /// write their results where the kernel that combines them reads.
-fn check_cut(problem: &Problem<'_>, pieces: Pieces) {
-    let cut = CutProblem::new(problem, pieces).unwrap();
-    let of_pieces = cut.problem(problem.queries()).unwrap();
+fn check_split(problem: &Problem<'_>, splits: DocumentSplits) {
+    let split = SplitProblem::new(problem, splits).unwrap();
+    let of_splits = split.problem(problem.queries()).unwrap();
     let n_scores = problem.shape().n_scores();
-    assert_eq!(of_pieces.shape().n_scores(), n_scores * pieces.n);
+    assert_eq!(of_splits.shape().n_scores(), n_scores * splits.n);
     let shape = Shape {
         query_tile: 64,
         n_blocks: 9,
         prefers_whole_rounds: true,
         n_counters_max: 0,
-        drawn_tokens_min: 0,
+        dynamic_tokens_min: 0,
         partials_max: 100,
         unit_tokens_max: 4096,
         ..SMALL
     };
     // Tokens are added as if nothing were cut: in the same tiles.
     let unbound = Shape { partials_max: u64::MAX, ..shape };
-    let tiles = WorkList::new(&of_pieces, &unbound).unwrap().tiles;
+    let tiles = WorkList::new(&of_splits, &unbound).unwrap().tiles;
     assert_eq!(tiles, WorkList::new(problem, &unbound).unwrap().tiles);
-    let score_tokens = cut.score_tokens(problem.queries(), &tiles);
+    let score_tokens = split.score_tokens(problem.queries(), &tiles);
     assert_eq!(score_tokens.len(), n_scores);
-    let (whole_offsets, offsets) = (problem.token_offsets(), of_pieces.token_offsets());
+    let (whole_offsets, offsets) = (problem.token_offsets(), of_splits.token_offsets());
     for (p, tokens) in score_tokens.iter().enumerate() {
         let (query, document) = problem.pair(p);
         assert_eq!([tokens.query_start, tokens.query_len], problem.queries().segments()[query]);
@@ -41,30 +41,30 @@ fn check_cut(problem: &Problem<'_>, pieces: Pieces) {
         assert_eq!(whole_offsets.range(p), first..first + query_len);
         let rows = problem.documents().item_rows(document);
         let mut next = rows.start;
-        for i in 0..pieces.n {
-            let (piece_query, piece) = of_pieces.pair(p * pieces.n + i);
-            assert_eq!(piece_query, query);
-            let piece = of_pieces.documents().item_rows(piece);
-            assert_eq!(piece.start, next);
+        for i in 0..splits.n {
+            let (split_query, split) = of_splits.pair(p * splits.n + i);
+            assert_eq!(split_query, query);
+            let split = of_splits.documents().item_rows(split);
+            assert_eq!(split.start, next);
             // A winner is counted from there.
-            assert!(piece.is_empty() || piece.start == rows.start + i * pieces.len);
-            next = piece.end;
-            let first = first * pieces.n + i * query_len;
-            assert_eq!(offsets.range(p * pieces.n + i), first..first + query_len);
+            assert!(split.is_empty() || split.start == rows.start + i * splits.len);
+            next = split.end;
+            let first = first * splits.n + i * query_len;
+            assert_eq!(offsets.range(p * splits.n + i), first..first + query_len);
         }
         assert_eq!(next, rows.end);
     }
-    let segments = of_pieces.documents().segments();
-    match cut.segments() {
-        [] if !segments.is_empty() => assert_eq!(regular_len(segments), Some(pieces.len as u32)),
+    let segments = of_splits.documents().segments();
+    match split.segments() {
+        [] if !segments.is_empty() => assert_eq!(regular_len(segments), Some(splits.len as u32)),
         listed => assert_eq!(listed, segments),
     }
     // And kernels visit all of them.
-    check(&of_pieces, &shape);
+    check(&of_splits, &shape);
 }
 
 #[test]
-fn pieces_are_the_documents_in_every_pairing() {
+fn splits_are_the_documents_in_every_pairing() {
     let mut random = Random(3);
     for _ in 0..500 {
         let n_queries = 1 + random.below(4) as usize;
@@ -81,8 +81,8 @@ fn pieces_are_the_documents_in_every_pairing() {
         if documents.max_len() == 0 {
             continue;
         }
-        // Trailing pieces may be empty, of all documents too.
-        let pieces = Pieces { n: 8 + random.below(3) as usize, len: 128 };
+        // Trailing splits may be empty, of all documents too.
+        let splits = DocumentSplits { n: 8 + random.below(3) as usize, len: 128 };
         let mut pairings = vec![Pairing::cross()];
         if n_documents == n_queries * k {
             pairings.push(Pairing::own_candidates(k));
@@ -93,28 +93,28 @@ fn pieces_are_the_documents_in_every_pairing() {
         let documents_of_pairs = ids(3 * k, n_documents);
         pairings.push(Pairing::pairs(&ids(3 * k, n_queries), &documents_of_pairs).unwrap());
         for pairing in &pairings {
-            check_cut(&Problem::new(&queries, &documents, pairing).unwrap(), pieces);
+            check_split(&Problem::new(&queries, &documents, pairing).unwrap(), splits);
         }
     }
 }
 
 #[test]
-fn whole_pieces_of_a_padded_matrix_need_no_list() {
+fn whole_splits_of_a_padded_matrix_need_no_list() {
     let (queries, pairing) = (layout(&[32]), Pairing::cross());
     for (len, is_listed) in [(512, false), (500, true)] {
         let documents = TokenLayout::padded(3, len, 8).unwrap();
         let problem = Problem::new(&queries, &documents, &pairing).unwrap();
-        let pieces = Pieces { n: 2, len: 256 };
-        assert_eq!(!CutProblem::new(&problem, pieces).unwrap().segments().is_empty(), is_listed);
-        check_cut(&problem, pieces);
+        let splits = DocumentSplits { n: 2, len: 256 };
+        assert_eq!(!SplitProblem::new(&problem, splits).unwrap().segments().is_empty(), is_listed);
+        check_split(&problem, splits);
     }
 }
 
 #[test]
-fn pieces_of_empty_documents_are_listed() {
+fn splits_of_empty_documents_are_listed() {
     let (queries, documents) = (layout(&[32]), layout(&[0, 512]));
     let pairing = Pairing::candidates(&[0i64, 0], 2).unwrap();
     let problem = Problem::new(&queries, &documents, &pairing).unwrap();
-    let cut = CutProblem::new(&problem, Pieces { n: 2, len: 256 }).unwrap();
-    assert_eq!(cut.segments(), [[0, 0]; 4]);
+    let split = SplitProblem::new(&problem, DocumentSplits { n: 2, len: 256 }).unwrap();
+    assert_eq!(split.segments(), [[0, 0]; 4]);
 }

@@ -7,7 +7,7 @@ use maxsim_kernels::abi::params::{
     ForwardParams, SUM_PARTIALS_THREADS, SumPartialsParams, TensorMap,
 };
 
-use super::document_splits::CudaPieces;
+use super::document_splits::CudaSplits;
 use super::plan::ForwardPlan;
 use super::work_list::Launch;
 use crate::cuda::buffers::outputs::CudaOutputs;
@@ -88,22 +88,22 @@ impl ForwardPlan {
     }
 
     fn bytes_before_scores(&self) -> u64 {
-        let of_pieces = self.pieces.as_ref().map_or(0, CudaPieces::workspace_bytes);
-        self.partials_bytes() + of_pieces
+        let of_splits = self.splits.as_ref().map_or(0, CudaSplits::workspace_bytes);
+        self.partials_bytes() + of_splits
     }
 
     /// Whether a launch has a dynamic scheduler's counter, or Stream-K's partial maxima behind the
     /// counters.
     pub(super) fn counts(&self, launch: &Launch) -> bool {
-        launch.draws || self.variant.schedule.is_stream_k()
+        launch.is_dynamic || self.variant.schedule.is_stream_k()
     }
 
     /// Bytes at the workspace's start for counters and partial sums.
     fn partials_bytes(&self) -> u64 {
-        let draws = self.launches.iter().any(|launch| self.counts(launch));
-        let stores_more = self.pieces.is_some() || self.centroid_scores.is_some();
+        let counts = self.launches.iter().any(|launch| self.counts(launch));
+        let stores_more = self.splits.is_some() || self.centroid_scores.is_some();
         match self.n_partials {
-            0 if !draws && !stores_more => 0,
+            0 if !counts && !stores_more => 0,
             // The counters are other works' too: nothing else is stored where they are.
             n => (N_RESERVED + n) * 4,
         }
@@ -141,11 +141,11 @@ impl ForwardPlan {
             if self.variant.has_factors() {
                 documents.refresh_row_scales(entered, stream)?;
             }
-            let out = match &self.pieces {
+            let out = match &self.splits {
                 None => outputs.addresses(),
-                Some(pieces) => {
-                    let left = pieces.outputs(workspace + self.partials_bytes());
-                    pieces.begin(entered, stream, documents, left)?;
+                Some(splits) => {
+                    let left = splits.outputs(workspace + self.partials_bytes());
+                    splits.begin(entered, stream, documents, left)?;
                     left
                 }
             };
@@ -161,9 +161,9 @@ impl ForwardPlan {
                 let params = params(launch);
                 self.launch(entered, stream, launch, &params, [queries, documents], scores)
             })?;
-            match &self.pieces {
+            match &self.splits {
                 None => Ok(()),
-                Some(pieces) => pieces.combine(entered, stream, &self.lists, queries, out, outputs),
+                Some(splits) => splits.combine(entered, stream, &self.lists, queries, out, outputs),
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytemuck::cast_slice;
 
-use super::document_splits::CutProblem;
+use super::document_splits::SplitProblem;
 use super::work_list::WorkList;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::memory::Buffer;
@@ -26,21 +26,21 @@ pub(in crate::cuda) struct DeviceLists {
     pub entry_score: u64,
     pub query_token_base: u64,
     pub score_token_base: u64,
-    /// Of cut documents.
-    pub piece_segments: u64,
-    /// Of cut documents.
+    /// Of split documents.
+    pub split_segments: u64,
+    /// Of split documents.
     pub score_tokens: u64,
     _memory: Buffer,
 }
 
 impl DeviceLists {
-    /// Copies the lists to the device, in one go; where documents are cut, the list and the
-    /// outputs are those of the pieces.
+    /// Copies the lists to the device, in one go; where documents are split, the list and the
+    /// outputs are those of the splits.
     pub(in crate::cuda) fn upload(
         device: &Arc<CudaDevice>,
         list: &WorkList,
         outputs: &OutputShape,
-        cut: Option<(&CutProblem, &TokenLayout)>,
+        split: Option<(&SplitProblem, &TokenLayout)>,
     ) -> Result<DeviceLists> {
         let groups: Vec<[u32; 4]> =
             list.tiles.groups.iter().map(|g| [g.query, g.start, g.row, g.rows_and_part]).collect();
@@ -64,8 +64,8 @@ impl DeviceLists {
             Some(_) => (bases, &[][..]),
             None => (&[][..], bases),
         };
-        let (piece_segments, score_tokens) = match cut {
-            Some((cut, queries)) => (cut.segments(), cut.score_tokens(queries, &list.tiles)),
+        let (split_segments, score_tokens) = match split {
+            Some((split, queries)) => (split.segments(), split.score_tokens(queries, &list.tiles)),
             None => (&[][..], Vec::new()),
         };
         let score_tokens: Vec<[u32; 4]> = score_tokens
@@ -81,7 +81,7 @@ impl DeviceLists {
             cast_slice(&list.entry_score),
             cast_slice(query_bases),
             cast_slice(score_bases),
-            cast_slice(piece_segments),
+            cast_slice(split_segments),
             cast_slice(&score_tokens),
         ];
         let (memory, addresses) = upload_lists(device, lists)?;
@@ -94,7 +94,7 @@ impl DeviceLists {
             entry_score,
             query_token_base,
             score_token_base,
-            piece_segments,
+            split_segments,
             score_tokens,
         ] = addresses;
         Ok(DeviceLists {
@@ -106,7 +106,7 @@ impl DeviceLists {
             entry_score,
             query_token_base,
             score_token_base,
-            piece_segments,
+            split_segments,
             score_tokens,
             _memory: memory,
         })

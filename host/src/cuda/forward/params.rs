@@ -95,7 +95,7 @@ impl ForwardPlan {
                 ForwardKernel::ContiguousStreamK(kernel) => {
                     let runs = self.run_params(launch, params);
                     let document_steps = match launch.units {
-                        Units::Shares(shares) => shares.document_steps,
+                        Units::StreamK(shares) => shares.document_steps,
                         // Such kernels are launched with shares alone.
                         _ => 0,
                     };
@@ -128,9 +128,9 @@ impl ForwardPlan {
         out: OutputAddresses,
         workspace: u64,
     ) -> ForwardParams {
-        let documents_matrix = match &self.pieces {
+        let documents_matrix = match &self.splits {
             None => documents.matrix(),
-            Some(pieces) => pieces.documents(documents.matrix(), &self.lists),
+            Some(splits) => splits.documents(documents.matrix(), &self.lists),
         };
         let is_partial = launch.n_parts > 0;
         let aligned = queries.access().is_aligned() && documents.access().is_aligned();
@@ -149,7 +149,7 @@ impl ForwardPlan {
                 units = self.lists.units + u64::from(first) * size_of::<Unit>() as u64;
             }
             // They have parameters of their own.
-            Units::Runs(_) | Units::Shares(_) => {}
+            Units::Contiguous(_) | Units::StreamK(_) => {}
         }
         let first_result = launch.first_query * launch.query_stride + launch.entries.start;
         ForwardParams {
@@ -199,15 +199,15 @@ impl ForwardPlan {
     /// The parameters of kernels that read contiguous documents.
     fn run_params(&self, launch: &Launch, params: &ForwardParams) -> RunParams {
         let units = match launch.units {
-            Units::Runs(first) => {
+            Units::Contiguous(first) => {
                 self.lists.run_units + u64::from(first) * size_of::<RunUnit>() as u64
             }
             _ => 0,
         };
         let (entries_per_unit, n_longer_units) = match launch.units {
-            Units::Shares(shares) => (shares.per_unit, shares.n_longer),
+            Units::StreamK(shares) => (shares.per_unit, shares.n_longer),
             // A CTA's first unit is computed alike under both schedulers.
-            _ if launch.draws => (params.entries_per_unit + params.longer_by, 0),
+            _ if launch.is_dynamic => (params.entries_per_unit + params.longer_by, 0),
             _ => (params.entries_per_unit, params.n_longer_units),
         };
         RunParams {

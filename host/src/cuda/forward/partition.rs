@@ -16,16 +16,16 @@ pub(in crate::cuda) const UNIT_TOKENS_MAX: u64 = 4096;
 /// copies, of hundreds of tokens: with fewer tokens all units are taken before any CTA is late.
 /// With several query tiles the scheduler is static in any case: arithmetic bounds such calls, and
 /// a ticket costs each consumer some hundred clocks.
-pub(in crate::cuda) const DRAWN_TOKENS_MIN: u64 = 8192;
+pub(in crate::cuda) const DYNAMIC_TOKENS_MIN: u64 = 8192;
 
 /// The same of contiguous documents: with fewer tokens units would be a few short documents, which
 /// cost more than they even out (docs/decisions/short-queries.md).
-pub(in crate::cuda) const RUN_DRAWN_TOKENS_MIN: u64 = 10_000;
+pub(in crate::cuda) const CONTIGUOUS_DYNAMIC_TOKENS_MIN: u64 = 10_000;
 
 /// Into how many units a CTA's share is divided for the dynamic scheduler, where those are not too
 /// small or too large. CTAs do not get equal shares of the memory's rate, and end within a fraction
 /// of a unit if enough units remain for the scheduler.
-const DRAWN_PARTS: u64 = 32;
+const DYNAMIC_PARTS: u64 = 32;
 
 /// Which part of its share is a CTA's first unit.
 const FIRST_PART: u64 = 4;
@@ -33,7 +33,7 @@ const FIRST_PART: u64 = 4;
 /// Units of fewer tokens than this cost more tickets than they even out
 /// (docs/decisions/forward-schedules.md), …
 const SHORT_UNIT_TOKENS: u64 = 512;
-/// … and CTAs begin with so many of their share's [`DRAWN_PARTS`].
+/// … and CTAs begin with so many of their share's [`DYNAMIC_PARTS`].
 const FIRST_OF_SHORT: u64 = 26;
 
 /// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
@@ -41,11 +41,11 @@ const FIRST_OF_SHORT: u64 = 26;
 const DOCUMENT_TOKENS: u64 = 32;
 
 /// The same where documents are read as one run of rows: nothing waits for a document's end.
-const RUN_DOCUMENT_TOKENS: u64 = 8;
+const CONTIGUOUS_DOCUMENT_TOKENS: u64 = 8;
 
 /// Consecutive entries that one launch covers: those of whole queries, or some of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cuda) struct Cut {
+pub(in crate::cuda) struct LaunchRange {
     pub queries: Range<usize>,
     pub entries: Range<u32>,
     /// Tiles of the longest query.
@@ -54,7 +54,7 @@ pub(in crate::cuda) struct Cut {
     pub is_ragged: bool,
 }
 
-impl Cut {
+impl LaunchRange {
     /// Partial sums: one per tile and entry, none where each score has one tile.
     pub(in crate::cuda) fn n_partials(&self) -> u64 {
         match self.max_tiles {
@@ -63,43 +63,43 @@ impl Cut {
         }
     }
 
-    /// The cut's entries of query `q`.
+    /// The range's entries of query `q`.
     pub(in crate::cuda) fn entries_of(&self, q: usize, first_entries: &[u32]) -> Range<u32> {
         let begin = first_entries[q].max(self.entries.start);
         begin..first_entries[q + 1].min(self.entries.end).max(begin)
     }
 }
 
-/// Cuts the entries into runs of at most `partials_max` partial sums (or, if one entry has
+/// Divides the entries into runs of at most `partials_max` partial sums (or, if one entry has
 /// more, of one entry). `first_entries` and `first_tiles` have one number per query and the
 /// total.
-pub(in crate::cuda) fn cuts(
+pub(in crate::cuda) fn launch_ranges(
     first_entries: &[u32],
     first_tiles: &[u32],
     partials_max: u64,
-) -> Vec<Cut> {
+) -> Vec<LaunchRange> {
     let n_queries = first_entries.len() - 1;
     let n_tiles = |q: usize| first_tiles[q + 1] - first_tiles[q];
-    let mut cuts = Vec::new();
+    let mut ranges = Vec::new();
     if (0..n_queries).all(|q| n_tiles(q) <= 1) {
-        cuts.push(Cut {
+        ranges.push(LaunchRange {
             queries: 0..n_queries,
             entries: 0..first_entries[n_queries],
             max_tiles: 1,
             is_ragged: false,
         });
-        return cuts;
+        return ranges;
     }
-    let mut open: Option<Cut> = None;
+    let mut open: Option<LaunchRange> = None;
     for q in 0..n_queries {
         let entries = first_entries[q]..first_entries[q + 1];
         if entries.is_empty() {
             continue;
         }
         let max_tiles = n_tiles(q);
-        let own = Cut { queries: q..q + 1, entries, max_tiles, is_ragged: false };
+        let own = LaunchRange { queries: q..q + 1, entries, max_tiles, is_ragged: false };
         let joined = match &open {
-            Some(open) => Cut {
+            Some(open) => LaunchRange {
                 queries: open.queries.start..q + 1,
                 entries: open.entries.start..own.entries.end,
                 max_tiles: open.max_tiles.max(own.max_tiles),
@@ -111,19 +111,19 @@ pub(in crate::cuda) fn cuts(
             open = Some(joined);
             continue;
         }
-        cuts.extend(open.take());
+        ranges.extend(open.take());
         if own.n_partials() <= partials_max {
             open = Some(own);
             continue;
         }
         let n_at_once = (partials_max / u64::from(own.max_tiles)).max(1);
-        cuts.extend(own.entries.clone().step_by(n_at_once as usize).map(|begin| Cut {
+        ranges.extend(own.entries.clone().step_by(n_at_once as usize).map(|begin| LaunchRange {
             entries: begin..own.entries.end.min(begin.saturating_add(n_at_once as u32)),
             ..own.clone()
         }));
     }
-    cuts.extend(open);
-    cuts
+    ranges.extend(open);
+    ranges
 }
 
 /// Blocks for `n_tiles` query tiles that take turns (0 = they do not): as many as the device
@@ -139,11 +139,12 @@ pub(in crate::cuda) fn grid(shape: &Shape, n_tiles: u64) -> u32 {
 impl Shape {
     /// Cost of a document of `len` tokens, in tokens.
     pub(in crate::cuda) fn cost(&self, len: u32) -> u64 {
-        u64::from(len) + if self.in_runs { RUN_DOCUMENT_TOKENS } else { DOCUMENT_TOKENS }
+        u64::from(len)
+            + if self.is_contiguous { CONTIGUOUS_DOCUMENT_TOKENS } else { DOCUMENT_TOKENS }
     }
 }
 
-/// How a tile's entries are cut into units, by their cost in tokens.
+/// How a tile's entries are divided into units, by their cost in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cuda) struct Chunks {
     /// Units of a tile.
@@ -154,7 +155,7 @@ pub(in crate::cuda) struct Chunks {
     /// Cost of each of the others.
     pub rest: u64,
     /// Whether the scheduler is dynamic; otherwise CTAs take units in turns.
-    pub draws: bool,
+    pub is_dynamic: bool,
 }
 
 impl Chunks {
@@ -167,16 +168,16 @@ impl Chunks {
         grid: u32,
     ) -> Chunks {
         let n_blocks = u64::from(grid);
-        let are_enough = total / n_blocks.max(1) >= shape.drawn_tokens_min;
+        let are_enough = total / n_blocks.max(1) >= shape.dynamic_tokens_min;
         if n_tiles == 1 && are_enough && n_entries as u64 > n_blocks {
-            return Chunks::drawn(shape, total, n_blocks);
+            return Chunks::dynamic(shape, total, n_blocks);
         }
-        Chunks::in_turns(shape, total, n_entries, n_tiles, grid)
+        Chunks::round_robin(shape, total, n_entries, n_tiles, grid)
     }
 
     /// Units of the static scheduler: whole rounds of all CTAs, of units of at most
     /// `unit_tokens_max` tokens.
-    pub(in crate::cuda) fn in_turns(
+    pub(in crate::cuda) fn round_robin(
         shape: &Shape,
         total: u64,
         n_entries: usize,
@@ -186,31 +187,31 @@ impl Chunks {
         let n_units = n_tiles * total.div_ceil(shape.unit_tokens_max.max(1));
         let n_units = n_units.max(1).next_multiple_of(u64::from(grid.max(1)));
         let n = (n_units / n_tiles.max(1)).clamp(1, n_entries.max(1) as u64);
-        Chunks { n, n_first: 0, first: 0, rest: total.div_ceil(n).max(1), draws: false }
+        Chunks { n, n_first: 0, first: 0, rest: total.div_ceil(n).max(1), is_dynamic: false }
     }
 
     /// Units of the dynamic scheduler. The first ones are as much of the work as all CTAs surely
     /// have time for: later ones even out by how much CTAs differ, and have to be published to
     /// every warp of the CTA.
-    fn drawn(shape: &Shape, total: u64, n_blocks: u64) -> Chunks {
+    fn dynamic(shape: &Shape, total: u64, n_blocks: u64) -> Chunks {
         let share = total / n_blocks;
         // Dynamic units are short ones, however long the static units of contiguous documents
         // are.
         let most = shape.unit_tokens_max.clamp(1, UNIT_TOKENS_MAX);
-        let rest = (share / DRAWN_PARTS).clamp(1, most);
+        let rest = (share / DYNAMIC_PARTS).clamp(1, most);
         let first = match rest < SHORT_UNIT_TOKENS {
-            true => share * FIRST_OF_SHORT / DRAWN_PARTS,
+            true => share * FIRST_OF_SHORT / DYNAMIC_PARTS,
             false => share / FIRST_PART,
         };
         let n = n_blocks + (total - first * n_blocks).div_ceil(rest);
-        Chunks { n, n_first: n_blocks, first, rest, draws: true }
+        Chunks { n, n_first: n_blocks, first, rest, is_dynamic: true }
     }
 
     /// Units that end between any two tiles, one for each block.
-    pub(in crate::cuda) fn cut(shape: &Shape, total: u64, n_tiles: u64, grid: u32) -> Chunks {
+    pub(in crate::cuda) fn stream_k(shape: &Shape, total: u64, n_tiles: u64, grid: u32) -> Chunks {
         let most = N_PIECE_ROWS as usize / shape.query_tile.max(1);
         let n = (u64::from(grid).min(most as u64) / n_tiles.max(1)).max(1);
-        Chunks { n, n_first: 0, first: 0, rest: total.div_ceil(n).max(1), draws: false }
+        Chunks { n, n_first: 0, first: 0, rest: total.div_ceil(n).max(1), is_dynamic: false }
     }
 
     /// Starts of units that end between any two tiles, and of the one behind the last.
@@ -262,7 +263,7 @@ impl Chunks {
     /// Units of `n_entries` entries of the same cost.
     pub(in crate::cuda) fn even(&self, n_entries: usize, cost: u64) -> (Even, u64) {
         let n_entries = n_entries as u64;
-        if !self.draws {
+        if !self.is_dynamic {
             let (per_unit, n_longer) = (n_entries / self.n, n_entries % self.n);
             let even = Even { per_unit: per_unit as u32, n_longer: n_longer as u32, longer_by: 1 };
             return (even, self.n);

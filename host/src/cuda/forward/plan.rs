@@ -8,10 +8,10 @@ use maxsim_kernels::table::auxiliary::{COMBINE_SPLITS, SUM_PARTIALS};
 use maxsim_kernels::table::forward::Variant;
 
 use super::centroid_scores::CentroidScores;
-use super::document_splits::{CudaPieces, CutProblem};
+use super::document_splits::{CudaSplits, SplitProblem};
 use super::lists::DeviceLists;
 use super::params::ForwardKernel;
-use super::partition::{DRAWN_TOKENS_MIN, RUN_DRAWN_TOKENS_MIN, UNIT_TOKENS_MAX};
+use super::partition::{CONTIGUOUS_DYNAMIC_TOKENS_MIN, DYNAMIC_TOKENS_MIN, UNIT_TOKENS_MAX};
 use super::work_list::{Launch, Shape, WorkList};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
@@ -37,8 +37,8 @@ pub(crate) struct ForwardPlan {
     pub(super) kernel: ForwardKernel,
     /// Where scores are sums over several query tiles, and nothing else adds them.
     pub(super) sum_partials: Option<Kernel<SumPartialsParams>>,
-    /// Where documents are cut: all but the outputs is then the problem of the pieces.
-    pub(super) pieces: Option<CudaPieces>,
+    /// Where documents are split: all but the outputs is then the problem of the splits.
+    pub(super) splits: Option<CudaSplits>,
     /// Where the kernel reads what centroids score.
     pub(super) centroid_scores: Option<CentroidScores>,
     pub(super) dim: usize,
@@ -84,15 +84,16 @@ impl ForwardPlan {
         chosen: Chosen,
         outputs: &OutputShape,
     ) -> Result<ForwardPlan> {
-        let Chosen { variant, pieces, .. } = chosen;
-        let Some(pieces) = pieces else {
+        let Chosen { variant, splits, .. } = chosen;
+        let Some(splits) = splits else {
             return ForwardPlan::of(device, problem, chosen, outputs, None);
         };
-        let cut = CutProblem::new(problem, pieces)?;
-        let problem = cut.problem(problem.queries())?;
-        let left = OutputShape::of_pieces(&problem, outputs.winners);
-        let pieces = CudaPieces::new(device.kernel(COMBINE_SPLITS)?, variant, &cut, outputs, &left);
-        ForwardPlan::of(device, &problem, chosen, &left, Some((&cut, pieces)))
+        let split = SplitProblem::new(problem, splits)?;
+        let problem = split.problem(problem.queries())?;
+        let left = OutputShape::of_splits(&problem, outputs.winners);
+        let splits =
+            CudaSplits::new(device.kernel(COMBINE_SPLITS)?, variant, &split, outputs, &left);
+        ForwardPlan::of(device, &problem, chosen, &left, Some((&split, splits)))
     }
 
     /// The work of a problem as it is, or of the splits of another one, whose outputs are the
@@ -102,56 +103,28 @@ impl ForwardPlan {
         problem: &Problem<'_>,
         Chosen { variant, n_centroids, .. }: Chosen,
         outputs: &OutputShape,
-        pieces: Option<(&CutProblem, CudaPieces)>,
+        splits: Option<(&SplitProblem, CudaSplits)>,
     ) -> Result<ForwardPlan> {
-        let (cut, pieces) = pieces.unzip();
-        let in_runs = variant.schedule.is_contiguous();
+        let (split, splits) = splits.unzip();
         let kernel = device.forward_kernel(variant)?;
-        let shared_bytes = variant.shared_bytes(problem.dim());
-        let mut n_resident =
-            device.blocks_per_multiprocessor(&variant.resources(), shared_bytes)?;
-        if in_runs && matches!(problem.shape(), ScoreShape::Cross { .. }) {
-            let n_multiprocessors = device.limits().n_multiprocessors;
-            n_resident = n_resident.min(match variant.schedule.is_stream_k() {
-                true => blocks_of_shares(problem.documents().total_len(), n_multiprocessors),
-                false => BLOCKS_OF_A_CROSS,
-            });
-        }
-        let counts = variant.arch == Arch::Sm90a && !in_runs;
-        let draws = variant.draws();
-        // The sums over splits are not used: their partial sums are not added.
-        let sums_in_kernel = counts && pieces.is_none();
-        let list = WorkList::new(
-            problem,
-            &Shape {
-                query_tile: variant.query_tile,
-                n_blocks: device.limits().n_multiprocessors * n_resident,
-                prefers_whole_rounds: counts,
-                partials_max: PARTIALS_BYTES_MAX / 4,
-                n_counters_max: if sums_in_kernel { u64::from(N_COUNTERS) - 1 } else { 0 },
-                drawn_tokens_min: match (draws, in_runs) {
-                    (false, _) => u64::MAX,
-                    (true, true) => RUN_DRAWN_TOKENS_MIN,
-                    (true, false) => DRAWN_TOKENS_MIN,
-                },
-                // Statically scheduled units do not prefetch across their boundary.
-                unit_tokens_max: if in_runs { u64::MAX } else { UNIT_TOKENS_MAX },
-                in_runs,
-                cuts: variant.schedule.is_stream_k(),
-            },
-        )?;
+        let list =
+            WorkList::new(problem, &launch_shape(device, problem, variant, splits.is_some())?)?;
         let needs_sum =
-            |launch: &Launch| launch.n_parts > 0 && !launch.sums_in_kernel && pieces.is_none();
+            |launch: &Launch| launch.n_parts > 0 && !launch.sums_in_kernel && splits.is_none();
         let sum_partials =
             list.launches.iter().any(needs_sum).then(|| device.kernel(SUM_PARTIALS)).transpose()?;
-        let lists =
-            DeviceLists::upload(device, &list, outputs, cut.map(|cut| (cut, problem.queries())))?;
+        let lists = DeviceLists::upload(
+            device,
+            &list,
+            outputs,
+            split.map(|split| (split, problem.queries())),
+        )?;
         Ok(ForwardPlan {
             device: device.clone(),
             variant,
             kernel,
             sum_partials,
-            pieces,
+            splits,
             centroid_scores: CentroidScores::new(
                 device,
                 variant,
@@ -174,4 +147,43 @@ impl ForwardPlan {
             lists,
         })
     }
+}
+
+/// What the launches of a kernel depend on, for a problem or for the splits of another one.
+fn launch_shape(
+    device: &CudaDevice,
+    problem: &Problem<'_>,
+    variant: &Variant,
+    are_splits: bool,
+) -> Result<Shape> {
+    let is_contiguous = variant.schedule.is_contiguous();
+    let is_stream_k = variant.schedule.is_stream_k();
+    let n_multiprocessors = device.limits().n_multiprocessors;
+    let shared_bytes = variant.shared_bytes(problem.dim());
+    let mut n_resident = device.blocks_per_multiprocessor(&variant.resources(), shared_bytes)?;
+    if is_contiguous && matches!(problem.shape(), ScoreShape::Cross { .. }) {
+        n_resident = n_resident.min(match is_stream_k {
+            true => blocks_of_shares(problem.documents().total_len(), n_multiprocessors),
+            false => BLOCKS_OF_A_CROSS,
+        });
+    }
+    let counts = variant.arch == Arch::Sm90a && !is_contiguous;
+    // The sums over splits are not used: their partial sums are not added.
+    let sums_in_kernel = counts && !are_splits;
+    Ok(Shape {
+        query_tile: variant.query_tile,
+        n_blocks: n_multiprocessors * n_resident,
+        prefers_whole_rounds: counts,
+        partials_max: PARTIALS_BYTES_MAX / 4,
+        n_counters_max: if sums_in_kernel { u64::from(N_COUNTERS) - 1 } else { 0 },
+        dynamic_tokens_min: match (variant.draws(), is_contiguous) {
+            (false, _) => u64::MAX,
+            (true, true) => CONTIGUOUS_DYNAMIC_TOKENS_MIN,
+            (true, false) => DYNAMIC_TOKENS_MIN,
+        },
+        // Statically scheduled units do not prefetch across their boundary.
+        unit_tokens_max: if is_contiguous { u64::MAX } else { UNIT_TOKENS_MAX },
+        is_contiguous,
+        is_stream_k,
+    })
 }

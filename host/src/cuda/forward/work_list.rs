@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use maxsim_kernels::abi::params::{RunUnit, Segment, Unit, UnitStart};
 
-use super::partition::{Chunks, Cut, Even, cuts, grid};
+use super::partition::{Chunks, Even, LaunchRange, grid, launch_ranges};
 use super::query_tiles::{Packed, Tiles};
 use crate::error::{Error, Result};
 use crate::plan::stream_k::Shares;
@@ -31,13 +31,13 @@ pub(in crate::cuda) struct Shape {
     /// Counters of parts that the workspace has; 0 where the kernel cannot add parts itself.
     pub n_counters_max: u64,
     /// Fewest tokens per CTA for the dynamic scheduler; `u64::MAX` where the kernel has none.
-    pub drawn_tokens_min: u64,
+    pub dynamic_tokens_min: u64,
     /// Most document tokens of a unit of several documents.
     pub unit_tokens_max: u64,
     /// Whether the kernel reads documents as runs of rows.
-    pub in_runs: bool,
+    pub is_contiguous: bool,
     /// Whether units may end within a document.
-    pub cuts: bool,
+    pub is_stream_k: bool,
 }
 
 /// One launch of the forward kernel, and of the sum of its partial results.
@@ -56,7 +56,7 @@ pub(in crate::cuda) struct Launch {
     /// kernel of its own does.
     pub sums_in_kernel: bool,
     /// Whether the scheduler is dynamic; otherwise CTAs take units in turns.
-    pub draws: bool,
+    pub is_dynamic: bool,
     /// Results of the launch (partial sums: per part).
     pub n_results: u32,
     /// Results of a query that follow each other: the launch's entries of a cross product, 0
@@ -76,9 +76,9 @@ pub(in crate::cuda) enum Units {
     /// One by one: first index into `units`.
     Listed(u32),
     /// As runs of rows, one by one: first index into `run_units`.
-    Runs(u32),
+    Contiguous(u32),
     /// Computed, as runs of rows that end within documents of one length.
-    Shares(Shares),
+    StreamK(Shares),
 }
 
 /// The lists and launches of a call.
@@ -141,8 +141,8 @@ impl WorkList {
                 work.by_query(problem, shape, &first_entries, true)?;
             }
         }
-        if shape.in_runs {
-            work.list_runs(problem.documents());
+        if shape.is_contiguous {
+            work.list_contiguous(problem.documents());
         }
         for launch in &work.launches {
             let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
@@ -196,14 +196,14 @@ impl WorkList {
         let grid = grid(shape, n_tiles);
         let lens = &documents.segments()[entries.start as usize..entries.end as usize];
         let total = lens.iter().map(|len| shape.cost(len[1])).sum();
-        let chunks = match shape.cuts {
-            true => Chunks::cut(shape, total, n_tiles, grid),
+        let chunks = match shape.is_stream_k {
+            true => Chunks::stream_k(shape, total, n_tiles, grid),
             false => Chunks::new(shape, total, lens.len(), n_tiles, grid),
         };
-        let (units, n_chunks) = if shape.cuts && shape.in_runs {
+        let (units, n_chunks) = if shape.is_stream_k && shape.is_contiguous {
             let shares = self.shares(shape, &entries, lens)?;
-            (Units::Shares(shares), u64::from(shares.n_units))
-        } else if shape.cuts {
+            (Units::StreamK(shares), u64::from(shares.n_units))
+        } else if shape.is_stream_k {
             let first = self.unit_starts.len() as u32;
             let starts = chunks.starts(shape, lens).into_iter();
             self.unit_starts.extend(
@@ -241,7 +241,7 @@ impl WorkList {
             n_parts: if packed.n_parts > 1 { packed.n_parts } else { 0 },
             is_ragged: packed.is_ragged,
             sums_in_kernel,
-            draws: chunks.draws,
+            is_dynamic: chunks.is_dynamic,
             n_results,
             first_query: queries.start as u32,
         });
@@ -313,19 +313,19 @@ impl WorkList {
             Some(n) if tiles.all(|other| other == n) => n,
             _ => 0,
         };
-        for cut in cuts(first_entries, &first_tiles, shape.partials_max) {
-            let tiles = first_tiles[cut.queries.start]..first_tiles[cut.queries.end];
-            let (units, n_units, grid, draws) = match is_listed {
-                true => self.list_units(problem, &cut, first_entries, &first_tiles, shape),
-                false => self.even_units(problem, &cut, tiles.len() as u64, shape),
+        for range in launch_ranges(first_entries, &first_tiles, shape.partials_max) {
+            let tiles = first_tiles[range.queries.start]..first_tiles[range.queries.end];
+            let (units, n_units, grid, is_dynamic) = match is_listed {
+                true => self.list_units(problem, &range, first_entries, &first_tiles, shape),
+                false => self.even_units(problem, &range, tiles.len() as u64, shape),
             };
             self.launch(Launch {
-                n_results: cut.entries.len() as u32,
-                n_parts: if cut.max_tiles > 1 { cut.max_tiles } else { 0 },
-                is_ragged: cut.is_ragged,
-                sums_in_kernel: !cut.is_ragged && can_count(shape, n_units, cut.max_tiles),
-                draws,
-                entries: cut.entries,
+                n_results: range.entries.len() as u32,
+                n_parts: if range.max_tiles > 1 { range.max_tiles } else { 0 },
+                is_ragged: range.is_ragged,
+                sums_in_kernel: !range.is_ragged && can_count(shape, n_units, range.max_tiles),
+                is_dynamic,
+                entries: range.entries,
                 tiles,
                 units,
                 n_units: count(n_units)?,
@@ -340,26 +340,26 @@ impl WorkList {
     fn even_units(
         &self,
         problem: &Problem<'_>,
-        cut: &Cut,
+        range: &LaunchRange,
         n_tiles: u64,
         shape: &Shape,
     ) -> (Units, u64, u32, bool) {
         let grid = grid(shape, n_tiles);
-        // A cut is whole queries, or some entries of one.
-        let n_entries = cut.entries.len().min(self.entries_per_query as usize);
+        // A range is whole queries, or some entries of one.
+        let n_entries = range.entries.len().min(self.entries_per_query as usize);
         let cost = shape.cost(problem.documents().max_len() as u32);
         let chunks = Chunks::new(shape, n_entries as u64 * cost, n_entries, n_tiles, grid);
         let (even, n_chunks) = chunks.even(n_entries, cost);
-        (Units::Even(even), n_tiles * n_chunks, grid, chunks.draws)
+        (Units::Even(even), n_tiles * n_chunks, grid, chunks.is_dynamic)
     }
 
-    /// Lists the units of a cut: all tiles of a query side by side, so that they read the
-    /// same documents at the same time. The scheduler is static: small dynamic units would change
-    /// the query tile with almost every one.
+    /// Lists the units of a range of entries: all tiles of a query side by side, so that they read
+    /// the same documents at the same time. The scheduler is static: small dynamic units would
+    /// change the query tile with almost every one.
     fn list_units(
         &mut self,
         problem: &Problem<'_>,
-        cut: &Cut,
+        range: &LaunchRange,
         first_entries: &[u32],
         first_tiles: &[u32],
         shape: &Shape,
@@ -369,19 +369,19 @@ impl WorkList {
         let segments = problem.documents().segments();
         let n_tiles = |q: usize| u64::from(first_tiles[q + 1] - first_tiles[q]);
         let lens = |q: usize, entry_document: &[u32]| -> Vec<[u32; 2]> {
-            let entries = cut.entries_of(q, first_entries);
+            let entries = range.entries_of(q, first_entries);
             let document = |entry: u32| match entry_document.get(entry as usize) {
                 Some(&document) => document,
                 None => entry,
             };
             entries.map(|entry| segments[document(entry) as usize]).collect()
         };
-        let n_tile_entries: u64 = cut
+        let n_tile_entries: u64 = range
             .queries
             .clone()
-            .map(|q| n_tiles(q) * cut.entries_of(q, first_entries).len() as u64)
+            .map(|q| n_tiles(q) * range.entries_of(q, first_entries).len() as u64)
             .sum();
-        for q in cut.queries.clone() {
+        for q in range.queries.clone() {
             let lens = lens(q, &self.entry_document);
             if lens.is_empty() || n_tiles(q) == 0 {
                 continue;
@@ -390,9 +390,9 @@ impl WorkList {
             let share = n_tiles(q) as f64 * lens.len() as f64 / n_tile_entries as f64;
             let n_blocks = (f64::from(grid) * share).ceil() as u32;
             let total = lens.iter().map(|len| shape.cost(len[1])).sum();
-            let chunks = Chunks::in_turns(shape, total, lens.len(), n_tiles(q), n_blocks);
+            let chunks = Chunks::round_robin(shape, total, lens.len(), n_tiles(q), n_blocks);
             let bounds = chunks.bounds(shape, &lens);
-            let first = cut.entries_of(q, first_entries).start;
+            let first = range.entries_of(q, first_entries).start;
             for bounds in bounds.windows(2) {
                 let (entry_begin, entry_end) = (first + bounds[0] as u32, first + bounds[1] as u32);
                 let [start, len] = lens[bounds[0]];
@@ -416,8 +416,8 @@ impl WorkList {
             let grid = launch.grid.min(launch.n_units);
             let sums_in_kernel = launch.sums_in_kernel && launch.n_parts > 0;
             // With no more units than CTAs there is nothing for a dynamic scheduler.
-            let draws = launch.draws && launch.n_units > grid;
-            self.launches.push(Launch { grid, sums_in_kernel, draws, ..launch });
+            let is_dynamic = launch.is_dynamic && launch.n_units > grid;
+            self.launches.push(Launch { grid, sums_in_kernel, is_dynamic, ..launch });
         }
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use maxsim_kernels::abi::params::{Group, N_PIECE_ROWS, UnitStart};
 
-use super::partition::{Chunks, UNIT_TOKENS_MAX, cuts, grid};
+use super::partition::{Chunks, UNIT_TOKENS_MAX, grid, launch_ranges};
 use super::work_list::{Shape, Units, WorkList};
 use crate::cuda::forward::work_list::Launch;
 use crate::problem::Problem;
@@ -21,11 +21,11 @@ pub(in crate::cuda) const SMALL: Shape = Shape {
     n_blocks: 2,
     prefers_whole_rounds: false,
     n_counters_max: 0,
-    drawn_tokens_min: u64::MAX,
+    dynamic_tokens_min: u64::MAX,
     partials_max: 100,
     unit_tokens_max: UNIT_TOKENS_MAX,
-    in_runs: false,
-    cuts: false,
+    is_contiguous: false,
+    is_stream_k: false,
 };
 
 /// A block of large tiles for each multiprocessor of an H200.
@@ -127,14 +127,14 @@ pub(in crate::cuda) fn check(problem: &Problem<'_>, shape: &Shape) {
         // Parts of a score that arrive at a counter; the last one adds them up.
         let mut counters = BTreeMap::<u32, u32>::new();
         // The dynamic scheduler has one tile, and the units after one for every CTA.
-        let can_draw = launch.tiles.len() == 1 && shape.drawn_tokens_min < u64::MAX;
-        assert!(!launch.draws || can_draw && launch.n_units > launch.grid);
+        let can_draw = launch.tiles.len() == 1 && shape.dynamic_tokens_min < u64::MAX;
+        assert!(!launch.is_dynamic || can_draw && launch.n_units > launch.grid);
         // A block of units that end within documents has one.
-        assert!(!shape.cuts || launch.n_units == launch.grid && !launch.draws);
+        assert!(!shape.is_stream_k || launch.n_units == launch.grid && !launch.is_dynamic);
         for u in 0..launch.n_units {
             let (tile, entries) = work.unit(launch, u);
             // A unit within a document has the end of none.
-            assert!(shape.cuts || !entries.is_empty(), "unit {u} is empty");
+            assert!(shape.is_stream_k || !entries.is_empty(), "unit {u} is empty");
             let groups = &work.tiles.groups[tile as usize * n_groups..][..n_groups];
             if launch.sums_in_kernel {
                 let counter = u / launch.n_parts;
@@ -229,7 +229,7 @@ fn every_group_meets_every_entry_once() {
             n_blocks: 1 + random.below(9) as usize,
             prefers_whole_rounds: random.below(2) == 0,
             n_counters_max: random.below(2) * 50,
-            drawn_tokens_min: [u64::MAX, 0, 50][random.below(3) as usize],
+            dynamic_tokens_min: [u64::MAX, 0, 50][random.below(3) as usize],
             partials_max: 1 + random.below(60),
             unit_tokens_max: 1 + random.below(600),
             ..SMALL
@@ -253,7 +253,7 @@ fn every_group_meets_every_entry_once() {
         }
         // Each tile has a block at least: six queries of up to 160 rows need 60.
         let n_blocks = 60 + random.below(100) as usize;
-        let cuts = Shape { cuts: true, drawn_tokens_min: u64::MAX, n_blocks, ..shape };
+        let cuts = Shape { is_stream_k: true, dynamic_tokens_min: u64::MAX, n_blocks, ..shape };
         check(&Problem::new(&queries, &documents, &pairings[0]).unwrap(), &cuts);
     }
 }
@@ -289,10 +289,10 @@ fn nothing_is_launched_without_tokens_or_pairs() {
 #[test]
 fn a_query_with_too_many_entries_is_cut_and_others_are_kept_whole() {
     // Tiles 2, 1, 3 with 5, 4, 20 entries; at most 12 partial sums.
-    let cuts = cuts(&[0, 5, 9, 29], &[0, 2, 3, 6], 12);
-    let cuts: Vec<_> = cuts.iter().map(|g| (g.queries.clone(), g.entries.clone())).collect();
+    let ranges = launch_ranges(&[0, 5, 9, 29], &[0, 2, 3, 6], 12);
+    let ranges: Vec<_> = ranges.iter().map(|g| (g.queries.clone(), g.entries.clone())).collect();
     assert_eq!(
-        cuts,
+        ranges,
         [
             (0..1, 0..5),
             (1..2, 5..9),
@@ -309,13 +309,13 @@ fn a_query_with_too_many_entries_is_cut_and_others_are_kept_whole() {
 fn the_busiest_block_has_little_more_than_the_average() {
     // One query of four tiles against 10 000 documents, on 132 blocks.
     let shape = LARGE;
-    let drawing = Shape { drawn_tokens_min: 8192, ..shape };
+    let drawing = Shape { dynamic_tokens_min: 8192, ..shape };
     for (n_tiles, n_entries) in [(4, 10_000), (1, 10_000), (2, 1_000), (8, 12_345), (32, 300)] {
         let grid = grid(&shape, n_tiles);
         assert!(grid >= 124 && u64::from(grid).is_multiple_of(n_tiles));
         let total = n_entries as u64 * shape.cost(1024);
-        let in_turns = Chunks::new(&shape, total, n_entries, n_tiles, grid);
-        let (even, n) = in_turns.even(n_entries, shape.cost(1024));
+        let round_robin = Chunks::new(&shape, total, n_entries, n_tiles, grid);
+        let (even, n) = round_robin.even(n_entries, shape.cost(1024));
         assert!(even.per_unit < 4, "{n_tiles} × {n_entries}: {even:?}");
         // Units of a CTA are as many as rounds; the longer ones come first.
         let rounds = (n_tiles * n).div_ceil(grid.into());
@@ -327,8 +327,8 @@ fn the_busiest_block_has_little_more_than_the_average() {
         // Dynamic units are small ones behind a first one that is at most half of the work.
         let drawn = Chunks::new(&drawing, total, n_entries, n_tiles, grid);
         let (even, n) = drawn.even(n_entries, shape.cost(1024));
-        assert_eq!(drawn.draws, n_tiles == 1);
-        if drawn.draws {
+        assert_eq!(drawn.is_dynamic, n_tiles == 1);
+        if drawn.is_dynamic {
             assert!(n > u64::from(grid));
             assert!(f64::from(even.per_unit + even.longer_by) <= average / 2.0 + 1.0);
             assert!(f64::from(even.per_unit) <= average / 16.0 + 1.0, "{average}: {even:?}");
@@ -336,18 +336,18 @@ fn the_busiest_block_has_little_more_than_the_average() {
     }
     // Short units are few: what blocks begin with is most of the work, and the rest is a document
     // at a time.
-    let runs = Shape { drawn_tokens_min: 10_000, n_blocks: 264, in_runs: true, ..shape };
+    let runs = Shape { dynamic_tokens_min: 10_000, n_blocks: 264, is_contiguous: true, ..shape };
     let total = 10_000 * runs.cost(300);
     let drawn = Chunks::new(&runs, total, 10_000, 1, 264);
     let (even, n) = drawn.even(10_000, runs.cost(300));
-    assert!(drawn.draws && even.per_unit == 1, "{even:?}");
+    assert!(drawn.is_dynamic && even.per_unit == 1, "{even:?}");
     let n_drawn = (n - 264) as f64 / 264.0;
     assert!((5.0..10.0).contains(&n_drawn), "{n_drawn} for each block");
     // With a multiple of 100 tiles a quarter of the device would be idle.
     assert_eq!(grid(&shape, 100), 132);
     assert_eq!(Chunks::new(&shape, 0, 0, 1, 132).n, 1);
     // Too little for a ticket to be worth its time.
-    assert!(!Chunks::new(&drawing, 500 * 132, 1000, 1, 132).draws);
+    assert!(!Chunks::new(&drawing, 500 * 132, 1000, 1, 132).is_dynamic);
 }
 
 #[test]
@@ -368,9 +368,10 @@ fn units_of_ragged_documents_are_about_equal() {
     assert_eq!(bounds[chunks.n as usize], lens.len());
     assert!(spread(&bounds) <= 2 * shape.cost(300), "{bounds:?}");
     // First units and the others are alike among themselves.
-    let chunks = Chunks::new(&Shape { drawn_tokens_min: 8192, ..shape }, total, lens.len(), 1, 132);
+    let chunks =
+        Chunks::new(&Shape { dynamic_tokens_min: 8192, ..shape }, total, lens.len(), 1, 132);
     let bounds = chunks.bounds(&shape, &lens);
-    assert!(chunks.n_first == 132 && chunks.draws);
+    assert!(chunks.n_first == 132 && chunks.is_dynamic);
     assert_eq!(bounds[chunks.n as usize], lens.len());
     assert!(
         spread(&bounds[..133]) <= 2 * shape.cost(300)
@@ -394,11 +395,11 @@ fn shares_that_end_within_documents_have_every_token_once() {
                 [row - len, len]
             })
             .collect();
-        let shape = Shape { query_tile: 128, cuts: true, ..LARGE };
+        let shape = Shape { query_tile: 128, is_stream_k: true, ..LARGE };
         let total = lens.iter().map(|len| shape.cost(len[1])).sum();
         let (n_tiles, grid) = (1 + random.below(4), 4 + random.below(400) as u32);
         let n_units = u64::from(grid.min(N_PIECE_ROWS / 128)) / n_tiles;
-        let starts = Chunks::cut(&shape, total, n_tiles, grid).starts(&shape, &lens);
+        let starts = Chunks::stream_k(&shape, total, n_tiles, grid).starts(&shape, &lens);
         assert!(starts.len() as u64 - 1 <= n_units, "{case}");
         let (first, last) = (starts[0], starts[starts.len() - 1]);
         assert_eq!((first.entry, first.offset), (0, 0));
