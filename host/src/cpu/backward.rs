@@ -120,7 +120,7 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Adds the gradient of one side, whose matrix is `own`, of rows times `factors` where there
-    /// are any; `source` is the other side's.
+    /// are any; `source` is the other side's matrix.
     fn add_side<O: Format, S: Format>(
         &self,
         side: Side,

@@ -1,4 +1,4 @@
-//! The factors of normalised rows, r = 1 / √max(‖x‖², 10⁻¹²), of whole matrices.
+//! Row scales of normalised rows, r = 1 / √max(‖x‖², 10⁻¹²), of whole matrices.
 
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
@@ -33,7 +33,7 @@ impl Norms {
         Ok(Norms { queries, documents: of_rows::<D>(documents.data, dim, parallel)? })
     }
 
-    /// Those of the queries (0) or of the documents (1).
+    /// r of the queries' rows (0) or of the documents' (1).
     pub fn of(&self, side: usize) -> &[f32] {
         [&self.queries, &self.documents][side]
     }

@@ -1,4 +1,4 @@
-//! Row scales: factors of similarities, of normalised rows and of codes.
+//! Row scales: what similarities are multiplied by, r of normalised rows or the scales of codes.
 
 use maxsim_kernels::abi::quantize::affine_similarity;
 
@@ -6,14 +6,14 @@ use super::norms::Norms;
 use super::panels::Panel;
 use crate::tokens::scales::Scales;
 
-/// The factors of both sides' rows.
+/// The row scales of both sides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowScales<'a> {
     queries: Of<'a>,
     documents: Of<'a>,
 }
 
-/// The factors of one side's rows.
+/// The row scales of one side.
 #[derive(Clone, Copy, Debug)]
 enum Of<'a> {
     /// Rows are elements, taken as they are.
@@ -60,8 +60,8 @@ impl<'a> RowScales<'a> {
         matches!(self.documents, Of::Scales(Scales::Affine { .. }))
     }
 
-    /// Makes similarities `[n_rows, width]` of the dot products of a panel's columns with document
-    /// rows.
+    /// Turns dot products `[n_rows, width]` of document rows with a panel's columns into
+    /// similarities.
     pub fn apply(&self, products: &mut [f32], panel: &Panel, rows: impl Iterator<Item = usize>) {
         if let Of::None = self.documents {
             return;

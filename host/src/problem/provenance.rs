@@ -8,7 +8,7 @@ use super::pairing::Pairing;
 use crate::runtime::swap::lock;
 use crate::tokens::layout::TokenLayout;
 
-/// Where the tokens that were scored lie, and which of them met.
+/// The layouts of scored tokens, and their pairing.
 #[derive(Clone, Debug)]
 pub struct Provenance {
     pub queries: Arc<TokenLayout>,
@@ -17,7 +17,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// Whether winners of one are winners of the other.
+    /// Whether winners of one call may be read as winners of the other.
     pub(crate) fn is_same(&self, other: &Provenance) -> bool {
         let same =
             |a: &Arc<TokenLayout>, b: &Arc<TokenLayout>| Arc::ptr_eq(a, b) || a.same_items(b);
@@ -41,7 +41,7 @@ impl LastProvenance {
         *lock(&self.0) = Some(provenance);
     }
 
-    /// Whether it is that of the same scores.
+    /// Whether both are of the same scores.
     pub(crate) fn is(&self, other: &LastProvenance) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -6,13 +6,13 @@ use crate::runtime::alloc::filled;
 /// The rows that have each code, in rising order.
 #[derive(Debug)]
 pub(crate) struct ByCode {
-    /// Where a code's rows start in `rows`; one entry more than there are codes.
+    /// Index in `rows` of each code's first row; one entry more than there are codes.
     starts: Vec<u32>,
     rows: Vec<u32>,
 }
 
 impl ByCode {
-    /// A counting sort. There are fewer than 2³¹ rows.
+    /// Sorts rows by code with a counting sort. There are fewer than 2³¹ rows.
     pub fn new(codes: &[i32], n_codes: usize) -> Result<ByCode> {
         let mut starts = filled(n_codes as u64 + 1, 0u32)?;
         for &code in codes {

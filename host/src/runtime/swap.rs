@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Locks a mutex, whether or not a thread panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A value that is replaced as a whole, so that no thread computes while it is locked: a thread
-/// that waits for the others in the middle of a computation may begin another call, which would
-/// wait for ever for a lock that the thread itself holds.
+/// A shared value that is read as a whole and replaced as a whole, so that no thread computes while
+/// it holds the lock. (A pool's thread that waits within a computation may begin another call,
+/// which would deadlock on a lock that the thread itself holds.)
 #[derive(Debug, Default)]
 pub(crate) struct Swap<T>(Mutex<Arc<T>>);
 
@@ -17,16 +18,19 @@ impl<T> Swap<T> {
         Swap(Mutex::new(Arc::new(value)))
     }
 
+    /// The current value.
     pub(crate) fn get(&self) -> Arc<T> {
         lock(&self.0).clone()
     }
 
+    /// Replaces the value.
     pub(crate) fn set(&self, value: T) {
-        // What it was is dropped outside the lock.
+        // The old value is dropped outside the lock.
         let _old = std::mem::replace(&mut *lock(&self.0), Arc::new(value));
     }
 
-    /// Replaces what `get` gave; false where another thread has replaced it since.
+    /// Replaces the value if it still is `got`, a result of [`Swap::get`]; false where another
+    /// thread has replaced it since.
     pub(crate) fn replace(&self, got: &Arc<T>, value: T) -> bool {
         let mut held = lock(&self.0);
         let is_same = Arc::ptr_eq(&held, got);

@@ -243,7 +243,8 @@ impl CudaBackward {
         }
     }
 
-    /// What sums over pairs; chunks of them are left in the workspace.
+    /// The parameters of the kernel that sums over pairs; sums of several chunks go to the
+    /// workspace.
     pub(in crate::cuda) fn gather_params(
         &self,
         call: &Sums<'_>,
@@ -281,7 +282,7 @@ impl CudaBackward {
     /// Adds the chunks of sums over pairs, where there are several.
     ///
     /// # Safety
-    /// As [`CudaBackward::run_queries`], behind what left them in the workspace.
+    /// As [`CudaBackward::run_queries`], behind the work that wrote them to the workspace.
     pub(in crate::cuda) unsafe fn add_chunks(
         &self,
         entered: &Entered<'_>,
@@ -461,7 +462,7 @@ impl CudaBackward {
         unsafe { start(entered, stream, sorted.fixup, n_join_blocks(params), shared_bytes, params) }
     }
 
-    /// What sums over a group's sorted sources.
+    /// The parameters of the kernels that sum a group's sorted sources.
     fn owner_params(&self, call: &Sums<'_>, group: &Group, at: &GroupWorkspace) -> OwnerParams {
         OwnerParams {
             source: call.queries.rows(),

@@ -16,7 +16,7 @@ use crate::cuda::forward::lists::slot_words;
 use crate::error::Result;
 use crate::problem::Problem;
 
-/// Where the lists are; 0 = absent.
+/// Device addresses of the lists; 0 = absent.
 #[derive(Debug)]
 pub(in crate::cuda) struct Lists {
     pub(super) slots: u64,

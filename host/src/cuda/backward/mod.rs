@@ -1,4 +1,4 @@
-//! Gradients on a device: a call's lists there, and the kernels that run them.
+//! Gradients on a device: prepared calls with their lists in device memory, and their kernels.
 
 #[allow(unsafe_code)]
 mod atomic;
@@ -61,10 +61,10 @@ const LIST_BYTES_MAX: u64 = 20 << 20;
 const PARTS_BYTES_MAX: u64 = 5 << 20;
 const CARRY_BYTES_MAX: u64 = 3 << 18;
 
-/// Sources that one block sorts, where there are several.
+/// Sources that one CTA sorts, where several do.
 const TASK_SOURCES: u64 = backward::WARP_SOURCES as u64 * backward::WARPS as u64;
 
-/// A gradient call made ready: its lists on the device, and its kernels.
+/// A prepared gradient call: its lists on the device, and its kernels.
 #[derive(Debug)]
 pub(crate) struct CudaBackward {
     device: Arc<CudaDevice>,
@@ -79,15 +79,17 @@ pub(crate) struct CudaBackward {
     pub(super) covers_queries: bool,
     /// Whether every row of the documents is in a task of the plan's `few`.
     few_cover_documents: bool,
-    /// Bytes of the documents' gradient in f32, where it is summed there and then narrowed.
+    /// Bytes of the documents' gradient in f32, where it is summed in the workspace and then
+    /// narrowed.
     pub(super) sums_bytes: u64,
-    /// Where winners are found again: what does so. Of what is here, narrowing is all that is used
-    /// then.
+    /// The calls that compute winners again, for `BackwardStrategy::Recompute`. Of the other fields
+    /// only the narrowing is used then.
     again: Option<Recompute>,
     /// Element type of the gradients, and rows of both sides.
     gradient: ElementType,
     rows: [usize; 2],
-    /// Where rows are normalised: what goes from their gradients to those of the rows as given.
+    /// The kernel that projects gradients of normalised rows to those of the rows as given, where
+    /// rows are normalised.
     project: Option<Kernel<ProjectParams>>,
 }
 
@@ -98,28 +100,28 @@ pub(super) struct Kernels {
     pub winners: WinnerKernels,
 }
 
-/// What goes through the winners.
+/// The kernels that read the winners.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WinnerKernels {
-    /// Gathers rows of documents, and sorts winners by them.
+    /// Gathers ∂Q, and sorts winners by document row for ∂D.
     Sorted(SortedKernels),
-    /// Adds to both gradients, in one pass.
+    /// Adds to both gradients with atomics, in one pass.
     Atomic(Kernel<AtomicParams>),
 }
 
-/// What sums over pairs, sorts winners, and sums over what is sorted.
+/// The kernels of the deterministic strategy: gather, counting sort, segmented sum, fixup.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SortedKernels {
     gather: GatherKernel,
     segmented_sum: Kernel<OwnerParams>,
     count: Kernel<CountParams>,
     sort: Kernel<SortParams>,
-    /// Where documents have few winners, which are not sorted then.
+    /// The kernel for short queries, whose winners are not sorted.
     short_query: Option<Kernel<FewParams>>,
     fixup: Kernel<OwnerParams>,
 }
 
-/// What sums over pairs.
+/// The kernel that gathers ∂Q.
 #[derive(Clone, Copy, Debug)]
 enum GatherKernel {
     /// Of elements or codes.
@@ -138,14 +140,14 @@ impl WinnerKernels {
     }
 }
 
-/// What kernels sum over winners.
+/// The inputs and outputs of a sum over winners.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums<'a> {
     pub queries: &'a CudaTokens,
     pub documents: &'a CudaTokens,
     pub outputs: &'a CudaOutputs,
     pub grad_scores: &'a CudaGradScores,
-    /// Where sums go.
+    /// The matrices that the sums are written to.
     pub sides: [GradientMatrix; 2],
     /// The documents' row that those of the documents start with.
     pub first_row: u32,
@@ -290,7 +292,7 @@ impl CudaBackward {
         }
     }
 
-    /// Makes ready what the work needs of its handles, so that [`CudaBackward::run`] allocates
+    /// Prepares the row scales that the kernels read, so that [`CudaBackward::run`] allocates
     /// nothing.
     pub(super) fn prepare_row_scales(
         &self,

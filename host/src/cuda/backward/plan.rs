@@ -18,7 +18,7 @@ use crate::cuda::forward::lists::slots;
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 
-/// What a plan depends on besides the problem.
+/// The sizes of elements, workspace and device that a plan depends on.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cuda) struct Shape {
     /// Bytes per element of the tokens.
@@ -76,7 +76,7 @@ pub(in crate::cuda) struct Carry {
     pub is_last: bool,
 }
 
-/// What is sorted and summed together.
+/// Documents whose sources are sorted and summed together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::cuda) struct Group {
     pub tasks: Range<u32>,
@@ -157,7 +157,8 @@ impl GradientPlan {
         Ok(plan)
     }
 
-    /// As [`GradientPlan::new`], where winners are not sorted but their rows added to as they come.
+    /// The plan of the atomic strategy: winners are not sorted, but added to their rows as they
+    /// come.
     pub(in crate::cuda) fn atomic(problem: &Problem<'_>, shape: &Shape) -> Result<GradientPlan> {
         let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
         if problem.queries().max_len() == 0 || problem.documents().max_len() == 0 {

@@ -154,7 +154,7 @@ impl Recompute {
     }
 }
 
-/// Where the scores and winners of a slice are among all, and how long they are.
+/// Offsets and lengths of a slice's scores and winners among those of the whole call.
 struct Place {
     skipped_bytes: [u64; 3],
     lens_bytes: [u64; 3],

@@ -16,7 +16,7 @@ pub(super) struct Side<'a> {
     /// Item of each run, where every run is one.
     pub(super) items: Option<Vec<u32>>,
     pub(super) pairs: SidePairs,
-    /// Where each run's listed pairs start, and one behind the last.
+    /// Index of each run's first listed pair, and of the one behind the last.
     pub(super) starts: Vec<u32>,
     pub(super) is_query: bool,
     /// The length of every query, where all are alike.

@@ -38,20 +38,20 @@ const N_WEIGHTS: usize = 256;
 /// Fewest rows that a thread makes at once.
 const CHUNK_ROWS: usize = 256;
 
-/// What rows are decoded from.
+/// The codes, residuals and tables that rows are decoded from.
 #[derive(Debug)]
 pub(in crate::cuda) struct CudaResiduals {
     codes: Buffer,
     residuals: Buffer,
     centroids: Buffer,
     weights: Buffer,
-    /// Where tokens are normalised.
+    /// r of every row, where tokens are normalised.
     norms: Option<Buffer>,
     row_bytes: u32,
     pitch_bytes: u32,
     nbits: u32,
     n_centroids: usize,
-    /// From the first call on that wants the tables' gradients.
+    /// Rows by code, from the first call on that computes the tables' gradients.
     by_code: Mutex<Option<Arc<CudaByCode>>>,
 }
 
@@ -83,7 +83,7 @@ impl CudaResiduals {
         Ok(by_code.insert(made).clone())
     }
 
-    /// As kernels get them.
+    /// The parameters that kernels take.
     pub(in crate::cuda) fn params(&self) -> Residuals {
         Residuals {
             codes: self.codes.address(),
@@ -147,7 +147,8 @@ impl CudaTokens {
 }
 
 impl CudaTokens {
-    /// What a kernel decodes these tokens from; an error where they are not residual-compressed.
+    /// The tables that a kernel decodes these tokens from; an error where they are not
+    /// residual-compressed.
     /// Planning chooses no such kernel for those.
     pub(in crate::cuda) fn decoded(&self) -> Result<Residuals> {
         self.residuals.as_ref().map(CudaResiduals::params).ok_or_else(not_decoded)
@@ -301,7 +302,7 @@ fn centroids<T: Element>(device: &Arc<CudaDevice>, codec: &ResidualCodec<'_>) ->
 pub(in crate::cuda) struct CudaByCode {
     /// A u32 per row.
     pub(in crate::cuda) rows: Buffer,
-    /// Where each unit's rows start there, and where the last ones end.
+    /// Index in `rows` of each unit's first row, and the end of the last unit.
     pub(in crate::cuda) units: Buffer,
     /// Which unit is each centroid's first, and how many there are.
     pub(in crate::cuda) firsts: Buffer,

@@ -1,12 +1,12 @@
 //! Row scales in device memory, an f32 per row: r = 1 / √max(‖x‖², 10⁻¹²) of normalised rows.
 //!
-//! Where rows are codes, their scales take its place, and where they are affine a word with the
-//! scale and the minimum, both f16. Scales that are given as f16 and that some kernel reads as they
-//! are, are there twice.
+//! Rows of codes have their scales there instead, and affine rows a word with the scale and the
+//! minimum, both f16. Scales that are given as f16 are kept as f32 and, where some kernel reads f16
+//! scales, as f16 too.
 //!
-//! r of tokens that are ours is found once. Foreign memory may hold something else at each call,
-//! which therefore finds r anew; calls at the same time find the same, since the caller promises
-//! that the rows do not change meanwhile.
+//! r of memory that the library owns is computed once. Foreign memory may hold something else at
+//! each call, which therefore computes r again; concurrent calls compute the same values, since the
+//! caller promises that the rows do not change meanwhile.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -32,25 +32,25 @@ use crate::runtime::swap::lock;
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::scales::{ScaleType, Scales};
 
-/// What f16 scales are aligned to, in bytes: two lines of the cache, as many as a tile's take.
+/// Alignment of f16 scales in bytes: two cache lines, which the scales of one tile fill.
 const HALVES_ALIGN: usize = 256;
 
 /// r of rows that are 2⁶² long: two such have dot products of 2¹²⁴ at most.
 const LEAST_FACTOR: f64 = 1.0 / (1u64 << 62) as f64;
 
-/// Room for r of every row, and what fills it.
+/// A buffer with a scale for every row, and where its values come from.
 #[derive(Debug)]
 pub(crate) struct RowScales {
     buffer: Buffer,
-    /// The word from which on there are the same as f16, where there are.
+    /// Index of the word at which the same scales begin as f16, where they are kept.
     halves: Option<usize>,
     source: Source,
 }
 
-/// What fills the room.
+/// Where row scales come from.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cuda) enum Source {
-    /// The kernel that finds r.
+    /// A kernel computes r from the rows.
     Kernel(Kernel<RowNormsParams>),
     /// Scales of this type by row, which come with the rows.
     Rows(ScaleType),
@@ -61,8 +61,8 @@ pub(in crate::cuda) enum Source {
 }
 
 impl RowScales {
-    /// The scales of a layout's rows of codes, which are such operands, and what kernels may read
-    /// behind them.
+    /// Uploads the scales of a layout's rows, codes of operand type `operand`, with the padding
+    /// that kernels may read behind them.
     pub(crate) fn of_scales(
         device: &Arc<CudaDevice>,
         scales: &Scales<'_>,
@@ -80,7 +80,8 @@ impl RowScales {
         Ok(RowScales { buffer: upload(device, bytemuck::cast_slice(&words))?, halves, source })
     }
 
-    /// Room for what comes with `rows` rows of codes, and for what kernels may read behind it.
+    /// An uninitialised buffer for the scales of `rows` rows of codes, with the padding that
+    /// kernels may read behind them.
     pub(in crate::cuda) fn with_room(
         device: &Arc<CudaDevice>,
         source: Source,
@@ -90,12 +91,12 @@ impl RowScales {
         Ok(RowScales { buffer, halves: None, source })
     }
 
-    /// Where they are.
+    /// The buffer's device address.
     pub(in crate::cuda) fn address(&self) -> u64 {
         self.buffer.address()
     }
 
-    /// Where documents' are as a row of the table takes them with its parameters.
+    /// The address of documents' scales in the form that a kernel reads.
     fn address_for(&self, variant: &Variant) -> u64 {
         match self.halves {
             Some(word) if variant.reads_half_scales() => {
@@ -105,10 +106,10 @@ impl RowScales {
         }
     }
 
-    /// Makes what is behind the scales of `rows` rows 0, in stream order.
+    /// Fills the padding behind the scales of `rows` rows with zeros, in stream order.
     ///
     /// # Safety
-    /// `stream` must be a stream of the context, and no other work use the room, which is that of
+    /// `stream` must be a stream of the context, and no other work use the buffer, which is that of
     /// `rows` rows.
     pub(in crate::cuda) unsafe fn clear_padding(
         &self,
@@ -121,8 +122,8 @@ impl RowScales {
         unsafe { fill(entered, address, 0, NORMS_PADDING as u64 * 4, stream) }
     }
 
-    /// The scales of `rows` rows of codes, as they were before they were made f32; `None` where
-    /// rows are elements.
+    /// Copies the scales of `rows` rows of codes to the host, in the type that they were given in;
+    /// `None` where rows are elements.
     pub(in crate::cuda) fn scales(
         &self,
         entered: &Entered<'_>,
@@ -159,9 +160,10 @@ fn has_reader_of_f16(capability: (u32, u32), operand: Operand, dim: usize) -> bo
     FORWARD.iter().any(|row| reads(row) && row.operand == operand && dim <= row.dim_max)
 }
 
-/// What a device keeps of the scales of `rows` rows, where `has_reader` says that there is one of
-/// halves, and the word from which on those are. Behind either there is what kernels may read: the
-/// scales of a tile that begins with the last row, and the other half of the last row's word.
+/// The words that a device keeps for the scales of `rows` rows, and the index of the word at which
+/// f16 scales begin, which are kept where `has_reader` says that a kernel reads them. Padding
+/// behind either covers what kernels may read: the scales of a tile that begins with the last row,
+/// and the other half of the last row's word.
 fn words(scales: &Scales<'_>, rows: usize, has_reader: bool) -> Result<(Vec<u32>, Option<usize>)> {
     let n = rows + NORMS_PADDING;
     let halves = match scales {
@@ -185,9 +187,9 @@ fn words(scales: &Scales<'_>, rows: usize, has_reader: bool) -> Result<(Vec<u32>
 }
 
 impl CudaTokens {
-    /// Makes ready what a call that normalises rows needs of its tokens: afterwards nothing is
-    /// allocated. Waits for it the first time, which a call in the order of a foreign capture
-    /// cannot.
+    /// Allocates row scales for calls that normalise rows, and computes them for memory that the
+    /// library owns; later calls allocate nothing. The first call waits for the device, which a
+    /// call in a foreign capture cannot.
     pub(crate) fn prepare_row_scales(
         &self,
         device: &Arc<CudaDevice>,
@@ -223,22 +225,22 @@ impl CudaTokens {
         Ok(())
     }
 
-    /// Where r is of the rows, once it has been prepared; 0 before.
+    /// The address of the row scales; 0 before they have been prepared.
     pub(in crate::cuda) fn row_scales_address(&self) -> u64 {
         lock(&self.row_scales).as_ref().map_or(0, RowScales::address)
     }
 
-    /// The same of documents, as a row of the table takes it with its parameters.
+    /// The address of the row scales of documents, in the form that a kernel reads.
     pub(in crate::cuda) fn row_scales_address_for(&self, variant: &Variant) -> u64 {
         lock(&self.row_scales).as_ref().map_or(0, |row_scales| row_scales.address_for(variant))
     }
 
-    /// Gives codes their scales.
+    /// Sets the scales of codes.
     pub(crate) fn set_scales(&self, scales: RowScales) {
         *lock(&self.row_scales) = Some(scales);
     }
 
-    /// Enqueues what finds r again, where the rows are not ours.
+    /// Enqueues the kernel that computes r again, where the rows are foreign memory.
     ///
     /// # Safety
     /// `stream` must be a stream of the context; the tokens must live until the kernel has run.
@@ -256,8 +258,8 @@ impl CudaTokens {
         }
     }
 
-    /// Checks that the valid rows of memory that is not ours are short enough for products of f32,
-    /// as [`crate::tokens::scaled_rows`] makes those of ours. Waits for the device.
+    /// Checks that the valid rows of foreign memory are short enough for products in f32, as
+    /// [`crate::tokens::scaled_rows`] makes those that are uploaded. Waits for the device.
     pub(crate) fn check_normalizable(
         &self,
         device: &Arc<CudaDevice>,
@@ -303,7 +305,7 @@ impl CudaTokens {
     }
 
     /// # Safety
-    /// As [`CudaTokens::refresh_row_scales`]; `row_scales` must have room for these rows.
+    /// As [`CudaTokens::refresh_row_scales`]; `row_scales` must be as long as these rows.
     unsafe fn compute_norms(
         &self,
         entered: &Entered<'_>,

@@ -31,20 +31,20 @@ pub(crate) struct CudaTokens {
     n_rows: usize,
     dim: usize,
     mask: u64,
-    /// The items' rows, unless item `i` is `item_len` rows from row `i * item_len`.
+    /// The items' segments; empty where item `i` is the `item_len` rows from row `i * item_len` on.
     segments: Option<Buffer>,
     item_len: u32,
     /// Some item has no valid token.
     has_empty_items: bool,
     /// The matrix as TMA reads it, where TMA can take it.
     maps: Option<Box<Maps>>,
-    /// The same with elements rounded to TF32, of an f32 matrix.
+    /// The tensor maps of an f32 matrix that round elements to TF32.
     tf32_maps: Option<Box<Maps>>,
-    /// What the addresses point to, where it is ours.
+    /// The memory at the addresses, where the handle owns it.
     owned: Vec<Buffer>,
-    /// What rows are decoded from, where they are.
+    /// The codes and tables that rows are decoded from, of residual-compressed tokens.
     pub(in crate::cuda) residuals: Option<CudaResiduals>,
-    /// From the first call on that normalises the rows; of codes their scales.
+    /// The scales of codes; or r of every row, from the first call on that normalises rows.
     pub(in crate::cuda) row_scales: Mutex<Option<RowScales>>,
     /// The same tokens for calls that normalise rows, where some are too long for f32 to square:
     /// see [`crate::tokens::scaled_rows`].
@@ -94,7 +94,7 @@ impl CudaTokens {
         Ok(uploaded)
     }
 
-    /// Of memory that belongs to others: a matrix, and the mask at an address, or 0.
+    /// Views foreign memory: a matrix, and the mask at an address, or 0.
     pub(crate) fn view(
         device: &Arc<CudaDevice>,
         operand: impl Into<Operand>,
@@ -153,7 +153,7 @@ impl CudaTokens {
         self.scaled.as_deref().unwrap_or(self)
     }
 
-    /// Those tokens, where they are not these.
+    /// The scaled copy of the tokens, where normalising needs one.
     pub(in crate::cuda) fn scaled(&self) -> Option<&CudaTokens> {
         self.scaled.as_deref()
     }
@@ -173,7 +173,8 @@ impl CudaTokens {
         self.has_empty_items
     }
 
-    /// Whether the matrix is ours: rows have zeros behind them up to a 16-byte boundary.
+    /// Whether the handle owns the matrix: rows then have zeros behind them up to a 16-byte
+    /// boundary.
     pub(in crate::cuda) fn is_owned(&self) -> bool {
         !self.owned.is_empty()
     }
@@ -201,8 +202,8 @@ impl CudaTokens {
         let Access { base, pitch_bytes, .. } = self.access;
         let row_bytes = self.dim * self.operand.size_bytes();
         let (lanes_log2, n_columns) = columns(row_bytes);
-        // What lies behind a row is read up to a 16-byte boundary: rows end on one, or there is
-        // padding of ours.
+        // Warps read up to a 16-byte boundary behind a row: rows end on one, or the library has
+        // padded them.
         let is_padded = row_bytes.is_multiple_of(16) || self.is_owned();
         let aligned = u32::from(self.access.is_aligned() && is_padded);
         Rows { base, pitch_bytes, dim: self.dim as u32, lanes_log2, n_columns, aligned }
@@ -225,8 +226,7 @@ impl CudaTokens {
     }
 }
 
-/// The length of items of which `i` is that many rows from row `i` times it; `None` where they lie
-/// otherwise.
+/// The length of items that all have it and lie one behind the other from row 0 on; else `None`.
 pub(in crate::cuda) fn regular_len(segments: &[[u32; 2]]) -> Option<u32> {
     let len = segments.first().map_or(0, |segment| segment[1]);
     let mut expected = (0u32..).map(|i| [i.wrapping_mul(len), len]);

@@ -38,21 +38,21 @@ const INSTRUCTIONS: &str = "MAXSIM_INSTRUCTIONS";
 pub(crate) struct CudaDevice {
     ordinal: usize,
     name: String,
-    /// With the compute capability that kernels are chosen by.
+    /// The device's limits, with the compute capability that kernels are chosen by.
     limits: DeviceLimits,
-    /// Its own compute capability, which decides what machine code it runs.
+    /// The device's own compute capability, which decides what machine code it runs.
     capability: (u32, u32),
     driver_version: u32,
     context: Context,
     /// The call and code of the fault that ended the device's use, once there was one.
     lost: OnceLock<(&'static str, u32)>,
     pub(in crate::cuda) kernels: Kernels,
-    /// What uploads go through, while none of them has it.
+    /// The staging memory of uploads, while none of them uses it.
     pub(in crate::cuda) uploader: Mutex<Option<Uploader>>,
-    /// The stream of synchronous calls, while none of them has it.
+    /// The stream of synchronous calls, while none of them uses it.
     pub(in crate::cuda) idle_stream: Mutex<Option<CudaStream>>,
-    /// Held while a graph of ours is captured and while all of the context's work is waited
-    /// for: the driver refuses the second during the first.
+    /// Held while the library captures a graph and while it waits for all of the context's work:
+    /// the driver refuses to wait during a capture.
     pub(in crate::cuda) quiet: Mutex<()>,
     /// Addresses whose owners are gone, but which could not be freed yet.
     pub(in crate::cuda) unfreed: Mutex<Vec<u64>>,
@@ -78,7 +78,7 @@ pub(crate) fn n_devices() -> Result<usize> {
     Ok(n as usize)
 }
 
-/// Device number `ordinal`: the same one every time.
+/// Opens device number `ordinal`: every call gives the same device.
 pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaDevice>> {
     static DEVICES: Mutex<BTreeMap<usize, Arc<CudaDevice>>> = Mutex::new(BTreeMap::new());
     let n_devices = n_devices()?;

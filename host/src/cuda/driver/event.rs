@@ -44,7 +44,7 @@ impl CudaEvent {
         CudaEvent::new(device, true)
     }
 
-    /// Marks the work enqueued so far.
+    /// Records the work enqueued on a stream so far.
     ///
     /// # Safety
     /// `stream` must be a stream of the event's context that is not captured, or null for the
@@ -58,8 +58,8 @@ impl CudaEvent {
         entered.device().check("cuEventRecord", unsafe { raw::cuEventRecord(self.raw, stream) })
     }
 
-    /// Marks the work that a stream of the same device has been given so far; while it is
-    /// captured, the same place in the graph.
+    /// Records the work that a stream of the same device has been given so far; while it is
+    /// captured, the same point in the graph.
     pub(in crate::cuda) fn record_in(
         &self,
         entered: &Entered<'_>,
@@ -79,7 +79,8 @@ impl CudaEvent {
         }
     }
 
-    /// Marks a captured stream's place for other streams of the same capture alone.
+    /// Records a captured stream's point in its capture, for other streams of the same capture
+    /// alone.
     pub(in crate::cuda) fn mark_inside(
         &self,
         entered: &Entered<'_>,
@@ -90,7 +91,7 @@ impl CudaEvent {
         entered.device().check("cuEventRecord", code)
     }
 
-    /// Makes what a captured stream is given next follow what is marked in the same capture.
+    /// Makes later work of a captured stream wait for what was recorded in the same capture.
     pub(in crate::cuda) fn hold_back_inside(
         &self,
         entered: &Entered<'_>,
@@ -101,14 +102,14 @@ impl CudaEvent {
         entered.device().check("cuStreamWaitEvent", code)
     }
 
-    /// Marks the work that a stream of the same device has been given so far.
+    /// Records the work that a stream of the same device has been given so far.
     pub(crate) fn record_on(&self, stream: &CudaStream) -> Result<()> {
         let entered = self.device.enter()?;
         self.record_in(&entered, stream, stream.order(&entered)?)
     }
 
-    /// Makes later work of a stream of the same device wait for the marked work; while it is
-    /// captured, later work in the graph for what is marked when the graph runs.
+    /// Makes later work of a stream of the same device wait for the recorded work; while it
+    /// is captured, later work in the graph waits for what is recorded when the graph runs.
     pub(in crate::cuda) fn hold_back(
         &self,
         entered: &Entered<'_>,
@@ -124,7 +125,7 @@ impl CudaEvent {
         entered.device().check("cuStreamWaitEvent", code)
     }
 
-    /// Waits on the host for the marked work; at once when none was ever marked.
+    /// Waits on the host for the recorded work; returns at once when none was ever recorded.
     pub(crate) fn synchronize(&self) -> Result<()> {
         let _entered = self.device.enter()?;
         // SAFETY: the event lives; the context is current.

@@ -21,23 +21,23 @@ use crate::runtime::swap::lock;
 pub(crate) struct CudaStream {
     device: Arc<CudaDevice>,
     raw: CUstream,
-    /// The stream, where it is ours.
+    /// The stream, where this value owns it.
     owned: bool,
     id: u64,
     workspace: Option<Buffer>,
-    /// A foreign graph uses the workspace: from then on it stays.
+    /// Whether a foreign graph uses the workspace, which is then kept for as long as the stream.
     is_captured: bool,
     /// Earlier workspaces that such graphs use.
     captured: Vec<Buffer>,
 }
 
-/// In which order enqueued work runs: pieces of equal order one after the other.
+/// The order in which enqueued work runs: work of equal order runs one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// That of the stream of this number.
+    /// The order of the stream with this number.
     Stream(u64),
-    /// That of a stream of this number in a capture into a foreign graph. Streams that were forked
-    /// from one another share the capture, and no order.
+    /// The order of the stream with this number in a capture into a foreign graph. Streams that
+    /// were forked from one another share the capture, but no order.
     Capture { capture: u64, stream: u64 },
 }
 
@@ -51,13 +51,13 @@ impl CudaStream {
         CudaStream::with_flags(device, StreamFlags::DEFAULT)
     }
 
-    /// A stream to capture work on. It has nothing to do with the legacy default stream, which
+    /// A stream to capture work on. It does not synchronise with the legacy default stream, which
     /// may thus be used meanwhile.
     pub(in crate::cuda) fn independent(device: &Arc<CudaDevice>) -> Result<CudaStream> {
         CudaStream::with_flags(device, StreamFlags::NON_BLOCKING)
     }
 
-    /// A stream of our own. Not one of `cust`'s, which removes `NON_BLOCKING`.
+    /// Creates a stream with these flags. `cust`'s own constructor removes `NON_BLOCKING`.
     fn with_flags(device: &Arc<CudaDevice>, flags: StreamFlags) -> Result<CudaStream> {
         let entered = device.enter()?;
         let mut raw = ptr::null_mut();

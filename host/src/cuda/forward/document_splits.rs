@@ -102,7 +102,7 @@ impl SplitProblem {
     }
 }
 
-/// How a work's splits are put together.
+/// Combines the results of a work's splits.
 #[derive(Debug)]
 pub(in crate::cuda) struct CudaSplits {
     kernel: Kernel<CombinePiecesParams>,
@@ -142,7 +142,7 @@ impl CudaSplits {
         self.lens_bytes.iter().sum()
     }
 
-    /// Where in the workspace, from an address on, kernels write which result.
+    /// The addresses of the splits' results in the workspace that begins at an address.
     pub(in crate::cuda) fn outputs(&self, workspace: u64) -> OutputAddresses {
         let [scores_bytes, winners_bytes, _] = self.lens_bytes;
         let winners = workspace + scores_bytes;

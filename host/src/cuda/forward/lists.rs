@@ -26,7 +26,7 @@ pub(in crate::cuda) struct DeviceLists {
     pub entry_score: u64,
     pub query_token_base: u64,
     pub score_token_base: u64,
-    /// Of split documents.
+    /// The splits' rows, where documents are split.
     pub split_segments: u64,
     /// Of split documents.
     pub score_tokens: u64,

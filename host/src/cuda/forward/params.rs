@@ -52,7 +52,7 @@ impl ForwardPlan {
     /// Starts the forward kernel with the parameter struct that it takes.
     ///
     /// # Safety
-    /// As `ForwardPlan::launch`.
+    /// The promises of `ForwardPlan::launch`.
     pub(super) unsafe fn start(
         &self,
         entered: &Entered<'_>,

@@ -3,7 +3,7 @@
 //! In a cross product *entries* are documents, and tiles hold rows of any queries. Otherwise
 //! entries are (query, document) pairs, numbered so that those of one query are consecutive,
 //! and every query has tiles of its own. A *unit* is one query tile against a run of entries.
-//! Where units are alike they are computed on the device; otherwise they are listed.
+//! Units that are alike are computed on the device; others are listed.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::problem::Problem;
 use crate::problem::pairing::Kind;
 use crate::tokens::layout::TokenLayout;
 
-/// What the launches of a kernel depend on besides the problem.
+/// The properties of a kernel and a device that its launches depend on.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cuda) struct Shape {
     /// Query rows per tile.
@@ -66,7 +66,7 @@ pub(in crate::cuda) struct Launch {
     pub first_query: u32,
 }
 
-/// How a launch describes its units to the device.
+/// The form in which a launch describes its units to the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cuda) enum Units {
     /// Computed.
