@@ -3,7 +3,7 @@
 use std::ffi::CString;
 
 use half::{bf16, f16};
-use maxsim::format::{Element, Fp8, Int8, Int8Affine, Residual};
+use maxsim::format::{Element, Fp8, Int8, Int8Affine, RawRows, Residual};
 use maxsim::plan::Plan;
 use maxsim::search::{CoarseCodes, PreparedRescore};
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
@@ -221,8 +221,13 @@ unsafe fn typed<T: Element>(device: &Device, place: Place<'_>) -> Result<DeviceT
         let pitch_bytes = (layout.dim() * size_of::<T>()) as u64;
         let mask = (mask != 0).then_some(mask);
         // SAFETY: the caller's promise.
-        let tokens =
-            unsafe { DeviceTokens::from_raw_parts(device, address, pitch_bytes, layout, mask) };
+        let tokens = unsafe {
+            DeviceTokens::from_raw_parts(
+                device,
+                RawRows::new(address, pitch_bytes).mask(mask),
+                layout,
+            )
+        };
         return tokens.map_err(text);
     }
     // SAFETY: the caller's promise.
@@ -285,12 +290,12 @@ impl Outputs {
                                 address 0, and read them with maxsim_bench_scores"
                         .to_string());
                 }
-                return Ok(Outputs { scores: work.scores().map_err(text)?, copy_to: None });
+                return Ok(Outputs { scores: work.new_scores().map_err(text)?, copy_to: None });
             }
         };
         if work.device().ordinal().is_none() {
             let copy_to = Some(scores);
-            return Ok(Outputs { scores: DeviceScores::new(work).map_err(text)?, copy_to });
+            return Ok(Outputs { scores: work.new_scores().map_err(text)?, copy_to });
         }
         let given = |address: u64| (address != 0).then_some(address);
         // SAFETY: the caller's promise.
@@ -355,7 +360,7 @@ pub(crate) fn enqueue_backward(
     gradients: &mut DeviceGradients,
 ) -> Result<()> {
     with_elements!(queries, documents, (q, d) => {
-        stream.backward(q, d, work, &outputs.scores, grad_scores, gradients).map_err(text)
+        stream.backward(q, d, work, outputs.scores.with_grad(grad_scores), gradients).map_err(text)
     })
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use maxsim_cli::args::Args;
-use maxsim_cli::texts::printable;
+use maxsim_cli::texts::{chain, printable};
 use maxsim_cli::{interrupt, threads, usage};
 
 fn main() -> ExitCode {
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     }
     match maxsim_cli::run(&args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure(&format!("error: {error:#}")),
+        Err(error) => failure(&format!("error: {}", chain(&error))),
     }
 }
 

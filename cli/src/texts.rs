@@ -10,6 +10,14 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use crate::judging::ids::{Collected, Ids};
 use crate::judging::jsonl::{self, JsonId};
 
+/// An error and what caused it, in one line; a cause that the text before it has already is not
+/// repeated.
+pub fn chain(error: &anyhow::Error) -> String {
+    error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |text, cause| {
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    })
+}
+
 /// Columns kept of a title.
 pub(crate) const TITLE_COLUMNS: usize = 40;
 

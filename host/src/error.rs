@@ -1,6 +1,9 @@
 //! The one error type of the library.
 
+use std::collections::TryReserveError;
+use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 /// Everything that can go wrong, with the values that were wrong.
 #[derive(Debug)]
@@ -74,6 +77,8 @@ pub enum Error {
     HostMemory {
         /// Bytes that were asked for.
         requested_bytes: u64,
+        /// What the allocator said, where it was asked.
+        source: Option<TryReserveError>,
     },
     /// The device has no room. The device and its handles stay usable.
     DeviceMemory {
@@ -86,8 +91,10 @@ pub enum Error {
     CudaNotBuilt,
     /// No NVIDIA driver: libcuda.so.1 could not be opened.
     NoDriver {
-        /// What the dynamic linker said.
+        /// What is wrong with it.
         why: String,
+        /// What the dynamic linker said, where it was asked.
+        source: Option<Arc<dyn StdError + Send + Sync>>,
     },
     /// There is a driver but no device of this number.
     NoDevice {
@@ -156,7 +163,7 @@ impl fmt::Display for Error {
             Error::ForeignPointer { address, why } => {
                 write!(f, "device address {address:#x}: {why}")
             }
-            Error::HostMemory { requested_bytes } => write!(
+            Error::HostMemory { requested_bytes, .. } => write!(
                 f,
                 "out of host memory: {requested_bytes} bytes were needed; score fewer pairs at once"
             ),
@@ -173,7 +180,7 @@ impl fmt::Display for Error {
             Error::CudaNotBuilt => f.write_str(
                 "this build of maxsim has no GPU support; build it with the feature `cuda`",
             ),
-            Error::NoDriver { why } => write!(
+            Error::NoDriver { why, .. } => write!(
                 f,
                 "no NVIDIA driver: {why}; install the driver (libcuda.so.1) or use Device::cpu()"
             ),
@@ -209,4 +216,14 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl StdError for Error {
+    /// What the error was made of: what the dynamic linker or the allocator said. Its text is in
+    /// the error's own where that helps.
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Error::HostMemory { source, .. } => source.as_ref().map(|error| error as _),
+            Error::NoDriver { source, .. } => source.as_ref().map(|error| &**error as _),
+            _ => None,
+        }
+    }
+}

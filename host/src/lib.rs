@@ -84,9 +84,56 @@ pub use tokens::layout::TokenLayout;
 /// [`TokenFormat`](format::TokenFormat) names a format at run time, [`Format`](format::Format) is
 /// one as a Rust type, and [`ScorableWith`](format::ScorableWith) says which queries meet which
 /// documents.
+///
+/// ```
+/// use maxsim::format::{
+///     Element, Format, Fp8, Int8, Quantized, ScaleType, ScorableWith, TokenFormat,
+/// };
+/// use maxsim::{Device, Pairing, Result, Scores, Tokens};
+///
+/// /// Scores of any queries and documents that go together.
+/// fn score<Q: ScorableWith<D>, D: Format>(
+///     queries: &Tokens<'_, Q>,
+///     documents: &Tokens<'_, D>,
+/// ) -> Result<Scores> {
+///     Device::best().score(queries, documents, &Pairing::cross())
+/// }
+///
+/// /// The same of codes.
+/// fn score_codes<T: Element, F: Quantized + ScorableWith<F>>(
+///     queries: &Tokens<'_, T>,
+///     documents: &Tokens<'_, T>,
+/// ) -> Result<Scores> {
+///     score(&queries.quantize::<F>(ScaleType::F32)?, &documents.quantize::<F>(ScaleType::F32)?)
+/// }
+///
+/// let tokens = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+/// assert_eq!(score(&tokens, &tokens)?.values(), [1.0]);
+/// assert!((score_codes::<f32, Int8>(&tokens, &tokens)?.values()[0] - 1.0).abs() < 0.01);
+/// let device = Device::cpu();
+/// assert!(device.can_score(Fp8::FORMAT, Fp8::FORMAT));
+/// assert!(!device.can_score(Fp8::FORMAT, TokenFormat::Int8));
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+///
+/// Codes that another program made are given with their [`Scales`](format::Scales):
+///
+/// ```
+/// use maxsim::format::{Int8Affine, Scales};
+/// use maxsim::half::f16;
+/// use maxsim::{TokenLayout, Tokens};
+///
+/// // One token: 10 · 0.5 - 1 and 0 · 0.5 - 1.
+/// let [scales, mins] = [0.5, -1.0].map(|x| vec![f16::from_f32(x)].into());
+/// let scales = Scales::Affine { scales, mins };
+/// let layout = TokenLayout::padded(1, 1, 2)?;
+/// let tokens = Tokens::<Int8Affine>::from_codes(vec![10, 0], scales, layout)?;
+/// assert_eq!(tokens.dequantize()?.data(), [4.0, -1.0]);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 pub mod format {
     pub use crate::device::any::{AnyDeviceTokens, AnyTokensRef};
-    pub use crate::device::raw::RawScales;
+    pub use crate::device::raw::{RawRows, RawScales};
     pub use crate::tokens::conversion::Conversion;
     pub use crate::tokens::element::{Element, ElementType};
     pub use crate::tokens::format::{
@@ -98,6 +145,22 @@ pub mod format {
 }
 
 /// What a [`TokenLayout`] is made of, and its limits.
+///
+/// ```
+/// use maxsim::layout::{Index, LayoutKind, MAX_COUNT, MAX_DIM};
+/// use maxsim::{Result, TokenLayout};
+///
+/// /// Offsets of any integer type.
+/// fn packed<I: Index>(rows: usize, offsets: &[I]) -> Result<TokenLayout> {
+///     TokenLayout::packed(rows, 128, offsets)
+/// }
+///
+/// assert_eq!(packed(3, &[0u32, 1, 3])?.kind(), LayoutKind::Packed);
+/// assert!(packed(3, &[0i64, -1, 3]).is_err());
+/// assert!(TokenLayout::padded(1, 1, MAX_DIM + 1).is_err());
+/// assert!(TokenLayout::padded(MAX_COUNT, 1, 8).is_err());
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 pub mod layout {
     pub use crate::problem::shape::TokenOffsets;
     pub use crate::tokens::index::Index;
@@ -106,6 +169,20 @@ pub mod layout {
 }
 
 /// Digests of token rows, by which codes know what they were made of.
+///
+/// ```
+/// use maxsim::Tokens;
+/// use maxsim::digest::{TokenDigest, TokenHasher};
+/// use maxsim::format::ElementType;
+///
+/// let tokens = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 2, 1, 2)?;
+/// // Of items that come one after the other.
+/// let mut hasher = TokenHasher::of_elements(ElementType::F32, 2);
+/// hasher.tokens(&tokens.items(0..1)?);
+/// hasher.tokens(&tokens.items(1..2)?);
+/// assert_eq!(hasher.finish(), TokenDigest::of(&tokens));
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 pub mod digest {
     pub use crate::tokens::digest::{TokenDigest, TokenHasher};
 }
@@ -116,6 +193,34 @@ pub mod digest {
 /// [`Device::rescore`], [`SearchTokens`](search::SearchTokens) find documents for
 /// [`Device::search`], and a [`Shortlist`](search::Shortlist) is one query's search over documents
 /// that come in whatever chunks.
+///
+/// ```
+/// use maxsim::format::{ElementType, Int8, ScaleType};
+/// use maxsim::search::{
+///     ErrorTerms, Hit, SearchOptions, SearchRanking, SearchTokens, first_row_beyond,
+///     rescore_bounds,
+/// };
+/// use maxsim::{Device, Pairing, Tokens};
+///
+/// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+/// let documents = Tokens::padded(&[0.6f32, 0.8, 0.96, 0.28, 0.0, 1.0], 3, 1, 2)?;
+/// let codes = [&queries, &documents].map(|tokens| tokens.quantize::<Int8>(ScaleType::F32));
+/// let [query_codes, document_codes] = codes;
+/// let (query_codes, document_codes) = (query_codes?, document_codes?);
+/// // They are what these embeddings are compressed to, so that bounds need the codes alone.
+/// assert_eq!(first_row_beyond(&document_codes, &documents)?, None);
+/// let terms = [&query_codes, &document_codes].map(ErrorTerms::new);
+/// let bounds = rescore_bounds(&terms[0], &terms[1], &Pairing::cross(), ElementType::F32)?;
+/// assert!(bounds.iter().all(|&bound| bound < 0.02));
+///
+/// let queries = SearchTokens::measured(&queries, &query_codes)?;
+/// let documents = SearchTokens::measured(&documents, &document_codes)?;
+/// let options = SearchOptions::default();
+/// let found: Vec<SearchRanking> = Device::best().search(&queries, &documents, 2, &options)?;
+/// let ids = found[0].documents.iter().map(|hit: &Hit| hit.id);
+/// assert!(ids.eq([1, 0]));
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 pub mod search {
     pub use crate::ops::rescore::{CoarseCodes, PreparedRescore};
     pub use crate::ops::search::bounds::{
@@ -129,17 +234,69 @@ pub mod search {
 
 /// Gradients of losses with respect to tokens, at once or in stream order. Losses themselves are
 /// in [`loss`].
+///
+/// ```
+/// use maxsim::format::{Element, GradientSource};
+/// use maxsim::loss::{self, Loss};
+/// use maxsim::training::{
+///     BackwardOptions, BackwardStrategy, Gradients, TrainingScores, WithGrad,
+/// };
+/// use maxsim::{Device, Pairing, Result, Tokens};
+///
+/// /// Gradients from the documents that were scored, or from codes of them.
+/// fn gradients<T: Element, D: GradientSource<T>>(
+///     queries: &Tokens<'_, T>,
+///     documents: &Tokens<'_, D>,
+///     scores: WithGrad<'_, TrainingScores, [f32]>,
+/// ) -> Result<Gradients> {
+///     let options = BackwardOptions::new(BackwardStrategy::Deterministic);
+///     Device::best().backward(queries, documents, scores, &options)
+/// }
+///
+/// let tokens = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 2, 1, 2)?;
+/// let scores = Device::best().score_for_training(&tokens, &tokens, &Pairing::cross())?;
+/// let Loss { value, grad_scores, .. } =
+///     loss::contrastive(scores.scores().values(), 2, &[0, 1], 1.0)?;
+/// assert!((value - 0.3133).abs() < 1e-4);
+/// let found = gradients(&tokens, &tokens, scores.with_grad(&grad_scores))?;
+/// assert!(found.queries[0] < 0.0 && found.queries[1] > 0.0);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 pub mod training {
     pub use crate::ops::backward::blocking::Gradients;
     pub use crate::ops::backward::outputs::{DeviceGradScores, DeviceGradients};
     pub use crate::ops::backward::prepared::{GradientType, PreparedBackward};
     pub use crate::ops::backward::training_scores::TrainingScores;
+    pub use crate::ops::backward::with_grad::WithGrad;
     pub use crate::ops::backward::{BackwardOptions, BackwardStrategy};
     pub use crate::ops::residual::ResidualScoreGradients;
 }
 
 /// Calls in stream order: prepared once, then enqueued on a [`Stream`](stream::Stream) or captured
 /// into a [`Graph`](stream::Graph) any number of times.
+///
+/// ```
+/// use maxsim::stream::{Capture, DeviceScores, Event, Graph, PreparedScore, Queue, Stream};
+/// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+///
+/// let device = Device::best();
+/// let tokens = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 2.0], 1, 2, 2)?)?;
+/// let options = ScoreOptions::default();
+/// let score: PreparedScore = device.prepare(&tokens, &tokens, &Pairing::cross(), &options)?;
+/// let mut scores: DeviceScores = score.new_scores()?;
+/// let mut graph: Graph = device.capture(|capture: &mut Capture| {
+///     capture.score_into(&tokens, &tokens, &score, &mut scores)
+/// })?;
+///
+/// let mut stream: Stream = device.stream()?;
+/// let [mut start, mut end]: [Event; 2] = [device.event()?, device.event()?];
+/// stream.record(&mut start)?;
+/// graph.launch(&mut stream)?;
+/// stream.record(&mut end)?;
+/// println!("{} ms", end.elapsed_ms(&start)?); // waits
+/// assert_eq!(scores.read()?.values(), [5.0]);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 pub mod stream {
     pub use crate::device::event::Event;
     pub use crate::device::graph::{Capture, Graph};

@@ -234,7 +234,7 @@ impl<'a, T: Element> Problem<'a, T> {
     /// Scores on a device; `None` where the row named in `options` is not eligible.
     pub fn run(&self, device: &Device, options: &ScoreOptions) -> Result<Option<Scores>, Error> {
         self.call(device, |queries, documents, pairing| {
-            match device.plan(queries, documents, pairing, options) {
+            let _ = match device.plan(queries, documents, pairing, options) {
                 Err(Error::Unsupported { .. }) if options.kernel.is_some() => return Ok(None),
                 plan => plan?,
             };

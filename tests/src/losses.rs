@@ -31,12 +31,12 @@ impl GivenScores {
         let (trained, work): (PreparedScore, PreparedScore) = (prepare(true)?, prepare(false)?);
         let backward =
             device.prepare_backward(&trained, &BackwardOptions::default(), GradientType::F32)?;
-        let memory = DeviceGradScores::new(&backward, values)?;
+        let memory = backward.upload_grad_scores(values)?;
         let scores = match memory.address() {
             // SAFETY: the memory goes behind the scores, and nothing else uses it.
             Some(address) => unsafe { DeviceScores::from_raw_parts(&work, address, None, None)? },
             None => {
-                let mut scores = DeviceScores::new(&work)?;
+                let mut scores = work.new_scores()?;
                 device.stream()?.score_into(&queries, &documents, &work, &mut scores)?;
                 scores
             }

@@ -252,7 +252,7 @@
 //! let (device, cross) = (Device::cpu(), Pairing::cross());
 //! let scores = device.score_for_training(&tokens, &tokens, &cross).unwrap();
 //! let codes = tokens.quantize::<Int8>(ScaleType::F16).unwrap();
-//! device.backward(&tokens, &codes, &cross, &scores, &[1.0], &Default::default()).unwrap();
+//! device.backward(&tokens, &codes, scores.with_grad(&[1.0]), &Default::default()).unwrap();
 //! ```
 //!
 //! ```compile_fail,E0277
@@ -262,22 +262,25 @@
 //! let (device, cross) = (Device::cpu(), Pairing::cross());
 //! let scores = device.score_for_training(&tokens, &tokens, &cross).unwrap();
 //! let codes = tokens.quantize::<Fp8>(ScaleType::F16).unwrap();
-//! device.backward(&tokens, &codes, &cross, &scores, &[1.0], &Default::default()).unwrap();
+//! device.backward(&tokens, &codes, scores.with_grad(&[1.0]), &Default::default()).unwrap();
 //! ```
 //!
 //! # Foreign memory is the caller's word
 //!
 //! ```
+//! # use maxsim::format::RawRows;
 //! # use maxsim::{Device, DeviceTokens, TokenLayout};
 //! let layout = TokenLayout::padded(1, 1, 4).unwrap();
 //! // SAFETY: the CPU has no device memory: refused before the address is used.
-//! let view = unsafe { DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), 0, 16, layout, None) };
+//! let rows = RawRows::new(0, 16);
+//! let view = unsafe { DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), rows, layout) };
 //! assert!(view.is_err());
 //! ```
 //!
 //! ```compile_fail,E0133
+//! # use maxsim::format::RawRows;
 //! # use maxsim::{Device, DeviceTokens, TokenLayout};
 //! let layout = TokenLayout::padded(1, 1, 4).unwrap();
-//! let view = DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), 0, 16, layout, None);
+//! let view = DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), RawRows::new(0, 16), layout);
 //! assert!(view.is_err());
 //! ```

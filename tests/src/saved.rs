@@ -163,14 +163,14 @@ fn backward_from_codes<T: Element>(
     strategy: BackwardStrategy,
 ) -> Result<Gradients, Error> {
     let options = BackwardOptions::new(strategy);
-    problem.call(device, |queries, documents, pairing| match documents {
+    problem.call(device, |queries, documents, _| match documents {
         TokensRef::Host(tokens) => {
             let codes = tokens.quantize::<Int8>(scales)?;
-            device.backward(queries, &codes, pairing, scores, grads, &options)
+            device.backward(queries, &codes, scores.with_grad(grads), &options)
         }
         TokensRef::Device(tokens) => {
             let codes = tokens.quantize::<Int8>(scales)?;
-            device.backward(queries, &codes, pairing, scores, grads, &options)
+            device.backward(queries, &codes, scores.with_grad(grads), &options)
         }
     })
 }
@@ -220,15 +220,27 @@ fn in_stream<T: Element>(
         Way::Called | Way::Added => {
             // Whatever they hold, they are overwritten.
             for _ in 0..2 {
-                stream.backward(queries, codes, backward, scores, grad_scores, gradients)?;
+                stream.backward(
+                    queries,
+                    codes,
+                    backward,
+                    scores.with_grad(grad_scores),
+                    gradients,
+                )?;
             }
             if let Way::Added = way {
-                stream.backward_into(queries, codes, backward, scores, grad_scores, gradients)?;
+                stream.backward_into(
+                    queries,
+                    codes,
+                    backward,
+                    scores.with_grad(grad_scores),
+                    gradients,
+                )?;
             }
         }
         Way::Captured => {
             let mut graph = device.capture(|capture| {
-                capture.backward(queries, codes, backward, scores, grad_scores, gradients)
+                capture.backward(queries, codes, backward, scores.with_grad(grad_scores), gradients)
             })?;
             graph.launch(stream)?;
         }
@@ -266,7 +278,7 @@ impl<T: Element> SavedStep<T> {
         let device = queries.device();
         let options = BackwardOptions::default();
         let backward = device.prepare_backward_from_codes(&work, &options, element)?;
-        let gradients = DeviceGradients::new(&backward)?;
+        let gradients = backward.new_gradients()?;
         let codes = documents.quantize::<Int8>(scales)?;
         Ok(SavedStep { queries, codes, scores, backward, grad_scores, gradients, stream })
     }
@@ -274,6 +286,6 @@ impl<T: Element> SavedStep<T> {
     /// Enqueues the gradients.
     pub fn differentiate(&mut self) -> Result<(), Error> {
         let SavedStep { queries, codes, scores, backward, grad_scores, gradients, stream } = self;
-        stream.backward(queries, codes, backward, scores, grad_scores, gradients)
+        stream.backward(queries, codes, backward, scores.with_grad(grad_scores), gradients)
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use half::f16;
 use maxsim::format::{Int8, ScaleType};
 use maxsim::search::CoarseCodes;
-use maxsim::stream::{DeviceScores, Queue};
+use maxsim::stream::Queue;
 use maxsim::{Device, Pairing, Result, ScoreOptions, Tokens};
 use maxsim_tests::coarse::has_kernels;
 use maxsim_tests::engines::cuda_devices;
@@ -110,7 +110,7 @@ fn steady(
     let queries = device.upload(&queries)?;
     let documents = device.upload(&Tokens::padded(&document_data, 16, LEN, DIM)?)?;
     let work = device.prepare(&queries, &documents, &Pairing::cross(), options)?;
-    let mut scores = DeviceScores::new(&work)?;
+    let mut scores = work.new_scores()?;
     let mut stream = device.stream()?;
     // Grows the workspace, and has the driver make room for what it keeps itself.
     for _ in 0..2 * BATCH {
@@ -197,7 +197,7 @@ fn steady_coarse(
     let coarse = CoarseCodes::new(&codes.0, &codes.1).assumed();
     let cross = Pairing::cross();
     let work = device.prepare_rescore(&queries, &documents, &coarse, &cross, options)?;
-    let mut scores = work.scores()?;
+    let mut scores = work.new_scores()?;
     let mut stream = device.stream()?;
     for _ in 0..2 * BATCH {
         stream.rescore_into(&queries, &documents, &coarse, &work, &mut scores)?;

@@ -2,7 +2,7 @@
 
 use bytemuck::{cast_slice, pod_read_unaligned};
 use half::{bf16, f16};
-use maxsim::format::{Element, ElementType};
+use maxsim::format::{Element, ElementType, RawRows};
 use maxsim::stream::{DeviceScores, Queue};
 use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::agree;
@@ -218,10 +218,12 @@ fn view<T: Element>(
         let documents = unsafe {
             DeviceTokens::<T>::from_raw_parts(
                 device,
-                memory.access().base + first as u64 * element_bytes,
-                pitch as u64 * element_bytes,
+                RawRows::new(
+                    memory.access().base + first as u64 * element_bytes,
+                    pitch as u64 * element_bytes,
+                )
+                .mask(masked.then_some(mask_memory.access().base)),
                 layout.clone(),
-                masked.then_some(mask_memory.access().base),
             )
         };
         let documents = documents.map_err(text)?;
@@ -260,7 +262,11 @@ fn foreign_memory_is_checked_before_it_is_used() {
             let view = |address: u64, pitch_bytes: u64, layout: TokenLayout, mask| {
                 // SAFETY: `memory` outlives the handle; other addresses must be refused.
                 unsafe {
-                    DeviceTokens::<f32>::from_raw_parts(device, address, pitch_bytes, layout, mask)
+                    DeviceTokens::<f32>::from_raw_parts(
+                        device,
+                        RawRows::new(address, pitch_bytes).mask(mask),
+                        layout,
+                    )
                 }
                 .map(|_| ())
             };
@@ -317,7 +323,11 @@ fn the_read_roof_takes_matrices_of_any_size() {
             let layout = TokenLayout::padded(1, 3, 4).map_err(text)?;
             // SAFETY: the arena outlives the handle and nothing writes to it.
             let shifted = unsafe {
-                DeviceTokens::<f32>::from_raw_parts(device, memory.address() + 4, 16, layout, None)
+                DeviceTokens::<f32>::from_raw_parts(
+                    device,
+                    RawRows::new(memory.address() + 4, 16),
+                    layout,
+                )
             };
             for (tokens, n_blocks) in [(&shifted.map_err(text)?, 1), (&memory.tokens, 0)] {
                 match stream.read_roof(tokens, n_blocks) {
@@ -411,7 +421,7 @@ fn out_of_memory_is_an_error_and_nothing_breaks() {
             if !same_bits(&before, &score().map_err(text)?) {
                 return Err(format!("{device}: other scores after memory ran out"));
             }
-            device.upload(&large).map_err(text)?;
+            let _ = device.upload(&large).map_err(text)?;
             suite.count(&device.to_string());
         }
         Ok(1)

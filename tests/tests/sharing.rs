@@ -6,11 +6,11 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use half::f16;
-use maxsim::format::ElementType;
+use maxsim::format::{ElementType, RawRows};
 use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
 use maxsim::stream::{DeviceScores, PreparedScore, Queue};
 use maxsim::training::{
-    BackwardOptions, DeviceGradScores, DeviceGradients, GradientType, PreparedBackward,
+    BackwardOptions, DeviceGradScores, DeviceGradients, GradientType, PreparedBackward, WithGrad,
 };
 use maxsim::{Device, DeviceTokens, Error, Pairing, Result, ScoreOptions, TokenLayout, Tokens};
 use maxsim_kernels::abi::element::Operand;
@@ -60,10 +60,10 @@ fn calls_of_one_pool_share_what_they_read() {
     const N_THREADS: usize = 4;
     let device = Device::cpu();
     let step = Step::new(&device, 64, &[32; 32], 64).expect("step");
-    let mut scores = DeviceScores::new(&step.work).expect("scores");
+    let mut scores = step.work.new_scores().expect("scores");
     let mut stream = device.stream().expect("stream");
     stream.score_into(&step.queries, &step.documents, &step.work, &mut scores).expect("scores");
-    let grad_scores = DeviceGradScores::new(&step.backward, &[1.0; 32]).expect("gradients");
+    let grad_scores = step.backward.upload_grad_scores(&[1.0; 32]).expect("gradients");
     let shared = Arc::new((step, scores, grad_scores));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(N_THREADS).build().expect("pool");
     let (sender, ended) = mpsc::channel();
@@ -77,12 +77,18 @@ fn calls_of_one_pool_share_what_they_read() {
             let device = Device::cpu();
             if i % 2 == 0 {
                 // Takes part in what others have begun.
-                device.score(queries, documents, &Pairing::cross()).expect("scores");
+                let _ = device.score(queries, documents, &Pairing::cross()).expect("scores");
             } else {
-                let mut gradients = DeviceGradients::new(backward).expect("gradients");
+                let mut gradients = backward.new_gradients().expect("gradients");
                 let mut stream = device.stream().expect("stream");
                 stream
-                    .backward(queries, documents, backward, scores, grad_scores, &mut gradients)
+                    .backward(
+                        queries,
+                        documents,
+                        backward,
+                        scores.with_grad(grad_scores),
+                        &mut gradients,
+                    )
                     .expect("gradients");
             }
             let found = scores.read().expect("scores").values().len();
@@ -98,13 +104,23 @@ fn calls_of_one_pool_share_what_they_read() {
     assert!(deepest <= 2, "a thread is in {deepest} calls");
 }
 
+/// Gradients of a step, in the order of a queue.
+fn gradients_of(
+    queue: &mut impl Queue,
+    step: &Step,
+    scores: WithGrad<'_, DeviceScores, DeviceGradScores>,
+    gradients: &mut DeviceGradients,
+) -> Result<()> {
+    queue.backward(&step.queries, &step.documents, &step.backward, scores, gradients)
+}
+
 /// Gradients of `step` from scores of other work.
 fn gradients_of_other_winners(device: &Device) -> Result<()> {
     let was = Step::new(device, 2, &[3], 4)?;
     let step = Step::new(device, 2, &[1], 4)?;
-    let mut scores = DeviceScores::new(&was.work)?;
-    let mut gradients = DeviceGradients::new(&step.backward)?;
-    let grad_scores = DeviceGradScores::new(&step.backward, &[1.0])?;
+    let mut scores = was.work.new_scores()?;
+    let mut gradients = step.backward.new_gradients()?;
+    let grad_scores = step.backward.upload_grad_scores(&[1.0])?;
     let mut stream = device.stream()?;
     let refused = |result: Result<()>| match result {
         Err(Error::Shape { argument: "scores", expected, found }) => {
@@ -113,49 +129,41 @@ fn gradients_of_other_winners(device: &Device) -> Result<()> {
         }
         other => panic!("{other:?}"),
     };
-    let Step { queries, documents, work, backward } = &step;
+    let Step { queries, documents, work, .. } = &step;
 
     // No call wrote winners: there are none.
-    stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)?;
+    gradients_of(&mut stream, &step, scores.with_grad(&grad_scores), &mut gradients)?;
     assert!(gradients.read()?.documents.iter().all(|&x| x == 0.0));
 
     stream.score_into(&was.queries, &was.documents, &was.work, &mut scores)?;
-    refused(stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients));
+    refused(gradients_of(&mut stream, &step, scores.with_grad(&grad_scores), &mut gradients));
     refused(
         device
             .capture(|capture| {
-                capture.backward(
-                    queries,
-                    documents,
-                    backward,
-                    &scores,
-                    &grad_scores,
-                    &mut gradients,
-                )
+                gradients_of(capture, &step, scores.with_grad(&grad_scores), &mut gradients)
             })
             .map(|_| ()),
     );
     // In a graph what counts is what its calls write.
     let mut whole = device.capture(|capture| {
         capture.score_into(queries, documents, work, &mut scores)?;
-        capture.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)
+        gradients_of(capture, &step, scores.with_grad(&grad_scores), &mut gradients)
     })?;
-    refused(stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients));
+    refused(gradients_of(&mut stream, &step, scores.with_grad(&grad_scores), &mut gradients));
     whole.launch(&mut stream)?;
-    stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)?;
+    gradients_of(&mut stream, &step, scores.with_grad(&grad_scores), &mut gradients)?;
     let expected = gradients.read()?;
     assert!(expected.documents.iter().any(|&x| x != 0.0));
 
     // Equal layouts are as good as the same.
     let same = Step::new(device, 2, &[1], 4)?;
-    let Step { queries, documents, backward, .. } = &same;
-    stream.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)?;
+    gradients_of(&mut stream, &same, scores.with_grad(&grad_scores), &mut gradients)?;
     assert_eq!(gradients.read()?, expected);
 
     // A graph that reads winners which others write is given what is there: no fault, whatever it
     // is.
     let mut late = device.capture(|capture| {
-        capture.backward(queries, documents, backward, &scores, &grad_scores, &mut gradients)
+        gradients_of(capture, &same, scores.with_grad(&grad_scores), &mut gradients)
     })?;
     stream.score_into(&was.queries, &was.documents, &was.work, &mut scores)?;
     late.launch(&mut stream)?;
@@ -199,10 +207,8 @@ fn residual_work_refuses_queries_that_it_cannot_load() {
                 unsafe {
                     DeviceTokens::<f16>::from_raw_parts(
                         device,
-                        base,
-                        pitch_bytes,
+                        RawRows::new(base, pitch_bytes),
                         layout.clone(),
-                        None,
                     )
                 }
                 .map_err(text)
@@ -217,7 +223,7 @@ fn residual_work_refuses_queries_that_it_cannot_load() {
                 let Ok(work) = device.prepare(&aligned, &documents, &cross, &options) else {
                     continue;
                 };
-                let mut scores = DeviceScores::new(&work).map_err(text)?;
+                let mut scores = work.new_scores().map_err(text)?;
                 let mut stream = device.stream().map_err(text)?;
                 stream.score_into(&aligned, &documents, &work, &mut scores).map_err(text)?;
                 for queries in [view(2, pitch_bytes)?, view(0, pitch_bytes + 2)?] {

@@ -31,7 +31,7 @@ pub(crate) use self::digest::Digests;
 use crate::args::Verify;
 use crate::input::ids::IDS;
 use crate::input::{Change, Reading, TokenFile, settle};
-use crate::texts::printable;
+use crate::texts::{chain, printable};
 
 /// Keys of the metadata.
 const SOURCE: &str = "maxsim.source";
@@ -233,7 +233,7 @@ impl Files<'_> {
     /// Nothing depends on it but the time of the next run.
     fn remember(&self, key: &str, value: &str) {
         if let Err(why) = self.cache.put(key, value) {
-            let why = printable(&format!("{why:#}"));
+            let why = printable(&chain(&why));
             let _ = writeln!(
                 std::io::stderr(),
                 "warning: cannot remember which files were verified, so every run reads them \

@@ -27,6 +27,7 @@ use crate::rank::explain::{self, BadScore};
 use crate::rank::queries;
 use crate::rank::say;
 use crate::residual::write_into;
+use crate::texts::chain;
 pub use agreement::Agreement;
 pub use errors::{Errors, Written};
 pub use plaid::{Codec, compress};
@@ -94,7 +95,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
     let agreement = match (agreement.transpose(), &queries) {
         (Err(error), Some(queries)) if error.is::<BadScore>() => {
             let why = explain::scoring(error, queries, input_path, &[&file]);
-            notes.push(format!("warning: rankings were not compared: {why:#}"));
+            notes.push(format!("warning: rankings were not compared: {}", chain(&why)));
             None
         }
         (agreement, _) => agreement?,

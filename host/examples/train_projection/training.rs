@@ -1,9 +1,9 @@
 //! The training: a linear projection of every token, an in-batch contrastive loss, and Adam.
 
 use anyhow::Result;
-use maxsim::loss::{DeviceLoss, PreparedLoss};
-use maxsim::stream::{DeviceScores, Queue, Stream};
-use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+use maxsim::loss::PreparedLoss;
+use maxsim::stream::{Queue, Stream};
+use maxsim::training::{BackwardOptions, GradientType};
 use maxsim::{Device, Pairing, Ranked, ScoreOptions, Tokens, TopK};
 
 use crate::sample::{Embeddings, Task};
@@ -144,13 +144,19 @@ fn loss(
     let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
     let backward =
         device.prepare_backward(&work, &BackwardOptions::default(), GradientType::F32)?;
-    let mut scores = DeviceScores::new(&work)?;
-    let mut loss = DeviceLoss::new(contrastive)?;
-    let mut grad_scores = DeviceGradScores::zeros(&backward)?;
-    let mut gradients = DeviceGradients::new(&backward)?;
+    let mut scores = work.new_scores()?;
+    let mut loss = contrastive.new_loss()?;
+    let mut grad_scores = backward.new_grad_scores()?;
+    let mut gradients = backward.new_gradients()?;
     stream.score_into(&queries, &documents, &work, &mut scores)?;
     stream.loss(contrastive, &scores, &mut grad_scores, &mut loss)?;
-    stream.backward(&queries, &documents, &backward, &scores, &grad_scores, &mut gradients)?;
+    stream.backward(
+        &queries,
+        &documents,
+        &backward,
+        scores.with_grad(&grad_scores),
+        &mut gradients,
+    )?;
     let gradients = gradients.read()?;
     Ok((loss.read()?, [gradients.queries, gradients.documents]))
 }

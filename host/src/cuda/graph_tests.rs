@@ -122,12 +122,12 @@ fn calls_become_part_of_a_foreign_graph() {
         let prepared = Prepared::new(device);
         let (theirs, mut stream) = foreign(device);
         let library = Library { device, stream: &theirs };
-        let mut direct = DeviceScores::new(&prepared.work).unwrap();
+        let mut direct = prepared.work.new_scores().unwrap();
         // Grows the workspace.
         prepared.score(&mut stream, &mut direct).unwrap();
         assert_eq!(direct.read().unwrap(), prepared.expected);
 
-        let mut captured = DeviceScores::new(&prepared.work).unwrap();
+        let mut captured = prepared.work.new_scores().unwrap();
         let nothing = captured.read().unwrap();
         library.begin();
         // Scores that were last written outside the capture, and such that never were; twice,
@@ -175,7 +175,7 @@ fn streams_of_one_foreign_capture_take_turns() {
         let (theirs, mut stream) = foreign(device);
         let (forked, mut forked_stream) = foreign(device);
         let library = Library { device, stream: &theirs };
-        let mut scores = DeviceScores::new(&long.work).unwrap();
+        let mut scores = long.work.new_scores().unwrap();
         // Grows both workspaces.
         short.score(&mut forked_stream, &mut scores).unwrap();
         long.score(&mut stream, &mut scores).unwrap();
@@ -219,7 +219,7 @@ fn a_workspace_does_not_grow_and_no_graph_starts_in_a_foreign_capture() {
         let prepared = Prepared::new(device);
         let (theirs, mut stream) = foreign(device);
         let library = Library { device, stream: &theirs };
-        let mut scores = DeviceScores::new(&prepared.work).unwrap();
+        let mut scores = prepared.work.new_scores().unwrap();
         let graph = device.capture(|capture| {
             let Prepared { queries, documents, work, .. } = &prepared;
             capture.score_into(queries, documents, work, &mut scores)
@@ -250,19 +250,19 @@ fn a_workspace_in_a_foreign_graph_is_kept_when_the_stream_needs_a_larger_one() {
         let (theirs, mut stream) = foreign(device);
         let StreamWorkspace { small, large } = StreamWorkspace::new(device);
         let library = Library { device, stream: &theirs };
-        let mut scores = DeviceScores::new(&small.work).unwrap();
+        let mut scores = small.work.new_scores().unwrap();
         small.score(&mut stream, &mut scores).unwrap();
         library.begin();
         small.score(&mut stream, &mut scores).unwrap();
         let exec = library.end();
-        let mut large_scores = DeviceScores::new(&large.work).unwrap();
+        let mut large_scores = large.work.new_scores().unwrap();
         large.score(&mut stream, &mut large_scores).unwrap();
         assert_eq!(large_scores.read().unwrap(), large.expected);
         // Would write over memory that the next upload gets, had the old workspace been freed.
         let other = Prepared::new(device);
         library.launch(exec);
         assert_eq!(scores.read().unwrap(), small.expected);
-        let mut other_scores = DeviceScores::new(&other.work).unwrap();
+        let mut other_scores = other.work.new_scores().unwrap();
         other.score(&mut stream, &mut other_scores).unwrap();
         assert_eq!(other_scores.read().unwrap(), other.expected);
         library.destroy(exec);

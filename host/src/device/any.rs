@@ -11,6 +11,7 @@ use crate::tokens::layout::TokenLayout;
 /// [`DeviceTokens`] of any format.
 #[derive(Debug)]
 #[non_exhaustive]
+#[must_use]
 pub enum AnyDeviceTokens {
     /// Half precision.
     F16(DeviceTokens<f16>),

@@ -9,6 +9,7 @@ use crate::runtime::on::On;
 
 /// A point in a stream, to measure the time between two of them.
 #[derive(Debug)]
+#[must_use]
 pub struct Event {
     pub(crate) device: Device,
     pub(crate) inner: On<Instant, CudaEvent>,

@@ -33,8 +33,8 @@ pub struct Capture {
 /// let (cross, options) = (Pairing::cross(), ScoreOptions::default());
 /// let on_titles = device.prepare(&queries, &titles, &cross, &options)?;
 /// let on_texts = device.prepare(&queries, &texts, &cross, &options)?;
-/// let mut title_scores = DeviceScores::new(&on_titles)?;
-/// let mut text_scores = DeviceScores::new(&on_texts)?;
+/// let mut title_scores = on_titles.new_scores()?;
+/// let mut text_scores = on_texts.new_scores()?;
 ///
 /// let mut graph = device.capture(|capture| {
 ///     capture.score_into(&queries, &titles, &on_titles, &mut title_scores)?;
@@ -54,6 +54,7 @@ pub struct Capture {
 ///
 /// On [`Device::cpu`] the same calls work: a launch makes them one after the other.
 #[derive(Debug)]
+#[must_use]
 pub struct Graph {
     device: Device,
     inner: On<CpuCalls, CudaGraph>,

@@ -27,6 +27,17 @@ use crate::runtime::on::On;
 pub struct Device(pub(crate) On<(), Arc<CudaDevice>>);
 
 /// Device memory in bytes.
+///
+/// ```
+/// use maxsim::{Device, Memory};
+///
+/// for device in Device::all() {
+///     if let Some(Memory { free_bytes, total_bytes }) = device.memory()? {
+///         println!("{device}: {free_bytes} of {total_bytes} bytes are free");
+///     }
+/// }
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// Free for everyone who uses the device.

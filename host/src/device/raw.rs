@@ -20,8 +20,6 @@ use crate::tokens::format::{Format, Quantized};
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::scales::Scales;
 
-// `CUpointer_attribute`
-
 /// Bytes from the first element of a matrix to past its last.
 fn extent_bytes(rows: usize, row_bytes: u64, pitch_bytes: u64) -> Result<u64> {
     let limit = u64::MAX;
@@ -34,12 +32,57 @@ fn extent_bytes(rows: usize, row_bytes: u64, pitch_bytes: u64) -> Result<u64> {
     }
 }
 
+/// A matrix of token rows in device memory of the caller: row `i` starts at
+/// `address + i · pitch_bytes`.
+///
+/// ```no_run
+/// use maxsim::format::{Int8, RawRows, RawScales};
+/// use maxsim::{Device, DeviceTokens, Result, TokenLayout};
+///
+/// /// 1000 documents of 32 tokens that another library has, as f32 and as codes.
+/// ///
+/// /// # Safety
+/// /// The memory stays as it is for as long as the handles and their calls use it.
+/// unsafe fn view(
+///     device: &Device,
+///     elements: u64,
+///     [codes, scales, mask]: [u64; 3],
+/// ) -> Result<(DeviceTokens<f32>, DeviceTokens<Int8>)> {
+///     let layout = TokenLayout::padded(1000, 32, 128)?;
+///     let rows = RawRows::new(elements, 128 * 4);
+///     // SAFETY: the caller's promise.
+///     let plain = unsafe { DeviceTokens::from_raw_parts(device, rows, layout.clone())? };
+///     let (rows, scales) = (RawRows::new(codes, 128).mask(mask), RawScales::F16(scales));
+///     // SAFETY: the caller's promise.
+///     let codes = unsafe { DeviceTokens::from_raw_codes(device, rows, scales, layout)? };
+///     Ok((plain, codes))
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct RawRows {
+    address: u64,
+    pitch_bytes: u64,
+    mask: Option<u64>,
+}
+
+impl RawRows {
+    /// Rows from an address on, this many bytes from one to the next.
+    pub fn new(address: u64, pitch_bytes: u64) -> RawRows {
+        RawRows { address, pitch_bytes, mask: None }
+    }
+
+    /// With a mask: the address of one byte per row, non-zero = valid.
+    pub fn mask(self, mask: impl Into<Option<u64>>) -> RawRows {
+        RawRows { mask: mask.into(), ..self }
+    }
+}
+
 impl<T: Element> DeviceTokens<T> {
     /// Tokens in device memory of the caller, without a copy.
     ///
-    /// Row `i` of the matrix `[rows, dim]` starts at `address + i · pitch_bytes`; `layout`
-    /// (made without a mask) says which rows make up each item. `mask` is the address of one
-    /// byte per row, non-zero = valid; it is read once here, to know which items are empty.
+    /// `layout` (made without a mask) says which rows make up each item. A mask is read once here,
+    /// to know which items are empty.
     /// Rows more than 2⁶² long cannot be normalised together with others as long
     /// ([`DeviceTokens::check_normalizable`] finds them).
     /// Rows that are not 16-byte aligned are scored too, by a slower kernel (but for queries of
@@ -58,14 +101,12 @@ impl<T: Element> DeviceTokens<T> {
     /// row or a masked layout, [`Error::ForeignPointer`] for an address that is not such memory.
     pub unsafe fn from_raw_parts(
         device: &Device,
-        address: u64,
-        pitch_bytes: u64,
+        rows: RawRows,
         layout: TokenLayout,
-        mask: Option<u64>,
     ) -> Result<DeviceTokens<T>> {
         let cuda = device.cuda_device("memory of a CUDA device")?;
-        let (access, layout, _) = matrix::<T>(cuda, address, pitch_bytes, layout, mask)?;
-        let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, mask.unwrap_or(0))?;
+        let (access, layout, _) = matrix::<T>(cuda, rows, layout)?;
+        let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, rows.mask.unwrap_or(0))?;
         Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
     }
 }
@@ -106,7 +147,7 @@ impl RawScales {
 impl<F: Quantized> DeviceTokens<F> {
     /// Compressed tokens in device memory of the caller: the codes without a copy.
     ///
-    /// Codes, `layout` and `mask` as the elements of [`DeviceTokens::from_raw_parts`]. Scales are
+    /// Codes and `layout` as the elements of [`DeviceTokens::from_raw_parts`]. Scales are
     /// read once here, wherever they are, and checked as those of [`Tokens`](crate::Tokens). Waits
     /// for the device.
     ///
@@ -118,32 +159,29 @@ impl<F: Quantized> DeviceTokens<F> {
     /// not have or that are negative or infinite.
     pub unsafe fn from_raw_codes(
         device: &Device,
-        address: u64,
-        pitch_bytes: u64,
-        layout: TokenLayout,
+        rows: RawRows,
         scales: RawScales,
-        mask: Option<u64>,
+        layout: TokenLayout,
     ) -> Result<DeviceTokens<F>> {
         let cuda = device.cuda_device("memory of a CUDA device")?;
-        let (access, layout, valid) = matrix::<F>(cuda, address, pitch_bytes, layout, mask)?;
+        let (access, layout, valid) = matrix::<F>(cuda, rows, layout)?;
         let scales = scales.read(cuda, layout.rows())?;
         scales.check(F::FORMAT, layout.rows())?;
         scales.check_values(&layout, valid.as_deref())?;
         let operand = F::FORMAT.stored_operand();
-        let tokens = CudaTokens::view(cuda, operand, &layout, access, mask.unwrap_or(0))?;
+        let tokens = CudaTokens::view(cuda, operand, &layout, access, rows.mask.unwrap_or(0))?;
         tokens.set_scales(RowScales::of_scales(cuda, &scales, operand, &layout)?);
         Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
     }
 }
 
-/// Where a matrix of `F` is, checked, its layout with the mask at an address, and that mask.
+/// Where a matrix of `F` is, checked, its layout with the rows' mask, and that mask.
 fn matrix<F: Format>(
     device: &Arc<CudaDevice>,
-    address: u64,
-    pitch_bytes: u64,
+    rows: RawRows,
     layout: TokenLayout,
-    mask: Option<u64>,
 ) -> Result<(Access, TokenLayout, Option<Vec<u8>>)> {
+    let RawRows { address, pitch_bytes, mask } = rows;
     let stored_bytes = size_of::<F::Stored>() as u64;
     let row_bytes = layout.dim() as u64 * stored_bytes;
     if pitch_bytes < row_bytes || !pitch_bytes.is_multiple_of(stored_bytes) {

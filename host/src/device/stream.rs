@@ -27,7 +27,7 @@ use crate::tokens::format::Format;
 /// let documents = device.upload(&Tokens::padded(&document_data, 1000, 300, 128)?)?;
 /// let work =
 ///     device.prepare(&queries, &documents, &Pairing::cross(), &ScoreOptions::default())?;
-/// let mut scores = DeviceScores::new(&work)?;
+/// let mut scores = work.new_scores()?;
 /// let mut stream = device.stream()?;
 /// for _ in 0..100 {
 ///     stream.score_into(&queries, &documents, &work, &mut scores)?; // returns at once
@@ -40,6 +40,7 @@ use crate::tokens::format::Format;
 /// Calls that come again and again together are cheaper as a [`Graph`](crate::stream::Graph).
 /// On [`Device::cpu`] the same calls work, one after the other.
 #[derive(Debug)]
+#[must_use]
 pub struct Stream {
     pub(crate) device: Device,
     pub(crate) inner: On<(), CudaStream>,

@@ -24,6 +24,7 @@ use crate::tokens::scales::Scales;
 ///
 /// Dropping a handle waits for the calls that use it. What a [`Graph`](crate::stream::Graph) uses
 /// stays until the graph is dropped too.
+#[must_use]
 pub struct DeviceTokens<F: Format> {
     device: Device,
     pub(crate) layout: Arc<TokenLayout>,
@@ -201,6 +202,23 @@ impl<T: Element> DeviceTokens<T> {
 }
 
 /// One side of a call: host tokens or a handle.
+/// ```
+/// use maxsim::format::Element;
+/// use maxsim::{Device, Pairing, Result, Scores, Tokens, TokensRef};
+///
+/// /// Scores of items with each other, wherever either side is.
+/// fn score<T: Element>(
+///     queries: TokensRef<'_, T>,
+///     documents: TokensRef<'_, T>,
+/// ) -> Result<Scores> {
+///     Device::cpu().score(queries, documents, &Pairing::cross())
+/// }
+///
+/// let tokens = Tokens::padded(&[1.0f32, 2.0], 1, 1, 2)?;
+/// let handle = Device::cpu().upload(&tokens)?;
+/// assert_eq!(score((&tokens).into(), (&handle).into())?.values(), [5.0]);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum TokensRef<'a, F: Format> {
     /// Tokens in host memory, uploaded for this call where that is needed.

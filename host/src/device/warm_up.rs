@@ -26,22 +26,25 @@ use crate::tokens::layout::TokenLayout;
 ///
 /// ```
 /// use maxsim::format::ElementType;
-/// use maxsim::{Device, WarmUp};
+/// use maxsim::plan::{KernelSource, LoadedKernel};
+/// use maxsim::{Device, WarmUp, WarmUpReport};
 ///
 /// let device = Device::best();
 /// let calls =
 ///     WarmUp::default().elements(&[ElementType::F16]).dims(&[128]).winners(false);
-/// let warmed = device.warm_up(&calls)?;
-/// for kernel in &warmed.kernels {
-///     println!("{}: {} in {:?}", kernel.name, kernel.source, kernel.time);
+/// let report: WarmUpReport = device.warm_up(&calls)?;
+/// for LoadedKernel { name, source, time, .. } in &report.kernels {
+///     println!("{name}: {source} in {time:?}");
 /// }
-/// println!("ready after {:?}", warmed.time);
+/// let from_ptx = report.kernels.iter().filter(|kernel| kernel.source == KernelSource::Ptx);
+/// println!("ready after {:?}; {} kernels were compiled", report.time, from_ptx.count());
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[non_exhaustive]
+#[must_use]
 pub struct WarmUp {
     /// Their element types; empty = all, and compressed tokens.
     #[cfg_attr(feature = "serde", serde(with = "crate::runtime::by_name::list"))]
@@ -61,31 +64,26 @@ pub struct WarmUp {
 /// The defaults with one thing changed after the other.
 impl WarmUp {
     /// Sets [`WarmUp::elements`](field@WarmUp::elements).
-    #[must_use]
     pub fn elements(self, elements: &[ElementType]) -> WarmUp {
         WarmUp { elements: elements.to_vec(), ..self }
     }
 
     /// Sets [`WarmUp::dims`](field@WarmUp::dims).
-    #[must_use]
     pub fn dims(self, dims: &[usize]) -> WarmUp {
         WarmUp { dims: dims.to_vec(), ..self }
     }
 
     /// Sets [`WarmUp::winners`](field@WarmUp::winners).
-    #[must_use]
     pub fn winners(self, winners: impl Into<Option<bool>>) -> WarmUp {
         WarmUp { winners: winners.into(), ..self }
     }
 
     /// Sets [`WarmUp::normalize`](field@WarmUp::normalize).
-    #[must_use]
     pub fn normalize(self, normalize: impl Into<Option<bool>>) -> WarmUp {
         WarmUp { normalize: normalize.into(), ..self }
     }
 
     /// Sets [`WarmUp::training`](field@WarmUp::training).
-    #[must_use]
     pub fn training(self, training: bool) -> WarmUp {
         WarmUp { training, ..self }
     }
@@ -94,6 +92,7 @@ impl WarmUp {
 /// What [`Device::warm_up`](crate::Device::warm_up) has loaded.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
+#[must_use]
 pub struct WarmUpReport {
     /// The kernels that the calls can choose, in the order of the forward table; then the others
     /// that they run, in the order of theirs.
@@ -138,7 +137,7 @@ impl WarmUp {
             all.filter(|(operand, [_, normalize])| is_element(operand) || !normalize).collect();
         for &dim in &self.dims {
             for &(operand, options) in &all {
-                plan(operand, dim, limits, options, None)?;
+                let _ = plan(operand, dim, limits, options, None)?;
             }
         }
         let runs = |row: &&Variant| {
@@ -211,7 +210,7 @@ fn plan(
     let allow_tf32 = true;
     let options =
         ScoreOptions { winners, normalize, allow_tf32, kernel, ..ScoreOptions::default() };
-    Plan::choose(&problem, operand, limits, access, access, &options)
+    Plan::choose(&problem, operand, limits, [access, access], &options)
 }
 
 impl Device {
@@ -286,7 +285,7 @@ mod tests {
                         let uploaded = Access::uploaded(dim, element);
                         for access in [uploaded, Access { base: 4, ..uploaded }] {
                             let plan =
-                                Plan::choose(&problem, element, &H200, access, access, &options);
+                                Plan::choose(&problem, element, &H200, [access, access], &options);
                             let chosen = plan.unwrap().variant().unwrap();
                             assert!(kernels.contains(&chosen), "{} for {calls:?}", chosen.name);
                         }

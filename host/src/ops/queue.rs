@@ -3,6 +3,7 @@
 use super::backward::command::Call;
 use super::backward::outputs::{DeviceGradScores, DeviceGradients};
 use super::backward::prepared::PreparedBackward;
+use super::backward::with_grad::WithGrad;
 use super::loss::prepared::{DeviceLoss, PreparedLoss};
 use super::rescore::{CoarseCodes, PreparedRescore};
 use super::score::prepared::{DeviceScores, PreparedScore};
@@ -33,7 +34,7 @@ use crate::tokens::format::{Format, GradientSource, ScorableWith};
 /// let device = Device::best();
 /// let tokens = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 2.0], 1, 2, 2)?)?;
 /// let work = device.prepare(&tokens, &tokens, &Pairing::cross(), &ScoreOptions::default())?;
-/// let mut scores = DeviceScores::new(&work)?;
+/// let mut scores = work.new_scores()?;
 /// let mut stream = device.stream()?;
 /// step(&mut stream, &tokens, &work, &mut scores)?; // enqueued
 /// assert_eq!(scores.read()?.values(), [5.0]);
@@ -103,8 +104,8 @@ pub trait Queue: Submit {
     }
 
     /// Enqueues or captures the gradients of a loss with respect to tokens, from the winners of
-    /// `scores` and the loss's gradients with respect to the scores. Overwrites what `gradients`
-    /// hold.
+    /// `scores` and the loss's gradients with respect to them ([`DeviceScores::with_grad`]).
+    /// Overwrites what `gradients` hold.
     ///
     /// Does not wait, and on a CUDA device a stream allocates nothing once its workspace (at most
     /// 32 MB, unless [`BackwardStrategy::Atomic`](crate::training::BackwardStrategy::Atomic) or
@@ -122,10 +123,10 @@ pub trait Queue: Submit {
         queries: &DeviceTokens<T>,
         documents: &DeviceTokens<D>,
         work: &PreparedBackward,
-        scores: &DeviceScores,
-        grad_scores: &DeviceGradScores,
+        scores: WithGrad<'_, DeviceScores, DeviceGradScores>,
         gradients: &mut DeviceGradients,
     ) -> Result<()> {
+        let WithGrad { scores, grad_scores } = scores;
         let adds = false;
         submit(self, work, Call { queries, documents, scores, grad_scores, gradients, adds })
     }
@@ -139,10 +140,10 @@ pub trait Queue: Submit {
         queries: &DeviceTokens<T>,
         documents: &DeviceTokens<D>,
         work: &PreparedBackward,
-        scores: &DeviceScores,
-        grad_scores: &DeviceGradScores,
+        scores: WithGrad<'_, DeviceScores, DeviceGradScores>,
         gradients: &mut DeviceGradients,
     ) -> Result<()> {
+        let WithGrad { scores, grad_scores } = scores;
         let adds = true;
         submit(self, work, Call { queries, documents, scores, grad_scores, gradients, adds })
     }

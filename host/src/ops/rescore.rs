@@ -79,6 +79,7 @@ use crate::tokens::scales::ScaleType;
 /// document: where documents are much longer than queries, little more than half of the time of
 /// f16. Both matrices have to be there.
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 pub struct CoarseCodes<'a> {
     queries: Option<TokensRef<'a, Int8>>,
     documents: TokensRef<'a, Int8>,
@@ -148,6 +149,7 @@ impl<'a> CoarseCodes<'a> {
 /// Made by [`Device::prepare_rescore`] and used with any handles that have the same layouts,
 /// as a [`PreparedScore`] is.
 #[derive(Debug)]
+#[must_use]
 pub struct PreparedRescore {
     /// Of the codes.
     screening: PreparedScore,
@@ -179,7 +181,7 @@ impl PreparedRescore {
     ///
     /// # Errors
     /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
-    pub fn scores(&self) -> Result<DeviceScores> {
+    pub fn new_scores(&self) -> Result<DeviceScores> {
         DeviceScores::with_room(self.device(), &self.outputs)
     }
 
@@ -276,7 +278,7 @@ impl Device {
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         // What cannot run is refused before anything is uploaded.
         let screening = screening(options);
-        self.plan_problem(&problem, &query_codes, &document_codes, &screening)?;
+        let _ = self.plan_problem(&problem, &query_codes, &document_codes, &screening)?;
         match &self.0 {
             On::Cpu(()) => cpu::score_coarse_to_fine(
                 &problem,
@@ -292,7 +294,7 @@ impl Device {
                 // Checked above.
                 let coarse = CoarseCodes::new(codes[0], codes[1]).assumed();
                 let work = self.prepare_rescore(tokens[0], tokens[1], &coarse, pairing, options)?;
-                let scores = work.scores()?;
+                let scores = work.new_scores()?;
                 if let On::Cuda(call) = work.command(self, tokens, &coarse, &scores)?.call {
                     cuda.on_idle_stream(|stream| call.enqueue(stream))?;
                 }
@@ -306,8 +308,26 @@ impl Device {
     /// handles of these layouts.
     ///
     /// # Errors
-    /// Those of [`Device::rescore`], and [`Error::Shape`] where the codes are not
-    /// handles.
+    /// Those of [`Device::rescore`], and [`Error::Shape`] where the codes are not handles.
+    ///
+    /// ```
+    /// use maxsim::format::{Int8, ScaleType};
+    /// use maxsim::search::{CoarseCodes, PreparedRescore};
+    /// use maxsim::stream::Queue;
+    /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+    ///
+    /// let device = Device::best();
+    /// let tokens = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.6, 0.8], 1, 2, 2)?)?;
+    /// let codes = tokens.quantize::<Int8>(ScaleType::F32)?;
+    /// let coarse = CoarseCodes::new(&codes, &codes);
+    /// let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+    /// let rescore: PreparedRescore =
+    ///     device.prepare_rescore(&tokens, &tokens, &coarse, &cross, &options)?;
+    /// let mut scores = rescore.new_scores()?;
+    /// device.stream()?.rescore_into(&tokens, &tokens, &coarse, &rescore, &mut scores)?;
+    /// assert_eq!(scores.read()?.values(), [2.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
     pub fn prepare_rescore<T: Element>(
         &self,
         queries: &DeviceTokens<T>,

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
 use crate::ops::backward::training_scores::TrainingScores;
-use crate::problem::Problem;
+use crate::ops::backward::with_grad::WithGrad;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
@@ -19,6 +19,7 @@ use crate::tokens::layout::check_len;
 
 /// Gradients of scores with respect to what they are computed from, in f32.
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct ResidualScoreGradients {
     /// `[rows, dim]` of the queries' matrix, row-major.
     pub queries: Vec<f32>,
@@ -68,8 +69,12 @@ impl Device {
     /// ```
     /// use std::sync::Arc;
     ///
-    /// use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
-    /// use maxsim::{Device, Pairing, ScoreOptions, TokenLayout, Tokens};
+    /// use maxsim::format::Residual;
+    /// use maxsim::residual::{
+    ///     BitOrder, Centroids, ResidualCodec, ResidualGradients, ResidualTokens,
+    /// };
+    /// use maxsim::training::ResidualScoreGradients;
+    /// use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout, Tokens};
     ///
     /// // One document of two tokens: (0.5 + 0.25, 0 - 1) and (0 - 1, 2 + 0.25).
     /// let centroids = Centroids::F32(vec![0.5, 0.0, 0.0, 2.0].into());
@@ -78,16 +83,19 @@ impl Device {
     /// let order = BitOrder::LittleEndian;
     /// let tokens = ResidualTokens::new(codec, vec![0, 1], vec![0b01, 0b10], order, layout)?;
     /// let device = Device::cpu();
-    /// let documents = device.upload_residual::<f32>(&tokens)?;
+    /// let documents: DeviceTokens<Residual<f32>> = device.upload_residual(&tokens)?;
     ///
     /// let queries = Tokens::padded(&[1.0f32, 2.0], 1, 1, 2)?;
     /// let (cross, options) = (Pairing::cross(), ScoreOptions::default());
     /// let scores = device.score_residual_for_training(&queries, &documents, &cross, &options)?;
     /// assert_eq!(scores.scores().winners(), Some(&[1][..]));
-    /// let found = device.backward_residual(&queries, &documents, &cross, &scores, &[1.0])?;
+    /// let scores = scores.with_grad(&[1.0]);
+    /// let found: ResidualScoreGradients =
+    ///     device.backward_residual(&queries, &documents, scores)?;
     /// assert_eq!(found.queries, [-1.0, 2.25]);
-    /// assert_eq!(found.tables.centroids, [0.0, 0.0, 1.0, 2.0]);
-    /// assert_eq!(found.tables.bucket_weights, [1.0, 2.0]);
+    /// let tables: ResidualGradients = found.tables;
+    /// assert_eq!(tables.centroids, [0.0, 0.0, 1.0, 2.0]);
+    /// assert_eq!(tables.bucket_weights, [1.0, 2.0]);
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     ///
@@ -101,23 +109,21 @@ impl Device {
     /// on, for which it reads the codes back. No decoded matrix exists on either.
     ///
     /// # Errors
-    /// [`Error::WrongDevice`]; [`Error::Shape`] where queries, documents or pairing are not those
-    /// of `scores`, which must have winners and be of rows that are not normalised by an option, or
-    /// `grad_scores` has another length; [`Error::HostMemory`] or [`Error::DeviceMemory`] where
-    /// there is no room.
+    /// [`Error::WrongDevice`]; [`Error::Shape`] where queries or documents are not those of
+    /// `scores`, which must have winners and be of rows that are not normalised by an option, or
+    /// there is another number of gradients than of scores; [`Error::HostMemory`] or
+    /// [`Error::DeviceMemory`] where there is no room.
     pub fn backward_residual<'a, T: Element>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
         documents: &DeviceTokens<Residual<T>>,
-        pairing: &Pairing,
-        scores: &TrainingScores,
-        grad_scores: &[f32],
+        scores: WithGrad<'_, TrainingScores, [f32]>,
     ) -> Result<ResidualScoreGradients> {
+        let WithGrad { scores, grad_scores } = scores;
         let queries = queries.into();
         queries.check_device("queries", self)?;
         self.check_same("documents", documents.device())?;
-        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
-        scores.check(&problem)?;
+        let problem = scores.problem(queries.layout(), documents.layout())?;
         let winners = winners(scores)?;
         check_len("grad_scores", problem.shape().n_scores(), "one per score", grad_scores.len())?;
         let mut of_queries = zeros(queries.layout().rows(), problem.dim())?;

@@ -19,6 +19,7 @@ use crate::problem::options::ScoreOptions;
 
 /// The kernel that a call runs, and why not the others.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Plan {
     choice: Choice,
     rejected: Vec<(&'static str, String)>,
@@ -60,8 +61,7 @@ impl Plan {
         problem: &Problem<'_>,
         operand: impl Into<Operand>,
         limits: &DeviceLimits,
-        queries: Access,
-        documents: Access,
+        access: [Access; 2],
         options: &ScoreOptions,
     ) -> Result<Plan> {
         let operand = operand.into();
@@ -82,14 +82,14 @@ impl Plan {
             if options.kernel.is_some() && !forced {
                 continue;
             }
-            match eligible(row, problem, operand, limits, queries, documents, options) {
+            match eligible(row, problem, operand, limits, access, options) {
                 Err(why) => rejected.push((row.name, why)),
                 Ok(()) => {
                     let n_entries = n_tile_entries(row, problem);
                     let split = document_splits::choose(row, problem, n_entries, limits, options);
                     let whole = cost(row, problem, n_entries, &lens, limits);
                     let start = if row.schedule.is_contiguous() { 0.0 } else { START_CLOCKS };
-                    let before = start + centroid_clocks(row, problem, limits, documents);
+                    let before = start + centroid_clocks(row, problem, limits, access[1]);
                     let cost = before
                         + split
                             .and_then(|split| split.clocks)
@@ -97,7 +97,7 @@ impl Plan {
                     let chosen = Chosen {
                         variant: row,
                         splits: split.map(|split| split.splits),
-                        n_centroids: documents.n_centroids,
+                        n_centroids: access[1].n_centroids,
                     };
                     match best {
                         Some((least, _)) if cost >= least => {

@@ -25,8 +25,7 @@ pub(super) fn eligible(
     problem: &Problem<'_>,
     operand: Operand,
     limits: &DeviceLimits,
-    queries: Access,
-    documents: Access,
+    [queries, documents]: [Access; 2],
     options: &ScoreOptions,
 ) -> std::result::Result<(), String> {
     let dim = problem.dim();
@@ -68,7 +67,7 @@ pub(super) fn eligible(
     }
     // Behind that: it looks at every document.
     if row.schedule.is_contiguous() {
-        takes_contiguous(row, problem, queries, documents, options)?;
+        takes_contiguous(row, problem, [queries, documents], options)?;
     }
     if row.schedule.is_by_centroid() {
         if documents.n_centroids == 0 {
@@ -134,8 +133,7 @@ fn takes_stream_k(
 fn takes_contiguous(
     row: &Variant,
     problem: &Problem<'_>,
-    queries: Access,
-    documents: Access,
+    [queries, documents]: [Access; 2],
     options: &ScoreOptions,
 ) -> std::result::Result<(), String> {
     let layout = problem.documents();

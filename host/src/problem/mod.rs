@@ -19,6 +19,7 @@ use crate::tokens::layout::{TokenLayout, check_count};
 
 /// A well-formed request: layouts that fit together and a pairing whose ids exist.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Problem<'a> {
     queries: &'a TokenLayout,
     documents: &'a TokenLayout,

@@ -5,6 +5,7 @@
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[non_exhaustive]
+#[must_use]
 pub struct ScoreOptions {
     /// Also return, per query token, the index of the winning document token.
     pub winners: bool,
@@ -40,38 +41,32 @@ pub struct ScoreOptions {
 /// `ScoreOptions::default().winners(true).normalize(true)`.
 impl ScoreOptions {
     /// Sets [`ScoreOptions::winners`](field@ScoreOptions::winners).
-    #[must_use]
     pub fn winners(self, winners: bool) -> ScoreOptions {
         ScoreOptions { winners, ..self }
     }
 
     /// Sets [`ScoreOptions::token_scores`](field@ScoreOptions::token_scores).
-    #[must_use]
     pub fn token_scores(self, token_scores: bool) -> ScoreOptions {
         ScoreOptions { token_scores, ..self }
     }
 
     /// Sets [`ScoreOptions::allow_tf32`](field@ScoreOptions::allow_tf32).
-    #[must_use]
     pub fn allow_tf32(self, allow_tf32: bool) -> ScoreOptions {
         ScoreOptions { allow_tf32, ..self }
     }
 
     /// Sets [`ScoreOptions::normalize`](field@ScoreOptions::normalize).
-    #[must_use]
     pub fn normalize(self, normalize: bool) -> ScoreOptions {
         ScoreOptions { normalize, ..self }
     }
 
     /// Sets [`ScoreOptions::kernel`](field@ScoreOptions::kernel): a name, or `None` to have one
     /// chosen.
-    #[must_use]
     pub fn kernel<'n>(self, kernel: impl Into<Option<&'n str>>) -> ScoreOptions {
         ScoreOptions { kernel: kernel.into().map(str::to_owned), ..self }
     }
 
     /// Sets [`ScoreOptions::document_splits`](field@ScoreOptions::document_splits).
-    #[must_use]
     pub fn document_splits(self, document_splits: impl Into<Option<usize>>) -> ScoreOptions {
         ScoreOptions { document_splits: document_splits.into(), ..self }
     }

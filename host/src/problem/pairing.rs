@@ -6,6 +6,7 @@ use crate::tokens::layout::{check_count, check_len};
 
 /// Which (query, document) pairs to score, and in what order.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Pairing(pub(crate) Kind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]

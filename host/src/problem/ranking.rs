@@ -36,6 +36,7 @@ impl Ranked {
 /// The best `k` documents of one query, best first.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[must_use]
 pub struct Ranking {
     /// At most `k` documents.
     pub ranked: Vec<Ranked>,
@@ -49,6 +50,7 @@ pub struct Ranking {
 ///
 /// Keeps at most `2 · k` documents; a push costs amortised constant time.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct TopK {
     k: usize,
     kept: Vec<Ranked>,

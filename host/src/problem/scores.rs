@@ -11,6 +11,7 @@ use crate::tokens::layout::TokenLayout;
 
 /// Scores and, where they were asked for, winners and token scores.
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct Scores {
     pub(crate) shape: ScoreShape,
     pub(crate) values: Vec<f32>,

@@ -3,6 +3,18 @@
 use std::ops::Range;
 
 /// Shape of the scores.
+///
+/// ```
+/// use maxsim::{Device, Pairing, Ranking, ScoreShape, Tokens};
+///
+/// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+/// let documents = Tokens::padded(&[0.0f32, 1.0, 0.5, 0.5], 2, 1, 2)?;
+/// let scores = Device::cpu().score(&queries, &documents, &Pairing::cross())?;
+/// assert_eq!(scores.shape(), ScoreShape::Cross { n_queries: 1, n_documents: 2 });
+/// let best: Vec<Ranking> = scores.top_k(&documents, 1)?;
+/// assert_eq!(best[0].ranked[0].id, 1);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScoreShape {
@@ -49,6 +61,21 @@ impl ScoreShape {
 
 /// Where the query tokens of score `p` lie in `winners` and `token_scores`: pair-major,
 /// the query's length in consecutive entries.
+///
+/// ```
+/// use maxsim::layout::TokenOffsets;
+/// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+///
+/// let queries = Tokens::packed(&[1.0f32, 0.0, 0.0, 1.0, 1.0, 1.0], 2, &[0i64, 1, 3])?;
+/// let documents = Tokens::padded(&[2.0f32, 0.0, 0.0, 3.0], 1, 2, 2)?;
+/// let options = ScoreOptions::default().winners(true);
+/// let scores =
+///     Device::cpu().score_with(&queries, &documents, &Pairing::cross(), &options)?;
+/// let offsets: &TokenOffsets = scores.token_offsets().expect("winners were asked for");
+/// // The second query's two tokens chose the document's second.
+/// assert_eq!(scores.winners().map(|x| &x[offsets.range(1)]), Some(&[1, 1][..]));
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOffsets {
     /// Per query (row_len known) or per score.

@@ -97,6 +97,7 @@ impl Centroids<'_> {
 /// token = centroids[code] + bucket_weights[bucket], divided by its length where `normalize`
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct ResidualCodec<'a> {
     nbits: u32,
     dim: usize,
@@ -132,7 +133,7 @@ impl<'a> ResidualCodec<'a> {
     ) -> Result<Self> {
         check_nbits(nbits)?;
         // Checks dim as every token matrix's is.
-        TokenLayout::padded(0, 0, dim)?;
+        let _ = TokenLayout::padded(0, 0, dim)?;
         let n = centroids.len();
         if n == 0 || !n.is_multiple_of(dim) {
             return Err(Error::Shape {

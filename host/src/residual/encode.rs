@@ -54,6 +54,7 @@ impl Arithmetic {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[non_exhaustive]
+#[must_use]
 pub struct EncodeOptions {
     /// How the bits of buckets are laid out; by default as ColBERT's.
     #[cfg_attr(feature = "serde", serde(with = "crate::runtime::by_name"))]
@@ -77,19 +78,16 @@ impl Default for EncodeOptions {
 /// The defaults with one thing changed after the other.
 impl EncodeOptions {
     /// Sets [`EncodeOptions::order`](field@EncodeOptions::order).
-    #[must_use]
     pub fn order(self, order: BitOrder) -> EncodeOptions {
         EncodeOptions { order, ..self }
     }
 
     /// Sets [`EncodeOptions::nearest`](field@EncodeOptions::nearest).
-    #[must_use]
     pub fn nearest(self, nearest: Nearest) -> EncodeOptions {
         EncodeOptions { nearest, ..self }
     }
 
     /// Sets [`EncodeOptions::arithmetic`](field@EncodeOptions::arithmetic).
-    #[must_use]
     pub fn arithmetic(self, arithmetic: Arithmetic) -> EncodeOptions {
         EncodeOptions { arithmetic, ..self }
     }
@@ -108,12 +106,15 @@ impl<'a> ResidualTokens<'a> {
     ///
     /// ```
     /// use maxsim::Tokens;
+    /// use maxsim::residual::{Arithmetic, EncodeOptions, Nearest};
     /// use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
     ///
     /// // Four tokens of length 1, and a codec for such.
     /// let rows = [0.8f32, 0.6, 0.6, 0.8, -1.0, 0.0, -0.96, 0.28];
     /// let tokens = Tokens::packed(&rows, 2, &[0i64, 1, 4])?;
-    /// let options = TrainOptions::default().nbits(8).n_centroids(2);
+    /// let encode =
+    ///     EncodeOptions::default().nearest(Nearest::Distance).arithmetic(Arithmetic::F32);
+    /// let options = TrainOptions::default().nbits(8).n_centroids(2).encode(encode);
     /// let codec = ResidualCodec::train(&tokens, &options)?;
     /// let encoded = ResidualTokens::encode(codec.into(), &tokens, &options.encode)?;
     /// assert_eq!(encoded.size_bytes(), 4 * (4 + 2)); // a code and two buckets each

@@ -15,8 +15,8 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 //! use maxsim::TokenLayout;
+//! use maxsim::residual::{BitOrder, Centroids, Codes, ResidualCodec, ResidualTokens};
 //!
 //! // Two centroids of dim 2, buckets of 4 bits: the first adds -0.75, each next one 0.1 more.
 //! let weights: Vec<f32> = (0..16u8).map(|i| -0.75 + f32::from(i) / 10.0).collect();
@@ -25,7 +25,7 @@
 //!
 //! // One item of two tokens, each a code and one byte: the first element's bucket in the low bits.
 //! let layout = TokenLayout::packed(2, 2, &[0i64, 2])?;
-//! let (codes, residuals) = (vec![1, 0], vec![0x0F, 0xF0]);
+//! let (codes, residuals) = (Codes::from(&[1i32, 0][..]), vec![0x0F, 0xF0]);
 //! let tokens = ResidualTokens::new(codec, codes, residuals, BitOrder::LittleEndian, layout)?;
 //! assert_eq!(tokens.decode::<f32>()?.data(), [0.75, 0.25, 0.25, 0.75]);
 //! # Ok::<(), maxsim::Error>(())

@@ -56,6 +56,7 @@ impl From<Vec<i64>> for Codes<'_> {
 /// Tokens as codes and buckets: a centroid's id per token, `ceil(dim · nbits / 8)` bytes of buckets
 /// per token, the rows of each item, and optionally a mask. Borrows its data, or owns it.
 #[derive(Clone)]
+#[must_use]
 pub struct ResidualTokens<'a> {
     codec: Arc<ResidualCodec<'a>>,
     codes: Cow<'a, [i32]>,

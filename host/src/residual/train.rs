@@ -40,6 +40,7 @@ const ROWS_PER_CENTROID: usize = 256;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[non_exhaustive]
+#[must_use]
 pub struct TrainOptions {
     /// Bits of a bucket: 1, 2, 4 or 8.
     pub nbits: u32,
@@ -82,49 +83,41 @@ impl Default for TrainOptions {
 /// The defaults with one thing changed after the other.
 impl TrainOptions {
     /// Sets [`TrainOptions::nbits`](field@TrainOptions::nbits).
-    #[must_use]
     pub fn nbits(self, nbits: u32) -> TrainOptions {
         TrainOptions { nbits, ..self }
     }
 
     /// Sets [`TrainOptions::n_centroids`](field@TrainOptions::n_centroids).
-    #[must_use]
     pub fn n_centroids(self, n_centroids: impl Into<Option<usize>>) -> TrainOptions {
         TrainOptions { n_centroids: n_centroids.into(), ..self }
     }
 
     /// Sets [`TrainOptions::n_iterations`](field@TrainOptions::n_iterations).
-    #[must_use]
     pub fn n_iterations(self, n_iterations: usize) -> TrainOptions {
         TrainOptions { n_iterations, ..self }
     }
 
     /// Sets [`TrainOptions::spherical`](field@TrainOptions::spherical).
-    #[must_use]
     pub fn spherical(self, spherical: bool) -> TrainOptions {
         TrainOptions { spherical, ..self }
     }
 
     /// Sets [`TrainOptions::centroid_element`](field@TrainOptions::centroid_element).
-    #[must_use]
     pub fn centroid_element(self, centroid_element: ElementType) -> TrainOptions {
         TrainOptions { centroid_element, ..self }
     }
 
     /// Sets [`TrainOptions::normalize`](field@TrainOptions::normalize).
-    #[must_use]
     pub fn normalize(self, normalize: bool) -> TrainOptions {
         TrainOptions { normalize, ..self }
     }
 
     /// Sets [`TrainOptions::encode`](field@TrainOptions::encode).
-    #[must_use]
     pub fn encode(self, encode: EncodeOptions) -> TrainOptions {
         TrainOptions { encode, ..self }
     }
 
     /// Sets [`TrainOptions::seed`](field@TrainOptions::seed).
-    #[must_use]
     pub fn seed(self, seed: u64) -> TrainOptions {
         TrainOptions { seed, ..self }
     }

@@ -19,6 +19,7 @@ const CHUNK_LEN: usize = 64;
 
 /// Gradients with respect to a codec's tables.
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct ResidualGradients {
     /// `[n_centroids, dim]`; zeros where no token has the centroid.
     pub centroids: Vec<f32>,

@@ -4,12 +4,11 @@ use crate::error::{Error, Result};
 
 /// A vector of `n` copies of `value`.
 pub(crate) fn filled<T: Clone>(n: u64, value: T) -> Result<Vec<T>> {
-    let error = Error::HostMemory { requested_bytes: n.saturating_mul(size_of::<T>() as u64) };
-    let Ok(n) = usize::try_from(n) else { return Err(error) };
+    let requested_bytes = n.saturating_mul(size_of::<T>() as u64);
+    let missing = |source| Error::HostMemory { requested_bytes, source };
+    let n = usize::try_from(n).map_err(|_| missing(None))?;
     let mut values = Vec::new();
-    if values.try_reserve_exact(n).is_err() {
-        return Err(error);
-    }
+    values.try_reserve_exact(n).map_err(|error| missing(Some(error)))?;
     values.resize(n, value);
     Ok(values)
 }
@@ -17,8 +16,10 @@ pub(crate) fn filled<T: Clone>(n: u64, value: T) -> Result<Vec<T>> {
 /// A copy of `values`.
 pub(crate) fn copy_of<V: Copy>(values: &[V]) -> Result<Vec<V>> {
     let mut copy = Vec::new();
-    copy.try_reserve_exact(values.len())
-        .map_err(|_| Error::HostMemory { requested_bytes: size_of_val(values) as u64 })?;
+    copy.try_reserve_exact(values.len()).map_err(|error| Error::HostMemory {
+        requested_bytes: size_of_val(values) as u64,
+        source: Some(error),
+    })?;
     copy.extend_from_slice(values);
     Ok(copy)
 }
@@ -33,8 +34,9 @@ pub(crate) fn fill<T: Clone>(values: &mut Vec<T>, len: usize, value: T) -> Resul
 
 /// Reserves room for `additional` more values, or says how much memory is missing.
 pub(crate) fn reserve<T>(values: &mut Vec<T>, additional: usize) -> Result<()> {
-    values.try_reserve(additional).map_err(|_| Error::HostMemory {
+    values.try_reserve(additional).map_err(|error| Error::HostMemory {
         requested_bytes: (values.len() as u64 + additional as u64)
             .saturating_mul(size_of::<T>() as u64),
+        source: Some(error),
     })
 }

@@ -6,7 +6,7 @@
 //! [`Device`](crate::Device) that end in `_any` check at run time what the types say elsewhere.
 //!
 //! ```
-//! use maxsim::format::{ScaleType, TokenFormat};
+//! use maxsim::format::{AnyDeviceTokens, AnyTokensRef, ScaleType, TokenFormat};
 //! use maxsim::{AnyTokens, Device, Pairing, Tokens};
 //!
 //! let queries = AnyTokens::from(Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?);
@@ -19,6 +19,12 @@
 //! let [queries, documents] = [codes(&queries)?, codes(&documents)?];
 //! let scores = device.score_any(&queries, &documents, &Pairing::cross(), &Default::default())?;
 //! assert!((scores.values()[1] - 0.5).abs() < 1e-6);
+//! // And of a handle.
+//! let handle: AnyDeviceTokens = device.upload_any(&documents)?;
+//! let sides: [AnyTokensRef<'_>; 2] = [(&queries).into(), (&handle).into()];
+//! assert!(sides.iter().all(|side| side.format() == TokenFormat::Int8));
+//! let again = device.score_any(sides[0], sides[1], &Pairing::cross(), &Default::default())?;
+//! assert_eq!(again.values(), scores.values());
 //! # Ok::<(), maxsim::Error>(())
 //! ```
 
@@ -36,6 +42,7 @@ use crate::error::{Error, Result};
 /// [`Tokens`] of any format.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[must_use]
 pub enum AnyTokens<'a> {
     /// Half precision.
     F16(Tokens<'a, f16>),

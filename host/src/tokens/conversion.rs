@@ -17,6 +17,7 @@ const CHUNK_LEN: usize = 256;
 /// has, or that the mask switches off, do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
+#[must_use]
 pub struct Conversion {
     /// Elements of valid tokens.
     pub n_elements: u64,
@@ -89,11 +90,12 @@ impl<T: Element> Tokens<'_, T> {
     /// too large for f16 become infinite, those that are too small 0: [`Conversion`] says so.
     ///
     /// ```
-    /// use maxsim::half::f16;
     /// use maxsim::Tokens;
+    /// use maxsim::format::Conversion;
+    /// use maxsim::half::f16;
     ///
     /// let queries = Tokens::padded(&[0.5f32, 0.1], 1, 1, 2)?;
-    /// let (queries, conversion) = queries.convert::<f16>()?;
+    /// let (queries, conversion): (Tokens<'_, f16>, Conversion) = queries.convert()?;
     /// assert_eq!(queries.data()[0], f16::from_f32(0.5));
     /// assert_eq!((conversion.n_changed, conversion.n_overflowed), (1, 0)); // 0.1
     /// assert!(conversion.max_relative_error < 0.0005);

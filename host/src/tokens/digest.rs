@@ -55,6 +55,7 @@ const LEN: usize = 16;
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct TokenDigest([u8; LEN]);
 
 impl TokenDigest {
@@ -110,6 +111,7 @@ impl FromStr for TokenDigest {
 
 /// Makes a [`TokenDigest`] of tokens that come a part at a time.
 #[derive(Clone)]
+#[must_use]
 pub struct TokenHasher {
     hasher: XxHash3_128,
     /// Valid rows of each item.

@@ -26,6 +26,7 @@ pub enum LayoutKind {
 
 /// Shape of a token matrix and the rows of each item; no data.
 #[derive(Clone, PartialEq, Eq)]
+#[must_use]
 pub struct TokenLayout {
     kind: LayoutKind,
     rows: usize,

@@ -37,6 +37,7 @@ use crate::tokens::layout::check_dim;
 /// `F` is the type of the elements, or of the codes of a compressed [`Format`], which come with
 /// [`Scales`].
 #[derive(Clone)]
+#[must_use]
 pub struct Tokens<'a, F: Format> {
     data: Cow<'a, [F::Stored]>,
     /// Of codes.

@@ -95,8 +95,9 @@ impl<T: Element> Tokens<'static, T> {
             }
         }
         let mut data: Vec<T> = Vec::new();
-        data.try_reserve_exact(total).map_err(|_| Error::HostMemory {
+        data.try_reserve_exact(total).map_err(|error| Error::HostMemory {
             requested_bytes: (total as u64).saturating_mul(size_of::<T>() as u64),
+            source: Some(error),
         })?;
         let mut offsets = vec![0usize];
         for matrix in matrices {

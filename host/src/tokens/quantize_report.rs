@@ -37,6 +37,7 @@ const E4M3_STEP: f64 = 32.0;
 /// not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
+#[must_use]
 pub struct QuantizeReport {
     /// Valid tokens of finite elements.
     pub n_tokens: u64,
@@ -103,7 +104,6 @@ impl QuantizeReport {
     }
 
     /// What both say, of different tokens.
-    #[must_use]
     pub fn and(self, other: QuantizeReport) -> QuantizeReport {
         QuantizeReport {
             n_tokens: self.n_tokens + other.n_tokens,

@@ -93,8 +93,8 @@ fn check_on<T: Element>(
     let first = first.ok_or("no strategy")?;
     if !has_nan(problem) {
         let at = |what: String| format!("{device} Recompute in slices: {what}");
-        let found = problem.call(device, |queries, documents, pairing| {
-            device.backward(queries, documents, pairing, &scores, &grad_scores, &in_slices())
+        let found = problem.call(device, |queries, documents, _| {
+            device.backward(queries, documents, scores.with_grad(&grad_scores), &in_slices())
         });
         check(data, &expected, &found.map_err(|e| at(e.to_string()))?).map_err(at)?;
         suite.count(&format!("{device} Recompute in slices"));

@@ -61,10 +61,10 @@ impl<T: Element> Step<T> {
         let winners = options.strategy != BackwardStrategy::Recompute;
         let asked = ScoreOptions::default().winners(winners).normalize(normalize);
         let work = device.prepare(&queries, &documents, pairing, &asked)?;
-        let scores = DeviceScores::new(&work)?;
+        let scores = work.new_scores()?;
         let backward = device.prepare_backward(&work, options, element)?;
-        let grad_scores = DeviceGradScores::new(&backward, grads)?;
-        let gradients = DeviceGradients::new(&backward)?;
+        let grad_scores = backward.upload_grad_scores(grads)?;
+        let gradients = backward.new_gradients()?;
         let stream = device.stream()?;
         Ok(Step { queries, documents, work, scores, backward, grad_scores, gradients, stream })
     }
@@ -78,7 +78,7 @@ impl<T: Element> Step<T> {
     /// Enqueues the gradients.
     pub fn differentiate(&mut self) -> Result<(), Error> {
         let Step { queries, documents, scores, backward, grad_scores, gradients, .. } = self;
-        self.stream.backward(queries, documents, backward, scores, grad_scores, gradients)
+        self.stream.backward(queries, documents, backward, scores.with_grad(grad_scores), gradients)
     }
 
     /// Enqueues both.
@@ -91,7 +91,13 @@ impl<T: Element> Step<T> {
     pub fn run_adding(&mut self) -> Result<(), Error> {
         self.score()?;
         let Step { queries, documents, scores, backward, grad_scores, gradients, .. } = self;
-        self.stream.backward_into(queries, documents, backward, scores, grad_scores, gradients)
+        self.stream.backward_into(
+            queries,
+            documents,
+            backward,
+            scores.with_grad(grad_scores),
+            gradients,
+        )
     }
 
     /// Captures both into a graph.
@@ -100,7 +106,7 @@ impl<T: Element> Step<T> {
         let device = queries.device().clone();
         device.capture(|capture| {
             capture.score_into(queries, documents, work, scores)?;
-            capture.backward(queries, documents, backward, scores, grad_scores, gradients)
+            capture.backward(queries, documents, backward, scores.with_grad(grad_scores), gradients)
         })
     }
 }
@@ -135,9 +141,9 @@ pub fn backward<T: Element>(
     grad_scores: &[f32],
     strategy: BackwardStrategy,
 ) -> Result<Gradients, Error> {
-    problem.call(device, |queries, documents, pairing| {
+    problem.call(device, |queries, documents, _| {
         let options = BackwardOptions::new(strategy);
-        device.backward(queries, documents, pairing, scores, grad_scores, &options)
+        device.backward(queries, documents, scores.with_grad(grad_scores), &options)
     })
 }
 

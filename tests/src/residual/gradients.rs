@@ -60,7 +60,7 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
             expected.queries.iter_mut().for_each(|sum| sum.n_terms += 3 * case.case.dim + 16);
         }
         let call =
-            || device.backward_residual(&queries, &on_device, &pairing, &scores, &grad_scores);
+            || device.backward_residual(&queries, &on_device, scores.with_grad(&grad_scores));
         let found = call().map_err(text).map_err(at)?;
         compare(case, &parts, &expected, &found).map_err(at)?;
         for _ in 1..REPEATS {

@@ -228,7 +228,7 @@ fn streams_and_graphs() {
             let coarse = CoarseCodes::new(&codes.0, &codes.1).assumed();
             let work = device.prepare_rescore(&q, &d, &coarse, &cross, &options);
             let work = work.expect("work");
-            let mut scores = work.scores().expect("room");
+            let mut scores = work.new_scores().expect("room");
             let mut stream = device.stream().expect("a stream");
             for _ in 0..3 {
                 stream.rescore_into(&q, &d, &coarse, &work, &mut scores).expect("a call");
@@ -236,7 +236,7 @@ fn streams_and_graphs() {
             let found = scores.read().expect("scores");
             assert!(same_bits(&found, &expected) && found == expected, "{device}");
 
-            let mut scores = work.scores().expect("room");
+            let mut scores = work.new_scores().expect("room");
             let mut graph = device
                 .capture(|capture| capture.rescore_into(&q, &d, &coarse, &work, &mut scores))
                 .expect("a graph");
@@ -299,10 +299,10 @@ fn what_does_not_fit_is_an_error() {
     // Room for other scores, of other tokens.
     let coarse = CoarseCodes::new(&code_handle, &code_handle).assumed();
     let work = prepare(&coarse).expect("work");
-    let mut scores = work.scores().expect("room");
+    let mut scores = work.new_scores().expect("room");
     let mut stream = device.stream().expect("a stream");
     let plain = device.prepare(&code_handle, &code_handle, &cross, &options).expect("work");
-    let mut plain_scores = DeviceScores::new(&plain).expect("room");
+    let mut plain_scores = plain.new_scores().expect("room");
     let mut call = |coarse: &CoarseCodes<'_>, scores: &mut DeviceScores| {
         stream.rescore_into(&handle, &handle, coarse, &work, scores)
     };
@@ -359,7 +359,7 @@ fn codes_of_other_tokens_are_refused() {
     let q_codes = q.quantize::<Int8>(F32).expect("codes");
     let coarse = CoarseCodes::new(&q_codes, &stale);
     let work = device.prepare_rescore(&q, &a, &coarse, &cross, &options).expect("work");
-    let mut scores = work.scores().expect("room");
+    let mut scores = work.new_scores().expect("room");
     let mut stream = device.stream().expect("a stream");
     stream.rescore_into(&q, &a, &coarse, &work, &mut scores).expect("a call");
     let wrong = stream.rescore_into(&q, &b, &coarse, &work, &mut scores);

@@ -3,7 +3,9 @@
 
 use bytemuck::cast_slice;
 use half::{bf16, f16};
-use maxsim::format::{Element, Fp8, Int8, Quantized, RawScales, ScaleType, Scales, ScorableWith};
+use maxsim::format::{
+    Element, Fp8, Int8, Quantized, RawRows, RawScales, ScaleType, Scales, ScorableWith,
+};
 use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_kernels::abi::arch::Arch;
 use maxsim_kernels::abi::element::Operand;
@@ -55,11 +57,9 @@ pub(super) fn check_view<Q: ScorableWith<F>, F: Quantized>(
         let layout = layout.clone();
         DeviceTokens::<F>::from_raw_codes(
             device,
-            access.base,
-            access.pitch_bytes,
-            layout,
+            RawRows::new(access.base, access.pitch_bytes),
             raw,
-            None,
+            layout,
         )
     };
     let view = view.map_err(text)?;
@@ -120,10 +120,8 @@ fn views() {
                     unsafe {
                         DeviceTokens::<T>::from_raw_parts(
                             device,
-                            address,
-                            pitch_bytes,
+                            RawRows::new(address, pitch_bytes).mask(mask),
                             layout,
-                            mask,
                         )
                     }
                 };
@@ -254,11 +252,9 @@ fn view_of<F: Quantized>(
     unsafe {
         DeviceTokens::from_raw_codes(
             codes.device(),
-            address,
-            pitch as u64,
-            layout.clone(),
+            RawRows::new(address, pitch as u64).mask(Some(mask.access().base)),
             scales,
-            Some(mask.access().base),
+            layout.clone(),
         )
     }
 }

@@ -4,7 +4,8 @@
 use bytemuck::{Pod, cast_slice, pod_read_unaligned};
 use half::{bf16, f16};
 use maxsim::format::{
-    Element, ElementType, Format, Fp8, Int8, Int8Affine, Quantized, ScaleType, Scales, ScorableWith,
+    Element, ElementType, Format, Fp8, Int8, Int8Affine, Quantized, RawRows, ScaleType, Scales,
+    ScorableWith,
 };
 use maxsim::{Device, DeviceTokens, Error, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::case::{Case, Data, Pairs, elements, tokens};
@@ -80,10 +81,8 @@ fn memory<F: Format>(codes: &DeviceTokens<F>) -> Result<(usize, Vec<u8>), String
     let view = unsafe {
         DeviceTokens::<f32>::from_raw_parts(
             codes.device(),
-            access.base,
-            access.pitch_bytes,
+            RawRows::new(access.base, access.pitch_bytes),
             layout,
-            None,
         )
     };
     let words = view.and_then(|view| view.download()).map_err(text)?;

@@ -5,7 +5,7 @@ use maxsim::format::{
     ElementType, Fp8, Int8, Int8Affine, QuantizeReport, Quantized, ScaleType, Scales, ScorableWith,
 };
 use maxsim::search::{ErrorTerms, score_bounds};
-use maxsim::stream::{DeviceScores, Queue};
+use maxsim::stream::Queue;
 use maxsim::{Device, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::quantize::{e4m3, e4m3_value};
@@ -399,12 +399,12 @@ fn streams_and_graphs() {
     let queries = device.upload(&queries).expect("queries");
     let documents = device.upload(&documents).expect("documents");
     let work = device.prepare(&queries, &documents, &cross, &options).expect("work");
-    let mut scores = DeviceScores::new(&work).expect("scores");
+    let mut scores = work.new_scores().expect("scores");
     let mut stream = device.stream().expect("a stream");
     stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
     assert_eq!(scores.read().expect("scores"), expected);
 
-    let mut scores = DeviceScores::new(&work).expect("scores");
+    let mut scores = work.new_scores().expect("scores");
     let mut graph = device
         .capture(|capture| capture.score_into(&queries, &documents, &work, &mut scores))
         .expect("a graph");

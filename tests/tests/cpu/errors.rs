@@ -1,7 +1,7 @@
 //! Every error that can be met without a GPU: its fields, and a message that says which
 //! argument, what was expected and what was found.
 
-use maxsim::format::{ElementType, Int8, ScaleType, TokenFormat};
+use maxsim::format::{ElementType, Int8, RawRows, ScaleType, TokenFormat};
 use maxsim::plan::Access;
 use maxsim::plan::DeviceLimits;
 use maxsim::plan::{Plan, Problem};
@@ -274,7 +274,7 @@ fn host_memory() {
         let options = ScoreOptions::default().winners(winners).token_scores(token_scores);
         refused!(
             Device::cpu().score_with(&queries, &documents, &Pairing::cross(), &options),
-            Error::HostMemory { requested_bytes: 281474976710656 },
+            Error::HostMemory { requested_bytes: 281474976710656, .. },
             [281474976710656u64, "fewer"]
         );
     }
@@ -298,7 +298,7 @@ fn kernels_that_cannot_run() {
         let layout = TokenLayout::padded(2, 3, dim).expect("well-formed");
         let problem = Problem::new(&layout, &layout, &cross).expect("fits");
         let access = Access::uploaded(dim, ElementType::F16);
-        Plan::choose(&problem, ElementType::F16, limits, access, access, options).map(|_| ())
+        Plan::choose(&problem, ElementType::F16, limits, [access, access], options).map(|_| ())
     };
     let any = ScoreOptions::default();
     refused!(
@@ -326,7 +326,9 @@ fn kernels_that_cannot_run() {
 fn a_device_that_is_not_there() {
     let error = Device::cuda(1000).map(|_| ()).expect_err("no machine has so many");
     match &error {
-        Error::NoDriver { why } => {
+        Error::NoDriver { why, source } => {
+            let source = source.as_ref().expect("what the linker said");
+            assert_eq!(source.to_string(), *why);
             assert!(error.to_string().contains(why), "{error}");
             assert!(error.to_string().contains("libcuda.so.1"), "{error}");
         }
@@ -346,8 +348,9 @@ fn a_device_that_is_not_there() {
 fn foreign_memory_of_the_cpu() {
     let layout = TokenLayout::padded(1, 1, 4).expect("well-formed");
     // SAFETY: refused before the address is used.
-    let handle =
-        unsafe { DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), 256, 16, layout, None) };
+    let handle = unsafe {
+        DeviceTokens::<f32>::from_raw_parts(&Device::cpu(), RawRows::new(256, 16), layout)
+    };
     let what = "memory of a CUDA device";
     refused!(
         handle,
@@ -399,7 +402,7 @@ fn messages_say_what_to_do() {
     says(error, &["10 bytes", "7 were free", "fewer"]);
     says(Error::DeviceMemory { requested_bytes: 10, free_bytes: None }, &["10 bytes", "fewer"]);
     says(Error::CudaNotBuilt, &["feature `cuda`"]);
-    let error = Error::NoDriver { why: "libcuda.so.1: not found".into() };
+    let error = Error::NoDriver { why: "libcuda.so.1: not found".into(), source: None };
     says(error, &["libcuda.so.1: not found", "install", "Device::cpu()"]);
     says(Error::NoDevice { ordinal: 2, n_devices: 2 }, &["device 2", "sees 2"]);
     says(Error::NoDevice { ordinal: 0, n_devices: 0 }, &["no device", "CUDA_VISIBLE_DEVICES"]);

@@ -219,7 +219,7 @@ fn assert_step(n_documents: usize, pairing: &Pairing, loss: impl Fn(&[f32]) -> L
         let scores = device.score_for_training(&queries, &documents, pairing).expect("scores");
         let loss = loss(scores.scores().values());
         let (grads, options) = (&loss.grad_scores, BackwardOptions::default());
-        let gradients = device.backward(&queries, &documents, pairing, &scores, grads, &options);
+        let gradients = device.backward(&queries, &documents, scores.with_grad(grads), &options);
         (loss.value, gradients.expect("gradients"))
     };
     let (before, Gradients { queries: of_queries, documents: of_documents }) =

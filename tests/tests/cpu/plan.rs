@@ -53,16 +53,9 @@ fn plan_with(
     let kernel = kernel.map(str::to_string);
     let options =
         ScoreOptions::default().winners(winners).normalize(normalize).kernel(kernel.as_deref());
-    Plan::choose(
-        &problem,
-        element,
-        limits,
-        access(pitch_bytes[0]),
-        access(pitch_bytes[1]),
-        &options,
-    )
-    .map(|plan| plan.name())
-    .map_err(|error| error.to_string())
+    Plan::choose(&problem, element, limits, pitch_bytes.map(access), &options)
+        .map(|plan| plan.name())
+        .map_err(|error| error.to_string())
 }
 
 fn uploaded(element: ElementType, dim: usize) -> [u64; 2] {
@@ -172,7 +165,7 @@ fn f32_stays_exact_on_tensor_cores_unless_the_call_allows_less() {
                 let access = Access { base: 1024, pitch_bytes, n_centroids: 0 };
                 let options = ScoreOptions::default().winners(winners).allow_tf32(allow_tf32);
                 let f32 = ElementType::F32;
-                let plan = Plan::choose(&problem, f32, &H200, access, access, &options);
+                let plan = Plan::choose(&problem, f32, &H200, [access, access], &options);
                 plan.expect("a kernel").variant().expect("not the CPU")
             };
             let pitch_bytes = Access::uploaded(dim, ElementType::F32).pitch_bytes;
@@ -201,7 +194,7 @@ fn the_tile_is_as_tall_as_the_queries_that_share_it() {
         let problem = Problem::new(&queries, &documents, pairing).expect("problem");
         let access = Access::uploaded(128, ElementType::F16);
         let options = ScoreOptions::default();
-        let plan = Plan::choose(&problem, ElementType::F16, &H200, access, access, &options);
+        let plan = Plan::choose(&problem, ElementType::F16, &H200, [access, access], &options);
         plan.expect("a kernel").variant().expect("not the CPU").query_tile
     };
     let cross = Pairing::cross();
@@ -230,7 +223,7 @@ fn long_documents_of_few_for_each_block_are_cut_where_shares_end() {
     let cross = Pairing::cross();
     let plan = |queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, options| {
         let problem = Problem::new(queries, documents, pairing).expect("a problem");
-        Plan::choose(&problem, ElementType::F16, &H200, uploaded, uploaded, &options)
+        Plan::choose(&problem, ElementType::F16, &H200, [uploaded, uploaded], &options)
             .expect("a kernel")
     };
     let padded = |n, len| TokenLayout::padded(n, len, 128).expect("a layout");
@@ -293,7 +286,7 @@ fn long_documents_of_a_short_query_are_shared_where_they_lie() {
         let documents = TokenLayout::padded(n_documents, len, 128).expect("documents");
         let problem = Problem::new(&queries, &documents, &cross).expect("a problem");
         let options = ScoreOptions::default();
-        Plan::choose(&problem, ElementType::F16, &H200, uploaded, uploaded, &options)
+        Plan::choose(&problem, ElementType::F16, &H200, [uploaded, uploaded], &options)
             .expect("a kernel")
             .name()
     };
@@ -333,7 +326,8 @@ fn are_read_as_they_lie(operand: Operand, name: &str) {
                 options: &ScoreOptions| {
         let problem = Problem::new(queries, documents, pairing).expect("a problem");
         let [of_queries, of_documents] = access;
-        Plan::choose(&problem, operand, &H200, of_queries, of_documents, options).expect("a kernel")
+        Plan::choose(&problem, operand, &H200, [of_queries, of_documents], options)
+            .expect("a kernel")
     };
     let options = ScoreOptions::default();
     for documents in [&packed, &padded] {
@@ -386,7 +380,7 @@ pub(super) fn name_of(
     let layout = |[n, len]: [usize; 2]| TokenLayout::padded(n, len, dim).expect("a layout");
     let (queries, documents, cross) = (layout(queries), layout(documents), Pairing::cross());
     let problem = Problem::new(&queries, &documents, &cross).expect("problem");
-    let plan = Plan::choose(&problem, operand, limits, of_queries, of_documents, options);
+    let plan = Plan::choose(&problem, operand, limits, [of_queries, of_documents], options);
     plan.map(|plan| plan.name()).map_err(|error| error.to_string())
 }
 
@@ -420,7 +414,7 @@ fn few_long_documents_are_cut_and_the_plan_says_so() {
         let problem = Problem::new(&queries, &documents, &cross).expect("problem");
         let access = Access::uploaded(128, ElementType::F16);
         let options = ScoreOptions::default().document_splits(document_splits);
-        Plan::choose(&problem, ElementType::F16, &H200, access, access, &options)
+        Plan::choose(&problem, ElementType::F16, &H200, [access, access], &options)
     };
     let few = plan(8, None).expect("a kernel");
     assert_eq!(few.document_splits(), 32);
@@ -441,7 +435,7 @@ fn a_plan_tells_what_runs_and_why_not_the_others() {
     let problem = Problem::new(&layout, &layout, &cross).expect("problem");
     let access = Access::uploaded(100, ElementType::F16);
     let options = ScoreOptions::default();
-    let plan = Plan::choose(&problem, ElementType::F16, &H200, access, access, &options);
+    let plan = Plan::choose(&problem, ElementType::F16, &H200, [access, access], &options);
     let plan = plan.expect("a kernel");
     let variant = plan.variant().expect("not the CPU");
     assert_eq!(plan.name(), variant.name);

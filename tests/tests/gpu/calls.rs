@@ -3,7 +3,7 @@
 
 use half::f16;
 use maxsim::format::{Element, ElementType};
-use maxsim::stream::{DeviceScores, Queue};
+use maxsim::stream::Queue;
 use maxsim::{Device, Error, Pairing, ScoreOptions, ScoreShape, Scores, Tokens};
 use maxsim_kernels::table::forward::FORWARD;
 use maxsim_tests::agree;
@@ -33,8 +33,9 @@ fn twenty_runs_give_the_same_bits() {
                 }
                 let queries = device.upload(&queries).map_err(text)?;
                 let documents = device.upload(&documents).map_err(text)?;
-                twenty_times(|| device.score_with(&queries, &documents, &pairing, &options))
-                    .map_err(|why| format!("{why}\n{case:#?}"))?;
+                let _ =
+                    twenty_times(|| device.score_with(&queries, &documents, &pairing, &options))
+                        .map_err(|why| format!("{why}\n{case:#?}"))?;
                 suite.count(&format!("{device} {}", row.name));
                 Ok(())
             })?;
@@ -277,7 +278,7 @@ fn streams(
         let mut outputs = Vec::new();
         // All enqueued before any is read; each twice, over its own results.
         for (queries, documents, work) in &works {
-            let mut scores = DeviceScores::new(work).map_err(text)?;
+            let mut scores = work.new_scores().map_err(text)?;
             for _ in 0..2 {
                 stream.score_into(queries, documents, work, &mut scores).map_err(text)?;
             }

@@ -2,7 +2,7 @@
 //! the time that it takes.
 
 use half::{bf16, f16};
-use maxsim::format::{Element, Int8, ScaleType, Scales};
+use maxsim::format::{Element, Int8, RawRows, ScaleType, Scales};
 use maxsim::search::CoarseCodes;
 use maxsim::stream::{DeviceScores, Queue};
 use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Scores, TokenLayout, Tokens};
@@ -39,7 +39,11 @@ fn view<T: Element>(
     let address = memory.access().base + first as u64 * size;
     // SAFETY: the caller keeps `memory` as long as the view, and nothing writes to it.
     let view = unsafe {
-        DeviceTokens::from_raw_parts(device, address, pitch as u64 * size, layout.clone(), None)?
+        DeviceTokens::from_raw_parts(
+            device,
+            RawRows::new(address, pitch as u64 * size),
+            layout.clone(),
+        )?
     };
     Ok((memory, view))
 }
@@ -149,7 +153,7 @@ fn streams_share_a_work() {
                 .map_err(text)?;
             let mut streams = Vec::new();
             for _ in 0..2 {
-                let scores: DeviceScores = work.scores().map_err(text)?;
+                let scores: DeviceScores = work.new_scores().map_err(text)?;
                 streams.push((device.stream().map_err(text)?, scores));
             }
             for _ in 0..20 {
@@ -230,9 +234,9 @@ fn a_short_query_gets_faster() {
                 let by_codes = CoarseCodes::new(&q8, &d8).assumed();
                 let work = device.prepare_rescore(&q, &d, &by_codes, &cross, &options);
                 let work = work.map_err(text)?;
-                let mut exact = DeviceScores::new(&f16_work).map_err(text)?;
-                let mut coarse = DeviceScores::new(&int8_work).map_err(text)?;
-                let mut both = work.scores().map_err(text)?;
+                let mut exact = f16_work.new_scores().map_err(text)?;
+                let mut coarse = int8_work.new_scores().map_err(text)?;
+                let mut both = work.new_scores().map_err(text)?;
                 let f16_ms = median_ms(device, |s| s.score_into(&q, &d, &f16_work, &mut exact));
                 let int8_ms =
                     median_ms(device, |s| s.score_into(&q8, &d8, &int8_work, &mut coarse));

@@ -2,8 +2,8 @@
 //! address.
 
 use half::{bf16, f16};
-use maxsim::format::Element;
-use maxsim::stream::{DeviceScores, Queue};
+use maxsim::format::{Element, RawRows};
+use maxsim::stream::Queue;
 use maxsim::training::{
     BackwardOptions, BackwardStrategy, DeviceGradScores, DeviceGradients, GradientType, Gradients,
 };
@@ -64,7 +64,11 @@ impl<T: Element> Side<T> {
         // SAFETY: the caller keeps the memory, to which nothing writes.
         let view = unsafe {
             let pitch_bytes = self.pitch as u64 * size;
-            DeviceTokens::<T>::from_raw_parts(device, base, pitch_bytes, self.layout.clone(), None)
+            DeviceTokens::<T>::from_raw_parts(
+                device,
+                RawRows::new(base, pitch_bytes),
+                self.layout.clone(),
+            )
         };
         Ok((memory, view.map_err(text)?))
     }
@@ -98,7 +102,7 @@ fn check<T: Element>(suite: &Suite) -> Result<usize, String> {
         let scores =
             cpu.score_for_training(&host_queries, &host_documents, &cross).map_err(text)?;
         let expected = cpu
-            .backward(&host_queries, &host_documents, &cross, &scores, &grads, &options)
+            .backward(&host_queries, &host_documents, scores.with_grad(&grads), &options)
             .map_err(text)?;
         for device in cuda_devices() {
             let (_query_memory, query_view) = queries.view(device)?;
@@ -113,7 +117,7 @@ fn check<T: Element>(suite: &Suite) -> Result<usize, String> {
                 let what = format!("{} {dim} {first} {pitch} {strategy:?}", T::TYPE);
                 let options = BackwardOptions::new(strategy);
                 let found = device
-                    .backward(&query_view, &document_view, &cross, &scores, &grads, &options)
+                    .backward(&query_view, &document_view, scores.with_grad(&grads), &options)
                     .map_err(|error| format!("{what}: {error}"))?;
                 same(&found, &expected, &what)?;
                 n_cases += 1;
@@ -151,7 +155,7 @@ fn in_memory_of_others<T: Element>(
         memory(&vec![9.0; expected.queries.len()])?,
         memory(&vec![9.0; expected.documents.len()])?,
     ];
-    let mut scores = DeviceScores::new(&work).map_err(text)?;
+    let mut scores = work.new_scores().map_err(text)?;
     // SAFETY: the handles outlive the gradients, and nothing else uses their memory meanwhile.
     let (grad_scores, gradients) = unsafe {
         (
@@ -167,7 +171,7 @@ fn in_memory_of_others<T: Element>(
     let mut stream = device.stream().map_err(text)?;
     stream.score_into(queries, documents, &work, &mut scores).map_err(text)?;
     stream
-        .backward(queries, documents, &backward, &scores, &grad_scores, &mut gradients)
+        .backward(queries, documents, &backward, scores.with_grad(&grad_scores), &mut gradients)
         .map_err(text)?;
     same(&gradients.read().map_err(text)?, expected, "as read")?;
     drop(gradients);

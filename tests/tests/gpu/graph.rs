@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
-use maxsim::format::Element;
+use maxsim::format::{Element, RawRows};
 use maxsim::stream::{DeviceScores, Graph, PreparedScore, Queue, Stream};
 use maxsim::{
     Device, DeviceTokens, Error, Pairing, Result, ScoreOptions, Scores, TokenLayout, Tokens,
@@ -66,7 +66,7 @@ impl<T: Element> Two<T> {
             device.prepare(&queries, &documents, &cross, &all)?,
             device.prepare(&queries, &documents, &list, &plain)?,
         ];
-        let scores = [DeviceScores::new(&works[0])?, DeviceScores::new(&works[1])?];
+        let scores = [works[0].new_scores()?, works[1].new_scores()?];
         Ok(Two { queries, documents, works, scores })
     }
 
@@ -177,7 +177,11 @@ fn a_graph_reads_what_its_tokens_hold_when_it_is_launched() {
         let access = memory.access();
         // SAFETY: `memory` outlives the handle and the graph, and is written between launches.
         let view = unsafe {
-            DeviceTokens::<T>::from_raw_parts(device, access.base, access.pitch_bytes, layout, None)
+            DeviceTokens::<T>::from_raw_parts(
+                device,
+                RawRows::new(access.base, access.pitch_bytes),
+                layout,
+            )
         };
         let mut two = Two::new(device, view.map_err(text)?).map_err(text)?;
         let mut graph = two.capture(device).map_err(text)?;
@@ -265,7 +269,7 @@ fn what_a_graph_kept_is_freed_with_it() {
                 let options = ScoreOptions::default();
                 let work = device.prepare(&query, &large, &Pairing::cross(), &options);
                 let work = work.map_err(text)?;
-                let mut scores = DeviceScores::new(&work).map_err(text)?;
+                let mut scores = work.new_scores().map_err(text)?;
                 let graph = device
                     .capture(|capture| capture.score_into(&query, &large, &work, &mut scores));
                 let mut graph = graph.map_err(text)?;
@@ -301,7 +305,7 @@ fn graphs_on_streams_of_several_threads_do_not_disturb_each_other() {
             // Scores, graph and stream of its own; tokens and works are everybody's.
             let mut scores = Vec::new();
             for work in &shared.works {
-                scores.push(DeviceScores::new(work).map_err(text)?);
+                scores.push(work.new_scores().map_err(text)?);
             }
             let graph = device.capture(|capture| {
                 for (work, scores) in shared.works.iter().zip(&mut scores) {

@@ -28,7 +28,7 @@ fn all_gradients(
     for device in devices {
         let scores = device.score_for_training(queries, documents, pairing).expect("scores");
         let atomic = BackwardOptions::new(BackwardStrategy::Atomic);
-        let atomic = device.backward(queries, documents, pairing, &scores, grad_scores, &atomic);
+        let atomic = device.backward(queries, documents, scores.with_grad(grad_scores), &atomic);
         for other in [of(&device), atomic.expect("gradients")] {
             assert_eq!(bits(&other.queries), bits(&first.queries), "{device}");
             assert_eq!(bits(&other.documents), bits(&first.documents), "{device}");
@@ -49,7 +49,7 @@ fn gradients_on(
     let mut results = STRATEGIES.into_iter().map(|strategy| {
         let options = BackwardOptions::new(strategy);
         device
-            .backward(queries, documents, pairing, &scores, grad_scores, &options)
+            .backward(queries, documents, scores.with_grad(grad_scores), &options)
             .expect("gradients")
     });
     let first = results.next().expect("a strategy");
@@ -186,7 +186,7 @@ fn gradients_are_added_to_what_is_there() {
         let scores = device.score_for_training(&queries, &documents, &pairing).expect("scores");
         let grads = &grad_scores[part];
         device
-            .backward_into(&queries, &documents, &pairing, &scores, grads, &options, &mut parts)
+            .backward_into(&queries, &documents, scores.with_grad(grads), &options, &mut parts)
             .expect("gradients");
     }
     assert!(same_bits(&parts, &whole));
@@ -197,7 +197,7 @@ fn gradients_are_added_to_what_is_there() {
         documents: vec![-0.0; whole.documents.len()],
     };
     device
-        .backward_into(&queries, &documents, &pairing, &scores, &grad_scores, &options, &mut sum)
+        .backward_into(&queries, &documents, scores.with_grad(&grad_scores), &options, &mut sum)
         .expect("gradients");
     for (&sum, &of_zero) in sum.queries.iter().zip(&whole.queries) {
         assert!((sum - 64.0 - of_zero).abs() <= 1e-3, "{sum}, not 64 + {of_zero}");
@@ -235,7 +235,7 @@ fn winners_are_saved_or_found_again() {
     ] {
         let options = BackwardOptions::new(strategy);
         let found = device
-            .backward(&queries, &changed, &cross, &scores, &[1.0], &options)
+            .backward(&queries, &changed, scores.with_grad(&[1.0]), &options)
             .expect("gradients");
         assert_bits(&found.queries, &of_query);
         assert_bits(&found.documents, &of_document);

@@ -6,7 +6,7 @@ use maxsim::format::Element;
 use maxsim::loss::{DeviceLoss, PreparedLoss};
 use maxsim::loss::{Loss, contrastive, distillation};
 use maxsim::stream::{DeviceScores, Graph, Queue, Stream};
-use maxsim::training::{BackwardOptions, DeviceGradScores, GradientType};
+use maxsim::training::{BackwardOptions, GradientType};
 use maxsim::{Device, Error, Pairing, Result, Tokens};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::text;
@@ -23,8 +23,8 @@ const ROW_LENS: [usize; 17] =
 
 /// The loss of a device.
 fn on_device(device: &Device, work: &PreparedLoss, given: &GivenScores) -> Result<Loss> {
-    let mut grad_scores = DeviceGradScores::zeros(&given.backward)?;
-    let mut loss = DeviceLoss::new(work)?;
+    let mut grad_scores = given.backward.new_grad_scores()?;
+    let mut loss = work.new_loss()?;
     device.stream()?.loss(work, &given.scores, &mut grad_scores, &mut loss)?;
     Ok(Loss { value: loss.read()?, grad_scores: grad_scores.read()? })
 }
@@ -164,8 +164,7 @@ impl<T: Element> Training<T> {
             device.prepare_distillation(&fixed, n_documents, 2.0)?,
             device.prepare_distillation_from(&teacher.scores, n_documents, 1.5)?,
         ];
-        let losses =
-            [DeviceLoss::new(&works[0])?, DeviceLoss::new(&works[1])?, DeviceLoss::new(&works[2])?];
+        let losses = [works[0].new_loss()?, works[1].new_loss()?, works[2].new_loss()?];
         Ok(Training { step, teacher, works, losses })
     }
 
@@ -176,7 +175,7 @@ impl<T: Element> Training<T> {
         step.score()?;
         let Step { queries, documents, scores, backward, grad_scores, gradients, .. } = step;
         streams[0].loss(&works[which], scores, grad_scores, &mut losses[which])?;
-        streams[1].backward(queries, documents, backward, scores, grad_scores, gradients)
+        streams[1].backward(queries, documents, backward, scores.with_grad(grad_scores), gradients)
     }
 
     fn capture(&mut self, which: usize, device: &Device) -> Result<Graph> {
@@ -188,7 +187,7 @@ impl<T: Element> Training<T> {
                 step;
             capture.score_into(queries, documents, work, scores)?;
             capture.loss(&works[which], scores, grad_scores, &mut losses[which])?;
-            capture.backward(queries, documents, backward, scores, grad_scores, gradients)
+            capture.backward(queries, documents, backward, scores.with_grad(grad_scores), gradients)
         })
     }
 }
@@ -274,7 +273,7 @@ fn nothing_has_loss_0() {
                 device.prepare_distillation(&[], 0, 1.0)?,
                 device.prepare_distillation_from(&scores, 3, 1.0)?,
             ] {
-                let mut loss = DeviceLoss::new(&work)?;
+                let mut loss = work.new_loss()?;
                 stream.loss(&work, &scores, &mut grad_scores, &mut loss)?;
                 assert_eq!((loss.read()?, grad_scores.read()?.len()), (0.0, 0));
             }
@@ -316,10 +315,10 @@ fn errors() {
         let other = GivenScores::new(device, 3, &[1.0; 9]).map_err(text)?;
         let mut work = device.prepare_contrastive(3, &[0, 2], 1.0).map_err(text)?;
         let transposed = device.prepare_contrastive(2, &[0, 1, 0], 1.0).map_err(text)?;
-        let mut loss = DeviceLoss::new(&work).map_err(text)?;
-        let mut other_loss = DeviceLoss::new(&transposed).map_err(text)?;
-        let mut grads = DeviceGradScores::zeros(&given.backward).map_err(text)?;
-        let mut other_grads = DeviceGradScores::zeros(&other.backward).map_err(text)?;
+        let mut loss = work.new_loss().map_err(text)?;
+        let mut other_loss = transposed.new_loss().map_err(text)?;
+        let mut grads = given.backward.new_grad_scores().map_err(text)?;
+        let mut other_grads = other.backward.new_grad_scores().map_err(text)?;
         let mut stream = device.stream().map_err(text)?;
         let (scores, wrong): (&DeviceScores, _) = (&given.scores, &other.scores);
         assert_eq!(argument(stream.loss(&work, wrong, &mut grads, &mut loss)), "scores");

@@ -34,50 +34,48 @@ fn errors() {
 fn calls_of_other_tokens(device: &Device, scores: &TrainingScores) {
     let data = [1.0f32; 12];
     let [queries, documents] = sides(&data);
-    let cross = Pairing::cross();
     let options = BackwardOptions::default();
-    let one = |queries, documents, pairing: &Pairing, grads: &[f32]| {
-        device.backward::<f32, f32>(queries, documents, pairing, scores, grads, &options)
+    let one = |queries, documents, grads: &[f32]| {
+        device.backward::<f32, f32>(queries, documents, scores.with_grad(grads), &options)
     };
     let grads = [1.0; 6];
-    assert!(one(&queries, &documents, &cross, &grads).is_ok());
+    let right = one(&queries, &documents, &grads).expect("gradients");
 
     for n in [0, 5, 7] {
         let found = format!("{n} entries");
-        let result = one(&queries, &documents, &cross, &[1.0; 7][..n]);
+        let result = one(&queries, &documents, &[1.0; 7][..n]);
         assert_shape(result, "grad_scores", "6 entries (one per score)", &found);
     }
-    // Tokens and pairings that fit each other, but did not give these scores.
+    // Tokens that did not give these scores.
     let shorter = Tokens::padded(&data, 2, 3, 2).expect("queries").with_lengths(&[3, 2]);
     let shorter = shorter.expect("lengths");
     let others = Tokens::padded(&data, 6, 1, 2).expect("documents");
-    let own = Pairing::own_candidates(3);
     let was = "training scores Cross { n_queries: 2, n_documents: 3 }";
-    let cross_shape = "others, for scores Cross { n_queries: 2, n_documents: 3 }";
     assert_shape(
-        one(&shorter, &documents, &cross, &grads),
+        one(&shorter, &documents, &grads),
         "queries",
         &format!("the queries of the {was}"),
-        cross_shape,
+        "others, 2 items in 6 rows of dim 2",
     );
     assert_shape(
-        one(&queries, &others, &own, &grads),
+        one(&queries, &others, &grads),
         "documents",
         &format!("the documents of the {was}"),
-        "others, for scores Candidates { n_queries: 2, k: 3 }",
+        "others, 6 items in 6 rows of dim 2",
     );
-    let candidates = Pairing::candidates(&[0i64, 1, 2, 2, 1, 0], 3).expect("candidates");
-    assert_shape(
-        one(&queries, &documents, &candidates, &grads),
-        "pairing",
-        &format!("the pairing of the {was}"),
-        "others, for scores Candidates { n_queries: 2, k: 3 }",
-    );
+    // The pairing is that of the scores: as many gradients of other pairs are other gradients.
+    let candidates = Pairing::candidates(&[0i64, 1, 1, 2, 1, 0], 3).expect("candidates");
+    let of_candidates =
+        device.score_for_training(&queries, &documents, &candidates).expect("scores");
+    let found = device.backward(&queries, &documents, of_candidates.with_grad(&grads), &options);
+    assert_ne!(found.expect("gradients").documents, right.documents);
     // What forward refuses.
+    let pairs = Pairing::pairs(&[2i64], &[0i64]).expect("pairs");
     assert!(matches!(
-        one(&queries, &documents, &Pairing::pairs(&[2i64], &[0i64]).expect("pairs"), &grads),
+        device.score_for_training(&queries, &documents, &pairs),
         Err(Error::Id { argument: "query_ids", index: 0, found: 2, n_items: 2 })
     ));
+    let own = Pairing::own_candidates(3);
     assert!(device.score_for_training(&queries, &documents, &own).is_err());
 }
 
@@ -93,7 +91,7 @@ fn calls_of_other_strategies(device: &Device, scores: &TrainingScores) {
     assert_eq!(unsaved.scores().values(), scores.scores().values());
     assert!(unsaved.scores().winners().is_none());
     assert_shape(
-        device.backward(&queries, &documents, &cross, &unsaved, &grads, &options),
+        device.backward(&queries, &documents, unsaved.with_grad(&grads), &options),
         "scores",
         "scores of Device::score_for_training, or BackwardStrategy::Recompute",
         "scores without winners",
@@ -111,10 +109,10 @@ fn calls_of_other_strategies(device: &Device, scores: &TrainingScores) {
         "work without winners",
     );
     let recompute = BackwardOptions::new(BackwardStrategy::Recompute);
-    device.prepare_backward(&work, &recompute, GradientType::F32).expect("gradients");
+    let _ = device.prepare_backward(&work, &recompute, GradientType::F32).expect("gradients");
 
     let atomic = BackwardOptions::new(BackwardStrategy::Atomic);
-    match device.backward(&queries, &documents, &cross, scores, &grads, &atomic) {
+    match device.backward(&queries, &documents, scores.with_grad(&grads), &atomic) {
         Err(Error::Unsupported { what, why }) => {
             assert_eq!(what, "BackwardStrategy::Atomic on the CPU");
             assert!(why.contains("bits that vary from run to run"), "{why}");
@@ -131,7 +129,6 @@ fn calls_of_other_strategies(device: &Device, scores: &TrainingScores) {
 fn gradients_of_other_matrices(device: &Device, scores: &TrainingScores) {
     let data = [1.0f32; 12];
     let [queries, documents] = sides(&data);
-    let cross = Pairing::cross();
     let (options, grads) = (BackwardOptions::default(), [1.0; 6]);
     for (n_queries, n_documents, argument) in
         [(11, 12, "gradients.queries"), (12, 13, "gradients.documents")]
@@ -141,9 +138,7 @@ fn gradients_of_other_matrices(device: &Device, scores: &TrainingScores) {
         let result = device.backward_into(
             &queries,
             &documents,
-            &cross,
-            scores,
-            &grads,
+            scores.with_grad(&grads),
             &options,
             &mut gradients,
         );

@@ -92,7 +92,7 @@ fn queries_get_what_codes_stand_for_and_documents_what_queries_are() {
         let scores = device.score_for_training(&queries, &documents, &cross).expect("scores");
         assert_eq!(scores.scores().winners(), Some(&[0, 0, 0, 1][..]));
         let found = device
-            .backward(&queries, &codes, &cross, &scores, &[1.0, 0.5], &BackwardOptions::default())
+            .backward(&queries, &codes, scores.with_grad(&[1.0, 0.5]), &BackwardOptions::default())
             .expect("gradients");
         assert_bits(&found.queries, &[4.0 + 127.0, -2.0 - 127.0, 4.0 + 0.125, -2.0 + 12.5]);
         assert_bits(&found.documents, &[1.0, 1.0, 0.5, 0.0, 0.0, 0.5]);
@@ -108,19 +108,19 @@ fn codes_are_summed_as_the_rows_that_they_stand_for() {
         let problem = Problem::<f32>::new(&case);
         let scores = train(&problem, &device).expect("scores");
         let grads = grad_scores(&problem.data, 7);
-        let (queries, documents, pairing) = problem.inputs().expect("inputs");
+        let (queries, documents, _) = problem.inputs().expect("inputs");
         let codes = documents.quantize::<Int8>(scales).expect("codes");
         let rows = codes.dequantize().expect("rows");
         let options = BackwardOptions::default();
         let from_codes =
-            device.backward(&queries, &codes, &pairing, &scores, &grads, &options).expect("sums");
+            device.backward(&queries, &codes, scores.with_grad(&grads), &options).expect("sums");
         let from_rows =
-            device.backward(&queries, &rows, &pairing, &scores, &grads, &options).expect("sums");
+            device.backward(&queries, &rows, scores.with_grad(&grads), &options).expect("sums");
         assert!(same_bits(&from_codes, &from_rows));
         // What is there is added to.
         let mut sum = from_codes.clone();
         device
-            .backward_into(&queries, &codes, &pairing, &scores, &grads, &options, &mut sum)
+            .backward_into(&queries, &codes, scores.with_grad(&grads), &options, &mut sum)
             .expect("sums");
         assert!(sum.queries.iter().zip(&from_codes.queries).any(|(two, one)| two != one));
     }
@@ -156,9 +156,9 @@ fn errors() {
         let grads = [1.0; 6];
         let by = |strategy| {
             let options = BackwardOptions::new(strategy);
-            device.backward(&queries, &codes, &cross, &scores, &grads, &options)
+            device.backward(&queries, &codes, scores.with_grad(&grads), &options)
         };
-        by(BackwardStrategy::Deterministic).expect("gradients");
+        let _ = by(BackwardStrategy::Deterministic).expect("gradients");
         assert_unsupported(
             by(BackwardStrategy::Recompute),
             "documents saved as int8",
@@ -173,24 +173,23 @@ fn errors() {
         let normalized =
             device.score_for_training_with(&queries, &documents, &cross, &options).expect("scores");
         let options = BackwardOptions::default();
-        let result = device.backward(&queries, &codes, &cross, &normalized, &grads, &options);
+        let result = device.backward(&queries, &codes, normalized.with_grad(&grads), &options);
         assert_unsupported(result, "normalised rows from documents saved as int8", "before");
 
         // Codes of other documents.
         let others = Tokens::padded(&data, 2, 3, 2).expect("documents");
         let others = others.quantize::<Int8>(ScaleType::F16).expect("codes");
-        let own = Pairing::own_candidates(1);
         assert_shape(
-            device.backward(&queries, &others, &own, &scores, &grads, &options),
+            device.backward(&queries, &others, scores.with_grad(&grads), &options),
             "documents",
             "the documents of the training scores Cross { n_queries: 2, n_documents: 3 }",
-            "others, for scores Candidates { n_queries: 2, k: 1 }",
+            "others, 2 items in 6 rows of dim 2",
         );
         let unsaved = device
             .score_for_recompute(&queries, &documents, &cross, &ScoreOptions::default())
             .expect("scores");
         assert_shape(
-            device.backward(&queries, &codes, &cross, &unsaved, &grads, &options),
+            device.backward(&queries, &codes, unsaved.with_grad(&grads), &options),
             "scores",
             "scores of Device::score_for_training, or BackwardStrategy::Recompute",
             "scores without winners",
@@ -214,7 +213,7 @@ fn errors_in_stream_order() {
         let Step { queries, work, scores, backward, grad_scores, gradients, stream, .. } =
             &mut step;
         assert_shape(
-            stream.backward(queries, &codes, backward, scores, grad_scores, gradients),
+            stream.backward(queries, &codes, backward, scores.with_grad(grad_scores), gradients),
             "documents",
             "f32 tokens, as the work was prepared for",
             "int8 tokens",
@@ -231,7 +230,13 @@ fn errors_in_stream_order() {
         let SavedStep { queries, scores, backward, grad_scores, gradients, stream, .. } =
             &mut saved;
         assert_shape(
-            stream.backward(queries, &documents, backward, scores, grad_scores, gradients),
+            stream.backward(
+                queries,
+                &documents,
+                backward,
+                scores.with_grad(grad_scores),
+                gradients,
+            ),
             "documents",
             "int8 tokens, as the work was prepared for",
             "f32 tokens",
@@ -243,8 +248,7 @@ fn errors_in_stream_order() {
                 queries,
                 &others.expect("codes"),
                 backward,
-                scores,
-                grad_scores,
+                scores.with_grad(grad_scores),
                 gradients,
             ),
             "documents",

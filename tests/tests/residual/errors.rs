@@ -4,6 +4,7 @@ use maxsim::residual::{
     Arithmetic, BitOrder, Centroids, Codes, EncodeOptions, ResidualCodec, ResidualTokens,
     TrainOptions,
 };
+use maxsim::training::TrainingScores;
 use maxsim::{Device, Error, Pairing, Result, ScoreOptions, TokenLayout, Tokens};
 
 fn packed(rows: &[f32], dim: usize) -> Tokens<'_, f32> {
@@ -95,31 +96,37 @@ fn gradients_of_other_scores_are_refused() {
     let (cross, options) = (Pairing::cross(), ScoreOptions::default());
     let scores = device.score_residual_for_training(&queries, &documents, &cross, &options);
     let scores = scores.unwrap();
-    let backward = |queries, pairing: &Pairing, scores, grad_scores: &[f32]| {
-        device.backward_residual(queries, &documents, pairing, scores, grad_scores)
+    let backward = |queries, scores: &TrainingScores, grad_scores: &[f32]| {
+        device.backward_residual(queries, &documents, scores.with_grad(grad_scores))
     };
-    assert!(backward(&queries, &cross, &scores, &[1.0, 0.0]).is_ok());
-    let wrong = backward(&queries, &cross, &scores, &[1.0]);
+    assert!(backward(&queries, &scores, &[1.0, 0.0]).is_ok());
+    let wrong = backward(&queries, &scores, &[1.0]);
     assert_refused(wrong, "grad_scores", &["2 entries", "1 entries"]);
     let one = Tokens::padded(&[0.5f32; 3], 1, 1, 3).unwrap();
-    assert_refused(backward(&one, &cross, &scores, &[1.0]), "queries", &["training scores"]);
-    let pairs = Pairing::pairs(&[0i64, 1], &[0i64, 0]).unwrap();
-    assert_refused(backward(&queries, &pairs, &scores, &[0.0; 2]), "pairing", &["training scores"]);
+    assert_refused(backward(&one, &scores, &[1.0]), "queries", &["training scores"]);
+    // The pairing is that of the scores.
+    let pairs = Pairing::pairs(&[1i64], &[0i64]).unwrap();
+    let of_pairs = device.score_residual_for_training(&queries, &documents, &pairs, &options);
+    let of_pairs = of_pairs.unwrap();
+    assert_refused(backward(&queries, &of_pairs, &[0.0; 2]), "grad_scores", &["1 entries"]);
+    let found = backward(&queries, &of_pairs, &[1.0]).unwrap();
+    let of_both = backward(&queries, &scores, &[1.0, 1.0]).unwrap();
+    assert_ne!(found.tables.centroids, of_both.tables.centroids);
     // Scores of plain documents in the same layout, without winners or normalised.
     let plain = Tokens::packed(&[0.5f32; 12], 3, &[0i64, 4]).unwrap();
     let none = device.score_for_recompute(&queries, &plain, &cross, &options).unwrap();
     let expected = "score_residual_for_training";
-    let wrong = backward(&queries, &cross, &none, &[0.0; 2]);
+    let wrong = backward(&queries, &none, &[0.0; 2]);
     assert_refused(wrong, "scores", &[expected, "without winners"]);
     let options = options.clone().normalize(true);
     let normalized = device.score_for_training_with(&queries, &plain, &cross, &options).unwrap();
-    let wrong = backward(&queries, &cross, &normalized, &[0.0; 2]);
+    let wrong = backward(&queries, &normalized, &[0.0; 2]);
     assert_refused(wrong, "scores", &[expected, "normalises"]);
     // Compressed rows are normalised where the codec says so.
     let wrong = device.score_residual_for_training(&queries, &documents, &cross, &options);
     assert!(matches!(wrong, Err(Error::Unsupported { .. })), "{wrong:?}");
     for other in maxsim_tests::engines::cuda_devices() {
-        let wrong = other.backward_residual(&queries, &documents, &cross, &scores, &[0.0; 2]);
+        let wrong = other.backward_residual(&queries, &documents, scores.with_grad(&[0.0; 2]));
         assert!(matches!(wrong, Err(Error::WrongDevice { argument: "documents", .. })));
     }
 }

@@ -134,12 +134,13 @@ fn of_scores_in_windows() {
             device.score_residual_for_training(&queries, documents, &cross, &options)
         };
         let of_cpu = train(&cpu, &on_cpu).map_err(text)?;
-        let expected = cpu.backward_residual(&queries, &on_cpu, &cross, &of_cpu, &grads);
+        let expected = cpu.backward_residual(&queries, &on_cpu, of_cpu.with_grad(&grads));
         let expected = expected.map_err(text)?;
         for device in cuda_devices() {
             let documents = device.upload_residual::<f16>(&tokens).map_err(text)?;
             for _ in 0..20 {
-                let found = device.backward_residual(&queries, &documents, &cross, &of_cpu, &grads);
+                let found =
+                    device.backward_residual(&queries, &documents, of_cpu.with_grad(&grads));
                 if !same_bits(&found.map_err(text)?, &expected) {
                     return Err(format!("{device}: other bits than the CPU's"));
                 }

@@ -2,7 +2,7 @@
 
 use half::f16;
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
-use maxsim::stream::{DeviceScores, Queue};
+use maxsim::stream::Queue;
 use maxsim::{Device, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::case::Case;
 use maxsim_tests::engines::cuda_devices;
@@ -73,7 +73,7 @@ fn a_score_by_hand_and_repeats() {
         let options = ScoreOptions::default().winners(true).token_scores(true);
         let cross = Pairing::cross();
         let work = device.prepare(&queries, &documents, &cross, &options).expect("work");
-        let mut scores = DeviceScores::new(&work).expect("scores");
+        let mut scores = work.new_scores().expect("scores");
         let mut stream = device.stream().expect("a stream");
         for _ in 0..20 {
             stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
@@ -115,8 +115,8 @@ fn scores_of_centroids_leave_other_calls_alone() {
         let plain = device.prepare(&queries[0], &documents, &cross, &Default::default());
         let plain = plain.expect("work");
         let mut stream = device.stream().expect("a stream");
-        let mut scores = DeviceScores::new(&plain).expect("scores");
-        let mut others = DeviceScores::new(&by_centroid).expect("scores");
+        let mut scores = plain.new_scores().expect("scores");
+        let mut others = by_centroid.new_scores().expect("scores");
         for i in 0..6 {
             stream.score_into(&few, &residual, &by_centroid, &mut others).expect("a call");
             stream.score_into(&queries[i % 2], &documents, &plain, &mut scores).expect("a call");

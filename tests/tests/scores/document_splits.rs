@@ -69,7 +69,7 @@ fn few_long_documents_are_cut_on_an_h200() {
         let problem = maxsim::plan::Problem::new(&queries, &documents, &pairing).expect("problem");
         for winners in [false, true] {
             let options = everything().winners(winners);
-            let plan = Plan::choose(&problem, ElementType::F16, &h200, access, access, &options);
+            let plan = Plan::choose(&problem, ElementType::F16, &h200, [access, access], &options);
             let plan = plan.expect("a kernel");
             assert!(plan.document_splits() > 1, "{plan}\n{case:#?}");
         }
@@ -124,8 +124,8 @@ fn graph<T: Element>(
     let whole = options.clone().document_splits(1);
     let whole = device.prepare(&queries, &documents, &pairing, &whole).map_err(text)?;
     let mut stream = device.stream().map_err(text)?;
-    let mut scores = DeviceScores::new(&work).map_err(text)?;
-    let mut other = DeviceScores::new(&whole).map_err(text)?;
+    let mut scores = work.new_scores().map_err(text)?;
+    let mut other = whole.new_scores().map_err(text)?;
     // Both works use the stream's workspace, whose counters must stay as they are.
     for _ in 0..3 {
         stream.score_into(&queries, &documents, &work, &mut scores).map_err(text)?;
@@ -139,7 +139,7 @@ fn graph<T: Element>(
     let found = other.read().map_err(text)?;
     agree::check(&problem.data, &problem.expected, options, &found)?;
 
-    let mut captured = DeviceScores::new(&work).map_err(text)?;
+    let mut captured = work.new_scores().map_err(text)?;
     let mut graph = device
         .capture(|capture| {
             capture.score_into(&queries, &documents, &whole, &mut other)?;

@@ -1,8 +1,8 @@
 //! Rows that are normalised: what the suites' random rows do not show.
 
 use half::bf16;
-use maxsim::format::Element;
-use maxsim::stream::{DeviceScores, Queue};
+use maxsim::format::{Element, RawRows};
+use maxsim::stream::Queue;
 use maxsim::training::{BackwardOptions, TrainingScores};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::engines::cuda_devices;
@@ -64,7 +64,7 @@ fn winners_are_those_of_directions() {
         assert_ne!(plain, scores);
         let options = BackwardOptions::default();
         let found = device
-            .backward(&queries, &documents, &cross, &scores, &[1.0], &options)
+            .backward(&queries, &documents, scores.with_grad(&[1.0]), &options)
             .expect("gradients");
         // ½ · ((0.8, 0.6) - 0.8 · (1, 0)), and (1, 0) - 0.8 · (0.8, 0.6).
         for (found, expected) in found.queries.iter().zip([0.0, 0.3]) {
@@ -93,12 +93,12 @@ fn streams_and_graphs_give_what_a_synchronous_call_gives() {
         let plain = device.score(&queries, &documents, &cross).expect("scores");
         assert_ne!(plain.values(), expected.values());
         let work = device.prepare(&queries, &documents, &cross, &normalized()).expect("work");
-        let mut scores = DeviceScores::new(&work).expect("scores");
+        let mut scores = work.new_scores().expect("scores");
         let mut stream = device.stream().expect("a stream");
         stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
         assert_eq!(scores.read().expect("scores"), expected, "{device}");
 
-        let mut scores = DeviceScores::new(&work).expect("scores");
+        let mut scores = work.new_scores().expect("scores");
         let mut graph = device
             .capture(|capture| capture.score_into(&queries, &documents, &work, &mut scores))
             .expect("a graph");
@@ -129,7 +129,6 @@ fn rows_of_any_length_have_their_direction() {
             let stored =
                 |rows: &[f64]| -> Vec<T> { rows.iter().map(|&x| T::from_f32(x as f32)).collect() };
             let (queries, documents) = (rows(6, 1), rows(3 * 40, 5));
-            let cross = Pairing::cross();
             for device in all_devices() {
                 let call = |[queries, documents]: [&[f64]; 2]| {
                     let (queries, documents) = (stored(queries), stored(documents));
@@ -139,7 +138,7 @@ fn rows_of_any_length_have_their_direction() {
                     let options = BackwardOptions::default();
                     let grad_scores = [1.0, -0.5, 2.0];
                     let found = device
-                        .backward(&queries, &documents, &cross, &scores, &grad_scores, &options)
+                        .backward(&queries, &documents, scores.with_grad(&grad_scores), &options)
                         .expect("gradients");
                     (scores, found)
                 };
@@ -211,7 +210,9 @@ fn views_of_long_rows_have_their_direction_and_are_found() {
         let view = |layout: TokenLayout| {
             let (base, pitch_bytes) = (access.base, access.pitch_bytes);
             // SAFETY: `owner` lives longer, and nothing writes to its rows.
-            unsafe { DeviceTokens::<f32>::from_raw_parts(device, base, pitch_bytes, layout, None) }
+            unsafe {
+                DeviceTokens::<f32>::from_raw_parts(device, RawRows::new(base, pitch_bytes), layout)
+            }
         };
         let all = view(tokens.layout().clone()).expect("a view");
         let queries = Tokens::padded(&[0.0f32, 1.0, 0.0, 0.0], 1, 1, 4).expect("queries");

@@ -12,6 +12,7 @@ mod imports;
 mod layers;
 mod modules;
 mod parse;
+mod public;
 mod seam;
 mod sizes;
 #[cfg(test)]
@@ -53,10 +54,12 @@ enum Rule {
     Seam,
     /// Links of documents lead somewhere, and decisions are in their index.
     Document,
+    /// Public items have one path and an example, and functions few arguments.
+    Public,
 }
 
 impl Rule {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Room,
         Self::Layer,
         Self::Cycle,
@@ -67,6 +70,7 @@ impl Rule {
         Self::Word,
         Self::Seam,
         Self::Document,
+        Self::Public,
     ];
 
     /// The rule's name in the exceptions' table.
@@ -82,6 +86,7 @@ impl Rule {
             Self::Word => "word",
             Self::Seam => "seam",
             Self::Document => "document",
+            Self::Public => "public",
         }
     }
 }
@@ -132,6 +137,8 @@ fn read_and_find(root: &Path) -> Result<(Vec<Finding>, usize)> {
     let sources = tree::read(root)?;
     let mut findings = find(&sources)?;
     findings.extend(documents::check(root)?);
+    let documents = tree::read_ending(root, &[".md"])?;
+    findings.extend(public::check(&parse::all(&sources)?, &documents));
     findings.sort();
     Ok((findings, sources.len()))
 }

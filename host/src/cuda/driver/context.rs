@@ -67,7 +67,8 @@ pub(in crate::cuda) struct Entered<'a> {
 
 /// Number of CUDA devices. Opens the driver at first use.
 pub(crate) fn n_devices() -> Result<usize> {
-    library().map_err(|why| Error::NoDriver { why: why.into() })?;
+    library()
+        .map_err(|error| Error::NoDriver { why: error.to_string(), source: Some(error.clone()) })?;
     // SAFETY: may be called any number of times.
     match unsafe { raw::cuInit(0) } {
         0 => {}
@@ -279,7 +280,11 @@ mod tests {
     fn a_missing_driver_and_a_missing_device_are_different_errors() {
         let Err(error) = open(usize::MAX) else { panic!("there is no such device") };
         match (library(), error) {
-            (Err(why), Error::NoDriver { why: found }) => assert_eq!(found, why),
+            (Err(why), error @ Error::NoDriver { .. }) => {
+                let source = std::error::Error::source(&error).expect("what the linker said");
+                assert_eq!(source.to_string(), why.to_string());
+                assert!(error.to_string().contains(&why.to_string()), "{error}");
+            }
             (Ok(_), Error::NoDevice { ordinal, n_devices }) => {
                 assert_eq!(ordinal, usize::MAX);
                 assert!(n_devices < ordinal);

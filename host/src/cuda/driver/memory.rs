@@ -174,7 +174,7 @@ impl Pinned {
         // SAFETY: `address` outlives the call; the context is current.
         match unsafe { raw::cuMemHostAlloc(&mut address, len_bytes, 0) } {
             status::OUT_OF_MEMORY => {
-                return Err(Error::HostMemory { requested_bytes: len_bytes as u64 });
+                return Err(Error::HostMemory { requested_bytes: len_bytes as u64, source: None });
             }
             code => device.check("cuMemHostAlloc", code)?,
         }

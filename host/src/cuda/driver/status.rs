@@ -84,6 +84,7 @@ pub(in crate::cuda) fn error(call: &'static str, code: u32) -> Error {
     match code {
         STUB_LIBRARY => Error::NoDriver {
             why: "the libcuda.so.1 that was found is the toolkit's stub for linking".into(),
+            source: None,
         },
         OUT_OF_MEMORY => Error::DeviceMemory { requested_bytes: 0, free_bytes: None },
         _ => Error::Driver { call, code, message: describe(code) },

@@ -8,7 +8,7 @@
 //! replace codes newer than CUDA 11.4, because `cust` reads them as an enum of that version.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use cust::sys::*;
 use libloading::Library;
@@ -17,15 +17,14 @@ use super::status;
 use super::status::known_to_cust;
 
 /// The driver's library, opened once and never closed; or why it could not be.
-pub(in crate::cuda) fn library() -> Result<&'static Library, &'static str> {
-    static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+pub(in crate::cuda) fn library() -> Result<&'static Library, &'static Arc<libloading::Error>> {
+    static LIBRARY: OnceLock<Result<Library, Arc<libloading::Error>>> = OnceLock::new();
     LIBRARY
         .get_or_init(|| {
             // SAFETY: loading the driver runs its initialisers, which are made for that.
-            unsafe { Library::new("libcuda.so.1") }.map_err(|error| error.to_string())
+            unsafe { Library::new("libcuda.so.1") }.map_err(Arc::new)
         })
         .as_ref()
-        .map_err(String::as_str)
 }
 
 /// A function of the driver, or the status code that its absence stands for.

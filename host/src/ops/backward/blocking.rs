@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::training_scores::TrainingScores;
+use super::with_grad::WithGrad;
 use super::{BackwardOptions, BackwardStrategy};
 use crate::cpu;
 use crate::cuda::{BackwardCall, CudaBackward, CudaDevice, CudaGradScores, CudaGradients};
@@ -13,7 +14,6 @@ use crate::plan::backward::{BackwardKind, Gathered};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::{GradientMatrix, OutputShape};
-use crate::problem::pairing::Pairing;
 use crate::runtime::alloc::{copy_of, filled};
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::GradientSource;
@@ -21,6 +21,7 @@ use crate::tokens::layout::{TokenLayout, check_len};
 
 /// Gradients of the queries' and of the documents' token matrix, in f32.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[must_use]
 pub struct Gradients {
     /// `[rows, dim]` of the queries' matrix, row-major.
     pub queries: Vec<f32>,
@@ -45,12 +46,13 @@ impl Gradients {
 
 impl Device {
     /// Gradients of a loss with respect to the tokens, from its gradients with respect to the
-    /// scores: `grad_scores` has one number per score, in the order of the scores.
+    /// scores: [`TrainingScores::with_grad`] takes one number per score, in the order of the
+    /// scores.
     ///
-    /// The tokens and the pairing are those that gave `scores`. Rows that no item names, masked
-    /// tokens, and tokens that no query token chose get exactly 0, whatever they hold. A winner
-    /// is a winner where the maximum is NaN, too. A sum of n terms g · x errs by at most
-    /// n · 2⁻²⁴ · Σ |g · x|, to first order.
+    /// The tokens are those that gave `scores`, and are paired as they were then. Rows that no item
+    /// names, masked tokens, and tokens that no query token chose get exactly 0, whatever they
+    /// hold. A winner is a winner where the maximum is NaN, too. A sum of n terms g · x errs by at
+    /// most n · 2⁻²⁴ · Σ |g · x|, to first order.
     ///
     /// ```
     /// use maxsim::training::BackwardOptions;
@@ -67,7 +69,7 @@ impl Device {
     /// // The loss is the first score and half of the second.
     /// let options = BackwardOptions::default();
     /// let gradients =
-    ///     device.backward(&queries, &documents, &pairing, &scores, &[1.0, 0.5], &options)?;
+    ///     device.backward(&queries, &documents, scores.with_grad(&[1.0, 0.5]), &options)?;
     /// // (2, 0) + (3, 4) / 2, then (2, 0) + (-1, 5) / 2
     /// assert_eq!(gradients.queries, [3.5, 2.0, 1.5, 2.5]);
     /// // Both query tokens chose the first document's only token, and each one of the second's.
@@ -91,7 +93,7 @@ impl Device {
     /// let saved = documents.quantize::<Int8>(ScaleType::F16)?;
     /// drop(documents);
     /// let options = BackwardOptions::default();
-    /// let found = device.backward(&queries, &saved, &cross, &scores, &[1.0], &options)?;
+    /// let found = device.backward(&queries, &saved, scores.with_grad(&[1.0]), &options)?;
     /// assert!((found.queries[0] - 0.6).abs() < 0.0032 && (found.queries[1] - 0.8).abs() < 0.0032);
     /// assert_eq!(found.documents, [1.0, 0.0]);
     /// # Ok::<(), maxsim::Error>(())
@@ -101,22 +103,20 @@ impl Device {
     /// are is the caller's word: winners of other rows give other sums, without an error.
     ///
     /// # Errors
-    /// Those of [`Device::score`]; [`Error::Shape`] where the items of queries or documents, or the
-    /// pairing, are not those of `scores`, `grad_scores` has another length, or the strategy reads
-    /// winners that `scores` do not have; [`Error::Unsupported`] for a strategy that the device
-    /// does not have, and of documents saved as codes for normalised scores,
+    /// Those of [`Device::score`]; [`Error::Shape`] where the items of queries or documents are
+    /// not those of `scores`, there is another number of gradients than of scores, or the strategy
+    /// reads winners that `scores` do not have; [`Error::Unsupported`] for a strategy that the
+    /// device does not have, and of documents saved as codes for normalised scores,
     /// [`BackwardStrategy::Atomic`] and [`BackwardStrategy::Recompute`].
     pub fn backward<'a, T: Element, D: GradientSource<T>>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
         documents: impl Into<TokensRef<'a, D>>,
-        pairing: &Pairing,
-        scores: &TrainingScores,
-        grad_scores: &[f32],
+        scores: WithGrad<'_, TrainingScores, [f32]>,
         options: &BackwardOptions,
     ) -> Result<Gradients> {
         let (queries, documents) = (queries.into(), documents.into());
-        let call = Call::new(self, queries, documents, pairing, scores, grad_scores, options)?;
+        let call = Call::new(self, queries, documents, scores, options)?;
         let mut gradients = Gradients::zeros(queries.layout(), documents.layout())?;
         call.add_to(&mut gradients)?;
         Ok(gradients)
@@ -129,19 +129,16 @@ impl Device {
     /// Those of [`Device::backward`], and [`Error::Shape`] where `gradients` are not as long as
     /// the token matrices; they are unchanged then. After [`Error::HostMemory`] they may hold a
     /// part of the sums.
-    #[allow(clippy::too_many_arguments)] // those of `backward`, and where the result goes
     pub fn backward_into<'a, T: Element, D: GradientSource<T>>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
         documents: impl Into<TokensRef<'a, D>>,
-        pairing: &Pairing,
-        scores: &TrainingScores,
-        grad_scores: &[f32],
+        scores: WithGrad<'_, TrainingScores, [f32]>,
         options: &BackwardOptions,
         gradients: &mut Gradients,
     ) -> Result<()> {
         let (queries, documents) = (queries.into(), documents.into());
-        let call = Call::new(self, queries, documents, pairing, scores, grad_scores, options)?;
+        let call = Call::new(self, queries, documents, scores, options)?;
         for (argument, layout, found) in [
             ("gradients.queries", queries.layout(), gradients.queries.len()),
             ("gradients.documents", documents.layout(), gradients.documents.len()),
@@ -171,17 +168,15 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
         device: &'a Device,
         queries: TokensRef<'a, T>,
         documents: TokensRef<'a, D>,
-        pairing: &'a Pairing,
-        scores: &'a TrainingScores,
-        grad_scores: &'a [f32],
+        scores: WithGrad<'a, TrainingScores, [f32]>,
         options: &BackwardOptions,
     ) -> Result<Self> {
+        let WithGrad { scores, grad_scores } = scores;
         let finds_winners_again = options.strategy.finds_winners_again(device)?;
         options.strategy.check_saved(D::FORMAT, scores.options.normalize)?;
         queries.check_device("queries", device)?;
         documents.check_device("documents", device)?;
-        let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
-        scores.check(&problem)?;
+        let problem = scores.problem(queries.layout(), documents.layout())?;
         if scores.scores.winners().is_none() && !finds_winners_again {
             return Err(Error::Shape {
                 argument: "scores",

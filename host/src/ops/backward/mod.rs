@@ -5,6 +5,7 @@ pub(crate) mod command;
 pub(crate) mod outputs;
 pub(crate) mod prepared;
 pub(crate) mod training_scores;
+pub(crate) mod with_grad;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -88,6 +89,7 @@ pub enum BackwardStrategy {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[non_exhaustive]
+#[must_use]
 pub struct BackwardOptions {
     /// The way to go.
     pub strategy: BackwardStrategy,
@@ -104,7 +106,6 @@ impl BackwardOptions {
     }
 
     /// Sets [`BackwardOptions::winner_bytes`](field@BackwardOptions::winner_bytes).
-    #[must_use]
     pub fn winner_bytes(self, winner_bytes: impl Into<Option<u64>>) -> BackwardOptions {
         BackwardOptions { winner_bytes: winner_bytes.into(), ..self }
     }

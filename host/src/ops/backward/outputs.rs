@@ -16,6 +16,7 @@ use crate::tokens::layout::check_len;
 /// Gradients of a loss with respect to scores, on a device: copied there, or written by
 /// [`Queue::loss`](crate::stream::Queue::loss).
 #[derive(Debug)]
+#[must_use]
 pub struct DeviceGradScores {
     pub(crate) device: Device,
     pub(crate) n_scores: usize,
@@ -26,6 +27,7 @@ pub struct DeviceGradScores {
 /// [`Queue::backward`](crate::stream::Queue::backward), read when needed. Each is `[rows, dim]` of
 /// its matrix, row-major without gaps.
 #[derive(Debug)]
+#[must_use]
 pub struct DeviceGradients {
     pub(super) device: Device,
     pub(super) element: ElementType,
@@ -35,33 +37,55 @@ pub struct DeviceGradients {
     pub(super) inner: On<Arc<Swap<Gradients>>, Arc<CudaGradients>>,
 }
 
-impl DeviceGradScores {
-    /// A copy of one number per score.
+impl PreparedBackward {
+    /// Gradients with respect to scores on the device: a copy of one number per score.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] where there is another number of them; [`crate::Error::HostMemory`]
     /// or [`crate::Error::DeviceMemory`] where there is no room.
-    pub fn new(work: &PreparedBackward, values: &[f32]) -> Result<DeviceGradScores> {
-        let n_scores = work.outputs.shape.n_scores();
+    pub fn upload_grad_scores(&self, values: &[f32]) -> Result<DeviceGradScores> {
+        let n_scores = self.outputs.shape.n_scores();
         check_len("grad_scores", n_scores, "one per score", values.len())?;
-        let inner = match &work.inner {
+        let inner = match &self.inner {
             On::Cpu(_) => On::Cpu(Arc::new(Swap::new(copy_of(values)?))),
             On::Cuda(_) => {
-                let device = work.device.cuda_device("work for a CUDA device")?;
+                let device = self.device.cuda_device("work for a CUDA device")?;
                 On::Cuda(Arc::new(CudaGradScores::upload(device, values)?))
             }
         };
-        Ok(DeviceGradScores { device: work.device.clone(), n_scores, inner })
+        Ok(DeviceGradScores { device: self.device.clone(), n_scores, inner })
     }
 
-    /// Zeros, one per score, to be written by [`Queue::loss`](crate::stream::Queue::loss).
+    /// Gradients with respect to scores on the device: zeros, one per score, to be written by
+    /// [`Queue::loss`](crate::stream::Queue::loss).
     ///
     /// # Errors
     /// [`crate::Error::HostMemory`] or [`crate::Error::DeviceMemory`] where there is no room.
-    pub fn zeros(work: &PreparedBackward) -> Result<DeviceGradScores> {
-        DeviceGradScores::new(work, &filled(work.outputs.shape.n_scores() as u64, 0.0)?)
+    pub fn new_grad_scores(&self) -> Result<DeviceGradScores> {
+        self.upload_grad_scores(&filled(self.outputs.shape.n_scores() as u64, 0.0)?)
     }
 
+    /// Room for the gradients with respect to tokens: zeros.
+    ///
+    /// # Errors
+    /// [`crate::Error::HostMemory`] or [`crate::Error::DeviceMemory`] where there is no room.
+    pub fn new_gradients(&self) -> Result<DeviceGradients> {
+        let inner = match &self.inner {
+            On::Cpu(_) => {
+                let zeros = Gradients::zeros(&self.provenance.queries, &self.provenance.documents)?;
+                On::Cpu(Arc::new(Swap::new(zeros)))
+            }
+            On::Cuda(_) => {
+                let device = self.device.cuda_device("work for a CUDA device")?;
+                let zeros = CudaGradients::zeros(device, self.matrices([0; 2]))?;
+                On::Cuda(Arc::new(zeros))
+            }
+        };
+        Ok(DeviceGradients::of(self, inner))
+    }
+}
+
+impl DeviceGradScores {
     /// Waits for the last call or launch that was given these gradients, and copies them to the
     /// host.
     ///
@@ -104,25 +128,6 @@ impl DeviceGradScores {
 }
 
 impl DeviceGradients {
-    /// Zeros.
-    ///
-    /// # Errors
-    /// [`crate::Error::HostMemory`] or [`crate::Error::DeviceMemory`] where there is no room.
-    pub fn new(work: &PreparedBackward) -> Result<DeviceGradients> {
-        let inner = match &work.inner {
-            On::Cpu(_) => {
-                let zeros = Gradients::zeros(&work.provenance.queries, &work.provenance.documents)?;
-                On::Cpu(Arc::new(Swap::new(zeros)))
-            }
-            On::Cuda(_) => {
-                let device = work.device.cuda_device("work for a CUDA device")?;
-                let zeros = CudaGradients::zeros(device, work.matrices([0; 2]))?;
-                On::Cuda(Arc::new(zeros))
-            }
-        };
-        Ok(DeviceGradients::of(work, inner))
-    }
-
     pub(crate) fn of(
         work: &PreparedBackward,
         inner: On<Arc<Swap<Gradients>>, Arc<CudaGradients>>,

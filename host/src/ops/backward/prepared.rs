@@ -36,8 +36,9 @@ pub enum GradientType {
 /// by [`Device::prepare_backward_from_codes`] and used with codes in place of the documents.
 ///
 /// ```
-/// use maxsim::stream::{DeviceScores, Queue};
-/// use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+/// use maxsim::stream::Queue;
+/// use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients};
+/// use maxsim::training::{GradientType, PreparedBackward};
 /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
 ///
 /// let device = Device::cpu();
@@ -45,22 +46,25 @@ pub enum GradientType {
 /// let documents = device.upload(&Tokens::padded(&[3.0f32, 4.0, -1.0, 5.0], 1, 2, 2)?)?;
 /// let options = ScoreOptions::default().winners(true);
 /// let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
-/// let mut scores = DeviceScores::new(&work)?;
+/// let mut scores = work.new_scores()?;
 ///
 /// let options = BackwardOptions::default();
-/// let backward = device.prepare_backward(&work, &options, GradientType::F32)?;
-/// let grad_scores = DeviceGradScores::new(&backward, &[0.5])?;
-/// let mut gradients = DeviceGradients::new(&backward)?;
+/// let backward: PreparedBackward =
+///     device.prepare_backward(&work, &options, GradientType::F32)?;
+/// let grad_scores: DeviceGradScores = backward.upload_grad_scores(&[0.5])?;
+/// let mut gradients: DeviceGradients = backward.new_gradients()?;
 ///
 /// let mut stream = device.stream()?;
 /// stream.score_into(&queries, &documents, &work, &mut scores)?;
-/// stream.backward(&queries, &documents, &backward, &scores, &grad_scores, &mut gradients)?;
+/// let with_grad = scores.with_grad(&grad_scores);
+/// stream.backward(&queries, &documents, &backward, with_grad, &mut gradients)?;
 /// let gradients = gradients.read()?; // waits
 /// assert_eq!(gradients.queries, [1.5, 2.0, -0.5, 2.5]);
 /// assert_eq!(gradients.documents, [0.5, 0.0, 0.0, 0.5]);
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct PreparedBackward {
     pub(crate) device: Device,
     /// Those of the queries and of the documents that calls are given.
@@ -106,8 +110,8 @@ impl Device {
     ///
     /// ```
     /// use maxsim::format::{Int8, ScaleType};
-    /// use maxsim::stream::{DeviceScores, Queue};
-    /// use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+    /// use maxsim::stream::Queue;
+    /// use maxsim::training::{BackwardOptions, GradientType};
     /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
     ///
     /// let device = Device::cpu();
@@ -115,7 +119,7 @@ impl Device {
     /// let documents = device.upload(&Tokens::padded(&[0.6f32, 0.8, -0.6, 0.8], 1, 2, 2)?)?;
     /// let options = ScoreOptions::default().winners(true);
     /// let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
-    /// let mut scores = DeviceScores::new(&work)?;
+    /// let mut scores = work.new_scores()?;
     /// let options = BackwardOptions::default();
     /// let backward = device.prepare_backward_from_codes(&work, &options, GradientType::F32)?;
     ///
@@ -124,9 +128,10 @@ impl Device {
     /// let saved = documents.quantize::<Int8>(ScaleType::F16)?;
     /// drop(documents);
     ///
-    /// let grad_scores = DeviceGradScores::new(&backward, &[0.5])?;
-    /// let mut gradients = DeviceGradients::new(&backward)?;
-    /// stream.backward(&queries, &saved, &backward, &scores, &grad_scores, &mut gradients)?;
+    /// let grad_scores = backward.upload_grad_scores(&[0.5])?;
+    /// let mut gradients = backward.new_gradients()?;
+    /// let with_grad = scores.with_grad(&grad_scores);
+    /// stream.backward(&queries, &saved, &backward, with_grad, &mut gradients)?;
     /// let gradients = gradients.read()?;
     /// assert!((gradients.queries[0] - 0.3).abs() < 0.0016);
     /// assert_eq!(gradients.documents, [0.5, 0.0, 0.0, 0.0]);

@@ -21,6 +21,7 @@ use crate::tokens::layout::TokenLayout;
 /// and used any number of times, with any gradients of the scores. On a CUDA device the winners
 /// stay there, too.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct TrainingScores {
     pub(crate) scores: Scores,
     queries: TokenLayout,
@@ -81,22 +82,29 @@ impl TrainingScores {
         }
     }
 
-    /// Checks that these are the scores of a problem: that its winners are rows that it has.
-    pub(crate) fn check(&self, problem: &Problem<'_>) -> Result<()> {
-        let differs = if !problem.queries().same_tokens(&self.queries) {
-            "queries"
-        } else if !problem.documents().same_tokens(&self.documents) {
-            "documents"
-        } else if *problem.pairing() != self.pairing {
-            "pairing"
-        } else {
-            return Ok(());
-        };
-        Err(Error::Shape {
-            argument: differs,
-            expected: format!("the {differs} of the training scores {:?}", self.scores.shape()),
-            found: format!("others, for scores {:?}", problem.shape()),
-        })
+    /// The problem that gave these scores, of the tokens in these layouts. Checks that their items
+    /// are those that were scored: that the winners are rows that they have.
+    pub(crate) fn problem<'a>(
+        &'a self,
+        queries: &'a TokenLayout,
+        documents: &'a TokenLayout,
+    ) -> Result<Problem<'a>> {
+        let sides =
+            [("queries", queries, &self.queries), ("documents", documents, &self.documents)];
+        for (argument, layout, scored) in sides {
+            if !layout.same_tokens(scored) {
+                let (n_items, rows, dim) = (layout.n_items(), layout.rows(), layout.dim());
+                return Err(Error::Shape {
+                    argument,
+                    expected: format!(
+                        "the {argument} of the training scores {:?}",
+                        self.scores.shape()
+                    ),
+                    found: format!("others, {n_items} items in {rows} rows of dim {dim}"),
+                });
+            }
+        }
+        Problem::new(queries, documents, &self.pairing)
     }
 }
 
@@ -128,7 +136,7 @@ impl Device {
     /// let scores = device.score_for_training_with(&queries, &documents, &cross, &options)?;
     /// assert!((scores.scores().values()[0] - 0.6).abs() < 1e-6);
     /// let options = BackwardOptions::default();
-    /// let found = device.backward(&queries, &documents, &cross, &scores, &[1.0], &options)?;
+    /// let found = device.backward(&queries, &documents, scores.with_grad(&[1.0]), &options)?;
     /// // A longer query has the same score; a steeper one a better.
     /// assert!(found.queries[0].abs() < 1e-6 && (found.queries[1] - 0.4).abs() < 1e-6);
     /// # Ok::<(), maxsim::Error>(())

@@ -39,7 +39,7 @@
 //!
 //! let options = BackwardOptions::default();
 //! let gradients =
-//!     device.backward(&queries, &documents, &pairing, &scores, &loss.grad_scores, &options)?;
+//!     device.backward(&queries, &documents, scores.with_grad(&loss.grad_scores), &options)?;
 //! assert_eq!(gradients.documents, [-0.5, 0.5, 0.5, -0.5]); // each away from the other's query
 //! # Ok::<(), maxsim::Error>(())
 //! ```
@@ -57,6 +57,7 @@ use crate::tokens::layout::check_len;
 
 /// A loss and its gradients.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[must_use]
 pub struct Loss {
     /// The mean over queries; 0 where there are none.
     pub value: f32,

@@ -33,9 +33,9 @@ use crate::tokens::layout::check_len;
 /// mean there; a target below 2⁻¹²⁶ counts as 0. On the CPU these functions are what runs.
 ///
 /// ```
-/// use maxsim::loss::DeviceLoss;
-/// use maxsim::stream::{DeviceScores, Queue};
-/// use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+/// use maxsim::loss::{DeviceLoss, PreparedLoss};
+/// use maxsim::stream::Queue;
+/// use maxsim::training::{BackwardOptions, GradientType};
 /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
 ///
 /// // Two queries and their documents, of one token each; dim 2.
@@ -44,18 +44,19 @@ use crate::tokens::layout::check_len;
 /// let documents = device.upload(&Tokens::padded(&[1.0f32, 1.0, 1.0, 1.0], 2, 1, 2)?)?;
 /// let options = ScoreOptions::default().winners(true);
 /// let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
-/// let contrastive = device.prepare_contrastive(2, &[0, 1], 0.5)?;
+/// let contrastive: PreparedLoss = device.prepare_contrastive(2, &[0, 1], 0.5)?;
 /// let backward =
 ///     device.prepare_backward(&work, &BackwardOptions::default(), GradientType::F32)?;
 ///
-/// let mut scores = DeviceScores::new(&work)?;
-/// let mut loss = DeviceLoss::new(&contrastive)?;
-/// let mut grad_scores = DeviceGradScores::zeros(&backward)?;
-/// let mut gradients = DeviceGradients::new(&backward)?;
+/// let mut scores = work.new_scores()?;
+/// let mut loss: DeviceLoss = contrastive.new_loss()?;
+/// let mut grad_scores = backward.new_grad_scores()?;
+/// let mut gradients = backward.new_gradients()?;
 /// let mut step = device.capture(|capture| {
 ///     capture.score_into(&queries, &documents, &work, &mut scores)?;
 ///     capture.loss(&contrastive, &scores, &mut grad_scores, &mut loss)?;
-///     capture.backward(&queries, &documents, &backward, &scores, &grad_scores, &mut gradients)
+///     let scores = scores.with_grad(&grad_scores);
+///     capture.backward(&queries, &documents, &backward, scores, &mut gradients)
 /// })?;
 /// step.launch(&mut device.stream()?)?; // returns at once
 /// assert!((loss.read()? - 2f32.ln()).abs() < 1e-6); // waits
@@ -63,6 +64,7 @@ use crate::tokens::layout::check_len;
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct PreparedLoss {
     pub(super) device: Device,
     pub(super) n_queries: usize,
@@ -88,6 +90,7 @@ pub(super) enum CpuTargets {
 /// The value of a loss, on a device: written by [`Queue::loss`](crate::stream::Queue::loss), read
 /// when needed.
 #[derive(Debug)]
+#[must_use]
 pub struct DeviceLoss {
     pub(super) device: Device,
     pub(super) n_queries: usize,
@@ -247,22 +250,24 @@ impl PreparedLoss {
     }
 }
 
-impl DeviceLoss {
+impl PreparedLoss {
     /// Room for the value of a loss, which is 0 until it is written.
     ///
     /// # Errors
     /// [`Error::DeviceMemory`] where there is none: on a CUDA device 4 bytes per query are taken.
-    pub fn new(work: &PreparedLoss) -> Result<DeviceLoss> {
-        let inner = match &work.inner {
+    pub fn new_loss(&self) -> Result<DeviceLoss> {
+        let inner = match &self.inner {
             On::Cpu(_) => On::Cpu(Arc::default()),
             On::Cuda(_) => {
-                let cuda = work.device.cuda_device("a loss on a CUDA device")?;
-                On::Cuda(Arc::new(CudaLoss::new(cuda, work.n_queries)?))
+                let cuda = self.device.cuda_device("a loss on a CUDA device")?;
+                On::Cuda(Arc::new(CudaLoss::new(cuda, self.n_queries)?))
             }
         };
-        Ok(DeviceLoss { device: work.device.clone(), n_queries: work.n_queries, inner })
+        Ok(DeviceLoss { device: self.device.clone(), n_queries: self.n_queries, inner })
     }
+}
 
+impl DeviceLoss {
     /// Waits for the last call or launch that was given this loss, and copies its value to the
     /// host.
     ///

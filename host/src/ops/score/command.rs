@@ -106,7 +106,7 @@ mod tests {
         let documents = device.upload(&Tokens::padded(&DATA, 1, 4, 2).unwrap()).unwrap();
         let pairing = Pairing::cross();
         let work = device.prepare(&queries, &documents, &pairing, &options()).unwrap();
-        let mut scores = DeviceScores::new(&work).unwrap();
+        let mut scores = work.new_scores().unwrap();
         assert_eq!(scores.read().unwrap().values(), [0.0, 0.0]);
         let mut stream = device.stream().unwrap();
         let (mut start, mut end) = (device.event().unwrap(), device.event().unwrap());
@@ -128,7 +128,7 @@ mod tests {
         let documents = device.upload(&Tokens::padded(&DATA, 1, 4, 2).unwrap()).unwrap();
         let pairing = Pairing::cross();
         let work = device.prepare(&queries, &documents, &pairing, &options()).unwrap();
-        let mut scores = DeviceScores::new(&work).unwrap();
+        let mut scores = work.new_scores().unwrap();
         let mut stream = device.stream().unwrap();
         let shape_error = |result: Result<()>, expected: &str| match result {
             Err(Error::Shape { argument, .. }) => assert_eq!(argument, expected),
@@ -142,7 +142,7 @@ mod tests {
 
         let plain =
             device.prepare(&queries, &documents, &pairing, &ScoreOptions::default()).unwrap();
-        let mut plain_scores = DeviceScores::new(&plain).unwrap();
+        let mut plain_scores = plain.new_scores().unwrap();
         shape_error(stream.score_into(&queries, &documents, &work, &mut plain_scores), "scores");
 
         let half = [half::f16::ONE; 8];

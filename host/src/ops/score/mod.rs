@@ -127,7 +127,7 @@ impl Device {
         match (self.limits(), TokenFormat::operand(queries, documents)) {
             (None, _) => Plan::cpu(options, cpu::n_threads()),
             (Some(limits), Some(operand)) => {
-                Plan::choose(problem, operand, limits, access[0], access[1], options)
+                Plan::choose(problem, operand, limits, access, options)
             }
             (Some(_), None) => Err(Error::Unsupported {
                 what: format!("{queries} queries and {documents} documents on {self}"),

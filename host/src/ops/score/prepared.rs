@@ -26,6 +26,7 @@ use crate::tokens::layout::TokenLayout;
 /// Made by [`Device::prepare`] and used with any handles that have the same layouts. It does
 /// not keep the handles: their contents may change between calls.
 #[derive(Debug)]
+#[must_use]
 pub struct PreparedScore {
     pub(crate) device: Device,
     /// Of the queries, of the documents.
@@ -55,6 +56,14 @@ impl PreparedScore {
     /// Shape of the scores.
     pub fn shape(&self) -> ScoreShape {
         self.outputs.shape
+    }
+
+    /// Room for the results: scores 0, winners -1, token scores 0.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
+    pub fn new_scores(&self) -> Result<DeviceScores> {
+        DeviceScores::with_room(&self.device, &self.outputs)
     }
 
     /// Checks that a call on `device` with these handles and scores is one that the work was
@@ -125,6 +134,7 @@ impl PreparedScore {
 /// Calls on different streams that write the same results run one after the other. What a
 /// [`Graph`](crate::stream::Graph) writes stays until the graph is dropped too.
 #[derive(Debug)]
+#[must_use]
 pub struct DeviceScores {
     pub(crate) device: Device,
     pub(crate) shape: Arc<OutputShape>,
@@ -133,14 +143,6 @@ pub struct DeviceScores {
 }
 
 impl DeviceScores {
-    /// Room for the results of a work: scores 0, winners -1, token scores 0.
-    ///
-    /// # Errors
-    /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
-    pub fn new(work: &PreparedScore) -> Result<DeviceScores> {
-        DeviceScores::with_room(&work.device, &work.outputs)
-    }
-
     pub(crate) fn with_room(device: &Device, shape: &Arc<OutputShape>) -> Result<DeviceScores> {
         let inner = match &device.0 {
             On::Cuda(cuda) => On::Cuda(Arc::new(CudaOutputs::new(cuda, shape)?)),

@@ -94,6 +94,7 @@ const LARGEST: f64 = (1u128 << 96) as f64;
 /// elements, an f16 scale or minimum at the end of its range, where rows may have been clamped,
 /// and numbers beyond 2⁹⁶, whose sums may overflow.
 #[derive(Clone)]
+#[must_use]
 pub struct ErrorTerms {
     format: TokenFormat,
     layout: TokenLayout,

@@ -18,6 +18,7 @@ use crate::tokens::layout::TokenLayout;
 /// are those that the search re-scores: that the bounds are true is in the type. Where the caller
 /// knows bounds already, there is [`SearchTokens::assumed`], with which nothing is proven.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct SearchTokens<'a, T: Element, F: Format> {
     pub(crate) tokens: TokensRef<'a, T>,
     pub(crate) codes: TokensRef<'a, F>,

@@ -29,6 +29,7 @@ const KEPT_MIN: usize = 1024;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[non_exhaustive]
+#[must_use]
 pub struct SearchOptions {
     /// Documents per query that are re-scored for their scores; as many as are returned at least.
     pub n_candidates: usize,
@@ -46,13 +47,11 @@ impl Default for SearchOptions {
 /// The defaults with one thing changed after the other.
 impl SearchOptions {
     /// Sets [`SearchOptions::n_candidates`](field@SearchOptions::n_candidates).
-    #[must_use]
     pub fn n_candidates(self, n_candidates: usize) -> SearchOptions {
         SearchOptions { n_candidates, ..self }
     }
 
     /// Sets [`SearchOptions::exact`](field@SearchOptions::exact).
-    #[must_use]
     pub fn exact(self, exact: bool) -> SearchOptions {
         SearchOptions { exact, ..self }
     }
@@ -88,6 +87,7 @@ pub struct Hit {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
+#[must_use]
 pub struct SearchRanking {
     /// At most k documents.
     pub documents: Vec<Hit>,
@@ -179,6 +179,7 @@ pub struct Candidate {
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Shortlist {
     k: usize,
     options: SearchOptions,

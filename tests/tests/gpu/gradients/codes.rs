@@ -1,8 +1,8 @@
 //! Gradients of documents that are saved as codes.
 
-use maxsim::format::{Int8, RawScales, ScaleType, Scales};
+use maxsim::format::{Int8, RawRows, RawScales, ScaleType, Scales};
 use maxsim::stream::Queue;
-use maxsim::training::{BackwardOptions, DeviceGradients, GradientType, Gradients};
+use maxsim::training::{BackwardOptions, GradientType, Gradients};
 use maxsim::{DeviceTokens, Tokens};
 use maxsim_tests::case::Case;
 use maxsim_tests::engines::{Problem, cuda_devices};
@@ -82,18 +82,16 @@ fn codes_of_others_give_the_same_gradients() {
             let view = unsafe {
                 DeviceTokens::<Int8>::from_raw_codes(
                     device,
-                    address,
-                    pitch_bytes,
-                    layout,
+                    RawRows::new(address, pitch_bytes),
                     raw,
-                    None,
+                    layout,
                 )
             };
             let view = view.map_err(text)?;
             let SavedStep { queries, scores, backward, grad_scores, gradients, stream, .. } =
                 &mut saved;
             stream
-                .backward(queries, &view, backward, scores, grad_scores, gradients)
+                .backward(queries, &view, backward, scores.with_grad(grad_scores), gradients)
                 .map_err(text)?;
             if !same_bits(&expected, &gradients.read().map_err(text)?) {
                 return Err(format!("{device}, dim {dim}: other gradients from a view"));
@@ -123,7 +121,7 @@ fn documents_saved_as_codes_take_no_more_memory_than_promised() {
                 let options = BackwardOptions::default();
                 let backward =
                     device.prepare_backward_from_codes(&work, &options, element).map_err(text)?;
-                let mut gradients = DeviceGradients::new(&backward).map_err(text)?;
+                let mut gradients = backward.new_gradients().map_err(text)?;
 
                 let with_documents = free()?;
                 let codes = documents.quantize::<Int8>(scales).map_err(text)?;
@@ -131,7 +129,13 @@ fn documents_saved_as_codes_take_no_more_memory_than_promised() {
                 drop(documents);
                 let with_codes = free()?;
                 stream
-                    .backward(&queries, &codes, &backward, &scores, &grad_scores, &mut gradients)
+                    .backward(
+                        &queries,
+                        &codes,
+                        &backward,
+                        scores.with_grad(&grad_scores),
+                        &mut gradients,
+                    )
                     .map_err(text)?;
                 let found = gradients.read().map_err(text)?;
                 let after = free()?;

@@ -20,7 +20,7 @@ impl Batch {
             let before = free_bytes(device)?;
             let mut step = self.step_by(options, device, false, element)?;
             (0..n).try_for_each(|_| step.run()).map_err(text)?;
-            step.gradients.read().map_err(text)?;
+            let _ = step.gradients.read().map_err(text)?;
             Ok::<u64, String>(before.saturating_sub(free_bytes(device)?))
         };
         // Kernels are loaded, and what uploads need is there.
@@ -102,12 +102,12 @@ fn a_step_takes_no_more_memory_than_promised() {
             // Kernels are loaded, and what uploads need is there.
             let mut warm = batch.step(device, false, GradientType::Tokens)?;
             warm.run().map_err(text)?;
-            warm.gradients.read().map_err(text)?;
+            let _ = warm.gradients.read().map_err(text)?;
             drop(warm);
             let before = free()?;
             let mut step = batch.step(device, false, GradientType::Tokens)?;
             step.run().map_err(text)?;
-            step.gradients.read().map_err(text)?;
+            let _ = step.gradients.read().map_err(text)?;
             let taken = before.saturating_sub(free()?);
             let n_rows = (64 * 1024) as u64;
             let matrices = 4 * n_rows * 128 * 2;
