@@ -93,7 +93,7 @@ pub(crate) struct CudaBackward {
     project: Option<Kernel<ProjectParams>>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Kernels {
     /// Adds sums over chunks of pairs.
     pub sum_chunks: Kernel<SumParams>,
@@ -101,10 +101,10 @@ pub(super) struct Kernels {
 }
 
 /// The kernels that read the winners.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum WinnerKernels {
     /// Gathers ∂Q, and sorts winners by document row for ∂D.
-    Sorted(SortedKernels),
+    Sorted(Box<SortedKernels>),
     /// Adds to both gradients with atomics, in one pass.
     Atomic(Kernel<AtomicParams>),
 }
@@ -322,14 +322,14 @@ impl CudaDevice {
         };
         Ok(Kernels {
             sum_chunks: self.kernel(SUM_CHUNKS)?,
-            winners: WinnerKernels::Sorted(SortedKernels {
+            winners: WinnerKernels::Sorted(Box::new(SortedKernels {
                 gather,
                 segmented_sum: self.kernel_of(&SEGMENTED_SUM, element)?,
                 count: self.kernel(COUNT)?,
                 sort: self.kernel(SORT)?,
                 short_query: None,
                 fixup: self.kernel(FIXUP)?,
-            }),
+            })),
         })
     }
 }
