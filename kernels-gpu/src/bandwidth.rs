@@ -5,7 +5,7 @@
 //! so that every thread gets as much as any other; each keeps eight loads of 16 bytes in
 //! flight, 64 KB per block, where 25 KB per multiprocessor cover the latency of 4.8 TB/s.
 
-use crate::abi::params::{BANDWIDTH_THREADS, ReadParams};
+use crate::abi::params::{BANDWIDTH_THREADS, BandwidthParams};
 use crate::ptx::global::{load_u32x4, store_u32};
 use crate::ptx::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 
@@ -18,7 +18,7 @@ const UNROLL: usize = 8;
 /// `params` must describe readable memory that is not written while the kernel runs, and a
 /// sink of four writable bytes.
 #[inline(always)]
-pub unsafe fn read(params: &ReadParams) {
+pub unsafe fn bandwidth(params: &BandwidthParams) {
     let threads = BANDWIDTH_THREADS as u64;
     let stride = u64::from(grid_dim_x()) * threads;
     let mut i = u64::from(block_idx_x()) * threads + u64::from(thread_idx_x());

@@ -6,7 +6,7 @@
 //! score has the same bits whether documents are split or not.
 
 use crate::abi::params::{
-    COMBINE_SPLITS_THREADS, CombinePiecesParams, Group, NO_TOKEN_SCORE, ScoreTokens,
+    COMBINE_SPLITS_THREADS, CombineSplitsParams, Group, NO_TOKEN_SCORE, ScoreTokens,
 };
 use crate::primitives::work_tile::row_is_valid;
 use crate::ptx::global::{load_f32, load_u32, load_u32x4, store_u16, store_u32};
@@ -34,7 +34,7 @@ const NO_PIECE: u32 = u32::MAX;
 /// `params` must describe what earlier kernels of the same stream left of every piece; all threads
 /// of the block.
 #[inline(always)]
-pub unsafe fn combine_pieces(params: &CombinePiecesParams) {
+pub unsafe fn combine_splits(params: &CombineSplitsParams) {
     let (score, thread) = (block_idx_x(), thread_idx_x());
     // SAFETY: the host listed every score, and sized the outputs for its query tokens; all
     // threads take every round.
@@ -70,7 +70,7 @@ pub unsafe fn combine_pieces(params: &CombinePiecesParams) {
 /// # Safety
 /// The query must have the row.
 #[inline(always)]
-unsafe fn combine_token(params: &CombinePiecesParams, tokens: &ScoreTokens, row: u32) -> f32 {
+unsafe fn combine_token(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u32) -> f32 {
     // SAFETY: the host sized what is read for every split, and the outputs for every token.
     unsafe {
         let (value, piece) = best_piece(params, tokens, row);
@@ -99,7 +99,7 @@ unsafe fn combine_token(params: &CombinePiecesParams, tokens: &ScoreTokens, row:
 /// # Safety
 /// As [`combine_token`].
 #[inline(always)]
-unsafe fn best_piece(params: &CombinePiecesParams, tokens: &ScoreTokens, row: u32) -> (f32, u32) {
+unsafe fn best_piece(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u32) -> (f32, u32) {
     let (mut best, mut found) = (f32::NEG_INFINITY, NO_PIECE);
     let mut first = 0;
     while first < params.n_pieces {
@@ -133,7 +133,7 @@ unsafe fn best_piece(params: &CombinePiecesParams, tokens: &ScoreTokens, row: u3
 
 /// Index of a query token among the splits' token scores and winners.
 #[inline(always)]
-fn place(params: &CombinePiecesParams, tokens: &ScoreTokens, row: u32, piece: u32) -> u64 {
+fn place(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u32, piece: u32) -> u64 {
     u64::from(tokens.first * params.n_pieces + piece * tokens.query_len + row)
 }
 
@@ -143,7 +143,7 @@ fn place(params: &CombinePiecesParams, tokens: &ScoreTokens, row: u32, piece: u3
 /// All threads of the block must call it together.
 #[inline(always)]
 unsafe fn add_round(
-    params: &CombinePiecesParams,
+    params: &CombineSplitsParams,
     tokens: &ScoreTokens,
     mut total: f32,
     mut value: f32,

@@ -20,7 +20,7 @@ fn warm_up_lists_what_it_has_loaded() {
     let on_gpu = best.starts_with("cuda:");
     assert_eq!(on_gpu, best.contains("maxsim_forward_sm80_f32_q256 "), "{best}");
     assert_eq!(on_gpu, best.contains("maxsim_sum_partials"), "{best}");
-    assert_eq!(on_gpu, best.contains("maxsim_combine_pieces"), "{best}");
+    assert_eq!(on_gpu, best.contains("maxsim_combine_splits"), "{best}");
     assert!(!best.contains("bf16"), "{best}");
 }
 

@@ -6,7 +6,7 @@
 //! The thresholds were measured (docs/decisions/forward-schedules.md).
 
 use maxsim_kernels::abi::layout::contiguous::{PRODUCT_ROWS, QUERY_ROWS};
-use maxsim_kernels::abi::params::{N_PIECE_ROWS, inverse};
+use maxsim_kernels::abi::params::{N_PARTIAL_ROWS, inverse};
 
 /// CTAs a multiprocessor that share the rows of a cross product. A third one would fit, and does
 /// better where queries have documents of their own (docs/decisions/short-queries.md).
@@ -88,7 +88,7 @@ pub(crate) fn blocks_of_shares(n_rows: u64, n_multiprocessors: usize) -> usize {
 
 /// Of so many CTAs those that may have a unit: each publishes a word for every query row of a tile.
 fn most_blocks(n_blocks: usize) -> u32 {
-    u32::try_from(n_blocks).unwrap_or(u32::MAX).clamp(1, N_PIECE_ROWS / QUERY_ROWS as u32)
+    u32::try_from(n_blocks).unwrap_or(u32::MAX).clamp(1, N_PARTIAL_ROWS / QUERY_ROWS as u32)
 }
 
 /// Steps of a unit, at least: one for each warp.
@@ -146,7 +146,7 @@ mod tests {
                     let Shares { document_steps, per_unit, n_longer, n_units } = shares;
                     assert!(document_steps >= 2 && per_unit >= STEPS_MIN);
                     assert!(n_units as usize <= n_multiprocessors * 3 && n_longer < n_units);
-                    assert!(n_units * QUERY_ROWS as u32 <= N_PIECE_ROWS);
+                    assert!(n_units * QUERY_ROWS as u32 <= N_PARTIAL_ROWS);
                     assert_eq!(n_units * per_unit + n_longer, n_documents * document_steps);
                 }
             }

@@ -4,7 +4,9 @@
 //! shared out among the warps in their order, and so are the warps' sums added. With up to a part
 //! per warp that is the order of the parts, which a warp alone adds sooner.
 
-use crate::abi::params::backward::{NO_ROW, OwnerParams, THREADS, WARPS, chunk_start, n_joined};
+use crate::abi::params::backward::{
+    NO_ROW, SegmentedSumParams, THREADS, WARPS, chunk_start, n_joined,
+};
 use crate::backward::output::store_element;
 use crate::backward::sum_chunks::sum_parts;
 use crate::ptx::global::{load_f32, load_u32, load_u32x2};
@@ -28,17 +30,17 @@ struct Joined {
 /// `params` must be those of the segmented sum that ran before on the same stream; all threads of
 /// the block.
 #[inline(always)]
-pub unsafe fn join(params: &OwnerParams) {
+pub unsafe fn fixup(params: &SegmentedSumParams) {
     // SAFETY: the caller's promise.
-    unsafe { join_block(params, block_idx_x()) }
+    unsafe { fixup_block(params, block_idx_x()) }
 }
 
-/// As [`join`], as its block `block`.
+/// As [`fixup`], as its block `block`.
 ///
 /// # Safety
-/// As [`join`], for a block that there is.
+/// As [`fixup`], for a block that there is.
 #[inline(always)]
-pub unsafe fn join_block(params: &OwnerParams, block: u32) {
+pub unsafe fn fixup_block(params: &SegmentedSumParams, block: u32) {
     let (thread, shared) = (thread_idx_x(), dynamic_shared());
     let (warp, lane) = (thread / 32, thread % 32);
     let first = block * WARPS;
@@ -47,13 +49,13 @@ pub unsafe fn join_block(params: &OwnerParams, block: u32) {
     // SAFETY: the host launches a warp per segment, with shared memory for a word per thread and
     // two per warp; all threads take the same way around the barriers.
     unsafe {
-        let own = joined(params, first + warp);
+        let own = sum_of_row(params, first + warp);
         let is_large = own.n_parts > WARPS;
         if !is_large {
             let mut element = lane;
             while element < params.out.dim && own.n_parts > 0 {
                 let sum = sum_parts(own.n_parts, |i| part(params, own.segment, i, element));
-                store_joined(params, own.row, element, sum);
+                store_sum(params, own.row, element, sum);
                 element += 32;
             }
         }
@@ -68,7 +70,7 @@ pub unsafe fn join_block(params: &OwnerParams, block: u32) {
             if n_parts > 0 {
                 let row = load_shared_u32(rows + other * 4);
                 let large = Joined { segment: first + other, row, n_parts };
-                join_large(params, large, shared, thread);
+                fixup_large(params, large, shared, thread);
             }
             other += 1;
         }
@@ -78,9 +80,9 @@ pub unsafe fn join_block(params: &OwnerParams, block: u32) {
 /// The row that starts in a segment and spans several; no partial sums where there is none.
 ///
 /// # Safety
-/// As [`join`].
+/// As [`fixup`].
 #[inline(always)]
-unsafe fn joined(params: &OwnerParams, segment: u32) -> Joined {
+unsafe fn sum_of_row(params: &SegmentedSumParams, segment: u32) -> Joined {
     let nothing = Joined { segment, row: NO_ROW, n_parts: 0 };
     if segment >= params.n_segments {
         return nothing;
@@ -107,7 +109,7 @@ unsafe fn joined(params: &OwnerParams, segment: u32) -> Joined {
 /// # Safety
 /// The row must have the part.
 #[inline(always)]
-unsafe fn part(params: &OwnerParams, segment: u32, i: u32, element: u32) -> f32 {
+unsafe fn part(params: &SegmentedSumParams, segment: u32, i: u32, element: u32) -> f32 {
     let base = if i == 0 { params.tails } else { params.heads };
     let index = u64::from(segment + i) * u64::from(params.out.dim) + u64::from(element);
     // SAFETY: the caller's promise; the segmented sum has stored it.
@@ -119,7 +121,7 @@ unsafe fn part(params: &OwnerParams, segment: u32, i: u32, element: u32) -> f32 
 /// # Safety
 /// The row must be one of the output's, for this thread to write.
 #[inline(always)]
-unsafe fn store_joined(params: &OwnerParams, row: u32, element: u32, sum: f32) {
+unsafe fn store_sum(params: &SegmentedSumParams, row: u32, element: u32, sum: f32) {
     let row = u64::from(row - params.first_row);
     // SAFETY: the caller's promise.
     unsafe { store_element(&params.out, row * u64::from(params.out.dim) + u64::from(element), sum) }
@@ -130,7 +132,7 @@ unsafe fn store_joined(params: &OwnerParams, row: u32, element: u32, sum: f32) {
 /// # Safety
 /// All threads of the block, behind a barrier.
 #[inline(always)]
-unsafe fn join_large(params: &OwnerParams, large: Joined, shared: u32, thread: u32) {
+unsafe fn fixup_large(params: &SegmentedSumParams, large: Joined, shared: u32, thread: u32) {
     let (warp, lane, dim) = (thread / 32, thread % 32, params.out.dim);
     let begin = chunk_start(large.n_parts, warp, WARPS);
     let n_own = chunk_start(large.n_parts, warp + 1, WARPS) - begin;
@@ -153,7 +155,7 @@ unsafe fn join_large(params: &OwnerParams, large: Joined, shared: u32, thread: u
                     sum += load_shared_f32(shared + (other * 32 + lane) * 4);
                     other += 1;
                 }
-                store_joined(params, large.row, element, sum);
+                store_sum(params, large.row, element, sum);
             }
             sync_threads();
             column += 32;

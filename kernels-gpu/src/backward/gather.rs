@@ -3,7 +3,7 @@
 //!
 //! Lane `l` looks up the winner in the `l`-th of the next 32 pairs, while the rows of the 32
 //! before are summed. Warps of a block have neighbouring tokens, whose winners share sectors.
-//! Where tokens are few, pairs are cut into chunks, whose sums `sum` adds in their order.
+//! Where tokens are few, pairs are cut into chunks, whose sums `sum_chunks` adds in their order.
 
 use crate::abi::params::backward::{FirstPair, GatherParams, NO_ROW, Pairs, RowTask, chunk_start};
 use crate::backward::normalize::scaled;

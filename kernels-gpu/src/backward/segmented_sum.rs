@@ -6,7 +6,7 @@
 //! chosen.
 
 use crate::abi::params::backward::{
-    Destination, NO_ROW, Output, OwnerParams, Place, Source, WARPS, place,
+    Destination, NO_ROW, Output, Place, SegmentedSumParams, Source, WARPS, place,
 };
 use crate::backward::output::store;
 use crate::primitives::row_vector::sum::{add, add_slots};
@@ -24,9 +24,9 @@ const LOADS: usize = if cfg!(maxsim_arch = "sm_90a") { 3 } else { 4 };
 /// Sums the sources of this warp's segment.
 ///
 /// # Safety
-/// `params` must describe sorted sources as [`OwnerParams`] says; all threads of the block.
+/// `params` must describe sorted sources as [`SegmentedSumParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn owner<T: VectorElement>(params: &OwnerParams) {
+pub unsafe fn segmented_sum<T: VectorElement>(params: &SegmentedSumParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.source.aligned {
@@ -37,9 +37,9 @@ pub unsafe fn owner<T: VectorElement>(params: &OwnerParams) {
 }
 
 /// # Safety
-/// As [`owner`]; `ALIGNED` is that of the source.
+/// As [`segmented_sum`]; `ALIGNED` is that of the source.
 #[inline(always)]
-unsafe fn sum_segment<T: VectorElement, const ALIGNED: bool>(params: &OwnerParams) {
+unsafe fn sum_segment<T: VectorElement, const ALIGNED: bool>(params: &SegmentedSumParams) {
     // SAFETY: the host launches a warp per segment and column; there is a source, so that there
     // is a destination, and every source has one.
     unsafe {
@@ -113,7 +113,7 @@ unsafe fn sum_segment<T: VectorElement, const ALIGNED: bool>(params: &OwnerParam
 /// # Safety
 /// A whole warp; the segment must exist.
 #[inline(always)]
-unsafe fn store_last(params: &OwnerParams, column: u32, segment: u32, destination: u32) {
+unsafe fn store_last(params: &SegmentedSumParams, column: u32, segment: u32, destination: u32) {
     if column == 0 && lane_idx() == 0 {
         // SAFETY: four bytes per segment.
         unsafe { store_u32(params.lasts + u64::from(segment) * 4, destination) };
@@ -134,9 +134,9 @@ impl Known {
     /// behind all of them.
     ///
     /// # Safety
-    /// `params` must be as [`OwnerParams`] says.
+    /// `params` must be as [`SegmentedSumParams`] says.
     #[inline(always)]
-    unsafe fn load(params: &OwnerParams, window: u32) -> Known {
+    unsafe fn load(params: &SegmentedSumParams, window: u32) -> Known {
         let index = window + lane_idx();
         if index >= params.n_destinations {
             return Known { first: params.n_sources, last: u32::MAX, row: NO_ROW };
@@ -160,7 +160,7 @@ impl Known {
 /// # Safety
 /// A whole warp; the list must have the source.
 #[inline(always)]
-unsafe fn find(params: &OwnerParams, pos: u32) -> u32 {
+unsafe fn find(params: &SegmentedSumParams, pos: u32) -> u32 {
     let (mut first, mut len) = (0, params.n_destinations);
     while len > 1 {
         let step = len.div_ceil(32);
@@ -186,7 +186,7 @@ unsafe fn find(params: &OwnerParams, pos: u32) -> u32 {
 /// # Safety
 /// There must be sources up to `end`.
 #[inline(always)]
-unsafe fn load(params: &OwnerParams, pos: u32, end: u32) -> [u32; 2] {
+unsafe fn load(params: &SegmentedSumParams, pos: u32, end: u32) -> [u32; 2] {
     let index = pos + lane_idx();
     if index >= end {
         return [NO_ROW, 0];

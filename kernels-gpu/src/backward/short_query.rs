@@ -14,7 +14,7 @@
 //! writes, are read before the wait for it; everything else is read and written behind it, and
 //! nothing of that was in a cache of this grid's before.
 
-use crate::abi::params::backward::{FewParams, NO_ROW, Output, RowTask, WARPS};
+use crate::abi::params::backward::{NO_ROW, Output, RowTask, ShortQueryParams, WARPS};
 use crate::backward::gather::{gather_block, row_task};
 use crate::backward::normalize::scaled;
 use crate::backward::output::{store, store_element, store_lane};
@@ -30,9 +30,9 @@ use core::hint::assert_unchecked;
 /// Sums the sources of this block's rows.
 ///
 /// # Safety
-/// `params` must describe a call as [`FewParams`] says; all threads of the block.
+/// `params` must describe a call as [`ShortQueryParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn few<T: VectorElement>(params: &FewParams) {
+pub unsafe fn short_query<T: VectorElement>(params: &ShortQueryParams) {
     let n_blocks = params.n_tasks * params.source.n_columns;
     let block = block_idx_x();
     // SAFETY: the caller's promise.
@@ -49,12 +49,11 @@ pub unsafe fn few<T: VectorElement>(params: &FewParams) {
     }
 }
 
-/// # Safety
-/// As [`few`], for a block that there is; `ALIGNED` is that of the source. A lane has `SHARES`
-/// destinations at once.
+/// # Safety As [`short_query`], for a block that there is; `ALIGNED` is that of the source. A lane
+/// has `SHARES` destinations at once.
 #[inline(always)]
 unsafe fn sum_rows<T: VectorElement, const ALIGNED: bool, const SHARES: usize>(
-    params: &FewParams,
+    params: &ShortQueryParams,
     block: u32,
 ) {
     const { assert!(SHARES <= SHARES_MAX) };
@@ -133,7 +132,7 @@ unsafe fn sum_rows<T: VectorElement, const ALIGNED: bool, const SHARES: usize>(
 /// As [`sum_rows`], for a whole warp.
 #[inline(always)]
 unsafe fn load_rows<T: VectorElement, const ALIGNED: bool, const SHARES: usize>(
-    params: &FewParams,
+    params: &ShortQueryParams,
     columns: &Columns,
     sources: &Sources,
     left: &mut [u32; SHARES_MAX],
@@ -169,7 +168,7 @@ const ALONE_MAX: u32 = 4;
 /// As [`sum_rows`], for a whole warp, with the same token.
 #[inline(always)]
 unsafe fn sum_large<T: VectorElement, const ALIGNED: bool>(
-    params: &FewParams,
+    params: &ShortQueryParams,
     columns: &Columns,
     sources: &Sources,
     token: u32,
@@ -221,7 +220,7 @@ impl Sources {
     /// # Safety
     /// The task must be of the call, and its query have at most 32 tokens.
     #[inline(always)]
-    unsafe fn load(params: &FewParams, task: &RowTask) -> Sources {
+    unsafe fn load(params: &ShortQueryParams, task: &RowTask) -> Sources {
         let lane = lane_idx();
         // SAFETY: the pair has a winner for each of its query's tokens.
         unsafe {
@@ -290,7 +289,7 @@ impl Sources {
 /// # Safety
 /// As [`clear`], for the task's rows.
 #[inline(always)]
-unsafe fn clear_others(params: &FewParams, task: &RowTask, destination: u32, warp: u32) {
+unsafe fn clear_others(params: &ShortQueryParams, task: &RowTask, destination: u32, warp: u32) {
     let share = task.n_rows.div_ceil(WARPS).min(32);
     let mut done = warp * share;
     while done < task.n_rows {

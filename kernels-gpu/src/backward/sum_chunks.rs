@@ -14,7 +14,7 @@ const UNROLL: u32 = 8;
 /// # Safety
 /// `params` must describe the sums of earlier kernels of the same stream; all threads of the block.
 #[inline(always)]
-pub unsafe fn sum(params: &SumParams) {
+pub unsafe fn sum_chunks(params: &SumParams) {
     let (warp, lane) = (thread_idx_x() / 32, thread_idx_x() % 32);
     // SAFETY: the host launches a block per task, and sized the parts for all chunks and rows.
     unsafe {

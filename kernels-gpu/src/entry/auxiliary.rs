@@ -6,8 +6,8 @@ use crate::table::auxiliary::auxiliary_kernels;
 #[rustfmt::skip] // one line, one kernel
 macro_rules! run {
     (maxsim_sum_partials) => { crate::sum_partials::sum_partials };
-    (maxsim_combine_pieces) => { crate::combine_splits::combine_pieces };
-    (maxsim_read) => { crate::bandwidth::read };
+    (maxsim_combine_splits) => { crate::combine_splits::combine_splits };
+    (maxsim_bandwidth) => { crate::bandwidth::bandwidth };
 
     (maxsim_row_norms_f16) => { crate::primitives::row_scales::row_norms::<row::F16> };
     (maxsim_row_norms_bf16) => { crate::primitives::row_scales::row_norms::<row::Bf16> };
@@ -19,18 +19,18 @@ macro_rules! run {
     (maxsim_gradient_gather_bf16) => { backward::gather::gather::<row::Bf16> };
     (maxsim_gradient_gather_f32) => { backward::gather::gather::<row::F32> };
     (maxsim_gradient_gather_i8) => { backward::gather::gather::<row::I8> };
-    (maxsim_gradient_owner_sm80_f16) => { backward::segmented_sum::owner::<row::F16> };
-    (maxsim_gradient_owner_sm80_bf16) => { backward::segmented_sum::owner::<row::Bf16> };
-    (maxsim_gradient_owner_sm80_f32) => { backward::segmented_sum::owner::<row::F32> };
-    (maxsim_gradient_owner_sm90_f16) => { backward::segmented_sum::owner::<row::F16> };
-    (maxsim_gradient_owner_sm90_bf16) => { backward::segmented_sum::owner::<row::Bf16> };
-    (maxsim_gradient_owner_sm90_f32) => { backward::segmented_sum::owner::<row::F32> };
-    (maxsim_gradient_few_sm80_f16) => { backward::short_query::few::<row::F16> };
-    (maxsim_gradient_few_sm80_bf16) => { backward::short_query::few::<row::Bf16> };
-    (maxsim_gradient_few_sm80_f32) => { backward::short_query::few::<row::F32> };
-    (maxsim_gradient_few_sm90_f16) => { backward::short_query::few::<row::F16> };
-    (maxsim_gradient_few_sm90_bf16) => { backward::short_query::few::<row::Bf16> };
-    (maxsim_gradient_few_sm90_f32) => { backward::short_query::few::<row::F32> };
+    (maxsim_gradient_segmented_sum_sm80_f16) => { segmented_sum::segmented_sum::<row::F16> };
+    (maxsim_gradient_segmented_sum_sm80_bf16) => { segmented_sum::segmented_sum::<row::Bf16> };
+    (maxsim_gradient_segmented_sum_sm80_f32) => { segmented_sum::segmented_sum::<row::F32> };
+    (maxsim_gradient_segmented_sum_sm90_f16) => { segmented_sum::segmented_sum::<row::F16> };
+    (maxsim_gradient_segmented_sum_sm90_bf16) => { segmented_sum::segmented_sum::<row::Bf16> };
+    (maxsim_gradient_segmented_sum_sm90_f32) => { segmented_sum::segmented_sum::<row::F32> };
+    (maxsim_gradient_short_query_sm80_f16) => { backward::short_query::short_query::<row::F16> };
+    (maxsim_gradient_short_query_sm80_bf16) => { backward::short_query::short_query::<row::Bf16> };
+    (maxsim_gradient_short_query_sm80_f32) => { backward::short_query::short_query::<row::F32> };
+    (maxsim_gradient_short_query_sm90_f16) => { backward::short_query::short_query::<row::F16> };
+    (maxsim_gradient_short_query_sm90_bf16) => { backward::short_query::short_query::<row::Bf16> };
+    (maxsim_gradient_short_query_sm90_f32) => { backward::short_query::short_query::<row::F32> };
     (maxsim_gradient_atomic_sm80_f16) => { backward::atomic::atomic::<row::F16> };
     (maxsim_gradient_atomic_sm80_bf16) => { backward::atomic::atomic::<row::Bf16> };
     (maxsim_gradient_atomic_sm80_f32) => { backward::atomic::atomic::<row::F32> };
@@ -41,9 +41,9 @@ macro_rules! run {
     (maxsim_gradient_project_bf16) => { backward::normalize::project::<row::Bf16> };
     (maxsim_gradient_project_f32) => { backward::normalize::project::<row::F32> };
     (maxsim_gradient_count) => { backward::counting_sort::count::count };
-    (maxsim_gradient_invert) => { backward::counting_sort::invert::invert };
-    (maxsim_gradient_join) => { backward::fixup::join };
-    (maxsim_gradient_sum) => { backward::sum_chunks::sum };
+    (maxsim_gradient_sort) => { backward::counting_sort::sort::sort };
+    (maxsim_gradient_fixup) => { backward::fixup::fixup };
+    (maxsim_gradient_sum_chunks) => { backward::sum_chunks::sum_chunks };
 
     (maxsim_residual_gather_f16) => { backward::residual_gather::gather::<chunk::F16> };
     (maxsim_residual_gather_bf16) => { backward::residual_gather::gather::<chunk::Bf16> };
@@ -82,6 +82,7 @@ macro_rules! run {
 #[allow(unused_imports)]
 mod names {
     pub(super) use crate::backward;
+    pub(super) use crate::backward::segmented_sum;
     #[cfg(maxsim_arch = "sm_80")]
     pub(super) use crate::primitives::residual_chunk as chunk;
     pub(super) use crate::primitives::row_vector as row;

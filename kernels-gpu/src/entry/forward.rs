@@ -46,7 +46,7 @@ macro_rules! forward_runs {
         crate::sm90::contiguous::forward::<$row>(&$params.runs, norms!(scaled_contiguous $params))
     };
     (contiguous_stream_k $row:ident $params:ident) => {
-        crate::sm90::contiguous::forward_cut::<$row>(&$params)
+        crate::sm90::contiguous::forward_stream_k::<$row>(&$params)
     };
 }
 

@@ -10,9 +10,9 @@
 
 #[cfg(maxsim_arch = "sm_80")]
 use crate::abi::params::ForwardParams;
-use crate::abi::params::{Group, NormalizedParams};
 #[cfg(maxsim_arch = "sm_90a")]
-use crate::abi::params::{HALVES, ScaledRunParams};
+use crate::abi::params::ScaledContiguousParams;
+use crate::abi::params::{Group, NormalizedParams};
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::abi::quantize::affine_similarity;
 #[cfg(maxsim_arch = "sm_80")]
@@ -36,23 +36,33 @@ pub use rows::row_norms;
 pub struct RowScales {
     queries: u64,
     documents: u64,
+    /// 1 where documents have f16 scales.
+    f16: u32,
 }
 
 impl RowScales {
     /// Of rows that are not normalised.
-    pub const NONE: RowScales = RowScales { queries: 0, documents: 0 };
+    pub const NONE: RowScales = RowScales { queries: 0, documents: 0, f16: 0 };
 
     /// Those of a launch.
     #[inline(always)]
     pub fn of(params: &NormalizedParams) -> RowScales {
-        RowScales { queries: params.query_norms, documents: params.document_norms }
+        RowScales {
+            queries: params.query_scales,
+            documents: params.document_scales,
+            f16: params.document_scales_are_f16,
+        }
     }
 
     /// Those of a launch of codes that reads runs of rows.
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
-    pub fn of_contiguous(params: &ScaledRunParams) -> RowScales {
-        RowScales { queries: params.query_scales, documents: params.document_scales }
+    pub fn of_contiguous(params: &ScaledContiguousParams) -> RowScales {
+        RowScales {
+            queries: params.query_scales,
+            documents: params.document_scales,
+            f16: params.document_scales_are_f16,
+        }
     }
 
     /// Whether queries have any.
@@ -84,36 +94,41 @@ impl RowScales {
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
     pub fn of_document_f16(&self, row: u32) -> u64 {
-        self.documents - HALVES + u64::from(row) * 2
+        self.documents + u64::from(row) * 2
     }
 
-    /// The same where they may be f16: the address is marked then, as that of the launch is.
+    /// Where those of the document rows from `row` on are, plus [`F16_MARK`] where they are f16: so
+    /// that a thread has both in one register.
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
     pub fn of_marked_documents(&self, row: u32) -> u64 {
-        marked_row(self.documents, row)
+        marked_row(self.documents + u64::from(self.f16), row)
     }
 
     /// Whether documents have f16 scales.
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
     pub fn are_f16(&self) -> bool {
-        are_f16(self.documents)
+        self.f16 != 0
     }
 }
 
-/// The address of the factor `row` rows on, marked as this one.
+/// What threads add to an address of f16 scales; addresses of scales are even.
+#[cfg(maxsim_arch = "sm_90a")]
+const F16_MARK: u64 = 1;
+
+/// The address of the scale `row` rows on, marked as this one.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
 pub fn marked_row(address: u64, row: u32) -> u64 {
-    address + (u64::from(row) << (2 - (address & HALVES) as u32))
+    address + (u64::from(row) << (2 - (address & F16_MARK) as u32))
 }
 
 /// Whether scales from a marked address on are f16.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
 pub fn are_f16(address: u64) -> bool {
-    address & HALVES != 0
+    address & F16_MARK != 0
 }
 
 /// r of a thread's columns of a tile: two of every eight.
@@ -146,7 +161,7 @@ pub unsafe fn load_columns<const N: usize>(address: u64, lane: u32) -> ColumnSca
 pub unsafe fn load_f16_columns<const N: usize>(address: u64, lane: u32) -> ColumnScales {
     // SAFETY: all-zero bytes are floats.
     let mut scales: ColumnScales = unsafe { core::mem::zeroed() };
-    let address = address - HALVES + u64::from(2 * (lane % 4)) * 2;
+    let address = address - F16_MARK + u64::from(2 * (lane % 4)) * 2;
     unroll!(I in 0..16 => {
         if 4 * I < N {
             unroll!(J in 0..2 => {

@@ -28,17 +28,17 @@ pub trait Kernel {
     const SKIPS_CONVERSION: bool =
         matches!(Self::Element::OPERANDS, Operands::I8) && !Self::WINNERS;
     /// Whether documents' scales may be f16, as
-    /// [`crate::table::forward::Variant::reads_half_scales`] says.
+    /// [`crate::table::forward::Variant::reads_f16_scales`] says.
     const READS_F16_SCALES: bool = Self::SKIPS_CONVERSION && Self::CONSUMERS == 1;
     /// Whether the kernel is swap-AB: documents on M ([`crate::sm90::swap_ab`]).
-    const IS_SWAP_AB: bool = Self::CONSUMERS == TURNED_CONSUMERS;
+    const IS_SWAP_AB: bool = Self::CONSUMERS == SWAP_AB_CONSUMERS;
     /// Query slabs that stay in shared memory.
     const SLABS: usize = Self::STEPS.div_ceil(SLAB_STEPS);
     /// Query rows per tile.
     const QUERY_TILE: usize = query_tile(Self::CONSUMERS, Self::FRAGMENTS);
     /// Registers of a thread of the first warpgroup, of an only consumer, and of one of two.
     const REGISTERS: [u32; 3] = match (Self::Element::SPLITS, Self::CONSUMERS) {
-        (_, TURNED_CONSUMERS) => [64, 104, 104],
+        (_, SWAP_AB_CONSUMERS) => [64, 104, 104],
         (false, _) => [56, 200, 224],
         (true, 1) => [80, 176, 216],
         (true, _) => [72, 176, 216],

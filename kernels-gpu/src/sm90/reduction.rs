@@ -105,7 +105,7 @@ fn place_of<K: Kernel, const N: usize>(
     first_row: u32,
     lane: u32,
 ) -> u64 {
-    let places = params.draws + u64::from(N_COUNTERS) * 4;
+    let places = params.tickets + u64::from(N_COUNTERS) * 4;
     let unit = index * params.n_tiles + tile - params.tile_base;
     let row = unit * K::QUERY_TILE as u32 + first_row + 4 * N as u32 * lane;
     places + u64::from(row) * 8

@@ -48,7 +48,7 @@ impl<'a> Units<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             let mut unit = self.next;
-            if params.draws != 0 && !self.is_first {
+            if params.tickets != 0 && !self.is_first {
                 unit = grid_dim_x() + broadcast(self.next);
             }
             if unit >= params.n_units {
@@ -57,7 +57,7 @@ impl<'a> Units<'a> {
             }
             self.is_first = false;
             self.next = unit + grid_dim_x();
-            if params.draws != 0 && lane == 0 {
+            if params.tickets != 0 && lane == 0 {
                 self.take_ticket();
             }
             Some(work_tile::unit(params, unit, K::GROUPS))
@@ -74,7 +74,7 @@ impl<'a> Units<'a> {
         // All units, less the CTAs' first ones, and one ticket in vain for each CTA: as many
         // tickets as units, after which the counter is 0 again.
         // SAFETY: nothing else touches the counter during the launch.
-        self.next = unsafe { count_up(params.draws, params.n_units - 1) };
+        self.next = unsafe { count_up(params.tickets, params.n_units - 1) };
     }
 
     /// Publishes a unit, whose first document has the rows `first`, to the other warps.

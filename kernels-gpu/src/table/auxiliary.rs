@@ -105,9 +105,9 @@ macro_rules! auxiliary_kernels {
     }
     /// Combines the results of document splits: a CTA has one score, a thread some of its query
     /// tokens.
-    COMBINE_SPLITS(CombinePiecesParams): Forward, params::COMBINE_SPLITS_THREADS,
+    COMBINE_SPLITS(CombineSplitsParams): Forward, params::COMBINE_SPLITS_THREADS,
         params::COMBINE_SPLITS_SHARED_BYTES => {
-        Sm80  -    maxsim_combine_pieces 1;
+        Sm80  -    maxsim_combine_splits 1;
     }
 
     /// Finds what rows are normalised by. 64 registers.
@@ -134,23 +134,24 @@ macro_rules! auxiliary_kernels {
     }
     /// ∂D: sums over segments of sorted sources. A fourth CTA takes loads from each warp, and
     /// before sm_90 it would make them spill.
-    SEGMENTED_SUM(backward::OwnerParams): Backward, backward::THREADS, 0 => {
-        Sm80  F16  maxsim_gradient_owner_sm80_f16 3;
-        Sm80  Bf16 maxsim_gradient_owner_sm80_bf16 3;
-        Sm80  F32  maxsim_gradient_owner_sm80_f32 3;
-        Sm90a F16  maxsim_gradient_owner_sm90_f16 4;
-        Sm90a Bf16 maxsim_gradient_owner_sm90_bf16 4;
-        Sm90a F32  maxsim_gradient_owner_sm90_f32 4;
+    SEGMENTED_SUM(backward::SegmentedSumParams): Backward, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_gradient_segmented_sum_sm80_f16 3;
+        Sm80  Bf16 maxsim_gradient_segmented_sum_sm80_bf16 3;
+        Sm80  F32  maxsim_gradient_segmented_sum_sm80_f32 3;
+        Sm90a F16  maxsim_gradient_segmented_sum_sm90_f16 4;
+        Sm90a Bf16 maxsim_gradient_segmented_sum_sm90_bf16 4;
+        Sm90a F32  maxsim_gradient_segmented_sum_sm90_f32 4;
     }
     /// Both gradients of documents that meet one short query, without a sort. CTAs as for
     /// [`SEGMENTED_SUM`].
-    SHORT_QUERY(backward::FewParams): Backward, backward::THREADS, backward::FEW_SHARED_BYTES => {
-        Sm80  F16  maxsim_gradient_few_sm80_f16 3;
-        Sm80  Bf16 maxsim_gradient_few_sm80_bf16 3;
-        Sm80  F32  maxsim_gradient_few_sm80_f32 3;
-        Sm90a F16  maxsim_gradient_few_sm90_f16 4 begins_early;
-        Sm90a Bf16 maxsim_gradient_few_sm90_bf16 4 begins_early;
-        Sm90a F32  maxsim_gradient_few_sm90_f32 4 begins_early;
+    SHORT_QUERY(backward::ShortQueryParams): Backward, backward::THREADS,
+        backward::SHORT_QUERY_SHARED_BYTES => {
+        Sm80  F16  maxsim_gradient_short_query_sm80_f16 3;
+        Sm80  Bf16 maxsim_gradient_short_query_sm80_bf16 3;
+        Sm80  F32  maxsim_gradient_short_query_sm80_f32 3;
+        Sm90a F16  maxsim_gradient_short_query_sm90_f16 4 begins_early;
+        Sm90a Bf16 maxsim_gradient_short_query_sm90_bf16 4 begins_early;
+        Sm90a F32  maxsim_gradient_short_query_sm90_f32 4 begins_early;
     }
     /// Both gradients in one pass of atomic additions: one number at a time, on sm_90 four. They
     /// hold terms of documents' rows beside what those that sum over pairs hold, and what
@@ -177,15 +178,16 @@ macro_rules! auxiliary_kernels {
     /// Sorts sources by document row, stably.
     SORT(backward::SortParams): Backward, backward::THREADS,
         backward::shared_bytes(backward::WINDOW_ROWS) => {
-        Sm80  -    maxsim_gradient_invert 1;
+        Sm80  -    maxsim_gradient_sort 1;
     }
     /// Adds the partial sums of rows that span segments.
-    FIXUP(backward::OwnerParams): Backward, backward::THREADS, backward::JOIN_SHARED_BYTES => {
-        Sm80  -    maxsim_gradient_join 1;
+    FIXUP(backward::SegmentedSumParams): Backward, backward::THREADS,
+        backward::FIXUP_SHARED_BYTES => {
+        Sm80  -    maxsim_gradient_fixup 1;
     }
     /// Adds sums over chunks of pairs.
     SUM_CHUNKS(backward::SumParams): Backward, backward::THREADS, 0 => {
-        Sm80  -    maxsim_gradient_sum 1;
+        Sm80  -    maxsim_gradient_sum_chunks 1;
     }
 
     /// ∂Q where documents are decoded. Up to 90 registers: with a third CTA, or a fourth, it
@@ -271,8 +273,8 @@ macro_rules! auxiliary_kernels {
     }
 
     /// Reads memory and does nothing else: how fast a kernel bound by memory could be.
-    BANDWIDTH(ReadParams): Measurement, params::BANDWIDTH_THREADS, 0 => {
-        Sm80  -    maxsim_read 1;
+    BANDWIDTH(BandwidthParams): Measurement, params::BANDWIDTH_THREADS, 0 => {
+        Sm80  -    maxsim_bandwidth 1;
     }
 
     } };

@@ -117,9 +117,9 @@ macro_rules! params_kinds {
 params_kinds! {
     Forward(ForwardParams),
     Normalized(NormalizedParams),
-    Contiguous(RunParams),
-    ScaledContiguous(ScaledRunParams),
-    ContiguousStreamK(CutRunParams),
+    Contiguous(ContiguousParams),
+    ScaledContiguous(ScaledContiguousParams),
+    ContiguousStreamK(ContiguousStreamKParams),
     Residual(ResidualParams),
     ByCentroid(ByCentroidParams),
 }
@@ -217,9 +217,9 @@ impl Variant {
     }
 
     /// Whether documents' scales may also be f16
-    /// ([`crate::abi::params::NormalizedParams::document_norms`]): the rows of short queries alone
+    /// ([`crate::abi::params::NormalizedParams::document_scales`]): the rows of short queries alone
     /// are bound by what they read (`sm90::Kernel::HALF_SCALES`).
-    pub const fn reads_half_scales(&self) -> bool {
+    pub const fn reads_f16_scales(&self) -> bool {
         let is_for_short_queries =
             self.schedule.is_contiguous() || self.threads == layout::sm90::threads(1);
         let is_int8 = matches!(self.operand, Operand::I8);
@@ -260,7 +260,7 @@ impl Variant {
 
     /// Whether launches may use the dynamic scheduler. Contiguous kernels of 2-byte elements have
     /// no registers for a scheduler warp, and for the prefetch of the next unit.
-    pub const fn draws(&self) -> bool {
+    pub const fn has_scheduler(&self) -> bool {
         matches!(self.arch, Arch::Sm90a)
             && (!self.schedule.is_contiguous() || self.operand.is_code())
     }
@@ -268,12 +268,12 @@ impl Variant {
     /// Shared memory of a row that reads documents as runs of rows.
     const fn run_geometry(&self) -> layout::contiguous::Geometry {
         layout::contiguous::Geometry {
-            warps: (self.threads - layout::contiguous::threads(0, self.draws())) / 32,
+            warps: (self.threads - layout::contiguous::threads(0, self.has_scheduler())) / 32,
             stages: self.stages,
             row_bytes: self.dim_max * self.operand.size_bytes(),
             chunk_rows: self.document_tile,
             has_scales: self.has_factors(),
-            draws: self.draws(),
+            has_scheduler: self.has_scheduler(),
         }
     }
 
@@ -371,10 +371,10 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_f16_d128_q128 { F16, scores, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
             sm90 maxsim_forward_sm90_bf16_d128_q128 { Bf16, scores, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
             // The same for units that end within a document, where blocks have few long ones.
-            sm90 maxsim_forward_sm90_f16_d128_q128_cut { F16, stream_k, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
-            sm90 maxsim_forward_sm90_bf16_d128_q128_cut { Bf16, stream_k, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
-            sm90 maxsim_forward_sm90_f16_d128_q256_cut { F16, stream_k, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
-            sm90 maxsim_forward_sm90_bf16_d128_q256_cut { Bf16, stream_k, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d128_q128_stream_k { F16, stream_k, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d128_q128_stream_k { Bf16, stream_k, consumers 2, fragments 1, steps 8, stages 12, tail 16 }
+            sm90 maxsim_forward_sm90_f16_d128_q256_stream_k { F16, stream_k, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
+            sm90 maxsim_forward_sm90_bf16_d128_q256_stream_k { Bf16, stream_k, consumers 2, fragments 2, steps 8, stages 10, tail 16 }
             // One consumer of one fragment for up to 64 query rows, where reading the documents
             // takes longest: two such blocks share a multiprocessor (113 KB each), so that one
             // loads while the other finishes a document.
@@ -396,8 +396,8 @@ macro_rules! forward_variants {
             sm90 maxsim_forward_sm90_f16_d128_q32 { F16, contiguous, rows 16, warps 4, stages 3, blocks 3 }
             sm90 maxsim_forward_sm90_bf16_d128_q32 { Bf16, contiguous, rows 16, warps 4, stages 3, blocks 3 }
             // The same in equal shares, for one query tile and documents of one length.
-            sm90 maxsim_forward_sm90_f16_d128_q32_cut { F16, contiguous_stream_k, rows 16, warps 4, stages 3, blocks 3 }
-            sm90 maxsim_forward_sm90_bf16_d128_q32_cut { Bf16, contiguous_stream_k, rows 16, warps 4, stages 3, blocks 3 }
+            sm90 maxsim_forward_sm90_f16_d128_q32_stream_k { F16, contiguous_stream_k, rows 16, warps 4, stages 3, blocks 3 }
+            sm90 maxsim_forward_sm90_bf16_d128_q32_stream_k { Bf16, contiguous_stream_k, rows 16, warps 4, stages 3, blocks 3 }
             // Above dim 256 query slabs stream along: a stage holds a slab of both sides (48 KB
             // and 32 KB).
             sm90 maxsim_forward_sm90_f16_wide_q256 { F16, scores, consumers 2, fragments 2, steps 0, stages 4, tail 32 }
@@ -427,14 +427,14 @@ macro_rules! forward_variants {
             // calls that do not ask for them, too, where there is no other. Four consumers
             // (`sm90::turned`) hide what follows the products of long queries.
             sm90 maxsim_forward_sm90_e4m3_d128_q256 { E4m3, swap_ab, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
-            sm90 maxsim_forward_sm90_e4m3_d128_q256_cut { E4m3, swap_ab_stream_k, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
+            sm90 maxsim_forward_sm90_e4m3_d128_q256_stream_k { E4m3, swap_ab_stream_k, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
             sm90 maxsim_forward_sm90_e4m3_d128_q256_winners { E4m3, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_d128_q128 { E4m3, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_d128_q64 { E4m3, scaled, consumers 1, fragments 1, steps 4, stages 6, tail 16 }
             sm90 maxsim_forward_sm90_e4m3_d128_q64_winners { E4m3, scaled_winners, consumers 1, fragments 1, steps 4, stages 6, tail 32 }
             sm90 maxsim_forward_sm90_e4m3_wide_q128_winners { E4m3, scaled_winners, consumers 2, fragments 1, steps 0, stages 6, tail 64 }
             sm90 maxsim_forward_sm90_i8_d128_q256 { I8, swap_ab, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
-            sm90 maxsim_forward_sm90_i8_d128_q256_cut { I8, swap_ab_stream_k, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
+            sm90 maxsim_forward_sm90_i8_d128_q256_stream_k { I8, swap_ab_stream_k, consumers 4, fragments 1, steps 4, stages 10, tail 64 }
             sm90 maxsim_forward_sm90_i8_d128_q256_winners { I8, scaled_winners, consumers 2, fragments 2, steps 4, stages 11, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q128 { I8, scaled, consumers 2, fragments 1, steps 4, stages 12, tail 32 }
             sm90 maxsim_forward_sm90_i8_d128_q64 { I8, scaled, consumers 1, fragments 1, steps 4, stages 6, tail 16 }
@@ -640,10 +640,10 @@ mod tests {
     }
 
     #[test]
-    fn int8_of_short_queries_reads_half_scales() {
+    fn int8_of_short_queries_reads_f16_scales() {
         for row in FORWARD {
             let names = ["maxsim_forward_sm90_i8_d128_q32", "maxsim_forward_sm90_i8_d128_q64"];
-            assert_eq!(row.reads_half_scales(), names.contains(&row.name), "{}", row.name);
+            assert_eq!(row.reads_f16_scales(), names.contains(&row.name), "{}", row.name);
         }
     }
 

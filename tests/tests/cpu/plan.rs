@@ -217,8 +217,8 @@ fn the_tile_is_as_tall_as_the_queries_that_share_it() {
 
 #[test]
 fn long_documents_of_few_for_each_block_are_cut_where_shares_end() {
-    const SHORT: Option<&str> = Some("maxsim_forward_sm90_f16_d128_q128_cut");
-    const LONG: Option<&str> = Some("maxsim_forward_sm90_f16_d128_q256_cut");
+    const SHORT: Option<&str> = Some("maxsim_forward_sm90_f16_d128_q128_stream_k");
+    const LONG: Option<&str> = Some("maxsim_forward_sm90_f16_d128_q256_stream_k");
     let uploaded = Access::uploaded(128, ElementType::F16);
     let cross = Pairing::cross();
     let plan = |queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, options| {
@@ -250,7 +250,7 @@ fn long_documents_of_few_for_each_block_are_cut_where_shares_end() {
         let (queries, documents) = (padded(n_queries, query_len), padded(n_documents, len));
         let found = plan(&queries, &documents, &cross, default());
         assert_eq!(
-            Some(found.name()).filter(|name| name.ends_with("_cut")),
+            Some(found.name()).filter(|name| name.ends_with("_stream_k")),
             row,
             "{n_queries} × {query_len} × {n_documents} × {len}: {found}"
         );
@@ -290,7 +290,7 @@ fn long_documents_of_a_short_query_are_shared_where_they_lie() {
             .expect("a kernel")
             .name()
     };
-    const SHARES: &str = "maxsim_forward_sm90_f16_d128_q32_cut";
+    const SHARES: &str = "maxsim_forward_sm90_f16_d128_q32_stream_k";
     for (n_documents, len) in
         [(550, 300), (20, 8000), (300, 3000), (60, 1024), (8, 8192), (1000, 300), (1000, 1024)]
     {

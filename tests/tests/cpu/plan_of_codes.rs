@@ -21,7 +21,7 @@ fn codes_run_in_the_tile_that_fits_the_queries_and_finds_what_is_asked_for() {
             (128, 96, false, "d128_q128"),
             (65, 128, true, "wide_q128_winners"),
             (256, 128, false, "d128_q256"),
-            (1024, 128, false, "d128_q256_cut"),
+            (1024, 128, false, "d128_q256_stream_k"),
             (129, 128, true, "d128_q256_winners"),
             (1024, 128, true, "d128_q256_winners"),
             (1024, 129, false, "wide_q128_winners"),

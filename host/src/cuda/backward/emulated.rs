@@ -259,7 +259,7 @@ impl Setting<'_> {
         (list, destinations)
     }
 
-    /// `owner` and `join`.
+    /// The segmented sum and the fixup.
     pub(super) fn sum_segments(
         &self,
         group: &Group,

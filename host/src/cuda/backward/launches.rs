@@ -6,8 +6,8 @@ use cust::sys::CUstream;
 use maxsim_kernels::abi::params::backward;
 use maxsim_kernels::abi::params::backward::residual::ResidualGatherParams;
 use maxsim_kernels::abi::params::backward::{
-    CountParams, FewParams, GatherParams, Output, OwnerParams, Pairs, ProjectParams, RowTask, Rows,
-    SortParams, SortTask, SumParams, columns,
+    CountParams, GatherParams, Output, Pairs, ProjectParams, RowTask, Rows, SegmentedSumParams,
+    ShortQueryParams, SortParams, SortTask, SumParams, columns,
 };
 
 use super::plan::{Carry, GradientPlan, Group, SidePairs};
@@ -197,7 +197,7 @@ impl CudaBackward {
         entered: &Entered<'_>,
         stream: CUstream,
         call: &Sums<'_>,
-        (kernel, sorted): (Kernel<FewParams>, &SortedKernels),
+        (kernel, sorted): (Kernel<ShortQueryParams>, &SortedKernels),
         workspace: u64,
     ) -> Result<()> {
         let [queries, documents] = call.sides;
@@ -208,7 +208,7 @@ impl CudaBackward {
         };
         let fills = !call.adds && self.few_cover_documents;
         let out = queries.output(call.adds);
-        let params = FewParams {
+        let params = ShortQueryParams {
             pairs: self.pairs(call, document_pairs, self.lists.document_order, call.norms[0]),
             source: call.queries.rows(),
             out: documents.output(call.adds),
@@ -225,7 +225,7 @@ impl CudaBackward {
             false => 0,
         };
         let grid = n_few_blocks + n_gather_blocks;
-        let shared_bytes = backward::FEW_SHARED_BYTES as u32;
+        let shared_bytes = backward::SHORT_QUERY_SHARED_BYTES as u32;
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
             match are_elements {
@@ -394,10 +394,10 @@ impl CudaBackward {
         call: &Sums<'_>,
         pairs: &Pairs,
         group: &Group,
-        left: Option<OwnerParams>,
+        left: Option<SegmentedSumParams>,
         sorted: &SortedKernels,
         workspace: u64,
-    ) -> Result<Option<OwnerParams>> {
+    ) -> Result<Option<SegmentedSumParams>> {
         let at = self.group_workspace(group, workspace);
         let row_bytes = self.dim as u64 * 4;
         let sort = SortParams {
@@ -454,17 +454,22 @@ impl CudaBackward {
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        params: &OwnerParams,
+        params: &SegmentedSumParams,
         sorted: &SortedKernels,
     ) -> Result<()> {
-        let shared_bytes = backward::JOIN_SHARED_BYTES as u32;
+        let shared_bytes = backward::FIXUP_SHARED_BYTES as u32;
         // SAFETY: the caller's promise.
         unsafe { start(entered, stream, sorted.fixup, n_join_blocks(params), shared_bytes, params) }
     }
 
     /// The parameters of the kernels that sum a group's sorted sources.
-    fn owner_params(&self, call: &Sums<'_>, group: &Group, at: &GroupWorkspace) -> OwnerParams {
-        OwnerParams {
+    fn owner_params(
+        &self,
+        call: &Sums<'_>,
+        group: &Group,
+        at: &GroupWorkspace,
+    ) -> SegmentedSumParams {
+        SegmentedSumParams {
             source: call.queries.rows(),
             out: match &group.carry {
                 None => call.sides[1].output(call.adds || group.is_pass),
@@ -486,6 +491,6 @@ impl CudaBackward {
 }
 
 /// Blocks that join a group's rows.
-fn n_join_blocks(params: &OwnerParams) -> u32 {
+fn n_join_blocks(params: &SegmentedSumParams) -> u32 {
     params.n_segments.div_ceil(backward::WARPS)
 }

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use maxsim_kernels::abi::params::backward;
 use maxsim_kernels::abi::params::backward::residual::ResidualGatherParams;
 use maxsim_kernels::abi::params::backward::{
-    AtomicParams, CountParams, FewParams, GatherParams, OwnerParams, ProjectParams, SortParams,
-    SumParams,
+    AtomicParams, CountParams, GatherParams, ProjectParams, SegmentedSumParams, ShortQueryParams,
+    SortParams, SumParams,
 };
 use maxsim_kernels::table::Resources;
 use maxsim_kernels::table::auxiliary::{
@@ -113,12 +113,12 @@ pub(super) enum WinnerKernels {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SortedKernels {
     gather: GatherKernel,
-    segmented_sum: Kernel<OwnerParams>,
+    segmented_sum: Kernel<SegmentedSumParams>,
     count: Kernel<CountParams>,
     sort: Kernel<SortParams>,
     /// The kernel for short queries, whose winners are not sorted.
-    short_query: Option<Kernel<FewParams>>,
-    fixup: Kernel<OwnerParams>,
+    short_query: Option<Kernel<ShortQueryParams>>,
+    fixup: Kernel<SegmentedSumParams>,
 }
 
 /// The kernel that gathers ∂Q.

@@ -1,7 +1,7 @@
 //! Where a gradient call keeps its intermediate data in the workspace.
 
 use maxsim_kernels::abi::params::backward;
-use maxsim_kernels::abi::params::backward::OwnerParams;
+use maxsim_kernels::abi::params::backward::SegmentedSumParams;
 
 use super::CudaBackward;
 use super::plan::Group;
@@ -121,7 +121,7 @@ pub(super) struct GroupWorkspace {
 
 impl GroupWorkspace {
     /// Whether counting, and what it clears, overwrites nothing that another group's fixup needs.
-    pub(super) fn spares(&self, left: &OwnerParams) -> bool {
+    pub(super) fn spares(&self, left: &SegmentedSumParams) -> bool {
         // In this order, and each ends where the next one starts at the latest.
         let written = [(self.carry, self.destinations), (self.counts, self.heads)];
         let end = left.lasts + u64::from(left.n_segments) * 4;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 use half::f16;
 use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::params::NORMS_PADDING;
 use maxsim_kernels::abi::params::backward::{RowNormsParams, WARPS};
-use maxsim_kernels::abi::params::{HALVES, NORMS_PADDING};
 use maxsim_kernels::table::auxiliary::ROW_NORMS;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
@@ -96,13 +96,14 @@ impl RowScales {
         self.buffer.address()
     }
 
-    /// The address of documents' scales in the form that a kernel reads.
-    fn address_for(&self, variant: &Variant) -> u64 {
+    /// The address of documents' scales in the form that a kernel reads, and 1 where that is f16,
+    /// or 0.
+    fn address_for(&self, variant: &Variant) -> (u64, u32) {
         match self.halves {
-            Some(word) if variant.reads_half_scales() => {
-                self.buffer.address() + word as u64 * 4 + HALVES
+            Some(word) if variant.reads_f16_scales() => {
+                (self.buffer.address() + word as u64 * 4, 1)
             }
-            _ => self.buffer.address(),
+            _ => (self.buffer.address(), 0),
         }
     }
 
@@ -156,7 +157,7 @@ impl RowScales {
 
 /// Whether some kernel of a device reads the f16 scales of rows of codes as they are.
 fn has_reader_of_f16(capability: (u32, u32), operand: Operand, dim: usize) -> bool {
-    let reads = |row: &Variant| row.reads_half_scales() && row.arch.runs_on(capability);
+    let reads = |row: &Variant| row.reads_f16_scales() && row.arch.runs_on(capability);
     FORWARD.iter().any(|row| reads(row) && row.operand == operand && dim <= row.dim_max)
 }
 
@@ -230,9 +231,10 @@ impl CudaTokens {
         lock(&self.row_scales).as_ref().map_or(0, RowScales::address)
     }
 
-    /// The address of the row scales of documents, in the form that a kernel reads.
-    pub(in crate::cuda) fn row_scales_address_for(&self, variant: &Variant) -> u64 {
-        lock(&self.row_scales).as_ref().map_or(0, |row_scales| row_scales.address_for(variant))
+    /// The address of the row scales of documents in the form that a kernel reads, and 1 where that
+    /// is f16, or 0.
+    pub(in crate::cuda) fn row_scales_address_for(&self, variant: &Variant) -> (u64, u32) {
+        lock(&self.row_scales).as_ref().map_or((0, 0), |row_scales| row_scales.address_for(variant))
     }
 
     /// Sets the scales of codes.

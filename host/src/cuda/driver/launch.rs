@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use cust::sys::CUstream;
-use maxsim_kernels::abi::params::{N_COUNTERS, N_PIECE_ROWS};
+use maxsim_kernels::abi::params::{N_COUNTERS, N_PARTIAL_ROWS};
 use maxsim_kernels::table::Resources;
 
 use super::context::Entered;
@@ -68,4 +68,4 @@ pub(in crate::cuda) unsafe fn start<P: Copy>(
 /// Words at the start of every workspace, 0 between kernels: the work counter of
 /// dynamically scheduled units, the counters of parts, and the flags and values that Stream-K
 /// units publish for a document that continues in the next unit.
-pub(in crate::cuda) const N_RESERVED: u64 = N_COUNTERS as u64 + 2 * N_PIECE_ROWS as u64;
+pub(in crate::cuda) const N_RESERVED: u64 = N_COUNTERS as u64 + 2 * N_PARTIAL_ROWS as u64;

@@ -2,7 +2,7 @@
 
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::layout::SLAB_BYTES;
-use maxsim_kernels::abi::layout::sm90::{CUT_BOX_ROWS, DOCUMENT_TILE};
+use maxsim_kernels::abi::layout::sm90::{DOCUMENT_TILE, STREAM_K_BOX_ROWS};
 use maxsim_kernels::abi::params::{Group, TensorMap};
 
 use super::context::CudaDevice;
@@ -44,7 +44,7 @@ pub(in crate::cuda) struct Maps {
     pub groups: TensorMap,
     /// In boxes of a document tile's rows.
     pub tiles: TensorMap,
-    /// In boxes of [`CUT_BOX_ROWS`] rows.
+    /// In boxes of [`STREAM_K_BOX_ROWS`] rows.
     pub parts: TensorMap,
 }
 
@@ -67,7 +67,7 @@ impl Maps {
         Ok(Maps {
             groups: encode(Group::ROWS)?,
             tiles: encode(DOCUMENT_TILE)?,
-            parts: encode(CUT_BOX_ROWS)?,
+            parts: encode(STREAM_K_BOX_ROWS)?,
         })
     }
 }

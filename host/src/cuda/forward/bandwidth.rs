@@ -1,6 +1,6 @@
 //! A read of tokens that computes nothing: the limit of kernels that are bound by memory.
 
-use maxsim_kernels::abi::params::ReadParams;
+use maxsim_kernels::abi::params::BandwidthParams;
 use maxsim_kernels::table::auxiliary::BANDWIDTH;
 
 use crate::cuda::buffers::tokens::CudaTokens;
@@ -48,7 +48,7 @@ pub(crate) fn read(
     let order = stream.order(&entered)?;
     // Behind the counters.
     let sink = stream.workspace(order, (N_RESERVED + 1) * 4)? + N_RESERVED * 4;
-    let params = ReadParams { base, n_pieces: len_bytes / PIECE_BYTES, sink };
+    let params = BandwidthParams { base, n_pieces: len_bytes / PIECE_BYTES, sink };
     // SAFETY: a handle's matrix has the rows of its layout at its pitch, and is not written
     // during a call; the sink is this stream's.
     unsafe { start(&entered, stream.raw(), kernel, n_blocks as u32, 0, &params) }

@@ -1,8 +1,8 @@
-//! Units of the contiguous kernels: runs of rows (`maxsim_kernels::abi::params::RunParams`).
+//! Units of the contiguous kernels: runs of rows (`maxsim_kernels::abi::params::ContiguousParams`).
 
 use std::ops::Range;
 
-use maxsim_kernels::abi::params::{RunUnit, inverse};
+use maxsim_kernels::abi::params::{ContiguousUnit, inverse};
 use maxsim_kernels::abi::stream_k::first_step;
 
 use super::partition::Even;
@@ -39,7 +39,7 @@ impl WorkList {
                 let (tile, entries) = self.unit(launch, u);
                 let segment = |entry: u32| documents.segments()[entry as usize];
                 let ([start, _], [last, len]) = (segment(entries.start), segment(entries.end - 1));
-                self.run_units.push(RunUnit {
+                self.run_units.push(ContiguousUnit {
                     tile,
                     entry: entries.start,
                     entry_end: entries.end,
@@ -108,7 +108,7 @@ mod tests {
     use crate::problem::Problem;
     use crate::problem::pairing::Pairing;
 
-    /// Unit `u` of a launch as `RunParams` says: tile, entries, and rows.
+    /// Unit `u` of a launch as `ContiguousParams` says: tile, entries, and rows.
     fn run(
         work: &WorkList,
         launch: &Launch,

@@ -6,7 +6,7 @@
 
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::{
-    COMBINE_SPLITS_SHARED_BYTES, CombinePiecesParams, Group, Matrix, NO_TOKEN_SCORE, ScoreTokens,
+    COMBINE_SPLITS_SHARED_BYTES, CombineSplitsParams, Group, Matrix, NO_TOKEN_SCORE, ScoreTokens,
 };
 use maxsim_kernels::table::forward::Variant;
 
@@ -105,7 +105,7 @@ impl SplitProblem {
 /// Combines the results of a work's splits.
 #[derive(Debug)]
 pub(in crate::cuda) struct CudaSplits {
-    kernel: Kernel<CombinePiecesParams>,
+    kernel: Kernel<CombineSplitsParams>,
     splits: DocumentSplits,
     /// Some split has no token.
     has_empty: bool,
@@ -120,7 +120,7 @@ pub(in crate::cuda) struct CudaSplits {
 impl CudaSplits {
     /// `outputs` is of the whole problem, `of_splits` of the splits.
     pub(in crate::cuda) fn new(
-        kernel: Kernel<CombinePiecesParams>,
+        kernel: Kernel<CombineSplitsParams>,
         variant: &Variant,
         split: &SplitProblem,
         outputs: &OutputShape,
@@ -196,7 +196,7 @@ impl CudaSplits {
         outputs: &CudaOutputs,
     ) -> Result<()> {
         let out = outputs.addresses();
-        let params = CombinePiecesParams {
+        let params = CombineSplitsParams {
             queries: queries.matrix(),
             score_tokens: lists.score_tokens,
             piece_token_scores: left.token_scores,

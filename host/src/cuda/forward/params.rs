@@ -2,8 +2,8 @@
 
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::{
-    ByCentroidParams, CutRunParams, ForwardParams, NormalizedParams, ResidualParams, RunParams,
-    RunUnit, ScaledRunParams, TensorMap, Unit, UnitStart, inverse,
+    ByCentroidParams, ContiguousParams, ContiguousStreamKParams, ContiguousUnit, ForwardParams,
+    NormalizedParams, ResidualParams, ScaledContiguousParams, TensorMap, Unit, UnitStart, inverse,
 };
 use maxsim_kernels::table::forward::{ForwardEntry, Variant};
 
@@ -22,9 +22,9 @@ use crate::problem::outputs::OutputAddresses;
 pub(in crate::cuda) enum ForwardKernel {
     Forward(Kernel<ForwardParams>),
     Normalized(Kernel<NormalizedParams>),
-    Contiguous(Kernel<RunParams>),
-    ScaledContiguous(Kernel<ScaledRunParams>),
-    ContiguousStreamK(Kernel<CutRunParams>),
+    Contiguous(Kernel<ContiguousParams>),
+    ScaledContiguous(Kernel<ScaledContiguousParams>),
+    ContiguousStreamK(Kernel<ContiguousStreamKParams>),
     Residual(Kernel<ResidualParams>),
     ByCentroid(Kernel<ByCentroidParams>),
 }
@@ -72,12 +72,19 @@ impl ForwardPlan {
                     start(entered, stream, kernel, grid, shared_bytes, params)
                 }
                 ForwardKernel::Normalized(kernel) => {
-                    let document_norms = documents.row_scales_address_for(self.variant);
-                    let query_norms = match self.variant.has_query_factors() {
+                    let (document_scales, document_scales_are_f16) =
+                        documents.row_scales_address_for(self.variant);
+                    let query_scales = match self.variant.has_query_factors() {
                         true => queries.row_scales_address(),
                         false => 0,
                     };
-                    let params = NormalizedParams { forward, query_norms, document_norms };
+                    let params = NormalizedParams {
+                        forward,
+                        query_scales,
+                        document_scales,
+                        document_scales_are_f16,
+                        reserved: 0,
+                    };
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
                 ForwardKernel::Contiguous(kernel) => {
@@ -85,8 +92,12 @@ impl ForwardPlan {
                     start(entered, stream, kernel, grid, shared_bytes, &runs)
                 }
                 ForwardKernel::ScaledContiguous(kernel) => {
-                    let params = ScaledRunParams {
-                        document_scales: documents.row_scales_address_for(self.variant),
+                    let (document_scales, document_scales_are_f16) =
+                        documents.row_scales_address_for(self.variant);
+                    let params = ScaledContiguousParams {
+                        document_scales,
+                        document_scales_are_f16,
+                        reserved: 0,
                         runs: self.run_params(launch, params),
                         query_scales: queries.row_scales_address(),
                     };
@@ -101,7 +112,8 @@ impl ForwardPlan {
                     };
                     let n_steps = document_steps * launch.entries.len() as u32;
                     let document_steps_inverse = inverse(document_steps, n_steps);
-                    let params = CutRunParams { document_steps, document_steps_inverse, runs };
+                    let params =
+                        ContiguousStreamKParams { document_steps, document_steps_inverse, runs };
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
                 ForwardKernel::Residual(kernel) => {
@@ -167,7 +179,7 @@ impl ForwardPlan {
             score_token_base: self.lists.score_token_base,
             results: if is_partial { workspace + N_RESERVED * 4 } else { out.scores },
             counters: if launch.sums_in_kernel { workspace + 4 } else { 0 },
-            draws: if self.counts(launch) { workspace } else { 0 },
+            tickets: if self.counts(launch) { workspace } else { 0 },
             scores: out.scores,
             score_stride: self.query_stride,
             winners: out.winners,
@@ -197,10 +209,10 @@ impl ForwardPlan {
     }
 
     /// The parameters of kernels that read contiguous documents.
-    fn run_params(&self, launch: &Launch, params: &ForwardParams) -> RunParams {
+    fn run_params(&self, launch: &Launch, params: &ForwardParams) -> ContiguousParams {
         let units = match launch.units {
             Units::Contiguous(first) => {
-                self.lists.run_units + u64::from(first) * size_of::<RunUnit>() as u64
+                self.lists.run_units + u64::from(first) * size_of::<ContiguousUnit>() as u64
             }
             _ => 0,
         };
@@ -210,7 +222,7 @@ impl ForwardPlan {
             _ if launch.is_dynamic => (params.entries_per_unit + params.longer_by, 0),
             _ => (params.entries_per_unit, params.n_longer_units),
         };
-        RunParams {
+        ContiguousParams {
             documents: params.documents.base,
             units,
             segments: params.documents.segments,

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use maxsim_kernels::abi::layout::sm90::DOCUMENT_TILE;
-use maxsim_kernels::abi::params::{N_PIECE_ROWS, Segment, UnitStart};
+use maxsim_kernels::abi::params::{N_PARTIAL_ROWS, Segment, UnitStart};
 
 use super::work_list::Shape;
 
@@ -209,7 +209,7 @@ impl Chunks {
 
     /// Units that end between any two tiles, one for each block.
     pub(in crate::cuda) fn stream_k(shape: &Shape, total: u64, n_tiles: u64, grid: u32) -> Chunks {
-        let most = N_PIECE_ROWS as usize / shape.query_tile.max(1);
+        let most = N_PARTIAL_ROWS as usize / shape.query_tile.max(1);
         let n = (u64::from(grid).min(most as u64) / n_tiles.max(1)).max(1);
         Chunks { n, n_first: 0, first: 0, rest: total.div_ceil(n).max(1), is_dynamic: false }
     }

@@ -176,7 +176,7 @@ fn launch_shape(
         prefers_whole_rounds: counts,
         partials_max: PARTIALS_BYTES_MAX / 4,
         n_counters_max: if sums_in_kernel { u64::from(N_COUNTERS) - 1 } else { 0 },
-        dynamic_tokens_min: match (variant.draws(), is_contiguous) {
+        dynamic_tokens_min: match (variant.has_scheduler(), is_contiguous) {
             (false, _) => u64::MAX,
             (true, true) => CONTIGUOUS_DYNAMIC_TOKENS_MIN,
             (true, false) => DYNAMIC_TOKENS_MIN,

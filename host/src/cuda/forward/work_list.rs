@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use maxsim_kernels::abi::params::{RunUnit, Segment, Unit, UnitStart};
+use maxsim_kernels::abi::params::{ContiguousUnit, Segment, Unit, UnitStart};
 
 use super::partition::{Chunks, Even, LaunchRange, grid, launch_ranges};
 use super::query_tiles::{Packed, Tiles};
@@ -90,7 +90,7 @@ pub(in crate::cuda) struct WorkList {
     /// Starts of the units of launches of a cross product, each with one behind the last.
     pub unit_starts: Vec<UnitStart>,
     /// Units as runs of rows, where the kernel reads such and cannot compute them.
-    pub run_units: Vec<RunUnit>,
+    pub run_units: Vec<ContiguousUnit>,
     /// Document per entry; empty where it is the entry.
     pub entry_document: Vec<u32>,
     /// Score per entry; empty where they are the same.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use maxsim_kernels::abi::params::{Group, N_PIECE_ROWS, UnitStart};
+use maxsim_kernels::abi::params::{Group, N_PARTIAL_ROWS, UnitStart};
 
 use super::partition::{Chunks, UNIT_TOKENS_MAX, grid, launch_ranges};
 use super::work_list::{Shape, Units, WorkList};
@@ -398,7 +398,7 @@ fn shares_that_end_within_documents_have_every_token_once() {
         let shape = Shape { query_tile: 128, is_stream_k: true, ..LARGE };
         let total = lens.iter().map(|len| shape.cost(len[1])).sum();
         let (n_tiles, grid) = (1 + random.below(4), 4 + random.below(400) as u32);
-        let n_units = u64::from(grid.min(N_PIECE_ROWS / 128)) / n_tiles;
+        let n_units = u64::from(grid.min(N_PARTIAL_ROWS / 128)) / n_tiles;
         let starts = Chunks::stream_k(&shape, total, n_tiles, grid).starts(&shape, &lens);
         assert!(starts.len() as u64 - 1 <= n_units, "{case}");
         let (first, last) = (starts[0], starts[starts.len() - 1]);

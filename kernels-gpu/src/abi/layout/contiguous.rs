@@ -24,8 +24,8 @@ pub const UNIT_BYTES: usize = 16;
 
 /// Threads of a CTA: warps that multiply, one that stores, and, with a dynamic scheduler, one that
 /// takes tickets.
-pub const fn threads(warps: usize, draws: bool) -> usize {
-    32 * (warps + 1 + draws as usize)
+pub const fn threads(warps: usize, has_scheduler: bool) -> usize {
+    32 * (warps + 1 + has_scheduler as usize)
 }
 
 /// Bytes of the scales that come with a chunk of so many rows, of `1 << shift` bytes each: whatever
@@ -53,7 +53,7 @@ pub struct Geometry {
     /// Whether every row has a scale, which comes with its chunk.
     pub has_scales: bool,
     /// Whether launches may use the dynamic scheduler.
-    pub draws: bool,
+    pub has_scheduler: bool,
 }
 
 impl Geometry {
@@ -84,7 +84,7 @@ impl Geometry {
 
     /// Slots of published units.
     const fn unit_slots(&self) -> usize {
-        if self.draws { UNIT_SLOTS } else { 0 }
+        if self.has_scheduler { UNIT_SLOTS } else { 0 }
     }
 
     /// Offset of the published units, and behind them of the entry whose maxima a slot has.
@@ -94,7 +94,7 @@ impl Geometry {
 
     /// Offset of the barriers: one per stage, two of the query tile, two per slot.
     pub const fn barriers_offset(&self) -> usize {
-        let entries = if self.draws { 4 * SLOTS } else { 0 };
+        let entries = if self.has_scheduler { 4 * SLOTS } else { 0 };
         self.units_offset() + self.unit_slots() * UNIT_BYTES + entries
     }
 

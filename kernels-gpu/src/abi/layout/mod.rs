@@ -88,7 +88,7 @@ mod tests {
                 row_bytes: 128,
                 chunk_rows,
                 has_scales: true,
-                draws: true,
+                has_scheduler: true,
             };
             let n_bytes = scales_bytes(chunk_rows, shift);
             let before = scales_before(row, shift) as usize;

@@ -37,23 +37,23 @@ pub const TILE_ALIGN: usize = 1024;
 pub const DESCRIPTOR_HIGH: u32 = 0x4000_0040;
 
 /// Consumers of kernels whose documents are the rows of products.
-pub const TURNED_CONSUMERS: usize = 4;
+pub const SWAP_AB_CONSUMERS: usize = 4;
 /// Teams of two of these consumers, with a half of the ring each.
-pub const TEAMS: usize = 2;
+pub const PAIRS: usize = 2;
 /// Warps of a team.
-pub const TEAM_WARPS: usize = 4 * TURNED_CONSUMERS / TEAMS;
+pub const PAIR_WARPS: usize = 4 * SWAP_AB_CONSUMERS / PAIRS;
 /// Bytes of a team's stage: half a tile.
-pub const TEAM_STAGE_BYTES: usize = DOCUMENT_SLAB_BYTES / TEAMS;
+pub const PAIR_STAGE_BYTES: usize = DOCUMENT_SLAB_BYTES / PAIRS;
 /// Bytes of the scales of its rows.
-pub const TEAM_SCALES_BYTES: usize = SCALES_BYTES / TEAMS;
+pub const PAIR_SCALES_BYTES: usize = SCALES_BYTES / PAIRS;
 /// Bytes of what a team's loading warp says of a stage.
-pub const TEAM_WORDS_BYTES: usize = 16;
+pub const PAIR_WORDS_BYTES: usize = 16;
 /// Documents of a team whose maxima are in flight.
-pub const TEAM_SLOTS: usize = 2;
+pub const PAIR_SLOTS: usize = 2;
 /// Bytes that one warp of a pair of consumers stores of a document: the maxima of 128 query rows.
 pub const MAXIMA_BYTES: usize = 4 * 128;
 /// Bytes of the sums of a document's groups, and of what else is said of it.
-pub const TEAM_SUMS_BYTES: usize = 128;
+pub const PAIR_SUMS_BYTES: usize = 128;
 
 /// Whether the last tile of a document may be this wide: any multiple of the step up to 64,
 /// above it multiples of 32. Finding winners halves the columns again and again.
@@ -112,7 +112,7 @@ pub const fn stage_bytes(query_tile: usize, slabs: usize, parts: usize) -> usize
 
 /// Rows that one copy brings of a whole tile's slab where units end within documents: both halves
 /// of as many rows come out of the memory together.
-pub const CUT_BOX_ROWS: usize = 32;
+pub const STREAM_K_BOX_ROWS: usize = 32;
 
 /// Documents whose sums are in flight: as many as fit beside the ring, up to four.
 pub const fn sum_slots(query_tile: usize) -> usize {
@@ -184,12 +184,12 @@ pub const fn shared_bytes(
             // And, behind the slots, the query rows' scales and a word for each thread, which take
             // as much as six warps store, a bit for each row, and of slots and stages their words
             // and two barriers.
-            let n_slots = TEAMS * TEAM_SLOTS;
+            let n_slots = PAIRS * PAIR_SLOTS;
             maxima_offset(query_tile, slabs, stages, parts)
-                + (TEAM_WARPS * n_slots + 6) * MAXIMA_BYTES
+                + (PAIR_WARPS * n_slots + 6) * MAXIMA_BYTES
                 + query_tile / 8
-                + n_slots * (TEAM_SUMS_BYTES + 16)
-                + TEAMS * stages * (TEAM_WORDS_BYTES + 16)
+                + n_slots * (PAIR_SUMS_BYTES + 16)
+                + PAIRS * stages * (PAIR_WORDS_BYTES + 16)
         }
     }
 }

@@ -3,10 +3,10 @@
 /// Threads per CTA of the kernel.
 pub const BANDWIDTH_THREADS: usize = 512;
 
-/// Parameters of `maxsim_read`.
+/// Parameters of `maxsim_bandwidth`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ReadParams {
+pub struct BandwidthParams {
     /// Address of what is read, aligned to 16.
     pub base: u64,
     /// How much is read, in pieces of 16 bytes.

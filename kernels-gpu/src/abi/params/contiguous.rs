@@ -10,14 +10,14 @@ use crate::abi::params::ForwardParams;
 /// constant cache, although some of it is among those of every entry, too.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RunParams {
+pub struct ContiguousParams {
     /// Address of the document tokens.
     pub documents: u64,
-    /// Address of [`RunUnit`]s; 0 = units are computed: unit `u` is the `u / n_tiles`-th of tile `u
-    /// % n_tiles`, whose first entry is that number times `entry_stride`. Each has
+    /// Address of [`ContiguousUnit`]s; 0 = units are computed: unit `u` is the `u / n_tiles`-th of
+    /// tile `u % n_tiles`, whose first entry is that number times `entry_stride`. Each has
     /// `entries_per_unit`, a tile's first `n_longer_units` one more, and a document `item_len`
-    /// rows. With the dynamic scheduler ([`ForwardParams::draws`]) there is one tile, these are the
-    /// CTAs' first units, and the others are as [`ForwardParams`] states.
+    /// rows. With the dynamic scheduler ([`ForwardParams::tickets`]) there is one tile, these are
+    /// the CTAs' first units, and the others are as [`ForwardParams`] states.
     pub units: u64,
     /// Address of the documents' [`crate::abi::params::Segment`]s; 0 = document `d` is `item_len`
     /// rows from row `d * item_len`.
@@ -55,35 +55,39 @@ pub struct RunParams {
 /// again.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CutRunParams {
+pub struct ContiguousStreamKParams {
     /// Of how many steps a document is, [`crate::abi::layout::contiguous::PRODUCT_ROWS`] rows each,
     /// the last one with what is left; two at least.
     pub document_steps: u32,
     /// Dividing by it: see [`crate::abi::params::inverse`]; not 0.
     pub document_steps_inverse: u32,
     /// Units have `entries_per_unit` steps, not documents, the first `n_longer_units` one more.
-    /// Their partial maxima are published behind the counters at [`ForwardParams::draws`]
-    /// ([`crate::abi::params::N_PIECE_ROWS`]).
-    pub runs: RunParams,
+    /// Their partial maxima are published behind the counters at [`ForwardParams::tickets`]
+    /// ([`crate::abi::params::N_PARTIAL_ROWS`]).
+    pub runs: ContiguousParams,
 }
 
 /// Parameters of such entries of codes. What a block's first copies depend on comes first, again.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ScaledRunParams {
-    /// As [`crate::abi::params::NormalizedParams::document_norms`], of rows that read half scales,
-    /// aligned to 16 but for the mark.
+pub struct ScaledContiguousParams {
+    /// As [`crate::abi::params::NormalizedParams::document_scales`], of kernels that read f16
+    /// scales, aligned to 16.
     pub document_scales: u64,
+    /// As [`crate::abi::params::NormalizedParams::document_scales_are_f16`].
+    pub document_scales_are_f16: u32,
+    /// Padding.
+    pub reserved: u32,
     /// Those of elements.
-    pub runs: RunParams,
-    /// As [`crate::abi::params::NormalizedParams::query_norms`].
+    pub runs: ContiguousParams,
+    /// As [`crate::abi::params::NormalizedParams::query_scales`].
     pub query_scales: u64,
 }
 
 /// A unit of work whose documents are one run of rows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunUnit {
+pub struct ContiguousUnit {
     /// Index into the query tiles.
     pub tile: u32,
     /// First entry.

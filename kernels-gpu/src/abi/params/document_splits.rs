@@ -8,7 +8,7 @@ pub const COMBINE_SPLITS_THREADS: usize = 256;
 /// Its dynamic shared memory in bytes: a sum per group of query tokens.
 pub const COMBINE_SPLITS_SHARED_BYTES: usize = COMBINE_SPLITS_THREADS / Group::ROWS * 4;
 
-/// Where the query tokens of a score are, for `maxsim_combine_pieces`.
+/// Where the query tokens of a score are, for `maxsim_combine_splits`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScoreTokens {
@@ -23,11 +23,11 @@ pub struct ScoreTokens {
     pub first_group: u32,
 }
 
-/// Parameters of `maxsim_combine_pieces`: documents were cut into `n_pieces` pieces of
+/// Parameters of `maxsim_combine_splits`: documents were cut into `n_pieces` pieces of
 /// `piece_len` tokens, and score `p` became the scores `p * n_pieces + i` of its pieces `i`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct CombinePiecesParams {
+pub struct CombineSplitsParams {
     /// The query tokens.
     pub queries: Matrix,
     /// Address of [`ScoreTokens`] for each score.

@@ -27,7 +27,7 @@ pub const N_COUNTERS: u32 = 16 << 10;
 /// Query rows, of all units together, for which units publish a word of eight bytes behind the
 /// counters, 0 between launches: the partial maximum over a document that continues in another
 /// unit. Other partial results follow.
-pub const N_PIECE_ROWS: u32 = 36 << 10;
+pub const N_PARTIAL_ROWS: u32 = 36 << 10;
 
 /// Where a unit of a cross product starts, for documents of different lengths.
 #[repr(C)]
@@ -100,8 +100,8 @@ pub struct ForwardParams {
     /// Address of a u32 counter, the dynamic scheduler's, 0 before and after every launch: a CTA's
     /// first unit has its number, ticket `t` is unit `grid + t`. 0 = static scheduler: CTA `b`
     /// works on units `b`, `b + grid`, ... Under Stream-K each unit has a CTA, and here start the
-    /// counters before the published partial maxima ([`N_PIECE_ROWS`]).
-    pub draws: u64,
+    /// counters before the published partial maxima ([`N_PARTIAL_ROWS`]).
+    pub tickets: u64,
     /// Address of an i32 document index per entry; 0 = the entry itself.
     pub entry_document: u64,
     /// Address of the [`crate::abi::params::Group`]s, tile by tile.
@@ -151,18 +151,18 @@ pub struct NormalizedParams {
     pub forward: ForwardParams,
     /// Address of an f32 per row of the queries' matrix, which its similarities are multiplied by;
     /// 0 where they are elements of affine documents.
-    pub query_norms: u64,
+    pub query_scales: u64,
     /// The same of the documents' matrix, of affine ones a word with the f16 scale and minimum, and
     /// behind its last row as many as a tile has, whatever they are:
-    /// [`crate::abi::params::NORMS_PADDING`]. For rows of the table that read half scales
-    /// ([`crate::table::forward::Variant::reads_half_scales`]) it may be that of f16 numbers
-    /// instead, aligned to 4 all the same, plus [`HALVES`].
-    pub document_norms: u64,
+    /// [`crate::abi::params::NORMS_PADDING`]. For kernels that read f16 scales
+    /// ([`crate::table::forward::Variant::reads_f16_scales`]) it may be that of f16 numbers
+    /// instead, aligned to 4 all the same: see `document_scales_are_f16`.
+    pub document_scales: u64,
+    /// 1 where the documents' scales are f16 rather than f32 (such kernels only).
+    pub document_scales_are_f16: u32,
+    /// Padding.
+    pub reserved: u32,
 }
-
-/// What an address of f16 scales is marked with: a field of its own would change the kernels that
-/// have none.
-pub const HALVES: u64 = 1;
 
 /// Threads per CTA of `maxsim_sum_partials`; each adds the partial sums of one result.
 pub const SUM_PARTIALS_THREADS: usize = 256;

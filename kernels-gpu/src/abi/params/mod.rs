@@ -14,14 +14,16 @@ pub mod rescore;
 mod residual;
 mod tokens;
 
-pub use crate::abi::params::bandwidth::{BANDWIDTH_THREADS, ReadParams};
-pub use crate::abi::params::contiguous::{CutRunParams, RunParams, RunUnit, ScaledRunParams};
+pub use crate::abi::params::bandwidth::{BANDWIDTH_THREADS, BandwidthParams};
+pub use crate::abi::params::contiguous::{
+    ContiguousParams, ContiguousStreamKParams, ContiguousUnit, ScaledContiguousParams,
+};
 pub use crate::abi::params::document_splits::{
-    COMBINE_SPLITS_SHARED_BYTES, COMBINE_SPLITS_THREADS, CombinePiecesParams, NO_TOKEN_SCORE,
+    COMBINE_SPLITS_SHARED_BYTES, COMBINE_SPLITS_THREADS, CombineSplitsParams, NO_TOKEN_SCORE,
     ScoreTokens,
 };
 pub use crate::abi::params::forward::{
-    ForwardParams, HALVES, N_COUNTERS, N_PIECE_ROWS, NormalizedParams, SUM_PARTIALS_THREADS,
+    ForwardParams, N_COUNTERS, N_PARTIAL_ROWS, NormalizedParams, SUM_PARTIALS_THREADS,
     SumPartialsParams, Unit, UnitStart,
 };
 pub use crate::abi::params::residual::{
@@ -90,9 +92,9 @@ mod tests {
         assert_eq!(size_of::<Group>(), 16);
         assert_eq!(size_of::<Matrix>(), 40);
         assert_eq!(size_of::<ScoreTokens>(), 16);
-        assert_eq!(size_of::<CombinePiecesParams>(), 40 + 6 * 8 + 4 * 4);
+        assert_eq!(size_of::<CombineSplitsParams>(), 40 + 6 * 8 + 4 * 4);
         // Three maps, two matrices, 13 addresses, 22 words.
         assert_eq!(size_of::<ForwardParams>(), 3 * 128 + 2 * 40 + 13 * 8 + 22 * 4);
-        assert_eq!(size_of::<NormalizedParams>(), size_of::<ForwardParams>() + 2 * 8);
+        assert_eq!(size_of::<NormalizedParams>(), size_of::<ForwardParams>() + 2 * 8 + 2 * 4);
     }
 }

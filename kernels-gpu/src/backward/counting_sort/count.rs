@@ -1,19 +1,19 @@
 //! Counts the sources of a task per bucket, and clears the places that they will have.
 //!
 //! Only for windows of several tasks, whose blocks must know where each other's sources end. The
-//! counts of each warp are kept, too, so that `invert` need not look at the winners twice.
+//! counts of each warp are kept, too, so that the sort need not look at the winners twice.
 //!
-//! Blocks behind the last task join the rows of the group before: a launch less.
+//! CTAs behind the last task do the fixup of the group before: a launch less.
 
 use crate::abi::params::backward::{CountParams, NO_ROW, SortParams, THREADS, WARPS};
 use crate::backward::counting_sort::steps::{clear_share, for_each, sort_task};
-use crate::backward::fixup::join_block;
+use crate::backward::fixup::fixup_block;
 use crate::ptx::atomic::count_shared_if;
 use crate::ptx::global::{store_u16, store_u32};
 use crate::ptx::shared::{dynamic_shared, load_shared_u32, store_shared_u32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 
-/// Counts the sources of this block's task, or joins rows.
+/// Counts the sources of this block's task, or fixes up rows.
 ///
 /// # Safety
 /// `params` must describe a call as [`CountParams`] says; all threads of the block.
@@ -22,7 +22,7 @@ pub unsafe fn count(params: &CountParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match block_idx_x().checked_sub(params.n_tasks) {
-            Some(block) => join_block(&params.join, block),
+            Some(block) => fixup_block(&params.join, block),
             None => count_task(&params.sort),
         }
     }

@@ -1,6 +1,6 @@
 //! A stable counting sort of winners by document row: [`count`] counts the winners of each row,
-//! [`invert`] places them behind one another.
+//! [`sort`] places them behind one another.
 
 pub mod count;
-pub mod invert;
+pub mod sort;
 mod steps;

@@ -1,6 +1,6 @@
 //! The chunks of a warp: their copies, and which of them comes next.
 
-use crate::abi::params::RunParams;
+use crate::abi::params::ContiguousParams;
 use crate::ptx::barrier::barrier_expect;
 use crate::ptx::copy::copy_run;
 use crate::sm90::contiguous::element::ChunkElement;
@@ -22,7 +22,7 @@ pub(super) trait UnitChunks<'a, K: Kernel>: Chunks<K> {
     /// Behind the first chunks of a unit, of which the next one would begin with `row`, for the
     /// stage `free[0]`; `free[1]` stages are free.
     fn behind(
-        params: &'a RunParams,
+        params: &'a ContiguousParams,
         shared: Shared<K>,
         unit: (Run, Ends<'a>),
         row: u32,
@@ -66,7 +66,7 @@ impl<K: Kernel> Chunks<K> for OfUnit<'_, K> {
 impl<'a, K: Kernel> UnitChunks<'a, K> for OfUnit<'a, K> {
     #[inline(always)]
     fn behind(
-        _: &'a RunParams,
+        _: &'a ContiguousParams,
         shared: Shared<K>,
         unit: (Run, Ends<'a>),
         row: u32,

@@ -1,7 +1,7 @@
 //! The warp that loads query tiles and stores scores.
 
 use crate::abi::layout::contiguous::*;
-use crate::abi::params::{ForwardParams, Group, RunParams};
+use crate::abi::params::{ContiguousParams, ForwardParams, Group};
 use crate::primitives::documents::{TokenPlace, store_token};
 use crate::primitives::row_scales::RowScales;
 use crate::primitives::unroll::unroll;
@@ -26,7 +26,7 @@ use crate::sm90::smem::Ring;
 /// As [`crate::sm90::contiguous::forward`].
 #[inline(always)]
 pub(super) unsafe fn store<K: Kernel>(
-    all: &RunParams,
+    all: &ContiguousParams,
     shared: Shared<K>,
     row_scales: RowScales,
     lane: u32,
@@ -123,7 +123,7 @@ impl Tile {
     /// # Safety
     /// The tile must be of this launch.
     #[inline(always)]
-    pub(super) unsafe fn new(params: &RunParams, index: u32) -> Tile {
+    pub(super) unsafe fn new(params: &ContiguousParams, index: u32) -> Tile {
         Tile([0, 1].map(|i| match params.query_len {
             // SAFETY: a tile has two groups.
             0 => unsafe { work_tile::group(&params.forward, index * GROUPS + i) },
@@ -140,7 +140,12 @@ impl Tile {
     /// # Safety
     /// One whole warp; the tile's room in shared memory must be free.
     #[inline(always)]
-    pub(super) unsafe fn load<K: Kernel>(&self, params: &RunParams, shared: &Shared<K>, lane: u32) {
+    pub(super) unsafe fn load<K: Kernel>(
+        &self,
+        params: &ContiguousParams,
+        shared: &Shared<K>,
+        lane: u32,
+    ) {
         // SAFETY: the caller's promise; groups have their rows.
         unsafe {
             if lane == 0 {

@@ -1,7 +1,7 @@
 //! Main loop of the warps that multiply: chunks, products, online max.
 
 use crate::abi::layout::contiguous::*;
-use crate::abi::params::RunParams;
+use crate::abi::params::ContiguousParams;
 use crate::primitives::row_scales::RowScales;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::shared::{store_shared_f32, store_shared_u32_if};
@@ -22,7 +22,7 @@ use crate::sm90::smem::Ring;
 /// As [`crate::sm90::contiguous::forward`].
 #[inline(always)]
 pub(super) unsafe fn multiply<'a, K: Kernel, C: UnitChunks<'a, K>>(
-    all: &'a RunParams,
+    all: &'a ContiguousParams,
     shared: Shared<K>,
     row_scales: RowScales,
     lane: u32,

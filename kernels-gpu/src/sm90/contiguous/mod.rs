@@ -48,7 +48,7 @@ mod tile_scheduler;
 mod units;
 
 use crate::abi::layout::contiguous::*;
-use crate::abi::params::{CutRunParams, Group, NORMS_PADDING, RunParams};
+use crate::abi::params::{ContiguousParams, ContiguousStreamKParams, Group, NORMS_PADDING};
 use crate::primitives::row_scales::RowScales;
 use crate::ptx::element::Element;
 pub use crate::ptx::element::{Bf16, F16, I8};
@@ -77,7 +77,7 @@ pub trait Kernel {
     /// Rows of a chunk.
     const CHUNK_ROWS: usize;
     /// Whether a launch may use the dynamic scheduler, as
-    /// [`crate::table::forward::Variant::draws`].
+    /// [`crate::table::forward::Variant::has_scheduler`].
     const HAS_SCHEDULER: bool = Self::Element::HAS_SCALES;
     /// The same as `CHUNK_ROWS`.
     const ROWS: u32 = Self::CHUNK_ROWS as u32;
@@ -92,7 +92,7 @@ pub trait Kernel {
         row_bytes: Self::BYTES as usize,
         chunk_rows: Self::CHUNK_ROWS,
         has_scales: Self::Element::HAS_SCALES,
-        draws: Self::HAS_SCHEDULER,
+        has_scheduler: Self::HAS_SCHEDULER,
     };
     /// Threads of a block.
     const THREADS: u32 = threads(Self::WARPS, Self::HAS_SCHEDULER) as u32;
@@ -209,11 +209,11 @@ impl<K: Kernel> Shared<K> {
 
 /// The forward kernel of one line of the variant table.
 ///
-/// # Safety
-/// Launched with the line's threads and dynamic shared memory; `params` as [`RunParams`] says, and
-/// `row_scales` as [`crate::abi::params::ScaledRunParams`], where rows have scales.
+/// # Safety Launched with the line's threads and dynamic shared memory; `params` as
+/// [`ContiguousParams`] says, and `row_scales` as [`crate::abi::params::ScaledContiguousParams`],
+/// where rows have scales.
 #[inline(always)]
-pub unsafe fn forward<K: Kernel>(params: &RunParams, row_scales: RowScales) {
+pub unsafe fn forward<K: Kernel>(params: &ContiguousParams, row_scales: RowScales) {
     const { assert!(K::CHUNK_ROWS.is_multiple_of(PRODUCT_ROWS) && K::STAGES <= 16) };
     // Copies of the scales of a chunk that begins with the last row end within what lies behind
     // them.
@@ -239,10 +239,10 @@ pub unsafe fn forward<K: Kernel>(params: &RunParams, row_scales: RowScales) {
 
 /// The forward kernel of one line of the variant table under Stream-K.
 ///
-/// # Safety
-/// Launched with the line's threads and dynamic shared memory; `params` as [`CutRunParams`] says.
+/// # Safety Launched with the line's threads and dynamic shared memory; `params` as
+/// [`ContiguousStreamKParams`] says.
 #[inline(always)]
-pub unsafe fn forward_cut<K: Kernel>(params: &CutRunParams) {
+pub unsafe fn forward_stream_k<K: Kernel>(params: &ContiguousStreamKParams) {
     const { assert!(K::STAGES <= 16 && !K::HAS_SCHEDULER && !K::Element::HAS_SCALES) };
     let lane = thread_idx_x() % 32;
     // SAFETY: as in [`forward`].
@@ -258,8 +258,8 @@ pub unsafe fn forward_cut<K: Kernel>(params: &CutRunParams) {
 
 /// Whether the launch uses the dynamic scheduler.
 #[inline(always)]
-fn is_dynamic<K: Kernel>(params: &RunParams) -> bool {
-    K::HAS_SCHEDULER && params.forward.draws != 0
+fn is_dynamic<K: Kernel>(params: &ContiguousParams) -> bool {
+    K::HAS_SCHEDULER && params.forward.tickets != 0
 }
 
 /// In place of an entry: there are no more.

@@ -1,7 +1,7 @@
 //! The next unit, as a warp that multiplies knows it, for prefetching under the dynamic scheduler.
 
 use crate::abi::layout::contiguous::UNIT_SLOTS;
-use crate::abi::params::RunParams;
+use crate::abi::params::ContiguousParams;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::shared::load_shared_u32x4;
 use crate::ptx::warp::{broadcast, sync_warp};
@@ -13,7 +13,7 @@ use crate::sm90::smem::Ring;
 /// The chunks that a warp requests, up to a unit ahead of what it multiplies: for that it needs
 /// registers that kernels of 2-byte elements do not have.
 pub(super) struct Prefetch<'a, K> {
-    params: &'a RunParams,
+    params: &'a ContiguousParams,
     shared: Shared<K>,
     /// The next chunk's first row, and one past the last row of its unit.
     row: u32,
@@ -46,7 +46,7 @@ impl<K: Kernel> Chunks<K> for Prefetch<'_, K> {
 impl<'a, K: Kernel> UnitChunks<'a, K> for Prefetch<'a, K> {
     #[inline(always)]
     fn behind(
-        params: &'a RunParams,
+        params: &'a ContiguousParams,
         shared: Shared<K>,
         unit: (Run, Ends<'a>),
         row: u32,

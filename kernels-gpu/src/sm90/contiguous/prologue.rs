@@ -5,7 +5,7 @@
 //! copy is requested. The lanes' own copies need none: requested so, the first chunks are in flight
 //! at 0.3 µs of a CTA's time instead of 0.7.
 
-use crate::abi::params::RunParams;
+use crate::abi::params::ContiguousParams;
 use crate::primitives::unroll::unroll;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_expect, barrier_fence, barrier_init};
 use crate::ptx::copy::{copy_16_at, copy_commit, copy_run, copy_wait, fence_async};
@@ -19,7 +19,7 @@ use crate::sm90::contiguous::{Kernel, Shared};
 /// One whole warp, before threads meet.
 #[inline(always)]
 pub(super) unsafe fn request_query<K: Kernel>(
-    all: &RunParams,
+    all: &ContiguousParams,
     shared: &Shared<K>,
     tile: impl FnOnce() -> u32,
     lane: u32,
@@ -66,7 +66,11 @@ pub(super) unsafe fn init_stages<K: Kernel>(shared: &Shared<K>, lane: u32) {
 /// # Safety
 /// One whole warp, before threads meet.
 #[inline(always)]
-pub(super) unsafe fn init_storing<K: Kernel>(all: &RunParams, shared: &Shared<K>, lane: u32) {
+pub(super) unsafe fn init_storing<K: Kernel>(
+    all: &ContiguousParams,
+    shared: &Shared<K>,
+    lane: u32,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         if lane == 0 {

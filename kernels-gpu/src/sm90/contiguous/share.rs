@@ -10,7 +10,7 @@
 //! one run: rows are counted on behind the unit's end, and the copies wrap round to its start.
 
 use crate::abi::layout::contiguous::QUERY_ROWS;
-use crate::abi::params::{CutRunParams, N_COUNTERS, RunParams};
+use crate::abi::params::{ContiguousParams, ContiguousStreamKParams, N_COUNTERS};
 use crate::abi::stream_k;
 use crate::abi::stream_k::first_step;
 use crate::primitives::unroll::unroll;
@@ -37,7 +37,7 @@ pub(super) struct Share {
 impl Share {
     /// That of a block. Few instructions: those before the first copy come out of memory, too.
     #[inline(always)]
-    pub(super) fn new(params: &CutRunParams, unit: u32) -> Share {
+    pub(super) fn new(params: &ContiguousStreamKParams, unit: u32) -> Share {
         let all = &params.runs;
         let begin = first_step(unit, all.entries_per_unit, all.n_longer_units);
         let end = begin + all.entries_per_unit + (unit < all.n_longer_units) as u32;
@@ -85,7 +85,7 @@ impl Share {
     /// # Safety
     /// The unit must be this block's; there must be places of partials behind the counters.
     #[inline(always)]
-    pub(super) unsafe fn touch(&self, all: &RunParams, unit: u32, lane: u32) -> u32 {
+    pub(super) unsafe fn touch(&self, all: &ContiguousParams, unit: u32, lane: u32) -> u32 {
         // SAFETY: the caller's promise.
         unsafe { load_word(place_of(all, unit, lane)) as u32 & all.zero }
     }
@@ -99,7 +99,7 @@ impl Share {
     #[inline(always)]
     pub(super) unsafe fn publish(
         &self,
-        all: &RunParams,
+        all: &ContiguousParams,
         unit: u32,
         most: f32,
         touched: u32,
@@ -116,7 +116,12 @@ impl Share {
     /// # Safety
     /// As [`Share::touch`]; the document must have begun in a unit before.
     #[inline(always)]
-    pub(super) unsafe fn request(&self, params: &CutRunParams, unit: u32, lane: u32) -> Partials {
+    pub(super) unsafe fn request(
+        &self,
+        params: &ContiguousStreamKParams,
+        unit: u32,
+        lane: u32,
+    ) -> Partials {
         let all = &params.runs;
         let begin = self.first * params.document_steps;
         let mut first = unit - 1;
@@ -154,7 +159,7 @@ impl Partials {
     /// # Safety
     /// As [`Share::request`].
     #[inline(always)]
-    unsafe fn request(&mut self, all: &RunParams, lane: u32) {
+    unsafe fn request(&mut self, all: &ContiguousParams, lane: u32) {
         unroll!(I in 0..4 => {
             self.next = self.next.saturating_sub(1).max(self.first);
             self.places[I] = place_of(all, self.next, lane);
@@ -178,7 +183,12 @@ impl Partials {
     /// # Safety
     /// As [`Share::request`], which must have been called.
     #[inline(always)]
-    pub(super) unsafe fn receive(&mut self, all: &RunParams, mut most: f32, lane: u32) -> f32 {
+    pub(super) unsafe fn receive(
+        &mut self,
+        all: &ContiguousParams,
+        mut most: f32,
+        lane: u32,
+    ) -> f32 {
         // SAFETY: the caller's promise; each of these units has a partial, and publishes it.
         unsafe {
             loop {
@@ -207,7 +217,7 @@ impl Partials {
 
 /// Where a unit publishes the maximum of a lane's query row.
 #[inline(always)]
-fn place_of(all: &RunParams, unit: u32, lane: u32) -> u64 {
-    let places = all.forward.draws + u64::from(N_COUNTERS) * 4;
+fn place_of(all: &ContiguousParams, unit: u32, lane: u32) -> u64 {
+    let places = all.forward.tickets + u64::from(N_COUNTERS) * 4;
     places + u64::from(unit * QUERY_ROWS as u32 + lane) * 8
 }

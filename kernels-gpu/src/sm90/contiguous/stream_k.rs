@@ -1,7 +1,7 @@
 //! Stream-K kernels of contiguous documents ([`crate::sm90::contiguous::share`]): each CTA has one
 //! unit, of the launch's one query tile.
 
-use crate::abi::params::CutRunParams;
+use crate::abi::params::ContiguousStreamKParams;
 use crate::primitives::row_scales::RowScales;
 use crate::ptx::thread::*;
 use crate::sm90::contiguous::chunks::{Chunks, Rows};
@@ -17,9 +17,13 @@ use crate::sm90::smem::Ring;
 /// A warp that multiplies.
 ///
 /// # Safety
-/// As [`crate::sm90::contiguous::forward_cut`].
+/// As [`crate::sm90::contiguous::forward_stream_k`].
 #[inline(always)]
-pub(super) unsafe fn multiply<K: Kernel>(params: &CutRunParams, shared: Shared<K>, lane: u32) {
+pub(super) unsafe fn multiply<K: Kernel>(
+    params: &ContiguousStreamKParams,
+    shared: Shared<K>,
+    lane: u32,
+) {
     const { assert!(K::ROWS == COLUMNS) };
     let all = &params.runs;
     let documents = Rows { address: all.documents, scales: ScaleRows::new(RowScales::NONE) };
@@ -86,9 +90,13 @@ impl<K: Kernel> Chunks<K> for OfShare<K> {
 /// The warp that stores scores, and publishes and receives partial maxima.
 ///
 /// # Safety
-/// As [`crate::sm90::contiguous::forward_cut`].
+/// As [`crate::sm90::contiguous::forward_stream_k`].
 #[inline(always)]
-pub(super) unsafe fn store<K: Kernel>(params: &CutRunParams, shared: Shared<K>, lane: u32) {
+pub(super) unsafe fn store<K: Kernel>(
+    params: &ContiguousStreamKParams,
+    shared: Shared<K>,
+    lane: u32,
+) {
     let all = &params.runs;
     let unit = block_idx_x();
     // SAFETY: the other warps store their maxima of each entry of the unit in this order.

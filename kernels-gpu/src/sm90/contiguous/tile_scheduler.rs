@@ -7,7 +7,7 @@
 //! have no time for that.
 
 use crate::abi::layout::contiguous::UNIT_SLOTS;
-use crate::abi::params::RunParams;
+use crate::abi::params::ContiguousParams;
 use crate::ptx::atomic::count_up;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_fence, barrier_init, barrier_wait};
 use crate::ptx::shared::store_shared_u32x4;
@@ -22,8 +22,8 @@ use crate::sm90::smem::Ring;
 /// # Safety
 /// As [`crate::sm90::contiguous::forward`].
 #[inline(always)]
-pub(super) unsafe fn schedule<K: Kernel>(all: &RunParams, shared: Shared<K>, lane: u32) {
-    let tickets = all.forward.draws;
+pub(super) unsafe fn schedule<K: Kernel>(all: &ContiguousParams, shared: Shared<K>, lane: u32) {
+    let tickets = all.forward.tickets;
     // SAFETY: a slot is written when every warp that multiplies has read its last unit; the counter
     // is this launch's.
     unsafe {

@@ -1,6 +1,6 @@
 //! The units of a CTA: runs of rows of contiguous documents, and where the documents end.
 
-use crate::abi::params::{RunParams, RunUnit, Segment};
+use crate::abi::params::{ContiguousParams, ContiguousUnit, Segment};
 use crate::ptx::global::{load_u32, load_u32x2_if, load_u32x4};
 use crate::ptx::warp::{broadcast, shuffle};
 
@@ -23,7 +23,7 @@ impl Run {
     /// # Safety
     /// The unit must be of this launch; one whole warp.
     #[inline(always)]
-    pub(super) unsafe fn new(all: &RunParams, unit: u32) -> Run {
+    pub(super) unsafe fn new(all: &ContiguousParams, unit: u32) -> Run {
         if all.units != 0 {
             // SAFETY: the caller's promise.
             return unsafe {
@@ -46,7 +46,7 @@ impl Run {
     /// # Safety
     /// The unit must be of this launch, and not a block's first one.
     #[inline(always)]
-    pub(super) unsafe fn of_ticket(all: &RunParams, unit: u32) -> Run {
+    pub(super) unsafe fn of_ticket(all: &ContiguousParams, unit: u32) -> Run {
         if all.units != 0 {
             // SAFETY: the caller's promise.
             return unsafe { Run::listed(all, unit) };
@@ -63,8 +63,8 @@ impl Run {
     /// # Safety
     /// The unit must be of this launch.
     #[inline(always)]
-    unsafe fn listed(all: &RunParams, unit: u32) -> Run {
-        let address = all.units + u64::from(unit) * size_of::<RunUnit>() as u64;
+    unsafe fn listed(all: &ContiguousParams, unit: u32) -> Run {
+        let address = all.units + u64::from(unit) * size_of::<ContiguousUnit>() as u64;
         // SAFETY: the caller's promise.
         unsafe {
             let [_, entry, entry_end, start] = load_u32x4(address);
@@ -78,18 +78,20 @@ impl Run {
 /// # Safety
 /// The unit must be of this launch.
 #[inline(always)]
-pub(super) unsafe fn tile_of(all: &RunParams, unit: u32) -> u32 {
+pub(super) unsafe fn tile_of(all: &ContiguousParams, unit: u32) -> u32 {
     match (all.n_tiles, all.units) {
         (1, _) => all.first_tile,
         (n_tiles, 0) => unit - chunk(all, unit) * n_tiles,
         // SAFETY: the caller's promise.
-        (_, units) => unsafe { load_u32(units + u64::from(unit) * size_of::<RunUnit>() as u64) },
+        (_, units) => unsafe {
+            load_u32(units + u64::from(unit) * size_of::<ContiguousUnit>() as u64)
+        },
     }
 }
 
 /// Which of its tile's units a computed unit is.
 #[inline(always)]
-fn chunk(all: &RunParams, unit: u32) -> u32 {
+fn chunk(all: &ContiguousParams, unit: u32) -> u32 {
     match all.n_tiles {
         1 => unit,
         _ => ((u64::from(unit) * u64::from(all.n_tiles_inverse)) >> 32) as u32,
@@ -99,7 +101,7 @@ fn chunk(all: &RunParams, unit: u32) -> u32 {
 /// Where documents end: of 32 entries, one in each lane.
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
-    params: &'a RunParams,
+    params: &'a ContiguousParams,
     entry_end: u32,
     first: u32,
     own: Segment,
@@ -112,7 +114,7 @@ impl<'a> Ends<'a> {
     /// # Safety
     /// The run must be of this launch.
     #[inline(always)]
-    pub(super) unsafe fn new(params: &'a RunParams, run: Run, lane: u32) -> Self {
+    pub(super) unsafe fn new(params: &'a ContiguousParams, run: Run, lane: u32) -> Self {
         let Run { entry: first, entry_end, .. } = run;
         let mut ends = Ends { params, entry_end, first, own: Segment { start: 0, len: 0 }, lane };
         // SAFETY: the caller's promise.

@@ -4,13 +4,13 @@ use crate::abi::layout::sm90::*;
 use crate::sm90::smem::Shared;
 
 /// Slots of all pairs.
-const SLOTS: u32 = (TEAMS * TEAM_SLOTS) as u32;
+const SLOTS: u32 = (PAIRS * PAIR_SLOTS) as u32;
 
 impl Shared {
     /// The maxima of a pair's warp of a document, in one of the pairs' slots.
     #[inline(always)]
     pub(in crate::sm90) fn maxima(&self, slot: u32, warp: u32) -> u32 {
-        self.maxima + MAXIMA_BYTES as u32 * (slot * TEAM_WARPS as u32 + warp)
+        self.maxima + MAXIMA_BYTES as u32 * (slot * PAIR_WARPS as u32 + warp)
     }
 
     /// The scales of half of a tile's query rows, as the storing warp keeps them.
@@ -34,44 +34,44 @@ impl Shared {
     /// The sums of the groups of the document in a slot.
     #[inline(always)]
     pub(in crate::sm90) fn pair_sums(&self, slot: u32) -> u32 {
-        self.valid_rows() + 2 * self.n_groups + slot * TEAM_SUMS_BYTES as u32
+        self.valid_rows() + 2 * self.n_groups + slot * PAIR_SUMS_BYTES as u32
     }
 
     /// The rows of a pair's stage; those of the first pair come first.
     #[inline(always)]
     pub(in crate::sm90) fn rows(&self, stage: u32) -> u32 {
-        self.ring + stage * TEAM_STAGE_BYTES as u32
+        self.ring + stage * PAIR_STAGE_BYTES as u32
     }
 
     /// The scales of a stage's rows.
     #[inline(always)]
     pub(in crate::sm90) fn pair_scales(&self, stage: u32) -> u32 {
-        self.scales(0) + stage * TEAM_SCALES_BYTES as u32
+        self.scales(0) + stage * PAIR_SCALES_BYTES as u32
     }
 
     /// What its loading warp announces: tokens of the document that it has the first rows of,
     /// query tile, and which rows are valid, where documents are masked.
     #[inline(always)]
     pub(in crate::sm90) fn words(&self, stage: u32) -> u32 {
-        self.pair_sums(SLOTS) + stage * TEAM_WORDS_BYTES as u32
+        self.pair_sums(SLOTS) + stage * PAIR_WORDS_BYTES as u32
     }
 
     /// Completes when a pair's stage holds its rows.
     #[inline(always)]
     pub(in crate::sm90) fn pair_full(&self, stage: u32) -> u32 {
-        self.words(TEAMS as u32 * self.stages) + 8 * stage
+        self.words(PAIRS as u32 * self.stages) + 8 * stage
     }
 
     /// Completes when the pair is done with a stage of its own.
     #[inline(always)]
     pub(in crate::sm90) fn pair_empty(&self, stage: u32) -> u32 {
-        self.pair_full(TEAMS as u32 * self.stages) + 8 * stage
+        self.pair_full(PAIRS as u32 * self.stages) + 8 * stage
     }
 
     /// Completes when a pair's warps have stored their maxima in a slot.
     #[inline(always)]
     pub(in crate::sm90) fn maxima_full(&self, slot: u32) -> u32 {
-        self.pair_empty(TEAMS as u32 * self.stages) + 8 * slot
+        self.pair_empty(PAIRS as u32 * self.stages) + 8 * slot
     }
 
     /// Completes when what is in a slot is read.

@@ -43,7 +43,7 @@ use crate::sm90::stream_k::consumer::consume;
 use crate::sm90::units::{Kind, Part, Unit};
 
 /// Rows that a copy brings of a whole tile's slab.
-const BOX_ROWS: u32 = CUT_BOX_ROWS as u32;
+const BOX_ROWS: u32 = STREAM_K_BOX_ROWS as u32;
 
 /// The forward kernel of a line of the variant table, as [`crate::sm90::persistent::forward`].
 ///

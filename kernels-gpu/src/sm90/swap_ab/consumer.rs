@@ -268,7 +268,7 @@ impl Consumer<'_> {
     unsafe fn finish<K: Kernel>(&mut self, c: [f32; 64]) -> ([f32; 64], [f32; 2]) {
         // SAFETY: the producer has filled the stage.
         unsafe {
-            let place = self.scales + self.ring.slot * TEAM_SCALES_BYTES as u32;
+            let place = self.scales + self.ring.slot * PAIR_SCALES_BYTES as u32;
             let scales = [load_shared_f32(place), load_shared_f32(place + 32)];
             let c = c.wait::<0>();
             self.release();
@@ -282,7 +282,7 @@ impl Consumer<'_> {
     unsafe fn multiply<K: Kernel>(&self) -> [f32; 64] {
         let columns = self.shared.query_slab(0) + self.half() * COLUMNS * SLAB_BYTES as u32;
         // A step to the stage is less to do than its descriptor.
-        let stage = self.stage() * wgmma::descriptor_step(TEAM_STAGE_BYTES as u32);
+        let stage = self.stage() * wgmma::descriptor_step(PAIR_STAGE_BYTES as u32);
         let a = wgmma::descriptor(self.shared.rows(0)) + stage;
         let b = wgmma::descriptor(columns);
         let high = [self.params.documents.descriptor_high, self.params.queries.descriptor_high];
@@ -326,7 +326,7 @@ impl Consumer<'_> {
     /// Stores [`most_of_lanes`] of a document for the storing warp.
     #[inline(always)]
     unsafe fn publish_maxima(&mut self, most: [f32; 4], has_tokens: bool) {
-        let (slot, lane) = (self.pair() * TEAM_SLOTS as u32 + self.sums.slot, self.lane());
+        let (slot, lane) = (self.pair() * PAIR_SLOTS as u32 + self.sums.slot, self.lane());
         // SAFETY: all lanes are here; the storing warp empties the slots in this order; one lane
         // arrives when all have stored.
         unsafe {
@@ -347,6 +347,6 @@ impl Consumer<'_> {
             sync_warp();
             barrier_arrive_if(self.shared.maxima_full(slot), (lane == 0) as u32);
         }
-        self.sums = self.sums.next(TEAM_SLOTS as u32);
+        self.sums = self.sums.next(PAIR_SLOTS as u32);
     }
 }

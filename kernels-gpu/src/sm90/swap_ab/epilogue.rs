@@ -42,8 +42,8 @@ pub(super) unsafe fn store_maxima<K: Kernel>(
 ) {
     // How many of each pair's documents have been stored: the lowest bit is the slot of the next
     // one.
-    let mut n_stored = [0; TEAMS];
-    const { assert!(TEAM_SLOTS == 2) };
+    let mut n_stored = [0; PAIRS];
+    const { assert!(PAIR_SLOTS == 2) };
     let mut tile = u32::MAX;
     let mut units = ReceivedUnits::START;
     let mut scheduler = PairScheduler::new(params);
@@ -153,7 +153,7 @@ pub(super) unsafe fn store_group_sums(sums: u32, half: u32, mut most: [f32; 4], 
 struct Ended<'a> {
     documents: Documents<'a>,
     /// The last entry of each pair.
-    in_flight: [u32; TEAMS],
+    in_flight: [u32; PAIRS],
     /// Whether both have some of the unit's last one.
     share_last: bool,
 }
@@ -161,7 +161,7 @@ struct Ended<'a> {
 impl<'a> Ended<'a> {
     #[inline(always)]
     fn new(documents: Documents<'a>) -> Self {
-        Ended { documents, in_flight: [NONE; TEAMS], share_last: false }
+        Ended { documents, in_flight: [NONE; PAIRS], share_last: false }
     }
 
     /// The next entry, and which pairs have it.
@@ -173,7 +173,7 @@ impl<'a> Ended<'a> {
         &mut self,
         scheduler: &mut PairScheduler,
         work: &Work,
-    ) -> Option<(u32, [bool; TEAMS])> {
+    ) -> Option<(u32, [bool; PAIRS])> {
         // SAFETY: the caller's promise.
         unsafe {
             while let Some((entry, document)) = self.documents.next() {
@@ -202,7 +202,7 @@ impl<'a> Ended<'a> {
         }
         let share_last = self.share_last;
         self.share_last = false;
-        share_last.then_some((work.entry_end - 1, [true; TEAMS]))
+        share_last.then_some((work.entry_end - 1, [true; PAIRS]))
     }
 }
 

@@ -38,7 +38,7 @@ pub unsafe fn forward<
     maps: Maps,
     row_scales: RowScales,
 ) {
-    const { assert!(K::CONSUMERS == TURNED_CONSUMERS) };
+    const { assert!(K::CONSUMERS == SWAP_AB_CONSUMERS) };
     const { assert!(K::SLABS == 1 && K::FRAGMENTS == 1 && !K::WINNERS) };
     const { assert!(K::Element::HAS_SCALES && !K::Element::HAS_MINS) };
     let shared = Shared::new::<K>();
@@ -114,10 +114,10 @@ unsafe fn init_loading<K: Kernel>(shared: &Shared, maps: Maps) {
         prefetch_map(maps.documents);
         prefetch_map(maps.document_tails);
         let mut slot = 0;
-        while slot < (TEAMS * K::STAGES) as u32 {
+        while slot < (PAIRS * K::STAGES) as u32 {
             // Each lane arrives when its scales have landed, one announces the copies of the rows.
             barrier_init(shared.pair_full(slot), 33);
-            barrier_init(shared.pair_empty(slot), TEAM_WARPS as u32);
+            barrier_init(shared.pair_empty(slot), PAIR_WARPS as u32);
             slot += 1;
         }
         slot = 0;
@@ -142,10 +142,10 @@ unsafe fn init_storing<const IS_STREAM_K: bool>(shared: &Shared) {
         // That the tile's copies are in flight, and, where that is published separately, which rows
         // are query tokens.
         barrier_init(shared.query_full(), if IS_STREAM_K { 2 } else { 1 });
-        barrier_init(shared.query_empty(), (TEAMS * TEAM_WARPS) as u32);
+        barrier_init(shared.query_empty(), (PAIRS * PAIR_WARPS) as u32);
         let mut slot = 0;
-        while slot < (TEAMS * TEAM_SLOTS) as u32 {
-            barrier_init(shared.maxima_full(slot), TEAM_WARPS as u32);
+        while slot < (PAIRS * PAIR_SLOTS) as u32 {
+            barrier_init(shared.maxima_full(slot), PAIR_WARPS as u32);
             barrier_init(shared.maxima_empty(slot), 1);
             slot += 1;
         }
@@ -163,7 +163,7 @@ pub(super) const HAS_TOKENS: u32 = 64;
 /// The pair of a consumer warp.
 #[inline(always)]
 pub(super) fn pair(warp: u32) -> u32 {
-    warp / 4 % TEAMS as u32
+    warp / 4 % PAIRS as u32
 }
 
 /// A thread's first row of a product; the second is 8 further on.

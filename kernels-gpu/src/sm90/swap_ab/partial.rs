@@ -42,7 +42,7 @@ impl PairScheduler {
     /// What each pair has of the unit's next part. Warps that go through the parts do so in the
     /// same order, and agree.
     #[inline(always)]
-    fn next(&mut self, unit: &Unit, part: &Part) -> [Option<Segment>; TEAMS] {
+    fn next(&mut self, unit: &Unit, part: &Part) -> [Option<Segment>; PAIRS] {
         let Segment { start, len } = part.rows;
         let n_products = len.div_ceil(ROWS);
         let is_long = match part.kind {
@@ -117,7 +117,7 @@ impl InFlight {
     const NONE: InFlight = InFlight { entry: 0, what: 0 };
 
     #[inline(always)]
-    fn new(part: &Part, [first, second]: [Option<Segment>; TEAMS]) -> InFlight {
+    fn new(part: &Part, [first, second]: [Option<Segment>; PAIRS]) -> InFlight {
         let kind = match part.kind {
             Kind::Whole => 0,
             Kind::Continues => CONTINUES,
@@ -140,7 +140,7 @@ struct Ended<'a> {
     unit: Unit<'a>,
     scheduler: PairScheduler,
     /// The last part of each pair.
-    in_flight: [InFlight; TEAMS],
+    in_flight: [InFlight; PAIRS],
     /// The part behind those.
     next: InFlight,
 }
@@ -251,7 +251,7 @@ pub(super) unsafe fn store<K: Kernel>(
     row_scales: RowScales,
     lane: u32,
 ) -> Work {
-    const { assert!(TEAM_SLOTS == 2) };
+    const { assert!(PAIR_SLOTS == 2) };
     // How many of each pair's parts have been stored, four bits for each pair: the lowest is the
     // slot of the next one.
     let mut n_stored: u32 = 0;
@@ -262,7 +262,7 @@ pub(super) unsafe fn store<K: Kernel>(
         let queries = QueryTile::new::<K>(params, tile, lane);
         let groups = TileGroups::new(queries.group, lane);
         let valid = load_row_scales::<K>(params, shared, row_scales, tile, lane);
-        let (scheduler, in_flight) = (PairScheduler { lead: 0 }, [InFlight::NONE; TEAMS]);
+        let (scheduler, in_flight) = (PairScheduler { lead: 0 }, [InFlight::NONE; PAIRS]);
         let mut ended = Ended { unit, scheduler, in_flight, next: InFlight::NONE };
         while let Some(part) = ended.next() {
             let entry = part.entry;

@@ -1,7 +1,7 @@
 //! The producer warps: one for each pair of consumers.
 
 use crate::abi::layout::SLAB_BYTES;
-use crate::abi::layout::sm90::{CUT_BOX_ROWS, TEAM_STAGE_BYTES};
+use crate::abi::layout::sm90::{PAIR_STAGE_BYTES, STREAM_K_BOX_ROWS};
 use crate::abi::params::{ForwardParams, Group, Segment};
 use crate::primitives::accumulator::valid_columns;
 use crate::primitives::documents::Documents;
@@ -19,7 +19,7 @@ use crate::sm90::swap_ab::kernel::{
 use crate::sm90::swap_ab::tile_scheduler::PairScheduler;
 
 /// Rows that a copy brings of a whole stage, and their bytes.
-const BOX_ROWS: u32 = CUT_BOX_ROWS as u32;
+const BOX_ROWS: u32 = STREAM_K_BOX_ROWS as u32;
 const BOX_BYTES: u32 = BOX_ROWS * SLAB_BYTES as u32;
 
 /// In place of a document.
@@ -194,7 +194,7 @@ impl<'a, T: Pair> Stages<'a, T> {
             barrier_wait(shared.pair_empty(stage), self.ring.parity ^ 1);
             // Two copies, since boxes of the map for units that end within documents have 32 rows.
             let map = self.maps.documents;
-            expect_tile(rows, map, 0, start, full, TEAM_STAGE_BYTES as u32);
+            expect_tile(rows, map, 0, start, full, PAIR_STAGE_BYTES as u32);
             copy_tile_once(rows + BOX_BYTES, map, 0, start + BOX_ROWS, full);
             copy_async_4(to, from);
             copy_async_4(to + 128, from + 128);

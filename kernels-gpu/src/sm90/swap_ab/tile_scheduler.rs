@@ -38,11 +38,11 @@ impl<'a> PairScheduler<'a> {
         work: &Work,
         entry: u32,
         rows: Segment,
-    ) -> [Option<Segment>; TEAMS] {
+    ) -> [Option<Segment>; PAIRS] {
         // SAFETY: the caller's promise.
         let (start, len) = unsafe { (broadcast(rows.start), broadcast(rows.len)) };
         let n_products = len.div_ceil(ROWS) as i32;
-        let has_one_unit = self.params.draws == 0 && self.params.n_units <= grid_dim_here();
+        let has_one_unit = self.params.tickets == 0 && self.params.n_units <= grid_dim_here();
         let is_last = has_one_unit && entry + 1 == work.entry_end;
         if is_last && n_products > self.lead.abs() + 1 {
             let first = (n_products - self.lead) as u32 / 2 * ROWS;

@@ -1,7 +1,7 @@
 //! Parameters of the counting sort of winners by document row.
 
 use crate::abi::params::backward::{
-    FirstPair, JOIN_SHARED_BYTES, OwnerParams, Pairs, WARPS, chunk_start,
+    FIXUP_SHARED_BYTES, FirstPair, Pairs, SegmentedSumParams, WARPS, chunk_start,
 };
 
 /// Most destination rows that winners are sorted by at a time: a block has a place for each and
@@ -14,19 +14,19 @@ pub const PLACE_BYTES: u32 = 8;
 /// Sources that one warp counts and places, where there are enough for several.
 pub const WARP_SOURCES: u32 = 1024;
 
-/// Words of shared memory that `invert` needs beside the places.
+/// Words of shared memory that the sort needs beside the places.
 pub const SCAN_WORDS: u32 = WARPS;
 
 /// Most sources of a task, so that those of a warp in one bucket are counted in 16 bits.
 pub const TASK_SOURCES_MAX: u64 = u16::MAX as u64;
 
-/// Shared memory of `count` for windows of up to so many rows, and more than `join` needs.
+/// Shared memory of `count` for windows of up to so many rows, and more than the fixup needs.
 pub const fn count_shared_bytes(n_rows: u32) -> usize {
     let counts = ((n_rows + 1) * WARPS * 4) as usize;
-    if counts > JOIN_SHARED_BYTES { counts } else { JOIN_SHARED_BYTES }
+    if counts > FIXUP_SHARED_BYTES { counts } else { FIXUP_SHARED_BYTES }
 }
 
-/// Shared memory of `invert` for windows of up to so many rows.
+/// Shared memory of the sort for windows of up to so many rows.
 pub const fn shared_bytes(n_rows: u32) -> usize {
     ((n_rows + 1) * WARPS * PLACE_BYTES + SCAN_WORDS * 4) as usize
 }
@@ -130,7 +130,7 @@ pub struct Destination {
     pub row: u32,
 }
 
-/// Parameters of `maxsim_gradient_invert`, a block per task.
+/// Parameters of `maxsim_gradient_sort`, a block per task.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SortParams {
@@ -149,14 +149,14 @@ pub struct SortParams {
 }
 
 /// Parameters of `maxsim_gradient_count`: a block per task, and behind them those of
-/// `maxsim_gradient_join` for the group before.
+/// `maxsim_gradient_fixup` for the group before.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CountParams {
     /// What is counted.
     pub sort: SortParams,
     /// What is joined, where there are blocks for it. Nothing that the tasks write.
-    pub join: OwnerParams,
+    pub join: SegmentedSumParams,
     /// Number of tasks.
     pub n_tasks: u32,
     /// Padding that keeps the size a multiple of 8.

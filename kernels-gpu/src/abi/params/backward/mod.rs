@@ -10,7 +10,7 @@ pub use crate::abi::params::backward::counting_sort::{
     TASK_SOURCES_MAX, WARP_SOURCES, WINDOW_ROWS, count_shared_bytes, shared_bytes,
 };
 pub use crate::abi::params::backward::segmented_sum::{
-    JOIN_SHARED_BYTES, OwnerParams, Place, n_joined, place,
+    FIXUP_SHARED_BYTES, Place, SegmentedSumParams, n_joined, place,
 };
 
 /// Threads per block of every kernel here.
@@ -22,14 +22,14 @@ pub const WARPS: u32 = THREADS as u32 / 32;
 /// No row: of a source that adds nothing, and of the destination that such sources go to.
 pub const NO_ROW: u32 = u32::MAX;
 
-/// Most sources of a document for `maxsim_gradient_few_*`: one per lane.
+/// Most sources of a document for `maxsim_gradient_short_query_*`: one per lane.
 pub const FEW_SOURCES: u64 = 32;
 
 /// Most rows of a task of it.
 pub const FEW_ROWS: usize = 1024;
 
 /// Dynamic shared memory of its CTAs.
-pub const FEW_SHARED_BYTES: usize = THREADS * 4;
+pub const SHORT_QUERY_SHARED_BYTES: usize = THREADS * 4;
 
 /// Where some pairs of a query and a document start: pair `k` is that many steps on.
 #[repr(C)]
@@ -213,11 +213,11 @@ pub struct RowTask {
     pub reserved: u32,
 }
 
-/// Parameters of `maxsim_gradient_few_*`: a block per task, which has rows of a document and its
-/// only pair, and column; before them the blocks of `maxsim_gradient_gather_*`.
+/// Parameters of `maxsim_gradient_short_query_*`: a block per task, which has rows of a document
+/// and its only pair, and column; before them the blocks of `maxsim_gradient_gather_*`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct FewParams {
+pub struct ShortQueryParams {
     /// The pairs.
     pub pairs: Pairs,
     /// The queries' rows.
@@ -280,7 +280,7 @@ pub const fn chunk_start(n_pairs: u32, chunk: u32, n_chunks: u32) -> u32 {
     }
 }
 
-/// Parameters of `maxsim_gradient_sum`: `out[row] = Σ_c parts[c][row]`, a block per task.
+/// Parameters of `maxsim_gradient_sum_chunks`: `out[row] = Σ_c parts[c][row]`, a block per task.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SumParams {
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(size_of::<GatherParams>(), size_of::<Pairs>() + 32 + 24 + 8 + 4 * 4);
         assert_eq!(size_of::<AtomicParams>(), size_of::<GatherParams>() + 32 + 24 + 8);
         assert_eq!(size_of::<ProjectParams>(), 32 + 24 + 2 * 8 + 2 * 4);
-        assert_eq!(size_of::<OwnerParams>(), 32 + 24 + 5 * 8 + 6 * 4);
+        assert_eq!(size_of::<SegmentedSumParams>(), 32 + 24 + 5 * 8 + 6 * 4);
     }
 
     #[test]

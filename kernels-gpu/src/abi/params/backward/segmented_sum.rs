@@ -3,13 +3,13 @@
 use crate::abi::params::backward::{Output, Rows, THREADS, WARPS};
 
 /// Dynamic shared memory of a CTA that adds the partial sums of rows (fixup).
-pub const JOIN_SHARED_BYTES: usize = (THREADS + 2 * WARPS as usize) * 4;
+pub const FIXUP_SHARED_BYTES: usize = (THREADS + 2 * WARPS as usize) * 4;
 
-/// Parameters of `maxsim_gradient_owner_*` (a warp per segment and column) and
-/// `maxsim_gradient_join` (a warp per segment).
+/// Parameters of `maxsim_gradient_segmented_sum_*` (a warp per segment and column) and
+/// `maxsim_gradient_fixup` (a warp per segment).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct OwnerParams {
+pub struct SegmentedSumParams {
     /// The queries' rows.
     pub source: Rows,
     /// The gradient of the documents.

@@ -36,7 +36,7 @@ const UNROLL: u32 = 8;
 /// `params` must describe a call as [`SortParams`] says, with the counts of windows that have
 /// several tasks; all threads of the block.
 #[inline(always)]
-pub unsafe fn invert(params: &SortParams) {
+pub unsafe fn sort(params: &SortParams) {
     let (thread, shared) = (thread_idx_x(), dynamic_shared());
     // SAFETY: the host launches a block per task, with shared memory for its counts per warp; all
     // threads take the same way around the barriers.
