@@ -5,12 +5,10 @@ use maxsim_kernels::abi::layout::sm90::{DOCUMENT_TILE, tail_width};
 use maxsim_kernels::abi::params::{CENTROID_SCORES_BYTES, Group};
 use maxsim_kernels::table::forward::Variant;
 
-use super::Operand;
 use super::limits::{Access, DeviceLimits};
 use super::stream_k::Shares;
 use crate::problem::Problem;
 use crate::problem::shape::ScoreShape;
-use crate::tokens::element::ElementType;
 
 /// Bytes that the scores of all centroids take, where documents have any.
 pub(super) fn centroid_score_bytes(row: &Variant, problem: &Problem<'_>, documents: Access) -> f64 {
@@ -123,63 +121,8 @@ pub(super) fn n_tiles(row: &Variant, problem: &Problem<'_>) -> f64 {
 
 /// Clocks that a multiprocessor takes for one query tile and a document of so many columns.
 pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
-    // Multiply-adds per clock and multiprocessor, as a share of the peak that is seen in
-    // practice. The fewer rows a tile has, the more shared memory is read per product, and the
-    // sooner documents arrive too slowly.
-    let rate = match (row.arch, row.operand) {
-        (Arch::Sm90a, operand) => {
-            let peak = match (operand.size_bytes(), row.splits()) {
-                // Three products of half the rate.
-                (4, true) => 1024.0 / 3.0,
-                (4, false) => 1024.0,
-                (1, _) => 4096.0,
-                _ => 2048.0,
-            };
-            let share = match (row.query_tile, row.streams_queries) {
-                // Codes that are read through maps wait for one consumer's folds and documents'
-                // ends.
-                _ if row.schedule.is_contiguous() && row.operand.is_code() => 0.163,
-                _ if row.schedule.is_contiguous() => 0.152,
-                (256.., false) => 0.8,
-                (256.., true) => 0.7,
-                (128.., false) => 0.55,
-                (128.., true) => 0.45,
-                _ => 0.31,
-            };
-            peak * share
-        }
-        (Arch::Sm80, Operand::Element(ElementType::F32)) => match row.query_tile {
-            256.. => 64.0 * 0.8,
-            _ => 64.0 * 0.6,
-        },
-        // What follows the products (numbers, scales, winners) takes as long as they do, or longer,
-        // and the height of the tile saves little of it.
-        (Arch::Sm80, Operand::I8) => match row.streams_queries {
-            false => 2048.0 * 0.4,
-            true => 2048.0 * 0.35,
-        },
-        // Codes with a minimum come through registers.
-        (Arch::Sm80, Operand::Affine(_) | Operand::I8Affine) => match row.streams_queries {
-            false => 1024.0 * 0.3,
-            true => 1024.0 * 0.25,
-        },
-        // Codes are widened before they are multiplied as f16.
-        (Arch::Sm80, Operand::E4m3) => 1024.0 * 0.3,
-        // Nothing but weights is decoded.
-        (Arch::Sm80, _) if row.schedule.is_by_centroid() => 1024.0 * 0.45,
-        // The tensor cores of compute capability 8.0.
-        (Arch::Sm80, _) => {
-            let share = match (row.query_tile, row.streams_queries) {
-                (256.., _) => 0.85,
-                (128.., false) => 0.7,
-                (128.., true) => 0.55,
-                _ => 0.4,
-            };
-            1024.0 * share
-        }
-    };
     let work = (columns + DOCUMENT_COLUMNS) * row.query_tile as f64;
-    work * row.dim_multiplied(dim) as f64 / rate
+    work * row.dim_multiplied(dim) as f64 / row.multiply_adds()
 }
 
 /// What a document costs besides its columns, in columns: the sum over the rows.
