@@ -84,14 +84,16 @@ fn kernels(out: &mut impl Write) -> io::Result<()> {
 
 /// What a kernel multiplies: the format of queries and documents, or of each.
 fn formats(operand: Operand) -> String {
-    let documents = |queries: ElementType, documents: &str| format!("{queries}, {documents}");
-    match operand {
-        Operand::Element(element) => element.to_string(),
-        Operand::I8 => TokenFormat::Int8.to_string(),
-        Operand::I8Affine => format!("{}, {}", TokenFormat::Int8, TokenFormat::Int8Affine),
-        Operand::E4m3 => TokenFormat::Fp8.to_string(),
-        Operand::Affine(queries) => documents(queries, TokenFormat::Int8Affine.name()),
-        Operand::Residual(queries) => documents(queries, TokenFormat::Residual(queries).name()),
+    let elements = ElementType::ALL.map(TokenFormat::from);
+    let stored = || elements.into_iter().chain(TokenFormat::QUANTIZED);
+    let documents = || stored().chain(ElementType::ALL.map(TokenFormat::Residual));
+    let pairs = stored().flat_map(|queries| documents().map(move |of| (queries, of)));
+    let mut pairs =
+        pairs.filter(|&(queries, of)| TokenFormat::operand(queries, of) == Some(operand));
+    match pairs.next() {
+        Some((queries, documents)) if queries == documents => queries.to_string(),
+        Some((queries, documents)) => format!("{queries}, {documents}"),
+        None => operand.to_string(),
     }
 }
 

@@ -135,6 +135,8 @@ pub mod format {
     pub use crate::device::any::{AnyDeviceTokens, AnyTokensRef};
     pub use crate::device::raw::{RawRows, RawScales};
     pub use crate::tokens::conversion::Conversion;
+    #[doc(inline)]
+    pub use crate::tokens::dispatch::{with_element, with_format};
     pub use crate::tokens::element::{Element, ElementType};
     pub use crate::tokens::format::{
         Format, Fp8, GradientSource, Int8, Int8Affine, Quantized, Residual, ScorableWith,

@@ -3,12 +3,9 @@
 use std::ops::Range;
 
 use anyhow::{Result, bail};
-use half::{bf16, f16};
 use indicatif::ProgressBar;
 use maxsim::digest::{TokenDigest, TokenHasher};
-use maxsim::format::{
-    Element, ElementType, Fp8, Int8, Int8Affine, Quantized, ScaleType, TokenFormat,
-};
+use maxsim::format::{Element, ElementType, Quantized, ScaleType, TokenFormat, with_format};
 use maxsim::search::first_row_beyond;
 use maxsim::{TokenLayout, Tokens};
 
@@ -89,12 +86,10 @@ pub(super) fn of_elements(file: &TokenFile) -> Result<TokenDigest> {
         })?;
         Ok(hasher.finish())
     }
-    match file.contents().format {
-        TokenFormat::Element(ElementType::F16) => of::<f16>(file),
-        TokenFormat::Element(ElementType::Bf16) => of::<bf16>(file),
-        TokenFormat::Element(ElementType::F32) => of::<f32>(file),
+    with_format!(file.contents().format, {
+        element T => of::<T>(file),
         other => bail!("{other} tokens are no embeddings"),
-    }
+    })
 }
 
 /// The digest of a file of codes that were made of embeddings with the digest `source`.
@@ -108,12 +103,10 @@ pub(super) fn of_codes(file: &TokenFile, source: &TokenDigest) -> Result<TokenDi
         })?;
         Ok(hasher.finish_codes(source))
     }
-    match file.contents().format {
-        TokenFormat::Int8 => of::<Int8>(file, source),
-        TokenFormat::Int8Affine => of::<Int8Affine>(file, source),
-        TokenFormat::Fp8 => of::<Fp8>(file, source),
+    with_format!(file.contents().format, {
+        codes F => of::<F>(file, source),
         other => bail!("{other} tokens are no codes with scales"),
-    }
+    })
 }
 
 /// The first token, by document and place in it, that is further from its codes than bounds count
@@ -139,19 +132,15 @@ pub(super) fn first_other_row(
         screen: &TokenFile,
         documents: &TokenFile,
     ) -> Result<Option<[usize; 2]>> {
-        match documents.contents().format {
-            TokenFormat::Element(ElementType::F16) => of::<F, f16>(screen, documents),
-            TokenFormat::Element(ElementType::Bf16) => of::<F, bf16>(screen, documents),
-            TokenFormat::Element(ElementType::F32) => of::<F, f32>(screen, documents),
+        with_format!(documents.contents().format, {
+            element T => of::<F, T>(screen, documents),
             other => bail!("{other} tokens are no embeddings"),
-        }
+        })
     }
-    match screen.contents().format {
-        TokenFormat::Int8 => of_codes::<Int8>(screen, documents),
-        TokenFormat::Int8Affine => of_codes::<Int8Affine>(screen, documents),
-        TokenFormat::Fp8 => of_codes::<Fp8>(screen, documents),
+    with_format!(screen.contents().format, {
+        codes F => of_codes::<F>(screen, documents),
         other => bail!("{other} tokens are no codes with scales"),
-    }
+    })
 }
 
 /// Goes through all items, as many at a time as come to some elements, until `take` has enough.

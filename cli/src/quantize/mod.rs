@@ -10,7 +10,7 @@ mod write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::format::{ElementType, Fp8, Int8, Int8Affine, ScaleType, TokenFormat};
+use maxsim::format::{ElementType, ScaleType, TokenFormat, with_format};
 use maxsim::residual::{Nearest, TrainOptions};
 
 use crate::args::{Compression, QuantizeArgs};
@@ -179,14 +179,10 @@ fn codes(
         None => (ScaleType::F16, Clips::Refuse),
     };
     let found = loop {
-        let found = match format {
-            TokenFormat::Int8 => write::write::<Int8>(file, how, destination, &progress),
-            TokenFormat::Int8Affine => {
-                write::write::<Int8Affine>(file, how, destination, &progress)
-            }
-            TokenFormat::Fp8 => write::write::<Fp8>(file, how, destination, &progress),
+        let found = with_format!(format, {
+            codes F => write::write::<F>(file, how, destination, &progress),
             other => bail!("{other} is not a format that is quantised row by row"),
-        };
+        });
         match found {
             Ok(found) => break found,
             Err(error) if error.is::<Clipped>() => how = (ScaleType::F32, Clips::Avoid),

@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use half::{bf16, f16};
-use maxsim::format::{Element, ElementType};
+use maxsim::format::{Element, with_format};
 use maxsim::residual::{ResidualCodec, ResidualTokens, TrainOptions};
 use maxsim::{Error, TokenLayout};
 use rayon::prelude::*;
@@ -75,12 +74,10 @@ fn compress_in(
     chunk_len: usize,
 ) -> Result<(ResidualTokens<'static>, Errors)> {
     let format = file.contents().format;
-    match format.element() {
-        Some(ElementType::F16) => of::<f16>(file, options, chunk_len),
-        Some(ElementType::Bf16) => of::<bf16>(file, options, chunk_len),
-        Some(ElementType::F32) => of::<f32>(file, options, chunk_len),
-        None => bail!("the tokens are {format} already; give the original embeddings"),
-    }
+    with_format!(format, {
+        element T => of::<T>(file, options, chunk_len),
+        format => bail!("the tokens are {format} already; give the original embeddings"),
+    })
 }
 
 fn of<T: Element>(

@@ -7,10 +7,10 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use anyhow::{Context, Result, bail};
-use half::{bf16, f16};
+use half::f16;
 use indicatif::ProgressBar;
 use maxsim::format::{
-    Element, ElementType, QuantizeReport, Quantized, ScaleType, Scales, TokenFormat,
+    Element, ElementType, QuantizeReport, Quantized, ScaleType, Scales, TokenFormat, with_format,
 };
 use maxsim::layout::LayoutKind;
 use maxsim::{TokenLayout, Tokens};
@@ -72,15 +72,10 @@ pub(super) fn write<F: Quantized>(
     destination: &Destination,
     progress: &ProgressBar,
 ) -> Result<Found> {
-    match file.contents().format {
-        TokenFormat::Element(ElementType::F16) => {
-            Writer::<f16>::new(file).write::<F>(how, destination, progress)
-        }
-        TokenFormat::Element(ElementType::Bf16) => {
-            Writer::<bf16>::new(file).write::<F>(how, destination, progress)
-        }
-        _ => Writer::<f32>::new(file).write::<F>(how, destination, progress),
-    }
+    with_format!(file.contents().format, {
+        element T => Writer::<T>::new(file).write::<F>(how, destination, progress),
+        other => bail!("{other} tokens are compressed already"),
+    })
 }
 
 /// A file of elements that are compressed.

@@ -4,9 +4,8 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use half::{bf16, f16};
 use maxsim::Error;
-use maxsim::format::{Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
+use maxsim::format::{Element, Quantized, with_format};
 
 use crate::input::TokenFile;
 
@@ -102,13 +101,9 @@ fn values(file: &TokenFile, item: usize) -> Result<Vec<f32>> {
     fn codes<F: Quantized>(file: &TokenFile, item: usize) -> Result<Vec<f32>> {
         Ok(file.codes::<F>(item..item + 1)?.dequantize()?.data().to_vec())
     }
-    match file.contents().format {
-        TokenFormat::Element(ElementType::F16) => elements::<f16>(file, item),
-        TokenFormat::Element(ElementType::Bf16) => elements::<bf16>(file, item),
-        TokenFormat::Element(ElementType::F32) => elements::<f32>(file, item),
-        TokenFormat::Int8 => codes::<Int8>(file, item),
-        TokenFormat::Int8Affine => codes::<Int8Affine>(file, item),
-        TokenFormat::Fp8 => codes::<Fp8>(file, item),
+    with_format!(file.contents().format, {
+        element T => elements::<T>(file, item),
+        codes F => codes::<F>(file, item),
         _ => Ok(Vec::new()),
-    }
+    })
 }

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use maxsim::format::{ScaleType, TokenFormat};
+use maxsim::format::{ElementType, ScaleType, TokenFormat};
 use maxsim::search::SearchOptions;
 use maxsim::{Device, Ranking, ScoreOptions};
 use maxsim_kernels::table::forward::FORWARD;
@@ -216,8 +216,7 @@ fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &Documents<'
             (TokenFormat::Element(q), TokenFormat::Element(d)) => q == d,
             // Queries can be compressed on the way.
             (TokenFormat::Element(_), _) => true,
-            (TokenFormat::Int8, TokenFormat::Int8Affine) => true,
-            (q, d) => q == d && q != TokenFormat::Int8Affine,
+            (q, d) => q.is_scorable_with(d),
         },
         // Documents are decoded on the way.
         Documents::Residual(_) => q.format.element().is_some(),
@@ -249,9 +248,9 @@ fn takes(documents: &Documents<'_>) -> String {
     let elements = "f16, bf16 or f32";
     let Documents::Tokens(file) = documents else { return elements.to_string() };
     match file.contents().format {
-        TokenFormat::Int8 | TokenFormat::Int8Affine => format!("int8, {elements}"),
-        TokenFormat::Fp8 => format!("fp8, {elements}"),
-        format => format.to_string(),
+        TokenFormat::Element(element) => element.to_string(),
+        // f32 queries are always compressed.
+        codes => format!("{}, {elements}", queries::query_format(ElementType::F32.into(), codes)),
     }
 }
 

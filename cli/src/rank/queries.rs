@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use anyhow::{Result, bail};
-use half::{bf16, f16};
 use maxsim::Tokens;
 use maxsim::format::{
-    Conversion, Element, ElementType, Fp8, Int8, QuantizeReport, Quantized, ScaleType, TokenFormat,
+    Conversion, Element, ElementType, QuantizeReport, Quantized, ScaleType, TokenFormat,
+    with_element, with_format,
 };
 
 use crate::input::TokenFile;
@@ -14,12 +14,9 @@ use crate::texts::counted;
 
 /// What queries of a file's format are scored as against documents of one.
 pub fn query_format(queries: TokenFormat, documents: TokenFormat) -> TokenFormat {
-    use TokenFormat::{Element, Fp8, Int8, Int8Affine};
-    match (queries, documents) {
-        (Element(ElementType::F32), Int8Affine) => Int8,
-        (Element(_), Int8 | Fp8) => documents,
-        _ => queries,
-    }
+    let is_compressed = queries.element().is_some() && !queries.is_scorable_with(documents);
+    let codes = TokenFormat::QUANTIZED.into_iter().filter(|_| is_compressed);
+    codes.into_iter().find(|codes| codes.is_scorable_with(documents)).unwrap_or(queries)
 }
 
 /// Queries as codes: those of the file, or its elements compressed with scales that are stored so.
@@ -28,12 +25,10 @@ pub(crate) fn compressed<F: Quantized>(
     items: Range<usize>,
     scales: ScaleType,
 ) -> Result<Tokens<'_, F>> {
-    Ok(match file.contents().format {
-        TokenFormat::Element(ElementType::F16) => file.tokens::<f16>(items)?.quantize(scales)?,
-        TokenFormat::Element(ElementType::Bf16) => file.tokens::<bf16>(items)?.quantize(scales)?,
-        TokenFormat::Element(ElementType::F32) => file.tokens::<f32>(items)?.quantize(scales)?,
+    Ok(with_format!(file.contents().format, {
+        element T => file.tokens::<T>(items)?.quantize(scales)?,
         _ => file.codes(items)?,
-    })
+    }))
 }
 
 /// How the scales of queries that are compressed for documents of a format are to be stored: as
@@ -67,23 +62,12 @@ pub fn scales(
         }
         Ok(ScaleType::F32)
     }
-    fn of_elements<F: Quantized>(
-        file: &TokenFile,
-        element: ElementType,
-        notes: &mut Vec<String>,
-    ) -> Result<ScaleType> {
-        match element {
-            ElementType::F16 => of::<F, f16>(file, notes),
-            ElementType::Bf16 => of::<F, bf16>(file, notes),
-            ElementType::F32 => of::<F, f32>(file, notes),
-        }
-    }
     let format = queries.contents().format;
-    match (format.element(), query_format(format, documents)) {
-        (Some(element), TokenFormat::Int8) => of_elements::<Int8>(queries, element, notes),
-        (Some(element), TokenFormat::Fp8) => of_elements::<Fp8>(queries, element, notes),
+    let Some(element) = format.element() else { return Ok(ScaleType::F16) };
+    with_format!(query_format(format, documents), {
+        codes F => with_element!(element, T => of::<F, T>(queries, notes)),
         _ => Ok(ScaleType::F16),
-    }
+    })
 }
 
 /// Queries with elements of type `to`, which need not be another one. What that rounds is added to
@@ -100,11 +84,7 @@ pub fn converted(
     if from == to.into() {
         return Ok(queries);
     }
-    let (queries, found) = match to {
-        ElementType::F16 => with::<f16>(queries)?,
-        ElementType::Bf16 => with::<bf16>(queries)?,
-        ElementType::F32 => with::<f32>(queries)?,
-    };
+    let (queries, found) = with_element!(to, T => with::<T>(queries)?);
     check(&queries, &found, [from, to.into()])?;
     notes.push(match found.is_exact() {
         true => format!("queries converted from {from} to {to}, exactly"),
@@ -126,12 +106,10 @@ fn with<U: Element>(file: TokenFile) -> Result<(TokenFile, Conversion)> {
         let elements = bytemuck::cast_slice(tokens.data()).to_vec();
         Ok((file.with_elements(U::TYPE, elements), conversion))
     }
-    match file.contents().format {
-        TokenFormat::Element(ElementType::F16) => of::<f16, U>(file),
-        TokenFormat::Element(ElementType::Bf16) => of::<bf16, U>(file),
-        TokenFormat::Element(ElementType::F32) => of::<f32, U>(file),
+    with_format!(file.contents().format, {
+        element T => of::<T, U>(file),
         other => bail!("{other} queries cannot be converted; use their uncompressed embeddings"),
-    }
+    })
 }
 
 /// Refuses a conversion after which a token is not what it was.

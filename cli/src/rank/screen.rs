@@ -5,10 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use half::{bf16, f16};
-use maxsim::format::{
-    Element, ElementType, Format, Fp8, Int8, Int8Affine, Quantized, ScaleType, TokenFormat,
-};
+use maxsim::format::{Element, Format, Quantized, ScaleType, TokenFormat, with_format};
 use maxsim::search::{Candidate, Certainty, ErrorTerms, SearchOptions, Shortlist, rescore_bounds};
 use maxsim::{
     Device, DeviceTokens, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, Tokens,
@@ -76,18 +73,10 @@ pub fn rank(
     let Documents::Tokens(documents) = request.documents else {
         bail!("the documents are compressed themselves");
     };
-    let mut outcome = match documents.contents().format {
-        TokenFormat::Element(ElementType::F16) => {
-            search::<f16>(request, documents, screen, options)
-        }
-        TokenFormat::Element(ElementType::Bf16) => {
-            search::<bf16>(request, documents, screen, options)
-        }
-        TokenFormat::Element(ElementType::F32) => {
-            search::<f32>(request, documents, screen, options)
-        }
+    let mut outcome = with_format!(documents.contents().format, {
+        element T => search::<T>(request, documents, screen, options),
         other => bail!("the documents are {other}, compressed themselves"),
-    }?;
+    })?;
     if let (false, Some(search)) = (proof.holds(), &mut outcome.search) {
         search.proven.fill(0);
     }
@@ -196,21 +185,18 @@ fn query_terms<T: Element>(request: &Request<'_>, documents: TokenFormat) -> Res
         let codes = compressed::<F>(file, 0..file.n_items(), scales)?;
         Ok(ErrorTerms::measured(&codes, queries)?)
     }
-    match query_format(T::FORMAT, documents) {
-        TokenFormat::Fp8 => measured::<T, Fp8>(file, &queries, scales),
-        TokenFormat::Int8 => measured::<T, Int8>(file, &queries, scales),
+    with_format!(query_format(T::FORMAT, documents), {
+        codes F => measured::<T, F>(file, &queries, scales),
         _ => Ok(ErrorTerms::new(&queries)),
-    }
+    })
 }
 
 /// What is known of a range of compressed documents.
 fn document_terms(file: &TokenFile, items: Range<usize>) -> Result<ErrorTerms> {
-    Ok(match file.contents().format {
-        TokenFormat::Int8 => ErrorTerms::new(&file.codes::<Int8>(items)?),
-        TokenFormat::Int8Affine => ErrorTerms::new(&file.codes::<Int8Affine>(items)?),
-        TokenFormat::Fp8 => ErrorTerms::new(&file.codes::<Fp8>(items)?),
+    Ok(with_format!(file.contents().format, {
+        codes F => ErrorTerms::new(&file.codes::<F>(items)?),
         other => bail!("the documents are {other}, not compressed"),
-    })
+    }))
 }
 
 /// Scores pairs, with as many documents on the device at a time as there is room for.

@@ -122,13 +122,10 @@ impl WarmUp {
         // Compressed tokens are not normalised, and not every device has kernels for them.
         let is_element = |operand: &Operand| matches!(operand, Operand::Element(_));
         let has_rows = |operand: &Operand| limits.has_rows(*operand);
-        let halves = [ElementType::F16, ElementType::Bf16];
-        let codes = [Operand::I8, Operand::I8Affine, Operand::E4m3]
-            .into_iter()
-            .chain(halves.map(Operand::Affine))
-            .chain(halves.map(Operand::Residual))
-            .filter(has_rows);
-        let codes = codes.filter(|_| self.elements.is_empty());
+        let mut codes: Vec<Operand> = FORWARD.iter().map(|row| row.operand).collect();
+        codes.retain(|operand| self.elements.is_empty() && !is_element(operand));
+        codes.retain(has_rows);
+        codes.dedup();
         let operands =
             self.wanted_elements().iter().map(|&element| Operand::from(element)).chain(codes);
         let all =

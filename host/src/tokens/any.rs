@@ -30,51 +30,26 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-
 use super::Tokens;
-use super::element::Element;
-use super::format::{Fp8, Int8, Int8Affine, TokenFormat};
+use super::dispatch::{for_each_format, with_format, with_host};
+use super::format::{Quantized, TokenFormat};
 use super::layout::TokenLayout;
 use super::scales::ScaleType;
 use crate::error::{Error, Result};
 
-/// [`Tokens`] of any format.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-#[must_use]
-pub enum AnyTokens<'a> {
-    /// Half precision.
-    F16(Tokens<'a, f16>),
-    /// bfloat16.
-    Bf16(Tokens<'a, bf16>),
-    /// Single precision.
-    F32(Tokens<'a, f32>),
-    /// Signed whole numbers with scales.
-    Int8(Tokens<'a, Int8>),
-    /// Whole numbers with scales and minima.
-    Int8Affine(Tokens<'a, Int8Affine>),
-    /// e4m3 numbers with scales.
-    Fp8(Tokens<'a, Fp8>),
-}
-
-/// Evaluates an expression with the typed tokens in an [`AnyTokens`].
-macro_rules! with_host {
-    ($any:expr, $tokens:ident => $value:expr) => {
-        match $any {
-            AnyTokens::F16($tokens) => $value,
-            AnyTokens::Bf16($tokens) => $value,
-            AnyTokens::F32($tokens) => $value,
-            AnyTokens::Int8($tokens) => $value,
-            AnyTokens::Int8Affine($tokens) => $value,
-            AnyTokens::Fp8($tokens) => $value,
+macro_rules! any_tokens {
+    ($($variant:ident($format:ty): $what:literal,)* ;) => {
+        /// [`Tokens`] of any format.
+        #[derive(Clone, Debug)]
+        #[non_exhaustive]
+        #[must_use]
+        pub enum AnyTokens<'a> {
+            $(
+                #[doc = $what]
+                $variant(Tokens<'a, $format>),
+            )*
         }
-    };
-}
-pub(crate) use with_host;
 
-macro_rules! from_tokens {
-    ($($format:ty: $variant:ident),*) => {
         $(impl<'a> From<Tokens<'a, $format>> for AnyTokens<'a> {
             fn from(tokens: Tokens<'a, $format>) -> Self {
                 AnyTokens::$variant(tokens)
@@ -82,8 +57,7 @@ macro_rules! from_tokens {
         })*
     };
 }
-
-from_tokens!(f16: F16, bf16: Bf16, f32: F32, Int8: Int8, Int8Affine: Int8Affine, Fp8: Fp8);
+for_each_format!(any_tokens);
 
 impl<'a> AnyTokens<'a> {
     /// What the tokens are stored as.
@@ -107,24 +81,21 @@ impl<'a> AnyTokens<'a> {
     /// [`Error::Unsupported`] where the tokens are codes already, or `format` is not int8,
     /// int8-affine or fp8; those of [`Tokens::quantize`].
     pub fn quantize(&self, format: TokenFormat, scales: ScaleType) -> Result<AnyTokens<'static>> {
-        fn of<T: Element>(
-            tokens: &Tokens<'_, T>,
-            format: TokenFormat,
-            scales: ScaleType,
-        ) -> Result<AnyTokens<'static>> {
-            match format {
-                TokenFormat::Int8 => Ok(tokens.quantize::<Int8>(scales)?.into()),
-                TokenFormat::Int8Affine => Ok(tokens.quantize::<Int8Affine>(scales)?.into()),
-                TokenFormat::Fp8 => Ok(tokens.quantize::<Fp8>(scales)?.into()),
-                format => Err(no_codes(T::TYPE.into(), format)),
+        fn of<F: Quantized>(tokens: &AnyTokens<'_>, scales: ScaleType) -> Result<AnyTokens<'static>>
+        where
+            AnyTokens<'static>: From<Tokens<'static, F>>,
+        {
+            match tokens {
+                AnyTokens::F16(tokens) => Ok(tokens.quantize::<F>(scales)?.into()),
+                AnyTokens::Bf16(tokens) => Ok(tokens.quantize::<F>(scales)?.into()),
+                AnyTokens::F32(tokens) => Ok(tokens.quantize::<F>(scales)?.into()),
+                codes => Err(no_codes(codes.format(), F::FORMAT)),
             }
         }
-        match self {
-            AnyTokens::F16(tokens) => of(tokens, format, scales),
-            AnyTokens::Bf16(tokens) => of(tokens, format, scales),
-            AnyTokens::F32(tokens) => of(tokens, format, scales),
-            codes => Err(no_codes(codes.format(), format)),
-        }
+        with_format!(format, {
+            codes F => of::<F>(self, scales),
+            format => Err(no_codes(self.format(), format)),
+        })
     }
 }
 

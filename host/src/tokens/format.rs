@@ -84,9 +84,20 @@ impl TokenFormat {
         }
     }
 
+    /// Whether queries of this format can be scored against documents of another, as
+    /// [`ScorableWith`] says of types.
+    pub fn is_scorable_with(self, documents: TokenFormat) -> bool {
+        TokenFormat::operand(self, documents).is_some()
+    }
+
+    /// Whether codes are floating point numbers: one may be NaN, and zeros have a sign.
+    pub const fn is_float_code(self) -> bool {
+        matches!(self, TokenFormat::Fp8)
+    }
+
     /// What kernels multiply where queries and documents have these formats; `None` where there is
     /// no kernel for them.
-    pub(crate) fn operand(queries: TokenFormat, documents: TokenFormat) -> Option<Operand> {
+    pub fn operand(queries: TokenFormat, documents: TokenFormat) -> Option<Operand> {
         use TokenFormat::{Element, Fp8, Int8, Int8Affine, Residual};
         match (queries, documents) {
             (Element(a), Element(b)) if a == b => Some(queries.stored_operand()),

@@ -8,6 +8,7 @@
 pub(crate) mod any;
 pub(crate) mod conversion;
 pub(crate) mod digest;
+pub(crate) mod dispatch;
 pub(crate) mod element;
 pub(crate) mod format;
 pub(crate) mod index;

@@ -62,6 +62,8 @@ pub struct Modules<'a> {
     pub files: Vec<(&'a str, usize)>,
     /// Files of modules for tests, and the folders of what is below them.
     tests: Vec<String>,
+    /// Macros for other crates, which are named as items of the root, by name: their modules.
+    exported: BTreeMap<String, usize>,
 }
 
 /// Paths that go through more re-exports than this are given up.
@@ -130,6 +132,9 @@ impl<'a> Modules<'a> {
 
     /// What a name is in a module: its child, item or import.
     fn member(&self, module: usize, name: &str, depth: usize) -> Option<Target> {
+        if let (0, Some(&defined)) = (module, self.exported.get(name)) {
+            return Some(Target::Item(defined));
+        }
         let here = &self.modules[module];
         if let Some(&child) = here.children.get(name) {
             return Some(Target::Module(child));
@@ -315,6 +320,14 @@ impl<'ast> Visit<'ast> for Reader<'_, '_> {
         }
         if let Some(name) = name {
             self.here().items.insert(name.to_string());
+        }
+        if let syn::Item::Macro(item) = node
+            && attributes.iter().any(|attribute| attribute.path().is_ident("macro_export"))
+            && let Some(name) = &item.ident
+        {
+            // Where it stands for something, it is code of another crate.
+            self.modules.exported.insert(name.to_string(), self.module);
+            return;
         }
         visit::visit_item(self, node);
     }

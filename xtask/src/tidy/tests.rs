@@ -77,6 +77,18 @@ fn an_import_through_the_root_counts_where_it_is_defined() {
     assert!(only(&tree).message.contains("of `lib.rs`"));
 }
 
+/// They are named as the root's, and what they become is code of others.
+#[test]
+fn macros_for_other_crates_are_where_they_are_defined() {
+    const EXPORTED: &str = "pub use crate::open;\n#[macro_export]\n\
+                            macro_rules! open { () => { $crate::device::open() } }\n";
+    assert_eq!(places(&with("host/src/cuda/driver.rs", EXPORTED)), []);
+    let mut tree = with("host/src/error.rs", "pub fn f() { crate::open!() }\n");
+    tree[5].1 = EXPORTED;
+    let found = only(&tree);
+    assert_eq!((found.rule, &found.path[..]), (Rule::Layer, "host/src/error.rs"));
+}
+
 #[test]
 fn an_import_of_a_sibling_is_found() {
     let found = only(&with("host/src/cpu/mod.rs", "fn f() { crate::cuda::Launch::new() }\n"));

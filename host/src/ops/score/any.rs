@@ -1,7 +1,5 @@
 //! Scores of tokens whose format is known only when a program runs.
 
-use half::{bf16, f16};
-
 use super::prepared::PreparedScore;
 use crate::device::Device;
 use crate::device::any::{AnyDeviceTokens, AnyFormat, AnyTokensRef};
@@ -12,9 +10,10 @@ use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::residual::ResidualTokens;
-use crate::tokens::any::{AnyTokens, with_host};
+use crate::tokens::any::AnyTokens;
+use crate::tokens::dispatch::{with_element, with_host, with_pair};
 use crate::tokens::element::ElementType;
-use crate::tokens::format::{Format, Fp8, Int8, Int8Affine, Residual, ScorableWith, TokenFormat};
+use crate::tokens::format::{Format, ScorableWith, TokenFormat};
 
 /// A call of queries and documents of formats that go together.
 trait Call {
@@ -43,31 +42,10 @@ fn dispatch<C: Call>(
             _ => Err(mismatch(queries.format(), documents.format())),
         }
     }
-    use ElementType::{Bf16, F16, F32};
-    use TokenFormat::Element as Of;
     let formats = (queries.format(), documents.format());
-    match formats {
-        (Of(F16), Of(F16)) => of::<f16, f16, C>(queries, documents, call),
-        (Of(Bf16), Of(Bf16)) => of::<bf16, bf16, C>(queries, documents, call),
-        (Of(F32), Of(F32)) => of::<f32, f32, C>(queries, documents, call),
-        (TokenFormat::Int8, TokenFormat::Int8) => of::<Int8, Int8, C>(queries, documents, call),
-        (TokenFormat::Fp8, TokenFormat::Fp8) => of::<Fp8, Fp8, C>(queries, documents, call),
-        (Of(F16), TokenFormat::Int8Affine) => of::<f16, Int8Affine, C>(queries, documents, call),
-        (Of(Bf16), TokenFormat::Int8Affine) => of::<bf16, Int8Affine, C>(queries, documents, call),
-        (TokenFormat::Int8, TokenFormat::Int8Affine) => {
-            of::<Int8, Int8Affine, C>(queries, documents, call)
-        }
-        (Of(F16), TokenFormat::Residual(_)) => {
-            of::<f16, Residual<f16>, C>(queries, documents, call)
-        }
-        (Of(Bf16), TokenFormat::Residual(_)) => {
-            of::<bf16, Residual<bf16>, C>(queries, documents, call)
-        }
-        (Of(F32), TokenFormat::Residual(_)) => {
-            of::<f32, Residual<f32>, C>(queries, documents, call)
-        }
-        (queries, documents) => Err(mismatch(queries, documents)),
-    }
+    with_pair!(formats.0, formats.1, Q, D => of::<Q, D, C>(queries, documents, call), else {
+        Err(mismatch(formats.0, formats.1))
+    })
 }
 
 fn mismatch(queries: TokenFormat, documents: TokenFormat) -> Error {
@@ -161,11 +139,7 @@ impl Device {
         tokens: &ResidualTokens<'_>,
         queries: ElementType,
     ) -> Result<AnyDeviceTokens> {
-        Ok(match queries {
-            ElementType::F16 => self.upload_residual::<f16>(tokens)?.into(),
-            ElementType::Bf16 => self.upload_residual::<bf16>(tokens)?.into(),
-            ElementType::F32 => self.upload_residual::<f32>(tokens)?.into(),
-        })
+        Ok(with_element!(queries, T => self.upload_residual::<T>(tokens)?.into()))
     }
 
     /// As [`Device::score_with`], of tokens of any format.
@@ -217,6 +191,8 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
     use crate::tokens::Tokens;
     use crate::tokens::scales::ScaleType;

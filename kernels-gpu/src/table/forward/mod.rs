@@ -96,7 +96,7 @@ impl Schedule {
 pub enum RowOperation {
     /// Nothing.
     Plain,
-    /// It normalises both rows. Such kernels serve calls that ask for winners and calls that do not.
+    /// It normalises both rows. Such kernels serve calls with and without winners.
     Normalized,
     /// It multiplies by the scales of both rows.
     Scaled,
