@@ -178,7 +178,7 @@ impl Variant {
 
     /// Whether documents' scales may also be f16
     /// ([`crate::abi::params::NormalizedParams::document_scales`]): the rows of short queries alone
-    /// are bound by what they read (`sm90::Kernel::HALF_SCALES`).
+    /// are bound by what they read (`sm90::Kernel::READS_F16_SCALES`).
     pub const fn reads_f16_scales(&self) -> bool {
         let is_for_short_queries =
             self.schedule.is_contiguous() || self.threads == layout::sm90::threads(1);
