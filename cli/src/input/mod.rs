@@ -38,7 +38,7 @@ pub(crate) use items::{Beside, Matrix, Role};
 pub(crate) use map::FileBytes;
 pub use map::Reading;
 pub use options::{InputOptions, TrailingZeros};
-pub(crate) use safetensors::Tensors;
+pub(crate) use safetensors::{Tensors, dtype_of};
 use valid::ValidRows;
 
 /// Items of zero tokens cost a file nothing, but the program 9 bytes each: a padded array of

@@ -50,16 +50,11 @@ pub(super) fn parse(
     let embeddings = tensors::embeddings(&listed, options)?;
     let name = &listed[embeddings].name;
     let (info, data) = tensors.needed(name)?;
-    let format = match info.dtype {
-        Dtype::F16 => ElementType::F16.into(),
-        Dtype::BF16 => ElementType::Bf16.into(),
-        Dtype::F32 => ElementType::F32.into(),
-        Dtype::I8 => TokenFormat::Int8,
-        Dtype::U8 => TokenFormat::Int8Affine,
-        Dtype::F8_E4M3 => TokenFormat::Fp8,
-        other => bail!(
-            "{name} are {other:?}; expected F16, BF16 or F32, or I8, U8 or F8_E4M3 with scales"
-        ),
+    let Some(format) = format_of(info.dtype) else {
+        bail!(
+            "{name} are {:?}; expected F16, BF16 or F32, or I8, U8 or F8_E4M3 with scales",
+            info.dtype
+        )
     };
     let known: &[&str] = match format {
         TokenFormat::Element(_) => &[],
@@ -73,6 +68,26 @@ pub(super) fn parse(
         _ => Some(scales_place(&tensors, format, &info.shape)?),
     };
     Ok(Contents::new(format, data, scales, items))
+}
+
+/// What files store rows of a format as; `None` of formats that are not stored row by row.
+pub(crate) fn dtype_of(format: TokenFormat) -> Option<Dtype> {
+    Some(match format {
+        TokenFormat::Element(ElementType::F16) => Dtype::F16,
+        TokenFormat::Element(ElementType::Bf16) => Dtype::BF16,
+        TokenFormat::Element(ElementType::F32) => Dtype::F32,
+        TokenFormat::Int8 => Dtype::I8,
+        TokenFormat::Int8Affine => Dtype::U8,
+        TokenFormat::Fp8 => Dtype::F8_E4M3,
+        _ => return None,
+    })
+}
+
+/// The format that files store so.
+fn format_of(dtype: Dtype) -> Option<TokenFormat> {
+    let elements = ElementType::ALL.map(TokenFormat::from);
+    let mut formats = elements.into_iter().chain(TokenFormat::QUANTIZED);
+    formats.find(|&format| dtype_of(format) == Some(dtype))
 }
 
 /// Finds the scales of codes of a shape, and minima where the format has them.

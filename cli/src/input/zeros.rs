@@ -41,8 +41,8 @@ fn is_zero(contents: &Contents, bytes: &[u8], row: usize) -> bool {
     match contents.format {
         TokenFormat::Element(ElementType::F32) => are_zeros(4, 0x80),
         TokenFormat::Element(_) => are_zeros(2, 0x80),
+        format if format.is_float_code() => are_zeros(1, 0x80),
         TokenFormat::Int8 => are_zeros(1, 0),
-        TokenFormat::Fp8 => are_zeros(1, 0x80),
         TokenFormat::Int8Affine => {
             let mins = contents.scales.as_ref().and_then(|place| place.mins.clone());
             let min = mins.map(|mins| &bytes[mins][2 * row..][..2]);

@@ -19,7 +19,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::errors::{Errors, Written, used_rows};
 use crate::finite::{self, Checked};
-use crate::input::{Change, TokenFile};
+use crate::input::{Change, TokenFile, dtype_of};
 use crate::judging::ids::Side;
 use crate::output::Destination;
 use crate::provenance::{Digests, Notes};
@@ -247,11 +247,7 @@ fn header<F: Quantized>(
             ("offsets", std::iter::once(first).chain(ends).collect(), vec![rows])
         }
     };
-    let codes = match F::FORMAT {
-        TokenFormat::Int8 => Dtype::I8,
-        TokenFormat::Int8Affine => Dtype::U8,
-        _ => Dtype::F8_E4M3,
-    };
+    let Some(codes) = dtype_of(F::FORMAT) else { bail!("{} codes are not written", F::FORMAT) };
     let (dtype, scales_shape) = match scales {
         ScaleType::F16 => (Dtype::F16, row_shape.clone()),
         ScaleType::F32 => (Dtype::F32, row_shape.clone()),

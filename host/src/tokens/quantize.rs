@@ -25,6 +25,10 @@ type Codes<F> = (Vec<<F as Format>::Stored>, Scales<'static>);
 
 /// How codes are made. Sealed: the module is private.
 pub trait Quantizer: Format {
+    /// Largest distance of neighbouring codes: what rounding takes is no more times the scale.
+    #[doc(hidden)]
+    const STEP: f64 = 1.0;
+
     /// The codes and scales of all rows; scales are of a type that the format has.
     #[doc(hidden)]
     fn codes_of<T: Element>(tokens: &Tokens<'_, T>, scales: ScaleType) -> Result<Codes<Self>>;
@@ -115,6 +119,9 @@ impl Quantizer for Int8Affine {
 }
 
 impl Quantizer for Fp8 {
+    /// Of the largest e4m3 numbers.
+    const STEP: f64 = 32.0;
+
     fn codes_of<T: Element>(tokens: &Tokens<'_, T>, scales: ScaleType) -> Result<Codes<Fp8>> {
         let scale = |row: &[f32]| quantize::fp8_scale(largest(row, quantize::is_finite));
         let encode = |row: &[f32], scale: f32, codes: &mut [u8]| {

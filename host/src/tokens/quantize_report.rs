@@ -7,8 +7,8 @@ use rayon::slice::ParallelSlice;
 
 use super::Tokens;
 use super::element::Element;
+use super::format::Quantized;
 use super::format::widen;
-use super::format::{Quantized, TokenFormat};
 use super::layout::TokenLayout;
 use super::scales::Scales;
 use crate::error::{Error, Result};
@@ -20,9 +20,6 @@ const CHUNK_LEN: usize = 256;
 /// The share of a row's largest magnitude that an element may be off: FP8's rounding loses half of
 /// that, INT8's a thirtieth.
 const COARSE: f64 = 1.0 / 8.0;
-
-/// Distance of the largest e4m3 numbers.
-const E4M3_STEP: f64 = 32.0;
 
 /// Which tokens lost more than the rounding of codes takes, and how much.
 ///
@@ -129,7 +126,7 @@ impl QuantizeReport {
         widen::<F>(&codes.data()[row * dim..][..dim], &mut values);
         let scales = codes.scales();
         let (scale, min) = (f64::from(scales.scale(row)), f64::from(scales.min(row)));
-        let step = if F::FORMAT == TokenFormat::Fp8 { E4M3_STEP * scale } else { scale };
+        let step = F::STEP * scale;
         let (mut largest, mut largest_error, mut largest_value) = (0.0f64, 0.0f64, 0.0f64);
         let mut n_clipped = 0;
         for (x, code) in elements.iter().zip(&values) {

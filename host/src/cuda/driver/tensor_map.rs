@@ -84,7 +84,6 @@ fn encode(
     rounding: Rounding,
 ) -> Result<TensorMap> {
     let code = match (operand, rounding) {
-        (Operand::I8 | Operand::I8Affine | Operand::E4m3, _) => UINT8,
         (
             Operand::Element(element) | Operand::Affine(element) | Operand::Residual(element),
             rounding,
@@ -94,6 +93,8 @@ fn encode(
             (ElementType::F32, Rounding::None) => FLOAT32,
             (ElementType::F32, Rounding::Tf32) => TFLOAT32,
         },
+        // Codes are bytes.
+        _ => UINT8,
     };
     let dims = [dim as u64, rows as u64];
     let strides_bytes = [access.pitch_bytes];
