@@ -1,12 +1,14 @@
 //! Compressed tokens in host memory: what is uploaded, and what peers and checks need of them.
 
 use half::{bf16, f16};
-use maxsim::format::{Element, Fp8, Int8, Int8Affine, Quantized, ScaleType};
+use maxsim::format::{
+    AnyDeviceTokens, Element, ElementType, Fp8, Int8, Int8Affine, Quantized, ScaleType,
+};
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use maxsim::search::{ErrorTerms, score_bounds};
 use maxsim::{Device, Pairing, TokenLayout, Tokens};
 
-use crate::object::{AnyTokens, Place, Result, copy_to, host_slice, text};
+use crate::object::{Place, Result, copy_to, host_slice, text};
 
 /// Codes of any format, with their scales.
 pub enum Codes {
@@ -47,11 +49,11 @@ impl Codes {
     }
 
     /// Copies them to a device.
-    pub(crate) fn upload(&self, device: &Device) -> Result<AnyTokens> {
+    pub(crate) fn upload(&self, device: &Device) -> Result<AnyDeviceTokens> {
         Ok(match self {
-            Codes::Int8(codes) => AnyTokens::Int8(device.upload(codes).map_err(text)?),
-            Codes::Int8Affine(codes) => AnyTokens::Int8Affine(device.upload(codes).map_err(text)?),
-            Codes::Fp8(codes) => AnyTokens::Fp8(device.upload(codes).map_err(text)?),
+            Codes::Int8(codes) => device.upload(codes).map_err(text)?.into(),
+            Codes::Int8Affine(codes) => device.upload(codes).map_err(text)?.into(),
+            Codes::Fp8(codes) => device.upload(codes).map_err(text)?.into(),
         })
     }
 
@@ -186,11 +188,10 @@ pub(crate) fn upload_residual(
     device: &Device,
     tokens: &ResidualTokens<'_>,
     query_element: &str,
-) -> Result<AnyTokens> {
-    Ok(match query_element {
-        "f16" => AnyTokens::ResidualF16(device.upload_residual(tokens).map_err(text)?),
-        "bf16" => AnyTokens::ResidualBf16(device.upload_residual(tokens).map_err(text)?),
-        "f32" => AnyTokens::ResidualF32(device.upload_residual(tokens).map_err(text)?),
-        other => return Err(format!("element {other}: expected f16, bf16 or f32")),
-    })
+) -> Result<AnyDeviceTokens> {
+    let element = ElementType::ALL.into_iter().find(|element| element.name() == query_element);
+    let Some(element) = element else {
+        return Err(format!("element {query_element}: expected f16, bf16 or f32"));
+    };
+    device.upload_residual_any(tokens, element).map_err(text)
 }

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 
 use half::{bf16, f16};
-use maxsim::format::{Element, Fp8, Int8, Int8Affine, RawRows, Residual};
+use maxsim::format::{AnyDeviceTokens, Element, Int8, RawRows};
 use maxsim::plan::Plan;
 use maxsim::search::{CoarseCodes, PreparedRescore};
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
@@ -52,27 +52,16 @@ impl Object {
 }
 
 /// Tokens of any format on a device.
-pub enum AnyTokens {
-    /// Half precision.
-    F16(DeviceTokens<f16>),
-    /// bfloat16.
-    Bf16(DeviceTokens<bf16>),
-    /// Single precision.
-    F32(DeviceTokens<f32>),
-    /// Signed whole numbers.
-    Int8(DeviceTokens<Int8>),
-    /// Whole numbers with a minimum.
-    Int8Affine(DeviceTokens<Int8Affine>),
-    /// Eight-bit floating point numbers.
-    Fp8(DeviceTokens<Fp8>),
-    /// Residuals, for half precision queries.
-    ResidualF16(DeviceTokens<Residual<f16>>),
-    /// Residuals, for bfloat16 queries.
-    ResidualBf16(DeviceTokens<Residual<bf16>>),
-    /// Residuals, for single precision queries.
-    ResidualF32(DeviceTokens<Residual<f32>>),
-    /// Half precision, with the codes that find winners.
-    Screened(DeviceTokens<f16>, DeviceTokens<Int8>),
+pub struct AnyTokens {
+    pub(crate) tokens: AnyDeviceTokens,
+    /// The codes that find winners of half precision tokens.
+    codes: Option<DeviceTokens<Int8>>,
+}
+
+impl From<AnyDeviceTokens> for AnyTokens {
+    fn from(tokens: AnyDeviceTokens) -> AnyTokens {
+        AnyTokens { tokens, codes: None }
+    }
 }
 
 /// A prepared problem.
@@ -92,52 +81,13 @@ impl AnyWork {
     }
 }
 
-/// Runs code with tokens of whatever format.
-macro_rules! with_tokens {
-    ($tokens:expr, $name:ident => $code:expr) => {
-        match $tokens {
-            $crate::object::AnyTokens::F16($name) => $code,
-            $crate::object::AnyTokens::Bf16($name) => $code,
-            $crate::object::AnyTokens::F32($name) => $code,
-            $crate::object::AnyTokens::Int8($name) => $code,
-            $crate::object::AnyTokens::Int8Affine($name) => $code,
-            $crate::object::AnyTokens::Fp8($name) => $code,
-            $crate::object::AnyTokens::ResidualF16($name) => $code,
-            $crate::object::AnyTokens::ResidualBf16($name) => $code,
-            $crate::object::AnyTokens::ResidualF32($name) => $code,
-            $crate::object::AnyTokens::Screened($name, _) => $code,
-        }
-    };
-}
-pub(crate) use with_tokens;
-
-/// Runs code with queries and documents of formats that go together.
-macro_rules! with_both {
-    ($queries:expr, $documents:expr, ($q:ident, $d:ident) => $code:expr) => {
-        match ($queries, $documents) {
-            (AnyTokens::F16($q), AnyTokens::F16($d)) => $code,
-            (AnyTokens::Bf16($q), AnyTokens::Bf16($d)) => $code,
-            (AnyTokens::F32($q), AnyTokens::F32($d)) => $code,
-            (AnyTokens::Int8($q), AnyTokens::Int8($d)) => $code,
-            (AnyTokens::Fp8($q), AnyTokens::Fp8($d)) => $code,
-            (AnyTokens::F16($q), AnyTokens::Int8Affine($d)) => $code,
-            (AnyTokens::Bf16($q), AnyTokens::Int8Affine($d)) => $code,
-            (AnyTokens::Int8($q), AnyTokens::Int8Affine($d)) => $code,
-            (AnyTokens::F16($q), AnyTokens::ResidualF16($d)) => $code,
-            (AnyTokens::Bf16($q), AnyTokens::ResidualBf16($d)) => $code,
-            (AnyTokens::F32($q), AnyTokens::ResidualF32($d)) => $code,
-            _ => Err("queries and documents have formats that do not go together".to_string()),
-        }
-    };
-}
-
 /// Runs code with queries and documents of the same element type.
 macro_rules! with_elements {
     ($queries:expr, $documents:expr, ($q:ident, $d:ident) => $code:expr) => {
-        match ($queries, $documents) {
-            (AnyTokens::F16($q), AnyTokens::F16($d)) => $code,
-            (AnyTokens::Bf16($q), AnyTokens::Bf16($d)) => $code,
-            (AnyTokens::F32($q), AnyTokens::F32($d)) => $code,
+        match (&$queries.tokens, &$documents.tokens) {
+            (AnyDeviceTokens::F16($q), AnyDeviceTokens::F16($d)) => $code,
+            (AnyDeviceTokens::Bf16($q), AnyDeviceTokens::Bf16($d)) => $code,
+            (AnyDeviceTokens::F32($q), AnyDeviceTokens::F32($d)) => $code,
             _ => Err("queries and documents are not of one element type".to_string()),
         }
     };
@@ -162,9 +112,9 @@ impl AnyTokens {
         // SAFETY: the caller's promise.
         unsafe {
             match place.element {
-                "f16" => Ok(AnyTokens::F16(typed(device, place)?)),
-                "bf16" => Ok(AnyTokens::Bf16(typed(device, place)?)),
-                "f32" => Ok(AnyTokens::F32(typed(device, place)?)),
+                "f16" => Ok(AnyDeviceTokens::from(typed::<f16>(device, place)?).into()),
+                "bf16" => Ok(AnyDeviceTokens::from(typed::<bf16>(device, place)?).into()),
+                "f32" => Ok(AnyDeviceTokens::from(typed::<f32>(device, place)?).into()),
                 other => Err(format!("element {other}: expected f16, bf16 or f32")),
             }
         }
@@ -181,9 +131,9 @@ impl AnyTokens {
         codes: &Codes,
     ) -> Result<AnyTokens> {
         // SAFETY: the caller's promise.
-        match (unsafe { AnyTokens::at(device, place)? }, codes.upload(device)?) {
-            (AnyTokens::F16(tokens), AnyTokens::Int8(codes)) => {
-                Ok(AnyTokens::Screened(tokens, codes))
+        match (unsafe { AnyTokens::at(device, place)? }.tokens, codes.upload(device)?) {
+            (tokens @ AnyDeviceTokens::F16(_), AnyDeviceTokens::Int8(codes)) => {
+                Ok(AnyTokens { tokens, codes: Some(codes) })
             }
             _ => Err("expected f16 tokens and int8 codes, which find their winners".to_string()),
         }
@@ -199,17 +149,36 @@ impl AnyTokens {
             0 => Pairing::cross(),
             k => Pairing::own_candidates(k),
         };
-        if let (AnyTokens::Screened(q, q_codes), AnyTokens::Screened(d, d_codes)) =
-            (self, documents)
-        {
-            let screen = CoarseCodes::new(q_codes, d_codes).assumed();
-            let work = q.device().prepare_rescore(q, d, &screen, &pairing, options);
+        let device = self.tokens.device();
+        if let Some((q, d, coarse)) = screened(self, documents) {
+            let work = device.prepare_rescore(q, d, &coarse, &pairing, options);
             return Ok(AnyWork::Coarse(work.map_err(text)?));
         }
-        let work: Result<PreparedScore> = with_both!(self, documents, (q, d) => {
-            q.device().prepare(q, d, &pairing, options).map_err(text)
-        });
-        Ok(AnyWork::Plain(work?))
+        check_plain(self, documents)?;
+        let work = device.prepare_any(&self.tokens, &documents.tokens, &pairing, options);
+        Ok(AnyWork::Plain(work.map_err(text)?))
+    }
+}
+
+/// Checks that neither side has codes that find winners.
+fn check_plain(queries: &AnyTokens, documents: &AnyTokens) -> Result<()> {
+    if queries.codes.is_some() || documents.codes.is_some() {
+        return Err("queries and documents have formats that do not go together".to_string());
+    }
+    Ok(())
+}
+
+/// Tokens of both sides and their codes, where both have codes.
+fn screened<'a>(
+    queries: &'a AnyTokens,
+    documents: &'a AnyTokens,
+) -> Option<(&'a DeviceTokens<f16>, &'a DeviceTokens<f16>, CoarseCodes<'a>)> {
+    match (&queries.tokens, &documents.tokens) {
+        (AnyDeviceTokens::F16(q), AnyDeviceTokens::F16(d)) => {
+            let codes = (queries.codes.as_ref()?, documents.codes.as_ref()?);
+            Some((q, d, CoarseCodes::new(codes.0, codes.1).assumed()))
+        }
+        _ => None,
     }
 }
 
@@ -332,17 +301,14 @@ pub(crate) fn enqueue(
     outputs: &mut Outputs,
 ) -> Result<()> {
     let scores = &mut outputs.scores;
-    match (work, queries, documents) {
-        (AnyWork::Plain(work), _, _) => with_both!(queries, documents, (q, d) => {
-            stream.score_into(q, d, work, scores).map_err(text)
-        })?,
-        (
-            AnyWork::Coarse(work),
-            AnyTokens::Screened(q, q_codes),
-            AnyTokens::Screened(d, d_codes),
-        ) => {
-            let screen = CoarseCodes::new(q_codes, d_codes).assumed();
-            stream.rescore_into(q, d, &screen, work, scores).map_err(text)?;
+    match (work, screened(queries, documents)) {
+        (AnyWork::Plain(work), _) => {
+            check_plain(queries, documents)?;
+            let (queries, documents) = (&queries.tokens, &documents.tokens);
+            stream.score_any_into(queries, documents, work, scores).map_err(text)?;
+        }
+        (AnyWork::Coarse(work), Some((q, d, coarse))) => {
+            stream.rescore_into(q, d, &coarse, work, scores).map_err(text)?;
         }
         _ => return Err("the work is one of tokens with codes that find winners".to_string()),
     }
@@ -369,7 +335,11 @@ pub(crate) fn text(error: maxsim::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {
-        text += &format!(": {cause}");
+        // The library's message may have it already.
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text += &format!(": {cause_text}");
+        }
         source = cause.source();
     }
     text

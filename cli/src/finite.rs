@@ -12,12 +12,12 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use half::{bf16, f16};
-use maxsim::format::{Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
+use maxsim::Tokens;
+use maxsim::format::{Element, ElementType, Quantized, TokenFormat};
 use maxsim::residual::ResidualTokens;
-use maxsim::{AnyTokens, Tokens};
 use rayon::prelude::*;
 
-use crate::input::TokenFile;
+use crate::input::{ReadItems, TokenFile};
 
 /// Elements that a thread looks through at once.
 const PIECE_LEN: usize = 1 << 16;
@@ -47,6 +47,22 @@ pub struct Checked<'a> {
     allow_infinite: bool,
     /// Whether the command could take infinities.
     has_option: bool,
+}
+
+impl<'a> ReadItems<'a> for Checked<'a> {
+    fn file(self) -> &'a TokenFile {
+        self.file
+    }
+
+    /// Fails for the first token that does not stand for finite numbers.
+    fn elements_of<T: Element>(self, items: Range<usize>) -> Result<Tokens<'a, T>> {
+        self.tokens(items)
+    }
+
+    /// Fails for the first token that does not stand for finite numbers.
+    fn codes_of<F: Quantized>(self, items: Range<usize>) -> Result<Tokens<'a, F>> {
+        self.codes(items)
+    }
 }
 
 /// What is wrong with a row.
@@ -131,22 +147,6 @@ impl<'a> Checked<'a> {
             }
         }
         Ok(elements)
-    }
-
-    /// As [`TokenFile::any_tokens`], checked.
-    ///
-    /// # Errors
-    /// For the first token that does not stand for finite numbers.
-    pub fn any_tokens(self, items: Range<usize>) -> Result<AnyTokens<'a>> {
-        Ok(match self.file.contents().format {
-            TokenFormat::Element(ElementType::F16) => self.tokens::<f16>(items)?.into(),
-            TokenFormat::Element(ElementType::Bf16) => self.tokens::<bf16>(items)?.into(),
-            TokenFormat::Element(ElementType::F32) => self.tokens::<f32>(items)?.into(),
-            TokenFormat::Int8 => self.codes::<Int8>(items)?.into(),
-            TokenFormat::Int8Affine => self.codes::<Int8Affine>(items)?.into(),
-            TokenFormat::Fp8 => self.codes::<Fp8>(items)?.into(),
-            other => bail!("{other} embeddings are not read row by row"),
-        })
     }
 
     /// Checks all items.

@@ -7,7 +7,7 @@ use maxsim::stream::Stream;
 
 use super::handle::{get, outputs_of, stream_of, string, tokens, wrong};
 use super::{done, made};
-use crate::object::{Object, Outputs, enqueue, text, with_tokens};
+use crate::object::{Object, Outputs, enqueue, text};
 use crate::options;
 
 /// Checks and plans a problem and uploads its lists. `candidates` is 0 for every query against
@@ -174,6 +174,6 @@ pub unsafe extern "C" fn maxsim_bench_read(
     done(|| unsafe {
         let stream = stream_of(stream)?;
         let n_blocks = blocks_per_multiprocessor as usize;
-        with_tokens!(tokens(matrix)?, matrix => stream.read_roof(matrix, n_blocks)).map_err(text)
+        stream.read_roof_any(&tokens(matrix)?.tokens, n_blocks).map_err(text)
     })
 }

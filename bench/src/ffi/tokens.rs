@@ -109,7 +109,7 @@ pub unsafe extern "C" fn maxsim_bench_upload(
     // SAFETY: the caller's promises.
     made(|| unsafe {
         let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
-        Ok(Object::Tokens(codes_of(codes)?.upload(device)?))
+        Ok(Object::Tokens(codes_of(codes)?.upload(device)?.into()))
     })
 }
 
@@ -174,6 +174,7 @@ pub unsafe extern "C" fn maxsim_bench_residual(
             order: string(order)?,
         };
         let tokens = residual.tokens(layout(dim, n, len, std::ptr::null())?)?;
-        Ok(Object::Tokens(upload_residual(device, &tokens, string(query_element)?)?))
+        let tokens = upload_residual(device, &tokens, string(query_element)?)?;
+        Ok(Object::Tokens(tokens.into()))
     })
 }

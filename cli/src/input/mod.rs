@@ -6,13 +6,12 @@
 
 mod archive;
 mod arrays;
+mod bytes;
 mod contents;
 mod folder;
 mod format;
-mod identity;
 pub(crate) mod ids;
 pub(crate) mod items;
-mod map;
 pub(crate) mod npy;
 mod options;
 mod safetensors;
@@ -25,18 +24,16 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use half::{bf16, f16};
-use maxsim::format::{Element, ElementType, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
+use maxsim::format::{Element, ElementType, Quantized, TokenFormat, with_format};
 use maxsim::{AnyTokens, TokenLayout, Tokens};
 
 use crate::judging::ids::{Ids, Side};
+pub use bytes::Reading;
+pub(crate) use bytes::{Change, FileBytes, settle};
 use contents::check_int8;
 pub use contents::{Contents, ScalesPlace};
 pub use format::Format;
-pub(crate) use identity::{Change, settle};
 pub(crate) use items::{Beside, Matrix, Role};
-pub(crate) use map::FileBytes;
-pub use map::Reading;
 pub use options::{InputOptions, TrailingZeros};
 pub(crate) use safetensors::{Tensors, dtype_of};
 use valid::ValidRows;
@@ -63,6 +60,44 @@ pub struct TokenFile {
     ids: Option<Vec<String>>,
     contents: Contents,
     warnings: Vec<String>,
+}
+
+/// What reads items of a file in their types, and so in whichever type they have.
+pub(crate) trait ReadItems<'a>: Copy {
+    /// The file.
+    fn file(self) -> &'a TokenFile;
+
+    /// Items of a file of elements.
+    fn elements_of<T: Element>(self, items: Range<usize>) -> Result<Tokens<'a, T>>;
+
+    /// Items of a file of codes.
+    fn codes_of<F: Quantized>(self, items: Range<usize>) -> Result<Tokens<'a, F>>;
+
+    /// A range of items, in the format that the file has.
+    ///
+    /// # Errors
+    /// Those of the typed readers, and for residual-compressed tokens.
+    fn any_tokens(self, items: Range<usize>) -> Result<AnyTokens<'a>> {
+        with_format!(self.file().contents.format, {
+            element T => Ok(self.elements_of::<T>(items)?.into()),
+            codes F => Ok(self.codes_of::<F>(items)?.into()),
+            other => bail!("{other} embeddings are not read row by row"),
+        })
+    }
+}
+
+impl<'a> ReadItems<'a> for &'a TokenFile {
+    fn file(self) -> &'a TokenFile {
+        self
+    }
+
+    fn elements_of<T: Element>(self, items: Range<usize>) -> Result<Tokens<'a, T>> {
+        self.tokens(items)
+    }
+
+    fn codes_of<F: Quantized>(self, items: Range<usize>) -> Result<Tokens<'a, F>> {
+        self.codes(items)
+    }
 }
 
 /// What a reader of some format makes of a path.
@@ -195,22 +230,6 @@ impl TokenFile {
     /// The embeddings of a range of items.
     pub fn tokens<T: Element>(&self, items: Range<usize>) -> Result<Tokens<'_, T>> {
         self.contents.tokens(self.matrix(), items)
-    }
-
-    /// The embeddings of a range of items, in whatever format they are.
-    ///
-    /// # Errors
-    /// As [`TokenFile::tokens`] and [`TokenFile::codes`].
-    pub fn any_tokens(&self, items: Range<usize>) -> Result<AnyTokens<'_>> {
-        Ok(match self.contents.format {
-            TokenFormat::Element(ElementType::F16) => self.tokens::<f16>(items)?.into(),
-            TokenFormat::Element(ElementType::Bf16) => self.tokens::<bf16>(items)?.into(),
-            TokenFormat::Element(ElementType::F32) => self.tokens::<f32>(items)?.into(),
-            TokenFormat::Int8 => self.codes::<Int8>(items)?.into(),
-            TokenFormat::Int8Affine => self.codes::<Int8Affine>(items)?.into(),
-            TokenFormat::Fp8 => self.codes::<Fp8>(items)?.into(),
-            other => bail!("{other} embeddings are not read row by row"),
-        })
     }
 
     /// The compressed embeddings of a range of items. The code -128 of INT8 is refused.

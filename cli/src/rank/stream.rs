@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use crate::documents::Documents;
 use crate::finite::Checked;
-use crate::input::TokenFile;
+use crate::input::{ReadItems, TokenFile};
 use crate::rank::explain::BadScore;
 use crate::rank::queries::query_format;
 use crate::residual::{decode, of_items};

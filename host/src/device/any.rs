@@ -1,7 +1,9 @@
 //! Handles whose format is known only when a program runs, and the sides of their calls.
 
 use super::Device;
+use super::stream::Stream;
 use super::tokens::{DeviceTokens, TokensRef};
+use crate::error::Result;
 use crate::tokens::any::AnyTokens;
 use crate::tokens::dispatch::{for_each_format, with_handle};
 use crate::tokens::format::{Format, Residual, TokenFormat};
@@ -131,5 +133,19 @@ impl<'a> From<&'a AnyDeviceTokens> for AnyTokensRef<'a> {
 impl AsRef<TokenLayout> for AnyDeviceTokens {
     fn as_ref(&self) -> &TokenLayout {
         self.layout()
+    }
+}
+
+impl Stream {
+    /// As [`Stream::read_roof`], of a handle of any format.
+    ///
+    /// # Errors
+    /// Those of [`Stream::read_roof`].
+    pub fn read_roof_any(
+        &mut self,
+        tokens: &AnyDeviceTokens,
+        blocks_per_multiprocessor: usize,
+    ) -> Result<()> {
+        with_handle!(tokens, tokens => self.read_roof(tokens, blocks_per_multiprocessor))
     }
 }

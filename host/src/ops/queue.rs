@@ -6,7 +6,9 @@ use super::backward::prepared::PreparedBackward;
 use super::backward::with_grad::WithGrad;
 use super::loss::prepared::{DeviceLoss, PreparedLoss};
 use super::rescore::{CoarseCodes, PreparedRescore};
+use super::score::any;
 use super::score::prepared::{DeviceScores, PreparedScore};
+use crate::device::any::AnyDeviceTokens;
 use crate::device::command::Submit;
 use crate::device::graph::Capture;
 use crate::device::stream::Stream;
@@ -63,6 +65,21 @@ pub trait Queue: Submit {
     ) -> Result<()> {
         let command = work.command(self.device(), queries, documents, scores)?;
         self.submit(command)
+    }
+
+    /// As [`Queue::score_into`], of handles whose formats are known at run time alone.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::Error::Unsupported) where the formats do not go together; those of
+    /// [`Queue::score_into`].
+    fn score_any_into(
+        &mut self,
+        queries: &AnyDeviceTokens,
+        documents: &AnyDeviceTokens,
+        work: &PreparedScore,
+        scores: &mut DeviceScores,
+    ) -> Result<()> {
+        any::enqueue(self, queries, documents, work, scores)
     }
 
     /// Enqueues or captures a coarse-to-fine call; see [`CoarseCodes`]. `coarse` has handles.

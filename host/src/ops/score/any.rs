@@ -1,10 +1,11 @@
 //! Scores of tokens whose format is known only when a program runs.
 
-use super::prepared::PreparedScore;
+use super::prepared::{DeviceScores, PreparedScore};
 use crate::device::Device;
 use crate::device::any::{AnyDeviceTokens, AnyFormat, AnyTokensRef};
 use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
+use crate::ops::queue::Queue;
 use crate::plan::choice::Plan;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
@@ -50,7 +51,7 @@ fn dispatch<C: Call>(
 
 fn mismatch(queries: TokenFormat, documents: TokenFormat) -> Error {
     Error::Unsupported {
-        what: format!("{queries} queries with {documents} documents"),
+        what: format!("{queries} queries with {documents} documents, which do not go together"),
         why: "elements go with the same elements, f16 and bf16 queries with int8-affine documents \
               too, int8 with int8 and int8-affine, fp8 with fp8, and plaid documents with the \
               queries that they were uploaded for; convert or compress one side"
@@ -189,6 +190,44 @@ impl Device {
     }
 }
 
+/// [`Queue::score_into`], of handles alone.
+struct Enqueuing<'a, K: ?Sized> {
+    queue: &'a mut K,
+    work: &'a PreparedScore,
+    scores: &'a mut DeviceScores,
+}
+
+impl<K: Queue + ?Sized> Call for Enqueuing<'_, K> {
+    type Output = ();
+
+    fn run<'a, Q: ScorableWith<D>, D: Format>(
+        self,
+        queries: TokensRef<'a, Q>,
+        documents: TokensRef<'a, D>,
+    ) -> Result<()> {
+        match (queries, documents) {
+            (TokensRef::Device(queries), TokensRef::Device(documents)) => {
+                self.queue.score_into(queries, documents, self.work, self.scores)
+            }
+            _ => Err(Error::Unsupported {
+                what: "enqueueing a call of tokens in host memory".into(),
+                why: "a prepared call reads handles; upload the tokens".into(),
+            }),
+        }
+    }
+}
+
+/// As [`Queue::score_into`], of handles of any format.
+pub(crate) fn enqueue<K: Queue + ?Sized>(
+    queue: &mut K,
+    queries: &AnyDeviceTokens,
+    documents: &AnyDeviceTokens,
+    work: &PreparedScore,
+    scores: &mut DeviceScores,
+) -> Result<()> {
+    dispatch(queries.into(), documents.into(), Enqueuing { queue, work, scores })
+}
+
 #[cfg(test)]
 mod tests {
     use half::{bf16, f16};
@@ -240,7 +279,11 @@ mod tests {
                 let [q, d] = [queries, documents].map(|any| device.upload_any(any).unwrap());
                 let of_handles = device.score_any(&q, &d, &pairing, &options).unwrap();
                 assert_eq!(of_handles, scores, "{formats:?}");
-                assert!(device.prepare_any(&q, &d, &pairing, &options).is_ok());
+                let work = device.prepare_any(&q, &d, &pairing, &options).unwrap();
+                let mut room = work.new_scores().unwrap();
+                let mut stream = device.stream().unwrap();
+                stream.score_any_into(&q, &d, &work, &mut room).unwrap();
+                assert_eq!(room.read().unwrap(), scores, "{formats:?}");
                 assert!(device.plan_any(queries, &d, &pairing, &options).is_ok());
             }
         }

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use twox_hash::XxHash3_128;
 
-use super::{Contents, Format, Tensors, TokenFile};
+use crate::input::{Contents, Format, Tensors, TokenFile};
 
 /// More than a step of file times: kernels take them from a clock of at most 10 ms.
 const STEP: Duration = Duration::from_millis(100);

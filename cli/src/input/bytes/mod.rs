@@ -1,4 +1,6 @@
-//! A file's bytes: mapped, or read.
+//! A file's bytes, mapped or read, and which file they are of.
+
+mod identity;
 
 use std::fs::File;
 use std::io::Read;
@@ -9,8 +11,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use memmap2::Mmap;
 
-use super::identity::{Change, Identity, Opened};
 use super::reserved;
+pub(crate) use identity::{Change, settle};
+use identity::{Identity, Opened};
 
 /// How a file is brought into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
