@@ -21,6 +21,8 @@ use crate::tokens::format::TokenFormat;
 
 /// Element type of gradients. Sums are in f32 whatever it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum GradientType {
     /// f32.
