@@ -15,14 +15,14 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
             "normalize" => options.normalize = flag(name, value)?,
             "tf32" => options.allow_tf32 = flag(name, value)?,
             "kernel" => options.kernel = Some(value.to_string()),
-            "pieces" => {
+            "document_splits" => {
                 let n = value.parse().map_err(|_| format!("option {word}: expected a number"))?;
                 options.document_splits = Some(n);
             }
             _ => {
                 return Err(format!(
                     "option {name}: expected winners, token_scores, normalize, tf32, kernel or \
-                     pieces"
+                     document_splits"
                 ));
             }
         }
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn words_become_options_and_others_are_refused_by_name() {
         assert_eq!(parse("").unwrap(), ScoreOptions::default());
-        let options = parse("winners=1, kernel=some_row,token_scores=0,pieces=3").unwrap();
+        let options = parse("winners=1, kernel=some_row,token_scores=0,document_splits=3").unwrap();
         assert_eq!(options.document_splits, Some(3));
         assert_eq!(options.kernel.as_deref(), Some("some_row"));
         assert_eq!((options.winners, options.token_scores), (true, false));
@@ -70,7 +70,7 @@ mod tests {
             ("winners=yes", "winners=yes"),
             ("speed=1", "speed"),
             ("x", "x"),
-            ("pieces=-1", "pieces=-1"),
+            ("document_splits=-1", "document_splits=-1"),
         ] {
             assert!(parse(text).unwrap_err().contains(said), "{text}");
         }

@@ -23,16 +23,16 @@ pub unsafe fn bandwidth(params: &BandwidthParams) {
     let stride = u64::from(grid_dim_x()) * threads;
     let mut i = u64::from(block_idx_x()) * threads + u64::from(thread_idx_x());
     let mut folded = [0u32; 4];
-    // SAFETY: every piece has an index below `n_pieces`; the sink is the host's promise.
+    // SAFETY: every vector has an index below `n_vectors`; the sink is the host's promise.
     unsafe {
-        while i + (UNROLL as u64 - 1) * stride < params.n_pieces {
+        while i + (UNROLL as u64 - 1) * stride < params.n_vectors {
             folded = xor(folded, fold(params.base, i, stride, u64::MAX));
             i += UNROLL as u64 * stride;
         }
-        // The rest in one go too. Past the end the last piece is read again, out of the
+        // The rest in one go too. Past the end the last vector is read again, out of the
         // cache: loads one after the other would make short ranges look slow.
-        if i < params.n_pieces {
-            folded = xor(folded, fold(params.base, i, stride, params.n_pieces - 1));
+        if i < params.n_vectors {
+            folded = xor(folded, fold(params.base, i, stride, params.n_vectors - 1));
         }
         // Has to look possible to the compiler, so that the loads stay; it is one chance in
         // 2^128, and harmless.
@@ -42,24 +42,24 @@ pub unsafe fn bandwidth(params: &BandwidthParams) {
     }
 }
 
-/// Reads pieces `first`, `first + stride`, ..., none beyond `last`, all at once.
+/// Reads vectors `first`, `first + stride`, ..., none beyond `last`, all at once.
 ///
 /// # Safety
-/// The pieces must be readable.
+/// The vectors must be readable.
 #[inline(always)]
 unsafe fn fold(base: u64, first: u64, stride: u64, last: u64) -> [u32; 4] {
-    let mut pieces = [[0u32; 4]; UNROLL];
+    let mut vectors = [[0u32; 4]; UNROLL];
     let mut k = 0;
     while k < UNROLL {
         let i = (first + k as u64 * stride).min(last);
         // SAFETY: the caller's promise.
-        pieces[k] = unsafe { load_u32x4(base + i * 16) };
+        vectors[k] = unsafe { load_u32x4(base + i * 16) };
         k += 1;
     }
     let mut folded = [0u32; 4];
     k = 0;
     while k < UNROLL {
-        folded = xor(folded, pieces[k]);
+        folded = xor(folded, vectors[k]);
         k += 1;
     }
     folded

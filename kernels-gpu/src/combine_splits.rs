@@ -26,13 +26,13 @@ const SLOTS: u32 = COMBINE_SPLITS_THREADS as u32 / ROWS;
 const UNROLL: usize = 8;
 
 /// The split of a query token that no split has a maximum for.
-const NO_PIECE: u32 = u32::MAX;
+const NO_SPLIT: u32 = u32::MAX;
 
 /// Combines the splits of the block's score.
 ///
 /// # Safety
-/// `params` must describe what earlier kernels of the same stream left of every piece; all threads
-/// of the block.
+/// `params` must describe what earlier kernels of the same stream stored for every split; all
+/// threads of the block.
 #[inline(always)]
 pub unsafe fn combine_splits(params: &CombineSplitsParams) {
     let (score, thread) = (block_idx_x(), thread_idx_x());
@@ -73,8 +73,8 @@ pub unsafe fn combine_splits(params: &CombineSplitsParams) {
 unsafe fn combine_token(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u32) -> f32 {
     // SAFETY: the host sized what is read for every split, and the outputs for every token.
     unsafe {
-        let (value, piece) = best_piece(params, tokens, row);
-        if piece == NO_PIECE {
+        let (value, split) = best_split(params, tokens, row);
+        if split == NO_SPLIT {
             return 0.0;
         }
         let index = u64::from(tokens.first + row);
@@ -82,8 +82,8 @@ unsafe fn combine_token(params: &CombineSplitsParams, tokens: &ScoreTokens, row:
             store_u32(params.token_scores + index * 4, value.to_bits());
         }
         if params.winners != 0 {
-            let within = load_u32(params.piece_winners + place(params, tokens, row, piece) * 4);
-            let winner = piece * params.piece_len + within;
+            let within = load_u32(params.split_winners + place(params, tokens, row, split) * 4);
+            let winner = split * params.split_len + within;
             match params.winner_bytes {
                 2 => store_u16(params.winners + index * 2, winner),
                 _ => store_u32(params.winners + index * 4, winner),
@@ -99,18 +99,18 @@ unsafe fn combine_token(params: &CombineSplitsParams, tokens: &ScoreTokens, row:
 /// # Safety
 /// As [`combine_token`].
 #[inline(always)]
-unsafe fn best_piece(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u32) -> (f32, u32) {
-    let (mut best, mut found) = (f32::NEG_INFINITY, NO_PIECE);
+unsafe fn best_split(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u32) -> (f32, u32) {
+    let (mut best, mut found) = (f32::NEG_INFINITY, NO_SPLIT);
     let mut first = 0;
-    while first < params.n_pieces {
+    while first < params.n_splits {
         let mut values = [0.0f32; UNROLL];
         let mut k = 0;
         while k < UNROLL {
             // Behind the last split it is looked at again, which changes nothing.
-            let piece = (first + k as u32).min(params.n_pieces - 1);
+            let split = (first + k as u32).min(params.n_splits - 1);
             // SAFETY: the split exists.
             values[k] = unsafe {
-                load_f32(params.piece_token_scores + place(params, tokens, row, piece) * 4)
+                load_f32(params.split_token_scores + place(params, tokens, row, split) * 4)
             };
             k += 1;
         }
@@ -120,7 +120,7 @@ unsafe fn best_piece(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u3
             if value.to_bits() != NO_TOKEN_SCORE {
                 let most = max_nan(best, value);
                 // NaN differs from anything.
-                let is_better = (found == NO_PIECE) | (!best.is_nan() & (most != best));
+                let is_better = (found == NO_SPLIT) | (!best.is_nan() & (most != best));
                 found = if is_better { first + k as u32 } else { found };
                 best = most;
             }
@@ -133,8 +133,8 @@ unsafe fn best_piece(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u3
 
 /// Index of a query token among the splits' token scores and winners.
 #[inline(always)]
-fn place(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u32, piece: u32) -> u64 {
-    u64::from(tokens.first * params.n_pieces + piece * tokens.query_len + row)
+fn place(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u32, split: u32) -> u64 {
+    u64::from(tokens.first * params.n_splits + split * tokens.query_len + row)
 }
 
 /// Adds the round's values, one per thread, to what thread 0 has as the total.

@@ -99,7 +99,7 @@ pub struct Case {
     pub normalize: bool,
     /// Whether token scores are asked for.
     pub token_scores: bool,
-    /// Pieces that documents are cut into on a GPU; `None` = as the device likes.
+    /// Document splits on a GPU; `None`: as many as the plan chooses.
     pub document_splits: Option<usize>,
     /// Whether queries, documents are uploaded before the call.
     pub upload: [bool; 2],

@@ -28,10 +28,10 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
         (0..=60usize).prop_map(|n| Pairs::List { n }),
     ];
     let most = prop_oneof![14 => Just(1 << 19), 5 => Just(1 << 21), 1 => Just(1 << 23)];
-    let pieces = prop_oneof![3 => Just(None), 1 => (2..=5usize).prop_map(Some)];
+    let splits = prop_oneof![3 => Just(None), 1 => (2..=5usize).prop_map(Some)];
     (
         (dim, side(), side(), pairs, select(&Values::ALL), any::<bool>()),
-        (any::<bool>(), any::<[bool; 2]>(), any::<u64>().no_shrink(), most, pieces),
+        (any::<bool>(), any::<[bool; 2]>(), any::<u64>().no_shrink(), most, splits),
         prop_oneof![3 => Just(false), 1 => Just(true)],
     )
         .prop_map(
@@ -54,7 +54,7 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
                     upload,
                     seed,
                 };
-                // Pieces have 128 tokens: a case that is to be cut has some longer document.
+                // Splits have 128 tokens or more: such a case has some longer document.
                 if case.document_splits.is_some() {
                     case.documents.lengths.iter_mut().step_by(3).for_each(|len| *len += 150);
                 }

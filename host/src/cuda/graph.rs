@@ -274,7 +274,7 @@ impl Drop for CudaGraph {
     fn drop(&mut self) {
         let Ok(_entered) = self.device.enter() else { return };
         // SAFETY: this is the only owner. A running launch completes; the memory that it uses
-        // is freed after this, each piece when all work is done.
+        // is freed after this, each part when all work is done.
         let code = unsafe { raw::cuGraphExecDestroy(self.exec) };
         let _ = self.device.check("cuGraphExecDestroy", code);
     }

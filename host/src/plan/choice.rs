@@ -171,7 +171,7 @@ impl fmt::Display for Plan {
                     v.name, v.query_tile, v.document_tile, v.stages, v.threads
                 )?;
                 if let Some(DocumentSplits { n, len }) = splits {
-                    write!(f, "; documents cut into {n} pieces of up to {len} tokens")?;
+                    write!(f, "; {n} document splits of up to {len} tokens")?;
                 }
             }
         }

@@ -34,7 +34,7 @@ pub(super) fn centroid_clocks(
 const LAUNCH_CLOCKS: f64 = 15_000.0;
 
 /// Clocks that the device takes for [`n_tile_entries`], padding included. Only ratios matter,
-/// except where documents may be cut.
+/// except where a document may span CTAs (Stream-K).
 pub(super) fn cost(
     row: &Variant,
     problem: &Problem<'_>,
@@ -44,19 +44,20 @@ pub(super) fn cost(
 ) -> f64 {
     let n_documents = problem.documents().n_items().max(1) as f64;
     let columns = lens.columns(row) as f64 / n_documents;
-    // Blocks that share a multiprocessor share its time: what counts is what the busiest
-    // multiprocessor gets.
+    // CTAs of one multiprocessor share its time, so the busiest multiprocessor counts.
     let n_multiprocessors = limits.n_multiprocessors.max(1) as f64;
     let clocks = document_clocks(row, problem.dim(), columns);
     if row.schedule.is_stream_k() && row.schedule.is_contiguous() {
-        let pieces = shares(row, problem, limits).map_or(0, |shares| shares.units_of_a_document());
-        return n_entries / n_multiprocessors * clocks + PIECE_CLOCKS * f64::from(pieces);
+        let shares = shares(row, problem, limits);
+        let n_partials = shares.map_or(0, |shares| shares.units_of_a_document());
+        return n_entries / n_multiprocessors * clocks + FIXUP_CLOCKS * f64::from(n_partials);
     }
     if row.schedule.is_stream_k() {
         let per_tile = (n_multiprocessors / n_tiles(row, problem).max(1.0)).floor().max(1.0);
         let share = (lens.tokens() as f64 / per_tile).max(row.document_tile as f64);
-        let n_pieces = (problem.documents().max_len() as f64 / share).ceil();
-        return n_documents / per_tile * clocks * CUT_COST + CUT_CLOCKS * (1.0 + n_pieces);
+        let n_partials = (problem.documents().max_len() as f64 / share).ceil();
+        return n_documents / per_tile * clocks * STREAM_K_COST
+            + STREAM_K_CLOCKS * (1.0 + n_partials);
     }
     (n_entries / n_multiprocessors).ceil().max(1.0) * clocks
 }
@@ -80,15 +81,15 @@ pub(super) fn shares(
 
 /// Clocks until a CTA has received the partial maxima of a document that ends in its share: four
 /// at once, which takes 0.4 µs.
-const PIECE_CLOCKS: f64 = 200.0;
+const FIXUP_CLOCKS: f64 = 200.0;
 
 /// The cost of Stream-K relative to equal shares of whole documents: with many documents for each
 /// CTA whole ones do as well.
-const CUT_COST: f64 = 1.01;
+const STREAM_K_COST: f64 = 1.01;
 
 /// Clocks until a CTA knows its share, and until it has received the partial maxima of a document
 /// that ends in it, one after the other.
-const CUT_CLOCKS: f64 = 2000.0;
+const STREAM_K_CLOCKS: f64 = 2000.0;
 
 /// Clocks that contiguous kernels save between a launch and the first product, and between the
 /// last one and the end. Their CTAs have static shares, for which their rate is 2 % lower: beyond

@@ -134,7 +134,7 @@ mod tests {
         for longest in (0..1500).chain([8192, 8193, 100_000]) {
             for most in [0, 1, 2, 3, 5, 33, 1000] {
                 let Some(splits) = DocumentSplits::new(longest, most) else {
-                    assert!(longest <= STEP || most <= 1, "{longest} tokens, {most} pieces");
+                    assert!(longest <= STEP || most <= 1, "{longest} tokens, {most} splits");
                     continue;
                 };
                 assert!((2..=most).contains(&splits.n) && splits.len.is_multiple_of(STEP));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn few_long_documents_are_cut_into_one_round_of_blocks() {
+    fn few_long_documents_are_split_for_one_round_of_ctas() {
         const SHORT: &str = "maxsim_forward_sm90_f16_d128_q64";
         const TALL: &str = "maxsim_forward_sm90_f16_d128_q256";
         for (row, query_len, n, len, n_splits) in [

@@ -117,7 +117,7 @@ fn takes_stream_k(
         return Err("finds no token scores".into());
     }
     if options.document_splits.is_some_and(|n| n > 1) {
-        return Err("documents are cut where units end, not into pieces".into());
+        return Err("divides documents where units end (Stream-K): no document splits".into());
     }
     if row.schedule.is_contiguous() && shares(row, problem, limits).is_none() {
         return Err(format!(
@@ -153,7 +153,7 @@ fn takes_contiguous(
         return Err("reads no mask of documents".into());
     }
     if options.document_splits.is_some_and(|n| n > 1) {
-        return Err("documents are not cut".into());
+        return Err("takes no document splits".into());
     }
     // Last: there may be millions of documents.
     let follows = |pair: &[[u32; 2]]| pair[0][0] + pair[0][1] == pair[1][0];

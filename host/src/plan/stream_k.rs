@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_cut_where_whole_ones_leave_blocks_idle() {
+    fn documents_span_ctas_where_whole_ones_leave_blocks_idle() {
         for (n_documents, len, n_resident) in [
             (550, 300, Some(2)),
             (1000, 100, Some(2)),

@@ -42,8 +42,8 @@ impl OutputShape {
         OutputShape { token_offsets, rescored: true, ..OutputShape::new(problem, options) }
     }
 
-    /// What kernels store for each piece of a split document, for a problem whose documents are
-    /// those pieces.
+    /// Outputs of a forward kernel whose documents are document splits: token scores and winners
+    /// that a second kernel combines.
     pub(crate) fn of_splits(problem: &Problem<'_>, winners: bool) -> OutputShape {
         OutputShape {
             shape: problem.shape(),

@@ -12,7 +12,7 @@ pub const fn first_step(unit: u32, per_unit: u32, n_longer: u32) -> u32 {
     unit * per_unit + if unit < n_longer { unit } else { n_longer }
 }
 
-/// What a unit has.
+/// Documents and rows of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The first document that ends in the unit, if any does.
@@ -25,7 +25,7 @@ pub struct Share {
     pub start: u32,
     /// First row of the partial document that continues in the next unit; `end` where there is
     /// none.
-    pub piece: u32,
+    pub partial: u32,
     /// One past the last row.
     pub end: u32,
 }
@@ -53,7 +53,7 @@ impl Share {
             last,
             is_end,
             start,
-            piece: if start > of_last { start } else { of_last },
+            partial: if start > of_last { start } else { of_last },
             end,
         }
     }
@@ -95,24 +95,24 @@ mod tests {
             for (share, next) in shares.iter().zip(&shares[1..]) {
                 // One behind the other.
                 assert_eq!((share.end, share.last), (next.start, next.first));
-                assert_eq!(share.piece < share.end, next.is_end);
+                assert_eq!(share.partial < share.end, next.is_end);
             }
             let last = shares[shares.len() - 1];
             assert_eq!(
-                (last.end, last.last, last.piece),
+                (last.end, last.last, last.partial),
                 (n_documents * len, n_documents, last.end)
             );
-            for Share { first, last, is_end, start, piece, end } in shares {
-                assert!(start <= piece && piece <= end && start < end);
-                // Only the first of a document's pieces begin with it, and all but the last are
+            for Share { first, last, is_end, start, partial, end } in shares {
+                assert!(start <= partial && partial <= end && start < end);
+                // Only the first of a document's partials begins with it, and all but the last are
                 // whole products.
                 assert_eq!(is_end, start % len != 0);
-                assert_eq!((start % len % 16, (end - piece) % 16), (0, 0));
+                assert_eq!((start % len % 16, (end - partial) % 16), (0, 0));
                 // Every partial that is not carried into the next share ends at a document
                 // boundary.
                 assert_eq!((first, last), (start / len, end / len));
-                assert!(piece == end || piece == start || piece % len == 0);
-                assert!(piece == start || piece == last * len);
+                assert!(partial == end || partial == start || partial % len == 0);
+                assert!(partial == start || partial == last * len);
             }
         }
     }

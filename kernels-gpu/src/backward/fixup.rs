@@ -5,7 +5,7 @@
 //! per warp that is the order of the parts, which a warp alone adds sooner.
 
 use crate::abi::params::backward::{
-    NO_ROW, SegmentedSumParams, THREADS, WARPS, chunk_start, n_joined,
+    NO_ROW, SegmentedSumParams, THREADS, WARPS, chunk_start, n_continued,
 };
 use crate::backward::output::store_element;
 use crate::backward::sum_chunks::sum_parts;
@@ -15,9 +15,9 @@ use crate::ptx::shared::{
 };
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 
-/// A row that goes over the end of the segment that it starts in.
+/// A row whose sources span several segments.
 #[derive(Clone, Copy)]
-struct Joined {
+struct SpanningRow {
     segment: u32,
     row: u32,
     /// Its parts: one in each segment.
@@ -69,7 +69,7 @@ pub unsafe fn fixup_block(params: &SegmentedSumParams, block: u32) {
             let n_parts = load_shared_u32(parts + other * 4);
             if n_parts > 0 {
                 let row = load_shared_u32(rows + other * 4);
-                let large = Joined { segment: first + other, row, n_parts };
+                let large = SpanningRow { segment: first + other, row, n_parts };
                 fixup_large(params, large, shared, thread);
             }
             other += 1;
@@ -82,8 +82,8 @@ pub unsafe fn fixup_block(params: &SegmentedSumParams, block: u32) {
 /// # Safety
 /// As [`fixup`].
 #[inline(always)]
-unsafe fn sum_of_row(params: &SegmentedSumParams, segment: u32) -> Joined {
-    let nothing = Joined { segment, row: NO_ROW, n_parts: 0 };
+unsafe fn sum_of_row(params: &SegmentedSumParams, segment: u32) -> SpanningRow {
+    let nothing = SpanningRow { segment, row: NO_ROW, n_parts: 0 };
     if segment >= params.n_segments {
         return nothing;
     }
@@ -96,10 +96,10 @@ unsafe fn sum_of_row(params: &SegmentedSumParams, segment: u32) -> Joined {
             true => load_u32(address + 8),
             false => params.n_sources,
         };
-        match n_joined(segment, params.segment_len, first, last) {
+        match n_continued(segment, params.segment_len, first, last) {
             0 => nothing,
             _ if row == NO_ROW => nothing,
-            n => Joined { segment, row, n_parts: n + 1 },
+            n => SpanningRow { segment, row, n_parts: n + 1 },
         }
     }
 }
@@ -127,12 +127,12 @@ unsafe fn store_sum(params: &SegmentedSumParams, row: u32, element: u32, sum: f3
     unsafe { store_element(&params.out, row * u64::from(params.out.dim) + u64::from(element), sum) }
 }
 
-/// Joins a row of many parts.
+/// Adds the parts of a row that has many, all warps together.
 ///
 /// # Safety
 /// All threads of the block, behind a barrier.
 #[inline(always)]
-unsafe fn fixup_large(params: &SegmentedSumParams, large: Joined, shared: u32, thread: u32) {
+unsafe fn fixup_large(params: &SegmentedSumParams, large: SpanningRow, shared: u32, thread: u32) {
     let (warp, lane, dim) = (thread / 32, thread % 32, params.out.dim);
     let begin = chunk_start(large.n_parts, warp, WARPS);
     let n_own = chunk_start(large.n_parts, warp + 1, WARPS) - begin;

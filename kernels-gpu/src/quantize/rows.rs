@@ -4,7 +4,7 @@
 //! magnitude, which the lanes find together, and once more, out of the cache, for the codes. The
 //! largest of some bits is the same in any order and every formula is the host's, so results are
 //! the host's to the bit. A chunk has 16 bytes of a row and becomes 8 (f16, bf16) or 4 (f32) bytes
-//! of codes. Pieces behind a row's end, up to the pitch, become zeros.
+//! of codes. Bytes behind a row's end, up to the pitch, become zeros.
 
 use crate::abi::params::backward::{Rows, WARPS};
 use crate::abi::params::quantize::QuantizeParams;

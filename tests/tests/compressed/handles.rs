@@ -193,7 +193,7 @@ fn random() {
     Suite::run_random("quantized_handles_random", quantized_cases, check);
 }
 
-/// Every number of lanes and of pieces.
+/// Every number of lanes and of document splits.
 #[test]
 fn dims() {
     let dims = (1..=70).chain(EDGE_DIMS).chain([240, 241, 272, 1000, 1024, 2049, 4080, 4095]);

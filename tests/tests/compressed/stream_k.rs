@@ -19,7 +19,7 @@ const FORMATS: [Formats; 3] = [
     Formats::Fp8(ScaleType::F16, ScaleType::F32),
 ];
 
-/// What lengths documents have: pieces of many blocks, blocks of many documents, ends around the 64
+/// Lengths of documents: one that spans many CTAs, many in one CTA, ends around the 64
 /// rows of a product.
 fn lengths() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![
@@ -109,7 +109,7 @@ fn many_documents() {
 }
 
 /// Sums have one order: a row that cuts documents gives the bits of the one that does not,
-/// whichever block is first with its piece.
+/// whichever CTA is first with its partial.
 #[test]
 fn twenty_runs_give_the_bits_of_whole_documents() {
     Suite::run_gpu("gpu_cut_codes_same_bits", |suite| {

@@ -461,7 +461,7 @@ fn what_is_printed_for_debugging_is_short() {
 }
 
 #[test]
-fn no_pieces_at_all_are_refused_on_the_cpu() {
+fn no_splits_at_all_are_refused_on_the_cpu() {
     let tokens = Tokens::padded(&DATA[..8], 1, 2, 4).expect("tokens");
     let options = ScoreOptions::default().document_splits(0);
     let scored = Device::cpu().score_with(&tokens, &tokens, &Pairing::cross(), &options);

@@ -273,8 +273,8 @@ fn long_documents_of_few_for_each_block_are_cut_where_shares_end() {
     refused(plan(&queries, &masked, &cross, default()), "no mask");
     let token_scores = default().token_scores(true);
     refused(plan(&queries, &documents, &cross, token_scores), "no token scores");
-    let pieces = default().document_splits(2);
-    refused(plan(&queries, &documents, &cross, pieces), "not into pieces");
+    let splits = default().document_splits(2);
+    refused(plan(&queries, &documents, &cross, splits), "no document splits");
 }
 
 #[test]
@@ -362,8 +362,8 @@ fn are_read_as_they_lie(operand: Operand, name: &str) {
     refused(plan(&queries, &masked, &cross, [uploaded; 2], &options), "no mask");
     let ids = Pairing::candidates(&[2i64, 0], 2).expect("ids");
     refused(plan(&queries, &packed, &ids, [uploaded; 2], &options), "in their order");
-    let pieces = ScoreOptions::default().document_splits(2);
-    refused(plan(&queries, &packed, &cross, [uploaded; 2], &pieces), "not cut");
+    let splits = ScoreOptions::default().document_splits(2);
+    refused(plan(&queries, &packed, &cross, [uploaded; 2], &splits), "takes no document splits");
     let winners = ScoreOptions::default().winners(true);
     refused(plan(&queries, &packed, &cross, [uploaded; 2], &winners), "finds no winners");
 }
@@ -406,7 +406,7 @@ fn ampere_keeps_query_fragments_in_registers_where_they_fit() {
 }
 
 #[test]
-fn few_long_documents_are_cut_and_the_plan_says_so() {
+fn few_long_documents_are_split_and_the_plan_says_so() {
     let plan = |n_documents: usize, document_splits: Option<usize>| {
         let queries = TokenLayout::padded(1, 64, 128).expect("queries");
         let documents = TokenLayout::padded(n_documents, 8192, 128).expect("documents");
@@ -418,13 +418,13 @@ fn few_long_documents_are_cut_and_the_plan_says_so() {
     };
     let few = plan(8, None).expect("a kernel");
     assert_eq!(few.document_splits(), 32);
-    assert!(few.to_string().contains("cut into 32 pieces of up to 256 tokens"), "{few}");
+    assert!(few.to_string().contains("; 32 document splits of up to 256 tokens"), "{few}");
     for (n_documents, asked, found) in [(1000, None, 1), (8, Some(1), 1), (1000, Some(4), 4)] {
         let plan = plan(n_documents, asked).expect("a kernel");
         assert_eq!(plan.document_splits(), found, "{n_documents} documents, {asked:?}");
-        assert_eq!(plan.to_string().contains("pieces"), found > 1, "{plan}");
+        assert_eq!(plan.to_string().contains("document splits of"), found > 1, "{plan}");
     }
-    let why = plan(8, Some(0)).expect_err("no pieces").to_string();
+    let why = plan(8, Some(0)).expect_err("no splits").to_string();
     assert!(why.contains("document_splits") && why.contains("1 or more"), "{why}");
 }
 

@@ -52,7 +52,7 @@ fn view<T: Element>(
 /// zeros of either sign.
 fn check_views<T: Element>(suite: &Suite) -> Result<usize, String> {
     let mut n_cases = 0;
-    // Whole pieces of 16 bytes; rows that start anywhere; rows that end anywhere.
+    // Rows of whole 16-byte vectors; rows that start anywhere; rows that end anywhere.
     for (dim, first, pitch) in
         [(128, 0, 128), (128, 8, 136), (128, 1, 129), (96, 3, 100), (7, 1, 9), (257, 2, 260)]
     {

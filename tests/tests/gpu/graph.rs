@@ -51,7 +51,7 @@ struct Two<T: Element> {
 fn pairings() -> Result<[(Pairing, ScoreOptions); 2]> {
     let all = ScoreOptions::default().winners(true).token_scores(true);
     let list = Pairing::pairs(&[4, 0, 1, 0, 2], &[5, 5, 1, 0, 3])?;
-    // Of normalised rows, with documents cut into pieces: more kernels, a workspace of two calls,
+    // Of normalised rows, with document splits: more kernels, a workspace of two calls,
     // and numbers that depend on what a view's memory holds at the time.
     let cut = ScoreOptions::default().document_splits(3).normalize(true);
     Ok([(Pairing::cross(), all), (list, cut)])

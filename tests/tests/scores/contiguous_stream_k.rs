@@ -111,7 +111,7 @@ fn many_shares() {
 }
 
 /// Products and their order within a document are those of the row that has whole documents: so are
-/// the bits, whichever block is first with its piece. Each run finds what the one before has left
+/// the bits, whichever CTA is first with its partial. Each run finds what the one before has left
 /// in the workspace.
 #[test]
 fn twenty_runs_give_the_bits_of_whole_documents() {

@@ -1,4 +1,4 @@
-//! Documents that are cut into pieces, as a device likes it and on every row of the table.
+//! Document splits: as many as a plan chooses, and on every kernel of the table.
 
 use half::{bf16, f16};
 use maxsim::format::{Element, ElementType};
@@ -19,7 +19,7 @@ fn everything() -> ScoreOptions {
 }
 
 #[test]
-fn the_cpu_engine_ignores_pieces() {
+fn the_cpu_engine_ignores_document_splits() {
     let case = Case::new(16, &[5, 0, 40], &[300, 0, 129]);
     let problem = Problem::<f32>::new(&case);
     let score = |document_splits| {
@@ -42,7 +42,7 @@ fn few_long() -> Vec<Case> {
             let mut case = Case { pairs, ..Case::new(128, &[query_len], &documents) };
             case.element = ElementType::F16;
             case.upload = [true; 2];
-            // Ties between pieces.
+            // Ties between splits.
             case.values = Values::Integers;
             case.documents.layout =
                 if documents.len() == 4 { Layout::Padded } else { Layout::Packed };
@@ -54,7 +54,7 @@ fn few_long() -> Vec<Case> {
 }
 
 #[test]
-fn few_long_documents_are_cut_on_an_h200() {
+fn few_long_documents_are_split_on_an_h200() {
     let h200 =
         DeviceLimits { capability: (9, 0), n_multiprocessors: 132, shared_bytes: 227 * 1024 };
     let access = Access::uploaded(128, ElementType::F16);
@@ -77,7 +77,7 @@ fn few_long_documents_are_cut_on_an_h200() {
 }
 
 #[test]
-fn few_long_documents_are_cut_and_agree() {
+fn few_long_documents_are_split_and_agree() {
     Suite::run_gpu("gpu_few_long_documents", |suite| {
         let cases = few_long();
         for case in &cases {
@@ -89,12 +89,12 @@ fn few_long_documents_are_cut_and_agree() {
                     let queries = device.upload(&queries).map_err(text)?;
                     let documents = device.upload(&documents).map_err(text)?;
                     let plan = device.plan(&queries, &documents, &pairing, &options);
-                    let n_pieces = plan.map_err(text)?.document_splits();
-                    if n_pieces < 2 {
+                    let n_splits = plan.map_err(text)?.document_splits();
+                    if n_splits < 2 {
                         return Err(format!("{device}: documents stay whole\n{case:#?}"));
                     }
                     let score = || device.score_with(&queries, &documents, &pairing, &options);
-                    let at = |why: String| format!("{device}, {n_pieces} pieces: {why}\n{case:#?}");
+                    let at = |why: String| format!("{device}, {n_splits} pieces: {why}\n{case:#?}");
                     let first = twenty_times(score).map_err(at)?;
                     agree::check(&problem.data, &problem.expected, &options, &first).map_err(at)?;
                     // Scores alone, too: no call asks for the results of the splits.
@@ -102,7 +102,7 @@ fn few_long_documents_are_cut_and_agree() {
                     let found = run(&problem, device, &scores)?;
                     agree::check(&problem.data, &problem.expected, &scores, &found).map_err(at)?;
                     graph(device, &problem, &options, &first).map_err(at)?;
-                    suite.count(&format!("{device} {n_pieces} pieces"));
+                    suite.count(&format!("{device} {n_splits} pieces"));
                 }
             }
         }
@@ -153,7 +153,7 @@ fn graph<T: Element>(
 }
 
 #[test]
-fn pieces_of_ragged_documents_agree_and_give_the_bits_of_whole_ones_on_every_row() {
+fn splits_of_ragged_documents_agree_and_give_the_bits_of_whole_ones_on_every_row() {
     fn check_case<T: Element>(suite: &Suite, case: &Case) -> Result<(), String> {
         let problem = Problem::<T>::new(case);
         let normalized = problem.normalized();
@@ -166,10 +166,10 @@ fn pieces_of_ragged_documents_agree_and_give_the_bits_of_whole_ones_on_every_row
             if !row.tf32 {
                 agree::check(&answers.data, &answers.expected, &with(3), &cut)?;
             }
-            // Other pieces, none, and a second run.
+            // Other splits, none, and a second run.
             for n in [2, 1, 3] {
                 if !score(n)?.is_some_and(|other| same_bits(&cut, &other)) {
-                    return Err(format!("{n} pieces give other bits than 3\n{case:#?}"));
+                    return Err(format!("{n} splits give other bits than 3\n{case:#?}"));
                 }
             }
             suite.count(&format!("{device} {}", row.name));
@@ -192,7 +192,7 @@ fn pieces_of_ragged_documents_agree_and_give_the_bits_of_whole_ones_on_every_row
 }
 
 #[test]
-fn no_pieces_at_all_are_refused() {
+fn no_splits_at_all_are_refused() {
     Suite::run_gpu("gpu_no_pieces", |suite| {
         for device in cuda_devices() {
             let data = [0.0f32; 8];

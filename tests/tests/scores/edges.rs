@@ -59,9 +59,9 @@ fn pairings_and_layouts() {
     run("edges_pairings_and_layouts", case.in_every_layout_and_pairing());
 }
 
-/// Documents that are cut: the edges of pieces, whatever is masked, missing or NaN in some of them.
+/// Document splits: their edges, whatever is masked, missing or NaN in some of them.
 #[test]
-fn pieces() {
+fn document_splits() {
     let mut cases = Vec::new();
     let documents = [0, 1, 127, 128, 129, 255, 256, 257, 513, 700];
     for (dim, queries, document_splits) in
@@ -90,7 +90,7 @@ fn pieces() {
                     cases.push(case);
                 }
             }
-            // All of one length, of whole pieces: nothing is listed.
+            // All of one length, of whole splits: nothing is listed.
             let mut case = Case { values, poison, ..Case::new(dim, &queries, &[640; 3]) };
             case.documents.layout = Layout::Padded;
             case.document_splits = Some(document_splits);

@@ -126,7 +126,7 @@ fn calls_that_are_not_cut() {
     Suite::run("cut_calls_that_are_not", cases, check_case);
 }
 
-/// Which block is first with its piece of a document depends on the run, and nothing of the result
+/// Which CTA is first with its partial of a document depends on the run, and nothing of the result
 /// may. Each run finds what the one before has left in the workspace.
 #[test]
 fn twenty_runs_give_the_same_bits() {

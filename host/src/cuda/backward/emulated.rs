@@ -1,7 +1,7 @@
 //! The kernels of gradients, emulated in plain Rust by the functions that they share with the plan.
 
 use maxsim_kernels::abi::params::backward::{
-    FirstPair, NO_ROW, Place, RowTask, SortTask, WARPS, chunk_start, n_joined, place,
+    FirstPair, NO_ROW, Place, RowTask, SortTask, WARPS, chunk_start, n_continued, place,
 };
 
 use super::plan::{GradientPlan, Group, Shape, SidePairs};
@@ -307,7 +307,7 @@ impl Setting<'_> {
         for segment in 0..group.n_segments {
             let which = lasts[segment as usize];
             let ([first, row], last) = (destinations[which], last_of(which));
-            let n = n_joined(segment, len, first, last);
+            let n = n_continued(segment, len, first, last);
             if n == 0 || row == NO_ROW {
                 continue;
             }

@@ -206,14 +206,14 @@ impl CudaBackward {
         else {
             return Ok(());
         };
-        let fills = !call.adds && self.few_cover_documents;
+        let fills = !call.adds && self.short_queries_cover_documents;
         let out = queries.output(call.adds);
         let params = ShortQueryParams {
             pairs: self.pairs(call, document_pairs, self.lists.document_order, call.norms[0]),
             source: call.queries.rows(),
             out: documents.output(call.adds),
-            tasks: self.lists.few,
-            n_tasks: plan.few.len() as u32,
+            tasks: self.lists.short_query_tasks,
+            n_tasks: plan.short_query_tasks.len() as u32,
             fills: u32::from(fills),
             gather: self.gather_params(call, query_pairs, out, workspace),
         };
@@ -378,7 +378,7 @@ impl CudaBackward {
                 left =
                     self.run_group(entered, stream, call, &pairs, group, left, sorted, workspace)?;
             }
-            left.map_or(Ok(()), |params| self.run_join(entered, stream, &params, sorted))
+            left.map_or(Ok(()), |params| self.run_fixup(entered, stream, &params, sorted))
         }
     }
 
@@ -408,36 +408,37 @@ impl CudaBackward {
             list: at.list,
             destinations: at.destinations,
         };
-        let params = self.owner_params(call, group, &at);
+        let params = self.segmented_sum_params(call, group, &at);
         let n_tasks = group.tasks.len() as u32;
         let n_sum_blocks = (group.n_segments * params.source.n_columns).div_ceil(backward::WARPS);
         let shared_bytes = backward::shared_bytes(group.window_rows) as u32;
         // SAFETY: the workspace has room for what the group's kernels pass to each other; as in
         // `run_queries`.
         unsafe {
-            // Where counting writes what is still to be read, it waits.
-            let (first, with_counts) = match left {
+            // The fixup of the group before runs in the launch that counts, unless counting writes
+            // what the fixup still reads.
+            let (first, beside_counts) = match left {
                 Some(left) if group.n_counts > 0 && at.spares(&left) => (None, Some(left)),
                 left => (left, None),
             };
             if let Some(left) = first {
-                self.run_join(entered, stream, &left, sorted)?;
+                self.run_fixup(entered, stream, &left, sorted)?;
             }
             if let Some(Carry { is_first: true, n_rows, .. }) = group.carry {
                 fill(entered, at.carry, 0, u64::from(n_rows) * row_bytes, stream)?;
             }
             if group.n_counts > 0 {
-                // Without blocks to join, what is said of it does not matter.
-                let join = with_counts.unwrap_or(params);
-                let count = CountParams { sort, join, n_tasks, reserved: 0 };
-                let n_blocks = n_tasks + with_counts.map_or(0, |left| n_join_blocks(&left));
+                // Where no block runs a fixup, its parameters are not read.
+                let fixup = beside_counts.unwrap_or(params);
+                let count = CountParams { sort, fixup, n_tasks, reserved: 0 };
+                let n_blocks = n_tasks + beside_counts.map_or(0, |left| n_fixup_blocks(&left));
                 let shared_bytes = backward::count_shared_bytes(group.window_rows) as u32;
                 start(entered, stream, sorted.count, n_blocks, shared_bytes, &count)?;
             }
             start(entered, stream, sorted.sort, n_tasks, shared_bytes, &sort)?;
             start(entered, stream, sorted.segmented_sum, n_sum_blocks, 0, &params)?;
             let Some(carry) = &group.carry else { return Ok(Some(params)) };
-            self.run_join(entered, stream, &params, sorted)?;
+            self.run_fixup(entered, stream, &params, sorted)?;
             if carry.is_last {
                 let (out, tasks) = (call.sides[1].output(call.adds), carry.tasks.clone());
                 self.run_sum(entered, stream, out, at.carry, tasks, [1, carry.n_rows])?;
@@ -446,11 +447,11 @@ impl CudaBackward {
         }
     }
 
-    /// Joins what a group's segments have left.
+    /// Enqueues the fixup of a group: adds the partial sums of rows that span segments.
     ///
     /// # Safety
     /// As [`CudaBackward::run_queries`], behind the group's sums.
-    pub(in crate::cuda) unsafe fn run_join(
+    pub(in crate::cuda) unsafe fn run_fixup(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
@@ -459,11 +460,13 @@ impl CudaBackward {
     ) -> Result<()> {
         let shared_bytes = backward::FIXUP_SHARED_BYTES as u32;
         // SAFETY: the caller's promise.
-        unsafe { start(entered, stream, sorted.fixup, n_join_blocks(params), shared_bytes, params) }
+        unsafe {
+            start(entered, stream, sorted.fixup, n_fixup_blocks(params), shared_bytes, params)
+        }
     }
 
     /// The parameters of the kernels that sum a group's sorted sources.
-    fn owner_params(
+    fn segmented_sum_params(
         &self,
         call: &Sums<'_>,
         group: &Group,
@@ -490,7 +493,7 @@ impl CudaBackward {
     }
 }
 
-/// Blocks that join a group's rows.
-fn n_join_blocks(params: &SegmentedSumParams) -> u32 {
+/// Number of CTAs of a group's fixup.
+fn n_fixup_blocks(params: &SegmentedSumParams) -> u32 {
     params.n_segments.div_ceil(backward::WARPS)
 }

@@ -25,7 +25,7 @@ pub(in crate::cuda) struct Lists {
     pub(super) query_token_base: u64,
     pub rows: u64,
     pub(super) sorts: u64,
-    pub(super) few: u64,
+    pub(super) short_query_tasks: u64,
     _memory: Buffer,
 }
 
@@ -39,7 +39,7 @@ impl Lists {
         let slots: Vec<[u32; 8]> = plan.slots.iter().map(slot_words).collect();
         let row_words =
             |tasks: &[RowTask]| -> Vec<[u32; 8]> { tasks.iter().map(row_words).collect() };
-        let (rows, few) = (row_words(&plan.rows), row_words(&plan.few));
+        let (rows, short_query_tasks) = (row_words(&plan.rows), row_words(&plan.short_query_tasks));
         let sorts: Vec<[u32; 16]> = plan.sorts.iter().map(sort_words).collect();
         let is_regular = regular_len(problem.queries().segments()).is_some();
         let offsets = (!is_regular && plan.query_pairs.is_some()).then(|| problem.token_offsets());
@@ -54,10 +54,11 @@ impl Lists {
             cast_slice(bases),
             cast_slice(&rows),
             cast_slice(&sorts),
-            cast_slice(&few),
+            cast_slice(&short_query_tasks),
         ];
         let (memory, addresses) = upload_lists(device, lists)?;
-        let [slots, query_order, document_order, query_token_base, rows, sorts, few] = addresses;
+        let [slots, query_order, document_order, query_token_base, rows, sorts, short_query_tasks] =
+            addresses;
         Ok(Lists {
             slots,
             query_order,
@@ -65,7 +66,7 @@ impl Lists {
             query_token_base,
             rows,
             sorts,
-            few,
+            short_query_tasks,
             _memory: memory,
         })
     }

@@ -77,8 +77,8 @@ pub(crate) struct CudaBackward {
     pub(super) lists: Lists,
     /// Whether every row of the queries has pairs, so that nothing must be cleared.
     pub(super) covers_queries: bool,
-    /// Whether every row of the documents is in a task of the plan's `few`.
-    few_cover_documents: bool,
+    /// Whether every row of the documents is in a task of the plan's `short_query_tasks`.
+    short_queries_cover_documents: bool,
     /// Bytes of the documents' gradient in f32, where it is summed in the workspace and then
     /// narrowed.
     pub(super) sums_bytes: u64,
@@ -227,7 +227,8 @@ impl CudaBackward {
             None if is_atomic => GradientPlan::atomic(problem, &shape)?,
             None => GradientPlan::new(problem, &shape)?,
         };
-        if let (WinnerKernels::Sorted(sorted), false) = (&mut kernels.winners, plan.few.is_empty())
+        if let (WinnerKernels::Sorted(sorted), false) =
+            (&mut kernels.winners, plan.short_query_tasks.is_empty())
         {
             sorted.short_query = Some(device.kernel_of(&SHORT_QUERY, element)?);
         }
@@ -244,7 +245,7 @@ impl CudaBackward {
             kernels,
             lists: Lists::upload(device, problem, &plan)?,
             covers_queries: plan.n_rows as usize == problem.queries().rows(),
-            few_cover_documents: plan.n_few_rows == problem.documents().rows(),
+            short_queries_cover_documents: plan.n_short_query_rows == problem.documents().rows(),
             sums_bytes,
             plan,
             again,

@@ -117,18 +117,18 @@ pub(in crate::cuda) struct GradientPlan {
     pub n_row_blocks: u64,
     pub sorts: Vec<SortTask>,
     pub groups: Vec<Group>,
-    /// Rows of documents with few sources, in place of sorts and groups.
-    pub few: Vec<RowTask>,
-    /// Rows of those.
-    pub n_few_rows: usize,
+    /// Document rows of short queries, added without a sort: in place of sorts and groups.
+    pub short_query_tasks: Vec<RowTask>,
+    /// Number of document rows in `short_query_tasks`.
+    pub n_short_query_rows: usize,
     /// Tasks of `rows` that are all of the documents' rows, where winners are not sorted and sums
     /// have another element type than the gradient.
     pub narrowed: Range<u32>,
 }
 
-/// A part of a run's pairs that one block sorts.
+/// Pairs of a run, or tokens of one pair, that one CTA sorts.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct Chunk {
     first: u32,
     n_pairs: u32,
     token_begin: u32,
@@ -145,7 +145,7 @@ impl GradientPlan {
         let queries = Side::new(problem, true)?;
         plan.add_rows(&queries, shape)?;
         let documents = Side::new(problem, false)?;
-        if !plan.add_few(&documents, shape)? {
+        if !plan.add_short_queries(&documents, shape)? {
             plan.add_groups(&documents, shape)?;
         }
         let is_listed = |side: &Side<'_>| matches!(side.pairs, SidePairs::Listed(_));
@@ -228,8 +228,9 @@ impl GradientPlan {
         index
     }
 
-    /// Lists rows of documents, if all have few sources.
-    fn add_few(&mut self, side: &Side<'_>, shape: &Shape) -> Result<bool> {
+    /// Lists document rows for the kernel of short queries, if all documents meet one; false where
+    /// not.
+    fn add_short_queries(&mut self, side: &Side<'_>, shape: &Shape) -> Result<bool> {
         let has_few = |run| {
             let n_sources = side.n_sources(run);
             n_sources == 0 || n_sources <= shape.few_sources && side.n_pairs(run) == 1
@@ -241,17 +242,24 @@ impl GradientPlan {
             if side.n_sources(run) == 0 {
                 continue;
             }
-            self.n_few_rows += rows.len();
+            self.n_short_query_rows += rows.len();
             let n_tasks = rows.len().div_ceil(FEW_ROWS);
             for first in rows.clone().step_by(rows.len().div_ceil(n_tasks.max(1)).max(1)) {
                 let n_rows = (rows.end - first).min(rows.len().div_ceil(n_tasks)) as u32;
                 let (row, first) = (first as u32, side.first(run));
-                self.few.push(RowTask { row, n_rows, first, n_pairs: 1, index: 0, reserved: 0 });
+                self.short_query_tasks.push(RowTask {
+                    row,
+                    n_rows,
+                    first,
+                    n_pairs: 1,
+                    index: 0,
+                    reserved: 0,
+                });
             }
         }
         let (_, n_columns) = columns(side.problem.dim() * shape.element_bytes);
         // They run together.
-        check_grid(self.few.len() as u64 * u64::from(n_columns) + self.n_row_blocks)?;
+        check_grid(self.short_query_tasks.len() as u64 * u64::from(n_columns) + self.n_row_blocks)?;
         Ok(true)
     }
 
@@ -281,15 +289,15 @@ impl GradientPlan {
                 true => window_rows.min(carry_rows as usize),
                 false => window_rows,
             };
-            let pieces = pieces(side, run, n_sources, shape);
+            let chunks = chunks(side, run, n_sources, shape);
             for first_row in rows.clone().step_by(window_rows.max(1)) {
                 let window = first_row..rows.end.min(first_row + window_rows);
                 if is_large {
-                    self.add_passes(side, run, window, &pieces, shape)?;
+                    self.add_passes(side, run, window, &chunks, shape)?;
                 } else {
                     let bytes = LIST_ENTRY_BYTES * entries(window.len());
                     self.start_group(&window, bytes, share, shape);
-                    self.add_window(side, run, &window, &pieces)?;
+                    self.add_window(side, run, &window, &chunks)?;
                 }
             }
         }
@@ -347,7 +355,7 @@ impl GradientPlan {
         side: &Side<'_>,
         run: usize,
         window: Range<usize>,
-        pieces: &[Piece],
+        chunks: &[Chunk],
         shape: &Shape,
     ) -> Result<()> {
         let n_rows = window.len() as u32;
@@ -357,11 +365,11 @@ impl GradientPlan {
             self.list_rows(window.clone(), FirstPair::default(), 0, 0);
         }
         let tasks = first_task..self.rows.len() as u32;
-        let mut left = pieces;
+        let mut left = chunks;
         while !left.is_empty() {
             let mut n_sources = 0;
-            let fits = |piece: &&Piece| {
-                n_sources += piece.n_sources;
+            let fits = |chunk: &&Chunk| {
+                n_sources += chunk.n_sources;
                 n_sources <= most
             };
             let n = left.iter().take_while(fits).count().max(1);
@@ -373,7 +381,7 @@ impl GradientPlan {
                     first_row: window.start as u32,
                     n_rows,
                     tasks: tasks.clone(),
-                    is_first: left.len() == pieces.len(),
+                    is_first: left.len() == chunks.len(),
                     is_last: left.len() == n,
                 });
             }
@@ -388,31 +396,31 @@ impl GradientPlan {
         side: &Side<'_>,
         run: usize,
         window: &Range<usize>,
-        pieces: &[Piece],
+        chunks: &[Chunk],
     ) -> Result<()> {
         let Some(group) = self.groups.last_mut() else { return Ok(()) };
         let n_rows = window.len() as u32;
         let first = side.first(run);
-        let n_chunks = pieces.len() as u32;
+        let n_chunks = chunks.len() as u32;
         let list = group.n_sources;
-        for (chunk, piece) in (0..).zip(pieces) {
+        for (index, chunk) in (0..).zip(chunks) {
             self.sorts.push(SortTask {
                 row: window.start as u32,
                 n_rows,
-                first: side.later(first, piece.first),
-                n_pairs: piece.n_pairs,
-                token_begin: piece.token_begin,
-                token_end: piece.token_end,
-                n_warps: piece.n_sources.div_ceil(u64::from(WARP_SOURCES / 8)).clamp(1, 8) as u32,
-                chunk,
+                first: side.later(first, chunk.first),
+                n_pairs: chunk.n_pairs,
+                token_begin: chunk.token_begin,
+                token_end: chunk.token_end,
+                n_warps: chunk.n_sources.div_ceil(u64::from(WARP_SOURCES / 8)).clamp(1, 8) as u32,
+                chunk: index,
                 n_chunks,
                 counts: group.n_counts,
                 destination: group.n_destinations,
                 list,
                 share: group.n_sources,
-                n_sources: piece.n_sources as u32,
+                n_sources: chunk.n_sources as u32,
             });
-            group.n_sources += piece.n_sources as u32;
+            group.n_sources += chunk.n_sources as u32;
         }
         group.tasks.end = self.sorts.len() as u32;
         group.n_destinations += n_rows + 1;
@@ -432,25 +440,25 @@ fn check_grid(n_blocks: u64) -> Result<()> {
     }
 }
 
-/// A run's pairs in parts of about equally many sources.
-fn pieces(side: &Side<'_>, run: usize, n_sources: u64, shape: &Shape) -> Vec<Piece> {
+/// Divides a run's pairs into chunks of about equally many sources.
+fn chunks(side: &Side<'_>, run: usize, n_sources: u64, shape: &Shape) -> Vec<Chunk> {
     let most = shape.task_sources.max(n_sources.div_ceil(WINDOW_TASKS_MAX)).next_multiple_of(32);
     // A run of several passes has more tasks than a window may.
     let most = most.min((shape.list_bytes_max / LIST_ENTRY_BYTES / 4).max(32) / 32 * 32);
     let most = most.min(TASK_SOURCES_MAX / 32 * 32);
-    let mut pieces: Vec<Piece> = Vec::new();
-    let mut open: Option<Piece> = None;
+    let mut chunks: Vec<Chunk> = Vec::new();
+    let mut open: Option<Chunk> = None;
     for k in 0..side.n_pairs(run) {
         let len = side.len(run, k);
-        if let Some(piece) = &mut open
-            && piece.n_sources + len <= most
+        if let Some(chunk) = &mut open
+            && chunk.n_sources + len <= most
         {
-            (piece.n_pairs, piece.n_sources) = (piece.n_pairs + 1, piece.n_sources + len);
+            (chunk.n_pairs, chunk.n_sources) = (chunk.n_pairs + 1, chunk.n_sources + len);
             continue;
         }
-        pieces.extend(open.take());
+        chunks.extend(open.take());
         let whole =
-            Piece { first: k, n_pairs: 1, token_begin: 0, token_end: u32::MAX, n_sources: len };
+            Chunk { first: k, n_pairs: 1, token_begin: 0, token_end: u32::MAX, n_sources: len };
         if len <= most {
             open = Some(whole);
             continue;
@@ -458,11 +466,11 @@ fn pieces(side: &Side<'_>, run: usize, n_sources: u64, shape: &Shape) -> Vec<Pie
         for begin in (0..len).step_by(most as usize) {
             let end = len.min(begin + most);
             let (token_begin, token_end) = (begin as u32, end as u32);
-            pieces.push(Piece { token_begin, token_end, n_sources: end - begin, ..whole });
+            chunks.push(Chunk { token_begin, token_end, n_sources: end - begin, ..whole });
         }
     }
-    pieces.extend(open);
-    pieces
+    chunks.extend(open);
+    chunks
 }
 
 /// Length and number of segments: as many as run at once, and as the workspace has room for.

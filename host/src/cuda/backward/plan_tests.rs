@@ -258,9 +258,9 @@ fn documents_with_few_sources_are_not_sorted() {
     };
     let few = plan(2, 32, &Pairing::own_candidates(3));
     assert!(few.groups.is_empty() && few.sorts.is_empty());
-    assert_eq!(few.n_few_rows, 3011, "all but the spare row");
+    assert_eq!(few.n_short_query_rows, 3011, "all but the spare row");
     let mut next = 0;
-    for task in &few.few {
+    for task in &few.short_query_tasks {
         assert_eq!((task.row, task.n_pairs), (next, 1));
         assert!(task.n_rows as usize <= FEW_ROWS);
         let document = offsets.partition_point(|&start| start <= i64::from(next)) as u32 - 1;
@@ -269,11 +269,11 @@ fn documents_with_few_sources_are_not_sorted() {
     }
     assert_eq!(next, 3011);
     // One token more than lanes; a second pair; a document that only some pairs have.
-    assert!(plan(2, 33, &Pairing::own_candidates(3)).few.is_empty());
-    assert!(plan(2, 4, &Pairing::cross()).few.is_empty());
+    assert!(plan(2, 33, &Pairing::own_candidates(3)).short_query_tasks.is_empty());
+    assert!(plan(2, 4, &Pairing::cross()).short_query_tasks.is_empty());
     let one = plan(1, 4, &Pairing::cross());
-    assert_eq!((one.n_few_rows, one.groups.len()), (3011, 0));
+    assert_eq!((one.n_short_query_rows, one.groups.len()), (3011, 0));
     let some = plan(2, 4, &Pairing::pairs(&[1i64, 0], &[3i64, 0]).expect("pairs"));
-    assert_eq!(some.few.iter().map(|task| task.n_rows).sum::<u32>(), 2003);
-    assert_eq!(some.n_few_rows, 2003);
+    assert_eq!(some.short_query_tasks.iter().map(|task| task.n_rows).sum::<u32>(), 2003);
+    assert_eq!(some.n_short_query_rows, 2003);
 }

@@ -323,7 +323,7 @@ impl CudaBackward {
                     let left = self.run_group(
                         entered, stream, &sums, &pairs, group, None, sorted, workspace,
                     )?;
-                    left.map_or(Ok(()), |left| self.run_join(entered, stream, &left, sorted))?;
+                    left.map_or(Ok(()), |left| self.run_fixup(entered, stream, &left, sorted))?;
                 }
             }
             take(span.rows)?;

@@ -25,7 +25,7 @@ fn draws(seed: u64) -> impl FnMut(usize) -> usize {
 }
 
 /// `tables` for each window, with `grid` blocks, and `sum`.
-fn told(
+fn codec_gradients(
     tokens: &ResidualTokens<'_>,
     grad: &[f32],
     windows: &[Range<u32>],
@@ -122,7 +122,7 @@ fn every_row_arrives_once_in_both_tables() {
             let windows: Vec<Range<u32>> =
                 starts.map(|start| start..(start + window_rows).min(n_rows as u32)).collect();
             for grid in [1, 3] {
-                let [centroids, weights] = told(&tokens, &grad, &windows, grid);
+                let [centroids, weights] = codec_gradients(&tokens, &grad, &windows, grid);
                 assert_eq!(centroids, expected.centroids, "{nbits} bits, {window_rows} rows");
                 assert_eq!(weights, expected.bucket_weights, "{nbits} bits, {window_rows} rows");
             }

@@ -195,7 +195,7 @@ impl CudaOutputs {
         Ok(())
     }
 
-    /// Waits for the last work and copies its results. They are those of one piece of work:
+    /// Waits for the last work and copies its results. They are those of one call:
     /// others that would write wait to be enqueued.
     pub(crate) fn read(&self, shape: &OutputShape) -> Result<Scores> {
         let _last = self.hazard.wait()?;

@@ -53,15 +53,15 @@ pub(in crate::cuda) fn upload_rows(
     })
 }
 
-/// New device memory with `n` pieces of `piece_bytes` each, which `make` writes, some at a time: it
+/// Makes device memory of `n` entries of `entry_bytes` each. `make` writes them, some at a time: it
 /// is given the index of the first one, and their place. The bytes have arrived when this returns.
 pub(in crate::cuda) fn upload_made(
     device: &Arc<CudaDevice>,
     n: u64,
-    piece_bytes: usize,
+    entry_bytes: usize,
     make: impl FnMut(u64, &mut [u8]),
 ) -> Result<Buffer> {
-    let buffer = Buffer::new(device, n * piece_bytes as u64)?;
+    let buffer = Buffer::new(device, n * entry_bytes as u64)?;
     if n == 0 {
         return Ok(buffer);
     }
@@ -69,7 +69,7 @@ pub(in crate::cuda) fn upload_made(
     // begin an upload of its own meanwhile.
     let idle = lock(&device.uploader).take();
     let mut uploader = idle.map_or_else(|| Uploader::new(device), Ok)?;
-    let uploaded = uploader.upload(&buffer, n, piece_bytes, make);
+    let uploaded = uploader.upload(&buffer, n, entry_bytes, make);
     // Another upload's may have come back meanwhile: it is dropped outside the lock.
     let surplus = lock(&device.uploader).replace(uploader);
     drop(surplus);
@@ -118,26 +118,26 @@ impl Uploader {
         &mut self,
         destination: &Buffer,
         n: u64,
-        piece_bytes: usize,
+        entry_bytes: usize,
         mut make: impl FnMut(u64, &mut [u8]),
     ) -> Result<()> {
         let device = destination.device();
         let entered = device.enter()?;
         let stream = self.stream.raw();
-        let at_once = (HALF_BYTES / piece_bytes) as u64;
+        let at_once = (HALF_BYTES / entry_bytes) as u64;
         for (i, first) in (0..n).step_by(at_once as usize).enumerate() {
             if i == self.halves.len() && i < 2 {
                 self.halves.push(Half::new(device)?);
             }
             let half = &mut self.halves[i % 2];
             half.copied.synchronize()?;
-            let len = at_once.min(n - first) as usize * piece_bytes;
+            let len = at_once.min(n - first) as usize * entry_bytes;
             make(first, &mut half.pinned.as_mut_slice()[..len]);
-            // SAFETY: the destination has `n * piece_bytes` bytes, of which these are the next;
+            // SAFETY: the destination has `n * entry_bytes` bytes, of which these are the next;
             // the pinned bytes stay untouched until `copied` says that they are read.
             unsafe {
                 let code = raw::cuMemcpyHtoDAsync_v2(
-                    destination.address() + first * piece_bytes as u64,
+                    destination.address() + first * entry_bytes as u64,
                     half.pinned.as_ptr().cast(),
                     len,
                     stream,

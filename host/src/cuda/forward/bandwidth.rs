@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::plan::limits::Access;
 
 /// Bytes that a thread loads at once, and that the matrix must be aligned to.
-const PIECE_BYTES: u64 = 16;
+const VECTOR_BYTES: u64 = 16;
 
 /// Most blocks of a launch.
 const GRID_MAX: usize = i32::MAX as usize;
 
-/// Enqueues a read of a whole matrix of rows of `row_bytes`, less what follows its last piece of 16
-/// bytes.
+/// Enqueues a read of a whole matrix of rows of `row_bytes`, less what follows its last vector of
+/// 16 bytes.
 pub(crate) fn read(
     stream: &mut CudaStream,
     tokens: &CudaTokens,
@@ -28,7 +28,7 @@ pub(crate) fn read(
     // Without the padding after the last row, which a view may not own.
     let rows = tokens.n_rows() as u64;
     let len_bytes = rows.saturating_sub(1) * pitch_bytes + rows.min(1) * row_bytes as u64;
-    if !base.is_multiple_of(PIECE_BYTES) || blocks_per_multiprocessor == 0 {
+    if !base.is_multiple_of(VECTOR_BYTES) || blocks_per_multiprocessor == 0 {
         return Err(Error::Shape {
             argument: "tokens, blocks_per_multiprocessor",
             expected: "a matrix on a 16-byte boundary, at least one block".into(),
@@ -48,7 +48,7 @@ pub(crate) fn read(
     let order = stream.order(&entered)?;
     // Behind the counters.
     let sink = stream.workspace(order, (N_RESERVED + 1) * 4)? + N_RESERVED * 4;
-    let params = BandwidthParams { base, n_pieces: len_bytes / PIECE_BYTES, sink };
+    let params = BandwidthParams { base, n_vectors: len_bytes / VECTOR_BYTES, sink };
     // SAFETY: a handle's matrix has the rows of its layout at its pitch, and is not written
     // during a call; the sink is this stream's.
     unsafe { start(&entered, stream.raw(), kernel, n_blocks as u32, 0, &params) }

@@ -232,10 +232,10 @@ mod tests {
                     // None is empty, and each has the end of the partial document that the one
                     // before has published, or continues it.
                     assert_eq!((share.start, share.is_end), before);
-                    assert!(share.start <= share.piece && share.piece <= share.end);
+                    assert!(share.start <= share.partial && share.partial <= share.end);
                     assert!(share.start < share.end);
                     assert_eq!(work.unit(launch, u), (0, share.first..share.last));
-                    before = (share.end, share.piece < share.end);
+                    before = (share.end, share.partial < share.end);
                 }
                 assert_eq!(before, ((n_documents * len) as u32, false));
             }

@@ -199,13 +199,13 @@ impl CudaSplits {
         let params = CombineSplitsParams {
             queries: queries.matrix(),
             score_tokens: lists.score_tokens,
-            piece_token_scores: left.token_scores,
-            piece_winners: left.winners,
+            split_token_scores: left.token_scores,
+            split_winners: left.winners,
             scores: out.scores,
             winners: out.winners,
             token_scores: out.token_scores,
-            n_pieces: self.splits.n as u32,
-            piece_len: self.splits.len as u32,
+            n_splits: self.splits.n as u32,
+            split_len: self.splits.len as u32,
             winner_bytes: self.winner_bytes as u32,
             groups_per_tile: self.groups_per_tile,
         };

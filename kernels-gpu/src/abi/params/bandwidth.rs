@@ -7,10 +7,10 @@ pub const BANDWIDTH_THREADS: usize = 512;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BandwidthParams {
-    /// Address of what is read, aligned to 16.
+    /// Address of the first byte to read, aligned to 16.
     pub base: u64,
-    /// How much is read, in pieces of 16 bytes.
-    pub n_pieces: u64,
+    /// Number of 16-byte vectors to read.
+    pub n_vectors: u64,
     /// Address of four bytes that are never read.
     pub sink: u64,
 }

@@ -8,7 +8,7 @@ pub const COMBINE_SPLITS_THREADS: usize = 256;
 /// Its dynamic shared memory in bytes: a sum per group of query tokens.
 pub const COMBINE_SPLITS_SHARED_BYTES: usize = COMBINE_SPLITS_THREADS / Group::ROWS * 4;
 
-/// Where the query tokens of a score are, for `maxsim_combine_splits`.
+/// Places the query tokens of a score, for `maxsim_combine_splits`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScoreTokens {
@@ -16,15 +16,16 @@ pub struct ScoreTokens {
     pub query_start: u32,
     /// Rows of the query.
     pub query_len: u32,
-    /// Where they go in the pair-major outputs. (Splits write fewer than 2³² values to the
-    /// workspace.)
+    /// Index of the first one in the pair-major outputs. It fits, as splits write fewer than 2³²
+    /// values to the workspace.
     pub first: u32,
     /// Index of its first [`crate::abi::params::Group`] within the tile of that group.
     pub first_group: u32,
 }
 
-/// Parameters of `maxsim_combine_splits`: documents were cut into `n_pieces` pieces of
-/// `piece_len` tokens, and score `p` became the scores `p * n_pieces + i` of its pieces `i`.
+/// Parameters of `maxsim_combine_splits`: each document was divided into `n_splits`
+/// splits of `split_len` tokens, and score `p` became the scores `p * n_splits + i` of its splits
+/// `i`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CombineSplitsParams {
@@ -32,22 +33,22 @@ pub struct CombineSplitsParams {
     pub queries: Matrix,
     /// Address of [`ScoreTokens`] for each score.
     pub score_tokens: u64,
-    /// Address of the pieces' f32 token scores, pair-major: those of piece `i` of a score are at
-    /// `first * n_pieces + i * query_len`. Pieces without a valid document token have
+    /// Address of the splits' f32 token scores, pair-major: those of split `i` of a score are at
+    /// `first * n_splits + i * query_len`. Splits without a valid document token have
     /// [`NO_TOKEN_SCORE`] there.
-    pub piece_token_scores: u64,
-    /// Address of the pieces' i32 winners, counted within the piece, where winners are asked for.
-    pub piece_winners: u64,
+    pub split_token_scores: u64,
+    /// Address of the splits' i32 winners, counted within the split, where winners are asked for.
+    pub split_winners: u64,
     /// Address of the f32 scores.
     pub scores: u64,
     /// Address of the winners, or 0.
     pub winners: u64,
     /// Address of the f32 token scores, or 0.
     pub token_scores: u64,
-    /// Pieces of every document, some of them empty.
-    pub n_pieces: u32,
-    /// Tokens of a piece.
-    pub piece_len: u32,
+    /// Splits of every document, some of them empty.
+    pub n_splits: u32,
+    /// Tokens of a split.
+    pub split_len: u32,
     /// Bytes of a winner, as [`crate::abi::params::ForwardParams::winner_bytes`].
     pub winner_bytes: u32,
     /// Groups of the forward kernel's tiles: 16, or a number that it is a multiple of.

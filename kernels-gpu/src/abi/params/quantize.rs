@@ -2,8 +2,8 @@
 
 use crate::abi::params::backward::{Rows, columns};
 
-/// Elements that codes are padded to whole pieces of 16 bytes by.
-const PIECE_CODES: usize = 16;
+/// Multiple of codes that rows are padded to: 16 bytes, one vector load.
+const PADDED_CODES: usize = 16;
 
 /// Parameters of the kernels that make codes, INT8 and FP8, affine, with one scale: a warp per
 /// `32 >> rows.lanes_log2` rows, in blocks of [`WARPS`](crate::abi::params::backward::WARPS).
@@ -61,9 +61,9 @@ pub struct LargestParams {
     pub reserved: u32,
 }
 
-/// The distance of rows of codes: whole pieces of 16 bytes.
+/// Bytes from one row of codes to the next: a multiple of 16.
 pub const fn pitch_bytes(dim: usize) -> usize {
-    dim.next_multiple_of(PIECE_CODES)
+    dim.next_multiple_of(PADDED_CODES)
 }
 
 /// Lanes that share a row (as a binary logarithm), and how often they must be taken for it: for

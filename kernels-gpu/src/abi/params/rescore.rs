@@ -65,7 +65,7 @@ pub struct RescoreParams {
     pub winner_bytes: u32,
     /// The binary logarithm of the warps that share a pair.
     pub warps_log2: u32,
-    /// 1 when all rows are whole pieces of 16 bytes on 16-byte boundaries.
+    /// 1 when all rows start and end on 16-byte boundaries.
     pub whole: u32,
 }
 

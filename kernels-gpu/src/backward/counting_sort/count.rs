@@ -22,7 +22,7 @@ pub unsafe fn count(params: &CountParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match block_idx_x().checked_sub(params.n_tasks) {
-            Some(block) => fixup_block(&params.join, block),
+            Some(block) => fixup_block(&params.fixup, block),
             None => count_task(&params.sort),
         }
     }

@@ -42,14 +42,14 @@ impl Share {
         let begin = first_step(unit, all.entries_per_unit, all.n_longer_units);
         let end = begin + all.entries_per_unit + (unit < all.n_longer_units) as u32;
         let division = [params.document_steps, params.document_steps_inverse];
-        let stream_k::Share { first, last, is_end, start, piece, end } =
+        let stream_k::Share { first, last, is_end, start, partial, end } =
             stream_k::Share::new([begin, end], division, all.item_len);
         let n_rows = end - start;
         let run = Run {
-            entry: first.wrapping_sub((piece < end) as u32),
+            entry: first.wrapping_sub((partial < end) as u32),
             entry_end: last,
-            start: piece,
-            end: piece + n_rows,
+            start: partial,
+            end: partial + n_rows,
         };
         Share { run, turn: end, n_back: n_rows, first, is_end }
     }

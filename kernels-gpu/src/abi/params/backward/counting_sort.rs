@@ -155,8 +155,9 @@ pub struct SortParams {
 pub struct CountParams {
     /// What is counted.
     pub sort: SortParams,
-    /// What is joined, where there are blocks for it. Nothing that the tasks write.
-    pub join: SegmentedSumParams,
+    /// The sums whose fixup runs, where there are blocks for it. They read nothing that the tasks
+    /// write.
+    pub fixup: SegmentedSumParams,
     /// Number of tasks.
     pub n_tasks: u32,
     /// Padding that keeps the size a multiple of 8.

@@ -10,7 +10,7 @@ pub use crate::abi::params::backward::counting_sort::{
     TASK_SOURCES_MAX, WARP_SOURCES, WINDOW_ROWS, count_shared_bytes, shared_bytes,
 };
 pub use crate::abi::params::backward::segmented_sum::{
-    FIXUP_SHARED_BYTES, Place, SegmentedSumParams, n_joined, place,
+    FIXUP_SHARED_BYTES, Place, SegmentedSumParams, n_continued, place,
 };
 
 /// Threads per block of every kernel here.
@@ -373,9 +373,9 @@ mod tests {
         assert_eq!(place(5, 25, 20, 30), Place::Head);
         assert_eq!(place(25, 30, 20, 30), Place::Out);
         assert_eq!(place(30, 40, 30, 40), Place::Out);
-        assert_eq!(n_joined(0, 10, 5, 25), 2);
-        assert_eq!(n_joined(1, 10, 5, 25), 0);
-        assert_eq!(n_joined(2, 10, 25, 30), 0);
-        assert_eq!(n_joined(3, 10, 30, 41), 1);
+        assert_eq!(n_continued(0, 10, 5, 25), 2);
+        assert_eq!(n_continued(1, 10, 5, 25), 0);
+        assert_eq!(n_continued(2, 10, 25, 30), 0);
+        assert_eq!(n_continued(3, 10, 30, 41), 1);
     }
 }

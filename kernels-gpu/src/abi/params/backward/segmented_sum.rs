@@ -38,7 +38,7 @@ pub struct SegmentedSumParams {
     pub reserved: u32,
 }
 
-/// What becomes of the sum over a destination's sources in a segment `begin .. end`.
+/// Where to store the sum over a destination's sources in a segment `begin .. end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// It is the gradient.
@@ -59,10 +59,10 @@ pub const fn place(first: u32, last: u32, begin: u32, end: u32) -> Place {
     }
 }
 
-/// Segments behind segment `segment` into which a destination whose sources are `first .. last`
+/// Number of segments behind `segment` into which a destination with sources `first .. last`
 /// continues, where it starts in that segment and is its last; 0 otherwise.
 #[inline(always)]
-pub const fn n_joined(segment: u32, segment_len: u32, first: u32, last: u32) -> u32 {
+pub const fn n_continued(segment: u32, segment_len: u32, first: u32, last: u32) -> u32 {
     let begin = segment * segment_len;
     if first < begin || last <= begin + segment_len {
         return 0;
