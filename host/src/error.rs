@@ -13,9 +13,9 @@ pub enum Error {
     Shape {
         /// The argument at fault.
         argument: &'static str,
-        /// What would have been right.
+        /// The size or shape that would have been right.
         expected: String,
-        /// What was given.
+        /// The size or shape that was given.
         found: String,
     },
     /// An entry of an offsets, starts or lengths array is negative, falls, or points
@@ -25,7 +25,7 @@ pub enum Error {
         argument: &'static str,
         /// Index of the entry.
         index: usize,
-        /// What would have been right.
+        /// Values that would have been right.
         expected: String,
         /// The entry, of whichever integer type.
         found: i128,
@@ -43,7 +43,7 @@ pub enum Error {
     },
     /// A size is above what the operator takes.
     TooLarge {
-        /// What is too large.
+        /// Name of the number that is too large.
         what: &'static str,
         /// The largest value possible.
         limit: u64,
@@ -52,7 +52,7 @@ pub enum Error {
     },
     /// The request is well-formed, but nothing on this device can run it.
     Unsupported {
-        /// What was asked for.
+        /// Feature or combination that was asked for.
         what: String,
         /// Why it cannot run, and what would.
         why: String,
@@ -70,14 +70,14 @@ pub enum Error {
     ForeignPointer {
         /// The address.
         address: u64,
-        /// What is wrong with it.
+        /// Reason why the pointer is refused.
         why: String,
     },
     /// The host has no room for a result.
     HostMemory {
         /// Bytes that were asked for.
         requested_bytes: u64,
-        /// What the allocator said, where it was asked.
+        /// Error of the allocator, where it was asked.
         source: Option<TryReserveError>,
     },
     /// The device has no room. The device and its handles stay usable.
@@ -91,9 +91,9 @@ pub enum Error {
     CudaNotBuilt,
     /// No NVIDIA driver: libcuda.so.1 could not be opened.
     NoDriver {
-        /// What is wrong with it.
+        /// Reason why it could not be opened.
         why: String,
-        /// What the dynamic linker said, where it was asked.
+        /// Error of the dynamic linker, where it was asked.
         source: Option<Arc<dyn StdError + Send + Sync>>,
     },
     /// There is a driver but no device of this number.
@@ -107,7 +107,7 @@ pub enum Error {
     UnsupportedDevice {
         /// The device's name.
         name: String,
-        /// Its compute capability (major, minor).
+        /// Compute capability of the device (major, minor).
         capability: (u32, u32),
     },
     /// The driver is older than the PTX of a kernel.
@@ -217,8 +217,8 @@ impl fmt::Display for Error {
 }
 
 impl StdError for Error {
-    /// What the error was made of: what the dynamic linker or the allocator said. Its text is in
-    /// the error's own where that helps.
+    /// The error that this one was made of: that of the dynamic linker or the allocator. Its text
+    /// is in the error's own where that helps.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Error::HostMemory { source, .. } => source.as_ref().map(|error| error as _),

@@ -79,7 +79,7 @@ pub use tokens::Tokens;
 pub use tokens::any::AnyTokens;
 pub use tokens::layout::TokenLayout;
 
-/// What rows of tokens are stored as: elements, or codes with scales.
+/// Storage formats of rows of tokens: elements, or codes with scales.
 ///
 /// [`TokenFormat`](format::TokenFormat) names a format at run time, [`Format`](format::Format) is
 /// one as a Rust type, and [`ScorableWith`](format::ScorableWith) says which queries meet which
@@ -146,7 +146,7 @@ pub mod format {
     pub use crate::tokens::scales::{ScaleType, Scales};
 }
 
-/// What a [`TokenLayout`] is made of, and its limits.
+/// Parts of a [`TokenLayout`], and its limits.
 ///
 /// ```
 /// use maxsim::layout::{Index, LayoutKind, MAX_COUNT, MAX_DIM};

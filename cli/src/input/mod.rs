@@ -76,7 +76,7 @@ pub(crate) trait ReadItems<'a>: Copy {
     /// A range of items, in the format that the file has.
     ///
     /// # Errors
-    /// Those of the typed readers, and for residual-compressed tokens.
+    /// The errors of the typed readers, and for residual-compressed tokens.
     fn any_tokens(self, items: Range<usize>) -> Result<AnyTokens<'a>> {
         with_format!(self.file().contents.format, {
             element T => Ok(self.elements_of::<T>(items)?.into()),

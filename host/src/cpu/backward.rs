@@ -213,7 +213,8 @@ impl Call<'_> {
         pairs.iter().take_while(fits).count().max(1)
     }
 
-    /// What the winners of score `p` add to the gradient of `side`, and to which row of it.
+    /// Lists the contributions of score `p`'s winners to the gradient of `side`, each with its
+    /// gradient row.
     fn sources(&self, side: Side, p: usize) -> impl Iterator<Item = (usize, Source)> + Clone {
         let factor = self.grad_scores[p];
         let (q, d) = self.problem.pair(p);
@@ -294,7 +295,7 @@ fn add_decoded(sources: &[Source], residuals: &HostResiduals, row: &mut [f32], s
 /// Values by bucket, in the order they came in: a counting sort.
 #[derive(Debug, Default)]
 struct Buckets<V> {
-    /// Where the values of each bucket end; they start where the bucket before ends.
+    /// End of each bucket's values; a bucket starts at the end of the one before.
     ends: Vec<u32>,
     values: Vec<V>,
 }

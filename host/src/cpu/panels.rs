@@ -21,7 +21,7 @@ pub(super) struct QueryToken {
 /// Up to [`PANEL_LEN`] query tokens as columns: `values` is `[dim, width]`.
 #[derive(Debug, Default)]
 pub(super) struct Panel {
-    /// What each column is; columns from here to `width` are zeros.
+    /// Query token of each column; columns from here to `width` are zeros.
     pub columns: Vec<QueryToken>,
     pub width: usize,
     pub values: Vec<f32>,

@@ -71,7 +71,7 @@ pub(crate) fn score_coarse_to_fine<T: Element>(
     Ok(scores)
 }
 
-/// What every task of a call has in common.
+/// Inputs that all tasks of a call share.
 struct Call<'a, T: Element> {
     problem: &'a Problem<'a>,
     tokens: [Matrix<'a, T>; 2],
@@ -113,7 +113,7 @@ impl<T: Element> Call<'_, T> {
             let mut sum = 0.0;
             let places = self.offsets.range(p);
             for (at, query) in places.zip(rows.query.chunks_exact(dim)) {
-                // None is -1.
+                // A negative winner means that there is none.
                 let Ok(winner) = usize::try_from(self.winners[at]) else { continue };
                 let row = document.start + winner;
                 widen::<T>(&documents.data[row * dim..][..dim], &mut rows.document);

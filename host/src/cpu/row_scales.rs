@@ -79,7 +79,7 @@ impl<'a> RowScales<'a> {
         }
     }
 
-    /// What a query row's maxima are multiplied by: not negative, so that the winner stays.
+    /// Factor of a query row's maxima. It is never negative, so that the winner stays the winner.
     pub fn query(&self, row: usize) -> f32 {
         self.queries.get(row)
     }

@@ -15,7 +15,7 @@ use crate::problem::Problem;
 use crate::runtime::alloc::{fill, reserve};
 use crate::tokens::format::Format;
 
-/// What every task of a call has in common.
+/// Inputs that all tasks of a call share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a, Q: Format, D: Format> {
     pub problem: &'a Problem<'a>,

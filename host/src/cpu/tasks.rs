@@ -150,7 +150,7 @@ pub(super) struct Tasks<'a> {
     rest: Outputs<'a>,
     /// First query, or first pair, that no task has yet.
     next: usize,
-    /// What the current queries have yet to meet.
+    /// Queries in progress, with the documents that they have yet to meet.
     current: Task<'a>,
 }
 

@@ -15,9 +15,9 @@ use std::borrow::Cow;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a, F: Format> {
     pub data: &'a [F::Stored],
-    /// Of codes.
+    /// Scales of codes.
     pub scales: Option<&'a Scales<'a>>,
-    /// What rows are decoded from, where there is no `data`.
+    /// Residual tokens to decode rows from, where there is no `data`.
     pub residuals: Option<&'a HostResiduals>,
     pub mask: Option<&'a [u8]>,
 }
@@ -33,7 +33,7 @@ impl<F: Format> Matrix<'_, F> {
         if normalize { scaled_rows::<F>(self.data, dim) } else { Ok(None) }
     }
 
-    /// The same with these rows, where there are any.
+    /// Replaces the data by scaled rows, where there are any.
     pub(super) fn with_rows<'b>(
         &'b self,
         rows: &'b Option<ScaledRows<F::Stored>>,
@@ -57,7 +57,7 @@ impl<F: Format> HostTokens<F> {
         cpu::Matrix { data: &self.data, scales, residuals, mask: self.mask.as_deref() }
     }
 
-    /// What rows are decoded from.
+    /// Residual tokens to decode rows from.
     pub(crate) fn residuals(&self) -> Result<&HostResiduals> {
         self.residuals.as_ref().ok_or_else(|| Error::Shape {
             argument: "documents",

@@ -84,7 +84,7 @@ for_each_format!(any_device_tokens
 );
 
 impl AnyDeviceTokens {
-    /// What the tokens are stored as.
+    /// Storage format of the tokens.
     pub fn format(&self) -> TokenFormat {
         with_handle!(self, tokens => tokens.format())
     }
@@ -94,14 +94,14 @@ impl AnyDeviceTokens {
         with_handle!(self, tokens => tokens.layout())
     }
 
-    /// Where the tokens are.
+    /// Device that holds the tokens.
     pub fn device(&self) -> &Device {
         with_handle!(self, tokens => tokens.device())
     }
 }
 
 impl<'a> AnyTokensRef<'a> {
-    /// What the tokens are stored as.
+    /// Storage format of the tokens.
     pub fn format(self) -> TokenFormat {
         match self {
             AnyTokensRef::Host(tokens) => tokens.format(),
@@ -140,7 +140,7 @@ impl Stream {
     /// As [`Stream::read_roof`], of a handle of any format.
     ///
     /// # Errors
-    /// Those of [`Stream::read_roof`].
+    /// The errors of [`Stream::read_roof`].
     pub fn read_roof_any(
         &mut self,
         tokens: &AnyDeviceTokens,

@@ -31,7 +31,7 @@ pub trait CpuCall: Send + Sync + 'static {
 pub(crate) enum CudaCommand<'a> {
     Score {
         work: &'a Arc<ForwardPlan>,
-        /// Of queries, of documents, here and below.
+        /// Tokens of the queries and of the documents, here and below.
         tokens: [&'a Arc<CudaTokens>; 2],
         outputs: &'a Arc<CudaOutputs>,
     },
@@ -98,19 +98,19 @@ impl CudaCommand<'_> {
     }
 }
 
-/// What takes commands: [`Stream`](crate::stream::Stream) runs them,
-/// [`Capture`](crate::stream::Capture) records them. It seals [`Queue`](crate::stream::Queue).
+/// Takes commands: [`Stream`](crate::stream::Stream) runs them, [`Capture`](crate::stream::Capture)
+/// records them. It seals [`Queue`](crate::stream::Queue).
 pub trait Submit {
     /// The device that commands run on.
     fn device(&self) -> &Device;
 
-    /// What winners are of where the next command reads them.
+    /// Provenance of the winners in `scores` when the next command reads them.
     fn provenance(&self, scores: &LastProvenance) -> Option<Provenance>;
 
     /// Runs or records a command.
     ///
     /// # Errors
-    /// Those of the command.
+    /// The errors of the command.
     fn submit<C: CpuCall>(&mut self, command: Command<'_, C>) -> Result<()>;
 }
 

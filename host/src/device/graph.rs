@@ -137,7 +137,8 @@ impl Device {
     /// Nothing is scored until then.
     ///
     /// # Errors
-    /// Those of `calls`; and [`crate::Error::DeviceMemory`] where there is no room for the graph.
+    /// The errors of `calls`; and [`crate::Error::DeviceMemory`] where there is no room for the
+    /// graph.
     pub fn capture(&self, calls: impl FnOnce(&mut Capture) -> Result<()>) -> Result<Graph> {
         let mut capture = Capture::new(self);
         calls(&mut capture)?;

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::plan::limits::DeviceLimits;
 use crate::runtime::on::On;
 
-/// Where scores are computed: the CPU, or one CUDA device.
+/// A device that computes scores: the CPU, or one CUDA GPU.
 ///
 /// Cheap to clone; clones are the same device. The same calls work on every device, from any
 /// number of threads.
@@ -102,7 +102,7 @@ impl Device {
         }
     }
 
-    /// What decides which kernels can run; `None` for the CPU.
+    /// Limits that decide which kernels can run; `None` for the CPU.
     pub fn limits(&self) -> Option<&DeviceLimits> {
         match &self.0 {
             On::Cpu(()) => None,
@@ -146,7 +146,8 @@ impl Device {
         Err(Error::WrongDevice { argument, expected, found })
     }
 
-    /// What is wrong with a command of another kind of device; checks before it let none pass.
+    /// The error for a command of another kind of device. Earlier checks refuse such commands, so
+    /// it is never seen.
     pub(crate) fn wrong_queue(&self) -> Error {
         let (expected, found) = (self.to_string(), "another device".into());
         Error::WrongDevice { argument: "work", expected, found }

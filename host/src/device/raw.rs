@@ -120,7 +120,7 @@ pub enum RawScales {
     F32(u64),
     /// One number for all rows, of [`Fp8`](crate::format::Fp8).
     Tensor(f32),
-    /// Of [`Int8Affine`](crate::format::Int8Affine).
+    /// Scales and minima of [`Int8Affine`](crate::format::Int8Affine).
     Affine {
         /// Address of one f16 number per row: the distance of two codes.
         scales: u64,
@@ -155,8 +155,8 @@ impl<F: Quantized> DeviceTokens<F> {
     /// As [`DeviceTokens::from_raw_parts`]; of the scales' memory nothing is used after the call.
     ///
     /// # Errors
-    /// Those of [`DeviceTokens::from_raw_parts`]; [`Error::Shape`] for scales that the format does
-    /// not have or that are negative or infinite.
+    /// The errors of [`DeviceTokens::from_raw_parts`]; [`Error::Shape`] for scales that the format
+    /// does not have or that are negative or infinite.
     pub unsafe fn from_raw_codes(
         device: &Device,
         rows: RawRows,
@@ -175,7 +175,7 @@ impl<F: Quantized> DeviceTokens<F> {
     }
 }
 
-/// Where a matrix of `F` is, checked, its layout with the rows' mask, and that mask.
+/// Checks a matrix of `F`, and gives its address, its layout with the rows' mask, and that mask.
 fn matrix<F: Format>(
     device: &Arc<CudaDevice>,
     rows: RawRows,

@@ -32,7 +32,8 @@ pub struct DeviceTokens<F: Format> {
     origin: Origin,
 }
 
-/// Which tokens a handle has: nothing writes to a handle, but where its memory is the caller's.
+/// Identity of a handle's tokens. Handles are never written to, unless their memory is the
+/// caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// No other handle of the process has it.
@@ -50,7 +51,7 @@ impl Origin {
     }
 }
 
-/// Without the matrix.
+/// Prints everything but the matrix.
 impl<F: Format> fmt::Debug for DeviceTokens<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceTokens")
@@ -61,7 +62,7 @@ impl<F: Format> fmt::Debug for DeviceTokens<F> {
     }
 }
 
-/// Where tokens are, and how they are held there.
+/// Place of tokens, and how they are held there.
 pub(crate) type Storage<F> = On<Arc<HostTokens<F>>, Arc<CudaTokens>>;
 
 impl<F: Format> DeviceTokens<F> {
@@ -70,7 +71,7 @@ impl<F: Format> DeviceTokens<F> {
         DeviceTokens { device, layout: Arc::new(layout), storage, origin }
     }
 
-    /// Of memory of the caller.
+    /// Makes a handle of the caller's memory.
     pub(crate) fn foreign(device: Device, layout: TokenLayout, storage: Storage<F>) -> Self {
         let origin = Origin::new(None, true);
         DeviceTokens { device, layout: Arc::new(layout), storage, origin }
@@ -86,7 +87,7 @@ impl<F: Format> DeviceTokens<F> {
         self.origin.made_of == Some(tokens.origin.id)
     }
 
-    /// What the tokens are stored as.
+    /// Storage format of the tokens.
     pub fn format(&self) -> TokenFormat {
         F::FORMAT
     }
@@ -163,7 +164,7 @@ impl<F: Format> DeviceTokens<F> {
         Error::WrongDevice { argument: "tokens", expected, found }
     }
 
-    /// Where the rows are in device memory, and how far apart. Base 0 on the CPU.
+    /// Address and pitch of the rows in device memory. The base is 0 on the CPU.
     pub fn access(&self) -> Access {
         match &self.storage {
             On::Cpu(_) => Access::uploaded(self.layout.dim(), F::FORMAT),

@@ -19,7 +19,7 @@ use crate::runtime::on::On;
 use crate::tokens::element::ElementType;
 use crate::tokens::layout::TokenLayout;
 
-/// Which calls a device is made ready for; `default()` is all that score.
+/// Calls that a device is made ready for; `default()` is all that score.
 ///
 /// A kernel is loaded by the first call that runs it. A program that serves requests says at its
 /// start what calls will come, and none of them has to wait:
@@ -46,10 +46,10 @@ use crate::tokens::layout::TokenLayout;
 #[non_exhaustive]
 #[must_use]
 pub struct WarmUp {
-    /// Their element types; empty = all, and compressed tokens.
+    /// Element types of the calls; empty = all, and compressed tokens.
     #[cfg_attr(feature = "serde", serde(with = "crate::runtime::by_name::list"))]
     pub elements: Vec<ElementType>,
-    /// Their elements per token; empty = whatever there are kernels for.
+    /// Elements per token of the calls; empty = all that there are kernels for.
     pub dims: Vec<usize>,
     /// Whether they ask for winners; `None` = some do and some do not. (Every kernel gives
     /// scores and token scores.)
@@ -89,7 +89,7 @@ impl WarmUp {
     }
 }
 
-/// What [`Device::warm_up`](crate::Device::warm_up) has loaded.
+/// Kernels that [`Device::warm_up`](crate::Device::warm_up) has loaded.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 #[must_use]
@@ -216,7 +216,7 @@ impl Device {
     /// called again, from any thread: what is there stays. The CPU engine has nothing to load.
     ///
     /// # Errors
-    /// Those of [`WarmUp::kernels`], and of the loading itself: [`crate::Error::PtxTooNew`],
+    /// The errors of [`WarmUp::kernels`], and of the loading itself: [`crate::Error::PtxTooNew`],
     /// [`crate::Error::DeviceMemory`], [`crate::Error::Driver`].
     pub fn warm_up(&self, calls: &WarmUp) -> Result<WarmUpReport> {
         match &self.0 {
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// What calls load beyond what others do.
+    /// Lists auxiliary kernels that `calls` load and `others` do not.
     fn beyond(calls: &WarmUp, others: &WarmUp, limits: &DeviceLimits) -> Vec<&'static str> {
         let known = others.auxiliary_kernels(limits);
         assert!(known.iter().all(|name| calls.auxiliary_kernels(limits).contains(name)));
@@ -333,7 +333,7 @@ mod tests {
         }
         let all = WarmUp { training: true, ..WarmUp::default() };
         let plain = WarmUp { normalize: Some(false), ..all.clone() };
-        // Those of codes and residuals, then what all share, then losses.
+        // Kernels of codes and residuals, those that all element types share, and losses.
         let others = 1 + 6 + 4 + 3;
         for limits in [H200, ADA] {
             let n_new = |calls: &WarmUp| {

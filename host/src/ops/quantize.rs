@@ -12,10 +12,10 @@ use crate::tokens::quantize::check_scales;
 use crate::tokens::scales::ScaleType;
 
 impl<T: Element> DeviceTokens<T> {
-    /// The same tokens compressed, on the device where they are: layout and mask stay, codes,
-    /// scales and minima are those of [`Tokens::quantize`](crate::Tokens::quantize) to the bit.
-    /// Rows of others (`DeviceTokens::from_raw_parts`) are read, and their mask copied: the result
-    /// is on its own.
+    /// Compresses the tokens on the device that holds them: layout and mask stay; codes, scales and
+    /// minima are those of [`Tokens::quantize`](crate::Tokens::quantize) to the bit. Foreign memory
+    /// (`DeviceTokens::from_raw_parts`) is read, and its mask copied, so that the result does not
+    /// depend on it.
     ///
     /// Waits until the codes are there; with [`ScaleType::Tensor`] the matrix is read for the
     /// maximum before. To read codes back, there is [`DeviceTokens::download`].

@@ -17,8 +17,8 @@ use crate::error::Result;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, GradientSource, ScorableWith};
 
-/// What takes stream-ordered calls: a [`Stream`] runs them in order, a [`Capture`] records them for
-/// a [`Graph`](crate::stream::Graph). So a step is written once, and enqueued or captured. Sealed.
+/// Takes stream-ordered calls: a [`Stream`] runs them in order, a [`Capture`] records them for a
+/// [`Graph`](crate::stream::Graph). So a step is written once, and enqueued or captured. Sealed.
 ///
 /// ```
 /// use maxsim::stream::{DeviceScores, PreparedScore, Queue};
@@ -88,7 +88,7 @@ pub trait Queue: Submit {
     /// its workspace has grown to what the work needs, as [`Queue::score_into`].
     ///
     /// # Errors
-    /// Those of [`Queue::score_into`].
+    /// The errors of [`Queue::score_into`].
     fn rescore_into<T: Element>(
         &mut self,
         queries: &DeviceTokens<T>,
@@ -151,7 +151,7 @@ pub trait Queue: Submit {
     /// As [`Queue::backward`], but adds to what `gradients` hold.
     ///
     /// # Errors
-    /// Those of [`Queue::backward`].
+    /// The errors of [`Queue::backward`].
     fn backward_into<T: Element, D: GradientSource<T>>(
         &mut self,
         queries: &DeviceTokens<T>,

@@ -105,9 +105,8 @@ impl<'a> CoarseCodes<'a> {
         CoarseCodes { queries: None, documents: documents.into(), is_assumed: false }
     }
 
-    /// The same codes, on the caller's word that they are those of the tokens of every call that
-    /// takes them: nothing is read or checked for it. Where the word is wrong, winners are, and
-    /// scores are too low.
+    /// Skips the check that the codes are those of the tokens: the caller vouches for it, for every
+    /// call that takes these codes. Where that is wrong, winners are wrong, and scores are too low.
     pub fn assumed(self) -> CoarseCodes<'a> {
         CoarseCodes { is_assumed: true, ..self }
     }
@@ -151,7 +150,7 @@ impl<'a> CoarseCodes<'a> {
 #[derive(Debug)]
 #[must_use]
 pub struct PreparedRescore {
-    /// Of the codes.
+    /// Prepared scores of the codes, which find the winners.
     screening: PreparedScore,
     element: ElementType,
     /// As the caller has them.
@@ -276,7 +275,7 @@ impl Device {
             check_made_of("codes of documents", &document_codes, &documents)?;
         }
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
-        // What cannot run is refused before anything is uploaded.
+        // Check the options before anything is uploaded.
         let screening = screening(options);
         let _ = self.plan_problem(&problem, &query_codes, &document_codes, &screening)?;
         match &self.0 {
@@ -308,7 +307,7 @@ impl Device {
     /// handles of these layouts.
     ///
     /// # Errors
-    /// Those of [`Device::rescore`], and [`Error::Shape`] where the codes are not handles.
+    /// The errors of [`Device::rescore`], and [`Error::Shape`] where the codes are not handles.
     ///
     /// ```
     /// use maxsim::format::{Int8, ScaleType};

@@ -23,7 +23,7 @@ use crate::tokens::layout::check_len;
 pub struct ResidualScoreGradients {
     /// `[rows, dim]` of the queries' matrix, row-major.
     pub queries: Vec<f32>,
-    /// Of the codec's tables, which the documents' tokens refer to.
+    /// Gradients of the codec's tables, which the documents' tokens refer to.
     pub tables: ResidualGradients,
 }
 
@@ -32,7 +32,7 @@ impl Device {
     /// [`Device::backward_residual`]: whether `options` ask for them or not.
     ///
     /// # Errors
-    /// Those of [`Device::score_with`]; [`Error::Unsupported`] on CUDA devices before compute
+    /// The errors of [`Device::score_with`]; [`Error::Unsupported`] on CUDA devices before compute
     /// capability 9.0, which have no kernel that finds winners of such documents. They take the
     /// winners that the CPU has found.
     pub fn score_residual_for_training<'a, T: Element>(

@@ -3,7 +3,7 @@
 use crate::tokens::element::ElementType;
 use crate::tokens::format::TokenFormat;
 
-/// What the documents' rows are read from for the queries' gradient.
+/// Form of the documents' rows that the queries' gradient is summed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gathered {
     /// The elements that were scored.
@@ -15,7 +15,7 @@ pub(crate) enum Gathered {
 }
 
 impl Gathered {
-    /// What tokens of a format are read as.
+    /// Form of tokens of a format.
     pub(crate) fn of(format: TokenFormat) -> Gathered {
         match format {
             TokenFormat::Int8 => Gathered::Codes,
@@ -25,7 +25,7 @@ impl Gathered {
     }
 }
 
-/// What gradients are wanted, beyond those of a problem.
+/// Properties of the gradients that are wanted, beyond those of the problem.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BackwardKind {
     /// Element type of the gradients.
@@ -34,6 +34,6 @@ pub(crate) struct BackwardKind {
     pub is_atomic: bool,
     /// Whether rows are normalised.
     pub normalizes: bool,
-    /// What calls are given of the documents.
+    /// Form of the documents that calls are given.
     pub documents: Gathered,
 }

@@ -31,7 +31,7 @@ enum Choice {
     Kernel { chosen: Chosen, cost: f64, reason: String },
 }
 
-/// What runs on a CUDA device.
+/// Kernel and splits that run on a CUDA device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chosen {
     pub variant: &'static Variant,
@@ -140,7 +140,7 @@ impl Plan {
         self.chosen().and_then(|chosen| chosen.splits).map_or(1, |splits| splits.n)
     }
 
-    /// What runs on a CUDA device, or `None` for the CPU engine.
+    /// Kernel and splits that run on a CUDA device; `None` for the CPU engine.
     pub(crate) fn chosen(&self) -> Option<Chosen> {
         match &self.choice {
             Choice::Cpu { .. } => None,
@@ -182,7 +182,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What [`fmt::Display`] says, field by field: a plan is written, and never read.
+/// Writes the fields that [`fmt::Display`] prints. A plan is only written, never read.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Plan {
     fn serialize<S: serde::Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {

@@ -126,7 +126,7 @@ pub(crate) fn document_clocks(row: &Variant, dim: usize, columns: f64) -> f64 {
     work * row.dim_multiplied(dim) as f64 / row.multiply_adds()
 }
 
-/// What a document costs besides its columns, in columns: the sum over the rows.
+/// Columns that a document costs besides its own: its epilogue, the sum over the rows.
 const DOCUMENT_COLUMNS: f64 = 24.0;
 
 /// A multiple of every kernel's document tile.

@@ -7,15 +7,15 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadedKernel {
-    /// Its name, as plans have it.
+    /// Name of the kernel, as in plans.
     pub name: &'static str,
-    /// What it was loaded from.
+    /// Form of the code that the kernel was loaded from.
     pub source: KernelSource,
     /// Time that loading took; `None` where the kernel was there already.
     pub time: Option<Duration>,
 }
 
-/// What a kernel was loaded from.
+/// Form of the code that a kernel was loaded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KernelSource {

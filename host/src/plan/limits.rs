@@ -5,7 +5,7 @@ use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::tokens::format::TokenFormat;
 
-/// What eligibility needs to know of a CUDA device.
+/// Limits of a CUDA device that decide which kernels are eligible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Compute capability (major, minor): that of the device, or where the environment says

@@ -12,14 +12,14 @@ use maxsim_kernels::abi::params::{N_PARTIAL_ROWS, inverse};
 /// better where queries have documents of their own (docs/decisions/short-queries.md).
 pub(crate) const BLOCKS_OF_A_CROSS: usize = 2;
 
-/// The same where they have equal shares of at least [`ROWS_OF_THREE_MIN`] rows.
+/// CTAs a multiprocessor where they have equal shares of at least [`ROWS_OF_THREE_MIN`] rows.
 const BLOCKS_OF_SHARES: usize = 3;
 
 /// Rows of a share, at least, of three CTAs a multiprocessor: with fewer rows two are faster.
 const ROWS_OF_THREE_MIN: u64 = 700;
 
-/// What part of the mean the longest share of whole documents must be above it: equal shares cost
-/// little, but of many documents for each CTA one more or less is no matter.
+/// Divisor of the mean share: the longest share of whole documents must exceed the mean by at least
+/// mean / 32. Equal shares cost a little, which one document more among many does not repay.
 const SAVED_PART_MIN: u64 = 32;
 
 /// Rows of the mean share, at least, where there are no fewer documents than CTAs.
@@ -41,7 +41,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Those of `n_documents` of `len` tokens each on so many multiprocessors; `None` where whole
+    /// Divides `n_documents` of `len` tokens each among the multiprocessors; `None` where whole
     /// documents do as well.
     pub(crate) fn new(n_documents: u32, len: u32, n_multiprocessors: usize) -> Option<Shares> {
         let blocks = most_blocks(n_multiprocessors * BLOCKS_OF_A_CROSS);
@@ -60,8 +60,8 @@ impl Shares {
         Shares::of(n_documents, len, n_multiprocessors * n_resident)
     }
 
-    /// The same whatever whole documents do; `None` where the kernel cannot divide by a document's
-    /// steps.
+    /// Divides documents into equal shares without a comparison with whole documents; `None` where
+    /// the kernel cannot divide by a document's steps.
     pub(crate) fn of(n_documents: u32, len: u32, n_blocks: usize) -> Option<Shares> {
         let document_steps = len.div_ceil(PRODUCT_ROWS as u32);
         let n_steps = n_documents.checked_mul(document_steps)?;
@@ -86,7 +86,8 @@ pub(crate) fn blocks_of_shares(n_rows: u64, n_multiprocessors: usize) -> usize {
     if share < ROWS_OF_THREE_MIN { BLOCKS_OF_A_CROSS } else { BLOCKS_OF_SHARES }
 }
 
-/// Of so many CTAs those that may have a unit: each publishes a word for every query row of a tile.
+/// Limits a number of CTAs to those that can have a unit: each publishes a word for every query row
+/// of a tile.
 fn most_blocks(n_blocks: usize) -> u32 {
     u32::try_from(n_blocks).unwrap_or(u32::MAX).clamp(1, N_PARTIAL_ROWS / QUERY_ROWS as u32)
 }
@@ -129,7 +130,7 @@ mod tests {
             let shares = Shares::new(n_documents, len, 132);
             let found = shares.map(|shares| shares.n_units);
             let expected = n_resident.map(|n| 132 * n);
-            // Of one long document fewer steps than CTAs.
+            // One long document may have fewer steps than there are CTAs.
             let expected = expected.map(|n| n.min(n_documents * len.div_ceil(16) / STEPS_MIN));
             assert_eq!(found, expected, "{n_documents} × {len}");
         }

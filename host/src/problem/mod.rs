@@ -80,8 +80,8 @@ impl<'a> Problem<'a> {
         Ok(Problem { queries, documents, pairing, shape, wanted: 0..n_queries })
     }
 
-    /// The same cross product with the pairs of some queries alone: scores, tokens and ids keep
-    /// their numbers.
+    /// Restricts a cross product to the pairs of some queries: scores, tokens and ids keep their
+    /// numbers.
     pub(crate) fn of_queries(&self, wanted: Range<usize>) -> Problem<'a> {
         debug_assert!(matches!(self.shape, ScoreShape::Cross { .. }));
         Problem { wanted, ..self.clone() }
@@ -130,7 +130,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// Where the query tokens of each score lie in the pair-major outputs.
+    /// Offsets of each score's query tokens in the pair-major outputs.
     pub fn token_offsets(&self) -> TokenOffsets {
         let mut total = 0u64;
         let mut next = |tokens: u64| {

@@ -1,6 +1,6 @@
-//! What a call computes besides scores, and how.
+//! Options of a call: what it computes besides scores, and how.
 
-/// What to compute besides the scores, and with which kernel.
+/// Options of a call: outputs besides the scores, and the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]

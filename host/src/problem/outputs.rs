@@ -1,4 +1,4 @@
-//! Which outputs a call has, and of what size.
+//! Outputs that a call has, and their sizes.
 
 use super::Problem;
 use super::options::ScoreOptions;
@@ -7,11 +7,11 @@ use super::shape::{ScoreShape, TokenOffsets};
 use crate::error::Result;
 use crate::tokens::element::ElementType;
 
-/// Which outputs there are, and of what size.
+/// Outputs that a call has, and their sizes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OutputShape {
     pub shape: ScoreShape,
-    /// Where winners or token scores are asked for.
+    /// Offsets of query tokens; `None` where neither winners nor token scores are asked for.
     pub token_offsets: Option<TokenOffsets>,
     pub winners: bool,
     pub token_scores: bool,
@@ -36,7 +36,7 @@ impl OutputShape {
         }
     }
 
-    /// Those of a coarse-to-fine call.
+    /// Outputs of a coarse-to-fine call.
     pub(crate) fn of_rescored(problem: &Problem<'_>, options: &ScoreOptions) -> OutputShape {
         let token_offsets = Some(problem.token_offsets());
         OutputShape { token_offsets, rescored: true, ..OutputShape::new(problem, options) }

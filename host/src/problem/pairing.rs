@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::tokens::index::Index;
 use crate::tokens::layout::{check_count, check_len};
 
-/// Which (query, document) pairs to score, and in what order.
+/// The (query, document) pairs to score, and their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Pairing(pub(crate) Kind);

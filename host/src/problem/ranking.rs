@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 pub struct Ranked {
     /// Document id.
     pub id: u32,
-    /// Its score.
+    /// Score of the document.
     pub score: f32,
     /// Whether the document has a valid token; without one it scores 0 and ranks last.
     pub has_tokens: bool,

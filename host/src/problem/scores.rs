@@ -180,7 +180,7 @@ impl Scores {
         self.token_scores.as_deref()
     }
 
-    /// Where the query tokens of each score lie in `winners` and `token_scores`.
+    /// Offsets of each score's query tokens in `winners` and `token_scores`.
     pub fn token_offsets(&self) -> Option<&TokenOffsets> {
         self.token_offsets.as_ref()
     }
@@ -212,7 +212,7 @@ mod tests {
         let shared = Pairing::candidates(&[4u32, 0, 2, 5, 1, 0], 3).unwrap();
         let best = scores.top_k_of(&shared, &documents, 9).unwrap();
         assert_eq!(ids(&best), [[0, 2, 4], [0, 5, 1]]);
-        // None of these is what the scores are of.
+        // These do not fit the scores.
         let others = TokenLayout::padded(5, 1, 2).unwrap();
         assert!(scores.top_k(&documents, 2).is_err());
         assert!(scores.top_k_of(&own, &others, 2).is_err());

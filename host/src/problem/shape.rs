@@ -59,8 +59,8 @@ impl ScoreShape {
     }
 }
 
-/// Where the query tokens of score `p` lie in `winners` and `token_scores`: pair-major,
-/// the query's length in consecutive entries.
+/// Offsets of each score's query tokens in `winners` and `token_scores`, which are pair-major:
+/// score `p` has as many consecutive entries as its query has tokens.
 ///
 /// ```
 /// use maxsim::layout::TokenOffsets;

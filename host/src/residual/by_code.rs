@@ -31,7 +31,7 @@ impl ByCode {
         Ok(ByCode { starts, rows })
     }
 
-    /// Where the rows of each code start among [`ByCode::rows`], and where the last ones end.
+    /// Index in [`ByCode::rows`] of each code's first row, and one past the last row.
     pub fn starts(&self) -> &[u32] {
         &self.starts
     }

@@ -108,7 +108,7 @@ pub struct ResidualCodec<'a> {
     normalize: bool,
 }
 
-/// Without the tables.
+/// Prints everything but the tables.
 impl fmt::Debug for ResidualCodec<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResidualCodec")
@@ -250,7 +250,7 @@ impl<'a> ResidualCodec<'a> {
             }),
         };
         check("centroids", &self.centroids.to_f32(), &is_large)?;
-        // What is infinite as `T` is found where weights are rounded.
+        // A weight that is infinite as `T` is found where weights are rounded.
         check("bucket_weights", &self.bucket_weights, &|x| x.is_finite() && x.abs() > most)
     }
 

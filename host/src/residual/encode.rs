@@ -20,8 +20,8 @@ use crate::tokens::layout::{LayoutKind, TokenLayout};
 /// Rows that a thread takes at once.
 const CHUNK_LEN: usize = 384;
 
-/// In what numbers rows are compared with centroids and residuals with cutoffs. It decides about
-/// rows that lie nearly as close to a second centroid, and elements nearly at a cutoff.
+/// Precision in which rows are compared with centroids, and residuals with cutoffs. It decides
+/// about rows that lie nearly as close to a second centroid, and elements nearly at a cutoff.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
@@ -59,9 +59,9 @@ pub struct EncodeOptions {
     /// How the bits of buckets are laid out; by default as ColBERT's.
     #[cfg_attr(feature = "serde", serde(with = "crate::runtime::by_name"))]
     pub order: BitOrder,
-    /// Which centroid a token takes.
+    /// Meaning of the nearest centroid.
     pub nearest: Nearest,
-    /// How it is computed.
+    /// Precision of the comparisons.
     pub arithmetic: Arithmetic,
 }
 
@@ -219,7 +219,7 @@ fn check_dims<T: Element>(dim: usize, tokens: &Tokens<'_, T>) -> Result<()> {
     })
 }
 
-/// That valid tokens have finite elements once they are rounded.
+/// Checks that valid tokens have finite elements once they are rounded.
 pub(super) fn check_finite<T: Element>(
     tokens: &Tokens<'_, T>,
     arithmetic: Arithmetic,

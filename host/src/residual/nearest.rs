@@ -15,7 +15,7 @@ use crate::tokens::scaled_rows::LARGEST;
 /// Rows that a thread takes at once: a panel of centroids stays in the cache while they pass by.
 const CHUNK_LEN: usize = 8 * TILE_LEN;
 
-/// What the nearest centroid of a row is. The lowest code wins a tie.
+/// Meaning of the nearest centroid. The lowest code wins a tie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
@@ -37,7 +37,7 @@ pub(super) struct Done<'a> {
 }
 
 impl<'a> Done<'a> {
-    /// Nothing of so many rows.
+    /// Starts with none of `n_all` rows done.
     pub fn new(n_all: u64, report: &'a (dyn Fn(u64, u64) + Sync)) -> Done<'a> {
         Done { n_done: AtomicU64::new(0), n_all, report }
     }
@@ -55,7 +55,7 @@ pub(super) struct Panels {
     n_centroids: usize,
     /// `[dim, width]` of up to [`PANEL_LEN`] centroids each; the last is filled up with zeros.
     panels: Vec<f32>,
-    /// What is subtracted from a centroid's dot products.
+    /// Number to subtract from each centroid's dot products.
     penalties: Vec<f32>,
     /// Whether dot products are rounded to f16 before they are compared.
     rounds: bool,
@@ -64,7 +64,7 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// Of `centroids` `[n_centroids, dim]`.
+    /// Packs `centroids` `[n_centroids, dim]`.
     pub fn new(centroids: &[f32], dim: usize, nearest: Nearest, rounds: bool) -> Result<Panels> {
         let n_centroids = centroids.len() / dim;
         let mut panels = filled(n_centroids.next_multiple_of(LANES) as u64 * dim as u64, 0.0)?;
@@ -106,7 +106,7 @@ impl Panels {
         Ok(codes)
     }
 
-    /// Without other threads: for callers that have rows of f32 a chunk at a time.
+    /// Assigns a chunk on this thread alone, for callers that have rows of f32 a chunk at a time.
     pub fn assign_chunk(&self, rows: &[f32], codes: &mut [i32]) {
         let mut best = vec![f32::NEG_INFINITY; codes.len()];
         codes.fill(0);
@@ -130,7 +130,7 @@ impl Panels {
                 let rows = products.chunks_exact_mut(width).zip(codes).zip(best);
                 rows.for_each(|((products, code), best)| {
                     products.iter_mut().zip(penalties).for_each(|(p, penalty)| *p -= penalty);
-                    // What fills up the panel is nothing.
+                    // Columns that fill up the panel are no centroids.
                     products[n..].fill(f32::NEG_INFINITY);
                     if is_any_above(products, *best) {
                         self.take(products, first, code, best);
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_lowest_of_equal_centroids_wins_and_rounding_makes_equal() {
-        // Apart in f32, and equal in f16.
+        // Two rows differ in f32 and are equal in f16.
         let centroids = [0.5, 1.0, 1.0 + 1.0 / 8192.0, 1.0];
         let panels = |rounds| Panels::new(&centroids, 1, Nearest::Dot, rounds).unwrap();
         let done = Done::new(6, &|_, _| ());

@@ -73,7 +73,7 @@ struct Mask<'a> {
     layout: TokenLayout,
 }
 
-/// Without codes and buckets.
+/// Prints everything but codes and buckets.
 impl fmt::Debug for ResidualTokens<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResidualTokens")
@@ -143,8 +143,8 @@ impl<'a> ResidualTokens<'a> {
         Ok(ResidualTokens { mask: Some(Mask { rows, layout }), ..self })
     }
 
-    /// The same tokens with the bits of their buckets in `order`: a copy with the bits of every
-    /// byte reversed, or nothing where they are so already.
+    /// Changes the bit order of the buckets: copies them with the bits of every byte reversed, or
+    /// does nothing where they are in `order` already.
     pub fn into_order(self, order: BitOrder) -> Self {
         if order == self.order {
             return self;
@@ -154,7 +154,7 @@ impl<'a> ResidualTokens<'a> {
         ResidualTokens { residuals: residuals.into(), order, ..self }
     }
 
-    /// What the tokens are decoded with.
+    /// Codec that decodes the tokens.
     pub fn codec(&self) -> &Arc<ResidualCodec<'a>> {
         &self.codec
     }

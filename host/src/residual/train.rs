@@ -35,7 +35,7 @@ const MOST_ELEMENTS: usize = 1 << 24;
 /// Rows per centroid that k-means looks at, as faiss does.
 const ROWS_PER_CENTROID: usize = 256;
 
-/// What codec to make.
+/// Options of a codec's training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -279,7 +279,7 @@ fn usual_n_centroids(n_tokens: usize) -> usize {
     (1 << most.log2() as u32).min(n_tokens)
 }
 
-/// Some rows as f32, rounded.
+/// Copies some rows as f32, rounded.
 fn gather<T: Element>(
     tokens: &Tokens<'_, T>,
     rows: &[u32],

@@ -45,7 +45,7 @@ pub(crate) fn deserialize<'de, N: Named, D: Deserializer<'de>>(from: D) -> Resul
     N::of(&String::deserialize(from)?)
 }
 
-/// The same of a list.
+/// Serialises a list of values by their names.
 pub(crate) mod list {
     use super::{Deserialize, Deserializer, Named, Serializer};
 

@@ -1,4 +1,4 @@
-//! What every room above uses: fallible allocation, shared values, the thread pool.
+//! Helpers for every layer above: fallible allocation, shared values, the thread pool.
 
 pub(crate) mod alloc;
 #[cfg(feature = "serde")]

@@ -28,7 +28,7 @@ impl Drop for Restored {
 }
 
 impl Parallel {
-    /// Of a call that this thread begins.
+    /// Chooses for a call that this thread begins.
     pub(crate) fn new() -> Parallel {
         Parallel { is_alone: IS_SHARING.get() }
     }

@@ -60,7 +60,7 @@ macro_rules! any_tokens {
 for_each_format!(any_tokens);
 
 impl<'a> AnyTokens<'a> {
-    /// What the tokens are stored as.
+    /// Storage format of the tokens.
     pub fn format(&self) -> TokenFormat {
         with_host!(self, tokens => tokens.format())
     }
@@ -70,7 +70,7 @@ impl<'a> AnyTokens<'a> {
         with_host!(self, tokens => tokens.layout())
     }
 
-    /// Some consecutive items, borrowed, as [`Tokens::items`].
+    /// Borrows some consecutive items, as [`Tokens::items`].
     pub fn items(&self, items: Range<usize>) -> Result<AnyTokens<'_>> {
         Ok(with_host!(self, tokens => tokens.items(items)?.into()))
     }

@@ -13,15 +13,15 @@ use crate::runtime::pool::Parallel;
 /// Rows that a thread takes at once.
 const CHUNK_LEN: usize = 256;
 
-/// What a conversion to another element type did to the elements of valid tokens. Rows that no item
-/// has, or that the mask switches off, do not count.
+/// Counts of what a conversion to another element type did to the elements of valid tokens. Rows
+/// that no item has, or that the mask switches off, do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 #[must_use]
 pub struct Conversion {
     /// Elements of valid tokens.
     pub n_elements: u64,
-    /// Those that are another number now.
+    /// Elements that are another number now.
     pub n_changed: u64,
     /// The largest |new − old| / |old| of those that are finite before and after; 1 where one
     /// became 0.
@@ -55,7 +55,7 @@ impl Conversion {
         }
     }
 
-    /// Of one row.
+    /// Counts one row.
     fn of_row(row: usize, before: &[f32], after: &[f32]) -> Conversion {
         let mut found = Conversion { n_elements: before.len() as u64, ..Conversion::default() };
         let (mut was_zero, mut is_zero) = (true, true);
@@ -83,8 +83,8 @@ impl Conversion {
 }
 
 impl<T: Element> Tokens<'_, T> {
-    /// The same tokens with elements of another type, each the nearest there is (ties to even), and
-    /// what that rounded. Layout and mask stay.
+    /// Converts the elements to another type, each to the nearest value there is (ties to even),
+    /// and counts what was rounded. Layout and mask stay.
     ///
     /// To f32 it is exact; so is bf16 to f16 for magnitudes of 2⁻¹⁷ to 65504. Elements that are
     /// too large for f16 become infinite, those that are too small 0: [`Conversion`] says so.

@@ -120,7 +120,7 @@ pub struct TokenHasher {
     scales: [Vec<u8>; 2],
 }
 
-/// Without the state.
+/// Prints everything but the state.
 impl fmt::Debug for TokenHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokenHasher").field("n_items", &self.counts.len()).finish_non_exhaustive()
@@ -128,12 +128,12 @@ impl fmt::Debug for TokenHasher {
 }
 
 impl TokenHasher {
-    /// Of embeddings, none so far.
+    /// Starts a digest of embeddings.
     pub fn of_elements(element: ElementType, dim: usize) -> TokenHasher {
         TokenHasher::new(&format!("maxsim tokens 1 {} {dim}\n", element.name()))
     }
 
-    /// Of codes, none so far.
+    /// Starts a digest of codes.
     pub fn of_codes(format: TokenFormat, scales: ScaleType, dim: usize) -> TokenHasher {
         let (format, scales) = (format.name(), scales.name());
         TokenHasher::new(&format!("maxsim codes 1 {format} {scales} {dim}\n"))

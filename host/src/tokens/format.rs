@@ -1,4 +1,4 @@
-//! What tokens are stored as: elements, or codes of one byte with a scale.
+//! Storage formats of tokens: elements, or codes of one byte with a scale.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,7 +21,7 @@ pub(crate) mod sealed {
     impl<T: super::Element> Sealed for super::Residual<T> {}
 }
 
-/// What tokens are stored as.
+/// Storage format of tokens.
 ///
 /// A compressed format is an element type of the same operator: [`Tokens`](crate::Tokens),
 /// handles, layouts, masks, pairings and options are those of plain elements. With c the codes of
@@ -95,8 +95,8 @@ impl TokenFormat {
         matches!(self, TokenFormat::Fp8)
     }
 
-    /// What kernels multiply where queries and documents have these formats; `None` where there is
-    /// no kernel for them.
+    /// Operand of kernels for queries and documents of these formats; `None` where there is no
+    /// kernel for them.
     pub fn operand(queries: TokenFormat, documents: TokenFormat) -> Option<Operand> {
         use TokenFormat::{Element, Fp8, Int8, Int8Affine, Residual};
         match (queries, documents) {
@@ -109,7 +109,7 @@ impl TokenFormat {
         }
     }
 
-    /// What kernels multiply where tokens of this format meet queries that they can meet.
+    /// Operand of kernels for documents of this format and queries that can meet them.
     pub(crate) fn stored_operand(self) -> Operand {
         match self {
             TokenFormat::Element(element) => element.into(),
@@ -138,8 +138,8 @@ impl fmt::Display for TokenFormat {
     }
 }
 
-/// What tokens can be stored as, as a Rust type: an [`Element`], or [`Int8`], [`Int8Affine`] or
-/// [`Fp8`]. Sealed: engines know these only.
+/// Storage format of tokens as a Rust type: an [`Element`], or [`Int8`], [`Int8Affine`] or [`Fp8`].
+/// Sealed: engines know these only.
 pub trait Format: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
     /// An element or code in memory.
     type Stored: bytemuck::Pod + fmt::Debug + Send + Sync;
@@ -229,8 +229,8 @@ impl Quantized for Fp8 {}
 )]
 pub trait ScorableWith<D: Format>: Format {}
 
-/// What gradients can be computed from in place of the documents of type `T` that were scored:
-/// those documents, or [`Int8`] codes of them. Sealed, as formats are.
+/// Tokens that gradients can be computed from in place of the documents of type `T` that were
+/// scored: those documents, or [`Int8`] codes of them. Sealed, as formats are.
 ///
 /// Only the gradients of queries read the documents' rows. From codes each element of them is
 ///
@@ -293,7 +293,7 @@ pub(crate) fn widen<F: Format>(stored: &[F::Stored], values: &mut [f32]) {
         TokenFormat::Element(ElementType::F16) => {
             bytemuck::cast_slice::<_, half::f16>(stored).convert_to_f32_slice(values);
         }
-        // Not by `half`: its care for signalling NaNs costs a branch an element.
+        // The crate `half` keeps signalling NaNs, which costs a branch an element.
         TokenFormat::Element(ElementType::Bf16) => {
             for (value, x) in values.iter_mut().zip(bytemuck::cast_slice::<_, half::bf16>(stored)) {
                 *value = f32::from_bits(u32::from(x.to_bits()) << 16);

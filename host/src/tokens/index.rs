@@ -15,7 +15,7 @@ mod sealed {
     note = "usize, u32, u64, i32 and i64 are taken"
 )]
 pub trait Index: Copy + sealed::Sealed {
-    /// The same number, exactly.
+    /// Converts to the same number, exactly.
     #[doc(hidden)]
     fn to_i128(self) -> i128;
 }

@@ -1,4 +1,4 @@
-//! Which rows of a token matrix make up each item.
+//! Assigns the rows of a token matrix to items.
 
 use std::fmt;
 use std::ops::Range;
@@ -40,7 +40,7 @@ pub struct TokenLayout {
     has_tokens: Vec<bool>,
 }
 
-/// Without the items one by one, of which there may be millions.
+/// Prints counts instead of items, of which there may be millions.
 impl fmt::Debug for TokenLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokenLayout")

@@ -41,13 +41,13 @@ use crate::tokens::layout::check_dim;
 #[must_use]
 pub struct Tokens<'a, F: Format> {
     data: Cow<'a, [F::Stored]>,
-    /// Of codes.
+    /// Scales of codes.
     scales: Option<Scales<'a>>,
     layout: TokenLayout,
     mask: Option<Cow<'a, [u8]>>,
 }
 
-/// Without the matrix.
+/// Prints everything but the matrix.
 impl<F: Format> fmt::Debug for Tokens<'_, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tokens")
@@ -132,7 +132,7 @@ impl<'a, F: Quantized> Tokens<'a, F> {
         Ok(Tokens { data, scales: Some(scales), layout, mask: None })
     }
 
-    /// What the codes are read with.
+    /// Scales that the codes are multiplied by.
     pub fn scales(&self) -> &Scales<'a> {
         // Codes never come without.
         const NONE: &Scales<'static> = &Scales::Tensor(1.0);
@@ -158,7 +158,7 @@ impl<'a, F: Format> Tokens<'a, F> {
         Ok(Tokens { layout, ..self })
     }
 
-    /// Some consecutive items, borrowed.
+    /// Borrows some consecutive items.
     ///
     /// # Errors
     /// [`Error::Offset`] where there are fewer items.
@@ -217,7 +217,7 @@ impl<'a, F: Format> Tokens<'a, F> {
         }
     }
 
-    /// What the tokens are stored as.
+    /// Storage format of the tokens.
     pub fn format(&self) -> TokenFormat {
         F::FORMAT
     }

@@ -9,7 +9,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What the matrices that [`Tokens::pack`] takes are slices of. Sealed.
+/// Element of the slices that [`Tokens::pack`] takes as matrices. Sealed.
 ///
 /// | slice of | example of an item |
 /// |---|---|

@@ -35,7 +35,7 @@ pub trait Quantizer: Format {
 }
 
 impl<T: Element> Tokens<'_, T> {
-    /// The same tokens compressed: layout and mask stay.
+    /// Compresses the tokens to codes with scales: layout and mask stay.
     ///
     /// `F` is [`Int8`], [`Int8Affine`] or [`Fp8`], and `scales` says how scales are stored. With x
     /// the elements of a row, all in f32, rounded to nearest with ties to even:
@@ -66,8 +66,8 @@ impl<T: Element> Tokens<'_, T> {
 }
 
 impl<F: Quantized> Tokens<'_, F> {
-    /// What the codes stand for, in f32: exactly, but for products with an f32 scale and affine
-    /// sums, which are rounded. Layout and mask stay.
+    /// Decodes the codes to f32: exactly, but for products with an f32 scale and affine sums, which
+    /// are rounded. Layout and mask stay.
     ///
     /// # Errors
     /// [`Error::HostMemory`].
@@ -119,7 +119,7 @@ impl Quantizer for Int8Affine {
 }
 
 impl Quantizer for Fp8 {
-    /// Of the largest e4m3 numbers.
+    /// Distance of the largest neighbouring e4m3 numbers.
     const STEP: f64 = 32.0;
 
     fn codes_of<T: Element>(tokens: &Tokens<'_, T>, scales: ScaleType) -> Result<Codes<Fp8>> {

@@ -1,5 +1,5 @@
-//! What compression lost beyond the rounding of codes: where a scale or a minimum has no room for
-//! what a row needs.
+//! Measures losses beyond the rounding of codes: where a scale or a minimum cannot hold what a row
+//! needs.
 
 use maxsim_kernels::abi::quantize::F16_MAX;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
@@ -21,7 +21,7 @@ const CHUNK_LEN: usize = 256;
 /// that, INT8's a thirtieth.
 const COARSE: f64 = 1.0 / 8.0;
 
-/// Which tokens lost more than the rounding of codes takes, and how much.
+/// Counts of tokens that lost more than the rounding of codes takes, and how much.
 ///
 /// [`Tokens::quantize`] clamps scales (and minima) to what their storage holds. Elements of rows
 /// that need more are clipped: as f16 from about 8.3 · 10⁶ on (INT8), 2.9 · 10⁷ (FP8), and for
@@ -48,7 +48,7 @@ pub struct QuantizeReport {
     /// Other tokens with an element that is off by more than an eighth of the largest: they keep
     /// two bits or fewer.
     pub n_coarse_tokens: u64,
-    /// Those of them that became zeros.
+    /// Coarse tokens that became zeros.
     pub n_zeroed_tokens: u64,
 }
 
@@ -100,7 +100,7 @@ impl QuantizeReport {
         self.n_clipped_tokens == 0 && self.n_coarse_tokens == 0
     }
 
-    /// What both say, of different tokens.
+    /// Adds the counts of other tokens.
     pub fn and(self, other: QuantizeReport) -> QuantizeReport {
         QuantizeReport {
             n_tokens: self.n_tokens + other.n_tokens,

@@ -28,7 +28,7 @@ const CHUNK_LEN: usize = 1 << 18;
 pub(crate) struct ScaledRows<S> {
     /// `[rows, dim]`.
     pub data: Vec<S>,
-    /// What each row was multiplied by: 1, or a power of two below.
+    /// Factor that each row was multiplied by: 1, or a power of two below.
     pub factors: Vec<f32>,
 }
 
@@ -82,7 +82,7 @@ fn largest<F: Format>(elements: &[F::Stored]) -> u32 {
     }
 }
 
-/// What a row is multiplied by, by its [`largest`] element: which then is 1 or more, and below 2.
+/// Factor of a row, by its [`largest`] element: which then is 1 or more, and below 2.
 fn factor_of(largest: u32) -> f32 {
     if !(LARGEST.to_bits()..f32::INFINITY.to_bits()).contains(&largest) {
         return 1.0;

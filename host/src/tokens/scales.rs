@@ -34,7 +34,7 @@ impl ScaleType {
     }
 }
 
-/// What the codes of compressed tokens are multiplied by, and where they start.
+/// Scales that the codes of compressed tokens are multiplied by, and the minima where codes start.
 ///
 /// Scales of valid tokens are not negative and not infinite. One that is NaN makes every
 /// similarity of its token NaN.
@@ -47,12 +47,11 @@ pub enum Scales<'a> {
     F32(Cow<'a, [f32]>),
     /// One number for all rows.
     Tensor(f32),
-    /// Those of [`Int8Affine`](crate::format::Int8Affine): a scale and a minimum per row of the
-    /// matrix.
+    /// A scale and a minimum per row of the matrix, for [`Int8Affine`](crate::format::Int8Affine).
     Affine {
         /// The distance of two codes.
         scales: Cow<'a, [f16]>,
-        /// What code 0 stands for.
+        /// Number that code 0 stands for.
         mins: Cow<'a, [f16]>,
     },
 }
@@ -70,7 +69,7 @@ impl Scales<'_> {
         }
     }
 
-    /// What code 0 of row `row` stands for: 0 unless rows are affine.
+    /// Number that code 0 of row `row` stands for: 0 unless rows are affine.
     ///
     /// # Panics
     /// When there is no such row.
@@ -92,7 +91,7 @@ impl Scales<'_> {
         bytes as u64
     }
 
-    /// How they are stored.
+    /// Storage type of the scales.
     pub fn storage(&self) -> ScaleType {
         match self {
             Scales::F16(_) | Scales::Affine { .. } => ScaleType::F16,
@@ -101,7 +100,7 @@ impl Scales<'_> {
         }
     }
 
-    /// Those of some rows.
+    /// Borrows the scales of some rows.
     ///
     /// # Panics
     /// When there are no such rows.

@@ -103,10 +103,10 @@ impl Device {
     /// are is the caller's word: winners of other rows give other sums, without an error.
     ///
     /// # Errors
-    /// Those of [`Device::score`]; [`Error::Shape`] where the items of queries or documents are
-    /// not those of `scores`, there is another number of gradients than of scores, or the strategy
-    /// reads winners that `scores` do not have; [`Error::Unsupported`] for a strategy that the
-    /// device does not have, and of documents saved as codes for normalised scores,
+    /// The errors of [`Device::score`]; [`Error::Shape`] where the items of queries or documents
+    /// are not those of `scores`, there is another number of gradients than of scores, or the
+    /// strategy reads winners that `scores` do not have; [`Error::Unsupported`] for a strategy that
+    /// the device does not have, and of documents saved as codes for normalised scores,
     /// [`BackwardStrategy::Atomic`] and [`BackwardStrategy::Recompute`].
     pub fn backward<'a, T: Element, D: GradientSource<T>>(
         &self,
@@ -126,8 +126,8 @@ impl Device {
     /// in parts. What is there counts as the first term of each sum.
     ///
     /// # Errors
-    /// Those of [`Device::backward`], and [`Error::Shape`] where `gradients` are not as long as
-    /// the token matrices; they are unchanged then. After [`Error::HostMemory`] they may hold a
+    /// The errors of [`Device::backward`], and [`Error::Shape`] where `gradients` are not as long
+    /// as the token matrices; they are unchanged then. After [`Error::HostMemory`] they may hold a
     /// part of the sums.
     pub fn backward_into<'a, T: Element, D: GradientSource<T>>(
         &self,

@@ -23,7 +23,7 @@ use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::GradientSource;
 use crate::tokens::layout::{TokenLayout, check_len};
 
-/// What a call is given.
+/// Arguments of a call.
 pub(crate) struct Call<'a, T: Element, D: GradientSource<T>> {
     pub queries: &'a DeviceTokens<T>,
     pub documents: &'a DeviceTokens<D>,
@@ -187,7 +187,7 @@ impl<T: Element, D: GradientSource<T>> CpuCall for CpuBackward<T, D> {
                 self.gradients.set(sums);
                 break;
             }
-            // Where another call has added to them meanwhile, this one adds to what it left.
+            // If another call has added to the gradients meanwhile, add to its sums.
             if self.gradients.replace(&held, sums) {
                 break;
             }

@@ -100,7 +100,7 @@ pub struct BackwardOptions {
 }
 
 impl BackwardOptions {
-    /// Those of a strategy.
+    /// Options for a strategy.
     pub fn new(strategy: BackwardStrategy) -> BackwardOptions {
         BackwardOptions { strategy, ..BackwardOptions::default() }
     }

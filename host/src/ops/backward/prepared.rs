@@ -28,7 +28,7 @@ pub enum GradientType {
     /// f32.
     #[default]
     F32,
-    /// That of the tokens, to which a sum is rounded once, to nearest.
+    /// The element type of the tokens, to which a sum is rounded once, to nearest.
     Tokens,
 }
 
@@ -69,17 +69,17 @@ pub enum GradientType {
 #[must_use]
 pub struct PreparedBackward {
     pub(crate) device: Device,
-    /// Those of the queries and of the documents that calls are given.
+    /// Formats of the queries and of the documents that calls are given.
     pub(super) formats: [TokenFormat; 2],
     pub(super) gradient: ElementType,
     pub(super) provenance: Provenance,
-    /// Those of the scores.
+    /// Options of the scores.
     pub(super) options: ScoreOptions,
     pub(crate) outputs: Arc<OutputShape>,
     pub(super) inner: On<CpuBackwardWork, Arc<CudaBackward>>,
 }
 
-/// What gradients on the CPU need to know besides the problem.
+/// Inputs of gradients on the CPU besides the problem.
 #[derive(Debug)]
 pub(super) struct CpuBackwardWork {
     pub(super) finds_winners_again: bool,
@@ -141,8 +141,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Device::prepare_backward`], and [`Error::Unsupported`] for normalised scores,
-    /// [`BackwardStrategy::Atomic`] and [`BackwardStrategy::Recompute`].
+    /// The errors of [`Device::prepare_backward`], and [`Error::Unsupported`] for normalised
+    /// scores, [`BackwardStrategy::Atomic`] and [`BackwardStrategy::Recompute`].
     ///
     /// [`BackwardStrategy::Atomic`]: crate::training::BackwardStrategy::Atomic
     /// [`BackwardStrategy::Recompute`]: crate::training::BackwardStrategy::Recompute

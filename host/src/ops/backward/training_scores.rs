@@ -112,7 +112,7 @@ impl Device {
     /// Scores queries against documents and keeps the winners, for [`Device::backward`].
     ///
     /// # Errors
-    /// Those of [`Device::score`].
+    /// The errors of [`Device::score`].
     pub fn score_for_training<'a, T: Element>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
@@ -143,7 +143,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Device::score_with`].
+    /// The errors of [`Device::score_with`].
     pub fn score_for_training_with<'a, T: Element>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
@@ -186,7 +186,7 @@ impl Device {
     /// [`BackwardStrategy::Recompute`](crate::training::BackwardStrategy::Recompute) alone.
     ///
     /// # Errors
-    /// Those of [`Device::score_with`].
+    /// The errors of [`Device::score_with`].
     pub fn score_for_recompute<'a, T: Element>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,

@@ -24,15 +24,15 @@ impl<S, G: ?Sized> Clone for WithGrad<'_, S, G> {
 impl<S, G: ?Sized> Copy for WithGrad<'_, S, G> {}
 
 impl TrainingScores {
-    /// These scores with the gradients of a loss with respect to them, one number per score, for
-    /// [`Device::backward`](crate::Device::backward).
+    /// Joins these scores and the gradients of a loss with respect to them, one number per score,
+    /// for [`Device::backward`](crate::Device::backward).
     pub fn with_grad<'a>(&'a self, grad_scores: &'a [f32]) -> WithGrad<'a, Self, [f32]> {
         WithGrad { scores: self, grad_scores }
     }
 }
 
 impl DeviceScores {
-    /// These scores with the gradients of a loss with respect to them, for
+    /// Joins these scores and the gradients of a loss with respect to them, for
     /// [`Queue::backward`](crate::stream::Queue::backward).
     pub fn with_grad<'a>(
         &'a self,

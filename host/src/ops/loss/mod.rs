@@ -97,7 +97,7 @@ pub fn contrastive(
     temperature: f32,
 ) -> Result<Loss> {
     let temperature = checked_temperature(temperature)?;
-    // Where the product does not fit, no slice is as long as the number it saturates at.
+    // If the product overflows it saturates, at a length that no slice has.
     let n_scores = positives.len().saturating_mul(n_documents);
     check_len("scores", n_scores, "n_documents per positive", scores.len())?;
     check_positives(positives, n_documents)?;

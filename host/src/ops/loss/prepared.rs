@@ -72,7 +72,7 @@ pub struct PreparedLoss {
     pub(super) inner: On<Arc<CpuLossWork>, Arc<CudaLossWork>>,
 }
 
-/// What the CPU's functions take besides scores.
+/// Arguments of the CPU's functions besides scores.
 #[derive(Debug)]
 pub(super) struct CpuLossWork {
     pub(super) n_documents: usize,
@@ -106,8 +106,8 @@ impl Device {
     /// [`Queue::loss`](crate::stream::Queue::loss) calls.
     ///
     /// # Errors
-    /// Those of the function for positives and temperature; [`Error::TooLarge`] for 2³¹ scores or
-    /// more; [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
+    /// The errors of the function for positives and temperature; [`Error::TooLarge`] for 2³¹ scores
+    /// or more; [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
     pub fn prepare_contrastive(
         &self,
         n_documents: usize,
@@ -139,8 +139,8 @@ impl Device {
     /// the teacher's scores.
     ///
     /// # Errors
-    /// Those of the function for the teacher's scores and temperature; [`Error::TooLarge`] for 2³¹
-    /// scores or more; [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
+    /// The errors of the function for the teacher's scores and temperature; [`Error::TooLarge`] for
+    /// 2³¹ scores or more; [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
     pub fn prepare_distillation(
         &self,
         teacher: &[f32],
@@ -169,7 +169,7 @@ impl Device {
     /// `teacher` holds when a call runs.
     ///
     /// # Errors
-    /// Those of [`Device::prepare_distillation`], and [`Error::WrongDevice`].
+    /// The errors of [`Device::prepare_distillation`], and [`Error::WrongDevice`].
     pub fn prepare_distillation_from(
         &self,
         teacher: &DeviceScores,

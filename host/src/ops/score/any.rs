@@ -59,7 +59,7 @@ fn mismatch(queries: TokenFormat, documents: TokenFormat) -> Error {
     }
 }
 
-/// What a call of scores needs besides tokens.
+/// Arguments of scores besides tokens.
 struct Scoring<'a> {
     device: &'a Device,
     pairing: &'a Pairing,
@@ -236,7 +236,7 @@ mod tests {
     use crate::tokens::Tokens;
     use crate::tokens::scales::ScaleType;
 
-    /// The same tokens in every format.
+    /// Makes tokens of the same rows in every format.
     fn all(rows: &[f32]) -> Vec<AnyTokens<'_>> {
         let tokens = Tokens::padded(rows, 2, 2, 4).unwrap();
         let mut all = vec![
@@ -250,8 +250,8 @@ mod tests {
         all
     }
 
-    /// Whatever goes together has the scores of its types, to the precision of the format, from
-    /// host tokens and handles; the rest is refused with both formats.
+    /// Formats that go together have the scores of their types, to the precision of the format,
+    /// from host tokens and handles; the rest is refused with both formats.
     #[test]
     fn formats_go_together_or_are_refused() {
         let device = Device::cpu();

@@ -67,7 +67,8 @@ impl Device {
         }
     }
 
-    /// What [`Device::score_with`] would run for these inputs, and why.
+    /// Plans a call of [`Device::score_with`] with these inputs, without running it: the kernel and
+    /// the reason.
     pub fn plan<'a, Q: ScorableWith<D>, D: Format>(
         &self,
         queries: impl Into<TokensRef<'a, Q>>,
@@ -84,7 +85,7 @@ impl Device {
     /// [`Queue::score_into`](crate::stream::Queue::score_into) calls with handles of these layouts.
     ///
     /// # Errors
-    /// Those of [`Device::score_with`].
+    /// The errors of [`Device::score_with`].
     pub fn prepare<Q: ScorableWith<D>, D: Format>(
         &self,
         queries: &DeviceTokens<Q>,

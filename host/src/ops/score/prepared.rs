@@ -29,7 +29,7 @@ use crate::tokens::layout::TokenLayout;
 #[must_use]
 pub struct PreparedScore {
     pub(crate) device: Device,
-    /// Of the queries, of the documents.
+    /// Formats of the queries and of the documents.
     pub(crate) formats: [TokenFormat; 2],
     pub(crate) queries: Arc<TokenLayout>,
     pub(crate) documents: Arc<TokenLayout>,
@@ -81,7 +81,7 @@ impl PreparedScore {
         scores.check("scores", device, &self.outputs)
     }
 
-    /// What its calls' winners are of; nothing where they find none.
+    /// Provenance of the winners that its calls find; `None` where they find none.
     pub(crate) fn provenance(&self) -> Option<Provenance> {
         self.outputs.winners.then(|| Provenance {
             queries: self.queries.clone(),
@@ -118,7 +118,7 @@ pub(crate) fn check_side<F: Format>(
 }
 
 impl PreparedScore {
-    /// What scores the same problem as `options` say.
+    /// Chooses the kernel or engine that scores the same problem with other `options`.
     pub(crate) fn choose(&self, problem: &Problem<'_>, options: &ScoreOptions) -> Result<Chosen> {
         let plan = self.device.plan_formats(problem, self.formats, self.access, options)?;
         plan.chosen().ok_or_else(|| Error::Unsupported {
@@ -153,7 +153,7 @@ impl DeviceScores {
         Ok(DeviceScores { device, shape, provenance, inner })
     }
 
-    /// What is wrong with results of another kind of device than the work's.
+    /// The error for results of another kind of device than the work's.
     pub(crate) fn wrong_device(&self, expected: &Device) -> Error {
         let (expected, found) = (expected.to_string(), self.device.to_string());
         Error::WrongDevice { argument: "scores", expected, found }

@@ -26,16 +26,17 @@ const F16_HALF_STEP: f64 = 1.0 / (1u64 << 25) as f64;
 /// Largest f16 number.
 const F16_MAX: f64 = maxsim_kernels::abi::quantize::F16_MAX as f64;
 
-/// What tensor cores may lose of e4m3 products, relative to Σ |q_k d_k|: of 128 products and of the
-/// four sums that they are added to, all that is 2⁻¹³ below the largest. With one large element
-/// among small ones that is lost; random tokens lose up to 5 · 10⁻⁴.
+/// Largest error of tensor cores in e4m3 products, relative to Σ |q_k d_k|: of 128 products and of
+/// the four sums that they are added to, bits below 2⁻¹³ of the largest are cut off. With one large
+/// element among small ones that is lost; random tokens lose up to 5 · 10⁻⁴.
 const FP8_CUT: f64 = 132.0 / 8192.0;
 
 /// Largest norm or scale, 2⁹⁶: dot products of 4096 codes, times two of these, are finite in f32.
 /// (448² · 4096 < 2³⁰.)
 const LARGEST: f64 = (1u128 << 96) as f64;
 
-/// What the rows of one side say about errors, per item: made once, used with any other side.
+/// Terms of the error bounds, of the rows of one side, per item: made once, used with any other
+/// side.
 ///
 /// With x a row as it was, x̂ what its codes stand for and e = x − x̂, the similarity of a query
 /// and a document row is off by
@@ -133,7 +134,7 @@ impl AddAssign for Terms {
 }
 
 impl Terms {
-    /// What nothing is known of.
+    /// Terms of an item without a bound.
     const UNKNOWN: Terms = Terms {
         l1: f64::INFINITY,
         l2: f64::INFINITY,
@@ -152,7 +153,7 @@ impl Terms {
         }
     }
 
-    /// Of a row of numbers c · scale + min, and the bound of each one's error.
+    /// Terms of a row of numbers c · scale + min, with a bound of each one's error.
     fn of_row(codes: &[f32], scale: f64, min: f64, bound: impl Fn(f64) -> f64) -> Terms {
         let mut terms = Terms::default();
         let mut square = 0.0;
@@ -177,7 +178,7 @@ impl Terms {
     }
 }
 
-/// Without the items one by one.
+/// Prints everything but the items' terms.
 impl fmt::Debug for ErrorTerms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ErrorTerms")
@@ -311,7 +312,7 @@ pub fn first_row_beyond<F: Quantized, T: Element>(
         let elements = embeddings.data()[row * dim..][..dim].iter().map(|x| f64::from(x.to_f32()));
         elements.zip(values.iter()).any(|(x, &code)| {
             let (code, bound) = (f64::from(code), step.bound(code.into()));
-            // Of NaN no code is a known distance away.
+            // A NaN is at no known distance from its code: it is not within a finite bound.
             let is_within = bound == f64::INFINITY || (x - (code * scale + min)).abs() <= bound;
             !is_within
         })
@@ -347,7 +348,7 @@ fn valid_rows(layout: &TokenLayout, mask: Option<&[u8]>, item: usize) -> Vec<usi
 /// the formula. A query or document without tokens has the bound 0.
 ///
 /// # Errors
-/// Those of [`Problem::new`]; [`Error::HostMemory`].
+/// The errors of [`Problem::new`]; [`Error::HostMemory`].
 pub fn score_bounds(
     queries: &ErrorTerms,
     documents: &ErrorTerms,
@@ -368,7 +369,7 @@ pub fn score_bounds(
 /// exponent. What a search re-scores is compared with what it does not by these.
 ///
 /// # Errors
-/// Those of [`Problem::new`]; [`Error::HostMemory`].
+/// The errors of [`Problem::new`]; [`Error::HostMemory`].
 pub fn rescore_bounds(
     queries: &ErrorTerms,
     documents: &ErrorTerms,
@@ -411,7 +412,7 @@ fn bounds(
         let of_query = (d.l1 * q.u_max).min(d.l2 * q.u2);
         let bound = of_document + of_query + d.u2 * q.u2 + rho * d.magnitude * q.l2;
         let bound = bound + more(query, document);
-        // What is unknown times 0 is NaN.
+        // An infinite term times 0 is NaN: no bound.
         let is_known = bound.is_finite() && d.magnitude * q.l2 < f64::from(f32::MAX) / 2.0;
         if is_known { (bound as f32).next_up() } else { f32::INFINITY }
     };
@@ -434,7 +435,7 @@ fn rounding([queries, documents]: [TokenFormat; 2], dim: usize, query_len: usize
 /// The error that an element of a row may have, by its code.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The same for all.
+    /// One bound for all codes.
     Equal(f64),
     /// Half the distance of e4m3 numbers, times the scale; more at the end of the range.
     E4m3 { scale: f64, clamped: f64 },

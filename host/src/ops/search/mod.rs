@@ -57,14 +57,14 @@ impl SearchOptions {
     }
 }
 
-/// What is known of a document's place.
+/// Certainty of a document's place in a ranking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Certainty {
-    /// It is the place in the exact ranking: no document that was not re-scored can come before.
+    /// The place is that of the exact ranking: no document that was not re-scored can come before.
     Proven,
-    /// Some document that was not re-scored may belong before.
+    /// The place may be too high: some document that was not re-scored may belong before.
     Likely,
 }
 
@@ -75,11 +75,11 @@ pub enum Certainty {
 pub struct Hit {
     /// Document id.
     pub id: u32,
-    /// Its score in full precision.
+    /// Score in full precision.
     pub score: f32,
     /// Whether the document has a valid token; without one it scores 0 and ranks last.
     pub has_tokens: bool,
-    /// What is known of its place.
+    /// Certainty of the place.
     pub certainty: Certainty,
 }
 
@@ -189,7 +189,7 @@ pub struct Shortlist {
     unknown: Vec<u32>,
     /// Documents that were named and not re-scored yet: between what their scores are.
     named: BTreeMap<u32, [f32; 2]>,
-    /// Of the documents that were let go, what ranks first of all that they may be.
+    /// The best place that a dropped document may have: its id with the most that its score can be.
     passed: Option<Ranked>,
     /// Whether the candidates have been named.
     is_scanned: bool,
@@ -221,7 +221,7 @@ impl Bounded {
         [self.lower, self.upper]
     }
 
-    /// What it is at best.
+    /// The document with the highest score that it can have.
     fn best(&self) -> Ranked {
         Ranked { id: self.id, score: self.upper, has_tokens: true }
     }
@@ -405,8 +405,8 @@ impl Device {
     /// documents that come a chunk at a time.
     ///
     /// # Errors
-    /// Those of [`Device::score`]. [`Error::Shape`] where a score is further from that of the scan
-    /// than errors reach ([`Shortlist::rescored`]): what was assumed is not so.
+    /// The errors of [`Device::score`]. [`Error::Shape`] where a score is further from that of the
+    /// scan than errors reach ([`Shortlist::rescored`]): what was assumed is not so.
     pub fn search<T: Element, Q: ScorableWith<D>, D: Format>(
         &self,
         queries: &SearchTokens<'_, T, Q>,
