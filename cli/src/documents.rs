@@ -67,7 +67,7 @@ impl DocumentFile {
         }
     }
 
-    /// What it holds, checked.
+    /// The documents of the file, checked.
     pub fn documents(&self) -> Result<Documents<'_>> {
         Ok(match self {
             DocumentFile::Tokens(file) => Documents::Tokens(file),
@@ -102,7 +102,7 @@ impl Documents<'_> {
         self.layout().n_items()
     }
 
-    /// What a user should know of the file although it can be read.
+    /// Warnings for a user about a file that can be read all the same.
     pub fn warnings(&self) -> Vec<String> {
         match self {
             Documents::Tokens(file) => file.warnings().collect(),

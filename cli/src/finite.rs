@@ -25,7 +25,7 @@ const PIECE_LEN: usize = 1 << 16;
 /// The bits of e4m3's NaN but for its sign.
 const E4M3_NAN: u8 = 0x7F;
 
-/// What is said of a file whose numbers are not finite. It names the file itself.
+/// The message about a file whose numbers are not finite. It names the file itself.
 #[derive(Clone, Debug)]
 pub struct Refused(String);
 
@@ -41,7 +41,7 @@ impl std::error::Error for Refused {}
 #[derive(Clone, Copy, Debug)]
 pub struct Checked<'a> {
     file: &'a TokenFile,
-    /// What an item is, for messages.
+    /// Name of an item in messages.
     item: &'static str,
     /// Whether infinities are taken; NaN is not.
     allow_infinite: bool,
@@ -65,14 +65,14 @@ impl<'a> ReadItems<'a> for Checked<'a> {
     }
 }
 
-/// What is wrong with a row.
+/// A fault of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wrong {
     /// The element of this number is NaN, or infinite.
     Element(usize, f32),
-    /// It has this scale.
+    /// A scale that is not allowed.
     Scale(f32),
-    /// It has this minimum.
+    /// A minimum that is not allowed.
     Min(f32),
 }
 

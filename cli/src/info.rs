@@ -82,7 +82,7 @@ fn kernels(out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What a kernel multiplies: the format of queries and documents, or of each.
+/// Describes a kernel's operand: the format of queries and documents, or of each.
 fn formats(operand: Operand) -> String {
     let elements = ElementType::ALL.map(TokenFormat::from);
     let stored = || elements.into_iter().chain(TokenFormat::QUANTIZED);
@@ -109,7 +109,7 @@ fn limits(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  below {MAX_COUNT} token rows a file; documents are streamed in chunks")
 }
 
-/// What decides which kernels run on a CUDA device, and how much it holds.
+/// Describes a CUDA device: the limits that decide which kernels run, and its memory.
 fn cuda_line(device: &Device) -> maxsim::Result<String> {
     let mut line = format!("{device}: {}", device.name());
     if let Some(limits) = device.limits() {

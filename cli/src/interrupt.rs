@@ -71,7 +71,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         let mut names = locked(&UNFINISHED);
-        // Where even this fails, the next run in the folder removes it.
+        // If this fails, too, the next run in the folder removes the file.
         let _ = std::fs::remove_file(&self.path);
         names.remove(&self.path);
     }

@@ -33,7 +33,7 @@ fn is_help(error: &clap::Error) -> bool {
     on_nothing || !error.use_stderr()
 }
 
-/// What clap says, in its lines, and exit code 2.
+/// Prints clap's message, in its lines; exit code 2.
 fn wrong_usage(error: &clap::Error) -> ExitCode {
     let message = error.to_string();
     // Arguments are quoted in it; spaces at the beginning of lines are clap's.

@@ -30,19 +30,19 @@ pub struct Texts {
     by_item: HashMap<u32, Text>,
 }
 
-/// What one document is.
+/// Title and text of a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
-    /// Its title, or the name of its package, where the file has one.
+    /// Title, or name of the package, where the file has one.
     pub title: Option<String>,
-    /// Its text, where the file has one.
+    /// Text, where the file has one.
     pub text: Option<String>,
 }
 
 /// How much is kept of titles and texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// How they begin, printable: for a table.
+    /// Beginnings of the texts, printable: for a table.
     Beginning,
     /// All, as it is in the file.
     Whole,
@@ -108,7 +108,7 @@ impl Texts {
         Ok((Texts { by_item }, names.transpose()?))
     }
 
-    /// What is known of a document.
+    /// Title and text of a document.
     pub fn get(&self, item: u32) -> Option<&Text> {
         self.by_item.get(&item)
     }

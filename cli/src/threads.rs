@@ -3,14 +3,14 @@
 use std::env;
 use std::ffi::OsString;
 
-/// What rayon reads, the deprecated name last.
+/// Variables that rayon reads, the deprecated name last.
 const VARIABLES: [&str; 2] = ["RAYON_NUM_THREADS", "RAYON_RS_NUM_CPUS"];
 
 /// Threads per core, beyond which they can only wait for each other: each has work for its core all
 /// the time.
 const PER_CORE: usize = 4;
 
-/// What may always be asked for: so many cost nothing to speak of, on any machine.
+/// Threads that may always be asked for: so many cost little on any machine.
 const ALWAYS: usize = 64;
 
 /// Starts the threads. What the environment asks for and does not get comes back as a warning.

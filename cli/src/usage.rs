@@ -8,7 +8,7 @@ use crate::args::Args;
 
 /// The command, whose help says of every option which others it cannot be used with.
 pub fn command() -> Command {
-    // What an option cannot be used with is known of a built command alone, whose options cannot be
+    // Only a built command knows what an option cannot be used with, and its options cannot be
     // changed any more.
     let mut built = Args::command();
     built.build();

@@ -53,11 +53,11 @@ struct Archive<'a> {
     others: Vec<String>,
 }
 
-/// Where an array is in an archive.
+/// Position of an array in an archive.
 struct Member {
     index: usize,
     size: u64,
-    /// Its place in the file, where it is stored as it is.
+    /// Bytes of the array in the file, where it is stored as it is.
     stored: Option<Range<usize>>,
 }
 

@@ -12,7 +12,7 @@ use super::items::{Items, items};
 use super::tensors::{self, Listed, is_embeddings};
 use super::{Beside, Contents, FileBytes, InputOptions, Matrix, Opened, Role, npy};
 
-/// What some arrays are together.
+/// Meaning of several arrays together.
 enum Form {
     /// Embeddings, and arrays that say or could say where items are.
     Table(usize, Vec<(usize, Option<Role>)>),

@@ -1,4 +1,4 @@
-//! What a file of token embeddings says of itself, and how its rows are read.
+//! Contents of a file of token embeddings, and how its rows are read.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,30 +16,30 @@ use super::{Format, InputOptions, Reading, elements, npy, safetensors};
 /// Codes that a thread looks through at once.
 const CODES_LEN: usize = 1 << 20;
 
-/// What a file of token embeddings holds.
+/// Contents of a file of token embeddings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// What the embeddings are stored as.
+    /// Storage format of the embeddings.
     pub format: TokenFormat,
-    /// Where the matrix lies, in bytes from the start of the file: row-major, little-endian.
+    /// Bytes of the matrix in the file: row-major, little-endian.
     pub data: Range<usize>,
-    /// Where the scales of codes lie.
+    /// Places of the scales of codes.
     pub scales: Option<ScalesPlace>,
     /// Rows, dim, and the rows of each item. Where a mask excludes more than the last tokens of
     /// items, these are the valid rows alone, one item after the other.
     pub layout: TokenLayout,
-    /// Which stored rows these are, where they are not all of them.
+    /// Stored rows that the tokens are, where they are not all of them.
     pub(crate) valid: Option<ValidRows>,
     /// Whether the file says how long items are.
     pub(crate) is_stated: bool,
 }
 
-/// Where the scales of a compressed matrix lie, in bytes from the start of the file.
+/// Places of the scales of a compressed matrix, in bytes from the start of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalesPlace {
     /// One per row, or one.
     pub scales: Range<usize>,
-    /// What they are.
+    /// Storage type of the scales.
     pub storage: ScaleType,
     /// One f16 number per row, where rows are affine.
     pub mins: Option<Range<usize>>,
@@ -117,7 +117,7 @@ impl Contents {
         self.gather(&bytes[self.data.clone()], &rows, row_bytes)
     }
 
-    /// Which row of the stored matrix a row of the layout is.
+    /// Row of the stored matrix that a row of the layout is.
     pub fn stored_row(&self, row: usize) -> usize {
         self.valid.as_ref().map_or(row, |valid| valid.stored_row(row))
     }

@@ -1,4 +1,4 @@
-//! Where items lie in a matrix of tokens, by the tensors beside it.
+//! Finds the items in a matrix of tokens, by the tensors beside it.
 //!
 //! Names say what a tensor is, in any case and without regard to `_`: `offsets` or `cu_seqlens`,
 //! `lengths` or `doclens`, `mask` or `attention_mask`, and their singular forms. What they say must
@@ -14,7 +14,7 @@ use safetensors::Dtype;
 use super::valid::{ValidRows, masked};
 use super::{padded_layout, reserved};
 
-/// What a tensor says of the items, by its name.
+/// Meaning of a tensor beside the embeddings, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// `[n + 1]`: where items start, and the number of rows.
@@ -26,7 +26,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// That of a name, where it has one.
+    /// The role of a name, where it has one.
     pub fn of(name: &str) -> Option<Role> {
         match plain(name).as_str() {
             "offsets" | "offset" | "cuseqlens" | "cuseqlen" => Some(Role::Offsets),
@@ -51,20 +51,20 @@ pub(crate) fn plain(name: &str) -> String {
 /// A tensor beside the embeddings.
 #[derive(Clone, Debug)]
 pub(crate) struct Beside<'a> {
-    /// What messages call it.
+    /// Name of the tensor in messages.
     pub name: String,
-    /// What it says, where its name says that.
+    /// Role of the tensor, where its name has one.
     pub role: Option<Role>,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
-    /// Its elements, little-endian; none where it has no role.
+    /// Elements of the tensor, little-endian; none where it has no role.
     pub bytes: Cow<'a, [u8]>,
 }
 
 /// A matrix of tokens: embeddings, or what they are compressed to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a> {
-    /// Its name.
+    /// Name of the tensor.
     pub name: &'a str,
     /// `[rows]` or `[n, len]`.
     pub tokens: &'a [usize],
@@ -74,12 +74,12 @@ pub(crate) struct Matrix<'a> {
     pub last: &'a str,
 }
 
-/// Where items lie.
+/// Places of the items.
 #[derive(Clone, Debug)]
 pub(crate) struct Items {
     /// The rows of each item, of the valid rows where not all are.
     pub layout: TokenLayout,
-    /// Which rows of the matrix these are, where they are not the first of every item.
+    /// Valid rows of the matrix, where they are not the first of every item.
     pub valid: Option<ValidRows>,
     /// Whether anything said how long items are.
     pub is_stated: bool,
@@ -194,7 +194,7 @@ fn padded(
     Ok(Items { layout, valid: Some(valid), is_stated: true })
 }
 
-/// That several tensors say the same; offsets may come of lengths.
+/// Checks that tensors which state the same agree. Offsets may be sums of lengths.
 fn agree(stated: &[(&Beside<'_>, Vec<i64>)]) -> Result<()> {
     let Some(((first, expected), others)) = stated.split_first() else { return Ok(()) };
     for (other, found) in others {
@@ -210,7 +210,7 @@ fn agree(stated: &[(&Beside<'_>, Vec<i64>)]) -> Result<()> {
         );
         let differs = (0..found.len()).find(|&i| expected[i] != found[i]);
         if let Some(i) = differs {
-            // Where offsets differ, the item before does.
+            // An offset that differs is the end of the item before.
             let is_packed = stated.iter().any(|(tensor, _)| tensor.role == Some(Role::Offsets));
             let item = if is_packed { i.saturating_sub(1) } else { i };
             bail!("`{a}` and `{b}` do not agree on item {item}");

@@ -51,9 +51,9 @@ pub struct TokenFile {
     path: PathBuf,
     sources: Vec<PathBuf>,
     bytes: FileBytes,
-    /// Where the file's own elements are not those to read.
+    /// Elements in place of the file's own, where those are not the ones to read.
     elements: Option<Vec<u8>>,
-    /// Which rows of the file these are, where they are not all.
+    /// Stored rows that the tokens are, where they are not all.
     stored: Option<ValidRows>,
     /// Ids that the file has beside its embeddings; those of `.safetensors` are read when asked
     /// for.
@@ -62,7 +62,7 @@ pub struct TokenFile {
     warnings: Vec<String>,
 }
 
-/// What reads items of a file in their types, and so in whichever type they have.
+/// Reads items of a file in their types, and so in whichever type they have.
 pub(crate) trait ReadItems<'a>: Copy {
     /// The file.
     fn file(self) -> &'a TokenFile;
@@ -100,7 +100,7 @@ impl<'a> ReadItems<'a> for &'a TokenFile {
     }
 }
 
-/// What a reader of some format makes of a path.
+/// A file as a reader of some format opens it.
 struct Opened {
     bytes: FileBytes,
     contents: Contents,
@@ -112,7 +112,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// Of one file's bytes.
+    /// Takes the bytes and contents of one file.
     fn new(bytes: FileBytes, contents: Contents) -> Opened {
         Opened { bytes, contents, sources: Vec::new(), ids: None, warnings: Vec::new() }
     }
@@ -184,12 +184,12 @@ impl TokenFile {
         &self.sources
     }
 
-    /// What a user should know of the file although it can be read.
+    /// Warnings for a user about a file that can be read all the same.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         self.warnings.iter().map(|warning| format!("{}: {warning}", self.path.display()))
     }
 
-    /// Which row of the stored matrix a row of the layout is, for messages.
+    /// Row of the stored matrix that a row of the layout is, for messages.
     pub fn stored_row(&self, row: usize) -> usize {
         match &self.stored {
             Some(stored) => stored.stored_row(row),
@@ -254,14 +254,14 @@ impl TokenFile {
         self.contents.elements(self.matrix(), rows)
     }
 
-    /// The same file with other elements in place of its own, as many as there are, in memory. Rows
-    /// stay those of the file.
+    /// Replaces the elements by others in memory, as many as there are. Rows stay those of the
+    /// file.
     pub(crate) fn with_elements(self, element: ElementType, elements: Vec<u8>) -> TokenFile {
         let contents = Contents {
             format: element.into(),
             data: 0..elements.len(),
             scales: None,
-            // They are valid rows alone.
+            // The new elements are valid rows alone.
             valid: None,
             ..self.contents
         };
@@ -269,7 +269,7 @@ impl TokenFile {
         TokenFile { contents, elements: Some(elements), stored, ..self }
     }
 
-    /// What [`TokenFile::contents`] says the places of.
+    /// Bytes that have the matrix of [`TokenFile::contents`].
     fn matrix(&self) -> &[u8] {
         self.elements.as_deref().unwrap_or(&self.bytes)
     }
@@ -280,7 +280,7 @@ impl TokenFile {
     }
 }
 
-/// What `--mask-file` and `--lengths-file` say of the items.
+/// Reads the tensors that `--mask-file` and `--lengths-file` name.
 pub(crate) fn stated_files(options: &InputOptions) -> Result<Vec<Beside<'static>>> {
     let files = [(&options.mask_file, Role::Mask), (&options.lengths_file, Role::Lengths)];
     let files = files.into_iter().filter_map(|(path, role)| Some((path.as_ref()?, role)));

@@ -28,7 +28,7 @@ pub(super) fn parse(
     tensors::check_nameless(options)?;
     let (header, _) = array(bytes)?;
     let shape = &header.shape;
-    // What is wrong with the elements comes first: a list of arrays has no dimensions.
+    // Check the elements first: a list of arrays has no dimensions.
     element_type(&header.descr)?;
     ensure!(
         shape.len() == 3 || shape.len() == 2 && !files.is_empty(),
@@ -112,7 +112,7 @@ pub(crate) fn array(bytes: &[u8]) -> Result<(Header, &[u8])> {
 }
 
 impl Header {
-    /// What the elements are, where they are numbers in this byte order.
+    /// Element type, where the elements are numbers in this byte order.
     pub fn dtype(&self) -> Option<Dtype> {
         Some(match self.descr.as_str() {
             "|b1" => Dtype::BOOL,
@@ -131,7 +131,7 @@ impl Header {
         })
     }
 
-    /// That there are as many bytes as the shape says.
+    /// Checks that there are as many bytes as the shape says.
     pub fn check_bytes(&self, element_bytes: usize, data: &[u8]) -> Result<()> {
         let Header { shape, descr, .. } = self;
         let factors = shape.iter().chain([&element_bytes]);
@@ -175,7 +175,7 @@ impl Header {
     }
 }
 
-/// What is left of a header; each method takes one thing off its front, and the space before.
+/// The rest of a header. Each method takes one thing off its front, and the space before.
 struct Cursor<'a> {
     rest: &'a str,
 }

@@ -1,4 +1,4 @@
-//! What a command says of a token file besides its name.
+//! Options of a command about a token file, besides its name.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,9 @@ use super::Reading;
 /// How a token file is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputOptions {
-    /// How it is brought into memory.
+    /// Way to bring the file into memory.
     pub reading: Reading,
-    /// Which tensor the embeddings are; `embeddings` by default.
+    /// Name of the tensor of embeddings; `embeddings` by default.
     pub tensor: Option<String>,
     /// Tensors that say nothing of the items, whatever they look like.
     pub ignored: Vec<String>,
@@ -19,12 +19,12 @@ pub struct InputOptions {
     pub mask_file: Option<PathBuf>,
     /// A `.npy` file with the items' lengths.
     pub lengths_file: Option<PathBuf>,
-    /// What rows of zeros at the ends of items are, where nothing says how long items are.
+    /// Meaning of rows of zeros at the ends of items, where nothing says how long items are.
     pub trailing_zeros: Option<TrailingZeros>,
 }
 
 impl InputOptions {
-    /// Without any but how the file is brought into memory.
+    /// Options that say no more than how to bring the file into memory.
     pub fn new(reading: Reading) -> InputOptions {
         InputOptions {
             reading,
@@ -37,7 +37,7 @@ impl InputOptions {
     }
 }
 
-/// What rows of zeros at the ends of items are.
+/// Meaning of rows of zeros at the ends of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TrailingZeros {
     /// Padding, which is left out.

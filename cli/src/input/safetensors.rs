@@ -70,7 +70,7 @@ pub(super) fn parse(
     Ok(Contents::new(format, data, scales, items))
 }
 
-/// What files store rows of a format as; `None` of formats that are not stored row by row.
+/// Element type of stored rows of a format; `None` of formats that are not stored row by row.
 pub(crate) fn dtype_of(format: TokenFormat) -> Option<Dtype> {
     Some(match format {
         TokenFormat::Element(ElementType::F16) => Dtype::F16,
@@ -198,8 +198,8 @@ impl<'a> Tensors<'a> {
         tensors
     }
 
-    /// What says where items are, or could: the tensors beside the one of number `embeddings`, but
-    /// not those of names in `known`; and `files`.
+    /// Lists the tensors that say where items are, or could: those beside tensor number
+    /// `embeddings`, but not those of names in `known`; and `files`.
     pub fn beside<'b>(
         &self,
         listed: &[Listed],

@@ -9,7 +9,7 @@ use super::items::{Role, plain};
 /// Tensors that a message lists.
 const LISTED: usize = 16;
 
-/// What the embeddings are called by default.
+/// Default name of the embeddings.
 const EMBEDDINGS: &str = "embeddings";
 
 /// A tensor of a file, without its elements.
@@ -22,7 +22,7 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// What the tensor could be, by its type and shape.
+    /// Guesses what the tensor could be, by its type and shape.
     fn looks_like(&self) -> Option<&'static str> {
         use Dtype::{BF16, BOOL, F8_E4M3, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
         match (self.dtype?, self.shape.len()) {
@@ -34,7 +34,7 @@ impl Listed {
     }
 }
 
-/// Which tensor the embeddings are.
+/// Finds the tensor of the embeddings.
 pub(crate) fn embeddings(tensors: &[Listed], options: &InputOptions) -> Result<usize> {
     if let Some(name) = &options.tensor {
         let found = tensors.iter().position(|tensor| tensor.name == *name);
@@ -87,8 +87,8 @@ pub(crate) fn list(tensors: &[Listed]) -> String {
     text
 }
 
-/// What the other tensors of a file are to the embeddings: those that say where items are, with
-/// their roles, and those that could; not those of names in `known`.
+/// Lists the tensors beside the embeddings that say where items are, with their roles, and those
+/// that could; not those of names in `known`.
 pub(crate) fn beside(
     tensors: &[Listed],
     embeddings: usize,

@@ -45,7 +45,7 @@ impl ValidRows {
         &self.runs
     }
 
-    /// Which stored row a valid row is.
+    /// Stored row that a valid row is.
     pub fn stored_row(&self, row: usize) -> usize {
         let run = self.runs.partition_point(|&[first, _]| first as usize <= row);
         match run.checked_sub(1).map(|run| self.runs[run]) {

@@ -48,7 +48,7 @@ fn is_zero(contents: &Contents, bytes: &[u8], row: usize) -> bool {
             let min = mins.map(|mins| &bytes[mins][2 * row..][..2]);
             are_zeros(1, 0) && min.is_some_and(|min| min[0] == 0 && min[1] & 0x7f == 0)
         }
-        // Those of residuals stand for centroids.
+        // A row of zeros stands for a centroid where tokens are residuals.
         _ => false,
     }
 }

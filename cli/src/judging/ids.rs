@@ -16,10 +16,10 @@ use crate::texts::{beginning, counted};
 /// Characters kept of a query's text.
 const TEXT_CHARS: usize = 200;
 
-/// What a line of a file of ids may be, for messages.
+/// An example of a line of a file of ids, for messages.
 const EXAMPLE: &str = r#"{"id": "a"}"#;
 
-/// Which items are meant, for messages and options.
+/// Side that items belong to, for messages and options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The queries.
@@ -71,7 +71,7 @@ struct Named {
     texts: HashMap<u32, String>,
 }
 
-/// Where names come from.
+/// Source of the names.
 #[derive(Clone, Debug)]
 enum Source {
     /// A text file, and the line of each name.
@@ -151,7 +151,7 @@ impl Ids {
         Ok(Ids { side, n_items, named: Some(named) })
     }
 
-    /// Which items these are of.
+    /// Side of the items.
     pub fn side(&self) -> Side {
         self.side
     }
@@ -219,7 +219,7 @@ impl Ids {
         self.find(id).with_context(|| self.unknown(id))
     }
 
-    /// What there is to say of an id that no item has.
+    /// Describes an id that no item has.
     pub fn unknown(&self, id: &str) -> String {
         let (one, many, option) = (self.side.one(), self.side.many(), self.side.option());
         match &self.named {

@@ -11,7 +11,7 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, Visitor};
 /// A line is read whole before it is parsed: this bounds what a file without line ends takes.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
-/// What editors on Windows put in front of UTF-8.
+/// Mark that editors on Windows put at the start of UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Calls `take` with every line that is not blank and its number from 1. The line comes without
@@ -62,7 +62,7 @@ pub fn parse<T: DeserializeOwned>(object: &[u8], example: &str) -> Result<T> {
     // The parser would take an array's values for fields in their order.
     ensure!(is_object(object), "expected a JSON object, such as {example}");
     serde_json::from_slice(object).map_err(|error| {
-        // It counts lines within the one that it was given.
+        // The error counts lines within the one line that was parsed.
         let text = error.to_string();
         let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
         anyhow!("{what} (column {}); expected an object such as {example}", error.column())

@@ -50,16 +50,16 @@ impl JudgingArgs {
     }
 }
 
-/// What is known of queries and documents besides their tokens.
+/// Knowledge of queries and documents besides their tokens: names, texts, judgements.
 #[derive(Clone, Debug)]
 pub struct Judging {
     /// Ids of the queries.
     pub queries: Ids,
     /// Ids of the documents.
     pub documents: Ids,
-    /// What documents are about.
+    /// Texts of the documents.
     pub texts: Texts,
-    /// Which documents are relevant.
+    /// Relevant documents of each query.
     pub qrels: Option<Qrels>,
 }
 

@@ -19,12 +19,12 @@ use crate::args::{Format, RankArgs};
 use crate::judging::Judging;
 use crate::judging::metrics::Metrics;
 
-/// What a ranking and its inputs offer to print.
+/// A ranking and its inputs, to print.
 #[derive(Clone, Copy, Debug)]
 pub struct Results<'a> {
     /// Per query its best documents.
     pub rankings: &'a [Ranking],
-    /// What queries and documents are called, and what is relevant.
+    /// Names of queries and documents, and the relevant documents.
     pub judging: &'a Judging,
     /// Metrics, where there are judgements.
     pub metrics: Option<Metrics>,
@@ -32,7 +32,7 @@ pub struct Results<'a> {
     pub proven: Option<&'a [usize]>,
 }
 
-/// Where results go.
+/// Destination of results.
 #[derive(Clone, Debug)]
 pub enum Destination {
     /// Standard output.
@@ -139,7 +139,7 @@ fn stream(path: &Path) -> io::Result<File> {
     File::options().write(true).append(is_file).open(path)
 }
 
-/// What to know of results in this form: a line, or nothing.
+/// A warning about results in this form, if there is one.
 pub fn warning(format: Format, results: &Results<'_>) -> Option<String> {
     match format {
         Format::Trec => trec::warning(results.rankings, &results.judging.documents),

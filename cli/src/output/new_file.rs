@@ -66,7 +66,7 @@ impl NewFile {
         create().with_context(|| format!("cannot write in the folder {folder}"))
     }
 
-    /// What is written to.
+    /// The file to write to.
     pub(crate) fn file(&mut self) -> &mut File {
         &mut self.file
     }
@@ -91,7 +91,7 @@ fn nameless(path: &Path, replaced: Option<&Permissions>) -> Option<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = openat(CWD, place::folder(path), flags, Mode::from_raw_mode(mode(replaced))).ok()?;
     let file = File::from(file);
-    // Without /proc it could not be given a name.
+    // Without /proc the file could not be given a name.
     std::fs::metadata(linux::path_of(&file)).ok()?;
     // No other process knows of it: it can only fail where the file system has no locks.
     let _ = file.try_lock();
@@ -136,7 +136,7 @@ mod linux {
 
     use rustix::fs::{AtFlags, CWD, linkat};
 
-    /// Where an open file can be found without a name of its own.
+    /// Path of an open file that has no name of its own.
     pub(super) fn path_of(file: &File) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
     }
@@ -221,7 +221,7 @@ fn remove_left(folder: &Path) {
         if !is_hidden(&entry.file_name()) || !is_file() {
             continue;
         }
-        // Some file systems lock only what can be written.
+        // Open for writing: some file systems lock only such files.
         let path = entry.path();
         let write = File::options().read(true).write(true).open(&path);
         if let Ok(file) = write.or_else(|_| File::open(&path))

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 /// Links that are followed: as many as Linux does.
 const MAX_LINKS: usize = 40;
 
-/// What a path names.
+/// Target of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// The program's own standard output, under another name.

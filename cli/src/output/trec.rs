@@ -26,8 +26,8 @@ pub(super) fn write(results: &Results<'_>, out: &mut impl Write) -> io::Result<(
     Ok(())
 }
 
-/// What to know of places that evaluators will see otherwise: trec_eval sorts by score, and equal
-/// scores by document id, descending, whatever the column of ranks says.
+/// Warns of places that evaluators will see otherwise: trec_eval sorts by score, and equal scores
+/// by document id, descending, whatever the column of ranks says.
 pub(super) fn warning(rankings: &[Ranking], documents: &Ids) -> Option<String> {
     let mut n_swapped = 0;
     for ranking in rankings {

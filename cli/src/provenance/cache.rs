@@ -21,7 +21,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Hexadecimal digits of an entry's name.
 const NAME_LEN: usize = 32;
 
-/// Where things are remembered, if there is a place.
+/// Folder of remembered results, if there is one.
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
     folder: Option<PathBuf>,
@@ -75,7 +75,7 @@ fn name(key: &str) -> String {
 
 /// Removes the older half of too many entries.
 fn thin_out(folder: &Path) -> io::Result<()> {
-    // Whatever else is in a folder that was named is not ours.
+    // Keep other files: the user may have named the folder.
     let is_own = |entry: &fs::DirEntry| {
         let name = entry.file_name();
         let digits = name.to_str().filter(|name| name.len() == NAME_LEN);
@@ -108,7 +108,7 @@ mod tests {
         cache.put("b", "2").unwrap();
         cache.put("a", "3").unwrap();
         assert_eq!((cache.get("a").as_deref(), cache.get("b").as_deref()), (Some("3"), Some("2")));
-        // Under another key, or cut off, it is nothing.
+        // An entry under another key, or cut off, counts as absent.
         let path = |key| folder.path().join("deep/cache").join(name(key));
         fs::copy(path("a"), path("c")).unwrap();
         assert_eq!(cache.get("c"), None);

@@ -21,7 +21,7 @@ pub(crate) struct Digests {
 }
 
 impl Digests {
-    /// Of no rows so far.
+    /// Starts digests without rows.
     pub fn new<T: Element>(format: TokenFormat, scales: ScaleType, dim: usize) -> Digests {
         let source = TokenHasher::of_elements(T::TYPE, dim);
         Digests { element: T::TYPE, source, codes: TokenHasher::of_codes(format, scales, dim) }
@@ -55,7 +55,7 @@ impl Digests {
         }
     }
 
-    /// What a file of the codes says of itself. The rows were those of `file`.
+    /// Makes the notes of a file of the codes, whose rows were those of `file`.
     pub fn finish(mut self, file: &TokenFile, is_used: &[bool]) -> Notes {
         let layout = file.layout();
         let used = |item: usize| is_used[layout.item_rows(item)].iter().filter(|used| **used);

@@ -42,14 +42,14 @@ const CODES: &str = "maxsim.codes";
 const TOKENS_1: &str = "tokens-1";
 const CODES_1: &str = "codes-1";
 
-/// What a compressed file says of itself.
+/// Notes of a compressed file about what it was made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Notes {
     /// The element type of the embeddings.
     pub element: String,
-    /// Their digest.
+    /// Digest of the embeddings.
     pub source: TokenDigest,
-    /// Which file they were.
+    /// Identity of the file of the embeddings.
     pub identity: Option<String>,
     /// The digest of codes and scales; of a codec's codes there is none.
     pub codes: Option<TokenDigest>,
@@ -58,7 +58,7 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// Of the same length as those of a file's embeddings, whose digests are not known yet.
+    /// Notes with placeholders of the digests, which are not known yet, as long as the final ones.
     pub fn empty<T: Element>(file: &TokenFile) -> Notes {
         let zero = TokenHasher::of_elements(T::TYPE, file.layout().dim()).finish();
         Notes {
@@ -79,7 +79,7 @@ impl Notes {
         codes.into_iter().chain([(SOURCE, source)]).chain(identity).chain(ids).collect()
     }
 
-    /// Those of a file; `None` where it has none that this program knows.
+    /// Reads the notes of a file; `None` where it has none that this program knows.
     fn of(file: &TokenFile) -> Option<Notes> {
         let source = file.note(SOURCE)?;
         let (element, digest) =
@@ -99,14 +99,14 @@ impl Notes {
 /// Why compressed documents are known to be those of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// They say so, and digests agree.
+    /// The codes have notes, and digests agree.
     Digests,
     /// Every row was compared with its codes, in this run or an earlier one.
     Rows {
         /// Whether it was an earlier one.
         is_remembered: bool,
     },
-    /// They are not: nothing is proven.
+    /// There is no proof.
     None,
 }
 
@@ -117,7 +117,7 @@ impl Proof {
     }
 }
 
-/// What a user should know of it.
+/// Prints a note for the user.
 impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -150,7 +150,7 @@ pub(crate) fn check(screen: &TokenFile, documents: &TokenFile, verify: Verify) -
         (_, Some(notes)) => files.check_digests(&notes)?,
         (_, None) => files.check_rows()?,
     };
-    // What was digested has to be what is scored, now and at the end of the run.
+    // The digested files must be those that are scored, now and at the end of the run.
     check_unchanged(screen, documents)?;
     Ok(proof)
 }
@@ -223,14 +223,14 @@ impl Files<'_> {
         }
         let found = find()?;
         if let Some(key) = key {
-            // Of a file that changed meanwhile nothing is known.
+            // A result about a file that changed meanwhile is void.
             check_unchanged(self.screen, self.documents)?;
             self.remember(&key, &found.to_string());
         }
         Ok(found)
     }
 
-    /// Nothing depends on it but the time of the next run.
+    /// Remembers a result. A failure costs only the time of the next run.
     fn remember(&self, key: &str, value: &str) {
         if let Err(why) = self.cache.put(key, value) {
             let why = printable(&chain(&why));
@@ -267,7 +267,7 @@ impl Files<'_> {
         Ok(Proof::Rows { is_remembered: false })
     }
 
-    /// What is said of a screen that was not made of the documents.
+    /// The error for a screen that was not made of the documents.
     fn other(&self, what: &str) -> anyhow::Error {
         anyhow!(
             "--screen {} was not made of --documents {}: {what}; {}",

@@ -73,7 +73,7 @@ pub(super) fn measure(
         Documents::Tokens(file) => file.contents().format,
         Documents::Residual(_) => queries.contents().format,
     };
-    // What is too small for codes shows in what is measured here.
+    // Losses of queries that are too small for codes show in the agreement.
     let query_scales = query_scales(queries, format, &mut Vec::new())?;
     let progress = progress_bar(2 * n_queries * n_documents, "pairs");
     let mut found: Vec<Query> = Vec::with_capacity(n_queries);
@@ -119,7 +119,7 @@ fn all_scores(request: &Request<'_>, queries: Range<usize>) -> Result<Vec<f32>> 
     Ok(all)
 }
 
-/// What one query says.
+/// Agreement of one query.
 struct Query {
     score_errors: f64,
     max_score_error: f64,

@@ -1,4 +1,4 @@
-//! What was written, and how far it is off.
+//! Measures what was written, and its error.
 
 use maxsim::TokenLayout;
 use maxsim::format::{Element, QuantizeReport};
@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Rows that a thread takes at once.
 const ROWS_LEN: usize = 256;
 
-/// What was written.
+/// Sizes and errors of what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Written {
     /// Tokens of all items.
@@ -27,18 +27,18 @@ pub struct Written {
     pub max_error: f64,
     /// Tokens with clipped elements: their scale or minimum is the largest that f16 has.
     pub n_clipped_tokens: u64,
-    /// Those elements.
+    /// Number of clipped elements.
     pub n_clipped: u64,
     /// How far the worst of them is off.
     pub largest_clip: f64,
     /// Other tokens that keep two bits or fewer of their largest element.
     pub n_coarse_tokens: u64,
-    /// Those of them that became zeros.
+    /// Coarse tokens that became zeros.
     pub n_zeroed_tokens: u64,
 }
 
 impl Written {
-    /// Of bytes before and after.
+    /// Combines errors with the bytes before and after.
     pub(super) fn new(errors: Errors, dim: usize, [bytes_before, bytes]: [u64; 2]) -> Written {
         let n_elements = (errors.n_tokens * dim).max(1);
         Written {
@@ -66,7 +66,7 @@ impl Written {
     }
 }
 
-/// Which rows belong to an item.
+/// Marks the rows that belong to an item.
 pub(super) fn used_rows(layout: &TokenLayout) -> Vec<bool> {
     let mut is_used = vec![false; layout.rows()];
     (0..layout.n_items()).for_each(|item| is_used[layout.item_rows(item)].fill(true));

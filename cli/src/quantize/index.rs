@@ -14,7 +14,7 @@ use crate::progress::progress_spinner;
 use crate::residual::{read_index, write_into};
 use crate::texts::counted;
 
-/// What was converted. There are no embeddings to compare with.
+/// Report about a converted index. There are no embeddings to compare with.
 #[derive(Debug, Serialize)]
 struct Report {
     format: &'static str,

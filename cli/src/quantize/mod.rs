@@ -155,13 +155,13 @@ fn check_options(args: &QuantizeArgs) -> Result<()> {
     }
 }
 
-/// What a file was compressed to.
+/// A compressed file.
 struct Compressed {
     format: String,
     scales: Option<String>,
     codec: Option<Codec>,
     written: Written,
-    /// What there is to say of tokens that lost more than rounding takes.
+    /// Messages about tokens that lost more than rounding takes.
     said: Vec<String>,
 }
 
@@ -186,7 +186,7 @@ fn codes(
         match found {
             Ok(found) => break found,
             Err(error) if error.is::<Clipped>() => how = (ScaleType::F32, Clips::Avoid),
-            // It names the file itself, which is not the output.
+            // This error names the file itself, which is not the output.
             Err(error) => match error.downcast::<Refused>() {
                 Ok(refused) => bail!(refused),
                 Err(error) => return Err(error),

@@ -40,7 +40,7 @@ impl fmt::Display for Codec {
 }
 
 impl Codec {
-    /// That of some tokens.
+    /// Describes the codec of some tokens.
     pub(super) fn of(tokens: &ResidualTokens<'_>) -> Codec {
         let codec = tokens.codec();
         let cutoffs = codec.bucket_cutoffs().unwrap_or_default();
@@ -142,7 +142,8 @@ fn next_items(layout: &TokenLayout, start: usize, chunk_len: usize) -> Range<usi
     start..start + 1 + n_more
 }
 
-/// That all tokens have length 1. Those that are not finite are left to who trains.
+/// Checks that all tokens have length 1. Tokens that are not finite are refused later, by the
+/// training.
 fn check_lengths<T: Element>(file: &TokenFile, elements: &[T]) -> Result<()> {
     let layout = file.layout();
     let dim = layout.dim();
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(runs(&layout, 4 * 8 - 1), [0, 2, 5]);
         assert_eq!(runs(&layout, 4 * 8), [0, 4, 5]);
         assert_eq!(runs(&layout, 4 * 10), [0, 5]);
-        // What lies between items counts.
+        // Rows between items count, too.
         let padded = TokenLayout::padded(3, 4, 4).unwrap().with_lengths(&[1i64, 1, 1]).unwrap();
         assert_eq!(runs(&padded, 4 * 4), [0, 1, 2, 3]);
         assert_eq!(runs(&padded, 4 * 5), [0, 2, 3]);

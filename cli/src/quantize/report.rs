@@ -9,7 +9,7 @@ use super::{Agreement, Codec, Written};
 use crate::args::ReportFormat;
 use crate::texts::counted;
 
-/// What the command says.
+/// Report of the command.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Format of the embeddings before.
@@ -18,11 +18,11 @@ pub struct Report {
     pub format: String,
     /// How scales are stored, where there are any.
     pub scales: Option<String>,
-    /// What residual-compressed tokens are decoded with.
+    /// Codec that decodes residual-compressed tokens.
     pub codec: Option<Codec>,
     /// Items of the file.
     pub n_items: usize,
-    /// What was written, and how far it is off.
+    /// Sizes and errors of what was written.
     #[serde(flatten)]
     pub written: Written,
     /// How well rankings agree, where queries were given.
@@ -77,9 +77,8 @@ impl Report {
     }
 }
 
-/// What is to be said of tokens that lost more than the rounding of their codes takes, a line each:
-/// of those that were `written` with scales of a type, and of those that f16 scales would have
-/// clipped.
+/// Describes tokens that lost more than the rounding of their codes takes, a line each: those
+/// `written` with scales of a type, and those that f16 scales would have clipped.
 pub(super) fn losses(
     format: TokenFormat,
     scales: ScaleType,

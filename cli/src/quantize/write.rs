@@ -27,10 +27,10 @@ use crate::provenance::{Digests, Notes};
 /// Elements that are compressed at once.
 pub(super) const CHUNK_LEN: usize = 1 << 24;
 
-/// What is to be done about tokens whose elements f16 scales would clip.
+/// Treatment of tokens whose elements f16 scales would clip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clips {
-    /// They are clipped, and counted.
+    /// Clip such elements, and count them.
     Take,
     /// The first of them ends it, with the error [`Clipped`].
     Refuse,
@@ -39,14 +39,14 @@ pub(super) enum Clips {
     Avoid,
 }
 
-/// What became of a file's embeddings.
+/// Result of the compression of a file's embeddings.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// What was written, and how far it is off.
+    /// Sizes and errors of what was written.
     pub written: Written,
-    /// What f16 scales would have clipped, for [`Clips::Avoid`].
+    /// Losses that f16 scales would have had, for [`Clips::Avoid`].
     pub avoided: QuantizeReport,
-    /// Where the codes are from.
+    /// Notes about the source of the codes.
     pub notes: Notes,
 }
 
@@ -180,7 +180,7 @@ impl<'a, T: Element> Writer<'a, T> {
         Ok(Found { written, avoided, notes })
     }
 
-    /// Some rows, as they are and compressed.
+    /// Reads a range of rows, and compresses them.
     fn compressed<F: Quantized>(
         &self,
         rows: Range<usize>,
@@ -209,7 +209,7 @@ fn is_beyond_f16<T: Element>(elements: &Tokens<'_, T>) -> bool {
     T::TYPE != ElementType::F16 && finite::largest(elements.data()).partial_cmp(&most) != Some(Less)
 }
 
-/// What the codes of the rows that are used lost, and what they would have with f16 scales.
+/// Measures what the used rows' codes lost, and what they would have with f16 scales.
 fn reports<T: Element, F: Quantized>(
     elements: &Tokens<'_, T>,
     codes: Tokens<'_, F>,
@@ -237,7 +237,7 @@ fn header<F: Quantized>(
     let lengths = || layout.segments().iter().map(|&[_, len]| i64::from(len));
     let (name, items, row_shape) = match layout.kind() {
         LayoutKind::Padded => {
-            // Without rows, any length will do.
+            // If there are no rows, any length will do.
             let len = rows.checked_div(n).unwrap_or(0);
             ("lengths", lengths().collect::<Vec<i64>>(), vec![n, len])
         }
@@ -275,7 +275,7 @@ fn header<F: Quantized>(
     let tensors = tensors.strip_prefix('{').context("the file's header")?;
     let notes: BTreeMap<&str, String> = notes.entries().into_iter().collect();
     let header = format!("{{\"__metadata__\":{},{tensors}", serde_json::to_string(&notes)?);
-    // Whatever follows is on a boundary of eight bytes.
+    // Pad the header: the data must start on a boundary of eight bytes.
     let len = header.len().next_multiple_of(8);
     let header = format!("{header:len$}");
     Ok(([&(len as u64).to_le_bytes(), header.as_bytes()].concat(), items))

@@ -12,9 +12,9 @@ use crate::input::TokenFile;
 /// A score that is NaN, or infinite.
 #[derive(Clone, Copy, Debug)]
 pub struct BadScore {
-    /// Its query.
+    /// Index of the query.
     pub query: usize,
-    /// Its document.
+    /// Index of the document.
     pub document: usize,
     /// The score.
     pub score: f32,
@@ -71,7 +71,7 @@ pub(crate) fn scoring(
     )
 }
 
-/// What the library says of a device, in the words of the command line.
+/// Explains a device's error in the words of the command line.
 pub(crate) fn device(error: &Error) -> String {
     if matches!(error, Error::CudaNotBuilt) {
         return NOT_BUILT.to_string();

@@ -108,7 +108,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     Ok(())
 }
 
-/// What queries and documents are called, and which are relevant.
+/// Reads names of queries and documents, and the relevant documents.
 fn judging(args: &RankArgs, ids: [Ids; 2], screen: Option<&TokenFile>) -> Result<Judging> {
     let keep = if args.format == Format::Json { Keep::Whole } else { Keep::Beginning };
     let texts = args.texts.as_deref().map(|path| (path, keep));
@@ -274,7 +274,7 @@ fn shortest(mut lens: Vec<usize>, top_k: usize) -> Vec<usize> {
     lens
 }
 
-/// What ran where, and how fast.
+/// Summary of a run: device, kernels and speed.
 struct Summary<'a> {
     queries: &'a TokenFile,
     documents: &'a Documents<'a>,

@@ -12,7 +12,7 @@ use maxsim::format::{
 use crate::input::TokenFile;
 use crate::texts::counted;
 
-/// What queries of a file's format are scored as against documents of one.
+/// Format that queries of a file's format are scored in against documents of a format.
 pub fn query_format(queries: TokenFormat, documents: TokenFormat) -> TokenFormat {
     let is_compressed = queries.element().is_some() && !queries.is_scorable_with(documents);
     let codes = TokenFormat::QUANTIZED.into_iter().filter(|_| is_compressed);

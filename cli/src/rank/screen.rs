@@ -132,7 +132,7 @@ fn search<T: Element>(
         if pairs.is_empty() {
             break;
         }
-        // By document: each travels once.
+        // Sort by document, so that each is uploaded once.
         pairs.sort_unstable();
         request.progress.reset();
         request.progress.set_length(pairs.len() as u64);
@@ -172,8 +172,7 @@ fn outcome(searches: Vec<Shortlist>, kernels: Vec<&'static str>, n_chunks: usize
     Outcome { rankings, kernels, n_chunks, search: Some(search) }
 }
 
-/// What is known of the queries, as the scan has them: elements that are compressed for documents
-/// of a format, or not.
+/// Error terms of the queries as the scan has them: compressed for documents of a format, or not.
 fn query_terms<T: Element>(request: &Request<'_>, documents: TokenFormat) -> Result<ErrorTerms> {
     let (file, scales) = (request.queries, request.query_scales);
     let queries = file.tokens::<T>(0..file.n_items())?;
@@ -191,7 +190,7 @@ fn query_terms<T: Element>(request: &Request<'_>, documents: TokenFormat) -> Res
     })
 }
 
-/// What is known of a range of compressed documents.
+/// Error terms of a range of compressed documents.
 fn document_terms(file: &TokenFile, items: Range<usize>) -> Result<ErrorTerms> {
     Ok(with_format!(file.contents().format, {
         codes F => ErrorTerms::new(&file.codes::<F>(items)?),

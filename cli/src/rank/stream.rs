@@ -24,7 +24,8 @@ use crate::residual::{decode, of_items};
 /// otherwise: beyond this a call's fixed cost no longer shows.
 const CHUNK_BYTES: u64 = 512 << 20;
 
-/// The same on the CPU, where a call costs little and the progress of a run is seen by its calls.
+/// Memory for the documents of one call on the CPU, where a call costs little and the progress of a
+/// run is seen by its calls.
 const CPU_CHUNK_BYTES: u64 = 16 << 20;
 
 /// Multiply-adds of queries and one document, per call on the CPU: some hundredths of a second.
@@ -43,16 +44,16 @@ const DOCUMENT_BYTES: u64 = 16;
 /// Largest number of pairs per call.
 const MAX_PAIRS: u64 = maxsim::layout::MAX_COUNT as u64 - 1;
 
-/// What to rank, and how.
+/// Inputs and options of a ranking.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Queries; all of them go to the device at once.
     pub queries: &'a TokenFile,
     /// Documents, of the queries' element type and dim, or compressed.
     pub documents: &'a Documents<'a>,
-    /// Where to compute.
+    /// Device that computes.
     pub device: &'a Device,
-    /// Which kernel.
+    /// Options of the scores, with the kernel.
     pub options: &'a ScoreOptions,
     /// How the scales of queries that are compressed are stored
     /// ([`queries::scales`](crate::rank::queries::scales)).
@@ -78,11 +79,11 @@ pub struct Outcome {
     pub kernels: Vec<&'static str>,
     /// Calls that were made.
     pub n_chunks: usize,
-    /// What a search of compressed documents has to say besides.
+    /// Certainty of the rankings, of a search of compressed documents.
     pub search: Option<Search>,
 }
 
-/// What is known of a search's rankings.
+/// Certainty of a search's rankings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Search {
     /// Places proven, per query: they come first.

@@ -55,7 +55,7 @@ impl Array {
         Ok(Array { kind, shape: shape.to_vec(), bytes })
     }
 
-    /// Of an `.npy` file.
+    /// Reads an `.npy` file.
     pub fn of_npy(file: &[u8]) -> Result<Array> {
         let (header, bytes) = npy::array(file)?;
         let kind = match header.descr.as_str() {

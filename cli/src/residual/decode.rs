@@ -1,4 +1,4 @@
-//! Some items at a time, as they are or decoded.
+//! Reads some items at a time, as they are or decoded.
 
 use std::ops::Range;
 

@@ -50,7 +50,8 @@ impl ResidualFile {
         self.bytes.check_unchanged(by)
     }
 
-    /// Its tokens, all of them checked. Borrowed where the file has them on element boundaries.
+    /// Borrows or copies the tokens, all of them checked: borrowed where the file has them on
+    /// element boundaries.
     pub fn tokens(&self) -> Result<ResidualTokens<'_>> {
         tokens(&self.bytes, &self.options)
     }

@@ -33,17 +33,17 @@ use super::array::Array;
 use super::pt;
 use crate::input::{FileBytes, Reading};
 
-/// Whose files an index folder has.
+/// Program whose files an index folder has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexFormat {
     /// ColBERT's: `.pt` files.
     Colbert,
-    /// Those of fast-plaid and next-plaid: `.npy` files.
+    /// Files of fast-plaid and next-plaid: `.npy`.
     Npy,
 }
 
 impl IndexFormat {
-    /// Whose files the folder has, by its file of centroids.
+    /// Finds out by the file of centroids whose files the folder has.
     pub fn of(folder: &Path) -> Result<IndexFormat> {
         match ["centroids.pt", "centroids.npy"].map(|name| folder.join(name).is_file()) {
             [true, false] => Ok(IndexFormat::Colbert),
@@ -63,7 +63,7 @@ pub fn read_index(folder: &Path) -> Result<ResidualTokens<'static>> {
     read(folder).with_context(|| folder.display().to_string())
 }
 
-/// What is read of `metadata.json`.
+/// Fields of `metadata.json`.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     num_chunks: u64,
@@ -76,14 +76,14 @@ struct Metadata {
     binary: bool,
 }
 
-/// What is read of ColBERT's configuration.
+/// Fields of ColBERT's configuration.
 #[derive(Debug, Deserialize)]
 struct Config {
     nbits: u32,
 }
 
 impl Metadata {
-    /// That the chunks are all there is: no document may be left out in silence.
+    /// Checks that the chunks are all there is: no document may be lost in silence.
     fn check_totals(
         &self,
         folder: &Path,
@@ -182,10 +182,11 @@ struct Parts<'a> {
     merged: Option<Merged>,
 }
 
-/// What fast-plaid merged.
+/// Array that fast-plaid merged from chunks.
 struct Merged {
     array: Array,
-    /// By the names of the chunks' files; `None` where the chunks' own lengths have to do.
+    /// Number of rows by the names of the chunks' files; `None` where the chunks' own lengths have
+    /// to do.
     rows: Option<HashMap<String, MergedRows>>,
 }
 
@@ -207,7 +208,7 @@ impl<'a> Parts<'a> {
         format!("{chunk}.{}.{ending}", self.what)
     }
 
-    /// Those of a chunk, which has `n` tokens.
+    /// Reads the array of a chunk, which has `n` tokens.
     fn next(&mut self, chunk: u64, n: usize) -> Result<Array> {
         self.lens.push(n);
         let name = self.name(chunk);

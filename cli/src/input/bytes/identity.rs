@@ -1,4 +1,4 @@
-//! Which file is open, and whether it is still as it was.
+//! Identifies an open file, and finds out whether it has changed.
 //!
 //! A file is known by its device, inode, size, and the times of its last changes in nanoseconds
 //! (`mtime`, and `ctime`, which users cannot set). Times move in steps: a file that was changed a
@@ -21,7 +21,7 @@ use crate::input::{Contents, Format, Tensors, TokenFile};
 /// More than a step of file times: kernels take them from a clock of at most 10 ms.
 const STEP: Duration = Duration::from_millis(100);
 
-/// The same for file systems that keep whole seconds, or two.
+/// More than a step of file times on file systems that keep whole seconds, or two.
 const COARSE_STEP: Duration = Duration::from_secs(4);
 
 const NANOS: i128 = 1_000_000_000;
@@ -73,16 +73,16 @@ impl Identity {
     }
 }
 
-/// What counts as a change of an open file.
+/// Kinds of changes of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Of its size, or of the time of its last write.
+    /// A change of its size, or of the time of its last write.
     Content,
-    /// Of any time: the writer may have set the other one back.
+    /// A change of any time: the writer may have set the other one back.
     Any,
 }
 
-/// What was open, and when.
+/// Identity of an open file, and whether a later change would show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     found: Identity,
@@ -124,8 +124,8 @@ pub(crate) fn settle(path: &Path) {
 }
 
 impl TokenFile {
-    /// Which tokens of which file these are, in words that change when they may have: the file's
-    /// identity, and where in it the tokens lie. `None` where a change of the file might not show.
+    /// Identifies tokens by their file's identity and their place in it, in words that change when
+    /// the tokens may have. `None` where a change of the file might not show.
     pub(crate) fn identity(&self) -> Option<String> {
         let identity = self.bytes.identity()?;
         Some(format!("{identity} view {}", view(&self.contents)))
@@ -145,7 +145,8 @@ impl TokenFile {
     }
 }
 
-/// What tokens are made of a file's bytes: two readings of one file that differ have two of these.
+/// Describes the tokens made of a file's bytes: two readings of one file that differ have two
+/// descriptions.
 fn view(contents: &Contents) -> String {
     let Contents { format, data, scales, layout, valid, is_stated: _ } = contents;
     let mut hasher = XxHash3_128::new();

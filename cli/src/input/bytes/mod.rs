@@ -37,7 +37,7 @@ pub(crate) struct FileBytes {
 enum Content {
     Mapped(Mmap),
     Read(Vec<u8>),
-    /// Those of a file within the file.
+    /// Bytes of a file within the file.
     Part(Arc<FileBytes>, Range<usize>),
 }
 
@@ -48,13 +48,14 @@ impl FileBytes {
         let metadata = std::fs::metadata(path)?;
         ensure!(metadata.is_file(), "not a regular file");
         let file = File::open(path)?;
-        // Of the open file, and before it is read: nothing can be put in its place.
+        // Identify the open file, and before it is read: nothing can be put in its place.
         let mut opened = Opened::of(&file);
         let content = match reading {
             Reading::Map => Content::Mapped(map(&file).context("mapping the file failed")?),
             Reading::Read => {
                 let bytes = read(&file, metadata.len())?;
-                // What was read may be neither the file before nor the one after a change.
+                // If the file has changed meanwhile, the bytes may be neither the old nor the new
+                // ones.
                 opened = opened.filter(|opened| opened.is_still(&file));
                 Content::Read(bytes)
             }
@@ -67,12 +68,12 @@ impl FileBytes {
         FileBytes { content: Content::Read(bytes), file: None, opened: None }
     }
 
-    /// Those of a file within a file. `place` must lie in it.
+    /// Takes the bytes of a file within a file. `place` must lie in it.
     pub fn part(whole: Arc<FileBytes>, place: Range<usize>) -> FileBytes {
         FileBytes { content: Content::Part(whole, place), file: None, opened: None }
     }
 
-    /// Which file it is, where a change of it would show.
+    /// Identity of the file, where a change of it would show.
     pub fn identity(&self) -> Option<Identity> {
         self.opened.as_ref().and_then(Opened::identity)
     }

@@ -16,14 +16,14 @@ pub use read::QrelsFormat;
 /// Columns kept of a query's text.
 const TEXT_COLUMNS: usize = 200;
 
-/// Which documents are relevant to which query, how much, and the queries' texts.
+/// Relevant documents of each query, how relevant they are, and the queries' texts.
 #[derive(Clone, Debug, Default)]
 pub struct Qrels {
     by_item: HashMap<u32, Judged>,
     warnings: Vec<String>,
 }
 
-/// What is known of one query.
+/// Judgements of one query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
     /// The relevant documents of the token file with their grades, rising.
@@ -51,12 +51,12 @@ impl Qrels {
         judgements.into_qrels(path, format)
     }
 
-    /// What is known of a query.
+    /// Judgements of a query.
     pub fn get(&self, query: u32) -> Option<&Judged> {
         self.by_item.get(&query)
     }
 
-    /// What a user should know before believing the metrics: a line each.
+    /// Warnings for a user before they believe the metrics: a line each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -210,7 +210,7 @@ impl<'a> Judgements<'a> {
         Ok(Qrels { by_item, warnings })
     }
 
-    /// Which ids are read as item numbers, in words.
+    /// Describes the ids that are read as item numbers.
     fn sides_of_numbers(&self) -> Option<&'static str> {
         match (self.queries.are_names(), self.documents.are_names()) {
             (true, true) => None,

@@ -45,7 +45,7 @@ struct Line {
     text: Option<String>,
 }
 
-/// Which of three columns are the query's, the document's and the grade's.
+/// Columns of the query, the document and the grade.
 type Columns = [usize; 3];
 
 /// Reads judgements; returns the form of files whose ids may be meant otherwise than as numbers of
@@ -159,7 +159,7 @@ fn three_columns(line: &str, columns: Columns, into: &mut Judgements<'_>) -> Res
     into.judge(query, document, grade)
 }
 
-/// Which columns a heading names; `None` where the line is a judgement.
+/// Reads the columns that a heading names; `None` where the line is a judgement.
 fn heading(line: &str) -> Result<Option<Columns>> {
     let fields: Vec<&str> = line.split('\t').collect();
     let named = named_columns(&fields);
@@ -227,7 +227,7 @@ impl<'de> Deserialize<'de> for Relevant {
     }
 }
 
-/// What a number such as 1.0 is as a whole one.
+/// The integer that a number such as 1.0 is.
 fn integral(number: f64) -> Option<i64> {
     const LARGEST: f64 = u32::MAX as f64;
     (number.fract() == 0.0 && number.abs() <= LARGEST).then_some(number as i64)
