@@ -6,11 +6,11 @@
 //! ∂Q[q] += g · D[d]            ∂D[d] += g · Q[q]
 //! ```
 //!
-//! Both sides are the same sum, from the other side's rows. Where those are codes, D[d] is scale ·
-//! code, rounded to f32; residuals are decoded. The rows of a side fall into *runs* that no item
-//! crosses: a run is an item, or several that overlap ([`Runs`]). The winners of a run's pairs are
-//! sorted by the gradient row they add to ([`Buckets`]), a bounded number at a time, and each row
-//! is then summed by one owner.
+//! Both sides are the same sum, from the other side's rows. Rows of codes are read as scale · code,
+//! rounded to f32; residuals are decoded. The rows of a side fall into *runs* that no item crosses:
+//! a run is an item, or several that overlap ([`Runs`]). The winners of a run's pairs are sorted by
+//! the gradient row they add to ([`Buckets`]), a bounded number at a time, and each row is then
+//! summed by one thread.
 //!
 //! Where rows are normalised, g is multiplied by the source row's factor, and what comes of it is
 //! the gradient with respect to the normalised row; [`add_projected`] makes it that of the row.
@@ -18,8 +18,8 @@
 //!
 //! [`scaled_rows`]: crate::tokens::scaled_rows
 //!
-//! The order is that of the scores, and within a score that of the query's tokens; the sum so
-//! far stays in the gradient itself, in f32. So no bit depends on the number of threads or on
+//! Sources are added in the order of the scores, and within a score of the query's tokens; the sum
+//! so far stays in the gradient itself, in f32. So no bit depends on the number of threads or on
 //! how many winners are sorted at a time, and nothing is atomic.
 
 use rayon::iter::{
@@ -119,8 +119,8 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Adds the gradient of one side, whose matrix is `own`, of rows times `factors` where there
-    /// are any; `source` is the other side's matrix.
+    /// Adds the gradient of one side, whose matrix is `own`; `source` is the other side's matrix.
+    /// `factors` are those of normalised rows, if rows are normalised.
     fn add_side<O: Format, S: Format>(
         &self,
         side: Side,
@@ -233,7 +233,7 @@ impl Call<'_> {
         })
     }
 
-    /// The scores whose item of `side` lies in each run, in order.
+    /// Lists for each run the scores whose item of `side` lies in it, in order.
     fn pairs_by_run(&self, side: Side, runs: &Runs) -> Result<Buckets<u32>> {
         let item = |p: usize| {
             let (q, d) = self.problem.pair(p);

@@ -84,7 +84,7 @@ fn take_in_columns<'a, const N: usize, const WINNERS: bool>(
     for (token, row) in (token..).zip(rows) {
         let row = &row[..N];
         for i in 0..N {
-            // A NaN is taken and then stays: nothing is greater than it but another NaN.
+            // A NaN replaces the best, and then stays: only another NaN replaces it.
             let is_better = (row[i] > b[i]) | row[i].is_nan();
             b[i] = if is_better { row[i] } else { b[i] };
             if WINNERS {

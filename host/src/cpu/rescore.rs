@@ -26,7 +26,7 @@ const TASK_LEN: usize = 64;
 /// Sums of a similarity.
 const SUMS: usize = 16;
 
-/// Scores a problem whose winners the codes find, `options` as the caller of the library has them.
+/// Scores a problem whose winners the codes find, with the caller's `options`.
 pub(crate) fn score_coarse_to_fine<T: Element>(
     problem: &Problem<'_>,
     codes: [Matrix<'_, Int8>; 2],

@@ -16,7 +16,7 @@ pub(super) struct RowScales<'a> {
 /// The row scales of one side.
 #[derive(Clone, Copy, Debug)]
 enum Of<'a> {
-    /// Rows are elements, taken as they are.
+    /// Rows are elements, without a scale.
     None,
     /// Rows are normalised.
     Norms(&'a [f32]),

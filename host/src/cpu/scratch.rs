@@ -37,7 +37,7 @@ impl Scratch {
     }
 }
 
-/// Makes `values` at least `len` long, whatever they hold.
+/// Makes `values` at least `len` long. Its contents are unspecified.
 pub(super) fn grow(values: &mut Vec<f32>, len: usize) -> Result<()> {
     if values.len() < len {
         fill(values, len, 0.0)?;

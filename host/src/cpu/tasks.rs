@@ -31,7 +31,7 @@ pub(super) struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// Cuts off the first `n` scores of a query of `len` tokens.
+    /// Splits off the first `n` scores of a query of `len` tokens.
     fn split_off(&mut self, n: usize, len: usize) -> Outputs<'a> {
         Outputs {
             scores: split_off(&mut self.scores, n),
@@ -115,7 +115,7 @@ pub(super) struct Task<'a> {
 }
 
 impl<'a> Task<'a> {
-    /// Cuts off documents that are about `budget` of work; also says how much they are.
+    /// Splits off documents of about `budget` of work, and returns them with their work.
     fn split_off(&mut self, problem: &Problem<'_>, budget: u64) -> (Task<'a>, u64) {
         let n_tokens: usize = self.queries.iter().map(|query| query.len).sum();
         let token_work = (n_tokens * problem.dim()) as u64;
@@ -207,7 +207,7 @@ impl<'a> Tasks<'a> {
         Some(Task { queries, documents })
     }
 
-    /// How many queries from `first` on fill a block of panels.
+    /// Number of queries from `first` on that fill a block of panels.
     fn n_queries_of_a_block(&self, first: usize) -> usize {
         let mut n_tokens = 0;
         let fits = |q: &usize| {

@@ -1,7 +1,7 @@
 //! Walks the valid document tokens in tiles.
 //!
-//! A tile is a list of spans: rows that lie one after the other and belong to one document.
-//! Spans cover valid rows only, so a mask is dealt with here and nowhere else.
+//! A tile is a list of spans: consecutive rows of one document. Spans cover valid rows only, so
+//! that no other code of the engine reads masks of documents.
 
 use std::ops::Range;
 
@@ -86,7 +86,7 @@ fn valid_runs(rows: Range<usize>, mask: Option<&[u8]>) -> impl Iterator<Item = R
     })
 }
 
-/// The rows of a tile as f32 `[n, dim]`: in place where possible, else in `buffer`.
+/// Returns the rows of a tile as f32 `[n, dim]`: in place where possible, else in `buffer`.
 ///
 /// `n` is at least [`MIN_ROWS`]: a row beyond the spans may hold anything.
 pub(super) fn tile_rows<'a, F: Format>(

@@ -16,7 +16,7 @@ use crate::runtime::on::On;
 #[derive(Debug)]
 pub struct Command<'a, C> {
     pub(crate) call: On<C, CudaCommand<'a>>,
-    /// The winners that the call writes, and what they are of.
+    /// Winners that the call writes, and their provenance.
     pub(crate) written: Option<(&'a LastProvenance, Provenance)>,
 }
 
@@ -114,7 +114,7 @@ pub trait Submit {
     fn submit<C: CpuCall>(&mut self, command: Command<'_, C>) -> Result<()>;
 }
 
-/// Recorded calls of the CPU engine, of whatever element types.
+/// Recorded calls of the CPU engine, of any element types.
 #[derive(Default)]
 pub(crate) struct CpuCalls(Vec<Box<dyn CpuCall>>);
 

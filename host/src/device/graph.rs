@@ -13,14 +13,14 @@ use crate::runtime::on::On;
 pub struct Capture {
     device: Device,
     calls: On<CpuCalls, Vec<CudaCall>>,
-    /// The winners that the calls write, and what they are of.
+    /// Winners that the calls write, and their provenance.
     written: Vec<(LastProvenance, Provenance)>,
 }
 
 /// Calls that are launched together; see [`Device::capture`].
 ///
-/// Launches of one graph run one after the other, on whatever streams, and so does other work
-/// that writes the same scores.
+/// Launches of one graph, and other work that writes the same scores, run one after the other, on
+/// whatever streams they are.
 ///
 /// ```
 /// use maxsim::stream::{DeviceScores, Queue};
@@ -58,7 +58,7 @@ pub struct Capture {
 pub struct Graph {
     device: Device,
     inner: On<CpuCalls, CudaGraph>,
-    /// The winners that a launch writes, and what they are of.
+    /// Winners that a launch writes, and their provenance.
     written: Vec<(LastProvenance, Provenance)>,
 }
 

@@ -37,8 +37,8 @@ use crate::tokens::format::Format;
 /// # }
 /// ```
 ///
-/// Calls that come again and again together are cheaper as a [`Graph`](crate::stream::Graph).
-/// On [`Device::cpu`] the same calls work, one after the other.
+/// Calls that repeat together are cheaper as a [`Graph`](crate::stream::Graph). On [`Device::cpu`]
+/// the same calls work, one after the other.
 #[derive(Debug)]
 #[must_use]
 pub struct Stream {
@@ -52,9 +52,9 @@ impl Stream {
         &self.device
     }
 
-    /// Enqueues a kernel that reads the whole matrix of `tokens` once and computes nothing,
-    /// with so many blocks of 512 threads per multiprocessor. A call that must read these
-    /// tokens from memory can hardly be faster: benchmarks take its time as the limit.
+    /// Enqueues a kernel that reads the whole matrix of `tokens` once and computes nothing, with so
+    /// many CTAs of 512 threads per multiprocessor. A call that must read these tokens from memory
+    /// can hardly be faster: benchmarks take its time as the limit.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on the CPU, [`Error::WrongDevice`], and [`Error::Shape`] for a

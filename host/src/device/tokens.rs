@@ -1,4 +1,4 @@
-//! Tokens on a device, and what a call takes as one of its sides.
+//! Tokens on a device, and the sides of a call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl<F: Format> fmt::Debug for DeviceTokens<F> {
     }
 }
 
-/// Place of tokens, and how they are held there.
+/// Tokens in the memory of their device.
 pub(crate) type Storage<F> = On<Arc<HostTokens<F>>, Arc<CudaTokens>>;
 
 impl<F: Format> DeviceTokens<F> {
@@ -117,8 +117,8 @@ impl<F: Format> DeviceTokens<F> {
         }
     }
 
-    /// The tokens in host memory, as they are stored: elements, or codes and scales, with layout
-    /// and mask. Waits for the copy.
+    /// Copies the tokens to host memory, as they are stored: elements, or codes and scales, with
+    /// layout and mask. Waits for the copy.
     ///
     /// # Errors
     /// [`Error::HostMemory`]. [`Error::Unsupported`] for [residual-compressed](crate::residual)
@@ -184,10 +184,10 @@ impl<T: Element> DeviceTokens<T> {
     /// multiplies: that no valid row is more than 2⁶² long, or that the rows are the handle's own.
     ///
     /// Rows of any length have their direction where a handle was made by
-    /// [`Device::upload`](crate::Device::upload), which keeps those that are too long a second
-    /// time, times a power of two. A handle of memory of the caller
-    /// (`DeviceTokens::from_raw_parts`) reads the rows as they are: a dot product of two rows that
-    /// are together more than 2¹²⁷ long is infinite then, as IEEE has it. Waits for the device.
+    /// [`Device::upload`](crate::Device::upload), which keeps rows that are too long a second time,
+    /// times a power of two. A handle of foreign memory (`DeviceTokens::from_raw_parts`) reads the
+    /// rows as they are: a dot product of two rows that are together more than 2¹²⁷ long is
+    /// infinite then, as IEEE has it. Waits for the device.
     ///
     /// # Errors
     /// [`Error::Shape`] that names the first such row.
@@ -252,7 +252,7 @@ impl<'a, F: Format> TokensRef<'a, F> {
         }
     }
 
-    /// The tokens where they are in host memory, the handle's put into `own`.
+    /// Borrows the tokens where they are in host memory; those of a CPU handle are put into `own`.
     pub(crate) fn in_host_memory<'b>(
         &self,
         own: &'b mut Option<Tokens<'a, F>>,

@@ -56,8 +56,8 @@ pub struct WarmUp {
     pub winners: Option<bool>,
     /// Whether they normalise rows; `None` = some do and some do not.
     pub normalize: Option<bool>,
-    /// Whether gradients are computed from winners, by whatever strategy, and losses on the device.
-    /// The calls are then taken to ask for winners, too.
+    /// Whether gradients are computed from winners, by any strategy, and losses on the device. The
+    /// calls are then taken to ask for winners, too.
     pub training: bool,
 }
 
@@ -102,8 +102,8 @@ pub struct WarmUpReport {
 }
 
 impl WarmUp {
-    /// The rows of the variant table that such calls can choose on a device, whatever lengths
-    /// and layouts they have: every eligible one.
+    /// Lists the forward kernels that such calls can choose on a device, for any lengths and
+    /// layouts: every eligible one.
     ///
     /// # Errors
     /// As calls with one of the dims would fail: [`crate::Error::Unsupported`] where no kernel
@@ -188,8 +188,8 @@ impl WarmUp {
     }
 }
 
-/// The plan for one token against a document that several blocks can share, which every eligible
-/// row can run.
+/// Plans one token against a document that several CTAs can share, which every eligible kernel can
+/// run.
 fn plan(
     operand: Operand,
     dim: usize,
@@ -213,7 +213,7 @@ fn plan(
 impl Device {
     /// Loads every kernel that calls like these can choose, and makes ready what uploads and
     /// synchronous calls need, so that the first call takes no longer than later ones. May be
-    /// called again, from any thread: what is there stays. The CPU engine has nothing to load.
+    /// called again, from any thread: loaded kernels stay. The CPU engine has nothing to load.
     ///
     /// # Errors
     /// The errors of [`WarmUp::kernels`], and of the loading itself: [`crate::Error::PtxTooNew`],

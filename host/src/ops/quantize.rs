@@ -1,4 +1,4 @@
-//! Compresses tokens on the device where they are.
+//! Compresses tokens on the device that holds them.
 
 use std::sync::Arc;
 

@@ -67,7 +67,8 @@ pub trait Queue: Submit {
         self.submit(command)
     }
 
-    /// As [`Queue::score_into`], of handles whose formats are known at run time alone.
+    /// Enqueues or captures a call as [`Queue::score_into`], of handles whose formats are known at
+    /// run time alone.
     ///
     /// # Errors
     /// [`Unsupported`](crate::Error::Unsupported) where the formats do not go together; those of

@@ -17,7 +17,7 @@ use crate::tokens::element::Element;
 use crate::tokens::format::Residual;
 use crate::tokens::layout::check_len;
 
-/// Gradients of scores with respect to what they are computed from, in f32.
+/// Gradients of scores with respect to queries and the codec's tables, in f32.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
 pub struct ResidualScoreGradients {
@@ -171,7 +171,7 @@ fn zeros(rows: usize, dim: usize) -> Result<Vec<f32>> {
     filled(rows as u64 * dim as u64, 0.0)
 }
 
-/// The winners, of rows as they are.
+/// Winners of the scores, which must be of rows that are not normalised.
 fn winners(scores: &TrainingScores) -> Result<&[i32]> {
     let wrong = |found: &str| Error::Shape {
         argument: "scores",

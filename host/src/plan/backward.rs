@@ -8,7 +8,7 @@ use crate::tokens::format::TokenFormat;
 pub(crate) enum Gathered {
     /// The elements that were scored.
     Elements,
-    /// INT8 codes of them, which only an owner can sum, as they are.
+    /// INT8 codes of the elements. Only the deterministic strategy can sum them as they are.
     Codes,
     /// Residuals, which are decoded; the documents' gradient is there some rows at a time.
     Residuals,

@@ -35,9 +35,9 @@ enum Choice {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chosen {
     pub variant: &'static Variant,
-    /// How documents are split; `None` = they are not.
+    /// Document splits; `None` where documents are whole.
     pub splits: Option<DocumentSplits>,
-    /// Centroids that documents are decoded from; 0 where they are not.
+    /// Number of centroids that documents are decoded from; 0 for other formats.
     pub n_centroids: u32,
 }
 

@@ -56,15 +56,15 @@ impl DocumentSplits {
     /// The rows of a document's splits, in their order; `n` of them.
     pub(crate) fn of(self, [start, len]: [u32; 2]) -> impl Iterator<Item = [u32; 2]> {
         (0..self.n as u64).map(move |i| {
-            // Rows are fewer than 2³¹, and nothing behind a document's end is looked at.
+            // Rows are fewer than 2³¹, and no row behind a document's end is read.
             let begin = (i * self.len as u64).min(u64::from(len)) as u32;
             [start + begin, (len - begin).min(self.len as u32)]
         })
     }
 }
 
-/// How a kernel's documents are split, of which its query tiles meet `n_entries`
-/// ([`n_tile_entries`](super::cost::n_tile_entries)); `None` = they are not.
+/// Chooses the document splits of a kernel, whose query tiles meet `n_entries` documents
+/// ([`n_tile_entries`](super::cost::n_tile_entries)); `None` for whole documents.
 pub(crate) fn choose(
     row: &Variant,
     problem: &Problem<'_>,
@@ -80,7 +80,7 @@ pub(crate) fn choose(
         let splits = DocumentSplits::new(longest(problem), most)?;
         return Some(Split { splits, clocks: None });
     }
-    // One round: a second one would begin with most blocks idle.
+    // Only one round: a second one would begin with most CTAs idle.
     let n_multiprocessors = limits.n_multiprocessors.max(1) as f64;
     let n_rounds_free = (n_multiprocessors * row.blocks as f64 / n_entries) as usize;
     if n_rounds_free < 2 {
@@ -89,7 +89,7 @@ pub(crate) fn choose(
     let longest = longest(problem);
     let most = n_rounds_free.min(longest / LEN_MIN).min(most_that_fit(problem, options));
     let splits = DocumentSplits::new(longest, most)?;
-    // Blocks that share a multiprocessor share its time.
+    // CTAs of one multiprocessor share its time.
     let clocks = |n_entries: f64, len: usize| {
         let n_sharing = if n_entries > n_multiprocessors { row.blocks } else { 1 };
         n_sharing as f64 * document_clocks(row, problem.dim(), len as f64)

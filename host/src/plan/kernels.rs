@@ -1,4 +1,4 @@
-//! Kernels as they are loaded.
+//! Loaded kernels, for reports.
 
 use std::fmt;
 use std::time::Duration;

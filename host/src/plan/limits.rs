@@ -13,7 +13,7 @@ pub struct DeviceLimits {
     pub capability: (u32, u32),
     /// Multiprocessors.
     pub n_multiprocessors: usize,
-    /// Shared memory that a block may opt in to, in bytes.
+    /// Shared memory that a CTA may opt in to, in bytes.
     pub shared_bytes: usize,
 }
 

@@ -25,7 +25,7 @@ pub struct Problem<'a> {
     documents: &'a TokenLayout,
     pairing: &'a Pairing,
     shape: ScoreShape,
-    /// The queries whose pairs are wanted: of a cross product maybe not all.
+    /// Queries whose pairs are wanted; in a cross product these may be some of them.
     wanted: Range<usize>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Problem<'a> {
         Problem { wanted, ..self.clone() }
     }
 
-    /// The queries whose pairs are wanted.
+    /// Queries whose pairs are wanted.
     pub(crate) fn wanted(&self) -> Range<usize> {
         self.wanted.clone()
     }

@@ -32,8 +32,8 @@ pub struct ScoreOptions {
     pub kernel: Option<String>,
     /// On a GPU: split documents into this many parts that are scored side by side (split-KV), or
     /// fewer where they are short (splits start at multiples of 128 tokens) or their results would
-    /// take more than 32 MB. 1 = never split; `None` = whatever is faster; 0 is an error. The same
-    /// kernel gives the same bits whether documents are split or not. The CPU engine ignores it.
+    /// take more than 32 MB. 1 = never split; `None` = as is faster; 0 is an error. The same kernel
+    /// gives the same bits whether documents are split or not. The CPU engine ignores it.
     pub document_splits: Option<usize>,
 }
 

@@ -53,7 +53,7 @@ impl Pairing {
         Ok(Pairing(Kind::Pairs { ids }))
     }
 
-    /// Whether every query, or one after the other, takes documents as they are numbered.
+    /// Whether each query, or one after the other, meets documents in the order of their numbers.
     pub(crate) fn has_documents_in_order(&self) -> bool {
         matches!(self.0, Kind::Cross | Kind::OwnCandidates { .. })
     }

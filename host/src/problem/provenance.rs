@@ -27,7 +27,7 @@ impl Provenance {
     }
 }
 
-/// The provenance of the last call that wrote some winners; nothing where none did, or where
+/// The provenance of the last call that wrote some winners; `None` where no call did, or where
 /// foreign memory holds them.
 #[derive(Clone, Debug, Default)]
 pub struct LastProvenance(Arc<Mutex<Option<Provenance>>>);

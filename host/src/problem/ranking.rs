@@ -40,7 +40,7 @@ impl Ranked {
 pub struct Ranking {
     /// At most `k` documents.
     pub ranked: Vec<Ranked>,
-    /// Documents with tokens whose score is NaN, among all that were seen.
+    /// Documents with tokens whose score is NaN, among all that were pushed.
     pub n_nan: u64,
     /// Documents without a valid token, among all that were seen.
     pub n_empty: u64,
@@ -59,7 +59,7 @@ pub struct TopK {
 }
 
 impl TopK {
-    /// A top-k that has seen nothing.
+    /// Makes an empty top-k.
     pub fn new(k: usize) -> TopK {
         TopK { k, kept: Vec::new(), n_nan: 0, n_empty: 0 }
     }

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::runtime::alloc::{fill, reserve};
 use crate::tokens::layout::TokenLayout;
 
-/// The rows of a layout's items, cut where no item continues: items share rows only within a run.
+/// Disjoint runs of rows, divided where no item continues: items share rows only within a run.
 #[derive(Debug)]
 pub(crate) struct Runs {
     /// Ascending and disjoint.

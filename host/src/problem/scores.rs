@@ -58,13 +58,13 @@ impl Scores {
     }
 
     /// The scores of one query, in the order of its documents or candidates. `None` of pairs, which
-    /// are in whatever order, and of queries that are not there.
+    /// are in any order, and of queries that are not there.
     pub fn row(&self, query: usize) -> Option<&[f32]> {
         self.rows().nth(query)
     }
 
     /// The scores of each query in turn, in the order of its documents or candidates. Empty of
-    /// pairs, which are in whatever order.
+    /// pairs, which are in any order.
     ///
     /// ```
     /// use maxsim::{Device, Pairing, Tokens};

@@ -122,8 +122,8 @@ impl fmt::Debug for ResidualCodec<'_> {
 
 impl<'a> ResidualCodec<'a> {
     /// Checks and takes `centroids` `[n_centroids, dim]` and `bucket_weights` `[2^nbits]`, with
-    /// `nbits` one of 1, 2, 4 and 8. Every peer normalises decoded tokens: `normalize` is up to
-    /// you.
+    /// `nbits` one of 1, 2, 4 and 8. ColBERT, fast-plaid and next-plaid normalise decoded tokens;
+    /// here `normalize` decides.
     pub fn new(
         nbits: u32,
         dim: usize,
@@ -155,8 +155,8 @@ impl<'a> ResidualCodec<'a> {
         })
     }
 
-    /// Adds what tokens are encoded with: cutoffs `[2^nbits - 1]` that do not fall. A residual is
-    /// in the bucket whose number is how many of them are below it.
+    /// Adds the cutoffs that tokens are encoded with: `[2^nbits - 1]` numbers that do not fall. A
+    /// residual is in the bucket whose number is how many of them are below it.
     pub fn with_cutoffs(self, bucket_cutoffs: &[f32]) -> Result<Self> {
         let expected = self.bucket_weights.len() - 1;
         check_len("bucket_cutoffs", expected, "2^nbits - 1", bucket_cutoffs.len())?;
@@ -197,7 +197,7 @@ impl<'a> ResidualCodec<'a> {
         &self.centroids
     }
 
-    /// A copy that borrows nothing.
+    /// Makes a copy that borrows nothing.
     pub(super) fn copied(&self) -> Result<ResidualCodec<'static>> {
         Ok(ResidualCodec {
             nbits: self.nbits,

@@ -62,7 +62,7 @@ pub(crate) struct HostResiduals {
 }
 
 impl HostResiduals {
-    /// A copy of tokens, without their mask, and of what they are decoded with.
+    /// Copies tokens, without their mask, and their codec.
     pub(crate) fn new(tokens: &ResidualTokens<'_>) -> Result<HostResiduals> {
         let tokens = tokens.copied()?;
         let decoder = Decoder::new(tokens.codec(), tokens.order());
@@ -97,7 +97,7 @@ impl Decoder {
         Decoder { per_byte: per_byte as usize, weights: weights.collect() }
     }
 
-    /// Row `row` of `tokens`, whose codec and order must be this one's.
+    /// Decodes row `row` of `tokens`, whose codec and order must be this one's.
     pub fn row(&self, tokens: &ResidualTokens<'_>, row: usize, x: &mut [f32]) {
         self.sums(tokens, row, x);
         if tokens.codec().normalize() {

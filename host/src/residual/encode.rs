@@ -101,8 +101,9 @@ impl<'a> ResidualTokens<'a> {
     /// bucket[k] = how many cutoffs are below x[k] - centroids[code][k]
     /// ```
     ///
-    /// Tokens are taken as they are: for a codec that normalises what it decodes they should have
-    /// length 1. A row of zeros has the same dot product with every centroid and takes the first.
+    /// Tokens are not normalised first: for a codec that normalises what it decodes they should
+    /// have length 1. A row of zeros has the same dot product with every centroid and takes the
+    /// first.
     ///
     /// ```
     /// use maxsim::Tokens;

@@ -5,7 +5,7 @@
 //! mean of its rows. A centroid that is left without rows starts anew at the row that its own
 //! centroid serves worst, where faiss splits a large cluster.
 //!
-//! Sums are in f64 and in the order of the rows, so that the number of threads changes nothing.
+//! Sums are in f64 and in the order of the rows, so that no bit depends on the number of threads.
 
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};

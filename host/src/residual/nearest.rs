@@ -48,7 +48,7 @@ impl<'a> Done<'a> {
     }
 }
 
-/// Centroids in the order in which they are multiplied.
+/// Centroids, packed in the order in which they are multiplied.
 #[derive(Debug)]
 pub(super) struct Panels {
     dim: usize,
@@ -59,7 +59,7 @@ pub(super) struct Panels {
     penalties: Vec<f32>,
     /// Whether dot products are rounded to f16 before they are compared.
     rounds: bool,
-    /// Whether products with some centroid may be beyond f32, whatever the row.
+    /// Whether products with some centroid may be beyond f32 for some row.
     are_large: bool,
 }
 
@@ -91,7 +91,7 @@ impl Panels {
         Ok(Panels { dim, n_centroids, panels, penalties, rounds, are_large })
     }
 
-    /// The nearest centroid of every row of `rows` `[n, dim]`. Rows are counted as they are done.
+    /// Finds the nearest centroid of every row of `rows` `[n, dim]`. Progress is counted in rows.
     pub fn assign(&self, rows: &[f32], done: &Done<'_>) -> Result<Vec<i32>> {
         let mut codes = filled((rows.len() / self.dim) as u64, 0)?;
         let chunks = rows.par_chunks(CHUNK_LEN * self.dim);
@@ -147,7 +147,8 @@ impl Panels {
         }
     }
 
-    /// The nearest centroid of a row whose products are beyond f32: in f64, one centroid at a time.
+    /// Finds the nearest centroid of a row whose products are beyond f32: in f64, one centroid at a
+    /// time.
     fn assign_large(&self, row: &[f32]) -> i32 {
         let mut nearest = (f64::NEG_INFINITY, 0);
         for (first, panel) in (0..).step_by(PANEL_LEN).zip(self.panels.chunks(PANEL_LEN * self.dim))

@@ -189,7 +189,7 @@ impl<'a> ResidualTokens<'a> {
         &self.layout
     }
 
-    /// A copy that borrows nothing, without the mask.
+    /// Makes a copy that borrows nothing, without the mask.
     pub(crate) fn copied(&self) -> Result<ResidualTokens<'static>> {
         Ok(ResidualTokens {
             codec: Arc::new(self.codec.copied()?),
@@ -206,7 +206,7 @@ impl<'a> ResidualTokens<'a> {
         size_of_val(self.codes()) as u64 + self.residuals.len() as u64
     }
 
-    /// Whether the items are all rows, one after the other, however they were described.
+    /// Whether the items are all rows, one after the other, in any kind of layout.
     pub fn is_packed(&self) -> bool {
         let mut end = 0;
         let follows = |&[start, len]: &[u32; 2]| {

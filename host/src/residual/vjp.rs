@@ -13,8 +13,8 @@ use crate::linalg::normalize::row_norm;
 use crate::runtime::alloc::filled;
 use crate::runtime::pool::Parallel;
 
-/// Centroids whose tokens a thread takes at once. The sums of bucket weights are cut here too, so
-/// it must not depend on the number of threads.
+/// Centroids whose tokens a thread takes at once. The sums of bucket weights are divided here too,
+/// so it must not depend on the number of threads.
 const CHUNK_LEN: usize = 64;
 
 /// Gradients with respect to a codec's tables.
@@ -113,7 +113,7 @@ impl Gradient {
         if tokens.codec().normalize() {
             decoder.sums(tokens, row, &mut self.row);
             self.grad.fill(0.0);
-            // Adds nothing where `grad` is 0 throughout.
+            // This adds nothing where `grad` is 0 throughout.
             add_projected(&self.row, row_norm(&self.row), grad, &mut self.grad);
         } else {
             self.grad.copy_from_slice(grad);

@@ -167,7 +167,7 @@ impl TokenHasher {
         }));
     }
 
-    /// The next rows, all of them valid, as they are stored. Their items are given to
+    /// Adds the next rows, all of them valid, as they are stored. Their items are given to
     /// [`TokenHasher::counts`].
     pub fn rows(&mut self, bytes: &[u8]) {
         self.hasher.write(bytes);
@@ -221,7 +221,7 @@ impl TokenHasher {
 fn runs<'a>(layout: &'a TokenLayout, mask: Option<&'a [u8]>) -> impl Iterator<Item = Range<usize>> {
     let is_valid = move |row: usize| mask.is_none_or(|mask| mask[row] != 0);
     let (mut item, mut row) = (0, None);
-    // The next row of an item, whatever its mask says.
+    // Finds the next row of an item, masked or not.
     let mut next_row = move || loop {
         let rows = (item < layout.n_items()).then(|| layout.item_rows(item))?;
         let at: usize = row.unwrap_or(rows.start);

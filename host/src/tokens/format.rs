@@ -76,7 +76,7 @@ impl TokenFormat {
         }
     }
 
-    /// The type of the elements, where they are stored themselves.
+    /// The type of the elements; `None` for codes and residuals.
     pub const fn element(self) -> Option<ElementType> {
         match self {
             TokenFormat::Element(element) => Some(element),

@@ -18,7 +18,7 @@ pub const MAX_COUNT: usize = 1 << 31;
 pub enum LayoutKind {
     /// `[n, len, dim]`: item `i` starts at row `i · len`.
     Padded,
-    /// Items one after the other, from `offsets` ("cu_seqlens").
+    /// Packed items, one after the other, from `offsets` ("cu_seqlens").
     Packed,
     /// Items anywhere in a larger matrix, from `starts` and `lengths`.
     Scattered,
@@ -102,7 +102,7 @@ impl TokenLayout {
         Ok(TokenLayout::new(self.kind, self.rows, self.dim, self.segments))
     }
 
-    /// Layout of items one after the other in `[rows, dim]`: item `i` is the rows
+    /// Makes a layout of items one after the other in `[rows, dim]`: item `i` is the rows
     /// `offsets[i] .. offsets[i + 1]`. `offsets` has one entry more than there are items. Rows
     /// before the first offset and from the last one on are no item's.
     pub fn packed<I: Index>(rows: usize, dim: usize, offsets: &[I]) -> Result<TokenLayout> {

@@ -69,7 +69,7 @@ impl<'a, T: Element> Tokens<'a, T> {
         Tokens::from_layout(data, TokenLayout::padded(n, len, dim)?)
     }
 
-    /// Items one after the other: `data` is `[rows, dim]`, item `i` the rows
+    /// Makes packed tokens of items one after the other: `data` is `[rows, dim]`, item `i` the rows
     /// `offsets[i] .. offsets[i + 1]`. Offsets are of any integer type ([`Index`]).
     ///
     /// ```

@@ -25,7 +25,7 @@ type Codes<F> = (Vec<<F as Format>::Stored>, Scales<'static>);
 
 /// How codes are made. Sealed: the module is private.
 pub trait Quantizer: Format {
-    /// Largest distance of neighbouring codes: what rounding takes is no more times the scale.
+    /// Largest distance of neighbouring codes; rounding loses less than that, times the scale.
     #[doc(hidden)]
     const STEP: f64 = 1.0;
 

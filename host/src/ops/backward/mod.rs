@@ -37,20 +37,21 @@ use crate::tokens::format::TokenFormat;
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum BackwardStrategy {
-    /// As the device likes; bitwise repeatable. [`BackwardStrategy::Deterministic`], so far on
-    /// every device.
+    /// Chosen by the device; bitwise repeatable. It is [`BackwardStrategy::Deterministic`] on every
+    /// device so far.
     #[default]
     Auto,
-    /// From the saved winners, inverted per document: each gradient row is summed once, by one
-    /// owner, in the order of the scores and within a score of the query's tokens.
+    /// From the saved winners, sorted by document row: each gradient row is summed once, by one
+    /// thread or warp, in the order of the scores and within a score of the query's tokens.
     ///
-    /// On a GPU, sources of a row that are many are cut into parts at places that depend on the
-    /// call and the device alone, each is summed in that order, and the parts are added in theirs.
-    /// Beyond inputs, winners and gradients it takes the stream's workspace of at most 32 MB and
-    /// lists: 32 bytes per eight rows of a query, 64 per 8192 winners of a document, and where
-    /// documents are listed by ids or items of a side overlap, 40 per score. Of normalised rows
-    /// sums are f32 first: unless gradients are f32 and overwritten, **4 bytes per element of both
-    /// sides** in the stream's workspace, and on the CPU of one side after the other.
+    /// On a GPU, a row of many sources is divided into parts at places that depend on the call and
+    /// the device alone (segmented sum): each part is summed in that order, and the parts are added
+    /// in theirs. Beyond inputs, winners and gradients it takes the stream's workspace of at most
+    /// 32 MB and lists: 32 bytes per eight rows of a query, 64 per 8192 winners of a document, and
+    /// where documents are listed by ids or items of a side overlap, 40 per score. The sums of
+    /// normalised rows are f32 first: unless gradients are f32 and overwritten, **4 bytes per
+    /// element of both sides** in the stream's workspace, and on the CPU of one side after the
+    /// other.
     Deterministic,
     /// From the saved winners, in one pass over the query tokens of all pairs, which adds to rows
     /// of documents atomically, in whatever order they are reached: **the bits of their gradients
@@ -59,12 +60,12 @@ pub enum BackwardStrategy {
     ///
     /// Nothing is sorted, which may be faster where few winners share a row. Of 64 neighbouring
     /// tokens of a query those that chose the same row are summed first and added once; a row that
-    /// many more chose is added to by one such sum after the other. Beyond inputs, winners and
-    /// gradients it takes, for gradients in the tokens' type of two bytes, **the documents'
-    /// gradient in f32**: 4 bytes per element, in the stream's workspace, and 32 per eight rows.
-    /// f32 gradients are added to in place. Besides, there are at most 5 MB of parts of the
-    /// queries' sums, 32 bytes per eight rows of a query, and where documents are listed by ids or
-    /// queries overlap, 36 per score. Of normalised rows as [`BackwardStrategy::Deterministic`].
+    /// many more chose receives such sums one after the other. Beyond inputs, winners and gradients
+    /// it takes, for gradients in the tokens' type of two bytes, **the documents' gradient in
+    /// f32**: 4 bytes per element, in the stream's workspace, and 32 per eight rows. f32 gradients
+    /// are added to in place. Besides, there are at most 5 MB of parts of the queries' sums, 32
+    /// bytes per eight rows of a query, and where documents are listed by ids or queries overlap,
+    /// 36 per score. Normalised rows take as much more as with [`BackwardStrategy::Deterministic`].
     Atomic,
     /// As [`BackwardStrategy::Deterministic`], from winners that are found again: none need be
     /// saved, from [`Device::score_for_recompute`] or from work without winners
@@ -74,11 +75,11 @@ pub enum BackwardStrategy {
     /// query token of each pair on the CPU, [`DeviceScores::winner_bytes`] on a GPU, there at most
     /// [`BackwardOptions::winner_bytes`].
     ///
-    /// Where those of a cross product are more, they are found for some queries at a time, and rows
-    /// of documents are summed in f32 over all of them: other bits than the owner's, the same every
-    /// time, and for gradients in the tokens' type of two bytes **4 bytes per element of the
-    /// documents** (if that and the limit are less than all winners take). Which of several NaN
-    /// similarities wins may then be another one, too.
+    /// If the winners of a cross product take more, they are found for some queries at a time, and
+    /// rows of documents are summed in f32 over all of them: other bits than those of
+    /// [`BackwardStrategy::Deterministic`], the same every time, and for gradients in the tokens'
+    /// type of two bytes **4 bytes per element of the documents** (if that and the limit are less
+    /// than all winners take). Which of several NaN similarities wins may then be another one, too.
     ///
     /// [`DeviceScores::winner_bytes`]: crate::stream::DeviceScores::winner_bytes
     Recompute,
@@ -132,7 +133,8 @@ impl BackwardStrategy {
         }
     }
 
-    /// Refuses what needs the documents that were scored, where others are saved in their place.
+    /// Refuses strategies that cannot do with saved codes in place of the documents that were
+    /// scored.
     pub(crate) fn check_saved(self, documents: TokenFormat, normalize: bool) -> Result<()> {
         if documents.element().is_some() {
             return Ok(());

@@ -19,7 +19,7 @@ use crate::runtime::on::On;
 use crate::tokens::element::ElementType;
 use crate::tokens::format::TokenFormat;
 
-/// Element type of gradients. Sums are in f32 whatever it is.
+/// Element type of gradients. Sums are always in f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]

@@ -32,7 +32,7 @@ pub struct TrainingScores {
     on_device: Option<Arc<CudaOutputs>>,
 }
 
-/// Equal scores, winners, layouts and pairings, normalised or not, on whatever device.
+/// Compares scores, winners, layouts and pairings, normalised or not, on whatever device.
 impl PartialEq for TrainingScores {
     fn eq(&self, other: &TrainingScores) -> bool {
         self.scores == other.scores
@@ -49,7 +49,7 @@ impl TrainingScores {
         &self.scores
     }
 
-    /// Scores of such a call, whose winners, if there are any, are on the host alone.
+    /// Wraps the scores of such a call. Winners, if there are any, are on the host alone.
     fn new<Q: Format, D: Format>(
         scores: Scores,
         queries: &TokensRef<'_, Q>,

@@ -117,7 +117,7 @@ impl Device {
         self.plan_formats(problem, [Q::FORMAT, D::FORMAT], access, options)
     }
 
-    /// The plan of queries and documents of two formats, and how they are read.
+    /// Plans a call of queries and documents of two formats, read with `access`.
     pub(crate) fn plan_formats(
         &self,
         problem: &Problem<'_>,

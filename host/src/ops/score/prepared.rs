@@ -131,8 +131,8 @@ impl PreparedScore {
 /// Results on a device: written by [`Queue::score_into`](crate::stream::Queue::score_into), read
 /// when needed.
 ///
-/// Calls on different streams that write the same results run one after the other. What a
-/// [`Graph`](crate::stream::Graph) writes stays until the graph is dropped too.
+/// Calls on different streams that write the same results run one after the other. Results that a
+/// [`Graph`](crate::stream::Graph) writes live until the graph is dropped, too.
 #[derive(Debug)]
 #[must_use]
 pub struct DeviceScores {

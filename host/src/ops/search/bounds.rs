@@ -169,7 +169,7 @@ impl Terms {
         terms.l2 = terms.l2.sqrt();
         terms.u2 = terms.u2.sqrt();
         terms.magnitude = square.sqrt() * scale + (codes.len() as f64).sqrt() * min.abs();
-        // A NaN is above nothing.
+        // A comparison with NaN is false.
         let is_known = terms.u_max < f64::INFINITY
             && terms.l1 < LARGEST
             && terms.magnitude < LARGEST
@@ -189,8 +189,8 @@ impl fmt::Debug for ErrorTerms {
 }
 
 impl ErrorTerms {
-    /// The terms of tokens as they are stored. Elements are the embeddings themselves: their
-    /// errors are 0. Codes must be those that [`Tokens::quantize`] makes.
+    /// Computes the terms of tokens as they are stored. Elements are the embeddings themselves:
+    /// their errors are 0. Codes must be those that [`Tokens::quantize`] makes.
     pub fn new<F: Format>(tokens: &Tokens<'_, F>) -> ErrorTerms {
         ErrorTerms::of_rows(tokens, |row, codes| match tokens.scales_of_codes() {
             None => Terms::of_row(codes, 1.0, 0.0, |_| 0.0),
@@ -202,9 +202,9 @@ impl ErrorTerms {
         })
     }
 
-    /// The terms of compressed tokens whose embeddings are at hand: u is what each element is off
-    /// by, and bounds are smaller (on token embeddings of a text encoder, dim 128, by 1.3 times
-    /// with INT8 and 1.7 times with FP8). Any codes will do.
+    /// Computes the terms of compressed tokens from their embeddings: u is each element's own
+    /// error, so that bounds are smaller (on token embeddings of a text encoder, dim 128, by 1.3
+    /// times with INT8 and 1.7 times with FP8). Any codes will do.
     ///
     /// # Errors
     /// [`Error::Shape`] where the embeddings are not as many.
@@ -287,8 +287,8 @@ impl ErrorTerms {
     }
 }
 
-/// The first valid row, by its item and its place among the item's valid rows, of which codes are
-/// further off than [`ErrorTerms::new`] counts with: they are not codes of these embeddings, or
+/// Finds the first valid row, by its item and its place among the item's valid rows, of which codes
+/// are further off than [`ErrorTerms::new`] counts with: they are not codes of these embeddings, or
 /// were not made as [`Tokens::quantize`] makes them. Where there is none, all bounds of such terms
 /// hold.
 ///

@@ -28,7 +28,7 @@ pub struct SearchTokens<'a, T: Element, F: Format> {
 }
 
 impl<'a, T: Element> SearchTokens<'a, T, T> {
-    /// Tokens that are searched as they are: queries of affine documents.
+    /// Searches tokens as they are, as queries of affine documents.
     ///
     /// # Errors
     /// [`Error::HostMemory`].

@@ -33,7 +33,7 @@ const KEPT_MIN: usize = 1024;
 pub struct SearchOptions {
     /// Documents per query that are re-scored for their scores; as many as are returned at least.
     pub n_candidates: usize,
-    /// Re-score more documents, as many as it takes, until every place is proven.
+    /// Re-score as many more documents as it takes until every place is proven.
     pub exact: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct SearchRanking {
     pub documents: Vec<Hit>,
     /// Documents that were re-scored.
     pub n_rescored: u64,
-    /// Documents with tokens whose score is NaN: they were all re-scored.
+    /// Documents with tokens whose score is NaN. All of them were re-scored.
     pub n_nan: u64,
     /// Documents without a valid token.
     pub n_empty: u64,
@@ -112,7 +112,7 @@ pub struct Candidate {
     pub has_tokens: bool,
 }
 
-/// One query's search, for documents that come in whatever chunks: push what the scan sees,
+/// Searches for one query, in documents that come in chunks of any size: push what the scan sees,
 /// re-score what [`Shortlist::wanted`] names until that is nothing.
 ///
 /// What it proves is as true as the scores and bounds that it is given: that the scanned documents
@@ -185,7 +185,7 @@ pub struct Shortlist {
     options: SearchOptions,
     /// Documents that were not re-scored, of which something is known.
     waiting: Vec<Bounded>,
-    /// Documents of which nothing is known.
+    /// Documents without a bound.
     unknown: Vec<u32>,
     /// Documents that were named and not re-scored yet: between what their scores are.
     named: BTreeMap<u32, [f32; 2]>,
@@ -211,7 +211,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// A document of which nothing is known.
+    /// Makes a document without a bound.
     fn unknown(id: u32) -> Bounded {
         Bounded { id, score: f32::NAN, lower: f32::NEG_INFINITY, upper: f32::INFINITY }
     }
@@ -277,7 +277,7 @@ impl Shortlist {
         }
     }
 
-    /// Lets documents go that are no candidates, and (where the search is to be exact) no k-th best
+    /// Drops documents that are no candidates, and (where the search is to be exact) no k-th best
     /// either, whatever the candidates' scores.
     fn let_go(&mut self) {
         let n_candidates = self.options.n_candidates;
