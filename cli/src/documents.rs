@@ -25,7 +25,7 @@ impl DocumentFile {
         DocumentFile::open_with(path, &InputOptions::new(reading))
     }
 
-    /// As [`DocumentFile::open`], with more said of the file.
+    /// Opens a file as [`DocumentFile::open`], with options.
     pub fn open_with(path: &Path, options: &InputOptions) -> Result<DocumentFile> {
         if Format::of(path).ok() != Some(Format::Safetensors) {
             return Ok(DocumentFile::Tokens(Box::new(TokenFile::open_with(path, options)?)));
@@ -79,12 +79,12 @@ impl DocumentFile {
     }
 }
 
-/// Documents, of which a range at a time goes to a device.
+/// Documents that are uploaded a range at a time.
 #[derive(Debug)]
 pub enum Documents<'a> {
-    /// Embeddings, or codes with scales: they go as they are.
+    /// Embeddings, or codes with scales, which are uploaded as they are.
     Tokens(&'a TokenFile),
-    /// Residual-compressed tokens: they are decoded on the way.
+    /// Residual-compressed tokens, which are decoded a range at a time.
     Residual(Box<ResidualTokens<'a>>),
 }
 

@@ -234,8 +234,8 @@ fn largest_finite<T: Element>() -> i32 {
     }
 }
 
-/// The largest of the elements' bits without their signs, whose order is that of magnitudes: many
-/// elements an instruction, without a branch.
+/// Finds the largest of the elements' bits without their signs, whose order is that of magnitudes:
+/// many elements an instruction, without a branch.
 fn largest_magnitude<T: Element>(elements: &[T]) -> i32 {
     match T::TYPE {
         ElementType::F16 | ElementType::Bf16 => {

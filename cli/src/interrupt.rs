@@ -62,7 +62,7 @@ impl Unfinished {
         std::fs::rename(&self.path, to)?;
         names.remove(&self.path);
         drop(names);
-        // There is nothing to remove any more.
+        // The file is published, so it must not be removed on drop.
         std::mem::forget(self);
         Ok(())
     }
@@ -77,16 +77,16 @@ impl Drop for Unfinished {
     }
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP clean up first. Those that were ignored when the program
-/// began stay ignored, as `nohup` and shells want it. Where this cannot be set up they end the run
-/// as they would any, and the next run removes what is left.
+/// Makes SIGINT, SIGTERM and SIGHUP clean up first. Those that were ignored when the program began
+/// stay ignored, as `nohup` and shells want it. Where this cannot be set up they end the run as
+/// usual, and the next run removes unfinished files.
 pub fn watch() {
     #[cfg(unix)]
     unix::watch();
 }
 
-/// Clears the bar and removes unfinished files. Nothing can be written under such a name after
-/// that: the lock is kept.
+/// Clears the bar and removes unfinished files. No file can be published after that: the lock is
+/// kept.
 #[cfg(unix)]
 fn clean_up() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     if let Some(bar) = locked(&BAR).as_ref().and_then(WeakProgressBar::upgrade) {
@@ -115,8 +115,8 @@ mod unix {
 
     pub(super) fn watch() {
         let (ready, is_ready) = mpsc::channel();
-        // A stack of its own, whatever RUST_MIN_STACK says. Handlers are set in the thread, which
-        // answers the signals.
+        // Give the thread a stack size of its own, as RUST_MIN_STACK may ask for any. Handlers are
+        // set in the thread, which answers the signals.
         let thread = thread::Builder::new().name("signals".into()).stack_size(STACK_BYTES);
         let spawned = thread.spawn(move || {
             let signals = set_handlers();
@@ -148,7 +148,7 @@ mod unix {
     }
 
     /// Whether the program was started with this signal ignored. Only Linux reports it without
-    /// `unsafe`; elsewhere SIGHUP, the one that `nohup` ignores, is left as it is.
+    /// `unsafe`; elsewhere SIGHUP, the one that `nohup` ignores, keeps its default.
     fn is_ignored(signal: i32) -> bool {
         if cfg!(not(target_os = "linux")) {
             return signal == SIGHUP;

@@ -25,9 +25,8 @@ use anyhow::Result;
 
 use crate::args::{Args, Command};
 
-/// Runs one command. Nothing is written to the output before everything that can fail
-/// has been done; but `quantize` ranks with the file that it has written, and when that fails the
-/// file stays.
+/// Runs one command. Everything that can fail is done before the output is written; but `quantize`
+/// ranks with the file that it has written, and when that fails the file stays.
 pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Rank(args) => rank::rank(args),

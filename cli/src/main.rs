@@ -46,7 +46,7 @@ fn wrong_usage(error: &clap::Error) -> ExitCode {
 
 /// One line on stderr and exit code 2.
 fn failure(message: &str) -> ExitCode {
-    // Messages quote files and arguments: nothing in them may steer the terminal.
+    // Messages quote files and arguments: escape what could steer the terminal.
     say(&printable(message));
     ExitCode::from(2)
 }

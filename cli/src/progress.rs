@@ -1,4 +1,4 @@
-//! Bars on the terminal, and nothing elsewhere.
+//! Shows progress bars on a terminal.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -11,7 +11,7 @@ use crate::interrupt;
 /// How often bars are refreshed.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A bar on stderr where that is a terminal, and nothing elsewhere.
+/// Makes a bar on stderr where that is a terminal; elsewhere a hidden one.
 pub(crate) fn progress_bar(n: usize, of: &'static str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -27,7 +27,7 @@ fn time(state: &ProgressState, out: &mut dyn Write) {
     let _ = out.write_str(&time_text(state.pos(), state.elapsed(), state.eta()));
 }
 
-/// The time that is left, or, before anything is done, the time so far.
+/// Formats the remaining time, or, before anything is done, the time so far.
 fn time_text(n_done: u64, elapsed: Duration, eta: Duration) -> String {
     match n_done {
         0 => format!("{:#} so far", HumanDuration(elapsed)),

@@ -44,7 +44,7 @@ pub struct Text {
 pub enum Keep {
     /// Beginnings of the texts, printable: for a table.
     Beginning,
-    /// All, as it is in the file.
+    /// The whole text, as in the file.
     Whole,
 }
 
@@ -113,7 +113,7 @@ impl Texts {
         self.by_item.get(&item)
     }
 
-    /// Whether nothing is known of any document.
+    /// Whether no document has a title or a text.
     pub fn is_empty(&self) -> bool {
         self.by_item.is_empty()
     }
@@ -138,8 +138,8 @@ pub fn printable(text: &str) -> String {
     line
 }
 
-/// As much of the printable text as fits `n_columns` of a terminal; an ellipsis, one column more,
-/// says that there is more. Characters of East Asian scripts and emoji take two columns.
+/// Returns as much of the printable text as fits `n_columns` of a terminal; an ellipsis, one column
+/// more, means that there is more. Characters of East Asian scripts and emoji take two columns.
 pub fn beginning(text: &str, n_columns: usize) -> String {
     cut(printable(text), n_columns)
 }

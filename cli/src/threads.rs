@@ -30,7 +30,7 @@ pub fn start() -> Result<Option<String>, String> {
     }
 }
 
-/// How many threads to start, and what is to be said about it.
+/// Chooses how many threads to start; with a warning, if any.
 fn number(asked: Option<(&str, OsString)>, n_cores: usize) -> (usize, Option<String>) {
     let Some((name, value)) = asked else { return (n_cores, None) };
     let value = value.to_string_lossy();
@@ -42,7 +42,7 @@ fn number(asked: Option<(&str, OsString)>, n_cores: usize) -> (usize, Option<Str
         // More than any number can be is too many, too.
         Ok(1..) => return (most, Some(too_many(name, value, most, n_cores))),
         Err(_) if is_number => return (most, Some(too_many(name, value, most, n_cores))),
-        // Set to nothing is as good as not set.
+        // An empty variable is as good as none.
         Err(_) if value.is_empty() => return (n_cores, None),
         Ok(_) => "asks for no threads",
         Err(_) => "is not a number of threads",

@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory};
 
 use crate::args::Args;
 
-/// The command, whose help says of every option which others it cannot be used with.
+/// Makes the command. The help of every option lists the others it cannot be used with.
 pub fn command() -> Command {
     // Only a built command knows what an option cannot be used with, and its options cannot be
     // changed any more.

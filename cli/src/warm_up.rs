@@ -1,4 +1,4 @@
-//! `maxsim warm-up`: loads kernels and says how long that takes.
+//! `maxsim warm-up`: loads kernels and reports how long that takes.
 
 use std::io::{self, BufWriter, Write};
 use std::time::{Duration, Instant};

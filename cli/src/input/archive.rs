@@ -15,15 +15,15 @@ use crate::texts::counted;
 /// An array's header is not looked for any further.
 const MAX_HEADER_BYTES: u64 = 1 << 16;
 
-/// Arrays may be unpacked to so many bytes whatever they are packed to,
+/// Bytes that arrays may always be unpacked to, however they are packed,
 const MAX_UNPACKED_BYTES: u64 = 256 << 20;
 
-/// and beyond to so many times the archive's own size: padding packs well, but nothing that is
-/// scored packs like this.
+/// and the multiple of the archive's size that they may be unpacked to beyond: padding packs well,
+/// but no embeddings pack like this.
 const MAX_RATIO: u64 = 200;
 
-/// Opens an archive. Arrays that are stored as they are stay where they are in the file; packed
-/// ones, and those of an item each, are read into memory.
+/// Opens an archive. Stored arrays are read in place; packed ones, and those of an item each, are
+/// copied into memory.
 pub(super) fn open(
     bytes: FileBytes,
     options: &InputOptions,
@@ -108,7 +108,7 @@ impl<'a> Archive<'a> {
         Ok(Listed { name: name.into(), dtype: header.dtype(), shape: header.shape })
     }
 
-    /// A packed member. What it is said to unpack to is not believed: memory comes as bytes do.
+    /// Unpacks a member. Its stated size is not trusted: memory grows as bytes arrive.
     fn unpacked(&self, member: &Member) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let mut zip = self.zip.clone();

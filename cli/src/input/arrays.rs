@@ -47,7 +47,7 @@ pub(super) fn open(
         Form::List(order) => {
             let (bytes, contents) = list(arrays, &order, files, named)?;
             let names: Vec<&str> = order.iter().map(|&i| arrays[i].name.as_str()).collect();
-            // Names that count as items do say nothing else.
+            // Names that are the items' numbers say no more than the numbers.
             let are_numbers = names.iter().enumerate().all(|(i, name)| number(name) == Some(i));
             let ids = (!are_numbers).then(|| names.iter().map(|name| (*name).to_owned()).collect());
             Ok(Opened { ids, ..Opened::new(FileBytes::in_memory(bytes), contents) })

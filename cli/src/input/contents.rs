@@ -30,7 +30,7 @@ pub struct Contents {
     pub layout: TokenLayout,
     /// Stored rows that the tokens are, where they are not all of them.
     pub(crate) valid: Option<ValidRows>,
-    /// Whether the file says how long items are.
+    /// Whether the file states how long items are.
     pub(crate) is_stated: bool,
 }
 
@@ -141,8 +141,8 @@ impl Contents {
     }
 }
 
-/// Refuses the code -128, which no element is compressed to; `stored_row` says which row of the
-/// file a row is.
+/// Refuses the code -128, which no element is compressed to; `stored_row` maps a row to the file's
+/// row.
 pub(super) fn check_int8(
     codes: &[u8],
     layout: &TokenLayout,

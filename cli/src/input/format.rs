@@ -18,8 +18,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that a file's name says it has, in upper or lower case; a folder is one of
-    /// arrays.
+    /// Finds the format by a file's ending, in upper or lower case; a folder is one of arrays.
     pub fn of(path: &Path) -> Result<Format> {
         let ending = path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase);
         let ending = ending.unwrap_or_default();
@@ -50,8 +49,8 @@ impl Format {
 const STDIN: &str = "import sys; open('{output}.safetensors', 'wb').write(sys.stdin.buffer.read())";
 
 /// Endings of files that are not read, what they are, and Python that converts them. Lists of
-/// `[len, dim]` matrices become packed rows with lengths; padded tensors stay as they are, so that
-/// nothing is said of their lengths that the file does not say.
+/// `[len, dim]` matrices become packed rows with lengths; padded tensors stay padded, without
+/// lengths that the file does not state.
 const OTHERS: &[(&[&str], &str, &str)] = &[
     (
         &["pt", "pth", "bin", "ckpt"],

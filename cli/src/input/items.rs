@@ -81,12 +81,12 @@ pub(crate) struct Items {
     pub layout: TokenLayout,
     /// Valid rows of the matrix, where they are not the first of every item.
     pub valid: Option<ValidRows>,
-    /// Whether anything said how long items are.
+    /// Whether the file or an option states how long items are.
     pub is_stated: bool,
 }
 
 impl Items {
-    /// Items whose lengths nothing states.
+    /// Items without stated lengths.
     pub fn unstated(layout: TokenLayout) -> Items {
         Items { layout, valid: None, is_stated: false }
     }
@@ -219,7 +219,7 @@ fn agree(stated: &[(&Beside<'_>, Vec<i64>)]) -> Result<()> {
     Ok(())
 }
 
-/// Offsets, which must begin with 0, not go down, and end with the number of rows.
+/// Reads offsets, which must begin with 0, not go down, and end with the number of rows.
 fn offsets(tensor: &Beside<'_>, rows: usize) -> Result<Vec<i64>> {
     let (values, name) = (integers(tensor)?, &tensor.name);
     let meaning = "offsets are n + 1 numbers for n items, from 0 to the number of rows";

@@ -38,8 +38,8 @@ pub use options::{InputOptions, TrailingZeros};
 pub(crate) use safetensors::{Tensors, dtype_of};
 use valid::ValidRows;
 
-/// Items of zero tokens cost a file nothing, but the program 9 bytes each: a padded array of
-/// length 0 may have this many, so that a file of 100 bytes cannot ask for gigabytes.
+/// Most items of a padded array of length 0: such items cost a file nothing, but the program 9
+/// bytes each, and a file of 100 bytes must not ask for gigabytes.
 const MAX_EMPTY_ITEMS: usize = 1 << 16;
 
 /// An open file of token embeddings.
@@ -104,7 +104,7 @@ impl<'a> ReadItems<'a> for &'a TokenFile {
 struct Opened {
     bytes: FileBytes,
     contents: Contents,
-    /// The files that rows came from, where they are not the path itself.
+    /// Files that the rows came from, where they are not the path itself.
     sources: Vec<PathBuf>,
     /// The items' ids, where arrays' names or strings say them.
     ids: Option<Vec<String>>,
@@ -124,7 +124,7 @@ impl TokenFile {
         TokenFile::open_with(path, &InputOptions::new(reading))
     }
 
-    /// As [`TokenFile::open`], with more said of the file.
+    /// Opens a file as [`TokenFile::open`], with options.
     pub fn open_with(path: &Path, options: &InputOptions) -> Result<TokenFile> {
         let open = || -> Result<TokenFile> {
             let format = Format::of(path)?;
@@ -159,7 +159,7 @@ impl TokenFile {
         TokenFile::checked(path, Opened::new(bytes, contents), options)
     }
 
-    /// Looks for padding that nothing speaks of.
+    /// Looks for padding that the file does not state.
     fn checked(path: &Path, opened: Opened, options: &InputOptions) -> Result<TokenFile> {
         let Opened { bytes, mut contents, mut sources, ids, mut warnings } = opened;
         warnings.extend(zeros::check(&mut contents, &bytes, options.trailing_zeros)?);
@@ -249,7 +249,7 @@ impl TokenFile {
         read().with_context(|| self.path.display().to_string())
     }
 
-    /// A range of the layout's rows `[n, dim]`, whatever items they belong to.
+    /// Reads a range of the layout's rows `[n, dim]`, of any items.
     pub fn elements<T: Element>(&self, rows: Range<usize>) -> Result<Cow<'_, [T]>> {
         self.contents.elements(self.matrix(), rows)
     }
@@ -325,7 +325,7 @@ pub(crate) fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> Result<Cow<'_, [T]>> {
     Ok(Cow::Owned(elements))
 }
 
-/// An empty vector with room for `n` elements, or an error where there is none.
+/// Makes an empty vector with room for `n` elements; an error where memory is lacking.
 pub(crate) fn reserved<T>(n: usize) -> Result<Vec<T>> {
     let mut elements = Vec::new();
     let bytes = n as u128 * size_of::<T>() as u128;

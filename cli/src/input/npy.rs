@@ -1,5 +1,5 @@
-//! Arrays in `.npy` files: padded embeddings `[n, len, dim]` of f16 or f32, and what is said of
-//! them.
+//! Reads arrays in `.npy` files: padded embeddings `[n, len, dim]` of f16 or f32, with tensors
+//! beside them.
 //!
 //! Format versions 1 to 3 (NEP 1): magic, version, header length (u16, from version 2 on u32),
 //! and a Python dictionary with `descr`, `fortran_order` and `shape`. Only what describes
@@ -19,7 +19,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// numpy itself stops at 64 dimensions.
 const MAX_DIMENSIONS: usize = 64;
 
-/// Reads what the file says of its embeddings.
+/// Reads the contents of a file of embeddings.
 pub(super) fn parse(
     bytes: &[u8],
     options: &InputOptions,
@@ -38,7 +38,7 @@ pub(super) fn parse(
     contents(bytes, "the array", files)
 }
 
-/// The array of a whole file as embeddings, with what is said of its items.
+/// Reads the array of a whole file as embeddings, with the tensors that describe its items.
 pub(super) fn contents(bytes: &[u8], name: &str, beside: &[Beside<'_>]) -> Result<Contents> {
     let (header, data) = array(bytes)?;
     let element = element_type(&header.descr)?;
@@ -100,7 +100,7 @@ pub(crate) struct Header {
     pub shape: Vec<usize>,
 }
 
-/// The header of a file, and what follows it, which nothing has been compared with yet.
+/// Splits a file into its header and the bytes behind it, whose number is not checked yet.
 pub(crate) fn array(bytes: &[u8]) -> Result<(Header, &[u8])> {
     let (header, data_start) = split_header(bytes)?;
     let header = Header::parse(header).context("the npy header is broken")?;

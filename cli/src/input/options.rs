@@ -13,7 +13,7 @@ pub struct InputOptions {
     pub reading: Reading,
     /// Name of the tensor of embeddings; `embeddings` by default.
     pub tensor: Option<String>,
-    /// Tensors that say nothing of the items, whatever they look like.
+    /// Tensors that do not describe items, whatever their names and shapes.
     pub ignored: Vec<String>,
     /// A `.npy` file with a mask of the tokens.
     pub mask_file: Option<PathBuf>,
@@ -40,7 +40,7 @@ impl InputOptions {
 /// Meaning of rows of zeros at the ends of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TrailingZeros {
-    /// Padding, which is left out.
+    /// Padding, which is excluded.
     Pad,
     /// Tokens like others.
     Tokens,

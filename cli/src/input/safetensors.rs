@@ -34,7 +34,7 @@ const LEN_BYTES: usize = 8;
 /// Largest header that the format allows.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Reads what the file says of its embeddings, and `files` say of the items.
+/// Reads the contents of a file of embeddings; `files` describe the items, too.
 pub(super) fn parse(
     bytes: &[u8],
     options: &InputOptions,
@@ -178,7 +178,7 @@ impl<'a> Tensors<'a> {
         self.get(name)?.with_context(|| format!("no tensor `{name}`"))
     }
 
-    /// A vector of i64 or i32, wherever it lies.
+    /// Reads a vector of i64 or i32, at any alignment.
     pub fn integers(&self, name: &str) -> Result<Option<Vec<i64>>> {
         let Some((info, range)) = self.get(name)? else { return Ok(None) };
         let bytes = Cow::Borrowed(&self.bytes[range]);

@@ -49,7 +49,7 @@ pub(crate) fn embeddings(tensors: &[Listed], options: &InputOptions) -> Result<u
     bail!("no tensor `{EMBEDDINGS}` in the file; {}", list(tensors))
 }
 
-/// Whether a tensor of this name is the embeddings where nothing else is said.
+/// Whether a tensor of this name is the embeddings by default.
 pub(crate) fn is_embeddings(name: &str) -> bool {
     plain(name).strip_suffix('s').unwrap_or(&plain(name)) == "embedding"
 }

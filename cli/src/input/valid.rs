@@ -1,4 +1,4 @@
-//! Rows of a matrix that are left when some are masked.
+//! Selects the valid rows of a matrix where some are masked.
 //!
 //! A mask that keeps the first tokens of every item is the same as lengths. Any other one, such as
 //! that of items padded on the left, makes a matrix of the valid rows alone: they are gathered when

@@ -1,7 +1,8 @@
-//! Rows of zeros at the ends of items, where nothing says how long items are.
+//! Finds rows of zeros at the ends of items, where the file does not state how long items are.
 //!
-//! They are padding, most of the time, and as tokens they have a similarity of 0 to everything:
-//! more than that of a token that points away. Models that pad on the left have them at the start.
+//! Such rows are padding, most of the time, and as tokens they have a similarity of 0 to
+//! everything: more than that of a token that points away. Models that pad on the left have them at
+//! the start.
 
 use anyhow::Result;
 use rayon::prelude::*;

@@ -304,7 +304,7 @@ impl Named {
     }
 }
 
-/// Names as they come, line by line.
+/// Collects names, line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
     names: Vec<Box<str>>,

@@ -13,8 +13,8 @@
 //! Relevant documents that are not in the token file count as not found. These are the
 //! `ndcg_cut_10` and `recall_10` of trec_eval for the same order of documents. Both are means over
 //! the queries that have a relevant document, whether or not one was found; trec_eval counts a
-//! judged query without one as 0. Judged queries that are not in the token file are left out, as
-//! by trec_eval without its option `-c`.
+//! judged query without one as 0. Judged queries that are not in the token file are excluded, as by
+//! trec_eval without its option `-c`.
 //!
 //! Discounted cumulated gain and its normalisation are from K. Järvelin and J. Kekäläinen,
 //! "Cumulated gain-based evaluation of IR techniques", ACM TOIS 20(4), 2002; the discount is the

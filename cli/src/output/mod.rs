@@ -88,13 +88,13 @@ impl Destination {
         matches!(self, Destination::File(_))
     }
 
-    /// Writes whatever `write` does. A file appears only when it is complete.
+    /// Writes the output of `write`. A file appears only when it is complete.
     pub fn write_with(&self, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
         self.write_with_head(|out| write(out).map(|()| Vec::new()))
     }
 
-    /// As [`Destination::write_with`]. What `write` returns goes over the beginning of a file: what
-    /// is only known at the end.
+    /// Writes as [`Destination::write_with`]. The bytes that `write` returns overwrite the
+    /// beginning of the file: a header that is only known at the end.
     pub fn write_with_head(
         &self,
         write: impl FnOnce(&mut dyn Write) -> Result<Vec<u8>>,
@@ -147,7 +147,7 @@ pub fn warning(format: Format, results: &Results<'_>) -> Option<String> {
     }
 }
 
-/// How wide the terminal is that standard output goes to, where it is one.
+/// Width of the terminal that standard output goes to, if it is one.
 fn terminal_columns() -> Option<usize> {
     if !io::stdout().is_terminal() {
         return None;

@@ -1,11 +1,11 @@
-//! A file that appears whole or not at all, whatever ends the run.
+//! Writes a file that appears whole or not at all, however the run ends.
 //!
 //! On Linux it has no name until it is complete (`O_TMPFILE`), so that the system removes it with
 //! the process, however that ends. It is then linked to its name; where there is a file already, it
 //! is linked to a hidden name and renamed at once. Where there are no files without names, it has
-//! the hidden name from the beginning, which [`crate::interrupt`] removes. A hidden name that is
-//! left all the same, as after SIGKILL, is removed by the next run in the folder: a file is locked
-//! while its run lives.
+//! the hidden name from the beginning, which [`crate::interrupt`] removes. A hidden name that
+//! remains all the same, as after SIGKILL, is removed by the next run in the folder: a file is
+//! locked while its run lives.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions, TryLockError};
@@ -31,7 +31,7 @@ const MAX_TRIES: usize = 16;
 /// `named` does without files that have no name, as a file system that has none does.
 const VARIABLE: &str = "MAXSIM_TEMPORARY";
 
-/// A file being written. Unless it is published, nothing is left of it.
+/// A file being written. Unless it is published, it is removed.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     /// Locked, so that no other run removes it.
@@ -42,8 +42,8 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Finds out, before any work is done, whether a file can be written, and removes what dead
-    /// runs have left in its folder.
+    /// Finds out, before any work is done, whether a file can be written, and removes the
+    /// unfinished files of dead runs in its folder.
     pub(crate) fn check(path: &Path) -> Result<()> {
         remove_left(place::folder(path));
         NewFile::create(path).map(drop)
@@ -93,7 +93,7 @@ fn nameless(path: &Path, replaced: Option<&Permissions>) -> Option<File> {
     let file = File::from(file);
     // Without /proc the file could not be given a name.
     std::fs::metadata(linux::path_of(&file)).ok()?;
-    // No other process knows of it: it can only fail where the file system has no locks.
+    // No other process knows the file, so locking can only fail where the file system has no locks.
     let _ = file.try_lock();
     Some(file)
 }
@@ -212,8 +212,7 @@ fn is_hidden(name: &OsStr) -> bool {
     name.starts_with(PREFIX.as_bytes()) && name.ends_with(SUFFIX.as_bytes())
 }
 
-/// Removes the hidden names of dead runs, whose files are not locked. Where that cannot be found
-/// out or done, they stay.
+/// Removes the hidden names of dead runs, whose files are not locked. Where that fails, they stay.
 fn remove_left(folder: &Path) {
     let Ok(entries) = folder.read_dir() else { return };
     for entry in entries.flatten() {

@@ -26,10 +26,10 @@ struct Line<'a> {
     text: Option<&'a Text>,
 }
 
-/// Per query a heading and a line per document: rank, score, `*` where the document is
-/// judged relevant, id, title and the beginning of the text. A `?` behind the rank says that the
-/// place is likely, not proven. Columns grow with what is in them; with a number of `columns`,
-/// those of a terminal, titles and texts are cut so that a line fits.
+/// Writes per query a heading and a line per document: rank, score, `*` where the document is
+/// judged relevant, id, title and the beginning of the text. A `?` behind the rank means that the
+/// place is likely, not proven. Columns grow with their contents; with a number of `columns`, those
+/// of a terminal, titles and texts are shortened so that a line fits.
 pub(super) fn write(
     results: &Results<'_>,
     columns: Option<usize>,

@@ -11,7 +11,7 @@ use crate::texts::counted;
 /// Name of the run in the last column.
 const TAG: &str = "maxsim";
 
-/// Lines `qid Q0 docid rank score tag`. Documents without tokens are left out: evaluators
+/// Writes lines `qid Q0 docid rank score tag`. Documents without tokens are excluded: evaluators
 /// sort by score, and the 0 of such a document would put it above negative scores. Scores have as
 /// many digits as it takes to distinguish them.
 pub(super) fn write(results: &Results<'_>, out: &mut impl Write) -> io::Result<()> {

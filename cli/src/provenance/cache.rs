@@ -15,7 +15,7 @@ use crate::output::NewFile;
 /// The first line of an entry.
 const HEAD: &str = "maxsim remembers 1";
 
-/// Entries that are kept; beyond, the older half goes.
+/// Most entries that are kept; beyond, the older half is removed.
 const MAX_ENTRIES: usize = 4096;
 
 /// Hexadecimal digits of an entry's name.

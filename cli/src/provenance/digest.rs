@@ -143,7 +143,7 @@ pub(super) fn first_other_row(
     })
 }
 
-/// Goes through all items, as many at a time as come to some elements, until `take` has enough.
+/// Visits all items, in ranges of a number of elements, until `take` has enough.
 fn for_items(
     layout: &TokenLayout,
     of: &'static str,

@@ -1,6 +1,6 @@
-//! Checks that compressed documents were made of the documents that they are searched for.
+//! Checks that compressed documents were made of the documents that are searched.
 //!
-//! A compressed file says in its `__metadata__` what it was made of:
+//! The `__metadata__` of a compressed file has:
 //!
 //! - `maxsim.source`: `tokens-1 ELEMENT DIGEST`, the [`TokenDigest`] of the embeddings, and their
 //!   element type;
@@ -11,9 +11,9 @@
 //!
 //! Writing them states that codes and scales are those that [`maxsim::Tokens::quantize`] makes.
 //! `maxsim rank --screen` compares both digests with the files that it is given. A file is read for
-//! that once; what was found is remembered by the file's identity until it changes. Where a file
-//! says nothing, every row is compared with its codes: are none further off than bounds count with,
-//! the bounds hold whatever made the codes.
+//! that once; the result is remembered by the file's identity until it changes. Without such
+//! metadata every row is compared with its codes: if none is further off than the bounds assume,
+//! the bounds hold, whatever program made the codes.
 
 mod cache;
 mod digest;
@@ -51,7 +51,7 @@ pub(crate) struct Notes {
     pub source: TokenDigest,
     /// Identity of the file of the embeddings.
     pub identity: Option<String>,
-    /// The digest of codes and scales; of a codec's codes there is none.
+    /// The digest of codes and scales. Residual codes have none.
     pub codes: Option<TokenDigest>,
     /// The ids of the items, as JSON, where they have names.
     pub ids: Option<String>,
@@ -208,7 +208,8 @@ impl Files<'_> {
         Ok(Proof::Digests)
     }
 
-    /// The digest of a file: what is remembered of it, or what `find` finds.
+    /// Returns the digest of a file: the remembered one, or else what `find` computes, which is
+    /// then remembered.
     fn known(
         &self,
         what: &str,

@@ -1,4 +1,4 @@
-//! How well rankings of compressed tokens agree with those of the embeddings as they were.
+//! Measures how well rankings of compressed tokens agree with those of the embeddings.
 
 use std::ops::Range;
 

@@ -15,7 +15,7 @@ pub struct Written {
     pub n_tokens: usize,
     /// Elements per token.
     pub dim: usize,
-    /// Bytes of the embeddings as they were.
+    /// Bytes of the embeddings before compression.
     pub bytes_before: u64,
     /// Bytes of codes and scales, or of codes, buckets and the codec's tables.
     pub bytes: u64,

@@ -25,7 +25,7 @@ struct Report {
     bytes: u64,
 }
 
-/// Reads an index and writes its codes and buckets as they are.
+/// Reads an index and writes its codes and buckets unchanged.
 pub(super) fn convert(args: &QuantizeArgs, folder: &Path, destination: &Destination) -> Result<()> {
     let spinner = progress_spinner("reading the index");
     let tokens = read_index(folder);

@@ -91,7 +91,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
         }
         None => None,
     };
-    // The file is written, and there is more to report.
+    // The file is written, so a score that is not finite costs the comparison alone.
     let agreement = match (agreement.transpose(), &queries) {
         (Err(error), Some(queries)) if error.is::<BadScore>() => {
             let why = explain::scoring(error, queries, input_path, &[&file]);
@@ -104,7 +104,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<()> {
     let input = input.to_string();
     let report = Report { input, format, scales, codec, n_items, written, agreement };
     report.print(args.report).context("writing to standard output failed")?;
-    // The report is out; a closed stderr takes nothing from it.
+    // The report is out, so a closed stderr does not matter.
     notes.iter().for_each(|note| say(note));
     let of_files = file.warnings().chain(queries.iter().flat_map(TokenFile::warnings));
     let warnings = of_files.chain(qrels.iter().flat_map(Qrels::warnings).cloned());
@@ -130,7 +130,7 @@ fn open_queries(
     Ok(queries)
 }
 
-/// Refuses options of another format than the one that was asked for.
+/// Refuses options that the chosen format does not have.
 fn check_options(args: &QuantizeArgs) -> Result<()> {
     ensure!(
         args.judging.qrels.is_some()

@@ -1,4 +1,5 @@
-//! Embeddings as residual-compressed tokens: a codec trained on all of them, then they are encoded.
+//! Converts embeddings to residual-compressed tokens: trains a codec on all of them, then encodes
+//! them.
 
 use std::fmt;
 use std::ops::Range;
@@ -133,8 +134,8 @@ fn of<T: Element>(
     Ok((ResidualTokens::new(codec, codes, residuals, order, layout)?, errors))
 }
 
-/// The items from `start` on that come to `chunk_len` elements with what lies between them, at
-/// least one. Those of files never go backwards.
+/// Finds the items from `start` on that come to `chunk_len` elements, with the rows between them,
+/// at least one item. The items of files never go backwards.
 fn next_items(layout: &TokenLayout, start: usize, chunk_len: usize) -> Range<usize> {
     let first = layout.item_rows(start).start;
     let fits = |&item: &usize| (layout.item_rows(item).end - first) * layout.dim() <= chunk_len;

@@ -62,7 +62,7 @@ impl fmt::Display for Clipped {
 
 impl std::error::Error for Clipped {}
 
-/// Writes the file's embeddings, compressed, and says what became of them.
+/// Writes the file's embeddings, compressed, and returns the losses and the notes.
 ///
 /// # Errors
 /// For the first token that is not finite, and where the output cannot be written to.
@@ -122,7 +122,7 @@ impl<'a, T: Element> Writer<'a, T> {
         written.context("nothing was written")
     }
 
-    /// Writes all but the header, and says what the digests are.
+    /// Writes all but the header, and returns the digests.
     fn body<F: Quantized>(
         &self,
         (scales, clips): (ScaleType, Clips),

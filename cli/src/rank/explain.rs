@@ -29,7 +29,7 @@ impl fmt::Display for BadScore {
 
 impl std::error::Error for BadScore {}
 
-/// Why there is no GPU, and what to do about it.
+/// Reason why there is no GPU, and how to get it.
 const NOT_BUILT: &str = if cfg!(target_os = "linux") {
     "this maxsim was installed without GPU support; `cargo install --git REPOSITORY maxsim-cli`, \
      without --no-default-features, installs one that has it"
@@ -37,8 +37,8 @@ const NOT_BUILT: &str = if cfg!(target_os = "linux") {
     "maxsim has GPU support on Linux only; use --device cpu"
 };
 
-/// An error of scoring with the files and the rows at fault, where they can be found; `documents`
-/// is the file's name, and `files` the documents and what else they are scored by.
+/// Explains an error of scoring with the files and the rows at fault, where they can be found;
+/// `documents` is the file's name, and `files` the documents and what else they are scored by.
 pub(crate) fn scoring(
     error: anyhow::Error,
     queries: &TokenFile,

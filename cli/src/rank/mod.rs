@@ -131,7 +131,8 @@ fn search(args: &RankArgs) -> SearchOptions {
     SearchOptions::default().n_candidates(n_candidates).exact(args.exact)
 }
 
-/// The device, which has the kernel that is asked for, and can score what is `scanned`.
+/// Opens the device, and checks that it has the kernel that is asked for and can score the
+/// `scanned` documents.
 fn opened(args: &RankArgs, queries: &TokenFile, scanned: Option<&TokenFile>) -> Result<Device> {
     let device = match (args.device, scanned) {
         (DeviceChoice::Auto, Some(file)) => {
@@ -147,7 +148,7 @@ fn opened(args: &RankArgs, queries: &TokenFile, scanned: Option<&TokenFile>) -> 
     Ok(device)
 }
 
-/// Writes the ranking, and then what there is to say of it.
+/// Writes the ranking, and then the notes about it.
 fn publish(
     args: &RankArgs,
     destination: &Destination,
@@ -163,7 +164,7 @@ fn publish(
     let proven = outcome.search.map(|search| shortest(search.proven, args.top_k));
     let results = Results { rankings: &rankings, judging, metrics, proven: proven.as_deref() };
     destination.write(args.format, &results)?;
-    // The ranking is out; a closed stderr takes nothing from it.
+    // The ranking is out, so a closed stderr does not matter.
     notes.iter().for_each(|note| say(note));
     say(&report);
     if let (Format::Trec, Some(metrics)) = (args.format, metrics) {
@@ -176,8 +177,8 @@ fn publish(
     Ok(())
 }
 
-/// Queries that are finite and go with the documents, converted to their element type where that
-/// was asked for. What there is to say of that is added to `notes`.
+/// Checks that queries are finite and can be scored with the documents, and converts them to their
+/// element type where that was asked for. Notes about it are added to `notes`.
 fn checked(
     mut queries: TokenFile,
     documents: &Documents<'_>,
@@ -201,7 +202,7 @@ fn checked(
     Ok(queries)
 }
 
-/// A line on stderr. What there is to say comes when all is done: a failure is one line.
+/// Prints a line on stderr. Notes come when all is done, so that a failure is one line.
 pub(crate) fn say(line: &str) {
     for line in line.lines() {
         let _ = writeln!(std::io::stderr(), "{}", printable(line));

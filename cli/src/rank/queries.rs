@@ -31,9 +31,9 @@ pub(crate) fn compressed<F: Quantized>(
     }))
 }
 
-/// How the scales of queries that are compressed for documents of a format are to be stored: as
-/// f16, or as f32 where that would clip a token or keep hardly a bit of it. That tokens are too
-/// small for either is added to `notes`.
+/// Chooses how the scales of queries that are compressed for documents of a format are stored: as
+/// f16, or as f32 where that would clip a token or keep hardly a bit of it. A note is added to
+/// `notes` where tokens are too small for either.
 pub fn scales(
     queries: &TokenFile,
     documents: TokenFormat,

@@ -1,4 +1,4 @@
-//! Ranking by a search of compressed documents (`--screen`): they go through in chunks, and of the
+//! Ranks by a search of compressed documents (`--screen`): they are scanned in chunks, and of the
 //! documents themselves only the candidates' rows are read and scored.
 
 use std::ops::Range;

@@ -47,7 +47,7 @@ const MAX_PAIRS: u64 = maxsim::layout::MAX_COUNT as u64 - 1;
 /// Inputs and options of a ranking.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Queries; all of them go to the device at once.
+    /// Queries. All of them are uploaded at once.
     pub queries: &'a TokenFile,
     /// Documents, of the queries' element type and dim, or compressed.
     pub documents: &'a Documents<'a>,
@@ -62,8 +62,8 @@ pub struct Request<'a> {
     pub allow_infinite: bool,
     /// Documents to keep per query.
     pub top_k: usize,
-    /// Device memory for the documents of one call and their scores, in bytes; `None` goes by
-    /// the device's free memory. A document that needs more goes alone.
+    /// Device memory for the documents of one call and their scores, in bytes; `None`: by the
+    /// device's free memory. A document that needs more is uploaded alone.
     pub chunk_bytes: Option<u64>,
     /// Advanced by the number of pairs of a query and a document that are done, or by what its
     /// message says.
@@ -142,9 +142,9 @@ pub fn scores(
     chunks(request, &queries, format, read, take)
 }
 
-/// As [`scores`], of residual-compressed documents: as they are for f16 queries, and decoded to f32
-/// for others. As bf16 they would keep 8 bits of what they decode to; bf16 queries lose nothing as
-/// f32.
+/// Scores as [`scores`], of residual-compressed documents: compressed for f16 queries, and decoded
+/// to f32 for others. As bf16 they would keep 8 bits of what they decode to; bf16 queries lose
+/// nothing as f32.
 fn decoded(
     request: &Request<'_>,
     tokens: &ResidualTokens<'_>,
@@ -269,7 +269,7 @@ fn groups(queries: &TokenLayout, documents: &TokenLayout) -> Vec<Range<usize>> {
             (first, tokens) = (query + 1, 0);
         }
     }
-    // No query is a call, too, which says what would have run.
+    // Make a call without queries, too: it names the kernel that would have run.
     if first < queries.n_items() || groups.is_empty() {
         groups.push(first..queries.n_items());
     }
@@ -280,7 +280,7 @@ fn is_out_of_memory(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::DeviceMemory { .. }))
 }
 
-/// Device memory for the documents of a call: what was asked for, or a share of what is free.
+/// Device memory for the documents of a call: the number asked for, or a share of the free memory.
 pub(crate) fn first_chunk_bytes(wanted: Option<u64>, device: &Device) -> Result<u64> {
     Ok(match (wanted, device.memory()?) {
         (Some(bytes), _) => bytes,

@@ -23,7 +23,7 @@ use crate::provenance::Notes;
 const FORMAT: &str = "maxsim-residual";
 const VERSION: &str = "1";
 
-/// Tensors that say nothing of the items, whatever shape they have.
+/// Tensors that do not describe the items, whatever shape they have.
 const KNOWN: &[&str] = &["residuals", "centroids", "bucket_weights", "bucket_cutoffs"];
 
 /// An open file of residual-compressed tokens.
@@ -40,7 +40,7 @@ impl ResidualFile {
         Ok(ResidualFile::with(bytes, &InputOptions::new(reading)))
     }
 
-    /// A whole file's bytes, with more said of the file.
+    /// Reads a whole file's bytes, with options.
     pub(crate) fn with(bytes: FileBytes, options: &InputOptions) -> ResidualFile {
         ResidualFile { bytes, options: options.clone() }
     }
@@ -62,7 +62,7 @@ impl ResidualFile {
     }
 }
 
-/// Whether a file says that it is of this format, broken or not.
+/// Whether a file claims to be of this format, broken or not.
 pub(crate) fn is_residual(tensors: &Tensors<'_>) -> bool {
     tensors.note("format") == Some(FORMAT)
 }
@@ -197,7 +197,7 @@ impl<'a> File<'a> {
 }
 
 /// Writes tokens to a file, which appears whole or not at all. Items are written one after the
-/// other, whatever their layout; rows that no item has are left out.
+/// other, in any layout; rows that no item has are dropped.
 ///
 /// # Errors
 /// For masked tokens, which the format has no place for, and where the file cannot be written.
@@ -213,7 +213,7 @@ pub fn write(path: &Path, tokens: &ResidualTokens<'_>) -> Result<()> {
     write().with_context(|| path.display().to_string())
 }
 
-/// As [`write`], to wherever `out` goes, with what the tokens were made of.
+/// Writes as [`write`], to `out`, with notes about the tokens' source.
 pub(crate) fn write_into(
     out: &mut dyn Write,
     tokens: &ResidualTokens<'_>,

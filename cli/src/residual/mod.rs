@@ -23,8 +23,7 @@
 //! | `bit_order` | `colbert` or `little-endian` (see [`BitOrder`](maxsim::residual::BitOrder)) |
 //! | `normalize` | `true` or `false`: whether decoded tokens are divided by their lengths |
 //!
-//! Nothing is guessed: a file without one of these is refused. Other tensors and keys are left
-//! alone.
+//! Nothing is guessed: a file without one of these is refused. Other tensors and keys are ignored.
 
 mod array;
 mod decode;

@@ -1,9 +1,9 @@
 //! Tensors in the `.pt` files of ColBERT's indexes.
 //!
-//! Such a file is a ZIP archive of a pickle, which says what the tensors are, and of their bytes.
-//! The pickle is read by `pytorch-reader`, which knows the rebuilding of tensors and calls nothing,
-//! whatever a pickle asks for; opcodes that are no part of that are errors. Here, what is not a
-//! tensor, or the expected number of them, is refused too.
+//! Such a file is a ZIP archive of a pickle, which describes the tensors, and of their bytes. The
+//! pickle is read by `pytorch-reader`, which knows the rebuilding of tensors and calls nothing,
+//! whatever a pickle asks for; opcodes that are no part of that are errors. Objects other than
+//! tensors, or another number of them than expected, are refused here.
 //!
 //! That reader wants a dictionary at the root, as model checkpoints have, where ColBERT saves
 //! single tensors and pairs. So it gets a copy of the archive whose pickle is the same within
@@ -126,7 +126,7 @@ fn with_dictionary(path: &Path) -> Result<Copy> {
     let mut n_pickles = 0;
     for i in 0..archive.len() {
         let mut entry = archive.by_index_raw(i)?;
-        // So that nothing is longer in memory than it is in the file.
+        // Compressed entries are refused, so that they take no more memory than the file.
         ensure!(entry.compression() == CompressionMethod::Stored, "entries are compressed");
         let name = entry.name()?.into_owned();
         if !name.ends_with("/data.pkl") {

@@ -59,7 +59,7 @@ impl Identity {
         })
     }
 
-    /// Other systems say nothing that could be relied on.
+    /// Other systems have no such times to rely on.
     #[cfg(not(unix))]
     fn of(_: &File) -> Option<Identity> {
         None
@@ -112,7 +112,7 @@ impl Opened {
 }
 
 /// Waits for as long as a file that changed a moment ago may change again without that showing: at
-/// most a tenth of a second. A file that cannot be opened is left to who opens it next.
+/// most a tenth of a second. A file that cannot be opened fails where it is opened next.
 pub(crate) fn settle(path: &Path) {
     let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
     let found = is_file.then(|| File::open(path).ok()).flatten();

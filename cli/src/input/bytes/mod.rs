@@ -44,7 +44,7 @@ enum Content {
 impl FileBytes {
     /// Opens a regular file. A pipe or a device has no length to check anything against.
     pub fn open(path: &Path, reading: Reading) -> Result<FileBytes> {
-        // Asked before the file is opened: opening a pipe without a writer would block.
+        // Check before the file is opened: opening a pipe without a writer would block.
         let metadata = std::fs::metadata(path)?;
         ensure!(metadata.is_file(), "not a regular file");
         let file = File::open(path)?;
@@ -63,7 +63,7 @@ impl FileBytes {
         Ok(FileBytes { content, file: Some(file), opened })
     }
 
-    /// Bytes that are no file's as they are: nothing shows whether the files they came from change.
+    /// Wraps bytes that were made in memory: a change of the files they came from does not show.
     pub fn in_memory(bytes: Vec<u8>) -> FileBytes {
         FileBytes { content: Content::Read(bytes), file: None, opened: None }
     }

@@ -90,7 +90,7 @@ impl Judged {
     }
 }
 
-/// Judgements as they are read.
+/// Judgements, collected line by line.
 struct Judgements<'a> {
     queries: &'a Ids,
     documents: &'a Ids,

@@ -48,8 +48,8 @@ struct Line {
 /// Columns of the query, the document and the grade.
 type Columns = [usize; 3];
 
-/// Reads judgements; returns the form of files whose ids may be meant otherwise than as numbers of
-/// items.
+/// Reads judgements; returns the form of files whose ids could also mean something other than
+/// numbers of items.
 pub(super) fn read(
     path: &Path,
     format: Option<QrelsFormat>,
