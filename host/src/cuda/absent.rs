@@ -1,7 +1,7 @@
 //! The CUDA half of a build without it: the types that devices and operations name, none of which
 //! has a value. So every arm is type-checked in both builds, and no arm can be reached in this one.
 
-// Of functions that cannot be called.
+// These functions cannot be called, so they use no argument.
 #![allow(unused_variables, clippy::extra_unused_type_parameters)]
 
 mod calls;
@@ -40,7 +40,7 @@ pub(crate) fn n_devices() -> Result<usize> {
     Err(Error::CudaNotBuilt)
 }
 
-/// What has no value.
+/// A type without values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Never {}
 

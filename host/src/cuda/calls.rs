@@ -1,9 +1,9 @@
-//! What calls of either half are given: a build without CUDA has the same types, of tokens and
+//! Arguments of calls of either half. A build without CUDA has the same types, of tokens and
 //! results that have no values.
 
 use super::{CudaGradScores, CudaGradients, CudaOutputs, CudaTokens};
 
-/// What a gradient call is given.
+/// Arguments of a gradient call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BackwardCall<'a> {
     pub queries: &'a CudaTokens,
@@ -14,7 +14,7 @@ pub(crate) struct BackwardCall<'a> {
     pub adds: bool,
 }
 
-/// What a call for the gradients of residual-compressed documents is given.
+/// Arguments of a call for the gradients of residual-compressed documents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResidualCall<'a> {
     pub queries: &'a CudaTokens,
@@ -23,7 +23,8 @@ pub(crate) struct ResidualCall<'a> {
     pub grad_scores: &'a CudaGradScores,
 }
 
-/// What it finds, on the host: the gradients of the queries' rows, of centroids and of weights.
+/// Results of such a call, on the host: the gradients of the queries' rows, of centroids and of
+/// weights.
 #[derive(Debug)]
 pub(crate) struct ResidualFound<'a> {
     pub queries: &'a mut [f32],

@@ -31,7 +31,7 @@ const THREAD_LOCAL: i32 = 1;
 /// A call with everything that it uses.
 #[derive(Debug)]
 pub(crate) struct CudaCall {
-    /// What a scoring writes, and a loss or a gradient reads.
+    /// Outputs that a scoring writes, and a loss or a gradient reads.
     outputs: Arc<CudaOutputs>,
     what: What,
 }

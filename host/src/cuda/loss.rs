@@ -32,7 +32,7 @@ pub(crate) struct CudaLossWork {
     temperature: f32,
 }
 
-/// What scores are compared with.
+/// Targets that scores are compared with.
 #[derive(Debug)]
 pub(crate) struct CudaTargets(Targets);
 
@@ -42,7 +42,7 @@ enum Targets {
     Positives(Buffer),
     /// An f32 per score.
     Teacher(Buffer, Arc<Hazard>),
-    /// The same, of other work.
+    /// Scores of other work, the teacher's.
     Scores(Arc<CudaOutputs>),
 }
 

@@ -218,7 +218,7 @@ impl CudaBackward {
             gather: self.gather_params(call, query_pairs, out, workspace),
         };
         let n_few_blocks = params.n_tasks * params.source.n_columns;
-        // Without blocks to sum over pairs, what is said of it does not matter.
+        // If no CTA sums over pairs, these parameters are not read.
         let are_elements = self.documents == Gathered::Elements;
         let n_gather_blocks = match are_elements {
             true => self.n_gather_blocks(&params.gather),

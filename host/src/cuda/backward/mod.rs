@@ -124,9 +124,9 @@ pub(super) struct SortedKernels {
 /// The kernel that gathers ∂Q.
 #[derive(Clone, Copy, Debug)]
 enum GatherKernel {
-    /// Of elements or codes.
+    /// Gathers elements or codes.
     Rows(Kernel<GatherParams>),
-    /// Of residual-compressed documents.
+    /// Gathers residual-compressed documents.
     Residuals(Kernel<ResidualGatherParams>),
 }
 
@@ -152,8 +152,8 @@ pub(super) struct Sums<'a> {
     /// The documents' row that those of the documents start with.
     pub first_row: u32,
     pub adds: bool,
-    /// What the rows of queries and documents are normalised by, or codes multiplied by; 0 =
-    /// nothing.
+    /// Addresses of the row scales of queries and documents: r of normalised rows, or scales of
+    /// codes; 0 = none.
     pub norms: [u64; 2],
 }
 
@@ -174,7 +174,8 @@ impl CudaBackward {
         CudaBackward::of(device, problem, element, kind, outputs, None)
     }
 
-    /// The same for winners that `chosen` finds again, at most `bytes_max` of them at once.
+    /// Computes gradients from winners that `chosen` finds again, at most `bytes_max` of them at
+    /// once.
     pub(crate) fn recompute(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
@@ -211,7 +212,7 @@ impl CudaBackward {
                 true => element.size_bytes(),
                 false => backward::CODE_BYTES,
             },
-            // Of normalised rows sums are f32 in any case, and become the gradient later.
+            // The sums of normalised rows are f32 in any case, and become the gradient later.
             adds_in_place: gradient == ElementType::F32 || normalizes,
             n_warps: n_blocks * backward::WARPS as usize,
             list_bytes_max: LIST_BYTES_MAX,

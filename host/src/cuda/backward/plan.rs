@@ -23,7 +23,7 @@ use crate::problem::Problem;
 pub(in crate::cuda) struct Shape {
     /// Bytes per element of the tokens.
     pub element_bytes: usize,
-    /// The same of the documents as lanes read them for the queries' gradient.
+    /// Bytes of a document row as lanes read it for the queries' gradient.
     pub gathered_bytes: usize,
     /// Whether sums of several passes can be added in the documents' gradient: it is f32.
     pub adds_in_place: bool,
@@ -258,7 +258,7 @@ impl GradientPlan {
             }
         }
         let (_, n_columns) = columns(side.problem.dim() * shape.element_bytes);
-        // They run together.
+        // Queries and documents share a launch, so their CTAs are counted together.
         check_grid(self.short_query_tasks.len() as u64 * u64::from(n_columns) + self.n_row_blocks)?;
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! Where a gradient call keeps its intermediate data in the workspace.
+//! Lays out the intermediate data of a gradient call in the workspace.
 
 use maxsim_kernels::abi::params::backward;
 use maxsim_kernels::abi::params::backward::SegmentedSumParams;

@@ -58,7 +58,7 @@ impl CudaTokens {
         let mut staging = Vec::new();
         for (i, rows) in (0..).zip(data.chunks_mut(at_once as usize * row_bytes)) {
             let gaps = rows.len() / row_bytes - 1;
-            // Nothing behind the last row: it may be the end of the memory.
+            // Bytes behind the last row may not exist: it may be the end of the memory.
             staging.resize(gaps * pitch_bytes as usize + row_bytes, 0);
             // SAFETY: that many rows from there on are rows of the matrix.
             unsafe { download(entered, base + i * at_once * pitch_bytes, &mut staging)? };

@@ -21,7 +21,7 @@ pub(crate) struct CudaGradScores {
     device: Arc<CudaDevice>,
     address: u64,
     hazard: Arc<Hazard>,
-    /// What the address points to, where it is ours.
+    /// Memory that the address points to, unless it is foreign.
     _owned: Option<Buffer>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct CudaGradients {
     device: Arc<CudaDevice>,
     sides: [GradientMatrix; 2],
     hazard: Arc<Hazard>,
-    /// What the addresses point to, where it is ours.
+    /// Memory that the addresses point to, unless it is foreign.
     _owned: Vec<Buffer>,
 }
 

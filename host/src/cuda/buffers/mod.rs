@@ -1,4 +1,4 @@
-//! What lies in device memory: tokens with their row scales, outputs, gradients.
+//! Data in device memory: tokens with their row scales, outputs, gradients.
 
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod download;

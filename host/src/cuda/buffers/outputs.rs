@@ -23,7 +23,7 @@ pub(crate) struct CudaOutputs {
     /// Bytes of each that lie before these and are not there: addresses are those of the first.
     skipped_bytes: [u64; 3],
     hazard: Arc<Hazard>,
-    /// What the addresses point to, where it is ours.
+    /// Memory that the addresses point to, unless it is foreign.
     _owned: Vec<Buffer>,
 }
 
@@ -81,7 +81,7 @@ impl CudaOutputs {
         winners: &[i32],
     ) -> Result<CudaOutputs> {
         let owned = match shape.winner_bytes {
-            // None, -1, becomes all-ones.
+            // The winner -1, none, becomes all-ones.
             2 => {
                 let narrow: Vec<u16> = winners.iter().map(|&winner| winner as u16).collect();
                 upload(device, bytemuck::cast_slice(&narrow))?
@@ -117,7 +117,8 @@ impl CudaOutputs {
         Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, hazard, _owned })
     }
 
-    /// The same memory without the token scores, which another kernel writes. Allocates nothing.
+    /// Makes outputs of the same memory without the token scores, which another kernel writes.
+    /// Allocates nothing.
     pub(in crate::cuda) fn without_token_scores(&self) -> CudaOutputs {
         let [scores, winners, _] = self.lens_bytes;
         CudaOutputs {

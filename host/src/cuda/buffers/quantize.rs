@@ -28,7 +28,8 @@ use crate::tokens::layout::TokenLayout;
 use crate::tokens::scales::ScaleType;
 
 impl CudaTokens {
-    /// These tokens, of elements `T` in a layout, as codes of format `F`, which has such scales.
+    /// Compresses these tokens, of elements `T` in a layout, to codes of format `F` with scales of
+    /// a type that the format has.
     pub(crate) fn quantize<T: Element, F: Quantized>(
         &self,
         device: &Arc<CudaDevice>,

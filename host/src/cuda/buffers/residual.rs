@@ -304,7 +304,7 @@ pub(in crate::cuda) struct CudaByCode {
     pub(in crate::cuda) rows: Buffer,
     /// Index in `rows` of each unit's first row, and the end of the last unit.
     pub(in crate::cuda) units: Buffer,
-    /// Which unit is each centroid's first, and how many there are.
+    /// First unit of each centroid, and the number of units.
     pub(in crate::cuda) firsts: Buffer,
     pub(in crate::cuda) n_units: u32,
 }

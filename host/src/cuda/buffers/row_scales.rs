@@ -47,7 +47,7 @@ pub(crate) struct RowScales {
     source: Source,
 }
 
-/// Where row scales come from.
+/// Source of row scales.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cuda) enum Source {
     /// A kernel computes r from the rows.

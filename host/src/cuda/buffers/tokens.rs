@@ -34,7 +34,7 @@ pub(crate) struct CudaTokens {
     /// The items' segments; empty where item `i` is the `item_len` rows from row `i * item_len` on.
     segments: Option<Buffer>,
     item_len: u32,
-    /// Some item has no valid token.
+    /// Whether some item has no valid token.
     has_empty_items: bool,
     /// The matrix as TMA reads it, where TMA can take it.
     maps: Option<Box<Maps>>,
@@ -46,8 +46,8 @@ pub(crate) struct CudaTokens {
     pub(in crate::cuda) residuals: Option<CudaResiduals>,
     /// The scales of codes; or r of every row, from the first call on that normalises rows.
     pub(in crate::cuda) row_scales: Mutex<Option<RowScales>>,
-    /// The same tokens for calls that normalise rows, where some are too long for f32 to square:
-    /// see [`crate::tokens::scaled_rows`].
+    /// Scaled copy of the tokens for calls that normalise rows, where some are too long for f32 to
+    /// square: see [`crate::tokens::scaled_rows`].
     scaled: Option<Box<CudaTokens>>,
 }
 
@@ -187,7 +187,7 @@ impl CudaTokens {
         }
     }
 
-    /// Of residual-compressed tokens, the number of centroids, and of bucket weights.
+    /// Number of centroids, and of bucket weights, of residual-compressed tokens.
     pub(crate) fn n_table_rows(&self) -> [usize; 2] {
         let of = |residuals: &CudaResiduals| residuals.n_table_rows();
         self.residuals.as_ref().map_or([0; 2], of)

@@ -18,10 +18,10 @@ pub(in crate::cuda) struct Hazard(Mutex<LastUse>);
 pub(in crate::cuda) struct LastUse {
     /// Completes with it.
     done: CudaEvent,
-    /// The same within its capture, where it was captured.
+    /// Completion of the use within its capture, where it was captured.
     inside: CudaEvent,
-    /// Its order, where that is known. Once the buffer was captured into a foreign graph, this
-    /// stays with the capture: when that graph runs is not known here.
+    /// Order of the use, where that is known. Once the buffer was captured into a foreign graph,
+    /// this stays with the capture: when that graph runs is not known here.
     order: Option<Order>,
 }
 
@@ -59,7 +59,8 @@ impl Hazard {
             (Some(Order::Capture { capture: a, .. }), Order::Capture { capture: b, .. })
                 if a == b =>
             {
-                // What waits for `done` would wait for another launch of the same graph.
+                // Wait within the capture: a wait for `done` would be for another launch of the
+                // same graph.
                 last.inside.hold_back_inside(entered, stream)?;
             }
             _ => last.done.hold_back(entered, stream, order)?,

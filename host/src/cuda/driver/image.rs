@@ -1,4 +1,4 @@
-//! What a kernel can be loaded from: its PTX, and cubins assembled from it ahead of time.
+//! Images that a kernel can be loaded from: its PTX, and cubins assembled from it ahead of time.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -20,9 +20,9 @@ const KERNELS: &str = "MAXSIM_KERNELS";
 pub(in crate::cuda) struct Image {
     /// Name of the entry.
     pub name: &'static str,
-    /// What the driver compiles where no cubin fits.
+    /// PTX, which the driver compiles where no cubin fits.
     ptx: Option<PackedFile>,
-    /// The same, assembled for some devices.
+    /// Cubins assembled from that PTX, for some devices.
     cubins: Vec<Cubin>,
 }
 
@@ -34,7 +34,7 @@ pub(in crate::cuda) struct Cubin {
     file: PackedFile,
 }
 
-/// What the archive holds.
+/// Contents of the archive.
 #[derive(Debug, Default)]
 struct Images {
     kernels: BTreeMap<&'static str, Image>,
@@ -98,7 +98,8 @@ fn dictionary(name: &'static str) -> Result<&'static [u8]> {
 }
 
 impl Images {
-    /// Nothing is unpacked yet. `None` where a file's name is of no known kind, too.
+    /// Reads the names and places of the files, and unpacks none. `None` where a file's name is of
+    /// no known kind, too.
     fn read(bytes: &'static [u8]) -> Option<Images> {
         let mut images = Images::default();
         let mut all_are_known = true;
@@ -132,7 +133,7 @@ fn capability(target: &str) -> Option<(u32, u32)> {
     Some((number / 10, number % 10))
 }
 
-/// What kernels may be loaded from.
+/// Images that kernels may be loaded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cuda) enum Wanted {
     /// A cubin where one fits and the driver takes it, else PTX.
@@ -144,7 +145,7 @@ pub(in crate::cuda) enum Wanted {
 }
 
 impl Wanted {
-    /// What the environment variable MAXSIM_KERNELS says.
+    /// Reads the environment variable MAXSIM_KERNELS.
     pub(in crate::cuda) fn of_environment() -> Result<Wanted> {
         match std::env::var_os(KERNELS) {
             None => Ok(Wanted::Any),

@@ -66,7 +66,7 @@ impl<P> fmt::Debug for Kernel<P> {
 }
 
 impl<P> Kernel<P> {
-    /// What the driver launches.
+    /// Handle that the driver launches.
     pub(in crate::cuda) fn function(&self) -> CUfunction {
         self.loaded.function
     }
@@ -77,7 +77,7 @@ impl<P> Kernel<P> {
     }
 }
 
-/// What the driver has made of an image.
+/// Module that the driver has made of an image.
 #[derive(Clone, Copy, Debug)]
 struct Loaded {
     function: CUfunction,

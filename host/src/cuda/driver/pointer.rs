@@ -93,7 +93,7 @@ pub(crate) fn read_rows<V: bytemuck::Pod>(
     check_range(device, address, (rows * size_of::<V>()) as u64, size_of::<V>() as u64)?;
     let mut values = filled(rows as u64, V::zeroed())?;
     let entered = device.enter()?;
-    // They may have been written on any stream.
+    // Any stream may have written the bytes.
     device.synchronize(&entered)?;
     // SAFETY: the range was just checked.
     unsafe { download(&entered, address, bytemuck::cast_slice_mut(&mut values))? };

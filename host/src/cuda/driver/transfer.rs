@@ -65,8 +65,8 @@ pub(in crate::cuda) fn upload_made(
     if n == 0 {
         return Ok(buffer);
     }
-    // Not under the lock: `make` may run on several threads, and one that waits for the others may
-    // begin an upload of its own meanwhile.
+    // Take the uploader out of the lock: `make` may run on several threads, and one that waits for
+    // the others may begin an upload of its own meanwhile.
     let idle = lock(&device.uploader).take();
     let mut uploader = idle.map_or_else(|| Uploader::new(device), Ok)?;
     let uploaded = uploader.upload(&buffer, n, entry_bytes, make);

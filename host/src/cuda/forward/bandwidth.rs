@@ -25,7 +25,7 @@ pub(crate) fn read(
 ) -> Result<()> {
     let device = stream.device().clone();
     let Access { base, pitch_bytes, .. } = tokens.access();
-    // Without the padding after the last row, which a view may not own.
+    // Exclude the padding after the last row, which a view may not own.
     let rows = tokens.n_rows() as u64;
     let len_bytes = rows.saturating_sub(1) * pitch_bytes + rows.min(1) * row_bytes as u64;
     if !base.is_multiple_of(VECTOR_BYTES) || blocks_per_multiprocessor == 0 {

@@ -31,7 +31,7 @@ pub(in crate::cuda) struct CentroidScores {
 }
 
 impl CentroidScores {
-    /// Those that a kernel reads; `None` where it reads none.
+    /// Prepares the centroid scores that a forward kernel reads; `None` where it reads none.
     pub(in crate::cuda) fn new(
         device: &Arc<CudaDevice>,
         variant: &Variant,

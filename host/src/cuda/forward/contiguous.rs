@@ -73,7 +73,7 @@ impl WorkList {
                 (tile, starts[0].entry..starts[1].entry)
             }
             Units::StreamK(shares) => {
-                // Those that end in it.
+                // Documents that end in the chunk.
                 let step = |chunk| first_step(chunk, shares.per_unit, shares.n_longer);
                 let [begin, end] =
                     [chunk, chunk + 1].map(|chunk| step(chunk) / shares.document_steps);
@@ -229,7 +229,7 @@ mod tests {
                 let mut before = (0, false);
                 for u in 0..launch.n_units {
                     let share = Share::new([step(u), step(u + 1)], division, len as u32);
-                    // None is empty, and each has the end of the partial document that the one
+                    // No share is empty, and each has the end of the partial document that the one
                     // before has published, or continues it.
                     assert_eq!((share.start, share.is_end), before);
                     assert!(share.start <= share.partial && share.partial <= share.end);

@@ -34,8 +34,8 @@ pub(in crate::cuda) struct SplitProblem {
     splits: DocumentSplits,
     documents: TokenLayout,
     pairing: Pairing,
-    /// Of each score of the whole problem: its query, and where that one's tokens go in the
-    /// pair-major outputs.
+    /// Query of each score of the whole problem, and index of its first token in the pair-major
+    /// outputs.
     scores: Vec<(usize, u32)>,
 }
 
@@ -72,8 +72,8 @@ impl SplitProblem {
         Ok(SplitProblem { splits, documents, pairing: Pairing(pairing), scores })
     }
 
-    /// Where the query tokens of each score of the whole problem are: in their matrix, in tiles,
-    /// and in the pair-major outputs.
+    /// Lists where the query tokens of each score of the whole problem are: in their matrix, in
+    /// tiles, and in the pair-major outputs.
     pub(in crate::cuda) fn score_tokens(
         &self,
         queries: &TokenLayout,
@@ -107,7 +107,7 @@ impl SplitProblem {
 pub(in crate::cuda) struct CudaSplits {
     kernel: Kernel<CombineSplitsParams>,
     splits: DocumentSplits,
-    /// Some split has no token.
+    /// Whether some split has no token.
     has_empty: bool,
     n_scores: u32,
     groups_per_tile: u32,

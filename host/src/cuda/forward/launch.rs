@@ -19,7 +19,7 @@ use crate::cuda::driver::memory::fill;
 use crate::cuda::driver::stream::{CudaStream, Order};
 use crate::error::{Error, Result};
 
-/// What the scores of centroids are aligned to: a line of the cache.
+/// Alignment of the scores of centroids: a line of the cache.
 const SCORES_ALIGN: u64 = 128;
 
 impl ForwardPlan {
@@ -82,7 +82,7 @@ impl ForwardPlan {
         }
     }
 
-    /// Where the scores of centroids lie in the workspace, behind all else.
+    /// Offset of the scores of centroids in the workspace, behind all else.
     fn scores_offset(&self) -> u64 {
         self.bytes_before_scores().next_multiple_of(SCORES_ALIGN)
     }
@@ -200,7 +200,8 @@ impl ForwardPlan {
             return Ok([TensorMap::NONE; 3]);
         }
         if self.variant.arch != Arch::Sm90a {
-            // Of the rows for sm_80 those that decode documents load whole chunks of queries.
+            // Among the kernels for sm_80, those that decode documents load whole chunks of
+            // queries.
             let is_aligned = queries.access().is_aligned() || !self.variant.operand.is_decoded();
             return is_aligned.then_some([TensorMap::NONE; 3]).ok_or_else(|| refuse("queries"));
         }

@@ -28,7 +28,7 @@ pub(in crate::cuda) struct DeviceLists {
     pub score_token_base: u64,
     /// The splits' rows, where documents are split.
     pub split_segments: u64,
-    /// Of split documents.
+    /// Query tokens of each score, where documents are split.
     pub score_tokens: u64,
     _memory: Buffer,
 }

@@ -160,7 +160,7 @@ impl ForwardPlan {
             Units::Listed(first) => {
                 units = self.lists.units + u64::from(first) * size_of::<Unit>() as u64;
             }
-            // They have parameters of their own.
+            // These schedules have parameters of their own.
             Units::Contiguous(_) | Units::StreamK(_) => {}
         }
         let first_result = launch.first_query * launch.query_stride + launch.entries.start;

@@ -18,8 +18,8 @@ pub(in crate::cuda) const UNIT_TOKENS_MAX: u64 = 4096;
 /// a ticket costs each consumer some hundred clocks.
 pub(in crate::cuda) const DYNAMIC_TOKENS_MIN: u64 = 8192;
 
-/// The same of contiguous documents: with fewer tokens units would be a few short documents, which
-/// cost more than they even out (docs/decisions/short-queries.md).
+/// Fewest tokens per CTA for the dynamic scheduler of contiguous documents: with fewer, units would
+/// be a few short documents, which cost more than they even out (docs/decisions/short-queries.md).
 pub(in crate::cuda) const CONTIGUOUS_DYNAMIC_TOKENS_MIN: u64 = 10_000;
 
 /// Into how many units a CTA's share is divided for the dynamic scheduler, where those are not too
@@ -27,7 +27,7 @@ pub(in crate::cuda) const CONTIGUOUS_DYNAMIC_TOKENS_MIN: u64 = 10_000;
 /// of a unit if enough units remain for the scheduler.
 const DYNAMIC_PARTS: u64 = 32;
 
-/// Which part of its share is a CTA's first unit.
+/// Divisor of a CTA's share that gives its first unit.
 const FIRST_PART: u64 = 4;
 
 /// Units of fewer tokens than this cost more tickets than they even out
@@ -36,11 +36,12 @@ const SHORT_UNIT_TOKENS: u64 = 512;
 /// … and CTAs begin with so many of their share's [`DYNAMIC_PARTS`].
 const FIRST_OF_SHORT: u64 = 26;
 
-/// What a document costs besides its tokens, in tokens: the sum over the rows, and half of the
-/// columns that its last tile wastes.
+/// Tokens that a document costs besides its own: the sum over the rows, and half of the columns
+/// that its last tile wastes.
 const DOCUMENT_TOKENS: u64 = 32;
 
-/// The same where documents are read as one run of rows: nothing waits for a document's end.
+/// Tokens that a document costs besides its own where documents are read as one run of rows: no
+/// load waits for a document's end.
 const CONTIGUOUS_DOCUMENT_TOKENS: u64 = 8;
 
 /// Consecutive entries that one launch covers: those of whole queries, or some of one.
@@ -50,7 +51,7 @@ pub(in crate::cuda) struct LaunchRange {
     pub entries: Range<u32>,
     /// Tiles of the longest query.
     pub max_tiles: u32,
-    /// Some query with entries has fewer tiles.
+    /// Whether some query with entries has fewer tiles.
     pub is_ragged: bool,
 }
 
@@ -252,7 +253,7 @@ impl Chunks {
         n.min(self.n_first) * self.first + n.saturating_sub(self.n_first) * self.rest
     }
 
-    /// What the first so many units are to have of the cost of documents of any lengths: the
+    /// Computes the shares of the first so many units in the cost of documents of any lengths: the
     /// remainder of rounding is spread over all units.
     fn shares(&self, shape: &Shape, lens: &[[u32; 2]]) -> impl Fn(u64) -> u64 {
         let total: u128 = lens.iter().map(|len| u128::from(shape.cost(len[1]))).sum();

@@ -35,11 +35,11 @@ pub(crate) struct ForwardPlan {
     pub(super) device: Arc<CudaDevice>,
     pub(super) variant: &'static Variant,
     pub(super) kernel: ForwardKernel,
-    /// Where scores are sums over several query tiles, and nothing else adds them.
+    /// Kernel that adds partial sums, where scores are sums over several query tiles.
     pub(super) sum_partials: Option<Kernel<SumPartialsParams>>,
-    /// Where documents are split: all but the outputs is then the problem of the splits.
+    /// Document splits, if any: all but the outputs then describes the problem of the splits.
     pub(super) splits: Option<CudaSplits>,
-    /// Where the kernel reads what centroids score.
+    /// Kernel of the centroid scores, where the forward kernel reads them.
     pub(super) centroid_scores: Option<CentroidScores>,
     pub(super) dim: usize,
     pub(super) winner_bytes: usize,
@@ -149,7 +149,7 @@ impl ForwardPlan {
     }
 }
 
-/// What the launches of a kernel depend on, for a problem or for the splits of another one.
+/// Properties of a problem, or of the splits of another one, that a kernel's launches depend on.
 fn launch_shape(
     device: &CudaDevice,
     problem: &Problem<'_>,

@@ -17,9 +17,9 @@ pub(in crate::cuda) struct Packed {
     pub tiles: Range<u32>,
     /// Tiles of the query that has most.
     pub n_parts: u32,
-    /// Some query has fewer.
+    /// Whether some query has fewer tiles.
     pub is_ragged: bool,
-    /// Some tile has groups of several queries.
+    /// Whether some tile has groups of several queries.
     pub is_shared: bool,
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct CudaRescore {
     own_documents: bool,
     winner_bytes: usize,
     warps_log2: u32,
-    /// Of listed pairs, or where the winners of each query are, or nothing.
+    /// Listed pairs, or the place of each query's winners, if the kernel reads either.
     list: Option<Buffer>,
     is_listed: bool,
 }

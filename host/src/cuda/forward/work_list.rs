@@ -50,7 +50,7 @@ pub(in crate::cuda) struct Launch {
     pub grid: u32,
     /// Parts that are added up; 0 = the kernel writes the scores itself.
     pub n_parts: u32,
-    /// Some queries have fewer parts: partial sums must start at 0.
+    /// Whether some queries have fewer parts: partial sums must start at 0.
     pub is_ragged: bool,
     /// Whether the block that brings the last part of a unit adds the parts up. Otherwise a
     /// kernel of its own does.
@@ -104,7 +104,7 @@ pub(in crate::cuda) struct WorkList {
     pub tiles_per_query: u32,
     /// Partial sums of the largest launch.
     pub n_partials: u64,
-    /// Some score belongs to a query without tokens, which no kernel visits.
+    /// Whether some score belongs to a query without tokens, which no kernel visits.
     pub has_unvisited_scores: bool,
 }
 
@@ -124,7 +124,7 @@ impl WorkList {
             n_partials: 0,
             has_unvisited_scores: false,
         };
-        // Without a document token every score is 0: no kernel has to look.
+        // Without a document token every score is 0, and no kernel is launched.
         if problem.documents().max_len() == 0 {
             work.has_unvisited_scores = problem.shape().n_scores() > 0;
             return Ok(work);
