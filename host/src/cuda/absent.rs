@@ -1,5 +1,6 @@
-//! The CUDA half of a build without it: the types that devices and operations name, none of which
-//! has a value. So every arm is type-checked in both builds, and no arm can be reached in this one.
+//! Stands in for the CUDA half in a build without it: the types that devices and operations name,
+//! without values. So every arm is type-checked in both builds, and no arm can be reached in this
+//! one.
 
 // These functions cannot be called, so they use no argument.
 #![allow(unused_variables, clippy::extra_unused_type_parameters)]

@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::runtime::swap::lock;
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: calls that allocate or wait are refused on this thread
-/// alone. No call of ours does either.
+/// alone. The library makes no such call meanwhile.
 const THREAD_LOCAL: i32 = 1;
 
 /// A call with everything that it uses.
@@ -243,8 +243,8 @@ impl CudaGraph {
         destroyed.map(|()| graph)
     }
 
-    /// Enqueues all calls. Launches of one graph run one after the other, on whatever streams:
-    /// the driver sees to that.
+    /// Enqueues all calls. The driver runs launches of one graph one after the other, on whatever
+    /// streams.
     pub(crate) fn launch(&mut self, stream: &CudaStream) -> Result<()> {
         let entered = self.device.enter()?;
         let order = stream.order(&entered)?;
@@ -280,7 +280,7 @@ impl Drop for CudaGraph {
     }
 }
 
-/// Captures what `enqueue` enqueues on a stream of ours, whether it succeeds or not.
+/// Captures what `enqueue` enqueues on a stream of the library, whether it succeeds or not.
 fn capture(
     entered: &Entered<'_>,
     stream: &CudaStream,

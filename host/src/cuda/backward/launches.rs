@@ -120,8 +120,8 @@ impl CudaBackward {
         }
     }
 
-    /// Enqueues what goes from gradients of normalised rows to those of rows, which are the
-    /// `tokens` as they were given.
+    /// Enqueues the projection of gradients of normalised rows to gradients of rows; `tokens` are
+    /// the rows before they are normalised.
     ///
     /// # Safety
     /// As [`CudaBackward::run`], behind the sums.

@@ -30,7 +30,7 @@ pub(in crate::cuda) struct Lists {
 }
 
 impl Lists {
-    /// Copies the lists to the device, in one go.
+    /// Uploads all lists with one copy.
     pub(super) fn upload(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,

@@ -56,7 +56,7 @@ use crate::problem::outputs::OutputShape;
 use crate::tokens::element::ElementType;
 
 /// Bytes of the workspace's parts, 32 MB together with the counters: sorted sources with their
-/// destinations; sums over parts of rows; sums over several passes. Counts take what is left.
+/// destinations; sums over parts of rows; sums over several passes. Counts have the rest.
 const LIST_BYTES_MAX: u64 = 20 << 20;
 const PARTS_BYTES_MAX: u64 = 5 << 20;
 const CARRY_BYTES_MAX: u64 = 3 << 18;
@@ -75,7 +75,7 @@ pub(crate) struct CudaBackward {
     pub(super) kernels: Kernels,
     pub(super) plan: GradientPlan,
     pub(super) lists: Lists,
-    /// Whether every row of the queries has pairs, so that nothing must be cleared.
+    /// Whether every row of the queries has pairs, so that their gradient need not be cleared.
     pub(super) covers_queries: bool,
     /// Whether every row of the documents is in a task of the plan's `short_query_tasks`.
     short_queries_cover_documents: bool,

@@ -35,7 +35,7 @@ pub(in crate::cuda) struct Shape {
     pub parts_bytes_max: u64,
     /// Bytes of sums over several passes that the workspace holds.
     pub carry_bytes_max: u64,
-    /// Sources that one block sorts, where there are several.
+    /// Sources that one CTA sorts, where there are several.
     pub task_sources: u64,
     /// Most sources of a document that need no sorting, if it has one pair.
     pub few_sources: u64,
@@ -47,7 +47,7 @@ pub(in crate::cuda) struct Shape {
 /// Bytes of a source, and of a destination, in the sorted lists.
 const LIST_ENTRY_BYTES: u64 = 8;
 
-/// Most blocks that share a window: each reads all of their counts.
+/// Most CTAs that share a window: each reads all of their counts.
 const WINDOW_TASKS_MAX: u64 = 64;
 
 /// Fewest sources of a segment: finding its first destination should take little of its time.
@@ -87,7 +87,7 @@ pub(in crate::cuda) struct Group {
     pub window_rows: u32,
     pub segment_len: u32,
     pub n_segments: u32,
-    /// Whether this is one of several passes over a window, the sums of which add up.
+    /// Whether this is one of several passes over a window, whose sums add up.
     pub is_pass: bool,
     pub carry: Option<Carry>,
 }
@@ -113,7 +113,7 @@ pub(in crate::cuda) struct GradientPlan {
     /// Rows of queries that some pair has.
     pub n_rows: u32,
     pub n_chunks: u32,
-    /// Blocks that sum over pairs.
+    /// CTAs that sum over pairs.
     pub n_row_blocks: u64,
     pub sorts: Vec<SortTask>,
     pub groups: Vec<Group>,
@@ -157,8 +157,7 @@ impl GradientPlan {
         Ok(plan)
     }
 
-    /// The plan of the atomic strategy: winners are not sorted, but added to their rows as they
-    /// come.
+    /// Plans the atomic strategy: winners are not sorted, but added to their rows in any order.
     pub(in crate::cuda) fn atomic(problem: &Problem<'_>, shape: &Shape) -> Result<GradientPlan> {
         let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
         if problem.queries().max_len() == 0 || problem.documents().max_len() == 0 {

@@ -1,4 +1,4 @@
-//! Winners that are found again for the gradients, some queries at a time where they are many.
+//! Finds winners again for the gradients, for some queries at a time where they are many.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl Recompute {
         self.slices.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Enqueues all slices; `whole` is the work that they are of.
+    /// Enqueues the slices of `whole`, one after the other.
     ///
     /// # Safety
     /// As [`CudaBackward::run`].
@@ -179,8 +179,8 @@ fn all(problem: &Problem<'_>) -> Range<usize> {
     0..problem.queries().n_items()
 }
 
-/// The queries of each slice, so that a slice's winners take at most `bytes_max`, or are of one
-/// query. All in one where nothing is saved.
+/// Divides the queries into slices whose winners take at most `bytes_max`, or are of one query. One
+/// slice has all of them where several would save nothing.
 fn slices(
     problem: &Problem<'_>,
     gradient: ElementType,

@@ -286,9 +286,9 @@ impl<'a> Tables<'a> {
 }
 
 impl CudaBackward {
-    /// Enqueues the sums of the documents' rows, some of them at a time: what `sums` say of the
-    /// documents' gradient is where the first of these goes. `take` is given the rows that are
-    /// there, and enqueues what becomes of them.
+    /// Enqueues the sums of the documents' rows, some of them at a time: `sums` has the memory of
+    /// the documents' gradient for the first of these. `take` is given the rows that are ready, and
+    /// enqueues the kernels that read them.
     ///
     /// # Safety
     /// As [`CudaBackward::run_queries`]; there must be room for the largest of

@@ -21,7 +21,7 @@ impl CudaBackward {
         let (_, end) = self.normalized_sums(adds);
         match end {
             0 => 0,
-            // The counters are other works' too: nothing else is stored where they are.
+            // Other calls use the same counters, so no data may overlap them.
             end => N_RESERVED * 4 + end,
         }
     }
@@ -120,7 +120,8 @@ pub(super) struct GroupWorkspace {
 }
 
 impl GroupWorkspace {
-    /// Whether counting, and what it clears, overwrites nothing that another group's fixup needs.
+    /// Whether counting, and the memory that it clears, overwrites nothing that another group's
+    /// fixup needs.
     pub(super) fn spares(&self, left: &SegmentedSumParams) -> bool {
         // In this order, and each ends where the next one starts at the latest.
         let written = [(self.carry, self.destinations), (self.counts, self.heads)];

@@ -1,4 +1,4 @@
-//! Tokens read back from device memory, as they are stored.
+//! Reads tokens back from device memory, as they are stored.
 
 use std::sync::Arc;
 

@@ -148,8 +148,7 @@ impl CudaGradients {
         Ok(CudaGradients { device: device.clone(), sides, hazard, _owned: owned })
     }
 
-    /// Foreign memory, checked. Its contents stay as they are until the
-    /// first call.
+    /// Takes foreign memory after checks. Its contents stay as they are until the first call.
     ///
     /// # Safety
     /// As [`crate::training::DeviceGradients::from_raw_parts`].

@@ -74,7 +74,7 @@ impl CudaOutputs {
         })
     }
 
-    /// New memory with winners of the host's, and nothing else in it.
+    /// Makes memory with the host's winners, and no other output.
     pub(crate) fn of_winners(
         device: &Arc<CudaDevice>,
         shape: &OutputShape,
@@ -95,8 +95,8 @@ impl CudaOutputs {
         Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, hazard, _owned })
     }
 
-    /// Foreign memory, checked. Its contents stay as they are until
-    /// the first call writes them.
+    /// Takes foreign memory after checks. Its contents stay as they are until the first call writes
+    /// them.
     ///
     /// # Safety
     /// As [`crate::stream::DeviceScores::from_raw_parts`].
@@ -131,9 +131,9 @@ impl CudaOutputs {
         }
     }
 
-    /// The start of the same memory as a part of larger outputs, of which some bytes lie before the
-    /// part. Its addresses are where the larger ones would start: nothing else of them may be
-    /// accessed.
+    /// Makes outputs of the start of the same memory as a part of larger outputs, of which some
+    /// bytes lie before the part. Its addresses are where the larger ones would start: only the
+    /// part may be accessed.
     pub(in crate::cuda) fn part(
         &self,
         skipped_bytes: [u64; 3],
@@ -196,8 +196,8 @@ impl CudaOutputs {
         Ok(())
     }
 
-    /// Waits for the last work and copies its results. They are those of one call:
-    /// others that would write wait to be enqueued.
+    /// Waits for the last work and copies the results of one call: calls that would write meanwhile
+    /// wait to be enqueued.
     pub(crate) fn read(&self, shape: &OutputShape) -> Result<Scores> {
         let _last = self.hazard.wait()?;
         let mut scores = shape.host_scores()?;

@@ -1,9 +1,9 @@
 //! Codes made of rows in device memory, by the formulas of [`maxsim_kernels::abi::quantize`].
 //!
-//! The kernel writes codes at their pitch with zeros behind each row, what they are read with as
-//! kernels take it, a word per row, and a copy of the mask: the new tokens share nothing with the
+//! The kernel writes codes at their pitch with zeros behind each row, scales and minima in the
+//! kernels' form, a word per row, and a copy of the mask: the new tokens share no memory with the
 //! old ones. One scale for all rows takes a kernel before it, which finds the largest magnitude.
-//! Made once, before calls: it allocates and waits.
+//! Kernels and memory are made ready once, before calls, as that allocates and waits.
 
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ impl CudaTokens {
             reserved: 0,
         };
         let kernel = device.kernel_of(&QUANTIZE_LARGEST, T::TYPE)?;
-        // As many blocks as run at once, since each of their warps writes to one word in the end.
+        // As many CTAs as run at once, since each of their warps writes to one word in the end.
         let n_blocks = params.n_rows.div_ceil(WARPS * (32 >> params.rows.lanes_log2));
         let blocks = kernel.entry().resources().blocks;
         let grid = n_blocks.min((device.limits().n_multiprocessors * blocks) as u32);

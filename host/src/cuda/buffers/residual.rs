@@ -61,8 +61,8 @@ impl CudaResiduals {
         [self.n_centroids, 1 << self.nbits]
     }
 
-    /// The rows, of which there are `n_rows`, sorted by their codes: made by the first call, of
-    /// codes that it reads back.
+    /// Returns the `n_rows` rows sorted by their codes. The first call reads the codes back and
+    /// sorts.
     pub(in crate::cuda) fn by_code(
         &self,
         device: &Arc<CudaDevice>,
@@ -147,9 +147,8 @@ impl CudaTokens {
 }
 
 impl CudaTokens {
-    /// The tables that a kernel decodes these tokens from; an error where they are not
-    /// residual-compressed.
-    /// Planning chooses no such kernel for those.
+    /// Tables that a kernel decodes these tokens from; an error where they are not
+    /// residual-compressed. Planning chooses no such kernel for those.
     pub(in crate::cuda) fn decoded(&self) -> Result<Residuals> {
         self.residuals.as_ref().map(CudaResiduals::params).ok_or_else(not_decoded)
     }

@@ -33,7 +33,7 @@ use crate::tokens::layout::TokenLayout;
 use crate::tokens::scales::{ScaleType, Scales};
 
 /// Alignment of f16 scales in bytes: two cache lines, which the scales of one tile fill.
-const HALVES_ALIGN: usize = 256;
+const F16_SCALES_ALIGN: usize = 256;
 
 /// r of rows that are 2⁶² long: two such have dot products of 2¹²⁴ at most.
 const LEAST_FACTOR: f64 = 1.0 / (1u64 << 62) as f64;
@@ -43,7 +43,7 @@ const LEAST_FACTOR: f64 = 1.0 / (1u64 << 62) as f64;
 pub(crate) struct RowScales {
     buffer: Buffer,
     /// Index of the word at which the same scales begin as f16, where they are kept.
-    halves: Option<usize>,
+    f16_begin: Option<usize>,
     source: Source,
 }
 
@@ -76,8 +76,8 @@ impl RowScales {
         };
         let capability = device.limits().capability;
         let has_reader = has_reader_of_f16(capability, operand, layout.dim());
-        let (words, halves) = words(scales, layout.rows(), has_reader)?;
-        Ok(RowScales { buffer: upload(device, bytemuck::cast_slice(&words))?, halves, source })
+        let (words, f16_begin) = words(scales, layout.rows(), has_reader)?;
+        Ok(RowScales { buffer: upload(device, bytemuck::cast_slice(&words))?, f16_begin, source })
     }
 
     /// An uninitialised buffer for the scales of `rows` rows of codes, with the padding that
@@ -88,7 +88,7 @@ impl RowScales {
         rows: usize,
     ) -> Result<RowScales> {
         let buffer = Buffer::new(device, (rows + NORMS_PADDING) as u64 * 4)?;
-        Ok(RowScales { buffer, halves: None, source })
+        Ok(RowScales { buffer, f16_begin: None, source })
     }
 
     /// The buffer's device address.
@@ -99,7 +99,7 @@ impl RowScales {
     /// The address of documents' scales in the form that a kernel reads, and 1 where that is f16,
     /// or 0.
     fn address_for(&self, variant: &Variant) -> (u64, u32) {
-        match self.halves {
+        match self.f16_begin {
             Some(word) if variant.reads_f16_scales() => {
                 (self.buffer.address() + word as u64 * 4, 1)
             }
@@ -141,37 +141,39 @@ impl RowScales {
         unsafe {
             download(entered, self.buffer.address(), bytemuck::cast_slice_mut(&mut words))?;
         }
-        let halves = |half: &dyn Fn(u32) -> f16| words.iter().map(|&word| half(word)).collect();
+        let f16s = |part: &dyn Fn(u32) -> f16| words.iter().map(|&word| part(word)).collect();
         Ok(Some(match scale_type {
             None => Scales::Affine {
-                scales: Cow::Owned(halves(&|word| f16::from_bits(word as u16))),
-                mins: Cow::Owned(halves(&|word| f16::from_bits((word >> 16) as u16))),
+                scales: Cow::Owned(f16s(&|word| f16::from_bits(word as u16))),
+                mins: Cow::Owned(f16s(&|word| f16::from_bits((word >> 16) as u16))),
             },
             Some(ScaleType::F16) => {
-                Scales::F16(Cow::Owned(halves(&|word| f16::from_f32(f32::from_bits(word)))))
+                Scales::F16(Cow::Owned(f16s(&|word| f16::from_f32(f32::from_bits(word)))))
             }
             Some(_) => Scales::F32(words.into_iter().map(f32::from_bits).collect()),
         }))
     }
 }
 
-/// Whether some kernel of a device reads the f16 scales of rows of codes as they are.
+/// Whether some kernel of a device reads the f16 scales of rows of codes without widening.
 fn has_reader_of_f16(capability: (u32, u32), operand: Operand, dim: usize) -> bool {
     let reads = |row: &Variant| row.reads_f16_scales() && row.arch.runs_on(capability);
     FORWARD.iter().any(|row| reads(row) && row.operand == operand && dim <= row.dim_max)
 }
 
-/// The words that a device keeps for the scales of `rows` rows, and the index of the word at which
-/// f16 scales begin, which are kept where `has_reader` says that a kernel reads them. Padding
-/// behind either covers what kernels may read: the scales of a tile that begins with the last row,
-/// and the other half of the last row's word.
+/// Returns the words that a device keeps for the scales of `rows` rows, and the index of the word
+/// at which f16 scales begin. Those are kept where `has_reader` says that a kernel reads them.
+/// Padding behind either covers what kernels may read: the scales of a tile that begins with the
+/// last row, and the other half of the last row's word.
 fn words(scales: &Scales<'_>, rows: usize, has_reader: bool) -> Result<(Vec<u32>, Option<usize>)> {
     let n = rows + NORMS_PADDING;
-    let halves = match scales {
-        Scales::F16(halves) if has_reader => Some((n.next_multiple_of(HALVES_ALIGN / 4), halves)),
+    let f16_scales = match scales {
+        Scales::F16(scales) if has_reader => {
+            Some((n.next_multiple_of(F16_SCALES_ALIGN / 4), scales))
+        }
         _ => None,
     };
-    let n_words = halves.map_or(n, |(first, _)| first + n.div_ceil(2));
+    let n_words = f16_scales.map_or(n, |(first, _)| first + n.div_ceil(2));
     let mut words = filled(n_words as u64, 0u32)?;
     let word = |row: usize| match scales {
         Scales::Affine { scales, mins } => {
@@ -180,11 +182,11 @@ fn words(scales: &Scales<'_>, rows: usize, has_reader: bool) -> Result<(Vec<u32>
         _ => scales.scale(row).to_bits(),
     };
     words[..rows].iter_mut().enumerate().for_each(|(row, to)| *to = word(row));
-    if let Some((first, halves)) = halves {
+    if let Some((first, f16_scales)) = f16_scales {
         let to: &mut [f16] = bytemuck::cast_slice_mut(&mut words[first..]);
-        to[..rows].copy_from_slice(halves);
+        to[..rows].copy_from_slice(f16_scales);
     }
-    Ok((words, halves.map(|(first, _)| first)))
+    Ok((words, f16_scales.map(|(first, _)| first)))
 }
 
 impl CudaTokens {
@@ -213,7 +215,7 @@ impl CudaTokens {
         let kernel = device.kernel_of(&ROW_NORMS, element)?;
         let n_bytes = (self.n_rows() + NORMS_PADDING) as u64 * 4;
         let buffer = Buffer::zeroed(device, n_bytes)?;
-        let new = RowScales { buffer, halves: None, source: Source::Kernel(kernel) };
+        let new = RowScales { buffer, f16_begin: None, source: Source::Kernel(kernel) };
         if self.is_owned() {
             device.on_idle_stream(|stream| {
                 let entered = device.enter()?;
@@ -344,20 +346,20 @@ mod tests {
     #[test]
     fn f16_scales_lie_behind_the_words_that_all_read() {
         for n in [0, 1, 2, 63, 64, 127, 128, 129, 300] {
-            let halves: Vec<f16> = (1..=n).map(|i| f16::from_f32(i as f32)).collect();
-            let scales = Scales::F16(halves.clone().into());
+            let f16_scales: Vec<f16> = (1..=n).map(|i| f16::from_f32(i as f32)).collect();
+            let scales = Scales::F16(f16_scales.clone().into());
             let (all, first) = words(&scales, n, true).expect("memory");
-            let first = first.expect("halves");
+            let first = first.expect("f16 scales");
             let found: &[f16] = bytemuck::cast_slice(&all[first..]);
-            assert_eq!(found[..n], halves);
+            assert_eq!(found[..n], f16_scales);
             assert!(
                 found.len() >= n + NORMS_PADDING && found[n..].iter().all(|x| x.to_bits() == 0)
             );
-            assert!(first >= n + NORMS_PADDING && (first * 4).is_multiple_of(HALVES_ALIGN));
+            assert!(first >= n + NORMS_PADDING && (first * 4).is_multiple_of(F16_SCALES_ALIGN));
             let (whole, none) = words(&scales, n, false).expect("memory");
             assert_eq!((whole.len(), none), (n + NORMS_PADDING, None));
             assert_eq!(all[..whole.len()], whole);
-            assert!((0..n).all(|row| f32::from_bits(whole[row]) == halves[row].to_f32()));
+            assert!((0..n).all(|row| f32::from_bits(whole[row]) == f16_scales[row].to_f32()));
         }
     }
 }

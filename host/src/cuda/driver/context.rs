@@ -31,7 +31,7 @@ const SHARED_MEMORY_PER_BLOCK_OPT_IN: i32 = 97;
 /// The oldest compute capability that a kernel is compiled for.
 const OLDEST: (u32, u32) = (8, 0);
 
-/// The environment variable that says which kernels a device may run.
+/// The environment variable that limits the kernels that a device may run.
 const INSTRUCTIONS: &str = "MAXSIM_INSTRUCTIONS";
 
 /// A CUDA device and what this process keeps on it.
@@ -95,8 +95,8 @@ pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaDevice>> {
     Ok(device)
 }
 
-/// The compute capability that kernels are chosen by, as the environment says: of the device, or
-/// that of an older one.
+/// Chooses the compute capability that kernels are selected by: that of the device, or of an older
+/// one if the environment says so.
 fn chosen_by(capability: (u32, u32)) -> Result<(u32, u32)> {
     match std::env::var_os(INSTRUCTIONS) {
         None => Ok(capability),

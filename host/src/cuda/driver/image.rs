@@ -212,7 +212,7 @@ mod tests {
     fn a_file_is_unpacked_within_five_milliseconds() {
         let mut all = Vec::new();
         archive::read(ARCHIVE, |packed| {
-            // The fastest of a few: other programs run meanwhile.
+            // Take the fastest of a few: other programs run meanwhile.
             let times = (0..4).map(|_| {
                 let file = PackedFile::new(packed);
                 let start = Instant::now();

@@ -12,7 +12,7 @@ use super::module::Kernel;
 use super::symbols::raw;
 use crate::error::Result;
 
-/// Launches a kernel with the struct that its table says it takes.
+/// Launches a kernel with the parameter struct of its row in the table.
 ///
 /// # Safety
 /// The struct's addresses must be good for what the kernel does with them until it has run, and

@@ -18,7 +18,7 @@ pub(in crate::cuda) struct Buffer {
 }
 
 impl Buffer {
-    /// Uninitialised memory. Nothing is allocated for 0 bytes, whose address is 0.
+    /// Allocates uninitialised memory. 0 bytes have the address 0 and no allocation.
     pub(in crate::cuda) fn new(device: &Arc<CudaDevice>, len_bytes: u64) -> Result<Buffer> {
         let entered = device.enter()?;
         let mut address = 0;

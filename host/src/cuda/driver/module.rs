@@ -45,7 +45,7 @@ const LOG_BYTES: usize = 16 << 10;
 /// appended to.
 const JIT_LOG: &str = "MAXSIM_JIT_LOG";
 
-/// A loaded kernel, ready to be launched with a `P`: only its entry says what that is.
+/// A loaded kernel, ready to be launched with a `P`: the type that its entry takes.
 pub(in crate::cuda) struct Kernel<P> {
     entry: Entry<P>,
     loaded: Loaded,
@@ -134,7 +134,7 @@ impl CudaDevice {
         kernels.iter().map(load).collect()
     }
 
-    /// Blocks of the kernel that a multiprocessor runs at once.
+    /// CTAs of the kernel that a multiprocessor runs at once.
     pub(in crate::cuda) fn blocks_per_multiprocessor(
         &self,
         kernel: &Resources,
@@ -272,7 +272,7 @@ fn text(log: &[u8]) -> String {
     String::from_utf8_lossy(&log[..end]).into_owned()
 }
 
-/// Appends what the driver's compiler said to the file that MAXSIM_JIT_LOG names.
+/// Appends the messages of the driver's compiler to the file that MAXSIM_JIT_LOG names.
 fn append_log(kernel: &str, device: &str, info: &str, error: &str) -> Result<()> {
     match std::env::var_os(JIT_LOG) {
         Some(file) if !file.is_empty() => append(Path::new(&file), kernel, device, info, error),

@@ -1,4 +1,4 @@
-//! Compressed files that programs carry, unpacked when they are first asked for.
+//! Unpacks the compressed files that programs carry, when they are first asked for.
 //!
 //! What is unpacked is kept until the process ends: another device loads the same bytes.
 

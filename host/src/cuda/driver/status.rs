@@ -37,7 +37,7 @@ pub(in crate::cuda) fn is_sticky(code: u32) -> bool {
     STICKY.contains(&code)
 }
 
-/// Whether the driver says that it cannot run a module, which another image of the same
+/// Whether the driver's status says that it cannot run a module, which another image of the same
 /// kernel may mend: no fault of the device's or of the call's.
 pub(in crate::cuda) fn is_refused_image(code: u32) -> bool {
     const REFUSED: &[u32] = &[

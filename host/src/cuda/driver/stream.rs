@@ -51,8 +51,8 @@ impl CudaStream {
         CudaStream::with_flags(device, StreamFlags::DEFAULT)
     }
 
-    /// A stream to capture work on. It does not synchronise with the legacy default stream, which
-    /// may thus be used meanwhile.
+    /// Makes a stream to capture work on. It does not synchronise with the legacy default stream,
+    /// which may thus be used meanwhile.
     pub(in crate::cuda) fn independent(device: &Arc<CudaDevice>) -> Result<CudaStream> {
         CudaStream::with_flags(device, StreamFlags::NON_BLOCKING)
     }
@@ -168,7 +168,7 @@ impl CudaDevice {
             None => CudaStream::new(self)?,
         };
         let result = call(&mut stream);
-        // Another thread's stream may have come back meanwhile: it is dropped outside the lock.
+        // Another thread may have returned a stream meanwhile: drop it outside the lock.
         let surplus = lock(&self.idle_stream).replace(stream);
         drop(surplus);
         result

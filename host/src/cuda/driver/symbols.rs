@@ -1,11 +1,11 @@
-//! The CUDA driver's functions, found in `libcuda.so.1` when they are first called.
+//! Finds the CUDA driver's functions in `libcuda.so.1` when they are first called.
 //!
 //! `cust` wants to be linked with libcuda, which a machine without an NVIDIA driver does not
 //! have. So libcuda is never linked: this file *defines* the functions that `cust` refers
 //! to, each forwarding to the driver's. A program built this way links and starts anywhere.
 //!
-//! The functions of [`raw`] return the driver's status code as it is. The exported ones
-//! replace codes newer than CUDA 11.4, because `cust` reads them as an enum of that version.
+//! The functions of [`raw`] return the driver's status code unchanged. The exported ones replace
+//! codes newer than CUDA 11.4, because `cust` reads them as an enum of that version.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::{Arc, OnceLock};
@@ -188,11 +188,11 @@ pub(in crate::cuda) mod raw {
     /// `CUlaunchConfig`
     #[repr(C)]
     pub(in crate::cuda) struct LaunchConfig {
-        /// Blocks along x, y and z.
+        /// CTAs along x, y and z.
         pub grid: [c_uint; 3],
-        /// Threads of a block along x, y and z.
+        /// Threads of a CTA along x, y and z.
         pub block: [c_uint; 3],
-        /// Dynamic shared memory of a block.
+        /// Dynamic shared memory of a CTA.
         pub shared_mem_bytes: c_uint,
         pub stream: CUstream,
         pub attributes: *const LaunchAttribute,
@@ -210,8 +210,8 @@ pub(in crate::cuda) mod raw {
     }
 
     impl LaunchAttribute {
-        /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: blocks may begin before those
-        /// of the kernel before have ended.
+        /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: CTAs may begin before those of
+        /// the kernel before have ended.
         pub(in crate::cuda) fn early() -> LaunchAttribute {
             LaunchAttribute { id: 6, padding: 0, value: 1, other_values: [0; 15] }
         }

@@ -72,8 +72,8 @@ impl Maps {
     }
 }
 
-/// The map of a matrix in boxes of one slab of `box_rows` rows, swizzled as
-/// `maxsim_kernels::abi::layout` says. A box may reach outside the matrix, where it is filled with
+/// Encodes the map of a matrix in boxes of one slab of `box_rows` rows, swizzled by
+/// `maxsim_kernels::abi::layout`. A box may reach outside the matrix, where it is filled with
 /// zeros.
 fn encode(
     device: &CudaDevice,

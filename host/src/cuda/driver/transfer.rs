@@ -70,7 +70,7 @@ pub(in crate::cuda) fn upload_made(
     let idle = lock(&device.uploader).take();
     let mut uploader = idle.map_or_else(|| Uploader::new(device), Ok)?;
     let uploaded = uploader.upload(&buffer, n, entry_bytes, make);
-    // Another upload's may have come back meanwhile: it is dropped outside the lock.
+    // Another upload may have returned its uploader meanwhile: drop that outside the lock.
     let surplus = lock(&device.uploader).replace(uploader);
     drop(surplus);
     uploaded.map(|()| buffer)
@@ -81,8 +81,8 @@ pub(in crate::cuda) fn upload(device: &Arc<CudaDevice>, source: &[u8]) -> Result
     upload_rows(device, source, 1, 1)
 }
 
-/// New device memory with several lists, and the addresses of the lists there; 0 = an empty one.
-/// They are copied in one go.
+/// Uploads several lists to new device memory with one copy, and returns their addresses; 0 = an
+/// empty one.
 pub(in crate::cuda) fn upload_lists<const N: usize>(
     device: &Arc<CudaDevice>,
     lists: [&[u8]; N],

@@ -1,4 +1,4 @@
-//! A read of tokens that computes nothing: the limit of kernels that are bound by memory.
+//! Reads tokens and computes nothing: the limit of kernels that are bound by memory.
 
 use maxsim_kernels::abi::params::BandwidthParams;
 use maxsim_kernels::table::auxiliary::BANDWIDTH;
@@ -12,7 +12,7 @@ use crate::plan::limits::Access;
 /// Bytes that a thread loads at once, and that the matrix must be aligned to.
 const VECTOR_BYTES: u64 = 16;
 
-/// Most blocks of a launch.
+/// Most CTAs of a launch.
 const GRID_MAX: usize = i32::MAX as usize;
 
 /// Enqueues a read of a whole matrix of rows of `row_bytes`, less what follows its last vector of

@@ -108,7 +108,7 @@ mod tests {
     use crate::problem::Problem;
     use crate::problem::pairing::Pairing;
 
-    /// Unit `u` of a launch as `ContiguousParams` says: tile, entries, and rows.
+    /// Tile, entries and rows of unit `u` of a launch, as `ContiguousParams` defines them.
     fn run(
         work: &WorkList,
         launch: &Launch,

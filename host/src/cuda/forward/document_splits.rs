@@ -92,8 +92,8 @@ impl SplitProblem {
         Problem::new(queries, &self.documents, &self.pairing)
     }
 
-    /// The splits' rows; nothing where every split `i` has its full length, from row `i` times
-    /// that on.
+    /// Rows of the splits; empty where every split `i` has its full length, from row `i` times that
+    /// on.
     pub(in crate::cuda) fn segments(&self) -> &[[u32; 2]] {
         match regular_len(self.documents.segments()) {
             Some(len) if len as usize == self.splits.len => &[],
@@ -171,7 +171,7 @@ impl CudaSplits {
         documents: &CudaTokens,
         left: OutputAddresses,
     ) -> Result<()> {
-        // Kernels write nothing for splits without a valid token.
+        // Kernels store no results for splits without a valid token.
         if !self.has_empty && !documents.is_masked() {
             return Ok(());
         }

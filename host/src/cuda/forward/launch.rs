@@ -104,7 +104,7 @@ impl ForwardPlan {
         let stores_more = self.splits.is_some() || self.centroid_scores.is_some();
         match self.n_partials {
             0 if !counts && !stores_more => 0,
-            // The counters are other works' too: nothing else is stored where they are.
+            // Other calls use the same counters, so no data may overlap them.
             n => (N_RESERVED + n) * 4,
         }
     }

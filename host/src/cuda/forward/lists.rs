@@ -34,8 +34,8 @@ pub(in crate::cuda) struct DeviceLists {
 }
 
 impl DeviceLists {
-    /// Copies the lists to the device, in one go; where documents are split, the list and the
-    /// outputs are those of the splits.
+    /// Uploads all lists with one copy. Where documents are split, the list and the outputs are
+    /// those of the splits.
     pub(in crate::cuda) fn upload(
         device: &Arc<CudaDevice>,
         list: &WorkList,

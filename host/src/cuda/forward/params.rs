@@ -17,7 +17,7 @@ use crate::cuda::driver::module::Kernel;
 use crate::error::Result;
 use crate::problem::outputs::OutputAddresses;
 
-/// A loaded forward kernel, with the struct that its line of the table says it takes.
+/// A loaded forward kernel, with the parameter struct of its row in the table.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cuda) enum ForwardKernel {
     Forward(Kernel<ForwardParams>),

@@ -8,8 +8,8 @@ use maxsim_kernels::abi::params::{N_PARTIAL_ROWS, Segment, UnitStart};
 
 use super::work_list::Shape;
 
-/// Document tokens of a unit. Blocks with different tiles of a query read the same documents;
-/// in longer units they drift apart, and the second reader finds them gone from the L2 cache.
+/// Most document tokens of a unit. CTAs with different tiles of a query read the same documents; in
+/// longer units they drift apart, and the second reader no longer finds them in the L2 cache.
 pub(in crate::cuda) const UNIT_TOKENS_MAX: u64 = 4096;
 
 /// Fewest tokens per CTA for the dynamic scheduler. A CTA takes a ticket as soon as it has room for
@@ -127,8 +127,9 @@ pub(in crate::cuda) fn launch_ranges(
     ranges
 }
 
-/// Blocks for `n_tiles` query tiles that take turns (0 = they do not): as many as the device
-/// runs at once, or a few fewer so that a block meets the same query tile in every round.
+/// Chooses the number of CTAs for `n_tiles` query tiles that alternate (0 = they do not): as many
+/// as the device runs at once, or a few fewer so that a CTA meets the same query tile in every
+/// round.
 pub(in crate::cuda) fn grid(shape: &Shape, n_tiles: u64) -> u32 {
     let n_blocks = shape.n_blocks.max(1) as u64;
     let rounds = n_blocks.checked_div(n_tiles).map_or(0, |rounds| rounds * n_tiles);
@@ -208,7 +209,7 @@ impl Chunks {
         Chunks { n, n_first: n_blocks, first, rest, is_dynamic: true }
     }
 
-    /// Units that end between any two tiles, one for each block.
+    /// Divides `total` into units that end between any two tiles, one for each CTA.
     pub(in crate::cuda) fn stream_k(shape: &Shape, total: u64, n_tiles: u64, grid: u32) -> Chunks {
         let most = N_PARTIAL_ROWS as usize / shape.query_tile.max(1);
         let n = (u64::from(grid).min(most as u64) / n_tiles.max(1)).max(1);
@@ -303,7 +304,7 @@ impl Chunks {
 }
 
 /// Units of `per_unit` entries, of which each of a tile's first `n_longer` has `longer_by` more;
-/// the last one has what is left.
+/// the last one has the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cuda) struct Even {
     pub per_unit: u32,

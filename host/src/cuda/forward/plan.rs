@@ -96,8 +96,8 @@ impl ForwardPlan {
         ForwardPlan::of(device, &problem, chosen, &left, Some((&split, splits)))
     }
 
-    /// The work of a problem as it is, or of the splits of another one, whose outputs are the
-    /// splits' results.
+    /// Makes the work of a problem, or of the splits of another one, whose outputs are the splits'
+    /// results.
     fn of(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,

@@ -50,8 +50,8 @@ impl Tiles {
         self.groups[tile as usize * self.groups_per_tile].query
     }
 
-    /// Tokens of every query, where tile `t` holds query `t` and nothing else, whose rows start
-    /// with row `t` times it; 0 = they lie otherwise.
+    /// Tokens of every query, where tile `t` holds query `t` alone, whose rows start with row `t`
+    /// times it; 0 in other layouts.
     pub(in crate::cuda) fn query_len(&self) -> u32 {
         let tiles = || self.groups.chunks_exact(self.groups_per_tile);
         let len = tiles().next().map_or(0, |tile| tile.iter().map(|group| group.n_rows()).sum());
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn short_queries_fill_tiles_and_keep_whole() {
         assert_eq!(packed(&[32; 32]), (4, 1, false));
-        // Five queries of three groups in 16: a sixteenth is left over, which is not worth a sum.
+        // Five queries of three groups in 16 waste a sixteenth, which is less than a sum costs.
         assert_eq!(packed(&[33; 100]), (20, 1, false));
         assert_eq!(packed(&[32, 0, 32]), (1, 1, true));
         assert_eq!(packed(&[]), (0, 0, false));

@@ -22,9 +22,9 @@ use crate::tokens::layout::TokenLayout;
 pub(in crate::cuda) struct Shape {
     /// Query rows per tile.
     pub query_tile: usize,
-    /// Blocks that run at once on the whole device.
+    /// CTAs that run at once on the whole device.
     pub n_blocks: usize,
-    /// A block keeps its query tile from unit to unit.
+    /// Whether a CTA keeps its query tile from unit to unit.
     pub prefers_whole_rounds: bool,
     /// Partial sums that the workspace may hold.
     pub partials_max: u64,
@@ -52,8 +52,8 @@ pub(in crate::cuda) struct Launch {
     pub n_parts: u32,
     /// Whether some queries have fewer parts: partial sums must start at 0.
     pub is_ragged: bool,
-    /// Whether the block that brings the last part of a unit adds the parts up. Otherwise a
-    /// kernel of its own does.
+    /// Whether the CTA that brings the last part of a unit adds the parts up. Otherwise a kernel of
+    /// its own does.
     pub sums_in_kernel: bool,
     /// Whether the scheduler is dynamic; otherwise CTAs take units in turns.
     pub is_dynamic: bool,
@@ -410,12 +410,12 @@ impl WorkList {
         (Units::Listed(first_unit as u32), n_units, grid, false)
     }
 
-    /// Adds a launch, unless there is nothing to do.
+    /// Adds a launch, unless it has no units.
     fn launch(&mut self, launch: Launch) {
         if launch.n_units > 0 {
             let grid = launch.grid.min(launch.n_units);
             let sums_in_kernel = launch.sums_in_kernel && launch.n_parts > 0;
-            // With no more units than CTAs there is nothing for a dynamic scheduler.
+            // With no more units than CTAs a dynamic scheduler has none to distribute.
             let is_dynamic = launch.is_dynamic && launch.n_units > grid;
             self.launches.push(Launch { grid, sums_in_kernel, is_dynamic, ..launch });
         }

@@ -38,21 +38,21 @@ pub const DESCRIPTOR_HIGH: u32 = 0x4000_0040;
 
 /// Consumers of kernels whose documents are the rows of products.
 pub const SWAP_AB_CONSUMERS: usize = 4;
-/// Teams of two of these consumers, with a half of the ring each.
+/// Pairs of these consumers, each with a half of the ring.
 pub const PAIRS: usize = 2;
-/// Warps of a team.
+/// Warps of a pair of consumers.
 pub const PAIR_WARPS: usize = 4 * SWAP_AB_CONSUMERS / PAIRS;
-/// Bytes of a team's stage: half a tile.
+/// Bytes of a pair's stage: half a tile.
 pub const PAIR_STAGE_BYTES: usize = DOCUMENT_SLAB_BYTES / PAIRS;
 /// Bytes of the scales of its rows.
 pub const PAIR_SCALES_BYTES: usize = SCALES_BYTES / PAIRS;
-/// Bytes of what a team's loading warp says of a stage.
+/// Bytes of a stage's words: what a pair's producer publishes beside the tile.
 pub const PAIR_WORDS_BYTES: usize = 16;
-/// Documents of a team whose maxima are in flight.
+/// Documents of a pair whose maxima are in flight.
 pub const PAIR_SLOTS: usize = 2;
 /// Bytes that one warp of a pair of consumers stores of a document: the maxima of 128 query rows.
 pub const MAXIMA_BYTES: usize = 4 * 128;
-/// Bytes of the sums of a document's groups, and of what else is said of it.
+/// Bytes of the sums of a document's groups, and of the words beside them.
 pub const PAIR_SUMS_BYTES: usize = 128;
 
 /// Whether the last tile of a document may be this wide: any multiple of the step up to 64,
