@@ -81,11 +81,11 @@ pub const fn window_bytes(n_dictionary_bytes: usize, n_bytes: usize) -> u32 {
 /// A compressed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed<'a> {
-    /// Its name.
+    /// Name of the file.
     pub name: &'a str,
-    /// Its length once it is unpacked.
+    /// Length of the file once it is unpacked.
     pub n_bytes: usize,
-    /// Its LZMA stream.
+    /// LZMA stream of the file.
     pub packed: &'a [u8],
 }
 

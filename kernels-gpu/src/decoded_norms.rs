@@ -63,7 +63,7 @@ unsafe fn of_bits<T: Decoded, const NBITS: u32>(params: &ResidualNormsParams) {
             };
             let values = T::widen(weights.add::<T, NBITS>(words, buckets));
             unroll!(E in 0..8 => {
-                // What lies behind the row may be anything.
+                // Bytes behind the row have unspecified values.
                 let is_there = chunk * (CHUNK_LEN as u32) + (E as u32) < params.dim;
                 let x = if is_there { values[E] } else { 0.0 };
                 sum = fma(x, x, sum);

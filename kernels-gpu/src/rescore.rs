@@ -39,7 +39,7 @@ const LOADS: usize = 4;
 /// A pair of a query and a document.
 #[derive(Clone, Copy)]
 struct Pair {
-    /// Where its winners are.
+    /// Index of the query's winners in the pair-major outputs.
     token_base: u64,
     query_start: u32,
     query_len: u32,

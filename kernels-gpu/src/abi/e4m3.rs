@@ -10,7 +10,7 @@
 //! four neighbouring bytes each. A product of f16 fragments takes 16 elements: here those of one
 //! chunk, the even bytes of every four first. That is not their order, but that of both sides.
 
-/// What the sums of products of numbers of [`halves`] are multiplied by: 2¹⁶.
+/// Factor of the sums of products of numbers of [`halves`]: 2¹⁶.
 pub const PRODUCT: f32 = 65536.0;
 
 /// The numbers of four codes times 2⁻⁸, as f16: of bytes 0 and 2, and of bytes 1 and 3.

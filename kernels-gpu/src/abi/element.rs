@@ -33,15 +33,14 @@ impl ElementType {
     }
 }
 
-/// What a kernel multiplies: elements, or the codes of compressed tokens
-/// ([`crate::abi::quantize`]).
+/// Operand of a kernel: elements, or the codes of compressed tokens ([`crate::abi::quantize`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// The elements of a token matrix.
     Element(ElementType),
     /// Signed whole numbers of one byte, whose products are added exactly.
     I8,
-    /// The same for queries, and for documents whole numbers from 0 on, with a scale and a minimum
+    /// INT8 codes of queries, and for documents whole numbers from 0 on, with a scale and a minimum
     /// each.
     I8Affine,
     /// Elements, of queries as they are, of documents whole numbers of one byte from 0 on, with a

@@ -40,7 +40,7 @@ const INFINITY_BITS: u32 = 0x7F80_0000;
 /// The NaN of scales, so that equal rows have equal bits.
 const NAN: f32 = f32::from_bits(0x7FC0_0000);
 
-/// The same as f16.
+/// NaN as f16.
 pub const F16_NAN: u32 = 0x7E00;
 
 /// 1.5 · 2²³: f32 numbers of this size have no fraction, so a sum with it is rounded to a whole
@@ -81,7 +81,7 @@ pub const fn affine_scale(min: f32, max: f32, largest: u32) -> f32 {
     if step > 1e-8 { step } else { 1e-8 }
 }
 
-/// What an affine row counts its codes from, before it is rounded to f16: its least element, of
+/// Number that an affine row's codes start from, before it is rounded to f16: its least element, of
 /// zeros the positive one.
 #[inline(always)]
 pub const fn affine_min(min: f32, largest: u32) -> f32 {

@@ -16,7 +16,7 @@
 /// Numbers of bits that a bucket may have.
 pub const NBITS: [u32; 4] = [1, 2, 4, 8];
 
-/// Where the bits of a bucket lie in their byte.
+/// Order of the bits of buckets in their byte.
 ///
 /// The two orders differ by the reversal of each byte's 8 bits, and nothing in the bytes says which
 /// one they are in.
@@ -90,7 +90,7 @@ pub fn element(centroid: f32, weight: f32) -> f32 {
 /// r of ‖x‖², given √: `1 / √max(square, 10⁻¹²)` with both operations rounded; NaN of NaN.
 #[inline(always)]
 pub fn norm(square: f32, sqrt: impl Fn(f32) -> f32) -> f32 {
-    // Not `max`, which would make a number of a NaN.
+    // `max` would make a number of a NaN.
     1.0 / sqrt(if square <= SQUARE_MIN { SQUARE_MIN } else { square })
 }
 

@@ -36,7 +36,7 @@ pub const LANE_CHUNKS: usize = 4;
 /// Chunks of a block.
 const BLOCK_CHUNKS: usize = 4 * LANE_CHUNKS;
 
-/// Where the buckets of chunk `chunk` of a row lie, in chunks: chunk 4 i + t of a block is the i-th
+/// Slot of the buckets of chunk `chunk` of a row, in chunks: chunk 4 i + t of a block is the i-th
 /// of lane t.
 pub const fn slot(chunk: usize) -> usize {
     let (block, chunk) = (chunk / BLOCK_CHUNKS, chunk % BLOCK_CHUNKS);
@@ -70,7 +70,8 @@ pub const fn place(nbits: u32, i: u32) -> u32 {
     }
 }
 
-/// What each value of byte `at` of a chunk, in `order`, puts into the chunk as GPUs decode it.
+/// Tabulates for each value of byte `at` of a chunk, in `order`, the bits that it puts into the
+/// chunk as GPUs decode it.
 pub fn arranged(nbits: u32, order: BitOrder, at: u32) -> [u64; 256] {
     core::array::from_fn(|byte| {
         (0..per_byte(nbits)).fold(0, |chunk, i| {

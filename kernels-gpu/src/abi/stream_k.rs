@@ -31,7 +31,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Of steps from `begin` up to `end`, of documents of `item_len` rows and `document_steps`
+    /// Divides steps from `begin` up to `end`, of documents of `item_len` rows and `document_steps`
     /// steps, of which `inverse` is that for steps up to the last one's
     /// ([`crate::abi::params::inverse`]); neither is 0.
     #[inline(always)]

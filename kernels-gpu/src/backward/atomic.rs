@@ -111,19 +111,20 @@ unsafe fn sum_and_add<T: VectorElement, const ALIGNED: bool>(params: &AtomicPara
 /// The neighbours of a query's token, of which it is one.
 #[derive(Clone, Copy)]
 struct Window {
-    /// Where the winner of the first one is.
+    /// Index of the first neighbour's winner.
     base: u64,
     /// Row of the first one.
     first_row: u32,
     n_tokens: u32,
     /// Row of the document that winners count from.
     document_start: u32,
-    /// Which one of them the token is.
+    /// Index of the token among the neighbours.
     token: u32,
 }
 
 impl Window {
-    /// Those of the token that is a row, if it is one of the pair's query: others have no source.
+    /// Finds the window of a token row, if it is one of the pair's query: other rows have no
+    /// source.
     #[inline(always)]
     fn new(pair: &Pair, row: u32) -> Window {
         let token = row.wrapping_sub(pair.query_start);

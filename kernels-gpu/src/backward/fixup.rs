@@ -20,7 +20,7 @@ use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 struct SpanningRow {
     segment: u32,
     row: u32,
-    /// Its parts: one in each segment.
+    /// Number of parts: one in each segment.
     n_parts: u32,
 }
 
@@ -44,7 +44,8 @@ pub unsafe fn fixup_block(params: &SegmentedSumParams, block: u32) {
     let (thread, shared) = (thread_idx_x(), dynamic_shared());
     let (warp, lane) = (thread / 32, thread % 32);
     let first = block * WARPS;
-    // Of each of the block's segments, behind the sums: row and parts of a row that takes all.
+    // Behind the sums, for each of the CTA's segments: row and number of parts of a row that all
+    // warps add.
     let (rows, parts) = (shared + THREADS as u32 * 4, shared + (THREADS as u32 + WARPS) * 4);
     // SAFETY: the host launches a warp per segment, with shared memory for a word per thread and
     // two per warp; all threads take the same way around the barriers.

@@ -109,8 +109,8 @@ pub unsafe fn row_task(tasks: u64, task: u32) -> RowTask {
     }
 }
 
-/// What is loaded of a lane's pair while earlier pairs are added. Nothing is done with it before it
-/// is used: that would be to wait for it.
+/// Loads of a lane's pair that are in flight while earlier pairs are added. They are not touched
+/// before they are used: that would wait for them.
 #[derive(Clone, Copy)]
 pub struct Ahead {
     winner: u32,
@@ -148,7 +148,7 @@ impl Ahead {
     #[inline(always)]
     pub unsafe fn of(params: &GatherParams, pair: &Pair, row: u32, [k, end]: [u32; 2]) -> Ahead {
         let token = row.wrapping_sub(pair.query_start);
-        // Not so for a row of another query that overlaps this one.
+        // A row of another query that overlaps this one has no token here.
         let is_there = (k < end) & (token < pair.query_len);
         let index = pair.token_base + u64::from(token);
         Ahead {

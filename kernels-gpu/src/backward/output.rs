@@ -1,4 +1,4 @@
-//! Where sums go.
+//! Stores sums.
 
 use crate::abi::params::backward::Output;
 use crate::primitives::row_vector::{Columns, Sums, VectorElement, unroll};

@@ -8,7 +8,7 @@ use crate::ptx::warp::{shuffle, shuffle_u64};
 /// A pair of a query and a document.
 #[derive(Clone, Copy)]
 pub struct Pair {
-    /// Where its winners are.
+    /// Index of the pair's winners.
     pub token_base: u64,
     /// Gradient of its score.
     pub factor: f32,

@@ -61,7 +61,7 @@ pub unsafe fn project<T: Decoded>(params: &ResidualProjectParams) {
             let y = unit(chunk, n);
             let sums = load(window.address(index, chunk * CHUNK_LEN as u32), n);
             unroll!(E in 0..8 => {
-                // What lies behind the row may be anything.
+                // Bytes behind the row have unspecified values.
                 if (E as u32) < n {
                     product = fma(y[E], sums[E], product);
                     is_there |= sums[E] != 0.0;

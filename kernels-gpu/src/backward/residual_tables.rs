@@ -67,7 +67,7 @@ pub unsafe fn tables(params: &TablesParams) {
     }
 }
 
-/// Where in the list the unit's rows lie that are in the window.
+/// Range of the unit's list whose rows lie in the window.
 ///
 /// # Safety
 /// There must be the unit.
@@ -93,7 +93,7 @@ unsafe fn lower_bound(rows: u64, mut start: u32, end: u32, row: u32) -> u32 {
     const { assert!(UNIT_ROWS.is_power_of_two()) };
     let mut step = UNIT_ROWS as u32;
     while step > 0 {
-        // Nothing before `start` is as large as `row`; the step is taken if that stays so.
+        // All rows before `start` are less than `row`; the step is taken if that stays so.
         let place = start + step - 1;
         // SAFETY: a place of the list.
         if place < end && unsafe { load_u32(rows + u64::from(place) * 4) } < row {
@@ -165,7 +165,7 @@ unsafe fn add_rows(
     }
 }
 
-/// Where the buckets of a chunk are in it, a byte for each.
+/// Positions of the buckets of a chunk in it, a byte for each.
 #[inline(always)]
 fn places(nbits: u32) -> u64 {
     const fn of(nbits: u32) -> u64 {

@@ -70,8 +70,8 @@ unsafe fn sum_rows<T: VectorElement, const ALIGNED: bool, const SHARES: usize>(
         let warp = thread_idx_x() / 32;
         let sources = Sources::load(params, &task);
         let mut clears = params.fills != 0 && column == 0;
-        // Of tokens that a warp's lanes take at once, the block's warps have one lot after the
-        // other.
+        // Warps take turns: each has the tokens that its lanes hold at once, then skips those of
+        // the other warps.
         let at_once = 32 >> columns.lanes_log2;
         let mut token = warp * at_once;
         // At least once: every warp clears rows.
@@ -215,7 +215,7 @@ struct Sources {
 }
 
 impl Sources {
-    /// Those of a task's pair.
+    /// Loads the sources of a task's pair.
     ///
     /// # Safety
     /// The task must be of the call, and its query have at most 32 tokens.

@@ -78,7 +78,7 @@ macro_rules! run {
     (maxsim_infinite_queries_bf16) => { by_centroid::infinite::<residual::ResidualBf16> };
 }
 
-/// What the entries of one instruction set use.
+/// Names that the entries of one instruction set use.
 #[allow(unused_imports)]
 mod names {
     pub(super) use crate::backward;

@@ -34,7 +34,7 @@ macro_rules! row_scales {
     };
 }
 
-/// What sm_80 kernels do with products, by the row operation.
+/// Names the row operation of sm_80 kernels.
 #[cfg(maxsim_arch = "sm_80")]
 macro_rules! normalizer {
     (Plain $operand:ident) => {
@@ -137,7 +137,7 @@ macro_rules! sm80_decoded {
     };
 }
 
-/// What a line of `sm90_tiles` runs, by its schedule.
+/// Runs the kernel of a line of `sm90_tiles`, by its schedule.
 #[cfg(maxsim_arch = "sm_90a")]
 macro_rules! run_tiles {
     (Persistent $params:expr, $maps:expr, $row_scales:expr) => {
@@ -229,7 +229,7 @@ macro_rules! sm90_decoded {
     };
 }
 
-/// What a line of `sm90_contiguous` runs, by the kind of struct.
+/// Runs the kernel of a line of `sm90_contiguous`, by the kind of struct.
 #[cfg(maxsim_arch = "sm_90a")]
 macro_rules! run_contiguous {
     (Contiguous $params:ident) => {

@@ -23,7 +23,7 @@ const UNROLL: u32 = 4;
 #[derive(Clone, Copy)]
 struct Row {
     sharing: Sharing,
-    /// This thread, and how many there are.
+    /// Index of this thread, and the number of threads.
     thread: u32,
     n_threads: u32,
     query: u32,

@@ -27,13 +27,13 @@ pub struct Best {
 }
 
 impl Best {
-    /// Nothing seen yet.
+    /// The best of no columns.
     #[cfg(maxsim_arch = "sm_80")]
     pub const NONE: Best = Best { value: [f32::NEG_INFINITY; 2], winner: [NO_WINNER; 2] };
 }
 
-/// Which columns of a tile are valid document tokens: bit `c % 32` of word `c / 32`.
-/// `row` is the matrix row of column 0, `limit` the number of columns before the document's end.
+/// Finds the columns of a tile that are valid document tokens: bit `c % 32` of word `c / 32`. `row`
+/// is the matrix row of column 0, `limit` the number of columns before the document's end.
 ///
 /// # Safety
 /// All 32 lanes must call it together; the matrix must have the rows below the limit.

@@ -73,7 +73,7 @@ impl<'a> Documents<'a> {
     }
 }
 
-/// Where a group's query tokens go in the pair-major outputs.
+/// Place of a group's query tokens in the pair-major outputs.
 #[derive(Clone, Copy)]
 pub struct TokenPlace {
     /// Index of the group's first row for entry 0 where every query has equally many entries;

@@ -10,7 +10,7 @@ use crate::ptx::mma::Half;
 #[cfg(maxsim_arch = "sm_80")]
 use crate::ptx::warp::shuffle;
 
-/// What tokens are decoded to.
+/// Element that tokens are decoded to.
 pub trait Decoded: Half {
     /// The sums of two pairs of elements, each rounded to nearest.
     fn add(a: u32, b: u32) -> u32;
@@ -48,7 +48,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Those of a launch.
+    /// Loads the weights of a launch.
     ///
     /// # Safety
     /// As [`Residuals`] says.
@@ -66,8 +66,8 @@ impl Weights {
         Weights { planes, address: tokens.weights + Residuals::PLANES_BYTES }
     }
 
-    /// The same where each lane has registers of its own for those of few bits: the byte
-    /// permutation takes none that a warp shares, and what it shares is copied again and again.
+    /// Gives each lane registers of its own for the weights of few bits: the byte permutation takes
+    /// none that a warp shares, and shared ones are copied again and again.
     ///
     /// # Safety
     /// All 32 lanes together, `lane` the lane's own.

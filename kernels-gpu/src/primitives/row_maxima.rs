@@ -59,7 +59,7 @@ pub struct LaneRows {
 }
 
 impl LaneRows {
-    /// Those of a lane.
+    /// The rows of a lane.
     #[inline(always)]
     pub fn new(n_fragments: usize, lane: u32) -> LaneRows {
         let (fragment, half, stores) = match n_fragments {
@@ -81,7 +81,7 @@ impl LaneRows {
         [value(0), value(1)]
     }
 
-    /// What the lane's rows of a group are normalised by.
+    /// Loads r of the lane's rows of a group.
     ///
     /// # Safety
     /// As [`RowScales::query`].
@@ -173,7 +173,7 @@ pub fn normalized([first, second]: [RowBest; 2], norms: [f32; 2]) -> [RowBest; 2
     [times(first, norms[0]), times(second, norms[1])]
 }
 
-/// What a lane keeps of two, and what it gives.
+/// Chooses which of two bests a lane keeps, and which it gives.
 #[inline(always)]
 fn pick(second: bool, a: RowBest, b: RowBest) -> (RowBest, RowBest) {
     if second { (b, a) } else { (a, b) }
@@ -203,7 +203,7 @@ unsafe fn exchange<const MASK: u32>((keep, give): (RowBest, RowBest), winners: b
 /// the first, or NaN where the best is not, or equal at a lower token.
 #[inline(always)]
 fn beats(value: f32, winner: i32, best: f32, best_winner: i32) -> bool {
-    // Without branches, which would cost more than the comparisons.
+    // Branches would cost more than the comparisons.
     (best_winner < 0)
         | (value > best)
         | (value.is_nan() & !best.is_nan())
@@ -258,8 +258,8 @@ pub fn sum_four(x: [f32; 4]) -> f32 {
     (x[0] + x[1]) + (x[2] + x[3])
 }
 
-/// Which of the two rows that a thread multiplies of a group's fragment are valid query tokens:
-/// bit 0 for row `lane / 4`, bit 1 for that plus 8.
+/// Finds which of the two rows that a thread multiplies of a group's fragment are valid query
+/// tokens: bit 0 for row `lane / 4`, bit 1 for that plus 8.
 ///
 /// # Safety
 /// The group must be of this launch.
@@ -290,7 +290,7 @@ pub unsafe fn row_sums<T: VectorElement>(
     let valid = unsafe { valid_rows(params, group, lane) };
     let n_bytes = params.dim * T::BYTES as u32;
     let piece_bytes = (LANE_ELEMENTS * T::BYTES) as u32;
-    // Nothing behind the row is ours to read.
+    // Bytes behind the row must not be read.
     let whole = if aligned { n_bytes & !(piece_bytes - 1) } else { 0 };
     let mut sums = [0.0; 2];
     unroll!(HALF in 0..2 => {

@@ -31,7 +31,7 @@ use crate::ptx::shared::load_shared_f32x4_at;
 #[cfg(maxsim_arch = "sm_80")]
 pub use rows::row_norms;
 
-/// Where r is of the rows of both matrices.
+/// Addresses of the scales of the rows of both matrices.
 #[derive(Clone, Copy)]
 pub struct RowScales {
     queries: u64,
@@ -41,10 +41,10 @@ pub struct RowScales {
 }
 
 impl RowScales {
-    /// Of rows that are not normalised.
+    /// Rows that are not normalised have no scales.
     pub const NONE: RowScales = RowScales { queries: 0, documents: 0, f16: 0 };
 
-    /// Those of a launch.
+    /// The row scales of a launch.
     #[inline(always)]
     pub fn of(params: &NormalizedParams) -> RowScales {
         RowScales {
@@ -54,7 +54,7 @@ impl RowScales {
         }
     }
 
-    /// Those of a launch of codes that reads runs of rows.
+    /// The row scales of a launch of codes that reads contiguous rows.
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
     pub fn of_contiguous(params: &ScaledContiguousParams) -> RowScales {
@@ -84,21 +84,21 @@ impl RowScales {
         f32::from_bits(unsafe { load_u32(address) })
     }
 
-    /// Where r is of the document rows from `row` on.
+    /// Address of the scales of the document rows from `row` on.
     #[inline(always)]
     pub fn of_documents(&self, row: u32) -> u64 {
         self.documents + u64::from(row) * 4
     }
 
-    /// Where the f16 scale of document row `row` is, where documents have such.
+    /// Address of the f16 scale of document row `row`, where documents have such.
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
     pub fn of_document_f16(&self, row: u32) -> u64 {
         self.documents + u64::from(row) * 2
     }
 
-    /// Where those of the document rows from `row` on are, plus [`F16_MARK`] where they are f16: so
-    /// that a thread has both in one register.
+    /// Address of the scales of the document rows from `row` on, plus [`F16_MARK`] where they are
+    /// f16: so that a thread has both in one register.
     #[cfg(maxsim_arch = "sm_90a")]
     #[inline(always)]
     pub fn of_marked_documents(&self, row: u32) -> u64 {
@@ -113,7 +113,7 @@ impl RowScales {
     }
 }
 
-/// What threads add to an address of f16 scales; addresses of scales are even.
+/// Mark that is added to an address of f16 scales; addresses of scales are even.
 #[cfg(maxsim_arch = "sm_90a")]
 const F16_MARK: u64 = 1;
 
@@ -134,7 +134,7 @@ pub fn are_f16(address: u64) -> bool {
 /// r of a thread's columns of a tile: two of every eight.
 pub type ColumnScales = [f32; 32];
 
-/// Those of a tile of `2 * N` columns.
+/// Loads the scales of a tile of `2 * N` columns.
 ///
 /// # Safety
 /// `address` must be [`RowScales::of_documents`] of the tile's first row.
@@ -152,7 +152,7 @@ pub unsafe fn load_columns<const N: usize>(address: u64, lane: u32) -> ColumnSca
     scales
 }
 
-/// Those of a tile of `2 * N` columns, from f16.
+/// Loads the scales of a tile of `2 * N` columns, from f16.
 ///
 /// # Safety
 /// `address` must be [`RowScales::of_marked_documents`] of the tile's first row, and be marked.
@@ -175,7 +175,8 @@ pub unsafe fn load_f16_columns<const N: usize>(address: u64, lane: u32) -> Colum
     scales
 }
 
-/// Those of a tile of `2 * N` columns, which lie from a window address on as [`shared_place`] says.
+/// Loads the scales of a tile of `2 * N` columns, which lie in shared memory from an address on as
+/// [`shared_place`] orders them.
 ///
 /// # Safety
 /// They must be there, and `address` be aligned to 16.
@@ -195,8 +196,8 @@ pub unsafe fn load_shared_columns<const N: usize>(address: u32, lane: u32) -> Co
     scales
 }
 
-/// Where the factor of column `lane` of 32 lies, 128 bytes for each 32: of every 16 columns the
-/// four of a thread are together, so that it takes them with one load.
+/// Offset of the factor of column `lane` of 32, 128 bytes for each 32: of every 16 columns the four
+/// of a thread are together, so that it takes them with one load.
 #[cfg(maxsim_arch = "sm_90a")]
 #[inline(always)]
 pub fn shared_place(lane: u32) -> u32 {
@@ -253,8 +254,8 @@ pub fn times(similarity: f32, norm: f32) -> f32 {
     fma(similarity, norm, 0.0)
 }
 
-/// What becomes of similarities in the sm_80 kernels. A type, not a flag: kernels without it stay
-/// as they are, to the byte.
+/// Row operation of the sm_80 kernels. A type, not a flag: kernels without it stay the same, to the
+/// byte.
 #[cfg(maxsim_arch = "sm_80")]
 pub trait Normalizer: Copy {
     /// Takes the rows of a new query tile, of which the warp has these groups.
@@ -287,7 +288,7 @@ pub struct AsTheyAre;
 
 #[cfg(maxsim_arch = "sm_80")]
 impl AsTheyAre {
-    /// Whatever there is.
+    /// Ignores row scales.
     #[inline(always)]
     pub fn new(_: RowScales) -> AsTheyAre {
         AsTheyAre
@@ -311,13 +312,13 @@ impl Normalizer for AsTheyAre {
 #[derive(Clone, Copy)]
 pub struct Normalized {
     row_scales: RowScales,
-    /// Of the thread's [`LaneRows`].
+    /// Scales of the thread's [`LaneRows`].
     own: [f32; 2],
 }
 
 #[cfg(maxsim_arch = "sm_80")]
 impl Normalized {
-    /// Without queries.
+    /// Starts without query rows.
     #[inline(always)]
     pub fn new(row_scales: RowScales) -> Normalized {
         Normalized { row_scales, own: [1.0; 2] }
@@ -420,7 +421,7 @@ mod rows {
                 let values = T::widen(columns.load::<T, ALIGNED>(row, has_elements));
                 unroll!(E in 0..8 => {
                     if E < T::N {
-                        // What lies behind the row may be anything.
+                        // Elements behind the row have unspecified values.
                         let x = if (E as u32) < columns.n_elements { values[E] } else { 0.0 };
                         sum = fma(x, x, sum);
                     }

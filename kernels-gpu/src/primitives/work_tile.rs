@@ -110,8 +110,8 @@ pub unsafe fn unit(params: &ForwardParams, unit: u32, n_groups: u32) -> Work {
     Work { unit, tile, entry, entry_end: (entry + n_entries).min(end), first: None }
 }
 
-/// Where unit `unit` of each tile of a launch starts, which has starts of units; the unit behind
-/// the last starts behind the last document.
+/// Start of unit `unit` of each tile of a launch, which has starts of units; the unit behind the
+/// last starts behind the last document.
 ///
 /// # Safety
 /// As [`unit`], or for the unit behind the last.
@@ -272,7 +272,8 @@ pub unsafe fn count_part(params: &ForwardParams, work: &Work, query: u32, lane: 
         if broadcast(n_before) + 1 < params.n_parts {
             return;
         }
-        // What lane 0 has seen in the counter holds for all lanes, and for what they read next.
+        // Make the order that lane 0 has seen in the counter hold for all lanes, and for their next
+        // loads.
         sync_warp();
         fence_device();
         let mut entry = work.entry + lane;

@@ -1,4 +1,4 @@
-//! What numbers of a matrix are: one type for each, whatever multiplies them.
+//! Types of the numbers of a matrix, whatever instruction multiplies them.
 //!
 //! Each family of instructions or kernels extends [`Element`] by a trait of its own.
 

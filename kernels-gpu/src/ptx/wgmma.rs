@@ -19,7 +19,7 @@ pub fn descriptor(address: u32) -> u32 {
     (address & 0x3_FFFF) >> 4 | 1 << 16
 }
 
-/// What to add to a descriptor for a tile `n_bytes` further on.
+/// Step of a descriptor to a tile `n_bytes` further on.
 #[inline(always)]
 pub const fn descriptor_step(n_bytes: u32) -> u32 {
     n_bytes / 16
@@ -48,7 +48,7 @@ pub unsafe fn commit() {
     unsafe { asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
 }
 
-/// What the instruction multiplies.
+/// Operands of the instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Operands {
     /// IEEE 754 binary16.
@@ -67,7 +67,7 @@ pub enum Operands {
 
 /// Elements that the instruction multiplies.
 pub trait WgmmaElement: Element {
-    /// What the instruction multiplies.
+    /// Operands of the instruction.
     const OPERANDS: Operands;
     /// Elements of a slab row of 128 bytes.
     const SLAB_ELEMENTS: u32 = 128 / Self::BYTES as u32;
@@ -274,7 +274,7 @@ macro_rules! multiply {
     };
 }
 
-/// The same with the left side in registers.
+/// Wraps the instruction with the left side in registers.
 macro_rules! multiply_held {
     ($types:literal $scales:literal $order:literal $n:tt $keep:literal
      $c:ident $a:ident $b:ident $way:ident $($i:literal)*) => {
@@ -325,7 +325,7 @@ macro_rules! multiply_slab {
     };
 }
 
-/// What a macro writes to all accumulators of a new array `c`.
+/// Lets a macro write all accumulators of a new array `c`.
 macro_rules! written {
     ($c:ident $element:ident $m:ident $($rest:tt)*) => {{
         let mut c = core::mem::MaybeUninit::<Self>::uninit();

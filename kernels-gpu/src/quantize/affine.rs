@@ -16,7 +16,7 @@ use crate::ptx::warp::{lane_idx, shuffle};
 use crate::quantize::rows::{elements, own_row, store};
 use core::hint::assert_unchecked;
 
-/// What is known of some elements of a row.
+/// Range of some elements of a row.
 #[derive(Clone, Copy)]
 struct Range {
     min: f32,
@@ -26,10 +26,10 @@ struct Range {
 }
 
 impl Range {
-    /// That of no element.
+    /// The range of no element.
     const NONE: Range = Range { min: f32::INFINITY, max: f32::NEG_INFINITY, largest: 0 };
 
-    /// That of both ranges' elements.
+    /// The range of both ranges' elements.
     #[inline(always)]
     fn and(self, other: Range) -> Range {
         Range {
@@ -39,7 +39,7 @@ impl Range {
         }
     }
 
-    /// That of this lane's elements and of those of lane `lane`.
+    /// The range of this lane's elements and of those of lane `lane`.
     ///
     /// # Safety
     /// All 32 lanes of the warp must execute it together.
@@ -86,7 +86,7 @@ unsafe fn of_rows<T: VectorElement, const ALIGNED: bool>(params: &QuantizeParams
         while column < params.rows.n_columns {
             let (columns, values) = elements::<T, ALIGNED>(&params.rows, column, row, is_there);
             unroll!(E in 0..8 => {
-                // What lies behind the row is no element of it.
+                // Values behind the row are no elements of it.
                 if E < T::N && (E as u32) < columns.n_elements {
                     let (min, max) = (values[E], values[E]);
                     range = range.and(Range { min, max, largest: magnitude_bits(min) });

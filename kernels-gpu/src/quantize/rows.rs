@@ -189,7 +189,7 @@ pub(super) unsafe fn elements<T: VectorElement, const ALIGNED: bool>(
     // SAFETY: the caller's promise.
     let mut values = T::widen(unsafe { columns.load::<T, ALIGNED>(row, has_elements) });
     unroll!(E in 0..8 => {
-        // What lies behind the row may be anything.
+        // Values behind the row are unspecified.
         if E < T::N && E as u32 >= columns.n_elements {
             values[E] = 0.0;
         }

@@ -100,13 +100,13 @@ pub struct Affine<T> {
     row_scales: RowScales,
     /// Σ q of the thread's two rows of each fragment.
     sums: [[f32; 2]; 4],
-    /// What the thread's [`LaneRows`] are multiplied by.
+    /// Scales of the thread's [`LaneRows`].
     own: [f32; 2],
     queries: PhantomData<T>,
 }
 
 impl<T> Affine<T> {
-    /// Without queries.
+    /// Starts without query rows.
     #[inline(always)]
     pub fn new(row_scales: RowScales) -> Affine<T> {
         // SAFETY: all-zero bytes are floats.

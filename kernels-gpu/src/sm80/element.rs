@@ -1,4 +1,4 @@
-//! What differs between element types: a chunk's loads, and the product of a slab.
+//! Operations that differ between element types: a chunk's loads, and the product of a slab.
 
 use crate::abi::layout::{SLAB_BYTES, chunk_offset};
 use crate::abi::params::Group;

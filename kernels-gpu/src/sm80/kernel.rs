@@ -35,7 +35,7 @@ pub trait Kernel: Sized {
     const STAGES: usize;
     /// Whether to find the winners.
     const WINNERS: bool;
-    /// What normalises rows, or scales codes, if anything does.
+    /// Operation that normalises rows or scales codes, if any.
     type Normalizer: Normalizer;
 
     /// Groups of a query tile.
@@ -54,7 +54,7 @@ pub trait Kernel: Sized {
 
 /// How a warp multiplies its query rows with the stages that the ring brings.
 pub trait Product<K: Kernel> {
-    /// Without queries.
+    /// Starts without query rows.
     fn new() -> Self;
 
     /// Takes part `part` of a new query tile.
@@ -79,7 +79,7 @@ pub trait Product<K: Kernel> {
 /// No entry waits for its sums to be added. Above it: rounds until the ring is full.
 const NOTHING: u32 = 1 << 31;
 
-/// Where a thread is, and what lives across documents.
+/// Position of a thread, and its values that live across documents.
 pub struct Pipeline<'a, K: Kernel> {
     pub(super) params: &'a ForwardParams,
     pub(super) lane: u32,
@@ -168,7 +168,7 @@ fn copy_wait_all_but<K: Kernel>() {
 }
 
 impl<'a, K: Kernel> Pipeline<'a, K> {
-    /// Without queries.
+    /// Starts without query rows.
     ///
     /// # Safety
     /// Every thread of the block.

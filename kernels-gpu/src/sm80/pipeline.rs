@@ -36,7 +36,7 @@ pub struct Tile {
     pub entry: u32,
     /// Document token of column 0.
     pub row: u32,
-    /// The same as a row of the matrix.
+    /// The first row of the tile as a row of the matrix.
     pub matrix_row: u32,
     /// Document tokens of the tile.
     pub n_columns: u32,

@@ -16,7 +16,7 @@ use crate::primitives::row_scales::ColumnScales;
 use crate::primitives::unroll::unroll;
 use crate::ptx::math::mul;
 
-/// What scales are multiplied by to be factors of sums, …
+/// Factor that turns scales into factors of sums, …
 const FACTOR: f32 = -((1u128 << 64) as f32);
 /// … and products of those with sums' bits, to be similarities.
 pub(super) const SIMILARITY: f32 = -((1u128 << 85) as f32);

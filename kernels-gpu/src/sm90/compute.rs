@@ -347,16 +347,16 @@ where
     c
 }
 
-/// Which columns of a tile are document tokens.
+/// The valid columns of a tile.
 pub(super) struct Columns {
-    /// Of a masked tile: bit `c % 32` of word `c / 32`.
+    /// Bits of a masked tile's columns: bit `c % 32` of word `c / 32`.
     pub(super) valid: [u32; 4],
-    /// Of a document's last tile: tokens.
+    /// Tokens of a document's last tile.
     pub(super) left: u32,
     /// Document token of the thread's first column.
     pub(super) column: i32,
     pub(super) lane: u32,
-    /// Of a tile whose rows are normalised, or codes.
+    /// Scales of the columns, where rows are normalised or codes.
     pub(super) scales: ColumnScales,
 }
 

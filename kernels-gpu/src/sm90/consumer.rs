@@ -20,7 +20,7 @@ use crate::sm90::scheduler::ReceivedUnits;
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
 
-/// Where a consumer thread is, and the registers that live across documents.
+/// A consumer thread and its registers that live across documents.
 pub(super) struct Consumer<'a> {
     pub(super) params: &'a ForwardParams,
     pub(super) shared: &'a Shared,
@@ -32,10 +32,10 @@ pub(super) struct Consumer<'a> {
     pub(super) sums: Ring,
     pub(super) rows: WarpRows,
     pub(super) row_scales: RowScales,
-    /// Where r is of the document's rows, of rows that are normalised, or their scales, where sums
-    /// are folded as they are: marked, where they may be halves. Where documents have minima, the
-    /// sums of the codes of the thread's two query rows, an f32 in each half: a field of their own
-    /// would change the kernels that have none.
+    /// Address of the row scales of the document's rows, where rows are normalised or codes are
+    /// reduced without their scales: marked, where the scales may be f16. Where documents have
+    /// minima, the sums of the codes of the thread's two query rows, an f32 in each half: a field
+    /// of their own would change the kernels that have none.
     pub(super) row_factors: u64,
 }
 

@@ -221,7 +221,7 @@ fn add<const N: usize>(c: &mut [f32; N], part: &[f32; N]) {
     });
 }
 
-/// What accumulators hold: whole numbers where whole numbers were multiplied.
+/// Converts accumulators to numbers: they hold integers where integers were multiplied.
 #[inline(always)]
 fn numbers<K: Kernel, const N: usize>(mut c: [f32; N]) -> [f32; N] {
     if matches!(K::Element::OPERANDS, Operands::I8 | Operands::I8Affine) {

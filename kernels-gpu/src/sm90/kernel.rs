@@ -1,4 +1,4 @@
-//! What a kernel is: its element and its constants, a line of the variant table.
+//! Describes a kernel: its element and its constants, a line of the variant table.
 
 use crate::abi::layout::sm90::*;
 use crate::abi::params::ForwardParams;
@@ -6,7 +6,7 @@ use crate::ptx::wgmma::{Operands, WgmmaElement};
 
 /// A line of the variant table.
 pub trait Kernel {
-    /// What is multiplied.
+    /// Element of both operands.
     type Element: WgmmaElement;
     /// Consumer warpgroups.
     const CONSUMERS: usize;

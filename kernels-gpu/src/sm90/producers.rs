@@ -217,8 +217,8 @@ impl QueryTile {
         QueryTile { tile, group, slab_bytes: n_groups * GROUP_SLAB_BYTES as u32 }
     }
 
-    /// That of the CTA's first unit, which is not published. Looked up while barriers are set
-    /// up: behind the copies of all blocks' first documents the query would be late.
+    /// Looks up the query tile of the CTA's first unit, which is not published. This runs while
+    /// barriers are set up: behind the copies of all CTAs' first documents the query would be late.
     ///
     /// # Safety
     /// One whole warp; `params` must describe the launch.

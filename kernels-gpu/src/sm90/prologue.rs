@@ -1,4 +1,4 @@
-//! What a CTA does before its first copies: barriers, roles, registers.
+//! Prologue of a CTA: barriers, roles, registers.
 
 use crate::abi::layout::sm90::*;
 use crate::abi::params::ForwardParams;
@@ -10,10 +10,10 @@ use crate::sm90::producers::QueryTile;
 use crate::sm90::scheduler::ReceivedUnits;
 use crate::sm90::smem::Shared;
 
-/// What each warp of the producer warpgroup does before its role: the first initialises the
-/// barriers of loading in one thread, the second those of storing, and the last looks up the query
-/// tile. Then all meet the consumers, and release registers to them. A macro, so that the first
-/// copies come as soon as where it stood in each kernel.
+/// Runs the prologue of each warp of the producer warpgroup before its role: the first initialises
+/// the barriers of loading in one thread, the second those of storing, and the last looks up the
+/// query tile. Then all meet the consumers, and release registers to them. A macro, so that the
+/// first copies come as early as when each kernel had this code of its own.
 macro_rules! begin {
     (
         $kernel:ident $registers:ident [$warp:ident, $lane:ident],
@@ -57,8 +57,8 @@ pub(super) unsafe fn first_queries<K: Kernel>(
     }
 }
 
-/// What the loading warp needs: the barriers of stages and of units. The maps' prefetch and the
-/// barriers' constant addresses keep this short, which delays the first copy.
+/// Initialises the barriers of stages and of units for the loading warp. The maps' prefetch and the
+/// barriers' constant addresses keep this short, as it delays the first copy.
 ///
 /// # Safety
 /// One thread, before any use of the barriers.

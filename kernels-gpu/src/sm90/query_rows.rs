@@ -14,10 +14,11 @@ use crate::sm90::kernel::Kernel;
 pub(super) struct WarpRows {
     /// [`valid_rows`] of each fragment.
     valid: [u32; 2],
-    /// That of the rows that the thread has at a document's end, and where they are stored.
+    /// Whether the rows that the thread has at a document's end are valid, and where they are
+    /// stored.
     own_valid: u32,
     place: TokenPlace,
-    /// What those are normalised by.
+    /// Row scales of those rows.
     own_norms: [f32; 2],
 }
 
@@ -59,7 +60,7 @@ impl WarpRows {
         rows
     }
 
-    /// Nothing seen yet by valid rows; the others need no maximum, and have the largest, which
+    /// Starts the maxima of valid rows; the others need no maximum, and have the largest, which
     /// never has to be found again ([`crate::sm90::bitwise_max::is_positive`]).
     #[inline(always)]
     pub(super) fn start(&self) -> [Best; 2] {

@@ -96,7 +96,8 @@ pub(in crate::sm90) unsafe fn collect<K: Kernel, const N: usize>(
     }
 }
 
-/// Where a tile's unit publishes the maxima of a lane's rows: a word of eight bytes for each.
+/// Address at which a tile's unit publishes the maxima of a lane's rows: a word of eight bytes for
+/// each.
 #[inline(always)]
 fn place_of<K: Kernel, const N: usize>(
     params: &ForwardParams,

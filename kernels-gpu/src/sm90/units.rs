@@ -7,30 +7,30 @@ use crate::ptx::thread::block_idx_x;
 
 /// A block's unit.
 pub(in crate::sm90) struct Unit<'a> {
-    /// Its number among those of its tile.
+    /// Index of the unit among those of its tile.
     pub index: u32,
     pub tile: u32,
     entry: u32,
     entry_end: u32,
-    /// Its rows of the document that continues in the next unit, and of the one that comes from the
-    /// unit before and ends in this; none where documents are whole.
+    /// Rows of the document that continues in the next unit, and of the one that comes from the
+    /// unit before and ends in this one; none where documents are whole.
     partials: [Segment; 2],
     whole: Documents<'a>,
 }
 
-/// What a block has of an entry's document.
+/// Part of an entry's document that a CTA has.
 pub(in crate::sm90) struct Part {
     pub entry: u32,
     pub rows: Segment,
     pub kind: Kind,
 }
 
-/// Which part of a document.
+/// Position of a part in its document.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::sm90) enum Kind {
     /// All of it.
     Whole,
-    /// Some, but not the end.
+    /// Rows without the end of the document.
     Continues,
     /// The end alone.
     Ends,

@@ -11,7 +11,7 @@ use crate::abi::params::{self, backward, backward::residual, loss, rescore};
 use crate::abi::residual_chunk;
 use crate::table::{Entry, Resources};
 
-/// What calls need a kernel: warm-up loads the kernels of a role where such calls are to come.
+/// Calls that need a kernel: warm-up loads the kernels of a role where such calls are to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Scores of every kind: adds or combines what forward kernels have computed in parts.
@@ -32,7 +32,7 @@ pub enum Role {
     BackwardResidual,
     /// Losses on the device.
     Loss,
-    /// What runs once, where tokens come to a device.
+    /// Work that runs once, where tokens come to a device.
     Upload,
     /// Measurements of the device.
     Measurement,
@@ -41,13 +41,13 @@ pub enum Role {
 /// A line of the table: one kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Auxiliary {
-    /// Its entry, and what it takes of a device.
+    /// Entry of the kernel, and the resources that it takes.
     pub resources: Resources,
     /// The element type that it is for; `None` = all.
     pub element: Option<ElementType>,
     /// The family that it belongs to.
     pub family: &'static str,
-    /// What calls need it.
+    /// Role of the kernel: the calls that need it.
     pub role: Role,
 }
 
@@ -81,7 +81,7 @@ impl<P> Family<P> {
         Some(Entry::new(row.resources))
     }
 
-    /// Its kernels.
+    /// Kernels of the family.
     pub const fn kernels(&self) -> &'static [Auxiliary] {
         self.kernels
     }

@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 
 use crate::abi::arch::Arch;
 
-/// What a kernel takes of a device, and how it is launched.
+/// Resources of a device that a kernel takes, and how it is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resources {
     /// Name of the PTX entry, and of the file that holds it.
@@ -116,7 +116,7 @@ impl<P> Entry<P> {
         Entry { resources, params: PhantomData }
     }
 
-    /// What the kernel takes of a device.
+    /// Resources of a device that the kernel takes.
     pub const fn resources(&self) -> &Resources {
         &self.resources
     }

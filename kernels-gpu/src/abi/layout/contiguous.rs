@@ -13,7 +13,7 @@ pub const PRODUCT_ROWS: usize = 16;
 pub const SLOTS: usize = 4;
 /// Bytes of the maxima that a warp has found of a document, one per query row.
 pub const MAXIMA_BYTES: usize = QUERY_ROWS * 4;
-/// What one instruction copies is aligned to this, and a multiple of it.
+/// Alignment of the addresses and lengths of copies.
 pub const COPY_ALIGN: usize = 16;
 
 /// Units that a CTA has taken from the scheduler and not begun to copy; with so many the scheduler

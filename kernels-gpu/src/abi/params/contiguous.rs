@@ -46,7 +46,7 @@ pub struct ContiguousParams {
     pub zero: u32,
     /// The query tile, where `n_tiles` is 1.
     pub first_tile: u32,
-    /// Those of every forward entry, without tensor maps, and without lists of units.
+    /// Parameters of every forward entry, without tensor maps, and without lists of units.
     pub forward: ForwardParams,
 }
 
@@ -56,8 +56,8 @@ pub struct ContiguousParams {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ContiguousStreamKParams {
-    /// Of how many steps a document is, [`crate::abi::layout::contiguous::PRODUCT_ROWS`] rows each,
-    /// the last one with what is left; two at least.
+    /// Steps of a document, two at least, of [`crate::abi::layout::contiguous::PRODUCT_ROWS`] rows
+    /// each; the last one has the rest.
     pub document_steps: u32,
     /// Dividing by it: see [`crate::abi::params::inverse`]; not 0.
     pub document_steps_inverse: u32,
@@ -78,7 +78,7 @@ pub struct ScaledContiguousParams {
     pub document_scales_are_f16: u32,
     /// Padding.
     pub reserved: u32,
-    /// Those of elements.
+    /// Parameters of the entries for elements.
     pub runs: ContiguousParams,
     /// As [`crate::abi::params::NormalizedParams::query_scales`].
     pub query_scales: u64,

@@ -5,7 +5,7 @@ use crate::abi::params::{Group, Matrix};
 /// Threads per CTA of the kernel; a CTA has one score, a thread some of its query tokens.
 pub const COMBINE_SPLITS_THREADS: usize = 256;
 
-/// Its dynamic shared memory in bytes: a sum per group of query tokens.
+/// Dynamic shared memory of the kernel in bytes: a sum per group of query tokens.
 pub const COMBINE_SPLITS_SHARED_BYTES: usize = COMBINE_SPLITS_THREADS / Group::ROWS * 4;
 
 /// Places the query tokens of a score, for `maxsim_combine_splits`.

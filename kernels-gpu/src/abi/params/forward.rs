@@ -29,7 +29,7 @@ pub const N_COUNTERS: u32 = 16 << 10;
 /// unit. Other partial results follow.
 pub const N_PARTIAL_ROWS: u32 = 36 << 10;
 
-/// Where a unit of a cross product starts, for documents of different lengths.
+/// Start of a unit of a cross product, for documents of different lengths.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitStart {
@@ -55,8 +55,8 @@ pub struct ForwardParams {
     pub document_map: TensorMap,
     /// Documents as a tensor map in boxes of a group's rows (sm_90a entries only).
     pub document_tail_map: TensorMap,
-    // What the first copies of a block depend on stands together, so that it comes with two lines
-    // of the constant cache.
+    // The fields that the first copies of a CTA depend on stand together, so that they come with
+    // two lines of the constant cache.
     /// Number of units of this launch.
     pub n_units: u32,
     /// Number of query tiles of this launch (computed units).
@@ -147,15 +147,15 @@ pub struct ForwardParams {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NormalizedParams {
-    /// Those of every forward entry.
+    /// Parameters of every forward entry.
     pub forward: ForwardParams,
     /// Address of an f32 per row of the queries' matrix, which its similarities are multiplied by;
     /// 0 where they are elements of affine documents.
     pub query_scales: u64,
-    /// The same of the documents' matrix, of affine ones a word with the f16 scale and minimum, and
-    /// behind its last row as many as a tile has, whatever they are:
+    /// Address of the scales of the documents' rows: of affine ones a word with the f16 scale and
+    /// minimum. Behind the last row there are as many words as a tile has, of any value:
     /// [`crate::abi::params::NORMS_PADDING`]. For kernels that read f16 scales
-    /// ([`crate::table::forward::Variant::reads_f16_scales`]) it may be that of f16 numbers
+    /// ([`crate::table::forward::Variant::reads_f16_scales`]) it may be the address of f16 numbers
     /// instead, aligned to 4 all the same: see `document_scales_are_f16`.
     pub document_scales: u64,
     /// 1 where the documents' scales are f16 rather than f32 (such kernels only).

@@ -59,12 +59,12 @@ impl Factor {
 #[derive(Clone, Copy, Debug)]
 pub struct Sum {
     sum: f32,
-    /// What roundings have lost.
+    /// Sum of the rounding errors so far.
     lost: f32,
 }
 
 impl Sum {
-    /// Of nothing.
+    /// The sum of no numbers.
     pub const ZERO: Sum = Sum { sum: 0.0, lost: 0.0 };
 
     /// Adds a term.

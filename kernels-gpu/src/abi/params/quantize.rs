@@ -22,7 +22,7 @@ pub struct QuantizeParams {
     pub scales: u64,
     /// Address of a byte per row, or 0.
     pub mask: u64,
-    /// Where those bytes are copied to.
+    /// Address that those bytes are copied to.
     pub mask_copy: u64,
     /// Number of rows.
     pub n_rows: u32,

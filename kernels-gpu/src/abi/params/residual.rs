@@ -39,7 +39,7 @@ impl Residuals {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ResidualParams {
-    /// Those of every forward entry.
+    /// Parameters of every forward entry.
     pub forward: ForwardParams,
     /// The documents' tokens.
     pub documents: Residuals,
@@ -50,7 +50,7 @@ pub struct ResidualParams {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ByCentroidParams {
-    /// Those of every forward entry.
+    /// Parameters of every forward entry.
     pub forward: ForwardParams,
     /// The documents' tokens.
     pub documents: Residuals,
@@ -67,11 +67,11 @@ pub struct ByCentroidParams {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CentroidScoresParams {
-    /// Those of a forward entry, of which queries, groups and dim count.
+    /// Parameters of a forward entry, of which queries, groups and dim count.
     pub forward: ForwardParams,
     /// Address of the centroids, as in [`Residuals`].
     pub centroids: u64,
-    /// Where the scores are written, as in [`ByCentroidParams`].
+    /// Address of the scores, as in [`ByCentroidParams`].
     pub scores: u64,
     /// Distance between centroids in bytes.
     pub pitch_bytes: u32,

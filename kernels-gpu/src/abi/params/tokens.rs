@@ -32,7 +32,7 @@ impl Group {
     pub const ROWS: usize = 16;
     /// The query of a group without tokens.
     pub const NO_QUERY: u32 = u32::MAX;
-    /// Where the part's number starts.
+    /// First bit of the part's number.
     pub const PART_SHIFT: u32 = 5;
     /// Tiles that a query may have.
     pub const PARTS_MAX: u32 = 1 << (32 - Self::PART_SHIFT);
@@ -50,7 +50,7 @@ impl Group {
         self.rows_and_part & ((1 << Self::PART_SHIFT) - 1)
     }
 
-    /// Which of its query's tiles the group is in.
+    /// Index of the group's tile among those of its query.
     #[inline(always)]
     pub const fn part(self) -> u32 {
         self.rows_and_part >> Self::PART_SHIFT

@@ -164,7 +164,7 @@ unsafe fn starts(params: &SortParams, task: &SortTask, shared: u32, thread: u32)
 /// The window must have counts, and the bucket.
 #[inline(always)]
 unsafe fn of_tasks(params: &SortParams, task: &SortTask, bucket: u32) -> (u32, u32) {
-    // Those of the window's first task.
+    // Start with the counts of the window's first task.
     let first = params.counts + (u64::from(task.counts) + u64::from(bucket)) * 4;
     let (mut before, mut all) = (0, 0);
     let mut done = 0;

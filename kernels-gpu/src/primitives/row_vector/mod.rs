@@ -40,7 +40,7 @@ const LOADS_MAX: usize = 4;
 /// Elements that a lane reads at once, at most.
 pub const LANE_ELEMENTS: usize = 8;
 
-/// What the elements of a matrix are.
+/// Element of a matrix whose rows are read as vectors.
 pub trait VectorElement: Element {
     /// Elements that a lane reads at once: those of 16 bytes, or codes of 8.
     const N: usize = 16 / Self::BYTES;
@@ -121,7 +121,7 @@ pub unsafe fn load_element<T: VectorElement>(row: u64, element: u32) -> f32 {
     T::widen([word, 0, 0, 0])[0]
 }
 
-/// What a lane reads of every row.
+/// Columns that a lane reads of every row.
 #[derive(Clone, Copy)]
 pub struct Columns {
     /// Address of the lane's first element in row 0.
@@ -131,7 +131,7 @@ pub struct Columns {
     pub element: u32,
     /// Number of elements, 0 behind the end of a row.
     pub n_elements: u32,
-    /// Which of the rows that the warp reads at once.
+    /// Index of the lane's row among those that the warp reads at once.
     pub slot: u32,
     /// The binary logarithm of the lanes that share a row.
     pub lanes_log2: u32,

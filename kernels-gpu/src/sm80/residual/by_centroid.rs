@@ -36,7 +36,7 @@ use crate::sm80::residual::query_rows::{Best, Queries};
 
 /// Bytes of a centroid's scores in a query tile.
 const ROW_BYTES: u64 = CENTROID_SCORES_BYTES as u64;
-/// Those that a lane has.
+/// Bytes of the scores that a lane has.
 const LANE_BYTES: u64 = ROW_BYTES / 4;
 
 /// Sums of a step: see [`Decoder::multiply`].
@@ -294,7 +294,7 @@ fn flags(scores: u64, n_tiles: u32, n_centroids: u32) -> u64 {
     scores + u64::from(n_tiles) * u64::from(n_centroids) * ROW_BYTES
 }
 
-/// That of a query tile.
+/// Address of the flag of a query tile.
 #[inline(always)]
 fn flag(all: &ByCentroidParams, tile: u32) -> u64 {
     flags(all.scores, all.n_tiles, all.n_centroids) + u64::from(tile) * 4
@@ -307,7 +307,7 @@ fn table(scores: u64, tile: u32, n_centroids: u32, lane: u32) -> u64 {
     scores + rows * ROW_BYTES + u64::from(lane % 4) * LANE_BYTES
 }
 
-/// Where they are of a centroid.
+/// Address of a centroid's scores.
 #[inline(always)]
 fn place_of(table: u64, centroid: u32) -> u64 {
     table + u64::from(centroid) * ROW_BYTES

@@ -10,7 +10,7 @@ use crate::ptx::warp::shuffle;
 use crate::sm80::residual::kernel::{FRAGMENTS, STEP};
 use crate::sm80::residual::query_rows::Queries;
 
-/// Of each of the lane's two rows of a step its chunks of the centroid.
+/// Chunks of the centroid for each of the lane's two rows of a step.
 pub(super) type Centroids = [[[u32; 4]; LANE_CHUNKS]; 2];
 
 /// Buckets of up to 4 bits of the same, and r.
@@ -20,7 +20,7 @@ pub(super) struct Small {
     pub(super) norms: [f32; 2],
 }
 
-/// Where a lane reads.
+/// Addresses that a lane reads from.
 pub(super) struct Decoder<'a, const NBITS: u32> {
     tokens: &'a Residuals,
     pub(super) weights: Weights,
@@ -54,7 +54,7 @@ impl<'a, const NBITS: u32> Decoder<'a, NBITS> {
         unsafe { load_u32(self.tokens.codes + u64::from(row + self.lane % STEP) * 4) }
     }
 
-    /// Where the lane's first chunks of its rows' centroids are.
+    /// Addresses of the lane's first chunks of its rows' centroids.
     ///
     /// # Safety
     /// The whole warp together, with [`Decoder::codes`].
@@ -150,7 +150,7 @@ impl<'a, const NBITS: u32> Decoder<'a, NBITS> {
         }
     }
 
-    /// Where the buckets of the lane's chunks of a row are.
+    /// Address of the buckets of the lane's chunks of a row.
     #[inline(always)]
     fn bucket_address(&self, row: u64) -> u64 {
         self.residuals + row * u64::from(self.tokens.row_bytes)

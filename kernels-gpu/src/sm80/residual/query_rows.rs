@@ -115,10 +115,10 @@ impl Best {
 /// A query tile: each lane's part of its fragments, and what is stored.
 pub(super) struct Queries {
     pub(super) tile: u32,
-    /// Of each fragment of 8 rows, the lane's chunks of row `lane / 4`.
+    /// The lane's chunks of row `lane / 4` of each fragment of 8 rows.
     pub(super) chunks: [[[u32; 4]; 4]; FRAGMENTS],
     pub(super) groups: TileGroups,
-    /// Of the query row that the lane ends with.
+    /// Whether the query row that the lane ends with is valid.
     pub(super) is_valid: bool,
     pub(super) place: TokenPlace,
 }

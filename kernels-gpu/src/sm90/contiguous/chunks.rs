@@ -8,7 +8,7 @@ use crate::sm90::contiguous::int8::ScaleRows;
 use crate::sm90::contiguous::units::{Ends, Run};
 use crate::sm90::contiguous::{Kernel, Shared};
 
-/// Which chunks a warp requests behind the first ones, which fill its ring.
+/// Order in which a warp requests the chunks behind the first ones, which fill its ring.
 pub(super) trait Chunks<K: Kernel> {
     /// Requests what stage `slot` has room for, which is free.
     ///
@@ -39,7 +39,7 @@ pub(super) trait UnitChunks<'a, K: Kernel>: Chunks<K> {
     /// one.
     fn has_next(&self) -> bool;
 
-    /// That unit, which there must be.
+    /// Moves to that unit, which must exist.
     fn next(&mut self) -> (Run, Ends<'a>);
 }
 
@@ -89,7 +89,7 @@ impl<'a, K: Kernel> UnitChunks<'a, K> for OfUnit<'a, K> {
     }
 }
 
-/// Where the rows of documents are, and their scales.
+/// Addresses of the documents' rows and of their scales.
 pub(super) struct Rows {
     pub(super) address: u64,
     pub(super) scales: ScaleRows,

@@ -1,4 +1,4 @@
-//! What rows hold.
+//! Elements of rows.
 
 use crate::abi::params::Group;
 use crate::primitives::row_scales::RowScales;
@@ -7,7 +7,7 @@ use crate::ptx::mma::Half;
 use crate::sm90::contiguous::int8::Scales;
 use crate::sm90::contiguous::products::Sums;
 
-/// What `mma.sync` multiplies of rows, 32 bytes of 16 and of 8 rows at a time.
+/// Operand of `mma.sync`, 32 bytes of 16 and of 8 rows at a time.
 pub trait ChunkElement: Element {
     /// Whether similarities are sums of products times a scale of each row.
     const HAS_SCALES: bool;

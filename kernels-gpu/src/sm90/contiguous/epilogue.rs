@@ -118,7 +118,7 @@ pub(super) unsafe fn release_maxima<K: Kernel>(shared: &Shared<K>, slots: &mut R
 pub(super) struct Tile([Group; GROUPS as usize]);
 
 impl Tile {
-    /// Those of a tile.
+    /// Reads the groups of a tile.
     ///
     /// # Safety
     /// The tile must be of this launch.
@@ -164,8 +164,8 @@ impl Tile {
     }
 }
 
-/// Where the results of a query tile go. Found before the first one is there, since that takes
-/// longer than to store them.
+/// Addresses of the results of a query tile. They are computed before the first result is there,
+/// since that takes longer than to store them.
 pub(super) struct Results {
     /// Whether the query row that the lane has is a query token.
     is_valid: bool,
@@ -173,7 +173,7 @@ pub(super) struct Results {
     are_one: bool,
     /// Whether the lane stores a result.
     stores: bool,
-    /// Its index for entry 0, which may be below 0.
+    /// Index for entry 0, which may be below 0.
     first: u32,
     results: u64,
     place: TokenPlace,

@@ -66,7 +66,7 @@ pub struct Scales {
 impl Scales {
     pub(super) const NONE: Scales = Scales { stored: [[1.0; 2]; 2], are_f16: false };
 
-    /// What is stored, as numbers.
+    /// Converts the stored values to numbers.
     #[inline(always)]
     fn widen(&self) -> [[f32; 2]; 2] {
         let number = |stored: f32| match self.are_f16 {
@@ -77,7 +77,7 @@ impl Scales {
     }
 }
 
-/// Where the scales of a launch's documents are.
+/// Addresses of the scales of a launch's documents.
 #[derive(Clone, Copy)]
 pub struct ScaleRows {
     /// Address of the first row's, aligned to [`COPY_ALIGN`].
@@ -121,8 +121,8 @@ impl ScaleRows {
         unsafe { copy_run(shared, address, self.n_bytes(chunk_rows), barrier) };
     }
 
-    /// Those of 16 tokens from the chunk's row `first` on, a chunk that begins with row `chunk`, as
-    /// they are stored.
+    /// Loads the scales of 16 tokens, as they are stored, from the chunk's row `first` on, of a
+    /// chunk that begins with row `chunk`.
     ///
     /// # Safety
     /// `shared` must be the room that they were copied to; what lies behind them there may be read.

@@ -88,7 +88,7 @@ pub(super) unsafe fn multiply<'a, K: Kernel, C: UnitChunks<'a, K>>(
     }
 }
 
-/// Where a warp is in a run of rows, of which it has every so many chunks.
+/// Position of a warp in a run of rows, of which it has every so many chunks.
 pub(super) struct Cursor<K> {
     shared: Shared<K>,
     /// The stage that it multiplies from.

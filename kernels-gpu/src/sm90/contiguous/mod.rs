@@ -68,7 +68,7 @@ const GROUPS: u32 = (QUERY_ROWS / Group::ROWS) as u32;
 
 /// A line of the variant table.
 pub trait Kernel {
-    /// What is multiplied.
+    /// Element of the rows.
     type Element: ChunkElement;
     /// Warps that multiply.
     const WARPS: usize;
@@ -79,7 +79,7 @@ pub trait Kernel {
     /// Whether a launch may use the dynamic scheduler, as
     /// [`crate::table::forward::Variant::has_scheduler`].
     const HAS_SCHEDULER: bool = Self::Element::HAS_SCALES;
-    /// The same as `CHUNK_ROWS`.
+    /// `CHUNK_ROWS` as a u32.
     const ROWS: u32 = Self::CHUNK_ROWS as u32;
     /// Rows from one chunk of a warp to the next one.
     const STRIDE: u32 = Self::ROWS * Self::WARPS as u32;
@@ -115,7 +115,7 @@ impl<K> Clone for Shared<K> {
 impl<K> Copy for Shared<K> {}
 
 impl<K: Kernel> Shared<K> {
-    /// Which of all warps' stages a stage of the warp's ring is.
+    /// Index of a stage of the warp's ring among all warps' stages.
     #[inline(always)]
     fn index(&self, slot: u32) -> u32 {
         self.warp * K::STAGES as u32 + slot

@@ -1,5 +1,5 @@
-//! What warps do before their loops: barriers, the query tile, and a warp's first chunk of a launch
-//! by copies of its lanes.
+//! Prologue of warps: barriers, the query tile, and a warp's first chunk of a launch by copies of
+//! its lanes.
 //!
 //! The copy engine announces at a barrier that it is done, and that has to be set up before its
 //! copy is requested. The lanes' own copies need none: requested so, the first chunks are in flight

@@ -35,7 +35,8 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// That of a block. Few instructions: those before the first copy come out of memory, too.
+    /// Computes a CTA's share. Few instructions: those before the first copy come out of memory,
+    /// too.
     #[inline(always)]
     pub(super) fn new(params: &ContiguousStreamKParams, unit: u32) -> Share {
         let all = &params.runs;
@@ -54,7 +55,7 @@ impl Share {
         Share { run, turn: end, n_back: n_rows, first, is_end }
     }
 
-    /// Where a row of the run lies.
+    /// Maps a row of the run to a row of the matrix.
     #[inline(always)]
     pub(super) fn row(&self, row: u32) -> u32 {
         if row >= self.turn { row - self.n_back } else { row }
@@ -215,7 +216,7 @@ impl Partials {
     }
 }
 
-/// Where a unit publishes the maximum of a lane's query row.
+/// Address of the word in which a unit publishes the maximum of a lane's query row.
 #[inline(always)]
 fn place_of(all: &ContiguousParams, unit: u32, lane: u32) -> u64 {
     let places = all.forward.tickets + u64::from(N_COUNTERS) * 4;

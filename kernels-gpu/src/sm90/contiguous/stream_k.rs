@@ -68,8 +68,8 @@ struct OfShare<K> {
     share: Share,
     /// The next chunk's first row in the run.
     row: u32,
-    /// Where that lies. Found behind the copy before: just before its own the assembler makes a
-    /// branch of it, which is slower.
+    /// Row of the matrix that `row` is. It is computed behind the copy before: just before its own
+    /// the assembler makes a branch of it, which is slower.
     from: u32,
 }
 

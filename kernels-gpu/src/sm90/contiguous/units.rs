@@ -18,7 +18,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// That of a unit. Few instructions: those before the first copy come out of memory, too.
+    /// Computes the rows of a unit. Few instructions: those before the first copy come out of
+    /// memory, too.
     ///
     /// # Safety
     /// The unit must be of this launch; one whole warp.
@@ -41,7 +42,7 @@ impl Run {
         Run { entry, entry_end, start: entry * rows, end: entry_end * rows }
     }
 
-    /// That of a unit of the dynamic scheduler.
+    /// Computes the rows of a unit of the dynamic scheduler.
     ///
     /// # Safety
     /// The unit must be of this launch, and not a block's first one.
@@ -58,7 +59,7 @@ impl Run {
         Run { entry, entry_end, start: entry * rows, end: entry_end * rows }
     }
 
-    /// That of a unit, where units are listed.
+    /// Reads the rows of a unit from the list of units.
     ///
     /// # Safety
     /// The unit must be of this launch.
@@ -89,7 +90,7 @@ pub(super) unsafe fn tile_of(all: &ContiguousParams, unit: u32) -> u32 {
     }
 }
 
-/// Which of its tile's units a computed unit is.
+/// Index of a computed unit among its tile's units.
 #[inline(always)]
 fn chunk(all: &ContiguousParams, unit: u32) -> u32 {
     match all.n_tiles {
@@ -98,7 +99,7 @@ fn chunk(all: &ContiguousParams, unit: u32) -> u32 {
     }
 }
 
-/// Where documents end: of 32 entries, one in each lane.
+/// Ends of documents: of 32 entries, one in each lane.
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
     params: &'a ContiguousParams,
@@ -109,7 +110,7 @@ pub(super) struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    /// Those of a run. They are requested, not waited for.
+    /// Requests the ends of a run, and does not wait for them.
     ///
     /// # Safety
     /// The run must be of this launch.

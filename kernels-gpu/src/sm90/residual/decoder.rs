@@ -86,13 +86,13 @@ impl<'a> Tiles<'a> {
     }
 }
 
-/// What a lane reads and writes.
+/// Addresses that a lane reads and writes.
 struct Lane<'a> {
     tokens: &'a Residuals,
     weights: Weights,
     /// First of the warp's tokens of a tile.
     first: u32,
-    /// Which of the four tokens is the lane's.
+    /// Index of the lane's token among four.
     token: u32,
     /// Address of the lane's chunk of centroid 0.
     centroids: u64,
@@ -103,8 +103,8 @@ struct Lane<'a> {
     lane: u32,
 }
 
-/// What is prefetched of a tile: for pass `lane % 4`, the code; buckets of up to 4 bits of each
-/// pass and of both resident slabs.
+/// Prefetched data of a tile: for pass `lane % 4`, the code; buckets of up to 4 bits of each pass
+/// and of both resident slabs.
 #[derive(Clone, Copy)]
 struct Ahead {
     code: u32,

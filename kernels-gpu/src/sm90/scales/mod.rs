@@ -197,7 +197,7 @@ unsafe fn load_factors<K: Kernel, S: StoredScales>(
             barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
             let to = shared.scales(ring.slot) + shared_place(lane);
             unroll!(I in 0..4 => {
-                // What lies behind a document's end may be anything.
+                // Values behind a document's end are unspecified.
                 match left > lane + 32 * I as u32 {
                     true => copy_async_4(to + 128 * I as u32, from + S::STEP * I as u64),
                     false => store_shared_f32(to + 128 * I as u32, S::ONE),

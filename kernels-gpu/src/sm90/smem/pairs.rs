@@ -19,13 +19,13 @@ impl Shared {
         self.maxima(SLOTS, half)
     }
 
-    /// Which columns of consumer threads are no query tokens, a word for each.
+    /// Address of a word for each consumer thread: the columns that are no query tokens.
     #[inline(always)]
     pub(in crate::sm90) fn no_rows(&self) -> u32 {
         self.row_scales(2)
     }
 
-    /// Which rows of the query tile are query tokens, a bit for each.
+    /// Address of a bit for each row of the query tile: whether it is a query token.
     #[inline(always)]
     pub(in crate::sm90) fn valid_rows(&self) -> u32 {
         self.row_scales(6)
@@ -49,8 +49,9 @@ impl Shared {
         self.scales(0) + stage * PAIR_SCALES_BYTES as u32
     }
 
-    /// What its loading warp announces: tokens of the document that it has the first rows of,
-    /// query tile, and which rows are valid, where documents are masked.
+    /// Address of the words that the pair's producer publishes for a stage: tokens of the document
+    /// that it has the first rows of, query tile, and which rows are valid, where documents are
+    /// masked.
     #[inline(always)]
     pub(in crate::sm90) fn words(&self, stage: u32) -> u32 {
         self.pair_sums(SLOTS) + stage * PAIR_WORDS_BYTES as u32

@@ -187,7 +187,7 @@ pub(super) unsafe fn epilogue<K: Kernel>(params: &ForwardParams, shared: &Shared
     }
 }
 
-/// What a lane has in the next slot.
+/// Reads a lane's values of the next slot.
 ///
 /// # Safety
 /// As [`epilogue`].

@@ -34,18 +34,18 @@ impl First {
     const NONE: First = First { best: NONE, is_exact: false, may_be_exact: true };
 }
 
-/// Where a consumer thread is.
+/// A consumer thread.
 pub(super) struct Consumer<'a> {
     pub(super) params: &'a ForwardParams,
     pub(super) shared: &'a Shared,
-    /// Of the consumers' warps. Warpgroups 0 and 1 have the first query rows, 0 and 2 are the first
-    /// pair.
+    /// Index among the consumers' warps. Warpgroups 0 and 1 have the first query rows, 0 and 2 are
+    /// the first pair.
     pub(super) warp: u32,
-    /// Where the scale of the thread's first row of a product is, in the pair's first stage.
+    /// Address of the scale of the thread's first row of a product, in the pair's first stage.
     pub(super) scales: u32,
-    /// Of the pair's stages.
+    /// Ring of the pair's stages.
     pub(super) ring: Ring,
-    /// Of the pair's slots.
+    /// Ring of the pair's slots.
     pub(super) sums: Ring,
 }
 
@@ -80,8 +80,8 @@ impl Consumer<'_> {
         row(self.warp, lane_here())
     }
 
-    /// Where it is kept which of the thread's columns are no query tokens, the first in the
-    /// uppermost bit: there is no register for it.
+    /// Address of the bits of the thread's columns that are no query tokens, the first in the
+    /// uppermost bit: there is no register for them.
     #[inline(always)]
     fn no_rows(&self) -> u32 {
         self.shared.no_rows() + 4 * (thread_idx_x() - 128)

@@ -10,7 +10,7 @@ use crate::sm90::kernel::Kernel;
 /// A thread's maxima: two of every eight columns.
 pub(super) type Maxima = [f32; 32];
 
-/// Those of no tokens.
+/// Maxima of no tokens.
 pub(super) const NONE: Maxima = [f32::NEG_INFINITY; 32];
 
 /// The upper bits of a thread's maxima, the first in the uppermost.
@@ -153,7 +153,7 @@ pub(super) fn into_floats<K: Kernel>(best: &mut Maxima) {
     }
 }
 
-/// That of one maximum.
+/// Converts one maximum.
 #[inline(always)]
 pub(super) fn sum_into_float(most: f32) -> f32 {
     mul(f32::from_bits(most.to_bits().max(ZERO)), SIMILARITY)

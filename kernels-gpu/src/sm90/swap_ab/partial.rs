@@ -31,15 +31,15 @@ use crate::sm90::units::{Kind, Part, Unit};
 /// the unit: whole documents make up for a shorter one.
 const SHARED_PRODUCTS: u32 = 4;
 
-/// Which pair has the next part: the one that has had fewer products, or both, where a part is
-/// long, or the last.
+/// Chooses the pair that has the next part: the one that has had fewer products, or both, where a
+/// part is long, or the last.
 struct PairScheduler {
     /// Products that the first pair has had more of.
     lead: i32,
 }
 
 impl PairScheduler {
-    /// What each pair has of the unit's next part. Warps that go through the parts do so in the
+    /// Divides the unit's next part between the pairs. Warps that go through the parts do so in the
     /// same order, and agree.
     #[inline(always)]
     fn next(&mut self, unit: &Unit, part: &Part) -> [Option<Segment>; PAIRS] {
@@ -102,7 +102,7 @@ pub(super) unsafe fn load<K: Kernel>(
 #[derive(Clone, Copy)]
 struct InFlight {
     entry: u32,
-    /// Which pairs, a bit for each, and what kind of part; 0: there is none.
+    /// Bits of the pairs, and the kind of part; 0: there is none.
     what: u32,
 }
 

@@ -102,7 +102,7 @@ pub(super) unsafe fn load_second_pair<K: Kernel>(
 
 /// The pair that a loading warp loads for.
 pub(super) trait Pair: Copy {
-    /// Its number.
+    /// Number of the pair.
     fn number(self) -> u32;
 }
 
@@ -136,7 +136,7 @@ pub(super) struct Stages<'a, T> {
     /// The query tile, and the parity of the next one's barrier.
     tile: u32,
     parity: u32,
-    /// What the next stage announces of it.
+    /// Word that the next stage publishes of the tile.
     announced: u32,
     pair: T,
 }

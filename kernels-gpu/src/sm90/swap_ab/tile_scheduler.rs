@@ -1,4 +1,4 @@
-//! Which pair of consumer warpgroups takes the next document.
+//! Chooses the pair of consumer warpgroups that has the next document.
 
 use crate::abi::layout::sm90::*;
 use crate::abi::params::{ForwardParams, Segment};
@@ -7,9 +7,9 @@ use crate::ptx::thread::*;
 use crate::ptx::warp::broadcast;
 use crate::sm90::swap_ab::kernel::ROWS;
 
-/// Which pair has the next document: the one that has had fewer products. Both have some of the
-/// last one where blocks have a single unit, of few documents, so that they end together. Warps
-/// that go through the block's documents do so in the same order, and agree.
+/// Chooses the pair that has the next document: the one that has had fewer products. Both have some
+/// of the last one where CTAs have a single unit, of few documents, so that they end together.
+/// Warps that go through the CTA's documents do so in the same order, and agree.
 pub(super) struct PairScheduler<'a> {
     params: &'a ForwardParams,
     /// Products that the first pair has had more of.
@@ -28,7 +28,7 @@ impl<'a> PairScheduler<'a> {
         u32::from(self.lead > 0)
     }
 
-    /// What each pair has of the next document, of a unit's entry.
+    /// Divides the next document, of a unit's entry, between the pairs.
     ///
     /// # Safety
     /// One whole warp.

@@ -91,16 +91,16 @@ impl Schedule {
     }
 }
 
-/// What a kernel does with products before it finds their maximum.
+/// Operation that a kernel applies to products before it finds their maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOperation {
-    /// Nothing.
+    /// No operation.
     Plain,
-    /// It normalises both rows. Such kernels serve calls with and without winners.
+    /// Normalises both rows. Such kernels serve calls with and without winners.
     Normalized,
-    /// It multiplies by the scales of both rows.
+    /// Multiplies by the scales of both rows.
     Scaled,
-    /// It applies the scale and the minimum of the document's row.
+    /// Applies the scale and the minimum of the document's row.
     Affine,
     /// Documents were decoded from centroids and buckets; it multiplies by r, where tokens are
     /// normalised.
@@ -114,7 +114,7 @@ pub struct Variant {
     pub name: &'static str,
     /// Instruction set.
     pub arch: Arch,
-    /// What is multiplied: elements of queries and documents, or their codes.
+    /// Operand: elements of queries and documents, or their codes.
     pub operand: Operand,
     /// Whether f32 elements are rounded to TF32 before they are multiplied.
     pub tf32: bool,
@@ -122,7 +122,7 @@ pub struct Variant {
     pub winners: bool,
     /// How the work is divided among CTAs, and which operand is A of the products.
     pub schedule: Schedule,
-    /// What becomes of the products before the maximum.
+    /// Operation on the products before the maximum.
     pub row_operation: RowOperation,
     /// The parameter struct that the kernel takes.
     pub params: ParamsKind,
@@ -210,7 +210,7 @@ impl Variant {
         matches!(self.row_operation, RowOperation::Normalized)
     }
 
-    /// What the kernel takes of a device.
+    /// Resources of a device that the kernel takes.
     pub const fn resources(&self) -> Resources {
         Resources {
             name: self.name,

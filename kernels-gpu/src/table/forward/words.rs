@@ -1,9 +1,9 @@
-//! What the word of a line stands for, and the parameter structs that kernels take.
+//! Meaning of the words of a line, and the parameter structs that kernels take.
 
 use crate::table::Entry;
 use crate::table::forward::Variant;
 
-/// What stands once for each parameter struct of forward kernels: the kind that a word names, the
+/// Defines once for each parameter struct of forward kernels: the kind that a word names, the
 /// struct's type for the entry point, and the entry that the host launches.
 macro_rules! params_kinds {
     ($($kind:ident($struct:ident),)*) => {
@@ -32,7 +32,7 @@ macro_rules! params_kinds {
         }
 
         impl Variant {
-            /// Its entry point, with the struct that it takes.
+            /// Entry point, with the struct that it takes.
             pub const fn entry(&self) -> ForwardEntry {
                 match self.params {
                     $(ParamsKind::$kind => ForwardEntry::$kind(Entry::new(self.resources())),)*

@@ -50,7 +50,7 @@ pub struct SortTask {
     pub token_end: u32,
     /// Warps that share the sources.
     pub n_warps: u32,
-    /// Which of the window's tasks this is.
+    /// Index of the task among those of its window.
     pub chunk: u32,
     /// Tasks of the window.
     pub n_chunks: u32,
@@ -101,8 +101,8 @@ impl SortTask {
         self.first_count() * WARPS as u64
     }
 
-    /// Where a winner goes: a bucket of the window. Not a token of the document, or one whose row
-    /// is not in the window: the last bucket.
+    /// Bucket of the window that a winner is sorted into. A winner that is no token of the
+    /// document, or whose row is not in the window, has the last bucket.
     #[inline(always)]
     pub const fn bucket(&self, document_start: u32, document_len: u32, winner: u32) -> u32 {
         let row = document_start.wrapping_add(winner).wrapping_sub(self.row);
@@ -153,7 +153,7 @@ pub struct SortParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CountParams {
-    /// What is counted.
+    /// Parameters of the sort that is counted.
     pub sort: SortParams,
     /// The sums whose fixup runs, where there are blocks for it. They read nothing that the tasks
     /// write.

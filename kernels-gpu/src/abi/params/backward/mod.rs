@@ -31,7 +31,7 @@ pub const FEW_ROWS: usize = 1024;
 /// Dynamic shared memory of its CTAs.
 pub const SHORT_QUERY_SHARED_BYTES: usize = THREADS * 4;
 
-/// Where some pairs of a query and a document start: pair `k` is that many steps on.
+/// Start of some pairs of a query and a document: pair `k` is that many steps on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FirstPair {
@@ -83,7 +83,7 @@ pub struct Pairs {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PairSlot {
-    /// Where its winners are in the pair-major outputs.
+    /// Index of the pair's winners in the pair-major outputs.
     pub token_base: u64,
     /// Index of the score.
     pub score: u32,
@@ -131,7 +131,7 @@ pub const fn columns(row_bytes: usize) -> (u32, u32) {
 /// Codes that a lane reads of a row at once: as many as elements of two bytes, for as many sums.
 pub const LANE_CODES: usize = 8;
 
-/// What a code counts as in [`columns`].
+/// Bytes that a code counts as in [`columns`].
 pub const CODE_BYTES: usize = 16 / LANE_CODES;
 
 /// Parameters of `maxsim_row_norms_*`: a warp per `32 >> rows.lanes_log2` rows.

@@ -38,14 +38,14 @@ pub struct SegmentedSumParams {
     pub reserved: u32,
 }
 
-/// Where to store the sum over a destination's sources in a segment `begin .. end`.
+/// Destination of the sum over a destination row's sources in a segment `begin .. end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It is the gradient.
+    /// The gradient: all sources are in the segment.
     Out,
-    /// It is part of a row that an earlier segment starts.
+    /// The partial sums of rows that an earlier segment starts.
     Head,
-    /// It is the first partial sum of a row that spans segments.
+    /// The first partial sums of rows that span segments.
     Tail,
 }
 
