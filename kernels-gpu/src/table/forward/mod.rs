@@ -1,7 +1,7 @@
 //! The table of forward kernels: one line, one kernel.
 //!
-//! A line is in the file of its operands and instruction set ([`sm80`], [`sm90`], [`sm90_codes`],
-//! [`residual`]), below the kind of its tile:
+//! A line is in the file of its operands and instruction set (`sm80`, `sm90`, `sm90_codes`,
+//! `residual`), below the kind of its tile:
 //!
 //! ```text
 //! kind of the tile {
@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! The word stands for everything else ([`words`]). The kinds of tiles, with their constants, are
-//! the macros of [`lines`], which make a [`Variant`] of a line, and those of the same names in
+//! The word stands for everything else (`words`). The kinds of tiles, with their constants, are
+//! the macros of `lines`, which make a [`Variant`] of a line, and those of the same names in
 //! `entry::forward`, which make its entry point.
 //!
 //! The *rate* is what is seen in practice of the most multiply-adds per clock and multiprocessor
