@@ -1,4 +1,4 @@
-//! What handles of the C interface refer to.
+//! Objects that handles of the C interface refer to.
 
 use std::ffi::CString;
 
@@ -15,7 +15,7 @@ use crate::codes::{Codes, host_tokens};
 /// Errors of the interface are texts: its callers only show them.
 pub(crate) type Result<T> = std::result::Result<T, String>;
 
-/// Whatever a handle refers to. One type, so that a wrong handle is an error with a name.
+/// Any object that a handle refers to. One type, so that a wrong handle is an error with a name.
 pub enum Object {
     /// A device, and what it is as JSON.
     Device(Device, CString),
@@ -66,9 +66,9 @@ impl From<AnyDeviceTokens> for AnyTokens {
 
 /// A prepared problem.
 pub enum AnyWork {
-    /// Of tokens of one matrix.
+    /// Work on tokens of one matrix.
     Plain(PreparedScore),
-    /// Of tokens with the codes that find winners.
+    /// Work on tokens with the codes that find winners.
     Coarse(PreparedRescore),
 }
 
@@ -93,7 +93,7 @@ macro_rules! with_elements {
     };
 }
 
-/// What [`AnyTokens::at`] needs to know of tokens in memory.
+/// Description of tokens in memory for [`AnyTokens::at`].
 pub(crate) struct Place<'a> {
     pub element: &'a str,
     pub address: u64,

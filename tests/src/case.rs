@@ -26,7 +26,7 @@ pub enum Layout {
 /// Queries or documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
-    /// Where the items lie.
+    /// Layout of the items.
     pub layout: Layout,
     /// Length of each item in tokens.
     pub lengths: Vec<usize>,
@@ -43,7 +43,7 @@ impl Side {
     }
 }
 
-/// Which pairs are scored. Ids are generated from the case's seed, repeats included.
+/// Pairs that are scored. Ids are generated from the case's seed, repeats included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairs {
     /// Every query with every document.
@@ -89,9 +89,9 @@ pub struct Case {
     pub queries: Side,
     /// The documents.
     pub documents: Side,
-    /// Which pairs are scored.
+    /// Pairs that are scored.
     pub pairs: Pairs,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub values: Values,
     /// Whether rows that no item may use are NaN or ±∞.
     pub poison: bool,
@@ -297,7 +297,7 @@ pub struct Data {
     pub shape: ScoreShape,
     /// Whether no sum can round, so that every engine must give the same bits.
     pub exact: bool,
-    /// What an engine's products lose beyond that, relative to their magnitude.
+    /// Error of an engine's products beyond that, relative to their magnitude.
     pub coarse: f64,
 }
 

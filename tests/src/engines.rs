@@ -38,7 +38,7 @@ pub fn runs_row(device: &Device, row: &Variant) -> bool {
 /// A way to run a problem: the CPU, a device's own choice of kernel, or one row of the table.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    /// Where.
+    /// Device of the engine.
     pub device: Device,
     /// The row of the variant table to run; `None` = as the device likes.
     pub row: Option<&'static Variant>,
@@ -75,7 +75,7 @@ impl Engine {
         engines.filter(|engine| engine.row.is_none_or(runs)).collect()
     }
 
-    /// What to ask the library for.
+    /// Options to call the library with.
     pub fn options(&self, token_scores: bool) -> ScoreOptions {
         let kernel = self.row.map(|row| row.name.to_string());
         ScoreOptions::default()
@@ -130,7 +130,7 @@ pub fn check_case_on_rows(
     check_on(suite, case, engines)
 }
 
-/// Of the kernel rows, a case that is checked in turns meets one in this many.
+/// Number of kernels of which a case that is checked in turns meets one.
 const TURNS: u64 = 4;
 
 /// As [`check_case`], but the rows of the variant table take turns: for many random cases,
@@ -198,7 +198,7 @@ impl<'a, T: Element> Problem<'a, T> {
         Problem { case, data, expected, elements }
     }
 
-    /// The same elements, with the answers for their values rounded to TF32.
+    /// Replaces the answers by those for elements rounded to TF32.
     pub fn rounded_to_tf32(&self) -> Self {
         let mut data = self.data.clone();
         for side in [&mut data.queries, &mut data.documents] {
@@ -211,7 +211,7 @@ impl<'a, T: Element> Problem<'a, T> {
         Problem { case: self.case, data, expected, elements: self.elements.clone() }
     }
 
-    /// The same elements, with the answers for rows that are normalised.
+    /// Replaces the answers by those for rows that are normalised.
     pub fn normalized(&self) -> Self {
         let mut data = self.data.clone();
         data.queries = data.queries.normalized();

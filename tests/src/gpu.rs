@@ -1,4 +1,4 @@
-//! What the suites of the GPU share.
+//! Helpers that the suites of the GPU share.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub fn options(row: &Variant) -> ScoreOptions {
         .kernel(kernel.as_deref())
 }
 
-/// The same numbers, bit for bit: `==` would take +0 for -0 and no NaN for itself.
+/// Compares numbers bit for bit: `==` would take +0 for -0 and no NaN for itself.
 pub fn same_bits(a: &Scores, b: &Scores) -> bool {
     let bits = |values: &[f32]| -> Vec<u32> { values.iter().map(|x| x.to_bits()).collect() };
     bits(a.values()) == bits(b.values())

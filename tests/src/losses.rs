@@ -12,7 +12,7 @@ pub struct GivenScores {
     pub scores: DeviceScores,
     /// For gradients of as many.
     pub backward: PreparedBackward,
-    /// What the scores are a view of, on a CUDA device.
+    /// Memory that the scores are a view of, on a CUDA device.
     _memory: DeviceGradScores,
 }
 
@@ -48,14 +48,14 @@ impl GivenScores {
 /// The bounds that `PreparedLoss` states for losses of devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Of each gradient.
+    /// Error of each gradient.
     pub gradient: f64,
-    /// Of the value.
+    /// Error of the value.
     pub value: f64,
 }
 
 impl Bounds {
-    /// Those of a loss with temperature `t` over rows of `n_documents` scores, whose targets and
+    /// Errors of a loss with temperature `t` over rows of `n_documents` scores, whose targets and
     /// probabilities have logarithms that add up to `magnitude`, weighted with the targets.
     pub fn new(n_queries: usize, n_documents: usize, t: f32, magnitude: f64) -> Bounds {
         let b = (40.0 + 16.0 * (n_documents as f64).ln()) * 2f64.powi(-24);
@@ -100,7 +100,7 @@ pub fn magnitude(scores: &[f32], target: Target<'_>, t: f32) -> f64 {
     if sum.is_finite() { sum } else { 0.0 }
 }
 
-/// What a row is compared with.
+/// Target that a row is compared with.
 #[derive(Clone, Copy, Debug)]
 pub enum Target<'a> {
     /// A document.
@@ -135,7 +135,7 @@ impl Numbers {
 /// How scores are generated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// Of this size.
+    /// Numbers of this size.
     Plain(f32),
     /// All the same.
     Equal,

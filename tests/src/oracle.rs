@@ -16,9 +16,9 @@ pub struct Matrix {
     pub items: Vec<Range<usize>>,
     /// Non-zero = the row is valid.
     pub mask: Option<Vec<u8>>,
-    /// What each row is multiplied by: [`norm`] where rows are normalised, the scale of codes.
+    /// Factor of each row: [`norm`] where rows are normalised, the scale of codes.
     pub factors: Option<Vec<f64>>,
-    /// What is added to each element of a row once it is multiplied.
+    /// Offset of each element of a row, added after the factor.
     pub offsets: Option<Vec<f64>>,
     /// The smallest normal number of the element type, or 0: see [`Value::magnitude`].
     pub least: f64,
@@ -29,19 +29,19 @@ pub struct Matrix {
 pub struct Row<'a> {
     /// The stored values.
     pub values: &'a [f32],
-    /// What they are multiplied by.
+    /// Factor of the elements.
     pub factor: f64,
-    /// What is added then.
+    /// Offset of the elements, added after the factor.
     pub offset: f64,
     /// [`Matrix::least`].
     pub least: f64,
 }
 
 impl Row<'_> {
-    /// What a value counts as in a sum's magnitude.
+    /// Magnitude that a value counts as in a sum's.
     fn size(&self, value: f32) -> f64 {
         let size = f64::from(value).abs();
-        // Not `max`, which would lose a NaN.
+        // `max` would lose a NaN.
         if size > 0.0 && size < self.least { self.least } else { size }
     }
 }
@@ -49,7 +49,7 @@ impl Row<'_> {
 /// 1 / √max(‖x‖², 10⁻¹²).
 pub fn norm(values: &[f32]) -> f64 {
     let square: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
-    // Not `max`, which would lose a NaN.
+    // `max` would lose a NaN.
     if square <= SQUARE_MIN { 1.0 / SQUARE_MIN.sqrt() } else { 1.0 / square.sqrt() }
 }
 

@@ -25,7 +25,7 @@ use crate::suite::Suite;
 /// The scales that INT8 has.
 pub const SCALES: [ScaleType; 2] = [ScaleType::F16, ScaleType::F32];
 
-/// Of the cases, one in so many goes through a stream too.
+/// Number of cases of which one goes through a stream too.
 const STREAM_TURNS: u64 = 2;
 
 /// Trains on a case, on every device, from codes with scales of both types. Rows are not
@@ -135,7 +135,7 @@ fn check_bound(
         let (exact, rounded): (&Sum, &Sum) = (&exact.queries[i], &rounded.queries[i]);
         let bound = bounds[i / dim] + rounded.limit(false);
         let off = (f64::from(found) - exact.exact).abs();
-        // Of rows that are not finite, or out of the ordinary, nothing is promised.
+        // Rows that are not finite, or out of the ordinary, have no bound.
         if bound.is_finite() && exact.exact.is_finite() && off.is_nan() | (off > bound) {
             let (row, k) = (i / dim, i % dim);
             return Err(format!(
@@ -175,8 +175,9 @@ fn backward_from_codes<T: Element>(
     })
 }
 
-/// The same gradients through a stream and a graph, in both element types, overwritten and added
-/// to, after the documents have been dropped. `expected` is what the synchronous call gave.
+/// Computes the gradients through a stream and a graph, in both element types, overwritten and
+/// added to, after the documents have been dropped. `expected` is the result of the synchronous
+/// call.
 fn check_stream<T: Element>(
     problem: &Problem<'_, T>,
     device: &Device,
@@ -218,7 +219,7 @@ fn in_stream<T: Element>(
     let SavedStep { queries, codes, scores, backward, grad_scores, gradients, stream } = &mut step;
     match way {
         Way::Called | Way::Added => {
-            // Whatever they hold, they are overwritten.
+            // The second run overwrites what the first one has written.
             for _ in 0..2 {
                 stream.backward(
                     queries,
@@ -253,22 +254,22 @@ fn in_stream<T: Element>(
 pub struct SavedStep<T: Element> {
     /// The queries.
     pub queries: DeviceTokens<T>,
-    /// What is left of the documents.
+    /// Codes saved in place of the documents.
     pub codes: DeviceTokens<Int8>,
-    /// Where scores and winners are.
+    /// Buffers of scores and winners.
     pub scores: DeviceScores,
     /// The gradients' work.
     pub backward: PreparedBackward,
     /// Gradients of the scores.
     pub grad_scores: DeviceGradScores,
-    /// Where gradients go.
+    /// Buffers of the gradients.
     pub gradients: DeviceGradients,
-    /// Where it runs.
+    /// Stream that runs the step.
     pub stream: Stream,
 }
 
 impl<T: Element> SavedStep<T> {
-    /// Of a step that has been scored.
+    /// Saves a step that has been scored.
     pub fn of(
         step: Step<T>,
         scales: ScaleType,

@@ -128,7 +128,7 @@ impl Suite {
         if cuda_devices().is_empty() {
             say(&format!("SKIPPED (no CUDA device): {name}"));
         }
-        // What an earlier run left is not this run's record, should it end early.
+        // Overwrite the record of an earlier run, should this run end early.
         suite.record(0, 0, Some("did not finish"));
         suite
     }

@@ -125,7 +125,7 @@ pub fn rounded_to_tf32(x: f32) -> f32 {
     f32::from_bits((bits + 0xFFF + (bits >> 13 & 1)) & !0x1FFF)
 }
 
-/// What is left of `x` once it is stored as `element`.
+/// The number that `x` becomes when it is stored as `element`.
 pub fn stored(element: ElementType, x: f32) -> f32 {
     match element {
         ElementType::F16 => f16::from_f32(x).to_f32(),

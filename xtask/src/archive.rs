@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use crate::build_ptx::Files;
 
-/// What the archive may weigh: every program with the library carries it, and the library's
+/// Largest size of the archive: every program with the library carries it, and the library's
 /// package, which has all of its sources beside it, may have 8 MB. So a new row of the variant
 /// table is a decision.
 const SIZE_LIMIT_BYTES: usize = 6 << 20;
@@ -40,7 +40,7 @@ const CUBIN_SAMPLES: [&str; 5] = [
     "maxsim_forward_sm90_f16_d128_q256.sm_90a.cubin",
 ];
 
-/// Where the archive is.
+/// Path of the archive.
 pub fn path(root: &Path) -> PathBuf {
     root.join("host/images/kernels.pack")
 }

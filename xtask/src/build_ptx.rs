@@ -20,10 +20,10 @@ use crate::ptxas::Ptxas;
 /// File name to content.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// What to generate besides the PTX.
+/// Cubins to generate besides the PTX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cubins {
-    /// Nothing: the cubins that are there are removed, since they may be of other PTX.
+    /// None: existing cubins are removed, since they may be of other PTX.
     Without,
     /// A cubin for every target of every entry.
     With,
@@ -44,7 +44,7 @@ pub fn write(root: &Path, cubins: Cubins) -> Result<()> {
         }
         .with_context(|| format!("updating {}", path.display()))?;
     }
-    // Without an archive, or with one of another form, all files are new.
+    // If there is no archive, or one of another form, all files are new.
     let changed = differences(&files, &archive::committed(root).unwrap_or_default());
     let path = archive::path(root);
     let folder = path.parent().unwrap_or(root);
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(named, ["changed", "extra", "missing"]);
     }
 
-    /// What readers see is what programs are linked with.
+    /// The committed text, which readers see, is the one that programs are linked with.
     #[test]
     fn the_committed_text_is_that_of_the_archive() {
         let differ = texts_that_differ(&crate::workspace_root()).unwrap();

@@ -42,7 +42,7 @@ fn in_folder(dir: &Path, ptxas: &Ptxas, entries: &[Entry], ptx: &Files) -> Resul
 fn cubin(dir: &Path, ptxas: &Ptxas, entry: &Entry, target: &Target) -> Result<Vec<u8>> {
     let out: PathBuf = dir.join(entry.cubin_file(target));
     match ptxas.assemble(&dir.join(entry.ptx_file()), target.name, &out)? {
-        // What it uses and warns of is for `check-ptx` to judge.
+        // `check-ptx` judges resources and warnings.
         Assembled::Done(..) => {
             let mut cubin = fs::read(&out).with_context(|| format!("reading {}", out.display()))?;
             if entry.yields {

@@ -21,7 +21,7 @@ pub fn cubin_targets(arch: Arch) -> &'static [Target] {
     }
 }
 
-/// What a cubin is assembled for.
+/// Architecture that a cubin is assembled for.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// The assembler's name of it.

@@ -40,7 +40,7 @@ pub fn run(root: &Path, strict: bool) -> Result<()> {
     Ok(())
 }
 
-/// What keeps a record from being evidence of the committed kernels.
+/// Lists the reasons why a record is no evidence of the committed kernels.
 fn findings(committed: &[(&str, BTreeMap<String, String>)], record: &Value) -> Vec<String> {
     let mut findings = Vec::new();
     for (kernels, committed) in committed {

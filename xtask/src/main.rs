@@ -94,7 +94,7 @@ fn commands() -> Vec<&'static str> {
     commands
 }
 
-/// What is wrong with arguments that are no command; `None` where there are none.
+/// Describes what is wrong with arguments that are no command; `None` where there are none.
 fn wrong_usage(args: &[&str]) -> Option<String> {
     let (command, options) = args.split_first()?;
     if !commands().contains(command) {

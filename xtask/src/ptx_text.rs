@@ -18,11 +18,11 @@ pub struct Module {
 pub struct EntryText {
     /// Name of the entry.
     pub name: String,
-    /// Its statement, from `.visible` to the closing brace.
+    /// Statement of the entry, from `.visible` to the closing brace.
     pub text: String,
 }
 
-/// What the compiler has no option for and is added to the text.
+/// Launch bounds, which the compiler has no option for, added to the text.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchBounds {
     /// Threads per block.
@@ -84,8 +84,8 @@ impl Module {
     }
 }
 
-/// What needs a later PTX version than the compiler declares, and which: other entries keep theirs,
-/// so that older drivers load them.
+/// Instructions that need a later PTX version than the compiler declares, and which: other entries
+/// keep theirs, so that older drivers load them.
 const LATER: [(&str, &str); 1] = [(".s32.s8.u8", "8.4")];
 
 /// A module's header, with the version that an entry's instructions need.
@@ -152,8 +152,8 @@ fn with_launch_bounds(text: &str, name: &str, bounds: LaunchBounds) -> Result<St
     Ok(format!("{parameters}\n.maxntid {threads}, 1, 1\n.minnctapersm {blocks}\n{{\n{body}"))
 }
 
-/// What must not be in shipped PTX: symbols whose names depend on the compiler's hashes, calls,
-/// and local memory.
+/// Lists what must not be in shipped PTX: symbols whose names depend on the compiler's hashes,
+/// calls, and local memory.
 pub fn offences(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text.lines() {

@@ -8,14 +8,14 @@ use anyhow::{Context, Result, bail, ensure};
 /// The package on PyPI whose assembler makes the committed cubins, pinned. CI reads it too.
 const PACKAGE: &str = include_str!("../ptxas.txt");
 
-/// Where CI puts the assembler, below the package's folder.
+/// Path of CI's assembler, below the package's folder.
 const PROGRAM: &str = "nvidia/cu13/bin/ptxas";
 
 /// An assembler that runs.
 #[derive(Debug)]
 pub struct Ptxas {
     program: PathBuf,
-    /// Its version line.
+    /// Version line of the assembler.
     pub version: String,
 }
 
@@ -34,7 +34,7 @@ fn folder() -> String {
     format!("target/{}", PACKAGE.trim().replace("==", "-"))
 }
 
-/// What an assembled entry uses.
+/// Resources that an assembled entry uses.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resources {
     /// Registers per thread.
@@ -50,11 +50,11 @@ pub struct Resources {
 /// How an assembly ended.
 #[derive(Debug)]
 pub enum Assembled {
-    /// This assembler does not know the target.
+    /// The assembler does not know the target.
     UnknownTarget,
     /// The file does not assemble; the assembler's first words.
     Failed(String),
-    /// It does, with these resources; warnings are lines that should not be there.
+    /// The entry was assembled, with these resources; warnings are lines that should not be there.
     Done(Resources, Vec<String>),
 }
 

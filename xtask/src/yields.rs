@@ -57,7 +57,7 @@ pub fn set(cubin: &mut [u8], entry: &str) -> Result<usize> {
     Ok(n_set)
 }
 
-/// Where the instructions of an entry are.
+/// Range of an entry's instructions.
 fn code_of(cubin: &[u8], entry: &str) -> Result<Range<usize>> {
     let file = object::File::parse(cubin).with_context(|| format!("the cubin of {entry}"))?;
     let name = format!(".text.{entry}");

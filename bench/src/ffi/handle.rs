@@ -1,4 +1,4 @@
-//! What a caller's pointers point to: objects, layouts and texts.
+//! Reads objects, layouts and texts behind a caller's pointers.
 
 use std::ffi::{CStr, c_char};
 

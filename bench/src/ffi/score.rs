@@ -107,7 +107,7 @@ pub unsafe extern "C" fn maxsim_bench_enqueue(
     })
 }
 
-/// What [`maxsim_bench_enqueue`] costs a Rust caller: enqueues `n` calls without waiting and
+/// Measures [`maxsim_bench_enqueue`] for a Rust caller: enqueues `n` calls without waiting and
 /// writes the mean microseconds of one; 0, or -1 for an error.
 ///
 /// # Safety

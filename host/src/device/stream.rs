@@ -58,7 +58,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::Unsupported`] on the CPU, [`Error::WrongDevice`], and [`Error::Shape`] for a
-    /// matrix that is not on a 16-byte boundary or for no blocks.
+    /// matrix that is not on a 16-byte boundary or for no CTAs.
     pub fn read_roof<F: Format>(
         &mut self,
         tokens: &DeviceTokens<F>,

@@ -31,7 +31,7 @@ pub fn all_devices() -> Vec<Device> {
     iter::once(Device::cpu()).chain(cuda_devices().iter().cloned()).collect()
 }
 
-/// Of the cases, one in so many goes through a stream too.
+/// Number of cases of which one goes through a stream too.
 const STREAM_TURNS: u64 = 3;
 
 /// Trains on a case, on every device: the scores with their winners, then the gradients by each
@@ -121,8 +121,8 @@ fn has_nan<T: Element>(problem: &Problem<'_, T>) -> bool {
     problem.expected.iter().any(|answer| answer.score.exact.is_nan())
 }
 
-/// The same gradients through a stream, in both element types, overwritten and added to.
-/// `expected` is what the synchronous call gave.
+/// Computes the gradients through a stream, in both element types, overwritten and added to.
+/// `expected` is the result of the synchronous call.
 fn check_stream<T: Element>(
     problem: &Problem<'_, T>,
     device: &Device,
@@ -134,7 +134,7 @@ fn check_stream<T: Element>(
     let results = (|| {
         let mut step = Step::new(problem, device, GradientType::F32, &options, &grads)?;
         step.run()?;
-        // Whatever they hold, they are overwritten.
+        // This run overwrites what the one before has written.
         step.run()?;
         let once = step.gradients.read()?;
         let recompute = BackwardOptions::new(BackwardStrategy::Recompute);
@@ -197,7 +197,7 @@ fn check_atomic_stream<T: Element>(
     let run = |element: GradientType, adds: bool| -> Result<(Vec<i32>, Gradients), Error> {
         let mut step = Step::new(problem, device, element, &options, &grads)?;
         step.run()?;
-        // Whatever they hold, they are overwritten, or added to.
+        // This run overwrites the buffers, or adds to them.
         if adds {
             step.run_adding()?
         } else {
@@ -252,7 +252,7 @@ fn check_slices_stream<T: Element>(
     Ok(())
 }
 
-/// The same pairs twice: each element has its terms twice.
+/// Expects the same pairs twice: each element has its terms twice.
 fn twice(once: &Expected) -> Expected {
     let mut twice = once.clone();
     let sides = [&mut twice.queries, &mut twice.documents];

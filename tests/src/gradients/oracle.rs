@@ -71,9 +71,9 @@ impl Sum {
 /// The gradients of both sides, `[rows, dim]` of each matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
-    /// Of the queries.
+    /// Sums of the queries.
     pub queries: Vec<Sum>,
-    /// Of the documents.
+    /// Sums of the documents.
     pub documents: Vec<Sum>,
 }
 

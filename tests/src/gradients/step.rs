@@ -19,15 +19,15 @@ pub struct Step<T: Element> {
     pub documents: DeviceTokens<T>,
     /// The scores' work.
     pub work: PreparedScore,
-    /// Where scores and winners go.
+    /// Buffers of scores and winners.
     pub scores: DeviceScores,
     /// The gradients' work.
     pub backward: PreparedBackward,
     /// Gradients of the scores.
     pub grad_scores: DeviceGradScores,
-    /// Where gradients go.
+    /// Buffers of the gradients.
     pub gradients: DeviceGradients,
-    /// Where it runs.
+    /// Stream that runs the step.
     pub stream: Stream,
 }
 
@@ -57,7 +57,7 @@ impl<T: Element> Step<T> {
         grads: &[f32],
     ) -> Result<Step<T>, Error> {
         let device = queries.device().clone();
-        // Where they are found again, none are saved.
+        // A strategy that finds winners again has none saved.
         let winners = options.strategy != BackwardStrategy::Recompute;
         let asked = ScoreOptions::default().winners(winners).normalize(normalize);
         let work = device.prepare(&queries, &documents, pairing, &asked)?;

@@ -50,7 +50,7 @@ impl Formats {
 pub struct QuantizedCase {
     /// The embeddings.
     pub case: Case,
-    /// What becomes of them.
+    /// Formats that the rows are stored as.
     pub formats: Formats,
 }
 
@@ -108,7 +108,7 @@ pub fn nearest_e4m3(x: f32) -> f32 {
     (numbers[code] as f32).copysign(x)
 }
 
-/// What a row of a special kind, of which there are 16, is made of a unit row.
+/// Makes a row of a special kind, of which there are 16, of a unit row.
 pub fn special_row(kind: usize, row: &mut [f32]) {
     let outlier = row.len() / 2;
     match kind {
@@ -167,7 +167,7 @@ pub fn affine(matrix: &Matrix) -> Codes {
         let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let scale = if is_finite { ((most - least) / 255.0).max(1e-8) } else { f32::NAN };
         let scale = to_storage(scale, ScaleType::F16);
-        // Of zeros the positive one.
+        // Choose +0 of the zeros.
         let min = if is_finite { least + 0.0 } else { 0.0 };
         let min = f16::from_f32(min.clamp(-65504.0, 65504.0)).to_f32();
         let code = |x: &f32| ((x - min) / scale).round_ties_even().clamp(0.0, 255.0);
@@ -211,7 +211,7 @@ pub(crate) fn stored(matrix: &Matrix, codes: &Codes) -> Matrix {
     }
 }
 
-/// What a code of a format is, widened.
+/// Widens a code of a format.
 pub(super) trait Widen: Format {
     fn widen(code: Self::Stored) -> f32;
 }

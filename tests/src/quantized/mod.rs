@@ -57,7 +57,7 @@ pub fn check_embeddings(
     check_with(Engines { suite, runs: None }, case, embeddings)
 }
 
-/// What a case is checked on, and where that is counted.
+/// Engines that a case is checked on, and the counter of the checks.
 #[derive(Clone, Copy)]
 struct Engines<'a> {
     suite: &'a Suite,
@@ -238,7 +238,7 @@ impl<'a, T: Element> Compressed<'a, T> {
     }
 }
 
-/// What kernels multiply for queries and documents of these formats.
+/// Operand of kernels for queries and documents of these formats.
 fn operand(queries: TokenFormat, documents: TokenFormat) -> Option<Operand> {
     match (queries, documents) {
         (TokenFormat::Int8, TokenFormat::Int8) => Some(Operand::I8),
@@ -270,7 +270,7 @@ fn has_kernels<Q: Format, D: Format>(device: &Device) -> bool {
     FORWARD.iter().any(|row| runs_row(device, row) && operand == Some(row.operand))
 }
 
-/// What tensor cores lose of e4m3 products here, relative to Σ |q_k d_k|: up to 5 · 10⁻⁴ was seen.
+/// Error of tensor cores in e4m3 products here, relative to Σ |q_k d_k|: up to 5 · 10⁻⁴ was seen.
 /// (Rows can be made that lose more; bounds count with that.)
 const FP8_ERROR: f64 = 1e-3;
 

@@ -17,7 +17,7 @@ use crate::residual::Parts;
 use crate::residual::scores::{ResidualCase, finds_winners, takes};
 use crate::suite::Suite;
 
-/// The same call so many times gives the same bits.
+/// Number of calls that must give the same bits.
 const REPEATS: usize = 3;
 
 /// Computes a case's gradients on every engine and compares each with the oracle.
@@ -100,7 +100,7 @@ fn compare(
             return Err(format!("{name}: expected {}, found {}", expected.len(), found.len()));
         }
         for (i, (expected, &found)) in expected.iter().zip(found).enumerate() {
-            // Where terms that cancel meet a NaN, it may show or not.
+            // If terms that cancel meet a NaN, it may show or not.
             let may_be_any = expected.may_be_none && !expected.exact.is_finite();
             if !may_be_any && !expected.agrees(false, found) {
                 return Err(format!("{name}[{i}]: expected {expected:?}, found {found:e}"));

@@ -53,7 +53,7 @@ pub fn cases() -> impl Strategy<Value = Case> {
         })
 }
 
-/// What a case is made of.
+/// Parts that a case is made of.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// `[n_centroids, dim]`.

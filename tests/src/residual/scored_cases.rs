@@ -20,7 +20,7 @@ pub fn cases() -> impl Strategy<Value = ResidualCase> {
     )
 }
 
-/// Some documents in every layout and pairing.
+/// Makes cases of some documents in every layout and pairing.
 pub fn in_every_pairing_and_layout() -> Vec<ResidualCase> {
     let case = Case { poison: true, ..Case::new(32, &[5, 0, 17, 1], &[16, 70, 0, 1, 9]) };
     let cases = case.in_every_layout_and_pairing().into_iter().zip(0..);
@@ -45,7 +45,7 @@ pub fn with_every_nbits(cases: Vec<Case>) -> impl Iterator<Item = ResidualCase> 
     })
 }
 
-/// Nothing there, nothing valid, and numbers that are none.
+/// Makes cases of no items, no valid tokens, and numbers that are not finite.
 pub fn nothing_and_nan() -> Vec<ResidualCase> {
     let mut cases =
         Case::without_tokens(&[Pairs::Cross, Pairs::Own { k: 2 }, Pairs::List { n: 5 }]);

@@ -35,7 +35,7 @@ pub struct ResidualCase {
     pub order: BitOrder,
     /// Whether tokens are normalised.
     pub normalize: bool,
-    /// What centroids are stored as.
+    /// Storage type of the centroids.
     pub centroids: ElementType,
     /// Number of centroids; the last one is NaN where the case is poisoned, of rows that no token
     /// may use.
@@ -59,7 +59,7 @@ pub fn in_turns(cases: impl IntoIterator<Item = Case>) -> Vec<ResidualCase> {
 }
 
 impl ResidualCase {
-    /// The same numbers for [`crate::residual`].
+    /// Makes the case of the same numbers for [`crate::residual`].
     pub(crate) fn shape(&self, rows: usize) -> residual::Case {
         residual::Case {
             nbits: self.nbits,
@@ -130,7 +130,7 @@ impl ResidualCase {
         }
     }
 
-    /// What an engine multiplies, rounded by `round` on the way.
+    /// Decodes the rows that an engine multiplies, rounded by `round`.
     pub(crate) fn decoded(
         &self,
         parts: &Parts,
@@ -140,8 +140,8 @@ impl ResidualCase {
         self.decoded_by(parts, documents, |centroid, weight| round(round(centroid) + round(weight)))
     }
 
-    /// The same where centroids and weights are multiplied apart: nothing rounds their sums but
-    /// those of which r is.
+    /// Decodes the rows where centroids and weights are multiplied apart: their sums are not
+    /// rounded, but for those of which r is computed.
     fn decoded_apart(
         &self,
         parts: &Parts,

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{CPU_TESTS, PACKAGES};
 
-/// What was asked for.
+/// Targets that were asked for.
 #[derive(Debug, PartialEq)]
 pub struct Choice {
     /// The folder.
@@ -19,7 +19,7 @@ pub struct Choice {
     pub embeddings: bool,
 }
 
-/// What cargo can make of a package's target, and how it is named.
+/// A target of a package that cargo can build, and its name.
 pub struct Target {
     /// As in the manifest: a test program `PACKAGE-TARGET`, or a file of the folder `bin`.
     name: String,
@@ -134,7 +134,7 @@ fn targets_of(metadata: &Value) -> Vec<Target> {
     found
 }
 
-/// What a target of cargo's gives: a file for `bin`, a test program, or both.
+/// Finds the targets of a target of cargo's: a file for `bin`, a test program, or both.
 fn of_target(package: &str, target: &Value) -> Vec<Target> {
     let name = target["name"].as_str().unwrap_or_default();
     let kinds: Vec<&str> =

@@ -22,7 +22,7 @@ const PROFILE: [&str; 3] = [
     "profile.bundle.strip=\"symbols\"",
 ];
 
-/// What the folder may weigh, so that it travels easily: 33 MB are embeddings.
+/// Largest size of the folder, so that it travels easily: 33 MB are embeddings.
 const SIZE_LIMIT_BYTES: u64 = 44 << 20;
 
 /// Tests that never ask for a GPU, and stay here.

@@ -49,7 +49,7 @@ pub fn page(gpus: &[Gpu]) -> String {
     page
 }
 
-/// Where, when and how it was measured.
+/// Writes where, when and how the record was measured.
 pub fn facts(page: &mut String, record: &Record) {
     let versions = record.versions.iter().map(|(name, version)| format!("{name} {version}"));
     let mut facts =

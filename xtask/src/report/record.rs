@@ -1,4 +1,4 @@
-//! What `bench/campaign.py` and `bench/training.py` write, as far as the report needs it.
+//! Reads what `bench/campaign.py` and `bench/training.py` write, as far as the report needs it.
 
 use std::collections::BTreeMap;
 
@@ -32,22 +32,22 @@ pub struct Timed {
     pub call_ms: Option<f64>,
     /// Host time of a call that is not waited for, from Python.
     pub enqueue_us: Option<f64>,
-    /// The same from Rust.
+    /// Time to enqueue one call from Rust.
     pub enqueue_rust_us: Option<f64>,
     /// The first call, with whatever it compiles and tunes.
     pub first_call_s: Option<f64>,
     pub device_bytes: Option<f64>,
     /// Winners that are kept from the scores to the gradients.
     pub winner_bytes: Option<f64>,
-    /// Of each gradient with that of an f32 reference.
+    /// Cosine of each gradient with that of an f32 reference.
     pub cosines: Option<Vec<f64>>,
     /// Whether a second step gave the same bits.
     pub repeats: Option<bool>,
     pub largest_relative_error: Option<f64>,
-    /// Of compressed tokens, the largest error over the bound that the library states.
+    /// Largest error over the bound that the library states, for compressed tokens.
     pub largest_error_of_bound: Option<f64>,
-    /// Of coarse-to-fine scores, how far one is above the exact score at most, relative; none is
-    /// where it is negative.
+    /// Largest relative excess of a coarse-to-fine score over the exact one; negative where none
+    /// exceeds it.
     pub largest_excess: Option<f64>,
     /// How far they are below the exact scores in the mean, relative.
     pub mean_loss: Option<f64>,
@@ -74,17 +74,17 @@ pub struct Row {
     pub limit_ms: Option<f64>,
     pub limit_is: Option<String>,
     pub of_limit: Option<f64>,
-    /// Of a training step, the scores alone.
+    /// Scores alone, of a training step.
     pub forward: Timed,
-    /// Of a training step, the gradients alone.
+    /// Gradients alone, of a training step.
     pub backward: Timed,
     /// The gradients alone where every winner is token 0.
     pub backward_hot: Timed,
     /// Least time of the rows that gradients are summed from.
     pub gather_floor_ms: Option<f64>,
-    /// Of compressed documents, our call on the same tokens as they were, in f16.
+    /// The library's call on the same tokens in f16, for compressed documents.
     pub f16: Timed,
-    /// Its time over ours.
+    /// Time of that call over the one on compressed documents.
     pub x_f16: Option<f64>,
     pub floors: Floors,
     /// The matrix product whose rate is the arithmetic's limit: f16, tf32, f32, ...
@@ -98,7 +98,7 @@ pub struct Row {
     pub kernel_sha256: Option<String>,
 }
 
-/// Of residual documents, the least times that single resources allow.
+/// Least times that single resources allow, for residual documents.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Floors {
@@ -110,18 +110,18 @@ pub struct Floors {
     pub decode_ms: Option<f64>,
 }
 
-/// What was asked for: the first two at least, the others at most.
+/// Targets: the first two at least, the others at most.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Targets {
     pub x: Option<f64>,
     pub limit: Option<f64>,
     pub plain: Option<f64>,
-    /// Of a training step, beside inputs, gradients and winners.
+    /// Memory of a training step beside inputs, gradients and winners.
     pub workspace_mb: Option<f64>,
-    /// Of the gradients' time.
+    /// Gradients' time over the least time of the rows that they are summed from.
     pub gather_floor: Option<f64>,
-    /// Of the gradients' time where every winner is token 0, over that of the case.
+    /// Gradients' time where every winner is token 0, over that of the case.
     pub hot: Option<f64>,
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::markdown::{facts, failure, figure_of, goal, ms, peers, ratio, spread};
 use super::record::{Record, Row, missed};
 
-/// What winners and workspace sizes are given in.
+/// Unit of winners and workspace sizes.
 const MEGABYTE: f64 = 1048576.0;
 
 /// Goal of the cosine of each gradient with that of an f32 reference.
@@ -142,7 +142,7 @@ impl Row {
         Some(self.backward_hot.ms? / self.backward.ms?)
     }
 
-    /// What the fastest peer takes beyond inputs and gradients.
+    /// Memory of the fastest peer beyond inputs and gradients.
     fn best_peer_bytes(&self) -> Option<f64> {
         self.peers.get(self.best_peer.as_ref()?)?.device_bytes
     }

@@ -71,7 +71,7 @@ impl Allowed {
         self.counts.values().sum()
     }
 
-    /// What is wrong: findings beyond what is allowed, and entries that are too high.
+    /// Lists what is wrong: findings beyond what is allowed, and entries that are too high.
     pub fn compare(&self, findings: &[Finding]) -> Vec<String> {
         let found = Self::of(findings);
         let mut wrong = Vec::new();

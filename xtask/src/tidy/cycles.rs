@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Which rooms import which, and one place where each does.
+/// Imports between rooms, with one place where each happens.
 #[derive(Default)]
 pub struct Graph {
     edges: BTreeMap<String, BTreeMap<String, String>>,
@@ -41,7 +41,7 @@ impl Graph {
         circles
     }
 
-    /// What is imported by a room, by what it imports, and so on.
+    /// Rooms that a room imports, and those that they import, and so on.
     fn reached(&self, room: &str) -> BTreeSet<&str> {
         let mut reached = BTreeSet::new();
         let mut open = vec![room];

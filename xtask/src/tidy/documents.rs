@@ -10,7 +10,7 @@ use super::{Finding, Rule};
 
 /// Most lines of the README.
 const README_LINES: usize = 150;
-/// Where the decisions are, and their index.
+/// Folder of the decisions and of their index.
 const DECISIONS: &str = "docs/decisions/";
 const INDEX: &str = "docs/decisions/README.md";
 
@@ -78,7 +78,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 fn anchor(heading: &str) -> String {
-    // Of a link in a heading the text counts.
+    // The text of a link counts in a heading.
     let text: String = heading.split("](").enumerate().fold(String::new(), |text, (i, part)| {
         let shown = if i == 0 { part } else { part.split_once(')').map_or("", |x| x.1) };
         text + shown
@@ -88,7 +88,7 @@ fn anchor(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// What is wrong with a link of the document at `path`, if anything is.
+/// Finds what is wrong with a link of the document at `path`, if anything is.
 fn broken(
     path: &str,
     link: &str,

@@ -10,7 +10,7 @@ use super::modules::Modules;
 use super::parse::File;
 use super::{Finding, Rule};
 
-/// Where the layers are written.
+/// File of the layer table.
 const TABLE: &str = "xtask/src/tidy/layers.rs";
 
 /// Findings of one crate.

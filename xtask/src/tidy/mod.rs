@@ -31,7 +31,7 @@ use self::tree::Source;
 /// The table of exceptions, from the root of the workspace.
 const ALLOWED: &str = "xtask/src/tidy/allowed.txt";
 
-/// What is checked. Names are those of the exceptions' table.
+/// Rules that are checked. Names are those of the exceptions' table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rule {
     /// A file belongs to a room of its crate's layer table.
@@ -97,7 +97,7 @@ struct Finding {
     path: String,
     line: usize,
     rule: Rule,
-    /// What is wrong, and what to do about it.
+    /// Description of the fault, and how to mend it.
     message: String,
 }
 

@@ -30,7 +30,7 @@ pub struct Use<'a> {
     pub line: usize,
 }
 
-/// What a path leads to.
+/// Target of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Module(usize),
@@ -49,7 +49,7 @@ impl Target {
 /// A module that a file declares and another file has.
 struct Declared {
     module: usize,
-    /// Where its file may be.
+    /// Paths that the file may have.
     candidates: Vec<String>,
 }
 
@@ -123,14 +123,14 @@ impl<'a> Modules<'a> {
             found = match name.as_str() {
                 "super" => Target::Module(self.modules[module].parent),
                 "self" => found,
-                // What a macro defines has no item of its own in the file.
+                // Items that a macro defines are not items of the file.
                 name => self.member(module, name, depth).unwrap_or(Target::Item(module)),
             };
         }
         Some(found)
     }
 
-    /// What a name is in a module: its child, item or import.
+    /// Resolves a name in a module: its child, item or import.
     fn member(&self, module: usize, name: &str, depth: usize) -> Option<Target> {
         if let (0, Some(&defined)) = (module, self.exported.get(name)) {
             return Some(Target::Item(defined));
@@ -169,7 +169,7 @@ struct Reader<'m, 'a> {
     modules: &'m mut Modules<'a>,
     module: usize,
     file: &'a str,
-    /// Where files of modules that are declared here lie.
+    /// Folder of modules that are declared here.
     folder: String,
     open: &'m mut Vec<Declared>,
 }

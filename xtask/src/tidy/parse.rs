@@ -66,7 +66,7 @@ fn mark_range(range: Range<usize>, text: &str, code: &mut [bool]) {
     }
 }
 
-/// Where lines begin, in bytes.
+/// Bytes at which lines begin.
 fn line_starts(text: &str) -> Vec<usize> {
     let after_breaks = text.match_indices('\n').map(|(at, _)| at + 1);
     std::iter::once(0).chain(after_breaks).collect()

@@ -70,7 +70,7 @@ fn an_import_through_the_root_counts_where_it_is_defined() {
     let found = only(&with("host/src/plan.rs", "use crate::Device;\n"));
     assert_eq!(found.rule, Rule::Layer);
     assert!(found.message.contains("`crate::Device` of `device`"), "{}", found.message);
-    // What the root itself defines is above everything.
+    // The root's own items are above everything.
     let mut tree = with("host/src/device/mod.rs", "use crate::VERSION;\npub struct Device;\n");
     tree[0].1 = "mod device;\npub use device::Device;\npub const VERSION: u32 = 1;\n";
     tree.retain(|file| file.0.starts_with("host/src/lib") || file.0.contains("/device/"));
@@ -150,7 +150,7 @@ fn rooms_within_a_room_have_layers() {
     assert_eq!(found.rule, Rule::Layer);
     let text = "`cuda::driver` uses `super::forward::Launch` of `cuda::forward`, which lies above";
     assert!(found.message.starts_with(text), "{}", found.message);
-    // The same through what the room's own file exports.
+    // An import through the exports of the room's own file is found, too.
     let found = findings(&with("host/src/cuda/driver.rs", "use crate::cuda::Launch;\n"));
     assert!(found.iter().any(|x| x.message.contains("of `cuda::forward`")), "{found:?}");
 }

@@ -23,7 +23,7 @@ pub fn read(root: &Path) -> Result<Vec<Source>> {
     read_ending(root, &ENDINGS)
 }
 
-/// The same of files whose names end in one of these ways.
+/// Reads the files whose names end in one of these ways.
 pub fn read_ending(root: &Path, endings: &[&str]) -> Result<Vec<Source>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

@@ -36,7 +36,7 @@ const BANNED: &[(&str, &str)] = &[
 
 /// Findings in the comments of a file.
 pub fn check(file: &File) -> Vec<Finding> {
-    // This one lists them.
+    // This file lists the words.
     if file.source.path.ends_with("src/tidy/words.rs") {
         return Vec::new();
     }

@@ -2,7 +2,7 @@
 //!
 //! Rows fall into *runs* that no item crosses: an item, or several that overlap. The rows of a run
 //! of queries become [`RowTask`]s. The winners of a run of documents are sorted *window* by window
-//! of its rows, as much in a *group* as the workspace holds: its pairs, in their order, are cut
+//! of its rows, as much in a *group* as the workspace holds: its pairs, in their order, are divided
 //! into [`SortTask`]s. A window with more winners than that is sorted in several passes, whose sums
 //! add up: in the gradient itself, or where that has elements of two bytes, in the workspace.
 

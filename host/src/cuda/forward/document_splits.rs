@@ -210,7 +210,7 @@ impl CudaSplits {
             groups_per_tile: self.groups_per_tile,
         };
         let shared_bytes = COMBINE_SPLITS_SHARED_BYTES as u32;
-        // SAFETY: the caller's promise; there is a block per score, as the kernel wants it.
+        // SAFETY: the caller's promise; there is a CTA per score, as the kernel wants it.
         unsafe { start(entered, stream, self.kernel, self.n_scores, shared_bytes, &params) }
     }
 }

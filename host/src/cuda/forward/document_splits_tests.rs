@@ -26,7 +26,7 @@ fn check_split(problem: &Problem<'_>, splits: DocumentSplits) {
         unit_tokens_max: 4096,
         ..SMALL
     };
-    // Tokens are added as if nothing were cut: in the same tiles.
+    // Tokens are added as if documents were whole: in the same tiles.
     let unbound = Shape { partials_max: u64::MAX, ..shape };
     let tiles = WorkList::new(&of_splits, &unbound).unwrap().tiles;
     assert_eq!(tiles, WorkList::new(problem, &unbound).unwrap().tiles);

@@ -145,7 +145,7 @@ impl CudaRescore {
         // Token scores are written below, every one of them, and so are scores.
         let winners = outputs.without_token_scores();
         let params = self.params(tokens.each_ref().map(AsRef::as_ref), outputs);
-        // SAFETY: the caller's promise; blocks have a share of all pairs.
+        // SAFETY: the caller's promise; each CTA has a share of all pairs.
         unsafe {
             self.screening.run(entered, stream, maps, queries, documents, &winners, workspace)?;
             match self.n_pairs.div_ceil(1 << (WARPS_LOG2 - self.warps_log2)) {

@@ -15,7 +15,7 @@ use crate::problem::pairing::Pairing;
 use crate::problem::shape::ScoreShape;
 use crate::tokens::layout::TokenLayout;
 
-/// Two blocks of small tiles that take turns.
+/// Two CTAs of small tiles that alternate.
 pub(in crate::cuda) const SMALL: Shape = Shape {
     query_tile: 64,
     n_blocks: 2,
@@ -28,7 +28,7 @@ pub(in crate::cuda) const SMALL: Shape = Shape {
     is_stream_k: false,
 };
 
-/// A block of large tiles for each multiprocessor of an H200.
+/// A CTA of large tiles for each multiprocessor of an H200.
 const LARGE: Shape = Shape {
     query_tile: 256,
     n_blocks: 132,
@@ -127,9 +127,9 @@ pub(in crate::cuda) fn check(problem: &Problem<'_>, shape: &Shape) {
         // Parts of a score that arrive at a counter; the last one adds them up.
         let mut counters = BTreeMap::<u32, u32>::new();
         // The dynamic scheduler has one tile, and the units after one for every CTA.
-        let can_draw = launch.tiles.len() == 1 && shape.dynamic_tokens_min < u64::MAX;
-        assert!(!launch.is_dynamic || can_draw && launch.n_units > launch.grid);
-        // A block of units that end within documents has one.
+        let can_be_dynamic = launch.tiles.len() == 1 && shape.dynamic_tokens_min < u64::MAX;
+        assert!(!launch.is_dynamic || can_be_dynamic && launch.n_units > launch.grid);
+        // A CTA whose units end within documents has one unit.
         assert!(!shape.is_stream_k || launch.n_units == launch.grid && !launch.is_dynamic);
         for u in 0..launch.n_units {
             let (tile, entries) = work.unit(launch, u);
@@ -251,7 +251,7 @@ fn every_group_meets_every_entry_once() {
         for pairing in &pairings {
             check(&Problem::new(&queries, &documents, pairing).unwrap(), &shape);
         }
-        // Each tile has a block at least: six queries of up to 160 rows need 60.
+        // Each tile has a CTA at least: six queries of up to 160 rows need 60.
         let n_blocks = 60 + random.below(100) as usize;
         let cuts = Shape { is_stream_k: true, dynamic_tokens_min: u64::MAX, n_blocks, ..shape };
         check(&Problem::new(&queries, &documents, &pairings[0]).unwrap(), &cuts);
@@ -307,7 +307,7 @@ fn a_query_with_too_many_entries_is_cut_and_others_are_kept_whole() {
 
 #[test]
 fn the_busiest_block_has_little_more_than_the_average() {
-    // One query of four tiles against 10 000 documents, on 132 blocks.
+    // One query of four tiles against 10 000 documents, on 132 CTAs.
     let shape = LARGE;
     let drawing = Shape { dynamic_tokens_min: 8192, ..shape };
     for (n_tiles, n_entries) in [(4, 10_000), (1, 10_000), (2, 1_000), (8, 12_345), (32, 300)] {
@@ -334,7 +334,7 @@ fn the_busiest_block_has_little_more_than_the_average() {
             assert!(f64::from(even.per_unit) <= average / 16.0 + 1.0, "{average}: {even:?}");
         }
     }
-    // Short units are few: what blocks begin with is most of the work, and the rest is a document
+    // Short units are few: the prologue of CTAs is most of the work, and the rest is a document
     // at a time.
     let runs = Shape { dynamic_tokens_min: 10_000, n_blocks: 264, is_contiguous: true, ..shape };
     let total = 10_000 * runs.cost(300);
