@@ -1,34 +1,58 @@
 //! Compressed tokens in host memory: what is uploaded, and what peers and checks need of them.
 
-use half::{bf16, f16};
+use half::f16;
 use maxsim::format::{
-    AnyDeviceTokens, Element, ElementType, Fp8, Int8, Int8Affine, Quantized, ScaleType,
+    AnyDeviceTokens, Element, ElementType, Quantized, ScaleType, TokenFormat, with_element,
+    with_format,
 };
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use maxsim::search::{ErrorTerms, score_bounds};
-use maxsim::{Device, Pairing, TokenLayout, Tokens};
+use maxsim::{Device, DeviceTokens, Pairing, TokenLayout, Tokens};
 
 use crate::object::{Place, Result, copy_to, host_slice, text};
 
 /// Codes of any format, with their scales.
-pub enum Codes {
-    /// Signed whole numbers.
-    Int8(Tokens<'static, Int8>),
-    /// Whole numbers with a minimum.
-    Int8Affine(Tokens<'static, Int8Affine>),
-    /// Eight-bit floating point numbers.
-    Fp8(Tokens<'static, Fp8>),
+pub struct Codes(Box<dyn AnyCodes>);
+
+/// What is asked of codes, whatever their format.
+trait AnyCodes {
+    /// Copies them to a device.
+    fn upload(&self, device: &Device) -> Result<AnyDeviceTokens>;
+
+    /// As [`Codes::read`].
+    ///
+    /// # Safety
+    /// As [`Codes::read`].
+    unsafe fn read(&self, codes: u64, scales: u64, mins: u64) -> Result<()>;
+
+    /// The terms of embeddings that are just what the codes stand for.
+    fn exact_terms(&self) -> Result<ErrorTerms>;
 }
 
-/// Runs code with codes of whatever format.
-macro_rules! with_codes {
-    ($codes:expr, $name:ident => $code:expr) => {
-        match $codes {
-            Codes::Int8($name) => $code,
-            Codes::Int8Affine($name) => $code,
-            Codes::Fp8($name) => $code,
+impl<F: Quantized> AnyCodes for Tokens<'static, F>
+where
+    AnyDeviceTokens: From<DeviceTokens<F>>,
+{
+    fn upload(&self, device: &Device) -> Result<AnyDeviceTokens> {
+        Ok(device.upload(self).map_err(text)?.into())
+    }
+
+    unsafe fn read(&self, codes: u64, scales: u64, mins: u64) -> Result<()> {
+        let found = self.scales();
+        let rows = 0..self.layout().rows();
+        let column = |of: &dyn Fn(usize) -> f32| rows.clone().map(of).collect::<Vec<f32>>();
+        // SAFETY: the caller's promise.
+        unsafe {
+            copy_to(codes, bytemuck::cast_slice::<_, u8>(self.data()))?;
+            copy_to(scales, &column(&|row| found.scale(row)))?;
+            copy_to(mins, &column(&|row| found.min(row)))
         }
-    };
+    }
+
+    fn exact_terms(&self) -> Result<ErrorTerms> {
+        let embeddings = self.dequantize().map_err(text)?;
+        ErrorTerms::measured(self, &embeddings).map_err(text)
+    }
 }
 
 impl Codes {
@@ -37,24 +61,14 @@ impl Codes {
     /// # Safety
     /// The memory of the place must be readable.
     pub(crate) unsafe fn quantized(format: &str, scales: &str, place: Place<'_>) -> Result<Codes> {
+        let element = element_type(place.element)?;
         // SAFETY: the caller's promise.
-        unsafe {
-            match place.element {
-                "f16" => of_elements::<f16>(format, scales, place),
-                "bf16" => of_elements::<bf16>(format, scales, place),
-                "f32" => of_elements::<f32>(format, scales, place),
-                other => Err(format!("element {other}: expected f16, bf16 or f32")),
-            }
-        }
+        with_element!(element, T => unsafe { of_elements::<T>(format, scales, place) })
     }
 
     /// Copies them to a device.
     pub(crate) fn upload(&self, device: &Device) -> Result<AnyDeviceTokens> {
-        Ok(match self {
-            Codes::Int8(codes) => device.upload(codes).map_err(text)?.into(),
-            Codes::Int8Affine(codes) => device.upload(codes).map_err(text)?.into(),
-            Codes::Fp8(codes) => device.upload(codes).map_err(text)?.into(),
-        })
+        self.0.upload(device)
     }
 
     /// Writes the codes, `[rows, dim]` bytes, and per row the scale and the minimum as f32 (exact,
@@ -63,32 +77,15 @@ impl Codes {
     /// # Safety
     /// The memory must be writable.
     pub(crate) unsafe fn read(&self, codes: u64, scales: u64, mins: u64) -> Result<()> {
-        with_codes!(self, tokens => {
-            let found = tokens.scales();
-            let rows = 0..tokens.layout().rows();
-            let column = |of: &dyn Fn(usize) -> f32| rows.clone().map(of).collect::<Vec<f32>>();
-            // SAFETY: the caller's promise.
-            unsafe {
-                copy_to(codes, bytemuck::cast_slice::<_, u8>(tokens.data()))?;
-                copy_to(scales, &column(&|row| found.scale(row)))?;
-                copy_to(mins, &column(&|row| found.min(row)))
-            }
-        })
+        // SAFETY: the caller's promise.
+        unsafe { self.0.read(codes, scales, mins) }
     }
 
     /// How far scores may be from the exact scores of what the codes stand for, every query against
     /// every document: what the library states of its engines' rounding.
     pub(crate) fn rounding_bounds(&self, documents: &Codes) -> Result<Vec<f32>> {
-        score_bounds(&self.exact_terms()?, &documents.exact_terms()?, &Pairing::cross())
+        score_bounds(&self.0.exact_terms()?, &documents.0.exact_terms()?, &Pairing::cross())
             .map_err(text)
-    }
-
-    /// The terms of embeddings that are just what the codes stand for.
-    fn exact_terms(&self) -> Result<ErrorTerms> {
-        with_codes!(self, codes => {
-            let embeddings = codes.dequantize().map_err(text)?;
-            ErrorTerms::measured(codes, &embeddings).map_err(text)
-        })
     }
 }
 
@@ -98,18 +95,15 @@ unsafe fn of_elements<T: Element>(format: &str, scales: &str, place: Place<'_>) 
     let scales = scale_type(scales)?;
     // SAFETY: the caller's promise.
     let tokens = unsafe { host_tokens::<T>(place)? };
-    fn made<F: Quantized, T: Element>(
-        tokens: &Tokens<'_, T>,
-        scales: ScaleType,
-    ) -> Result<Tokens<'static, F>> {
-        tokens.quantize(scales).map_err(text)
-    }
-    match format {
-        "int8" => made(&tokens, scales).map(Codes::Int8),
-        "int8-affine" => made(&tokens, scales).map(Codes::Int8Affine),
-        "fp8" => made(&tokens, scales).map(Codes::Fp8),
-        _ => Err(format!("format {format}: expected int8, int8-affine or fp8")),
-    }
+    let of_name = |wanted: &TokenFormat| wanted.name() == format;
+    let found = TokenFormat::QUANTIZED.into_iter().find(of_name);
+    let Some(found) = found else {
+        return Err(format!("format {format}: expected int8, int8-affine or fp8"));
+    };
+    with_format!(found, {
+        codes F => Ok(Codes(Box::new(tokens.quantize::<F>(scales).map_err(text)?))),
+        other => Err(format!("{other} is no format of codes")),
+    })
 }
 
 /// Elements at a host address.
@@ -189,9 +183,11 @@ pub(crate) fn upload_residual(
     tokens: &ResidualTokens<'_>,
     query_element: &str,
 ) -> Result<AnyDeviceTokens> {
-    let element = ElementType::ALL.into_iter().find(|element| element.name() == query_element);
-    let Some(element) = element else {
-        return Err(format!("element {query_element}: expected f16, bf16 or f32"));
-    };
-    device.upload_residual_any(tokens, element).map_err(text)
+    device.upload_residual_any(tokens, element_type(query_element)?).map_err(text)
+}
+
+/// The element type of a name.
+pub(crate) fn element_type(name: &str) -> Result<ElementType> {
+    let element = ElementType::ALL.into_iter().find(|element| element.name() == name);
+    element.ok_or_else(|| format!("element {name}: expected f16, bf16 or f32"))
 }

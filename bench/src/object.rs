@@ -2,15 +2,15 @@
 
 use std::ffi::CString;
 
-use half::{bf16, f16};
-use maxsim::format::{AnyDeviceTokens, Element, Int8, RawRows};
+use half::f16;
+use maxsim::format::{AnyDeviceTokens, Element, Int8, RawRows, with_element};
 use maxsim::plan::Plan;
 use maxsim::search::{CoarseCodes, PreparedRescore};
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
 use maxsim::training::{DeviceGradScores, DeviceGradients, PreparedBackward};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout};
 
-use crate::codes::{Codes, host_tokens};
+use crate::codes::{Codes, element_type, host_tokens};
 
 /// Errors of the interface are texts: its callers only show them.
 pub(crate) type Result<T> = std::result::Result<T, String>;
@@ -81,18 +81,6 @@ impl AnyWork {
     }
 }
 
-/// Runs code with queries and documents of the same element type.
-macro_rules! with_elements {
-    ($queries:expr, $documents:expr, ($q:ident, $d:ident) => $code:expr) => {
-        match (&$queries.tokens, &$documents.tokens) {
-            (AnyDeviceTokens::F16($q), AnyDeviceTokens::F16($d)) => $code,
-            (AnyDeviceTokens::Bf16($q), AnyDeviceTokens::Bf16($d)) => $code,
-            (AnyDeviceTokens::F32($q), AnyDeviceTokens::F32($d)) => $code,
-            _ => Err("queries and documents are not of one element type".to_string()),
-        }
-    };
-}
-
 /// Description of tokens in memory for [`AnyTokens::at`].
 pub(crate) struct Place<'a> {
     pub element: &'a str,
@@ -110,14 +98,10 @@ impl AnyTokens {
     /// As for [`DeviceTokens::from_raw_parts`]; on the CPU the memory must be readable.
     pub(crate) unsafe fn at(device: &Device, place: Place<'_>) -> Result<AnyTokens> {
         // SAFETY: the caller's promise.
-        unsafe {
-            match place.element {
-                "f16" => Ok(AnyDeviceTokens::from(typed::<f16>(device, place)?).into()),
-                "bf16" => Ok(AnyDeviceTokens::from(typed::<bf16>(device, place)?).into()),
-                "f32" => Ok(AnyDeviceTokens::from(typed::<f32>(device, place)?).into()),
-                other => Err(format!("element {other}: expected f16, bf16 or f32")),
-            }
-        }
+        let tokens: AnyDeviceTokens = with_element!(element_type(place.element)?, T => unsafe {
+            typed::<T>(device, place)?.into()
+        });
+        Ok(tokens.into())
     }
 
     /// Half precision tokens as [`AnyTokens::at`] has them, and codes of the same tokens, which are
@@ -325,8 +309,14 @@ pub(crate) fn enqueue_backward(
     grad_scores: &DeviceGradScores,
     gradients: &mut DeviceGradients,
 ) -> Result<()> {
-    with_elements!(queries, documents, (q, d) => {
-        stream.backward(q, d, work, outputs.scores.with_grad(grad_scores), gradients).map_err(text)
+    let none = || "queries and documents are not of one element type".to_string();
+    let (queries, documents) = (&queries.tokens, &documents.tokens);
+    let element = queries.format().element().ok_or_else(none)?;
+    with_element!(element, T => {
+        let queries = queries.typed::<T>().ok_or_else(none)?;
+        let documents = documents.typed::<T>().ok_or_else(none)?;
+        let scores = outputs.scores.with_grad(grad_scores);
+        stream.backward(queries, documents, work, scores, gradients).map_err(text)
     })
 }
 

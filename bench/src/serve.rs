@@ -18,8 +18,7 @@ use std::io::{Read, Write};
 use std::str::FromStr;
 use std::time::Instant;
 
-use half::{bf16, f16};
-use maxsim::format::Element;
+use maxsim::format::{Element, ElementType, with_element};
 use maxsim::{Pairing, ScoreOptions, Tokens};
 
 use crate::cold_start::open;
@@ -33,12 +32,12 @@ pub fn run(
 ) -> Result<()> {
     let setup = lines.next().ok_or("no setup line on standard input")??;
     let setup = Setup::parse(&setup)?;
-    match setup.word("element")? {
-        "f16" => serve::<f16>(&setup, lines, out),
-        "bf16" => serve::<bf16>(&setup, lines, out),
-        "f32" => serve::<f32>(&setup, lines, out),
-        other => Err(format!("element={other}: expected f16, bf16 or f32").into()),
-    }
+    let name = setup.word("element")?;
+    let element = ElementType::ALL.into_iter().find(|element| element.name() == name);
+    let Some(element) = element else {
+        return Err(format!("element={name}: expected f16, bf16 or f32").into());
+    };
+    with_element!(element, T => serve::<T>(&setup, lines, out))
 }
 
 /// The words of the setup line.

@@ -11,9 +11,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use half::{bf16, f16};
 use maxsim::Tokens;
-use maxsim::format::{Element, ElementType, Quantized, TokenFormat};
+use maxsim::format::{Element, Quantized};
 use maxsim::residual::ResidualTokens;
 use rayon::prelude::*;
 
@@ -21,9 +20,6 @@ use crate::input::{ReadItems, TokenFile};
 
 /// Elements that a thread looks through at once.
 const PIECE_LEN: usize = 1 << 16;
-
-/// The bits of e4m3's NaN but for its sign.
-const E4M3_NAN: u8 = 0x7F;
 
 /// The message about a file whose numbers are not finite. It names the file itself.
 #[derive(Clone, Debug)]
@@ -111,9 +107,11 @@ impl<'a> Checked<'a> {
         let codes = self.file.codes::<F>(items.clone())?;
         let dim = codes.layout().dim();
         let bytes: &[u8] = bytemuck::cast_slice(codes.data());
-        let is_nan = |code: &u8| code & E4M3_NAN == E4M3_NAN;
-        let may_be_nan = F::FORMAT == TokenFormat::Fp8
-            && bytes.par_chunks(PIECE_LEN).any(|codes| codes.iter().any(is_nan));
+        // No code is above the highest one without its sign.
+        let nan_code = F::FORMAT.nan_code();
+        let is_nan = |code: &u8| nan_code.is_some_and(|nan_code| code & 0x7F >= nan_code);
+        let may_be_nan =
+            nan_code.is_some() && bytes.par_chunks(PIECE_LEN).any(|codes| codes.iter().any(is_nan));
         self.check_rows(&codes, items, |row| {
             let (scale, min) = (codes.scales().scale(row), codes.scales().min(row));
             if !(scale >= 0.0 && scale.is_finite()) {
@@ -209,55 +207,27 @@ impl<'a> Checked<'a> {
 /// The bits of a magnitude are increased so far that those of what is wrong, and no others, reach
 /// the bit of the sign: an addition for each element, many at a time, and no branch.
 fn is_any_wrong<T: Element>(elements: &[T], allow_infinite: bool) -> bool {
-    let first_wrong = largest_finite::<T>() + 1 + i32::from(allow_infinite);
-    let is_wrong = |piece: &[T]| match T::TYPE {
-        ElementType::F16 | ElementType::Bf16 => {
-            let bits: &[i16] = bytemuck::cast_slice(piece);
-            let add = i16::MIN.wrapping_sub(first_wrong as i16);
-            bits.iter().fold(0, |all: i16, x| all | (x & i16::MAX).wrapping_add(add)) < 0
-        }
-        ElementType::F32 => {
-            let bits: &[i32] = bytemuck::cast_slice(piece);
+    // NaN is above infinity, in bits.
+    let infinity = T::from_f32(f32::INFINITY);
+    let is_wrong = |piece: &[T]| {
+        if size_of::<T>() == 2 {
+            let first_wrong = bytemuck::cast::<_, i16>(infinity) + i16::from(allow_infinite);
+            let add = i16::MIN.wrapping_sub(first_wrong);
+            let bits = bytemuck::cast_slice::<_, i16>(piece).iter();
+            bits.fold(0, |all: i16, x| all | (x & i16::MAX).wrapping_add(add)) < 0
+        } else {
+            let first_wrong = bytemuck::cast::<_, i32>(infinity) + i32::from(allow_infinite);
             let add = i32::MIN.wrapping_sub(first_wrong);
-            bits.iter().fold(0, |all: i32, x| all | (x & i32::MAX).wrapping_add(add)) < 0
+            let bits = bytemuck::cast_slice::<_, i32>(piece).iter();
+            bits.fold(0, |all: i32, x| all | (x & i32::MAX).wrapping_add(add)) < 0
         }
     };
     elements.par_chunks(PIECE_LEN).any(is_wrong)
 }
 
-/// The bits of the largest finite magnitude; those of +∞ are one more.
-fn largest_finite<T: Element>() -> i32 {
-    match T::TYPE {
-        ElementType::F16 => 0x7BFF,
-        ElementType::Bf16 => 0x7F7F,
-        ElementType::F32 => 0x7F7F_FFFF,
-    }
-}
-
-/// Finds the largest of the elements' bits without their signs, whose order is that of magnitudes:
-/// many elements an instruction, without a branch.
-fn largest_magnitude<T: Element>(elements: &[T]) -> i32 {
-    match T::TYPE {
-        ElementType::F16 | ElementType::Bf16 => {
-            let bits: &[i16] = bytemuck::cast_slice(elements);
-            bits.iter().fold(0, |most: i16, x| most.max(x & i16::MAX)).into()
-        }
-        ElementType::F32 => {
-            let bits: &[i32] = bytemuck::cast_slice(elements);
-            bits.iter().fold(0, |most, x| most.max(x & i32::MAX))
-        }
-    }
-}
-
 /// The largest magnitude of elements that are finite.
 pub(crate) fn largest<T: Element>(elements: &[T]) -> f32 {
-    let pieces = elements.par_chunks(PIECE_LEN).map(largest_magnitude::<T>);
-    let bits = pieces.max().unwrap_or(0);
-    match T::TYPE {
-        ElementType::F16 => f16::from_bits(bits as u16).to_f32(),
-        ElementType::Bf16 => bf16::from_bits(bits as u16).to_f32(),
-        ElementType::F32 => f32::from_bits(bits as u32),
-    }
+    elements.par_chunks(PIECE_LEN).map(T::largest_magnitude).reduce(|| 0.0, f32::max)
 }
 
 /// The first element of a row that is wrong.

@@ -4,8 +4,7 @@
 //! scores must agree with the oracle's similarities of those winners over the *embeddings*, as
 //! [`agree`] says; and no score may be above MaxSim's by more than the rounding of f32.
 
-use half::{bf16, f16};
-use maxsim::format::{Element, ElementType, Format, Int8, ScaleType};
+use maxsim::format::{Element, ElementType, Format, Int8, ScaleType, with_element};
 use maxsim::search::CoarseCodes;
 use maxsim::{Device, Error, ScoreOptions, Scores, Tokens, TokensRef};
 use maxsim_kernels::abi::element::Operand;
@@ -48,11 +47,7 @@ pub fn check_coarse_case(suite: &Suite, case: &CoarseCase) -> Result<(), String>
 
 /// As [`check_coarse_case`], with embeddings that the case's are replaced by.
 pub fn check_coarse_data(suite: &Suite, case: &CoarseCase, data: &Data) -> Result<(), String> {
-    match case.case.element {
-        ElementType::F16 => check_as::<f16>(suite, case, data),
-        ElementType::Bf16 => check_as::<bf16>(suite, case, data),
-        ElementType::F32 => check_as::<f32>(suite, case, data),
-    }
+    with_element!(case.case.element, T => check_as::<T>(suite, case, data))
 }
 
 fn text(error: Error) -> String {

@@ -2,8 +2,7 @@
 
 use std::sync::OnceLock;
 
-use half::{bf16, f16};
-use maxsim::format::{Element, ElementType};
+use maxsim::format::{Element, ElementType, with_element};
 use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Scores, Tokens, TokensRef};
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
@@ -146,11 +145,7 @@ pub fn check_case_in_turns(suite: &Suite, case: &Case) -> Result<(), String> {
 }
 
 fn check_on(suite: &Suite, case: &Case, engines: Vec<Engine>) -> Result<(), String> {
-    match case.element {
-        ElementType::F16 => check_as::<f16>(suite, case, engines),
-        ElementType::Bf16 => check_as::<bf16>(suite, case, engines),
-        ElementType::F32 => check_as::<f32>(suite, case, engines),
-    }
+    with_element!(case.element, T => check_as::<T>(suite, case, engines))
 }
 
 fn check_as<T: Element>(suite: &Suite, case: &Case, engines: Vec<Engine>) -> Result<(), String> {

@@ -2,8 +2,7 @@
 //! the closed form over what codes stand for, and near those over the documents; those of the
 //! documents have the bits that they have without codes.
 
-use half::{bf16, f16};
-use maxsim::format::{Element, ElementType, Int8, ScaleType};
+use maxsim::format::{Element, Int8, ScaleType, with_element};
 use maxsim::stream::{DeviceScores, Queue, Stream};
 use maxsim::training::{
     BackwardOptions, BackwardStrategy, DeviceGradScores, DeviceGradients, GradientType, Gradients,
@@ -32,11 +31,7 @@ const STREAM_TURNS: u64 = 2;
 /// normalised.
 pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
     let case = &Case { normalize: false, ..case.clone() };
-    match case.element {
-        ElementType::F16 => check_as::<f16>(suite, case),
-        ElementType::Bf16 => check_as::<bf16>(suite, case),
-        ElementType::F32 => check_as::<f32>(suite, case),
-    }
+    with_element!(case.element, T => check_as::<T>(suite, case))
 }
 
 fn check_as<T: Element>(suite: &Suite, case: &Case) -> Result<(), String> {

@@ -1,7 +1,6 @@
 //! The numbers in the rows.
 
-use half::{bf16, f16};
-use maxsim::format::{Element, ElementType};
+use maxsim::format::{Element, ElementType, with_element};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
@@ -127,9 +126,5 @@ pub fn rounded_to_tf32(x: f32) -> f32 {
 
 /// The number that `x` becomes when it is stored as `element`.
 pub fn stored(element: ElementType, x: f32) -> f32 {
-    match element {
-        ElementType::F16 => f16::from_f32(x).to_f32(),
-        ElementType::Bf16 => bf16::from_f32(x).to_f32(),
-        ElementType::F32 => Element::to_f32(x),
-    }
+    with_element!(element, T => T::from_f32(x).to_f32())
 }

@@ -35,7 +35,7 @@ pub use contents::{Contents, ScalesPlace};
 pub use format::Format;
 pub(crate) use items::{Beside, Matrix, Role};
 pub use options::{InputOptions, TrailingZeros};
-pub(crate) use safetensors::{Tensors, dtype_of};
+pub(crate) use safetensors::{Tensors, dtype_of, format_of};
 use valid::ValidRows;
 
 /// Most items of a padded array of length 0: such items cost a file nothing, but the program 9

@@ -84,7 +84,7 @@ pub(crate) fn dtype_of(format: TokenFormat) -> Option<Dtype> {
 }
 
 /// The format that files store so.
-fn format_of(dtype: Dtype) -> Option<TokenFormat> {
+pub(crate) fn format_of(dtype: Dtype) -> Option<TokenFormat> {
     let elements = ElementType::ALL.map(TokenFormat::from);
     let mut formats = elements.into_iter().chain(TokenFormat::QUANTIZED);
     formats.find(|&format| dtype_of(format) == Some(dtype))
@@ -105,20 +105,19 @@ fn scales_place(
     let storage = match (info.dtype, format) {
         (Dtype::F16, _) => ScaleType::F16,
         (Dtype::F32, TokenFormat::Fp8) if info.shape == [1] => ScaleType::Tensor,
-        (Dtype::F32, TokenFormat::Int8 | TokenFormat::Fp8) => ScaleType::F32,
+        (Dtype::F32, format) if !format.has_mins() => ScaleType::F32,
         (other, _) => bail!("`scales` of {format} embeddings are {other:?}"),
     };
     if storage != ScaleType::Tensor {
         ensure!(info.shape == rows, "`scales` have shape {:?}; expected {rows:?}", info.shape);
     }
-    let mins = match format {
-        TokenFormat::Int8Affine => {
-            let (info, mins) = of_rows("mins")?;
-            ensure!(info.dtype == Dtype::F16, "`mins` are {:?}; expected F16", info.dtype);
-            ensure!(info.shape == rows, "`mins` have shape {:?}; expected {rows:?}", info.shape);
-            Some(mins)
-        }
-        _ => None,
+    let mins = if format.has_mins() {
+        let (info, mins) = of_rows("mins")?;
+        ensure!(info.dtype == Dtype::F16, "`mins` are {:?}; expected F16", info.dtype);
+        ensure!(info.shape == rows, "`mins` have shape {:?}; expected {rows:?}", info.shape);
+        Some(mins)
+    } else {
+        None
     };
     Ok(ScalesPlace { scales, storage, mins })
 }

@@ -11,7 +11,6 @@ use super::valid::masked;
 use super::{Contents, TrailingZeros, padded_layout};
 use crate::texts::counted;
 
-use maxsim::format::{ElementType, TokenFormat};
 use maxsim::layout::LayoutKind;
 
 /// Rows of zeros at the start and at the end of each item; those of an item without others are at
@@ -33,25 +32,19 @@ fn at_ends(contents: &Contents, bytes: &[u8]) -> Vec<[usize; 2]> {
 fn is_zero(contents: &Contents, bytes: &[u8], row: usize) -> bool {
     let row_bytes = contents.layout.dim() * contents.format.size_bytes();
     let elements = &bytes[contents.data.clone()][row * row_bytes..][..row_bytes];
+    let format = contents.format;
     // −0 is what a mask of 0 makes of a negative number.
-    let are_zeros = |size: usize, sign: u8| {
-        elements
-            .chunks_exact(size)
-            .all(|x| x[size - 1] & !sign == 0 && x[..size - 1].iter().all(|&byte| byte == 0))
+    let sign = match format.element().is_some() || format.nan_code().is_some() {
+        true => 0x80,
+        false => 0,
     };
-    match contents.format {
-        TokenFormat::Element(ElementType::F32) => are_zeros(4, 0x80),
-        TokenFormat::Element(_) => are_zeros(2, 0x80),
-        format if format.is_float_code() => are_zeros(1, 0x80),
-        TokenFormat::Int8 => are_zeros(1, 0),
-        TokenFormat::Int8Affine => {
-            let mins = contents.scales.as_ref().and_then(|place| place.mins.clone());
-            let min = mins.map(|mins| &bytes[mins][2 * row..][..2]);
-            are_zeros(1, 0) && min.is_some_and(|min| min[0] == 0 && min[1] & 0x7f == 0)
-        }
-        // A row of zeros stands for a centroid where tokens are residuals.
-        _ => false,
-    }
+    let size = format.size_bytes();
+    let are_zeros = elements
+        .chunks_exact(size)
+        .all(|x| x[size - 1] & !sign == 0 && x[..size - 1].iter().all(|&byte| byte == 0));
+    let mins = contents.scales.as_ref().and_then(|place| place.mins.clone());
+    let min = mins.map(|mins| &bytes[mins][2 * row..][..2]);
+    are_zeros && min.is_none_or(|min| min[0] == 0 && min[1] & 0x7F == 0)
 }
 
 /// Removes rows of zeros from items, or warns that there are some.

@@ -175,7 +175,7 @@ fn codes(
     let progress = progress_bar(file.layout().rows(), "rows");
     let mut how = match args.scales {
         Some(scales) => (scales, Clips::Take),
-        None if format == TokenFormat::Int8Affine => (ScaleType::F16, Clips::Take),
+        None if format.has_mins() => (ScaleType::F16, Clips::Take),
         None => (ScaleType::F16, Clips::Refuse),
     };
     let found = loop {

@@ -89,9 +89,9 @@ pub(super) fn losses(
         let elements = counted(n_elements, "element", "elements");
         format!("{elements} of {}", counted(n_tokens, "token", "tokens"))
     };
-    let instead = match format {
-        TokenFormat::Int8Affine => "use --format int8 --scales f32",
-        _ => "use --scales f32",
+    let instead = match format.has_mins() {
+        true => "use --format int8 --scales f32",
+        false => "use --scales f32",
     };
     let mut said = Vec::new();
     if avoided.n_clipped > 0 {

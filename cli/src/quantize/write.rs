@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use half::f16;
 use indicatif::ProgressBar;
 use maxsim::format::{
-    Element, ElementType, QuantizeReport, Quantized, ScaleType, Scales, TokenFormat, with_format,
+    Element, ElementType, QuantizeReport, Quantized, ScaleType, Scales, with_format,
 };
 use maxsim::layout::LayoutKind;
 use maxsim::{TokenLayout, Tokens};
@@ -260,7 +260,7 @@ fn header<F: Quantized>(
         ("embeddings", codes, codes_shape),
         ("scales", dtype, scales_shape),
     ];
-    if F::FORMAT == TokenFormat::Int8Affine {
+    if F::FORMAT.has_mins() {
         tensors.push(("mins", Dtype::F16, row_shape));
     }
     let mut end = 0;

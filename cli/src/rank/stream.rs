@@ -6,11 +6,11 @@ use std::ops::Range;
 use anyhow::{Result, bail};
 use half::f16;
 use indicatif::ProgressBar;
-use maxsim::format::{AnyDeviceTokens, AnyTokensRef, ElementType, ScaleType, TokenFormat};
-use maxsim::residual::ResidualTokens;
-use maxsim::{
-    AnyTokens, Device, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, Tokens, TopK,
+use maxsim::format::{
+    AnyDeviceTokens, AnyTokensRef, ElementType, ScaleType, TokenFormat, with_element,
 };
+use maxsim::residual::ResidualTokens;
+use maxsim::{AnyTokens, Device, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, TopK};
 use rayon::prelude::*;
 
 use crate::documents::Documents;
@@ -151,12 +151,12 @@ fn decoded(
     queries: Range<usize>,
     take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
 ) -> Result<(Vec<&'static str>, usize)> {
-    let queries = match request.queries.any_tokens(queries)? {
-        AnyTokens::Bf16(narrow) => {
-            let elements: Vec<f32> = narrow.data().iter().map(|x| x.to_f32()).collect();
-            Tokens::from_layout(elements, narrow.layout().clone())?.into()
-        }
-        queries => queries,
+    let file = request.queries;
+    let queries: AnyTokens<'_> = match file.contents().format.element() {
+        None | Some(ElementType::F16 | ElementType::F32) => file.any_tokens(queries)?,
+        Some(element) => with_element!(element, T => {
+            file.tokens::<T>(queries)?.convert::<f32>()?.0.into()
+        }),
     };
     let of_queries = queries.format();
     match of_queries.element() {

@@ -8,14 +8,15 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use half::f16;
 use maxsim::TokenLayout;
-use maxsim::format::ElementType;
+use maxsim::format::{TokenFormat, with_element};
 use maxsim::residual::{BitOrder, Centroids, Codes, ResidualCodec, ResidualTokens};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
 use crate::input::items::{Items, items};
 use crate::input::{
-    Change, FileBytes, InputOptions, Matrix, Reading, Tensors, elements, ids, stated_files,
+    Change, FileBytes, InputOptions, Matrix, Reading, Tensors, dtype_of, elements, format_of, ids,
+    stated_files,
 };
 use crate::output::NewFile;
 use crate::provenance::Notes;
@@ -144,13 +145,10 @@ impl<'a> File<'a> {
     fn centroids(&self) -> Result<(Centroids<'a>, usize)> {
         let (dtype, shape, bytes) = self.needed("centroids")?;
         let &[_, dim] = shape else { bail!("`centroids` have shape {shape:?}; expected [n, dim]") };
-        let centroids = match dtype {
-            Dtype::F16 => Centroids::F16(elements(bytes)?),
-            Dtype::BF16 => Centroids::Bf16(elements(bytes)?),
-            Dtype::F32 => Centroids::F32(elements(bytes)?),
-            other => bail!("`centroids` are {other:?}; expected F16, BF16 or F32"),
+        let Some(element) = format_of(dtype).and_then(TokenFormat::element) else {
+            bail!("`centroids` are {dtype:?}; expected F16, BF16 or F32")
         };
-        Ok((centroids, dim))
+        Ok((with_element!(element, T => elements::<T>(bytes)?.into()), dim))
     }
 
     /// A short vector of numbers.
@@ -223,11 +221,11 @@ pub(crate) fn write_into(
     let packed = Packed::new(tokens);
     let codec = tokens.codec();
     let (rows, dim) = (packed.codes.len(), codec.dim());
-    let centroids = match codec.centroids().element() {
-        ElementType::F16 => "F16",
-        ElementType::Bf16 => "BF16",
-        ElementType::F32 => "F32",
+    let element = codec.centroids().element();
+    let Some(centroids) = dtype_of(element.into()) else {
+        bail!("{element} centroids are not written")
     };
+    let centroids = format!("{centroids:?}");
     // From wide elements to narrow ones, so that each tensor starts on a boundary of its elements.
     let mut tensors = vec![
         Tensor::new(
@@ -250,7 +248,7 @@ pub(crate) fn write_into(
         tensors.push(Tensor::new("bucket_cutoffs", "F32", &[cutoffs.len()], bytes));
     }
     let table = codec.centroids().bytes();
-    tensors.push(Tensor::new("centroids", centroids, &[codec.n_centroids(), dim], table));
+    tensors.push(Tensor::new("centroids", &centroids, &[codec.n_centroids(), dim], table));
     let shape = [rows, codec.row_bytes()];
     tensors.push(Tensor::new("residuals", "U8", &shape, &packed.residuals));
     let mut notes = json!({
@@ -271,18 +269,13 @@ pub(crate) fn write_into(
 /// A tensor to be written.
 struct Tensor<'a> {
     name: &'static str,
-    dtype: &'static str,
+    dtype: &'a str,
     shape: Vec<usize>,
     bytes: &'a [u8],
 }
 
 impl<'a> Tensor<'a> {
-    fn new(
-        name: &'static str,
-        dtype: &'static str,
-        shape: &[usize],
-        bytes: &'a [u8],
-    ) -> Tensor<'a> {
+    fn new(name: &'static str, dtype: &'a str, shape: &[usize], bytes: &'a [u8]) -> Tensor<'a> {
         Tensor { name, dtype, shape: shape.to_vec(), bytes }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use crate::files::{Random, bf16_bytes, f16_bytes, f32_bytes, packed, packed_of, padded};
 use crate::tool::{Run, json, rank, run, sample};
 use half::{bf16, f16};
-use maxsim::format::{Element, ElementType};
+use maxsim::format::{Element, ElementType, with_element};
 use maxsim::residual::{
     BitOrder, EncodeOptions, Nearest, ResidualCodec, ResidualTokens, TrainOptions,
 };
@@ -99,11 +99,7 @@ fn files_hold_what_the_library_makes() {
         let input = write(&folder, "in.safetensors", input);
         let check_with = |more: &[&str], options: TrainOptions| {
             quantize(&input, &output, more).ok();
-            match element {
-                ElementType::F16 => check::<f16>(&input, &output, &options),
-                ElementType::Bf16 => check::<bf16>(&input, &output, &options),
-                ElementType::F32 => check::<f32>(&input, &output, &options),
-            }
+            with_element!(element, T => check::<T>(&input, &output, &options))
         };
         let encode = EncodeOptions::default().nearest(Nearest::Distance);
         let centroid_element = element;

@@ -1,12 +1,14 @@
 //! Handles whose format is known only when a program runs, and the sides of their calls.
 
+use std::any::Any;
+
 use super::Device;
 use super::stream::Stream;
 use super::tokens::{DeviceTokens, TokensRef};
 use crate::error::Result;
 use crate::tokens::any::AnyTokens;
-use crate::tokens::dispatch::{for_each_format, with_handle};
-use crate::tokens::format::{Format, Residual, TokenFormat};
+use crate::tokens::dispatch::{for_each_handle, with_handle};
+use crate::tokens::format::{Format, TokenFormat};
 use crate::tokens::layout::TokenLayout;
 
 /// One side of a call: [`AnyTokens`] or [`AnyDeviceTokens`].
@@ -77,11 +79,7 @@ macro_rules! any_device_tokens {
         })*
     };
 }
-for_each_format!(any_device_tokens
-    ResidualF16(Residual<half::f16>): "Residual-compressed tokens, for half precision queries.",
-    ResidualBf16(Residual<half::bf16>): "Residual-compressed tokens, for bfloat16 queries.",
-    ResidualF32(Residual<f32>): "Residual-compressed tokens, for single precision queries.",
-);
+for_each_handle!(any_device_tokens);
 
 impl AnyDeviceTokens {
     /// Storage format of the tokens.
@@ -97,6 +95,22 @@ impl AnyDeviceTokens {
     /// Device that holds the tokens.
     pub fn device(&self) -> &Device {
         with_handle!(self, tokens => tokens.device())
+    }
+
+    /// The handle with its format in its type, where that is the format.
+    ///
+    /// ```
+    /// use maxsim::format::AnyDeviceTokens;
+    /// use maxsim::{Device, Tokens};
+    ///
+    /// let handle = Device::cpu().upload(&Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?)?;
+    /// let handle = AnyDeviceTokens::from(handle);
+    /// assert!(handle.typed::<f32>().is_some());
+    /// assert!(handle.typed::<maxsim::half::f16>().is_none());
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    pub fn typed<F: Format>(&self) -> Option<&DeviceTokens<F>> {
+        with_handle!(self, tokens => (tokens as &dyn Any).downcast_ref())
     }
 }
 

@@ -3,77 +3,84 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use half::{bf16, f16};
 use maxsim_kernels::abi::residual::NBITS;
 
 use crate::error::{Error, Result};
 use crate::runtime::alloc::copy_of;
+use crate::tokens::dispatch::{for_each_element, with_element};
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::layout::{TokenLayout, check_count, check_len};
 use crate::tokens::scaled_rows::LARGEST;
 
-/// Centroids `[n_centroids, dim]`, row-major, in one of the library's element types.
-#[derive(Clone, Debug)]
-pub enum Centroids<'a> {
-    /// IEEE 754 binary16, as ColBERT and fast-plaid store them.
-    F16(Cow<'a, [f16]>),
-    /// bfloat16.
-    Bf16(Cow<'a, [bf16]>),
-    /// IEEE 754 binary32, as next-plaid stores them.
-    F32(Cow<'a, [f32]>),
+macro_rules! centroids {
+    ($($variant:ident($element:ty): $what:literal,)*) => {
+        /// Centroids `[n_centroids, dim]`, row-major, in one of the library's element types.
+        #[derive(Clone, Debug)]
+        pub enum Centroids<'a> {
+            $(
+                #[doc = $what]
+                $variant(Cow<'a, [$element]>),
+            )*
+        }
+
+        $(impl<'a> From<Cow<'a, [$element]>> for Centroids<'a> {
+            fn from(elements: Cow<'a, [$element]>) -> Self {
+                Centroids::$variant(elements)
+            }
+        })*
+
+        /// Evaluates an expression with the elements of centroids.
+        macro_rules! with_elements {
+            ($centroids:expr, $elements:ident => $value:expr) => {
+                match $centroids {
+                    $(Centroids::$variant($elements) => $value,)*
+                }
+            };
+        }
+    };
 }
+for_each_element!(centroids);
 
 impl Centroids<'_> {
     /// Rounds to the nearest value of `element` (ties to even).
     pub fn rounded(values: Vec<f32>, element: ElementType) -> Centroids<'static> {
-        match element {
-            ElementType::F16 => Centroids::F16(values.into_iter().map(f16::from_f32).collect()),
-            ElementType::Bf16 => Centroids::Bf16(values.into_iter().map(bf16::from_f32).collect()),
-            ElementType::F32 => Centroids::F32(values.into()),
+        // Without a copy.
+        if element == ElementType::F32 {
+            return Centroids::F32(values.into());
         }
+        with_element!(element, T => {
+            let elements: Cow<'static, [T]> = values.into_iter().map(T::from_f32).collect();
+            elements.into()
+        })
     }
 
     /// Element type.
     pub fn element(&self) -> ElementType {
-        match self {
-            Centroids::F16(_) => ElementType::F16,
-            Centroids::Bf16(_) => ElementType::Bf16,
-            Centroids::F32(_) => ElementType::F32,
+        fn of<T: Element>(_: &[T]) -> ElementType {
+            T::TYPE
         }
+        with_elements!(self, elements => of(elements))
     }
 
     /// The elements as f32, which is exact.
     pub fn to_f32(&self) -> Cow<'_, [f32]> {
         match self {
-            Centroids::F16(values) => values.iter().map(|value| value.to_f32()).collect(),
-            Centroids::Bf16(values) => values.iter().map(|value| value.to_f32()).collect(),
             Centroids::F32(values) => Cow::Borrowed(values),
+            _ => with_elements!(self, elements => elements.iter().map(|x| x.to_f32()).collect()),
         }
     }
 
     /// The elements' bytes as they lie in memory.
     pub fn bytes(&self) -> &[u8] {
-        match self {
-            Centroids::F16(values) => bytemuck::cast_slice(values),
-            Centroids::Bf16(values) => bytemuck::cast_slice(values),
-            Centroids::F32(values) => bytemuck::cast_slice(values),
-        }
+        with_elements!(self, elements => bytemuck::cast_slice(elements))
     }
 
     fn copied(&self) -> Result<Centroids<'static>> {
-        Ok(match self {
-            Centroids::F16(values) => Centroids::F16(copy_of(values)?.into()),
-            Centroids::Bf16(values) => Centroids::Bf16(copy_of(values)?.into()),
-            Centroids::F32(values) => Centroids::F32(copy_of(values)?.into()),
-        })
+        Ok(with_elements!(self, elements => Cow::from(copy_of(elements)?).into()))
     }
 
     fn len(&self) -> usize {
-        match self {
-            Centroids::F16(values) => values.len(),
-            Centroids::Bf16(values) => values.len(),
-            Centroids::F32(values) => values.len(),
-        }
+        with_elements!(self, elements => elements.len())
     }
 
     /// Row `i` as f32.
@@ -82,11 +89,7 @@ impl Centroids<'_> {
             row.iter_mut().zip(values).for_each(|(to, from)| *to = from.to_f32());
         }
         let range = i * row.len()..(i + 1) * row.len();
-        match self {
-            Centroids::F16(values) => widen(&values[range], row),
-            Centroids::Bf16(values) => widen(&values[range], row),
-            Centroids::F32(values) => widen(&values[range], row),
-        }
+        with_elements!(self, elements => widen(&elements[range], row));
     }
 }
 
@@ -278,6 +281,8 @@ pub(super) fn check_nbits(nbits: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
     use crate::linalg::normalize::row_norm;
 

@@ -31,7 +31,7 @@
 use std::ops::Range;
 
 use super::Tokens;
-use super::dispatch::{for_each_format, with_format, with_host};
+use super::dispatch::{for_each_format, with_format, with_host, with_host_elements};
 use super::format::{Quantized, TokenFormat};
 use super::layout::TokenLayout;
 use super::scales::ScaleType;
@@ -85,12 +85,11 @@ impl<'a> AnyTokens<'a> {
         where
             AnyTokens<'static>: From<Tokens<'static, F>>,
         {
-            match tokens {
-                AnyTokens::F16(tokens) => Ok(tokens.quantize::<F>(scales)?.into()),
-                AnyTokens::Bf16(tokens) => Ok(tokens.quantize::<F>(scales)?.into()),
-                AnyTokens::F32(tokens) => Ok(tokens.quantize::<F>(scales)?.into()),
-                codes => Err(no_codes(codes.format(), F::FORMAT)),
-            }
+            with_host_elements!(
+                tokens,
+                tokens => Ok(tokens.quantize::<F>(scales)?.into()),
+                codes => Err(no_codes(codes.format(), F::FORMAT))
+            )
         }
         with_format!(format, {
             codes F => of::<F>(self, scales),

@@ -160,6 +160,35 @@ macro_rules! for_each_format {
 }
 pub(crate) use for_each_format;
 
+/// As [`for_each_format`], and behind them with the residual-compressed ones, which handles have
+/// too.
+macro_rules! for_each_handle {
+    ($emit:ident) => {
+        $crate::tokens::dispatch::for_each_format! {
+            $emit
+            ResidualF16(crate::tokens::format::Residual<half::f16>):
+                "Residual-compressed tokens, for half precision queries.",
+            ResidualBf16(crate::tokens::format::Residual<half::bf16>):
+                "Residual-compressed tokens, for bfloat16 queries.",
+            ResidualF32(crate::tokens::format::Residual<f32>):
+                "Residual-compressed tokens, for single precision queries.",
+        }
+    };
+}
+pub(crate) use for_each_handle;
+
+/// Calls `$emit!` with every element type: `Variant(Rust type): what it is`.
+macro_rules! for_each_element {
+    ($emit:ident) => {
+        $emit! {
+            F16(half::f16): "IEEE 754 binary16, as ColBERT and fast-plaid store them.",
+            Bf16(half::bf16): "bfloat16.",
+            F32(f32): "IEEE 754 binary32, as next-plaid stores them.",
+        }
+    };
+}
+pub(crate) use for_each_element;
+
 /// Evaluates an expression with the typed tokens in an
 /// [`AnyTokens`](crate::tokens::any::AnyTokens).
 macro_rules! with_host {
@@ -175,6 +204,19 @@ macro_rules! with_host {
     };
 }
 pub(crate) use with_host;
+
+/// As [`with_host`], where they are elements.
+macro_rules! with_host_elements {
+    ($any:expr, $tokens:ident => $value:expr, $codes:ident => $rest:expr) => {
+        match $any {
+            $crate::tokens::any::AnyTokens::F16($tokens) => $value,
+            $crate::tokens::any::AnyTokens::Bf16($tokens) => $value,
+            $crate::tokens::any::AnyTokens::F32($tokens) => $value,
+            $codes => $rest,
+        }
+    };
+}
+pub(crate) use with_host_elements;
 
 /// Evaluates an expression with the typed handle in an
 /// [`AnyDeviceTokens`](crate::device::any::AnyDeviceTokens).

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use half::slice::HalfFloatSliceExt;
 pub use maxsim_kernels::abi::element::ElementType;
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::quantize::e4m3_value;
@@ -12,9 +11,6 @@ use super::element::Element;
 
 pub(crate) mod sealed {
     pub trait Sealed {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
-    impl Sealed for f32 {}
     impl Sealed for super::Int8 {}
     impl Sealed for super::Int8Affine {}
     impl Sealed for super::Fp8 {}
@@ -90,9 +86,18 @@ impl TokenFormat {
         TokenFormat::operand(self, documents).is_some()
     }
 
-    /// Whether codes are floating point numbers: one may be NaN, and zeros have a sign.
-    pub const fn is_float_code(self) -> bool {
-        matches!(self, TokenFormat::Fp8)
+    /// Whether rows have a minimum beside their scale, both f16: scales have no other type.
+    pub const fn has_mins(self) -> bool {
+        matches!(self, TokenFormat::Int8Affine)
+    }
+
+    /// Where codes are floating point numbers, whose highest bit is the sign: the least code of a
+    /// NaN or an infinity without its sign. All codes from it on are no finite numbers.
+    pub const fn nan_code(self) -> Option<u8> {
+        match self {
+            TokenFormat::Fp8 => Some(0x7F),
+            _ => None,
+        }
     }
 
     /// Operand of kernels for queries and documents of these formats; `None` where there is no
@@ -146,6 +151,10 @@ pub trait Format: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
 
     /// The format this is.
     const FORMAT: TokenFormat;
+
+    /// Converts elements or codes to f32, exactly.
+    #[doc(hidden)]
+    fn widen_into(stored: &[Self::Stored], values: &mut [f32]);
 }
 
 /// A [`Format`] of codes with scales. Sealed.
@@ -177,39 +186,42 @@ pub enum Fp8 {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residual<T: Element>(PhantomData<T>);
 
-impl Format for half::f16 {
-    type Stored = half::f16;
-    const FORMAT: TokenFormat = TokenFormat::Element(ElementType::F16);
-}
-
-impl Format for half::bf16 {
-    type Stored = half::bf16;
-    const FORMAT: TokenFormat = TokenFormat::Element(ElementType::Bf16);
-}
-
-impl Format for f32 {
-    type Stored = f32;
-    const FORMAT: TokenFormat = TokenFormat::Element(ElementType::F32);
-}
-
 impl Format for Int8 {
     type Stored = i8;
     const FORMAT: TokenFormat = TokenFormat::Int8;
+
+    fn widen_into(stored: &[i8], values: &mut [f32]) {
+        values.iter_mut().zip(stored).for_each(|(value, &code)| *value = code.into());
+    }
 }
 
 impl Format for Int8Affine {
     type Stored = u8;
     const FORMAT: TokenFormat = TokenFormat::Int8Affine;
+
+    fn widen_into(stored: &[u8], values: &mut [f32]) {
+        values.iter_mut().zip(stored).for_each(|(value, &code)| *value = code.into());
+    }
 }
 
 impl Format for Fp8 {
     type Stored = u8;
     const FORMAT: TokenFormat = TokenFormat::Fp8;
+
+    fn widen_into(stored: &[u8], values: &mut [f32]) {
+        let of = |code: u8| FP8_VALUES[usize::from(code)];
+        values.iter_mut().zip(stored).for_each(|(value, &code)| *value = of(code));
+    }
 }
 
 impl<T: Element> Format for Residual<T> {
     type Stored = u8;
     const FORMAT: TokenFormat = TokenFormat::Residual(T::TYPE);
+
+    /// Rows of residuals are decoded where they are read.
+    fn widen_into(_: &[u8], _: &mut [f32]) {
+        debug_assert!(false, "residuals are no rows");
+    }
 }
 
 impl Quantized for Int8 {}
@@ -286,35 +298,5 @@ const FP8_VALUES: [f32; 256] = {
 
 /// Converts elements or codes to f32, exactly.
 pub(crate) fn widen<F: Format>(stored: &[F::Stored], values: &mut [f32]) {
-    match F::FORMAT {
-        TokenFormat::Element(ElementType::F32) => {
-            values.copy_from_slice(bytemuck::cast_slice(stored));
-        }
-        TokenFormat::Element(ElementType::F16) => {
-            bytemuck::cast_slice::<_, half::f16>(stored).convert_to_f32_slice(values);
-        }
-        // The crate `half` keeps signalling NaNs, which costs a branch an element.
-        TokenFormat::Element(ElementType::Bf16) => {
-            for (value, x) in values.iter_mut().zip(bytemuck::cast_slice::<_, half::bf16>(stored)) {
-                *value = f32::from_bits(u32::from(x.to_bits()) << 16);
-            }
-        }
-        TokenFormat::Int8 => {
-            for (value, &code) in values.iter_mut().zip(bytemuck::cast_slice::<_, i8>(stored)) {
-                *value = code.into();
-            }
-        }
-        TokenFormat::Int8Affine => {
-            for (value, &code) in values.iter_mut().zip(bytemuck::cast_slice::<_, u8>(stored)) {
-                *value = code.into();
-            }
-        }
-        // Rows of residuals are decoded where they are read.
-        TokenFormat::Residual(_) => debug_assert!(false, "residuals are no rows"),
-        TokenFormat::Fp8 => {
-            for (value, &code) in values.iter_mut().zip(bytemuck::cast_slice::<_, u8>(stored)) {
-                *value = FP8_VALUES[usize::from(code)];
-            }
-        }
-    }
+    F::widen_into(stored, values);
 }

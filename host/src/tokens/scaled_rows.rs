@@ -10,8 +10,9 @@
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
-use super::element::ElementType;
-use super::format::{Format, TokenFormat};
+use super::dispatch::with_format;
+use super::element::Element;
+use super::format::Format;
 use crate::error::Result;
 use crate::runtime::alloc::copy_of;
 use crate::runtime::alloc::filled;
@@ -38,73 +39,61 @@ pub(crate) fn scaled_rows<F: Format>(
     data: &[F::Stored],
     dim: usize,
 ) -> Result<Option<ScaledRows<F::Stored>>> {
-    let can_be = matches!(
-        F::FORMAT,
-        TokenFormat::Element(ElementType::F32) | TokenFormat::Element(ElementType::Bf16)
-    );
-    if !can_be || !any_is_large::<F>(data) {
-        return Ok(None);
-    }
-    let mut factors = filled((data.len() / dim) as u64, 1.0)?;
-    for (factor, row) in factors.iter_mut().zip(data.chunks_exact(dim)) {
-        *factor = factor_of(largest::<F>(row));
-    }
-    if factors.iter().all(|&factor| factor == 1.0) {
-        return Ok(None);
-    }
+    let factors = with_format!(F::FORMAT, {
+        element T => factors_of::<T>(bytemuck::cast_slice(data), dim)?,
+        _ => None,
+    });
+    let Some(factors) = factors else { return Ok(None) };
     let mut data = copy_of(data)?;
-    let rows = data.par_chunks_mut(dim).zip(&factors[..]);
-    Parallel::new().share(|min_len| {
-        rows.with_min_len(min_len).for_each(|(row, &factor)| scale::<F>(row, factor));
+    with_format!(F::FORMAT, {
+        element T => scale::<T>(bytemuck::cast_slice_mut(&mut data), dim, &factors),
+        _ => {},
     });
     Ok(Some(ScaledRows { data, factors }))
 }
 
+/// Factors of rows; `None` where all are 1.
+fn factors_of<T: Element>(elements: &[T], dim: usize) -> Result<Option<Vec<f32>>> {
+    let can_be_large = T::from_f32(LARGEST).to_f32().is_finite();
+    if !can_be_large || !any_is_large(elements) {
+        return Ok(None);
+    }
+    let mut factors = filled((elements.len() / dim) as u64, 1.0)?;
+    for (factor, row) in factors.iter_mut().zip(elements.chunks_exact(dim)) {
+        *factor = factor_of(T::largest_magnitude(row));
+    }
+    let is_any = factors.iter().any(|&factor| factor != 1.0);
+    Ok(is_any.then_some(factors))
+}
+
 /// Whether some element may be too large, or is no number.
-fn any_is_large<F: Format>(data: &[F::Stored]) -> bool {
-    let is_large = |chunk: &[F::Stored]| largest::<F>(chunk) >= LARGEST.to_bits();
-    let chunks = data.par_chunks(CHUNK_LEN);
+fn any_is_large<T: Element>(elements: &[T]) -> bool {
+    let is_large = |chunk: &[T]| {
+        let largest = T::largest_magnitude(chunk);
+        largest >= LARGEST || largest.is_nan()
+    };
+    let chunks = elements.par_chunks(CHUNK_LEN);
     Parallel::new().share(|min_len| chunks.with_min_len(min_len).any(is_large))
 }
 
-/// The bits of the largest |x|, as an f32. A NaN is above all numbers.
-fn largest<F: Format>(elements: &[F::Stored]) -> u32 {
-    match F::FORMAT {
-        TokenFormat::Element(ElementType::F32) => {
-            let bits = bytemuck::cast_slice::<_, u32>(elements).iter();
-            bits.fold(0, |most, bits| most.max(bits & 0x7FFF_FFFF))
-        }
-        TokenFormat::Element(ElementType::Bf16) => {
-            let bits = bytemuck::cast_slice::<_, u16>(elements).iter();
-            u32::from(bits.fold(0, |most: u16, bits| most.max(bits & 0x7FFF))) << 16
-        }
-        _ => 0,
-    }
-}
-
-/// Factor of a row, by its [`largest`] element: which then is 1 or more, and below 2.
-fn factor_of(largest: u32) -> f32 {
-    if !(LARGEST.to_bits()..f32::INFINITY.to_bits()).contains(&largest) {
+/// Factor of a row, by its largest magnitude: which then is 1 or more, and below 2.
+fn factor_of(largest: f32) -> f32 {
+    if !(LARGEST..f32::INFINITY).contains(&largest) {
         return 1.0;
     }
-    let exponent = (largest >> 23) as i32 - 127;
+    let exponent = (largest.to_bits() >> 23) as i32 - 127;
     2f64.powi(-exponent) as f32
 }
 
-fn scale<F: Format>(row: &mut [F::Stored], factor: f32) {
-    if factor == 1.0 {
-        return;
-    }
-    match F::FORMAT {
-        TokenFormat::Element(ElementType::F32) => {
-            bytemuck::cast_slice_mut::<_, f32>(row).iter_mut().for_each(|x| *x *= factor);
+/// Multiplies each row by its factor.
+fn scale<T: Element>(elements: &mut [T], dim: usize, factors: &[f32]) {
+    let rows = elements.par_chunks_mut(dim).zip(factors);
+    let scale_row = |(row, &factor): (&mut [T], &f32)| {
+        if factor != 1.0 {
+            row.iter_mut().for_each(|x| *x = T::from_f32(x.to_f32() * factor));
         }
-        TokenFormat::Element(ElementType::Bf16) => {
-            let row = bytemuck::cast_slice_mut::<_, half::bf16>(row);
-            row.iter_mut().for_each(|x| *x = half::bf16::from_f32(x.to_f32() * factor));
-        }
-        _ => {}
-    }
+    };
+    Parallel::new().share(|min_len| rows.with_min_len(min_len).for_each(scale_row));
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ mod step;
 
 use std::iter;
 
-use maxsim::format::{Element, ElementType};
+use maxsim::format::{Element, with_element};
 use maxsim::training::{BackwardOptions, BackwardStrategy, GradientType, Gradients};
 use maxsim::{Device, Error, ScoreOptions};
 
@@ -37,11 +37,7 @@ const STREAM_TURNS: u64 = 3;
 /// Trains on a case, on every device: the scores with their winners, then the gradients by each
 /// strategy, all of them compared with the oracle.
 pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
-    match case.element {
-        ElementType::F16 => check_as::<half::f16>(suite, case),
-        ElementType::Bf16 => check_as::<half::bf16>(suite, case),
-        ElementType::F32 => check_as::<f32>(suite, case),
-    }
+    with_element!(case.element, T => check_as::<T>(suite, case))
 }
 
 fn check_as<T: Element>(suite: &Suite, case: &Case) -> Result<(), String> {

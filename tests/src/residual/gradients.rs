@@ -3,8 +3,7 @@
 //! The oracle sees what an engine multiplies ([`crate::residual::scores`]), and the winners that it
 //! found.
 
-use half::{bf16, f16};
-use maxsim::format::{Element, ElementType, Residual};
+use maxsim::format::{Element, Residual, with_element};
 use maxsim::training::ResidualScoreGradients;
 use maxsim::training::TrainingScores;
 use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Tokens};
@@ -22,11 +21,7 @@ const REPEATS: usize = 3;
 
 /// Computes a case's gradients on every engine and compares each with the oracle.
 pub fn check_residual_gradients(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
-    match case.case.element {
-        ElementType::F16 => check::<f16>(suite, case),
-        ElementType::Bf16 => check::<bf16>(suite, case),
-        ElementType::F32 => check::<f32>(suite, case),
-    }
+    with_element!(case.case.element, T => check::<T>(suite, case))
 }
 
 fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {

@@ -7,8 +7,7 @@
 
 use std::cell::LazyCell;
 
-use half::{bf16, f16};
-use maxsim::format::{Element, ElementType};
+use maxsim::format::{Element, ElementType, with_element};
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use maxsim::{Device, Error, ScoreOptions};
 use maxsim_kernels::abi::element::Operand;
@@ -176,11 +175,7 @@ impl ResidualCase {
 
 /// Scores a case on every engine and compares each with the oracle.
 pub fn check_residual_case(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
-    match case.case.element {
-        ElementType::F16 => check::<f16>(suite, case),
-        ElementType::Bf16 => check::<bf16>(suite, case),
-        ElementType::F32 => check::<f32>(suite, case),
-    }
+    with_element!(case.case.element, T => check::<T>(suite, case))
 }
 
 fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! Coarse-to-fine scores against the definition, on every engine.
 
-use half::{bf16, f16};
-use maxsim::format::{Element, ElementType, Int8, ScaleType, Scales};
+use half::f16;
+use maxsim::format::{Element, ElementType, Int8, ScaleType, Scales, with_element};
 use maxsim::search::CoarseCodes;
 use maxsim::stream::{DeviceScores, Queue};
 use maxsim::{Device, Error, Pairing, ScoreOptions, TokenLayout, Tokens, TokensRef};
@@ -138,11 +138,7 @@ fn codes_of_queries_are_made_where_they_are() {
     case.queries.valid_percent = Some(70);
     Suite::run("coarse_codes_of_queries", ElementType::ALL, |suite, &element| {
         let case = Case { element, values: Values::Mixed, ..case.clone() };
-        match element {
-            ElementType::F16 => check_codes_of_queries::<f16>(suite, &case),
-            ElementType::Bf16 => check_codes_of_queries::<bf16>(suite, &case),
-            ElementType::F32 => check_codes_of_queries::<f32>(suite, &case),
-        }
+        with_element!(element, T => check_codes_of_queries::<T>(suite, &case))
     });
 }
 

@@ -5,7 +5,7 @@ use bytemuck::{Pod, cast_slice, pod_read_unaligned};
 use half::{bf16, f16};
 use maxsim::format::{
     Element, ElementType, Format, Fp8, Int8, Int8Affine, Quantized, RawRows, ScaleType, Scales,
-    ScorableWith,
+    ScorableWith, with_element,
 };
 use maxsim::{Device, DeviceTokens, Error, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::case::{Case, Data, Pairs, elements, tokens};
@@ -170,11 +170,7 @@ fn check_data(suite: &Suite, case: &Case, data: &Data) -> Result<(), String> {
         }
         Ok(())
     }
-    match case.element {
-        ElementType::F16 => check::<f16>(suite, case, data),
-        ElementType::Bf16 => check::<bf16>(suite, case, data),
-        ElementType::F32 => check::<f32>(suite, case, data),
-    }
+    with_element!(case.element, T => check::<T>(suite, case, data))
 }
 
 fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
@@ -263,11 +259,11 @@ fn any_bits() {
     let cases = [1, 2, 3, 4, 8, 13, 64]
         .into_iter()
         .flat_map(|dim| ElementType::ALL.into_iter().map(move |element| (element, dim)));
-    Suite::run("quantized_handles_any_bits", cases, |suite, &(element, dim)| match element {
-        ElementType::F16 => check::<f16>(suite, dim),
-        ElementType::Bf16 => check::<bf16>(suite, dim),
-        ElementType::F32 => check::<f32>(suite, dim),
-    });
+    Suite::run(
+        "quantized_handles_any_bits",
+        cases,
+        |suite, &(element, dim)| with_element!(element, T => check::<T>(suite, dim)),
+    );
 }
 
 /// Every f16 and every bf16 number, as the largest of its row and beside larger ones.

@@ -1,7 +1,7 @@
 //! Searches of compressed documents against the exact ranking, on every engine.
 
-use half::{bf16, f16};
-use maxsim::format::{Element, ElementType, Fp8, Int8, Int8Affine, ScaleType};
+use half::f16;
+use maxsim::format::{Element, ElementType, Fp8, Int8, Int8Affine, ScaleType, with_element};
 use maxsim::search::{
     Certainty, ErrorTerms, SearchOptions, SearchRanking, SearchTokens, rescore_bounds,
 };
@@ -50,11 +50,7 @@ fn devices() -> impl Iterator<Item = Device> {
 fn random() {
     Suite::run_random("search_random", search_cases, |suite, case| {
         let data = case.case.data();
-        match case.case.element {
-            ElementType::F16 => check::<f16>(suite, case, &data),
-            ElementType::Bf16 => check::<bf16>(suite, case, &data),
-            ElementType::F32 => check::<f32>(suite, case, &data),
-        }
+        with_element!(case.case.element, T => check::<T>(suite, case, &data))
     });
 }
 

@@ -12,8 +12,8 @@ use crate::cuda::driver::pointer::check_range;
 use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
 use crate::problem::outputs::GradientMatrix;
+use crate::tokens::dispatch::with_element;
 use crate::tokens::element::{Element, ElementType};
-use half::{bf16, f16};
 
 /// Gradients of scores, one f32 each.
 #[derive(Debug)]
@@ -104,11 +104,7 @@ impl GradientMatrix {
 pub(in crate::cuda) fn output(base: u64, element: ElementType, dim: usize, adds: bool) -> Output {
     Output {
         base,
-        element: match element {
-            ElementType::F32 => Output::F32,
-            ElementType::F16 => Output::F16,
-            ElementType::Bf16 => Output::BF16,
-        },
+        element: Output::tag(element),
         adds: u32::from(adds),
         dim: dim as u32,
         aligned: u32::from(base.is_multiple_of(16) && dim.is_multiple_of(8)),
@@ -178,8 +174,7 @@ impl CudaGradients {
         let _last = self.hazard.wait()?;
         self.sides.iter().zip(sides).try_for_each(|(matrix, values)| match matrix.element {
             ElementType::F32 => self.download(matrix.address, values),
-            ElementType::F16 => self.widened::<f16>(matrix.address, values),
-            ElementType::Bf16 => self.widened::<bf16>(matrix.address, values),
+            element => with_element!(element, T => self.widened::<T>(matrix.address, values)),
         })
     }
 

@@ -11,6 +11,7 @@ use crate::problem::pairing::Pairing;
 use crate::runtime::alloc::filled;
 use crate::runtime::pool::Parallel;
 use crate::tokens::Tokens;
+use crate::tokens::dispatch::with_element;
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::widen;
 use crate::tokens::format::{Format, Quantized, TokenFormat};
@@ -377,12 +378,8 @@ pub fn rescore_bounds(
     element: ElementType,
 ) -> Result<Vec<f32>> {
     let dim = queries.layout.dim() as f64;
-    let (n_products, least) = match element {
-        ElementType::F16 => (dim, F16_NORMAL_MIN),
-        ElementType::Bf16 => (dim, f64::from(f32::MIN_POSITIVE)),
-        ElementType::F32 => (3.0 * dim, f64::from(f32::MIN_POSITIVE)),
-    };
-    let least = dim.sqrt() * least;
+    let (n_products, least) = with_element!(element, T => (T::N_PRODUCTS, T::NORMAL_MIN));
+    let (n_products, least) = (n_products as f64 * dim, dim.sqrt() * f64::from(least));
     bounds(queries, documents, pairing, |query, document| {
         let n_tokens = query.n_tokens as f64;
         let rho = (8.0 + n_tokens + n_products) * f64::from(f32::EPSILON);

@@ -4,6 +4,7 @@ mod counting_sort;
 pub mod residual;
 mod segmented_sum;
 
+use crate::abi::element::ElementType;
 use crate::abi::params::Matrix;
 pub use crate::abi::params::backward::counting_sort::{
     CountParams, Destination, PLACE_BYTES, SCAN_WORDS, SortParams, SortTask, Source,
@@ -193,6 +194,15 @@ impl Output {
     pub const F16: u32 = 1;
     /// bf16 elements.
     pub const BF16: u32 = 2;
+
+    /// The number for elements of a type.
+    pub const fn tag(element: ElementType) -> u32 {
+        match element {
+            ElementType::F32 => Output::F32,
+            ElementType::F16 => Output::F16,
+            ElementType::Bf16 => Output::BF16,
+        }
+    }
 }
 
 /// Up to [`WARPS`] rows of a query, or of several that overlap, with all of their pairs.
