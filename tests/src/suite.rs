@@ -70,11 +70,26 @@ impl Suite {
         cases: impl IntoIterator<Item = C>,
         check: impl Fn(&Suite, &C) -> Result<(), String> + Sync,
     ) {
-        if cuda_devices().is_empty() && n_cases() < FULL_CASES {
+        if !is_full() {
             say(&format!("SKIPPED (no CUDA device; MAXSIM_CASES={FULL_CASES} runs it): {name}"));
             return;
         }
         Suite::run(name, cases, check);
+    }
+
+    /// As [`Suite::run`], of a suite that is about kernels: every fifth case where there is no
+    /// device, as the CPU meets the like of them in other suites, unless MAXSIM_CASES asks for 2000
+    /// random cases a suite.
+    ///
+    /// # Panics
+    /// As [`Suite::run`].
+    pub fn run_on_kernels<C: Debug + Sync>(
+        name: &'static str,
+        cases: impl IntoIterator<Item = C>,
+        check: impl Fn(&Suite, &C) -> Result<(), String> + Sync,
+    ) {
+        let step = if is_full() { 1 } else { 5 };
+        Suite::run(name, cases.into_iter().step_by(step), check);
     }
 
     /// Runs [`n_cases`] random cases of a suite on every core; a failing one is shrunk.
@@ -86,9 +101,31 @@ impl Suite {
         strategy: impl Fn() -> S + Sync,
         check: impl Fn(&Suite, &S::Value) -> Result<(), String> + Sync,
     ) {
+        Suite::run_some_random(name, n_cases(), strategy, check);
+    }
+
+    /// As [`Suite::run_random`], of a suite that is about kernels: a quarter of the cases where
+    /// there is no device, unless MAXSIM_CASES asks for 2000.
+    ///
+    /// # Panics
+    /// As [`Suite::run_random`].
+    pub fn run_random_on_kernels<S: Strategy>(
+        name: &'static str,
+        strategy: impl Fn() -> S + Sync,
+        check: impl Fn(&Suite, &S::Value) -> Result<(), String> + Sync,
+    ) {
+        let n_cases = if is_full() { n_cases() } else { n_cases().div_ceil(4) };
+        Suite::run_some_random(name, n_cases, strategy, check);
+    }
+
+    fn run_some_random<S: Strategy>(
+        name: &'static str,
+        n_cases: usize,
+        strategy: impl Fn() -> S + Sync,
+        check: impl Fn(&Suite, &S::Value) -> Result<(), String> + Sync,
+    ) {
         let suite = Suite::start(name);
         let _shared = share_devices();
-        let n_cases = n_cases();
         let passed = AtomicUsize::new(0);
         let failure = on_threads(n_threads(), n_cases.div_ceil(CASES_PER_SHARD), |shard| {
             let cases = CASES_PER_SHARD.min(n_cases - shard * CASES_PER_SHARD);
@@ -211,6 +248,12 @@ pub fn n_cases() -> usize {
         Ok(n) => n.parse().expect("MAXSIM_CASES is a number"),
         Err(_) => N_CASES,
     }
+}
+
+/// Whether every case of every suite runs: where there is a device, which most of them are for, or
+/// MAXSIM_CASES asks for 2000 random cases.
+pub fn is_full() -> bool {
+    !cuda_devices().is_empty() || n_cases() >= FULL_CASES
 }
 
 /// Turns of the suites of one program on the devices. Suites of [`Suite::run_gpu`] have the devices

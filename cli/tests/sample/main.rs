@@ -5,6 +5,7 @@ mod edges;
 #[path = "../files/mod.rs"]
 mod files;
 mod ids;
+mod part;
 mod process;
 mod quantize;
 mod quantize_plaid;

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::files::{self, Random, bf16_bytes, f16_bytes, npy, packed, packed_of, padded};
-use crate::tool::{Run, json, rank, reference_set, run, sample};
+use crate::part::real_set;
+use crate::tool::{Run, json, rank, run, sample};
 use half::f16;
 use maxsim::format::{Fp8, Int8, Int8Affine, Quantized, ScaleType, Scales, ScorableWith};
 use maxsim::search::{ErrorTerms, score_bounds};
@@ -241,7 +242,7 @@ fn the_sample_keeps_its_ranking() {
 
 #[test]
 fn the_real_set_keeps_its_ranking() {
-    let Some(set) = reference_set("compressed") else { return };
+    let Some(set) = real_set("compressed") else { return };
     reports(&set, |_, format, report| {
         let number = |name: &str| report["agreement"][name].as_f64().unwrap();
         assert!(number("spearman") >= 0.999, "{report}");
@@ -254,7 +255,7 @@ fn the_real_set_keeps_its_ranking() {
 /// No score of the real set is further off than its bound.
 #[test]
 fn bounds_hold_on_the_real_set() {
-    let Some(set) = reference_set("compressed") else { return };
+    let Some(set) = real_set("compressed") else { return };
     let open = |name: &str| TokenFile::open(&set.join(name), Reading::Map).unwrap();
     let (queries, documents) = (open("queries.safetensors"), open("documents.safetensors"));
     let queries = queries.tokens::<f16>(0..queries.n_items()).unwrap();

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::files::{Random, padded};
-use crate::tool::{Folder, json, rank, reference_set, run, sample};
+use crate::part::{Set, real_set};
+use crate::tool::{Folder, json, rank, run, sample};
 use half::f16;
 use indicatif::ProgressBar;
 use maxsim::format::{Int8, ScaleType, TokenFormat};
@@ -24,10 +25,10 @@ use tempfile::TempDir;
 
 const FORMATS: [&str; 3] = ["int8", "int8-affine", "fp8"];
 
-/// The folders of the sets that are there.
-fn sets(skipped: &str) -> Vec<PathBuf> {
+/// The sets that are there.
+fn sets(skipped: &str) -> Vec<Set> {
     let sample = PathBuf::from("examples/debian-packages");
-    [Some(sample), reference_set(skipped)].into_iter().flatten().collect()
+    [Some(sample.into()), real_set(skipped)].into_iter().flatten().collect()
 }
 
 fn devices() -> Vec<Device> {

@@ -74,7 +74,7 @@ fn is_meant(row: &Variant) -> bool {
 
 #[test]
 fn random() {
-    Suite::run_random("cut_codes", cases, check);
+    Suite::run_random_on_kernels("cut_codes", cases, check);
 }
 
 /// Queries, and documents' lengths.

@@ -75,12 +75,12 @@ fn check(suite: &Suite, case: &Case) -> Result<(), String> {
 
 #[test]
 fn random_f16() {
-    Suite::run_random("runs_f16", || cases(ElementType::F16), check);
+    Suite::run_random_on_kernels("runs_f16", || cases(ElementType::F16), check);
 }
 
 #[test]
 fn random_bf16() {
-    Suite::run_random("runs_bf16", || cases(ElementType::Bf16), check);
+    Suite::run_random_on_kernels("runs_bf16", || cases(ElementType::Bf16), check);
 }
 
 /// INT8, with scales of any two types.
@@ -107,7 +107,7 @@ fn check_int8(suite: &Suite, case: &QuantizedCase) -> Result<(), String> {
 
 #[test]
 fn random_int8() {
-    Suite::run_random("runs_int8", int8_cases, check_int8);
+    Suite::run_random_on_kernels("runs_int8", int8_cases, check_int8);
 }
 
 /// Documents that end, and runs that begin, around the rows that are multiplied or copied at a
@@ -134,7 +134,7 @@ fn edges_of_int8() {
             }
         }
     }
-    Suite::run("runs_edges_of_int8", cases, check_int8);
+    Suite::run_on_kernels("runs_edges_of_int8", cases, check_int8);
 }
 
 /// More documents than a warp knows the ends of at a time, in every block.

@@ -71,12 +71,12 @@ fn check(suite: &Suite, case: &Case) -> Result<(), String> {
 
 #[test]
 fn random_f16() {
-    Suite::run_random("cut_f16", || cases(ElementType::F16), check);
+    Suite::run_random_on_kernels("cut_f16", || cases(ElementType::F16), check);
 }
 
 #[test]
 fn random_bf16() {
-    Suite::run_random("cut_bf16", || cases(ElementType::Bf16), check);
+    Suite::run_random_on_kernels("cut_bf16", || cases(ElementType::Bf16), check);
 }
 
 /// Every block has several documents, and few blocks begin with a whole one.
