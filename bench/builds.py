@@ -164,7 +164,7 @@ def main():
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"))
     parser.add_argument("--seconds", type=float, default=2.0, help="per case (default 2)")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     wanted = chosen(args.cases)
     args.out.mkdir(parents=True, exist_ok=True)
     timer = timing.Cuda(torch)
