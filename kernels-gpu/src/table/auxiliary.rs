@@ -9,7 +9,7 @@ use crate::abi::arch::Arch;
 use crate::abi::element::ElementType;
 use crate::abi::params::{self, backward, backward::residual, loss, rescore};
 use crate::abi::residual_chunk;
-use crate::table::{Entry, Resources};
+use crate::table::{Entry, Resources, lines_of, n_lines};
 
 /// Calls that need a kernel: warm-up loads the kernels of a role where such calls are to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -362,29 +362,10 @@ macro_rules! families {
 }
 auxiliary_kernels!(families);
 
-const N_KERNELS: usize = {
-    let (mut n, mut family) = (0, 0);
-    while family < FAMILIES.len() {
-        n += FAMILIES[family].len();
-        family += 1;
-    }
-    n
-};
+const N_KERNELS: usize = n_lines(FAMILIES);
 
 /// Every kernel that is not a forward one.
-pub const AUXILIARY: &[Auxiliary] = &{
-    let mut all = [FAMILIES[0][0]; N_KERNELS];
-    let (mut n, mut family) = (0, 0);
-    while family < FAMILIES.len() {
-        let mut row = 0;
-        while row < FAMILIES[family].len() {
-            all[n] = FAMILIES[family][row];
-            (n, row) = (n + 1, row + 1);
-        }
-        family += 1;
-    }
-    all
-};
+pub const AUXILIARY: &[Auxiliary] = &lines_of::<Auxiliary, N_KERNELS>(FAMILIES);
 
 #[cfg(test)]
 mod tests {

@@ -127,6 +127,32 @@ impl<P> Entry<P> {
     }
 }
 
+/// How many lines there are in all parts of a table.
+const fn n_lines<T>(parts: &[&[T]]) -> usize {
+    let (mut n, mut part) = (0, 0);
+    while part < parts.len() {
+        n += parts[part].len();
+        part += 1;
+    }
+    n
+}
+
+/// The lines of all parts of a table, [`n_lines`] of them, in order.
+const fn lines_of<T: Copy, const N: usize>(parts: &[&[T]]) -> [T; N] {
+    let mut all = [parts[0][0]; N];
+    let (mut n, mut part) = (0, 0);
+    while part < parts.len() {
+        let mut line = 0;
+        while line < parts[part].len() {
+            all[n] = parts[part][line];
+            (n, line) = (n + 1, line + 1);
+        }
+        part += 1;
+    }
+    assert!(n == N);
+    all
+}
+
 /// Every kernel of both tables.
 pub fn all() -> impl Iterator<Item = Resources> {
     let forward = forward::FORWARD.iter().map(|row| row.resources());

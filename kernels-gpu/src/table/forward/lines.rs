@@ -7,6 +7,23 @@ macro_rules! variants {
     };
 }
 
+/// A variant with these constants of its tile. All kinds have the rest of a line alike.
+macro_rules! variant {
+    ($winners:literal $schedule:ident $operation:ident $params:ident $name:ident $operand:ident
+        { $($tile:tt)* }) => {
+        Variant {
+            name: stringify!($name),
+            operand: operand!($operand),
+            tf32: tf32!($operand),
+            winners: $winners,
+            schedule: Schedule::$schedule,
+            row_operation: RowOperation::$operation,
+            params: ParamsKind::$params,
+            $($tile)*
+        }
+    };
+}
+
 /// `mma.sync` on tiles of both sides: slabs of a query row that stay in registers (0 = they stream,
 /// for any dim), warps, fragments of 16 rows per warp, tokens of a tile, stages of the ring, CTAs
 /// of a multiprocessor.
@@ -14,15 +31,8 @@ macro_rules! sm80_tiles {
     ($winners:literal $schedule:ident $operation:ident $params:ident $name:ident $operand:ident
         [$slabs:literal $warps:literal $fragments:literal $tile:literal $stages:literal
             $blocks:literal $rate:literal]) => {
-        Variant {
-            name: stringify!($name),
+        variant! { $winners $schedule $operation $params $name $operand {
             arch: Arch::Sm80,
-            operand: operand!($operand),
-            tf32: false,
-            winners: $winners,
-            schedule: Schedule::$schedule,
-            row_operation: RowOperation::$operation,
-            params: ParamsKind::$params,
             dim_max: match $slabs {
                 0 => DIM_MAX,
                 slabs => layout::SLAB_BYTES / operand!($operand).size_bytes() * slabs,
@@ -35,7 +45,7 @@ macro_rules! sm80_tiles {
             threads: 32 * $warps,
             blocks: $blocks,
             rate: $rate,
-        }
+        } }
     };
 }
 
@@ -43,15 +53,8 @@ macro_rules! sm80_tiles {
 macro_rules! sm80_decoded {
     ($winners:literal $schedule:ident $operation:ident $params:ident $name:ident $operand:ident
         [$warps:literal $blocks:literal $rate:literal]) => {
-        Variant {
-            name: stringify!($name),
+        variant! { $winners $schedule $operation $params $name $operand {
             arch: Arch::Sm80,
-            operand: operand!($operand),
-            tf32: false,
-            winners: $winners,
-            schedule: Schedule::$schedule,
-            row_operation: RowOperation::$operation,
-            params: ParamsKind::$params,
             dim_max: 128,
             query_tile: layout::sm80::RESIDUAL_ROWS,
             document_tile: Group::ROWS,
@@ -61,7 +64,7 @@ macro_rules! sm80_decoded {
             threads: 32 * $warps,
             blocks: $blocks,
             rate: $rate,
-        }
+        } }
     };
 }
 
@@ -72,15 +75,8 @@ macro_rules! sm90_tiles {
     ($winners:literal $schedule:ident $operation:ident $params:ident $name:ident $operand:ident
         [$consumers:literal $fragments:literal $steps:literal $stages:literal $tail:literal
             $rate:literal]) => {
-        Variant {
-            name: stringify!($name),
+        variant! { $winners $schedule $operation $params $name $operand {
             arch: Arch::Sm90a,
-            operand: operand!($operand),
-            tf32: tf32!($operand),
-            winners: $winners,
-            schedule: Schedule::$schedule,
-            row_operation: RowOperation::$operation,
-            params: ParamsKind::$params,
             dim_max: match $steps {
                 0 => DIM_MAX,
                 steps => layout::sm90::STEP_BYTES / operand!($operand).size_bytes() * steps,
@@ -97,7 +93,7 @@ macro_rules! sm90_tiles {
             // A single consumer has room for a second CTA on the multiprocessor.
             blocks: if $consumers == 1 { 2 } else { 1 },
             rate: $rate,
-        }
+        } }
     };
 }
 
@@ -118,15 +114,8 @@ macro_rules! sm90_decoded {
 macro_rules! sm90_contiguous {
     ($winners:literal $schedule:ident $operation:ident $params:ident $name:ident $operand:ident
         [$rows:literal $warps:literal $stages:literal $blocks:literal $rate:literal]) => {
-        Variant {
-            name: stringify!($name),
+        variant! { $winners $schedule $operation $params $name $operand {
             arch: Arch::Sm90a,
-            operand: operand!($operand),
-            tf32: false,
-            winners: $winners,
-            schedule: Schedule::$schedule,
-            row_operation: RowOperation::$operation,
-            params: ParamsKind::$params,
             dim_max: layout::contiguous::DIM,
             query_tile: layout::contiguous::QUERY_ROWS,
             document_tile: $rows,
@@ -136,7 +125,7 @@ macro_rules! sm90_contiguous {
             threads: layout::contiguous::threads($warps, operand!($operand).is_code()),
             blocks: $blocks,
             rate: $rate,
-        }
+        } }
     };
 }
 

@@ -32,7 +32,6 @@ use crate::abi::arch::Arch;
 use crate::abi::element::{ElementType, Operand};
 use crate::abi::layout;
 use crate::abi::params::Group;
-use crate::table::Resources;
 pub(crate) use crate::table::forward::residual::residual_kernels;
 pub(crate) use crate::table::forward::sm80::sm80_kernels;
 pub(crate) use crate::table::forward::sm90::sm90_kernels;
@@ -40,6 +39,7 @@ pub(crate) use crate::table::forward::sm90_codes::sm90_code_kernels;
 pub use crate::table::forward::words::{ForwardEntry, ParamsKind};
 #[cfg(target_arch = "nvptx64")]
 pub(crate) use crate::table::forward::words::{facts, params_of};
+use crate::table::{Resources, lines_of, n_lines};
 
 /// Largest dim of any kernel.
 pub const DIM_MAX: usize = 4096;
@@ -281,28 +281,14 @@ impl Variant {
 }
 
 /// Every forward kernel, in order of preference where costs are equal.
-pub const FORWARD: &[Variant] = &{
-    let mut all = [SM80[0]; N_KERNELS];
-    let (mut n, mut part) = (0, 0);
-    while part < PARTS.len() {
-        let mut row = 0;
-        while row < PARTS[part].len() {
-            all[n] = PARTS[part][row];
-            (n, row) = (n + 1, row + 1);
-        }
-        part += 1;
-    }
-    all
-};
+pub const FORWARD: &[Variant] = &lines_of::<Variant, { n_lines(&PARTS) }>(&PARTS);
 
-const PARTS: [&[Variant]; 4] = [SM80, SM90, SM90_CODES, RESIDUAL];
-
-const SM80: &[Variant] = sm80_kernels!(variants);
-const SM90: &[Variant] = sm90_kernels!(variants);
-const SM90_CODES: &[Variant] = sm90_code_kernels!(variants);
-const RESIDUAL: &[Variant] = residual_kernels!(variants);
-
-const N_KERNELS: usize = SM80.len() + SM90.len() + SM90_CODES.len() + RESIDUAL.len();
+const PARTS: [&[Variant]; 4] = [
+    sm80_kernels!(variants),
+    sm90_kernels!(variants),
+    sm90_code_kernels!(variants),
+    residual_kernels!(variants),
+];
 
 #[cfg(test)]
 mod tests {
