@@ -49,7 +49,8 @@ pub unsafe fn short_query<T: VectorElement>(params: &ShortQueryParams) {
     }
 }
 
-/// # Safety As [`short_query`], for a block that there is; `ALIGNED` is that of the source. A lane
+/// # Safety
+/// As [`short_query`], for a block that there is; `ALIGNED` is that of the source. A lane
 /// has `SHARES` destinations at once.
 #[inline(always)]
 unsafe fn sum_rows<T: VectorElement, const ALIGNED: bool, const SHARES: usize>(

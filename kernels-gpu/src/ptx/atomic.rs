@@ -113,7 +113,8 @@ fetches! {
     count_up(last) = "atom.global.inc.u32";
     /// Adds to four bytes of global memory; the value before. Other blocks may do so too.
     ///
-    /// # Safety `address` must be writable for 4 bytes, aligned to 4, and only be accessed this way
+    /// # Safety
+    /// `address` must be writable for 4 bytes, aligned to 4, and only be accessed this way
     /// by others.
     add_u32(value) = "atom.global.add.u32";
     /// As [`add_u32`], behind all that this thread has done before, and that others have done
@@ -128,13 +129,15 @@ conditional_stores! { reg64 u64;
     /// Makes a u32 of global memory `value` where that is larger and `condition` is not 0. Other
     /// blocks may do so too.
     ///
-    /// # Safety Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4,
+    /// # Safety
+    /// Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4,
     /// and only be accessed this way by others.
     max_u32_if(value: u32) = "red.global.max.u32";
     /// Adds to an f32 of global memory where `condition` is not 0. Other blocks may do so too, in
     /// any order. The memory rounds to nearest, and takes subnormal numbers for zeros.
     ///
-    /// # Safety Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4,
+    /// # Safety
+    /// Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4,
     /// and only be accessed this way by others.
     add_f32_if(value: f32) = "red.global.add.f32";
 }

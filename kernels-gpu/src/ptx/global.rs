@@ -157,7 +157,8 @@ vector_loads! { reg64 u64, (pure, readonly, nostack);
     load_u32x2 -> [u32; 2] = "ld.global.nc.v2.b32";
     /// Four consecutive words of read-only global memory.
     ///
-    /// # Safety `address` must be readable for 16 bytes, aligned to 16, and not written while the
+    /// # Safety
+    /// `address` must be readable for 16 bytes, aligned to 16, and not written while the
     /// kernel runs.
     load_u32x4 -> [u32; 4] = "ld.global.nc.v4.b32";
 }

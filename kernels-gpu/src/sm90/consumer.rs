@@ -66,7 +66,8 @@ pub(super) trait Product: Copy {
 
 /// Works through the CTA's units: the loop of all consumers that receive units.
 ///
-/// # Safety All consumer threads; shared memory and barriers as
+/// # Safety
+/// All consumer threads; shared memory and barriers as
 /// [`crate::sm90::persistent::forward`] sets them up.
 #[inline(always)]
 pub(super) unsafe fn consume<K: Kernel, P: Product>(

@@ -20,7 +20,8 @@ use crate::sm90::smem::Shared;
 /// Loads document slabs, and query slabs where they stream, in the order in which consumers use
 /// them. Each lane has one of the tile's groups.
 ///
-/// # Safety One whole warp per block; shared memory and barriers as
+/// # Safety
+/// One whole warp per block; shared memory and barriers as
 /// [`crate::sm90::persistent::forward`] sets them up.
 #[inline(always)]
 pub(super) unsafe fn load<K: Kernel>(

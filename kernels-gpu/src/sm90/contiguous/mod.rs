@@ -209,7 +209,8 @@ impl<K: Kernel> Shared<K> {
 
 /// The forward kernel of one line of the variant table.
 ///
-/// # Safety Launched with the line's threads and dynamic shared memory; `params` as
+/// # Safety
+/// Launched with the line's threads and dynamic shared memory; `params` as
 /// [`ContiguousParams`] says, and `row_scales` as [`crate::abi::params::ScaledContiguousParams`],
 /// where rows have scales.
 #[inline(always)]
@@ -239,7 +240,8 @@ pub unsafe fn forward<K: Kernel>(params: &ContiguousParams, row_scales: RowScale
 
 /// The forward kernel of one line of the variant table under Stream-K.
 ///
-/// # Safety Launched with the line's threads and dynamic shared memory; `params` as
+/// # Safety
+/// Launched with the line's threads and dynamic shared memory; `params` as
 /// [`ContiguousStreamKParams`] says.
 #[inline(always)]
 pub unsafe fn forward_stream_k<K: Kernel>(params: &ContiguousStreamKParams) {

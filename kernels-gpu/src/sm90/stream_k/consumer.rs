@@ -26,7 +26,7 @@ const PASSED_ON: usize = 5;
 /// The barrier at which the first consumer waits for its turn; the other's follows.
 const FIRST_TURN: u32 = 2;
 
-/// Works through the block's units, as [`crate::sm90::persistent::consume`].
+/// Works through the block's units, as [`crate::sm90::consumer::consume`].
 ///
 /// # Safety
 /// As there.
@@ -59,7 +59,7 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
             }
             held = consumer.hold_rows();
         } else if warp >= 4 {
-            // As in `crate::sm90::persistent::consume`.
+            // As in `crate::sm90::consumer::consume`.
             pause(tile_clocks::<K>());
         }
         while let Some(Part { rows, kind, .. }) = unit.next() {

@@ -27,7 +27,8 @@ const NO_DOCUMENT: Segment = Segment { start: 0, len: NO_LEN };
 
 /// Gets the CTA's units, publishes them to the other warps, and loads the first pair's documents.
 ///
-/// # Safety One whole warp per block; shared memory and barriers as
+/// # Safety
+/// One whole warp per block; shared memory and barriers as
 /// [`crate::sm90::persistent::forward`] sets them up.
 #[inline(always)]
 pub(super) unsafe fn load<K: Kernel>(
