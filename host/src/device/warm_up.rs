@@ -122,10 +122,15 @@ impl WarmUp {
         // Compressed tokens are not normalised, and not every device has kernels for them.
         let is_element = |operand: &Operand| matches!(operand, Operand::Element(_));
         let has_rows = |operand: &Operand| limits.has_rows(*operand);
-        let mut codes: Vec<Operand> = FORWARD.iter().map(|row| row.operand).collect();
-        codes.retain(|operand| self.elements.is_empty() && !is_element(operand));
-        codes.retain(has_rows);
-        codes.dedup();
+        let mut codes = Vec::new();
+        if self.elements.is_empty() {
+            let all = FORWARD.iter().map(|row| row.operand);
+            for operand in all.filter(|operand| !is_element(operand)).filter(has_rows) {
+                if !codes.contains(&operand) {
+                    codes.push(operand);
+                }
+            }
+        }
         let operands =
             self.wanted_elements().iter().map(|&element| Operand::from(element)).chain(codes);
         let all =

@@ -64,7 +64,7 @@ impl ForwardPlan {
     ) -> Result<()> {
         let [queries, documents] = sides;
         let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
-        let (grid, forward) = (launch.grid, *params);
+        let grid = launch.grid;
         // SAFETY: the caller's promise.
         unsafe {
             match self.kernel {
@@ -79,7 +79,7 @@ impl ForwardPlan {
                         false => 0,
                     };
                     let params = NormalizedParams {
-                        forward,
+                        forward: *params,
                         query_scales,
                         document_scales,
                         document_scales_are_f16,
@@ -118,13 +118,13 @@ impl ForwardPlan {
                 }
                 ForwardKernel::Residual(kernel) => {
                     let documents = documents.decoded()?;
-                    let params = ResidualParams { forward, documents };
+                    let params = ResidualParams { forward: *params, documents };
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
                 ForwardKernel::ByCentroid(kernel) => {
                     let documents = documents.decoded()?;
                     let of = self.centroid_scores.as_ref().ok_or_else(not_decoded)?;
-                    of.forward(entered, stream, (kernel, grid), forward, documents, scores)
+                    of.forward(entered, stream, (kernel, grid), *params, documents, scores)
                 }
             }
         }
