@@ -6,6 +6,7 @@ use super::Device;
 use super::stream::Stream;
 use super::tokens::{DeviceTokens, TokensRef};
 use crate::error::Result;
+use crate::tokens::Tokens;
 use crate::tokens::any::AnyTokens;
 use crate::tokens::dispatch::{for_each_handle, with_handle};
 use crate::tokens::format::{Format, TokenFormat};
@@ -20,10 +21,12 @@ pub enum AnyTokensRef<'a> {
     Device(&'a AnyDeviceTokens),
 }
 
-/// A format that [`AnyTokens`] and [`AnyDeviceTokens`] can hold.
+/// A format that [`AnyDeviceTokens`] can hold.
 pub(crate) trait AnyFormat: Format {
-    /// The tokens, where this is their format.
-    fn of<'a>(tokens: AnyTokensRef<'a>) -> Option<TokensRef<'a, Self>>;
+    /// The tokens in host memory, where this is their format; [`AnyTokens`] holds no residuals.
+    fn of_host<'a>(_: &'a AnyTokens<'a>) -> Option<&'a Tokens<'a, Self>> {
+        None
+    }
 }
 
 macro_rules! any_device_tokens {
@@ -45,29 +48,15 @@ macro_rules! any_device_tokens {
         }
 
         $(impl AnyFormat for $format {
-            fn of(tokens: AnyTokensRef<'_>) -> Option<TokensRef<'_, Self>> {
+            fn of_host<'a>(tokens: &'a AnyTokens<'a>) -> Option<&'a Tokens<'a, Self>> {
                 match tokens {
-                    AnyTokensRef::Host(AnyTokens::$stored(tokens)) => {
-                        Some(TokensRef::Host(tokens))
-                    }
-                    AnyTokensRef::Device(AnyDeviceTokens::$stored(tokens)) => {
-                        Some(TokensRef::Device(tokens))
-                    }
+                    AnyTokens::$stored(tokens) => Some(tokens),
                     _ => None,
                 }
             }
         })*
 
-        $(impl AnyFormat for $of {
-            fn of(tokens: AnyTokensRef<'_>) -> Option<TokensRef<'_, Self>> {
-                match tokens {
-                    AnyTokensRef::Device(AnyDeviceTokens::$residual(tokens)) => {
-                        Some(TokensRef::Device(tokens))
-                    }
-                    _ => None,
-                }
-            }
-        })*
+        $(impl AnyFormat for $of {})*
 
         any_device_tokens!(@from $($stored($format))* $($residual($of))*);
     };
@@ -115,6 +104,14 @@ impl AnyDeviceTokens {
 }
 
 impl<'a> AnyTokensRef<'a> {
+    /// The tokens with their format in their type, where that is the format.
+    pub(crate) fn typed<F: AnyFormat>(self) -> Option<TokensRef<'a, F>> {
+        match self {
+            AnyTokensRef::Host(tokens) => F::of_host(tokens).map(TokensRef::Host),
+            AnyTokensRef::Device(tokens) => tokens.typed().map(TokensRef::Device),
+        }
+    }
+
     /// Storage format of the tokens.
     pub fn format(self) -> TokenFormat {
         match self {

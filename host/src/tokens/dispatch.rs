@@ -68,19 +68,9 @@ macro_rules! __with_format {
             $crate::format::TokenFormat::Element(element) => {
                 $crate::__with_element!(element, $T => $element)
             }
-            $crate::format::TokenFormat::Int8 => {
-                type $F = $crate::format::Int8;
-                $codes
+            format => {
+                $crate::__with_format!(format, { codes $F => $codes, $other => $rest, })
             }
-            $crate::format::TokenFormat::Int8Affine => {
-                type $F = $crate::format::Int8Affine;
-                $codes
-            }
-            $crate::format::TokenFormat::Fp8 => {
-                type $F = $crate::format::Fp8;
-                $codes
-            }
-            $other => $rest,
         }
     };
     ($format:expr, { element $T:ident => $element:expr, $other:pat => $rest:expr, }) => {

@@ -3,7 +3,7 @@
 use super::prepared::{DeviceScores, PreparedScore};
 use crate::device::Device;
 use crate::device::any::{AnyDeviceTokens, AnyFormat, AnyTokensRef};
-use crate::device::tokens::TokensRef;
+use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
 use crate::ops::queue::Queue;
 use crate::plan::choice::Plan;
@@ -38,7 +38,7 @@ fn dispatch<C: Call>(
         documents: AnyTokensRef<'_>,
         call: C,
     ) -> Result<C::Output> {
-        match (Q::of(queries), D::of(documents)) {
+        match (queries.typed::<Q>(), documents.typed::<D>()) {
             (Some(queries), Some(documents)) => call.run(queries, documents),
             _ => Err(mismatch(queries.format(), documents.format())),
         }
@@ -56,6 +56,21 @@ fn mismatch(queries: TokenFormat, documents: TokenFormat) -> Error {
               too, int8 with int8 and int8-affine, fp8 with fp8, and plaid documents with the \
               queries that they were uploaded for; convert or compress one side"
             .into(),
+    }
+}
+
+/// The handles of a call that takes no tokens in host memory.
+fn handles<'a, Q: Format, D: Format>(
+    queries: TokensRef<'a, Q>,
+    documents: TokensRef<'a, D>,
+    action: &str,
+) -> Result<(&'a DeviceTokens<Q>, &'a DeviceTokens<D>)> {
+    match (queries, documents) {
+        (TokensRef::Device(queries), TokensRef::Device(documents)) => Ok((queries, documents)),
+        _ => Err(Error::Unsupported {
+            what: format!("{action} a call of tokens in host memory"),
+            why: "a prepared call reads handles; upload the tokens".into(),
+        }),
     }
 }
 
@@ -110,15 +125,8 @@ impl Call for Preparation<'_> {
         documents: TokensRef<'a, D>,
     ) -> Result<PreparedScore> {
         let Scoring { device, pairing, options } = self.0;
-        match (queries, documents) {
-            (TokensRef::Device(queries), TokensRef::Device(documents)) => {
-                device.prepare(queries, documents, pairing, options)
-            }
-            _ => Err(Error::Unsupported {
-                what: "preparing a call of tokens in host memory".into(),
-                why: "a prepared call reads handles; upload the tokens".into(),
-            }),
-        }
+        let (queries, documents) = handles(queries, documents, "preparing")?;
+        device.prepare(queries, documents, pairing, options)
     }
 }
 
@@ -205,15 +213,8 @@ impl<K: Queue + ?Sized> Call for Enqueuing<'_, K> {
         queries: TokensRef<'a, Q>,
         documents: TokensRef<'a, D>,
     ) -> Result<()> {
-        match (queries, documents) {
-            (TokensRef::Device(queries), TokensRef::Device(documents)) => {
-                self.queue.score_into(queries, documents, self.work, self.scores)
-            }
-            _ => Err(Error::Unsupported {
-                what: "enqueueing a call of tokens in host memory".into(),
-                why: "a prepared call reads handles; upload the tokens".into(),
-            }),
-        }
+        let (queries, documents) = handles(queries, documents, "enqueueing")?;
+        self.queue.score_into(queries, documents, self.work, self.scores)
     }
 }
 
