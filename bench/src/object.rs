@@ -309,6 +309,7 @@ pub(crate) fn enqueue_backward(
     grad_scores: &DeviceGradScores,
     gradients: &mut DeviceGradients,
 ) -> Result<()> {
+    check_plain(queries, documents)?;
     let none = || "queries and documents are not of one element type".to_string();
     let (queries, documents) = (&queries.tokens, &documents.tokens);
     let element = queries.format().element().ok_or_else(none)?;
