@@ -16,13 +16,6 @@ const ARGUMENTS: usize = 5;
 const ROOT_ITEMS: usize = 20;
 /// The library's root.
 const LIB: &str = "host/src/lib.rs";
-/// Files of public modules, whose public items are the library's.
-const MODULES: [&str; 4] = [
-    "host/src/files/mod.rs",
-    "host/src/ops/loss/mod.rs",
-    "host/src/plan/mod.rs",
-    "host/src/residual/mod.rs",
-];
 /// Folders with nothing that is public, whatever it says.
 const INTERNAL: [&str; 4] =
     ["host/src/cpu/", "host/src/cuda/", "host/src/linalg/", "host/src/runtime/"];
@@ -38,10 +31,10 @@ struct Public<'a> {
 /// Findings in the library's files; `documents` may have examples, too.
 pub fn check(files: &[File], documents: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let is_public = |path: &str| {
+    let may_be_public = |path: &str| {
         path.starts_with("host/src/") && !INTERNAL.iter().any(|folder| path.starts_with(folder))
     };
-    for file in files.iter().filter(|file| is_public(&file.source.path)) {
+    for file in files.iter().filter(|file| may_be_public(&file.source.path)) {
         let path = &file.source.path;
         Functions { path, findings: &mut findings }.visit_file(&file.syntax);
     }
@@ -76,19 +69,49 @@ impl Public<'_> {
 /// The public items of the root and its modules.
 fn items<'a>(files: &'a [File<'a>]) -> Vec<Public<'a>> {
     let mut found = Vec::new();
-    for file in files {
-        let path = file.source.path.as_str();
-        let is_root = path == LIB;
-        if is_root || MODULES.contains(&path) {
-            collect(&file.syntax.items, path, is_root, &mut found);
+    let Some(lib) = files.iter().find(|file| file.source.path == LIB) else { return found };
+    collect(&lib.syntax.items, LIB, true, &mut found);
+    let modules = modules(&lib.syntax.items);
+    let names = |path: &str| {
+        let path = path.strip_prefix("host/src/")?.strip_suffix(".rs")?;
+        Some(path.strip_suffix("/mod").unwrap_or(path).to_string())
+    };
+    let is_module = |path: &str| names(path).is_some_and(|names| modules.contains(&names));
+    for file in files.iter().filter(|file| is_module(&file.source.path)) {
+        collect(&file.syntax.items, &file.source.path, false, &mut found);
+    }
+    found
+}
+
+/// The public modules that have files of their own, by their paths from the root: declared there,
+/// or made public under another path.
+fn modules(items: &[Item]) -> BTreeSet<String> {
+    fn ends(tree: &UseTree, before: &str, found: &mut BTreeSet<String>) {
+        match tree {
+            UseTree::Path(tree) => ends(&tree.tree, &format!("{before}{}/", tree.ident), found),
+            UseTree::Group(group) => group.items.iter().for_each(|tree| ends(tree, before, found)),
+            UseTree::Name(tree) => _ = found.insert(format!("{before}{}", tree.ident)),
+            UseTree::Rename(tree) => _ = found.insert(format!("{before}{}", tree.ident)),
+            UseTree::Glob(_) => {}
+        }
+    }
+    let mut found = BTreeSet::new();
+    for item in items {
+        match item {
+            Item::Mod(item) if is_public(&item.vis) => _ = found.insert(item.ident.to_string()),
+            Item::Use(item) if is_public(&item.vis) => ends(&item.tree, "", &mut found),
+            _ => {}
         }
     }
     found
 }
 
+fn is_public(visibility: &Visibility) -> bool {
+    matches!(visibility, Visibility::Public(_))
+}
+
 /// Adds what a module's items make public, those of its inline modules included.
 fn collect<'a>(items: &[Item], path: &'a str, is_root: bool, found: &mut Vec<Public<'a>>) {
-    let is_public = |visibility: &Visibility| matches!(visibility, Visibility::Public(_));
     for item in items {
         let ident = match item {
             Item::Use(item) if is_public(&item.vis) => {
@@ -192,21 +215,21 @@ impl Functions<'_> {
 
 impl<'ast> Visit<'ast> for Functions<'_> {
     fn visit_item_fn(&mut self, node: &'ast syn::ItemFn) {
-        if matches!(node.vis, Visibility::Public(_)) {
+        if is_public(&node.vis) {
             self.function(&node.sig);
         }
         visit::visit_item_fn(self, node);
     }
 
     fn visit_impl_item_fn(&mut self, node: &'ast syn::ImplItemFn) {
-        if matches!(node.vis, Visibility::Public(_)) {
+        if is_public(&node.vis) {
             self.function(&node.sig);
         }
         visit::visit_impl_item_fn(self, node);
     }
 
     fn visit_item_trait(&mut self, node: &'ast syn::ItemTrait) {
-        if matches!(node.vis, Visibility::Public(_)) {
+        if is_public(&node.vis) {
             for item in &node.items {
                 if let syn::TraitItem::Fn(function) = item {
                     self.function(&function.sig);
@@ -254,6 +277,17 @@ mod tests {
         let lib = format!("//! ```\n//! {list}\n//! ```\npub use a::{{{list}}};\n");
         let found = messages(&[(LIB, &lib)]);
         assert_eq!(found, ["4: 21 items at the root, more than 20; put some into a module"]);
+    }
+
+    #[test]
+    fn items_of_public_modules_are_the_librarys() {
+        let item = "pub struct Hidden;\n";
+        let found = |lib: &str, path: &str| messages(&[(LIB, lib), (path, item)]);
+        let expected = ["1: `Hidden` is in no example; use it in one"];
+        assert_eq!(found("pub mod plan;\n", "host/src/plan/mod.rs"), expected);
+        assert_eq!(found("pub use ops::{loss, search};\n", "host/src/ops/loss.rs"), expected);
+        assert!(found("mod plan;\n", "host/src/plan/mod.rs").is_empty());
+        assert!(found("pub mod plan;\n", "host/src/plan/cost.rs").is_empty());
     }
 
     #[test]
