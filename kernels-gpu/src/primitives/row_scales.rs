@@ -258,6 +258,12 @@ pub fn times(similarity: f32, norm: f32) -> f32 {
 /// byte.
 #[cfg(maxsim_arch = "sm_80")]
 pub trait Normalizer: Copy {
+    /// Whether rows have scales.
+    const HAS_SCALES: bool = true;
+
+    /// Factors of a column.
+    type Column: Copy;
+
     /// Takes the rows of a new query tile, of which the warp has these groups.
     ///
     /// # Safety
@@ -267,18 +273,50 @@ pub trait Normalizer: Copy {
     /// Changes the lane's rows, at the end of a document.
     fn rows(&self, rows: &mut [RowBest; 2]);
 
-    /// Changes the similarities of a tile whose first row in the matrix is `row`. There is no room
-    /// for all columns' r at once beside several fragments' sums.
+    /// Addresses of the scales of rows.
+    fn row_scales(&self) -> RowScales;
+
+    /// What a column's word says: its scale, and its minimum where there is one.
+    fn column(word: f32) -> Self::Column;
+
+    /// Makes a similarity of the thread's sum for row `row` of its two of a fragment, and a column.
+    fn similarity(&self, sum: f32, fragment: usize, row: usize, column: Self::Column) -> f32;
+
+    /// Makes similarities of the sums of a tile whose first row in the matrix is `row`. Two columns
+    /// at a time: there is no room for all columns' words beside several fragments' sums.
     ///
     /// # Safety
     /// The documents' matrix must have the row.
+    #[inline(always)]
     unsafe fn columns<const N: usize>(
         &self,
         c: &mut [[f32; N]; 4],
         fragments: usize,
         row: u32,
         lane: u32,
-    );
+    ) {
+        if !Self::HAS_SCALES {
+            return;
+        }
+        let address = self.row_scales().of_documents(row);
+        unroll!(I in 0..16 => {
+            if 4 * I < N {
+                // SAFETY: the caller's promise.
+                let words = unsafe { pair(address, I, lane) };
+                unroll!(J in 0..2 => {
+                    let column = Self::column(words[J]);
+                    unroll!(F in 0..4 => {
+                        if F < fragments {
+                            unroll!(ROW in 0..2 => {
+                                let at = (4 * I + 2 * ROW + J) % N;
+                                c[F][at] = self.similarity(c[F][at], F, ROW, column);
+                            });
+                        }
+                    });
+                });
+            }
+        });
+    }
 }
 
 /// Rows as they are.
@@ -297,6 +335,9 @@ impl AsTheyAre {
 
 #[cfg(maxsim_arch = "sm_80")]
 impl Normalizer for AsTheyAre {
+    const HAS_SCALES: bool = false;
+    type Column = ();
+
     #[inline(always)]
     unsafe fn take_rows(&mut self, _: &ForwardParams, _: usize, _: u32, _: u32) {}
 
@@ -304,7 +345,17 @@ impl Normalizer for AsTheyAre {
     fn rows(&self, _: &mut [RowBest; 2]) {}
 
     #[inline(always)]
-    unsafe fn columns<const N: usize>(&self, _: &mut [[f32; N]; 4], _: usize, _: u32, _: u32) {}
+    fn row_scales(&self) -> RowScales {
+        RowScales::NONE
+    }
+
+    #[inline(always)]
+    fn column(_: f32) {}
+
+    #[inline(always)]
+    fn similarity(&self, sum: f32, _: usize, _: usize, (): ()) -> f32 {
+        sum
+    }
 }
 
 /// Rows that are normalised.
@@ -327,6 +378,8 @@ impl Normalized {
 
 #[cfg(maxsim_arch = "sm_80")]
 impl Normalizer for Normalized {
+    type Column = f32;
+
     #[inline(always)]
     unsafe fn take_rows(
         &mut self,
@@ -347,28 +400,18 @@ impl Normalizer for Normalized {
     }
 
     #[inline(always)]
-    unsafe fn columns<const N: usize>(
-        &self,
-        c: &mut [[f32; N]; 4],
-        fragments: usize,
-        row: u32,
-        lane: u32,
-    ) {
-        let address = self.row_scales.of_documents(row);
-        unroll!(I in 0..16 => {
-            if 4 * I < N {
-                // SAFETY: the caller's promise.
-                let scales = unsafe { pair(address, I, lane) };
-                unroll!(F in 0..4 => {
-                    if F < fragments {
-                        unroll!(J in 0..4 => {
-                            let at = (4 * I + J) % N;
-                            c[F][at] = times(c[F][at], scales[J % 2]);
-                        });
-                    }
-                });
-            }
-        });
+    fn row_scales(&self) -> RowScales {
+        self.row_scales
+    }
+
+    #[inline(always)]
+    fn column(scale: f32) -> f32 {
+        scale
+    }
+
+    #[inline(always)]
+    fn similarity(&self, sum: f32, _: usize, _: usize, scale: f32) -> f32 {
+        times(sum, scale)
     }
 }
 

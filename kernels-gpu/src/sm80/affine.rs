@@ -13,8 +13,8 @@
 
 use crate::abi::params::ForwardParams;
 use crate::abi::quantize::affine_similarity;
-use crate::primitives::row_maxima::{LaneRows, RowBest, normalized, row_sums};
-use crate::primitives::row_scales::{Normalizer, RowScales, pair};
+use crate::primitives::row_maxima::{RowBest, row_sums};
+use crate::primitives::row_scales::{Normalized, Normalizer, RowScales};
 use crate::primitives::row_vector;
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile::group;
@@ -22,12 +22,12 @@ use crate::ptx::convert::{narrow_f16, widen_f16};
 pub use crate::ptx::element::{AffineBf16, AffineF16};
 use crate::ptx::math::permute;
 use crate::ptx::mma::{mma_bf16, mma_f16};
-use crate::sm80::element::{Bf16, Element, F16, SlabElement, Stepped, stepped};
+use crate::sm80::element::{Element, SlabElement, Slabs, Stepped, multiply_unrolled, stepped};
 use crate::sm80::pipeline::load_codes;
 use core::marker::PhantomData;
 
 macro_rules! widened {
-    ($name:ident, $element:ident, $mma:ident, $narrow:expr) => {
+    ($name:ident, $mma:ident, $narrow:expr) => {
         stepped!($name, $mma);
 
         impl SlabElement for $name {
@@ -37,21 +37,10 @@ macro_rules! widened {
             unsafe fn multiply_slab<const N: usize>(
                 c: &mut [[f32; N]; 4],
                 fragments: usize,
-                queries: u32,
-                documents: u32,
-                n_columns: u32,
-                lane: u32,
+                slabs: Slabs,
             ) {
                 // SAFETY: the caller's promise.
-                unsafe {
-                    $element::multiply_slab(c, fragments, queries, documents, n_columns, lane)
-                }
-            }
-
-            #[inline(always)]
-            unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4] {
-                // SAFETY: the caller's promise.
-                unsafe { $element::load_chunk(address, n_bytes) }
+                unsafe { multiply_unrolled::<Self, N>(c, fragments, slabs) }
             }
 
             #[inline(always)]
@@ -83,9 +72,9 @@ macro_rules! widened {
     };
 }
 
-widened!(AffineF16, F16, mma_f16, narrow_f16);
+widened!(AffineF16, mma_f16, narrow_f16);
 // Eight bits are all that bf16 has.
-widened!(AffineBf16, Bf16, mma_bf16, |low, high| permute(low.to_bits(), high.to_bits(), 0x7632));
+widened!(AffineBf16, mma_bf16, |low, high| permute(low.to_bits(), high.to_bits(), 0x7632));
 
 /// Byte `i` of a word, as the last bits of 2²³, which is then subtracted: conversions of bytes are
 /// slow.
@@ -97,11 +86,9 @@ fn number(word: u32, i: u32) -> f32 {
 /// Scales and minima of columns, where queries are `T`.
 #[derive(Clone, Copy)]
 pub struct Affine<T> {
-    row_scales: RowScales,
+    scales: Normalized,
     /// Σ q of the thread's two rows of each fragment.
     sums: [[f32; 2]; 4],
-    /// Scales of the thread's [`LaneRows`].
-    own: [f32; 2],
     queries: PhantomData<T>,
 }
 
@@ -111,11 +98,13 @@ impl<T> Affine<T> {
     pub fn new(row_scales: RowScales) -> Affine<T> {
         // SAFETY: all-zero bytes are floats.
         let sums = unsafe { core::mem::zeroed() };
-        Affine { row_scales, sums, own: [1.0; 2], queries: PhantomData }
+        Affine { scales: Normalized::new(row_scales), sums, queries: PhantomData }
     }
 }
 
 impl<T: row_vector::VectorElement + Copy> Normalizer for Affine<T> {
+    type Column = [f32; 2];
+
     #[inline(always)]
     unsafe fn take_rows(
         &mut self,
@@ -133,45 +122,31 @@ impl<T: row_vector::VectorElement + Copy> Normalizer for Affine<T> {
                 }
             });
             // Elements have no scale.
-            if self.row_scales.has_queries() {
-                let own = LaneRows::new(fragments, lane);
-                self.own = own.scales(self.row_scales, group(params, first + own.fragment), lane);
+            if self.row_scales().has_queries() {
+                self.scales.take_rows(params, fragments, first, lane);
             }
         }
     }
 
     #[inline(always)]
     fn rows(&self, rows: &mut [RowBest; 2]) {
-        *rows = normalized(*rows, self.own);
+        self.scales.rows(rows);
     }
 
     #[inline(always)]
-    unsafe fn columns<const N: usize>(
-        &self,
-        c: &mut [[f32; N]; 4],
-        fragments: usize,
-        row: u32,
-        lane: u32,
-    ) {
-        let address = self.row_scales.of_documents(row);
-        unroll!(I in 0..16 => {
-            if 4 * I < N {
-                // SAFETY: the caller's promise. A column's word has the scale first.
-                let words = unsafe { pair(address, I, lane) };
-                unroll!(J in 0..2 => {
-                    let [scale, min] = widen_f16(words[J].to_bits());
-                    unroll!(F in 0..4 => {
-                        if F < fragments {
-                            unroll!(ROW in 0..2 => {
-                                let at = (4 * I + 2 * ROW + J) % N;
-                                let sum = self.sums[F][ROW];
-                                // Never -0, as for rows that are normalised.
-                                c[F][at] = affine_similarity(c[F][at], scale, sum, min) + 0.0;
-                            });
-                        }
-                    });
-                });
-            }
-        });
+    fn row_scales(&self) -> RowScales {
+        self.scales.row_scales()
+    }
+
+    /// Scale and minimum are the halves of a column's word, the scale first.
+    #[inline(always)]
+    fn column(word: f32) -> [f32; 2] {
+        widen_f16(word.to_bits())
+    }
+
+    #[inline(always)]
+    fn similarity(&self, sum: f32, fragment: usize, row: usize, [scale, min]: [f32; 2]) -> f32 {
+        // Never -0, as for rows that are normalised.
+        affine_similarity(sum, scale, self.sums[fragment][row], min) + 0.0
     }
 }

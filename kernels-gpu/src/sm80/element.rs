@@ -4,10 +4,20 @@ use crate::abi::layout::{SLAB_BYTES, chunk_offset};
 use crate::abi::params::Group;
 use crate::primitives::unroll::unroll;
 pub use crate::ptx::element::{Bf16, Element, F16, F32};
-use crate::ptx::global::{load_u16, load_u32};
+use crate::ptx::global::{load_u8, load_u16, load_u32};
 use crate::ptx::math::fma;
 use crate::ptx::mma::{load_matrix_x4, mma_bf16, mma_f16};
 use crate::ptx::shared::load_shared_f32x4;
+
+/// A slab of query rows and one of document tokens, 128 bytes each, as a lane multiplies them.
+#[derive(Clone, Copy)]
+pub struct Slabs {
+    pub queries: u32,
+    pub documents: u32,
+    /// Products with tokens from here on may be left out.
+    pub n_columns: u32,
+    pub lane: u32,
+}
 
 /// An element type of the sm_80 kernels. Accumulators lie as [`crate::primitives::accumulator`]
 /// says.
@@ -16,32 +26,52 @@ pub trait SlabElement: Element {
     /// shared memory.
     const WIDENS: bool = false;
 
-    /// Adds the products of a slab: `fragments` (a constant to the caller) groups of query rows
-    /// at `queries`, `2 * N` document tokens at `documents`, 128 bytes each. Products with
-    /// tokens from `n_columns` on may be left out.
+    /// Adds the products of a slab: of `fragments` (a constant to the caller) groups of query rows
+    /// with `2 * N` document tokens.
     ///
     /// # Safety
     /// All 32 lanes together; both slabs must be complete.
-    unsafe fn multiply_slab<const N: usize>(
-        c: &mut [[f32; N]; 4],
-        fragments: usize,
-        queries: u32,
-        documents: u32,
-        n_columns: u32,
-        lane: u32,
-    );
+    unsafe fn multiply_slab<const N: usize>(c: &mut [[f32; N]; 4], fragments: usize, slabs: Slabs);
 
-    /// Makes numbers of what accumulators hold once all slabs have been multiplied, of so many
-    /// groups of query rows (a constant to the caller). Mostly they are numbers.
+    /// The number that an accumulator holds once all slabs have been multiplied. Mostly that is
+    /// itself.
     #[inline(always)]
-    fn numbers<const N: usize>(_: &mut [[f32; N]; 4], _fragments: usize) {}
+    fn number(sum: f32) -> f32 {
+        sum
+    }
+
+    /// Makes numbers of what the accumulators of so many groups of query rows (a constant to the
+    /// caller) hold.
+    #[inline(always)]
+    fn numbers<const N: usize>(c: &mut [[f32; N]; 4], fragments: usize) {
+        unroll!(I in 0..16 => {
+            unroll!(F in 0..4 => {
+                if 4 * I < N && F < fragments {
+                    unroll!(J in 0..4 => {
+                        let at = (4 * I + J) % N;
+                        c[F][at] = Self::number(c[F][at]);
+                    });
+                }
+            });
+        });
+    }
 
     /// Reads the first `n_bytes` of a chunk whose address need not be aligned to 16; the
     /// rest are zeros.
     ///
     /// # Safety
     /// `address` must be aligned to the element and readable for `n_bytes`.
-    unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4];
+    #[inline(always)]
+    unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match Self::BYTES {
+                1 => load_bytes(address, n_bytes),
+                2 => load_halves(address, n_bytes),
+                _ => load_words(address, n_bytes),
+            }
+        }
+    }
 
     /// As [`SlabElement::load_chunk`], of a chunk that begins `offset` bytes of elements behind its
     /// row's start, as the row is stored.
@@ -66,6 +96,50 @@ pub trait SlabElement: Element {
     }
 }
 
+/// [`SlabElement::load_chunk`] of elements of one byte.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn load_bytes(address: u64, n_bytes: u32) -> [u32; 4] {
+    let byte = |i: u32| match i < n_bytes {
+        // SAFETY: the caller's promise.
+        true => unsafe { load_u8(address + u64::from(i)) },
+        false => 0,
+    };
+    let pair = |i: u32| byte(i) | byte(i + 1) << 8;
+    [0, 4, 8, 12].map(|i| pair(i) | pair(i + 2) << 16)
+}
+
+/// [`SlabElement::load_chunk`] of elements of two bytes.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn load_halves(address: u64, n_bytes: u32) -> [u32; 4] {
+    let half = |i: u32| match 2 * i < n_bytes {
+        // SAFETY: the caller's promise.
+        true => unsafe { load_u16(address + 2 * u64::from(i)) },
+        false => 0,
+    };
+    let word = |i: u32| half(2 * i) | half(2 * i + 1) << 16;
+    [word(0), word(1), word(2), word(3)]
+}
+
+/// [`SlabElement::load_chunk`] of elements of four bytes.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn load_words(address: u64, n_bytes: u32) -> [u32; 4] {
+    let word = |i: u32| match 4 * i < n_bytes {
+        // SAFETY: the caller's promise.
+        true => unsafe { load_u32(address + 4 * u64::from(i)) },
+        false => 0,
+    };
+    [word(0), word(1), word(2), word(3)]
+}
+
 /// An element type that the tensor cores multiply in steps of 32 bytes of a row, which `ldmatrix`
 /// brings to where they read them.
 pub trait Stepped: SlabElement {
@@ -79,7 +153,7 @@ pub trait Stepped: SlabElement {
 /// A lane's addresses, for `ldmatrix`, of the first step of a slab of queries and of one of
 /// documents. Those of step `k` differ by an exclusive or with `32 * k`.
 #[inline(always)]
-pub(super) fn first_step(queries: u32, documents: u32, lane: u32) -> (u32, u32) {
+pub(super) fn first_step(&Slabs { queries, documents, lane, .. }: &Slabs) -> (u32, u32) {
     // A as (rows 0-7, 8-15) × (k 0-7, 8-15), B as two groups of 8 tokens × (k 0-7, 8-15), where k
     // counts pairs of bytes.
     let queries = queries + chunk_offset(lane % 16, lane / 16);
@@ -143,6 +217,29 @@ macro_rules! stepped {
 }
 pub(super) use stepped;
 
+/// Adds the products of a slab by straight-line code for either half of the tokens: loads overlap
+/// the products before them.
+///
+/// # Safety
+/// As [`SlabElement::multiply_slab`].
+#[inline(always)]
+pub(super) unsafe fn multiply_unrolled<E: Stepped, const N: usize>(
+    c: &mut [[f32; N]; 4],
+    fragments: usize,
+    slabs: Slabs,
+) {
+    let (queries, documents) = first_step(&slabs);
+    let step = |k: u32| (queries ^ (32 * k), documents ^ (32 * k));
+    // SAFETY: the caller's promise; addresses stay within the slabs.
+    unsafe {
+        if slabs.n_columns > N as u32 {
+            unroll!(K in 0..4 => { multiply_step::<E, N>(c, N, fragments, step(K as u32)); });
+        } else {
+            unroll!(K in 0..4 => { multiply_step::<E, N>(c, N / 2, fragments, step(K as u32)); });
+        }
+    }
+}
+
 macro_rules! half {
     ($name:ident, $mma:ident) => {
         stepped!($name, $mma);
@@ -152,37 +249,10 @@ macro_rules! half {
             unsafe fn multiply_slab<const N: usize>(
                 c: &mut [[f32; N]; 4],
                 fragments: usize,
-                queries: u32,
-                documents: u32,
-                n_columns: u32,
-                lane: u32,
+                slabs: Slabs,
             ) {
-                let (queries, documents) = first_step(queries, documents, lane);
-                // Straight-line code for either half: loads overlap the products before them.
-                let step = |k: u32| (queries ^ (32 * k), documents ^ (32 * k));
-                // SAFETY: the caller's promise; addresses stay within the slabs.
-                unsafe {
-                    if n_columns > N as u32 {
-                        unroll!(K in 0..4 => {
-                            multiply_step::<Self, N>(c, N, fragments, step(K as u32));
-                        });
-                    } else {
-                        unroll!(K in 0..4 => {
-                            multiply_step::<Self, N>(c, N / 2, fragments, step(K as u32));
-                        });
-                    }
-                }
-            }
-
-            #[inline(always)]
-            unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4] {
-                let half = |i: u32| match 2 * i < n_bytes {
-                    // SAFETY: the caller's promise.
-                    true => unsafe { load_u16(address + 2 * u64::from(i)) },
-                    false => 0,
-                };
-                let word = |i: u32| half(2 * i) | half(2 * i + 1) << 16;
-                [word(0), word(1), word(2), word(3)]
+                // SAFETY: the caller's promise.
+                unsafe { multiply_unrolled::<Self, N>(c, fragments, slabs) }
             }
         }
     };
@@ -194,14 +264,8 @@ half!(Bf16, mma_bf16);
 /// Multiplied and added in exactly that.
 impl SlabElement for F32 {
     #[inline(always)]
-    unsafe fn multiply_slab<const N: usize>(
-        c: &mut [[f32; N]; 4],
-        fragments: usize,
-        queries: u32,
-        documents: u32,
-        n_columns: u32,
-        lane: u32,
-    ) {
+    unsafe fn multiply_slab<const N: usize>(c: &mut [[f32; N]; 4], fragments: usize, slabs: Slabs) {
+        let Slabs { queries, documents, n_columns, lane } = slabs;
         let (row, token) = (lane / 4, 2 * (lane % 4));
         let more = n_columns > N as u32;
         let mut chunk = 0;
@@ -237,16 +301,6 @@ impl SlabElement for F32 {
             }
             chunk += 1;
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4] {
-        let word = |i: u32| match 4 * i < n_bytes {
-            // SAFETY: the caller's promise.
-            true => unsafe { load_u32(address + 4 * u64::from(i)) },
-            false => 0,
-        };
-        [word(0), word(1), word(2), word(3)]
     }
 }
 

@@ -9,11 +9,9 @@
 
 use crate::abi::e4m3;
 use crate::abi::layout::SLAB_BYTES;
-use crate::primitives::unroll::unroll;
 pub use crate::ptx::element::{E4m3, I8, I8Affine};
-use crate::ptx::global::load_u8;
 use crate::ptx::mma::{mma_f16, mma_i8, mma_i8_u8};
-use crate::sm80::element::{SlabElement, Stepped, first_step, multiply_step, stepped};
+use crate::sm80::element::{SlabElement, Slabs, Stepped, first_step, multiply_step, stepped};
 
 // The bytes of 32 numbers lie in registers as those of 16 pairs do.
 stepped!(I8, mma_i8);
@@ -36,6 +34,32 @@ impl Stepped for E4m3 {
     }
 }
 
+/// Adds the products of a slab step by step: a loop, since what overlapped loads would save is not
+/// worth four times the code here.
+///
+/// # Safety
+/// As [`SlabElement::multiply_slab`].
+#[inline(always)]
+unsafe fn multiply_looped<E: Stepped, const N: usize>(
+    c: &mut [[f32; N]; 4],
+    fragments: usize,
+    slabs: Slabs,
+) {
+    let (queries, documents) = first_step(&slabs);
+    let mut step = 0;
+    while step < SLAB_BYTES as u32 {
+        let addresses = (queries ^ step, documents ^ step);
+        // SAFETY: the caller's promise; addresses stay within the slabs.
+        unsafe {
+            match slabs.n_columns > N as u32 {
+                true => multiply_step::<E, N>(c, N, fragments, addresses),
+                false => multiply_step::<E, N>(c, N / 2, fragments, addresses),
+            }
+        }
+        step += 32;
+    }
+}
+
 macro_rules! codes {
     ($name:ident, $number:expr) => {
         impl SlabElement for $name {
@@ -43,51 +67,16 @@ macro_rules! codes {
             unsafe fn multiply_slab<const N: usize>(
                 c: &mut [[f32; N]; 4],
                 fragments: usize,
-                queries: u32,
-                documents: u32,
-                n_columns: u32,
-                lane: u32,
+                slabs: Slabs,
             ) {
-                let (queries, documents) = first_step(queries, documents, lane);
-                // A loop: what overlapped loads would save is not worth four times the code here.
-                let mut step = 0;
-                while step < SLAB_BYTES as u32 {
-                    let addresses = (queries ^ step, documents ^ step);
-                    // SAFETY: the caller's promise; addresses stay within the slabs.
-                    unsafe {
-                        match n_columns > N as u32 {
-                            true => multiply_step::<Self, N>(c, N, fragments, addresses),
-                            false => multiply_step::<Self, N>(c, N / 2, fragments, addresses),
-                        }
-                    }
-                    step += 32;
-                }
+                // SAFETY: the caller's promise.
+                unsafe { multiply_looped::<Self, N>(c, fragments, slabs) }
             }
 
             #[inline(always)]
-            fn numbers<const N: usize>(c: &mut [[f32; N]; 4], fragments: usize) {
+            fn number(sum: f32) -> f32 {
                 let number: fn(f32) -> f32 = $number;
-                unroll!(I in 0..16 => {
-                    unroll!(F in 0..4 => {
-                        if 4 * I < N && F < fragments {
-                            unroll!(J in 0..4 => {
-                                let at = (4 * I + J) % N;
-                                c[F][at] = number(c[F][at]);
-                            });
-                        }
-                    });
-                });
-            }
-
-            #[inline(always)]
-            unsafe fn load_chunk(address: u64, n_bytes: u32) -> [u32; 4] {
-                let byte = |i: u32| match i < n_bytes {
-                    // SAFETY: the caller's promise.
-                    true => unsafe { load_u8(address + u64::from(i)) },
-                    false => 0,
-                };
-                let pair = |i: u32| byte(i) | byte(i + 1) << 8;
-                [0, 4, 8, 12].map(|i| pair(i) | pair(i + 2) << 16)
+                number(sum)
             }
         }
     };

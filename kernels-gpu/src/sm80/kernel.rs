@@ -46,8 +46,8 @@ pub trait Kernel: Sized {
     const QUERY_STAGES: u32 = query_stages(Self::QUERY_TILE, Self::TILE, Self::SLABS) as u32;
     /// Bytes of a stage.
     const STAGE_BYTES: u32 = stage_bytes(Self::QUERY_TILE, Self::TILE, Self::SLABS) as u32;
-    /// Whether similarities are those of numbers times factors.
-    const HAS_FACTORS: bool = size_of::<Self::Normalizer>() != 0;
+    /// Whether rows have scales, by which numbers are multiplied.
+    const HAS_SCALES: bool = Self::Normalizer::HAS_SCALES;
     /// Threads.
     const THREADS: u32 = 32 * Self::WARPS as u32;
 }

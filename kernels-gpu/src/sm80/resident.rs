@@ -65,8 +65,8 @@ where
             let Some([low, high, ..]) = columns::<K>(pipeline.params, tile, lane) else {
                 // Up to dim 64 the second of two slabs is empty. A loop of its own: a branch
                 // between slabs would keep loads from overlapping products. (It knows of no
-                // factors: where there are any, zeros are multiplied.)
-                let is_half = K::SLABS == 2 && n_slabs == 1 && !K::HAS_FACTORS;
+                // scales: where there are any, zeros are multiplied.)
+                let is_half = K::SLABS == 2 && n_slabs == 1 && !K::HAS_SCALES;
                 while is_half && row < end {
                     let c = self.multiply::<K, 1>(n_slabs, address);
                     fold_all::<K, N>(best, &c, row, lane);
@@ -75,8 +75,8 @@ where
                 }
                 while row < end {
                     let mut c = self.multiply::<K, 4>(n_slabs, address);
-                    // A constant: kernels without factors stay as they are, to the byte.
-                    if K::HAS_FACTORS {
+                    // A constant: kernels without scales stay as they are, to the byte.
+                    if K::HAS_SCALES {
                         pipeline.similarities(&mut c, tile.matrix_row + (row - tile.row));
                     }
                     fold_all::<K, N>(best, &c, row, lane);
@@ -90,7 +90,7 @@ where
                 let valid = words as u32 & ((1 << COLUMNS) - 1);
                 if valid != 0 {
                     let mut c = self.multiply::<K, 4>(n_slabs, address);
-                    if K::HAS_FACTORS {
+                    if K::HAS_SCALES {
                         pipeline.similarities(&mut c, tile.matrix_row + (row - tile.row));
                     }
                     fold_valid::<K, N, 1>(best, &c, [valid], row, lane);

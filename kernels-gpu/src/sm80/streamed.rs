@@ -3,7 +3,7 @@
 use crate::abi::layout::SLAB_BYTES;
 use crate::abi::params::Group;
 use crate::primitives::accumulator::Best;
-use crate::sm80::element::SlabElement;
+use crate::sm80::element::{SlabElement, Slabs};
 use crate::sm80::kernel::{Kernel, Pipeline, Product};
 use crate::sm80::pipeline::Tile;
 use crate::sm80::{columns, fold_all, fold_valid};
@@ -38,7 +38,9 @@ impl<K: Kernel, const N: usize> Product<K> for Streamed<N> {
         // SAFETY: the caller's promise; all-zero bytes are floats.
         unsafe {
             let c = &mut self.c;
-            K::Element::multiply_slab(c, K::FRAGMENTS, queries, stage, tile.n_columns, lane);
+            let n_columns = tile.n_columns;
+            let slabs = Slabs { queries, documents: stage, n_columns, lane };
+            K::Element::multiply_slab(c, K::FRAGMENTS, slabs);
             if !tile.ends_tile {
                 return 0;
             }
