@@ -143,7 +143,7 @@ impl CudaLossWork {
         // SAFETY: scores, gradients and loss are those of the work (the caller's check), in this
         // context, and the hazards order their use.
         let run = || unsafe { self.run(&entered, stream.raw(), outputs, grad_scores, loss) };
-        Hazard::enqueue(hazards, &entered, stream, order, run)
+        Hazard::enqueue_all(hazards, &entered, stream, order, run)
     }
 
     /// Enqueues the work's launches.
@@ -177,7 +177,7 @@ impl CudaLossWork {
                     grad_scale: Factor::new(1.0 / (temperature * self.n_queries as f64)),
                 };
                 let grid = n_queries.div_ceil(rows_per_block(n_documents));
-                start(entered, stream, self.rows, grid, shared_bytes, &params)?;
+                start(entered, stream, &self.rows, grid, shared_bytes, &params)?;
             }
             let params = MeanParams {
                 losses: loss.losses(),
@@ -185,7 +185,7 @@ impl CudaLossWork {
                 n_queries,
                 inverse: if n_queries == 0 { 0.0 } else { 1.0 / n_queries as f32 },
             };
-            start(entered, stream, self.mean, 1, shared_bytes, &params)
+            start(entered, stream, &self.mean, 1, shared_bytes, &params)
         }
     }
 }

@@ -14,16 +14,28 @@ use crate::runtime::on::On;
 
 /// A call that was checked for a queue's device: what it runs, and what it writes winners of.
 #[derive(Debug)]
-pub struct Command<'a, C> {
-    pub(crate) call: On<C, CudaCommand<'a>>,
+pub struct Command<'a> {
+    pub(crate) call: On<Box<dyn CpuCall>, CudaCommand<'a>>,
     /// Winners that the call writes, and their provenance.
     pub(crate) written: Option<(&'a LastProvenance, Provenance)>,
 }
 
 /// A call of the CPU engine with everything that it uses, so that a graph can keep it.
-pub trait CpuCall: Send + Sync + 'static {
+pub(crate) trait CpuCall: Send + Sync {
     /// Makes the call.
     fn run(&self) -> Result<()>;
+}
+
+impl fmt::Debug for dyn CpuCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a call of the CPU engine")
+    }
+}
+
+/// A call of the CPU engine as a command has it. Boxed, so that the commands of CUDA devices, whose
+/// enqueueing is timed in nanoseconds, are small and move cheaply.
+pub(crate) fn on_cpu<'a>(call: impl CpuCall + 'static) -> On<Box<dyn CpuCall>, CudaCommand<'a>> {
+    On::Cpu(Box::new(call))
 }
 
 /// A call of a CUDA device, borrowed: enqueueing one allocates nothing.
@@ -111,7 +123,7 @@ pub trait Submit {
     ///
     /// # Errors
     /// The errors of the command.
-    fn submit<C: CpuCall>(&mut self, command: Command<'_, C>) -> Result<()>;
+    fn submit(&mut self, command: Command<'_>) -> Result<()>;
 }
 
 /// Recorded calls of the CPU engine, of any element types.
@@ -119,8 +131,8 @@ pub trait Submit {
 pub(crate) struct CpuCalls(Vec<Box<dyn CpuCall>>);
 
 impl CpuCalls {
-    pub(crate) fn push(&mut self, call: impl CpuCall) {
-        self.0.push(Box::new(call));
+    pub(crate) fn push(&mut self, call: Box<dyn CpuCall>) {
+        self.0.push(call);
     }
 
     /// Makes all calls, in order.

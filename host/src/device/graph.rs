@@ -1,7 +1,7 @@
 //! Graphs: calls captured once and launched together, any number of times.
 
 use super::Device;
-use super::command::{Command, CpuCall, CpuCalls, Submit};
+use super::command::{Command, CpuCalls, Submit};
 use super::stream::Stream;
 use crate::cuda::{CudaCall, CudaGraph};
 use crate::error::{Error, Result};
@@ -93,7 +93,7 @@ impl Submit for Capture {
         written.map(|(_, provenance)| provenance.clone()).or_else(|| scores.get())
     }
 
-    fn submit<C: CpuCall>(&mut self, command: Command<'_, C>) -> Result<()> {
+    fn submit(&mut self, command: Command<'_>) -> Result<()> {
         match (command.call, &mut self.calls) {
             (On::Cpu(call), On::Cpu(calls)) => calls.push(call),
             (On::Cuda(call), On::Cuda(calls)) => calls.push(call.record()?),

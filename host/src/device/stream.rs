@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Device;
-use super::command::{Command, CpuCall, Submit};
+use super::command::{Command, Submit};
 use super::event::Event;
 use super::tokens::DeviceTokens;
 use crate::cuda;
@@ -127,7 +127,7 @@ impl Submit for Stream {
         scores.get()
     }
 
-    fn submit<C: CpuCall>(&mut self, command: Command<'_, C>) -> Result<()> {
+    fn submit(&mut self, command: Command<'_>) -> Result<()> {
         if let Some((written, provenance)) = command.written {
             written.set(provenance);
         }

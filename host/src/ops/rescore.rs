@@ -7,9 +7,7 @@ use crate::cpu;
 use crate::cpu::tokens::HostTokens;
 use crate::cuda::CudaRescore;
 use crate::device::Device;
-use crate::device::command::Command;
-use crate::device::command::CpuCall;
-use crate::device::command::CudaCommand;
+use crate::device::command::{Command, CpuCall, CudaCommand, on_cpu};
 use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
 use crate::ops::search::bounds::first_row_beyond;
@@ -191,12 +189,12 @@ impl PreparedRescore {
         tokens: [&'a DeviceTokens<T>; 2],
         coarse: &CoarseCodes<'a>,
         scores: &'a DeviceScores,
-    ) -> Result<Command<'a, impl CpuCall>> {
+    ) -> Result<Command<'a>> {
         let codes = coarse.handles()?;
         self.check_call(device, tokens, codes, scores)?;
         coarse.check_handles(tokens, codes)?;
         let call = match (&self.inner, &scores.inner) {
-            (On::Cpu(()), On::Cpu(room)) => On::Cpu(CpuRescore::new(tokens, codes, self, room)?),
+            (On::Cpu(()), On::Cpu(room)) => on_cpu(CpuRescore::new(tokens, codes, self, room)?),
             (On::Cuda(work), On::Cuda(outputs)) => On::Cuda(CudaCommand::Rescore {
                 work,
                 codes: [codes[0].cuda_tokens()?, codes[1].cuda_tokens()?],

@@ -34,7 +34,7 @@ impl CudaBackward {
         entered: &Entered<'_>,
         stream: CUstream,
         call: &Sums<'_>,
-        kernel: Kernel<AtomicParams>,
+        kernel: &Kernel<AtomicParams>,
         workspace: u64,
     ) -> Result<()> {
         let [of_queries, of_documents] = call.sides;

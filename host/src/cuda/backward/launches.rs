@@ -104,10 +104,10 @@ impl CudaBackward {
         // SAFETY: the caller's promise.
         unsafe {
             match &self.kernels.winners {
-                &WinnerKernels::Atomic(kernel) => {
+                WinnerKernels::Atomic(kernel) => {
                     self.run_atomic(entered, stream, call, kernel, free)
                 }
-                WinnerKernels::Sorted(sorted) => match sorted.short_query {
+                WinnerKernels::Sorted(sorted) => match &sorted.short_query {
                     Some(kernel) => {
                         self.run_short_query(entered, stream, call, (kernel, sorted), free)
                     }
@@ -147,7 +147,7 @@ impl CudaBackward {
             let n_blocks = params.n_rows.div_ceil(backward::WARPS);
             if n_blocks > 0 {
                 // SAFETY: sums and gradient have the tokens' rows; the caller's promise.
-                unsafe { start(entered, stream, project, n_blocks, 0, &params)? };
+                unsafe { start(entered, stream, &project, n_blocks, 0, &params)? };
             }
         }
         Ok(())
@@ -175,7 +175,7 @@ impl CudaBackward {
             let out = gradient.output(call.adds);
             let params = self.gather_params(call, pairs, out, workspace);
             let grid = self.n_gather_blocks(&params);
-            match sorted.gather {
+            match &sorted.gather {
                 GatherKernel::Rows(kernel) => start(entered, stream, kernel, grid, 0, &params)?,
                 GatherKernel::Residuals(kernel) => {
                     let documents = call.documents.decoded()?;
@@ -197,7 +197,7 @@ impl CudaBackward {
         entered: &Entered<'_>,
         stream: CUstream,
         call: &Sums<'_>,
-        (kernel, sorted): (Kernel<ShortQueryParams>, &SortedKernels),
+        (kernel, sorted): (&Kernel<ShortQueryParams>, &SortedKernels),
         workspace: u64,
     ) -> Result<()> {
         let [queries, documents] = call.sides;
@@ -318,7 +318,7 @@ impl CudaBackward {
         let first = u64::from(tasks.start) * size_of::<RowTask>() as u64;
         let params = SumParams { out, parts, tasks: self.lists.rows + first, n_chunks, n_rows };
         // SAFETY: the caller's promise.
-        unsafe { start(entered, stream, self.kernels.sum_chunks, tasks.len() as u32, 0, &params) }
+        unsafe { start(entered, stream, &self.kernels.sum_chunks, tasks.len() as u32, 0, &params) }
     }
 
     /// Adds f32 sums of all rows of the documents to a gradient of another type, or overwrites it.
@@ -433,10 +433,10 @@ impl CudaBackward {
                 let count = CountParams { sort, fixup, n_tasks, reserved: 0 };
                 let n_blocks = n_tasks + beside_counts.map_or(0, |left| n_fixup_blocks(&left));
                 let shared_bytes = backward::count_shared_bytes(group.window_rows) as u32;
-                start(entered, stream, sorted.count, n_blocks, shared_bytes, &count)?;
+                start(entered, stream, &sorted.count, n_blocks, shared_bytes, &count)?;
             }
-            start(entered, stream, sorted.sort, n_tasks, shared_bytes, &sort)?;
-            start(entered, stream, sorted.segmented_sum, n_sum_blocks, 0, &params)?;
+            start(entered, stream, &sorted.sort, n_tasks, shared_bytes, &sort)?;
+            start(entered, stream, &sorted.segmented_sum, n_sum_blocks, 0, &params)?;
             let Some(carry) = &group.carry else { return Ok(Some(params)) };
             self.run_fixup(entered, stream, &params, sorted)?;
             if carry.is_last {
@@ -461,7 +461,7 @@ impl CudaBackward {
         let shared_bytes = backward::FIXUP_SHARED_BYTES as u32;
         // SAFETY: the caller's promise.
         unsafe {
-            start(entered, stream, sorted.fixup, n_fixup_blocks(params), shared_bytes, params)
+            start(entered, stream, &sorted.fixup, n_fixup_blocks(params), shared_bytes, params)
         }
     }
 

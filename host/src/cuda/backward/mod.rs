@@ -278,7 +278,7 @@ impl CudaBackward {
         // this context; only this stream uses its workspace, and the hazards order its use of the
         // rest.
         let run = || unsafe { self.run(&entered, stream.raw(), call, workspace) };
-        Hazard::enqueue(hazards, &entered, stream, order, run)
+        Hazard::enqueue_all(hazards, &entered, stream, order, run)
     }
 
     /// The hazard of the winners that are found again, which all calls of the work share.

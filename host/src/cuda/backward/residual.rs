@@ -198,7 +198,7 @@ impl<'a> Tables<'a> {
                 })
                 .and_then(|()| self.add_parts(&entered, raw))
         };
-        Hazard::enqueue(hazards, &entered, stream, order, run)
+        Hazard::enqueue_all(hazards, &entered, stream, order, run)
     }
 
     /// Fills the parts with zeros.
@@ -251,9 +251,9 @@ impl<'a> Tables<'a> {
             if let Some(project) = self.project {
                 let n_blocks = window.n_rows.div_ceil(WARPS * (32 / PROJECT_LANES));
                 let params = ResidualProjectParams { tokens, window };
-                start(entered, stream, project, n_blocks, 0, &params)?;
+                start(entered, stream, &project, n_blocks, 0, &params)?;
             }
-            start(entered, stream, self.tables, self.grid, shared_bytes, &params)
+            start(entered, stream, &self.tables, self.grid, shared_bytes, &params)
         }
     }
 
@@ -280,7 +280,7 @@ impl<'a> Tables<'a> {
         [of_centroids, of_weights].iter().try_for_each(|params| {
             let n_blocks = params.n_rows.div_ceil(WARPS);
             // SAFETY: there are the parts that the lists say; the caller's promise.
-            unsafe { start(entered, stream, self.sum, n_blocks, 0, params) }
+            unsafe { start(entered, stream, &self.sum, n_blocks, 0, params) }
         })
     }
 }

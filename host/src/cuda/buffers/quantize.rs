@@ -81,7 +81,7 @@ impl CudaTokens {
             if grid > 0 {
                 // SAFETY: as above; the rows and their mask are there while `self` is borrowed, and
                 // the call waits; there is a warp for all rows; the kernel takes this struct.
-                unsafe { start(&entered, stream.raw(), kernel, grid, 0, &params)? };
+                unsafe { start(&entered, stream.raw(), &kernel, grid, 0, &params)? };
             }
             stream.synchronize()
         })?;
@@ -124,7 +124,7 @@ impl CudaTokens {
             if grid > 0 {
                 // SAFETY: the buffers were just made, for these rows; the rows and their mask are
                 // there while `self` is borrowed, and the call waits; the kernel takes this struct.
-                unsafe { start(&entered, stream.raw(), kernel, grid, 0, &params)? };
+                unsafe { start(&entered, stream.raw(), &kernel, grid, 0, &params)? };
             }
             stream.synchronize()?;
             // SAFETY: the buffer has these four bytes.

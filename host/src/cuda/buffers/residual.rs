@@ -184,7 +184,7 @@ impl CudaResiduals {
             if grid > 0 {
                 // SAFETY: the buffers hold these rows and their padding, and nothing else has the
                 // norms; there is a warp for all rows; the kernel takes this struct.
-                unsafe { start(&entered, stream.raw(), kernel, grid, 0, &params)? };
+                unsafe { start(&entered, stream.raw(), &kernel, grid, 0, &params)? };
             }
             stream.synchronize()
         })

@@ -316,7 +316,7 @@ impl CudaTokens {
         stream: CUstream,
         row_scales: &RowScales,
     ) -> Result<()> {
-        let Source::Kernel(kernel) = row_scales.source else { return Ok(()) };
+        let Source::Kernel(kernel) = &row_scales.source else { return Ok(()) };
         let rows = self.rows();
         let rows_per_block = WARPS * (32 >> rows.lanes_log2);
         let n_rows = self.n_rows() as u32;

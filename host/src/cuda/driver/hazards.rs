@@ -75,9 +75,24 @@ impl Hazard {
         Ok(last)
     }
 
+    /// Enqueues work on a stream, behind all earlier work that uses the buffer.
+    pub(in crate::cuda) fn enqueue(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        order: Order,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let guard = self.begin(entered, stream, order)?;
+        let enqueued = work();
+        // Even after an error, launches before it may be running.
+        let ended = guard.end(entered, stream);
+        enqueued.and(ended)
+    }
+
     /// Enqueues work on a stream, behind all earlier work that uses these buffers; no two of the
     /// hazards may be the same.
-    pub(in crate::cuda) fn enqueue<const N: usize>(
+    pub(in crate::cuda) fn enqueue_all<const N: usize>(
         mut hazards: [Option<&Hazard>; N],
         entered: &Entered<'_>,
         stream: &CudaStream,
@@ -88,7 +103,9 @@ impl Hazard {
         hazards.sort_unstable_by_key(|hazard| hazard.map_or(ptr::null(), ptr::from_ref));
         let mut guards = [const { None }; N];
         for (guard, hazard) in guards.iter_mut().zip(hazards) {
-            *guard = hazard.map(|hazard| hazard.begin(entered, stream, order)).transpose()?;
+            if let Some(hazard) = hazard {
+                *guard = Some(hazard.begin(entered, stream, order)?);
+            }
         }
         let enqueued = work();
         // Even after an error, launches before it may be running.

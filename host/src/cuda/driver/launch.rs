@@ -20,7 +20,7 @@ use crate::error::Result;
 pub(in crate::cuda) unsafe fn start<P: Copy>(
     entered: &Entered<'_>,
     stream: CUstream,
-    kernel: Kernel<P>,
+    kernel: &Kernel<P>,
     grid: u32,
     shared_bytes: u32,
     params: &P,

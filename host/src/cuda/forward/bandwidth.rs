@@ -51,5 +51,5 @@ pub(crate) fn read(
     let params = BandwidthParams { base, n_vectors: len_bytes / VECTOR_BYTES, sink };
     // SAFETY: a handle's matrix has the rows of its layout at its pitch, and is not written
     // during a call; the sink is this stream's.
-    unsafe { start(&entered, stream.raw(), kernel, n_blocks as u32, 0, &params) }
+    unsafe { start(&entered, stream.raw(), &kernel, n_blocks as u32, 0, &params) }
 }

@@ -102,7 +102,7 @@ impl CentroidScores {
         match self.grid {
             0 => Ok(()),
             // SAFETY: the caller's promise.
-            grid => unsafe { start(entered, stream, self.kernel, grid, 0, &params) },
+            grid => unsafe { start(entered, stream, &self.kernel, grid, 0, &params) },
         }
     }
 
@@ -114,7 +114,7 @@ impl CentroidScores {
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        (kernel, grid): (Kernel<ByCentroidParams>, u32),
+        (kernel, grid): (&Kernel<ByCentroidParams>, u32),
         forward: ForwardParams,
         documents: Residuals,
         scores: u64,
@@ -124,7 +124,7 @@ impl CentroidScores {
         // SAFETY: the caller's promise.
         unsafe {
             start(entered, stream, kernel, grid, 0, &params)?;
-            start(entered, stream, self.infinite, grid, 0, &params)
+            start(entered, stream, &self.infinite, grid, 0, &params)
         }
     }
 }

@@ -211,6 +211,6 @@ impl CudaSplits {
         };
         let shared_bytes = COMBINE_SPLITS_SHARED_BYTES as u32;
         // SAFETY: the caller's promise; there is a CTA per score, as the kernel wants it.
-        unsafe { start(entered, stream, self.kernel, self.n_scores, shared_bytes, &params) }
+        unsafe { start(entered, stream, &self.kernel, self.n_scores, shared_bytes, &params) }
     }
 }

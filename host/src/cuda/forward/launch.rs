@@ -13,7 +13,6 @@ use super::work_list::Launch;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::Entered;
-use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::launch::{N_RESERVED, start};
 use crate::cuda::driver::memory::fill;
 use crate::cuda::driver::stream::{CudaStream, Order};
@@ -21,6 +20,10 @@ use crate::error::{Error, Result};
 
 /// Alignment of the scores of centroids: a line of the cache.
 const SCORES_ALIGN: u64 = 128;
+
+/// Tensor maps of queries, of documents' tiles and of their tails: not copied before they are in
+/// the parameter struct.
+pub(in crate::cuda) type TensorMaps<'a> = [&'a TensorMap; 3];
 
 impl ForwardPlan {
     /// Enqueues the work. Allocates nothing once the stream's workspace has grown.
@@ -48,7 +51,7 @@ impl ForwardPlan {
         // writes of the outputs.
         let run =
             || unsafe { self.run(&entered, raw, maps, queries, documents, outputs, workspace) };
-        Hazard::enqueue([Some(outputs.hazard().as_ref())], &entered, stream, order, run)
+        outputs.hazard().enqueue(&entered, stream, order, run)
     }
 
     /// Prepares the row scales that the kernel reads, so that [`ForwardPlan::run`] allocates
@@ -121,7 +124,7 @@ impl ForwardPlan {
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        maps: [TensorMap; 3],
+        maps: TensorMaps<'_>,
         queries: &CudaTokens,
         documents: &CudaTokens,
         outputs: &CudaOutputs,
@@ -170,11 +173,11 @@ impl ForwardPlan {
 
     /// The tensor maps, where the kernel reads through them; an error for handles that it cannot
     /// read.
-    pub(in crate::cuda) fn tensor_maps(
+    pub(in crate::cuda) fn tensor_maps<'a>(
         &self,
-        queries: &CudaTokens,
-        documents: &CudaTokens,
-    ) -> Result<[TensorMap; 3]> {
+        queries: &'a CudaTokens,
+        documents: &'a CudaTokens,
+    ) -> Result<TensorMaps<'a>> {
         let [queries, documents] = self.as_read([queries, documents]);
         if let Some(scores) = &self.centroid_scores {
             scores.check(documents.access())?;
@@ -189,7 +192,7 @@ impl ForwardPlan {
             found: "other rows; prepare the work with these handles".into(),
         };
         if self.launches.is_empty() {
-            return Ok([TensorMap::NONE; 3]);
+            return Ok([&TensorMap::NONE; 3]);
         }
         if self.variant.schedule.is_contiguous() {
             for (argument, tokens) in [("queries", queries), ("documents", documents)] {
@@ -197,22 +200,22 @@ impl ForwardPlan {
                     return Err(refuse(argument));
                 }
             }
-            return Ok([TensorMap::NONE; 3]);
+            return Ok([&TensorMap::NONE; 3]);
         }
         if self.variant.arch != Arch::Sm90a {
             // Among the kernels for sm_80, those that decode documents load whole chunks of
             // queries.
             let is_aligned = queries.access().is_aligned() || !self.variant.operand.is_decoded();
-            return is_aligned.then_some([TensorMap::NONE; 3]).ok_or_else(|| refuse("queries"));
+            return is_aligned.then_some([&TensorMap::NONE; 3]).ok_or_else(|| refuse("queries"));
         }
         let queries = queries.maps(self.variant).ok_or_else(|| refuse("queries"))?;
         if self.variant.operand.is_decoded() {
-            return Ok([queries.groups, TensorMap::NONE, TensorMap::NONE]);
+            return Ok([&queries.groups, &TensorMap::NONE, &TensorMap::NONE]);
         }
         let documents = documents.maps(self.variant).ok_or_else(|| refuse("documents"))?;
         let reads_parts = self.variant.schedule.is_stream_k() || self.variant.schedule.is_swap_ab();
-        let tiles = if reads_parts { documents.parts } else { documents.tiles };
-        Ok([queries.groups, tiles, documents.groups])
+        let tiles = if reads_parts { &documents.parts } else { &documents.tiles };
+        Ok([&queries.groups, tiles, &documents.groups])
     }
 
     /// One launch of the forward kernel and, for partial results, of their sum.
@@ -261,7 +264,7 @@ impl ForwardPlan {
                 reserved: 0,
             };
             let grid = launch.n_results.div_ceil(SUM_PARTIALS_THREADS as u32);
-            start(entered, stream, sum_partials, grid, 0, &sum)
+            start(entered, stream, &sum_partials, grid, 0, &sum)
         }
     }
 }

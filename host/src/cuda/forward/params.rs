@@ -3,10 +3,11 @@
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::{
     ByCentroidParams, ContiguousParams, ContiguousStreamKParams, ContiguousUnit, ForwardParams,
-    NormalizedParams, ResidualParams, ScaledContiguousParams, TensorMap, Unit, UnitStart, inverse,
+    NormalizedParams, ResidualParams, ScaledContiguousParams, Unit, UnitStart, inverse,
 };
 use maxsim_kernels::table::forward::{ForwardEntry, Variant};
 
+use super::launch::TensorMaps;
 use super::plan::ForwardPlan;
 use super::work_list::{Launch, Units};
 use crate::cuda::buffers::residual::not_decoded;
@@ -67,7 +68,7 @@ impl ForwardPlan {
         let grid = launch.grid;
         // SAFETY: the caller's promise.
         unsafe {
-            match self.kernel {
+            match &self.kernel {
                 ForwardKernel::Forward(kernel) => {
                     start(entered, stream, kernel, grid, shared_bytes, params)
                 }
@@ -134,7 +135,7 @@ impl ForwardPlan {
     pub(super) fn params(
         &self,
         launch: &Launch,
-        [query_map, document_map, document_tail_map]: [TensorMap; 3],
+        maps: TensorMaps<'_>,
         queries: &CudaTokens,
         documents: &CudaTokens,
         out: OutputAddresses,
@@ -164,10 +165,11 @@ impl ForwardPlan {
             Units::Contiguous(_) | Units::StreamK(_) => {}
         }
         let first_result = launch.first_query * launch.query_stride + launch.entries.start;
+        let [query_map, document_map, document_tail_map] = maps;
         ForwardParams {
-            query_map,
-            document_map,
-            document_tail_map,
+            query_map: *query_map,
+            document_map: *document_map,
+            document_tail_map: *document_tail_map,
             queries: queries.matrix(),
             documents: documents_matrix,
             groups: self.lists.groups,

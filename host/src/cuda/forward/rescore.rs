@@ -15,7 +15,6 @@ use super::plan::ForwardPlan;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::{CudaTokens, regular_len};
 use crate::cuda::driver::context::{CudaDevice, Entered};
-use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::Buffer;
 use crate::cuda::driver::module::Kernel;
@@ -111,7 +110,7 @@ impl CudaRescore {
         // check), in this context; only this stream uses its workspace, and the hazard orders the
         // writes of the outputs.
         let run = || unsafe { self.run(&entered, raw, &codes, &tokens, outputs, workspace) };
-        Hazard::enqueue([Some(outputs.hazard().as_ref())], &entered, stream, order, run)
+        outputs.hazard().enqueue(&entered, stream, order, run)
     }
 
     /// Refuses codes that the work's kernel cannot read.
@@ -150,7 +149,7 @@ impl CudaRescore {
             self.screening.run(entered, stream, maps, queries, documents, &winners, workspace)?;
             match self.n_pairs.div_ceil(1 << (WARPS_LOG2 - self.warps_log2)) {
                 0 => Ok(()),
-                grid => start(entered, stream, self.kernel, grid, SHARED_BYTES as u32, &params),
+                grid => start(entered, stream, &self.kernel, grid, SHARED_BYTES as u32, &params),
             }
         }
     }

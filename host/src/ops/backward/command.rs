@@ -8,7 +8,7 @@ use super::prepared::{CpuBackwardWork, PreparedBackward};
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
 use crate::device::Device;
-use crate::device::command::{Command, CpuCall, CudaCommand};
+use crate::device::command::{Command, CpuCall, CudaCommand, on_cpu};
 use crate::device::tokens::DeviceTokens;
 use crate::error::{Error, Result};
 use crate::ops::score::prepared::{DeviceScores, check_side};
@@ -41,14 +41,14 @@ impl PreparedBackward {
         device: &Device,
         call: Call<'a, T, D>,
         provenance: Option<Provenance>,
-    ) -> Result<Command<'a, impl CpuCall>> {
+    ) -> Result<Command<'a>> {
         self.check(device, &call, provenance)?;
         let Call { queries, documents, scores, grad_scores, gradients, adds } = call;
         let inner = (&self.inner, &scores.inner, &grad_scores.inner, &gradients.inner);
         let call = match inner {
             (On::Cpu(work), On::Cpu(scores), On::Cpu(grad_scores), On::Cpu(gradients)) => {
                 let CpuBackwardWork { finds_winners_again } = *work;
-                On::Cpu(CpuBackward {
+                on_cpu(CpuBackward {
                     layouts: [queries.layout.clone(), documents.layout.clone()],
                     queries: queries.host_tokens()?.clone(),
                     documents: documents.host_tokens()?.clone(),

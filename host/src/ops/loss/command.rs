@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::prepared::{CpuLossWork, CpuTargets, DeviceLoss, PreparedLoss};
 use super::{Loss, contrastive, distillation};
 use crate::device::Device;
-use crate::device::command::{Command, CpuCall, CudaCommand};
+use crate::device::command::{Command, CpuCall, CudaCommand, on_cpu};
 use crate::error::{Error, Result};
 use crate::ops::backward::outputs::DeviceGradScores;
 use crate::ops::score::prepared::DeviceScores;
@@ -22,11 +22,11 @@ impl PreparedLoss {
         scores: &'a DeviceScores,
         grad_scores: &'a DeviceGradScores,
         loss: &'a DeviceLoss,
-    ) -> Result<Command<'a, impl CpuCall>> {
+    ) -> Result<Command<'a>> {
         self.check(device, scores, grad_scores, loss)?;
         let call = match (&self.inner, &scores.inner, &grad_scores.inner, &loss.inner) {
             (On::Cpu(work), On::Cpu(scores), On::Cpu(grad_scores), On::Cpu(loss)) => {
-                On::Cpu(CpuLoss {
+                on_cpu(CpuLoss {
                     work: work.clone(),
                     scores: scores.clone(),
                     grad_scores: grad_scores.clone(),

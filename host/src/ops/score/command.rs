@@ -6,7 +6,7 @@ use super::prepared::{DeviceScores, PreparedScore};
 use crate::cpu;
 use crate::cpu::tokens::HostTokens;
 use crate::device::Device;
-use crate::device::command::{Command, CpuCall, CudaCommand};
+use crate::device::command::{Command, CpuCall, CudaCommand, on_cpu};
 use crate::device::tokens::DeviceTokens;
 use crate::error::Result;
 use crate::problem::Problem;
@@ -26,10 +26,10 @@ impl PreparedScore {
         queries: &'a DeviceTokens<Q>,
         documents: &'a DeviceTokens<D>,
         scores: &'a DeviceScores,
-    ) -> Result<Command<'a, impl CpuCall>> {
+    ) -> Result<Command<'a>> {
         self.check_call(device, queries, documents, scores)?;
         let call = match (&self.inner, &scores.inner) {
-            (On::Cpu(()), On::Cpu(room)) => On::Cpu(CpuScore::new(queries, documents, self, room)?),
+            (On::Cpu(()), On::Cpu(room)) => on_cpu(CpuScore::new(queries, documents, self, room)?),
             (On::Cuda(work), On::Cuda(outputs)) => {
                 let tokens = [queries.cuda_tokens()?, documents.cuda_tokens()?];
                 On::Cuda(CudaCommand::Score { work, tokens, outputs })
