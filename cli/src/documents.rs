@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use maxsim::TokenLayout;
+use maxsim::files::AnyFile;
 use maxsim::residual::ResidualTokens;
 
-use crate::input::{Change, FileBytes, Format, InputOptions, Reading, Tensors, TokenFile};
+use crate::input::{Change, InputOptions, Reading, TokenFile, said};
 use crate::judging::ids::{Ids, Side};
-use crate::residual::{ResidualFile, is_residual};
+use crate::residual::ResidualFile;
 
 /// An open file of documents.
 #[derive(Debug)]
@@ -27,23 +28,12 @@ impl DocumentFile {
 
     /// Opens a file as [`DocumentFile::open`], with options.
     pub fn open_with(path: &Path, options: &InputOptions) -> Result<DocumentFile> {
-        if Format::of(path).ok() != Some(Format::Safetensors) {
-            return Ok(DocumentFile::Tokens(Box::new(TokenFile::open_with(path, options)?)));
-        }
-        let open = || -> Result<DocumentFile> {
-            let bytes = FileBytes::open(path, options.reading)?;
-            Ok(match is_residual(&Tensors::parse(&bytes)?) {
-                true => DocumentFile::Residual(
-                    Box::new(ResidualFile::with(bytes, options)),
-                    path.into(),
-                ),
-                false => {
-                    let format = Format::Safetensors;
-                    DocumentFile::Tokens(Box::new(TokenFile::of(path, bytes, format, options)?))
-                }
-            })
-        };
-        open().with_context(|| path.display().to_string())
+        Ok(match AnyFile::open(path, &options.of_library()).map_err(said)? {
+            AnyFile::Tokens(file) => DocumentFile::Tokens(Box::new(TokenFile::new(path, *file))),
+            AnyFile::Residual(file) => {
+                DocumentFile::Residual(Box::new(ResidualFile::new(*file)), path.into())
+            }
+        })
     }
 
     /// The ids that the file gives its `n_documents` documents.
@@ -51,8 +41,7 @@ impl DocumentFile {
         match self {
             DocumentFile::Tokens(file) => file.ids(Side::Documents),
             DocumentFile::Residual(file, path) => {
-                let ids = file.ids(n_documents).with_context(|| path.display().to_string())?;
-                Ids::stored(ids, path, Side::Documents, n_documents)
+                Ids::stored(file.ids(n_documents)?, path, Side::Documents, n_documents)
             }
         }
     }
@@ -61,9 +50,7 @@ impl DocumentFile {
     pub(crate) fn check_unchanged(&self, by: Change) -> Result<()> {
         match self {
             DocumentFile::Tokens(file) => file.check_unchanged(by),
-            DocumentFile::Residual(file, path) => {
-                file.check_unchanged(by).with_context(|| path.display().to_string())
-            }
+            DocumentFile::Residual(file, _) => file.check_unchanged(by),
         }
     }
 
@@ -71,10 +58,7 @@ impl DocumentFile {
     pub fn documents(&self) -> Result<Documents<'_>> {
         Ok(match self {
             DocumentFile::Tokens(file) => Documents::Tokens(file),
-            DocumentFile::Residual(file, path) => {
-                let tokens = file.tokens().with_context(|| path.display().to_string())?;
-                Documents::Residual(Box::new(tokens))
-            }
+            DocumentFile::Residual(file, _) => Documents::Residual(Box::new(file.tokens()?)),
         })
     }
 }

@@ -34,8 +34,9 @@
 //!  - [`residual`]: tokens as ColBERTv2 and PLAID store them.
 //!  - [`plan`]: which kernel runs a call, and why.
 //!
-//! Features: `cuda` (the GPU engines, on Linux), `ndarray` (tokens from its arrays, scores as such)
-//! and `serde` (options, plans and rankings are written and read).
+//! Features: `cuda` (the GPU engines, on Linux), `files` (the module of that name reads tokens of
+//! `.safetensors` and `.npy` files), `ndarray` (tokens from its arrays, scores as such) and `serde`
+//! (options, plans and rankings are written and read).
 //!
 //! Environment: MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files assembled for the device,
 //! or have the driver compile them, and fail where that cannot be; unset, the first where possible
@@ -55,6 +56,8 @@ mod cuda;
 mod cuda;
 mod device;
 mod error;
+#[cfg(feature = "files")]
+pub mod files;
 mod linalg;
 mod ops;
 pub mod plan;

@@ -5,7 +5,7 @@
 //! - `maxsim.source`: `tokens-1 ELEMENT DIGEST`, the [`TokenDigest`] of the embeddings, and their
 //!   element type;
 //! - `maxsim.source_identity`: which file that was, where a change of it would show (see
-//!   `input/identity.rs`);
+//!   `bytes/identity.rs` of the library's `files`);
 //! - `maxsim.codes`: `codes-1 DIGEST`, the [`TokenDigest`] of the codes, scales and minima, and of
 //!   the first digest.
 //!
@@ -29,11 +29,11 @@ use maxsim::format::Element;
 use self::cache::Cache;
 pub(crate) use self::digest::Digests;
 use crate::args::Verify;
-use crate::input::ids::IDS;
 use crate::input::{Change, Reading, TokenFile, settle};
 use crate::texts::{chain, printable};
 
 /// Keys of the metadata.
+const IDS: &str = "ids";
 const SOURCE: &str = "maxsim.source";
 const SOURCE_IDENTITY: &str = "maxsim.source_identity";
 const CODES: &str = "maxsim.codes";

@@ -165,7 +165,7 @@ fn check_lengths<T: Element>(file: &TokenFile, elements: &[T]) -> Result<()> {
     // Too short for a square may be more than zeros.
     let is_zeros = elements[row * dim..][..dim].iter().all(|x| x.to_f32() == 0.0);
     ensure!(
-        !is_zeros || file.contents().is_stated,
+        !is_zeros || file.states_lengths(),
         "token {i} of item {item} is all zeros, as padding is, and the file does not say how long \
          items are: give it a tensor `lengths` [n], or use --lengths-file, --mask-file or \
          --trailing-zeros pad; --keep-lengths is for zeros that are tokens"

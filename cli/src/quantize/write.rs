@@ -9,6 +9,7 @@ use std::ops::Range;
 use anyhow::{Context, Result, bail};
 use half::f16;
 use indicatif::ProgressBar;
+use maxsim::files::type_name;
 use maxsim::format::{
     Element, ElementType, QuantizeReport, Quantized, ScaleType, Scales, with_format,
 };
@@ -16,10 +17,13 @@ use maxsim::layout::LayoutKind;
 use maxsim::{TokenLayout, Tokens};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as ValueError, StrDeserializer};
 
 use super::errors::{Errors, Written, used_rows};
 use crate::finite::{self, Checked};
-use crate::input::{Change, TokenFile, dtype_of};
+use crate::input::{Change, TokenFile};
 use crate::judging::ids::Side;
 use crate::output::Destination;
 use crate::provenance::{Digests, Notes};
@@ -247,7 +251,8 @@ fn header<F: Quantized>(
             ("offsets", std::iter::once(first).chain(ends).collect(), vec![rows])
         }
     };
-    let Some(codes) = dtype_of(F::FORMAT) else { bail!("{} codes are not written", F::FORMAT) };
+    let Some(codes) = type_name(F::FORMAT) else { bail!("{} codes are not written", F::FORMAT) };
+    let codes = Dtype::deserialize(codes.into_deserializer() as StrDeserializer<'_, ValueError>)?;
     let (dtype, scales_shape) = match scales {
         ScaleType::F16 => (Dtype::F16, row_shape.clone()),
         ScaleType::F32 => (Dtype::F32, row_shape.clone()),

@@ -103,8 +103,7 @@ fn with<U: Element>(file: TokenFile) -> Result<(TokenFile, Conversion)> {
         let elements = file.elements::<T>(0..file.layout().rows())?;
         let tokens = Tokens::from_layout(elements, file.layout().clone())?;
         let (tokens, conversion) = tokens.convert::<U>()?;
-        let elements = bytemuck::cast_slice(tokens.data()).to_vec();
-        Ok((file.with_elements(U::TYPE, elements), conversion))
+        Ok((file.with_elements::<U>(tokens.data())?, conversion))
     }
     with_format!(file.contents().format, {
         element T => of::<T, U>(file),

@@ -6,7 +6,9 @@ use anyhow::{Context, Result, bail, ensure};
 use half::{bf16, f16};
 use maxsim::residual::{Centroids, Codes};
 
-use crate::input::{elements, npy};
+use crate::input::said;
+
+use maxsim::files::NpyArray;
 
 /// Element types that occur in indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +59,8 @@ impl Array {
 
     /// Reads an `.npy` file.
     pub fn of_npy(file: &[u8]) -> Result<Array> {
-        let (header, bytes) = npy::array(file)?;
-        let kind = match header.descr.as_str() {
+        let array = NpyArray::parse(file).map_err(said)?;
+        let kind = match array.descr() {
             "<f2" => Kind::F16,
             "<f4" => Kind::F32,
             "<i4" => Kind::I32,
@@ -68,7 +70,7 @@ impl Array {
             "|O" | "O" => bail!("the array holds pickled objects, which are never read"),
             other => bail!("elements are '{other}', which is not supported in an index"),
         };
-        Array::new(kind, &header.shape, bytes.to_vec())
+        Array::new(kind, array.shape(), array.data().to_vec())
     }
 
     /// Rows of a matrix, or elements of a vector.
@@ -87,9 +89,9 @@ impl Array {
     /// Floating-point numbers as f32, which is exact.
     pub fn floats(&self) -> Result<Vec<f32>> {
         Ok(match self.kind {
-            Kind::F16 => self.elements::<f16>()?.iter().map(|x| x.to_f32()).collect(),
-            Kind::Bf16 => self.elements::<bf16>()?.iter().map(|x| x.to_f32()).collect(),
-            Kind::F32 => self.elements::<f32>()?.into_owned(),
+            Kind::F16 => self.elements::<f16>().iter().map(|x| x.to_f32()).collect(),
+            Kind::Bf16 => self.elements::<bf16>().iter().map(|x| x.to_f32()).collect(),
+            Kind::F32 => self.elements::<f32>().into_owned(),
             other => bail!("elements are {other:?}; expected F16, BF16 or F32"),
         })
     }
@@ -100,9 +102,9 @@ impl Array {
             bail!("centroids have shape {:?}; expected [n, dim]", self.shape)
         };
         let centroids = match self.kind {
-            Kind::F16 => Centroids::F16(self.elements::<f16>()?.into_owned().into()),
-            Kind::Bf16 => Centroids::Bf16(self.elements::<bf16>()?.into_owned().into()),
-            Kind::F32 => Centroids::F32(self.elements::<f32>()?.into_owned().into()),
+            Kind::F16 => Centroids::F16(self.elements::<f16>().into_owned().into()),
+            Kind::Bf16 => Centroids::Bf16(self.elements::<bf16>().into_owned().into()),
+            Kind::F32 => Centroids::F32(self.elements::<f32>().into_owned().into()),
             other => bail!("centroids are {other:?}; expected F16, BF16 or F32"),
         };
         Ok((centroids, dim))
@@ -112,8 +114,8 @@ impl Array {
     pub fn codes(&self) -> Result<Codes<'static>> {
         ensure!(self.shape.len() == 1, "codes have shape {:?}; expected [rows]", self.shape);
         Ok(match self.kind {
-            Kind::I32 => self.elements::<i32>()?.into_owned().into(),
-            Kind::I64 => self.elements::<i64>()?.into_owned().into(),
+            Kind::I32 => self.elements::<i32>().into_owned().into(),
+            Kind::I64 => self.elements::<i64>().into_owned().into(),
             other => bail!("codes are {other:?}; expected I32 or I64"),
         })
     }
@@ -129,7 +131,14 @@ impl Array {
         Ok(self.bytes)
     }
 
-    fn elements<T: bytemuck::Pod>(&self) -> Result<Cow<'_, [T]>> {
-        elements(&self.bytes)
+    /// The same memory where it is aligned, a copy where it is not.
+    fn elements<T: bytemuck::Pod>(&self) -> Cow<'_, [T]> {
+        match bytemuck::try_cast_slice(&self.bytes) {
+            Ok(elements) => Cow::Borrowed(elements),
+            Err(_) => {
+                let elements = self.bytes.chunks_exact(size_of::<T>());
+                Cow::Owned(elements.map(bytemuck::pod_read_unaligned).collect())
+            }
+        }
     }
 }

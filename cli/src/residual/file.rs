@@ -6,191 +6,44 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use half::f16;
-use maxsim::TokenLayout;
-use maxsim::format::{TokenFormat, with_element};
-use maxsim::residual::{BitOrder, Centroids, Codes, ResidualCodec, ResidualTokens};
-use safetensors::Dtype;
+use maxsim::files::{self, type_name};
+use maxsim::residual::ResidualTokens;
 use serde_json::{Map, Value, json};
 
-use crate::input::items::{Items, items};
-use crate::input::{
-    Change, FileBytes, InputOptions, Matrix, Reading, Tensors, dtype_of, elements, format_of, ids,
-    stated_files,
-};
+use crate::input::{Change, InputOptions, Reading, said_of_residual};
 use crate::output::NewFile;
 use crate::provenance::Notes;
 
-const FORMAT: &str = "maxsim-residual";
-const VERSION: &str = "1";
-
-/// Tensors that do not describe the items, whatever shape they have.
-const KNOWN: &[&str] = &["residuals", "centroids", "bucket_weights", "bucket_cutoffs"];
-
 /// An open file of residual-compressed tokens.
 #[derive(Debug)]
-pub struct ResidualFile {
-    bytes: FileBytes,
-    options: InputOptions,
-}
+pub struct ResidualFile(files::ResidualFile);
 
 impl ResidualFile {
     /// Opens a file. Codes and buckets are not read yet when it is mapped.
     pub fn open(path: &Path, reading: Reading) -> Result<ResidualFile> {
-        let bytes = FileBytes::open(path, reading).with_context(|| path.display().to_string())?;
-        Ok(ResidualFile::with(bytes, &InputOptions::new(reading)))
+        let options = InputOptions::new(reading).of_library();
+        files::ResidualFile::open(path, &options).map(ResidualFile).map_err(said_of_residual)
     }
 
-    /// Reads a whole file's bytes, with options.
-    pub(crate) fn with(bytes: FileBytes, options: &InputOptions) -> ResidualFile {
-        ResidualFile { bytes, options: options.clone() }
+    /// Wraps an open file.
+    pub(crate) fn new(file: files::ResidualFile) -> ResidualFile {
+        ResidualFile(file)
     }
 
     /// Checks that a mapped file is as it was when it was opened.
     pub(crate) fn check_unchanged(&self, by: Change) -> Result<()> {
-        self.bytes.check_unchanged(by)
+        self.0.check_unchanged(by).map_err(said_of_residual)
     }
 
     /// Borrows or copies the tokens, all of them checked: borrowed where the file has them on
     /// element boundaries.
     pub fn tokens(&self) -> Result<ResidualTokens<'_>> {
-        tokens(&self.bytes, &self.options)
+        self.0.tokens().map_err(said_of_residual)
     }
 
     /// The ids that the file gives its `n_items` items, where it does.
     pub(crate) fn ids(&self, n_items: usize) -> Result<Option<Vec<String>>> {
-        ids::of(&Tensors::parse(&self.bytes)?, n_items)
-    }
-}
-
-/// Whether a file claims to be of this format, broken or not.
-pub(crate) fn is_residual(tensors: &Tensors<'_>) -> bool {
-    tensors.note("format") == Some(FORMAT)
-}
-
-/// The tokens in the bytes of a whole file.
-fn tokens<'a>(bytes: &'a [u8], options: &InputOptions) -> Result<ResidualTokens<'a>> {
-    ensure!(
-        options.tensor.is_none(),
-        "the tokens are residual-compressed, by tensors of fixed names; leave --tensor out, or \
-         name that of the queries alone (--queries-tensor)"
-    );
-    let file = File { tensors: Tensors::parse(bytes)?, bytes };
-    let (format, version) = (file.note("format")?, file.note("version")?);
-    ensure!(format == FORMAT, "`format` is '{format}'; expected '{FORMAT}'");
-    ensure!(version == VERSION, "`version` is '{version}'; this program reads '{VERSION}'");
-    let nbits = file.note("nbits")?;
-    let nbits =
-        nbits.parse().with_context(|| format!("`nbits` is '{nbits}'; expected a number"))?;
-    let normalize = match file.note("normalize")? {
-        "true" => true,
-        "false" => false,
-        other => bail!("`normalize` is '{other}'; expected 'true' or 'false'"),
-    };
-    let order = file.note("bit_order")?;
-    let order =
-        BitOrder::ALL.into_iter().find(|known| known.name() == order).with_context(|| {
-            let [one, other] = BitOrder::ALL.map(BitOrder::name);
-            format!("`bit_order` is '{order}'; expected '{one}' or '{other}'")
-        })?;
-    let (centroids, dim) = file.centroids()?;
-    let weights = file.floats("bucket_weights")?.context("no tensor `bucket_weights`")?;
-    let mut codec = ResidualCodec::new(nbits, dim, centroids, &weights, normalize)?;
-    if let Some(cutoffs) = file.floats("bucket_cutoffs")? {
-        codec = codec.with_cutoffs(&cutoffs)?;
-    }
-    file.needed("residuals")?;
-    let (codes, items) = file.codes(dim, options)?;
-    let row_bytes = codec.row_bytes();
-    let residuals = file.residuals(&items.layout, row_bytes)?;
-    let Some(valid) = &items.valid else {
-        return Ok(ResidualTokens::new(codec.into(), codes, residuals, order, items.layout)?);
-    };
-    let rows = 0..items.layout.rows();
-    let codes = match &codes {
-        Codes::I32(codes) => Codes::I32(
-            valid.gather(bytemuck::cast_slice(codes), rows.clone(), 4)?.into_owned().into(),
-        ),
-        Codes::I64(codes) => Codes::I64(
-            valid.gather(bytemuck::cast_slice(codes), rows.clone(), 8)?.into_owned().into(),
-        ),
-    };
-    let residuals = valid.gather::<u8>(residuals, rows, row_bytes)?;
-    Ok(ResidualTokens::new(codec.into(), codes, residuals, order, items.layout)?)
-}
-
-/// Element type, shape and bytes of a tensor.
-type Found<'f, 'a> = (Dtype, &'f [usize], &'a [u8]);
-
-/// The tensors of a file.
-struct File<'a> {
-    tensors: Tensors<'a>,
-    bytes: &'a [u8],
-}
-
-impl<'a> File<'a> {
-    fn note(&self, key: &str) -> Result<&str> {
-        self.tensors.note(key).with_context(|| format!("no `{key}` in the metadata"))
-    }
-
-    fn tensor(&self, name: &str) -> Result<Option<Found<'_, 'a>>> {
-        let found = self.tensors.get(name)?;
-        Ok(found.map(|(info, range)| (info.dtype, info.shape.as_slice(), &self.bytes[range])))
-    }
-
-    fn needed(&self, name: &str) -> Result<Found<'_, 'a>> {
-        self.tensor(name)?.with_context(|| format!("no tensor `{name}`"))
-    }
-
-    fn centroids(&self) -> Result<(Centroids<'a>, usize)> {
-        let (dtype, shape, bytes) = self.needed("centroids")?;
-        let &[_, dim] = shape else { bail!("`centroids` have shape {shape:?}; expected [n, dim]") };
-        let Some(element) = format_of(dtype).and_then(TokenFormat::element) else {
-            bail!("`centroids` are {dtype:?}; expected F16, BF16 or F32")
-        };
-        Ok((with_element!(element, T => elements::<T>(bytes)?.into()), dim))
-    }
-
-    /// A short vector of numbers.
-    fn floats(&self, name: &str) -> Result<Option<Vec<f32>>> {
-        let Some((dtype, shape, bytes)) = self.tensor(name)? else { return Ok(None) };
-        ensure!(shape.len() == 1, "`{name}` has shape {shape:?}; expected one dimension");
-        Ok(Some(match dtype {
-            Dtype::F32 => elements::<f32>(bytes)?.into_owned(),
-            Dtype::F16 => elements::<f16>(bytes)?.iter().map(|x| x.to_f32()).collect(),
-            other => bail!("`{name}` are {other:?}; expected F32 or F16"),
-        }))
-    }
-
-    /// Codes, and where the items are among them.
-    fn codes(&self, dim: usize, options: &InputOptions) -> Result<(Codes<'a>, Items)> {
-        let (dtype, shape, bytes) = self.needed("codes")?;
-        let codes = match dtype {
-            Dtype::I32 => Codes::I32(elements(bytes)?),
-            Dtype::I64 => Codes::I64(elements(bytes)?),
-            other => bail!("`codes` are {other:?}; expected I32 or I64"),
-        };
-        let listed = self.tensors.listed();
-        let number = listed.iter().position(|tensor| tensor.name == "codes");
-        let number = number.context("no tensor `codes`")?;
-        let files = stated_files(options)?;
-        let beside = self.tensors.beside(&listed, number, KNOWN, options, &files)?;
-        let items = items(&Matrix { name: "`codes`", tokens: shape, dim, last: "" }, &beside)?;
-        Ok((codes, items))
-    }
-
-    fn residuals(&self, layout: &TokenLayout, row_bytes: usize) -> Result<&'a [u8]> {
-        let (dtype, shape, bytes) = self.needed("residuals")?;
-        ensure!(dtype == Dtype::U8, "`residuals` are {dtype:?}; expected U8");
-        let (_, codes, _) = self.needed("codes")?;
-        let expected = [codes, &[row_bytes]].concat();
-        ensure!(
-            shape == expected,
-            "`residuals` have shape {shape:?}; expected {expected:?}, for {} tokens of dim {}",
-            layout.rows(),
-            layout.dim()
-        );
-        Ok(bytes)
+        self.0.ids(n_items).map_err(said_of_residual)
     }
 }
 
@@ -222,10 +75,9 @@ pub(crate) fn write_into(
     let codec = tokens.codec();
     let (rows, dim) = (packed.codes.len(), codec.dim());
     let element = codec.centroids().element();
-    let Some(centroids) = dtype_of(element.into()) else {
+    let Some(centroids) = type_name(element.into()) else {
         bail!("{element} centroids are not written")
     };
-    let centroids = format!("{centroids:?}");
     // From wide elements to narrow ones, so that each tensor starts on a boundary of its elements.
     let mut tensors = vec![
         Tensor::new(
@@ -248,12 +100,12 @@ pub(crate) fn write_into(
         tensors.push(Tensor::new("bucket_cutoffs", "F32", &[cutoffs.len()], bytes));
     }
     let table = codec.centroids().bytes();
-    tensors.push(Tensor::new("centroids", &centroids, &[codec.n_centroids(), dim], table));
+    tensors.push(Tensor::new("centroids", centroids, &[codec.n_centroids(), dim], table));
     let shape = [rows, codec.row_bytes()];
     tensors.push(Tensor::new("residuals", "U8", &shape, &packed.residuals));
     let mut notes = json!({
-        "format": FORMAT,
-        "version": VERSION,
+        "format": files::ResidualFile::FORMAT,
+        "version": files::ResidualFile::VERSION,
         "nbits": codec.nbits().to_string(),
         "bit_order": tokens.order().name(),
         "normalize": codec.normalize().to_string(),

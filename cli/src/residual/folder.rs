@@ -21,6 +21,7 @@
 //! next-plaid 1.8.5.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -31,7 +32,6 @@ use serde::de::DeserializeOwned;
 
 use super::array::Array;
 use super::pt;
-use crate::input::{FileBytes, Reading};
 
 /// Program whose files an index folder has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,16 +261,19 @@ fn named(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
+/// Reads a regular file: opening a pipe without a writer would block.
+fn bytes(path: &Path) -> Result<Vec<u8>> {
+    ensure!(fs::metadata(path)?.is_file(), "not a regular file");
+    Ok(fs::read(path)?)
+}
+
 fn json<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let read = || -> Result<T> {
-        let bytes = FileBytes::open(path, Reading::Read)?;
-        Ok(serde_json::from_slice(&bytes)?)
-    };
+    let read = || -> Result<T> { Ok(serde_json::from_slice(&bytes(path)?)?) };
     read().with_context(|| named(path))
 }
 
 fn of_npy(path: &Path) -> Result<Array> {
-    let read = || Array::of_npy(&FileBytes::open(path, Reading::Read)?);
+    let read = || Array::of_npy(&bytes(path)?);
     read().with_context(|| named(path))
 }
 

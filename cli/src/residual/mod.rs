@@ -32,6 +32,6 @@ mod folder;
 mod pt;
 
 pub use decode::{decode, of_items};
+pub(crate) use file::write_into;
 pub use file::{ResidualFile, write};
-pub(crate) use file::{is_residual, write_into};
 pub use folder::{IndexFormat, read_index};

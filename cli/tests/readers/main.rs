@@ -5,6 +5,5 @@ mod files;
 mod plaid_indexes;
 mod residual_fidelity;
 mod residual_files;
-mod token_files;
 #[path = "../tool/mod.rs"]
 mod tool;

@@ -33,7 +33,7 @@ const HOST: Crate = Crate {
                 &["linalg"],
                 &["tokens"],
                 &["residual"],
-                &["problem"],
+                &["files", "problem"],
                 &["plan"],
                 &["cpu", "cuda"],
                 &["device"],

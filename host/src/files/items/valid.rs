@@ -7,10 +7,10 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use anyhow::{Result, ensure};
-use maxsim::TokenLayout;
-
-use super::{elements, reserved};
+use crate::files::bytes::{elements, reserved};
+use crate::files::contents::{OTHER_BYTES, bytes_of};
+use crate::files::error::{Context, FileError, Result, ensure};
+use crate::tokens::layout::TokenLayout;
 
 /// The valid rows of a stored matrix, in runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl ValidRows {
         });
         if !follows {
             if self.runs.len() == self.runs.capacity() {
-                self.runs.try_reserve(self.runs.len().max(16))?;
+                self.runs.try_reserve(self.runs.len().max(16)).map_err(FileError::of)?;
             }
             self.runs.push([self.n_rows as u32, rows.start as u32]);
         }
@@ -78,13 +78,14 @@ impl ValidRows {
     ) -> Result<Cow<'a, [T]>> {
         let mut parts = self.stored(rows.clone()).peekable();
         let Some(first) = parts.next() else { return Ok(Cow::Borrowed(&[])) };
-        let bytes = |rows: Range<usize>| &matrix[rows.start * row_bytes..rows.end * row_bytes];
+        let bytes =
+            |rows: Range<usize>| matrix.get(bytes_of(&rows, row_bytes)).context(OTHER_BYTES);
         if parts.peek().is_none() {
-            return elements(bytes(first));
+            return elements(bytes(first)?);
         }
-        let mut found = reserved(rows.len() * row_bytes / size_of::<T>())?;
+        let mut found = reserved(rows.len().saturating_mul(row_bytes) / size_of::<T>())?;
         for part in std::iter::once(first).chain(parts) {
-            found.extend_from_slice(&elements::<T>(bytes(part))?);
+            found.extend_from_slice(&elements::<T>(bytes(part)?)?);
         }
         Ok(Cow::Owned(found))
     }

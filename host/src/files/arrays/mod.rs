@@ -1,16 +1,26 @@
 //! Several arrays in one place, an archive or a folder: tensors of one file by their names, or a
 //! matrix `[len, dim]` for each item.
 
+pub(super) mod archive;
+pub(super) mod folder;
+
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use anyhow::{Context, Result, bail, ensure};
 use safetensors::Dtype;
 
+use super::bytes::FileBytes;
+use super::contents::Contents;
+use super::error::{Context, FileError, Result, bail, ensure};
 use super::ids::{self, IDS};
-use super::items::{Items, items};
+use super::items::{Beside, Items, Matrix, Role, items};
+use super::npy;
+use super::options::FileOptions;
 use super::tensors::{self, Listed, is_embeddings};
-use super::{Beside, Contents, FileBytes, InputOptions, Matrix, Opened, Role, npy};
+use super::token_file::Opened;
+
+/// An array's header is not looked for any further.
+const MAX_HEADER_BYTES: u64 = 1 << 16;
 
 /// Meaning of several arrays together.
 enum Form {
@@ -21,9 +31,9 @@ enum Form {
 }
 
 /// Embeddings of several arrays. `read` gives the bytes of an array's whole `.npy` file.
-pub(super) fn open(
+fn open(
     arrays: &[Listed],
-    options: &InputOptions,
+    options: &FileOptions,
     files: &[Beside<'_>],
     read: impl Fn(usize) -> Result<FileBytes>,
 ) -> Result<Opened> {
@@ -71,7 +81,7 @@ fn beside(
     Ok(Beside { name: name.clone(), role, dtype, shape, bytes })
 }
 
-fn form(arrays: &[Listed], options: &InputOptions) -> Result<Form> {
+fn form(arrays: &[Listed], options: &FileOptions) -> Result<Form> {
     ensure!(!arrays.is_empty(), "no .npy arrays in it");
     if options.tensor.is_some() || arrays.iter().any(|array| is_embeddings(&array.name)) {
         let embeddings = tensors::embeddings(arrays, options)?;
@@ -84,11 +94,11 @@ fn form(arrays: &[Listed], options: &InputOptions) -> Result<Form> {
     };
     let other = order.iter().map(|&i| &arrays[i]).find(|array| !is_matrix(array));
     if let Some(other) = other {
-        bail!(
-            "no array `embeddings`, and `{}` is no matrix [len, dim] of one item; {}",
-            other.name,
-            tensors::list(arrays)
+        let what = format!(
+            "no array `embeddings`, and `{}` is no matrix [len, dim] of one item",
+            other.name
         );
+        return Err(tensors::with_list(&what, arrays));
     }
     order.sort_by(|&a, &b| natural(&arrays[a].name, &arrays[b].name));
     let pairs = || order.windows(2).map(|pair| (&arrays[pair[0]], &arrays[pair[1]]));
@@ -130,7 +140,7 @@ fn list(
             dim = header.shape[1];
             rows = rows.checked_add(header.shape[0]).context("too many rows")?;
             lengths.extend_from_slice(&(header.shape[0] as i64).to_le_bytes());
-            bytes.try_reserve(data.len())?;
+            bytes.try_reserve(data.len()).map_err(FileError::of)?;
             bytes.extend_from_slice(data);
             Ok(())
         };

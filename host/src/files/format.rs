@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use super::error::{FileError, Result, bail};
 
 /// File formats of token embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+#[non_exhaustive]
+pub enum FileFormat {
     /// Tensor `embeddings`, with lengths where items have them.
     Safetensors,
     /// One padded array.
@@ -17,15 +18,20 @@ pub enum Format {
     Folder,
 }
 
-impl Format {
+impl FileFormat {
     /// Finds the format by a file's ending, in upper or lower case; a folder is one of arrays.
-    pub fn of(path: &Path) -> Result<Format> {
+    ///
+    /// # Errors
+    /// For any other ending. Where it is one of a known format, the error has a line of Python that
+    /// converts such files.
+    pub fn of(path: impl AsRef<Path>) -> Result<FileFormat, FileError> {
+        let path = path.as_ref();
         let ending = path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase);
         let ending = ending.unwrap_or_default();
         match ending.as_str() {
-            "safetensors" => return Ok(Format::Safetensors),
-            "npy" => return Ok(Format::Npy),
-            "npz" => return Ok(Format::Npz),
+            "safetensors" => return Ok(FileFormat::Safetensors),
+            "npy" => return Ok(FileFormat::Npy),
+            "npz" => return Ok(FileFormat::Npz),
             _ => (),
         }
         if path.as_os_str() == "-" {
@@ -37,7 +43,7 @@ impl Format {
             bail!("{what} cannot be read; {}", python(code, path));
         }
         if path.is_dir() {
-            return Ok(Format::Folder);
+            return Ok(FileFormat::Folder);
         }
         bail!(
             "the name must end in .safetensors, .npy or .npz, or be that of a folder of .npy files"
@@ -114,21 +120,21 @@ mod tests {
     #[test]
     fn endings_are_read_in_any_case() {
         for (name, format) in [
-            ("a.safetensors", Format::Safetensors),
-            ("a.SafeTensors", Format::Safetensors),
-            ("b.NPY", Format::Npy),
-            ("b.c.Npz", Format::Npz),
-            ("src", Format::Folder),
+            ("a.safetensors", FileFormat::Safetensors),
+            ("a.SafeTensors", FileFormat::Safetensors),
+            ("b.NPY", FileFormat::Npy),
+            ("b.c.Npz", FileFormat::Npz),
+            ("src", FileFormat::Folder),
         ] {
-            assert_eq!(Format::of(Path::new(name)).unwrap(), format);
+            assert_eq!(FileFormat::of(Path::new(name)).unwrap(), format);
         }
     }
 
     #[test]
     fn names_that_need_quotes_are_not_quoted() {
-        let error = Format::of(Path::new("it's a \"file\".pt")).unwrap_err().to_string();
+        let error = FileFormat::of(Path::new("it's a \"file\".pt")).unwrap_err().to_string();
         assert!(error.contains("torch.load('tokens'"), "{error}");
-        let error = Format::of(Path::new("a/b-1.PTH")).unwrap_err().to_string();
+        let error = FileFormat::of(Path::new("a/b-1.PTH")).unwrap_err().to_string();
         assert!(error.contains("torch.load('a/b-1.PTH'"), "{error}");
     }
 }

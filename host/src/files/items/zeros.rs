@@ -4,14 +4,14 @@
 //! everything: more than that of a token that points away. Models that pad on the left have them at
 //! the start.
 
-use anyhow::Result;
 use rayon::prelude::*;
 
+use super::padded_layout;
 use super::valid::masked;
-use super::{Contents, TrailingZeros, padded_layout};
-use crate::texts::counted;
-
-use maxsim::layout::LayoutKind;
+use crate::files::contents::Contents;
+use crate::files::error::{Advice, Message, Result};
+use crate::files::options::TrailingZeros;
+use crate::tokens::layout::LayoutKind;
 
 /// Rows of zeros at the start and at the end of each item; those of an item without others are at
 /// its start.
@@ -48,11 +48,11 @@ fn is_zero(contents: &Contents, bytes: &[u8], row: usize) -> bool {
 }
 
 /// Removes rows of zeros from items, or warns that there are some.
-pub(super) fn check(
+pub(in crate::files) fn check(
     contents: &mut Contents,
     bytes: &[u8],
     wanted: Option<TrailingZeros>,
-) -> Result<Option<String>> {
+) -> Result<Option<Message>> {
     if contents.is_stated || wanted == Some(TrailingZeros::Tokens) {
         return Ok(None);
     }
@@ -66,12 +66,12 @@ pub(super) fn check(
         return Ok(None);
     }
     let (n_items, n) = (ends.iter().filter(|[a, b]| a + b > 0).count(), ends.len());
-    let rows = counted(n_rows as u64, "row of zeros", "rows of zeros");
-    Ok(Some(format!(
-        "{n_items} of {n} items begin or end with {rows}, scored as tokens: the file does not say \
-         how long items are; give lengths or a mask, or use --trailing-zeros pad to leave the rows \
-         out, or --trailing-zeros tokens if they are tokens"
-    )))
+    let rows = if n_rows == 1 { "row of zeros" } else { "rows of zeros" };
+    let text = format!(
+        "{n_items} of {n} items begin or end with {n_rows} {rows}, scored as tokens: the file does \
+         not say how long items are"
+    );
+    Ok(Some(Message::new(text, Some(Advice::TrailingZeros))))
 }
 
 fn leave_out(contents: &mut Contents, ends: &[[usize; 2]]) -> Result<()> {

@@ -1,10 +1,10 @@
 //! Tensors of a file by their names: which are the embeddings, and what the others are to them.
 
-use anyhow::{Result, bail, ensure};
 use safetensors::Dtype;
 
-use super::InputOptions;
+use super::error::{Advice, FileError, Result};
 use super::items::{Role, plain};
+use super::options::FileOptions;
 
 /// Tensors that a message lists.
 const LISTED: usize = 16;
@@ -14,7 +14,7 @@ const EMBEDDINGS: &str = "embeddings";
 
 /// A tensor of a file, without its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(super) struct Listed {
     pub name: String,
     /// `None` for elements that are no numbers.
     pub dtype: Option<Dtype>,
@@ -35,22 +35,19 @@ impl Listed {
 }
 
 /// Finds the tensor of the embeddings.
-pub(crate) fn embeddings(tensors: &[Listed], options: &InputOptions) -> Result<usize> {
+pub(super) fn embeddings(tensors: &[Listed], options: &FileOptions) -> Result<usize> {
     if let Some(name) = &options.tensor {
         let found = tensors.iter().position(|tensor| tensor.name == *name);
-        return match found {
-            Some(i) => Ok(i),
-            None => bail!("no tensor `{name}` in the file; {}", list(tensors)),
-        };
+        return found.ok_or_else(|| with_list(&format!("no tensor `{name}` in the file"), tensors));
     }
     if let Some(i) = only(tensors, |tensor| is_embeddings(&tensor.name))? {
         return Ok(i);
     }
-    bail!("no tensor `{EMBEDDINGS}` in the file; {}", list(tensors))
+    Err(with_list(&format!("no tensor `{EMBEDDINGS}` in the file"), tensors))
 }
 
 /// Whether a tensor of this name is the embeddings by default.
-pub(crate) fn is_embeddings(name: &str) -> bool {
+pub(super) fn is_embeddings(name: &str) -> bool {
     plain(name).strip_suffix('s').unwrap_or(&plain(name)) == "embedding"
 }
 
@@ -59,15 +56,17 @@ fn only(tensors: &[Listed], is_it: impl Fn(&Listed) -> bool) -> Result<Option<us
     let first = found.next();
     if let (Some(a), Some(b)) = (first, found.next()) {
         let (a, b) = (&tensors[a].name, &tensors[b].name);
-        bail!("tensors `{a}` and `{b}` could both be the embeddings; --tensor {a} takes the first");
+        let error = FileError::new(format!("tensors `{a}` and `{b}` could both be the embeddings"));
+        return Err(error.advise(Advice::FirstTensor { name: a.clone() }));
     }
     Ok(first)
 }
 
-/// The tensors of a file and what they look like, for a message on how to choose one.
-pub(crate) fn list(tensors: &[Listed]) -> String {
+/// An error that lists the tensors of a file and what they look like, with advice on how to choose
+/// one.
+pub(super) fn with_list(what: &str, tensors: &[Listed]) -> FileError {
     if tensors.is_empty() {
-        return "it has no tensors".to_string();
+        return FileError::new(format!("{what}; it has no tensors"));
     }
     let lines = tensors.iter().take(LISTED).map(|tensor| {
         let Listed { name, dtype, shape } = tensor;
@@ -75,25 +74,27 @@ pub(crate) fn list(tensors: &[Listed]) -> String {
         let looks = tensor.looks_like().map(|what| format!(" (could be {what})"));
         format!("`{name}` {dtype} {shape:?}{}", looks.unwrap_or_default())
     });
-    let mut text = format!("it has {}", lines.collect::<Vec<_>>().join(", "));
+    let mut text = format!("{what}; it has {}", lines.collect::<Vec<_>>().join(", "));
     if tensors.len() > LISTED {
         text += &format!(" and {} more", tensors.len() - LISTED);
     }
     let mut candidates = tensors.iter().filter(|tensor| tensor.looks_like() == Some("embeddings"));
-    if let Some(first) = candidates.next() {
-        text += &format!("; use --tensor {} for it", first.name);
-        text += if candidates.next().is_some() { ", or another name" } else { "" };
+    match candidates.next() {
+        Some(first) => {
+            let (name, has_others) = (first.name.clone(), candidates.next().is_some());
+            FileError::new(text).advise(Advice::Tensor { name, has_others })
+        }
+        None => FileError::new(text),
     }
-    text
 }
 
 /// Lists the tensors beside the embeddings that say where items are, with their roles, and those
 /// that could; not those of names in `known`.
-pub(crate) fn beside(
+pub(super) fn beside(
     tensors: &[Listed],
     embeddings: usize,
     known: &[&str],
-    options: &InputOptions,
+    options: &FileOptions,
 ) -> Vec<(usize, Option<Role>)> {
     let tensor = &tensors[embeddings].name;
     let of_another = |i: usize| {
@@ -124,20 +125,17 @@ fn is_ids(name: &str) -> bool {
     ["id", "docid", "qid", "pid", "did"].contains(&word)
 }
 
-/// Refuses `--tensor` for a file whose array has no name.
-pub(crate) fn check_nameless(options: &InputOptions) -> Result<()> {
-    ensure!(
-        options.tensor.is_none(),
-        "the file has one array without a name; leave --tensor out, or name the tensor of the \
-         other file alone (--queries-tensor, --documents-tensor)"
-    );
-    Ok(())
+/// Refuses the name of a tensor for a file whose array has none.
+pub(super) fn check_nameless(options: &FileOptions) -> Result<()> {
+    if options.tensor.is_none() {
+        return Ok(());
+    }
+    Err(FileError::new("the file has one array without a name").advise(Advice::NoTensor))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::Reading;
 
     fn listed(names: &[&str]) -> Vec<Listed> {
         let tensor = |name: &&str| Listed {
@@ -150,7 +148,7 @@ mod tests {
 
     #[test]
     fn embeddings_are_found_by_one_name() {
-        let options = InputOptions::new(Reading::Map);
+        let options = FileOptions::default();
         let find = |names: &[&str]| embeddings(&listed(names), &options);
         assert_eq!(find(&["a", "embeddings"]).unwrap(), 1);
         assert_eq!(find(&["Embedding"]).unwrap(), 0);
@@ -172,8 +170,7 @@ mod tests {
 
     #[test]
     fn tensors_are_what_their_names_say() {
-        let options =
-            InputOptions { ignored: vec!["norms".into()], ..InputOptions::new(Reading::Map) };
+        let options = FileOptions::default().ignore("norms");
         let tensors =
             listed(&["docs", "queries", "queries_mask", "docs.Lengths", "doc_ids", "norms", "n"]);
         let found = beside(&tensors, 0, &["queries"], &options);

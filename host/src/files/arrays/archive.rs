@@ -5,15 +5,16 @@ use std::io::{Cursor, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
 use zip::{CompressionMethod, ZipArchive};
 
-use super::tensors::Listed;
-use super::{Beside, FileBytes, InputOptions, Opened, arrays, npy};
-use crate::texts::counted;
-
-/// An array's header is not looked for any further.
-const MAX_HEADER_BYTES: u64 = 1 << 16;
+use super::MAX_HEADER_BYTES;
+use crate::files::bytes::FileBytes;
+use crate::files::error::{Context, FileError, Message, Result, ensure};
+use crate::files::items::Beside;
+use crate::files::npy;
+use crate::files::options::FileOptions;
+use crate::files::tensors::Listed;
+use crate::files::token_file::Opened;
 
 /// Bytes that arrays may always be unpacked to, however they are packed,
 const MAX_UNPACKED_BYTES: u64 = 256 << 20;
@@ -24,9 +25,9 @@ const MAX_RATIO: u64 = 200;
 
 /// Opens an archive. Stored arrays are read in place; packed ones, and those of an item each, are
 /// copied into memory.
-pub(super) fn open(
+pub(in crate::files) fn open(
     bytes: FileBytes,
-    options: &InputOptions,
+    options: &FileOptions,
     files: &[Beside<'_>],
 ) -> Result<Opened> {
     let bytes = Arc::new(bytes);
@@ -35,10 +36,11 @@ pub(super) fn open(
         Member { stored: Some(place), .. } => Ok(FileBytes::part(bytes.clone(), place.clone())),
         member => Ok(FileBytes::in_memory(archive.unpacked(member)?)),
     };
-    let mut opened = arrays::open(&archive.arrays, options, files, read)?;
+    let mut opened = super::open(&archive.arrays, options, files, read)?;
     let warning = archive.others.first().map(|first| {
-        let n = counted(archive.others.len() as u64, "member that is", "members that are");
-        format!("{n} not .npy, the first `{first}`: not read")
+        let n = archive.others.len();
+        let members = if n == 1 { "member that is" } else { "members that are" };
+        Message::new(format!("{n} {members} not .npy, the first `{first}`: not read"), None)
     });
     opened.warnings.extend(warning);
     Ok(opened)
@@ -63,12 +65,13 @@ struct Member {
 
 impl<'a> Archive<'a> {
     fn new(bytes: &'a [u8]) -> Result<Archive<'a>> {
-        let zip = ZipArchive::new(Cursor::new(bytes)).context("not an npz file")?;
+        let zip = ZipArchive::new(Cursor::new(bytes)).map_err(FileError::of);
+        let zip = zip.context("not an npz file")?;
         let mut archive =
             Archive { zip, members: Vec::new(), arrays: Vec::new(), others: Vec::new() };
         let mut total = 0u64;
         for index in 0..archive.zip.len() {
-            let name = archive.zip.by_index_raw(index)?.name()?.into_owned();
+            let name = archive.name(index)?;
             let Some(stem) = stem(&name) else {
                 archive.others.push(name);
                 continue;
@@ -87,8 +90,13 @@ impl<'a> Archive<'a> {
         Ok(archive)
     }
 
+    fn name(&mut self, index: usize) -> Result<String> {
+        let entry = self.zip.by_index_raw(index).map_err(FileError::of)?;
+        Ok(entry.name().map_err(FileError::of)?.into_owned())
+    }
+
     fn member(&mut self, index: usize, file_len: usize) -> Result<Member> {
-        let entry = self.zip.by_index(index)?;
+        let entry = self.zip.by_index(index).map_err(FileError::of)?;
         let size = entry.size();
         if entry.compression() != CompressionMethod::Stored {
             return Ok(Member { index, size, stored: None });
@@ -103,7 +111,8 @@ impl<'a> Archive<'a> {
     fn listed(&self, name: &str, member: &Member) -> Result<Listed> {
         let mut head = Vec::new();
         let mut zip = self.zip.clone();
-        zip.by_index(member.index)?.take(MAX_HEADER_BYTES).read_to_end(&mut head)?;
+        let entry = zip.by_index(member.index).map_err(FileError::of)?;
+        entry.take(MAX_HEADER_BYTES).read_to_end(&mut head)?;
         let (header, _) = npy::array(&head)?;
         Ok(Listed { name: name.into(), dtype: header.dtype(), shape: header.shape })
     }
@@ -112,7 +121,7 @@ impl<'a> Archive<'a> {
     fn unpacked(&self, member: &Member) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let mut zip = self.zip.clone();
-        let entry = zip.by_index(member.index)?;
+        let entry = zip.by_index(member.index).map_err(FileError::of)?;
         entry.take(member.size.saturating_add(1)).read_to_end(&mut bytes)?;
         ensure!(bytes.len() as u64 == member.size, "it does not unpack to {} bytes", member.size);
         Ok(bytes)

@@ -5,14 +5,23 @@
 //! add up, and more than one must agree. A tensor of another name that could be one of them is an
 //! error: padding that is scored as tokens changes rankings without a word.
 
+mod valid;
+mod zeros;
+
 use std::borrow::Cow;
 
-use anyhow::{Result, bail, ensure};
-use maxsim::TokenLayout;
 use safetensors::Dtype;
 
-use super::valid::{ValidRows, masked};
-use super::{padded_layout, reserved};
+use super::bytes::reserved;
+use super::error::{Advice, FileError, Result, bail, ensure};
+use crate::tokens::layout::TokenLayout;
+pub(super) use valid::ValidRows;
+use valid::masked;
+pub(super) use zeros::check as check_zeros;
+
+/// Most items of a padded array of length 0: such items cost a file nothing, but the program 9
+/// bytes each, and a file of 100 bytes must not ask for gigabytes.
+const MAX_EMPTY_ITEMS: usize = 1 << 16;
 
 /// Meaning of a tensor beside the embeddings, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,13 +346,36 @@ fn check_others(beside: &[Beside<'_>], extents: &[usize], rows: usize) -> Result
             (shape, &[_, _]) if shape == extents => ("a mask", "mask"),
             _ => continue,
         };
-        bail!(
-            "tensor `{0}`, {1:?} {2:?}, could be {what}: rename it to `{role}` if it is, or use \
-             --ignore-tensor {0} if it is not",
-            tensor.name,
-            tensor.dtype,
-            tensor.shape
+        let Beside { name, dtype, shape, .. } = tensor;
+        let text = format!(
+            "tensor `{name}`, {dtype:?} {shape:?}, could be {what}: rename it to `{role}` if it is"
         );
+        return Err(FileError::new(text).advise(Advice::Ignore { name: name.clone() }));
     }
     Ok(())
+}
+
+/// Layout of `[n, len, dim]`, of which an item may use fewer than `len` tokens.
+fn padded_layout([n, len, dim]: [usize; 3], lengths: Option<&[i64]>) -> Result<TokenLayout> {
+    ensure!(
+        len > 0 || n <= MAX_EMPTY_ITEMS,
+        "embeddings: {n} items of 0 tokens each; at most {MAX_EMPTY_ITEMS} empty items are \
+         supported"
+    );
+    let layout = TokenLayout::padded(n, len, dim)?;
+    Ok(match lengths {
+        Some(lengths) => layout.with_lengths(lengths)?,
+        None => layout,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_items_are_bounded() {
+        assert!(padded_layout([MAX_EMPTY_ITEMS, 0, 4], None).is_ok());
+        assert!(padded_layout([MAX_EMPTY_ITEMS + 1, 0, 4], None).is_err());
+    }
 }

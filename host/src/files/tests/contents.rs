@@ -1,17 +1,14 @@
-//! The readers, in process: what they take, what they refuse, and 100 000 broken files.
+//! What the readers of single files take, what they refuse, and 100 000 broken files.
 
 use std::ops::Range;
 
-use crate::files::{
+use super::made::{
     Random, bf16_bytes, f16_bytes, f32_bytes, i64_bytes, npy, npy_of, packed, packed_of, padded,
     safetensors,
 };
-use half::{bf16, f16};
-use maxsim::Tokens;
-use maxsim::format::{
-    Element, ElementType, Fp8, Int8, Int8Affine, Quantized, ScaleType, Scales, TokenFormat,
-};
-use maxsim_cli::input::{Contents, Format};
+use crate::Tokens;
+use crate::files::{Contents, FileFormat as Format};
+use crate::format::{Element, Fp8, Int8, Int8Affine, Quantized, ScaleType, Scales, with_format};
 
 /// The embeddings of some items as f32, and the items' lengths.
 fn read_as<T: Element>(
@@ -45,16 +42,11 @@ fn values_of<T: Element>(tokens: &Tokens<'_, T>, n_items: usize) -> (Vec<f32>, V
 }
 
 fn read(contents: &Contents, bytes: &[u8], items: Range<usize>) -> (Vec<f32>, Vec<usize>) {
-    match contents.format {
-        TokenFormat::Element(ElementType::F16) => read_as::<f16>(contents, bytes, items),
-        TokenFormat::Element(ElementType::Bf16) => read_as::<bf16>(contents, bytes, items),
-        TokenFormat::Element(ElementType::F32) => read_as::<f32>(contents, bytes, items),
-        TokenFormat::Int8 => read_codes::<Int8>(contents, bytes, items),
-        TokenFormat::Int8Affine => read_codes::<Int8Affine>(contents, bytes, items),
-        TokenFormat::Fp8 => read_codes::<Fp8>(contents, bytes, items),
-        TokenFormat::Residual(_) => panic!("residuals are files of another kind"),
-        other => panic!("no test reads {other}"),
-    }
+    with_format!(contents.format, {
+        element T => read_as::<T>(contents, bytes, items),
+        codes F => read_codes::<F>(contents, bytes, items),
+        other => panic!("{other} tokens are files of another kind"),
+    })
 }
 
 fn whole(bytes: &[u8], format: Format) -> (Vec<f32>, Vec<usize>) {

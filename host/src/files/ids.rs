@@ -1,17 +1,18 @@
 //! Ids that a token file has itself: strings in the header, as the format has no tensors of
 //! strings, or whole numbers in a tensor.
 
-use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
+use super::error::{Context, Result, bail, ensure};
 use super::items::integers;
-use super::{Tensors, npy};
-use crate::judging::jsonl::JsonId;
+use super::npy;
+use super::safetensors::Tensors;
 
 /// The name of the tensor, and the key of `__metadata__`.
-pub(crate) const IDS: &str = "ids";
+pub(super) const IDS: &str = "ids";
 
 /// The ids of `n_items` items, where a safetensors file has them.
-pub(crate) fn of(tensors: &Tensors<'_>, n_items: usize) -> Result<Option<Vec<String>>> {
+pub(super) fn of(tensors: &Tensors<'_>, n_items: usize) -> Result<Option<Vec<String>>> {
     let noted = tensors.note(IDS).map(noted).transpose()?;
     let numbers = tensors.integers(IDS)?;
     let numbered = numbers.map(|ids| ids.iter().map(ToString::to_string).collect::<Vec<_>>());
@@ -65,8 +66,13 @@ fn string(chars: &[u8]) -> Result<String> {
 }
 
 fn noted(text: &str) -> Result<Vec<String>> {
-    let ids: Vec<JsonId> = serde_json::from_str(text).with_context(|| {
+    let of_one = |id: &Value| match id {
+        Value::String(id) => Some(id.clone()),
+        Value::Number(id) if id.is_u64() || id.is_i64() => Some(id.to_string()),
+        _ => None,
+    };
+    let found = serde_json::from_str::<Vec<Value>>(text).ok();
+    found.and_then(|ids| ids.iter().map(of_one).collect()).with_context(|| {
         format!("`{IDS}` in the metadata is no JSON array of strings or whole numbers")
-    })?;
-    Ok(ids.into_iter().map(|id| id.text).collect())
+    })
 }

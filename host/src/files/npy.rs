@@ -1,4 +1,4 @@
-//! Reads arrays in `.npy` files: padded embeddings `[n, len, dim]` of f16 or f32, with tensors
+//! Arrays in `.npy` files: padded embeddings `[n, len, dim]` of f16 or f32, with tensors
 //! beside them.
 //!
 //! Format versions 1 to 3 (NEP 1): magic, version, header length (u16, from version 2 on u32),
@@ -7,12 +7,14 @@
 
 use std::borrow::Cow;
 
-use anyhow::{Context, Result, bail, ensure};
-use maxsim::format::ElementType;
 use safetensors::Dtype;
 
-use super::items::items;
-use super::{Beside, Contents, InputOptions, Matrix, Role, tensors};
+use super::contents::Contents;
+use super::error::{Advice, Context, FileError, Result, bail, ensure};
+use super::items::{Beside, Matrix, Role, items};
+use super::options::FileOptions;
+use super::tensors;
+use crate::tokens::element::ElementType;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -20,21 +22,19 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 const MAX_DIMENSIONS: usize = 64;
 
 /// Reads the contents of a file of embeddings.
-pub(super) fn parse(
-    bytes: &[u8],
-    options: &InputOptions,
-    files: &[Beside<'_>],
-) -> Result<Contents> {
+pub(super) fn parse(bytes: &[u8], options: &FileOptions, files: &[Beside<'_>]) -> Result<Contents> {
     tensors::check_nameless(options)?;
     let (header, _) = array(bytes)?;
     let shape = &header.shape;
     // Check the elements first: a list of arrays has no dimensions.
     element_type(&header.descr)?;
-    ensure!(
-        shape.len() == 3 || shape.len() == 2 && !files.is_empty(),
-        "the array has shape {shape:?}; expected [n, len, dim], or [rows, dim] with lengths in a \
-         file of their own (--documents-lengths-file and the like)"
-    );
+    if !(shape.len() == 3 || shape.len() == 2 && !files.is_empty()) {
+        let text = format!(
+            "the array has shape {shape:?}; expected [n, len, dim], or [rows, dim] with lengths in \
+             a file of their own"
+        );
+        return Err(FileError::new(text).advise(Advice::LengthsFile));
+    }
     contents(bytes, "the array", files)
 }
 
@@ -74,9 +74,11 @@ fn split_header(bytes: &[u8]) -> Result<(&str, usize)> {
     .context("cut off within the npy header")?;
     let header = rest.get(..header_bytes as usize).context("cut off within the npy header")?;
     let data_start = bytes.len() - rest.len() + header.len();
-    Ok((std::str::from_utf8(header).context("the npy header is not text")?, data_start))
+    let text = std::str::from_utf8(header).map_err(FileError::of);
+    Ok((text.context("the npy header is not text")?, data_start))
 }
 
+/// The element type of embeddings, by numpy's name.
 pub(super) fn element_type(descr: &str) -> Result<ElementType> {
     match descr {
         "<f2" => Ok(ElementType::F16),
@@ -87,6 +89,54 @@ pub(super) fn element_type(descr: &str) -> Result<ElementType> {
         ">f2" | ">f4" => bail!("the array is big-endian; save it as '<f2' or '<f4'"),
         "|O" | "O" => bail!("the array holds pickled objects, which are never read"),
         other => bail!("elements are '{other}'; expected '<f2' (f16) or '<f4' (f32)"),
+    }
+}
+
+/// An array as an `.npy` file has it: element type, shape, and bytes.
+///
+/// ```
+/// use maxsim::files::NpyArray;
+///
+/// let mut file = b"\x93NUMPY\x01\x00".to_vec();
+/// let header = "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }\n";
+/// file.extend((header.len() as u16).to_le_bytes());
+/// file.extend(header.bytes());
+/// file.extend([7i32, 9].iter().flat_map(|x| x.to_le_bytes()));
+/// let array = NpyArray::parse(&file)?;
+/// assert_eq!((array.descr(), array.shape()), ("<i4", &[2][..]));
+/// assert_eq!(array.data(), [7, 0, 0, 0, 9, 0, 0, 0]);
+/// # Ok::<(), maxsim::files::FileError>(())
+/// ```
+#[derive(Debug, PartialEq, Eq)]
+pub struct NpyArray<'a> {
+    header: Header,
+    data: &'a [u8],
+}
+
+impl<'a> NpyArray<'a> {
+    /// Splits the bytes of a whole file (format versions 1.0 to 3.0, NEP 1) into header and data.
+    ///
+    /// # Errors
+    /// Where the header is broken or the array in Fortran order. Whether there are as many bytes of
+    /// data as the shape says is not checked: element types may be any.
+    pub fn parse(bytes: &'a [u8]) -> Result<NpyArray<'a>, FileError> {
+        let (header, data) = array(bytes)?;
+        Ok(NpyArray { header, data })
+    }
+
+    /// Element type, in numpy's words, such as `<f4`; that of fields is an error.
+    pub fn descr(&self) -> &str {
+        &self.header.descr
+    }
+
+    /// Extents, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.header.shape
+    }
+
+    /// Elements in C order; a file that is cut off or has more has other than there should be.
+    pub fn data(&self) -> &'a [u8] {
+        self.data
     }
 }
 
@@ -239,7 +289,8 @@ impl<'a> Cursor<'a> {
             self.rest = self.rest.trim_start();
             let digits = self.rest.bytes().take_while(u8::is_ascii_digit).count();
             let (number, rest) = self.rest.split_at(digits);
-            shape.push(number.parse().context("expected whole numbers of 0 or more in the shape")?);
+            let number = number.parse().map_err(FileError::of);
+            shape.push(number.context("expected whole numbers of 0 or more in the shape")?);
             self.rest = rest;
             if !self.eat(',') {
                 self.expect(')')?;

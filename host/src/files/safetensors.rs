@@ -18,15 +18,17 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use anyhow::{Context, Result, bail, ensure};
-use maxsim::format::{ElementType, ScaleType, TokenFormat};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use super::items::{integers, items};
+use super::contents::{Contents, ScalesPlace};
+use super::error::{Advice, Context, FileError, Result, bail, ensure};
+use super::items::{Beside, Matrix, integers, items};
+use super::options::FileOptions;
 use super::tensors::{self, Listed};
-use super::{Beside, Contents, InputOptions, Matrix, ScalesPlace};
-use crate::residual;
+use crate::tokens::element::ElementType;
+use crate::tokens::format::TokenFormat;
+use crate::tokens::scales::ScaleType;
 
 /// Bytes of the header's length at the start of the file.
 const LEN_BYTES: usize = 8;
@@ -35,17 +37,12 @@ const LEN_BYTES: usize = 8;
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Reads the contents of a file of embeddings; `files` describe the items, too.
-pub(super) fn parse(
-    bytes: &[u8],
-    options: &InputOptions,
-    files: &[Beside<'_>],
-) -> Result<Contents> {
+pub(super) fn parse(bytes: &[u8], options: &FileOptions, files: &[Beside<'_>]) -> Result<Contents> {
     let tensors = Tensors::parse(bytes)?;
-    ensure!(
-        !residual::is_residual(&tensors),
-        "the tokens are residual-compressed, which only the documents of `maxsim rank` may be; \
-         use the embeddings that they were made of"
-    );
+    if is_residual(&tensors) {
+        let error = FileError::new("the tokens are residual-compressed");
+        return Err(error.advise(Advice::Residual));
+    }
     let listed = tensors.listed();
     let embeddings = tensors::embeddings(&listed, options)?;
     let name = &listed[embeddings].name;
@@ -70,24 +67,42 @@ pub(super) fn parse(
     Ok(Contents::new(format, data, scales, items))
 }
 
-/// Element type of stored rows of a format; `None` of formats that are not stored row by row.
-pub(crate) fn dtype_of(format: TokenFormat) -> Option<Dtype> {
+/// Value of the key `format` of residual-compressed tokens.
+pub(super) const RESIDUAL: &str = "maxsim-residual";
+
+/// Whether a file claims to have residual-compressed tokens, broken or not.
+pub(super) fn is_residual(tensors: &Tensors<'_>) -> bool {
+    tensors.note("format") == Some(RESIDUAL)
+}
+
+/// Name of the element type that a `.safetensors` file has where rows are stored in a format;
+/// `None` of formats that are not stored row by row.
+///
+/// ```
+/// use maxsim::files::type_name;
+/// use maxsim::format::{ElementType, TokenFormat};
+///
+/// assert_eq!(type_name(ElementType::Bf16.into()), Some("BF16"));
+/// assert_eq!(type_name(TokenFormat::Fp8), Some("F8_E4M3"));
+/// ```
+pub fn type_name(format: TokenFormat) -> Option<&'static str> {
     Some(match format {
-        TokenFormat::Element(ElementType::F16) => Dtype::F16,
-        TokenFormat::Element(ElementType::Bf16) => Dtype::BF16,
-        TokenFormat::Element(ElementType::F32) => Dtype::F32,
-        TokenFormat::Int8 => Dtype::I8,
-        TokenFormat::Int8Affine => Dtype::U8,
-        TokenFormat::Fp8 => Dtype::F8_E4M3,
+        TokenFormat::Element(ElementType::F16) => "F16",
+        TokenFormat::Element(ElementType::Bf16) => "BF16",
+        TokenFormat::Element(ElementType::F32) => "F32",
+        TokenFormat::Int8 => "I8",
+        TokenFormat::Int8Affine => "U8",
+        TokenFormat::Fp8 => "F8_E4M3",
         _ => return None,
     })
 }
 
 /// The format that files store so.
-pub(crate) fn format_of(dtype: Dtype) -> Option<TokenFormat> {
+pub(super) fn format_of(dtype: Dtype) -> Option<TokenFormat> {
     let elements = ElementType::ALL.map(TokenFormat::from);
     let mut formats = elements.into_iter().chain(TokenFormat::QUANTIZED);
-    formats.find(|&format| dtype_of(format) == Some(dtype))
+    let name = format!("{dtype:?}");
+    formats.find(|&format| type_name(format) == Some(name.as_str()))
 }
 
 /// Finds the scales of codes of a shape, and minima where the format has them.
@@ -123,7 +138,7 @@ fn scales_place(
 }
 
 /// The file's header, and the bytes that it describes.
-pub(crate) struct Tensors<'a> {
+pub(super) struct Tensors<'a> {
     metadata: Metadata,
     bytes: &'a [u8],
     data_start: usize,
@@ -144,8 +159,9 @@ impl<'a> Tensors<'a> {
         let header = rest
             .get(..header_bytes as usize)
             .with_context(|| format!("cut off within the header of {header_bytes} bytes"))?;
-        let metadata: Metadata =
-            serde_json::from_slice(header).context("the safetensors header is broken")?;
+        let metadata: Metadata = serde_json::from_slice(header)
+            .map_err(FileError::of)
+            .context("the safetensors header is broken")?;
         let (expected, found) = (metadata.data_len(), rest.len() - header.len());
         ensure!(
             expected == found,
@@ -204,7 +220,7 @@ impl<'a> Tensors<'a> {
         listed: &[Listed],
         embeddings: usize,
         known: &[&str],
-        options: &InputOptions,
+        options: &FileOptions,
         files: &'b [Beside<'_>],
     ) -> Result<Vec<Beside<'b>>>
     where

@@ -3,21 +3,43 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use anyhow::{Context, Result, bail, ensure};
 use half::f16;
-use maxsim::format::{Element, Quantized, ScaleType, Scales, TokenFormat};
-use maxsim::{TokenLayout, Tokens};
 use rayon::prelude::*;
 
-use super::items::Items;
-use super::valid::ValidRows;
-use super::{Format, InputOptions, Reading, elements, npy, safetensors};
+use super::bytes::elements;
+use super::error::{Context, FileError, Result, bail, ensure};
+use super::format::FileFormat;
+use super::items::{Items, ValidRows};
+use super::options::FileOptions;
+use super::{npy, safetensors};
+use crate::tokens::Tokens;
+use crate::tokens::element::Element;
+use crate::tokens::format::{Quantized, TokenFormat};
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::scales::{ScaleType, Scales};
 
 /// Codes that a thread looks through at once.
 const CODES_LEN: usize = 1 << 20;
 
-/// Contents of a file of token embeddings.
+/// Contents of a file of token embeddings: format, layout, and the places of the embeddings in
+/// the file's bytes.
+///
+/// ```
+/// use maxsim::files::{Contents, FileFormat, ScalesPlace};
+///
+/// // `embeddings` [1, 1, 2] of f32, in bytes that a caller has from anywhere.
+/// let header = br#"{"embeddings":{"dtype":"F32","shape":[1,1,2],"data_offsets":[0,8]}}"#;
+/// let mut file = (header.len() as u64).to_le_bytes().to_vec();
+/// file.extend(header);
+/// file.extend([2.0f32, 0.5].iter().flat_map(|x| x.to_le_bytes()));
+/// let contents = Contents::parse(&file, FileFormat::Safetensors)?;
+/// assert_eq!(contents.data, file.len() - 8..file.len());
+/// assert_eq!(contents.scales, None::<ScalesPlace>);
+/// assert_eq!(contents.tokens::<f32>(&file, 0..1)?.data(), [2.0, 0.5]);
+/// # Ok::<(), maxsim::files::FileError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Contents {
     /// Storage format of the embeddings.
     pub format: TokenFormat,
@@ -36,6 +58,7 @@ pub struct Contents {
 
 /// Places of the scales of a compressed matrix, in bytes from the start of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ScalesPlace {
     /// One per row, or one.
     pub scales: Range<usize>,
@@ -46,13 +69,18 @@ pub struct ScalesPlace {
 }
 
 impl Contents {
-    /// Reads the description of the embeddings out of a whole file's bytes.
-    pub fn parse(bytes: &[u8], format: Format) -> Result<Contents> {
-        let options = InputOptions::new(Reading::Read);
+    /// Reads the description of the embeddings out of a whole file's bytes, with the defaults of
+    /// [`FileOptions`].
+    ///
+    /// # Errors
+    /// Where the file is broken, or says too little or what does not add up; for
+    /// [`FileFormat::Npz`] and [`FileFormat::Folder`], whose arrays are files of their own.
+    pub fn parse(bytes: &[u8], format: FileFormat) -> Result<Contents, FileError> {
+        let options = FileOptions::default();
         match format {
-            Format::Safetensors => safetensors::parse(bytes, &options, &[]),
-            Format::Npy => npy::parse(bytes, &options, &[]),
-            Format::Npz | Format::Folder => bail!("its arrays are files of their own"),
+            FileFormat::Safetensors => safetensors::parse(bytes, &options, &[]),
+            FileFormat::Npy => npy::parse(bytes, &options, &[]),
+            FileFormat::Npz | FileFormat::Folder => bail!("its arrays are files of their own"),
         }
     }
 
@@ -69,55 +97,87 @@ impl Contents {
 
     /// The embeddings of a range of items of `bytes`, the file that this was parsed from.
     /// Borrowed where the file has them on element boundaries, copied where it does not.
+    ///
+    /// # Errors
+    /// Where the embeddings are of another format, there are fewer items, or `bytes` are not those
+    /// of the file; where memory is lacking.
     pub fn tokens<'a, T: Element>(
         &self,
         bytes: &'a [u8],
         items: Range<usize>,
-    ) -> Result<Tokens<'a, T>> {
+    ) -> Result<Tokens<'a, T>, FileError> {
         let (rows, layout) = self.layout.items(items)?;
-        Ok(Tokens::from_layout(self.elements::<T>(bytes, rows)?, layout)?)
+        self.tokens_of_rows(bytes, rows, layout)
     }
 
     /// As [`Contents::tokens`], of compressed embeddings.
+    ///
+    /// # Errors
+    /// Those of [`Contents::tokens`].
     pub fn codes<'a, F: Quantized>(
         &self,
         bytes: &'a [u8],
         items: Range<usize>,
+    ) -> Result<Tokens<'a, F>, FileError> {
+        let (rows, layout) = self.layout.items(items)?;
+        self.codes_of_rows(bytes, rows, layout)
+    }
+
+    /// Rows of the layout with items among them.
+    pub(super) fn tokens_of_rows<'a, T: Element>(
+        &self,
+        bytes: &'a [u8],
+        rows: Range<usize>,
+        layout: TokenLayout,
+    ) -> Result<Tokens<'a, T>> {
+        Ok(Tokens::from_layout(self.elements::<T>(bytes, rows)?, layout)?)
+    }
+
+    /// As [`Contents::tokens_of_rows`], of compressed embeddings.
+    pub(super) fn codes_of_rows<'a, F: Quantized>(
+        &self,
+        bytes: &'a [u8],
+        rows: Range<usize>,
+        layout: TokenLayout,
     ) -> Result<Tokens<'a, F>> {
         self.check_format(F::FORMAT)?;
-        let (rows, layout) = self.layout.items(items)?;
         let place = self.scales.as_ref().context("the codes have no scales")?;
-        let f16s = |of: &Range<usize>| self.gather::<f16>(&bytes[of.clone()], &rows, 2);
+        let f16s = |of: &Range<usize>| self.gather::<f16>(part(bytes, of)?, &rows, 2);
         let scales = match (place.storage, &place.mins) {
             (ScaleType::F16, None) => Scales::F16(f16s(&place.scales)?),
             (ScaleType::F16, Some(mins)) => {
                 Scales::Affine { scales: f16s(&place.scales)?, mins: f16s(mins)? }
             }
             (ScaleType::F32, _) => {
-                Scales::F32(self.gather::<f32>(&bytes[place.scales.clone()], &rows, 4)?)
+                Scales::F32(self.gather::<f32>(part(bytes, &place.scales)?, &rows, 4)?)
             }
             (ScaleType::Tensor, _) => {
-                Scales::Tensor(bytemuck::pod_read_unaligned(&bytes[place.scales.clone()]))
+                let scale = part(bytes, &place.scales)?.first_chunk().context(OTHER_BYTES)?;
+                Scales::Tensor(f32::from_le_bytes(*scale))
             }
-            (other, _) => bail!("{} scales are not read", other.name()),
         };
-        let codes = &bytes[self.data.clone()];
+        let codes = part(bytes, &self.data)?;
         let codes = self.gather::<F::Stored>(codes, &rows, self.layout.dim())?;
         Ok(Tokens::from_codes(codes, scales, layout)?)
     }
 
     /// A range of the layout's rows of `bytes`, the file that this was parsed from: `[n, dim]`.
+    ///
+    /// # Errors
+    /// Where the embeddings are of another type, there are fewer rows, or `bytes` are not those of
+    /// the file; where memory is lacking.
     pub fn elements<'a, T: Element>(
         &self,
         bytes: &'a [u8],
         rows: Range<usize>,
-    ) -> Result<Cow<'a, [T]>> {
+    ) -> Result<Cow<'a, [T]>, FileError> {
         self.check_format(T::TYPE.into())?;
         let row_bytes = self.layout.dim() * self.format.size_bytes();
-        self.gather(&bytes[self.data.clone()], &rows, row_bytes)
+        self.gather(part(bytes, &self.data)?, &rows, row_bytes)
     }
 
-    /// Row of the stored matrix that a row of the layout is.
+    /// Row of the stored matrix that a row of the layout is. They differ where a mask excludes more
+    /// than the last tokens of items.
     pub fn stored_row(&self, row: usize) -> usize {
         self.valid.as_ref().map_or(row, |valid| valid.stored_row(row))
     }
@@ -134,11 +194,29 @@ impl Contents {
         rows: &Range<usize>,
         row_bytes: usize,
     ) -> Result<Cow<'a, [E]>> {
+        ensure!(
+            rows.start <= rows.end && rows.end <= self.layout.rows(),
+            "rows {rows:?} are not within 0..{}",
+            self.layout.rows()
+        );
         match &self.valid {
             Some(valid) => valid.gather(tensor, rows.clone(), row_bytes),
-            None => elements(&tensor[rows.start * row_bytes..rows.end * row_bytes]),
+            None => elements(part(tensor, &bytes_of(rows, row_bytes))?),
         }
     }
+}
+
+/// Says that bytes are too few for what was parsed.
+pub(super) const OTHER_BYTES: &str = "the bytes are not those of the file that was parsed";
+
+/// Bytes of a range of rows. They are beyond any file where their number has no place in a `usize`.
+pub(super) fn bytes_of(rows: &Range<usize>, row_bytes: usize) -> Range<usize> {
+    rows.start.saturating_mul(row_bytes)..rows.end.saturating_mul(row_bytes)
+}
+
+/// Part of a file, or of one of its tensors.
+fn part<'a>(bytes: &'a [u8], range: &Range<usize>) -> Result<&'a [u8]> {
+    bytes.get(range.clone()).context(OTHER_BYTES)
 }
 
 /// Refuses the code -128, which no element is compressed to; `stored_row` maps a row to the file's

@@ -2,15 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
-
-use super::tensors::Listed;
-use super::{Beside, FileBytes, InputOptions, Opened, Reading, arrays, npy};
-use crate::texts::counted;
+use super::MAX_HEADER_BYTES;
+use crate::files::bytes::FileBytes;
+use crate::files::error::{Context, Message, Result, ensure};
+use crate::files::items::Beside;
+use crate::files::npy;
+use crate::files::options::FileOptions;
+use crate::files::tensors::Listed;
+use crate::files::token_file::Opened;
 
 /// Opens the files of a folder. Those of items are read into memory one after the other; embeddings
 /// of one file are mapped like any other.
-pub(super) fn open(folder: &Path, options: &InputOptions, files: &[Beside<'_>]) -> Result<Opened> {
+pub(in crate::files) fn open(
+    folder: &Path,
+    options: &FileOptions,
+    files: &[Beside<'_>],
+) -> Result<Opened> {
     let has = |name: &str| folder.join(name).exists();
     ensure!(
         !(has("metadata.json") && (has("centroids.npy") || has("centroids.pt"))),
@@ -29,20 +36,21 @@ pub(super) fn open(folder: &Path, options: &InputOptions, files: &[Beside<'_>]) 
     paths.sort();
     others.sort();
     let arrays: Vec<Listed> = paths.iter().map(|path| listed(path)).collect::<Result<_>>()?;
-    let read = |i: usize| FileBytes::open(&paths[i], options.reading);
-    let opened = arrays::open(&arrays, options, files, read)?;
+    let read = |i: usize| FileBytes::open(&paths[i], options.is_mapped);
+    let opened = super::open(&arrays, options, files, read)?;
     let warnings = others.first().map(|first| {
-        let n = counted(others.len() as u64, "file that is", "files that are");
-        format!("{n} not .npy, the first `{}`: not read", named(first))
+        let n = others.len();
+        let files = if n == 1 { "file that is" } else { "files that are" };
+        let text = format!("{n} {files} not .npy, the first `{}`: not read", named(first));
+        Message::new(text, None)
     });
     Ok(Opened { sources: paths, warnings: warnings.into_iter().collect(), ..opened })
 }
 
 fn listed(path: &Path) -> Result<Listed> {
     let listed = || -> Result<Listed> {
-        // Mapped: only the header's pages come in.
-        let bytes = FileBytes::open(path, Reading::Map)?;
-        let (header, _) = npy::array(&bytes)?;
+        let head = FileBytes::head(path, MAX_HEADER_BYTES)?;
+        let (header, _) = npy::array(&head)?;
         let dtype = header.dtype();
         Ok(Listed { name: stem(path), dtype, shape: header.shape })
     };

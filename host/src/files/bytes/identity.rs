@@ -13,11 +13,6 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result};
-use twox_hash::XxHash3_128;
-
-use crate::input::{Contents, Format, Tensors, TokenFile};
-
 /// More than a step of file times: kernels take them from a clock of at most 10 ms.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -73,9 +68,9 @@ impl Identity {
     }
 }
 
-/// Kinds of changes of an open file.
+/// Kinds of changes of an open file, as its size and times show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub enum Change {
     /// A change of its size, or of the time of its last write.
     Content,
     /// A change of any time: the writer may have set the other one back.
@@ -112,8 +107,12 @@ impl Opened {
 }
 
 /// Waits for as long as a file that changed a moment ago may change again without that showing: at
-/// most a tenth of a second. A file that cannot be opened fails where it is opened next.
-pub(crate) fn settle(path: &Path) {
+/// most a tenth of a second. Called before a file is opened, it makes sure that
+/// [`check_unchanged`](crate::files::TokenFile::check_unchanged) finds changes and that the file
+/// has an [`identity`](crate::files::TokenFile::identity). A file that cannot be opened fails where
+/// it is opened next.
+pub fn settle(path: impl AsRef<Path>) {
+    let path = path.as_ref();
     let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
     let found = is_file.then(|| File::open(path).ok()).flatten();
     let Some(found) = found.as_ref().and_then(Identity::of) else { return };
@@ -121,42 +120,6 @@ pub(crate) fn settle(path: &Path) {
     if (0..=STEP.as_nanos() as i128).contains(&left) {
         std::thread::sleep(Duration::from_nanos(left as u64 + 1));
     }
-}
-
-impl TokenFile {
-    /// Identifies tokens by their file's identity and their place in it, in words that change when
-    /// the tokens may have. `None` where a change of the file might not show.
-    pub(crate) fn identity(&self) -> Option<String> {
-        let identity = self.bytes.identity()?;
-        Some(format!("{identity} view {}", view(&self.contents)))
-    }
-
-    /// Checks that a mapped file is as it was when it was opened.
-    pub(crate) fn check_unchanged(&self, by: Change) -> Result<()> {
-        self.bytes.check_unchanged(by).with_context(|| self.path.display().to_string())
-    }
-
-    /// A string of the file's metadata.
-    pub(crate) fn note(&self, key: &str) -> Option<String> {
-        if Format::of(&self.path).ok()? != Format::Safetensors {
-            return None;
-        }
-        Tensors::parse(&self.bytes).ok()?.note(key).map(str::to_owned)
-    }
-}
-
-/// Describes the tokens made of a file's bytes: two readings of one file that differ have two
-/// descriptions.
-fn view(contents: &Contents) -> String {
-    let Contents { format, data, scales, layout, valid, is_stated: _ } = contents;
-    let mut hasher = XxHash3_128::new();
-    hasher.write(format!("{format} {data:?} {scales:?} {}\n", layout.dim()).as_bytes());
-    hasher.write(bytemuck::cast_slice(layout.segments()));
-    if let Some(valid) = valid {
-        hasher.write(b"valid rows");
-        hasher.write(bytemuck::cast_slice(valid.runs()));
-    }
-    format!("{:032x}", hasher.finish_128())
 }
 
 #[cfg(test)]
