@@ -1,7 +1,7 @@
 //! Reads a range of memory once, and does nothing with it.
 //!
-//! What a kernel that must read these bytes cannot beat by much: the limit that benchmarks
-//! compare with where arithmetic is not the limit. The grid walks through the range together,
+//! Its time is the limit that benchmarks compare with where arithmetic is not the limit: a kernel
+//! that must read these bytes cannot beat it by much. The grid walks through the range together,
 //! so that every thread gets as much as any other; each keeps eight loads of 16 bytes in
 //! flight, 64 KB per block, where 25 KB per multiprocessor cover the latency of 4.8 TB/s.
 

@@ -238,7 +238,7 @@ unsafe fn of_chunks<T: VectorElement>(
     dots
 }
 
-/// As [`of_chunks`], for any rows: a lane has every 32nd element.
+/// The lane's part of a product of any rows: a lane has every 32nd element.
 ///
 /// # Safety
 /// As [`of_chunks`], for rows of whatever size and place.

@@ -36,9 +36,9 @@ use crate::oracle::{Answer, TokenAnswer, Value, similarity};
 const ULP: f64 = f32::EPSILON as f64;
 
 /// The error that a value of `n_terms` added terms may have.
-pub fn allowance(value: Value, n_terms: usize, has_factors: bool) -> f64 {
+pub fn allowance(value: Value, n_terms: usize, has_row_scales: bool) -> f64 {
     let twin_error = (f64::from(value.twin) - value.exact).abs();
-    let n_times = if has_factors { 2.0 } else { 1.0 };
+    let n_times = if has_row_scales { 2.0 } else { 1.0 };
     2.0 * twin_error + n_times * (4.0 + n_terms as f64 / 16.0) * ULP * value.magnitude
 }
 
@@ -98,7 +98,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, found: T) -> Re
 fn value(data: &Data, expected: Value, n_terms: usize, found: f32) -> Result<(), String> {
     let (want, got) = (expected.exact, f64::from(found));
     let coarse = data.coarse * expected.magnitude;
-    let limit = allowance(expected, n_terms, data.has_factors()) + coarse;
+    let limit = allowance(expected, n_terms, data.has_row_scales()) + coarse;
     let agree = if want.is_nan() {
         got.is_nan()
     } else if data.exact || want.is_infinite() {
@@ -139,7 +139,7 @@ fn winner(
     if found == best {
         return Ok(());
     }
-    let n_units = data.documents.dim + if data.has_factors() { 8 } else { 0 };
+    let n_units = data.documents.dim + if data.has_row_scales() { 8 } else { 0 };
     let limit = (n_units as f64 * ULP + 2.0 * data.coarse) * want.magnitude.max(got.magnitude);
     let difference = want.exact - got.exact;
     if data.exact || !difference.is_finite() || difference.abs() > limit {

@@ -302,8 +302,8 @@ pub struct Data {
 }
 
 impl Data {
-    /// Whether similarities are multiplied by rows' factors: rows are normalised, or codes.
-    pub fn has_factors(&self) -> bool {
+    /// Whether similarities are multiplied by row scales: rows are normalised, or codes.
+    pub fn has_row_scales(&self) -> bool {
         self.documents.factors.is_some()
     }
 }

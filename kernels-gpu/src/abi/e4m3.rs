@@ -83,8 +83,8 @@ mod tests {
         })
     }
 
-    /// What a product of fragments adds up for row `row` and token `token` of 8, by the layout that
-    /// the PTX ISA gives for `mma.m16n8k16` of f16.
+    /// The sum that a product of fragments has for row `row` and token `token` of 8, by the layout
+    /// that the PTX ISA gives for `mma.m16n8k16` of f16.
     fn product(a: &[[u32; 4]; 32], b: &[[u32; 2]; 32], row: usize, token: usize) -> f32 {
         let half = |register: u32, i: usize| f16_value(register >> (16 * i) & 0xFFFF);
         (0..16)

@@ -23,7 +23,7 @@ pub const NBITS: [u32; 4] = [1, 2, 4, 8];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BitOrder {
     /// Descending: bit `b` of the byte's `i`-th bucket is bit `7 - (i · nbits + b)` of the byte.
-    /// What ColBERT, fast-plaid and next-plaid write.
+    /// ColBERT, fast-plaid and next-plaid write it.
     Colbert,
     /// Ascending: it is bit `i · nbits + b`. What late-interaction-kernels reads.
     LittleEndian,

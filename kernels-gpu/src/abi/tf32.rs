@@ -64,7 +64,7 @@ pub fn is_finite(x: f32) -> bool {
 mod tests {
     use super::*;
 
-    /// What the tensor cores read.
+    /// A number as the tensor cores read it.
     fn tf32(x: f32) -> f32 {
         f32::from_bits(x.to_bits() & TF32_BITS)
     }

@@ -16,17 +16,16 @@
 //! chose is added to by one unit of the L2 cache, one after the other; and where the device has no
 //! additions of 16 bytes (before sm_90), each element is an addition of its own.
 
-use crate::abi::params::backward::{AtomicParams, NO_ROW, Pairs, chunk_start};
-use crate::backward::gather::{Ahead, row_task};
+use crate::abi::params::backward::{AtomicParams, NO_ROW, Pairs};
+use crate::backward::gather::{Ahead, RowPart};
 use crate::backward::output::store;
 use crate::backward::pairs::{Pair, pair, winner_if};
 use crate::primitives::row_vector::sum::{add_and, add_slots, multiply};
 use crate::primitives::row_vector::{Columns, LANE_ELEMENTS, Sums, VectorElement, unroll};
 use crate::ptx::atomic::{add_f32_if, add_f32x4_if};
 use crate::ptx::global::load_u32;
-use crate::ptx::thread::{block_idx_x, thread_idx_x};
+use crate::ptx::thread::block_idx_x;
 use crate::ptx::warp::{ballot, lane_idx, shuffle, shuffle_u64};
-use core::hint::assert_unchecked;
 
 /// Words of bits, one per neighbour.
 const WORDS: usize = 8;
@@ -57,25 +56,18 @@ unsafe fn sum_and_add<T: VectorElement, const ALIGNED: bool>(params: &AtomicPara
     // SAFETY: the host launches a block per task, column and chunk; what it lists exists. Queries
     // have as many columns as documents, and a source's row is one of the documents'.
     unsafe {
-        assert_unchecked(gather.n_tasks != 0 && gather.source.n_columns != 0);
-        let block = block_idx_x();
-        let (rest, task) = (block / gather.n_tasks, block % gather.n_tasks);
-        let (chunk, column) = (rest / gather.source.n_columns, rest % gather.source.n_columns);
-        let task = row_task(gather.tasks, task);
-        let warp = thread_idx_x() / 32;
-        if warp >= task.n_rows {
+        let part = RowPart::of_warp(gather, block_idx_x());
+        if part.has_no_row() {
             return;
         }
-        let row = task.row + warp;
-        let mut k = chunk_start(task.n_pairs, chunk, gather.n_chunks);
-        let end = chunk_start(task.n_pairs, chunk + 1, gather.n_chunks);
-        let columns = Columns::new::<T>(&gather.source, column);
-        let own = Columns::new::<T>(&params.queries, column);
+        let (row, mut k, end) = (part.row(), part.begin(gather), part.end(gather));
+        let columns = Columns::new::<T>(&gather.source, part.column);
+        let own = Columns::new::<T>(&params.queries, part.column);
         let mut sums: Sums = core::mem::zeroed();
         while k < end {
             // A pair that exists: the last one again behind it.
             let of_lane = k + lane_idx();
-            let pair = pair(&gather.pairs, &task.first, of_lane.min(end - 1));
+            let pair = pair(&gather.pairs, &part.task.first, of_lane.min(end - 1));
             let ahead = Ahead::of(gather, &pair, row, [of_lane, end]);
             let (plain, count) = (ahead.factor(), (end - k).min(32));
             let sources = ahead.source(&gather.pairs);
@@ -100,11 +92,7 @@ unsafe fn sum_and_add<T: VectorElement, const ALIGNED: bool>(params: &AtomicPara
             });
         }
         add_slots::<T>(&columns, &mut sums);
-        let index = match gather.n_chunks {
-            1 => u64::from(row),
-            _ => u64::from(chunk) * u64::from(gather.n_rows) + u64::from(task.index + warp),
-        };
-        store::<T>(&gather.out, &columns, index, &sums);
+        store::<T>(&gather.out, &columns, part.index(gather), &sums);
     }
 }
 

@@ -35,7 +35,7 @@ pub unsafe fn fixup(params: &SegmentedSumParams) {
     unsafe { fixup_block(params, block_idx_x()) }
 }
 
-/// As [`fixup`], as its block `block`.
+/// Does the work of block `block` of [`fixup`].
 ///
 /// # Safety
 /// As [`fixup`], for a block that there is.

@@ -30,8 +30,9 @@ pub unsafe fn gather<T: VectorElement>(params: &GatherParams) {
     unsafe { gather_block::<T, true>(params, block_idx_x()) }
 }
 
-/// As [`gather`], as its block `block`. Where rows have `MANY` pairs, lanes look up the next ones
-/// before they know whether there are any; where they have not, the grid may have begun early.
+/// Does the work of block `block` of [`gather`]. Where rows have `MANY` pairs, lanes look up the
+/// next ones before they know whether there are any; where they have not, the grid may have begun
+/// early.
 ///
 /// # Safety
 /// As [`gather`], for a block that there is.
@@ -55,41 +56,96 @@ unsafe fn gather_rows<T: VectorElement, const ALIGNED: bool, const MANY: bool>(
 ) {
     // SAFETY: the host launches a block per task, column and chunk; what it lists exists.
     unsafe {
-        assert_unchecked(params.n_tasks != 0 && params.source.n_columns != 0);
-        let (rest, task) = (block / params.n_tasks, block % params.n_tasks);
-        let (chunk, column) = (rest / params.source.n_columns, rest % params.source.n_columns);
-        let task = row_task(params.tasks, task);
-        let warp = thread_idx_x() / 32;
-        if warp >= task.n_rows {
+        let part = RowPart::of_warp(params, block);
+        if part.has_no_row() {
             return;
         }
-        let row = task.row + warp;
-        let begin = chunk_start(task.n_pairs, chunk, params.n_chunks);
-        let end = chunk_start(task.n_pairs, chunk + 1, params.n_chunks);
-        let columns = Columns::new::<T>(&params.source, column);
+        let (row, begin, end) = (part.row(), part.begin(params), part.end(params));
+        let columns = Columns::new::<T>(&params.source, part.column);
         if !MANY {
             wait_for_previous_grid();
         }
         let mut sums: Sums = core::mem::zeroed();
         let mut k = begin;
         if begin < end {
-            let mut next = Ahead::load(params, &task.first, row, k, end);
+            let mut next = Ahead::load(params, &part.task.first, row, k, end);
             while k < end {
                 let sources = next.source(&params.pairs);
                 let count = (end - k).min(32);
                 k += 32;
                 if MANY || k < end {
-                    next = Ahead::load(params, &task.first, row, k, end);
+                    next = Ahead::load(params, &part.task.first, row, k, end);
                 }
                 add::<T, ALIGNED, LOADS>(&columns, sources, 0, count, &mut sums);
             }
         }
         add_slots::<T>(&columns, &mut sums);
-        let index = match params.n_chunks {
-            1 => u64::from(row),
-            _ => u64::from(chunk) * u64::from(params.n_rows) + u64::from(task.index + warp),
-        };
-        store::<T>(&params.out, &columns, index, &sums);
+        store::<T>(&params.out, &columns, part.index(params), &sums);
+    }
+}
+
+/// A warp's part of a row's sum, in a grid with a block per task, column and chunk: one column,
+/// over one chunk of the row's pairs.
+#[derive(Clone, Copy)]
+pub struct RowPart {
+    pub task: RowTask,
+    pub column: u32,
+    chunk: u32,
+    warp: u32,
+}
+
+impl RowPart {
+    /// The part of this warp of block `block`.
+    ///
+    /// # Safety
+    /// As [`gather`], for a block that there is.
+    #[inline(always)]
+    pub unsafe fn of_warp(params: &GatherParams, block: u32) -> RowPart {
+        // SAFETY: the host launches a block per task, column and chunk; what it lists exists.
+        unsafe {
+            assert_unchecked(params.n_tasks != 0 && params.source.n_columns != 0);
+            let (rest, task) = (block / params.n_tasks, block % params.n_tasks);
+            let (chunk, column) = (rest / params.source.n_columns, rest % params.source.n_columns);
+            let task = row_task(params.tasks, task);
+            RowPart { task, column, chunk, warp: thread_idx_x() / 32 }
+        }
+    }
+
+    /// Whether the task has no row for the warp.
+    #[inline(always)]
+    pub fn has_no_row(&self) -> bool {
+        self.warp >= self.task.n_rows
+    }
+
+    /// The warp's row.
+    #[inline(always)]
+    pub fn row(&self) -> u32 {
+        self.task.row + self.warp
+    }
+
+    /// The first pair of the chunk.
+    #[inline(always)]
+    pub fn begin(&self, params: &GatherParams) -> u32 {
+        chunk_start(self.task.n_pairs, self.chunk, params.n_chunks)
+    }
+
+    /// The pair behind the chunk's last.
+    #[inline(always)]
+    pub fn end(&self, params: &GatherParams) -> u32 {
+        chunk_start(self.task.n_pairs, self.chunk + 1, params.n_chunks)
+    }
+
+    /// Row of the output: the row itself, or where there are several chunks its place among their
+    /// sums.
+    #[inline(always)]
+    pub fn index(&self, params: &GatherParams) -> u64 {
+        match params.n_chunks {
+            1 => u64::from(self.row()),
+            _ => {
+                let first = u64::from(self.chunk) * u64::from(params.n_rows);
+                first + u64::from(self.task.index + self.warp)
+            }
+        }
     }
 }
 

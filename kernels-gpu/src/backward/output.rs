@@ -17,7 +17,7 @@ pub unsafe fn store<T: VectorElement>(output: &Output, columns: &Columns, row: u
     }
 }
 
-/// As [`store`], for every lane that has elements: lanes that read different rows at once store
+/// Stores the elements of every lane that has any: lanes that read different rows at once store
 /// different ones.
 ///
 /// # Safety

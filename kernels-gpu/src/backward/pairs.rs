@@ -63,8 +63,8 @@ pub unsafe fn pair(pairs: &Pairs, first: &FirstPair, k: u32) -> Pair {
     unsafe { pair_behind(pairs, first, k, || ()) }
 }
 
-/// As [`pair`], with `wait` between what the host's lists say and what kernels have written, the
-/// gradient.
+/// Looks up a pair as [`pair`] does, and calls `wait` between the host's lists and what kernels
+/// have written, the gradient.
 ///
 /// # Safety
 /// As [`pair`].

@@ -7,9 +7,9 @@
 
 use crate::abi::params::Residuals;
 use crate::abi::params::backward::residual::ResidualGatherParams;
-use crate::abi::params::backward::{NO_ROW, Output, chunk_start};
+use crate::abi::params::backward::{NO_ROW, Output};
 use crate::abi::residual_chunk::{CHUNK_LEN, slot};
-use crate::backward::gather::{Ahead, row_task};
+use crate::backward::gather::{Ahead, RowPart};
 use crate::backward::output::store;
 use crate::backward::residual_decoded::load_buckets;
 use crate::primitives::residual_chunk::{Decoded, Weights};
@@ -18,9 +18,8 @@ use crate::primitives::row_vector::{Columns, F16, Sums};
 use crate::primitives::unroll::unroll;
 use crate::ptx::global::{load_u32_if, load_u32x4_if};
 use crate::ptx::math::fma;
-use crate::ptx::thread::{block_idx_x, thread_idx_x};
+use crate::ptx::thread::block_idx_x;
 use crate::ptx::warp::shuffle;
-use core::hint::assert_unchecked;
 
 /// Sources that a lane loads chunks of before it decodes any: those of one `unroll!`.
 const LOADS: usize = 2;
@@ -32,35 +31,28 @@ const LOADS: usize = 2;
 #[inline(always)]
 pub unsafe fn gather<T: Decoded>(params: &ResidualGatherParams) {
     let sums_of = &params.sums;
-    let block = block_idx_x();
     // SAFETY: the host launches a block per task, column and chunk; what it lists exists.
     unsafe {
-        assert_unchecked(sums_of.n_tasks != 0 && sums_of.source.n_columns != 0);
-        let (rest, task) = (block / sums_of.n_tasks, block % sums_of.n_tasks);
-        let (chunk, column) = (rest / sums_of.source.n_columns, rest % sums_of.source.n_columns);
-        let task = row_task(sums_of.tasks, task);
-        let warp = thread_idx_x() / 32;
-        if warp >= task.n_rows {
+        let part = RowPart::of_warp(sums_of, block_idx_x());
+        if part.has_no_row() {
             return;
         }
-        let row = task.row + warp;
-        let begin = chunk_start(task.n_pairs, chunk, sums_of.n_chunks);
-        let end = chunk_start(task.n_pairs, chunk + 1, sums_of.n_chunks);
+        let (row, begin, end) = (part.row(), part.begin(sums_of), part.end(sums_of));
         // A chunk is as many elements as a lane reads of a row of f16.
-        let columns = Columns::new::<F16>(&sums_of.source, column);
+        let columns = Columns::new::<F16>(&sums_of.source, part.column);
         let nbits = params.documents.nbits;
         let chunks = Chunks::new(&params.documents, &columns);
         let mut sums: Sums = core::mem::zeroed();
         let mut k = begin;
         if begin < end {
-            let mut next = Ahead::load(sums_of, &task.first, row, k, end);
+            let mut next = Ahead::load(sums_of, &part.task.first, row, k, end);
             while k < end {
                 let [row_of, factor] = next.source(&sums_of.pairs);
                 let address = params.documents.codes + u64::from(row_of) * 4;
                 let code = load_u32_if(address, u32::from(row_of != NO_ROW));
                 let count = (end - k).min(32);
                 k += 32;
-                next = Ahead::load(sums_of, &task.first, row, k, end);
+                next = Ahead::load(sums_of, &part.task.first, row, k, end);
                 let sources = [row_of, code, factor];
                 match nbits {
                     1 => chunks.add::<T, 1>(&columns, sources, count, &mut sums),
@@ -71,13 +63,9 @@ pub unsafe fn gather<T: Decoded>(params: &ResidualGatherParams) {
             }
         }
         add_slots::<F16>(&columns, &mut sums);
-        let index = match sums_of.n_chunks {
-            1 => u64::from(row),
-            _ => u64::from(chunk) * u64::from(sums_of.n_rows) + u64::from(task.index + warp),
-        };
         // The gradient is f32, and overwritten.
         let out = Output { element: Output::F32, adds: 0, ..sums_of.out };
-        store::<F16>(&out, &columns, index, &sums);
+        store::<F16>(&out, &columns, part.index(sums_of), &sums);
     }
 }
 

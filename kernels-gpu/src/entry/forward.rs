@@ -18,7 +18,7 @@ macro_rules! forward_params {
     };
 }
 
-/// The factors of rows, by the kind of struct.
+/// The row scales of a launch, by the kind of struct.
 macro_rules! row_scales {
     (Forward $params:ident) => {
         crate::primitives::row_scales::RowScales::NONE
@@ -54,7 +54,7 @@ macro_rules! normalizer {
     };
 }
 
-/// Whether sm_90a kernels multiply sums by factors of rows, by the row operation.
+/// Whether sm_90a kernels multiply sums by row scales, by the row operation.
 #[cfg(maxsim_arch = "sm_90a")]
 macro_rules! has_row_scales {
     (Plain) => {

@@ -298,9 +298,9 @@ pub unsafe fn count_part(params: &ForwardParams, work: &Work, query: u32, lane: 
     }
 }
 
-/// As [`count_part`], for a block's only unit. `is_real`: else nothing is counted and nothing
-/// stored, and the code, which a block runs once, at its end, is in the instruction caches when it
-/// is needed.
+/// Counts a part as [`count_part`] does, for a block's only unit. Unless `is_real` nothing is
+/// counted and nothing stored: the code, which a block runs once, at its end, is then in the
+/// instruction caches when it is needed.
 ///
 /// # Safety
 /// As [`count_part`].

@@ -59,46 +59,40 @@ pub unsafe fn count_shared_if(address: u32, condition: u32) {
     }
 }
 
-/// As [`add_f32_if`], to four consecutive numbers.
+/// Adds to four consecutive numbers, where `condition` is not 0.
 ///
 /// # Safety
 /// As [`add_f32_if`], for 16 bytes, aligned to 16.
 #[inline(always)]
 pub unsafe fn add_f32x4_if(address: u64, values: [f32; 4], condition: u32) {
+    macro_rules! add {
+        ($($line:literal)*) => {
+            asm!(
+                "{{",
+                ".reg .pred p;",
+                "setp.ne.b32 p, {5}, 0;",
+                $($line,)*
+                "}}",
+                in(reg64) address,
+                in(reg32) values[0],
+                in(reg32) values[1],
+                in(reg32) values[2],
+                in(reg32) values[3],
+                in(reg32) condition,
+                options(nostack),
+            )
+        };
+    }
     // SAFETY: the caller's promise. Only sm_90 adds four in one instruction, each by itself.
     unsafe {
         #[cfg(maxsim_arch = "sm_90a")]
-        asm!(
-            "{{",
-            ".reg .pred p;",
-            "setp.ne.b32 p, {5}, 0;",
-            "@p red.global.add.v4.f32 [{0}], {{{1}, {2}, {3}, {4}}};",
-            "}}",
-            in(reg64) address,
-            in(reg32) values[0],
-            in(reg32) values[1],
-            in(reg32) values[2],
-            in(reg32) values[3],
-            in(reg32) condition,
-            options(nostack),
-        );
+        add!("@p red.global.add.v4.f32 [{0}], {{{1}, {2}, {3}, {4}}};");
         #[cfg(maxsim_arch = "sm_80")]
-        asm!(
-            "{{",
-            ".reg .pred p;",
-            "setp.ne.b32 p, {5}, 0;",
-            "@p red.global.add.f32 [{0}], {1};",
-            "@p red.global.add.f32 [{0}+4], {2};",
-            "@p red.global.add.f32 [{0}+8], {3};",
-            "@p red.global.add.f32 [{0}+12], {4};",
-            "}}",
-            in(reg64) address,
-            in(reg32) values[0],
-            in(reg32) values[1],
-            in(reg32) values[2],
-            in(reg32) values[3],
-            in(reg32) condition,
-            options(nostack),
+        add!(
+            "@p red.global.add.f32 [{0}], {1};"
+            "@p red.global.add.f32 [{0}+4], {2};"
+            "@p red.global.add.f32 [{0}+8], {3};"
+            "@p red.global.add.f32 [{0}+12], {4};"
         );
     }
 }
@@ -117,8 +111,9 @@ fetches! {
     /// `address` must be writable for 4 bytes, aligned to 4, and only be accessed this way
     /// by others.
     add_u32(value) = "atom.global.add.u32";
-    /// As [`add_u32`], behind all that this thread has done before, and that others have done
-    /// before and it has seen, and before all that it does next.
+    /// Adds to a number as [`add_u32`] does, with acquire and release semantics: behind all that
+    /// this thread has done before, and that others have done before and it has seen, and before
+    /// all that it does next.
     ///
     /// # Safety
     /// As [`add_u32`].

@@ -207,7 +207,7 @@ pub unsafe fn expect_tile(
     }
 }
 
-/// One lane, whichever, does [`copy_tile`].
+/// Starts [`copy_tile`] in one lane, whichever.
 ///
 /// # Safety
 /// As there, by one whole warp.

@@ -29,7 +29,7 @@ elements! {
     F32 4;
     /// Signed whole numbers of one byte.
     I8 1;
-    /// The same of queries, whole numbers from 0 on of documents.
+    /// Whole numbers of one byte: signed ones in queries, from 0 on in documents.
     I8Affine 1;
     /// Floating point numbers of one byte, 3 fraction bits.
     E4m3 1;

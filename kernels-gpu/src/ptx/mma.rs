@@ -70,7 +70,7 @@ mma! {
     /// `c + a · b` of a 16×32 and a 32×8 fragment of whole numbers of one byte. `c` is the bits of
     /// whole numbers, too.
     mma_i8 = "m16n8k32" "s32.s8.s8.s32";
-    /// As [`mma_i8`], of whole numbers from 0 on in `b`.
+    /// [`mma_i8`] with whole numbers from 0 on in `b`.
     #[cfg(maxsim_arch = "sm_80")]
     mma_i8_u8 = "m16n8k32" "s32.s8.u8.s32";
 }

@@ -112,14 +112,14 @@ pub trait Accumulators: Copy {
     /// As [`Accumulators::start`].
     unsafe fn add<E: WgmmaElement>(self, a: u32, b: u32) -> Self;
 
-    /// As [`Accumulators::start`], with `a` in registers: of 64 rows, 16 for each warp, the
-    /// thread's part of 32 bytes, as `ldmatrix` brings it.
+    /// Begins with `a · b`, `a` in registers: of 64 rows, 16 for each warp, the thread's part of
+    /// 32 bytes, as `ldmatrix` brings it.
     ///
     /// # Safety
     /// As [`Accumulators::start`].
     unsafe fn start_held<E: WgmmaElement>(a: [u32; 4], b: u32) -> Self;
 
-    /// As [`Accumulators::add`], with `a` in registers.
+    /// Adds `a · b`, `a` in registers as [`Accumulators::start_held`] takes it.
     ///
     /// # Safety
     /// As [`Accumulators::start`].

@@ -73,8 +73,8 @@ pub trait SlabElement: Element {
         }
     }
 
-    /// As [`SlabElement::load_chunk`], of a chunk that begins `offset` bytes of elements behind its
-    /// row's start, as the row is stored.
+    /// Reads a chunk that begins `offset` bytes of elements behind its row's start, as the row is
+    /// stored: otherwise as [`SlabElement::load_chunk`].
     ///
     /// # Safety
     /// As there, of what the row holds.
@@ -261,7 +261,7 @@ macro_rules! half {
 half!(F16, mma_f16);
 half!(Bf16, mma_bf16);
 
-/// Multiplied and added in exactly that.
+/// Products and sums are f32, without tensor cores.
 impl SlabElement for F32 {
     #[inline(always)]
     unsafe fn multiply_slab<const N: usize>(c: &mut [[f32; N]; 4], fragments: usize, slabs: Slabs) {

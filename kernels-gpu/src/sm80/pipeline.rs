@@ -263,11 +263,11 @@ impl<'a, K: Kernel> Loader<'a, K> {
         }
     }
 
-    /// As [`Loader::copy`], where rows are not aligned to 16 bytes: this thread's chunks of the
-    /// stage's `n_rows` rows of `n_slabs` slabs, of bytes from `first` on.
+    /// Copies this thread's chunks of the stage's `n_rows` rows of `n_slabs` slabs, of bytes from
+    /// `first` on, where rows are not aligned to 16 bytes.
     ///
     /// # Safety
-    /// As there; `is_query` says which rows are a query's.
+    /// As [`Loader::copy`]; `is_query` says which rows are a query's.
     #[inline(always)]
     unsafe fn copy_unaligned(
         &self,
@@ -409,7 +409,7 @@ impl<'a, K: Kernel> Loader<'a, K> {
 /// Codes of a chunk of elements of two bytes.
 const CHUNK_CODES: u32 = CHUNK_BYTES as u32 / 2;
 
-/// Where the codes of a row's elements from byte `offset` on are, and how many `n_bytes` of
+/// Address of the codes of a row's elements from byte `offset` on, and how many `n_bytes` of
 /// elements have.
 #[inline(always)]
 fn codes_of<K: Kernel>(row: &Row, offset: u32, n_bytes: u32) -> (u64, u32) {

@@ -31,48 +31,27 @@ impl Product for Stored {
     where
         [f32; N]: Accumulators,
     {
-        // SAFETY: the caller's promise.
-        unsafe { consumer.tile::<K, N, KIND>(best, row, left) }
-    }
-}
-
-impl<'a> Consumer<'a> {
-    /// One tile of up to 2 · `N` document tokens against the warpgroup's fragments; says whether
-    /// a masked tile has valid columns.
-    #[inline(always)]
-    pub(super) unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
-        &mut self,
-        best: &mut [Best; 2],
-        row: u32,
-        left: u32,
-    ) -> u32
-    where
-        [f32; N]: Accumulators,
-    {
         if K::Element::HAS_SCALES {
             // SAFETY: the caller's promise.
-            return unsafe { self.tile_of_codes::<K, N, KIND>(best, row, left) };
+            return unsafe { consumer.tile_of_codes::<K, N, KIND>(best, row, left) };
         }
-        let column = (row + 2 * (self.lane % 4)) as i32;
-        let lane = self.lane;
+        let mut columns = Columns::new(row, left, consumer.lane);
         // SAFETY: the producer fills the ring's next stages with this tile; the fence orders
         // the last reads of the accumulators before they are written again.
         unsafe {
-            let mut columns =
-                Columns { valid: [0; 4], left, column, lane, scales: core::mem::zeroed() };
             if K::LOADS_SCALES {
-                let address = self.row_factors + u64::from(row) * 4;
-                columns.scales = load_columns::<N>(address, lane);
+                let address = consumer.row_terms.address() + u64::from(row) * 4;
+                columns.scales = load_columns::<N>(address, consumer.lane);
             }
             let before = *best;
             if K::Element::SPLITS {
-                let c = self.split_products::<K, N, KIND>(&mut columns);
+                let c = consumer.split_products::<K, N, KIND>(&mut columns);
                 columns.fold::<K, N, KIND>(&mut best[0], &c);
                 columns.refold_as_float::<K, N, KIND>(best, before, [&c; 2]);
                 return columns.any();
             }
             if K::SLABS == 0 {
-                let (c0, c1) = self.streamed::<K, N, KIND>(&mut columns);
+                let (c0, c1) = consumer.streamed::<K, N, KIND>(&mut columns);
                 columns.fold::<K, N, KIND>(&mut best[0], &c0);
                 if K::FRAGMENTS == 2 {
                     columns.fold::<K, N, KIND>(&mut best[1], &c1);
@@ -81,49 +60,51 @@ impl<'a> Consumer<'a> {
                 return columns.any();
             }
             if K::FRAGMENTS == 2 && K::STEPS == 4 * SLAB_STEPS {
-                let offset = self.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
-                self.wait_for_mask::<KIND>(&mut columns);
-                let (c0, c1) = self.multiply_by_slabs::<K, N>(offset);
+                let offset = consumer.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
+                consumer.wait_for_mask::<KIND>(&mut columns);
+                let (c0, c1) = consumer.multiply_by_slabs::<K, N>(offset);
                 columns.fold::<K, N, KIND>(&mut best[0], &c0);
                 columns.fold::<K, N, KIND>(&mut best[1], &c1);
                 columns.refold_as_float::<K, N, KIND>(best, before, [&c0, &c1]);
                 return columns.any();
             }
-            self.wait_for_tile::<K>();
+            consumer.wait_for_tile::<K>();
             if KIND == MASKED {
-                columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
+                columns.valid = load_shared_u32x4(consumer.shared.mask(consumer.ring.slot));
             }
-            let offset = self.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
+            let offset = consumer.warp / 4 * K::FRAGMENTS as u32 * FRAGMENT_BYTES;
             wgmma::fence();
-            let c0 = self.multiply::<K, N>(offset);
+            let c0 = consumer.multiply::<K, N>(offset);
             wgmma::commit();
             if K::FRAGMENTS == 1 {
                 let c0 = c0.wait::<0>();
-                self.release(K::SLABS as u32);
+                consumer.release(K::SLABS as u32);
                 columns.fold::<K, N, KIND>(&mut best[0], &c0);
                 columns.refold_as_float::<K, N, KIND>(best, before, [&c0; 2]);
                 return columns.any();
             }
-            let c1 = self.multiply::<K, N>(offset + FRAGMENT_BYTES);
+            let c1 = consumer.multiply::<K, N>(offset + FRAGMENT_BYTES);
             wgmma::commit();
             let c0 = c0.wait::<1>();
             columns.fold::<K, N, KIND>(&mut best[0], &c0);
-            self.finish_search::<K>(&best[0]);
+            consumer.finish_search::<K>(&best[0]);
             let c1 = c1.wait::<0>();
-            self.release(K::SLABS as u32);
+            consumer.release(K::SLABS as u32);
             columns.fold::<K, N, KIND>(&mut best[1], &c1);
             columns.refold_as_float::<K, N, KIND>(best, before, [&c0, &c1]);
             columns.any()
         }
     }
+}
 
+impl Consumer<'_> {
     /// Keeps the search for one fragment's winners before the wait for the next fragment's
     /// products, where it is in the source. The assembler would move all of it behind, and the
     /// tensor cores would be idle during both searches; it does not move an arrival at a barrier,
     /// even one that never happens.
     ///
     /// # Safety
-    /// As `Consumer::tile`.
+    /// As [`Product::tile`].
     #[inline(always)]
     unsafe fn finish_search<K: Kernel>(&self, best: &Best) {
         if K::WINNERS {
@@ -174,7 +155,7 @@ impl<'a> Consumer<'a> {
     /// Waits for the first slab of a streamed tile, where a mask comes with it.
     ///
     /// # Safety
-    /// As `Consumer::tile`.
+    /// As [`Product::tile`].
     #[inline(always)]
     pub(super) unsafe fn wait_for_mask<const KIND: u32>(&self, columns: &mut Columns) {
         if KIND == MASKED {
@@ -190,7 +171,7 @@ impl<'a> Consumer<'a> {
     /// its query slab, and of its document slab.
     ///
     /// # Safety
-    /// As `Consumer::tile`.
+    /// As [`Product::tile`].
     #[inline(always)]
     pub(super) unsafe fn wait_for_slabs(&self, offset: u32) -> (u32, u32) {
         let slot = self.ring.slot;
@@ -361,6 +342,15 @@ pub(super) struct Columns {
 }
 
 impl Columns {
+    /// Columns of a tile from row `row` of its document on, of which a [`TAIL`] has `left`: without
+    /// a mask or scales.
+    #[inline(always)]
+    pub(super) fn new(row: u32, left: u32, lane: u32) -> Columns {
+        let column = (row + 2 * (lane % 4)) as i32;
+        // SAFETY: all-zero bytes are floats.
+        Columns { valid: [0; 4], left, column, lane, scales: unsafe { core::mem::zeroed() } }
+    }
+
     /// Takes a fragment's similarities into account; without winners, as bits.
     #[inline(always)]
     pub(super) fn fold<K: Kernel, const N: usize, const KIND: u32>(

@@ -32,11 +32,43 @@ pub(super) struct Consumer<'a> {
     pub(super) sums: Ring,
     pub(super) rows: WarpRows,
     pub(super) row_scales: RowScales,
-    /// Address of the row scales of the document's rows, where rows are normalised or codes are
-    /// reduced without their scales: marked, where the scales may be f16. Where documents have
-    /// minima, the sums of the codes of the thread's two query rows, an f32 in each half: a field
-    /// of their own would change the kernels that have none.
-    pub(super) row_factors: u64,
+    pub(super) row_terms: RowTerms,
+}
+
+/// Either the address of the row scales of a document, or the sums of the codes of the thread's two
+/// query rows, by the kernel. One word for both: a field more would change the kernels that have
+/// none.
+#[derive(Clone, Copy)]
+pub(super) struct RowTerms(u64);
+
+impl RowTerms {
+    pub(super) const NONE: RowTerms = RowTerms(0);
+
+    /// The address of row scales, where rows are normalised or codes are reduced without their
+    /// scales: marked, where scales may be f16.
+    #[inline(always)]
+    const fn scales(address: u64) -> RowTerms {
+        RowTerms(address)
+    }
+
+    /// Sums of codes, where documents have minima.
+    #[inline(always)]
+    fn code_sums(sums: [f32; 2]) -> RowTerms {
+        let [a, b] = sums.map(f32::to_bits);
+        RowTerms(u64::from(b) << 32 | u64::from(a))
+    }
+
+    /// Address of [`RowTerms::scales`].
+    #[inline(always)]
+    pub(super) fn address(self) -> u64 {
+        self.0
+    }
+
+    /// The sums of [`RowTerms::code_sums`].
+    #[inline(always)]
+    pub(super) fn sums(self) -> [f32; 2] {
+        [self.0 as u32, (self.0 >> 32) as u32].map(f32::from_bits)
+    }
 }
 
 /// Every column is a document token.
@@ -90,7 +122,7 @@ pub(super) unsafe fn consume<K: Kernel, P: Product>(
         sums: Ring::START,
         rows: WarpRows::NONE,
         row_scales,
-        row_factors: 0,
+        row_terms: RowTerms::NONE,
     };
     let mut tile = u32::MAX;
     let mut query_parity = 0;
@@ -155,8 +187,7 @@ impl Consumer<'_> {
         if K::Element::HAS_MINS {
             // SAFETY: as below; rows that TMA copies are aligned.
             let sums = unsafe { row_sums::<I8>(self.params, groups[0], true, self.lane) };
-            let [a, b] = sums.map(f32::to_bits);
-            self.row_factors = u64::from(b) << 32 | u64::from(a);
+            self.row_terms = RowTerms::code_sums(sums);
         }
         // SAFETY: groups of this launch.
         self.rows = unsafe { WarpRows::new::<K>(self.params, self.row_scales, groups, self.lane) };
@@ -176,10 +207,10 @@ impl Consumer<'_> {
         let len = unsafe { broadcast(document.len) };
         let mut has_tokens = len > 0;
         if K::LOADS_SCALES || K::SKIPS_CONVERSION {
-            self.row_factors = match K::READS_F16_SCALES {
+            self.row_terms = RowTerms::scales(match K::READS_F16_SCALES {
                 true => self.row_scales.of_marked_documents(document.start),
                 false => self.row_scales.of_documents(document.start),
-            };
+            });
         }
         // SAFETY: the caller's promise; producers load these tiles in this order.
         unsafe {

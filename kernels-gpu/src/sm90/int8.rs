@@ -25,7 +25,7 @@ use crate::sm90::consumer::{Consumer, MASKED};
 use crate::sm90::kernel::Kernel;
 
 impl Consumer<'_> {
-    /// As [`Consumer::tile`](Self::tile), of codes.
+    /// Updates the online max with a tile of codes: [`crate::sm90::consumer::Product::tile`].
     ///
     /// # Safety
     /// As there.
@@ -39,16 +39,13 @@ impl Consumer<'_> {
     where
         [f32; N]: Accumulators,
     {
-        let column = (row + 2 * (self.lane % 4)) as i32;
-        let lane = self.lane;
-        // SAFETY: as for a tile of elements; all-zero bytes are floats.
+        let mut columns = Columns::new(row, left, self.lane);
+        // SAFETY: as for a tile of elements.
         unsafe {
-            let mut columns =
-                Columns { valid: [0; 4], left, column, lane, scales: core::mem::zeroed() };
-            let (before, sums) = (*best, self.code_sums());
+            let (before, sums) = (*best, self.row_terms.sums());
             let scales = match K::READS_F16_SCALES {
-                true => marked_row(self.row_factors, row),
-                false => self.row_factors + u64::from(row) * 4,
+                true => marked_row(self.row_terms.address(), row),
+                false => self.row_terms.address() + u64::from(row) * 4,
             };
             if K::SLABS == 0 {
                 let c = self.streamed_codes::<K, N, KIND>(&mut columns);
@@ -89,7 +86,7 @@ impl Consumer<'_> {
     /// with fewer bits than f32 has, a slab's sums are promoted to f32.
     ///
     /// # Safety
-    /// As `Consumer::tile`.
+    /// As [`crate::sm90::consumer::Product::tile`].
     #[inline(always)]
     unsafe fn streamed_codes<K: Kernel, const N: usize, const KIND: u32>(
         &mut self,
@@ -127,16 +124,11 @@ impl Consumer<'_> {
         }
     }
 
-    /// Sums of the codes of the thread's two query rows.
-    #[inline(always)]
-    fn code_sums(&self) -> [f32; 2] {
-        [self.row_factors as u32, (self.row_factors >> 32) as u32].map(f32::from_bits)
-    }
-
     /// Reads the scales of a tile's columns.
     ///
     /// # Safety
-    /// As `Consumer::tile`, behind the wait for the first slab, before it is released.
+    /// As [`crate::sm90::consumer::Product::tile`], behind the wait for the first slab, before it
+    /// is released.
     #[inline(always)]
     unsafe fn load_tile_scales<const N: usize>(&self, columns: &mut Columns) {
         // SAFETY: the caller's promise.

@@ -9,7 +9,7 @@ use crate::ptx::warp::sync_warp;
 use crate::sm90::kernel::Kernel;
 use crate::sm90::units::Unit;
 
-/// In a word of eight bytes: the maximum is there, in the other half.
+/// Bit of a word of eight bytes that says that the maximum is there, in the other half.
 pub(in crate::sm90) const PUBLISHED: u64 = 1 << 32;
 
 /// Publishes the maxima of a lane's `4 N` rows, of those that lanes have from `first_row` of the

@@ -141,7 +141,7 @@ impl Consumer<'_> {
     /// small ones, 2⁻¹¹ of that is left.
     ///
     /// # Safety
-    /// As `Consumer::tile`.
+    /// As [`crate::sm90::consumer::Product::tile`].
     #[inline(always)]
     pub(super) unsafe fn split_products<K: Kernel, const N: usize, const KIND: u32>(
         &mut self,

@@ -128,7 +128,7 @@ macro_rules! auxiliary_kernels {
         Sm80  Bf16 maxsim_gradient_gather_bf16 4;
         Sm80  F32  maxsim_gradient_gather_f32 4;
     }
-    /// The same where documents are INT8 codes, times the scale of the row.
+    /// ∂Q where documents are INT8 codes: sums of winners' rows, each times its scale.
     GATHER_CODES(backward::GatherParams): BackwardCodes, backward::THREADS, 0 => {
         Sm80  -    maxsim_gradient_gather_i8 4;
     }
@@ -322,7 +322,7 @@ macro_rules! lines {
     };
 }
 
-/// What launches name: the entry of a kernel that is alone, or the family.
+/// Defines the constant that launches name: the entry of a kernel that is alone, or the family.
 macro_rules! handle {
     ($(#[$doc:meta])* $handle:ident $params:ty, $role:ident $threads:tt $shared:tt
         $arch:ident - $name:ident $blocks:literal;) => {

@@ -64,7 +64,7 @@ impl Resources {
 /// }
 /// ```
 ///
-/// The same holds for the kernels of the forward table:
+/// Kernels of the forward table take their own struct alone, too:
 ///
 /// ```
 /// use maxsim_kernels::abi::params::ResidualParams;

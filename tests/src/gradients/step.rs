@@ -42,7 +42,7 @@ impl<T: Element> Step<T> {
     ) -> Result<Step<T>, Error> {
         let (queries, documents, pairing) = problem.inputs()?;
         let (queries, documents) = (device.upload(&queries)?, device.upload(&documents)?);
-        let normalize = problem.data.has_factors();
+        let normalize = problem.data.has_row_scales();
         Step::of(queries, documents, &pairing, normalize, element, options, grads)
     }
 
@@ -125,7 +125,7 @@ pub(super) fn train_saving<T: Element>(
     device: &Device,
     winners: bool,
 ) -> Result<TrainingScores, Error> {
-    let normalize = problem.data.has_factors();
+    let normalize = problem.data.has_row_scales();
     let options = ScoreOptions::default().normalize(normalize);
     problem.call(device, |queries, documents, pairing| match winners {
         true => device.score_for_training_with(queries, documents, pairing, &options),

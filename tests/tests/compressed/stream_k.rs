@@ -74,7 +74,7 @@ fn is_meant(row: &Variant) -> bool {
 
 #[test]
 fn random() {
-    Suite::run_random_on_kernels("cut_codes", cases, check);
+    Suite::run_random_on_kernels("stream_k_codes", cases, check);
 }
 
 /// Queries, and documents' lengths.
@@ -105,14 +105,14 @@ fn many_documents() {
             },
         )
     });
-    Suite::run_large("cut_codes_many_documents", cases, check);
+    Suite::run_large("stream_k_codes_many_documents", cases, check);
 }
 
 /// Sums have one order: a row that cuts documents gives the bits of the one that does not,
 /// whichever CTA is first with its partial.
 #[test]
 fn twenty_runs_give_the_bits_of_whole_documents() {
-    Suite::run_gpu("gpu_cut_codes_same_bits", |suite| {
+    Suite::run_gpu("gpu_stream_k_codes_same_bits", |suite| {
         let mut n_cases = 0;
         for (queries, documents) in many() {
             for values in [Values::Unit, Values::Negative, Values::Special] {

@@ -51,8 +51,8 @@ fn twenty_runs_give_the_same_bits() {
 /// Calls of one query tile and so many tokens that Hopper uses the dynamic scheduler: which CTA
 /// scores a document depends on the run, and nothing of the result may.
 #[test]
-fn drawn_units_agree_and_give_the_same_bits() {
-    Suite::run_gpu("gpu_drawn_units", |suite| {
+fn units_of_the_dynamic_scheduler_agree_and_give_the_same_bits() {
+    Suite::run_gpu("gpu_dynamic_units", |suite| {
         // 40 000 documents of 65 tokens on average; an H200 has 132 multiprocessors, of which
         // two CTAs share each, with a dynamic scheduler from 8192 tokens on.
         let documents: Vec<usize> = (0..40_000).map(|i| (i * 37) % 131).collect();

@@ -75,12 +75,12 @@ fn check(suite: &Suite, case: &Case) -> Result<(), String> {
 
 #[test]
 fn random_f16() {
-    Suite::run_random_on_kernels("runs_f16", || cases(ElementType::F16), check);
+    Suite::run_random_on_kernels("contiguous_f16", || cases(ElementType::F16), check);
 }
 
 #[test]
 fn random_bf16() {
-    Suite::run_random_on_kernels("runs_bf16", || cases(ElementType::Bf16), check);
+    Suite::run_random_on_kernels("contiguous_bf16", || cases(ElementType::Bf16), check);
 }
 
 /// INT8, with scales of any two types.
@@ -107,7 +107,7 @@ fn check_int8(suite: &Suite, case: &QuantizedCase) -> Result<(), String> {
 
 #[test]
 fn random_int8() {
-    Suite::run_random_on_kernels("runs_int8", int8_cases, check_int8);
+    Suite::run_random_on_kernels("contiguous_int8", int8_cases, check_int8);
 }
 
 /// Documents that end, and runs that begin, around the rows that are multiplied or copied at a
@@ -134,7 +134,7 @@ fn edges_of_int8() {
             }
         }
     }
-    Suite::run_on_kernels("runs_edges_of_int8", cases, check_int8);
+    Suite::run_on_kernels("contiguous_edges_of_int8", cases, check_int8);
 }
 
 /// More documents than a warp knows the ends of at a time, in every block.
@@ -155,7 +155,7 @@ fn many_documents_of_int8() {
         let values = Values::Negative;
         int8_case((Case { pairs, values, ..Case::new(DIM, queries, documents) }, formats))
     });
-    Suite::run_large("runs_many_documents_of_int8", cases, check_int8);
+    Suite::run_large("contiguous_many_documents_of_int8", cases, check_int8);
 }
 
 /// More documents than a warp knows the ends of at a time, in every block.
@@ -179,12 +179,12 @@ fn many_documents() {
         cases.push(of(&[17; 900], &[3; 30], Pairs::Own { k: 2 }));
         cases.push(of(&[32; 600], few, Pairs::Own { k: 3 }));
     }
-    Suite::run_large("runs_many_documents", cases, check);
+    Suite::run_large("contiguous_many_documents", cases, check);
 }
 
 /// Documents that would be read so but for one thing: other rows have to take them.
 #[test]
-fn documents_that_are_no_run() {
+fn documents_that_are_not_contiguous() {
     let base = || Case { element: ElementType::F16, ..Case::new(DIM, &[32, 9], &[40, 3, 77, 16]) };
     let mut cases = vec![base()];
     let mut with = |change: &dyn Fn(&mut Case)| {
@@ -200,8 +200,8 @@ fn documents_that_are_no_run() {
     with(&|case| case.pairs = Pairs::Candidates { k: 3 });
     with(&|case| case.document_splits = Some(2));
     let int8 = cases.iter().map(|case| int8_case((case.clone(), INT8[0])));
-    Suite::run("runs_documents_that_are_no_run_of_int8", int8, check_quantized_case);
-    Suite::run("runs_documents_that_are_no_run", cases, check_case);
+    Suite::run("contiguous_documents_of_int8_that_are_not", int8, check_quantized_case);
+    Suite::run("contiguous_documents_that_are_not", cases, check_case);
 }
 
 /// What is repeated: lengths of queries, and the documents that they meet.
@@ -230,7 +230,9 @@ fn twenty_runs_give_the_same_bits() {
         }
         Ok(n_cases)
     }
-    Suite::run_gpu("gpu_runs_repeats", |suite| Ok(repeat::<f16>(suite)? + repeat::<bf16>(suite)?));
+    Suite::run_gpu("gpu_contiguous_repeats", |suite| {
+        Ok(repeat::<f16>(suite)? + repeat::<bf16>(suite)?)
+    });
 }
 
 /// Calls `check` with the row of INT8 that this is about, on every device that runs it.
@@ -264,7 +266,7 @@ fn gives_the_bits_of_tiles(
 /// kernels of INT8 give the same bits, and so does every run.
 #[test]
 fn int8_gives_the_same_bits_as_tiles_do() {
-    Suite::run_gpu("gpu_runs_int8_same_bits", |suite| {
+    Suite::run_gpu("gpu_contiguous_int8_same_bits", |suite| {
         let lengths = repeated_lengths();
         let mut n_cases = 0;
         for (queries, pairs) in REPEATED {
@@ -300,7 +302,7 @@ fn int8_gives_the_same_bits_as_tiles_do() {
 /// So many tokens that the scheduler is dynamic, in any order: units that are computed, and listed
 /// ones, some of them of more documents than a warp knows the ends of at a time.
 #[test]
-fn int8_units_that_blocks_draw() {
+fn int8_units_of_the_dynamic_scheduler() {
     const PERIOD: usize = 9973;
     let alike = vec![101; 30_000];
     let ragged = (0..30_000).map(|i| 1 + i * 37 % 200).collect();
@@ -316,7 +318,7 @@ fn int8_units_that_blocks_draw() {
         let offsets: Vec<i64> = std::iter::once(0).chain(ends).collect();
         TokenLayout::packed(lens.iter().sum(), DIM, &offsets).map_err(text)
     };
-    Suite::run_gpu("gpu_runs_int8_drawn", |suite| {
+    Suite::run_gpu("gpu_contiguous_int8_dynamic", |suite| {
         let period: Vec<i8> = (1 << 20..).map(code).take(PERIOD * DIM).collect();
         for (documents, queries) in lists.iter().zip([&[32][..], &[32], &[15, 9], &[20]]) {
             let n_rows = documents.iter().sum::<usize>();
@@ -351,7 +353,7 @@ fn int8_units_that_blocks_draw() {
 fn past_2_31_elements() {
     const LEN: usize = 8191;
     const N: usize = 2057;
-    Suite::run_gpu("gpu_runs_past_2_31_elements", |suite| {
+    Suite::run_gpu("gpu_contiguous_past_2_31_elements", |suite| {
         let case = Case { element: ElementType::F16, ..Case::new(DIM, &[32], &[LEN]) };
         let Data { queries, documents, .. } = case.data();
         let answer = maxsim(&queries, 0, &documents, 0);
@@ -388,7 +390,7 @@ fn past_2_31_codes() {
         let code = |i: usize| ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8;
         (0..rows * DIM).map(|i| code(i).max(-127)).collect()
     };
-    Suite::run_gpu("gpu_runs_past_2_31_codes", |suite| {
+    Suite::run_gpu("gpu_contiguous_past_2_31_codes", |suite| {
         let (query, period) = (codes(QUERY_LEN, 1), codes(LEN, 1 << 20));
         let most = |q: &[i8]| -> i32 {
             let sum = |d: &[i8]| q.iter().zip(d).map(|(&q, &d)| i32::from(q) * i32::from(d)).sum();

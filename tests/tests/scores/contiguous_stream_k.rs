@@ -64,12 +64,12 @@ fn is_meant(row: &Variant) -> bool {
 
 #[test]
 fn random_f16() {
-    Suite::run_random_on_kernels("runs_shares_f16", || cases(ElementType::F16), check);
+    Suite::run_random_on_kernels("contiguous_stream_k_f16", || cases(ElementType::F16), check);
 }
 
 #[test]
 fn random_bf16() {
-    Suite::run_random_on_kernels("runs_shares_bf16", || cases(ElementType::Bf16), check);
+    Suite::run_random_on_kernels("contiguous_stream_k_bf16", || cases(ElementType::Bf16), check);
 }
 
 /// Queries, how many documents, and how long: on 264 blocks, one or two documents for each and a
@@ -107,7 +107,7 @@ fn many_shares() {
             cases.push(case);
         }
     }
-    Suite::run_on_kernels("runs_many_shares", cases, check);
+    Suite::run_on_kernels("contiguous_stream_k_many_shares", cases, check);
 }
 
 /// Products and their order within a document are those of the row that has whole documents: so are
@@ -152,7 +152,7 @@ fn twenty_runs_give_the_bits_of_whole_documents() {
         }
         Ok(n_cases)
     }
-    Suite::run_gpu("gpu_runs_shares_same_bits", |suite| {
+    Suite::run_gpu("gpu_contiguous_stream_k_same_bits", |suite| {
         Ok(compare::<f16>(suite)? + compare::<bf16>(suite)?)
     });
 }

@@ -71,12 +71,12 @@ fn check(suite: &Suite, case: &Case) -> Result<(), String> {
 
 #[test]
 fn random_f16() {
-    Suite::run_random_on_kernels("cut_f16", || cases(ElementType::F16), check);
+    Suite::run_random_on_kernels("stream_k_f16", || cases(ElementType::F16), check);
 }
 
 #[test]
 fn random_bf16() {
-    Suite::run_random_on_kernels("cut_bf16", || cases(ElementType::Bf16), check);
+    Suite::run_random_on_kernels("stream_k_bf16", || cases(ElementType::Bf16), check);
 }
 
 /// Every block has several documents, and few blocks begin with a whole one.
@@ -101,12 +101,12 @@ fn many_documents() {
         // One document for a third of all blocks.
         cases.push(of(&[128], &[7000, 9, 700, 12_000, 128]));
     }
-    Suite::run_large("cut_many_documents", cases, check);
+    Suite::run_large("stream_k_many_documents", cases, check);
 }
 
 /// Calls that would be cut but for one thing: other rows have to take them.
 #[test]
-fn calls_that_are_not_cut() {
+fn calls_that_are_not_stream_k() {
     let base = || Case {
         element: ElementType::F16,
         token_scores: false,
@@ -123,7 +123,7 @@ fn calls_that_are_not_cut() {
     with(&|case| case.pairs = Pairs::Candidates { k: 3 });
     with(&|case| case.token_scores = true);
     with(&|case| case.document_splits = Some(2));
-    Suite::run("cut_calls_that_are_not", cases, check_case);
+    Suite::run("stream_k_calls_that_are_not", cases, check_case);
 }
 
 /// Which CTA is first with its partial of a document depends on the run, and nothing of the result
@@ -144,5 +144,7 @@ fn twenty_runs_give_the_same_bits() {
         }
         Ok(n_cases)
     }
-    Suite::run_gpu("gpu_cut_repeats", |suite| Ok(repeat::<f16>(suite)? + repeat::<bf16>(suite)?));
+    Suite::run_gpu("gpu_stream_k_repeats", |suite| {
+        Ok(repeat::<f16>(suite)? + repeat::<bf16>(suite)?)
+    });
 }

@@ -63,10 +63,10 @@ impl ForwardPlan {
         order: Option<Order>,
     ) -> Result<()> {
         let [queries, documents] = self.as_read([queries, documents]);
-        if self.variant.has_query_factors() {
+        if self.variant.has_query_scales() {
             queries.prepare_row_scales(&self.device, order)?;
         }
-        match self.variant.has_factors() {
+        match self.variant.has_row_scales() {
             true => documents.prepare_row_scales(&self.device, order),
             false => Ok(()),
         }
@@ -138,10 +138,10 @@ impl ForwardPlan {
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
             outputs.clear(entered, stream, unvisited, tokens)?;
-            if self.variant.has_query_factors() {
+            if self.variant.has_query_scales() {
                 queries.refresh_row_scales(entered, stream)?;
             }
-            if self.variant.has_factors() {
+            if self.variant.has_row_scales() {
                 documents.refresh_row_scales(entered, stream)?;
             }
             let out = match &self.splits {

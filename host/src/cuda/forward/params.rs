@@ -75,7 +75,7 @@ impl ForwardPlan {
                 ForwardKernel::Normalized(kernel) => {
                     let (document_scales, document_scales_are_f16) =
                         documents.row_scales_address_for(self.variant);
-                    let query_scales = match self.variant.has_query_factors() {
+                    let query_scales = match self.variant.has_query_scales() {
                         true => queries.row_scales_address(),
                         false => 0,
                     };

@@ -39,7 +39,7 @@ pub const fn scales_before(row: u32, shift: u32) -> u32 {
     (row << shift) % COPY_ALIGN as u32
 }
 
-/// One kernel's.
+/// The layout of one kernel.
 #[derive(Clone, Copy)]
 pub struct Geometry {
     /// Warps that multiply.

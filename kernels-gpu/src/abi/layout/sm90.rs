@@ -75,12 +75,12 @@ pub const fn tail_width(tail_step: usize, winners: bool, len: usize) -> usize {
 /// Warpgroups that decode residual-compressed documents.
 pub const DECODERS: usize = 2;
 
-/// One warpgroup that loads and stores, and the consumers.
+/// Threads of a CTA: one warpgroup that loads and stores, and the consumers.
 pub const fn threads(consumers: usize) -> usize {
     128 * (1 + consumers)
 }
 
-/// As [`threads`], and the decoders.
+/// Threads of a CTA that has decoders, too.
 pub const fn decoding_threads(consumers: usize) -> usize {
     threads(consumers) + 128 * DECODERS
 }

@@ -6,8 +6,8 @@ use crate::abi::params::ForwardParams;
 /// Parameters of the forward entries that read documents as runs of rows
 /// ([`crate::abi::layout::contiguous`]).
 ///
-/// What the first copies of a block depend on comes first, so that it comes with one line of the
-/// constant cache, although some of it is among those of every entry, too.
+/// The fields that a block's first copies depend on come first, in one line of the constant cache,
+/// although some of them are among those of every entry, too.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ContiguousParams {
@@ -67,20 +67,22 @@ pub struct ContiguousStreamKParams {
     pub runs: ContiguousParams,
 }
 
-/// Parameters of such entries of codes. What a block's first copies depend on comes first, again.
+/// Parameters of such entries of codes. The fields of a block's first copies come first here, too.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ScaledContiguousParams {
-    /// As [`crate::abi::params::NormalizedParams::document_scales`], of kernels that read f16
-    /// scales, aligned to 16.
+    /// Address of the scales of document rows, as
+    /// [`crate::abi::params::NormalizedParams::document_scales`]; of kernels that read f16 scales,
+    /// aligned to 16.
     pub document_scales: u64,
-    /// As [`crate::abi::params::NormalizedParams::document_scales_are_f16`].
+    /// 1 where these are f16 ([`crate::abi::params::NormalizedParams::document_scales_are_f16`]).
     pub document_scales_are_f16: u32,
     /// Padding.
     pub reserved: u32,
     /// Parameters of the entries for elements.
     pub runs: ContiguousParams,
-    /// As [`crate::abi::params::NormalizedParams::query_scales`].
+    /// Address of the scales of query rows
+    /// ([`crate::abi::params::NormalizedParams::query_scales`]).
     pub query_scales: u64,
 }
 

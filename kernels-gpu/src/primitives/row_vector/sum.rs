@@ -22,8 +22,8 @@ pub unsafe fn add<T: VectorElement, const ALIGNED: bool, const LOADS: usize>(
     unsafe { add_and::<T, ALIGNED, LOADS>(columns, sources, first, count, sums, |_, _| {}) }
 }
 
-/// As [`add`], and calls `visit` for all sources that the warp reads at once: with how many come
-/// before them, and the factor of the one that this lane reads.
+/// Adds sources as [`add`] does, and calls `visit` for all that the warp reads at once: with how
+/// many come before them, and the factor of the one that this lane reads.
 ///
 /// # Safety
 /// As [`add`].

@@ -1,4 +1,5 @@
-//! As [`super`], with the centroids' share of a similarity out of a table:
+//! Scores residual tokens as [`super`] does, with the centroids' share of a similarity from a
+//! table:
 //!
 //! ```text
 //! ⟨q, c + w⟩ = ⟨q, c⟩ + ⟨q, w⟩    c a token's centroid, w its weights, both in the queries' type
@@ -288,7 +289,7 @@ unsafe fn bucket_of(nbits: u32, row: u64, k: u32) -> u32 {
     byte >> (place % 8) & ((1 << nbits) - 1)
 }
 
-/// Where the flags of query tiles that are not finite begin, four bytes each, behind the scores.
+/// Address of the flags of query tiles that are not finite, four bytes each, behind the scores.
 #[inline(always)]
 fn flags(scores: u64, n_tiles: u32, n_centroids: u32) -> u64 {
     scores + u64::from(n_tiles) * u64::from(n_centroids) * ROW_BYTES
@@ -300,7 +301,7 @@ fn flag(all: &ByCentroidParams, tile: u32) -> u64 {
     flags(all.scores, all.n_tiles, all.n_centroids) + u64::from(tile) * 4
 }
 
-/// Where a lane's scores of a query tile begin.
+/// Address of a lane's scores of a query tile.
 #[inline(always)]
 fn table(scores: u64, tile: u32, n_centroids: u32, lane: u32) -> u64 {
     let rows = u64::from(tile) * u64::from(n_centroids);
@@ -358,7 +359,7 @@ unsafe fn add_products<E: Decoded>(
 }
 
 impl<const NBITS: u32> Decoder<'_, NBITS> {
-    /// As [`Decoder::multiply`], of the weights alone, from `c` on.
+    /// Adds the products with the weights alone to `c`, as [`Decoder::multiply`] does with rows.
     ///
     /// # Safety
     /// As there.

@@ -264,7 +264,7 @@ fn is_dynamic<K: Kernel>(params: &ContiguousParams) -> bool {
     K::HAS_SCHEDULER && params.forward.tickets != 0
 }
 
-/// In place of an entry: there are no more.
+/// Stands for an entry where there are no more.
 const END: u32 = u32::MAX;
 
 /// The group, and the row of it, that a lane ends with.

@@ -22,8 +22,8 @@ use crate::sm90::reduction::PUBLISHED;
 /// A block's unit.
 #[derive(Clone, Copy)]
 pub(super) struct Share {
-    /// In the order of the copies. A partial that continues in the next unit counts as the entry
-    /// before the first that ends in the unit.
+    /// The unit's entries and rows, in the order of the copies. A partial that continues in the
+    /// next unit counts as the entry before the first that ends in the unit.
     pub(super) run: Run,
     /// Rows of the run from here on lie `n_back` before.
     turn: u32,

@@ -63,6 +63,6 @@ pub(super) unsafe fn schedule<K: Kernel>(all: &ContiguousParams, shared: Shared<
 }
 
 impl Run {
-    /// In place of a unit: there are no more.
+    /// Stands for a unit where there are no more.
     const NONE: Run = Run { entry: END, entry_end: END, start: 0, end: 0 };
 }

@@ -33,77 +33,53 @@ impl Product for Decoded {
     where
         [f32; N]: Accumulators,
     {
-        // SAFETY: the caller's promise.
-        unsafe { consumer.tile_of_residuals::<K, N, KIND>(&mut best[0], row, left) }
-    }
-}
-
-impl Consumer<'_> {
-    /// As [`Consumer::tile`](Self::tile), of decoded tokens.
-    ///
-    /// # Safety
-    /// As [`crate::sm90::consumer::consume`].
-    #[inline(always)]
-    unsafe fn tile_of_residuals<K: Kernel, const N: usize, const KIND: u32>(
-        &mut self,
-        best: &mut Best,
-        row: u32,
-        left: u32,
-    ) -> u32
-    where
-        [f32; N]: Accumulators,
-    {
-        let mut columns = Columns {
-            valid: [0; 4],
-            left,
-            column: (row + 2 * (self.lane % 4)) as i32,
-            lane: self.lane,
-            // SAFETY: all-zero bytes are floats.
-            scales: unsafe { core::mem::zeroed() },
-        };
-        let norms = self.shared.scales(self.ring.slot);
+        let best = &mut best[0];
+        let mut columns = Columns::new(row, left, consumer.lane);
+        let norms = consumer.shared.scales(consumer.ring.slot);
         // SAFETY: the decoders fill the ring's next stages with this tile.
         unsafe {
             if K::SLABS == 0 {
-                return self.streamed_residuals::<K, N, KIND>(best, &mut columns);
+                return consumer.streamed_residuals::<K, N, KIND>(best, &mut columns);
             }
-            self.wait_for_tile::<K>();
+            consumer.wait_for_tile::<K>();
             if KIND == MASKED {
-                columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
+                columns.valid = load_shared_u32x4(consumer.shared.mask(consumer.ring.slot));
             }
             let any = columns.any();
             // Wider ones in two halves; a last tile's first half has tokens only.
             match N {
                 64 | 48 => {
-                    let c = self.half::<K, 32>(0);
+                    let c = consumer.half::<K, 32>(0);
                     let kind = if KIND == TAIL { WHOLE } else { KIND };
                     take::<K, 32>(best, c, &columns, norms, kind, 0);
                     let norms = norms + SCALES_BYTES as u32 / 2;
                     columns = second_half(&columns);
                     if N == 64 {
-                        let c = self.half::<K, 32>(1);
+                        let c = consumer.half::<K, 32>(1);
                         // A narrower tile would have had them.
                         let safe = narrower::<K>(2 * N) - HALF as usize;
                         take::<K, 32>(best, c, &columns, norms, KIND, safe);
                     } else {
-                        let c = self.half::<K, 16>(1);
+                        let c = consumer.half::<K, 16>(1);
                         take::<K, 16>(best, c, &columns, norms, KIND, 0);
                     }
                 }
                 _ => {
-                    let c = self.half::<K, N>(0);
+                    let c = consumer.half::<K, N>(0);
                     take::<K, N>(best, c, &columns, norms, KIND, narrower::<K>(2 * N));
                 }
             }
-            self.release(K::SLABS as u32);
+            consumer.release(K::SLABS as u32);
             any
         }
     }
+}
 
+impl Consumer<'_> {
     /// The similarities of the first `2 * N` columns of half a tile.
     ///
     /// # Safety
-    /// As `Consumer::tile`, behind the wait for the tile.
+    /// As [`Product::tile`], behind the wait for the tile.
     #[inline(always)]
     unsafe fn half<K: Kernel, const N: usize>(&self, half: u32) -> [f32; N]
     where
@@ -132,7 +108,7 @@ impl Consumer<'_> {
     /// the last one.
     ///
     /// # Safety
-    /// As `Consumer::tile`.
+    /// As [`Product::tile`].
     #[inline(always)]
     unsafe fn streamed_residuals<K: Kernel, const N: usize, const KIND: u32>(
         &mut self,

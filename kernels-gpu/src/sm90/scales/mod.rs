@@ -171,8 +171,8 @@ impl StoredScales for Words {
     }
 }
 
-/// As [`load_scales`], but makes of them what [`factor`] says, in place: of all columns of a tile,
-/// or NaN where that is one's.
+/// Loads scales as [`load_scales`] does, and replaces them by their [`factor`]s: of all columns of
+/// a tile, or NaN where that is one's.
 ///
 /// # Safety
 /// As there; a tile has one slab, and the launch has scales stored so.

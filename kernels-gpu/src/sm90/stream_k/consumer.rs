@@ -12,8 +12,8 @@ use crate::ptx::thread::*;
 use crate::ptx::warp::broadcast;
 use crate::ptx::wgmma;
 use crate::ptx::wgmma::Accumulators;
-use crate::sm90::compute::Columns;
-use crate::sm90::consumer::{Consumer, Product, tile_clocks};
+use crate::sm90::compute::{Columns, Stored};
+use crate::sm90::consumer::{Consumer, Product, RowTerms, tile_clocks};
 use crate::sm90::kernel::Kernel;
 use crate::sm90::query_rows::WarpRows;
 use crate::sm90::smem::Ring;
@@ -44,7 +44,7 @@ pub(super) unsafe fn consume<K: Kernel>(params: &ForwardParams, shared: &Shared,
         sums: Ring::START,
         rows: WarpRows::NONE,
         row_scales: RowScales::NONE,
-        row_factors: 0,
+        row_terms: RowTerms::NONE,
     };
     // SAFETY: the producer loads what is waited for, in this order; there is one query tile.
     unsafe {
@@ -96,7 +96,7 @@ impl Product for Held<'_> {
         unsafe {
             match holds_rows::<K>() {
                 true => consumer.tile_in_turn::<K, N, KIND>(self.0, best, row, left),
-                false => _ = consumer.tile::<K, N, KIND>(best, row, left),
+                false => _ = Stored.tile::<K, N, KIND>(consumer, best, row, left),
             }
         }
         0
@@ -154,18 +154,11 @@ impl Consumer<'_> {
     ) where
         [f32; N]: Accumulators,
     {
-        let column = (row + 2 * (self.lane % 4)) as i32;
+        let columns = Columns::new(row, left, self.lane);
         let group = self.warp / 4;
         // SAFETY: the producer fills the ring's next stages with this tile; both warpgroups meet
         // the same tiles, so that each turn that is waited for is passed on.
         unsafe {
-            let columns = Columns {
-                valid: [0; 4],
-                left,
-                column,
-                lane: self.lane,
-                scales: core::mem::zeroed(),
-            };
             let before = *best;
             self.wait_for_tile::<K>();
             take_turn(FIRST_TURN + group);

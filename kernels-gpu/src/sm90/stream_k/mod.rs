@@ -111,7 +111,7 @@ unsafe fn load<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps, l
     }
 }
 
-/// As [`load_rows`], of a whole tile, with fewer copies.
+/// Loads the rows of a whole tile, with fewer copies than [`load_rows`].
 ///
 /// # Safety
 /// As there.

@@ -178,11 +178,11 @@ impl<'a, T: Pair> Stages<'a, T> {
         }
     }
 
-    /// As [`Stages::load`], of 64 rows from `start` on which announce nothing. What these
-    /// warps do takes time from the consumers beside them.
+    /// Loads 64 rows from `start` on and announces nothing: these warps take time from the
+    /// consumers beside them.
     ///
     /// # Safety
-    /// As there.
+    /// As [`Stages::load`].
     #[inline(always)]
     unsafe fn load_whole<K: Kernel>(&mut self, start: u32) {
         let (shared, lane) = (self.shared, self.lane);

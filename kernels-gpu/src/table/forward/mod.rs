@@ -159,13 +159,13 @@ impl Variant {
         }
     }
 
-    /// Whether the kernel takes a factor for every document row with its parameters.
-    pub const fn has_factors(&self) -> bool {
-        self.has_query_factors() || self.operand.has_mins()
+    /// Whether the kernel takes a scale for every document row with its parameters.
+    pub const fn has_row_scales(&self) -> bool {
+        self.has_query_scales() || self.operand.has_mins()
     }
 
     /// Whether it takes one for every query row, too.
-    pub const fn has_query_factors(&self) -> bool {
+    pub const fn has_query_scales(&self) -> bool {
         self.normalizes() || self.operand.is_code()
     }
 
@@ -251,7 +251,7 @@ impl Variant {
             stages: self.stages,
             row_bytes: self.dim_max * self.operand.size_bytes(),
             chunk_rows: self.document_tile,
-            has_scales: self.has_factors(),
+            has_scales: self.has_row_scales(),
             has_scheduler: self.has_scheduler(),
         }
     }
