@@ -122,7 +122,7 @@ pub use tokens::layout::TokenLayout;
 /// Codes that another program made are given with their [`Scales`](format::Scales):
 ///
 /// ```
-/// use maxsim::format::{Int8Affine, Scales};
+/// use maxsim::format::{Int8Affine, ScaleType, Scales};
 /// use maxsim::half::f16;
 /// use maxsim::{TokenLayout, Tokens};
 ///
@@ -132,6 +132,7 @@ pub use tokens::layout::TokenLayout;
 /// let layout = TokenLayout::padded(1, 1, 2)?;
 /// let tokens = Tokens::<Int8Affine>::from_codes(vec![10, 0], scales, layout)?;
 /// assert_eq!(tokens.dequantize()?.data(), [4.0, -1.0]);
+/// assert_eq!(tokens.scales().storage(), ScaleType::F16);
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 pub mod format {
@@ -178,14 +179,26 @@ pub mod layout {
 /// ```
 /// use maxsim::Tokens;
 /// use maxsim::digest::{TokenDigest, TokenHasher};
-/// use maxsim::format::ElementType;
+/// use maxsim::format::{ElementType, Int8Affine, ScaleType, TokenFormat};
 ///
 /// let tokens = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 2, 1, 2)?;
 /// // Of items that come one after the other.
 /// let mut hasher = TokenHasher::of_elements(ElementType::F32, 2);
 /// hasher.tokens(&tokens.items(0..1)?);
 /// hasher.tokens(&tokens.items(1..2)?);
-/// assert_eq!(hasher.finish(), TokenDigest::of(&tokens));
+/// let digest = hasher.finish();
+/// assert_eq!(digest, TokenDigest::of(&tokens));
+/// assert_eq!(format!("{:02x}", digest.as_bytes()[0]), digest.to_string()[..2]);
+///
+/// // Of codes that are read a row at a time, where each row is an item.
+/// let codes = tokens.quantize::<Int8Affine>(ScaleType::F16)?;
+/// let mut hasher = TokenHasher::of_codes(TokenFormat::Int8Affine, ScaleType::F16, 2);
+/// for row in 0..2 {
+///     hasher.rows(&codes.data()[row * 2..][..2]);
+///     hasher.scales_of_rows(codes.scales(), row..row + 1);
+///     hasher.counts([1]);
+/// }
+/// assert_eq!(hasher.finish_codes(&digest), TokenDigest::of_codes(&codes, &digest));
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 pub mod digest {

@@ -73,6 +73,26 @@ impl Device {
     }
 
     /// Every device that can score: the CUDA devices that can run the kernels, then the CPU.
+    ///
+    /// ```
+    /// use maxsim::Device;
+    ///
+    /// for device in Device::all() {
+    ///     match (device.ordinal(), device.driver_version()) {
+    ///         (Some(ordinal), Some(version)) => {
+    ///             let (major, minor) = (version / 1000, version % 1000 / 10);
+    ///             println!("{ordinal}: {}, driver of CUDA {major}.{minor}", device.name());
+    ///         }
+    ///         _ => println!("{}", device.name()),
+    ///     }
+    /// }
+    /// match Device::n_cuda() {
+    ///     Ok(n) => println!("the driver sees {n} GPUs, of whatever age"),
+    ///     Err(why) => println!("no GPU: {why}"),
+    /// }
+    /// let gpus = Device::all().iter().filter(|device| device.ordinal().is_some()).count();
+    /// assert!(gpus <= Device::n_cuda().unwrap_or(0));
+    /// ```
     pub fn all() -> Vec<Device> {
         let n_cuda = Device::n_cuda().unwrap_or(0);
         let cuda = (0..n_cuda).filter_map(|ordinal| Device::cuda(ordinal).ok());

@@ -52,6 +52,7 @@ fn extent_bytes(rows: usize, row_bytes: u64, pitch_bytes: u64) -> Result<u64> {
 ///     let rows = RawRows::new(elements, 128 * 4);
 ///     // SAFETY: the caller's promise.
 ///     let plain = unsafe { DeviceTokens::from_raw_parts(device, rows, layout.clone())? };
+///     plain.check_normalizable()?; // by calls that normalise rows; waits for the device
 ///     let (rows, scales) = (RawRows::new(codes, 128).mask(mask), RawScales::F16(scales));
 ///     // SAFETY: the caller's promise.
 ///     let codes = unsafe { DeviceTokens::from_raw_codes(device, rows, scales, layout)? };
@@ -216,6 +217,27 @@ impl Stream {
     /// if a call as large was made before: the workspace cannot grow meanwhile. (A capture by
     /// this library is [`Device::capture`], which needs none of this.)
     ///
+    /// ```no_run
+    /// use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
+    /// use maxsim::{DeviceTokens, Result};
+    ///
+    /// /// Scores pages on PyTorch's current stream, behind what is enqueued there.
+    /// ///
+    /// /// # Safety
+    /// /// `current` is `torch.cuda.current_stream().cuda_stream` of the tokens' device, and the
+    /// /// stream outlives the result.
+    /// unsafe fn enqueue(
+    ///     current: u64,
+    ///     [queries, pages]: [&DeviceTokens<f32>; 2],
+    ///     work: &PreparedScore,
+    ///     scores: &mut DeviceScores,
+    /// ) -> Result<Stream> {
+    ///     // SAFETY: the caller's promise.
+    ///     let mut stream = unsafe { Stream::from_raw(queries.device(), current)? };
+    ///     stream.score_into(queries, pages, work, scores)?; // returns at once
+    ///     Ok(stream)
+    /// }
+    /// ```
     /// # Safety
     /// `handle` must be 0 or a `CUstream` (`cudaStream_t`) of the device's primary context
     /// that outlives this value. For as long as a graph that calls were captured into can

@@ -56,6 +56,26 @@ impl Stream {
     /// many CTAs of 512 threads per multiprocessor. A call that must read these tokens from memory
     /// can hardly be faster: benchmarks take its time as the limit.
     ///
+    /// ```no_run
+    /// use maxsim::format::AnyDeviceTokens;
+    /// use maxsim::{Device, Tokens};
+    ///
+    /// # fn main() -> maxsim::Result<()> {
+    /// # let document_data = vec![0f32; 1000 * 300 * 128];
+    /// let device = Device::cuda(0)?;
+    /// let documents = device.upload(&Tokens::padded(&document_data, 1000, 300, 128)?)?;
+    /// let mut stream = device.stream()?;
+    /// stream.read_roof(&documents, 4)?; // loads the kernel
+    ///
+    /// let [mut start, mut end] = [device.event()?, device.event()?];
+    /// let documents = AnyDeviceTokens::from(documents); // of any format
+    /// stream.record(&mut start)?;
+    /// stream.read_roof_any(&documents, 4)?;
+    /// stream.record(&mut end)?;
+    /// println!("no call that reads them takes less than {} ms", end.elapsed_ms(&start)?);
+    /// # Ok(())
+    /// # }
+    /// ```
     /// # Errors
     /// [`Error::Unsupported`] on the CPU, [`Error::WrongDevice`], and [`Error::Shape`] for a
     /// matrix that is not on a 16-byte boundary or for no CTAs.

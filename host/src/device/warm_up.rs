@@ -26,7 +26,7 @@ use crate::tokens::layout::TokenLayout;
 ///
 /// ```
 /// use maxsim::format::ElementType;
-/// use maxsim::plan::{KernelSource, LoadedKernel};
+/// use maxsim::plan::{DeviceLimits, KernelSource, LoadedKernel};
 /// use maxsim::{Device, WarmUp, WarmUpReport};
 ///
 /// let device = Device::best();
@@ -38,6 +38,16 @@ use crate::tokens::layout::TokenLayout;
 /// }
 /// let from_ptx = report.kernels.iter().filter(|kernel| kernel.source == KernelSource::Ptx);
 /// println!("ready after {:?}; {} kernels were compiled", report.time, from_ptx.count());
+///
+/// // Which kernels that will be, on a machine without a GPU: a training run's on an A100.
+/// let limits = DeviceLimits {
+///     capability: (8, 0),
+///     n_multiprocessors: 108,
+///     shared_bytes: 163 << 10,
+/// };
+/// let names = calls.clone().training(true).auxiliary_kernels(&limits);
+/// assert!(names.contains(&"maxsim_gradient_sort") && names.len() > 10);
+/// assert!(!calls.auxiliary_kernels(&limits).contains(&"maxsim_gradient_sort"));
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

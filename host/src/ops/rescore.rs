@@ -70,6 +70,11 @@ use crate::tokens::scales::ScaleType;
 /// // Not rounded to codes: 0.3 is.
 /// assert_eq!(scores.values(), [2.3, 8.0]);
 /// assert!(scores.are_rescored());
+///
+/// // Digests are compared with each call; a program that has just made the codes need not.
+/// let coarse = coarse.assumed();
+/// let again = Device::best().rescore(&queries, &documents, &coarse, &cross, &options)?;
+/// assert_eq!(again.values(), scores.values());
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 ///

@@ -22,6 +22,28 @@
 //! let variant: &Variant = plan.variant().expect("a kernel, not the CPU");
 //! assert!(variant.name.starts_with("maxsim_") && variant.dim_max >= 128);
 //! assert!(plan.rejected().iter().all(|(name, why)| *name != plan.name() && !why.is_empty()));
+//!
+//! // One long document is divided among the multiprocessors, unless that is forbidden.
+//! let long = TokenLayout::padded(1, 100_000, 128)?;
+//! let problem = Problem::new(&queries, &long, &cross)?;
+//! let choose =
+//!     |operand, access, options| Plan::choose(&problem, operand, &limits, access, &options);
+//! assert!(choose(operand, access, ScoreOptions::default())?.document_splits() > 8);
+//! let whole = ScoreOptions::default().document_splits(1);
+//! assert_eq!(choose(operand, access, whole)?.document_splits(), 1);
+//!
+//! // Rows that TMA cannot read run on another kernel.
+//! let shifted = Access { base: 8, ..access[1] };
+//! assert!(access[1].is_aligned() && !shifted.is_aligned());
+//! let plan = choose(operand, [access[0], shifted], ScoreOptions::default())?;
+//! assert!(plan.name().contains("_sm80_"));
+//!
+//! // f32 that may be rounded to TF32 has faster kernels.
+//! let access = [Access::uploaded(128, ElementType::F32); 2];
+//! let operand = Operand::Element(ElementType::F32);
+//! assert!(!choose(operand, access, ScoreOptions::default())?.name().contains("tf32"));
+//! let rounded = ScoreOptions::default().allow_tf32(true);
+//! assert!(choose(operand, access, rounded)?.name().contains("tf32"));
 //! # Ok::<(), maxsim::Error>(())
 //! ```
 

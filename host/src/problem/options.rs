@@ -1,6 +1,21 @@
 //! Options of a call: what it computes besides scores, and how.
 
 /// Options of a call: outputs besides the scores, and the kernel.
+///
+/// ```
+/// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+///
+/// // One query of two tokens; two documents of one token each; dim 2.
+/// let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 2.0], 1, 2, 2)?;
+/// let documents = Tokens::padded(&[3.0f32, 4.0, 4.0, 3.0], 2, 1, 2)?;
+/// let (device, cross) = (Device::cpu(), Pairing::cross());
+/// let options = ScoreOptions::default().token_scores(true);
+/// let scores = device.score_with(&queries, &documents, &cross, &options)?;
+/// assert_eq!(scores.values(), [11.0, 10.0]);
+/// // What each token of the query brought, to highlight the words that a document matches.
+/// assert_eq!(scores.token_scores(), Some(&[3.0, 8.0, 4.0, 6.0][..]));
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]

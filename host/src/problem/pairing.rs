@@ -5,6 +5,24 @@ use crate::tokens::index::Index;
 use crate::tokens::layout::{check_count, check_len};
 
 /// The (query, document) pairs to score, and their order.
+///
+/// ```
+/// use maxsim::{Device, Pairing, Result, Tokens};
+///
+/// // Two queries and four documents of one token each; dim 2.
+/// let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 2, 1, 2)?;
+/// let documents = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+/// let documents = Tokens::padded(&documents, 4, 1, 2)?;
+/// let score = |pairing: Pairing| -> Result<Vec<f32>> {
+///     Ok(Device::cpu().score(&queries, &documents, &pairing)?.into_values())
+/// };
+/// assert_eq!(score(Pairing::cross())?, [1.0, 3.0, 5.0, 7.0, 2.0, 4.0, 6.0, 8.0]);
+/// // The first two documents were retrieved for the first query, the others for the second.
+/// assert_eq!(score(Pairing::own_candidates(2))?, [1.0, 3.0, 6.0, 8.0]);
+/// assert_eq!(score(Pairing::candidates(&[3, 0, 0, 1], 2)?)?, [7.0, 1.0, 2.0, 4.0]);
+/// assert_eq!(score(Pairing::pairs(&[0, 1, 1], &[2, 2, 0])?)?, [5.0, 6.0, 2.0]);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Pairing(pub(crate) Kind);

@@ -13,6 +13,14 @@ use std::ops::Range;
 /// assert_eq!(scores.shape(), ScoreShape::Cross { n_queries: 1, n_documents: 2 });
 /// let best: Vec<Ranking> = scores.top_k(&documents, 1)?;
 /// assert_eq!(best[0].ranked[0].id, 1);
+///
+/// // Of three candidates: document 1 twice.
+/// let pairing = Pairing::candidates(&[1, 0, 1], 3)?;
+/// let scores = Device::cpu().score(&queries, &documents, &pairing)?;
+/// assert_eq!(scores.shape(), ScoreShape::Candidates { n_queries: 1, k: 3 });
+/// assert_eq!(scores.shape().n_scores(), 3);
+/// let best: Vec<Ranking> = scores.top_k_of(&pairing, &documents, 3)?;
+/// assert!(best[0].ranked.iter().map(|document| document.id).eq([1, 1, 0]));
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,12 +110,12 @@ impl TokenOffsets {
     }
 
     /// Number of entries in all.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
     /// First entry per query (when every query has equally many scores) or per score.
-    pub fn bases(&self) -> &[u64] {
+    pub(crate) fn bases(&self) -> &[u64] {
         &self.bases
     }
 }

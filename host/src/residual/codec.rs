@@ -160,6 +160,24 @@ impl<'a> ResidualCodec<'a> {
 
     /// Adds the cutoffs that tokens are encoded with: `[2^nbits - 1]` numbers that do not fall. A
     /// residual is in the bucket whose number is how many of them are below it.
+    ///
+    /// ```
+    /// use maxsim::Tokens;
+    /// use maxsim::residual::{Centroids, EncodeOptions, ResidualCodec, ResidualTokens};
+    ///
+    /// // Another program's tables: one centroid, buckets of 2 bits.
+    /// let centroids = Centroids::F32(vec![1.0, 0.0].into());
+    /// let codec = ResidualCodec::new(2, 2, centroids, &[-0.75, -0.25, 0.25, 0.75], false)?;
+    /// let codec = codec.with_cutoffs(&[-0.5, 0.0, 0.5])?;
+    /// assert_eq!(codec.bucket_cutoffs().map(<[f32]>::len), Some(3));
+    /// assert_eq!(codec.row_bytes(), 1); // two buckets
+    ///
+    /// let tokens = Tokens::packed(&[0.375f32, 0.125], 2, &[0i64, 1])?;
+    /// let encoded = ResidualTokens::encode(codec.into(), &tokens, &EncodeOptions::default())?;
+    /// // The buckets of -0.625 and 0.125.
+    /// assert_eq!(encoded.decode::<f32>()?.data(), [0.25, 0.25]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
     pub fn with_cutoffs(self, bucket_cutoffs: &[f32]) -> Result<Self> {
         let expected = self.bucket_weights.len() - 1;
         check_len("bucket_cutoffs", expected, "2^nbits - 1", bucket_cutoffs.len())?;

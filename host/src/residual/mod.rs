@@ -15,8 +15,9 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use maxsim::TokenLayout;
+//! use maxsim::format::ElementType;
 //! use maxsim::residual::{BitOrder, Centroids, Codes, ResidualCodec, ResidualTokens};
+//! use maxsim::{AnyTokens, Device, Pairing, TokenLayout, Tokens};
 //!
 //! // Two centroids of dim 2, buckets of 4 bits: the first adds -0.75, each next one 0.1 more.
 //! let weights: Vec<f32> = (0..16u8).map(|i| -0.75 + f32::from(i) / 10.0).collect();
@@ -27,6 +28,20 @@
 //! let layout = TokenLayout::packed(2, 2, &[0i64, 2])?;
 //! let (codes, residuals) = (Codes::from(&[1i32, 0][..]), vec![0x0F, 0xF0]);
 //! let tokens = ResidualTokens::new(codec, codes, residuals, BitOrder::LittleEndian, layout)?;
+//! assert_eq!(tokens.decode::<f32>()?.data(), [0.75, 0.25, 0.25, 0.75]);
+//!
+//! // For queries whose element type is known at run time.
+//! let device = Device::cpu();
+//! let queries = AnyTokens::from(Tokens::padded(&[1.0f32, 2.0], 1, 1, 2)?);
+//! let documents = device.upload_residual_any(&tokens, ElementType::F32)?;
+//! let scores =
+//!     device.score_any(&queries, &documents, &Pairing::cross(), &Default::default())?;
+//! assert_eq!(scores.values(), [1.75]);
+//!
+//! // As fast-plaid keeps them: items one after the other, bits in the other order.
+//! assert!(tokens.is_packed());
+//! let tokens = tokens.into_order(BitOrder::Colbert);
+//! assert_eq!(tokens.residuals(), [0xF0, 0x0F]);
 //! assert_eq!(tokens.decode::<f32>()?.data(), [0.75, 0.25, 0.25, 0.75]);
 //! # Ok::<(), maxsim::Error>(())
 //! ```

@@ -138,6 +138,25 @@ impl ResidualCodec<'static> {
     /// compared with all centroids so far, in all iterations, and how many that will be. It is
     /// called from the threads that train, in any order, some thousand rows apart.
     ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// use maxsim::Tokens;
+    /// use maxsim::format::ElementType;
+    /// use maxsim::residual::{ResidualCodec, TrainOptions};
+    ///
+    /// let rows = [0.8f32, 0.6, 0.6, 0.8, -1.0, 0.0, -0.96, 0.28];
+    /// let tokens = Tokens::packed(&rows, 2, &[0i64, 4])?;
+    /// let options = TrainOptions::default().n_centroids(2).n_iterations(8).spherical(true);
+    /// let options = options.centroid_element(ElementType::F32);
+    /// let percent = AtomicU64::new(0);
+    /// let codec = ResidualCodec::train_with_progress(&tokens, &options, &|done, all| {
+    ///     percent.fetch_max(100 * done / all, Ordering::Relaxed); // for a progress bar
+    /// })?;
+    /// assert_eq!(percent.into_inner(), 100);
+    /// assert_eq!(codec.centroids().element(), ElementType::F32);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
     /// # Errors
     /// As [`ResidualCodec::train`].
     pub fn train_with_progress<T: Element>(
@@ -181,6 +200,21 @@ impl<'a> ResidualCodec<'a> {
     /// Fits buckets to tokens around given centroids `[n, dim]`, which stay as they are: of
     /// `options`, those about k-means have no meaning here.
     ///
+    /// ```
+    /// use maxsim::Tokens;
+    /// use maxsim::residual::{Centroids, ResidualCodec, TrainOptions};
+    ///
+    /// let rows = [0.75f32, 0.0, 1.25, 0.0, 0.0, 0.75, 0.0, 1.25];
+    /// let tokens = Tokens::packed(&rows, 2, &[0i64, 4])?;
+    /// let centroids = Centroids::F32(vec![1.0, 0.0, 0.0, 1.0].into());
+    /// let options = TrainOptions::default().nbits(1).normalize(false);
+    /// let codec = ResidualCodec::fit(centroids, &tokens, &options)?;
+    /// assert_eq!(codec.centroids().to_f32()[..], [1.0, 0.0, 0.0, 1.0]);
+    /// // Residuals are -0.25, 0 and 0.25: below the median, or above it.
+    /// let weights = codec.bucket_weights();
+    /// assert!(weights[0] < 0.0 && weights[1] > 0.0);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
     /// # Errors
     /// As [`ResidualCodec::train`] and [`ResidualCodec::new`].
     pub fn fit<T: Element>(

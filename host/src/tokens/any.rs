@@ -7,7 +7,8 @@
 //!
 //! ```
 //! use maxsim::format::{AnyDeviceTokens, AnyTokensRef, ScaleType, TokenFormat};
-//! use maxsim::{AnyTokens, Device, Pairing, Tokens};
+//! use maxsim::stream::Queue;
+//! use maxsim::{AnyTokens, Device, Pairing, ScoreOptions, Tokens};
 //!
 //! let queries = AnyTokens::from(Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?);
 //! let documents = AnyTokens::from(Tokens::padded(&[0.0f32, 1.0, 0.5, 0.5], 2, 1, 2)?);
@@ -23,8 +24,16 @@
 //! let handle: AnyDeviceTokens = device.upload_any(&documents)?;
 //! let sides: [AnyTokensRef<'_>; 2] = [(&queries).into(), (&handle).into()];
 //! assert!(sides.iter().all(|side| side.format() == TokenFormat::Int8));
-//! let again = device.score_any(sides[0], sides[1], &Pairing::cross(), &Default::default())?;
+//! let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+//! let again = device.score_any(sides[0], sides[1], &cross, &options)?;
 //! assert_eq!(again.values(), scores.values());
+//! assert_eq!(device.plan_any(sides[0], sides[1], &cross, &options)?.name(), "cpu");
+//! // In stream order, of handles alone.
+//! let queries = device.upload_any(&queries)?;
+//! let work = device.prepare_any(&queries, &handle, &cross, &options)?;
+//! let mut enqueued = work.new_scores()?;
+//! device.stream()?.score_any_into(&queries, &handle, &work, &mut enqueued)?;
+//! assert_eq!(enqueued.read()?.values(), scores.values());
 //! # Ok::<(), maxsim::Error>(())
 //! ```
 

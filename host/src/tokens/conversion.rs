@@ -99,6 +99,8 @@ impl<T: Element> Tokens<'_, T> {
     /// assert_eq!(queries.data()[0], f16::from_f32(0.5));
     /// assert_eq!((conversion.n_changed, conversion.n_overflowed), (1, 0)); // 0.1
     /// assert!(conversion.max_relative_error < 0.0005);
+    /// let (_, back) = queries.convert::<f32>()?;
+    /// assert!(back.is_exact() && !conversion.is_exact());
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     ///

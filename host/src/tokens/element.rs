@@ -39,8 +39,13 @@ pub trait Element: Format<Stored = Self> + bytemuck::Pod {
     ///
     /// ```
     /// use maxsim::format::Element;
+    /// use maxsim::half::bf16;
     ///
-    /// assert_eq!(f32::largest_magnitude(&[1.0, -3.0, 2.0]), 3.0);
+    /// fn summary<T: Element>(elements: &[T]) -> String {
+    ///     format!("{} up to {}", T::TYPE, T::largest_magnitude(elements))
+    /// }
+    /// assert_eq!(summary(&[1.0f32, -3.0, 2.0]), "f32 up to 3");
+    /// assert_eq!(summary(&[bf16::from_f32(0.5)]), "bf16 up to 0.5");
     /// assert!(f32::largest_magnitude(&[1.0, f32::NAN, f32::INFINITY]).is_nan());
     /// ```
     fn largest_magnitude(elements: &[Self]) -> f32 {

@@ -33,6 +33,21 @@ pub(crate) mod sealed {
 /// Similarities are those of the codes, times the document's scale before the maximum over its
 /// tokens and the query's after it. Sums of INT8 products are exact; those with other factors
 /// are added in f32.
+///
+/// ```
+/// use maxsim::format::{ElementType, TokenFormat};
+///
+/// // What documents can be compressed to where queries stay f16.
+/// let queries = TokenFormat::from(ElementType::F16);
+/// let formats = TokenFormat::QUANTIZED.into_iter();
+/// let formats: Vec<_> = formats.filter(|&format| queries.is_scorable_with(format)).collect();
+/// assert_eq!(formats, [TokenFormat::Int8Affine]);
+/// // A file of such codes needs a minimum per row beside its scale.
+/// assert!(formats[0].has_mins() && !TokenFormat::Int8.has_mins());
+/// // Codes of a file that stand for no finite number, whatever their sign.
+/// let nan = TokenFormat::Fp8.nan_code().expect("e4m3 has a NaN");
+/// assert_eq!([0x7E, 0x7F, 0xFF].map(|code: u8| code & 0x7F >= nan), [false, true, true]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TokenFormat {

@@ -25,6 +25,26 @@ pub enum LayoutKind {
 }
 
 /// Shape of a token matrix and the rows of each item; no data.
+///
+/// ```
+/// use maxsim::{TokenLayout, Tokens};
+///
+/// // Two passages of a text of five tokens, which both have its third; dim 1.
+/// let (starts, lengths) = ([0i64, 2], [3i64, 2]);
+/// let layout = TokenLayout::scattered(5, 1, &starts, &lengths)?;
+/// assert_eq!((layout.item_rows(1), layout.item_len(1)), (2..4, 2));
+/// assert_eq!((layout.max_len(), layout.total_len(), layout.rows()), (3, 5, 5));
+///
+/// let text = [1.0f32, 2.0, 3.0, 4.0, 5.0];
+/// let passages = Tokens::from_layout(&text[..], layout.clone())?;
+/// assert_eq!(Tokens::scattered(&text, 1, &starts, &lengths)?.layout(), passages.layout());
+/// assert_eq!(passages.items(1..2)?.data(), [3.0, 4.0]);
+///
+/// // Stop words are masked: the second passage has nothing else.
+/// let layout = layout.with_mask(&[1, 1, 0, 0, 1])?;
+/// assert!(layout.is_masked() && layout.has_tokens(0) && !layout.has_tokens(1));
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[must_use]
 pub struct TokenLayout {

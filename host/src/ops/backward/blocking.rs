@@ -125,6 +125,24 @@ impl Device {
     /// As [`Device::backward`], but adds to what `gradients` hold, so that a batch can be scored
     /// in parts. What is there counts as the first term of each sum.
     ///
+    /// ```
+    /// use maxsim::training::{BackwardOptions, Gradients};
+    /// use maxsim::{Device, Pairing, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+    /// let documents = Tokens::padded(&[2.0f32, 0.0, 3.0, 4.0], 2, 1, 2)?;
+    /// let (device, options) = (Device::cpu(), BackwardOptions::default());
+    /// let mut gradients = Gradients::zeros(queries.layout(), documents.layout())?;
+    /// for (document, grad_scores) in [(0, [1.0]), (1, [0.5])] {
+    ///     let pairing = Pairing::pairs(&[0], &[document])?;
+    ///     let scores = device.score_for_training(&queries, &documents, &pairing)?;
+    ///     let scores = scores.with_grad(&grad_scores);
+    ///     device.backward_into(&queries, &documents, scores, &options, &mut gradients)?;
+    /// }
+    /// assert_eq!(gradients.queries, [3.5, 2.0]); // (2, 0) + (3, 4) / 2
+    /// assert_eq!(gradients.documents, [1.0, 0.0, 0.5, 0.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
     /// # Errors
     /// The errors of [`Device::backward`], and [`Error::Shape`] where `gradients` are not as long
     /// as the token matrices; they are unchanged then. After [`Error::HostMemory`] they may hold a

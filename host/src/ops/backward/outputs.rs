@@ -26,6 +26,22 @@ pub struct DeviceGradScores {
 /// Gradients with respect to tokens, on a device: written by
 /// [`Queue::backward`](crate::stream::Queue::backward), read when needed. Each is `[rows, dim]` of
 /// its matrix, row-major without gaps.
+///
+/// ```
+/// use maxsim::loss::DeviceLoss;
+/// use maxsim::training::{DeviceGradScores, DeviceGradients};
+///
+/// /// What the optimizer of another library reads on a GPU, behind the stream that writes it: the
+/// /// loss, its gradients with respect to scores and both sides' tokens, and bytes of an element.
+/// fn addresses(
+///     loss: &DeviceLoss,
+///     grad_scores: &DeviceGradScores,
+///     gradients: &DeviceGradients,
+/// ) -> Option<([u64; 2], [u64; 2], usize)> {
+///     let element_bytes = gradients.element_type().size_bytes();
+///     Some(([loss.address()?, grad_scores.address()?], gradients.addresses()?, element_bytes))
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct DeviceGradients {

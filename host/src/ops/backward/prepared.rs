@@ -38,6 +38,7 @@ pub enum GradientType {
 /// by [`Device::prepare_backward_from_codes`] and used with codes in place of the documents.
 ///
 /// ```
+/// use maxsim::format::ElementType;
 /// use maxsim::stream::Queue;
 /// use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients};
 /// use maxsim::training::{GradientType, PreparedBackward};
@@ -53,6 +54,7 @@ pub enum GradientType {
 /// let options = BackwardOptions::default();
 /// let backward: PreparedBackward =
 ///     device.prepare_backward(&work, &options, GradientType::F32)?;
+/// assert_eq!(backward.element_type(), ElementType::F32); // of f16 tokens, too
 /// let grad_scores: DeviceGradScores = backward.upload_grad_scores(&[0.5])?;
 /// let mut gradients: DeviceGradients = backward.new_gradients()?;
 ///
@@ -60,9 +62,13 @@ pub enum GradientType {
 /// stream.score_into(&queries, &documents, &work, &mut scores)?;
 /// let with_grad = scores.with_grad(&grad_scores);
 /// stream.backward(&queries, &documents, &backward, with_grad, &mut gradients)?;
-/// let gradients = gradients.read()?; // waits
-/// assert_eq!(gradients.queries, [1.5, 2.0, -0.5, 2.5]);
-/// assert_eq!(gradients.documents, [0.5, 0.0, 0.0, 0.5]);
+/// let read = gradients.read()?; // waits
+/// assert_eq!(read.queries, [1.5, 2.0, -0.5, 2.5]);
+/// assert_eq!(read.documents, [0.5, 0.0, 0.0, 0.5]);
+/// // A second part of the batch, say, adds to what is there.
+/// let with_grad = scores.with_grad(&grad_scores);
+/// stream.backward_into(&queries, &documents, &backward, with_grad, &mut gradients)?;
+/// assert_eq!(gradients.read()?.queries, [3.0, 4.0, -1.0, 5.0]);
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Debug)]

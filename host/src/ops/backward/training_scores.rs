@@ -185,6 +185,21 @@ impl Device {
     /// As [`Device::score_for_training_with`], but keeps no winners: for
     /// [`BackwardStrategy::Recompute`](crate::training::BackwardStrategy::Recompute) alone.
     ///
+    /// ```
+    /// use maxsim::training::{BackwardOptions, BackwardStrategy};
+    /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+    /// let documents = Tokens::padded(&[2.0f32, 0.0, 3.0, 4.0], 1, 2, 2)?;
+    /// let (device, cross, options) = (Device::best(), Pairing::cross(), ScoreOptions::default());
+    /// let scores = device.score_for_recompute(&queries, &documents, &cross, &options)?;
+    /// assert_eq!((scores.scores().values(), scores.scores().winners()), (&[3.0][..], None));
+    /// // They are found again, on a GPU in at most 64 MB at a time.
+    /// let options = BackwardOptions::new(BackwardStrategy::Recompute).winner_bytes(64 << 20);
+    /// let found = device.backward(&queries, &documents, scores.with_grad(&[1.0]), &options)?;
+    /// assert_eq!(found.queries, [3.0, 4.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
     /// # Errors
     /// The errors of [`Device::score_with`].
     pub fn score_for_recompute<'a, T: Element>(

@@ -138,6 +138,45 @@ impl Device {
     /// [`Queue::loss`](crate::stream::Queue::loss) calls. [`PreparedLoss::write_teacher`] replaces
     /// the teacher's scores.
     ///
+    /// ```
+    /// use maxsim::stream::Queue;
+    /// use maxsim::training::{BackwardOptions, GradientType};
+    /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+    ///
+    /// // One query, two documents that score the same; the teacher says 3 : 1.
+    /// let device = Device::best();
+    /// let queries = device.upload(&Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?)?;
+    /// let documents = device.upload(&Tokens::padded(&[1.0f32, 1.0, 1.0, 1.0], 2, 1, 2)?)?;
+    /// let options = ScoreOptions::default().winners(true);
+    /// let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
+    /// let backward =
+    ///     device.prepare_backward(&work, &BackwardOptions::default(), GradientType::F32)?;
+    /// let mut distillation = device.prepare_distillation(&[3f32.ln(), 0.0], 2, 1.0)?;
+    ///
+    /// let (mut scores, mut grad_scores) = (work.new_scores()?, backward.new_grad_scores()?);
+    /// let mut loss = distillation.new_loss()?;
+    /// let mut stream = device.stream()?;
+    /// stream.score_into(&queries, &documents, &work, &mut scores)?;
+    /// stream.loss(&distillation, &scores, &mut grad_scores, &mut loss)?;
+    /// assert!((loss.read()? - 0.1308).abs() < 1e-4); // 3/4 · ln 3/2 + 1/4 · ln 1/2
+    /// assert!((grad_scores.read()?[0] + 0.25).abs() < 1e-6);
+    ///
+    /// // The next batch's teacher agrees.
+    /// distillation.write_teacher(&[7.0, 7.0])?;
+    /// stream.loss(&distillation, &scores, &mut grad_scores, &mut loss)?;
+    /// assert!(loss.read()?.abs() < 1e-6);
+    ///
+    /// // A larger model on the same device as the teacher: its scores stay there.
+    /// let teacher = device.upload(&Tokens::padded(&[3f32.ln(), 0.0], 2, 1, 1)?)?;
+    /// let one = device.upload(&Tokens::padded(&[1.0f32], 1, 1, 1)?)?;
+    /// let teaching = device.prepare(&one, &teacher, &Pairing::cross(), &options)?;
+    /// let mut teacher_scores = teaching.new_scores()?;
+    /// let distillation = device.prepare_distillation_from(&teacher_scores, 2, 1.0)?;
+    /// stream.score_into(&one, &teacher, &teaching, &mut teacher_scores)?;
+    /// stream.loss(&distillation, &scores, &mut grad_scores, &mut loss)?;
+    /// assert!((loss.read()? - 0.1308).abs() < 1e-4);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
     /// # Errors
     /// The errors of the function for the teacher's scores and temperature; [`Error::TooLarge`] for
     /// 2³¹ scores or more; [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.

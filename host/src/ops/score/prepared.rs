@@ -133,6 +133,31 @@ impl PreparedScore {
 ///
 /// Calls on different streams that write the same results run one after the other. Results that a
 /// [`Graph`](crate::stream::Graph) writes live until the graph is dropped, too.
+///
+/// Another library's kernel can read them where they are:
+///
+/// ```
+/// use maxsim::stream::{DeviceScores, Queue};
+/// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+///
+/// # fn launch([_scores, _winners, _token_scores]: [u64; 3], _winner_bytes: usize) {}
+/// let device = Device::best();
+/// let tokens = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 2.0], 1, 2, 2)?)?;
+/// let options = ScoreOptions::default().winners(true).token_scores(true);
+/// let work = device.prepare(&tokens, &tokens, &Pairing::cross(), &options)?;
+/// let mut scores: DeviceScores = work.new_scores()?;
+/// assert_eq!(scores.winner_bytes(), 2); // u16, for documents this short
+/// let mut stream = device.stream()?;
+/// stream.score_into(&tokens, &tokens, &work, &mut scores)?;
+///
+/// stream.synchronize()?; // or launch on `stream.handle()`, which waits for nothing
+/// let places = [scores.address(), scores.winners_address(), scores.token_scores_address()];
+/// if let [Some(values), Some(winners), Some(token_scores)] = places {
+///     launch([values, winners, token_scores], scores.winner_bytes()); // on a GPU
+/// }
+/// assert_eq!(scores.read()?.values(), [5.0]);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct DeviceScores {

@@ -157,16 +157,16 @@ pub struct Candidate {
 ///
 /// ```
 /// use maxsim::format::{Int8, ScaleType};
-/// use maxsim::search::{Certainty, SearchOptions, SearchTokens};
+/// use maxsim::search::{Certainty, ErrorTerms, SearchOptions, SearchTokens};
 /// use maxsim::{Device, Tokens};
 ///
 /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
 /// // Three documents of one token each.
-/// let documents = Tokens::padded(&[0.6f32, 0.8, 0.96, 0.28, 0.0, 1.0], 3, 1, 2)?;
+/// let own = Tokens::padded(&[0.6f32, 0.8, 0.96, 0.28, 0.0, 1.0], 3, 1, 2)?;
 ///
 /// // Made once, and kept with the documents.
-/// let codes = documents.quantize::<Int8>(ScaleType::F16)?;
-/// let documents = SearchTokens::measured(&documents, &codes)?;
+/// let codes = own.quantize::<Int8>(ScaleType::F16)?;
+/// let documents = SearchTokens::measured(&own, &codes)?;
 ///
 /// let query_codes = queries.quantize::<Int8>(ScaleType::F32)?;
 /// let queries = SearchTokens::measured(&queries, &query_codes)?;
@@ -176,6 +176,13 @@ pub struct Candidate {
 /// // No other document can score more: 0.6 is further away than all errors reach.
 /// assert_eq!((best.id, best.score, best.certainty), (1, 0.96, Certainty::Proven));
 /// assert_eq!(found[0].n_rescored, 1);
+///
+/// // With bounds that a file has: they may be another file's.
+/// let terms = ErrorTerms::new(&codes);
+/// let documents = SearchTokens::assumed(&own, &codes, &terms)?;
+/// let found = Device::best().search(&queries, &documents, 1, &options)?;
+/// let best = &found[0].documents[0];
+/// assert!(best.id == 1 && best.certainty != Certainty::Proven);
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Clone, Debug)]
