@@ -87,6 +87,8 @@ pub enum Error {
         /// Bytes that were free, where the driver could still say.
         free_bytes: Option<u64>,
     },
+    /// A call of the CPU engine was asked to end by its [`Interrupt`](crate::Interrupt).
+    Interrupted,
     /// The library was built without the feature `cuda`.
     CudaNotBuilt,
     /// No NVIDIA driver: libcuda.so.1 could not be opened.
@@ -177,6 +179,7 @@ impl fmt::Display for Error {
                 }
                 f.write_str("; free some handles or upload fewer documents at once")
             }
+            Error::Interrupted => f.write_str("interrupted"),
             Error::CudaNotBuilt => f.write_str(
                 "this build of maxsim has no GPU support; build it with the feature `cuda`",
             ),

@@ -78,6 +78,7 @@ pub use problem::pairing::Pairing;
 pub use problem::ranking::{Ranked, Ranking, TopK};
 pub use problem::scores::Scores;
 pub use problem::shape::ScoreShape;
+pub use runtime::interrupt::Interrupt;
 pub use tokens::Tokens;
 pub use tokens::any::AnyTokens;
 pub use tokens::layout::TokenLayout;

@@ -36,6 +36,7 @@ use crate::problem::runs::Runs;
 use crate::problem::shape::TokenOffsets;
 use crate::residual::HostResiduals;
 use crate::runtime::alloc::fill;
+use crate::runtime::interrupt::{Heeded, Interrupt};
 use crate::runtime::pool::Parallel;
 use crate::tokens::format::Format;
 use crate::tokens::format::widen;
@@ -76,9 +77,9 @@ struct Source {
 }
 
 /// Adds the gradients of a problem to what `gradients` hold: of the queries, of the documents,
-/// each `[rows, dim]` of its matrix. `winners` must be the problem's, `grad_scores` one number
-/// per score. Where rows are normalised, the sums of a side take another 4 bytes per element for
-/// a while.
+/// each `[rows, dim]` of its matrix, or empty where they are not wanted. `winners` must be the
+/// problem's, `grad_scores` one number per score. Where rows are normalised, the sums of a side
+/// take another 4 bytes per element for a while.
 pub(crate) fn add_gradients<Q: Format, D: Format>(
     problem: &Problem<'_>,
     queries: Matrix<'_, Q>,
@@ -102,10 +103,16 @@ pub(crate) fn add_gradients<Q: Format, D: Format>(
     let norms = norms.transpose()?;
     let norms = norms.as_ref();
     let token_offsets = &token_offsets;
-    let call = Call { problem, token_offsets, winners, grad_scores, norms, parallel };
+    let interrupt = &Interrupt::current();
+    let call = Call { problem, token_offsets, winners, grad_scores, norms, parallel, interrupt };
     let [of_queries, of_documents] = gradients;
-    call.add_side(Side::Queries, (queries, factors.0), documents, of_queries)?;
-    call.add_side(Side::Documents, (documents, factors.1), queries, of_documents)
+    if !of_queries.is_empty() {
+        call.add_side(Side::Queries, (queries, factors.0), documents, of_queries)?;
+    }
+    if !of_documents.is_empty() {
+        call.add_side(Side::Documents, (documents, factors.1), queries, of_documents)?;
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +123,7 @@ struct Call<'a> {
     grad_scores: &'a [f32],
     norms: Option<&'a Norms>,
     parallel: Parallel,
+    interrupt: &'a Heeded,
 }
 
 impl Call<'_> {
@@ -183,6 +191,7 @@ impl Call<'_> {
         let n_rows = gradient.len() / dim;
         let mut sources = Buckets::default();
         while !pairs.is_empty() {
+            self.interrupt.check()?;
             let (now, later) = pairs.split_at(self.n_sorted_together(pairs, n_rows));
             pairs = later;
             let winners = now.iter().flat_map(|&p| self.sources(side, p as usize));

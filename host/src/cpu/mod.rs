@@ -42,6 +42,7 @@ use crate::linalg::gemm::PANEL_LEN;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::scores::Scores;
+use crate::runtime::interrupt::Interrupt;
 use crate::runtime::pool::Parallel;
 use crate::tokens::format::Format;
 pub(crate) use backward::add_gradients;
@@ -79,9 +80,13 @@ pub(crate) fn score<Q: Format, D: Format>(
     let norms = &norms.transpose()?;
     let row_scales = RowScales::new(norms.as_ref(), queries.scales, documents.scales);
     let call = Call { problem, queries, documents, row_scales };
+    let interrupt = Interrupt::current();
     // A task owns its part of the outputs, so it does not matter which thread takes it when.
     let run = |scratch: &mut Scratch, batch: Vec<_>| {
-        batch.into_iter().try_for_each(|task| call.run(task, scratch))
+        batch.into_iter().try_for_each(|task| {
+            interrupt.check()?;
+            call.run(task, scratch)
+        })
     };
     let mut tasks = Tasks::new(problem, &mut scores);
     parallel.share(|_| match parallel.is_alone() {

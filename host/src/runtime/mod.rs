@@ -3,6 +3,7 @@
 pub(crate) mod alloc;
 #[cfg(feature = "serde")]
 pub(crate) mod by_name;
+pub(crate) mod interrupt;
 pub(crate) mod on;
 pub(crate) mod pool;
 pub(crate) mod swap;

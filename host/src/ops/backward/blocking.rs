@@ -168,6 +168,74 @@ impl Device {
     }
 }
 
+impl Device {
+    /// As [`Device::backward_into`], of one side or both, in memory of the caller: adds to what
+    /// the slices hold, `[rows, dim]` of the queries' and of the documents' matrix. The gradient
+    /// of a side that is `None` is not computed (a CUDA device computes it, and drops it).
+    ///
+    /// ```
+    /// use maxsim::training::BackwardOptions;
+    /// use maxsim::{Device, Pairing, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+    /// let documents = Tokens::padded(&[3.0f32, 4.0], 1, 1, 2)?;
+    /// let device = Device::cpu();
+    /// let scores = device.score_for_training(&queries, &documents, &Pairing::cross())?;
+    /// let (mut found, options) = ([0.0; 2], BackwardOptions::default());
+    /// let sides = [Some(&mut found[..]), None];
+    /// device.backward_sides(&queries, &documents, scores.with_grad(&[1.0]), &options, sides)?;
+    /// assert_eq!(found, [3.0, 4.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Device::backward_into`].
+    pub fn backward_sides<'a, T: Element, D: GradientSource<T>>(
+        &self,
+        queries: impl Into<TokensRef<'a, T>>,
+        documents: impl Into<TokensRef<'a, D>>,
+        scores: WithGrad<'_, TrainingScores, [f32]>,
+        options: &BackwardOptions,
+        sides: [Option<&mut [f32]>; 2],
+    ) -> Result<()> {
+        let (queries, documents) = (queries.into(), documents.into());
+        let call = Call::new(self, queries, documents, scores, options)?;
+        for (argument, layout, side) in [
+            ("queries' gradient", queries.layout(), &sides[0]),
+            ("documents' gradient", documents.layout(), &sides[1]),
+        ] {
+            let (rows, dim) = (layout.rows(), layout.dim());
+            let meaning = format!("{rows} rows of {dim}");
+            check_len(
+                argument,
+                rows * dim,
+                &meaning,
+                side.as_ref().map_or(rows * dim, |x| x.len()),
+            )?;
+        }
+        if self.as_cuda().is_none() {
+            return call.add_on_cpu(sides.map(Option::unwrap_or_default));
+        }
+        let mut gradients = Gradients::zeros(queries.layout(), documents.layout())?;
+        let [of_queries, of_documents] = sides;
+        for (own, side) in
+            [(&mut gradients.queries, &of_queries), (&mut gradients.documents, &of_documents)]
+        {
+            if let Some(side) = side {
+                own.copy_from_slice(side);
+            }
+        }
+        call.add_to(&mut gradients)?;
+        for (own, side) in [(&gradients.queries, of_queries), (&gradients.documents, of_documents)]
+        {
+            if let Some(side) = side {
+                side.copy_from_slice(own);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A call that has been checked: nothing but memory can be missing.
 struct Call<'a, T: Element, D: GradientSource<T>> {
     device: &'a Device,
@@ -221,6 +289,11 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
         if let Some(cuda) = self.device.as_cuda() {
             return self.add_on(cuda, gradients);
         }
+        self.add_on_cpu([&mut gradients.queries, &mut gradients.documents])
+    }
+
+    /// As [`Call::add_to`], on the CPU; a side without room is left out.
+    fn add_on_cpu(&self, gradients: [&mut [f32]; 2]) -> Result<()> {
         let (queries, documents) = (self.queries.host_matrix()?, self.documents.host_matrix()?);
         let found_again = self
             .finds_winners_again
@@ -233,7 +306,7 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             documents,
             scores.winners().unwrap_or_default(),
             self.grad_scores,
-            [&mut gradients.queries, &mut gradients.documents],
+            gradients,
             self.scores.options.normalize,
         )
     }

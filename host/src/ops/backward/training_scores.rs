@@ -13,7 +13,7 @@ use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, ScorableWith};
-use crate::tokens::layout::TokenLayout;
+use crate::tokens::layout::{TokenLayout, check_len};
 
 /// Scores with what their gradients need: the winners, and what was scored with what.
 ///
@@ -47,6 +47,54 @@ impl TrainingScores {
     /// The scores and their winners; token scores where they were asked for.
     pub fn scores(&self) -> &Scores {
         &self.scores
+    }
+
+    /// Scores of a call that was made elsewhere, or whose winners were kept in some other form:
+    /// `winners` are those of [`Scores::winners`], one per query token of each pair, in the order
+    /// of the pairs. Winners that are no tokens of their documents (-1 among them) give no
+    /// gradient. The scores' values are not known: they are 0.
+    ///
+    /// ```
+    /// use maxsim::training::{BackwardOptions, TrainingScores};
+    /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?;
+    /// let documents = Tokens::padded(&[3.0f32, 4.0, -1.0, 5.0], 1, 2, 2)?;
+    /// let (cross, options) = (Pairing::cross(), ScoreOptions::default().winners(true));
+    /// let scores = Device::cpu().score_with(&queries, &documents, &cross, &options)?;
+    /// let winners = scores.winners().unwrap_or_default().to_vec();
+    ///
+    /// let layouts = [queries.layout().clone(), documents.layout().clone()];
+    /// let scores = TrainingScores::from_winners(winners, layouts, &cross, &options)?;
+    /// let options = BackwardOptions::default();
+    /// let found =
+    ///     Device::cpu().backward(&queries, &documents, scores.with_grad(&[1.0]), &options)?;
+    /// assert_eq!(found.documents, [1.0, 0.0, 0.0, 1.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Shape`] and others where layouts and pairing do not fit together, or there is
+    /// another number of winners than the pairs have query tokens.
+    pub fn from_winners(
+        winners: Vec<i32>,
+        [queries, documents]: [TokenLayout; 2],
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<TrainingScores> {
+        let problem = Problem::new(&queries, &documents, pairing)?;
+        let token_offsets = problem.token_offsets();
+        let n_winners = token_offsets.total() as usize;
+        check_len("winners", n_winners, "one per query token of each pair", winners.len())?;
+        let scores = Scores::with_room(problem.shape(), Some(token_offsets), false, false)?;
+        Ok(TrainingScores {
+            scores: Scores { winners: Some(winners), ..scores },
+            queries,
+            documents,
+            pairing: pairing.clone(),
+            options: ScoreOptions { winners: true, ..options.clone() },
+            on_device: None,
+        })
     }
 
     /// Wraps the scores of such a call. Winners, if there are any, are on the host alone.

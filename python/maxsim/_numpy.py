@@ -1,0 +1,157 @@
+"""Calls on numpy arrays, and on those of other libraries through DLPack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _maxsim
+from ._sides import FORMATS, NO_SCALES, PADDED, Options, Pairing, Result, Side, scale_kind
+from ._threads import get_num_threads
+
+SCORES = np.float32
+
+
+def array(x: Any, name: str) -> Any:
+    """A numpy array over the memory of ``x``, where that can be."""
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "__dlpack_device__"):
+        device = int(x.__dlpack_device__()[0])
+        if device not in (1, 3):  # neither the CPU nor pinned memory
+            raise RuntimeError(
+                f"{name}: arrays of this device are scored as torch tensors; install torch"
+            )
+        try:
+            return np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError):
+            pass  # bfloat16, which numpy's DLPack does not know
+    return np.asarray(x)
+
+
+def tokens(x: Any, name: str) -> Any:
+    """An array of tokens, of an element type that there is."""
+    found = array(x, name)
+    if found.dtype.name not in FORMATS:
+        raise TypeError(
+            f"{name}: expected float32, float16 or bfloat16, found {found.dtype.name}"
+        )
+    return found
+
+
+def mask(x: Any, name: str) -> Any:
+    """A mask as bytes."""
+    found = array(x, name)
+    if found.dtype.itemsize != 1:
+        found = found != 0
+    return np.ascontiguousarray(found)
+
+
+def indices(x: Any, name: str) -> Any:
+    """Offsets, starts, lengths or ids as int32 or int64."""
+    found = array(x, name)
+    if found.dtype.kind not in "iu" and found.size:
+        raise TypeError(f"{name}: expected integers, found {found.dtype.name}")
+    if found.dtype.name not in ("int32", "int64"):
+        found = found.astype(np.int64)
+    return np.ascontiguousarray(found)
+
+
+def as_elements(data: Any, like: Any) -> Any:
+    """``data`` in the element type of ``like``."""
+    return data.astype(like.dtype)
+
+
+def concatenate(items: Any) -> Any:
+    """Rows of items, one after the other."""
+    return np.concatenate(items)
+
+
+def offsets(lengths: list[int], like: Any) -> Any:
+    """Where items of these lengths begin and end."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def address(x: Any) -> int:
+    """Where an array's numbers are; 0 of none."""
+    return 0 if x is None or x.size == 0 else int(x.__array_interface__["data"][0])
+
+
+def _plain(x: Any) -> Any:
+    x = np.ascontiguousarray(x)
+    return x if x.flags.aligned else x.copy()
+
+
+def describe(side: Side) -> tuple[tuple[Any, ...], Any]:
+    """A side as numbers, and what must live as long as these are used."""
+    data = _plain(side.data)
+    wide = [x.dtype.itemsize == 8 for x in (side.first, side.lengths) if x is not None]
+    first, lengths = side.first, side.lengths
+    if len(set(wide)) > 1:
+        first, lengths, wide = first.astype(np.int64), lengths.astype(np.int64), [True]
+    dim = data.shape[-1]
+    rows = data.shape[0] if data.ndim == 2 else data.shape[0] * data.shape[1]
+    kind = NO_SCALES
+    scales, mins = side.scales, side.mins
+    if scales is not None:
+        scales = _plain(scales)
+        mins = None if mins is None else _plain(mins)
+        kind = scale_kind(scales.dtype.name, scales.ndim, mins is not None)
+    items = (side.kind, side.n_items, data.shape[1] if side.kind == PADDED else 0, rows, dim,
+             address(first), address(lengths), bool(wide and wide[0]))
+    mask_address = address(side.mask) or (0 if side.mask is None else 1)
+    matrix = (address(data), dim * data.dtype.itemsize, FORMATS[data.dtype.name], mask_address,
+              address(scales), kind, address(mins))
+    numbers = (items, matrix)
+    return numbers, (data, first, lengths, side.mask, scales, mins)
+
+
+def pair_numbers(pairing: Pairing) -> tuple[tuple[Any, ...], Any]:
+    """A pairing as numbers, and what must live as long as these are used."""
+    q_ids, d_ids = pairing.q_ids, pairing.d_ids
+    if q_ids is not None and q_ids.dtype != d_ids.dtype:
+        q_ids, d_ids = q_ids.astype(np.int64), d_ids.astype(np.int64)
+    n = 0 if d_ids is None else d_ids.size
+    wide = d_ids is not None and d_ids.dtype.itemsize == 8
+    return (pairing.kind, pairing.k, n, address(q_ids), address(d_ids), wide), (q_ids, d_ids)
+
+
+def query_len(side: Side) -> int:
+    """Tokens of the longest item."""
+    if side.kind == PADDED:
+        return int(side.data.shape[1])
+    lengths = np.diff(side.first) if side.lengths is None else side.lengths
+    return int(lengths.max(initial=0))
+
+
+def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
+    """Scores arrays that have been checked."""
+    shape = pairing.shape(q, d)
+    width = 0
+    if options.winners or options.token_scores:
+        width = query_len(q) if options.max_q_len < 0 else options.max_q_len
+    scores = np.empty(shape, SCORES)
+    winners = np.empty((*shape, width), np.int32) if options.winners else None
+    token_scores = np.empty((*shape, width), np.float32) if options.token_scores else None
+    (q_numbers, q_kept), (d_numbers, d_kept) = describe(q), describe(d)
+    pairs, ids_kept = pair_numbers(pairing)
+    # An output without entries has no address but is asked for all the same.
+    room = (address(scores), address(winners) or int(options.winners),
+            address(token_scores) or int(options.token_scores), scores.size, width)
+    _maxsim.score(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room)
+    del q_kept, d_kept, ids_kept
+    return Result(scores, winners, token_scores)
+
+
+def squeeze(x: Any, axes: tuple[int, ...]) -> Any:
+    """Without some axes of length 1."""
+    return x.squeeze(axes) if axes else x
+
+
+def like(x: Any, source: Any) -> Any:
+    """A result in the library of the caller's array."""
+    if x is None or isinstance(source, np.ndarray) or not hasattr(source, "__array_namespace__"):
+        return x
+    namespace = source.__array_namespace__()
+    return namespace.from_dlpack(x) if hasattr(namespace, "from_dlpack") else namespace.asarray(x)

@@ -1,0 +1,276 @@
+"""Calls on torch tensors: around the dispatcher where nothing traces, else as operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _maxsim
+from ._sides import (
+    FORMATS, NO_SCALES, PADDED, STRIDED, Options, Pairing, Result, Side, scale_kind,
+)
+from ._threads import get_num_threads
+
+#: Numbers of the element types that there are.
+CODES = {getattr(torch, name): n for name, n in FORMATS.items() if hasattr(torch, name)}
+ELEMENTS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def tokens(x: Tensor, name: str) -> Tensor:
+    """A tensor of tokens, of an element type that there is."""
+    if x.dtype not in ELEMENTS:
+        raise TypeError(f"{name}: expected float32, float16 or bfloat16, found {x.dtype}")
+    return x
+
+
+def mask(x: Any, name: str) -> Tensor:
+    """A mask as bytes."""
+    x = _tensor(x, name)
+    if x.dtype not in (torch.bool, torch.uint8):
+        x = x != 0
+    return x
+
+
+def indices(x: Any, name: str) -> Tensor:
+    """Offsets, starts, lengths or ids as int32 or int64."""
+    x = _tensor(x, name)
+    if x.dtype not in (torch.int32, torch.int64):
+        if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype == torch.bool:
+            if x.numel():
+                raise TypeError(f"{name}: expected integers, found {x.dtype}")
+        x = x.to(torch.int64)
+    return x
+
+
+def _tensor(x: Any, name: str) -> Tensor:
+    return x if isinstance(x, Tensor) else torch.as_tensor(x)
+
+
+def as_elements(data: Tensor, like: Tensor) -> Tensor:
+    """``data`` in the element type of ``like``."""
+    return data.to(like.dtype)
+
+
+def concatenate(items: Any) -> Tensor:
+    """Rows of items, one after the other."""
+    return torch.cat(list(items))
+
+
+def offsets(lengths: list[int], like: Tensor) -> Tensor:
+    """Where items of these lengths begin and end."""
+    total = [0]
+    for length in lengths:
+        total.append(total[-1] + length)
+    return torch.tensor(total, dtype=torch.int64)
+
+
+def check_devices(q: Side, d: Side, pairing: Pairing) -> None:
+    """Checks that all tensors are where the queries are; lists may be on the CPU."""
+    device = q.data.device
+    for name, x in (("D", d.data), ("q_mask", q.mask), ("d_mask", d.mask),
+                    ("D scales", d.scales), ("Q scales", q.scales)):
+        if x is not None and x.device != device:
+            raise ValueError(f"{name}: expected a tensor on {device} like Q, found {x.device}")
+    if device.type not in ("cpu", "cuda", "meta"):
+        raise ValueError(f"Q: expected a tensor on the CPU or a CUDA device, found {device}")
+
+
+def address(x: Tensor | None) -> int:
+    """Where a tensor's numbers are; 0 of none."""
+    return 0 if x is None or x.numel() == 0 else x.data_ptr()
+
+
+def item_stride(data: Tensor) -> int:
+    """Rows from one item to the next, of items whose rows lie one after the other; 0 also where
+    all items are one; -1 where rows lie otherwise."""
+    n, length, dim = data.shape
+    of_item, of_row, of_element = data.stride()
+    if (of_element != 1 and dim > 1) or (of_row != dim and length > 1):
+        return -1
+    if n <= 1:
+        return int(length)
+    return of_item // dim if of_item >= 0 and of_item % dim == 0 else -1
+
+
+def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
+    """A side in host memory as numbers, and what must live as long as these are used.
+
+    ``dense``: rows are those of the tensor, one after the other.
+    """
+    data, kind = side.data, side.kind
+    first, lengths = host(side.first), host(side.lengths)
+    stride = 0
+    if kind == PADDED and not dense and side.mask is None and not data.is_contiguous():
+        stride = item_stride(data)
+        kind = PADDED if stride < 0 else STRIDED
+    if kind != STRIDED:
+        data = data.contiguous()
+    if first is not None and lengths is not None and first.dtype != lengths.dtype:
+        first, lengths = first.to(torch.int64), lengths.to(torch.int64)
+    wide = any(x is not None and x.dtype == torch.int64 for x in (first, lengths))
+    n, dim = side.n_items, data.shape[-1]
+    length = data.shape[1] if data.ndim == 3 else 0
+    rows = data.shape[0] * length if data.ndim == 3 else data.shape[0]
+    if kind == STRIDED:
+        rows = 0 if data.numel() == 0 else (n - 1) * stride + length
+    items = (kind, n, length, rows, dim, stride if kind == STRIDED else address(first),
+             address(lengths), wide)
+    mask_rows = None if side.mask is None else side.mask.contiguous()
+    mask_address = 0 if mask_rows is None else address(mask_rows) or 1
+    scales = None if side.scales is None else side.scales.contiguous()
+    mins = None if side.mins is None else side.mins.contiguous()
+    of_scales = NO_SCALES
+    if scales is not None:
+        of_scales = scale_kind(str(scales.dtype)[6:], scales.ndim, mins is not None)
+    matrix = (address(data), dim * data.element_size(), CODES[data.dtype], mask_address,
+              address(scales), of_scales, address(mins))
+    return (items, matrix), (data, first, lengths, mask_rows, scales, mins)
+
+
+def host(x: Tensor | None) -> Tensor | None:
+    """A list in host memory, without gaps; one on a device is copied, which waits for it."""
+    return None if x is None else x.detach().cpu().contiguous()
+
+
+def pair_numbers(pairing: Pairing) -> tuple[tuple[Any, ...], Any]:
+    """A pairing as numbers, and what must live as long as these are used."""
+    if pairing.d_ids is None:
+        return (pairing.kind, pairing.k, 0, 0, 0, False), None
+    q_ids, d_ids = host(pairing.q_ids), host(pairing.d_ids)
+    assert d_ids is not None
+    if q_ids is not None and q_ids.dtype != d_ids.dtype:
+        q_ids, d_ids = q_ids.to(torch.int64), d_ids.to(torch.int64)
+    numbers = (pairing.kind, pairing.k, d_ids.numel(), address(q_ids), address(d_ids),
+               d_ids.dtype == torch.int64)
+    return numbers, (q_ids, d_ids)
+
+
+def query_len(side: Side) -> int:
+    """Tokens of the longest item."""
+    if side.kind == PADDED:
+        return int(side.data.shape[1])
+    lengths = torch.diff(side.first) if side.lengths is None else side.lengths
+    return int(lengths.max()) if lengths.numel() else 0
+
+
+def run(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
+    """Scores tensors that have been checked, without gradients."""
+    if q.data.device.type == "cuda":
+        from . import _cuda
+
+        return _cuda.run(q, d, pairing, options)
+    shape = pairing.shape(q, d)
+    width = options.max_q_len
+    scores = torch.empty(shape, dtype=torch.float32)
+    winners = token_scores = None
+    if options.winners:
+        winners = torch.empty((*shape, width), dtype=torch.int32)
+    if options.token_scores:
+        token_scores = torch.empty((*shape, width), dtype=torch.float32)
+    q_numbers, q_kept = describe(q)
+    d_numbers, d_kept = describe(d)
+    pairs, ids_kept = pair_numbers(pairing)
+    # An output without entries has no address but is asked for all the same.
+    room = (address(scores), address(winners) or int(options.winners),
+            address(token_scores) or int(options.token_scores), scores.numel(), width)
+    _maxsim.score(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room)
+    del q_kept, d_kept, ids_kept
+    return Result(scores, winners, token_scores)
+
+
+def run_backward(
+    grad: Tensor, winners: Tensor, q: Side, d: Side, pairing: Pairing, options: Options,
+    needs: tuple[bool, bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of tokens, in their types; None of a side that needs none."""
+    if q.data.device.type == "cuda":
+        from . import _cuda
+
+        return _cuda.run_backward(grad, winners, q, d, pairing, options, needs)
+    grad, winners = grad.float().contiguous(), winners.contiguous()
+    found = [torch.empty(side.data.shape, dtype=torch.float32) if need else None
+             for side, need in zip((q, d), needs)]
+    q_numbers, q_kept = describe(q, dense=True)
+    d_numbers, d_kept = describe(d, dense=True)
+    pairs, ids_kept = pair_numbers(pairing)
+    width = winners.shape[-1]
+    room = (address(grad), address(winners), grad.numel(), width, address(found[0]),
+            address(found[1]))
+    _maxsim.backward(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room)
+    del q_kept, d_kept, ids_kept
+    of_q, of_d = (None if x is None else x.to(side.data.dtype) for x, side in zip(found, (q, d)))
+    return of_q, of_d
+
+
+class _Score(torch.autograd.Function):
+    """Scores with gradients, around the dispatcher."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, q_data: Tensor, d_data: Tensor, q: Side, d: Side, pairing: Pairing,
+        options: Options,
+    ) -> tuple[Tensor | None, ...]:
+        q, d = q._replace(data=q_data), d._replace(data=d_data)
+        found = run(q, d, pairing, options._replace(winners=True))
+        ctx.save_for_backward(q_data, d_data, found.winners)
+        ctx.call = q._replace(data=None), d._replace(data=None), pairing, options
+        others = [x for x in (found.winners, found.token_scores) if x is not None]
+        ctx.mark_non_differentiable(*others)
+        ctx.set_materialize_grads(False)
+        return tuple(found)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        if grad is None:
+            return (None,) * 6
+        q_data, d_data, winners = ctx.saved_tensors
+        q, d, pairing, options = ctx.call
+        q, d = q._replace(data=q_data), d._replace(data=d_data)
+        needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+        return (*run_backward(grad, winners, q, d, pairing, options, needs),
+                None, None, None, None)
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether nothing traces or intercepts: no compile, no modes, no transforms, no subclass."""
+    if torch.compiler.is_compiling():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+        return False
+    return all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
+
+
+def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
+    """Scores tensors that have been checked, with gradients where these are wanted."""
+    check_devices(q, d, pairing)
+    needs_grad = torch.is_grad_enabled() and (q.data.requires_grad or d.data.requires_grad)
+    if needs_grad and (q.scales is not None or d.scales is not None):
+        raise ValueError("Q: compressed tokens have no gradients; detach the queries or give D as"
+                         " float32, float16 or bfloat16")
+    if options.max_q_len < 0:
+        wants_width = needs_grad or options.winners or options.token_scores
+        options = options._replace(max_q_len=query_len(q) if wants_width else 0)
+    if not is_plain(q.data, d.data) or q.data.device.type == "meta":
+        from . import _ops
+
+        return _ops.score(q, d, pairing, options, needs_grad)
+    if not needs_grad:
+        return run(q, d, pairing, options)
+    scores, winners, token_scores = _Score.apply(  # type: ignore[no-untyped-call]
+        q.data, d.data, q, d, pairing, options)
+    return Result(scores, winners if options.winners else None, token_scores)
+
+
+def squeeze(x: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:
+    """Without some axes of length 1."""
+    return x if x is None or not axes else x.squeeze(axes)
+
+
+def like(x: Any, source: Any) -> Any:
+    """A result in the library of the caller's array."""
+    return x

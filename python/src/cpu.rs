@@ -1,0 +1,181 @@
+//! Calls of the CPU engine on memory of the caller.
+
+use maxsim::format::Element;
+use maxsim::layout::TokenOffsets;
+use maxsim::training::{BackwardOptions, TrainingScores};
+use maxsim::{AnyTokens, Device, Result, ScoreOptions, Scores, TokenLayout, Tokens};
+use pyo3::prelude::*;
+
+use crate::errors::shape;
+use crate::pool;
+use crate::side::{Pairs, Side, numbers, room};
+
+/// Room for results: addresses, 0 where one is not asked for, and their sizes.
+#[derive(FromPyObject, Clone, Copy, Debug)]
+pub struct Room(
+    /* f32 scores */ u64,
+    /* i32 winners, `width` per score */ u64,
+    /* f32 token scores, `width` per score */ u64,
+    /* number of scores */ usize,
+    /* width */ usize,
+);
+
+impl Room {
+    fn options(&self, normalize: bool) -> ScoreOptions {
+        let options = ScoreOptions::default().normalize(normalize);
+        options.winners(self.1 != 0).token_scores(self.2 != 0)
+    }
+
+    /// Writes results: rows of tokens padded with -1 and 0 to the width.
+    ///
+    /// # Safety
+    /// The addresses must be those of as much memory as the numbers say, of this call alone.
+    pub unsafe fn write(&self, scores: &Scores) -> Result<()> {
+        let Room(values, winners, token_scores, n, width) = *self;
+        if scores.values().len() != n {
+            return Err(shape("scores", format!("room for {}", scores.values().len()), n));
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            room::<f32>("scores", values, n)?.copy_from_slice(scores.values());
+            let Some(offsets) = scores.token_offsets() else { return Ok(()) };
+            if let Some(found) = scores.winners() {
+                pad(room("winners", winners, n * width)?, found, offsets, width, -1)?;
+            }
+            if let Some(found) = scores.token_scores() {
+                pad(room("token_scores", token_scores, n * width)?, found, offsets, width, 0.0)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies the entries of every score into a row of `width`, and fills the rest.
+fn pad<T: Copy>(
+    rows: &mut [T],
+    found: &[T],
+    offsets: &TokenOffsets,
+    width: usize,
+    none: T,
+) -> Result<()> {
+    if found.len() == rows.len() {
+        // Every query has as many tokens.
+        rows.copy_from_slice(found);
+        return Ok(());
+    }
+    for (score, row) in rows.chunks_mut(width.max(1)).enumerate() {
+        let found = &found[offsets.range(score)];
+        if found.len() > row.len() {
+            return Err(shape("max_q_len", format!("at least {}", found.len()), width));
+        }
+        row[..found.len()].copy_from_slice(found);
+        row[found.len()..].fill(none);
+    }
+    Ok(())
+}
+
+/// Takes the entries of every score, as many as its query has tokens, out of rows of `width`.
+fn unpad(
+    rows: &[i32],
+    width: usize,
+    lens: impl Iterator<Item = usize> + Clone,
+) -> Result<Vec<i32>> {
+    if width == 0 || lens.clone().all(|len| len == width) {
+        return Ok(rows.to_vec());
+    }
+    let mut found = Vec::new();
+    for (row, len) in rows.chunks(width).zip(lens) {
+        let row = row.get(..len);
+        let row = row.ok_or_else(|| shape("winners", format!("rows of {len} or more"), width))?;
+        found.extend_from_slice(row);
+    }
+    Ok(found)
+}
+
+/// Scores tokens in host memory, and writes to host memory.
+#[pyfunction]
+pub fn score(
+    py: Python<'_>,
+    n_threads: usize,
+    sides: (Side, Side),
+    pairs: Pairs,
+    normalize: bool,
+    room: Room,
+) -> PyResult<()> {
+    pool::run(py, n_threads, || {
+        // SAFETY: the Python caller gives the addresses of arrays that it keeps meanwhile.
+        unsafe {
+            let (queries, documents) = (sides.0.tokens()?, sides.1.tokens()?);
+            let (pairing, options) = (pairs.pairing()?, room.options(normalize));
+            room.write(&Device::cpu().score_any(&queries, &documents, &pairing, &options)?)
+        }
+    })
+}
+
+/// Room for gradients: the f32 gradients of the scores, the winners (`width` a score), and where
+/// the f32 gradients of queries and documents go, 0 for a side that needs none.
+#[derive(FromPyObject, Clone, Copy, Debug)]
+pub struct GradientRoom(u64, u64, usize, usize, u64, u64);
+
+/// Gradients of tokens in host memory.
+#[pyfunction]
+pub fn backward(
+    py: Python<'_>,
+    n_threads: usize,
+    sides: (Side, Side),
+    pairs: Pairs,
+    normalize: bool,
+    room: GradientRoom,
+) -> PyResult<()> {
+    pool::run(py, n_threads, || {
+        // SAFETY: as in `score`.
+        let (queries, documents) = unsafe { (sides.0.tokens()?, sides.1.tokens()?) };
+        match (&queries, &documents) {
+            (AnyTokens::F32(q), AnyTokens::F32(d)) => gradients(q, d, pairs, normalize, room),
+            (AnyTokens::F16(q), AnyTokens::F16(d)) => gradients(q, d, pairs, normalize, room),
+            (AnyTokens::Bf16(q), AnyTokens::Bf16(d)) => gradients(q, d, pairs, normalize, room),
+            _ => {
+                let found = format!("{} and {}", queries.format(), documents.format());
+                Err(shape("element types", "f16, bf16 or f32 on both sides", found))
+            }
+        }
+    })
+}
+
+fn gradients<T: Element>(
+    queries: &Tokens<'_, T>,
+    documents: &Tokens<'_, T>,
+    pairs: Pairs,
+    normalize: bool,
+    room_of: GradientRoom,
+) -> Result<()> {
+    let GradientRoom(grad_scores, winners, n, width, of_queries, of_documents) = room_of;
+    let layouts = [queries.layout().clone(), documents.layout().clone()];
+    // SAFETY: as in `score`.
+    unsafe {
+        let pairing = pairs.pairing()?;
+        let winners = numbers("winners", winners, n * width)?;
+        let len =
+            |query: usize| queries.layout().segments().get(query).map_or(0, |s| s[1] as usize);
+        let ids = pairs.queries(n, documents.layout().n_items())?;
+        let winners = unpad(winners, width, ids.iter().map(|&query| len(query as usize)))?;
+        let options = ScoreOptions::default().normalize(normalize);
+        let scores = TrainingScores::from_winners(winners, layouts, &pairing, &options)?;
+        let grad_scores = numbers("grad_scores", grad_scores, n)?;
+        let side = |argument, address, layout: &TokenLayout| match address {
+            0 => Ok(None),
+            address => {
+                let side: &mut [f32] = room(argument, address, layout.rows() * layout.dim())?;
+                side.fill(0.0);
+                Ok::<_, maxsim::Error>(Some(side))
+            }
+        };
+        let sides = [
+            side("queries' gradient", of_queries, queries.layout())?,
+            side("documents' gradient", of_documents, documents.layout())?,
+        ];
+        let scores = scores.with_grad(grad_scores);
+        let options = BackwardOptions::default();
+        Device::cpu().backward_sides(queries, documents, scores, &options, sides)
+    }
+}

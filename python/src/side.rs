@@ -1,0 +1,391 @@
+//! One side of a call, as addresses and numbers.
+
+use std::mem;
+use std::slice;
+
+use maxsim::format::{
+    ElementType, Fp8, Int8, Int8Affine, Quantized, RawRows, RawScales, Scales, TokenFormat,
+};
+use maxsim::half::{bf16, f16};
+use maxsim::layout::Index;
+use maxsim::{AnyTokens, Pairing, Result, TokenLayout, Tokens};
+use pyo3::prelude::*;
+
+use crate::errors::shape;
+
+/// How the rows of items are said, as `_sides.py` numbers it.
+const PADDED: u8 = 0;
+const PACKED: u8 = 1;
+const SCATTERED: u8 = 2;
+/// Padded items that begin at multiples of `first` rows.
+const STRIDED: u8 = 3;
+
+/// Tokens of one side: the rows of each item, and a matrix. Addresses are those of arrays that
+/// the Python caller keeps; 0 stands for none.
+#[derive(FromPyObject, Clone, Copy, Debug)]
+pub struct Side(Items, Matrix);
+
+/// The rows of each item.
+#[derive(FromPyObject, Clone, Copy, Debug)]
+struct Items(
+    /* kind */ u8,
+    /* number of items */ usize,
+    /* length of padded ones */ usize,
+    /* rows of the matrix */ usize,
+    /* dim */ usize,
+    /* offsets, starts, or the stride in rows */ u64,
+    /* lengths */ u64,
+    /* whether these have 64 bits */ bool,
+);
+
+/// Rows in memory.
+#[derive(FromPyObject, Clone, Copy, Debug)]
+struct Matrix(
+    /* address */ u64,
+    /* bytes from a row to the next */ u64,
+    /* format */ u8,
+    /* mask */ u64,
+    /* scales */ u64,
+    /* kind of scales */ u8,
+    /* minima */ u64,
+);
+
+/// The numbers at an address.
+///
+/// # Safety
+/// As [`slice::from_raw_parts`], but for the address of no numbers; alignment is checked.
+pub unsafe fn numbers<'a, T>(argument: &'static str, address: u64, len: usize) -> Result<&'a [T]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    check_address::<T>(argument, address)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { slice::from_raw_parts(address as usize as *const T, len) })
+}
+
+/// As [`numbers`], to be written.
+///
+/// # Safety
+/// As [`slice::from_raw_parts_mut`], but for the address of no numbers.
+pub unsafe fn room<'a, T>(argument: &'static str, address: u64, len: usize) -> Result<&'a mut [T]> {
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    check_address::<T>(argument, address)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { slice::from_raw_parts_mut(address as usize as *mut T, len) })
+}
+
+fn check_address<T>(argument: &'static str, address: u64) -> Result<()> {
+    let align = mem::align_of::<T>() as u64;
+    if address == 0 || !address.is_multiple_of(align) {
+        let expected = format!("an address that is a multiple of {align}");
+        return Err(shape(argument, expected, format!("{address:#x}")));
+    }
+    Ok(())
+}
+
+/// Offsets, starts, lengths or ids of either width.
+enum Indices<'a> {
+    Narrow(&'a [i32]),
+    Wide(&'a [i64]),
+}
+
+macro_rules! with_indices {
+    ($indices:expr, $values:ident => $result:expr) => {
+        match $indices {
+            Indices::Narrow($values) => $result,
+            Indices::Wide($values) => $result,
+        }
+    };
+}
+
+impl<'a> Indices<'a> {
+    /// # Safety
+    /// As [`numbers`].
+    unsafe fn at(
+        argument: &'static str,
+        address: u64,
+        len: usize,
+        is_wide: bool,
+    ) -> Result<Indices<'a>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Ok(match is_wide {
+                false => Indices::Narrow(numbers(argument, address, len)?),
+                true => Indices::Wide(numbers(argument, address, len)?),
+            })
+        }
+    }
+}
+
+impl Side {
+    /// Address of the matrix.
+    pub fn address(&self) -> u64 {
+        self.1.0
+    }
+
+    /// Rows of the matrix.
+    pub fn rows(&self) -> usize {
+        self.0.3
+    }
+
+    /// Elements per token.
+    pub fn dim(&self) -> usize {
+        self.0.4
+    }
+
+    /// The bytes of a mask, whatever memory they are in.
+    pub fn mask_address(&self) -> Option<u64> {
+        (self.1.3 != 0).then_some(self.1.3)
+    }
+
+    /// Storage format of the rows, as `_sides.py` numbers it.
+    pub fn format(&self) -> Result<TokenFormat> {
+        format(self.1.2)
+    }
+
+    /// The layout, without a mask.
+    ///
+    /// # Safety
+    /// Offsets, starts and lengths must be in host memory, as many as the kind has.
+    pub unsafe fn layout(&self) -> Result<TokenLayout> {
+        let Items(kind, n, len, rows, dim, first, lengths, wide) = self.0;
+        // SAFETY: the caller's promise.
+        let indices = |argument, address, len| unsafe { Indices::at(argument, address, len, wide) };
+        match kind {
+            PADDED => {
+                let layout = TokenLayout::padded(n, len, dim)?;
+                if lengths == 0 {
+                    return Ok(layout);
+                }
+                let lengths = indices("lengths", lengths, n)?;
+                with_indices!(lengths, lengths => layout.with_lengths(lengths))
+            }
+            PACKED => with_indices!(
+                indices("offsets", first, n + 1)?,
+                offsets => TokenLayout::packed(rows, dim, offsets)
+            ),
+            SCATTERED => match (indices("starts", first, n)?, indices("lengths", lengths, n)?) {
+                (Indices::Narrow(a), Indices::Narrow(b)) => scattered(rows, dim, a, b),
+                (Indices::Wide(a), Indices::Wide(b)) => scattered(rows, dim, a, b),
+                _ => Err(shape("lengths", "the integer type of the starts", "another")),
+            },
+            STRIDED => {
+                let starts: Vec<u64> = (0..n as u64).map(|i| i * first).collect();
+                if lengths == 0 {
+                    return scattered(rows, dim, &starts, &vec![len as u64; n]);
+                }
+                with_indices!(indices("lengths", lengths, n)?, lengths => {
+                    let most = TokenLayout::padded(n, len, dim)?.with_lengths(lengths)?;
+                    let lengths: Vec<u64> = (0..n).map(|i| most.item_len(i) as u64).collect();
+                    scattered(rows, dim, &starts, &lengths)
+                })
+            }
+            kind => Err(shape("kind", "0 to 3", kind)),
+        }
+    }
+
+    /// The tokens, where they are in host memory, without a copy.
+    ///
+    /// # Safety
+    /// All addresses must be those of host memory that is as long as the numbers say, and stays
+    /// as it is while the result is used.
+    pub unsafe fn tokens<'a>(&self) -> Result<AnyTokens<'a>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let layout = self.layout()?;
+            let mask = self.mask_address();
+            let mask = mask.map(|mask| numbers::<u8>("mask", mask, self.rows())).transpose()?;
+            match self.format()? {
+                TokenFormat::Element(ElementType::F32) => self.elements::<f32>(layout, mask),
+                TokenFormat::Element(ElementType::F16) => self.elements::<f16>(layout, mask),
+                TokenFormat::Element(ElementType::Bf16) => self.elements::<bf16>(layout, mask),
+                TokenFormat::Int8 => self.codes::<Int8>(layout, mask),
+                TokenFormat::Int8Affine => self.codes::<Int8Affine>(layout, mask),
+                _ => self.codes::<Fp8>(layout, mask),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Side::tokens`].
+    unsafe fn elements<'a, T: maxsim::format::Element>(
+        &self,
+        layout: TokenLayout,
+        mask: Option<&'a [u8]>,
+    ) -> Result<AnyTokens<'a>>
+    where
+        AnyTokens<'a>: From<Tokens<'a, T>>,
+    {
+        // SAFETY: the caller's promise.
+        let data = unsafe { numbers::<T>("tokens", self.address(), self.rows() * self.dim())? };
+        Ok(masked(Tokens::from_layout(data, layout)?, mask)?.into())
+    }
+
+    /// # Safety
+    /// As [`Side::tokens`].
+    unsafe fn codes<'a, F: Quantized>(
+        &self,
+        layout: TokenLayout,
+        mask: Option<&'a [u8]>,
+    ) -> Result<AnyTokens<'a>>
+    where
+        AnyTokens<'a>: From<Tokens<'a, F>>,
+    {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let codes = numbers("codes", self.address(), self.rows() * self.dim())?;
+            Ok(masked(Tokens::<F>::from_codes(codes, self.scales()?, layout)?, mask)?.into())
+        }
+    }
+
+    /// # Safety
+    /// As [`Side::tokens`].
+    unsafe fn scales<'a>(&self) -> Result<Scales<'a>> {
+        let Matrix(.., scales, kind, mins) = self.1;
+        // SAFETY: the caller's promise.
+        unsafe {
+            Ok(match kind {
+                1 => Scales::F16(numbers("scales", scales, self.rows())?.into()),
+                2 => Scales::F32(numbers("scales", scales, self.rows())?.into()),
+                3 => Scales::Tensor(*numbers("scales", scales, 1)?.first().unwrap_or(&1.0)),
+                4 => Scales::Affine {
+                    scales: numbers("scales", scales, self.rows())?.into(),
+                    mins: numbers("mins", mins, self.rows())?.into(),
+                },
+                kind => return Err(shape("scales", "kind 1 to 4", kind)),
+            })
+        }
+    }
+
+    /// Rows in device memory.
+    pub fn raw_rows(&self) -> RawRows {
+        RawRows::new(self.1.0, self.1.1).mask(self.mask_address())
+    }
+
+    /// Scales in device memory; the number of all rows is on the host.
+    ///
+    /// # Safety
+    /// As [`Side::tokens`], of one number for all rows.
+    pub unsafe fn raw_scales(&self) -> Result<RawScales> {
+        let Matrix(.., scales, kind, mins) = self.1;
+        Ok(match kind {
+            1 => RawScales::F16(scales),
+            2 => RawScales::F32(scales),
+            // SAFETY: the caller's promise.
+            3 => {
+                RawScales::Tensor(unsafe { *numbers("scales", scales, 1)?.first().unwrap_or(&1.0) })
+            }
+            4 => RawScales::Affine { scales, mins },
+            kind => return Err(shape("scales", "kind 1 to 4", kind)),
+        })
+    }
+
+    /// What a prepared call depends on, where that is in these numbers alone.
+    pub fn key(&self) -> Option<[u64; 8]> {
+        let Items(kind, n, len, rows, dim, first, lengths, _) = self.0;
+        let Matrix(address, pitch, format, mask, ..) = self.1;
+        let is_regular = matches!(kind, PADDED | STRIDED) && lengths == 0 && mask == 0;
+        // Kernels are chosen by the alignment of the first row, too.
+        let align = 1 << address.trailing_zeros().min(8);
+        is_regular.then_some([
+            u64::from(kind) << 16 | u64::from(format) << 8,
+            align,
+            pitch,
+            n as u64,
+            len as u64,
+            rows as u64,
+            dim as u64,
+            if kind == STRIDED { first } else { 0 },
+        ])
+    }
+}
+
+/// Storage format as `_sides.py` numbers it.
+pub fn format(number: u8) -> Result<TokenFormat> {
+    Ok(match number {
+        0 => ElementType::F32.into(),
+        1 => ElementType::F16.into(),
+        2 => ElementType::Bf16.into(),
+        3 => TokenFormat::Int8,
+        4 => TokenFormat::Int8Affine,
+        5 => TokenFormat::Fp8,
+        other => return Err(shape("format", "0 to 5", other)),
+    })
+}
+
+fn scattered<I: Index>(
+    rows: usize,
+    dim: usize,
+    starts: &[I],
+    lengths: &[I],
+) -> Result<TokenLayout> {
+    TokenLayout::scattered(rows, dim, starts, lengths)
+}
+
+fn masked<'a, F: maxsim::format::Format>(
+    tokens: Tokens<'a, F>,
+    mask: Option<&'a [u8]>,
+) -> Result<Tokens<'a, F>> {
+    match mask {
+        Some(mask) => tokens.with_mask(mask),
+        None => Ok(tokens),
+    }
+}
+
+/// Which queries meet which documents.
+#[derive(FromPyObject, Clone, Copy, Debug)]
+pub struct Pairs(
+    /* kind */ u8,
+    /* candidates per query */ usize,
+    /* number of ids */ usize,
+    /* query ids */ u64,
+    /* document ids */ u64,
+    /* has 64-bit ids */ bool,
+);
+
+impl Pairs {
+    /// What a prepared call depends on, where that is in these numbers alone.
+    pub fn key(&self) -> Option<[u64; 2]> {
+        matches!(self.0, 0 | 1).then_some([u64::from(self.0), self.1 as u64])
+    }
+
+    /// The pairing.
+    ///
+    /// # Safety
+    /// Ids must be in host memory, as many as the numbers say.
+    pub unsafe fn pairing(&self) -> Result<Pairing> {
+        let Pairs(kind, k, n, query_ids, document_ids, is_wide) = *self;
+        // SAFETY: the caller's promise.
+        let ids = |argument, address| unsafe { Indices::at(argument, address, n, is_wide) };
+        match kind {
+            0 => Ok(Pairing::cross()),
+            1 => Ok(Pairing::own_candidates(k)),
+            2 => with_indices!(ids("ids", document_ids)?, ids => Pairing::candidates(ids, k)),
+            3 => match (ids("q_ids", query_ids)?, ids("d_ids", document_ids)?) {
+                (Indices::Narrow(a), Indices::Narrow(b)) => Pairing::pairs(a, b),
+                (Indices::Wide(a), Indices::Wide(b)) => Pairing::pairs(a, b),
+                _ => Err(shape("d_ids", "the integer type of q_ids", "another")),
+            },
+            kind => Err(shape("pairing", "0 to 3", kind)),
+        }
+    }
+
+    /// The query of each of `n` scores. Of ids that are no queries nothing is known here.
+    ///
+    /// # Safety
+    /// As [`Pairs::pairing`].
+    pub unsafe fn queries(&self, n: usize, n_documents: usize) -> Result<Vec<u64>> {
+        let row_len = match self.0 {
+            0 => n_documents,
+            1 | 2 => self.1,
+            _ => {
+                // SAFETY: the caller's promise.
+                let ids = unsafe { Indices::at("q_ids", self.3, self.2, self.5)? };
+                return Ok(with_indices!(ids, ids => ids.iter().map(|&id| id as u64).collect()));
+            }
+        };
+        Ok((0..n).map(|score| (score / row_len.max(1)) as u64).collect())
+    }
+}
