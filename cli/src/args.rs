@@ -31,9 +31,9 @@ pub struct Args {
 pub enum Command {
     /// Rank documents for every query.
     ///
-    /// Token files are .safetensors (tensor `embeddings` [rows, dim] with `offsets` [n + 1] or
-    /// `lengths` [n], or `embeddings` [n, len, dim] with optional `lengths` [n] or `mask` [n,
-    /// len]), .npy (one array [n, len, dim]), .npz or a folder of .npy files (arrays of these
+    /// Token files are .safetensors (tensor `embeddings [rows, dim]` with `offsets [n + 1]` or
+    /// `lengths [n]`, or `embeddings [n, len, dim]` with optional `lengths [n]` or `mask [n,
+    /// len]`), .npy (one array [n, len, dim]), .npz or a folder of .npy files (arrays of these
     /// names, or an array [len, dim] per item, in the order of names with numbers as numbers), of
     /// f16, bf16 or f32; .safetensors also as `maxsim quantize` writes them. They must not change
     /// while the command runs.
@@ -61,27 +61,27 @@ pub struct InfoArgs {
 /// What `maxsim warm-up` takes.
 #[derive(Debug, clap::Args)]
 pub struct WarmUpArgs {
-    /// What to load kernels on: auto takes the first usable GPU, or else the CPU.
+    /// Load kernels on this device: auto takes the first usable GPU, or else the CPU.
     #[arg(long, value_name = "auto|cpu|cuda:N", default_value = "auto")]
     pub device: DeviceChoice,
 
-    /// Element type of the calls to be ready for (may be repeated); all by default.
+    /// Load kernels for this element type (may be repeated); for all by default.
     #[arg(long, value_name = "f16|bf16|f32", value_parser = parse_element)]
     pub element: Vec<ElementType>,
 
-    /// Elements per token of the calls (may be repeated); all by default.
+    /// Load kernels for tokens of this many elements (may be repeated); for all by default.
     #[arg(long, value_name = "N", value_parser = parse_dim)]
     pub dim: Vec<usize>,
 
-    /// Whether the calls ask for winners; both by default.
+    /// Load kernels for calls that ask for winners, or that do not; for both by default.
     #[arg(long, value_name = "true|false")]
     pub winners: Option<bool>,
 
-    /// Whether the calls normalise rows; both by default.
+    /// Load kernels for calls that normalise rows, or that do not; for both by default.
     #[arg(long, value_name = "true|false")]
     pub normalize: Option<bool>,
 
-    /// Also load what training needs: the kernels of losses, and those that compute gradients from
+    /// Also load kernels for training: those of losses, and those that compute gradients from
     /// winners.
     #[arg(long)]
     pub training: bool,
@@ -90,11 +90,11 @@ pub struct WarmUpArgs {
 /// What `maxsim quantize` takes.
 #[derive(Debug, clap::Args)]
 pub struct QuantizeArgs {
-    /// Token embeddings to compress: f16, bf16 or f32.
+    /// Compress the token embeddings of this file: f16, bf16 or f32.
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     pub input: Option<PathBuf>,
 
-    /// An index of ColBERT, fast-plaid or next-plaid to convert to one file as it is, instead of
+    /// Convert this index of ColBERT, fast-plaid or next-plaid to one file as it is, instead of
     /// compressing --input; for plaid.
     #[arg(
         long,
@@ -106,36 +106,36 @@ pub struct QuantizeArgs {
     )]
     pub index: Option<PathBuf>,
 
-    /// Where to write the compressed embeddings. The file appears whole or not at all.
+    /// Write the compressed embeddings to this file. It appears whole or not at all.
     #[arg(long, value_name = "FILE.safetensors")]
     pub output: PathBuf,
 
-    /// What to compress to: int8 is symmetric about 0, int8-affine starts at each token's minimum
-    /// and is for documents alone, fp8 is e4m3, plaid is the nearest of some centroids and a bucket
-    /// per element (residual compression, as in ColBERTv2) and is for documents alone.
+    /// Compress to this format: int8 is symmetric about 0, int8-affine starts at each token's
+    /// minimum and is for documents alone, fp8 is e4m3, plaid is the nearest of some centroids and
+    /// a bucket per element (residual compression, as in ColBERTv2) and is for documents alone.
     #[arg(long, value_name = "int8|int8-affine|fp8|plaid", value_parser = parse_compression)]
     pub format: Compression,
 
-    /// How scales are stored: one per token in f16 (by default) or f32 (not int8-affine), or one
-    /// f32 number for all of them (fp8 alone); not for plaid.
+    /// Store scales in this form: one per token in f16 (by default) or f32 (not int8-affine), or
+    /// one f32 number for all of them (fp8 alone); not for plaid.
     #[arg(long, value_name = "f16|f32|tensor", value_parser = parse_scales)]
     pub scales: Option<ScaleType>,
 
-    /// Bits of a bucket, for plaid; 4 by default.
+    /// Compress each element to this many bits, for plaid; 4 by default.
     #[arg(long, value_name = "1|2|4|8", value_parser = parse_nbits)]
     pub nbits: Option<u32>,
 
-    /// Number of centroids, for plaid; by default the power of two at or below
+    /// Train this many centroids, for plaid; by default the power of two at or below
     /// 16 · √(number of tokens).
     #[arg(long, value_name = "N")]
     pub centroids: Option<usize>,
 
-    /// Seed of the centroids' places, for plaid: the same file, seed and machine give the same
-    /// output. 42 by default.
+    /// Train centroids from this random seed, for plaid: the same file, seed and machine give the
+    /// same output. 42 by default.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// How the bits of buckets lie in a byte, for plaid; by default as ColBERT's do.
+    /// Store the bits of buckets in a byte in this order, for plaid; by default in ColBERT's.
     #[arg(long, value_name = "colbert|little-endian", value_parser = parse_bit_order)]
     pub bit_order: Option<BitOrder>,
 
@@ -158,7 +158,7 @@ pub struct QuantizeArgs {
     #[command(flatten)]
     pub judging: JudgingArgs,
 
-    /// Form of the report.
+    /// Write the report in this form.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     pub report: ReportFormat,
 
@@ -188,17 +188,17 @@ pub enum ReportFormat {
 /// What `maxsim rank` takes.
 #[derive(Debug, clap::Args)]
 pub struct RankArgs {
-    /// Token embeddings of the queries.
+    /// Rank for the queries of this file of token embeddings.
     #[arg(long, value_name = "FILE")]
     pub queries: PathBuf,
 
-    /// Token embeddings of the documents.
+    /// Rank the documents of this file of token embeddings.
     #[arg(long, value_name = "FILE")]
     pub documents: PathBuf,
 
-    /// Search these first: --documents as `maxsim quantize` compressed them, to int8, int8-affine
-    /// or fp8. The best candidates are scored again with --documents, whose other rows are not
-    /// read, and the ranking says which places are proven by the bounds of what compression can do.
+    /// Find candidates in this compressed copy of --documents, and score only these with
+    /// --documents. `maxsim quantize` makes the copy, as int8, int8-affine or fp8. The ranking says
+    /// which places are proven by the bounds of what compression can do.
     #[arg(
         long,
         value_name = "FILE.safetensors",
@@ -206,31 +206,31 @@ pub struct RankArgs {
     )]
     pub screen: Option<PathBuf>,
 
-    /// Documents per query to score again, with --screen: 100 by default, and as many as are listed
-    /// at least.
+    /// Score this many candidates per query again, with --screen: 100 by default, and at least as
+    /// many as are listed.
     #[arg(long, value_name = "N", requires = "screen", value_parser = parse_top_k)]
     pub shortlist: Option<usize>,
 
-    /// Score as many documents again as it takes, with --screen, until every place is proven: the
-    /// ranking is that of all documents.
+    /// Prove every place, with --screen: score as many candidates again as that takes. The ranking
+    /// is then that of all documents.
     #[arg(long, requires = "screen")]
     pub exact: bool,
 
-    /// How to check that --screen was made of --documents, which proofs need: identity (by default)
-    /// reads and digests a file once and trusts it until it changes; always does so in every run;
-    /// never skips the check, and then no place is called proven.
+    /// Check in this way that --screen was made of --documents, which proofs need: identity (by
+    /// default) reads and digests a file once and trusts it until it changes; always does so in
+    /// every run; never skips the check, and then no place is called proven.
     #[arg(long, value_enum, requires = "screen")]
     pub verify: Option<Verify>,
 
-    /// Documents to list per query.
+    /// List this many documents per query.
     #[arg(long, value_name = "K", default_value = "10", value_parser = parse_top_k)]
     pub top_k: usize,
 
-    /// Where to compute: auto takes the first usable GPU, or else the CPU.
+    /// Compute on this device: auto takes the first usable GPU, or else the CPU.
     #[arg(long, value_name = "auto|cpu|cuda:N", default_value = "auto")]
     pub device: DeviceChoice,
 
-    /// Form of the output.
+    /// Write the ranking in this form.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
 
@@ -238,9 +238,10 @@ pub struct RankArgs {
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// What the documents are, for the table and for JSON: one JSON object per line with `id` or
-    /// `_id`, and `title` or `package`, and `text`. Ids that are numbers are those of documents in
-    /// the token file, from 0; ids that are strings name the documents, in the order of the lines.
+    /// Show the documents' titles and texts of this file, in the table and in JSON: one JSON object
+    /// per line with `id` or `_id`, and `title` or `package`, and `text`. Ids that are numbers are
+    /// those of documents in the token file, from 0; ids that are strings name the documents, in
+    /// the order of the lines.
     #[arg(long, value_name = "JSONL")]
     pub texts: Option<PathBuf>,
 
@@ -262,7 +263,7 @@ pub struct RankArgs {
     #[arg(long)]
     pub allow_infinite: bool,
 
-    /// Let f32 elements be rounded to TF32 (10 fraction bits) where that is faster.
+    /// Round f32 elements to TF32 (10 fraction bits) where that is faster.
     #[arg(long)]
     pub allow_tf32: bool,
 

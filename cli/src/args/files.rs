@@ -7,11 +7,11 @@ use crate::input::{InputOptions, Reading, TrailingZeros};
 /// Options of every token file of a command.
 #[derive(Debug, Default, clap::Args)]
 pub struct FileArgs {
-    /// The name of the tensor or array that holds the embeddings, if it is not `embeddings`.
+    /// Take the embeddings from the tensor or array of this name, instead of `embeddings`.
     #[arg(long, value_name = "NAME", help_heading = "Token files")]
     pub tensor: Option<String>,
 
-    /// The same for --queries alone.
+    /// Take the embeddings of --queries from this tensor or array, whatever --tensor says.
     #[arg(long, value_name = "NAME", help_heading = "Token files", requires = "queries")]
     pub queries_tensor: Option<String>,
 
@@ -20,17 +20,18 @@ pub struct FileArgs {
     #[arg(long, value_name = "NAME", help_heading = "Token files")]
     pub ignore_tensor: Vec<String>,
 
-    /// Which tokens of --queries are valid: a .npy file [n, len] of bool or integers, 1 for tokens
-    /// and 0 for padding anywhere.
+    /// Take the valid tokens of --queries from this file: .npy [n, len] of bool or integers, 1 for
+    /// tokens and 0 for padding anywhere.
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files", requires = "queries")]
     pub queries_mask_file: Option<PathBuf>,
 
-    /// How many tokens the items of --queries have: a .npy file [n] of i32 or i64.
+    /// Take the lengths of the items of --queries from this file: .npy of i32 or i64, a number for
+    /// each item.
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files", requires = "queries")]
     pub queries_lengths_file: Option<PathBuf>,
 
-    /// What rows of zeros at the ends of items are, in files that do not say how long items are:
-    /// pad excludes them, tokens scores them. By default they are scored, with a warning.
+    /// Exclude or score rows of zeros at the ends of items, in files that do not say how long items
+    /// are: pad excludes them, tokens scores them. By default they are scored, with a warning.
     #[arg(long, value_enum, value_name = "pad|tokens", help_heading = "Token files")]
     pub trailing_zeros: Option<TrailingZeros>,
 
@@ -79,15 +80,15 @@ pub struct RankFileArgs {
     #[command(flatten)]
     pub files: FileArgs,
 
-    /// The same as --tensor for --documents alone.
+    /// Take the embeddings of --documents from this tensor or array, whatever --tensor says.
     #[arg(long, value_name = "NAME", help_heading = "Token files")]
     pub documents_tensor: Option<String>,
 
-    /// Which tokens of --documents are valid, as --queries-mask-file.
+    /// Take the valid tokens of --documents from this file, as --queries-mask-file.
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files")]
     pub documents_mask_file: Option<PathBuf>,
 
-    /// How many tokens the items of --documents have, as --queries-lengths-file.
+    /// Take the lengths of the items of --documents from this file, as --queries-lengths-file.
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files")]
     pub documents_lengths_file: Option<PathBuf>,
 }
@@ -113,11 +114,11 @@ pub struct QuantizeFileArgs {
     #[command(flatten)]
     pub files: FileArgs,
 
-    /// Which tokens of --input are valid, as --queries-mask-file.
+    /// Take the valid tokens of --input from this file, as --queries-mask-file.
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files")]
     pub mask_file: Option<PathBuf>,
 
-    /// How many tokens the items of --input have, as --queries-lengths-file.
+    /// Take the lengths of the items of --input from this file, as --queries-lengths-file.
     #[arg(long, value_name = "FILE.npy", help_heading = "Token files")]
     pub lengths_file: Option<PathBuf>,
 }

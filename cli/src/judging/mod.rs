@@ -16,29 +16,31 @@ use crate::texts::{Keep, Texts};
 /// Judgements, and the ids that they are written with.
 #[derive(Debug, clap::Args)]
 pub struct JudgingArgs {
-    /// Relevance judgements, for nDCG@10 and recall@10: JSON objects, one per line, with a query's
-    /// `id`, `relevant` (a list of document ids, or an object of document ids and grades) and
-    /// optionally its `text`; TREC qrels; or BEIR's, which have tabs and a line of column names.
+    /// Report nDCG@10 and recall@10 by the relevance judgements of this file: JSON objects, one per
+    /// line, with a query's `id`, `relevant` (a list of document ids, or an object of document ids
+    /// and grades) and optionally its `text`; TREC qrels; or BEIR's, which have tabs and a line of
+    /// column names.
     ///
     /// Documents of grade 1 and more are relevant, and grades are the gains of nDCG, as in
     /// trec_eval. Relevant documents that are not among the documents count as not found.
     #[arg(long, value_name = "FILE", requires = "queries")]
     pub qrels: Option<PathBuf>,
 
-    /// How judgements are written, where their first line does not show it.
+    /// Read --qrels in this format, where its first line does not show it.
     #[arg(long, value_enum, value_name = "FORMAT", requires = "qrels")]
     pub qrels_format: Option<QrelsFormat>,
 
-    /// Ids of the queries: one per line, or one JSON object per line with `id` or `_id` and
-    /// optionally `text`, in the order of the token file.
+    /// Take the queries' ids from this file: one per line, or one JSON object per line with `id` or
+    /// `_id` and optionally `text`, in the order of the token file.
     ///
     /// An id is what output and judgements call an item by. By default that is the item's number
-    /// in its token file, from 0, unless the token file has ids itself: a tensor `ids` [n] of
+    /// in its token file, from 0, unless the token file has ids itself: a tensor `ids [n]` of
     /// whole numbers, or `ids` in its metadata, a JSON array of strings.
     #[arg(long, value_name = "FILE", requires = "queries")]
     pub query_ids: Option<PathBuf>,
 
-    /// Ids of the documents, as --query-ids. Ids in --texts that are strings do the same.
+    /// Take the documents' ids from this file, as --query-ids. Ids in --texts that are strings do
+    /// the same.
     #[arg(long, value_name = "FILE")]
     pub document_ids: Option<PathBuf>,
 }
