@@ -47,7 +47,7 @@ use crate::runtime::pool::Parallel;
 use crate::tokens::format::Format;
 pub(crate) use backward::add_gradients;
 use norms::Norms;
-pub(crate) use rescore::score_coarse_to_fine;
+pub(crate) use rescore::rescore;
 use row_scales::RowScales;
 use score::Call;
 use scratch::Scratch;

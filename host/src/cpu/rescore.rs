@@ -1,4 +1,4 @@
-//! Coarse-to-fine scores: the INT8 engine finds the winners, their rows are multiplied in f32.
+//! Rescoring: the INT8 engine finds the winners, their rows are multiplied in f32.
 //!
 //! A task is some scores that follow each other, mostly of one query, whose rows are widened once.
 //! A similarity is 16 sums of every 16th product, added as a tree, whatever the pairing; token
@@ -27,14 +27,14 @@ const TASK_LEN: usize = 64;
 const SUMS: usize = 16;
 
 /// Scores a problem whose winners the codes find, with the caller's `options`.
-pub(crate) fn score_coarse_to_fine<T: Element>(
+pub(crate) fn rescore<T: Element>(
     problem: &Problem<'_>,
     codes: [Matrix<'_, Int8>; 2],
     tokens: [Matrix<'_, T>; 2],
     options: &ScoreOptions,
 ) -> Result<Scores> {
-    let screening = ScoreOptions { winners: true, token_scores: false, ..options.clone() };
-    let mut scores = score(problem, codes[0], codes[1], &screening)?;
+    let coarse = ScoreOptions { winners: true, token_scores: false, ..options.clone() };
+    let mut scores = score(problem, codes[0], codes[1], &coarse)?;
     scores.rescored = true;
     let winners = scores.winners.take().unwrap_or_default();
     let offsets = problem.token_offsets();

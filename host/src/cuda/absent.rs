@@ -212,7 +212,7 @@ absent! {
             device: Device<'_>,
             problem: &Problem<'_>,
             element: ElementType,
-            screening: &Arc<ForwardPlan>,
+            coarse_scores: &Arc<ForwardPlan>,
             outputs: &OutputShape,
         ) -> Result<CudaRescore>;
         fn enqueue(

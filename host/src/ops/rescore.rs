@@ -154,7 +154,7 @@ impl<'a> CoarseCodes<'a> {
 #[must_use]
 pub struct PreparedRescore {
     /// Prepared scores of the codes, which find the winners.
-    screening: PreparedScore,
+    coarse_scores: PreparedScore,
     element: ElementType,
     /// As the caller has them.
     options: ScoreOptions,
@@ -165,12 +165,12 @@ pub struct PreparedRescore {
 impl PreparedRescore {
     /// The device that the work runs on.
     pub fn device(&self) -> &Device {
-        self.screening.device()
+        self.coarse_scores.device()
     }
 
     /// The kernel that finds winners, and why.
     pub fn plan(&self) -> &Plan {
-        self.screening.plan()
+        self.coarse_scores.plan()
     }
 
     /// Shape of the scores.
@@ -220,7 +220,7 @@ impl PreparedRescore {
         codes: [&DeviceTokens<Int8>; 2],
         scores: &DeviceScores,
     ) -> Result<()> {
-        let work = &self.screening;
+        let work = &self.coarse_scores;
         device.check_same("work", &work.device)?;
         let layouts = [&work.queries, &work.documents];
         for ((i, layout), codes) in (0..).zip(layouts).zip(codes) {
@@ -279,10 +279,10 @@ impl Device {
         }
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         // Check the options before anything is uploaded.
-        let screening = screening(options);
-        let _ = self.plan_problem(&problem, &query_codes, &document_codes, &screening)?;
+        let coarse_options = coarse_options(options);
+        let _ = self.plan_problem(&problem, &query_codes, &document_codes, &coarse_options)?;
         match &self.0 {
-            On::Cpu(()) => cpu::score_coarse_to_fine(
+            On::Cpu(()) => cpu::rescore(
                 &problem,
                 [query_codes.host_matrix()?, document_codes.host_matrix()?],
                 [queries.host_matrix()?, documents.host_matrix()?],
@@ -346,17 +346,17 @@ impl Device {
         self.check_same("queries", queries.device())?;
         self.check_same("documents", documents.device())?;
         coarse.check_handles([queries, documents], codes)?;
-        let screening = self.prepare(codes[0], codes[1], pairing, &screening(options))?;
+        let coarse_scores = self.prepare(codes[0], codes[1], pairing, &coarse_options(options))?;
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let outputs = OutputShape::of_rescored(&problem, options);
-        let inner = match (&self.0, &screening.inner) {
+        let inner = match (&self.0, &coarse_scores.inner) {
             (On::Cuda(device), On::Cuda(work)) => {
                 On::Cuda(Arc::new(CudaRescore::new(device, &problem, T::TYPE, work, &outputs)?))
             }
             _ => On::Cpu(()),
         };
         Ok(PreparedRescore {
-            screening,
+            coarse_scores,
             element: T::TYPE,
             options: options.clone(),
             outputs: Arc::new(outputs),
@@ -366,7 +366,7 @@ impl Device {
 }
 
 /// The options of the call that finds winners.
-fn screening(options: &ScoreOptions) -> ScoreOptions {
+fn coarse_options(options: &ScoreOptions) -> ScoreOptions {
     ScoreOptions { winners: true, token_scores: false, ..options.clone() }
 }
 
@@ -439,7 +439,7 @@ impl<T: Element> CpuRescore<T> {
             layouts: [queries.layout.clone(), documents.layout.clone()],
             tokens: [queries.host_tokens()?.clone(), documents.host_tokens()?.clone()],
             codes: [codes[0].host_tokens()?.clone(), codes[1].host_tokens()?.clone()],
-            pairing: work.screening.pairing.clone(),
+            pairing: work.coarse_scores.pairing.clone(),
             options: work.options.clone(),
             scores: scores.clone(),
         })
@@ -452,7 +452,7 @@ impl<T: Element> CpuCall for CpuRescore<T> {
         let problem = Problem::new(queries, documents, &self.pairing)?;
         let codes = self.codes.each_ref().map(|codes| codes.matrix());
         let tokens = self.tokens.each_ref().map(|tokens| tokens.matrix());
-        let found = cpu::score_coarse_to_fine(&problem, codes, tokens, &self.options)?;
+        let found = cpu::rescore(&problem, codes, tokens, &self.options)?;
         self.scores.set(found);
         Ok(())
     }

@@ -17,7 +17,7 @@ pub(crate) struct OutputShape {
     pub token_scores: bool,
     /// Bytes of a winner on a CUDA device.
     pub winner_bytes: usize,
-    /// Scores are those of winners that INT8 screening has found: winners are on the device,
+    /// Scores are those of winners that coarse codes have found: winners are on the device,
     /// asked for or not.
     pub rescored: bool,
 }

@@ -163,7 +163,7 @@ impl Scores {
         self.values
     }
 
-    /// Whether the winners are those of INT8 screening: scores are then, up to the rounding of f32,
+    /// Whether the winners are those of coarse codes: scores are then, up to the rounding of f32,
     /// lower bounds of the exact ones. See [`CoarseCodes`](crate::search::CoarseCodes).
     pub fn are_rescored(&self) -> bool {
         self.rescored

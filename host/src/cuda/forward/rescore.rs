@@ -34,7 +34,7 @@ pub(crate) type Sides = [Arc<CudaTokens>; 2];
 #[derive(Debug)]
 pub(crate) struct CudaRescore {
     device: Arc<CudaDevice>,
-    screening: Arc<ForwardPlan>,
+    coarse_scores: Arc<ForwardPlan>,
     kernel: Kernel<RescoreParams>,
     row_bytes: usize,
     n_pairs: u32,
@@ -49,12 +49,13 @@ pub(crate) struct CudaRescore {
 }
 
 impl CudaRescore {
-    /// Uploads the lists and loads the kernel; `screening` is the work of the same problem's codes.
+    /// Uploads the lists and loads the kernel; `coarse_scores` is the work of the same problem's
+    /// codes.
     pub(crate) fn new(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
         element: ElementType,
-        screening: &Arc<ForwardPlan>,
+        coarse_scores: &Arc<ForwardPlan>,
         outputs: &OutputShape,
     ) -> Result<CudaRescore> {
         let is_listed = match problem.pairing().0 {
@@ -75,7 +76,7 @@ impl CudaRescore {
         };
         Ok(CudaRescore {
             device: device.clone(),
-            screening: screening.clone(),
+            coarse_scores: coarse_scores.clone(),
             kernel: device.kernel_of(&RESCORE, element)?,
             row_bytes: problem.dim() * element.size_bytes(),
             n_pairs: problem.shape().n_scores() as u32,
@@ -118,12 +119,12 @@ impl CudaRescore {
         &self,
         [queries, documents]: &[impl AsRef<CudaTokens>; 2],
     ) -> Result<()> {
-        self.screening.tensor_maps(queries.as_ref(), documents.as_ref()).map(|_| ())
+        self.coarse_scores.tensor_maps(queries.as_ref(), documents.as_ref()).map(|_| ())
     }
 
     /// Bytes of workspace that the work needs.
     pub(in crate::cuda) fn workspace_bytes(&self) -> u64 {
-        self.screening.workspace_bytes()
+        self.coarse_scores.workspace_bytes()
     }
 
     /// Enqueues the work's launches.
@@ -140,13 +141,14 @@ impl CudaRescore {
         workspace: u64,
     ) -> Result<()> {
         let [queries, documents] = codes.each_ref().map(AsRef::as_ref);
-        let maps = self.screening.tensor_maps(queries, documents)?;
+        let maps = self.coarse_scores.tensor_maps(queries, documents)?;
         // Token scores are written below, every one of them, and so are scores.
         let winners = outputs.without_token_scores();
         let params = self.params(tokens.each_ref().map(AsRef::as_ref), outputs);
         // SAFETY: the caller's promise; each CTA has a share of all pairs.
         unsafe {
-            self.screening.run(entered, stream, maps, queries, documents, &winners, workspace)?;
+            self.coarse_scores
+                .run(entered, stream, maps, queries, documents, &winners, workspace)?;
             match self.n_pairs.div_ceil(1 << (WARPS_LOG2 - self.warps_log2)) {
                 0 => Ok(()),
                 grid => start(entered, stream, &self.kernel, grid, SHARED_BYTES as u32, &params),
