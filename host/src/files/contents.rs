@@ -36,6 +36,11 @@ const CODES_LEN: usize = 1 << 20;
 /// assert_eq!(contents.data, file.len() - 8..file.len());
 /// assert_eq!(contents.scales, None::<ScalesPlace>);
 /// assert_eq!(contents.tokens::<f32>(&file, 0..1)?.data(), [2.0, 0.5]);
+/// assert_eq!(contents.elements::<f32>(&file, 0..1)?[..], [2.0, 0.5]);
+/// assert_eq!(contents.stored_row(0), 0);
+/// // Other formats and bytes are errors.
+/// assert!(contents.codes::<maxsim::format::Int8>(&file, 0..1).is_err());
+/// assert!(contents.tokens::<f32>(&file[1..], 0..1).is_err());
 /// # Ok::<(), maxsim::files::FileError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,6 +13,9 @@ use std::path::PathBuf;
 /// // An array [n, len, dim] without a name, whose lengths are in a file of their own.
 /// let options = FileOptions::default().lengths_file("lengths.npy");
 /// let documents = TokenFile::open("documents.npy", &options)?;
+/// // The same with a mask [n, len].
+/// let options = FileOptions::default().mask_file("mask.npy");
+/// let documents = TokenFile::open("documents.npy", &options)?;
 /// // Padded with zeros.
 /// let options = FileOptions::default().trailing_zeros(TrailingZeros::Pad);
 /// let documents = TokenFile::open("padded.npy", &options)?;

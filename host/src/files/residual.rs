@@ -48,11 +48,24 @@ const KNOWN: &[&str] = &["residuals", "centroids", "bucket_weights", "bucket_cut
 /// Nothing is guessed: a file without one of these is refused. Other tensors and keys are ignored.
 ///
 /// ```no_run
-/// use maxsim::files::{FileOptions, ResidualFile};
+/// use maxsim::files::{Change, FileOptions, ResidualFile};
 ///
 /// let file = ResidualFile::open("documents.plaid.safetensors", &FileOptions::default())?;
-/// let decoded = file.tokens()?.decode::<f32>()?;
+/// let tokens = file.tokens()?;
+/// let names = file.ids(tokens.layout().n_items())?;
+/// let decoded = tokens.decode::<f32>()?;
+/// file.check_unchanged(Change::Content)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// ```
+/// use maxsim::files::{FileOptions, ResidualFile};
+///
+/// let (format, version) = (ResidualFile::FORMAT, ResidualFile::VERSION);
+/// let header = format!(r#"{{"__metadata__":{{"format":"{format}","version":"{version}"}}}}"#);
+/// let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+/// let error = ResidualFile::from_bytes(file, &FileOptions::default()).tokens().unwrap_err();
+/// assert_eq!(error.to_string(), "no `nbits` in the metadata");
 /// ```
 #[derive(Debug)]
 pub struct ResidualFile {

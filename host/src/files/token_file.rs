@@ -46,7 +46,37 @@ use crate::tokens::layout::TokenLayout;
 /// assert_eq!((file.layout().rows(), file.ids()?), (2, Some(vec!["a".to_string()])));
 /// let warning: String = file.warnings()[0].to_string();
 /// assert!(warning.starts_with("1 of 1 items begin or end with 1 row of zeros"));
-/// # Ok::<(), maxsim::files::FileError>(())
+/// assert_eq!((file.states_lengths(), file.note("ids")), (false, Some(r#"["a"]"#.to_string())));
+///
+/// // Elements of single rows, and others in their place.
+/// assert_eq!(file.elements::<f32>(0..1)?[..], [2.0]);
+/// let halves = [1.0, 0.0].map(maxsim::half::f16::from_f32);
+/// let file = file.with_elements(&halves)?;
+/// assert_eq!(file.contents().format.name(), "f16");
+/// // They were no file, which could change or be known again.
+/// assert!(file.sources().is_empty() && file.identity().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Codes have scales, and rows that a mask excludes are no part of the layout:
+///
+/// ```
+/// use maxsim::files::{FileFormat, FileOptions, TokenFile};
+/// use maxsim::format::Int8;
+///
+/// // INT8 [1, 2, 1]: 9 · 0.5 is padding, 2 · 0.5 a token.
+/// let header = br#"{"mask":{"dtype":"BOOL","shape":[1,2],"data_offsets":[0,2]},
+///     "scales":{"dtype":"F16","shape":[1,2],"data_offsets":[2,6]},
+///     "embeddings":{"dtype":"I8","shape":[1,2,1],"data_offsets":[6,8]}}"#;
+/// let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+/// bytes.extend(header);
+/// bytes.extend([0, 1, 0x00, 0x38, 0x00, 0x38, 9, 2]);
+/// let size = bytes.len() as u64;
+/// let options = FileOptions::default();
+/// let file = TokenFile::from_bytes(bytes, FileFormat::Safetensors, &options)?;
+/// assert_eq!((file.layout().rows(), file.stored_row(0), file.size_bytes()), (1, 1, size));
+/// assert_eq!(file.codes::<Int8>(0..1)?.dequantize()?.data(), [1.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct TokenFile {
