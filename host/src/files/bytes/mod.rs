@@ -78,16 +78,16 @@ impl FileBytes {
 
     /// Checks that a mapped file is as it was when it was opened.
     pub fn check_unchanged(&self, by: Change) -> Result<()> {
-        let is_unchanged = |opened: Opened| match by {
+        if let Content::Part(whole, _) = &self.content {
+            return whole.check_unchanged(by);
+        }
+        let is_same = |opened: Opened| match by {
             Change::Content => self.file.as_ref().is_none_or(|file| opened.has_same_content(file)),
             Change::Any => self.file.as_ref().is_none_or(|file| opened.is_still(file)),
         };
-        let is_unchanged = match &self.content {
-            #[cfg(any(unix, windows))]
-            Content::Mapped(_) => self.opened.is_none_or(is_unchanged),
-            Content::Read(_) => true,
-            Content::Part(whole, _) => return whole.check_unchanged(by),
-        };
+        // Bytes that were read stay as they are.
+        let is_read = matches!(self.content, Content::Read(_));
+        let is_unchanged = is_read || self.opened.is_none_or(is_same);
         if is_unchanged {
             return Ok(());
         }

@@ -125,6 +125,34 @@ fn every_kind_of_file_has_the_same_tokens() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_mapped_file_that_changes_is_found_out() {
+    let folder = Folder::new("changes");
+    let file = |x: f32| npy(1, "<f4", &[1, 1, 1], &f32_bytes(&[x]));
+    let path = folder.write("d.npy", &file(1.0));
+    crate::files::settle(&path);
+    // SAFETY: bytes of the file are not looked at after it has changed.
+    #[allow(unsafe_code)]
+    let options = unsafe { FileOptions::default().map() };
+    let mapped = TokenFile::open(&path, &options).unwrap();
+    let read = TokenFile::open(&path, &FileOptions::default()).unwrap();
+    let identity = mapped.identity();
+    assert!(identity.is_some() && identity == read.identity());
+    mapped.check_unchanged(Change::Any).unwrap();
+
+    std::fs::rename(&path, folder.0.join("moved.npy")).unwrap();
+    mapped.check_unchanged(Change::Content).unwrap();
+    folder.write("moved.npy", &file(2.0));
+    for change in [Change::Content, Change::Any] {
+        let error = mapped.check_unchanged(change).unwrap_err();
+        let said = error.with_advice(|advice| format!("{advice:?}"));
+        assert!(said.contains("d.npy: the file changed") && said.ends_with("; NoMap"), "{said}");
+    }
+    read.check_unchanged(Change::Any).unwrap();
+    assert_eq!(read.tokens::<f32>(0..1).unwrap().data(), [1.0]);
+}
+
+#[test]
 fn options_say_what_a_file_does_not() {
     let folder = Folder::new("options");
     let all = [1.0, 2.0, 6.0, 3.0, 4.0, 5.0];
