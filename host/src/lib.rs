@@ -133,7 +133,8 @@ pub use tokens::layout::TokenLayout;
 /// let layout = TokenLayout::padded(1, 1, 2)?;
 /// let tokens = Tokens::<Int8Affine>::from_codes(vec![10, 0], scales, layout)?;
 /// assert_eq!(tokens.dequantize()?.data(), [4.0, -1.0]);
-/// assert_eq!(tokens.scales().storage(), ScaleType::F16);
+/// let scales = tokens.scales();
+/// assert_eq!((scales.storage(), scales.scale(0), scales.min(0)), (ScaleType::F16, 0.5, -1.0));
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 pub mod format {

@@ -56,6 +56,7 @@ fn extent_bytes(rows: usize, row_bytes: u64, pitch_bytes: u64) -> Result<u64> {
 ///     let (rows, scales) = (RawRows::new(codes, 128).mask(mask), RawScales::F16(scales));
 ///     // SAFETY: the caller's promise.
 ///     let codes = unsafe { DeviceTokens::from_raw_codes(device, rows, scales, layout)? };
+///     assert_eq!(codes.access().pitch_bytes, 128);
 ///     Ok((plain, codes))
 /// }
 /// ```

@@ -39,12 +39,17 @@ use crate::tokens::layout::TokenLayout;
 /// let from_ptx = report.kernels.iter().filter(|kernel| kernel.source == KernelSource::Ptx);
 /// println!("ready after {:?}; {} kernels were compiled", report.time, from_ptx.count());
 ///
-/// // Which kernels that will be, on a machine without a GPU: a training run's on an A100.
+/// // Which kernels such calls can choose here.
+/// if let Some(limits) = device.limits() {
+///     calls.kernels(limits)?.iter().for_each(|kernel| println!("{}", kernel.name));
+/// }
+/// // And on an A100, known on a machine without a GPU; the last two of a training run.
 /// let limits = DeviceLimits {
 ///     capability: (8, 0),
 ///     n_multiprocessors: 108,
 ///     shared_bytes: 163 << 10,
 /// };
+/// assert!(calls.kernels(&limits)?.iter().all(|kernel| kernel.name.contains("_sm80_f16_")));
 /// let names = calls.clone().training(true).auxiliary_kernels(&limits);
 /// assert!(names.contains(&"maxsim_gradient_sort") && names.len() > 10);
 /// assert!(!calls.auxiliary_kernels(&limits).contains(&"maxsim_gradient_sort"));

@@ -2,7 +2,7 @@
 //! shapes and device limits.
 //!
 //! ```
-//! use maxsim::format::ElementType;
+//! use maxsim::format::{ElementType, TokenFormat};
 //! use maxsim::plan::{Access, DeviceLimits, Operand, Plan, Problem, Variant};
 //! use maxsim::{Pairing, ScoreOptions, TokenLayout};
 //!
@@ -17,11 +17,20 @@
 //! let cross = Pairing::cross();
 //! let problem = Problem::new(&queries, &documents, &cross)?;
 //! let access = [Access::uploaded(128, ElementType::F16); 2];
-//! let operand = Operand::Element(ElementType::F16);
+//! let [f16, f32] = [ElementType::F16, ElementType::F32].map(TokenFormat::from);
+//! let operand = TokenFormat::operand(f16, f16).expect("they go together");
+//! assert_eq!(operand, Operand::Element(ElementType::F16));
+//! assert_eq!(TokenFormat::operand(f32, TokenFormat::Int8), None);
 //! let plan = Plan::choose(&problem, operand, &limits, access, &ScoreOptions::default())?;
 //! let variant: &Variant = plan.variant().expect("a kernel, not the CPU");
 //! assert!(variant.name.starts_with("maxsim_") && variant.dim_max >= 128);
 //! assert!(plan.rejected().iter().all(|(name, why)| *name != plan.name() && !why.is_empty()));
+//!
+//! // Another kernel, by its name.
+//! let eligible = plan.rejected().iter().find(|(_, why)| why.starts_with("costs more"));
+//! let (other, _) = eligible.expect("other kernels can run this, too");
+//! let options = ScoreOptions::default().kernel(*other);
+//! assert_eq!(Plan::choose(&problem, operand, &limits, access, &options)?.name(), *other);
 //!
 //! // One long document is divided among the multiprocessors, unless that is forbidden.
 //! let long = TokenLayout::padded(1, 100_000, 128)?;

@@ -93,22 +93,22 @@ impl<'a> Problem<'a> {
     }
 
     /// The queries' layout.
-    pub fn queries(&self) -> &'a TokenLayout {
+    pub(crate) fn queries(&self) -> &'a TokenLayout {
         self.queries
     }
 
     /// The documents' layout.
-    pub fn documents(&self) -> &'a TokenLayout {
+    pub(crate) fn documents(&self) -> &'a TokenLayout {
         self.documents
     }
 
     /// The pairing.
-    pub fn pairing(&self) -> &'a Pairing {
+    pub(crate) fn pairing(&self) -> &'a Pairing {
         self.pairing
     }
 
     /// Elements per token.
-    pub fn dim(&self) -> usize {
+    pub(crate) fn dim(&self) -> usize {
         self.queries.dim()
     }
 
@@ -121,7 +121,7 @@ impl<'a> Problem<'a> {
     ///
     /// # Panics
     /// May panic, or give ids that are not there, where `p` is not below the number of scores.
-    pub fn pair(&self, p: usize) -> (usize, usize) {
+    pub(crate) fn pair(&self, p: usize) -> (usize, usize) {
         match &self.pairing.0 {
             Kind::Cross => (p / self.documents.n_items(), p % self.documents.n_items()),
             Kind::OwnCandidates { k } => (p / k, p),

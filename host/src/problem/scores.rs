@@ -73,6 +73,7 @@ impl Scores {
     /// let documents = Tokens::padded(&[3.0f32, 4.0, 5.0, 6.0], 2, 1, 2)?;
     /// let scores = Device::cpu().score(&queries, &documents, &Pairing::cross())?;
     /// assert_eq!(scores.rows().collect::<Vec<_>>(), [[3.0, 5.0], [4.0, 6.0]]);
+    /// assert_eq!((scores.row(1), scores.row(2)), (Some(&[4.0, 6.0][..]), None));
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {

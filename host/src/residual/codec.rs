@@ -163,7 +163,8 @@ impl<'a> ResidualCodec<'a> {
     ///
     /// ```
     /// use maxsim::Tokens;
-    /// use maxsim::residual::{Centroids, EncodeOptions, ResidualCodec, ResidualTokens};
+    /// use maxsim::residual::{BitOrder, Centroids, EncodeOptions};
+    /// use maxsim::residual::{ResidualCodec, ResidualTokens};
     ///
     /// // Another program's tables: one centroid, buckets of 2 bits.
     /// let centroids = Centroids::F32(vec![1.0, 0.0].into());
@@ -173,8 +174,11 @@ impl<'a> ResidualCodec<'a> {
     /// assert_eq!(codec.row_bytes(), 1); // two buckets
     ///
     /// let tokens = Tokens::packed(&[0.375f32, 0.125], 2, &[0i64, 1])?;
-    /// let encoded = ResidualTokens::encode(codec.into(), &tokens, &EncodeOptions::default())?;
-    /// // The buckets of -0.625 and 0.125.
+    /// let options = EncodeOptions::default().order(BitOrder::LittleEndian);
+    /// let encoded = ResidualTokens::encode(codec.into(), &tokens, &options)?;
+    /// // The buckets of -0.625 and 0.125: 0 and 2, the first in the low bits.
+    /// assert_eq!((encoded.codes(), encoded.residuals()), (&[0][..], &[0b1000][..]));
+    /// assert_eq!((encoded.order(), encoded.codec().dim()), (BitOrder::LittleEndian, 2));
     /// assert_eq!(encoded.decode::<f32>()?.data(), [0.25, 0.25]);
     /// # Ok::<(), maxsim::Error>(())
     /// ```

@@ -148,13 +148,15 @@ impl ResidualCodec<'static> {
     /// let rows = [0.8f32, 0.6, 0.6, 0.8, -1.0, 0.0, -0.96, 0.28];
     /// let tokens = Tokens::packed(&rows, 2, &[0i64, 4])?;
     /// let options = TrainOptions::default().n_centroids(2).n_iterations(8).spherical(true);
-    /// let options = options.centroid_element(ElementType::F32);
+    /// let options = options.centroid_element(ElementType::F32).seed(7);
     /// let percent = AtomicU64::new(0);
     /// let codec = ResidualCodec::train_with_progress(&tokens, &options, &|done, all| {
     ///     percent.fetch_max(100 * done / all, Ordering::Relaxed); // for a progress bar
     /// })?;
     /// assert_eq!(percent.into_inner(), 100);
     /// assert_eq!(codec.centroids().element(), ElementType::F32);
+    /// let again = ResidualCodec::train(&tokens, &options)?; // of the same seed
+    /// assert_eq!(again.bucket_weights(), codec.bucket_weights());
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     /// # Errors
@@ -202,11 +204,12 @@ impl<'a> ResidualCodec<'a> {
     ///
     /// ```
     /// use maxsim::Tokens;
+    /// use maxsim::format::ElementType;
     /// use maxsim::residual::{Centroids, ResidualCodec, TrainOptions};
     ///
     /// let rows = [0.75f32, 0.0, 1.25, 0.0, 0.0, 0.75, 0.0, 1.25];
     /// let tokens = Tokens::packed(&rows, 2, &[0i64, 4])?;
-    /// let centroids = Centroids::F32(vec![1.0, 0.0, 0.0, 1.0].into());
+    /// let centroids = Centroids::rounded(vec![1.0, 0.0, 0.0, 1.0], ElementType::F16);
     /// let options = TrainOptions::default().nbits(1).normalize(false);
     /// let codec = ResidualCodec::fit(centroids, &tokens, &options)?;
     /// assert_eq!(codec.centroids().to_f32()[..], [1.0, 0.0, 0.0, 1.0]);

@@ -33,7 +33,8 @@ pub enum LayoutKind {
 /// let (starts, lengths) = ([0i64, 2], [3i64, 2]);
 /// let layout = TokenLayout::scattered(5, 1, &starts, &lengths)?;
 /// assert_eq!((layout.item_rows(1), layout.item_len(1)), (2..4, 2));
-/// assert_eq!((layout.max_len(), layout.total_len(), layout.rows()), (3, 5, 5));
+/// assert_eq!((layout.max_len(), layout.total_len()), (3, 5));
+/// assert_eq!((layout.rows(), layout.dim()), (5, 1));
 ///
 /// let text = [1.0f32, 2.0, 3.0, 4.0, 5.0];
 /// let passages = Tokens::from_layout(&text[..], layout.clone())?;

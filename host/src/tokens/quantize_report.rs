@@ -64,7 +64,11 @@ impl QuantizeReport {
     /// let report = QuantizeReport::measured(&codes, &tokens)?;
     /// assert_eq!((report.n_clipped, report.n_tokens), (1, 2));
     /// let codes = tokens.quantize::<Int8>(ScaleType::F32)?;
-    /// assert!(QuantizeReport::measured(&codes, &tokens)?.is_rounding_alone());
+    /// let of_f32 = QuantizeReport::measured(&codes, &tokens)?;
+    /// assert!(of_f32.is_rounding_alone());
+    /// // Of a corpus that is quantized in parts.
+    /// let both = report.and(of_f32);
+    /// assert_eq!((both.n_clipped, both.n_tokens), (1, 4));
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     ///

@@ -156,11 +156,12 @@ pub struct Candidate {
 /// all k places. A document without tokens needs no scoring; it scores 0 and ranks last.
 ///
 /// ```
-/// use maxsim::format::{Int8, ScaleType};
+/// use maxsim::format::{Int8, Int8Affine, ScaleType};
+/// use maxsim::half::f16;
 /// use maxsim::search::{Certainty, ErrorTerms, SearchOptions, SearchTokens};
 /// use maxsim::{Device, Tokens};
 ///
-/// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+/// let own_queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
 /// // Three documents of one token each.
 /// let own = Tokens::padded(&[0.6f32, 0.8, 0.96, 0.28, 0.0, 1.0], 3, 1, 2)?;
 ///
@@ -168,8 +169,8 @@ pub struct Candidate {
 /// let codes = own.quantize::<Int8>(ScaleType::F16)?;
 /// let documents = SearchTokens::measured(&own, &codes)?;
 ///
-/// let query_codes = queries.quantize::<Int8>(ScaleType::F32)?;
-/// let queries = SearchTokens::measured(&queries, &query_codes)?;
+/// let query_codes = own_queries.quantize::<Int8>(ScaleType::F32)?;
+/// let queries = SearchTokens::measured(&own_queries, &query_codes)?;
 /// let options = SearchOptions::default().n_candidates(1);
 /// let found = Device::best().search(&queries, &documents, 1, &options)?;
 /// let best = &found[0].documents[0];
@@ -183,6 +184,15 @@ pub struct Candidate {
 /// let found = Device::best().search(&queries, &documents, 1, &options)?;
 /// let best = &found[0].documents[0];
 /// assert!(best.id == 1 && best.certainty != Certainty::Proven);
+///
+/// // Queries stay f16 where documents have affine codes.
+/// let queries = own_queries.convert::<f16>()?.0;
+/// let queries = SearchTokens::plain(&queries)?;
+/// let own = own.convert::<f16>()?.0;
+/// let codes = own.quantize::<Int8Affine>(ScaleType::F16)?;
+/// let documents = SearchTokens::measured(&own, &codes)?;
+/// let found = Device::best().search(&queries, &documents, 1, &options)?;
+/// assert_eq!((found[0].documents[0].id, found[0].documents[0].certainty), (1, Certainty::Proven));
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 #[derive(Clone, Debug)]
