@@ -10,6 +10,7 @@ mod cycles;
 mod documents;
 mod imports;
 mod layers;
+mod methods;
 mod modules;
 mod parse;
 mod public;
@@ -54,7 +55,8 @@ enum Rule {
     Seam,
     /// Links of documents lead somewhere, and decisions are in their index.
     Document,
-    /// Public items have one path and an example, and functions few arguments.
+    /// Public items have one path, they and their functions an example, and functions few
+    /// arguments.
     Public,
 }
 
@@ -138,7 +140,9 @@ fn read_and_find(root: &Path) -> Result<(Vec<Finding>, usize)> {
     let mut findings = find(&sources)?;
     findings.extend(documents::check(root)?);
     let documents = tree::read_ending(root, &[".md"])?;
-    findings.extend(public::check(&parse::all(&sources)?, &documents));
+    let files = parse::all(&sources)?;
+    findings.extend(public::check(&files, &documents));
+    findings.extend(methods::check(&files, &documents));
     findings.sort();
     Ok((findings, sources.len()))
 }

@@ -21,8 +21,8 @@ const INTERNAL: [&str; 4] =
     ["host/src/cpu/", "host/src/cuda/", "host/src/linalg/", "host/src/runtime/"];
 
 /// A public item and where it is made public.
-struct Public<'a> {
-    name: String,
+pub struct Public<'a> {
+    pub name: String,
     path: &'a str,
     line: usize,
     is_root: bool,
@@ -31,9 +31,6 @@ struct Public<'a> {
 /// Findings in the library's files; `documents` may have examples, too.
 pub fn check(files: &[File], documents: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let may_be_public = |path: &str| {
-        path.starts_with("host/src/") && !INTERNAL.iter().any(|folder| path.starts_with(folder))
-    };
     for file in files.iter().filter(|file| may_be_public(&file.source.path)) {
         let path = &file.source.path;
         Functions { path, findings: &mut findings }.visit_file(&file.syntax);
@@ -45,7 +42,9 @@ pub fn check(files: &[File], documents: &[Source]) -> Vec<Finding> {
             format!("{n_root} items at the root, more than {ROOT_ITEMS}; put some into a module");
         findings.push(item.finding(message));
     }
-    let examples = examples(files, documents);
+    let code = example_code(files, documents);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let examples: BTreeSet<&str> = code.split(|c| !is_word(c)).collect();
     let mut first: BTreeMap<&str, &Public> = BTreeMap::new();
     for item in &items {
         if let Some(other) = first.insert(&item.name, item) {
@@ -60,6 +59,11 @@ pub fn check(files: &[File], documents: &[Source]) -> Vec<Finding> {
     findings
 }
 
+/// Whether a file may have what is public in the library.
+pub fn may_be_public(path: &str) -> bool {
+    path.starts_with("host/src/") && !INTERNAL.iter().any(|folder| path.starts_with(folder))
+}
+
 impl Public<'_> {
     fn finding(&self, message: String) -> Finding {
         Finding { path: self.path.to_string(), line: self.line, rule: Rule::Public, message }
@@ -67,7 +71,7 @@ impl Public<'_> {
 }
 
 /// The public items of the root and its modules.
-fn items<'a>(files: &'a [File<'a>]) -> Vec<Public<'a>> {
+pub fn items<'a>(files: &'a [File<'a>]) -> Vec<Public<'a>> {
     let mut found = Vec::new();
     let Some(lib) = files.iter().find(|file| file.source.path == LIB) else { return found };
     collect(&lib.syntax.items, LIB, true, &mut found);
@@ -106,7 +110,8 @@ fn modules(items: &[Item]) -> BTreeSet<String> {
     found
 }
 
-fn is_public(visibility: &Visibility) -> bool {
+/// Whether an item says `pub`, without a restriction.
+pub fn is_public(visibility: &Visibility) -> bool {
     matches!(visibility, Visibility::Public(_))
 }
 
@@ -155,8 +160,8 @@ fn leaves<'a>(tree: &UseTree, path: &'a str, is_root: bool, found: &mut Vec<Publ
     }
 }
 
-/// All words of examples: of code in the documentation, in documents and of example programs.
-fn examples(files: &[File], documents: &[Source]) -> BTreeSet<String> {
+/// The code of all examples: in the documentation, in documents, and example programs.
+pub fn example_code(files: &[File], documents: &[Source]) -> String {
     let mut code = String::new();
     for file in files.iter().filter(|file| file.source.path.starts_with("host/src/")) {
         let comments = file.source.text.lines().filter_map(|line| {
@@ -172,8 +177,7 @@ fn examples(files: &[File], documents: &[Source]) -> BTreeSet<String> {
     for file in files.iter().filter(|file| file.source.path.starts_with("host/examples/")) {
         code.push_str(&file.source.text);
     }
-    let words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
-    words.filter(|word| !word.is_empty()).map(str::to_string).collect()
+    code
 }
 
 /// Adds the lines of code blocks of Rust.
