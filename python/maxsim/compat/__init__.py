@@ -1,0 +1,9 @@
+"""Other packages' functions under their own names, on this library.
+
+ - `maxsim.compat.late_interaction_kernels`: late-interaction-kernels 0.4
+ - `maxsim.compat.flash_maxsim`: flash-maxsim 0.3
+ - `maxsim.compat.kernels_hub`: the Hub kernel `erikkaum/maxsim`, version 2
+
+Changing the import is all that a caller does. Names, arguments, defaults, results and exceptions
+are theirs; what is computed is this library's operator.
+"""

@@ -1,0 +1,11 @@
+"""Operations that are composed of the operator and plain torch, with their final signatures.
+
+Nothing of queries × tokens × documents × tokens is held by any of them.
+"""
+
+from ._chamfer import chamfer
+from ._order import topk
+from ._projection import from_hidden, project
+from ._xtr import xtr
+
+__all__ = ["chamfer", "from_hidden", "project", "topk", "xtr"]
