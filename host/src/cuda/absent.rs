@@ -20,7 +20,7 @@ use crate::plan::kernels::LoadedKernel;
 use crate::plan::limits::{Access, DeviceLimits};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
-use crate::problem::outputs::{GradientMatrix, OutputAddresses, OutputShape};
+use crate::problem::outputs::{GradientMatrix, OutputAddresses, OutputShape, Trust};
 use crate::problem::scores::Scores;
 use crate::residual::ResidualTokens;
 use crate::tokens::Tokens;
@@ -165,6 +165,7 @@ absent! {
             device: Device<'_>,
             shape: &OutputShape,
             addresses: OutputAddresses,
+            trust: Trust,
         ) -> Result<CudaOutputs>;
         fn device(&self) -> &Arc<CudaDevice>;
         fn addresses(&self) -> OutputAddresses;
@@ -172,7 +173,7 @@ absent! {
     }
     CudaGradScores {
         fn upload(device: Device<'_>, values: &[f32]) -> Result<CudaGradScores>;
-        unsafe fn from_raw_parts(device: Device<'_>, address: u64, n: usize)
+        unsafe fn from_raw_parts(device: Device<'_>, address: u64, n: usize, trust: Trust)
             -> Result<CudaGradScores>;
         fn address(&self) -> u64;
         fn read(&self, values: &mut [f32]) -> Result<()>;
@@ -180,13 +181,17 @@ absent! {
     }
     CudaGradients {
         fn zeros(device: Device<'_>, sides: [GradientMatrix; 2]) -> Result<CudaGradients>;
-        unsafe fn from_raw_parts(device: Device<'_>, sides: [GradientMatrix; 2])
-            -> Result<CudaGradients>;
+        unsafe fn from_raw_parts(
+            device: Device<'_>,
+            sides: [GradientMatrix; 2],
+            trust: Trust,
+        ) -> Result<CudaGradients>;
         fn sides(&self) -> [GradientMatrix; 2];
         fn read(&self, sides: [&mut [f32]; 2]) -> Result<()>;
         fn write(&self, side: usize, values: &[f32]) -> Result<()>;
     }
     ForwardPlan {
+        fn workspace_bytes(&self) -> u64;
         fn new(
             device: Device<'_>,
             problem: &Problem<'_>,
@@ -224,6 +229,7 @@ absent! {
         ) -> Result<()>;
     }
     CudaBackward {
+        fn workspace_bytes(&self, adds: bool) -> u64;
         fn new(
             device: Device<'_>,
             problem: &Problem<'_>,
@@ -298,6 +304,15 @@ absent! {
     CudaGraph {
         fn new(device: Device<'_>, calls: Vec<CudaCall>) -> Result<CudaGraph>;
         fn launch(&self, stream: &CudaStream) -> Result<()>;
+    }
+}
+
+impl CudaStream {
+    /// # Safety
+    /// It cannot be called.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn set_workspace(&mut self, address: u64, len_bytes: u64) -> Result<()> {
+        match self.0 {}
     }
 }
 

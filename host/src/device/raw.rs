@@ -96,7 +96,9 @@ impl<T: Element> DeviceTokens<T> {
     /// # Safety
     /// Until this handle and every graph that captured it are dropped *and* every call and
     /// launch that was given them has finished, the memory must stay allocated, and nothing may
-    /// write to the matrix (during a call or launch) or to the mask (ever).
+    /// write to the matrix (during a call or launch) or to the mask (ever). Freeing the memory in
+    /// the order of a stream, behind all such calls, is as good as freeing it when they have
+    /// finished.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on the CPU, [`Error::Shape`] for a pitch shorter than a
@@ -109,6 +111,79 @@ impl<T: Element> DeviceTokens<T> {
         let cuda = device.cuda_device("memory of a CUDA device")?;
         let (access, layout, _) = matrix::<T>(cuda, rows, layout)?;
         let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, rows.mask.unwrap_or(0))?;
+        Ok(DeviceTokens::foreign(device.clone(), layout.into(), On::Cuda(Arc::new(tokens))))
+    }
+
+    /// As [`DeviceTokens::from_raw_parts`], for callers that know their memory: the driver is not
+    /// asked about it, a mask is not read, and nothing is waited for. Where items lie one behind
+    /// the other and are equally long, no memory is allocated on the device, and the handle may be
+    /// made while a stream is captured.
+    ///
+    /// A layout that is kept, behind an [`Arc`], need not be made again for other memory. Rows with
+    /// a mask have a layout [`with_unread_mask`](TokenLayout::with_unread_mask), or one that was
+    /// made with the same mask.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    ///
+    /// use maxsim::format::RawRows;
+    /// use maxsim::half::f16;
+    /// use maxsim::stream::{DeviceScores, Queue, Stream};
+    /// use maxsim::{Device, DeviceTokens, Pairing, Result, ScoreOptions, TokenLayout};
+    ///
+    /// /// Scores f16 matrices `[n, len, 128]` of another library, on its stream.
+    /// ///
+    /// /// # Safety
+    /// /// The memory stays as it is until the stream has done the call.
+    /// unsafe fn score(
+    ///     stream: &mut Stream,
+    ///     [queries, documents]: [(u64, &Arc<TokenLayout>); 2],
+    ///     scores: u64,
+    /// ) -> Result<()> {
+    ///     let device = stream.device().clone();
+    ///     // SAFETY: the caller's promise.
+    ///     let view = |(address, layout): (u64, &Arc<TokenLayout>)| unsafe {
+    ///         let rows = RawRows::new(address, 256);
+    ///         DeviceTokens::<f16>::from_raw_unchecked(&device, rows, layout.clone())
+    ///     };
+    ///     let (queries, documents) = (view(queries)?, view(documents)?);
+    ///     let options = ScoreOptions::default();
+    ///     let work = device.prepare_cached(&queries, &documents, &Pairing::cross(), &options)?;
+    ///     // SAFETY: the caller's promise.
+    ///     let scores = unsafe { DeviceScores::from_raw_unchecked(&work, scores, None, None) };
+    ///     let mut scores = scores?;
+    ///     stream.score_into(&queries, &documents, &work, &mut scores)
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    /// As [`DeviceTokens::from_raw_parts`], and the memory must be of the device: all rows of the
+    /// layout, at an address and a pitch that are multiples of the element size, and with a mask
+    /// one byte for each of them. It may be freed in stream order: for work that is enqueued behind
+    /// all calls that were given the handle. The mask may be written between calls, unless the
+    /// layout was made with it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on the CPU, [`Error::Shape`] for a pitch shorter than a row, and
+    /// where one of layout and rows is masked without the other.
+    pub unsafe fn from_raw_unchecked(
+        device: &Device,
+        rows: RawRows,
+        layout: impl Into<Arc<TokenLayout>>,
+    ) -> Result<DeviceTokens<T>> {
+        let (cuda, layout) = (device.cuda_device("memory of a CUDA device")?, layout.into());
+        let RawRows { address, pitch_bytes, mask } = rows;
+        check_pitch::<T>(&layout, pitch_bytes)?;
+        if layout.is_masked() != mask.is_some() {
+            let word = |is: bool| if is { "a mask" } else { "no mask" };
+            return Err(Error::Shape {
+                argument: "layout",
+                expected: format!("{}, as the rows have", word(mask.is_some())),
+                found: word(layout.is_masked()).into(),
+            });
+        }
+        let access = Access { base: address, pitch_bytes, n_centroids: 0 };
+        let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, mask.unwrap_or(0))?;
         Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
     }
 }
@@ -173,8 +248,22 @@ impl<F: Quantized> DeviceTokens<F> {
         let operand = F::FORMAT.stored_operand();
         let tokens = CudaTokens::view(cuda, operand, &layout, access, rows.mask.unwrap_or(0))?;
         tokens.set_scales(RowScales::of_scales(cuda, &scales, operand, &layout)?);
-        Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
+        Ok(DeviceTokens::foreign(device.clone(), layout.into(), On::Cuda(Arc::new(tokens))))
     }
+}
+
+/// Checks the distance between rows.
+fn check_pitch<F: Format>(layout: &TokenLayout, pitch_bytes: u64) -> Result<()> {
+    let stored_bytes = size_of::<F::Stored>() as u64;
+    let row_bytes = layout.dim() as u64 * stored_bytes;
+    if pitch_bytes >= row_bytes && pitch_bytes.is_multiple_of(stored_bytes) {
+        return Ok(());
+    }
+    Err(Error::Shape {
+        argument: "pitch_bytes",
+        expected: format!("a multiple of {stored_bytes}, at least {row_bytes}"),
+        found: pitch_bytes.to_string(),
+    })
 }
 
 /// Checks a matrix of `F`, and gives its address, its layout with the rows' mask, and that mask.
@@ -186,13 +275,7 @@ fn matrix<F: Format>(
     let RawRows { address, pitch_bytes, mask } = rows;
     let stored_bytes = size_of::<F::Stored>() as u64;
     let row_bytes = layout.dim() as u64 * stored_bytes;
-    if pitch_bytes < row_bytes || !pitch_bytes.is_multiple_of(stored_bytes) {
-        return Err(Error::Shape {
-            argument: "pitch_bytes",
-            expected: format!("a multiple of {stored_bytes}, at least {row_bytes}"),
-            found: pitch_bytes.to_string(),
-        });
-    }
+    check_pitch::<F>(&layout, pitch_bytes)?;
     if layout.is_masked() {
         return Err(Error::Shape {
             argument: "layout",
@@ -240,28 +323,52 @@ impl Stream {
     /// }
     /// ```
     /// # Safety
-    /// `handle` must be 0 or a `CUstream` (`cudaStream_t`) of the device's primary context
-    /// that outlives this value. For as long as a graph that calls were captured into can
-    /// run, this value and whatever the calls were given must be kept; no such graph may run
-    /// beside other work of this value, and tokens, works, scores or graphs may not be dropped
-    /// during the capture.
+    /// `handle` must be a `CUstream` (`cudaStream_t`) of the device's primary context that outlives
+    /// this value, or 0, or 2: `CU_STREAM_PER_THREAD`, which is another stream on every thread, so
+    /// that this value must then be used and dropped on this one. It may not be dropped while the
+    /// stream is captured. Until the last launch of a graph that calls were captured into has
+    /// finished, this value and whatever the calls were given must be kept, prepared work from a
+    /// cache included; and no such graph may run beside other work of this value.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for the CPU, and for `CU_STREAM_PER_THREAD` (2), which is another
-    /// stream on every thread.
+    /// [`Error::Unsupported`] for the CPU.
     pub unsafe fn from_raw(device: &Device, handle: u64) -> Result<Stream> {
         let cuda = device.cuda_device("a stream of a CUDA device")?;
-        if handle == PER_THREAD {
-            return Err(Error::Unsupported {
-                what: "the stream CU_STREAM_PER_THREAD".into(),
-                why: "on another thread it is another stream; give a stream of its own, or 0"
-                    .into(),
-            });
-        }
         let handle = ptr::with_exposed_provenance_mut(handle as usize);
         // SAFETY: the caller's promise.
         let stream = unsafe { CudaStream::from_raw(cuda, handle) };
         Ok(Stream { device: device.clone(), inner: On::Cuda(stream) })
+    }
+
+    /// Replaces the workspace by device memory of the caller, which the stream does not grow: a
+    /// call that needs more is an error ([`PreparedScore::workspace_bytes`],
+    /// [`PreparedBackward::workspace_bytes`]). Does not wait. Its start is cleared in stream order;
+    /// while the stream is captured, whenever the graph runs.
+    ///
+    /// The memory's place is not checked.
+    ///
+    /// [`PreparedScore::workspace_bytes`]: crate::stream::PreparedScore::workspace_bytes
+    /// [`PreparedBackward::workspace_bytes`]: crate::training::PreparedBackward::workspace_bytes
+    ///
+    /// # Safety
+    /// `len_bytes` bytes from `address` on must be memory of the device that, in the stream's
+    /// order, nothing else uses from now on until this value is dropped or given another workspace.
+    /// For calls that were captured that is until the last launch of their graph has finished.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on the CPU; [`Error::ForeignPointer`] for an address that is no
+    /// multiple of 256.
+    pub unsafe fn set_workspace(&mut self, address: u64, len_bytes: u64) -> Result<()> {
+        self.device.cuda_device("a workspace on a CUDA device")?;
+        if !address.is_multiple_of(WORKSPACE_ALIGN_BYTES) {
+            let why = format!("a workspace is aligned to {WORKSPACE_ALIGN_BYTES} bytes");
+            return Err(Error::ForeignPointer { address, why });
+        }
+        match &mut self.inner {
+            On::Cpu(()) => Ok(()),
+            // SAFETY: the caller's promise.
+            On::Cuda(stream) => unsafe { stream.set_workspace(address, len_bytes) },
+        }
     }
 
     /// The `CUstream` (`cudaStream_t`), valid while this value lives; `None` on the CPU.
@@ -273,8 +380,8 @@ impl Stream {
     }
 }
 
-/// `CU_STREAM_PER_THREAD`.
-const PER_THREAD: u64 = 2;
+/// What workspaces are aligned to.
+const WORKSPACE_ALIGN_BYTES: u64 = 256;
 
 #[cfg(test)]
 mod tests {

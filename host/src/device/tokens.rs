@@ -22,8 +22,9 @@ use crate::tokens::scales::Scales;
 
 /// Tokens on a device: made once, scored any number of times, as queries or as documents.
 ///
-/// Dropping a handle waits for the calls that use it. What a [`Graph`](crate::stream::Graph) uses
-/// stays until the graph is dropped too.
+/// Dropping a handle does not wait: its memory stays for the calls that use it, and is free when
+/// the last of them is done. What a [`Graph`](crate::stream::Graph) uses stays until the graph is
+/// dropped too.
 #[must_use]
 pub struct DeviceTokens<F: Format> {
     device: Device,
@@ -72,9 +73,9 @@ impl<F: Format> DeviceTokens<F> {
     }
 
     /// Makes a handle of the caller's memory.
-    pub(crate) fn foreign(device: Device, layout: TokenLayout, storage: Storage<F>) -> Self {
+    pub(crate) fn foreign(device: Device, layout: Arc<TokenLayout>, storage: Storage<F>) -> Self {
         let origin = Origin::new(None, true);
-        DeviceTokens { device, layout: Arc::new(layout), storage, origin }
+        DeviceTokens { device, layout, storage, origin }
     }
 
     /// Whether the caller may write to the tokens between calls.

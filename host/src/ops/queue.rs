@@ -49,8 +49,10 @@ pub trait Queue: Submit {
     ///
     /// Does not wait, and on a CUDA device a stream allocates nothing, on the host neither, once
     /// its workspace (at most 32 MB) has grown to what the work needs. (Where rows are normalised,
-    /// the first call with a handle that the work was not prepared with waits, once.) Dropping a
-    /// handle, the work or the scores waits for calls that use them.
+    /// the first call with an uploaded handle that the work was not prepared with waits, once.)
+    /// Dropping a handle, the work or the scores does not wait either: what calls use of them stays
+    /// until they are done. So a call with new handles and scores and old shapes, whose work comes
+    /// from [`Device::prepare_cached`](crate::Device::prepare_cached), neither waits nor allocates.
     ///
     /// # Errors
     /// [`WrongDevice`](crate::Error::WrongDevice), or [`Shape`](crate::Error::Shape) where handles

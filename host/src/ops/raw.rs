@@ -9,7 +9,7 @@ use crate::ops::backward::outputs::DeviceGradients;
 use crate::ops::backward::prepared::PreparedBackward;
 use crate::ops::score::prepared::DeviceScores;
 use crate::ops::score::prepared::PreparedScore;
-use crate::problem::outputs::OutputAddresses;
+use crate::problem::outputs::{OutputAddresses, Trust};
 use crate::problem::provenance::LastProvenance;
 use crate::runtime::on::On;
 
@@ -35,6 +35,41 @@ impl DeviceScores {
         winners: Option<u64>,
         token_scores: Option<u64>,
     ) -> Result<DeviceScores> {
+        // SAFETY: the caller's promise.
+        unsafe { DeviceScores::of_raw(work, scores, winners, token_scores, Trust::Checked) }
+    }
+
+    /// As [`DeviceScores::from_raw_parts`], for callers that know their memory: the driver is not
+    /// asked about it. Results may be in the memory of a captured call.
+    ///
+    /// # Safety
+    /// As [`DeviceScores::from_raw_parts`], and the memory must be of the device and long enough.
+    /// It may be freed in stream order, behind all calls that were given this value.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a work of the CPU, [`Error::Shape`] where winners or token
+    /// scores are given but not asked for or the reverse, [`Error::ForeignPointer`] for an address
+    /// that is no multiple of the element size.
+    pub unsafe fn from_raw_unchecked(
+        work: &PreparedScore,
+        scores: u64,
+        winners: Option<u64>,
+        token_scores: Option<u64>,
+    ) -> Result<DeviceScores> {
+        // SAFETY: the caller's promise.
+        unsafe { DeviceScores::of_raw(work, scores, winners, token_scores, Trust::Unchecked) }
+    }
+
+    /// # Safety
+    /// As [`DeviceScores::from_raw_unchecked`]; where the memory is checked, as
+    /// [`DeviceScores::from_raw_parts`].
+    unsafe fn of_raw(
+        work: &PreparedScore,
+        scores: u64,
+        winners: Option<u64>,
+        token_scores: Option<u64>,
+        trust: Trust,
+    ) -> Result<DeviceScores> {
         let cuda = work.device.cuda_device("memory of a CUDA device")?;
         let shape = &work.outputs;
         for (argument, is_given, is_wanted) in [
@@ -53,7 +88,7 @@ impl DeviceScores {
             token_scores: token_scores.unwrap_or(0),
         };
         // SAFETY: the caller's promise.
-        let outputs = unsafe { CudaOutputs::from_raw_parts(cuda, shape, addresses)? };
+        let outputs = unsafe { CudaOutputs::from_raw_parts(cuda, shape, addresses, trust)? };
         Ok(DeviceScores {
             device: work.device.clone(),
             shape: shape.clone(),
@@ -78,10 +113,39 @@ impl DeviceGradScores {
         work: &PreparedBackward,
         address: u64,
     ) -> Result<DeviceGradScores> {
+        // SAFETY: the caller's promise.
+        unsafe { DeviceGradScores::of_raw(work, address, Trust::Checked) }
+    }
+
+    /// As [`DeviceGradScores::from_raw_parts`], without asking the driver about the memory.
+    ///
+    /// # Safety
+    /// As [`DeviceGradScores::from_raw_parts`], and the memory must be of the device and long
+    /// enough. It may be freed in stream order, behind all calls that were given this value.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`] for an address that
+    /// is no multiple of 4.
+    pub unsafe fn from_raw_unchecked(
+        work: &PreparedBackward,
+        address: u64,
+    ) -> Result<DeviceGradScores> {
+        // SAFETY: the caller's promise.
+        unsafe { DeviceGradScores::of_raw(work, address, Trust::Unchecked) }
+    }
+
+    /// # Safety
+    /// As [`DeviceGradScores::from_raw_unchecked`]; where the memory is checked, as
+    /// [`DeviceGradScores::from_raw_parts`].
+    unsafe fn of_raw(
+        work: &PreparedBackward,
+        address: u64,
+        trust: Trust,
+    ) -> Result<DeviceGradScores> {
         let device = work.device.cuda_device("memory of a CUDA device")?;
         let n_scores = work.outputs.shape.n_scores();
         // SAFETY: the caller's promise.
-        let own = unsafe { CudaGradScores::from_raw_parts(device, address, n_scores)? };
+        let own = unsafe { CudaGradScores::from_raw_parts(device, address, n_scores, trust)? };
         let inner = On::Cuda(Arc::new(own));
         Ok(DeviceGradScores { device: work.device.clone(), n_scores, inner })
     }
@@ -106,10 +170,40 @@ impl DeviceGradients {
         queries: u64,
         documents: u64,
     ) -> Result<DeviceGradients> {
-        let device = work.device.cuda_device("memory of a CUDA device")?;
-        let matrices = work.matrices([queries, documents]);
         // SAFETY: the caller's promise.
-        let gradients = unsafe { CudaGradients::from_raw_parts(device, matrices)? };
+        unsafe { DeviceGradients::of_raw(work, [queries, documents], Trust::Checked) }
+    }
+
+    /// As [`DeviceGradients::from_raw_parts`], without asking the driver about the memory.
+    ///
+    /// # Safety
+    /// As [`DeviceGradients::from_raw_parts`], and the memory must be of the device and long
+    /// enough. It may be freed in stream order, behind all calls that were given this value.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`] for an address that
+    /// is no multiple of the element size.
+    pub unsafe fn from_raw_unchecked(
+        work: &PreparedBackward,
+        queries: u64,
+        documents: u64,
+    ) -> Result<DeviceGradients> {
+        // SAFETY: the caller's promise.
+        unsafe { DeviceGradients::of_raw(work, [queries, documents], Trust::Unchecked) }
+    }
+
+    /// # Safety
+    /// As [`DeviceGradients::from_raw_unchecked`]; where the memory is checked, as
+    /// [`DeviceGradients::from_raw_parts`].
+    unsafe fn of_raw(
+        work: &PreparedBackward,
+        addresses: [u64; 2],
+        trust: Trust,
+    ) -> Result<DeviceGradients> {
+        let device = work.device.cuda_device("memory of a CUDA device")?;
+        let matrices = work.matrices(addresses);
+        // SAFETY: the caller's promise.
+        let gradients = unsafe { CudaGradients::from_raw_parts(device, matrices, trust)? };
         Ok(DeviceGradients::of(work, On::Cuda(Arc::new(gradients))))
     }
 }

@@ -82,6 +82,15 @@ pub(crate) struct OutputAddresses {
     pub token_scores: u64,
 }
 
+/// How much of foreign memory is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Its alignment; and the driver is asked for its place and range.
+    Checked,
+    /// Its alignment alone.
+    Unchecked,
+}
+
 /// A side's gradient in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GradientMatrix {

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
+use bytemuck::cast_slice;
+use twox_hash::XxHash3_64;
+
 use super::index::Index;
 use crate::error::{Error, Result};
 use crate::runtime::alloc::filled;
@@ -59,6 +62,12 @@ pub struct TokenLayout {
     masked: bool,
     /// Per item: does it have a valid token?
     has_tokens: Vec<bool>,
+    /// Whether some item may have no valid token.
+    has_empty_items: bool,
+    /// Length of items that all have it and lie one behind the other from row 0 on.
+    regular_len: Option<u32>,
+    /// The same for layouts whose items are the same rows; hardly ever for others.
+    key: u64,
 }
 
 /// Prints counts instead of items, of which there may be millions.
@@ -91,7 +100,25 @@ impl TokenLayout {
         let max_len = segments.iter().map(|s| s[1] as usize).max().unwrap_or(0);
         let total_len = segments.iter().map(|s| u64::from(s[1])).sum();
         let has_tokens = segments.iter().map(|s| s[1] > 0).collect();
-        TokenLayout { kind, rows, dim, segments, max_len, total_len, masked: false, has_tokens }
+        let has_empty_items = segments.iter().any(|s| s[1] == 0);
+        let regular_len = regular_len(&segments);
+        let key = match regular_len {
+            Some(len) => XxHash3_64::oneshot(cast_slice(&[segments.len() as u64, u64::from(len)])),
+            None => XxHash3_64::oneshot(cast_slice(&segments)),
+        };
+        TokenLayout {
+            kind,
+            rows,
+            dim,
+            segments,
+            max_len,
+            total_len,
+            masked: false,
+            has_tokens,
+            has_empty_items,
+            regular_len,
+            key,
+        }
     }
 
     /// Layout of `[n, len, dim]`, every item of full length.
@@ -176,7 +203,15 @@ impl TokenLayout {
             let start = segment[0] as usize;
             *has = mask[start..start + segment[1] as usize].iter().any(|&m| m != 0);
         }
+        self.has_empty_items = self.has_tokens.iter().any(|&has| !has);
         Ok(self)
+    }
+
+    /// Says that rows are masked by bytes that are never read on the host: every item counts as one
+    /// that has a valid token and as one that may have none. For
+    /// [`DeviceTokens::from_raw_unchecked`](crate::DeviceTokens::from_raw_unchecked).
+    pub fn with_unread_mask(self) -> TokenLayout {
+        TokenLayout { masked: true, has_empty_items: true, ..self }
     }
 
     /// The rows from the first to the last token of some consecutive items, and how the items lie
@@ -263,7 +298,24 @@ impl TokenLayout {
 
     /// Whether the items are the same rows of an equally large matrix, masks aside.
     pub(crate) fn same_items(&self, other: &TokenLayout) -> bool {
-        self.rows == other.rows && self.dim == other.dim && self.segments == other.segments
+        let is_same_matrix = (self.rows, self.dim, self.key) == (other.rows, other.dim, other.key);
+        let are_same_lens = match (self.regular_len, other.regular_len) {
+            (Some(a), Some(b)) => a == b && self.n_items() == other.n_items(),
+            (None, None) => self.segments == other.segments,
+            _ => false,
+        };
+        is_same_matrix && are_same_lens
+    }
+
+    /// A number that is the same for layouts of the same items, and hardly ever for others.
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The length of items that all have it and lie one behind the other from row 0 on; else
+    /// `None`.
+    pub(crate) fn regular_len(&self) -> Option<u32> {
+        self.regular_len
     }
 
     /// Whether the items are the same rows, and the same of them have valid tokens, however that
@@ -279,6 +331,11 @@ impl TokenLayout {
         Ok(is_used)
     }
 
+    /// Whether some item may have no valid token.
+    pub(crate) fn has_empty_items(&self) -> bool {
+        self.has_empty_items
+    }
+
     /// Whether single rows are masked.
     pub fn is_masked(&self) -> bool {
         self.masked
@@ -291,6 +348,13 @@ impl TokenLayout {
     pub fn has_tokens(&self, i: usize) -> bool {
         self.has_tokens[i]
     }
+}
+
+/// The length of items that all have it and lie one behind the other from row 0 on; else `None`.
+pub(crate) fn regular_len(segments: &[[u32; 2]]) -> Option<u32> {
+    let len = segments.first().map_or(0, |segment| segment[1]);
+    let mut expected = (0u32..).map(|i| [i.wrapping_mul(len), len]);
+    segments.iter().all(|&segment| Some(segment) == expected.next()).then_some(len)
 }
 
 pub(crate) fn check_dim(dim: usize) -> Result<()> {

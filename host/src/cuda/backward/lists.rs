@@ -8,13 +8,13 @@ use bytemuck::cast_slice;
 use maxsim_kernels::abi::params::backward::{Pairs, RowTask, SortTask};
 
 use super::plan::{GradientPlan, SidePairs};
-use crate::cuda::buffers::tokens::regular_len;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::memory::Buffer;
-use crate::cuda::driver::transfer::upload_lists;
+use crate::cuda::driver::staging::upload_lists;
 use crate::cuda::forward::lists::slot_words;
 use crate::error::Result;
 use crate::problem::Problem;
+use crate::tokens::layout::regular_len;
 
 /// Device addresses of the lists; 0 = absent.
 #[derive(Debug)]

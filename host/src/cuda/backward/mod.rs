@@ -266,7 +266,7 @@ impl CudaBackward {
         self.prepare_row_scales(call.queries, call.documents, Some(order))?;
         let workspace = match self.workspace_bytes(call.adds) {
             0 => 0,
-            len_bytes => stream.workspace(order, len_bytes)?,
+            len_bytes => stream.workspace(&entered, order, len_bytes)?,
         };
         let hazards = [
             Some(call.outputs.hazard().as_ref()),

@@ -155,7 +155,7 @@ impl<'a> Tables<'a> {
         let order = stream.order(&entered)?;
         let workspace = match work.workspace_bytes(false) {
             0 => 0,
-            len_bytes => stream.workspace(order, len_bytes)? + N_RESERVED * 4,
+            len_bytes => stream.workspace(&entered, order, len_bytes)? + N_RESERVED * 4,
         };
         let matrix = |address, rows| GradientMatrix {
             address,

@@ -8,10 +8,11 @@ use maxsim_kernels::abi::params::backward::Output;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::memory::{Buffer, download, fill, overwrite};
-use crate::cuda::driver::pointer::check_range;
+use crate::cuda::driver::pointer::check_foreign;
 use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
 use crate::problem::outputs::GradientMatrix;
+use crate::problem::outputs::Trust;
 use crate::tokens::dispatch::with_element;
 use crate::tokens::element::{Element, ElementType};
 
@@ -41,8 +42,9 @@ impl CudaGradScores {
         device: &Arc<CudaDevice>,
         address: u64,
         n: usize,
+        trust: Trust,
     ) -> Result<CudaGradScores> {
-        check_range(device, address, n as u64 * 4, 4)?;
+        check_foreign(device, address, n as u64 * 4, 4, trust)?;
         let hazard = Arc::new(Hazard::new(device)?);
         Ok(CudaGradScores { device: device.clone(), address, hazard, _owned: None })
     }
@@ -151,10 +153,11 @@ impl CudaGradients {
     pub(crate) unsafe fn from_raw_parts(
         device: &Arc<CudaDevice>,
         sides: [GradientMatrix; 2],
+        trust: Trust,
     ) -> Result<CudaGradients> {
         for side in &sides {
             let align_bytes = side.element.size_bytes() as u64;
-            check_range(device, side.address, side.len_bytes(), align_bytes)?;
+            check_foreign(device, side.address, side.len_bytes(), align_bytes, trust)?;
         }
         let hazard = Arc::new(Hazard::new(device)?);
         Ok(CudaGradients { device: device.clone(), sides, hazard, _owned: Vec::new() })

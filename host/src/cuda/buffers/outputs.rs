@@ -6,11 +6,12 @@ use std::sync::Arc;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::memory::{Buffer, download, fill};
-use crate::cuda::driver::pointer::check_range;
+use crate::cuda::driver::pointer::check_foreign;
 use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
 use crate::problem::outputs::OutputAddresses;
 use crate::problem::outputs::OutputShape;
+use crate::problem::outputs::Trust;
 use crate::problem::scores::Scores;
 
 /// Output memory, and the last work that writes it.
@@ -104,13 +105,14 @@ impl CudaOutputs {
         device: &Arc<CudaDevice>,
         shape: &OutputShape,
         addresses: OutputAddresses,
+        trust: Trust,
     ) -> Result<CudaOutputs> {
         let lens_bytes = shape.lens_bytes();
         let aligns_bytes = [4, shape.winner_bytes as u64, 4];
         let all = [addresses.scores, addresses.winners, addresses.token_scores];
         for ((address, len_bytes), align_bytes) in all.into_iter().zip(lens_bytes).zip(aligns_bytes)
         {
-            check_range(device, address, len_bytes, align_bytes)?;
+            check_foreign(device, address, len_bytes, align_bytes, trust)?;
         }
         let (device, hazard) = (device.clone(), Arc::new(Hazard::new(device)?));
         let (skipped_bytes, _owned) = ([0; 3], Vec::new());

@@ -191,7 +191,7 @@ fn words(scales: &Scales<'_>, rows: usize, has_reader: bool) -> Result<(Vec<u32>
 
 impl CudaTokens {
     /// Allocates row scales for calls that normalise rows, and computes them for memory that the
-    /// library owns; later calls allocate nothing. The first call waits for the device, which a
+    /// library owns; later calls allocate nothing. For such memory the first call waits, which a
     /// call in a foreign capture cannot.
     pub(crate) fn prepare_row_scales(
         &self,
@@ -205,7 +205,7 @@ impl CudaTokens {
         if row_scales.is_some() {
             return Ok(());
         }
-        if matches!(order, Some(Order::Capture { .. })) {
+        if self.is_owned() && matches!(order, Some(Order::Capture { .. })) {
             return Err(Error::Unsupported {
                 what: "normalising tokens for the first time while the stream is captured".into(),
                 why: "run the same call once before the capture".into(),
@@ -213,9 +213,7 @@ impl CudaTokens {
         }
         let Some(element) = self.element() else { return Ok(()) };
         let kernel = device.kernel_of(&ROW_NORMS, element)?;
-        let n_bytes = (self.n_rows() + NORMS_PADDING) as u64 * 4;
-        let buffer = Buffer::zeroed(device, n_bytes)?;
-        let new = RowScales { buffer, f16_begin: None, source: Source::Kernel(kernel) };
+        let new = RowScales::with_room(device, Source::Kernel(kernel), self.n_rows())?;
         if self.is_owned() {
             device.on_idle_stream(|stream| {
                 let entered = device.enter()?;
@@ -317,6 +315,8 @@ impl CudaTokens {
         row_scales: &RowScales,
     ) -> Result<()> {
         let Source::Kernel(kernel) = &row_scales.source else { return Ok(()) };
+        // SAFETY: the caller's promise.
+        unsafe { row_scales.clear_padding(entered, stream, self.n_rows())? };
         let rows = self.rows();
         let rows_per_block = WARPS * (32 >> rows.lanes_log2);
         let n_rows = self.n_rows() as u32;

@@ -14,6 +14,7 @@ use super::residual::CudaResiduals;
 use super::row_scales::RowScales;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::memory::Buffer;
+use crate::cuda::driver::staging::upload_lists;
 use crate::cuda::driver::tensor_map::{Maps, Rounding, can_map};
 use crate::cuda::driver::transfer::{upload, upload_rows};
 use crate::error::Result;
@@ -116,10 +117,10 @@ impl CudaTokens {
     ) -> Result<CudaTokens> {
         let operand = operand.into();
         let (rows, dim) = (layout.rows(), layout.dim());
-        let regular_len = regular_len(layout.segments());
+        let regular_len = layout.regular_len();
         let segments = match regular_len {
             Some(_) => None,
-            None => Some(upload(device, bytemuck::cast_slice(layout.segments()))?),
+            None => Some(upload_lists(device, [bytemuck::cast_slice(layout.segments())])?.0),
         };
         let item_len = regular_len.unwrap_or(0);
         let has_tma = Arch::Sm90a.runs_on(device.limits().capability);
@@ -129,7 +130,7 @@ impl CudaTokens {
         };
         let tf32_maps = maps(operand == ElementType::F32, Rounding::Tf32)?;
         let maps = maps(!operand.is_decoded(), Rounding::None)?;
-        let has_empty_items = (0..layout.n_items()).any(|i| !layout.has_tokens(i));
+        let has_empty_items = layout.has_empty_items();
         Ok(CudaTokens {
             access,
             operand,
@@ -224,11 +225,4 @@ impl CudaTokens {
     pub(in crate::cuda) fn maps(&self, variant: &Variant) -> Option<&Maps> {
         if variant.tf32 { self.tf32_maps.as_deref() } else { self.maps.as_deref() }
     }
-}
-
-/// The length of items that all have it and lie one behind the other from row 0 on; else `None`.
-pub(in crate::cuda) fn regular_len(segments: &[[u32; 2]]) -> Option<u32> {
-    let len = segments.first().map_or(0, |segment| segment[1]);
-    let mut expected = (0u32..).map(|i| [i.wrapping_mul(len), len]);
-    segments.iter().all(|&segment| Some(segment) == expected.next()).then_some(len)
 }

@@ -16,7 +16,10 @@ use cust::device::{Device, DeviceAttribute};
 use cust::error::CudaError;
 use maxsim_kernels::abi::arch::Arch;
 
+use super::event::RawEvent;
+use super::memory::retired::Retired;
 use super::module::Kernels;
+use super::staging::Staging;
 use super::status;
 use super::stream::CudaStream;
 use super::symbols::{library, raw};
@@ -27,6 +30,9 @@ use crate::runtime::swap::lock;
 
 /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`, which `cust` does not name.
 const SHARED_MEMORY_PER_BLOCK_OPT_IN: i32 = 97;
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`
+const RELAXED: i32 = 2;
 
 /// The oldest compute capability that a kernel is compiled for.
 const OLDEST: (u32, u32) = (8, 0);
@@ -49,19 +55,31 @@ pub(crate) struct CudaDevice {
     pub(in crate::cuda) kernels: Kernels,
     /// The staging memory of uploads, while none of them uses it.
     pub(in crate::cuda) uploader: Mutex<Option<Uploader>>,
+    /// The staging memory of lists.
+    pub(in crate::cuda) staging: Staging,
     /// The stream of synchronous calls, while none of them uses it.
     pub(in crate::cuda) idle_stream: Mutex<Option<CudaStream>>,
     /// Held while the library captures a graph and while it waits for all of the context's work:
     /// the driver refuses to wait during a capture.
     pub(in crate::cuda) quiet: Mutex<()>,
-    /// Addresses whose owners are gone, but which could not be freed yet.
-    pub(in crate::cuda) unfreed: Mutex<Vec<u64>>,
+    /// Memory whose owners are gone, and the streams that may still use it.
+    pub(in crate::cuda) retired: Retired,
+    /// Events that only order work, without owners.
+    pub(in crate::cuda) idle_events: Mutex<Vec<RawEvent>>,
 }
 
 /// Proof that a device's context is current on this thread.
 pub(in crate::cuda) struct Entered<'a> {
     device: &'a CudaDevice,
     /// A context is current per thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Proof that this thread may do what a capture of some stream would forbid it.
+pub(in crate::cuda) struct Relaxed {
+    /// The mode to return to.
+    before: Option<i32>,
+    /// The mode is a thread's.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -176,9 +194,11 @@ impl CudaDevice {
             lost: OnceLock::new(),
             kernels: Kernels::default(),
             uploader: Mutex::new(None),
+            staging: Staging::default(),
             idle_stream: Mutex::new(None),
             quiet: Mutex::new(()),
-            unfreed: Mutex::new(Vec::new()),
+            retired: Retired::default(),
+            idle_events: Mutex::new(Vec::new()),
         })
     }
 
@@ -209,9 +229,11 @@ impl CudaDevice {
         self.driver_version
     }
 
-    /// (free, total) bytes of device memory.
+    /// (free, total) bytes of device memory. Waits for the device where large dropped memory is
+    /// still in use, so that it counts as free.
     pub(crate) fn memory_bytes(&self) -> Result<(u64, u64)> {
-        let _entered = self.enter()?;
+        let entered = self.enter()?;
+        self.reclaim_large(&entered)?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both outlive the call; the context is current.
         self.check("cuMemGetInfo", unsafe { raw::cuMemGetInfo_v2(&mut free, &mut total) })?;
@@ -228,6 +250,15 @@ impl CudaDevice {
         let code = unsafe { raw::cuCtxPushCurrent_v2(self.context.as_raw()) };
         self.check("cuCtxPushCurrent", code)?;
         Ok(Entered { device: self, _not_send: PhantomData })
+    }
+
+    /// Allows what the driver otherwise refuses this thread while any stream of the process is
+    /// captured, until the result is dropped: allocating, and asking whether events have completed.
+    pub(in crate::cuda) fn relaxed(&self) -> Relaxed {
+        let mut mode = RELAXED;
+        // SAFETY: `mode` outlives the call. Where the driver has no such function, nothing changes.
+        let code = unsafe { raw::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        Relaxed { before: (code == 0).then_some(mode), _not_send: PhantomData }
     }
 
     /// Turns a status code into a result, and remembers a fault that ends the device's use.
@@ -268,6 +299,15 @@ impl Drop for Entered<'_> {
         // SAFETY: pops what `enter` pushed on this thread. It can fail only when the driver
         // is shutting down, when there is nothing left to restore.
         unsafe { raw::cuCtxPopCurrent_v2(&mut popped) };
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.before {
+            // SAFETY: `mode` outlives the call, and is what this thread had.
+            unsafe { raw::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub(in crate::cuda) struct LastUse {
     /// Completes with it.
     done: CudaEvent,
     /// Completion of the use within its capture, where it was captured.
-    inside: CudaEvent,
+    inside: Option<CudaEvent>,
     /// Order of the use, where that is known. Once the buffer was captured into a foreign graph,
     /// this stays with the capture: when that graph runs is not known here.
     order: Option<Order>,
@@ -36,7 +36,7 @@ pub(in crate::cuda) struct HazardGuard<'a> {
 impl Hazard {
     /// The hazard of a buffer that has not been used.
     pub(in crate::cuda) fn new(device: &Arc<CudaDevice>) -> Result<Hazard> {
-        let [done, inside] = [CudaEvent::new(device, false)?, CudaEvent::new(device, false)?];
+        let (done, inside) = (CudaEvent::new(device, false)?, None);
         Ok(Hazard(Mutex::new(LastUse { done, inside, order: None })))
     }
 
@@ -61,7 +61,9 @@ impl Hazard {
             {
                 // Wait within the capture: a wait for `done` would be for another launch of the
                 // same graph.
-                last.inside.hold_back_inside(entered, stream)?;
+                if let Some(inside) = &last.inside {
+                    inside.hold_back_inside(entered, stream)?;
+                }
             }
             _ => last.done.hold_back(entered, stream, order)?,
         }
@@ -136,9 +138,15 @@ impl HazardGuard<'_> {
             self.last.order = Some(self.order);
         }
         self.last.done.record_in(entered, stream, self.order)?;
-        match is_captured {
-            true => self.last.inside.mark_inside(entered, stream),
-            false => Ok(()),
+        if !is_captured {
+            return Ok(());
+        }
+        if self.last.inside.is_none() {
+            self.last.inside = Some(CudaEvent::new(stream.device(), false)?);
+        }
+        match &self.last.inside {
+            Some(inside) => inside.mark_inside(entered, stream),
+            None => Ok(()),
         }
     }
 }

@@ -17,6 +17,8 @@ mod packed;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod pointer;
 #[allow(unsafe_code)]
+pub(in crate::cuda) mod staging;
+#[allow(unsafe_code)]
 pub(in crate::cuda) mod status;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod stream;

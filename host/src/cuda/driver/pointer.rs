@@ -7,6 +7,7 @@ use super::memory::download;
 use super::status;
 use super::symbols::raw;
 use crate::error::{Error, Result};
+use crate::problem::outputs::Trust;
 use crate::runtime::alloc::filled;
 
 const CONTEXT: i32 = 1;
@@ -17,6 +18,29 @@ const DEVICE_ORDINAL: i32 = 9;
 
 /// `CU_MEMORYTYPE_DEVICE`
 const DEVICE_MEMORY: u32 = 2;
+
+/// Checks foreign memory: its alignment, and as [`check_range`] unless it is trusted.
+pub(in crate::cuda) fn check_foreign(
+    device: &CudaDevice,
+    address: u64,
+    len_bytes: u64,
+    align_bytes: u64,
+    trust: Trust,
+) -> Result<()> {
+    match trust {
+        Trust::Checked => check_range(device, address, len_bytes, align_bytes),
+        Trust::Unchecked if len_bytes > 0 => check_align(address, align_bytes),
+        Trust::Unchecked => Ok(()),
+    }
+}
+
+fn check_align(address: u64, align_bytes: u64) -> Result<()> {
+    if address.is_multiple_of(align_bytes) {
+        return Ok(());
+    }
+    let why = format!("it must be a multiple of the element size of {align_bytes} bytes");
+    Err(Error::ForeignPointer { address, why })
+}
 
 /// Checks that `len_bytes` bytes from `address` are one allocation's device memory of this
 /// device and context, aligned to `align_bytes`.
@@ -30,9 +54,7 @@ pub(crate) fn check_range(
     if len_bytes == 0 {
         return Ok(());
     }
-    if !address.is_multiple_of(align_bytes) {
-        return refuse(format!("it must be a multiple of the element size of {align_bytes} bytes"));
-    }
+    check_align(address, align_bytes)?;
     let entered = device.enter()?;
     let memory_type = match attribute(device, MEMORY_TYPE, address, 0u32)? {
         Some(memory_type) => memory_type,

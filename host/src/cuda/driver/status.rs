@@ -12,6 +12,7 @@ const STUB_LIBRARY: u32 = 34;
 pub(in crate::cuda) const NO_DEVICE: u32 = 100;
 pub(in crate::cuda) const UNSUPPORTED_PTX_VERSION: u32 = 222;
 pub(in crate::cuda) const NOT_FOUND: u32 = 500;
+pub(in crate::cuda) const NOT_READY: u32 = 600;
 const UNKNOWN: u32 = 999;
 
 /// Whether every later call of this process on the device fails the same way: "to continue

@@ -8,7 +8,10 @@ use cust::stream::StreamFlags;
 use cust::sys::CUstream;
 
 use super::context::{CudaDevice, Entered};
-use super::memory::Buffer;
+use super::launch::N_RESERVED;
+use super::memory::retired::Track;
+use super::memory::{Buffer, fill};
+use super::staging::Followed;
 use super::symbols::raw;
 use crate::error::{Error, Result};
 use crate::runtime::swap::lock;
@@ -23,13 +26,38 @@ pub(crate) struct CudaStream {
     raw: CUstream,
     /// The stream, where this value owns it.
     owned: bool,
+    /// Whether the handle means this stream on one thread alone.
+    is_threads: bool,
     id: u64,
-    workspace: Option<Buffer>,
+    /// Its place among the streams that dropped memory waits for, where work runs on it.
+    track: Option<Track>,
+    /// The lists that its work may read.
+    followed: Followed,
+    workspace: Option<Workspace>,
     /// Whether a foreign graph uses the workspace, which is then kept for as long as the stream.
     is_captured: bool,
     /// Earlier workspaces that such graphs use.
     captured: Vec<Buffer>,
 }
+
+/// Memory for what kernels of one stream pass to each other.
+#[derive(Debug)]
+enum Workspace {
+    Own(Buffer),
+    Given { address: u64, len_bytes: u64 },
+}
+
+impl Workspace {
+    fn place(&self) -> (u64, u64) {
+        match self {
+            Workspace::Own(buffer) => (buffer.address(), buffer.len_bytes()),
+            &Workspace::Given { address, len_bytes } => (address, len_bytes),
+        }
+    }
+}
+
+/// `CU_STREAM_PER_THREAD`: on each thread the default stream of that thread.
+const PER_THREAD: usize = 2;
 
 /// The order in which enqueued work runs: work of equal order runs one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,52 +79,85 @@ impl CudaStream {
         CudaStream::with_flags(device, StreamFlags::DEFAULT)
     }
 
-    /// Makes a stream to capture work on. It does not synchronise with the legacy default stream,
-    /// which may thus be used meanwhile.
+    /// Makes a stream to capture work on, and for no work itself. It does not synchronise with the
+    /// legacy default stream, which may thus be used meanwhile.
     pub(in crate::cuda) fn independent(device: &Arc<CudaDevice>) -> Result<CudaStream> {
+        let raw = create(device, StreamFlags::NON_BLOCKING)?;
+        Ok(CudaStream::with_handle(device, raw, true, None))
+    }
+
+    /// Makes a stream for copies that do not wait for the legacy default stream.
+    pub(in crate::cuda) fn for_copies(device: &Arc<CudaDevice>) -> Result<CudaStream> {
         CudaStream::with_flags(device, StreamFlags::NON_BLOCKING)
     }
 
-    /// Creates a stream with these flags. `cust`'s own constructor removes `NON_BLOCKING`.
     fn with_flags(device: &Arc<CudaDevice>, flags: StreamFlags) -> Result<CudaStream> {
-        let entered = device.enter()?;
-        let mut raw = ptr::null_mut();
-        // SAFETY: `raw` outlives the call; the context is current.
-        let code = unsafe { raw::cuStreamCreateWithPriority(&mut raw, flags.bits(), 0) };
-        entered.device().check("cuStreamCreateWithPriority", code)?;
-        Ok(CudaStream::with_handle(device, raw, true))
+        let raw = create(device, flags)?;
+        let track = device.retired.track(raw, false);
+        Ok(CudaStream::with_handle(device, raw, true, Some(track)))
     }
 
     /// A foreign stream.
     ///
     /// # Safety
-    /// `raw` must be a stream of the device's primary context (or null, the legacy default
-    /// stream) and outlive this value.
+    /// `raw` must be a stream of the device's primary context, or null, the legacy default stream,
+    /// or 2, that of this thread; then this value must stay on it. The stream must outlive this
+    /// value, which may not be dropped while the stream is captured.
     pub(crate) unsafe fn from_raw(device: &Arc<CudaDevice>, raw: CUstream) -> CudaStream {
-        CudaStream::with_handle(device, raw, false)
+        let track = device.retired.track(raw, raw.addr() == PER_THREAD);
+        CudaStream::with_handle(device, raw, false, Some(track))
     }
 
-    fn with_handle(device: &Arc<CudaDevice>, raw: CUstream, owned: bool) -> CudaStream {
+    fn with_handle(
+        device: &Arc<CudaDevice>,
+        raw: CUstream,
+        owned: bool,
+        track: Option<Track>,
+    ) -> CudaStream {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let (device, captured) = (device.clone(), Vec::new());
-        CudaStream { device, raw, owned, id, workspace: None, is_captured: false, captured }
+        CudaStream {
+            device: device.clone(),
+            raw,
+            owned,
+            is_threads: raw.addr() == PER_THREAD,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            track,
+            followed: Followed::default(),
+            workspace: None,
+            is_captured: false,
+            captured: Vec::new(),
+        }
     }
 
+    /// The driver's handle, to enqueue work with.
     pub(crate) fn raw(&self) -> CUstream {
+        if let Some(track) = &self.track {
+            track.mark();
+        }
         self.raw
     }
 
-    /// The order in which work runs that is enqueued now.
+    /// The lists that the stream's work may read.
+    pub(in crate::cuda) fn followed(&self) -> &Followed {
+        &self.followed
+    }
+
+    /// The order in which work runs that is enqueued now: behind all lists that were made before.
     pub(in crate::cuda) fn order(&self, entered: &Entered<'_>) -> Result<Order> {
         let (mut status, mut id) = (0, 0);
         // SAFETY: the stream lives; `status` and `id` outlive the call.
         let code = unsafe { raw::cuStreamGetCaptureInfo(self.raw, &mut status, &mut id) };
         entered.device().check("cuStreamGetCaptureInfo", code)?;
-        Ok(match status {
+        let order = match status {
             0 => Order::Stream(self.id),
             _ => Order::Capture { capture: id, stream: self.id },
-        })
+        };
+        // Only this thread can say how far its own stream has come.
+        if self.is_threads && self.device.retired.waits() {
+            self.device.reclaim(entered);
+        }
+        self.device.staging.follow(entered, self, order)?;
+        Ok(order)
     }
 
     /// The device that the stream's work runs on.
@@ -113,40 +174,85 @@ impl CudaStream {
 
     /// Address of at least `len_bytes` bytes of workspace, for work of this stream only, which
     /// is enqueued in `order`.
-    pub(in crate::cuda) fn workspace(&mut self, order: Order, len_bytes: u64) -> Result<u64> {
+    pub(in crate::cuda) fn workspace(
+        &mut self,
+        entered: &Entered<'_>,
+        order: Order,
+        len_bytes: u64,
+    ) -> Result<u64> {
         let is_capture = matches!(order, Order::Capture { .. });
         self.is_captured |= is_capture;
-        if let Some(workspace) = &self.workspace
-            && workspace.len_bytes() >= len_bytes
-        {
-            return Ok(workspace.address());
+        let place = self.workspace.as_ref().map(Workspace::place);
+        match (place, &self.workspace) {
+            (Some((address, found)), _) if found >= len_bytes => return Ok(address),
+            (Some((_, found)), Some(Workspace::Given { .. })) => {
+                return Err(Error::Shape {
+                    argument: "workspace",
+                    expected: format!("at least {len_bytes} bytes, as the work says"),
+                    found: format!("{found} bytes"),
+                });
+            }
+            _ if is_capture => {
+                return Err(Error::Unsupported {
+                    what: "growing a stream's workspace while the stream is captured".into(),
+                    why: "run the same call once before the capture".into(),
+                });
+            }
+            _ => {}
         }
-        if is_capture {
-            return Err(Error::Unsupported {
-                what: "growing a stream's workspace while the stream is captured".into(),
-                why: "run the same call once before the capture".into(),
-            });
-        }
-        // The old one first: dropping it waits for the work that uses it.
-        if let Some(old) = self.workspace.take()
+        // The old one first, which a large new one may need the memory of.
+        self.drop_workspace();
+        let workspace = Buffer::new(&self.device, len_bytes)?;
+        let address = workspace.address();
+        // SAFETY: the buffer was just made, with this length; work of this stream alone uses it.
+        unsafe { fill(entered, address, 0, len_bytes, self.raw())? };
+        self.workspace = Some(Workspace::Own(workspace));
+        Ok(address)
+    }
+
+    /// Replaces the workspace by memory of the caller.
+    ///
+    /// # Safety
+    /// The memory must be of the device, aligned to 256 bytes, this stream's alone until this value
+    /// is dropped or has another workspace, and stay until the work enqueued by then is done.
+    pub(crate) unsafe fn set_workspace(&mut self, address: u64, len_bytes: u64) -> Result<()> {
+        let device = self.device.clone();
+        let entered = device.enter()?;
+        self.drop_workspace();
+        // SAFETY: the caller's promise. What kernels expect to be 0 lies at the start.
+        unsafe { fill(&entered, address, 0, len_bytes.min(N_RESERVED * 4), self.raw())? };
+        self.workspace = Some(Workspace::Given { address, len_bytes });
+        Ok(())
+    }
+
+    fn drop_workspace(&mut self) {
+        if let Some(Workspace::Own(old)) = self.workspace.take()
             && self.is_captured
         {
             self.captured.push(old);
         }
-        let workspace = Buffer::zeroed(&self.device, len_bytes)?;
-        let address = workspace.address();
-        self.workspace = Some(workspace);
-        Ok(address)
     }
+}
+
+/// Creates a stream with these flags. `cust`'s own constructor removes `NON_BLOCKING`.
+fn create(device: &CudaDevice, flags: StreamFlags) -> Result<CUstream> {
+    let entered = device.enter()?;
+    let mut raw = ptr::null_mut();
+    // SAFETY: `raw` outlives the call; the context is current.
+    let code = unsafe { raw::cuStreamCreateWithPriority(&mut raw, flags.bits(), 0) };
+    entered.device().check("cuStreamCreateWithPriority", code)?;
+    Ok(raw)
 }
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
         // A lost device is not touched again.
-        if self.owned
-            && let Ok(entered) = self.device.enter()
-        {
-            // SAFETY: made by `with_flags`, and nothing uses it any more; pending work still
+        let Ok(entered) = self.device.enter() else { return };
+        if let Some(track) = &self.track {
+            self.device.untrack(&entered, track);
+        }
+        if self.owned {
+            // SAFETY: made by `create`, and nothing uses it any more; pending work still
             // completes.
             let code = unsafe { raw::cuStreamDestroy_v2(self.raw) };
             // There is no caller to return to, but a fault is remembered.

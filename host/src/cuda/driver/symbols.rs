@@ -225,6 +225,7 @@ pub(in crate::cuda) mod raw {
         fn cuGetErrorName(error: u32, p_str: *mut *const c_char);
         fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
         fn cuMemFree_v2(dptr: CUdeviceptr);
+        fn cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream);
         fn cuMemcpyDtoH_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
         fn cuMemcpyHtoDAsync_v2(
             dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream
@@ -249,6 +250,7 @@ pub(in crate::cuda) mod raw {
         fn cuStreamBeginCapture_v2(h_stream: CUstream, mode: c_int);
         fn cuStreamEndCapture(h_stream: CUstream, ph_graph: *mut CUgraph);
         fn cuStreamGetCaptureInfo(h_stream: CUstream, capture_status: *mut c_int, id: *mut u64);
+        fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
         fn cuEventRecordWithFlags(h_event: CUevent, h_stream: CUstream, flags: c_uint);
         fn cuGraphInstantiateWithFlags(
             ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, flags: u64

@@ -81,33 +81,6 @@ pub(in crate::cuda) fn upload(device: &Arc<CudaDevice>, source: &[u8]) -> Result
     upload_rows(device, source, 1, 1)
 }
 
-/// Uploads several lists to new device memory with one copy, and returns their addresses; 0 = an
-/// empty one.
-pub(in crate::cuda) fn upload_lists<const N: usize>(
-    device: &Arc<CudaDevice>,
-    lists: [&[u8]; N],
-) -> Result<(Buffer, [u64; N])> {
-    let (bytes, offsets) = joined(lists);
-    let buffer = upload(device, &bytes)?;
-    let addresses = offsets.map(|offset| offset.map_or(0, |offset| buffer.address() + offset));
-    Ok((buffer, addresses))
-}
-
-/// Lists behind each other, each from a multiple of 16 bytes on, and where they start; `None` = an
-/// empty one.
-fn joined<const N: usize>(lists: [&[u8]; N]) -> (Vec<u8>, [Option<u64>; N]) {
-    let mut bytes = Vec::new();
-    let offsets = lists.map(|list| {
-        (!list.is_empty()).then(|| {
-            bytes.resize(bytes.len().next_multiple_of(16), 0);
-            let offset = bytes.len() as u64;
-            bytes.extend_from_slice(list);
-            offset
-        })
-    });
-    (bytes, offsets)
-}
-
 impl Uploader {
     fn new(device: &Arc<CudaDevice>) -> Result<Uploader> {
         let stream = CudaStream::new(device)?;
@@ -177,13 +150,5 @@ mod tests {
         assert_eq!(staging, [1, 2, 3, 0, 0, 0, 0, 0, 4, 5, 6, 0, 0, 0, 0, 0, 7, 7, 7, 7]);
         assert_eq!(stage(&mut staging, &[9, 8], 1, 1), 2);
         assert_eq!(staging[..4], [9, 8, 3, 0]);
-    }
-
-    #[test]
-    fn lists_start_on_boundaries_and_empty_ones_nowhere() {
-        let (bytes, offsets) = joined([&[], &[1; 20], &[], &[2; 16], &[3]]);
-        assert_eq!(offsets, [None, Some(0), None, Some(32), Some(48)]);
-        assert_eq!(bytes, [[1; 20].as_slice(), &[0; 12], &[2; 16], &[3]].concat());
-        assert_eq!(joined([&[]]), (Vec::new(), [None]));
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn read(
     let entered = device.enter()?;
     let order = stream.order(&entered)?;
     // Behind the counters.
-    let sink = stream.workspace(order, (N_RESERVED + 1) * 4)? + N_RESERVED * 4;
+    let sink = stream.workspace(&entered, order, (N_RESERVED + 1) * 4)? + N_RESERVED * 4;
     let params = BandwidthParams { base, n_vectors: len_bytes / VECTOR_BYTES, sink };
     // SAFETY: a handle's matrix has the rows of its layout at its pitch, and is not written
     // during a call; the sink is this stream's.

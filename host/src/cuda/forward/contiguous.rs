@@ -7,8 +7,8 @@ use maxsim_kernels::abi::stream_k::first_step;
 
 use super::partition::Even;
 use super::work_list::{Launch, Units, WorkList};
-use crate::cuda::buffers::tokens::regular_len;
 use crate::tokens::layout::TokenLayout;
+use crate::tokens::layout::regular_len;
 
 impl WorkList {
     /// Lists the units of all launches that the kernel cannot compute, instead of what other

@@ -13,7 +13,7 @@ use maxsim_kernels::table::forward::Variant;
 use super::lists::DeviceLists;
 use super::query_tiles::Tiles;
 use crate::cuda::buffers::outputs::CudaOutputs;
-use crate::cuda::buffers::tokens::{CudaTokens, regular_len};
+use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::Entered;
 use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::fill;
@@ -26,6 +26,7 @@ use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::{Kind, Pairing};
 use crate::problem::shape::ScoreShape;
 use crate::tokens::layout::TokenLayout;
+use crate::tokens::layout::regular_len;
 
 /// A problem whose documents are the splits of another's. Where documents are candidates, those
 /// that are scored are split, each for each of its scores: a corpus may have many more.

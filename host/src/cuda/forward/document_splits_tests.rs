@@ -3,11 +3,11 @@
 use super::document_splits::SplitProblem;
 use super::work_list::{Shape, WorkList};
 use super::work_list_tests::{Random, SMALL, check, layout};
-use crate::cuda::buffers::tokens::regular_len;
 use crate::plan::document_splits::DocumentSplits;
 use crate::problem::Problem;
 use crate::problem::pairing::Pairing;
 use crate::tokens::layout::TokenLayout;
+use crate::tokens::layout::regular_len;
 
 /// Every score's splits follow each other, cover its document's tokens once and in order, and
 /// write their results where the kernel that combines them reads.

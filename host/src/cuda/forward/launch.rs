@@ -43,7 +43,7 @@ impl ForwardPlan {
         self.prepare_row_scales(queries, documents, Some(order))?;
         let workspace = match self.workspace_bytes() {
             0 => 0,
-            len_bytes => stream.workspace(order, len_bytes)?,
+            len_bytes => stream.workspace(&entered, order, len_bytes)?,
         };
         let raw = stream.raw();
         // SAFETY: the handles have the problem's layouts and the outputs its shape (the caller's
@@ -78,7 +78,7 @@ impl ForwardPlan {
     }
 
     /// Bytes of workspace that the work needs.
-    pub(in crate::cuda) fn workspace_bytes(&self) -> u64 {
+    pub(crate) fn workspace_bytes(&self) -> u64 {
         match &self.centroid_scores {
             None => self.bytes_before_scores(),
             Some(scores) => self.scores_offset() + scores.bytes(),

@@ -8,7 +8,7 @@ use super::document_splits::SplitProblem;
 use super::work_list::WorkList;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::memory::Buffer;
-use crate::cuda::driver::transfer::upload_lists;
+use crate::cuda::driver::staging::upload_lists;
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::problem::outputs::OutputShape;

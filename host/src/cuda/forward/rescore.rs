@@ -13,7 +13,7 @@ use maxsim_kernels::table::auxiliary::RESCORE;
 use super::lists::{slot_words, slots};
 use super::plan::ForwardPlan;
 use crate::cuda::buffers::outputs::CudaOutputs;
-use crate::cuda::buffers::tokens::{CudaTokens, regular_len};
+use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::Buffer;
@@ -25,6 +25,7 @@ use crate::problem::Problem;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Kind;
 use crate::tokens::element::ElementType;
+use crate::tokens::layout::regular_len;
 
 /// Queries and documents.
 pub(crate) type Sides = [Arc<CudaTokens>; 2];
@@ -104,7 +105,7 @@ impl CudaRescore {
         let order = stream.order(&entered)?;
         let workspace = match self.workspace_bytes() {
             0 => 0,
-            len_bytes => stream.workspace(order, len_bytes)?,
+            len_bytes => stream.workspace(&entered, order, len_bytes)?,
         };
         let raw = stream.raw();
         // SAFETY: the handles have the problem's layouts and the outputs its shape (the caller's

@@ -1,6 +1,7 @@
 //! Training: scores whose winners are kept, and the gradients that they give.
 
 pub(crate) mod blocking;
+pub(crate) mod cache;
 pub(crate) mod command;
 pub(crate) mod outputs;
 pub(crate) mod prepared;

@@ -162,7 +162,7 @@ impl Device {
     }
 
     /// Makes ready gradients for calls whose documents are of format `saved`.
-    fn prepare_gradients(
+    pub(super) fn prepare_gradients(
         &self,
         work: &PreparedScore,
         options: &BackwardOptions,
@@ -236,6 +236,15 @@ impl PreparedBackward {
     /// The device that the work runs on.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Bytes of workspace that a stream needs for a call; a stream that has none of the caller's
+    /// ([`Stream::set_workspace`](crate::stream::Stream::set_workspace)) allocates them once.
+    pub fn workspace_bytes(&self) -> u64 {
+        match &self.inner {
+            On::Cpu(_) => 0,
+            On::Cuda(work) => work.workspace_bytes(false).max(work.workspace_bytes(true)),
+        }
     }
 
     /// Element type of the gradients.

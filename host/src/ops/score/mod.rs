@@ -7,6 +7,7 @@ use crate::cuda::ForwardPlan;
 use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
+use crate::ops::backward::cache::BackwardCache;
 use crate::plan::choice::Plan;
 use crate::plan::limits::Access;
 use crate::problem::Problem;
@@ -19,6 +20,7 @@ use crate::tokens::format::{Format, ScorableWith, TokenFormat};
 use prepared::PreparedScore;
 
 pub(crate) mod any;
+pub(crate) mod cache;
 pub(crate) mod command;
 pub(crate) mod prepared;
 
@@ -166,6 +168,7 @@ impl Device {
             plan,
             outputs: Arc::new(outputs),
             inner,
+            backward: BackwardCache::default(),
         })
     }
 

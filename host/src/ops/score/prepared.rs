@@ -6,6 +6,7 @@ use crate::cuda::{CudaOutputs, ForwardPlan};
 use crate::device::Device;
 use crate::device::tokens::DeviceTokens;
 use crate::error::{Error, Result};
+use crate::ops::backward::cache::BackwardCache;
 use crate::plan::choice::Chosen;
 use crate::plan::choice::Plan;
 use crate::plan::limits::Access;
@@ -40,6 +41,8 @@ pub struct PreparedScore {
     pub(crate) plan: Plan,
     pub(crate) outputs: Arc<OutputShape>,
     pub(crate) inner: On<(), Arc<ForwardPlan>>,
+    /// Gradients that were prepared of it.
+    pub(crate) backward: BackwardCache,
 }
 
 impl PreparedScore {
@@ -56,6 +59,15 @@ impl PreparedScore {
     /// Shape of the scores.
     pub fn shape(&self) -> ScoreShape {
         self.outputs.shape
+    }
+
+    /// Bytes of workspace that a stream needs for a call; a stream that has none of the caller's
+    /// ([`Stream::set_workspace`](crate::stream::Stream::set_workspace)) allocates them once.
+    pub fn workspace_bytes(&self) -> u64 {
+        match &self.inner {
+            On::Cpu(()) => 0,
+            On::Cuda(work) => work.workspace_bytes(),
+        }
     }
 
     /// Room for the results: scores 0, winners -1, token scores 0.

@@ -1,15 +1,21 @@
-//! Device memory and pinned host memory.
+//! Device memory and pinned host memory. Dropping either never waits: see [`retired`].
+
+mod blocks;
+pub(in crate::cuda) mod retired;
+mod timeline;
 
 use std::ptr;
 use std::sync::Arc;
 
+use self::blocks::class_of;
+use self::timeline::Block;
 use super::context::{CudaDevice, Entered};
 use super::status;
 use super::symbols::raw;
 use crate::error::{Error, Result};
-use crate::runtime::swap::lock;
 
-/// Device memory, freed on drop. Addresses are aligned to 256 bytes.
+/// Device memory. When it is dropped it is handed on as soon as no work uses it any more; see
+/// [`retired`]. Addresses are aligned to 256 bytes.
 #[derive(Debug)]
 pub(in crate::cuda) struct Buffer {
     device: Arc<CudaDevice>,
@@ -18,21 +24,12 @@ pub(in crate::cuda) struct Buffer {
 }
 
 impl Buffer {
-    /// Allocates uninitialised memory. 0 bytes have the address 0 and no allocation.
+    /// Allocates memory with anything in it. 0 bytes have the address 0 and no allocation.
     pub(in crate::cuda) fn new(device: &Arc<CudaDevice>, len_bytes: u64) -> Result<Buffer> {
-        let entered = device.enter()?;
-        let mut address = 0;
-        if len_bytes > 0 {
-            // SAFETY: `address` outlives the call; the context is current.
-            match unsafe { raw::cuMemAlloc_v2(&mut address, len_bytes as usize) } {
-                status::OUT_OF_MEMORY => {
-                    drop(entered);
-                    let free_bytes = device.memory_bytes().ok().map(|(free, _)| free);
-                    return Err(Error::DeviceMemory { requested_bytes: len_bytes, free_bytes });
-                }
-                code => device.check("cuMemAlloc", code)?,
-            }
-        }
+        let address = match len_bytes {
+            0 => 0,
+            len_bytes => device.allocate(&device.enter()?, len_bytes)?,
+        };
         Ok(Buffer { device: device.clone(), address, len_bytes })
     }
 
@@ -62,23 +59,12 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.address == 0 {
-            return;
-        }
-        // The memory of a lost device is gone with its context.
-        let Ok(entered) = self.device.enter() else { return };
-        let mut unfreed = lock(&self.device.unfreed);
-        unfreed.push(self.address);
-        // Work that still uses the memory may be in flight on any stream. While a stream
-        // is captured the driver refuses to wait for all of them: the next drop frees.
-        if self.device.synchronize(&entered).is_err() {
-            return;
-        }
-        for address in unfreed.drain(..) {
-            // SAFETY: each address had one owner, which is gone; no work uses it any more.
-            let code = unsafe { raw::cuMemFree_v2(address) };
-            // There is no caller to return to, but a fault is remembered.
-            let _ = self.device.check("cuMemFree", code);
+        let Buffer { address, len_bytes, .. } = *self;
+        if address != 0 {
+            self.device.retire(match class_of(len_bytes) {
+                Some(class) => Block::Small { class, address },
+                None => Block::Large { address, len_bytes },
+            });
         }
     }
 }
@@ -144,6 +130,23 @@ pub(in crate::cuda) unsafe fn fill(
         return Ok(());
     }
     let (device, len) = (entered.device(), len_bytes as usize);
+    // SAFETY: the caller's promise.
+    let filled = unsafe { fill_on(device, address, byte, len, stream) };
+    if stream.is_null() {
+        device.retired.mark_default_stream();
+    }
+    filled
+}
+
+/// # Safety
+/// As [`fill`].
+unsafe fn fill_on(
+    device: &CudaDevice,
+    address: u64,
+    byte: u8,
+    len: usize,
+    stream: cust::sys::CUstream,
+) -> Result<()> {
     if address.is_multiple_of(4) && len.is_multiple_of(4) {
         let word = u32::from_ne_bytes([byte; 4]);
         // SAFETY: the caller's promise.
@@ -170,6 +173,7 @@ impl Pinned {
     /// Zeroed memory of at least one byte.
     pub(in crate::cuda) fn new(device: &Arc<CudaDevice>, len_bytes: usize) -> Result<Pinned> {
         let _entered = device.enter()?;
+        let _relaxed = device.relaxed();
         let mut address = ptr::null_mut();
         // SAFETY: `address` outlives the call; the context is current.
         match unsafe { raw::cuMemHostAlloc(&mut address, len_bytes, 0) } {
@@ -188,6 +192,10 @@ impl Pinned {
         self.address
     }
 
+    pub(in crate::cuda) fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
     /// The bytes. No copy from them may be in flight.
     pub(in crate::cuda) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: allocated and initialised in `new`, and borrowed mutably here.
@@ -197,11 +205,6 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let Ok(entered) = self.device.enter() else { return };
-        if self.device.synchronize(&entered).is_ok() {
-            // SAFETY: this is the only owner, and no copy uses the memory any more.
-            let code = unsafe { raw::cuMemFreeHost(self.address.cast()) };
-            let _ = self.device.check("cuMemFreeHost", code);
-        }
+        self.device.retire(Block::Pinned { address: self.address.expose_provenance() });
     }
 }

@@ -1,0 +1,134 @@
+//! Calls of memory that another library would have, with new handles every time.
+
+use std::sync::Arc;
+
+use half::f16;
+use maxsim::format::RawRows;
+use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
+use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout};
+
+/// Where the stand-in's memory is said to be: nothing reads it.
+const FIRST_ADDRESS: u64 = 0x10_0000_0000;
+
+/// Bytes between the addresses of two matrices.
+const STEP_BYTES: u64 = 1 << 30;
+
+/// A caller with a stream of its own.
+pub struct Call<'a> {
+    device: &'a Device,
+    pairing: Pairing,
+    options: ScoreOptions,
+    stream: Stream,
+    address: u64,
+}
+
+/// Handles and work that are kept.
+pub struct Kept {
+    queries: DeviceTokens<f16>,
+    documents: DeviceTokens<f16>,
+    work: PreparedScore,
+}
+
+impl Kept {
+    pub fn new(
+        device: &Device,
+        layouts: &[Arc<TokenLayout>; 2],
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Kept {
+        let address = FIRST_ADDRESS;
+        let [queries, documents] = layouts.each_ref().map(|layout| view(device, layout, address));
+        let work = device.prepare(&queries, &documents, pairing, options).expect("work");
+        Kept { queries, documents, work }
+    }
+}
+
+fn view(device: &Device, layout: &Arc<TokenLayout>, address: u64) -> DeviceTokens<f16> {
+    let rows = RawRows::new(address, layout.dim() as u64 * 2);
+    // SAFETY: nothing reads the memory.
+    unsafe { DeviceTokens::from_raw_unchecked(device, rows, layout.clone()) }.expect("a view")
+}
+
+impl<'a> Call<'a> {
+    pub fn new(device: &'a Device, pairing: Pairing, options: ScoreOptions) -> Call<'a> {
+        let own = device.stream().expect("a stream");
+        let handle = own.handle().expect("a handle");
+        std::mem::forget(own);
+        // SAFETY: the stream is never destroyed.
+        let stream = unsafe { Stream::from_raw(device, handle) }.expect("a stream");
+        Call { device, pairing, options, stream, address: FIRST_ADDRESS }
+    }
+
+    pub fn stream(&self) -> u64 {
+        self.stream.handle().expect("a handle")
+    }
+
+    /// The address of memory that no call before was given.
+    fn new_address(&mut self) -> u64 {
+        self.address += STEP_BYTES;
+        self.address
+    }
+
+    fn views(&mut self, layouts: &[Arc<TokenLayout>; 2]) -> [DeviceTokens<f16>; 2] {
+        layouts.each_ref().map(|layout| view(self.device, layout, self.new_address()))
+    }
+
+    /// Scores views that are dropped at once.
+    pub fn forward(&mut self, layouts: &[Arc<TokenLayout>; 2]) {
+        let [queries, documents] = self.views(layouts);
+        let work = self.device.prepare_cached(&queries, &documents, &self.pairing, &self.options);
+        let (work, address) = (work.expect("work"), self.new_address());
+        // SAFETY: nothing writes to the memory.
+        let scores = unsafe { DeviceScores::from_raw_unchecked(&work, address, None, None) };
+        let mut scores = scores.expect("scores");
+        self.stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
+    }
+
+    /// Scores views with winners, and goes back through the same memory with other handles.
+    pub fn train(&mut self, layouts: &[Arc<TokenLayout>; 2]) {
+        let options = self.options.clone().winners(true);
+        let [scores_at, winners_at, grad_scores_at] = [(); 3].map(|()| self.new_address());
+        for is_backward in [false, true] {
+            let [queries, documents] = self.views(layouts);
+            let work = self.device.prepare_cached(&queries, &documents, &self.pairing, &options);
+            let work = work.expect("work");
+            // SAFETY: nothing writes to the memory, here and below.
+            let scores = unsafe {
+                DeviceScores::from_raw_unchecked(&work, scores_at, Some(winners_at), None)
+            };
+            let mut scores = scores.expect("scores");
+            if !is_backward {
+                self.stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
+                continue;
+            }
+            let (options, kind) = (BackwardOptions::default(), GradientType::Tokens);
+            let backward = self.device.prepare_backward_cached(&work, &options, kind);
+            let (backward, addresses) =
+                (backward.expect("work"), [(); 2].map(|()| self.new_address()));
+            // SAFETY: as above.
+            let (grad_scores, gradients) = unsafe {
+                let [of_queries, of_documents] = addresses;
+                (
+                    DeviceGradScores::from_raw_unchecked(&backward, grad_scores_at),
+                    DeviceGradients::from_raw_unchecked(&backward, of_queries, of_documents),
+                )
+            };
+            let (grad_scores, mut gradients) = (grad_scores.expect("g"), gradients.expect("room"));
+            let scores = scores.with_grad(&grad_scores);
+            self.stream
+                .backward(&queries, &documents, &backward, scores, &mut gradients)
+                .expect("a call");
+        }
+    }
+
+    /// Scores kept handles with kept work, into new results.
+    pub fn prepared(&mut self, kept: &Kept) {
+        let Kept { queries, documents, work } = kept;
+        // SAFETY: nothing writes to the memory.
+        let scores =
+            unsafe { DeviceScores::from_raw_unchecked(work, self.new_address(), None, None) };
+        let mut scores = scores.expect("scores");
+        self.stream.score_into(queries, documents, work, &mut scores).expect("a call");
+    }
+}

@@ -1,0 +1,161 @@
+//! What a call asks of the driver: nothing that waits, allocates or loads, once calls of its shape
+//! were made before, however new its handles are. Nothing is computed here: the driver is a
+//! stand-in that counts (`maxsim-test-driver`).
+//!
+//! The tests run in a process of their own that finds the stand-in as `libcuda.so.1`.
+
+mod calls;
+mod stand_in;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use maxsim::{Device, Pairing, ScoreOptions, TokenLayout, Tokens};
+
+use calls::{Call, Kept};
+use stand_in::{ALLOCATIONS, COPIES, LAUNCHES, LOADS, QUESTIONS, REPEATED, StandIn, VIOLATIONS};
+use stand_in::{WAITS, in_stand_in};
+
+const N_CALLS: u64 = 400;
+
+/// Makes calls, and checks what they ask for after the first ones.
+fn check(driver: &StandIn, name: &str, mut call: impl FnMut(u64)) {
+    for lag in [0, 40] {
+        driver.set_lag(lag);
+        (0..300).for_each(&mut call);
+        driver.clear();
+        let start = Instant::now();
+        (0..N_CALLS).for_each(&mut call);
+        let ns = start.elapsed().as_nanos() / u128::from(N_CALLS);
+        println!("{name}: {ns} ns a call, events {lag} launches late");
+        assert!(driver.count(LAUNCHES) >= N_CALLS, "{name}: kernels are launched");
+        for (what, index) in [
+            ("waits", WAITS),
+            ("allocations", ALLOCATIONS),
+            ("module loads", LOADS),
+            ("questions about addresses", QUESTIONS),
+        ] {
+            assert_eq!(driver.count(index), 0, "{name}, events {lag} launches late: {what}");
+        }
+    }
+    driver.set_lag(0);
+}
+
+/// Shapes of a call: queries and documents.
+fn regular() -> [Arc<TokenLayout>; 2] {
+    [(32, 32), (200, 180)].map(|(n, len)| TokenLayout::padded(n, len, 128).expect("shape").into())
+}
+
+/// The same with other lengths each time.
+fn ragged(seed: u64) -> [Arc<TokenLayout>; 2] {
+    [(32u64, 32usize), (200, 180)].map(|(n, len)| {
+        let lengths: Vec<i64> =
+            (0..n).map(|i| 1 + ((i * 31 + seed * 7) % len as u64) as i64).collect();
+        let layout = TokenLayout::padded(n as usize, len, 128).expect("shape");
+        layout.with_lengths(&lengths).expect("lengths").into()
+    })
+}
+
+#[test]
+fn calls_with_new_handles_and_old_shapes_only_enqueue() {
+    in_stand_in("calls_with_new_handles_and_old_shapes_only_enqueue", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let cross = Pairing::cross();
+        for normalize in [false, true] {
+            let options = ScoreOptions::default().normalize(normalize);
+            for (shape, layouts) in [("regular", regular()), ("ragged", ragged(0))] {
+                let name = |what: &str| format!("{what}, {shape}, normalised: {normalize}");
+                let mut call = Call::new(&device, cross.clone(), options.clone());
+                check(driver, &name("forward"), |_| call.forward(&layouts));
+                check(driver, &name("forward and backward"), |_| call.train(&layouts));
+                let kept = Kept::new(&device, &layouts, &cross, &options);
+                check(driver, &name("prepared"), |_| call.prepared(&kept));
+            }
+        }
+    });
+}
+
+#[test]
+fn lengths_that_are_new_with_every_call_are_copied_and_nothing_else() {
+    in_stand_in("lengths_that_are_new_with_every_call_are_copied_and_nothing_else", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let layouts: Vec<_> = (0..400).map(ragged).collect();
+        let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        let of = |i: u64| &layouts[i as usize % layouts.len()];
+        check(driver, "new lengths", |i| call.forward(of(i)));
+        // Segments of both sides, and the work's lists.
+        assert!((2 * N_CALLS..=3 * N_CALLS).contains(&driver.count(COPIES)));
+        check(driver, "new lengths, with gradients", |i| call.train(of(i)));
+    });
+}
+
+/// The stand-in's events never complete here, so nothing that was dropped may be used again.
+#[test]
+fn memory_is_not_used_again_before_the_device_is_done() {
+    in_stand_in("memory_is_not_used_again_before_the_device_is_done", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        call.forward(&ragged(0));
+        driver.set_lag(u64::MAX);
+        driver.clear();
+        (0..100).for_each(|i| call.forward(&ragged(i + 1)));
+        assert_eq!((driver.count(REPEATED), driver.count(WAITS)), (0, 0));
+        assert!(driver.count(COPIES) >= 200);
+        driver.set_lag(0);
+        (0..100).for_each(|i| call.forward(&ragged(i + 1)));
+        assert!(driver.count(REPEATED) > 0);
+    });
+}
+
+#[test]
+fn a_lack_of_memory_waits_for_what_was_dropped() {
+    in_stand_in("a_lack_of_memory_waits_for_what_was_dropped", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let options = ScoreOptions::default();
+        let large = vec![0f32; 16 << 20];
+        let large = Tokens::padded(&large, 1 << 10, 128, 128).expect("shape");
+        let upload = || device.upload(&large);
+        let first = upload().expect("memory");
+        let mut call = Call::new(&device, Pairing::cross(), options);
+        call.forward(&ragged(0));
+        driver.set_lag(u64::MAX);
+        driver.set_memory(100 << 20);
+        let free = |device: &Device| device.memory().expect("memory").expect("a GPU").free_bytes;
+        assert!(free(&device) < 64 << 20);
+        call.forward(&ragged(0));
+        driver.clear();
+        drop(first);
+        assert_eq!(driver.count(WAITS), 0);
+        let second = upload().expect("what was dropped is freed");
+        assert!(driver.count(WAITS) > 0);
+        assert!(upload().is_err());
+        call.forward(&ragged(0));
+        drop(second);
+        // What was dropped counts as free.
+        assert!(free(&device) > 64 << 20);
+    });
+}
+
+/// While a stream is captured nothing is recorded on it, and nothing that the driver forbids is
+/// asked of it; what was dropped meanwhile is used again later.
+#[test]
+fn drops_leave_captures_alone() {
+    in_stand_in("drops_leave_captures_alone", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        let mut other = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        (0..50).for_each(|i| call.forward(&ragged(i)));
+        other.forward(&ragged(0));
+        driver.clear();
+        driver.capture(other.stream(), true);
+        (0..100).for_each(|i| call.forward(&ragged(i + 100)));
+        assert_eq!((driver.count(VIOLATIONS), driver.count(WAITS)), (0, 0));
+        // Memory that the captured stream may have used before stays away.
+        assert!(driver.count(ALLOCATIONS) > 0);
+        driver.capture(other.stream(), false);
+        (0..50).for_each(|i| call.forward(&ragged(i + 200)));
+        driver.clear();
+        (0..100).for_each(|i| call.forward(&ragged(i + 300)));
+        assert_eq!((driver.count(ALLOCATIONS), driver.count(WAITS)), (0, 0));
+    });
+}

@@ -1,0 +1,83 @@
+//! The stand-in's counts and switches, and a process that has it for its driver.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libloading::Library;
+
+/// Numbers of the stand-in's counts.
+pub const WAITS: usize = 0;
+pub const ALLOCATIONS: usize = 1;
+pub const COPIES: usize = 3;
+pub const LAUNCHES: usize = 4;
+pub const LOADS: usize = 5;
+pub const QUESTIONS: usize = 6;
+pub const VIOLATIONS: usize = 7;
+pub const REPEATED: usize = 8;
+
+/// The environment variable of a process with the stand-in.
+const INSIDE: &str = "MAXSIM_TEST_DRIVER";
+
+/// The stand-in, opened.
+pub struct StandIn(Library);
+
+impl StandIn {
+    fn function<F: Copy>(&self, name: &str) -> F {
+        // SAFETY: the callers below give the types of the functions.
+        *unsafe { self.0.get::<F>(name.as_bytes()) }.expect("the stand-in's function")
+    }
+
+    pub fn count(&self, index: usize) -> u64 {
+        self.function::<extern "C" fn(usize) -> u64>("stand_in_count")(index)
+    }
+
+    pub fn clear(&self) {
+        self.function::<extern "C" fn()>("stand_in_clear")();
+    }
+
+    pub fn set_lag(&self, launches: u64) {
+        self.function::<extern "C" fn(u64)>("stand_in_set_lag")(launches);
+    }
+
+    pub fn set_memory(&self, bytes: u64) {
+        self.function::<extern "C" fn(u64)>("stand_in_set_memory")(bytes);
+    }
+
+    pub fn capture(&self, stream: u64, is_captured: bool) {
+        let capture = self.function::<extern "C" fn(usize, bool)>("stand_in_capture");
+        capture(stream as usize, is_captured);
+    }
+}
+
+/// Runs a test in a process of its own with the stand-in for its driver.
+pub fn in_stand_in(test: &str, run: impl FnOnce(&StandIn)) {
+    if std::env::var_os(INSIDE).is_some() {
+        // SAFETY: the stand-in has no initialisers.
+        let library = unsafe { Library::new("libcuda.so.1") }.expect("the stand-in");
+        return run(&StandIn(library));
+    }
+    let program = std::env::current_exe().expect("this program");
+    let folder = folder(&program, test);
+    let output = Command::new(&program)
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(INSIDE, "1")
+        .env("LD_LIBRARY_PATH", &folder)
+        .env_remove("MAXSIM_KERNELS")
+        .env_remove("MAXSIM_INSTRUCTIONS")
+        .output()
+        .expect("a process");
+    let _ = std::fs::remove_dir_all(&folder);
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+}
+
+/// A folder that has the stand-in under the driver's name.
+fn folder(program: &Path, test: &str) -> PathBuf {
+    let beside = program.parent().expect("a folder").join("libmaxsim_test_driver.so");
+    assert!(beside.is_file(), "{} is built with the tests", beside.display());
+    let folder = std::env::temp_dir().join(format!("maxsim-{test}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::os::unix::fs::symlink(beside, folder.join("libcuda.so.1")).expect("a link");
+    folder
+}
