@@ -4,7 +4,10 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from maxsim.compat import flash_maxsim
+from maxsim.compat.late_interaction_kernels import plaid, reference
 from maxsim.composed import _maxima, _order
 from maxsim.composed._chamfer import chamfer, nearest
 from maxsim.composed._projection import from_hidden, project
@@ -205,7 +208,20 @@ def test_xtr_shows_nan_and_counts_equals():
     every = xtr(q, d, k=1)
     torch.testing.assert_close(every, every[:, :1].expand(1, 3))  # equals at τ are retrieved
     d[1, 0, 0] = math.nan
-    assert xtr(q, d, k=1).isnan().tolist() == [[False, True, False]]
+    found = xtr(q, d, k=1)
+    assert found.isnan().tolist() == [[False, True, False]]
+    torch.testing.assert_close(found[:, [0, 2]], every[:, [0, 2]])  # NaN is no threshold
+
+
+def test_xtr_takes_masks_and_lengths_together():
+    q, d = torch.randn(2, 3, 4), torch.randn(4, 5, 4)
+    mask, lengths = torch.rand(4, 5) > 0.3, torch.tensor([5, 2, 0, 4])
+    both = mask & (torch.arange(5) < lengths[:, None])
+    found = xtr(q, d, k=3, d_mask=mask, d_lengths=lengths, q_lengths=torch.tensor([3, 1]))
+    q_mask = torch.tensor([[True] * 3, [True, False, False]])
+    torch.testing.assert_close(found, xtr(q, d, k=3, d_mask=both, q_mask=q_mask))
+    with pytest.raises(ValueError, match="d_lengths"):
+        xtr(q, d, d_lengths=lengths[:3])
 
 
 def test_xtr_refuses():
@@ -299,3 +315,48 @@ def test_chamfer_refuses(change, error):
     given = dict(x=torch.zeros(4, 3), y=torch.zeros(5, 3))
     with pytest.raises(error):
         chamfer(**{**given, **change})
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that any result of torch had."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+def _residual(q, d):
+    codes = torch.randint(0, 9, d.shape[:-1])
+    packed = torch.zeros(*d.shape[:-1], q.shape[-1] // 2, dtype=torch.uint8)
+    lengths = torch.full((len(d),), d.shape[1])
+    return plaid.maxsim_residual(q, codes, packed, lengths, torch.randn(9, 4), torch.ones(16), 4)
+
+
+@pytest.mark.parametrize("call", [
+    lambda q, d: xtr(q, d, k=5),
+    lambda q, d: _maxima.scores(q.double(), d.double()),
+    lambda q, d: reference.maxsim_reference(q, d, normalize=True),
+    lambda q, d: from_hidden(q, d, torch.randn(4, 4, requires_grad=True)),
+    lambda q, d: flash_maxsim.maxsim_naive(q.flatten(0, 1), d),
+    lambda q, d: chamfer(q.flatten(0, 1), d.flatten(0, 1)),
+    lambda q, d: flash_maxsim.flash_maxsim_int8_batched_train(q, d),
+    _residual,
+], ids=["xtr", "f64", "reference", "hidden", "naive", "chamfer", "int8", "residual"])
+def test_similarities_of_all_tokens_are_never_held(monkeypatch, call):
+    monkeypatch.setattr(_maxima, "CHUNK_ELEMENTS", 20_000)
+    q = torch.randn(16, 24, 4, requires_grad=True)
+    d = torch.randn(40, 32, 4, requires_grad=True)
+    with Largest() as largest:
+        call(q, d).sum().backward()
+    # 491 520 similarities; maxima and winners of all pairs are 15 360, one document's 12 288.
+    assert largest.elements <= 4 * 20_000

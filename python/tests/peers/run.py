@@ -5,9 +5,8 @@
 
 The source distributions of exactly the versions of suites.json are fetched with pip into
 `target/peers` and kept there; with `--sources` they are taken from a folder and nothing is
-fetched (the Hub kernel's, a folder `erikkaum-maxsim` with its `tests`, always). Only the tests are
-unpacked; what they import is the package `maxsim` of this interpreter under the names of
-`alias/`. In mode `cpu` the device "cuda" is the CPU (`alias/cpu_mode.py`).
+fetched (the Hub kernel's, a folder `erikkaum-maxsim` with its `tests`, always). What they test is
+the package `maxsim` of this interpreter under the names of `alias/`. In mode `cpu` the device "cuda" is the CPU (`alias/cpu_mode.py`).
 
 Every test must pass but those that excluded.json lists by name with the reason. A listed test that
 passes, or that there is not, is a failure too. `--out` writes counts and names as JSON.
@@ -51,17 +50,28 @@ def archive_of(suite: Dict[str, Any], sources: Optional[Path]) -> Optional[Path]
     return KEPT / (suite["archive"] + ".tar.gz")
 
 
-def unpack_tests(archive: Path, into: Path) -> None:
-    """Only the folder `tests`: the package itself must not be importable."""
+def unpack(archive: Path, wanted: List[str], into: Path) -> None:
+    """The files below these folders or of these names.
+
+    Of PyLate and colpali-engine that is the part that scores, without the files that import the
+    rest and all that it needs. What a suite tests with this package must not be there at all.
+    """
+
+    def is_wanted(name: str) -> bool:
+        return any(name == part or (part[-1] == "/" and name.startswith(part)) for part in wanted)
+
     if archive.is_dir():
-        shutil.copytree(archive / "tests", into / "tests")
+        for path in archive.rglob("*.py"):
+            name = path.relative_to(archive).as_posix()
+            if is_wanted(name):
+                (into / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, into / name)
         return
     with tarfile.open(archive) as file:
         members = []
         for member in file.getmembers():
-            parts = Path(member.name).parts[1:]
-            if parts[:1] == ("tests",) and member.isfile():
-                member.name = str(Path(*parts))
+            member.name = member.name.partition("/")[2]
+            if member.isfile() and is_wanted(member.name):
                 members.append(member)
         file.extractall(into, members=members, filter="data")
 
@@ -131,7 +141,7 @@ def run_suite(
     failures: List[Dict[str, str]] = []
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
-        unpack_tests(archive, folder)
+        unpack(archive, suite["unpack"], folder)
         env = environment(suite, folder, mode)
         outcomes = run_tests(suite, folder, env, listed, run_all)
         scripts = [n for n, want in suite["scripts"].items() if mode == "gpu" or want["cpu"]]
