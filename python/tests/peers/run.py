@@ -6,7 +6,8 @@
 The source distributions of exactly the versions of suites.json are fetched with pip into
 `target/peers` and kept there; with `--sources` they are taken from a folder and nothing is
 fetched (the Hub kernel's, a folder `erikkaum-maxsim` with its `tests`, always). What they test is
-the package `maxsim` of this interpreter under the names of `alias/`. In mode `cpu` the device "cuda" is the CPU (`alias/cpu_mode.py`).
+the package `maxsim` of this interpreter under the names of `alias/`. In mode `cpu` the device
+"cuda" is the CPU (`alias/cpu_mode.py`).
 
 Every test must pass but those that excluded.json lists by name with the reason. A listed test that
 passes, or that there is not, is a failure too. `--out` writes counts and names as JSON.
