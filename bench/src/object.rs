@@ -67,9 +67,9 @@ impl From<AnyDeviceTokens> for AnyTokens {
 /// A prepared problem.
 pub enum AnyWork {
     /// Work on tokens of one matrix.
-    Plain(PreparedScore),
+    Plain(Box<PreparedScore>),
     /// Work on tokens with the codes that find winners.
-    Coarse(PreparedRescore),
+    Coarse(Box<PreparedRescore>),
 }
 
 impl AnyWork {
@@ -136,11 +136,11 @@ impl AnyTokens {
         let device = self.tokens.device();
         if let Some((q, d, coarse)) = screened(self, documents) {
             let work = device.prepare_rescore(q, d, &coarse, &pairing, options);
-            return Ok(AnyWork::Coarse(work.map_err(text)?));
+            return Ok(AnyWork::Coarse(work.map_err(text)?.into()));
         }
         check_plain(self, documents)?;
         let work = device.prepare_any(&self.tokens, &documents.tokens, &pairing, options);
-        Ok(AnyWork::Plain(work.map_err(text)?))
+        Ok(AnyWork::Plain(work.map_err(text)?.into()))
     }
 }
 

@@ -192,6 +192,7 @@ absent! {
     }
     ForwardPlan {
         fn workspace_bytes(&self) -> u64;
+        fn list_bytes(&self) -> u64;
         fn new(
             device: Device<'_>,
             problem: &Problem<'_>,

@@ -138,7 +138,8 @@ impl Device {
         }
     }
 
-    /// Device memory; `None` for the CPU.
+    /// Device memory; `None` for the CPU. What was dropped counts as free: where calls still use it
+    /// the device is waited for.
     ///
     /// # Errors
     /// [`Error::DeviceLost`] after a fault.

@@ -347,6 +347,27 @@ impl Stream {
     ///
     /// The memory's place is not checked.
     ///
+    /// ```no_run
+    /// use maxsim::Result;
+    /// use maxsim::stream::{PreparedScore, Stream};
+    /// use maxsim::training::PreparedBackward;
+    ///
+    /// /// Makes room for scores and their gradients in memory of another library's allocator.
+    /// ///
+    /// /// # Safety
+    /// /// What it allocates is the stream's alone, for as long as the stream's work uses it.
+    /// unsafe fn make_room(
+    ///     stream: &mut Stream,
+    ///     score: &PreparedScore,
+    ///     backward: &PreparedBackward,
+    ///     allocate: impl Fn(u64) -> u64,
+    /// ) -> Result<()> {
+    ///     let len_bytes = score.workspace_bytes().max(backward.workspace_bytes());
+    ///     // SAFETY: the caller's promise.
+    ///     unsafe { stream.set_workspace(allocate(len_bytes), len_bytes) }
+    /// }
+    /// ```
+    ///
     /// [`PreparedScore::workspace_bytes`]: crate::stream::PreparedScore::workspace_bytes
     /// [`PreparedBackward::workspace_bytes`]: crate::training::PreparedBackward::workspace_bytes
     ///

@@ -210,6 +210,12 @@ impl TokenLayout {
     /// Says that rows are masked by bytes that are never read on the host: every item counts as one
     /// that has a valid token and as one that may have none. For
     /// [`DeviceTokens::from_raw_unchecked`](crate::DeviceTokens::from_raw_unchecked).
+    ///
+    /// ```
+    /// let layout = maxsim::TokenLayout::padded(2, 300, 128)?.with_unread_mask();
+    /// assert!(layout.is_masked() && layout.has_tokens(1));
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
     pub fn with_unread_mask(self) -> TokenLayout {
         TokenLayout { masked: true, has_empty_items: true, ..self }
     }

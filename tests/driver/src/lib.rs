@@ -43,11 +43,13 @@ enum Count {
     Questions,
     /// Calls that a capture forbids.
     Violations,
+    /// Records of events on streams that are captured, of which the graphs become nodes.
+    Captured,
     /// Copies to memory that one was made to before, since the counts were last cleared.
     Repeated,
 }
 
-const N_COUNTS: usize = 9;
+const N_COUNTS: usize = 10;
 
 static COUNTS: [AtomicU64; N_COUNTS] = [const { AtomicU64::new(0) }; N_COUNTS];
 
@@ -338,7 +340,7 @@ driver! {
     }
     fn cuEventRecord(event: *mut Event, stream: usize) {
         if state().captured.contains(&stream) {
-            count(Count::Violations);
+            count(Count::Captured);
         }
         record(event, stream)
     }

@@ -13,7 +13,9 @@ use std::time::Instant;
 use maxsim::{Device, Pairing, ScoreOptions, TokenLayout, Tokens};
 
 use calls::{Call, Kept};
-use stand_in::{ALLOCATIONS, COPIES, LAUNCHES, LOADS, QUESTIONS, REPEATED, StandIn, VIOLATIONS};
+use stand_in::{
+    ALLOCATIONS, CAPTURED, COPIES, LAUNCHES, LOADS, QUESTIONS, REPEATED, StandIn, VIOLATIONS,
+};
 use stand_in::{WAITS, in_stand_in};
 
 const N_CALLS: u64 = 400;
@@ -149,7 +151,8 @@ fn drops_leave_captures_alone() {
         driver.clear();
         driver.capture(other.stream(), true);
         (0..100).for_each(|i| call.forward(&ragged(i + 100)));
-        assert_eq!((driver.count(VIOLATIONS), driver.count(WAITS)), (0, 0));
+        let counts = [VIOLATIONS, CAPTURED, WAITS].map(|index| driver.count(index));
+        assert_eq!(counts, [0; 3]);
         // Memory that the captured stream may have used before stays away.
         assert!(driver.count(ALLOCATIONS) > 0);
         driver.capture(other.stream(), false);
@@ -157,5 +160,68 @@ fn drops_leave_captures_alone() {
         driver.clear();
         (0..100).for_each(|i| call.forward(&ragged(i + 300)));
         assert_eq!((driver.count(ALLOCATIONS), driver.count(WAITS)), (0, 0));
+    });
+}
+
+/// A capture of the caller's own stream, as `torch.cuda.graph` makes it.
+#[test]
+fn calls_become_part_of_a_capture() {
+    in_stand_in("calls_become_part_of_a_capture", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        // Grows the workspace.
+        [regular(), ragged(0)].iter().for_each(|layouts| call.train(layouts));
+        let mut other = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        driver.capture(call.stream(), true);
+        driver.clear();
+        for layouts in [regular(), ragged(0), ragged(1)] {
+            call.forward(&layouts);
+            call.train(&layouts);
+        }
+        // Other streams may be used meanwhile.
+        other.train(&ragged(2));
+        assert_eq!((driver.count(VIOLATIONS), driver.count(WAITS)), (0, 0));
+        assert!(driver.count(CAPTURED) > 0);
+        driver.capture(call.stream(), false);
+    });
+}
+
+#[test]
+fn threads_with_streams_of_their_own_do_not_wait_for_each_other() {
+    in_stand_in("threads_with_streams_of_their_own_do_not_wait_for_each_other", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        driver.set_lag(100);
+        let steps = |from: u64| {
+            let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+            (from..from + 100).for_each(|i| call.train(&ragged(i)));
+        };
+        let all = || {
+            std::thread::scope(|scope| {
+                (0..4).for_each(|thread| drop(scope.spawn(move || steps(thread * 50))));
+            });
+        };
+        all();
+        driver.clear();
+        all();
+        assert_eq!(driver.count(WAITS), 0);
+    });
+}
+
+/// The workspace of the caller: the stream allocates none, and refuses what does not fit.
+#[test]
+fn a_workspace_of_the_caller_is_used_and_not_grown() {
+    in_stand_in("a_workspace_of_the_caller_is_used_and_not_grown", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        let layouts = regular();
+        let needed = call.workspace_bytes(&layouts);
+        assert!(needed > 0);
+        call.set_workspace(needed);
+        driver.clear();
+        call.train(&layouts);
+        assert_eq!(driver.count(WAITS), 0);
+        call.set_workspace(needed - 1);
+        let error = call.try_train(&layouts).expect_err("one byte is missing").to_string();
+        assert!(error.contains("workspace") && error.contains(&needed.to_string()), "{error}");
     });
 }

@@ -166,6 +166,7 @@ impl CudaDevice {
         }
         let image = Image::find(name)?;
         let _entered = self.enter()?;
+        let _relaxed = self.relaxed();
         let (module, source) = self.module(image)?;
         let entry = CString::new(name).unwrap_or_default();
         let mut function = ptr::null_mut();

@@ -6,6 +6,13 @@
 //!
 //! The functions of [`raw`] return the driver's status code unchanged. The exported ones replace
 //! codes newer than CUDA 11.4, because `cust` reads them as an enum of that version.
+//!
+//! They are for the linker alone. A function that is not mangled is exported from every shared
+//! library that has this crate in it, where it would take the place of the driver's own for
+//! libraries that are loaded later, or be replaced by it. The linker's word for that is the
+//! symbol's visibility, which Rust has no stable attribute for: the assembler's directive `.hidden`
+//! says it, in the object that defines the symbol. Programs and shared libraries that link this
+//! crate need no flags, and the symbols end with the link.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::{Arc, OnceLock};
@@ -59,6 +66,8 @@ macro_rules! define {
 
 macro_rules! export {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        std::arch::global_asm!(concat!(".hidden ", stringify!($name)));
+
         // SAFETY: nothing else of this name is linked: libcuda is only ever opened.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> u32 {

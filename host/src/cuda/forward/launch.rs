@@ -77,6 +77,11 @@ impl ForwardPlan {
         if self.variant.normalizes() { tokens.map(CudaTokens::normalizable) } else { tokens }
     }
 
+    /// Bytes of the work's lists on the device.
+    pub(crate) fn list_bytes(&self) -> u64 {
+        self.lists.len_bytes()
+    }
+
     /// Bytes of workspace that the work needs.
     pub(crate) fn workspace_bytes(&self) -> u64 {
         match &self.centroid_scores {

@@ -30,10 +30,14 @@ pub(in crate::cuda) struct DeviceLists {
     pub split_segments: u64,
     /// Query tokens of each score, where documents are split.
     pub score_tokens: u64,
-    _memory: Buffer,
+    memory: Buffer,
 }
 
 impl DeviceLists {
+    pub(in crate::cuda) fn len_bytes(&self) -> u64 {
+        self.memory.len_bytes()
+    }
+
     /// Uploads all lists with one copy. Where documents are split, the list and the outputs are
     /// those of the splits.
     pub(in crate::cuda) fn upload(
@@ -108,7 +112,7 @@ impl DeviceLists {
             score_token_base,
             split_segments,
             score_tokens,
-            _memory: memory,
+            memory,
         })
     }
 }

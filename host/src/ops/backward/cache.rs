@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::BackwardOptions;
 use super::prepared::{GradientType, PreparedBackward};
+use super::{BackwardOptions, BackwardStrategy};
 use crate::device::Device;
 use crate::error::Result;
 use crate::ops::score::prepared::PreparedScore;
@@ -25,7 +25,10 @@ struct Kept {
 
 impl Device {
     /// As [`Device::prepare_backward`], and kept with the work: the next call with these options
-    /// finds it again.
+    /// finds it again. What [`BackwardStrategy::Recompute`] needs, which has memory for winners, is
+    /// not kept.
+    ///
+    /// [`BackwardStrategy::Recompute`]: crate::training::BackwardStrategy::Recompute
     ///
     /// ```
     /// use std::sync::Arc;
@@ -59,6 +62,9 @@ impl Device {
             return Ok(kept.backward.clone());
         }
         let backward = Arc::new(self.prepare_backward(work, options, gradients)?);
+        if options.strategy == BackwardStrategy::Recompute {
+            return Ok(backward);
+        }
         let kept = Kept { options: options.clone(), gradients, backward: backward.clone() };
         let mut cache = lock(cache);
         // The oldest is dropped outside the lock.

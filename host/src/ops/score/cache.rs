@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::plan::limits::Access;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::{Kind, Pairing};
+use crate::runtime::on::On;
 use crate::runtime::swap::lock;
 use crate::tokens::format::{Format, ScorableWith, TokenFormat};
 use crate::tokens::layout::TokenLayout;
@@ -20,6 +21,9 @@ const REGULAR_MAX: usize = 64;
 
 /// Most works that are kept of other items, which hardly ever come again but for their gradients.
 const OTHER_MAX: usize = 16;
+
+/// Most bytes of lists on a device of a work that is kept.
+const LIST_BYTES_MAX: u64 = 1 << 20;
 
 /// The works of all devices.
 static CACHE: Mutex<Cache> =
@@ -159,11 +163,22 @@ impl Call<'_> {
     }
 }
 
+impl PreparedScore {
+    /// Bytes of its lists on a device.
+    fn list_bytes(&self) -> u64 {
+        match &self.inner {
+            On::Cpu(()) => 0,
+            On::Cuda(work) => work.list_bytes(),
+        }
+    }
+}
+
 impl Device {
     /// As [`Device::prepare`], and kept: the next call of handles with the same layouts, formats
     /// and alignment, whatever their memory, and with the same pairing and options finds the work
     /// again, in less than a microsecond where every item is equally long. A bounded number of
-    /// works is kept, of which the one that was used least lately goes.
+    /// works is kept, of which the one that was used least lately goes, and none with lists of more
+    /// than a megabyte.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -215,6 +230,9 @@ impl Device {
             return Ok(work);
         }
         let work = Arc::new(self.prepare(queries, documents, pairing, options)?);
+        if work.list_bytes() > LIST_BYTES_MAX {
+            return Ok(work);
+        }
         let old = lock(&CACHE).shelf(is_regular).put(key, work.clone());
         drop(old);
         Ok(work)

@@ -85,8 +85,31 @@ impl<'a> Call<'a> {
         self.stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
     }
 
+    /// Bytes of workspace of [`Call::train`].
+    pub fn workspace_bytes(&mut self, layouts: &[Arc<TokenLayout>; 2]) -> u64 {
+        let [queries, documents] = self.views(layouts);
+        let options = self.options.clone().winners(true);
+        let work = self.device.prepare_cached(&queries, &documents, &self.pairing, &options);
+        let work = work.expect("work");
+        let (options, kind) = (BackwardOptions::default(), GradientType::Tokens);
+        let backward = self.device.prepare_backward_cached(&work, &options, kind).expect("work");
+        work.workspace_bytes().max(backward.workspace_bytes())
+    }
+
+    /// Gives the stream memory of the caller to work with.
+    pub fn set_workspace(&mut self, len_bytes: u64) {
+        let address = self.new_address();
+        // SAFETY: nothing reads or writes the memory.
+        unsafe { self.stream.set_workspace(address, len_bytes) }.expect("an address");
+    }
+
     /// Scores views with winners, and goes back through the same memory with other handles.
     pub fn train(&mut self, layouts: &[Arc<TokenLayout>; 2]) {
+        self.try_train(layouts).expect("calls");
+    }
+
+    /// As [`Call::train`].
+    pub fn try_train(&mut self, layouts: &[Arc<TokenLayout>; 2]) -> maxsim::Result<()> {
         let options = self.options.clone().winners(true);
         let [scores_at, winners_at, grad_scores_at] = [(); 3].map(|()| self.new_address());
         for is_backward in [false, true] {
@@ -99,7 +122,7 @@ impl<'a> Call<'a> {
             };
             let mut scores = scores.expect("scores");
             if !is_backward {
-                self.stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
+                self.stream.score_into(&queries, &documents, &work, &mut scores)?;
                 continue;
             }
             let (options, kind) = (BackwardOptions::default(), GradientType::Tokens);
@@ -116,10 +139,9 @@ impl<'a> Call<'a> {
             };
             let (grad_scores, mut gradients) = (grad_scores.expect("g"), gradients.expect("room"));
             let scores = scores.with_grad(&grad_scores);
-            self.stream
-                .backward(&queries, &documents, &backward, scores, &mut gradients)
-                .expect("a call");
+            self.stream.backward(&queries, &documents, &backward, scores, &mut gradients)?;
         }
+        Ok(())
     }
 
     /// Scores kept handles with kept work, into new results.

@@ -13,7 +13,8 @@ pub const LAUNCHES: usize = 4;
 pub const LOADS: usize = 5;
 pub const QUESTIONS: usize = 6;
 pub const VIOLATIONS: usize = 7;
-pub const REPEATED: usize = 8;
+pub const CAPTURED: usize = 8;
+pub const REPEATED: usize = 9;
 
 /// The environment variable of a process with the stand-in.
 const INSIDE: &str = "MAXSIM_TEST_DRIVER";
