@@ -317,6 +317,25 @@ def test_chamfer_refuses(change, error):
         chamfer(**{**given, **change})
 
 
+# --- autocast ----------------------------------------------------------------------------------
+
+
+def test_autocast_changes_nothing():
+    q, h = torch.randn(2, 3, 8), torch.randn(4, 5, 12)
+    w = torch.randn(8, 12, requires_grad=True)
+
+    def run():
+        rows = project(h, w)
+        scores = from_hidden(q, h, w) + xtr(q, rows, k=3) + _maxima.scores(q, rows.double())
+        return scores, torch.autograd.grad(scores.sum(), w)[0]
+
+    plain = run()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = run()
+    for a, b in zip(plain, cast):
+        assert torch.equal(a, b)
+
+
 # --- memory ------------------------------------------------------------------------------------
 
 

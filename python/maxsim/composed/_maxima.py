@@ -7,7 +7,8 @@ the references, the compositions (XTR, weights) and what the native engine does 
 
 from __future__ import annotations
 
-from typing import Iterator, Optional, Tuple
+import contextlib
+from typing import Any, ContextManager, Iterator, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,14 @@ def accumulation_type(*tensors: Tensor) -> torch.dtype:
     return torch.float64 if wide else torch.float32
 
 
+def as_given(tensor: Tensor) -> ContextManager[Any]:
+    """A context in which products have the types of their factors, also under autocast."""
+    kind = tensor.device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return contextlib.nullcontext()
+    return torch.autocast(kind, enabled=False)
+
+
 def spans(total: int, per_item: int, budget: int = 0) -> Iterator[Tuple[int, int]]:
     """Cut `total` items of `per_item` elements into runs of at most `budget` elements."""
     step = max(1, (budget or CHUNK_ELEMENTS) // max(1, per_item))
@@ -31,13 +40,14 @@ def spans(total: int, per_item: int, budget: int = 0) -> Iterator[Tuple[int, int
 
 def _similarities(queries: Tensor, documents: Tensor, mask: Optional[Tensor]) -> Tensor:
     """`[Nq, n, Lq, Ld]` of queries `[Nq, Lq, d]` against `[n, Ld, d]` or `[Nq, n, Ld, d]`."""
-    if documents.dim() == 3:
-        count, length, dim = documents.shape
-        flat = queries.reshape(-1, dim) @ documents.reshape(-1, dim).T
-        shape = (queries.shape[0], queries.shape[1], count, length)
-        products = flat.reshape(shape).transpose(1, 2)
-    else:
-        products = queries.unsqueeze(1) @ documents.transpose(-1, -2)
+    with as_given(queries):
+        if documents.dim() == 3:
+            count, length, dim = documents.shape
+            flat = queries.reshape(-1, dim) @ documents.reshape(-1, dim).T
+            shape = (queries.shape[0], queries.shape[1], count, length)
+            products = flat.reshape(shape).transpose(1, 2)
+        else:
+            products = queries.unsqueeze(1) @ documents.transpose(-1, -2)
     if mask is not None:
         valid = mask if mask.dim() == 3 else mask.unsqueeze(0)
         products = products.masked_fill(~valid.unsqueeze(2), float("-inf"))
@@ -91,7 +101,8 @@ def query_gradient(gradient: Tensor, documents: Tensor, winners: Tensor) -> Tens
         ids = torch.arange(start, end, device=winners.device).view(1, -1, 1)
         place = chosen.clamp_min(0)
         taken = documents[rows, ids, place] if own else documents[ids, place]
-        result += torch.einsum("qns,qnsd->qsd", weight, taken.to(gradient.dtype))
+        with as_given(gradient):
+            result += torch.einsum("qns,qnsd->qsd", weight, taken.to(gradient.dtype))
     return result
 
 

@@ -22,7 +22,8 @@ def _rows(
     hidden: Tensor, weight: Tensor, bias: Optional[Tensor], normalize: bool
 ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """Projected rows, their factors `r` and which of them were clamped."""
-    rows = hidden @ weight.T
+    with _maxima.as_given(hidden):
+        rows = hidden @ weight.T
     if bias is not None:
         rows = rows + bias
     if not normalize:
@@ -65,10 +66,11 @@ class _Project(torch.autograd.Function):
                 unit = rows * factor
                 along = (unit * step).sum(-1, keepdim=True).masked_fill(clamped, 0.0)
                 step = (step - unit * along) * factor
-            if d_hidden is not None:
-                d_hidden[start:end] = step @ wide_weight
-            if d_weight is not None:
-                d_weight += step.T @ part
+            with _maxima.as_given(hidden):
+                if d_hidden is not None:
+                    d_hidden[start:end] = step @ wide_weight
+                if d_weight is not None:
+                    d_weight += step.T @ part
             if d_bias is not None:
                 d_bias += step.sum(0)
         return (
