@@ -1,0 +1,90 @@
+"""Late interaction of sentence-transformers (MultiVectorEncoder), scored by maxsim.
+
+    from maxsim.integrations import sentence_transformers
+    sentence_transformers.enable()
+
+In force, ``util.maxsim``, ``maxsim_pairwise``, ``mean_maxsim`` and ``mean_maxsim_pairwise``, the
+ColBERT scores of ``multi_vector_encoder.scoring``, the losses that use them, the evaluators and
+``MultiVectorEncoder.similarity`` are computed here, on the CPU and on CUDA devices, also where a
+caller imported them before. XTR and what is not scored here (float64, other devices) stay
+sentence-transformers'.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from ._exchange import Enabled, Integration
+
+
+def enable(*, check_version: bool = True) -> Enabled:
+    """Makes sentence-transformers score with maxsim, from now on or inside a ``with`` block.
+
+    Args:
+        check_version: refuse versions of sentence-transformers that are not known to fit.
+
+    Raises:
+        ImportError: sentence-transformers is not installed.
+        RuntimeError: a version that is not known to fit.
+    """
+    return _integration.enable(check_version)
+
+
+def disable() -> None:
+    """Gives sentence-transformers its own functions back."""
+    _integration.disable()
+
+
+def _score(
+    score: Callable[..., Any], original: Callable[..., Any], a: Any, b: Any, a_mask: Any,
+    b_mask: Any,
+) -> Any:
+    """Scores a padded chunk, in float32; documents without a token score their -1e9."""
+    from . import _served
+
+    a, b = _served.as_products(a, b)
+    if a_mask is not None and a_mask.is_floating_point():
+        # A factor, not only a mask: weights of tokens are their caller's business.
+        a, a_mask = a * a_mask.unsqueeze(-1).to(a.dtype), None
+    if a_mask is not None:
+        a_mask = a_mask.bool()
+    if b_mask is None:
+        return score(a, b, q_mask=a_mask)
+    b_mask = b_mask.bool()
+    scores = score(a, b, q_mask=a_mask, d_mask=b_mask)
+    fill = original.__globals__["_fill_empty_document_scores"]
+    return fill(scores, ~b_mask.any(dim=-1))
+
+
+def _score_documents(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _maxsim_score_documents(a: Any, b: Any, a_mask: Any, b_mask: Any) -> Any:
+        from ..scoring import maxsim
+        from . import _served
+
+        if _served.served(a, b) and _served.fits(a_mask, a) and _served.fits(b_mask, b):
+            return _score(maxsim, original, a, b, a_mask, b_mask)
+        return original(a, b, a_mask, b_mask)
+
+    return _maxsim_score_documents
+
+
+def _score_pairs(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _maxsim_score_pairs(a: Any, b: Any, a_mask: Any, b_mask: Any) -> Any:
+        from ..scoring import pairs
+        from . import _served
+
+        if (_served.served(a, b) and len(a) == len(b) and _served.fits(a_mask, a)
+                and _served.fits(b_mask, b)):
+            return _score(pairs, original, a, b, a_mask, b_mask)
+        return original(a, b, a_mask, b_mask)
+
+    return _maxsim_score_pairs
+
+
+_integration = Integration(
+    "sentence_transformers", "sentence-transformers", ("6.0", "6.3"),
+    {
+        ("sentence_transformers.util.similarity", "_maxsim_score_documents"): _score_documents,
+        ("sentence_transformers.util.similarity", "_maxsim_score_pairs"): _score_pairs,
+    },
+)
