@@ -106,6 +106,15 @@ def query_gradient(gradient: Tensor, documents: Tensor, winners: Tensor) -> Tens
     return result
 
 
+def _add_rows(to: Tensor, places: Tensor, rows: Tensor) -> None:
+    """Adds rows at places, of which several may be one, in an order that is always the same."""
+    if to.device.type == "cuda":
+        # This sorts the places; `index_add_` would add with atomics.
+        to.index_put_((places,), rows, accumulate=True)
+    else:
+        to.index_add_(0, places, rows)
+
+
 def document_gradient(
     gradient: Tensor, queries: Tensor, documents: Tensor, winners: Tensor
 ) -> Tensor:
@@ -124,7 +133,7 @@ def document_gradient(
         ids = torch.arange(start, end, device=winners.device).view(1, -1, 1)
         item = rows * count + ids if own else ids
         place = (item * doc_length + chosen.clamp_min(0)).reshape(-1)
-        result.index_add_(0, place, (weight.unsqueeze(-1) * wide).reshape(-1, dim))
+        _add_rows(result, place, (weight.unsqueeze(-1) * wide).reshape(-1, dim))
     return result.reshape(documents.shape)
 
 

@@ -29,6 +29,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+import signatures
+
 HERE = Path(__file__).resolve().parent
 KEPT = HERE.parents[2] / "target" / "peers"
 
@@ -128,6 +130,15 @@ def run_script(name: str, want: Dict[str, Any], folder: Path, env: Dict[str, str
     return ""
 
 
+def compare_signatures(package: Dict[str, Any], archive: Path) -> List[str]:
+    """How the package's public functions differ from ours; none where there are no sources."""
+    with tempfile.TemporaryDirectory() as work:
+        unpack(archive, [package["folder"] + "/"], Path(work))
+        return signatures.compare(
+            Path(work) / package["folder"], package["ours"], package["internal"]
+        )
+
+
 def run_suite(
     suite: Dict[str, Any], archive: Path, mode: str, run_all: bool
 ) -> Dict[str, Any]:
@@ -149,6 +160,9 @@ def run_suite(
         for name in scripts:
             wrong = run_script(name, suite["scripts"][name], folder, env)
             outcomes[name] = ["failed", wrong, 0.0] if wrong else ["passed", "", 0.0]
+    if "package" in suite:
+        for wrong in compare_signatures(suite["package"], archive):
+            failures.append({"test": wrong, "outcome": "another signature"})
     passed = [name for name, (outcome, _, _) in outcomes.items() if outcome == "passed"]
     for name, (outcome, text, _) in outcomes.items():
         if outcome not in ("passed", "deselected") and name not in listed:

@@ -132,6 +132,24 @@ def score_pairs_packed_backward_reference(
     return d_queries, d_documents
 
 
+def score_candidates_padded_backward_reference(
+    dscore: Tensor,
+    queries: Tensor,
+    documents: Tensor,
+    query_lengths: Tensor,
+    doc_lengths: Tensor,
+    argmax: Tensor,
+) -> Tuple[Tensor, Tensor]:
+    """f32 gradients of both sides from winners `[B, C, Lq]`."""
+    del doc_lengths
+    places = torch.arange(queries.shape[1], device=queries.device)
+    outside = places >= query_lengths.view(-1, 1, 1)
+    winners = argmax.masked_fill(outside, -1)
+    factor = dscore.float().unsqueeze(-1).expand(winners.shape)
+    d_queries = _maxima.query_gradient(factor, documents, winners)
+    return d_queries, _maxima.document_gradient(factor, queries, documents, winners)
+
+
 def score_contrastive_backward_reference(
     dscore: Tensor,
     queries: Tensor,

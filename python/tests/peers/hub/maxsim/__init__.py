@@ -15,7 +15,7 @@ del sys.modules["maxsim"]
 import maxsim as _real  # noqa: E402
 from maxsim import _ops  # noqa: E402
 from maxsim.compat import kernels_hub as _hub  # noqa: E402
-from maxsim.composed import _maxima  # noqa: E402
+from maxsim.compat.kernels_hub import reference as _reference  # noqa: E402
 
 sys.path[:] = _path
 for _name in dir(_hub):
@@ -29,14 +29,14 @@ class _Operators:
     @staticmethod
     def maxsim_padded_backward(dscore, q, d, q_lengths, d_lengths, argmax, lq, ld, count):
         batch, dim = q_lengths.shape[0], q.shape[1]
-        queries, documents = q.view(batch, lq, dim), d.view(batch, count, ld, dim)
-        winners = argmax.view(batch, count, lq)
-        places = winners.new_tensor(range(lq))
-        outside = places >= q_lengths.view(-1, 1, 1)
-        winners = winners.masked_fill(outside, -1)
-        factor = dscore.view(batch, count, 1).expand(winners.shape)
-        of_q = _maxima.query_gradient(factor, documents, winners)
-        of_d = _maxima.document_gradient(factor, queries, documents, winners)
+        of_q, of_d = _reference.score_candidates_padded_backward_reference(
+            dscore.view(batch, count),
+            q.view(batch, lq, dim),
+            d.view(batch, count, ld, dim),
+            q_lengths,
+            d_lengths,
+            argmax.view(batch, count, lq),
+        )
         return of_q.view(-1, dim), of_d.view(-1, dim)
 
     @staticmethod
