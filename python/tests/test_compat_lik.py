@@ -1,5 +1,6 @@
 """What the names of late-interaction-kernels promise beyond what its own tests look at."""
 
+import importlib
 import math
 import warnings
 
@@ -15,6 +16,7 @@ from maxsim.compat.late_interaction_kernels import (
     fused_head,
     padded,
     plaid,
+    pylate_compat,
     reference,
     score_pairs,
     topk,
@@ -297,15 +299,22 @@ def test_projected_documents():
             fused_head.maxsim_from_hidden(**{**dict(Q=q, H_d=h, W=w, b=b), **change})
 
 
-def test_colpali_patch_refers_to_the_integration(monkeypatch):
-    monkeypatch.setattr(colpali_compat, "package_at_least", lambda name, minimum: True)
-    monkeypatch.setattr(colpali_compat, "_NATIVE_NOTICE_SHOWN", False)
+def test_patches_are_the_integrations(monkeypatch):
+    calls = []
+    for module, name in ((colpali_compat, "colpali"), (pylate_compat, "pylate")):
+        monkeypatch.setattr(module, "_NATIVE_NOTICE_SHOWN", False)
+        integration = importlib.import_module(f"maxsim.integrations.{name}")
+        monkeypatch.setattr(integration, "enable", lambda n=name, **o: calls.append((n, o)))
+        monkeypatch.setattr(integration, "disable", lambda n=name: calls.append((n, None)))
+    monkeypatch.setattr(pylate_compat, "package_at_least", lambda name, minimum: True)
     with pytest.warns(DeprecationWarning, match="integrations.colpali"):
         lik.patch_colpali_engine()
     lik.unpatch_colpali_engine()
-    monkeypatch.setattr(colpali_compat, "package_at_least", lambda name, minimum: False)
-    with pytest.raises(RuntimeError, match="0.3.17"):
-        lik.patch_colpali_engine()
+    with pytest.warns(DeprecationWarning, match="integrations.pylate"):
+        lik.patch_pylate()
+    lik.unpatch_pylate()
+    want = [("colpali", {}), ("colpali", None), ("pylate", {"masked": "skip"}), ("pylate", None)]
+    assert calls == want
 
 
 def test_every_exported_name_is_there():

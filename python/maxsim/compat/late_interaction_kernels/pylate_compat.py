@@ -1,8 +1,8 @@
 """`patch_pylate`: PyLate's scores computed by this library.
 
 PyLate 1.5.1 and later has a choice of backends of its own, which knows only other packages: there
-the call goes to `maxsim.integrations.pylate` and says so. In earlier versions the scoring
-functions are replaced, in the modules that define them and in those that took them at import.
+the call goes to `maxsim.integrations.pylate`. In earlier versions the scoring functions are
+replaced, in the modules that define them and in those that took them at import.
 """
 
 from __future__ import annotations
@@ -134,12 +134,15 @@ def _captures(new_layout: bool) -> List[Tuple[str, str]]:
 
 def _native() -> None:
     """PyLate has backends: hand over to the integration, and say so once."""
+    from ...integrations import pylate
+
+    pylate.enable(masked="skip")
     global _NATIVE_NOTICE_SHOWN
     if not _NATIVE_NOTICE_SHOWN:
         _NATIVE_NOTICE_SHOWN = True
         warnings.warn(
-            f"late-interaction-kernels: PyLate {_PYLATE_NATIVE_MIN} and later is not patched; "
-            "use maxsim.integrations.pylate.enable()",
+            f"late-interaction-kernels: with PyLate {_PYLATE_NATIVE_MIN} and later patch_pylate() "
+            'is maxsim.integrations.pylate.enable(masked="skip"), which is the name to call',
             DeprecationWarning,
             stacklevel=3,
         )
@@ -184,6 +187,9 @@ def patch_pylate() -> None:
 def unpatch_pylate() -> None:
     """Give PyLate its own functions back."""
     if not _ORIGINAL:
+        from ...integrations import pylate
+
+        pylate.disable()
         return
     api = importlib.import_module("pylate.scores")
     defining, new_layout = _scores_defining_module()
