@@ -176,10 +176,12 @@ _really_available = torch.cuda.is_available
 
 
 def _absent(name):
-    def call(*args, **kwargs):
+    """A class that cannot be made, and so a function that cannot be called."""
+
+    def refuse(self, *args, **kwargs):
         raise NotImplementedError(f"torch.cuda.{name} needs a device")
 
-    return call
+    return type(name, (), {"__init__": refuse})
 
 
 def enable():
