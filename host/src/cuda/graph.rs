@@ -145,10 +145,14 @@ impl CudaCall {
 
     fn workspace_bytes(&self) -> u64 {
         match &self.what {
-            What::Score { work, .. } => work.workspace_bytes(),
+            What::Score { work, tokens } => {
+                work.workspace_bytes_of(tokens.each_ref().map(|t| &**t))
+            }
             What::Rescore { work, .. } => work.workspace_bytes(),
             What::Loss { .. } => 0,
-            What::Backward { work, adds, .. } => work.workspace_bytes(*adds),
+            What::Backward { work, tokens, adds, .. } => {
+                work.workspace_bytes_of(*adds, tokens.each_ref().map(|tokens| &**tokens))
+            }
         }
     }
 

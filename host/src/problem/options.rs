@@ -41,7 +41,8 @@ pub struct ScoreOptions {
     /// may two that engines order otherwise be; f16 elements below 2⁻¹⁴ count as 2⁻¹⁴ there, since
     /// tensor cores go by their exponents. On a GPU a handle keeps r of its rows, 4 bytes each,
     /// from the first such call on (which waits for them); for foreign memory it is computed
-    /// anew by each call. `allow_tf32` changes nothing: f32 is exact here.
+    /// anew by each call, in the stream's workspace. `allow_tf32` changes nothing: f32 is exact
+    /// here.
     pub normalize: bool,
     /// Run this kernel instead of choosing one. It must be eligible.
     pub kernel: Option<String>,

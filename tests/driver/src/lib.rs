@@ -43,13 +43,15 @@ enum Count {
     Questions,
     /// Calls that a capture forbids.
     Violations,
+    /// Fills of watched memory.
+    Fills,
     /// Records of events on streams that are captured, of which the graphs become nodes.
     Captured,
     /// Copies to memory that one was made to before, since the counts were last cleared.
     Repeated,
 }
 
-const N_COUNTS: usize = 10;
+const N_COUNTS: usize = 11;
 
 static COUNTS: [AtomicU64; N_COUNTS] = [const { AtomicU64::new(0) }; N_COUNTS];
 
@@ -68,6 +70,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     copied_to: BTreeSet::new(),
     captured: BTreeSet::new(),
     busy: BTreeSet::new(),
+    watched: Watched { start: u64::MAX - WATCHED_BYTES, len: 0 },
     handles: 0x5000,
 });
 
@@ -80,8 +83,19 @@ struct State {
     captured: BTreeSet<usize>,
     /// Streams with kernels. The work of others is done at once.
     busy: BTreeSet<usize>,
+    watched: Watched,
     handles: usize,
 }
+
+/// Memory that fills may not pass the end of.
+#[derive(Clone, Copy)]
+struct Watched {
+    start: u64,
+    len: u64,
+}
+
+/// Bytes behind a watched start of which a fill is meant for the watched memory.
+const WATCHED_BYTES: u64 = 1 << 28;
 
 thread_local! {
     static MODE: Cell<c_int> = const { Cell::new(0) };
@@ -125,6 +139,12 @@ pub extern "C" fn stand_in_set_lag(launches: u64) {
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_set_memory(bytes: u64) {
     MEMORY.store(bytes, Ordering::Relaxed);
+}
+
+/// Watches memory: fills there are counted, and those that pass its end are violations.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_watch(start: u64, len: u64) {
+    state().watched = Watched { start, len };
 }
 
 /// Begins or ends the capture of a stream.
@@ -287,8 +307,8 @@ driver! {
         ptr::copy_nonoverlapping(ptr::with_exposed_provenance(from as usize), to, len);
         OK
     }
-    fn cuMemsetD32Async(_to: u64, _word: c_uint, _n: usize, _stream: usize) { OK }
-    fn cuMemsetD8Async(_to: u64, _byte: u8, _n: usize, _stream: usize) { OK }
+    fn cuMemsetD32Async(to: u64, _word: c_uint, n: usize, _stream: usize) { fill(to, n * 4) }
+    fn cuMemsetD8Async(to: u64, _byte: u8, n: usize, _stream: usize) { fill(to, n) }
     fn cuMemGetAddressRange_v2(base: *mut u64, len: *mut usize, address: u64) {
         count(Count::Questions);
         let state = state();
@@ -408,6 +428,15 @@ fn launch(stream: usize) -> u32 {
     count(Count::Launches);
     state().busy.insert(stream);
     CLOCK.fetch_add(1, Ordering::Relaxed);
+    OK
+}
+
+fn fill(to: u64, len: usize) -> u32 {
+    let watched = state().watched;
+    if to >= watched.start && to < watched.start + WATCHED_BYTES {
+        let is_inside = to + len as u64 <= watched.start + watched.len;
+        count(if is_inside { Count::Fills } else { Count::Violations });
+    }
     OK
 }
 

@@ -14,7 +14,7 @@ use maxsim::{Device, Pairing, ScoreOptions, TokenLayout, Tokens};
 
 use calls::{Call, Kept};
 use stand_in::{
-    ALLOCATIONS, CAPTURED, COPIES, LAUNCHES, LOADS, QUESTIONS, REPEATED, StandIn, VIOLATIONS,
+    ALLOCATIONS, CAPTURED, COPIES, FILLS, LAUNCHES, LOADS, QUESTIONS, REPEATED, StandIn, VIOLATIONS,
 };
 use stand_in::{WAITS, in_stand_in};
 
@@ -45,7 +45,12 @@ fn check(driver: &StandIn, name: &str, mut call: impl FnMut(u64)) {
 
 /// Shapes of a call: queries and documents.
 fn regular() -> [Arc<TokenLayout>; 2] {
-    [(32, 32), (200, 180)].map(|(n, len)| TokenLayout::padded(n, len, 128).expect("shape").into())
+    padded([(32, 32), (200, 180)])
+}
+
+/// Numbers and lengths of queries and documents.
+fn padded(sides: [(usize, usize); 2]) -> [Arc<TokenLayout>; 2] {
+    sides.map(|(n, len)| TokenLayout::padded(n, len, 128).expect("shape").into())
 }
 
 /// The same with other lengths each time.
@@ -65,7 +70,10 @@ fn calls_with_new_handles_and_old_shapes_only_enqueue() {
         let cross = Pairing::cross();
         for normalize in [false, true] {
             let options = ScoreOptions::default().normalize(normalize);
-            for (shape, layouts) in [("regular", regular()), ("ragged", ragged(0))] {
+            let one_query = padded([(1, 32), (1000, 300)]);
+            for (shape, layouts) in
+                [("one query", one_query), ("regular", regular()), ("ragged", ragged(0))]
+            {
                 let name = |what: &str| format!("{what}, {shape}, normalised: {normalize}");
                 let mut call = Call::new(&device, cross.clone(), options.clone());
                 check(driver, &name("forward"), |_| call.forward(&layouts));
@@ -212,16 +220,24 @@ fn threads_with_streams_of_their_own_do_not_wait_for_each_other() {
 fn a_workspace_of_the_caller_is_used_and_not_grown() {
     in_stand_in("a_workspace_of_the_caller_is_used_and_not_grown", |driver| {
         let device = Device::cuda(0).expect("the stand-in's device");
-        let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
-        let layouts = regular();
-        let needed = call.workspace_bytes(&layouts);
-        assert!(needed > 0);
-        call.set_workspace(needed);
-        driver.clear();
-        call.train(&layouts);
-        assert_eq!(driver.count(WAITS), 0);
-        call.set_workspace(needed - 1);
-        let error = call.try_train(&layouts).expect_err("one byte is missing").to_string();
-        assert!(error.contains("workspace") && error.contains(&needed.to_string()), "{error}");
+        let one_query = padded([(1, 32), (1000, 300)]);
+        for (normalize, layouts) in
+            [(false, regular()), (true, regular()), (true, one_query), (true, ragged(0))]
+        {
+            let options = ScoreOptions::default().normalize(normalize);
+            let mut call = Call::new(&device, Pairing::cross(), options);
+            let needed = call.workspace_bytes(&layouts);
+            assert!(needed > 0);
+            let start = call.set_workspace(needed);
+            driver.watch(start, needed);
+            driver.clear();
+            call.train(&layouts);
+            assert_eq!((driver.count(WAITS), driver.count(VIOLATIONS)), (0, 0));
+            // What both sides are normalised by, in either direction, ends with zeros.
+            assert!(driver.count(FILLS) >= if normalize { 4 } else { 0 });
+            call.set_workspace(needed - 1);
+            let error = call.try_train(&layouts).expect_err("one byte is missing").to_string();
+            assert!(error.contains("workspace") && error.contains(&needed.to_string()), "{error}");
+        }
     });
 }

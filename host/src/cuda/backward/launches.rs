@@ -6,15 +6,17 @@ use cust::sys::CUstream;
 use maxsim_kernels::abi::params::backward;
 use maxsim_kernels::abi::params::backward::residual::ResidualGatherParams;
 use maxsim_kernels::abi::params::backward::{
-    CountParams, GatherParams, Output, Pairs, ProjectParams, RowTask, Rows, SegmentedSumParams,
-    ShortQueryParams, SortParams, SortTask, SumParams, columns,
+    CountParams, GatherParams, Output, Pairs, RowTask, Rows, SegmentedSumParams, ShortQueryParams,
+    SortParams, SortTask, SumParams, columns,
 };
 
 use super::plan::{Carry, GradientPlan, Group, SidePairs};
+use super::project::Projected;
 use super::workspace::GroupWorkspace;
 use super::{CudaBackward, GatherKernel, SortedKernels, Sums, WinnerKernels};
 use crate::cuda::buffers::gradients::output;
 use crate::cuda::buffers::outputs::CudaOutputs;
+use crate::cuda::buffers::row_scales::found_start;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::calls::BackwardCall;
 use crate::cuda::driver::context::Entered;
@@ -72,15 +74,22 @@ impl CudaBackward {
             Sums { queries, documents, outputs, grad_scores, sides, first_row: 0, adds, norms };
         // SAFETY: the caller's promise.
         unsafe {
-            if let Some(project) = self.project {
-                queries.refresh_row_scales(entered, stream)?;
-                documents.refresh_row_scales(entered, stream)?;
-                [sums.queries, sums.documents] = [queries, documents].map(CudaTokens::normalizable);
+            if let (Some(project), Some(row_norms)) = (self.project, &self.row_norms) {
+                let tokens = [queries, documents];
+                let mut end = workspace + found_start(self.bytes_before_found(adds));
+                let mut norms = tokens.map(CudaTokens::row_scales_address);
+                [sums.queries, sums.documents] = tokens.map(CudaTokens::normalizable);
                 sums.norms = [sums.queries, sums.documents].map(CudaTokens::row_scales_address);
+                for (side, tokens) in tokens.into_iter().enumerate() {
+                    match tokens.find_row_scales(entered, stream, row_norms, &mut end)? {
+                        0 => {}
+                        found => (norms[side], sums.norms[side]) = (found, found),
+                    }
+                }
                 (sums.sides, sums.adds) = (self.sums_of_normalized(sides, adds, free), false);
                 self.run_sums(entered, stream, &sums, free)?;
-                let tokens = [queries, documents];
-                return self.run_project(entered, stream, &sums, tokens, (sides, adds), project);
+                let out = Projected { tokens, norms, sides, adds };
+                return self.run_project(entered, stream, &sums, &out, project);
             }
             if self.documents == Gathered::Codes {
                 // Scales are there from the start.
@@ -118,39 +127,6 @@ impl CudaBackward {
                 },
             }
         }
-    }
-
-    /// Enqueues the projection of gradients of normalised rows to gradients of rows; `tokens` are
-    /// the rows before they are normalised.
-    ///
-    /// # Safety
-    /// As [`CudaBackward::run`], behind the sums.
-    unsafe fn run_project(
-        &self,
-        entered: &Entered<'_>,
-        stream: CUstream,
-        sums: &Sums<'_>,
-        tokens: [&CudaTokens; 2],
-        (sides, adds): ([GradientMatrix; 2], bool),
-        project: Kernel<ProjectParams>,
-    ) -> Result<()> {
-        for (side, tokens) in tokens.into_iter().enumerate() {
-            let out = sides[side];
-            let params = ProjectParams {
-                rows: tokens.rows(),
-                out: out.output(adds),
-                sums: sums.sides[side].address,
-                norms: tokens.row_scales_address(),
-                n_rows: out.rows as u32,
-                reserved: 0,
-            };
-            let n_blocks = params.n_rows.div_ceil(backward::WARPS);
-            if n_blocks > 0 {
-                // SAFETY: sums and gradient have the tokens' rows; the caller's promise.
-                unsafe { start(entered, stream, &project, n_blocks, 0, &params)? };
-            }
-        }
-        Ok(())
     }
 
     /// # Safety

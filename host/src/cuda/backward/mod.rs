@@ -7,6 +7,8 @@ mod launches;
 mod lists;
 mod plan;
 #[allow(unsafe_code)]
+mod project;
+#[allow(unsafe_code)]
 mod recompute;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod residual;
@@ -25,13 +27,13 @@ use std::sync::Arc;
 use maxsim_kernels::abi::params::backward;
 use maxsim_kernels::abi::params::backward::residual::ResidualGatherParams;
 use maxsim_kernels::abi::params::backward::{
-    AtomicParams, CountParams, GatherParams, ProjectParams, SegmentedSumParams, ShortQueryParams,
-    SortParams, SumParams,
+    AtomicParams, CountParams, GatherParams, ProjectParams, RowNormsParams, SegmentedSumParams,
+    ShortQueryParams, SortParams, SumParams,
 };
 use maxsim_kernels::table::Resources;
 use maxsim_kernels::table::auxiliary::{
-    COUNT, FIXUP, GATHER, GATHER_CODES, PROJECT, RESIDUAL_GATHER, SEGMENTED_SUM, SHORT_QUERY, SORT,
-    SUM_CHUNKS,
+    COUNT, FIXUP, GATHER, GATHER_CODES, PROJECT, RESIDUAL_GATHER, ROW_NORMS, SEGMENTED_SUM,
+    SHORT_QUERY, SORT, SUM_CHUNKS,
 };
 
 use self::lists::Lists;
@@ -91,6 +93,8 @@ pub(crate) struct CudaBackward {
     /// The kernel that projects gradients of normalised rows to those of the rows as given, where
     /// rows are normalised.
     project: Option<Kernel<ProjectParams>>,
+    /// Kernel that finds what rows of foreign memory are normalised by, where rows are.
+    row_norms: Option<Kernel<RowNormsParams>>,
 }
 
 #[derive(Clone, Debug)]
@@ -253,6 +257,7 @@ impl CudaBackward {
             gradient,
             rows: [problem.queries().rows(), problem.documents().rows()],
             project: normalizes.then(|| device.kernel_of(&PROJECT, element)).transpose()?,
+            row_norms: normalizes.then(|| device.kernel_of(&ROW_NORMS, element)).transpose()?,
         })
     }
 
@@ -264,7 +269,8 @@ impl CudaBackward {
         let entered = self.device.enter()?;
         let order = stream.order(&entered)?;
         self.prepare_row_scales(call.queries, call.documents, Some(order))?;
-        let workspace = match self.workspace_bytes(call.adds) {
+        let tokens = [call.queries, call.documents];
+        let workspace = match self.workspace_bytes_of(call.adds, tokens) {
             0 => 0,
             len_bytes => stream.workspace(&entered, order, len_bytes)?,
         };

@@ -97,7 +97,16 @@ impl Recompute {
             .try_for_each(|slice| slice.work.tensor_maps(queries, documents).map(|_| ()))
     }
 
-    /// Bytes of workspace that a call needs.
+    /// Bytes of workspace that a call of some handles needs.
+    pub(in crate::cuda) fn workspace_bytes_of(&self, adds: bool, tokens: [&CudaTokens; 2]) -> u64 {
+        let adds = adds || self.slices.len() > 1;
+        let of = |Slice { work, backward, .. }: &Slice| {
+            work.workspace_bytes_of(tokens).max(backward.workspace_bytes_of(adds, tokens))
+        };
+        self.slices.iter().map(of).max().unwrap_or(0)
+    }
+
+    /// Bytes of workspace that a call of any handles needs.
     pub(in crate::cuda) fn workspace_bytes(&self, adds: bool) -> u64 {
         let adds = adds || self.slices.len() > 1;
         let of =

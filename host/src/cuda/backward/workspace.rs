@@ -5,6 +5,8 @@ use maxsim_kernels::abi::params::backward::SegmentedSumParams;
 
 use super::CudaBackward;
 use super::plan::Group;
+use crate::cuda::buffers::row_scales::{found_bytes, with_found};
+use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::launch::N_RESERVED;
 use crate::problem::outputs::GradientMatrix;
 use crate::tokens::element::ElementType;
@@ -13,11 +15,26 @@ use crate::tokens::element::ElementType;
 const ALIGN_BYTES: u64 = 256;
 
 impl CudaBackward {
-    /// Bytes of workspace that a call of the work needs.
+    /// Bytes of workspace that a call of the work needs, for any handles.
     pub(crate) fn workspace_bytes(&self, adds: bool) -> u64 {
         if let Some(again) = &self.again {
             return again.workspace_bytes(adds);
         }
+        let of = |rows: usize| self.row_norms.map_or(0, |_| found_bytes(rows));
+        with_found(self.bytes_before_found(adds), self.rows.map(of).iter().sum())
+    }
+
+    /// Bytes of workspace that a call of the work needs, for some handles.
+    pub(in crate::cuda) fn workspace_bytes_of(&self, adds: bool, tokens: [&CudaTokens; 2]) -> u64 {
+        if let Some(again) = &self.again {
+            return again.workspace_bytes_of(adds, tokens);
+        }
+        let of = |tokens: &CudaTokens| self.row_norms.map_or(0, |_| tokens.found_bytes());
+        with_found(self.bytes_before_found(adds), tokens.map(of).iter().sum())
+    }
+
+    /// Bytes of workspace before what rows of foreign memory are normalised by.
+    pub(super) fn bytes_before_found(&self, adds: bool) -> u64 {
         let (_, end) = self.normalized_sums(adds);
         match end {
             0 => 0,

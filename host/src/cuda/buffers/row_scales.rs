@@ -5,8 +5,7 @@
 //! scales, as f16 too.
 //!
 //! r of memory that the library owns is computed once. Foreign memory may hold something else at
-//! each call, which therefore computes r again; concurrent calls compute the same values, since the
-//! caller promises that the rows do not change meanwhile.
+//! each call, which therefore computes r again, in the workspace of its stream.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use super::tokens::CudaTokens;
 use crate::cuda::driver::context::{CudaDevice, Entered};
-use crate::cuda::driver::launch::start;
+use crate::cuda::driver::launch::{N_RESERVED, start};
 use crate::cuda::driver::memory::{Buffer, download, fill};
 use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::Order;
@@ -34,6 +33,9 @@ use crate::tokens::scales::{ScaleType, Scales};
 
 /// Alignment of f16 scales in bytes: two cache lines, which the scales of one tile fill.
 const F16_SCALES_ALIGN: usize = 256;
+
+/// Alignment of r in a workspace.
+const FOUND_ALIGN: u64 = 256;
 
 /// r of rows that are 2⁶² long: two such have dot products of 2¹²⁴ at most.
 const LEAST_FACTOR: f64 = 1.0 / (1u64 << 62) as f64;
@@ -51,7 +53,7 @@ pub(crate) struct RowScales {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cuda) enum Source {
     /// A kernel computes r from the rows.
-    Kernel(Kernel<RowNormsParams>),
+    Kernel,
     /// Scales of this type by row, which come with the rows.
     Rows(ScaleType),
     /// Scales and minima, which come with the rows.
@@ -118,9 +120,8 @@ impl RowScales {
         stream: CUstream,
         rows: usize,
     ) -> Result<()> {
-        let address = self.buffer.address() + rows as u64 * 4;
         // SAFETY: the caller's promise.
-        unsafe { fill(entered, address, 0, NORMS_PADDING as u64 * 4, stream) }
+        unsafe { clear_padding(entered, stream, self.buffer.address(), rows) }
     }
 
     /// Copies the scales of `rows` rows of codes to the host, in the type that they were given in;
@@ -131,7 +132,7 @@ impl RowScales {
         rows: usize,
     ) -> Result<Option<Scales<'static>>> {
         let scale_type = match self.source {
-            Source::Kernel(_) => return Ok(None),
+            Source::Kernel => return Ok(None),
             Source::Tensor(scale) => return Ok(Some(Scales::Tensor(scale))),
             Source::Rows(scale_type) => Some(scale_type),
             Source::Affine => None,
@@ -189,10 +190,60 @@ fn words(scales: &Scales<'_>, rows: usize, has_reader: bool) -> Result<(Vec<u32>
     Ok((words, f16_scales.map(|(first, _)| first)))
 }
 
+/// Bytes of workspace for r of as many rows.
+pub(in crate::cuda) fn found_bytes(rows: usize) -> u64 {
+    ((rows + NORMS_PADDING) as u64 * 4).next_multiple_of(FOUND_ALIGN)
+}
+
+/// Bytes of a workspace of which calls use `len_bytes`, and behind them `found_bytes` for r.
+pub(in crate::cuda) fn with_found(len_bytes: u64, found_bytes: u64) -> u64 {
+    match found_bytes {
+        0 => len_bytes,
+        found_bytes => found_start(len_bytes) + found_bytes,
+    }
+}
+
+/// Where r begins in a workspace of which calls use `len_bytes`: behind what all calls share.
+pub(in crate::cuda) fn found_start(len_bytes: u64) -> u64 {
+    len_bytes.max(N_RESERVED * 4).next_multiple_of(FOUND_ALIGN)
+}
+
 impl CudaTokens {
-    /// Allocates row scales for calls that normalise rows, and computes them for memory that the
-    /// library owns; later calls allocate nothing. For such memory the first call waits, which a
-    /// call in a foreign capture cannot.
+    /// Whether each call that normalises rows finds their r itself.
+    fn finds_row_scales(&self) -> bool {
+        !self.is_owned() && self.element().is_some()
+    }
+
+    /// Bytes of workspace that such a call needs for them.
+    pub(in crate::cuda) fn found_bytes(&self) -> u64 {
+        if self.finds_row_scales() { found_bytes(self.n_rows()) } else { 0 }
+    }
+
+    /// Enqueues the kernel that finds r of the rows in the workspace from `end` on, where they are
+    /// foreign, and moves `end` behind. Returns the address of r, or 0 where the handle has it.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context, which alone uses the workspace; that must have
+    /// [`CudaTokens::found_bytes`]; the tokens must live until the kernel has run.
+    pub(in crate::cuda) unsafe fn find_row_scales(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        kernel: &Kernel<RowNormsParams>,
+        end: &mut u64,
+    ) -> Result<u64> {
+        if !self.finds_row_scales() {
+            return Ok(0);
+        }
+        let address = *end;
+        *end += self.found_bytes();
+        // SAFETY: the caller's promise.
+        unsafe { self.write_norms(entered, stream, kernel, address)? };
+        Ok(address)
+    }
+
+    /// Makes row scales for calls that normalise rows, of memory that the library owns; later calls
+    /// allocate nothing. The first call waits for them, which a call in a foreign capture cannot.
     pub(crate) fn prepare_row_scales(
         &self,
         device: &Arc<CudaDevice>,
@@ -201,11 +252,14 @@ impl CudaTokens {
         if let Some(scaled) = self.scaled() {
             scaled.prepare_row_scales(device, order)?;
         }
+        if self.finds_row_scales() {
+            return Ok(());
+        }
         let mut row_scales = lock(&self.row_scales);
         if row_scales.is_some() {
             return Ok(());
         }
-        if self.is_owned() && matches!(order, Some(Order::Capture { .. })) {
+        if matches!(order, Some(Order::Capture { .. })) {
             return Err(Error::Unsupported {
                 what: "normalising tokens for the first time while the stream is captured".into(),
                 why: "run the same call once before the capture".into(),
@@ -213,17 +267,24 @@ impl CudaTokens {
         }
         let Some(element) = self.element() else { return Ok(()) };
         let kernel = device.kernel_of(&ROW_NORMS, element)?;
-        let new = RowScales::with_room(device, Source::Kernel(kernel), self.n_rows())?;
-        if self.is_owned() {
-            device.on_idle_stream(|stream| {
-                let entered = device.enter()?;
-                // SAFETY: the buffer was just made, for these rows, and nothing else has it.
-                unsafe { self.compute_norms(&entered, stream.raw(), &new)? };
-                stream.synchronize()
-            })?;
-        }
-        *row_scales = Some(new);
+        *row_scales = Some(self.computed_norms(device, kernel)?);
         Ok(())
+    }
+
+    /// New row scales, which are there when this returns.
+    fn computed_norms(
+        &self,
+        device: &Arc<CudaDevice>,
+        kernel: Kernel<RowNormsParams>,
+    ) -> Result<RowScales> {
+        let new = RowScales::with_room(device, Source::Kernel, self.n_rows())?;
+        device.on_idle_stream(|stream| {
+            let entered = device.enter()?;
+            // SAFETY: the buffer was just made, for these rows, and nothing else has it.
+            unsafe { self.write_norms(&entered, stream.raw(), &kernel, new.address())? };
+            stream.synchronize()
+        })?;
+        Ok(new)
     }
 
     /// The address of the row scales; 0 before they have been prepared.
@@ -242,24 +303,6 @@ impl CudaTokens {
         *lock(&self.row_scales) = Some(scales);
     }
 
-    /// Enqueues the kernel that computes r again, where the rows are foreign memory.
-    ///
-    /// # Safety
-    /// `stream` must be a stream of the context; the tokens must live until the kernel has run.
-    pub(in crate::cuda) unsafe fn refresh_row_scales(
-        &self,
-        entered: &Entered<'_>,
-        stream: CUstream,
-    ) -> Result<()> {
-        match &*lock(&self.row_scales) {
-            // SAFETY: the buffer is of these rows; other calls that write to it write the same.
-            Some(row_scales) if !self.is_owned() => unsafe {
-                self.compute_norms(entered, stream, row_scales)
-            },
-            _ => Ok(()),
-        }
-    }
-
     /// Checks that the valid rows of foreign memory are short enough for products in f32, as
     /// [`crate::tokens::scaled_rows`] makes those that are uploaded. Waits for the device.
     pub(crate) fn check_normalizable(
@@ -270,20 +313,16 @@ impl CudaTokens {
         if self.is_owned() {
             return Ok(());
         }
-        self.prepare_row_scales(device, None)?;
+        let Some(element) = self.element() else { return Ok(()) };
         let entered = device.enter()?;
         // The rows may have been written on any stream.
         device.synchronize(&entered)?;
-        device.on_idle_stream(|stream| {
-            // SAFETY: a stream of the context, and the rows do not change during a call.
-            unsafe { self.refresh_row_scales(&entered, stream.raw())? };
-            stream.synchronize()
-        })?;
+        let found = self.computed_norms(device, device.kernel_of(&ROW_NORMS, element)?)?;
         let mut norms = filled(self.n_rows() as u64, 0f32)?;
         let mut mask = filled(if self.is_masked() { norms.len() as u64 } else { 0 }, 0u8)?;
         // SAFETY: the room is that of these rows, and the mask was checked to be there.
         unsafe {
-            download(&entered, self.row_scales_address(), bytemuck::cast_slice_mut(&mut norms))?;
+            download(&entered, found.address(), bytemuck::cast_slice_mut(&mut norms))?;
             download(&entered, self.matrix().mask, &mut mask)?;
         }
         let mut rows = (0..layout.n_items()).flat_map(|item| layout.item_rows(item));
@@ -306,28 +345,46 @@ impl CudaTokens {
         }
     }
 
+    /// Enqueues the kernel that computes r of all rows, and zeros behind them.
+    ///
     /// # Safety
-    /// As [`CudaTokens::refresh_row_scales`]; `row_scales` must be as long as these rows.
-    unsafe fn compute_norms(
+    /// `stream` must be a stream of the context; the tokens must live until the kernel has run, and
+    /// nothing else may use the memory at `norms`, which is for these rows and the padding.
+    unsafe fn write_norms(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
-        row_scales: &RowScales,
+        kernel: &Kernel<RowNormsParams>,
+        norms: u64,
     ) -> Result<()> {
-        let Source::Kernel(kernel) = &row_scales.source else { return Ok(()) };
-        // SAFETY: the caller's promise.
-        unsafe { row_scales.clear_padding(entered, stream, self.n_rows())? };
         let rows = self.rows();
         let rows_per_block = WARPS * (32 >> rows.lanes_log2);
         let n_rows = self.n_rows() as u32;
-        let params =
-            RowNormsParams { rows, norms: row_scales.buffer.address(), n_rows, reserved: 0 };
-        match n_rows.div_ceil(rows_per_block) {
-            0 => Ok(()),
-            // SAFETY: the caller's promise; there is a warp for all rows.
-            n_blocks => unsafe { start(entered, stream, kernel, n_blocks, 0, &params) },
+        let params = RowNormsParams { rows, norms, n_rows, reserved: 0 };
+        // SAFETY: the caller's promise; there is a warp for all rows.
+        unsafe {
+            clear_padding(entered, stream, norms, self.n_rows())?;
+            match n_rows.div_ceil(rows_per_block) {
+                0 => Ok(()),
+                n_blocks => start(entered, stream, kernel, n_blocks, 0, &params),
+            }
         }
     }
+}
+
+/// Fills the padding behind the scales of `rows` rows with zeros, in stream order.
+///
+/// # Safety
+/// `stream` must be a stream of the context, and no other work use the scales, which are those of
+/// `rows` rows.
+unsafe fn clear_padding(
+    entered: &Entered<'_>,
+    stream: CUstream,
+    scales: u64,
+    rows: usize,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { fill(entered, scales + rows as u64 * 4, 0, NORMS_PADDING as u64 * 4, stream) }
 }
 
 #[cfg(test)]

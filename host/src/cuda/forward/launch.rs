@@ -6,11 +6,13 @@ use maxsim_kernels::abi::arch::Arch;
 use maxsim_kernels::abi::params::{
     ForwardParams, SUM_PARTIALS_THREADS, SumPartialsParams, TensorMap,
 };
+use maxsim_kernels::table::forward::Variant;
 
 use super::document_splits::CudaSplits;
 use super::plan::ForwardPlan;
 use super::work_list::Launch;
 use crate::cuda::buffers::outputs::CudaOutputs;
+use crate::cuda::buffers::row_scales::{found_bytes, found_start, with_found};
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::Entered;
 use crate::cuda::driver::launch::{N_RESERVED, start};
@@ -24,6 +26,32 @@ const SCORES_ALIGN: u64 = 128;
 /// Tensor maps of queries, of documents' tiles and of their tails: not copied before they are in
 /// the parameter struct.
 pub(in crate::cuda) type TensorMaps<'a> = [&'a TensorMap; 3];
+
+/// Tokens of queries and documents as a kernel reads them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operands<'a> {
+    pub tokens: [&'a CudaTokens; 2],
+    /// Addresses of what rows are normalised by, where the call finds it; else 0.
+    pub found: [u64; 2],
+}
+
+impl Operands<'_> {
+    /// The address of the row scales of queries.
+    pub(super) fn query_scales(&self) -> u64 {
+        match self.found[0] {
+            0 => self.tokens[0].row_scales_address(),
+            found => found,
+        }
+    }
+
+    /// The address of the row scales of documents, and 1 where they are f16, or 0.
+    pub(super) fn document_scales(&self, variant: &Variant) -> (u64, u32) {
+        match self.found[1] {
+            0 => self.tokens[1].row_scales_address_for(variant),
+            found => (found, 0),
+        }
+    }
+}
 
 impl ForwardPlan {
     /// Enqueues the work. Allocates nothing once the stream's workspace has grown.
@@ -41,7 +69,7 @@ impl ForwardPlan {
         let entered = self.device.enter()?;
         let order = stream.order(&entered)?;
         self.prepare_row_scales(queries, documents, Some(order))?;
-        let workspace = match self.workspace_bytes() {
+        let workspace = match self.workspace_bytes_of([queries, documents]) {
             0 => 0,
             len_bytes => stream.workspace(&entered, order, len_bytes)?,
         };
@@ -82,8 +110,20 @@ impl ForwardPlan {
         self.lists.len_bytes()
     }
 
-    /// Bytes of workspace that the work needs.
+    /// Bytes of workspace that the work needs for any handles.
     pub(crate) fn workspace_bytes(&self) -> u64 {
+        let of = |rows: usize| self.row_norms.map_or(0, |_| found_bytes(rows));
+        with_found(self.bytes_before_found(), self.rows.map(of).iter().sum())
+    }
+
+    /// Bytes of workspace that the work needs for some handles.
+    pub(in crate::cuda) fn workspace_bytes_of(&self, tokens: [&CudaTokens; 2]) -> u64 {
+        let of = |tokens: &CudaTokens| self.row_norms.map_or(0, |_| tokens.found_bytes());
+        with_found(self.bytes_before_found(), tokens.map(of).iter().sum())
+    }
+
+    /// Bytes of workspace before what rows of foreign memory are normalised by.
+    fn bytes_before_found(&self) -> u64 {
         match &self.centroid_scores {
             None => self.bytes_before_scores(),
             Some(scores) => self.scores_offset() + scores.bytes(),
@@ -143,11 +183,12 @@ impl ForwardPlan {
         // SAFETY: the lists were made for this problem; the caller's promise for the rest.
         unsafe {
             outputs.clear(entered, stream, unvisited, tokens)?;
-            if self.variant.has_query_scales() {
-                queries.refresh_row_scales(entered, stream)?;
-            }
-            if self.variant.has_row_scales() {
-                documents.refresh_row_scales(entered, stream)?;
+            let mut operands = Operands { tokens: [queries, documents], found: [0; 2] };
+            if let Some(kernel) = &self.row_norms {
+                let mut end = workspace + found_start(self.bytes_before_found());
+                for (tokens, found) in operands.tokens.iter().zip(&mut operands.found) {
+                    *found = tokens.find_row_scales(entered, stream, kernel, &mut end)?;
+                }
             }
             let out = match &self.splits {
                 None => outputs.addresses(),
@@ -167,7 +208,7 @@ impl ForwardPlan {
             }
             self.launches.iter().try_for_each(|launch| {
                 let params = params(launch);
-                self.launch(entered, stream, launch, &params, [queries, documents], scores)
+                self.launch(entered, stream, launch, &params, operands, scores)
             })?;
             match &self.splits {
                 None => Ok(()),
@@ -236,7 +277,7 @@ impl ForwardPlan {
         stream: CUstream,
         launch: &Launch,
         params: &ForwardParams,
-        sides: [&CudaTokens; 2],
+        operands: Operands<'_>,
         scores: u64,
     ) -> Result<()> {
         let n_partials = u64::from(launch.n_parts) * u64::from(launch.n_results);
@@ -246,7 +287,7 @@ impl ForwardPlan {
             if launch.is_ragged && self.sum_partials.is_some() {
                 fill(entered, params.results, 0, n_partials * 4, stream)?;
             }
-            self.start(entered, stream, launch, params, sides, scores)?;
+            self.start(entered, stream, launch, params, operands, scores)?;
             let (Some(sum_partials), 1.., false) =
                 (self.sum_partials, launch.n_parts, launch.sums_in_kernel)
             else {

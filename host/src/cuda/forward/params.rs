@@ -7,6 +7,7 @@ use maxsim_kernels::abi::params::{
 };
 use maxsim_kernels::table::forward::{ForwardEntry, Variant};
 
+use super::launch::Operands;
 use super::launch::TensorMaps;
 use super::plan::ForwardPlan;
 use super::work_list::{Launch, Units};
@@ -60,10 +61,10 @@ impl ForwardPlan {
         stream: CUstream,
         launch: &Launch,
         params: &ForwardParams,
-        sides: [&CudaTokens; 2],
+        operands: Operands<'_>,
         scores: u64,
     ) -> Result<()> {
-        let [queries, documents] = sides;
+        let [_, documents] = operands.tokens;
         let shared_bytes = self.variant.shared_bytes(self.dim) as u32;
         let grid = launch.grid;
         // SAFETY: the caller's promise.
@@ -74,9 +75,9 @@ impl ForwardPlan {
                 }
                 ForwardKernel::Normalized(kernel) => {
                     let (document_scales, document_scales_are_f16) =
-                        documents.row_scales_address_for(self.variant);
+                        operands.document_scales(self.variant);
                     let query_scales = match self.variant.has_query_scales() {
-                        true => queries.row_scales_address(),
+                        true => operands.query_scales(),
                         false => 0,
                     };
                     let params = NormalizedParams {
@@ -94,13 +95,13 @@ impl ForwardPlan {
                 }
                 ForwardKernel::ScaledContiguous(kernel) => {
                     let (document_scales, document_scales_are_f16) =
-                        documents.row_scales_address_for(self.variant);
+                        operands.document_scales(self.variant);
                     let params = ScaledContiguousParams {
                         document_scales,
                         document_scales_are_f16,
                         reserved: 0,
                         runs: self.run_params(launch, params),
-                        query_scales: queries.row_scales_address(),
+                        query_scales: operands.query_scales(),
                     };
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }

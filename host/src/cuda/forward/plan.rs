@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use maxsim_kernels::abi::arch::Arch;
+use maxsim_kernels::abi::element::Operand;
+use maxsim_kernels::abi::params::backward::RowNormsParams;
 use maxsim_kernels::abi::params::{N_COUNTERS, SumPartialsParams};
-use maxsim_kernels::table::auxiliary::{COMBINE_SPLITS, SUM_PARTIALS};
+use maxsim_kernels::table::auxiliary::{COMBINE_SPLITS, ROW_NORMS, SUM_PARTIALS};
 use maxsim_kernels::table::forward::Variant;
 
 use super::centroid_scores::CentroidScores;
@@ -37,6 +39,10 @@ pub(crate) struct ForwardPlan {
     pub(super) kernel: ForwardKernel,
     /// Kernel that adds partial sums, where scores are sums over several query tiles.
     pub(super) sum_partials: Option<Kernel<SumPartialsParams>>,
+    /// Kernel that finds what rows of foreign memory are normalised by, where rows are.
+    pub(super) row_norms: Option<Kernel<RowNormsParams>>,
+    /// Rows of the matrices of queries and documents.
+    pub(super) rows: [usize; 2],
     /// Document splits, if any: all but the outputs then describes the problem of the splits.
     pub(super) splits: Option<CudaSplits>,
     /// Kernel of the centroid scores, where the forward kernel reads them.
@@ -131,6 +137,11 @@ impl ForwardPlan {
                 list.tiles.n_tiles()?,
                 n_centroids,
             )?,
+            row_norms: match (variant.normalizes(), variant.operand) {
+                (true, Operand::Element(element)) => Some(device.kernel_of(&ROW_NORMS, element)?),
+                _ => None,
+            },
+            rows: [problem.queries().rows(), problem.documents().rows()],
             dim: problem.dim(),
             winner_bytes: outputs.winner_bytes,
             entries_per_query: list.entries_per_query,

@@ -96,11 +96,12 @@ impl<'a> Call<'a> {
         work.workspace_bytes().max(backward.workspace_bytes())
     }
 
-    /// Gives the stream memory of the caller to work with.
-    pub fn set_workspace(&mut self, len_bytes: u64) {
+    /// Gives the stream memory of the caller to work with, and returns its address.
+    pub fn set_workspace(&mut self, len_bytes: u64) -> u64 {
         let address = self.new_address();
         // SAFETY: nothing reads or writes the memory.
         unsafe { self.stream.set_workspace(address, len_bytes) }.expect("an address");
+        address
     }
 
     /// Scores views with winners, and goes back through the same memory with other handles.

@@ -13,8 +13,9 @@ pub const LAUNCHES: usize = 4;
 pub const LOADS: usize = 5;
 pub const QUESTIONS: usize = 6;
 pub const VIOLATIONS: usize = 7;
-pub const CAPTURED: usize = 8;
-pub const REPEATED: usize = 9;
+pub const FILLS: usize = 8;
+pub const CAPTURED: usize = 9;
+pub const REPEATED: usize = 10;
 
 /// The environment variable of a process with the stand-in.
 const INSIDE: &str = "MAXSIM_TEST_DRIVER";
@@ -42,6 +43,10 @@ impl StandIn {
 
     pub fn set_memory(&self, bytes: u64) {
         self.function::<extern "C" fn(u64)>("stand_in_set_memory")(bytes);
+    }
+
+    pub fn watch(&self, start: u64, len: u64) {
+        self.function::<extern "C" fn(u64, u64)>("stand_in_watch")(start, len);
     }
 
     pub fn capture(&self, stream: u64, is_captured: bool) {
