@@ -9,9 +9,18 @@ from maxsim.compat import flash_maxsim as fm
 from maxsim.composed import _maxima
 
 
-@pytest.fixture(autouse=True)
-def seed():
+#: "mode" is the CPU under a mode of torch, where calls go through the dispatcher.
+PLACES = ["cpu", "mode"] + (["cuda"] if torch.cuda.is_available() else [])
+
+
+@pytest.fixture(autouse=True, params=PLACES)
+def place(request):
     torch.manual_seed(7)
+    if request.param == "cpu":
+        yield request.param
+    else:
+        with torch.device("cpu" if request.param == "mode" else request.param):
+            yield request.param
 
 
 def scores_by_hand(q, d, lengths=None):

@@ -14,9 +14,18 @@ from maxsim.composed._projection import from_hidden, project
 from maxsim.composed._xtr import xtr
 
 
-@pytest.fixture(autouse=True)
-def seed():
+#: "mode" is the CPU under a mode of torch, where calls go through the dispatcher.
+PLACES = ["cpu", "mode"] + (["cuda"] if torch.cuda.is_available() else [])
+
+
+@pytest.fixture(autouse=True, params=PLACES)
+def place(request):
     torch.manual_seed(5)
+    if request.param == "cpu":
+        yield request.param
+    else:
+        with torch.device("cpu" if request.param == "mode" else request.param):
+            yield request.param
 
 
 @pytest.fixture
@@ -320,7 +329,7 @@ def test_chamfer_refuses(change, error):
 # --- autocast ----------------------------------------------------------------------------------
 
 
-def test_autocast_changes_nothing():
+def test_autocast_changes_nothing(place):
     q, h = torch.randn(2, 3, 8), torch.randn(4, 5, 12)
     w = torch.randn(8, 12, requires_grad=True)
 
@@ -330,7 +339,7 @@ def test_autocast_changes_nothing():
         return scores, torch.autograd.grad(scores.sum(), w)[0]
 
     plain = run()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cuda" if place == "cuda" else "cpu", dtype=torch.bfloat16):
         cast = run()
     for a, b in zip(plain, cast):
         assert torch.equal(a, b)
