@@ -11,6 +11,7 @@ pub mod input;
 pub mod interrupt;
 pub mod judging;
 pub mod output;
+pub mod program;
 mod progress;
 pub mod provenance;
 pub mod quantize;

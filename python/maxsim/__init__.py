@@ -1,19 +1,69 @@
-"""Late-interaction (ColBERT, ColPali) scores, gradients and search, on CPU and CUDA devices."""
+"""Late-interaction (ColBERT, ColPali) scores, gradients and search, on CPU and CUDA devices.
+
+``maxsim.maxsim(Q, D)`` scores every query against every document; :func:`pairs`,
+:func:`candidates`, :func:`packed` and :func:`scattered` are the same operator in other layouts.
+Arguments are torch tensors (with gradients), numpy arrays or whatever speaks DLPack. torch is
+loaded with the first tensor, and nothing touches a GPU before a tensor is on one.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
 
 from ._maxsim import version as _version
+from ._ranking import Ranking, search, topk
 from ._sides import Result
 from ._threads import get_num_threads, set_num_threads
+from .corpus import Corpus
+from .plaid import PlaidIndex
+from .quantize import Quantized, dequantize, quantize
 from .scoring import candidates, maxsim, packed, pairs, scattered
+
+if TYPE_CHECKING:
+    from . import losses as losses
+    from .nn import MaxSimScorer as MaxSimScorer
 
 __version__ = _version()
 
 __all__ = [
+    "Corpus",
+    "MaxSimScorer",
+    "PlaidIndex",
+    "Quantized",
+    "Ranking",
     "Result",
     "candidates",
+    "dequantize",
     "get_num_threads",
+    "losses",
     "maxsim",
     "packed",
     "pairs",
+    "quantize",
     "scattered",
+    "search",
     "set_num_threads",
+    "topk",
 ]
+
+if "torch" in sys.modules:
+    # Compilers find the operators registered, whatever they trace first.
+    from . import _ops as _ops
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is loaded when it is asked for."""
+    if name == "MaxSimScorer":
+        from .nn import MaxSimScorer
+
+        return MaxSimScorer
+    if name == "losses":
+        import importlib
+
+        return importlib.import_module(f"{__name__}.losses")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

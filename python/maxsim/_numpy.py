@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from . import _maxsim
-from ._sides import FORMATS, NO_SCALES, PADDED, Options, Pairing, Result, Side, scale_kind
+from ._sides import AFFINE_SCALES, F16_SCALES, FORMATS, NO_SCALES, PADDED, TENSOR_SCALE
+from ._sides import Options, Pairing, Result, Side, scale_kind
 from ._threads import get_num_threads
 
 SCORES = np.float32
@@ -155,3 +156,80 @@ def like(x: Any, source: Any) -> Any:
         return x
     namespace = source.__array_namespace__()
     return namespace.from_dlpack(x) if hasattr(namespace, "from_dlpack") else namespace.asarray(x)
+
+
+def topk(q: Side, d: Side, k: int, options: Options) -> tuple[Any, Any, Any, Any]:
+    """Ranks documents: scores, ids, how many are NaN, how many empty."""
+    n = q.n_items
+    scores, ids = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
+    counts = np.empty((n, 2), np.int64)
+    (q_numbers, q_kept), (d_numbers, d_kept) = describe(q), describe(d)
+    room = (address(scores), address(ids), address(counts), n, k)
+    _maxsim.topk(get_num_threads(), (q_numbers, d_numbers), options.normalize, k, room)
+    del q_kept, d_kept
+    return scores, ids, counts[:, 0], counts[:, 1]
+
+
+def quantize(tokens: Side, format: int, kind: int) -> tuple[Any, Any, Any]:
+    """Codes, scales and minima of tokens."""
+    shape = tokens.data.shape
+    codes = np.empty(shape, np.int8 if format == FORMATS["int8"] else np.uint8)
+    of_rows = () if kind == TENSOR_SCALE else shape[:-1]
+    scales = np.empty(of_rows, np.float16 if kind in (F16_SCALES, AFFINE_SCALES) else np.float32)
+    mins = np.empty(of_rows, np.float16) if kind == AFFINE_SCALES else None
+    numbers, kept = describe(tokens)
+    room = (address(codes), address(scales), address(mins))
+    _maxsim.quantize(get_num_threads(), numbers, format, kind, room)
+    del kept
+    if format == FORMATS["float8_e4m3fn"]:
+        import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
+
+        codes = codes.view(ml_dtypes.float8_e4m3fn)
+    return codes, scales, mins
+
+
+def dequantize(codes: Side) -> Any:
+    """The float32 tokens that codes stand for."""
+    found = np.empty(codes.data.shape, np.float32)
+    numbers, kept = describe(codes)
+    _maxsim.dequantize(get_num_threads(), numbers, address(found))
+    del kept
+    return found
+
+
+def unit(data: Any) -> Any:
+    """Rows of length 1, in float32."""
+    wide = data.astype(np.float32)
+    return wide / np.sqrt(np.maximum((wide * wide).sum(-1, keepdims=True), 1e-12))
+
+
+def half(data: Any) -> Any:
+    """Elements as float16."""
+    return data.astype(np.float16)
+
+
+def score_plaid(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Result:
+    """Scores residual-compressed documents."""
+    shape = (q.n_items, n) if pairing.d_ids is None else pairing.shape(q, q)
+    width = query_len(q) if options.winners or options.token_scores else 0
+    scores = np.empty(shape, SCORES)
+    winners = np.empty((*shape, width), np.int32) if options.winners else None
+    token_scores = np.empty((*shape, width), np.float32) if options.token_scores else None
+    (numbers, kept), (pairs, ids) = describe(q), pair_numbers(pairing)
+    room = (address(scores), address(winners) or int(options.winners),
+            address(token_scores) or int(options.token_scores), scores.size, width)
+    index.score(get_num_threads(), numbers, pairs, room)
+    del kept, ids
+    return Result(scores, winners, token_scores)
+
+
+def rank_plaid(index: Any, scores: Any, k: int) -> tuple[Any, Any, Any, Any]:
+    """Ranks scores of all documents."""
+    n, columns = scores.shape
+    has = np.empty(columns, np.uint8)
+    index.has_tokens(address(has))
+    best, ids = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
+    counts = np.empty((n, 2), np.int64)
+    room = (address(best), address(ids), address(counts), n, k)
+    _maxsim.rank(get_num_threads(), address(scores), address(has), columns, k, room)
+    return best, ids, counts[:, 0], counts[:, 1]

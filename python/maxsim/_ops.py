@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ _SIDES = ", ".join(
 _CALL = f"{_SIDES}, Tensor? q_ids, Tensor? d_ids, int pairing, int k, SymInt max_q_len, " \
         "bool normalize, bool tf32"
 
-_library = torch.library.Library(NAMESPACE, "DEF")
+# What torch has no types of.
+_library: Any = cast(Any, torch.library).Library(NAMESPACE, "DEF")
 _library.define(f"score({_CALL}, bool winners, bool token_scores) -> (Tensor, Tensor, Tensor)",
                 tags=torch.Tag.pt2_compliant_tag)
 _library.define(
@@ -141,6 +142,6 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options, needs_grad: bool
     if options.winners and q.data.device.type == "cuda":
         from . import _cuda
 
-        winners = _cuda.dense_winners(winners)
+        winners = _cuda.dense_winners(winners, q, pairing)
     return Result(scores, winners if options.winners else None,
                   token_scores if options.token_scores else None)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from . import _maxsim
 from ._sides import (
-    FORMATS, NO_SCALES, PADDED, STRIDED, Options, Pairing, Result, Side, scale_kind,
+    AFFINE_SCALES, F16_SCALES, FORMATS, NO_SCALES, PADDED, STRIDED, TENSOR_SCALE, Options,
+    Pairing, Result, Side, scale_kind,
 )
 from ._threads import get_num_threads
 
@@ -25,17 +26,17 @@ def tokens(x: Tensor, name: str) -> Tensor:
     return x
 
 
-def mask(x: Any, name: str) -> Tensor:
+def mask(x: Any, name: str) -> Any:
     """A mask as bytes."""
-    x = _tensor(x, name)
+    x = _tensor(x)
     if x.dtype not in (torch.bool, torch.uint8):
         x = x != 0
     return x
 
 
-def indices(x: Any, name: str) -> Tensor:
+def indices(x: Any, name: str) -> Any:
     """Offsets, starts, lengths or ids as int32 or int64."""
-    x = _tensor(x, name)
+    x = _tensor(x)
     if x.dtype not in (torch.int32, torch.int64):
         if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype == torch.bool:
             if x.numel():
@@ -44,7 +45,7 @@ def indices(x: Any, name: str) -> Tensor:
     return x
 
 
-def _tensor(x: Any, name: str) -> Tensor:
+def _tensor(x: Any) -> Any:
     return x if isinstance(x, Tensor) else torch.as_tensor(x)
 
 
@@ -208,7 +209,7 @@ class _Score(torch.autograd.Function):
     """Scores with gradients, around the dispatcher."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, q_data: Tensor, d_data: Tensor, q: Side, d: Side, pairing: Pairing,
         options: Options,
     ) -> tuple[Tensor | None, ...]:
@@ -222,7 +223,7 @@ class _Score(torch.autograd.Function):
         return tuple(found)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
         if grad is None:
             return (None,) * 6
@@ -240,7 +241,7 @@ def is_plain(*tensors: Tensor) -> bool:
         return False
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     return all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 
@@ -259,11 +260,18 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
         from . import _ops
 
         return _ops.score(q, d, pairing, options, needs_grad)
-    if not needs_grad:
-        return run(q, d, pairing, options)
-    scores, winners, token_scores = _Score.apply(  # type: ignore[no-untyped-call]
-        q.data, d.data, q, d, pairing, options)
-    return Result(scores, winners if options.winners else None, token_scores)
+    if needs_grad:
+        found = Result(*_Score.apply(
+            q.data, d.data, q, d, pairing, options))
+    else:
+        found = run(q, d, pairing, options)
+    if not options.winners:
+        return found._replace(winners=None)
+    if q.data.device.type == "cuda":
+        from . import _cuda
+
+        return found._replace(winners=_cuda.dense_winners(found.winners, q, pairing))
+    return found
 
 
 def squeeze(x: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:
@@ -274,3 +282,138 @@ def squeeze(x: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:
 def like(x: Any, source: Any) -> Any:
     """A result in the library of the caller's array."""
     return x
+
+
+def has_tokens(d: Side) -> Any:
+    """Whether each item has a valid token; None where all have."""
+    if d.mask is None:
+        if d.first is None and d.lengths is None:
+            return None if d.data.shape[1] else d.data.new_zeros(d.n_items, dtype=torch.bool)
+        lengths = torch.diff(d.first) if d.lengths is None else d.lengths
+        return lengths.to(d.data.device) > 0
+    valid = d.mask != 0
+    if d.first is None:
+        if d.lengths is not None:
+            places = torch.arange(d.data.shape[1], device=valid.device)
+            valid = valid & (places < d.lengths.to(valid.device)[:, None])
+        return valid.any(-1)
+    before = torch.nn.functional.pad(valid.to(torch.int64).cumsum(0), (1, 0))
+    first = d.first.to(valid.device).long()
+    if d.lengths is None:
+        return torch.diff(before[first]) > 0
+    return before[first + d.lengths.to(valid.device).long()] - before[first] > 0
+
+
+def topk(q: Side, d: Side, k: int, options: Options) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ranks documents: scores, ids, how many are NaN, how many empty."""
+    check_devices(q, d, Pairing())
+    q = q._replace(data=q.data.detach())
+    d = d._replace(data=d.data.detach())
+    if q.data.device.type == "cuda":
+        found = run(q, d, Pairing(), options._replace(max_q_len=0)).scores
+        return ranked(found, has_tokens(d), k)
+    n = q.n_items
+    scores, ids = torch.empty((n, k), dtype=torch.float32), torch.empty((n, k), dtype=torch.int64)
+    counts = torch.empty((n, 2), dtype=torch.int64)
+    (q_numbers, q_kept), (d_numbers, d_kept) = describe(q), describe(d)
+    room = (address(scores), address(ids), address(counts), n, k)
+    _maxsim.topk(get_num_threads(), (q_numbers, d_numbers), options.normalize, k, room)
+    del q_kept, d_kept
+    return scores, ids, counts[:, 0], counts[:, 1]
+
+
+def ranked(scores: Tensor, has: Tensor | None, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ranks scores ``[n, columns]`` where they are, in the order of :class:`Ranking`."""
+    is_nan = scores.isnan()
+    if has is not None:
+        is_nan = is_nan & has
+    last = is_nan.to(torch.int8)
+    if has is not None:
+        last = torch.where(has, last, 2)
+    key = torch.where(last > 0, float("-inf"), scores)
+    order = key.sort(dim=-1, descending=True, stable=True).indices
+    of_order = last.expand_as(order).gather(-1, order)
+    order = order.gather(-1, of_order.sort(dim=-1, stable=True).indices)
+    ids = order[:, :k]
+    n_empty = (last == 2).expand(scores.shape).sum(-1)
+    return scores.gather(-1, ids), ids, is_nan.sum(-1), n_empty
+
+
+def quantize(tokens: Side, format: int, kind: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Codes, scales and minima of tokens; those on a GPU are compressed there by torch."""
+    data = tokens.data.detach()
+    if data.device.type != "cpu":
+        from . import _codes
+
+        return _codes.quantize(tokens._replace(data=data), format, kind)
+    shape = data.shape
+    types = {code: dtype for dtype, code in CODES.items()}
+    codes = torch.empty(shape, dtype=types[format])
+    of_rows = () if kind == TENSOR_SCALE else shape[:-1]
+    wide = kind not in (F16_SCALES, AFFINE_SCALES)
+    scales = torch.empty(of_rows, dtype=torch.float32 if wide else torch.float16)
+    mins = torch.empty(of_rows, dtype=torch.float16) if kind == AFFINE_SCALES else None
+    numbers, kept = describe(tokens._replace(data=data), dense=True)
+    room = (address(codes), address(scales), address(mins))
+    _maxsim.quantize(get_num_threads(), numbers, format, kind, room)
+    del kept
+    return codes, scales, mins
+
+
+def dequantize(codes: Side) -> Any:
+    """The float32 tokens that codes stand for."""
+    scales = codes.scales[..., None] if codes.scales.ndim else codes.scales
+    if codes.data.device.type != "cpu":
+        found = codes.data.float() * scales.float()
+        return found if codes.mins is None else found + codes.mins[..., None].float()
+    tokens = torch.empty(codes.data.shape, dtype=torch.float32)
+    numbers, kept = describe(codes, dense=True)
+    _maxsim.dequantize(get_num_threads(), numbers, address(tokens))
+    del kept
+    return tokens
+
+
+def row_is_valid(side: Side) -> Any:
+    """Whether each row is a valid token of some item, in the shape of the rows; None: all are."""
+    valid = None if side.mask is None else side.mask != 0
+    if side.first is None and side.lengths is None:
+        return valid
+    device = side.data.device
+    lengths = None if side.lengths is None else side.lengths.to(device)
+    if side.first is None:
+        assert lengths is not None
+        inside = torch.arange(side.data.shape[1], device=device) < lengths[:, None]
+    else:
+        first = side.first.to(device).long()
+        starts, ends = (first[:-1], first[1:]) if lengths is None else (first, first + lengths)
+        n = side.data.shape[0]
+        delta = torch.zeros(n + 1, dtype=torch.int64, device=device)
+        delta.index_add_(0, starts, torch.ones_like(starts))
+        delta.index_add_(0, ends.long(), -torch.ones_like(starts))
+        inside = delta.cumsum(0)[:n] > 0
+    return inside if valid is None else valid & inside
+
+
+def unit(data: Tensor) -> Tensor:
+    """Rows of length 1, in float32."""
+    wide = data.detach().float()
+    return wide / wide.square().sum(-1, keepdim=True).clamp_min(1e-12).sqrt()
+
+
+def half(data: Tensor) -> Tensor:
+    """Elements as float16."""
+    return data.half()
+
+
+def score_plaid(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Result:
+    """Scores residual-compressed documents."""
+    from . import _plaid_torch
+
+    return _plaid_torch.score(index, n, q, pairing, options)
+
+
+def rank_plaid(index: Any, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ranks scores of all residual-compressed documents."""
+    from . import _plaid_torch
+
+    return _plaid_torch.rank(index, scores, k)

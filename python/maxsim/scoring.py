@@ -22,6 +22,7 @@ def library(*arrays: Any) -> Any:
     for x in arrays:
         if isinstance(x, (list, tuple)) and x:
             x = x[0]
+        x = getattr(x, "arrays", x)
         if _is_tensor(x):
             from . import _torch
 

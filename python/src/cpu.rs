@@ -21,7 +21,7 @@ pub struct Room(
 );
 
 impl Room {
-    fn options(&self, normalize: bool) -> ScoreOptions {
+    pub fn options(&self, normalize: bool) -> ScoreOptions {
         let options = ScoreOptions::default().normalize(normalize);
         options.winners(self.1 != 0).token_scores(self.2 != 0)
     }
@@ -115,7 +115,14 @@ pub fn score(
 /// Room for gradients: the f32 gradients of the scores, the winners (`width` a score), and where
 /// the f32 gradients of queries and documents go, 0 for a side that needs none.
 #[derive(FromPyObject, Clone, Copy, Debug)]
-pub struct GradientRoom(u64, u64, usize, usize, u64, u64);
+pub struct GradientRoom(
+    /* gradients of scores */ pub u64,
+    /* winners */ u64,
+    /* number of scores */ pub usize,
+    /* width */ usize,
+    /* queries' gradient */ pub u64,
+    /* documents' gradient */ u64,
+);
 
 /// Gradients of tokens in host memory.
 #[pyfunction]
@@ -142,6 +149,25 @@ pub fn backward(
     })
 }
 
+/// The winners of a call as the library has them: as many per pair as its query has tokens.
+///
+/// # Safety
+/// Winners and ids must be in host memory, as many as the numbers say.
+pub unsafe fn winners(
+    of: &GradientRoom,
+    pairs: Pairs,
+    [queries, documents]: &[TokenLayout; 2],
+) -> Result<Vec<i32>> {
+    let GradientRoom(_, winners, n, width, ..) = *of;
+    let len = |query: u64| queries.segments().get(query as usize).map_or(0, |s| s[1] as usize);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let winners = numbers("winners", winners, n * width)?;
+        let ids = pairs.queries(n, documents.n_items())?;
+        unpad(winners, width, ids.iter().map(|&query| len(query)))
+    }
+}
+
 fn gradients<T: Element>(
     queries: &Tokens<'_, T>,
     documents: &Tokens<'_, T>,
@@ -149,16 +175,12 @@ fn gradients<T: Element>(
     normalize: bool,
     room_of: GradientRoom,
 ) -> Result<()> {
-    let GradientRoom(grad_scores, winners, n, width, of_queries, of_documents) = room_of;
+    let GradientRoom(grad_scores, _, n, _, of_queries, of_documents) = room_of;
     let layouts = [queries.layout().clone(), documents.layout().clone()];
     // SAFETY: as in `score`.
     unsafe {
         let pairing = pairs.pairing()?;
-        let winners = numbers("winners", winners, n * width)?;
-        let len =
-            |query: usize| queries.layout().segments().get(query).map_or(0, |s| s[1] as usize);
-        let ids = pairs.queries(n, documents.layout().n_items())?;
-        let winners = unpad(winners, width, ids.iter().map(|&query| len(query as usize)))?;
+        let winners = winners(&room_of, pairs, &layouts)?;
         let options = ScoreOptions::default().normalize(normalize);
         let scores = TrainingScores::from_winners(winners, layouts, &pairing, &options)?;
         let grad_scores = numbers("grad_scores", grad_scores, n)?;

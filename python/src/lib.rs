@@ -2,9 +2,14 @@
 //! addresses Python gives. What the addresses and numbers mean is in `_sides.py`.
 
 mod cpu;
+mod cuda;
 mod errors;
+mod plaid;
 mod pool;
+mod quantize;
+mod rank;
 mod side;
+mod tool;
 
 use pyo3::prelude::*;
 
@@ -14,7 +19,17 @@ mod _maxsim {
     #[pymodule_export]
     use super::cpu::{backward, score};
     #[pymodule_export]
+    use super::cuda::{cuda_backward, cuda_open, cuda_score, cuda_score_plaid};
+    #[pymodule_export]
     use super::errors::DeviceMemoryError;
+    #[pymodule_export]
+    use super::plaid::Plaid;
+    #[pymodule_export]
+    use super::quantize::{dequantize, quantize};
+    #[pymodule_export]
+    use super::rank::{rank, topk};
+    #[pymodule_export]
+    use super::tool::run;
     #[pymodule_export]
     use super::version;
 }

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Builds the wheel, installs it into a fresh folder, and runs types and tests from there.
+set -euo pipefail
+cd "$(dirname "$0")"
+target=$(realpath -m "${CARGO_TARGET_DIR:-../target}")
+
+# Torch and the tools, once: 3 GB to download.
+tools=$target/py
+if [ ! -d "$tools/torch" ]; then
+    python3 -m pip install --quiet --target "$tools" -r requirements.txt
+fi
+
+cargo fmt --check
+cargo clippy --locked --all-targets -- -D warnings
+
+# Profile `dev` builds in a third of the time, for a quick look.
+profile=${1:-release}
+wheels=$target/wheels
+rm -rf "$wheels" "$target/py-wheel"
+"$tools/bin/maturin" build --locked --quiet --profile "$profile" --out "$wheels"
+wheel=$(echo "$wheels"/maxsim-*.whl)
+size=$(stat --format %s "$wheel")
+echo "$(basename "$wheel"): $size bytes"
+if [ "$profile" = release ] && [ "$size" -gt 12000000 ]; then
+    echo "the wheel is larger than 12 MB" >&2
+    exit 1
+fi
+python3 -m pip install --quiet --no-deps --target "$target/py-wheel" "$wheel"
+
+export PYTHONPATH=$target/py-wheel:$tools PYTHONDONTWRITEBYTECODE=1
+long=$(awk 'length > 100 { print FILENAME ":" FNR }' maxsim/*.py maxsim/*.pyi tests/*.py)
+[ -z "$long" ] || { echo "lines of more than 100 columns: $long" >&2; exit 1; }
+# From a folder where the sources are not what is imported.
+cd tests
+python3 -m mypy --config-file ../pyproject.toml --cache-dir "$target/mypy" -p maxsim
+python3 -m mypy.stubtest --mypy-config-file ../pyproject.toml maxsim._maxsim
+python3 -m pytest -q -p no:cacheprovider .

@@ -1,0 +1,91 @@
+"""Scores of residual-compressed documents for torch's queries, with gradients of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _torch
+from ._sides import Options, Pairing, Result, Side
+from ._threads import get_num_threads
+from ._torch import address, describe, pair_numbers, query_len
+
+
+def _run(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Result:
+    shape = (q.n_items, n) if pairing.d_ids is None else pairing.shape(q, q)
+    if q.data.device.type == "cuda":
+        from . import _cuda
+
+        # A side that stands for the documents' number alone.
+        stand_in = Side(torch.empty((n, 0, 0)))
+        return _cuda.run(q, stand_in, pairing, options, documents=index)
+    width = options.max_q_len
+    scores = torch.empty(shape, dtype=torch.float32)
+    winners = torch.empty((*shape, width), dtype=torch.int32) if options.winners else None
+    tokens = torch.empty((*shape, width), dtype=torch.float32) if options.token_scores else None
+    (numbers, kept), (pairs, ids) = describe(q), pair_numbers(pairing)
+    room = (address(scores), address(winners) or int(options.winners),
+            address(tokens) or int(options.token_scores), scores.numel(), width)
+    index.score(get_num_threads(), numbers, pairs, room)
+    del kept, ids
+    return Result(scores, winners, tokens)
+
+
+class _Score(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, data: Tensor, index: Any, n: int, q: Side, pairing: Pairing, options: Options,
+    ) -> tuple[Tensor | None, ...]:
+        found = _run(index, n, q._replace(data=data), pairing, options._replace(winners=True))
+        ctx.save_for_backward(data, found.winners)
+        ctx.call = index, q._replace(data=None), pairing
+        ctx.mark_non_differentiable(*(x for x in found[1:] if x is not None))
+        ctx.set_materialize_grads(False)
+        return tuple(found)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        if grad is None:
+            return (None,) * 6
+        data, winners = ctx.saved_tensors
+        index, q, pairing = ctx.call
+        if data.device.type != "cpu":
+            raise RuntimeError("maxsim: gradients of PLAID scores are computed on the CPU alone")
+        grad = grad.float().contiguous()
+        found = torch.empty(data.shape, dtype=torch.float32)
+        numbers, kept = describe(q._replace(data=data), dense=True)
+        pairs, ids = pair_numbers(pairing)
+        room = (address(grad), address(winners), grad.numel(), winners.shape[-1],
+                address(found), 0)
+        index.backward(get_num_threads(), numbers, pairs, room)
+        del kept, ids
+        return (found.to(data.dtype), None, None, None, None, None)
+
+
+def score(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Result:
+    """Scores residual-compressed documents, with gradients of queries where these are wanted."""
+    needs_grad = torch.is_grad_enabled() and q.data.requires_grad
+    wants = needs_grad or options.winners or options.token_scores
+    options = options._replace(max_q_len=query_len(q) if wants else 0)
+    if needs_grad:
+        found = Result(*_Score.apply(
+            q.data, index, n, q, pairing, options))
+    else:
+        found = _run(index, n, q, pairing, options)
+    if not options.winners:
+        return found._replace(winners=None)
+    if q.data.device.type == "cuda":
+        from . import _cuda
+
+        return found._replace(winners=_cuda.dense_winners(found.winners, q, pairing))
+    return found
+
+
+def rank(index: Any, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ranks scores of all documents."""
+    has = torch.empty(scores.shape[1], dtype=torch.uint8)
+    index.has_tokens(address(has))
+    return _torch.ranked(scores.detach(), has.bool().to(scores.device), k)

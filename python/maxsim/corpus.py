@@ -1,0 +1,93 @@
+"""Documents that are searched again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._sides import CROSS, Options, Pairing, Side, check, check_call
+from .quantize import Quantized, quantize
+from .scoring import agree, library, side
+
+
+class Corpus:
+    """Documents in memory, as elements or compressed, for :func:`search` and :func:`maxsim`.
+
+    The tensors are kept, not copied (a list of documents is packed once, and compression makes
+    codes); who writes to them changes the corpus.
+
+    Args:
+        D: documents ``[Nd, Ld, dim]``, a list of ``[len, dim]``, rows ``[rows, dim]`` with
+            ``offsets``, or :class:`Quantized` tokens.
+        mask, lengths, offsets: which rows are tokens, as in :func:`maxsim`.
+        format: None to keep the elements; "int8", "int8-affine" or "fp8" to keep codes in their
+            place (:func:`quantize`).
+        normalize: searches divide every row by its length; of codes, the rows are divided before.
+
+    Raises:
+        ValueError, TypeError: as :func:`maxsim` and :func:`quantize`.
+    """
+
+    def __init__(
+        self, D: Any, *, mask: Any = None, lengths: Any = None, offsets: Any = None,
+        format: str | None = None, normalize: bool = False,
+    ) -> None:
+        self._lib = library(D)
+        if isinstance(D, Quantized):
+            check(format is None or format == D.format, "format", D.format, format)
+            check(not normalize, "normalize", "False for codes", normalize)
+            found, format = D.as_side(mask, offsets, lengths), D.format
+        else:
+            found = side(self._lib, D, "D", mask, lengths, offsets)
+        check_call(found, found, Pairing(CROSS))
+        #: Whether searches normalise rows.
+        self.normalize = normalize and format is None
+        #: Storage format: an element type, "int8", "int8-affine" or "fp8".
+        self.format = format or str(found.data.dtype).split(".")[-1]
+        if format is not None and found.scales is None:
+            data = self._lib.unit(found.data) if normalize else found.data
+            codes = quantize(data, format, mask=found.mask, offsets=found.first,
+                             lengths=found.lengths)
+            found = codes.as_side(None, None, None)
+        self._side = found
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return self._side.n_items
+
+    def __repr__(self) -> str:
+        data = self._side.data
+        return f"Corpus({len(self)} documents, {tuple(data.shape)} {self.format})"
+
+    @property
+    def arrays(self) -> Any:
+        """The array that says which library this is of."""
+        return self._side.data
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that rows, scales and lists take."""
+        return sum(int(x.nbytes) for x in self._side if x is not None)
+
+    def as_side(self, mask: Any, first: Any, lengths: Any) -> Side:
+        """The documents as one side of a call, which may mask others but not have other items."""
+        check(first is None and lengths is None, "D", "no lengths or offsets beside a corpus",
+              "some")
+        return self._side if mask is None else self._side._replace(mask=mask)
+
+    def ranked_by(self, lib: Any, q: Side, k: int, options: Options) -> Any:
+        """Scores, ids and counts of the best documents of checked queries."""
+        q, d = self._meet(lib, q)
+        check_call(q, d, Pairing(CROSS))
+        return lib.topk(q, d, min(k, d.n_items), options)
+
+    def _meet(self, lib: Any, q: Side) -> tuple[Side, Side]:
+        """Queries in the format that these documents are scored with."""
+        d = self._side
+        if d.scales is None or q.scales is not None:
+            return agree(lib, q, d)
+        if self.format == "int8-affine":
+            narrow = str(q.data.dtype).split(".")[-1] != "float32"
+            return (q if narrow else q._replace(data=lib.half(q.data))), d
+        codes = quantize(q.data, self.format, scales="float32", mask=q.mask, offsets=q.first,
+                         lengths=q.lengths)
+        return codes.as_side(None, None, None), d

@@ -1,0 +1,126 @@
+//! Rankings of documents in host memory: of tokens, a chunk at a time, or of scores.
+
+use maxsim::{AnyTokens, Device, Pairing, Ranked, Ranking, Result, ScoreOptions, TopK};
+use pyo3::prelude::*;
+
+use crate::errors::shape;
+use crate::pool;
+use crate::side::{Side, numbers, room};
+
+/// Scores that are in memory at a time, of a ranking of tokens.
+const CHUNK_SCORES: usize = 1 << 22;
+
+/// Room for rankings: per query the scores (f32) and ids (i64) of the best, and how many documents
+/// were NaN and how many empty (two i64).
+#[derive(FromPyObject, Clone, Copy, Debug)]
+pub struct RankingRoom(
+    /* scores */ u64,
+    /* ids */ u64,
+    /* counts */ u64,
+    /* queries */ usize,
+    /* documents each */ usize,
+);
+
+impl RankingRoom {
+    /// # Safety
+    /// The addresses must be those of as much memory as the numbers say, of this call alone.
+    unsafe fn write(&self, rankings: impl ExactSizeIterator<Item = Ranking>) -> Result<()> {
+        let RankingRoom(scores, ids, counts, n, k) = *self;
+        if rankings.len() != n {
+            return Err(shape("rankings", format!("room for {} queries", rankings.len()), n));
+        }
+        // SAFETY: the caller's promise.
+        let (scores, ids, counts) = unsafe {
+            let scores = room::<f32>("scores", scores, n * k)?;
+            (scores, room::<i64>("ids", ids, n * k)?, room::<i64>("counts", counts, n * 2)?)
+        };
+        for (query, ranking) in rankings.enumerate() {
+            if ranking.ranked.len() != k {
+                let expected = format!("room for {}", ranking.ranked.len());
+                return Err(shape("rankings", expected, k));
+            }
+            counts[query * 2] = ranking.n_nan as i64;
+            counts[query * 2 + 1] = ranking.n_empty as i64;
+            for (i, document) in ranking.ranked.iter().enumerate() {
+                scores[query * k + i] = document.score;
+                ids[query * k + i] = i64::from(document.id);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ranks documents for every query; holds the scores of some documents at a time.
+#[pyfunction]
+pub fn topk(
+    py: Python<'_>,
+    n_threads: usize,
+    sides: (Side, Side),
+    normalize: bool,
+    k: usize,
+    room: RankingRoom,
+) -> PyResult<()> {
+    pool::run(py, n_threads, || {
+        // SAFETY: the Python caller gives the addresses of arrays that it keeps meanwhile.
+        let (queries, documents) = unsafe { (sides.0.tokens()?, sides.1.tokens()?) };
+        let best = best(&queries, &documents, normalize, k)?;
+        // SAFETY: as above.
+        unsafe { room.write(best.into_iter().map(TopK::into_ranking)) }
+    })
+}
+
+fn best(
+    queries: &AnyTokens<'_>,
+    documents: &AnyTokens<'_>,
+    normalize: bool,
+    k: usize,
+) -> Result<Vec<TopK>> {
+    let (layout, options) = (documents.layout(), ScoreOptions::default().normalize(normalize));
+    let n_queries = queries.layout().n_items();
+    let mut best = vec![TopK::new(k.min(layout.n_items())); n_queries];
+    let chunk = (CHUNK_SCORES / n_queries.max(1)).max(1);
+    for first in (0..layout.n_items()).step_by(chunk) {
+        let items = first..layout.n_items().min(first + chunk);
+        let some = documents.items(items.clone())?;
+        let scores = Device::cpu().score_any(queries, &some, &Pairing::cross(), &options)?;
+        for (best, row) in best.iter_mut().zip(scores.rows()) {
+            for (item, &score) in items.clone().zip(row) {
+                let has_tokens = layout.has_tokens(item);
+                best.push(Ranked { id: item as u32, score, has_tokens });
+            }
+        }
+    }
+    Ok(best)
+}
+
+/// Ranks the columns of scores `[n_queries, n_columns]`: `has_tokens` is a byte per column, or 0.
+#[pyfunction]
+pub fn rank(
+    py: Python<'_>,
+    n_threads: usize,
+    scores: u64,
+    has_tokens: u64,
+    n_columns: usize,
+    k: usize,
+    room: RankingRoom,
+) -> PyResult<()> {
+    pool::run(py, n_threads, || {
+        let n = room.3;
+        // SAFETY: as in `topk`.
+        let (scores, has_tokens) = unsafe {
+            let len = if has_tokens == 0 { 0 } else { n_columns };
+            let scores = numbers::<f32>("scores", scores, n * n_columns)?;
+            (scores, numbers::<u8>("has_tokens", has_tokens, len)?)
+        };
+        let rankings = (0..n).map(|query| {
+            let mut best = TopK::new(k.min(n_columns));
+            for (i, &score) in scores[query * n_columns..][..n_columns].iter().enumerate() {
+                let has_tokens = has_tokens.get(i).is_none_or(|&has| has != 0);
+                best.push(Ranked { id: i as u32, score, has_tokens });
+            }
+            best.into_ranking()
+        });
+        // SAFETY: as in `topk`.
+        unsafe { room.write(rankings) }
+    })
+}

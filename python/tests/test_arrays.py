@@ -1,0 +1,82 @@
+"""numpy arrays, and those of other libraries by DLPack."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import maxsim
+from conftest import case, close, oracle, valid
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_numpy(dtype):
+    Q, D = (x.numpy().astype(dtype) for x in case())
+    scores, winners, tokens = oracle(Q, D, None, valid([3, 0, 11, 1, 5], 11))
+    found = maxsim.maxsim(Q, D, d_lengths=[3, 0, 11, 1, 5], winners=True, token_scores=True)
+    assert all(isinstance(x, np.ndarray) for x in found)
+    close(found.scores, scores, 24)
+    close(found.token_scores, tokens, 24)
+    assert np.array_equal(found.winners, winners) and found.winners.dtype == np.int32
+    for view in (D[::2], D[:, ::-1], D[:, 1:4], D[::-1], np.broadcast_to(D[:1], (4, 11, 24)),
+                 np.asfortranarray(D), D[:0]):
+        close(maxsim.maxsim(Q, view), oracle(Q, view)[0], 24)
+    odd = np.frombuffer(b"x" + D.tobytes(), np.uint8)[1:].view(dtype).reshape(D.shape)
+    close(maxsim.maxsim(Q, odd), oracle(Q, D)[0], 24)
+    rows = np.concatenate([D[0, :3], D[2]])
+    close(maxsim.packed(Q, rows, None, np.array([0, 3, 14], np.uint32)),
+          oracle(Q, D[[0, 2]], None, valid([3, 11], 11))[0], 24)
+    close(maxsim.pairs(Q, D, [0, 2], np.array([1, 4], np.int16)), oracle(Q, D)[0][[0, 2], [1, 4]],
+          24)
+    best = maxsim.topk(Q, D, 2)
+    assert isinstance(best.ids, np.ndarray) and best.ids.dtype == np.int64
+
+
+class Foreign:
+    """An array of another library: DLPack and a namespace, nothing else."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **arguments):
+        return self.array.__dlpack__(**arguments)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __array_namespace__(self):
+        class Namespace:
+            @staticmethod
+            def from_dlpack(x):
+                return Foreign(np.from_dlpack(x))
+
+        return Namespace
+
+
+def test_dlpack():
+    Q, D = (x.numpy() for x in case())
+    found = maxsim.maxsim(Foreign(Q), Foreign(D), winners=True)
+    assert isinstance(found.scores, Foreign) and isinstance(found.winners, Foreign)
+    close(found.scores.array, oracle(Q, D)[0], 24)
+
+
+def test_nothing_is_imported_that_is_not_needed():
+    code = """
+import sys, maxsim
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+import numpy as np
+x = np.ones((2, 3, 4), np.float32)
+assert (maxsim.maxsim(x, x) == 12).all()
+assert "torch" not in sys.modules
+import torch
+t = torch.ones(2, 3, 4, requires_grad=True)
+f = torch.compile(lambda a: maxsim.maxsim(a, a), fullgraph=True, backend="aot_eager")
+f(t).sum().backward()
+assert t.grad is not None
+assert not torch.cuda.is_initialized()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

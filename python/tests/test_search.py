@@ -1,0 +1,173 @@
+"""Rankings, corpora, compressed tokens and PLAID indexes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import maxsim
+from conftest import DEVICES, case, close, oracle, valid
+from maxsim import _torch
+
+
+def order(scores, has, k):
+    """The order of rankings, spelled out."""
+    def key(i):
+        if not has[i]:
+            return (2, 0, i)
+        return (1, 0, i) if np.isnan(scores[i]) else (0, -scores[i], i)
+
+    return sorted(range(len(scores)), key=key)[:k]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_topk_order(device):
+    Q, D = case(m=12, device=device)
+    D[3] = D[7]
+    D[5] = float("nan")
+    lengths = torch.tensor([11, 3, 0, 11, 2, 1, 4, 11, 0, 5, 6, 7])
+    mask = torch.ones(12, 11, dtype=torch.bool, device=device)
+    mask[10] = False
+    for k in (0, 1, 4, 12, 40):
+        for how in ({"d_lengths": lengths}, {"d_mask": mask}, {}):
+            scores = maxsim.maxsim(Q, D, **how).cpu().numpy()
+            has = {"d_lengths": (lengths > 0).numpy(), "d_mask": mask.any(-1).cpu().numpy()}
+            has = has.get(next(iter(how), ""), np.ones(12, bool))
+            best = maxsim.topk(Q, D, k, **how)
+            for q in range(3):
+                wanted = order(scores[q], has, k)
+                assert best.ids[q].tolist() == wanted
+                assert np.array_equal(best.scores[q].cpu(), scores[q][wanted], equal_nan=True)
+            assert (best.n_nan == 1).all() and (best.n_empty == (~has).sum()).all()
+    one = maxsim.topk(Q[0], D, 2)
+    assert one.ids.shape == (2,)
+
+
+def test_the_device_ranks_as_the_host():
+    scores = torch.randint(-3, 3, (5, 40)).float()
+    scores[torch.rand(5, 40) < 0.1] = float("nan")
+    scores[torch.rand(5, 40) < 0.1] = float("-inf")
+    has = torch.rand(40) > 0.2
+    scores = torch.where(has, scores, 0.0)
+    for k in (1, 7, 40):
+        ids = _torch.ranked(scores, has, k)[1]
+        for q in range(5):
+            assert ids[q].tolist() == order(scores[q].numpy(), has.numpy(), k)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("format", [None, "int8", "int8-affine", "fp8"])
+def test_corpus(device, format):
+    Q, D = case(m=60, dim=64, device=device)
+    if format == "int8-affine":
+        Q = Q.half()
+    lengths = torch.arange(60) % 12
+    corpus = maxsim.Corpus(D, lengths=lengths, format=format)
+    assert len(corpus) == 60 and "60 documents" in repr(corpus)
+    best = maxsim.search(Q, corpus, 5)
+    exact = oracle(Q, D, None, valid(lengths, 11))[0]
+    tolerance = {None: 1e-4, "int8": 1.0, "int8-affine": 1.0, "fp8": 3.0}[format]
+    for q in range(3):
+        assert abs(best.scores[q].cpu().numpy() - exact[q][best.ids[q].cpu()]).max() < tolerance
+        assert (exact[q] > best.scores[q, -1].item() + tolerance).sum() <= 5
+    if format is None:
+        close(maxsim.maxsim(Q, corpus), exact, 64)
+        packed = maxsim.Corpus([D[i, :n] for i, n in enumerate(lengths)])
+        assert torch.equal(maxsim.search(Q, packed, 5).ids, best.ids)
+        cosine = maxsim.search(Q, maxsim.Corpus(D, normalize=True), 5)
+        close(cosine.scores, -np.sort(-oracle(Q, D, normalize=True)[0])[:, :5], 64)
+    else:
+        assert corpus.nbytes < D.nbytes / 3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("format, scales, bound", [
+    ("int8", None, 0.51), ("int8", "float32", 0.501), ("int8-affine", None, 0.51),
+    ("fp8", None, 18), ("fp8", "float32", 18), ("fp8", "tensor", 18),
+])
+def test_codes(device, format, scales, bound):
+    D = torch.randn(5, 11, 24, device=device)
+    codes = maxsim.quantize(D, format, scales=scales)
+    assert codes.codes.shape == D.shape and codes.codes.element_size() == 1
+    decoded = maxsim.dequantize(codes)
+    step = codes.scales.float()
+    error = (decoded - D).abs().amax(-1) / step
+    assert (error < bound + 0.15 * (format == "int8-affine")).all(), error.max()
+    queries = codes if format != "int8-affine" else D.half()
+    wanted = oracle(decoded if format != "int8-affine" else D.half(), decoded)[0]
+    close(maxsim.maxsim(queries, codes), wanted, 24, 1000 if format == "fp8" else 1)
+    with_mask = maxsim.quantize(D, format, scales=scales, lengths=torch.tensor([3, 0, 11, 1, 5]))
+    assert (maxsim.maxsim(queries, with_mask)[:, 1] == 0).all()
+
+
+def test_codes_are_those_of_every_path():
+    from maxsim import _codes
+    from maxsim._sides import AFFINE_SCALES, F16_SCALES, F32_SCALES, FORMATS, TENSOR_SCALE, Side
+
+    X = torch.randn(7, 9, 33) * 10 ** torch.linspace(-6, 4, 7)[:, None, None]
+    X[2, 3, 4], X[3, 1, 2], X[4, 4] = float("nan"), float("inf"), 0.0
+    for name, code, kind, scales in (
+        ("int8", "int8", F16_SCALES, None), ("int8", "int8", F32_SCALES, "float32"),
+        ("int8-affine", "uint8", AFFINE_SCALES, None), ("fp8", "float8_e4m3fn", F16_SCALES, None),
+        ("fp8", "float8_e4m3fn", TENSOR_SCALE, "tensor"),
+    ):
+        ours = maxsim.quantize(X, name, scales=scales)
+        theirs = _codes.quantize(Side(X), FORMATS[code], kind)
+        assert torch.equal(ours.codes.view(torch.uint8), theirs[0].view(torch.uint8)), name
+        assert torch.equal(ours.scales.nan_to_num(-1), theirs[1].nan_to_num(-1)), name
+
+
+@pytest.mark.parametrize("bit_order", ["colbert", "little-endian"])
+@pytest.mark.parametrize("nbits", [1, 2, 4, 8])
+def test_plaid(bit_order, nbits):
+    generator = np.random.default_rng(nbits)
+    dim, rows, n = 24, 30, 6
+    codes = generator.integers(0, n, rows)
+    buckets = generator.integers(0, 2**nbits, (rows, dim))
+    centroids = generator.standard_normal((n, dim)).astype(np.float32)
+    weights = np.sort(generator.standard_normal(2**nbits)).astype(np.float32) * 0.1
+    bits = buckets[..., None] >> np.arange(nbits) & 1
+    little = "big" if bit_order == "colbert" else "little"
+    residuals = np.packbits(bits.reshape(rows, -1), axis=1, bitorder=little)
+    decoded = centroids[codes] + weights[buckets]
+    decoded /= np.linalg.norm(decoded, axis=1, keepdims=True)
+    offsets = [0, 10, 10, 24, 30]
+    index = maxsim.PlaidIndex(codes, residuals, centroids, weights, nbits, bit_order=bit_order,
+                              offsets=offsets)
+    assert len(index) == 4 and "4 documents" in repr(index)
+    np.testing.assert_allclose(index.decode(), decoded, atol=1e-5)
+    Q = case(dim=dim)[0]
+    wanted = maxsim.packed(Q, torch.tensor(decoded), None, offsets, winners=True)
+    found = index.score(Q, winners=True)
+    close(found.scores, wanted.scores, dim)
+    assert torch.equal(found.winners, wanted.winners)
+    close(index.score(Q.numpy()), wanted.scores, dim)
+    ids = torch.tensor([[0, 3], [2, 2], [1, 0]])
+    close(index.score(Q, ids=ids), wanted.scores.gather(1, ids), dim)
+    best = maxsim.search(Q, index, 4)
+    assert (best.ids[:, 3] == 1).all() and (best.n_empty == 1).all()
+    grads = []
+    for score in (index.score, lambda q: maxsim.packed(q, torch.tensor(decoded), None, offsets)):
+        queries = Q.clone().requires_grad_()
+        (score(queries) * torch.arange(4.0)).sum().backward()
+        grads.append(queries.grad)
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+
+def test_plaid_of_documents():
+    D = torch.nn.functional.normalize(torch.randn(40, 8, 32), dim=-1)
+    index = maxsim.PlaidIndex.train(D, nbits=8, n_centroids=16)
+    assert np.abs(index.decode() - D.reshape(-1, 32).numpy()).mean() < 0.01
+    parts = index.parts()
+    again = maxsim.PlaidIndex(parts["codes"], parts["residuals"], parts["centroids"],
+                              parts["bucket_weights"], 8, bit_order="colbert",
+                              offsets=np.arange(41) * 8)
+    assert np.array_equal(again.decode(), index.decode())
+    with pytest.raises(ValueError, match="bit_order"):
+        maxsim.PlaidIndex(parts["codes"], parts["residuals"], parts["centroids"],
+                          parts["bucket_weights"], 8, bit_order="guess")
+    with pytest.raises(ValueError, match="codes"):
+        maxsim.PlaidIndex(parts["codes"] + 16, parts["residuals"], parts["centroids"],
+                          parts["bucket_weights"], 8, bit_order="colbert",
+                          offsets=np.arange(41) * 8)
