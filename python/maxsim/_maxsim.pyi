@@ -4,6 +4,23 @@ from typing import Any, final
 
 _Numbers = tuple[Any, ...]
 
+__all__ = [
+    "DeviceMemoryError",
+    "Plaid",
+    "backward",
+    "cuda_backward",
+    "cuda_open",
+    "cuda_score",
+    "cuda_score_plaid",
+    "dequantize",
+    "quantize",
+    "rank",
+    "run",
+    "score",
+    "topk",
+    "version",
+]
+
 class DeviceMemoryError(MemoryError): ...
 
 @final
