@@ -49,7 +49,7 @@ __all__ = [
 
 if "torch" in sys.modules:
     # Compilers find the operators registered, whatever they trace first.
-    from . import _ops as _ops
+    from ._backends import ops as _ops
 
 
 def __getattr__(name: str) -> Any:

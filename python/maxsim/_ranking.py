@@ -62,7 +62,9 @@ def topk(
     return Ranking(*(lib.like(x, Q) for x in found))
 
 
-def search(Q: Any, corpus: Any, k: int = 10, *, q_mask: Any = None, q_lengths: Any = None) -> Ranking:
+def search(
+    Q: Any, corpus: Any, k: int = 10, *, q_mask: Any = None, q_lengths: Any = None,
+) -> Ranking:
     """Ranks the documents of a :class:`Corpus` for every query: :func:`topk` of a corpus.
 
     Rows are normalised where the corpus says so.

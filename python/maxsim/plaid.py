@@ -131,7 +131,7 @@ class PlaidIndex:
         """Copies of codes, residuals, centroids and bucket weights, as numpy arrays."""
         import numpy as np
 
-        from . import _numpy
+        from ._backends.numpy import address
 
         rows, _, dim, nbits, n_centroids, row_bytes = self._index.sizes()
         found = {
@@ -140,17 +140,17 @@ class PlaidIndex:
             "centroids": np.empty((n_centroids, dim), np.float32),
             "bucket_weights": np.empty(2**nbits, np.float32),
         }
-        self._index.parts(*(_numpy.address(x) for x in found.values()))
+        self._index.parts(*(address(x) for x in found.values()))
         return found
 
     def decode(self) -> Any:
         """The tokens, as a numpy array ``[rows, dim]``."""
         import numpy as np
 
-        from . import _numpy
+        from ._backends.numpy import address
 
         found = np.empty((self._index.sizes()[0], self.dim), np.float32)
-        self._index.decode(get_num_threads(), _numpy.address(found))
+        self._index.decode(get_num_threads(), address(found))
         return found
 
     def score(

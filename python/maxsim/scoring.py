@@ -24,16 +24,16 @@ def library(*arrays: Any) -> Any:
             x = x[0]
         x = getattr(x, "arrays", x)
         if _is_tensor(x):
-            from . import _torch
+            from ._backends import torch as of_torch
 
-            return _torch
+            return of_torch
         if hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) not in (1, 3):
-            from . import _foreign
+            from ._backends import foreign
 
-            return _foreign
-    from . import _numpy
+            return foreign
+    from ._backends import numpy as of_numpy
 
-    return _numpy
+    return of_numpy
 
 
 def side(

@@ -1,23 +1,23 @@
 //! Calls on CUDA devices, on memory and streams of the caller: the one place that knows how the
-//! library is told of these.
+//! library gets these.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use maxsim::format::{AnyDeviceTokens, Fp8, Int8, Int8Affine, TokenFormat, with_element};
-use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
-use maxsim::training::{
-    BackwardOptions, DeviceGradScores, DeviceGradients, GradientType, PreparedBackward,
+use maxsim::format::{
+    AnyDeviceTokens, Element, Fp8, Int8, Int8Affine, Quantized, TokenFormat, with_element,
 };
-use maxsim::{Device, DeviceTokens, Result, ScoreOptions};
+use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
+use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+use maxsim::{Device, DeviceTokens, Result, ScoreOptions, TokenLayout};
 use pyo3::prelude::*;
 
 use crate::errors::{raised, shape};
 use crate::plaid::Plaid;
 use crate::side::{Pairs, Side};
 
-/// Calls that are kept prepared.
-const KEPT: usize = 512;
+/// Layouts that are kept: those of so many shapes.
+const KEPT: usize = 4096;
 
 /// Where a call runs, and what of it.
 #[derive(FromPyObject, Clone, Copy, Debug)]
@@ -47,22 +47,10 @@ pub struct GradientMemory(
     /* number of scores */ usize,
 );
 
-/// What a prepared call depends on.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    device: usize,
-    sides: [[u64; 8]; 2],
-    pairs: [u64; 2],
-    options: [bool; 4],
-}
-
-/// A call that is ready for any memory of its layouts.
-struct Prepared {
-    score: PreparedScore,
-    backward: Mutex<Option<Arc<PreparedBackward>>>,
-}
-
-static PREPARED: LazyLock<Mutex<HashMap<Key, Arc<Prepared>>>> = LazyLock::new(Mutex::default);
+/// Layouts of padded items, by the numbers that they are made of: those of a step are those of
+/// the next, and prepared calls are found again by them.
+static LAYOUTS: LazyLock<Mutex<HashMap<[usize; 7], Arc<TokenLayout>>>> =
+    LazyLock::new(Mutex::default);
 
 type Streams = HashMap<(usize, u64), Arc<Mutex<Stream>>>;
 static STREAMS: LazyLock<Mutex<Streams>> = LazyLock::new(Mutex::default);
@@ -80,31 +68,65 @@ fn stream(device: &Device, ordinal: usize, handle: u64) -> Result<Arc<Mutex<Stre
     Ok(lock(&STREAMS).entry((ordinal, handle)).or_insert(stream).clone())
 }
 
-/// A view of tokens in device memory.
+/// The layout of a side, with its mask unread.
+///
+/// # Safety
+/// As [`Side::layout`].
+unsafe fn layout(side: &Side) -> Result<Arc<TokenLayout>> {
+    // SAFETY: the caller's promise.
+    let new = || unsafe {
+        let layout = side.layout()?;
+        Ok(Arc::new(match side.mask_address() {
+            Some(_) => layout.with_unread_mask(),
+            None => layout,
+        }))
+    };
+    let Some(key) = side.regular_key() else { return new() };
+    if let Some(found) = lock(&LAYOUTS).get(&key) {
+        return Ok(found.clone());
+    }
+    let found: Arc<TokenLayout> = new()?;
+    let mut kept = lock(&LAYOUTS);
+    if kept.len() >= KEPT {
+        kept.clear();
+    }
+    kept.insert(key, found.clone());
+    Ok(found)
+}
+
+/// A view of elements in device memory, which nothing is waited for.
 ///
 /// # Safety
 /// Addresses must be those of memory that is as the numbers say and stays so until the calls that
 /// use the view are done, in the order of the stream.
+unsafe fn elements<T: Element>(device: &Device, side: &Side) -> Result<DeviceTokens<T>> {
+    // SAFETY: the caller's promise.
+    unsafe { DeviceTokens::from_raw_unchecked(device, side.raw_rows(), layout(side)?) }
+}
+
+/// A view of tokens of any format. Scales of codes are read, which is waited for.
+///
+/// # Safety
+/// As [`elements`].
 unsafe fn view(device: &Device, side: &Side) -> Result<AnyDeviceTokens> {
+    /// # Safety
+    /// As [`elements`].
+    unsafe fn codes<F: Quantized>(device: &Device, side: &Side) -> Result<DeviceTokens<F>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (layout, scales) = (side.layout()?, side.raw_scales()?);
+            DeviceTokens::from_raw_codes(device, side.raw_rows(), scales, layout)
+        }
+    }
     // SAFETY: the caller's promise.
     unsafe {
-        let (layout, rows) = (side.layout()?, side.raw_rows());
         Ok(match side.format()? {
             TokenFormat::Element(element) => with_element!(element, T => {
-                DeviceTokens::<T>::from_raw_parts(device, rows, layout)?.into()
+                elements::<T>(device, side)?.into()
             }),
-            TokenFormat::Int8 => {
-                let scales = side.raw_scales()?;
-                DeviceTokens::<Int8>::from_raw_codes(device, rows, scales, layout)?.into()
-            }
-            TokenFormat::Int8Affine => {
-                let scales = side.raw_scales()?;
-                DeviceTokens::<Int8Affine>::from_raw_codes(device, rows, scales, layout)?.into()
-            }
-            _ => {
-                let scales = side.raw_scales()?;
-                DeviceTokens::<Fp8>::from_raw_codes(device, rows, scales, layout)?.into()
-            }
+            TokenFormat::Int8 => codes::<Int8>(device, side)?.into(),
+            TokenFormat::Int8Affine => codes::<Int8Affine>(device, side)?.into(),
+            _ => codes::<Fp8>(device, side)?.into(),
         })
     }
 }
@@ -112,44 +134,6 @@ unsafe fn view(device: &Device, side: &Side) -> Result<AnyDeviceTokens> {
 fn options(call: &Call, winners: bool, token_scores: bool) -> ScoreOptions {
     let options = ScoreOptions::default().normalize(call.2).allow_tf32(call.3);
     options.winners(winners).token_scores(token_scores)
-}
-
-/// The prepared call of these sides, kept from an earlier one where shapes are all it depends on.
-///
-/// # Safety
-/// As [`Pairs::pairing`].
-unsafe fn prepared(
-    device: &Device,
-    call: &Call,
-    (sides, views): ([&Side; 2], [&AnyDeviceTokens; 2]),
-    pairs: &Pairs,
-    options: &ScoreOptions,
-) -> Result<Arc<Prepared>> {
-    let keys = (sides[0].key(), sides[1].key(), pairs.key());
-    let key = match keys {
-        (Some(queries), Some(documents), Some(pairs)) => Some(Key {
-            device: call.0,
-            sides: [queries, documents],
-            pairs,
-            options: [call.2, call.3, options.winners, options.token_scores],
-        }),
-        _ => None,
-    };
-    if let Some(found) = key.as_ref().and_then(|key| lock(&PREPARED).get(key).cloned()) {
-        return Ok(found);
-    }
-    // SAFETY: the caller's promise.
-    let pairing = unsafe { pairs.pairing()? };
-    let score = device.prepare_any(views[0], views[1], &pairing, options)?;
-    let new = Arc::new(Prepared { score, backward: Mutex::default() });
-    if let Some(key) = key {
-        let mut kept = lock(&PREPARED);
-        if kept.len() >= KEPT {
-            kept.clear();
-        }
-        kept.insert(key, new.clone());
-    }
-    Ok(new)
 }
 
 /// Enqueues scores on a stream, and gives the bytes of a winner.
@@ -167,24 +151,43 @@ pub fn cuda_score(
         // SAFETY: the Python caller gives tensors that torch frees in the order of the stream, and
         // host arrays that it keeps meanwhile.
         unsafe {
-            let views = (view(&device, &sides.0)?, view(&device, &sides.1)?);
-            let views = [&views.0, &views.1];
-            let sides = ([&sides.0, &sides.1], views);
-            let prepared = prepared(&device, &call, sides, &pairs, &options)?;
-            enqueue(&device, &call, views, &prepared.score, &results)
+            let pairing = pairs.pairing()?;
+            match (sides.0.format()?, sides.1.format()?) {
+                (TokenFormat::Element(a), TokenFormat::Element(b)) if a == b => {
+                    with_element!(a, T => {
+                        let queries = elements::<T>(&device, &sides.0)?;
+                        let documents = elements::<T>(&device, &sides.1)?;
+                        let work =
+                            device.prepare_cached(&queries, &documents, &pairing, &options)?;
+                        enqueue(&device, &call, &work, &results, |stream, room| {
+                            stream.score_into(&queries, &documents, &work, room)
+                        })
+                    })
+                }
+                _ => {
+                    let queries = view(&device, &sides.0)?;
+                    let documents = view(&device, &sides.1)?;
+                    let work = device.prepare_any(&queries, &documents, &pairing, &options)?;
+                    enqueue(&device, &call, &work, &results, |stream, room| {
+                        stream.score_any_into(&queries, &documents, &work, room)
+                    })
+                }
+            }
         }
     })
     .map_err(raised)
 }
 
+/// Makes room of the results' memory, and enqueues a call that writes there.
+///
 /// # Safety
 /// As [`cuda_score`].
 unsafe fn enqueue(
     device: &Device,
     call: &Call,
-    views: [&AnyDeviceTokens; 2],
     work: &PreparedScore,
     results: &Results,
+    score: impl FnOnce(&mut Stream, &mut DeviceScores) -> Result<()>,
 ) -> Result<usize> {
     let Results(scores, winners, token_scores, n) = *results;
     if work.shape().n_scores() != n {
@@ -194,12 +197,13 @@ unsafe fn enqueue(
         return Ok(4);
     }
     let some = |address: u64| (address != 0).then_some(address);
+    let (winners, token_scores) = (some(winners), some(token_scores));
     // SAFETY: the caller's promise.
     let mut room =
-        unsafe { DeviceScores::from_raw_parts(work, scores, some(winners), some(token_scores))? };
+        unsafe { DeviceScores::from_raw_unchecked(work, scores, winners, token_scores)? };
     let winner_bytes = room.winner_bytes();
     let stream = stream(device, call.0, call.1)?;
-    lock(&stream).score_any_into(views[0], views[1], work, &mut room)?;
+    score(&mut lock(&stream), &mut room)?;
     Ok(winner_bytes)
 }
 
@@ -214,38 +218,15 @@ pub fn cuda_backward(
 ) -> PyResult<()> {
     py.detach(|| {
         let device = Device::cuda(call.0)?;
-        let options = options(&call, true, false);
-        let GradientMemory(_, _, _, _, n) = memory;
-        // SAFETY: as in `cuda_score`.
-        unsafe {
-            let views = (view(&device, &sides.0)?, view(&device, &sides.1)?);
-            let views = [&views.0, &views.1];
-            let sides = ([&sides.0, &sides.1], views);
-            let prepared = prepared(&device, &call, sides, &pairs, &options)?;
-            if prepared.score.shape().n_scores() != n {
-                let expected = format!("{} gradients", prepared.score.shape().n_scores());
-                return Err(shape("grad_scores", expected, n));
+        let formats = (sides.0.format()?, sides.1.format()?);
+        match formats {
+            (TokenFormat::Element(a), TokenFormat::Element(b)) if a == b => {
+                // SAFETY: as in `cuda_score`.
+                with_element!(a, T => unsafe {
+                    gradients::<T>(&device, &call, [&sides.0, &sides.1], &pairs, &memory)
+                })
             }
-            let backward = {
-                let mut kept = lock(&prepared.backward);
-                match &*kept {
-                    Some(backward) => backward.clone(),
-                    None => {
-                        let options = BackwardOptions::default();
-                        let (work, kind) = (&prepared.score, GradientType::Tokens);
-                        let new = Arc::new(device.prepare_backward(work, &options, kind)?);
-                        kept.insert(new).clone()
-                    }
-                }
-            };
-            let stream = stream(&device, call.0, call.1)?;
-            let calls = (&prepared.score, &*backward);
-            match views[0].format() {
-                TokenFormat::Element(element) => with_element!(element, T => {
-                    gradients::<T>(&mut lock(&stream), views, calls, &memory)
-                }),
-                other => Err(shape("element types", "f32, f16 or bf16", other)),
-            }
+            (_, other) => Err(shape("element types", "f32, f16 or bf16 on both sides", other)),
         }
     })
     .map_err(raised)
@@ -253,24 +234,32 @@ pub fn cuda_backward(
 
 /// # Safety
 /// As [`cuda_score`].
-unsafe fn gradients<T: maxsim::format::Element>(
-    stream: &mut Stream,
-    views: [&AnyDeviceTokens; 2],
-    (work, backward): (&PreparedScore, &PreparedBackward),
+unsafe fn gradients<T: Element>(
+    device: &Device,
+    call: &Call,
+    sides: [&Side; 2],
+    pairs: &Pairs,
     memory: &GradientMemory,
 ) -> Result<()> {
-    let GradientMemory(grad_scores, winners, of_queries, of_documents, _) = *memory;
-    let [Some(queries), Some(documents)] = views.map(AnyDeviceTokens::typed::<T>) else {
-        return Err(shape("element types", "one on both sides", views[1].format()));
-    };
+    let GradientMemory(grad_scores, winners, of_queries, of_documents, n) = *memory;
     // SAFETY: the caller's promise. The memory of scores is not read by gradients; that of their
     // gradients is as large.
     unsafe {
-        let scores = DeviceScores::from_raw_parts(work, grad_scores, Some(winners), None)?;
-        let grad_scores = DeviceGradScores::from_raw_parts(backward, grad_scores)?;
-        let mut to = DeviceGradients::from_raw_parts(backward, of_queries, of_documents)?;
-        let scores = scores.with_grad(&grad_scores);
-        stream.backward(queries, documents, backward, scores, &mut to)
+        let queries = elements::<T>(device, sides[0])?;
+        let documents = elements::<T>(device, sides[1])?;
+        let (pairing, options) = (pairs.pairing()?, options(call, true, false));
+        let work = device.prepare_cached(&queries, &documents, &pairing, &options)?;
+        if work.shape().n_scores() != n {
+            let expected = format!("{} gradients", work.shape().n_scores());
+            return Err(shape("grad_scores", expected, n));
+        }
+        let (options, kind) = (BackwardOptions::default(), GradientType::Tokens);
+        let backward = device.prepare_backward_cached(&work, &options, kind)?;
+        let scores = DeviceScores::from_raw_unchecked(&work, grad_scores, Some(winners), None)?;
+        let grad_scores = DeviceGradScores::from_raw_unchecked(&backward, grad_scores)?;
+        let mut to = DeviceGradients::from_raw_unchecked(&backward, of_queries, of_documents)?;
+        let (stream, scores) = (stream(device, call.0, call.1)?, scores.with_grad(&grad_scores));
+        lock(&stream).backward(&queries, &documents, &backward, scores, &mut to)
     }
 }
 
@@ -294,7 +283,9 @@ pub fn cuda_score_plaid(
             let documents = documents.handle(&device, queries.format())?;
             let pairing = pairs.pairing()?;
             let work = device.prepare_any(&queries, &documents, &pairing, &options)?;
-            enqueue(&device, &call, [&queries, &documents], &work, &results)
+            enqueue(&device, &call, &work, &results, |stream, room| {
+                stream.score_any_into(&queries, &documents, &work, room)
+            })
         }
     })
     .map_err(raised)

@@ -282,23 +282,13 @@ impl Side {
         })
     }
 
-    /// What a prepared call depends on, where that is in these numbers alone.
-    pub fn key(&self) -> Option<[u64; 8]> {
+    /// All that the layout depends on, where that is in these numbers alone.
+    pub fn regular_key(&self) -> Option<[usize; 7]> {
         let Items(kind, n, len, rows, dim, first, lengths, _) = self.0;
-        let Matrix(address, pitch, format, mask, ..) = self.1;
-        let is_regular = matches!(kind, PADDED | STRIDED) && lengths == 0 && mask == 0;
-        // Kernels are chosen by the alignment of the first row, too.
-        let align = 1 << address.trailing_zeros().min(8);
-        is_regular.then_some([
-            u64::from(kind) << 16 | u64::from(format) << 8,
-            align,
-            pitch,
-            n as u64,
-            len as u64,
-            rows as u64,
-            dim as u64,
-            if kind == STRIDED { first } else { 0 },
-        ])
+        let is_regular = matches!(kind, PADDED | STRIDED) && lengths == 0;
+        let stride = if kind == STRIDED { first as usize } else { 0 };
+        let is_masked = self.mask_address().is_some();
+        is_regular.then_some([kind.into(), n, len, rows, dim, stride, is_masked.into()])
     }
 }
 
@@ -346,11 +336,6 @@ pub struct Pairs(
 );
 
 impl Pairs {
-    /// What a prepared call depends on, where that is in these numbers alone.
-    pub fn key(&self) -> Option<[u64; 2]> {
-        matches!(self.0, 0 | 1).then_some([u64::from(self.0), self.1 as u64])
-    }
-
     /// The pairing.
     ///
     /// # Safety

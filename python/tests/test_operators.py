@@ -9,7 +9,7 @@ import torch
 
 import maxsim
 from conftest import DEVICES, case
-from maxsim import _ops
+from maxsim._backends import ops as _ops
 
 has_compiler = shutil.which("g++") or shutil.which("clang++")
 
@@ -110,7 +110,8 @@ def test_modes_and_fake_tensors():
         Q, D = torch.empty(3, 7, 24), torch.empty(5, 11, 24)
         found = maxsim.maxsim(Q, D, winners=True)
         assert found.scores.shape == (3, 5) and found.winners.shape == (3, 5, 7)
-    meta = maxsim.maxsim(torch.empty(3, 7, 24, device="meta"), torch.empty(5, 11, 24, device="meta"))
+    Q, D = (torch.empty(*shape, device="meta") for shape in ((3, 7, 24), (5, 11, 24)))
+    meta = maxsim.maxsim(Q, D)
     assert meta.shape == (3, 5) and meta.device.type == "meta"
 
 

@@ -123,7 +123,8 @@ def test_packed_and_scattered(device, kind):
                              starts[1], lengths[1], winners=True)
     close(found.scores, scores, 24)
     assert np.array_equal(found.winners.cpu(), winners)
-    close(maxsim.packed(Q, rows[1], None, offsets[1]), oracle(Q, D, None, valid(d_lengths, 11))[0], 24)
+    close(maxsim.packed(Q, rows[1], None, offsets[1]),
+          oracle(Q, D, None, valid(d_lengths, 11))[0], 24)
     lists = [[x[i, :n] for i, n in enumerate(lens)] for x, lens in ((Q, q_lengths), (D, d_lengths))]
     close(maxsim.maxsim(*lists), scores, 24)
 
@@ -160,7 +161,8 @@ def test_nothing(device):
     assert found.winners.shape == (3, 5, 0) and found.token_scores.shape == (3, 5, 0)
     assert maxsim.pairs(Q, D, [], []).shape == (0,)
     assert maxsim.topk(Q, D[:0], 4).ids.shape == (3, 0)
-    assert maxsim.candidates(Q, D, torch.zeros(3, 0, dtype=torch.int64, device=device)).shape == (3, 0)
+    ids = torch.zeros(3, 0, dtype=torch.int64, device=device)
+    assert maxsim.candidates(Q, D, ids).shape == (3, 0)
 
 
 @pytest.mark.parametrize("device", DEVICES)

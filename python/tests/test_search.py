@@ -8,7 +8,7 @@ import torch
 
 import maxsim
 from conftest import DEVICES, case, close, oracle, valid
-from maxsim import _torch
+from maxsim._backends import torch as _torch
 
 
 def order(scores, has, k):
@@ -102,7 +102,7 @@ def test_codes(device, format, scales, bound):
 
 
 def test_codes_are_those_of_every_path():
-    from maxsim import _codes
+    from maxsim._backends import codes as _codes
     from maxsim._sides import AFFINE_SCALES, F16_SCALES, F32_SCALES, FORMATS, TENSOR_SCALE, Side
 
     X = torch.randn(7, 9, 33) * 10 ** torch.linspace(-6, 4, 7)[:, None, None]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._sides import Options, Pairing, Result, Side
+from .._sides import Options, Pairing, Result, Side
 
 try:
     import torch
 
-    from . import _torch
+    from . import torch as _torch
 except ImportError as _error:
     raise RuntimeError(
         "CUDA arrays are scored as torch tensors, through DLPack; install torch") from _error

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _maxsim
-from ._sides import (
+from .. import _maxsim
+from .._sides import (
     AFFINE_SCALES, F16_SCALES, FORMATS, NO_SCALES, PADDED, STRIDED, TENSOR_SCALE, Options,
     Pairing, Result, Side, scale_kind,
 )
-from ._threads import get_num_threads
+from .._threads import get_num_threads
 
 #: Numbers of the element types that there are.
 CODES = {getattr(torch, name): n for name, n in FORMATS.items() if hasattr(torch, name)}
@@ -159,7 +159,7 @@ def query_len(side: Side) -> int:
 def run(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     """Scores tensors that have been checked, without gradients."""
     if q.data.device.type == "cuda":
-        from . import _cuda
+        from . import cuda as _cuda
 
         return _cuda.run(q, d, pairing, options)
     shape = pairing.shape(q, d)
@@ -187,7 +187,7 @@ def run_backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of tokens, in their types; None of a side that needs none."""
     if q.data.device.type == "cuda":
-        from . import _cuda
+        from . import cuda as _cuda
 
         return _cuda.run_backward(grad, winners, q, d, pairing, options, needs)
     grad, winners = grad.float().contiguous(), winners.contiguous()
@@ -257,7 +257,7 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
         wants_width = needs_grad or options.winners or options.token_scores
         options = options._replace(max_q_len=query_len(q) if wants_width else 0)
     if not is_plain(q.data, d.data) or q.data.device.type == "meta":
-        from . import _ops
+        from . import ops as _ops
 
         return _ops.score(q, d, pairing, options, needs_grad)
     if needs_grad:
@@ -268,7 +268,7 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     if not options.winners:
         return found._replace(winners=None)
     if q.data.device.type == "cuda":
-        from . import _cuda
+        from . import cuda as _cuda
 
         return found._replace(winners=_cuda.dense_winners(found.winners, q, pairing))
     return found
@@ -343,7 +343,7 @@ def quantize(tokens: Side, format: int, kind: int) -> tuple[Tensor, Tensor, Tens
     """Codes, scales and minima of tokens; those on a GPU are compressed there by torch."""
     data = tokens.data.detach()
     if data.device.type != "cpu":
-        from . import _codes
+        from . import codes as _codes
 
         return _codes.quantize(tokens._replace(data=data), format, kind)
     shape = data.shape
@@ -407,13 +407,13 @@ def half(data: Tensor) -> Tensor:
 
 def score_plaid(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Result:
     """Scores residual-compressed documents."""
-    from . import _plaid_torch
+    from . import plaid as _plaid
 
-    return _plaid_torch.score(index, n, q, pairing, options)
+    return _plaid.score(index, n, q, pairing, options)
 
 
 def rank_plaid(index: Any, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Ranks scores of all residual-compressed documents."""
-    from . import _plaid_torch
+    from . import plaid as _plaid
 
-    return _plaid_torch.rank(index, scores, k)
+    return _plaid.rank(index, scores, k)

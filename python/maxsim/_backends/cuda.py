@@ -7,10 +7,10 @@ from typing import Any, Callable, TypeVar
 import torch
 from torch import Tensor
 
-from . import _maxsim
-from ._sides import CROSS, NO_SCALES, PADDED, STRIDED, TENSOR_SCALE
-from ._sides import Options, Pairing, Result, Side, scale_kind
-from ._torch import CODES, address, host, pair_numbers
+from .. import _maxsim
+from .._sides import CROSS, NO_SCALES, PADDED, STRIDED, TENSOR_SCALE
+from .._sides import Options, Pairing, Result, Side, scale_kind
+from .torch import CODES, address, host, pair_numbers
 
 R = TypeVar("R")
 

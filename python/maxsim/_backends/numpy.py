@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _maxsim
-from ._sides import AFFINE_SCALES, F16_SCALES, FORMATS, NO_SCALES, PADDED, TENSOR_SCALE
-from ._sides import Options, Pairing, Result, Side, scale_kind
-from ._threads import get_num_threads
+from .. import _maxsim
+from .._sides import AFFINE_SCALES, F16_SCALES, FORMATS, NO_SCALES, PADDED, TENSOR_SCALE
+from .._sides import Options, Pairing, Result, Side, scale_kind
+from .._threads import get_num_threads
 
 SCORES = np.float32
 

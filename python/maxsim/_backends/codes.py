@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._sides import AFFINE_SCALES, F16_SCALES, FORMATS, TENSOR_SCALE, Side
+from .._sides import AFFINE_SCALES, F16_SCALES, FORMATS, TENSOR_SCALE, Side
 
 #: The least and the largest positive float16 numbers.
 _F16 = (2.0**-24, 65504.0)
@@ -37,7 +37,7 @@ def quantize(tokens: Side, format: int, kind: int) -> tuple[Tensor, Tensor, Tens
         return codes, torch.where(good, scale, float("nan")).to(scale.dtype), None
     largest = torch.where(finite, x.abs(), 0).amax(-1)
     if kind == TENSOR_SCALE:
-        from ._torch import row_is_valid
+        from .torch import row_is_valid
 
         valid = row_is_valid(tokens)
         largest = largest if valid is None else torch.where(valid, largest, 0)

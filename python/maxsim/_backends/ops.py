@@ -7,8 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ._sides import Options, Pairing, Result, Side
-from ._torch import run, run_backward
+from .._sides import Options, Pairing, Result, Side
+from .torch import run, run_backward
 
 #: Namespace of the operators, alone here.
 NAMESPACE = "maxsim"
@@ -66,7 +66,7 @@ def _score_fake(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 def _winner_type(d: Side) -> torch.dtype:
     if d.data.device.type == "cuda":
-        from . import _cuda
+        from . import cuda as _cuda
 
         return _cuda.winner_type(d)
     return torch.int32
@@ -140,7 +140,7 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options, needs_grad: bool
         options.normalize, options.tf32, options.winners or needs_grad, options.token_scores,
     )
     if options.winners and q.data.device.type == "cuda":
-        from . import _cuda
+        from . import cuda as _cuda
 
         winners = _cuda.dense_winners(winners, q, pairing)
     return Result(scores, winners if options.winners else None,

@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _torch
-from ._sides import Options, Pairing, Result, Side
-from ._threads import get_num_threads
-from ._torch import address, describe, pair_numbers, query_len
+from . import torch as _torch
+from .._sides import Options, Pairing, Result, Side
+from .._threads import get_num_threads
+from .torch import address, describe, pair_numbers, query_len
 
 
 def _run(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Result:
     shape = (q.n_items, n) if pairing.d_ids is None else pairing.shape(q, q)
     if q.data.device.type == "cuda":
-        from . import _cuda
+        from . import cuda as _cuda
 
         # A side that stands for the documents' number alone.
         stand_in = Side(torch.empty((n, 0, 0)))
@@ -78,7 +78,7 @@ def score(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Re
     if not options.winners:
         return found._replace(winners=None)
     if q.data.device.type == "cuda":
-        from . import _cuda
+        from . import cuda as _cuda
 
         return found._replace(winners=_cuda.dense_winners(found.winners, q, pairing))
     return found
