@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import maxsim
-from conftest import case, close, oracle, valid
+from cases import case, close, oracle, valid
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

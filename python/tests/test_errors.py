@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import maxsim
-from conftest import DEVICES, case, cuda
+from cases import DEVICES, case, cuda
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import maxsim
-from conftest import DEVICES, DTYPES, case, naive, valid
+from cases import DEVICES, DTYPES, case, naive, valid
 
 
 def grads(score, Q, D, weights):

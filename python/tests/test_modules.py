@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import maxsim
-from conftest import case, close, naive
+from cases import case, close, naive
 
 SAMPLE = Path(__file__).parents[2] / "cli/examples/debian-packages"
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import maxsim
-from conftest import DEVICES, case
+from cases import DEVICES, case
 from maxsim._backends import ops as _ops
 
 has_compiler = shutil.which("g++") or shutil.which("clang++")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import maxsim
-from conftest import case, close, oracle
+from cases import case, close, oracle
 
 
 def in_child(work, seconds=60):

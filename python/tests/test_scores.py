@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import maxsim
-from conftest import DEVICES, DTYPES, case, close, oracle, valid
+from cases import DEVICES, DTYPES, case, close, oracle, valid
 
 
 @pytest.mark.parametrize("device", DEVICES)

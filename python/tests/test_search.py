@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import maxsim
-from conftest import DEVICES, case, close, oracle, valid
+from cases import DEVICES, case, close, oracle, valid
 from maxsim._backends import torch as _torch
 
 

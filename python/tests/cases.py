@@ -73,12 +73,6 @@ def close(found: Any, wanted: Any, dim: int, scale: float = 1.0) -> None:
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * 8)
 
 
-@pytest.fixture
-def seed() -> None:
-    torch.manual_seed(0)
-    np.random.seed(0)
-
-
 def case(dtype: torch.dtype = torch.float32, n: int = 3, m: int = 5, lq: int = 7, ld: int = 11,
          dim: int = 24, device: str = "cpu") -> tuple[Any, Any]:
     """Queries and documents of random numbers."""
