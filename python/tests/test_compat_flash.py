@@ -118,9 +118,10 @@ def test_nan_shows():
     assert not fm.flash_maxsim(q, d, torch.tensor([5, 4, 5])).isnan().any()
 
 
-def test_quantisers_and_their_scores(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_quantisers_and_their_scores(monkeypatch, dtype):
     monkeypatch.setattr(_maxima, "CHUNK_ELEMENTS", 300)
-    q, d = torch.randn(4, 16), torch.randn(6, 5, 16)
+    q, d = torch.randn(4, 16).to(dtype), torch.randn(6, 5, 16)
     d[2, 1] = 0.0
     lengths = torch.tensor([5, 0, 3, 1, 5, 5])
     codes, scales, mins = fm.quantize_int8(d)

@@ -281,21 +281,25 @@ def test_residual_refuses(change):
         plaid.maxsim_residual(**{**given, **change})
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 @pytest.mark.parametrize("per_token", [True, False])
-def test_fp8_scores_are_of_the_codes(small_chunks, per_token):
+def test_fp8_scores_are_of_the_codes(small_chunks, per_token, dtype):
     q, d = torch.randn(2, 3, 16), torch.randn(5, 6, 16)
     quantize = fp8.quantize_fp8_per_token if per_token else fp8.quantize_fp8_per_tensor
     widen = fp8.dequantize_fp8_per_token if per_token else fp8.dequantize_fp8_per_tensor
-    (qc, qs), (dc, ds) = quantize(q), quantize(d)
+    (qc, qs), (dc, ds) = quantize(q, dtype), quantize(d, dtype)
     mask = torch.rand(5, 6) > 0.3
     found = fp8.maxsim_inference_fp8(qc, dc, scale_Q=qs, scale_D=ds, d_mask=mask)
     want = oracle(widen(qc, qs), widen(dc, ds), d_mask=mask)
     torch.testing.assert_close(found.double(), want, rtol=1e-6, atol=1e-5)
     # e4m3 has 4 bits: half a unit of the last is 2^-4 of a value, or of the least normal one.
-    bound = 2.0**-4 * q.abs() + 2.0**-10 * (qs.unsqueeze(-1) if per_token else qs)
+    bits = 4 if dtype == torch.float8_e4m3fn else 3
+    bound = 2.0**-bits * q.abs() + 2.0**-10 * (qs.unsqueeze(-1) if per_token else qs)
     assert ((widen(qc, qs) - q).abs() <= bound).all()
-    codes, scale = fp8.quantize_fp8_per_tensor(q, torch.float8_e5m2)
-    assert codes.dtype == torch.float8_e5m2 and codes.float().abs().max() == 57344
+    assert qc.dtype == dtype and qc.float().abs().max() == torch.finfo(dtype).max
+    single = fp8.maxsim_inference_fp8(qc[0], dc[0], scale_Q=qs[0] if per_token else qs,
+                                      scale_D=ds[0] if per_token else ds, d_mask=mask[0])
+    torch.testing.assert_close(single, found[0, 0])
 
 
 def test_projected_documents():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
 
+from ... import scoring
 from ...composed import _maxima
-from ._shapes import need, score_single
+from ...quantize import Quantized
+from ._shapes import empty_is_lowest, need, score_single
 
 #: The least and the largest scale that f16 holds, as multiples that codes are divided by.
 _SCALES = (2.0**-24, 65504.0)
@@ -55,19 +57,33 @@ def dequantize_int8(D_uint8: Tensor, scales: Tensor, mins: Tensor) -> Tensor:
     return D_uint8.float() * scales.float() + mins.float()
 
 
+def _check(Q: Tensor, codes: Tensor) -> None:
+    need(
+        Q.dim() == 2 and codes.dim() == 3 and Q.shape[1] == codes.shape[2],
+        f"Q must be [Lq, d], codes [B, Ld, d], got {tuple(Q.shape)} and {tuple(codes.shape)}",
+    )
+
+
+def _per_token(values: Tensor) -> Tensor:
+    return (values.squeeze(-1) if values.dim() == 3 else values).half()
+
+
 def _column(values: Tensor) -> Tensor:
     return (values.unsqueeze(-1) if values.dim() == 2 else values).float()
 
 
 @torch.no_grad()
-def _score(
+def _of_codes(Q: Any, D: Quantized, lengths: Optional[Tensor], length: int) -> Tensor:
+    """Scores of codes as they are; `length` is the number of query tokens."""
+    scores: Tensor = scoring.maxsim(Q, D, d_lengths=lengths)[0]
+    return empty_is_lowest(scores, lengths, None, D.codes.shape[1]) if length else scores
+
+
+@torch.no_grad()
+def _widened(
     Q: Tensor, codes: Tensor, scales: Tensor, mins: Optional[Tensor], lengths: Optional[Tensor]
 ) -> Tensor:
     """Scores of codes that are widened to f32 for a chunk of documents at a time."""
-    need(
-        Q.dim() == 2 and codes.dim() == 3 and Q.shape[1] == codes.shape[2],
-        f"Q must be [Lq, d], codes [B, Ld, d], got {tuple(Q.shape)} and {tuple(codes.shape)}",
-    )
     query = Q.float()
     parts = [query.new_zeros(0)]
     for start, end in _maxima.spans(codes.shape[0], codes.shape[1] * codes.shape[2]):
@@ -89,7 +105,11 @@ def flash_maxsim_int8(
 ) -> Tensor:
     """Scores `[B]` f32 of a query `[Lq, d]` and what `quantize_int8` gives."""
     del query_chunk_size
-    return _score(Q, D_uint8, scales, mins, doc_lengths)
+    _check(Q, D_uint8)
+    if Q.dtype not in (torch.float16, torch.bfloat16):
+        return _widened(Q, D_uint8, scales, mins, doc_lengths)
+    tokens = Quantized(D_uint8, _per_token(scales), _per_token(mins), "int8-affine")
+    return _of_codes(Q.detach().unsqueeze(0), tokens, doc_lengths, Q.shape[0])
 
 
 def flash_maxsim_int8_symmetric(
@@ -101,7 +121,8 @@ def flash_maxsim_int8_symmetric(
 ) -> Tensor:
     """Scores `[B]` f32 of a query `[Lq, d]` and what `quantize_int8_symmetric` gives."""
     del query_chunk_size
-    return _score(Q, D_int8, scales, None, doc_lengths)
+    _check(Q, D_int8)
+    return _widened(Q, D_int8, scales, None, doc_lengths)
 
 
 def flash_maxsim_int8x8(
@@ -117,8 +138,10 @@ def flash_maxsim_int8x8(
     del query_chunk_size
     if Q_int8 is None or q_scales is None:
         Q_int8, q_scales = quantize_query_int8(Q)
-    query = Q_int8.float() * q_scales.float().reshape(-1, 1)
-    return _score(query, D_int8, d_scales, None, doc_lengths)
+    _check(Q_int8, D_int8)
+    query = Quantized(Q_int8.unsqueeze(0), q_scales.half().reshape(1, -1))
+    tokens = Quantized(D_int8, _per_token(d_scales))
+    return _of_codes(query, tokens, doc_lengths, Q_int8.shape[0])
 
 
 __all__ = [

@@ -7,7 +7,9 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
+from ... import scoring
 from ...composed import _calls, _maxima
+from ...quantize import Quantized
 from ._utils import drop_single, lead
 
 #: No scale is below what this largest value gives.
@@ -65,8 +67,9 @@ def maxsim_inference_fp8(
 ) -> Tensor:
     """Scores `[Nq, Nd]` f32 of FP8 tokens with scales, 0-d or one for each token.
 
-    Codes are widened to f32 for a chunk of documents at a time, so nothing is rounded again, on
-    any device. 2-D sides lose their axis. Raises ValueError for dims that disagree.
+    e4m3 codes are scored as they are (sums in f32 on the CPU; FP8 tensor cores of GPUs add with
+    fewer bits); others are widened to f32 for a chunk of documents at a time. 2-D sides lose
+    their axis. Raises ValueError for dims that disagree.
     """
     query_is_2d, document_is_2d = Q.dim() == 2, D.dim() == 2
     if query_is_2d:
@@ -78,6 +81,14 @@ def maxsim_inference_fp8(
             f"Q and D must share the embedding dim, got {Q.shape[-1]} and {D.shape[-1]}"
         )
     q_mask, d_mask = lead(q_mask, 2), lead(d_mask, 2)
+    if Q.dtype == D.dtype == torch.float8_e4m3fn:
+        sides = [
+            Quantized(side, scale.float().reshape(() if scale.numel() == 1 else scale.shape),
+                      format="fp8")
+            for side, scale in ((Q, scale_Q), (D, scale_D))
+        ]
+        found = scoring.maxsim(*sides, q_mask=q_mask, d_mask=d_mask)
+        return drop_single(found, query_is_2d, document_is_2d)
     queries = _rows(Q, scale_Q)
     parts = [queries.new_zeros((Q.shape[0], 0))]
     for start, end in _maxima.spans(D.shape[0], D.shape[1] * D.shape[2]):
