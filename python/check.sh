@@ -33,3 +33,5 @@ cd tests
 python3 -m mypy --config-file ../pyproject.toml --cache-dir "$target/mypy" -p maxsim
 python3 -m mypy.stubtest --mypy-config-file ../pyproject.toml maxsim._maxsim
 python3 -m pytest -q -p no:cacheprovider .
+# The test suites of other packages, on the names that this one has of theirs.
+python3 peers/run.py

@@ -22,6 +22,10 @@ from .scoring import candidates, maxsim, packed, pairs, scattered
 
 if TYPE_CHECKING:
     from . import losses as losses
+    from .composed import chamfer as chamfer
+    from .composed import from_hidden as from_hidden
+    from .composed import project as project
+    from .composed import xtr as xtr
     from .nn import MaxSimScorer as MaxSimScorer
 
 __version__ = _version()
@@ -34,18 +38,25 @@ __all__ = [
     "Ranking",
     "Result",
     "candidates",
+    "chamfer",
     "dequantize",
+    "from_hidden",
     "get_num_threads",
     "losses",
     "maxsim",
     "packed",
     "pairs",
+    "project",
     "quantize",
     "scattered",
     "search",
     "set_num_threads",
     "topk",
+    "xtr",
 ]
+
+#: Operations that are composed in torch.
+_COMPOSED = ("chamfer", "from_hidden", "project", "xtr")
 
 if "torch" in sys.modules:
     # Compilers find the operators registered, whatever they trace first.
@@ -62,6 +73,10 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module(f"{__name__}.losses")
+    if name in _COMPOSED:
+        from . import composed
+
+        return getattr(composed, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import maxsim
+from maxsim import composed
 from maxsim.compat import flash_maxsim
 from maxsim.compat.late_interaction_kernels import plaid, reference
 from maxsim.composed import _maxima, _order
@@ -32,6 +34,11 @@ def place(request):
 def small_chunks(monkeypatch):
     """Chunks of a few elements, so that every loop goes round more than once."""
     monkeypatch.setattr(_maxima, "CHUNK_ELEMENTS", 200)
+
+
+def test_names_of_the_package():
+    for name in ("chamfer", "from_hidden", "project", "xtr"):
+        assert getattr(maxsim, name) is getattr(composed, name) and name in maxsim.__all__
 
 
 # --- top-k -------------------------------------------------------------------------------------
