@@ -89,7 +89,7 @@ impl CudaCall {
         outputs: &Arc<CudaOutputs>,
     ) -> Result<CudaCall> {
         // Refused now rather than when the graph is made of it.
-        work.tensor_maps(queries, documents)?;
+        work.check_maps(queries, documents)?;
         work.prepare_row_scales(queries, documents, None)?;
         let tokens = [queries.clone(), documents.clone()];
         let what = What::Score { work: work.clone(), tokens };
@@ -188,7 +188,7 @@ impl CudaCall {
         unsafe {
             match what {
                 What::Score { work, tokens: [queries, documents] } => {
-                    let maps = work.tensor_maps(queries, documents)?;
+                    let maps = work.tensor_maps(entered, queries, documents)?;
                     let stream = stream.raw();
                     work.run(entered, stream, maps, queries, documents, outputs, workspace)
                 }

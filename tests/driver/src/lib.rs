@@ -47,11 +47,13 @@ enum Count {
     Fills,
     /// Records of events on streams that are captured, of which the graphs become nodes.
     Captured,
+    /// All calls.
+    Calls,
     /// Copies to memory that one was made to before, since the counts were last cleared.
     Repeated,
 }
 
-const N_COUNTS: usize = 11;
+const N_COUNTS: usize = 12;
 
 static COUNTS: [AtomicU64; N_COUNTS] = [const { AtomicU64::new(0) }; N_COUNTS];
 
@@ -202,6 +204,7 @@ macro_rules! driver {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
+            count(Count::Calls);
             // SAFETY: the caller's promise: results are written to places that are there for them.
             #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks)]
             unsafe { $body }

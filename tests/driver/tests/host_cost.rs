@@ -14,7 +14,8 @@ use maxsim::{Device, Pairing, ScoreOptions, TokenLayout, Tokens};
 
 use calls::{Call, Kept};
 use stand_in::{
-    ALLOCATIONS, CAPTURED, COPIES, FILLS, LAUNCHES, LOADS, QUESTIONS, REPEATED, StandIn, VIOLATIONS,
+    ALLOCATIONS, CALLS, CAPTURED, COPIES, FILLS, LAUNCHES, LOADS, QUESTIONS, REPEATED, StandIn,
+    VIOLATIONS,
 };
 use stand_in::{WAITS, in_stand_in};
 
@@ -29,7 +30,8 @@ fn check(driver: &StandIn, name: &str, mut call: impl FnMut(u64)) {
         let start = Instant::now();
         (0..N_CALLS).for_each(&mut call);
         let ns = start.elapsed().as_nanos() / u128::from(N_CALLS);
-        println!("{name}: {ns} ns a call, events {lag} launches late");
+        let calls = driver.count(CALLS) as f64 / N_CALLS as f64;
+        println!("{name}: {ns} ns and {calls} driver calls a call, events {lag} launches late");
         assert!(driver.count(LAUNCHES) >= N_CALLS, "{name}: kernels are launched");
         for (what, index) in [
             ("waits", WAITS),

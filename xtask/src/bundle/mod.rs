@@ -26,7 +26,7 @@ const PROFILE: [&str; 3] = [
 const SIZE_LIMIT_BYTES: u64 = 44 << 20;
 
 /// Tests that never ask for a GPU, and stay here.
-const CPU_TESTS: [&str; 1] = ["readers"];
+const CPU_TESTS: [&str; 2] = ["readers", "exports"];
 
 /// The packages whose tests travel, with their folder: the working folder of their tests.
 const PACKAGES: [(&str, &str); 4] = [

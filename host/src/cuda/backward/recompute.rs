@@ -92,9 +92,7 @@ impl Recompute {
         queries: &CudaTokens,
         documents: &CudaTokens,
     ) -> Result<()> {
-        self.slices
-            .iter()
-            .try_for_each(|slice| slice.work.tensor_maps(queries, documents).map(|_| ()))
+        self.slices.iter().try_for_each(|slice| slice.work.check_maps(queries, documents))
     }
 
     /// Bytes of workspace that a call of some handles needs.
@@ -150,7 +148,7 @@ impl Recompute {
             }
             let (queries, documents) = (call.queries, call.documents);
             for Slice { work, outputs, backward } in &self.slices {
-                let maps = work.tensor_maps(queries, documents)?;
+                let maps = work.tensor_maps(entered, queries, documents)?;
                 work.run(entered, stream, maps, queries, documents, outputs, workspace)?;
                 backward.run_saved(entered, stream, call, outputs, to, workspace)?;
             }

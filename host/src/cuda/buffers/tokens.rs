@@ -124,12 +124,13 @@ impl CudaTokens {
         };
         let item_len = regular_len.unwrap_or(0);
         let has_tma = Arch::Sm90a.runs_on(device.limits().capability);
-        let maps = |wanted: bool, rounding| match wanted && has_tma && can_map(access, rows) {
-            true => Maps::new(device, operand, access, rows, dim, rounding).map(Box::new).map(Some),
-            false => Ok(None),
+        let can_map = has_tma && can_map(access, rows);
+        let maps = |is_wanted: bool, rounding| {
+            let maps = || Box::new(Maps::new(operand, access, rows, dim, rounding));
+            (is_wanted && can_map).then(maps)
         };
-        let tf32_maps = maps(operand == ElementType::F32, Rounding::Tf32)?;
-        let maps = maps(!operand.is_decoded(), Rounding::None)?;
+        let tf32_maps = maps(operand == ElementType::F32, Rounding::Tf32);
+        let maps = maps(!operand.is_decoded(), Rounding::None);
         let has_empty_items = layout.has_empty_items();
         Ok(CudaTokens {
             access,

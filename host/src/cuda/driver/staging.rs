@@ -44,6 +44,8 @@ struct State {
 #[derive(Debug)]
 struct Piece {
     pinned: Pinned,
+    /// Bytes that copies may still read.
+    used: usize,
     /// The last copy out of the piece.
     copied: CudaEvent,
 }
@@ -112,10 +114,13 @@ fn stage<const N: usize>(
         }
     };
     let mut piece = take(device, pieces, len)?;
-    write(&mut piece.pinned.as_mut_slice()[..len], lists, offsets);
-    let (from, raw) = (piece.pinned.as_ptr().cast(), stream.raw());
-    // SAFETY: the buffer was just made, with this length; the piece stays as it is until `copied`
-    // says that it was read.
+    let staged = piece.used..piece.used + len;
+    write(&mut piece.pinned.unused_mut(staged.start)[..len], lists, offsets);
+    piece.used = staged.end.next_multiple_of(ALIGN_BYTES);
+    let from = piece.pinned.as_ptr().wrapping_add(staged.start).cast();
+    let raw = stream.raw();
+    // SAFETY: the buffer was just made, with this length; the bytes stay as they are until `copied`
+    // says that they were read.
     let code = unsafe { raw::cuMemcpyHtoDAsync_v2(buffer.address(), from, len, raw) };
     device.check("cuMemcpyHtoDAsync", code)?;
     // SAFETY: the stream is never captured: its handle is not given away.
@@ -125,21 +130,25 @@ fn stage<const N: usize>(
     Ok(buffer)
 }
 
-/// A piece of at least `len` bytes that no copy reads.
+/// Takes a piece with room for `len` bytes: the last one, or one that no copy reads any more.
 fn take(device: &Arc<CudaDevice>, pieces: &mut VecDeque<Piece>, len: usize) -> Result<Piece> {
+    if let Some(piece) = pieces.pop_back_if(|piece| piece.pinned.len_bytes() >= piece.used + len) {
+        return Ok(piece);
+    }
     let is_done = pieces.front().map_or(Ok(false), |piece| piece.copied.is_done())?;
     if (is_done || pieces.len() == PIECES_MAX)
-        && let Some(piece) = pieces.pop_front()
+        && let Some(mut piece) = pieces.pop_front()
     {
         if !is_done {
             piece.copied.synchronize()?;
         }
         if piece.pinned.len_bytes() >= len {
+            piece.used = 0;
             return Ok(piece);
         }
     }
     let pinned = Pinned::new(device, len.next_power_of_two().max(PIECE_BYTES))?;
-    Ok(Piece { pinned, copied: CudaEvent::new(device, false)? })
+    Ok(Piece { pinned, used: 0, copied: CudaEvent::new(device, false)? })
 }
 
 impl Staging {

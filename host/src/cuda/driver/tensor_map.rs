@@ -1,11 +1,13 @@
 //! Tensor maps: how TMA finds a box of a token matrix.
 
+use std::sync::OnceLock;
+
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::layout::SLAB_BYTES;
 use maxsim_kernels::abi::layout::sm90::{DOCUMENT_TILE, STREAM_K_BOX_ROWS};
 use maxsim_kernels::abi::params::{Group, TensorMap};
 
-use super::context::CudaDevice;
+use super::context::Entered;
 use super::symbols::raw;
 use crate::error::Result;
 use crate::plan::limits::Access;
@@ -38,14 +40,17 @@ pub(in crate::cuda) enum Rounding {
     Tf32,
 }
 
-/// A matrix as TMA reads it.
+/// A matrix as TMA reads it. Its maps are made when a kernel first reads them: a call with new
+/// memory needs three of the six that both sides have.
 pub(in crate::cuda) struct Maps {
-    /// In boxes of a group's rows.
-    pub groups: TensorMap,
-    /// In boxes of a document tile's rows.
-    pub tiles: TensorMap,
-    /// In boxes of [`STREAM_K_BOX_ROWS`] rows.
-    pub parts: TensorMap,
+    operand: Operand,
+    access: Access,
+    rows: usize,
+    dim: usize,
+    rounding: Rounding,
+    groups: OnceLock<TensorMap>,
+    tiles: OnceLock<TensorMap>,
+    parts: OnceLock<TensorMap>,
 }
 
 /// Whether TMA can take a matrix: rows on 16-byte boundaries, at least one row.
@@ -56,19 +61,43 @@ pub(in crate::cuda) fn can_map(access: Access, rows: usize) -> bool {
 impl Maps {
     /// The maps of a matrix `[rows, dim]` that [`can_map`].
     pub(in crate::cuda) fn new(
-        device: &CudaDevice,
         operand: Operand,
         access: Access,
         rows: usize,
         dim: usize,
         rounding: Rounding,
-    ) -> Result<Maps> {
-        let encode = |box_rows| encode(device, operand, access, [rows, dim], box_rows, rounding);
-        Ok(Maps {
-            groups: encode(Group::ROWS)?,
-            tiles: encode(DOCUMENT_TILE)?,
-            parts: encode(STREAM_K_BOX_ROWS)?,
-        })
+    ) -> Maps {
+        let [groups, tiles, parts] = [const { OnceLock::new() }; 3];
+        Maps { operand, access, rows, dim, rounding, groups, tiles, parts }
+    }
+
+    /// The map in boxes of a group's rows.
+    pub(in crate::cuda) fn groups(&self, entered: &Entered<'_>) -> Result<&TensorMap> {
+        self.made(entered, &self.groups, Group::ROWS)
+    }
+
+    /// The map in boxes of a document tile's rows.
+    pub(in crate::cuda) fn tiles(&self, entered: &Entered<'_>) -> Result<&TensorMap> {
+        self.made(entered, &self.tiles, DOCUMENT_TILE)
+    }
+
+    /// The map in boxes of [`STREAM_K_BOX_ROWS`] rows.
+    pub(in crate::cuda) fn parts(&self, entered: &Entered<'_>) -> Result<&TensorMap> {
+        self.made(entered, &self.parts, STREAM_K_BOX_ROWS)
+    }
+
+    fn made<'a>(
+        &self,
+        entered: &Entered<'_>,
+        map: &'a OnceLock<TensorMap>,
+        box_rows: usize,
+    ) -> Result<&'a TensorMap> {
+        if let Some(map) = map.get() {
+            return Ok(map);
+        }
+        let &Maps { operand, access, rows, dim, rounding, .. } = self;
+        let made = encode(entered, operand, access, [rows, dim], box_rows, rounding)?;
+        Ok(map.get_or_init(|| made))
     }
 }
 
@@ -76,7 +105,7 @@ impl Maps {
 /// `maxsim_kernels::abi::layout`. A box may reach outside the matrix, where it is filled with
 /// zeros.
 fn encode(
-    device: &CudaDevice,
+    entered: &Entered<'_>,
     operand: Operand,
     access: Access,
     [rows, dim]: [usize; 2],
@@ -107,7 +136,6 @@ fn encode(
         _ => L2_PROMOTION_256B,
     };
     let mut map = Aligned(TensorMap::NONE);
-    let _entered = device.enter()?;
     // SAFETY: the arrays have the lengths that rank 2 asks for (one stride fewer), the map is
     // 128 bytes aligned to 64. The driver only encodes: it does not read the matrix.
     let status = unsafe {
@@ -126,6 +154,6 @@ fn encode(
             OUT_OF_BOUNDS_ZERO,
         )
     };
-    device.check("cuTensorMapEncodeTiled", status)?;
+    entered.device().check("cuTensorMapEncodeTiled", status)?;
     Ok(map.0)
 }

@@ -65,8 +65,8 @@ impl ForwardPlan {
         documents: &CudaTokens,
         outputs: &CudaOutputs,
     ) -> Result<()> {
-        let maps = self.tensor_maps(queries, documents)?;
         let entered = self.device.enter()?;
+        let maps = self.tensor_maps(&entered, queries, documents)?;
         let order = stream.order(&entered)?;
         self.prepare_row_scales(queries, documents, Some(order))?;
         let workspace = match self.workspace_bytes_of([queries, documents]) {
@@ -217,10 +217,20 @@ impl ForwardPlan {
         }
     }
 
+    /// Refuses handles that the kernel cannot read.
+    pub(in crate::cuda) fn check_maps(
+        &self,
+        queries: &CudaTokens,
+        documents: &CudaTokens,
+    ) -> Result<()> {
+        self.tensor_maps(&self.device.enter()?, queries, documents).map(|_| ())
+    }
+
     /// The tensor maps, where the kernel reads through them; an error for handles that it cannot
     /// read.
     pub(in crate::cuda) fn tensor_maps<'a>(
         &self,
+        entered: &Entered<'_>,
         queries: &'a CudaTokens,
         documents: &'a CudaTokens,
     ) -> Result<TensorMaps<'a>> {
@@ -256,12 +266,15 @@ impl ForwardPlan {
         }
         let queries = queries.maps(self.variant).ok_or_else(|| refuse("queries"))?;
         if self.variant.operand.is_decoded() {
-            return Ok([&queries.groups, &TensorMap::NONE, &TensorMap::NONE]);
+            return Ok([queries.groups(entered)?, &TensorMap::NONE, &TensorMap::NONE]);
         }
         let documents = documents.maps(self.variant).ok_or_else(|| refuse("documents"))?;
         let reads_parts = self.variant.schedule.is_stream_k() || self.variant.schedule.is_swap_ab();
-        let tiles = if reads_parts { &documents.parts } else { &documents.tiles };
-        Ok([&queries.groups, tiles, &documents.groups])
+        let tiles = match reads_parts {
+            true => documents.parts(entered)?,
+            false => documents.tiles(entered)?,
+        };
+        Ok([queries.groups(entered)?, tiles, documents.groups(entered)?])
     }
 
     /// One launch of the forward kernel and, for partial results, of their sum.

@@ -120,7 +120,7 @@ impl CudaRescore {
         &self,
         [queries, documents]: &[impl AsRef<CudaTokens>; 2],
     ) -> Result<()> {
-        self.coarse_scores.tensor_maps(queries.as_ref(), documents.as_ref()).map(|_| ())
+        self.coarse_scores.check_maps(queries.as_ref(), documents.as_ref())
     }
 
     /// Bytes of workspace that the work needs.
@@ -142,7 +142,7 @@ impl CudaRescore {
         workspace: u64,
     ) -> Result<()> {
         let [queries, documents] = codes.each_ref().map(AsRef::as_ref);
-        let maps = self.coarse_scores.tensor_maps(queries, documents)?;
+        let maps = self.coarse_scores.tensor_maps(entered, queries, documents)?;
         // Token scores are written below, every one of them, and so are scores.
         let winners = outputs.without_token_scores();
         let params = self.params(tokens.each_ref().map(AsRef::as_ref), outputs);

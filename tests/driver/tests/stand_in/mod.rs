@@ -15,7 +15,8 @@ pub const QUESTIONS: usize = 6;
 pub const VIOLATIONS: usize = 7;
 pub const FILLS: usize = 8;
 pub const CAPTURED: usize = 9;
-pub const REPEATED: usize = 10;
+pub const CALLS: usize = 10;
+pub const REPEATED: usize = 11;
 
 /// The environment variable of a process with the stand-in.
 const INSIDE: &str = "MAXSIM_TEST_DRIVER";

@@ -28,7 +28,10 @@ impl Buffer {
     pub(in crate::cuda) fn new(device: &Arc<CudaDevice>, len_bytes: u64) -> Result<Buffer> {
         let address = match len_bytes {
             0 => 0,
-            len_bytes => device.allocate(&device.enter()?, len_bytes)?,
+            len_bytes => match device.take_block(len_bytes) {
+                Some(address) => address,
+                None => device.allocate(&device.enter()?, len_bytes)?,
+            },
         };
         Ok(Buffer { device: device.clone(), address, len_bytes })
     }
@@ -194,6 +197,13 @@ impl Pinned {
 
     pub(in crate::cuda) fn len_bytes(&self) -> usize {
         self.len_bytes
+    }
+
+    /// The bytes from `start` on. No copy from these may be in flight.
+    pub(in crate::cuda) fn unused_mut(&mut self, start: usize) -> &mut [u8] {
+        let len = self.len_bytes.saturating_sub(start);
+        // SAFETY: allocated and initialised in `new`, within its length, and borrowed mutably here.
+        unsafe { std::slice::from_raw_parts_mut(self.address.add(self.len_bytes - len), len) }
     }
 
     /// The bytes. No copy from them may be in flight.

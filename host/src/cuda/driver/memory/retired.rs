@@ -225,6 +225,11 @@ impl CudaDevice {
         let _ = self.check("cuMemFree", unsafe { raw::cuMemFree_v2(address) });
     }
 
+    /// Takes an idle block with room for as many bytes, where there is one.
+    pub(super) fn take_block(&self, len_bytes: u64) -> Option<u64> {
+        lock(&self.retired.state).blocks.take(class_of(len_bytes)?)
+    }
+
     /// Allocates device memory, of which there is at least one byte.
     pub(super) fn allocate(&self, entered: &Entered<'_>, len_bytes: u64) -> Result<u64> {
         let mut state = lock(&self.retired.state);
