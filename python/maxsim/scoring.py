@@ -82,13 +82,21 @@ def agree(lib: Any, q: Side, d: Side) -> tuple[Side, Side]:
 
 def call(
     lib: Any, q: Side, d: Side, pairing: Pairing, options: Options, axes: tuple[int, ...] = (),
-    source: Any = None,
+    source: Any = None, weights: Any = None, mean: bool = False,
 ) -> Any:
     """Checks and runs a call; the result is without ``axes``, in the library of ``source``."""
     check_call(q, d, pairing)
     q, d = agree(lib, q, d)
-    found = lib.score(q, d, pairing, options)
-    found = Result(*(lib.like(lib.squeeze(x, axes), source) for x in found))
+    if weights is None and not mean:
+        found = lib.score(q, d, pairing, options)
+    else:
+        from . import _weighted
+
+        if weights is not None:
+            weights = lib.tokens(weights, "weights")
+            weights = weights[None] if weights.ndim == 1 else weights
+        found = _weighted.score(lib, q, d, pairing, options, weights, mean)
+    found = Result(*(None if x is None else lib.like(lib.squeeze(x, axes), source) for x in found))
     return found if options.winners or options.token_scores else found.scores
 
 
@@ -105,8 +113,8 @@ def _items(x: Any, lib: Any, name: str, *per_token: Any) -> tuple[Any, bool, tup
 
 def maxsim(
     Q: Any, D: Any, *, q_mask: Any = None, d_mask: Any = None, q_lengths: Any = None,
-    d_lengths: Any = None, normalize: bool = False, winners: bool = False,
-    token_scores: bool = False, tf32: bool = False,
+    d_lengths: Any = None, normalize: bool = False, weights: Any = None, mean: bool = False,
+    winners: bool = False, token_scores: bool = False, tf32: bool = False,
 ) -> Any:
     """Scores every query against every document.
 
@@ -118,6 +126,9 @@ def maxsim(
         q_mask, d_mask: non-zero = valid, any pattern; ``[Nq, Lq]``, ``[Nd, Ld]``.
         q_lengths, d_lengths: valid tokens from the front of each item; ``[Nq]``, ``[Nd]``.
         normalize: divide every row by its length, as cosine similarities do.
+        weights: factors of the queries' tokens, ``[Nq, Lq]`` or ``[Lq]`` of one query, of any
+            sign; a token's winner does not depend on them. With gradients.
+        mean: divide by the number of the query's valid tokens; a query of none scores 0.
         winners: also the index of each query token's winner.
         token_scores: also each query token's best similarity (without gradients).
         tf32: let float32 products be TF32 where a GPU is faster for it.
@@ -139,13 +150,14 @@ def maxsim(
     d = side(lib, d_data, "D", d_mask, d_lengths)
     options = Options(normalize, tf32, winners, token_scores)
     axes = (0,) * q_added + (1,) * d_added
-    return call(lib, q, d, Pairing(CROSS), options, axes, Q)
+    return call(lib, q, d, Pairing(CROSS), options, axes, Q, weights, mean)
 
 
 def pairs(
     Q: Any, D: Any, q_ids: Any = None, d_ids: Any = None, *, q_mask: Any = None,
     d_mask: Any = None, q_lengths: Any = None, d_lengths: Any = None, normalize: bool = False,
-    winners: bool = False, token_scores: bool = False, tf32: bool = False,
+    weights: Any = None, mean: bool = False, winners: bool = False, token_scores: bool = False,
+    tf32: bool = False,
 ) -> Any:
     """Scores pairs: query ``i`` with document ``i``, or ``q_ids[p]`` with ``d_ids[p]``.
 
@@ -169,14 +181,15 @@ def pairs(
     options = Options(normalize, tf32, winners, token_scores)
     if q_ids is not None:
         q_ids, d_ids = lib.indices(q_ids, "q_ids"), lib.indices(d_ids, "d_ids")
-        return call(lib, q, d, Pairing(PAIRS, 0, q_ids, d_ids), options, (), Q)
-    return call(lib, q, d, Pairing(OWN, 1), options, (1,), Q)
+        pairing = Pairing(PAIRS, 0, q_ids, d_ids)
+        return call(lib, q, d, pairing, options, (), Q, weights, mean)
+    return call(lib, q, d, Pairing(OWN, 1), options, (1,), Q, weights, mean)
 
 
 def candidates(
     Q: Any, D: Any, ids: Any = None, *, q_mask: Any = None, d_mask: Any = None,
-    q_lengths: Any = None, d_lengths: Any = None, normalize: bool = False, winners: bool = False,
-    token_scores: bool = False, tf32: bool = False,
+    q_lengths: Any = None, d_lengths: Any = None, normalize: bool = False, weights: Any = None,
+    mean: bool = False, winners: bool = False, token_scores: bool = False, tf32: bool = False,
 ) -> Any:
     """Scores every query against its own candidates.
 
@@ -202,7 +215,8 @@ def candidates(
         ids = lib.indices(ids, "ids")
         check(ids.ndim == 2, "ids", "[Nq, K]", f"shape {tuple(ids.shape)}")
         d = side(lib, D, "D", d_mask, d_lengths)
-        return call(lib, q, d, Pairing(CANDIDATES, int(ids.shape[1]), None, ids), options, (), Q)
+        pairing = Pairing(CANDIDATES, int(ids.shape[1]), None, ids)
+        return call(lib, q, d, pairing, options, (), Q, weights, mean)
     D = lib.tokens(D, "D")
     check(D.ndim == 4, "D", "[Nq, K, Ld, dim]", f"shape {tuple(D.shape)}")
     n, k, length, dim = D.shape
@@ -218,7 +232,7 @@ def candidates(
               tuple(d_lengths.shape))
         d_lengths = d_lengths.reshape(n * k)
     d = side(lib, D.reshape(n * k, length, dim), "D", d_mask, d_lengths)
-    return call(lib, q, d, Pairing(OWN, k), options, (), Q)
+    return call(lib, q, d, Pairing(OWN, k), options, (), Q, weights, mean)
 
 
 def _listed(

@@ -139,7 +139,7 @@ def dense(
     return (result.scores, result.winners) if winners else result
 
 
-def _padded(rows: Tensor, offsets: Tensor) -> Tuple[Tensor, Tensor]:
+def padded(rows: Tensor, offsets: Tensor) -> Tuple[Tensor, Tensor]:
     """Packed rows as `[n, longest, d]` with the mask of what is valid."""
     offsets = offsets.to(torch.int64)
     lengths = offsets[1:] - offsets[:-1]
@@ -178,8 +178,8 @@ def packed(
             winners=winners,
         )
         return (result.scores, result.winners) if winners else result
-    q_rows, q_mask = _padded(queries, query_offsets)
-    d_rows, d_mask = _padded(documents, document_offsets)
+    q_rows, q_mask = padded(queries, query_offsets)
+    d_rows, d_mask = padded(documents, document_offsets)
     if query_ids is None or document_ids is None:
         return _in_torch(q_rows, d_rows, q_mask, d_mask, normalize, winners)
     chosen = document_ids.long()

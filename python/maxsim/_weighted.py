@@ -1,0 +1,131 @@
+"""Weights of query tokens, and means over them: composed of the scores of every token.
+
+``scores[q, d] = sum over s of weights[q, s] * max over t of <Q[q, s], D[d, t]>``. A winner does
+not depend on its weight. A mean is divided by the number of the query's valid tokens.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ._sides import CROSS, OWN, PADDED, PAIRS, Options, Pairing, Result, Side, check
+
+
+def _module(x: Any) -> Any:
+    """torch or numpy, by what ``x`` is an array of."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return torch
+    import numpy
+
+    return numpy
+
+
+def _of_pairs(of_queries: Any, pairing: Pairing) -> Any:
+    """What belongs to queries, for each score; with the axis of documents where there is one."""
+    if pairing.kind != PAIRS:
+        return of_queries[:, None]
+    ids = pairing.q_ids
+    return of_queries[ids if _module(of_queries).__name__ == "numpy" else ids.long()]
+
+
+def _counts(q: Side) -> Any:
+    """The number of valid tokens of each query, as float32."""
+    xp = _module(q.data)
+    put = {"device": q.data.device} if xp.__name__ == "torch" else {}
+
+    def floats(x: Any) -> Any:
+        return x.float() if xp.__name__ == "torch" else x.astype("float32")
+
+    if q.kind == PADDED:
+        n, length = int(q.data.shape[0]), int(q.data.shape[1])
+        valid = xp.ones((n, length), dtype=bool if xp.__name__ == "numpy" else xp.bool, **put)
+        if q.mask is not None:
+            valid = valid & (q.mask.reshape(n, length) != 0)
+        if q.lengths is not None:
+            lengths = q.lengths if not put else q.lengths.to(q.data.device)
+            valid = valid & (xp.arange(length, **put) < lengths[:, None])
+        return floats(valid.sum(-1))
+    first = q.first if not put else q.first.to(q.data.device)
+    start, end = (first[:-1], first[1:]) if q.lengths is None else (first, None)
+    if end is None:
+        end = start + (q.lengths if not put else q.lengths.to(q.data.device))
+    if q.mask is None:
+        return floats(end - start)
+    before = xp.zeros(int(q.data.shape[0]) + 1, dtype=xp.int64, **put)
+    before[1:] = (q.mask != 0).cumsum(0)
+    return floats(before[end] - before[start])
+
+
+def _dense(side: Side) -> Any:
+    """Rows of torch as ``[n, len, dim]``; what is beyond an item's length is any row."""
+    if side.kind == PADDED:
+        return side.data
+    from .composed import _calls
+
+    check(side.lengths is None, "weights", "padded or packed documents", "scattered ones")
+    return _calls.padded(side.data, side.first.to(side.data.device))[0]
+
+
+def _attached(q: Side, d: Side, pairing: Pairing, found: Result, normalize: bool) -> Any:
+    """Token scores of torch with gradients to both sides, through the winners."""
+    from .composed import _maxima
+
+    queries, documents = q.data, _dense(d)
+    if normalize:
+        queries, documents = _maxima.normalized(queries), _maxima.normalized(documents)
+    maxima, winners = found.token_scores, found.winners
+    if pairing.kind == CROSS:
+        return _maxima.attach(queries, documents, winners, maxima)
+    if pairing.kind == OWN:
+        own = documents.reshape(queries.shape[0], pairing.k, *documents.shape[1:])
+        shape = (*own.shape[:2], queries.shape[1])
+        attached = _maxima.attach(queries, own, winners.reshape(shape), maxima.reshape(shape))
+        return attached.reshape(maxima.shape)
+    own = documents[pairing.d_ids.to(documents.device).long()]
+    if pairing.kind == PAIRS:
+        queries = queries[pairing.q_ids.to(queries.device).long()]
+        attached = _maxima.attach(queries, own[:, None], winners[:, None], maxima[:, None])
+        return attached[:, 0]
+    return _maxima.attach(queries, own, winners, maxima)
+
+
+def score(
+    lib: Any, q: Side, d: Side, pairing: Pairing, options: Options, weights: Any, mean: bool,
+) -> Result:
+    """Scores sides that have been checked, with weights, as a mean, or both."""
+    if weights is None:
+        found: Result = lib.score(q, d, pairing, options)
+        return found._replace(scores=found.scores / _at_least_one(_counts(q), pairing))
+    check(q.kind == PADDED, "weights", "padded queries [Nq, Lq, dim]", "packed ones")
+    want = tuple(q.data.shape[:-1])
+    check(tuple(weights.shape) == want, "weights", f"shape {want}", tuple(weights.shape))
+    xp = _module(q.data)
+    all_of = options._replace(winners=True, token_scores=True)
+    if xp.__name__ == "torch":
+        weights = weights.to(q.data.device).float()
+        apart = [side._replace(data=side.data.detach()) for side in (q, d)]
+        found = lib.score(*apart, pairing, all_of)
+        needs = xp.is_grad_enabled() and (q.data.requires_grad or d.data.requires_grad)
+        maxima = found.token_scores
+        if needs:
+            maxima = _attached(q, d, pairing, found, options.normalize)
+    else:
+        weights = weights.astype("float32")
+        found = lib.score(q, d, pairing, all_of)
+        maxima = found.token_scores
+    products = maxima * _of_pairs(weights, pairing)
+    scores = xp.where(found.winners >= 0, products, xp.zeros_like(products)).sum(-1)
+    if mean:
+        scores = scores / _at_least_one(_counts(q), pairing)
+    return Result(
+        scores,
+        found.winners if options.winners else None,
+        found.token_scores if options.token_scores else None,
+    )
+
+
+def _at_least_one(counts: Any, pairing: Pairing) -> Any:
+    """Counts for each score; a query without tokens scores 0 whatever that is divided by."""
+    return _of_pairs(counts.clip(1), pairing)
