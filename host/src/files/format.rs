@@ -124,10 +124,10 @@ mod tests {
             ("a.SafeTensors", FileFormat::Safetensors),
             ("b.NPY", FileFormat::Npy),
             ("b.c.Npz", FileFormat::Npz),
-            ("src", FileFormat::Folder),
         ] {
             assert_eq!(FileFormat::of(Path::new(name)).unwrap(), format);
         }
+        assert_eq!(FileFormat::of(&std::env::temp_dir()).unwrap(), FileFormat::Folder);
     }
 
     #[test]
