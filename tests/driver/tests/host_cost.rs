@@ -196,6 +196,22 @@ fn calls_become_part_of_a_capture() {
     });
 }
 
+/// Values that are made for each call, over one stream, do not add up.
+#[test]
+fn streams_come_and_go() {
+    in_stand_in("streams_come_and_go", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let mut kept = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        let layouts = regular();
+        let needed = kept.workspace_bytes(&layouts);
+        check(driver, "a stream for each call", |_| {
+            let mut call = kept.again();
+            call.set_workspace(needed);
+            call.train(&layouts);
+        });
+    });
+}
+
 #[test]
 fn threads_with_streams_of_their_own_do_not_wait_for_each_other() {
     in_stand_in("threads_with_streams_of_their_own_do_not_wait_for_each_other", |driver| {

@@ -60,6 +60,20 @@ impl<'a> Call<'a> {
         Call { device, pairing, options, stream, address: FIRST_ADDRESS }
     }
 
+    /// A caller on the same stream, with another value for it.
+    pub fn again(&self) -> Call<'a> {
+        let Call { device, pairing, options, address, .. } = self;
+        // SAFETY: the stream is never destroyed.
+        let stream = unsafe { Stream::from_raw(device, self.stream()) }.expect("a stream");
+        Call {
+            device,
+            pairing: pairing.clone(),
+            options: options.clone(),
+            stream,
+            address: *address,
+        }
+    }
+
     pub fn stream(&self) -> u64 {
         self.stream.handle().expect("a handle")
     }

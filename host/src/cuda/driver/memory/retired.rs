@@ -68,6 +68,13 @@ struct State {
     frees: Option<Handle>,
 }
 
+/// What the host knows of a device's work.
+#[derive(Clone, Copy)]
+enum Work {
+    MayBeInFlight,
+    WasWaitedFor,
+}
+
 impl Default for Retired {
     fn default() -> Retired {
         let mut timeline = Timeline::default();
@@ -118,6 +125,8 @@ impl CudaDevice {
     pub(in crate::cuda) fn untrack(&self, entered: &Entered<'_>, track: &Track) {
         let mut state = lock(&self.retired.state);
         state.timeline.forget(track.id, |stream| self.record_on(entered, stream));
+        // So that no events of streams which come and go pile up.
+        self.advance(entered, &mut state);
     }
 
     /// Takes memory without an owner.
@@ -154,7 +163,7 @@ impl CudaDevice {
         });
         spent.into_iter().for_each(|event| self.give_event(event));
         let done = state.timeline.take_done();
-        self.hand_on(state, done);
+        self.hand_on(state, done, Work::MayBeInFlight);
         self.retired.waits.store(!state.timeline.is_empty(), Ordering::Relaxed);
     }
 
@@ -183,11 +192,14 @@ impl CudaDevice {
     }
 
     /// Hands on memory that nothing uses: small blocks to their classes, the rest to the driver.
-    fn hand_on(&self, state: &mut State, done: Vec<Block>) {
+    fn hand_on(&self, state: &mut State, done: Vec<Block>, work: Work) {
         for block in done {
             match block {
                 Block::Small { class, address } => state.blocks.give(class, address),
-                Block::Large { address, .. } => self.free(&mut state.frees, address),
+                Block::Large { address, .. } => match work {
+                    Work::MayBeInFlight => self.free_in_order(&mut state.frees, address),
+                    Work::WasWaitedFor => self.free(address),
+                },
                 Block::Pinned { address } => {
                     let address = ptr::with_exposed_provenance_mut(address);
                     // SAFETY: its owner is gone, and no copy uses it any more.
@@ -200,7 +212,7 @@ impl CudaDevice {
     }
 
     /// Frees device memory that nothing uses: in stream order, where the driver does that.
-    fn free(&self, frees: &mut Option<Handle>, address: u64) {
+    fn free_in_order(&self, frees: &mut Option<Handle>, address: u64) {
         if frees.is_none() {
             let (mut stream, flags) = (ptr::null_mut(), StreamFlags::NON_BLOCKING.bits());
             // SAFETY: `stream` outlives the call; the context is current.
@@ -221,7 +233,12 @@ impl CudaDevice {
                 _ => {}
             }
         }
-        // SAFETY: as above.
+        self.free(address);
+    }
+
+    /// Frees device memory that nothing uses. The driver may wait for the device.
+    fn free(&self, address: u64) {
+        // SAFETY: its owner is gone, and no work uses it any more.
         let _ = self.check("cuMemFree", unsafe { raw::cuMemFree_v2(address) });
     }
 
@@ -326,7 +343,7 @@ impl CudaDevice {
         match waited {
             Ok(()) => {
                 let done = state.timeline.take_waited(batch, &gone);
-                self.hand_on(&mut state, done);
+                self.hand_on(&mut state, done, Work::WasWaitedFor);
             }
             Err(error @ Error::DeviceLost { .. }) => return Err(error),
             // Some stream is captured: what is still used stays.
