@@ -104,11 +104,16 @@ def test_views_and_expanded_tensors(device):
     base = torch.randn(6, 9, 40, device=device)
     Q = case(dim=16, device=device)[0]
     for view in (lambda x: x[:, :, :16], lambda x: x[:, :5, 8:24], lambda x: x[::2, ::2, :16],
-                 lambda x: x[:1, :, :16].expand(4, 9, 16)):
+                 lambda x: x[:1, :, :16].expand(4, 9, 16),
+                 lambda x: x[:, :, :16].contiguous()[:, 1:6],
+                 lambda x: x[:1, :, :16].contiguous().expand(4, 9, 16)):
         n = view(base).shape[0]
         weights = torch.randn(3, n, device=device)
         same(grads(lambda q, x: maxsim.maxsim(q, view(x)), Q, base, weights),
              grads(lambda q, x: naive(q, view(x)), Q.double(), base.double(), weights.double()),
+             torch.float32)
+        same(grads(lambda q, x: maxsim.maxsim(view(x), q), Q, base, weights.T),
+             grads(lambda q, x: naive(view(x), q), Q.double(), base.double(), weights.T.double()),
              torch.float32)
 
 

@@ -126,6 +126,10 @@ def test_both_paths_give_the_same():
     with Mode():
         dispatched = step(maxsim.maxsim, Q, D)
     assert all(torch.equal(a, b) for a, b in zip(eager, dispatched))
+    with Mode():
+        found = maxsim.maxsim(Q.requires_grad_(), D, winners=True, token_scores=True)
+    assert found.scores.requires_grad
+    assert not found.winners.requires_grad and not found.token_scores.requires_grad
 
 
 def test_checkpoint_and_parameters():

@@ -330,8 +330,8 @@ def ranked(scores: Tensor, has: Tensor | None, k: int) -> tuple[Tensor, Tensor, 
     last = is_nan.to(torch.int8)
     if has is not None:
         last = torch.where(has, last, 2)
-    key = torch.where(last > 0, float("-inf"), scores)
-    order = key.sort(dim=-1, descending=True, stable=True).indices
+    # Those of one kind are then put together, each kind in the order that it has.
+    order = scores.sort(dim=-1, descending=True, stable=True).indices
     of_order = last.expand_as(order).gather(-1, order)
     order = order.gather(-1, of_order.sort(dim=-1, stable=True).indices)
     ids = order[:, :k]
