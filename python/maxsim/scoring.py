@@ -143,6 +143,13 @@ def maxsim(
         torch.OutOfMemoryError, MemoryError: no room.
         RuntimeError: what else the device says.
     """
+    if _is_tensor(Q) and q_lengths is None and d_lengths is None \
+            and not (winners or token_scores):
+        from ._backends import quick
+
+        found = quick.score(Q, D, q_mask, d_mask, normalize, tf32)
+        if found is not None:
+            return found
     lib = library(Q, D)
     q_data, q_added, (q_mask,) = _items(Q, lib, "Q", q_mask)
     d_data, d_added, (d_mask,) = _items(D, lib, "D", d_mask)

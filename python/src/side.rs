@@ -273,9 +273,10 @@ impl Side {
         Ok(match kind {
             1 => RawScales::F16(scales),
             2 => RawScales::F32(scales),
-            // SAFETY: the caller's promise.
             3 => {
-                RawScales::Tensor(unsafe { *numbers("scales", scales, 1)?.first().unwrap_or(&1.0) })
+                // SAFETY: the caller's promise.
+                let scale = unsafe { numbers::<f32>("scales", scales, 1)? };
+                RawScales::Tensor(scale.first().copied().unwrap_or(1.0))
             }
             4 => RawScales::Affine { scales, mins },
             kind => return Err(shape("scales", "kind 1 to 4", kind)),

@@ -132,6 +132,25 @@ def test_both_paths_give_the_same():
     assert not found.winners.requires_grad and not found.token_scores.requires_grad
 
 
+def test_the_quick_way_gives_the_same():
+    from maxsim._backends import quick
+
+    for dtype in (torch.float32, torch.bfloat16):
+        Q, D = case(dtype)
+        q_mask, d_mask = torch.rand(3, 7) > 0.3, torch.rand(5, 11) > 0.3
+        for masks in ((None, None), (q_mask, d_mask), (q_mask.byte(), None)):
+            how = dict(zip(("q_mask", "d_mask"), masks), normalize=True)
+            assert quick.score(Q, D, *masks, True, False) is not None
+            found = step(lambda q, d: maxsim.maxsim(q, d, **how), Q, D)
+            long = step(lambda q, d: maxsim.maxsim(q, d, winners=True, **how).scores, Q, D)
+            assert all(torch.equal(a, b) for a, b in zip(found, long))
+    for other in (D.transpose(1, 2), D[:, :0], D.float(), D[..., :8], D[0], D.to("meta"),
+                  torch.nn.Parameter(D)):
+        assert quick.score(Q, other, None, None, False, False) is None
+    for mask in (q_mask.T, q_mask.int(), q_mask[:2], q_mask.to("meta")):
+        assert quick.score(Q, D, mask, None, False, False) is None
+
+
 def test_checkpoint_and_parameters():
     from torch.utils.checkpoint import checkpoint
 

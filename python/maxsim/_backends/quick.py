@@ -1,0 +1,129 @@
+"""The calls that most calls are, with little around them: padded tensors without gaps, every query
+against every document. What is not so goes the long way, where all is checked and explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _maxsim
+from .._threads import get_num_threads
+from .torch import CODES, ELEMENTS, is_plain
+
+_ELEMENT_CODES = {dtype: CODES[dtype] for dtype in ELEMENTS}
+_MASKS = (torch.bool, torch.uint8)
+_CROSS = (0, 0, 0, 0, 0, False)
+#: Documents below so many tokens have winners of two bytes on a GPU.
+_WIDE_FROM = 65535
+
+
+def _fits(x: Any, mask: Any) -> bool:
+    """Whether tokens and their mask lie without gaps, where and as they must."""
+    if type(x) is not Tensor or x.ndim != 3 or not x.is_contiguous() or not x.numel():
+        return False
+    if mask is None:
+        return True
+    return (type(mask) is Tensor and mask.dtype in _MASKS and mask.shape == x.shape[:2]
+            and mask.is_contiguous() and _together(mask, x))
+
+
+def _together(x: Tensor, y: Tensor) -> bool:
+    """Whether both are in host memory, or on one GPU. (``device`` takes longer to ask.)"""
+    return (x.is_cpu and y.is_cpu
+            or x.is_cuda and y.is_cuda and x.get_device() == y.get_device())
+
+
+def _side(x: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
+    """A side as numbers."""
+    n, length, dim = x.shape
+    return ((0, n, length, n * length, dim, 0, 0, False),
+            (x.data_ptr(), dim * x.element_size(), _ELEMENT_CODES[x.dtype],
+             0 if mask is None else mask.data_ptr(), 0, 0, 0))
+
+
+def _forward(
+    Q: Tensor, D: Tensor, q_mask: Tensor | None, d_mask: Tensor | None, normalize: bool,
+    tf32: bool, with_winners: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Scores, and winners as the device keeps them."""
+    n, m = Q.shape[0], D.shape[0]
+    scores = torch.empty((n, m), dtype=torch.float32, device=Q.device)
+    winners, at = None, 0
+    if with_winners:
+        narrow = Q.is_cuda and D.shape[1] < _WIDE_FROM
+        winners = torch.empty((n, m, Q.shape[1]), device=Q.device,
+                              dtype=torch.int16 if narrow else torch.int32)
+        at = winners.data_ptr()
+    sides = (_side(Q, q_mask), _side(D, d_mask))
+    if not Q.is_cuda:
+        room = (scores.data_ptr(), at, 0, n * m, Q.shape[1] if with_winners else 0)
+        _maxsim.score(get_num_threads(), sides, _CROSS, normalize, room)
+        return scores, winners
+    index = Q.get_device()
+    call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32)
+    results = (scores.data_ptr(), at, 0, n * m)
+    try:
+        _maxsim.cuda_score(call, sides, _CROSS, results)
+    except _maxsim.DeviceMemoryError:
+        from .cuda import with_memory
+
+        with_memory(lambda: _maxsim.cuda_score(call, sides, _CROSS, results))
+    return scores, winners
+
+
+class _Score(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, Q: Tensor, D: Tensor, q_mask: Tensor | None, d_mask: Tensor | None,
+        normalize: bool, tf32: bool,
+    ) -> Tensor:
+        scores, winners = _forward(Q, D, q_mask, d_mask, normalize, tf32, True)
+        ctx.save_for_backward(Q, D, q_mask, d_mask, winners)
+        ctx.options = normalize, tf32
+        return scores
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        Q, D, q_mask, d_mask, winners = ctx.saved_tensors
+        normalize, tf32 = ctx.options
+        needs_q, needs_d = ctx.needs_input_grad[:2]
+        grad = grad.contiguous()
+        sides, n = (_side(Q, q_mask), _side(D, d_mask)), grad.numel()
+        if not Q.is_cuda:
+            of_q = torch.empty(Q.shape, dtype=torch.float32) if needs_q else None
+            of_d = torch.empty(D.shape, dtype=torch.float32) if needs_d else None
+            room = (grad.data_ptr(), winners.data_ptr(), n, Q.shape[1],
+                    0 if of_q is None else of_q.data_ptr(), 0 if of_d is None else of_d.data_ptr())
+            _maxsim.backward(get_num_threads(), sides, _CROSS, normalize, room)
+            return (None if of_q is None else of_q.to(Q.dtype),
+                    None if of_d is None else of_d.to(D.dtype), None, None, None, None)
+        of_q, of_d = torch.empty_like(Q), torch.empty_like(D)
+        index = Q.get_device()
+        call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32)
+        memory = (grad.data_ptr(), winners.data_ptr(), of_q.data_ptr(), of_d.data_ptr(), n)
+        try:
+            _maxsim.cuda_backward(call, sides, _CROSS, memory)
+        except _maxsim.DeviceMemoryError:
+            from .cuda import with_memory
+
+            with_memory(lambda: _maxsim.cuda_backward(call, sides, _CROSS, memory))
+        return (of_q if needs_q else None, of_d if needs_d else None, None, None, None, None)
+
+
+def score(
+    Q: Any, D: Any, q_mask: Any, d_mask: Any, normalize: bool, tf32: bool,
+) -> Tensor | None:
+    """Scores ``[Nq, Nd]``; None where the call is not of this kind."""
+    if not (is_plain() and _fits(Q, q_mask) and _fits(D, d_mask)):
+        return None
+    if Q.dtype is not D.dtype or Q.dtype not in _ELEMENT_CODES or Q.shape[2] != D.shape[2]:
+        return None
+    if not _together(Q, D):
+        return None
+    if torch.is_grad_enabled() and (Q.requires_grad or D.requires_grad):
+        found: Tensor = _Score.apply(Q, D, q_mask, d_mask, normalize, tf32)
+        return found
+    return _forward(Q, D, q_mask, d_mask, normalize, tf32, False)[0]
