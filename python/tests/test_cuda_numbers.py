@@ -178,7 +178,8 @@ def test_ragged_queries_and_pairings():
     ]
     sides = [
         (Side(Q, None, None, lengths), Side(D, None, None, d_lengths), (Q, D), lambda q, d: (q, d)),
-        (Side(Q[masks[0]], None, offsets[0]), Side(D[masks[1]], None, offsets[1].int()), None, None),
+        (Side(Q[masks[0]], None, offsets[0]), Side(D[masks[1]], None, offsets[1].int()), None,
+         None),
         (Side(Q.reshape(-1, 24), None, torch.arange(4) * 7, lengths),
          Side(D.reshape(-1, 24), None, torch.arange(5) * 11, d_lengths), None, None),
     ]
