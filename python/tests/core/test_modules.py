@@ -12,7 +12,7 @@ import torch
 import maxsim
 from cases import case, close, naive
 
-SAMPLE = Path(__file__).parents[2] / "cli/examples/debian-packages"
+SAMPLE = Path(__file__).parents[3] / "cli/examples/debian-packages"
 
 
 def test_contrastive_loss():
