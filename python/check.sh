@@ -9,6 +9,14 @@ tools=$target/py
 if [ ! -d "$tools/torch" ]; then
     python3 -m pip install --quiet --target "$tools" -r requirements.txt
 fi
+# Frameworks that score with this package, once: pip cannot solve what they ask for together.
+frameworks=$target/frameworks
+if [ ! -d "$frameworks/pylate" ] || [ ! -d "$frameworks-st6" ]; then
+    python3 -m pip install --quiet --no-deps --target "$frameworks" \
+        -r tests/integrations/frameworks.txt
+    python3 -m pip install --quiet --no-deps --target "$frameworks-st6" \
+        sentence-transformers==6.2.0
+fi
 
 cargo fmt --check
 cargo clippy --locked --all-targets -- -D warnings
@@ -32,6 +40,10 @@ export PYTHONPATH=$target/py-wheel:$tools PYTHONDONTWRITEBYTECODE=1
 cd tests
 python3 -m mypy --config-file ../pyproject.toml --cache-dir "$target/mypy" -p maxsim
 python3 -m mypy.stubtest --mypy-config-file ../pyproject.toml maxsim._maxsim
-python3 -m pytest -q -p no:cacheprovider .
+export HF_HUB_OFFLINE=1
+PYTHONPATH=$PYTHONPATH:$frameworks python3 -m pytest -q -p no:cacheprovider .
+PYTHONPATH=$target/py-wheel:$frameworks-st6:$tools:$frameworks python3 -m pytest -q \
+    -p no:cacheprovider integrations/test_sentence_transformers.py test_examples.py \
+    -k 'sentence_transformers or reranking'
 # The test suites of other packages, on the names that this one has of theirs.
 python3 peers/run.py

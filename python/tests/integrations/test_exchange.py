@@ -142,6 +142,18 @@ def test_a_framework_that_is_not_there() -> None:
         Integration("framework_y", "framework-y", ("1", "2"), {}).enable(True)
 
 
+def test_old_sentence_transformers_are_named() -> None:
+    framework = pytest.importorskip("sentence_transformers")
+    if int(framework.__version__.split(".")[0]) >= 6:
+        pytest.skip("sentence-transformers is new enough")
+    from maxsim.integrations import sentence_transformers
+
+    with pytest.raises(RuntimeError, match=rf">= 6\.0.*{framework.__version__}"):
+        sentence_transformers.enable()
+    with pytest.raises(RuntimeError, match="has no function"):
+        sentence_transformers.enable(check_version=False)
+
+
 def test_imports_bring_no_framework() -> None:
     code = (
         "import sys\n"
