@@ -1,24 +1,14 @@
-"""What the tests of integrations share."""
+"""Fixtures of the tests of integrations."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Iterator
 
 import pytest
 import torch
+from comparing import Calls
 
 import maxsim.scoring
-
-
-class Calls(list):
-    """Names of the functions of this package that were called."""
-
-    def take(self) -> list:
-        """The names since the last time."""
-        found = list(self)
-        self.clear()
-        return found
 
 
 @pytest.fixture
@@ -38,41 +28,3 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 def seeded() -> Iterator[None]:
     torch.manual_seed(0)
     yield
-
-
-def traces(package: str) -> list[str]:
-    """Where functions of the integrations are left in a package's modules."""
-    found = []
-    for name, module in list(sys.modules.items()):
-        if name != package and not name.startswith(package + "."):
-            continue
-        for owner in [module, *(x for x in vars(module).values() if isinstance(x, type))]:
-            for attribute, value in list(vars(owner).items()):
-                for function in (value, *(getattr(value, "__defaults__", None) or ())):
-                    code = getattr(function, "__code__", None)
-                    if code is not None and "/maxsim/integrations/" in code.co_filename:
-                        found.append(f"{name}: {owner.__name__}.{attribute}")
-    return found
-
-
-#: Relative and absolute differences that roundings of an element type explain.
-NEAR = {torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-
-
-def near(found: Any, wanted: Any, rounded: Any = None) -> None:
-    """The same shape, element type and device, and numbers that differ by roundings.
-
-    These are those of ``rounded``, or of the numbers' own element type.
-    """
-    assert type(found) is type(wanted)
-    assert (found.dtype, found.device) == (wanted.dtype, wanted.device)
-    tolerance = NEAR[rounded or wanted.dtype]
-    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
-
-
-def gradients(loss: Any, *tensors: Any) -> list[Any]:
-    """The gradients of a loss of tensors."""
-    leaves = [x.detach().clone().requires_grad_() for x in tensors]
-    value = loss(*leaves)
-    value.backward()
-    return [value.detach(), *(x.grad for x in leaves)]

@@ -6,7 +6,7 @@ from typing import Any, Iterator
 
 import pytest
 import torch
-from conftest import Calls, gradients, near, traces
+from comparing import Calls, gradients, near, traces
 
 pytest.importorskip("colpali_engine", reason="colpali-engine is not installed")
 

@@ -7,7 +7,7 @@ from typing import Any, Iterator
 import numpy as np
 import pytest
 import torch
-from conftest import Calls, gradients, near, traces
+from comparing import Calls, gradients, near, traces
 
 framework = pytest.importorskip(
     "sentence_transformers", reason="sentence-transformers is not installed")

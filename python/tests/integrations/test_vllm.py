@@ -9,7 +9,7 @@ from typing import Any, Iterator
 
 import pytest
 import torch
-from conftest import Calls, near, traces
+from comparing import Calls, near, traces
 
 from maxsim.integrations import _exchange
 from maxsim.integrations import vllm as integration
