@@ -39,7 +39,7 @@ def is_plain(x: object) -> bool:
     return (
         x.dtype in _ELEMENTS
         and x.layout == torch.strided
-        and (x.device.type == "cpu" or _is_new_enough(x.device))
+        and (x.device.type == "cpu" or _is_on_gpu(x.device))
     )
 
 
@@ -54,6 +54,13 @@ def fits(mask: object, tokens: Tensor) -> bool:
         and mask.layout == torch.strided
         and not mask.is_complex()
     )
+
+
+def _is_on_gpu(device: torch.device) -> bool:
+    """Whether this is a GPU that there are kernels for; a compiler is not asked which it is."""
+    if torch.compiler.is_compiling():
+        return device.type == "cuda"
+    return _is_new_enough(device)
 
 
 @functools.lru_cache(maxsize=None)
