@@ -91,3 +91,20 @@ def test_public_names():
     assert maxsim.__version__.count(".") == 2
     with pytest.raises(AttributeError):
         maxsim.nonsense
+
+
+def test_distributed_data_parallel(tmp_path):
+    Q, D = case(n=4, m=4)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = torch.nn.Linear(24, 24, bias=False)
+        loss = maxsim.losses.ContrastiveLoss()
+        parallel = torch.nn.parallel.DistributedDataParallel(model)
+        loss(parallel(Q), parallel(D)).backward()
+        found = model.weight.grad.clone()
+        model.weight.grad = None
+        loss(model(Q), model(D)).backward()
+        torch.testing.assert_close(found, model.weight.grad)
+    finally:
+        torch.distributed.destroy_process_group()
