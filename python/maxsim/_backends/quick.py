@@ -75,7 +75,7 @@ def _forward(
 
 class _Score(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, Q: Tensor, D: Tensor, q_mask: Tensor | None, d_mask: Tensor | None,
         normalize: bool, tf32: bool,
     ) -> Tensor:
