@@ -17,6 +17,9 @@ SAMPLE = Path(__file__).resolve().parents[2] / "cli" / "examples" / "debian-pack
 #: Of the packages whose synopsis is known, one in so many is held out.
 HELD_OUT = 4
 
+#: Words of a description that questions are made of.
+BEGINNING = 50
+
 
 @dataclass
 class Query:
@@ -60,8 +63,8 @@ def lines(path: Path) -> list[dict]:
 class Pairs:
     """Questions and their documents, drawn at random, no document twice in a batch.
 
-    A question is a package's synopsis, where that is known, or some words in a row of its
-    description, which are taken out of it now and then.
+    A question is a package's synopsis, where that is known, or some words in a row of the
+    beginning of its description, which are taken out of it now and then.
     """
 
     def __init__(self, packages: Packages, seed: int) -> None:
@@ -81,7 +84,8 @@ class Pairs:
             return self.synopses[id], self.documents[id]
         words = self.documents[id].split()
         length = min(self.random.randint(3, 10), max(1, len(words) // 2))
-        start = self.random.randint(0, len(words) - length)
+        # Farther behind they would be cut off where a text is longer than the encoder reads.
+        start = self.random.randint(0, min(len(words), BEGINNING) - length)
         question = words[start : start + length]
         if self.random.random() < 0.3:
             words = words[:start] + words[start + length :]

@@ -37,6 +37,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch", type=int, default=64, help="questions of a step")
     parser.add_argument("--rate", type=float, default=3e-4, help="the highest learning rate")
+    parser.add_argument("--temperature", type=float, default=0.2,
+                        help="scores are divided by it: short questions have small ones")
     parser.add_argument("--vocabulary", type=int, default=4000)
     parser.add_argument("--query-length", type=int, default=32)
     parser.add_argument("--document-length", type=int, default=128)
@@ -67,7 +69,7 @@ def train(model: Encoder, pairs: packages.Pairs, options: argparse.Namespace) ->
     """Learns, and gives the loss of every step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: rate_at(n, options.steps))
-    loss_of = maxsim.losses.ContrastiveLoss()
+    loss_of = maxsim.losses.ContrastiveLoss(temperature=options.temperature)
     losses = []
     model.train()
     for step in range(options.steps):
