@@ -127,7 +127,7 @@ mod tests {
         ] {
             assert_eq!(FileFormat::of(Path::new(name)).unwrap(), format);
         }
-        assert_eq!(FileFormat::of(&std::env::temp_dir()).unwrap(), FileFormat::Folder);
+        assert_eq!(FileFormat::of(std::env::temp_dir()).unwrap(), FileFormat::Folder);
     }
 
     #[test]
