@@ -103,7 +103,7 @@ impl CudaLossWork {
         if scores.is_empty() {
             return Ok(true);
         }
-        let _last = hazard.wait()?;
+        let _last = hazard.wait(&self.device)?;
         let entered = self.device.enter()?;
         // SAFETY: there is memory for the scores; no work uses it, and none is given it while the
         // guard lives.
@@ -218,7 +218,7 @@ impl CudaLoss {
 
     /// Waits for the last work and copies the value.
     pub(crate) fn read(&self) -> Result<f32> {
-        let _last = self.hazard.wait()?;
+        let _last = self.hazard.wait(&self.device)?;
         let (entered, mut value) = (self.device.enter()?, [0.0f32]);
         // SAFETY: the memory begins with the value.
         unsafe { download(&entered, self.address(), bytemuck::cast_slice_mut(&mut value))? };

@@ -44,7 +44,8 @@ impl DeviceScores {
     ///
     /// # Safety
     /// As [`DeviceScores::from_raw_parts`], and the memory must be of the device and long enough.
-    /// It may be freed in stream order, behind all calls that were given this value.
+    /// It may be freed in stream order, behind all calls that were given this value. The caller
+    /// orders calls on different streams that use the memory: nothing is recorded of them.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a work of the CPU, [`Error::Shape`] where winners or token
@@ -121,7 +122,8 @@ impl DeviceGradScores {
     ///
     /// # Safety
     /// As [`DeviceGradScores::from_raw_parts`], and the memory must be of the device and long
-    /// enough. It may be freed in stream order, behind all calls that were given this value.
+    /// enough. It may be freed in stream order, behind all calls that were given this value. The
+    /// caller orders calls on different streams that use the memory: nothing is recorded of them.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`] for an address that
@@ -178,7 +180,8 @@ impl DeviceGradients {
     ///
     /// # Safety
     /// As [`DeviceGradients::from_raw_parts`], and the memory must be of the device and long
-    /// enough. It may be freed in stream order, behind all calls that were given this value.
+    /// enough. It may be freed in stream order, behind all calls that were given this value. The
+    /// caller orders calls on different streams that use the memory: nothing is recorded of them.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`] for an address that

@@ -45,7 +45,7 @@ impl CudaGradScores {
         trust: Trust,
     ) -> Result<CudaGradScores> {
         check_foreign(device, address, n as u64 * 4, 4, trust)?;
-        let hazard = Arc::new(Hazard::new(device)?);
+        let hazard = Arc::new(Hazard::of_foreign(device, trust)?);
         Ok(CudaGradScores { device: device.clone(), address, hazard, _owned: None })
     }
 
@@ -59,7 +59,7 @@ impl CudaGradScores {
 
     /// Waits for the last work and copies the values, of which there must be as many.
     pub(crate) fn read(&self, values: &mut [f32]) -> Result<()> {
-        let _last = self.hazard.wait()?;
+        let _last = self.hazard.wait(&self.device)?;
         let entered = self.device.enter()?;
         // SAFETY: the memory is as long as the values (the caller's promise).
         unsafe { download(&entered, self.address, bytemuck::cast_slice_mut(values)) }
@@ -70,7 +70,7 @@ impl CudaGradScores {
         if values.is_empty() {
             return Ok(());
         }
-        let _last = self.hazard.wait()?;
+        let _last = self.hazard.wait(&self.device)?;
         let entered = self.device.enter()?;
         self.device.synchronize(&entered)?;
         // SAFETY: there is memory for the values, which nothing else uses.
@@ -159,7 +159,7 @@ impl CudaGradients {
             let align_bytes = side.element.size_bytes() as u64;
             check_foreign(device, side.address, side.len_bytes(), align_bytes, trust)?;
         }
-        let hazard = Arc::new(Hazard::new(device)?);
+        let hazard = Arc::new(Hazard::of_foreign(device, trust)?);
         Ok(CudaGradients { device: device.clone(), sides, hazard, _owned: Vec::new() })
     }
 
@@ -174,7 +174,7 @@ impl CudaGradients {
     /// Waits for the last work and copies both sides, widened to f32, whose lengths `sides` must
     /// have.
     pub(crate) fn read(&self, sides: [&mut [f32]; 2]) -> Result<()> {
-        let _last = self.hazard.wait()?;
+        let _last = self.hazard.wait(&self.device)?;
         self.sides.iter().zip(sides).try_for_each(|(matrix, values)| match matrix.element {
             ElementType::F32 => self.download(matrix.address, values),
             element => with_element!(element, T => self.widened::<T>(matrix.address, values)),
@@ -183,7 +183,7 @@ impl CudaGradients {
 
     /// Waits for the last work and replaces an f32 side, whose length `values` must have.
     pub(crate) fn write(&self, side: usize, values: &[f32]) -> Result<()> {
-        let _last = self.hazard.wait()?;
+        let _last = self.hazard.wait(&self.device)?;
         let entered = self.device.enter()?;
         let address = self.sides[side].address;
         // SAFETY: the memory is as long as the values; no work uses it, and none is given it while

@@ -114,7 +114,7 @@ impl CudaOutputs {
         {
             check_foreign(device, address, len_bytes, align_bytes, trust)?;
         }
-        let (device, hazard) = (device.clone(), Arc::new(Hazard::new(device)?));
+        let (device, hazard) = (device.clone(), Arc::new(Hazard::of_foreign(device, trust)?));
         let (skipped_bytes, _owned) = ([0; 3], Vec::new());
         Ok(CudaOutputs { device, addresses, lens_bytes, skipped_bytes, hazard, _owned })
     }
@@ -201,7 +201,7 @@ impl CudaOutputs {
     /// Waits for the last work and copies the results of one call: calls that would write meanwhile
     /// wait to be enqueued.
     pub(crate) fn read(&self, shape: &OutputShape) -> Result<Scores> {
-        let _last = self.hazard.wait()?;
+        let _last = self.hazard.wait(&self.device)?;
         let mut scores = shape.host_scores()?;
         let entered = self.device.enter()?;
         let read = |address: u64, bytes: &mut [u8]| {

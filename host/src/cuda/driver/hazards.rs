@@ -7,11 +7,15 @@ use super::context::{CudaDevice, Entered};
 use super::event::CudaEvent;
 use super::stream::{CudaStream, Order};
 use crate::error::Result;
+use crate::problem::outputs::Trust;
 use crate::runtime::swap::lock;
 
-/// The hazard of one buffer: which work used it last.
+/// The hazard of one buffer: which work used it last. `None` where the caller orders all its uses:
+/// nothing is recorded then, so that such a buffer's value may be dropped while a stream is
+/// captured. (An event that a captured call records is part of the graph, and may not be destroyed
+/// before it.)
 #[derive(Debug)]
-pub(in crate::cuda) struct Hazard(Mutex<LastUse>);
+pub(in crate::cuda) struct Hazard(Option<Mutex<LastUse>>);
 
 /// The last work that uses a buffer.
 #[derive(Debug)]
@@ -29,7 +33,7 @@ pub(in crate::cuda) struct LastUse {
 /// enqueues such work or reads the buffer.
 #[derive(Debug)]
 pub(in crate::cuda) struct HazardGuard<'a> {
-    last: MutexGuard<'a, LastUse>,
+    last: Option<MutexGuard<'a, LastUse>>,
     order: Order,
 }
 
@@ -37,13 +41,22 @@ impl Hazard {
     /// The hazard of a buffer that has not been used.
     pub(in crate::cuda) fn new(device: &Arc<CudaDevice>) -> Result<Hazard> {
         let (done, inside) = (CudaEvent::new(device, false)?, None);
-        Ok(Hazard(Mutex::new(LastUse { done, inside, order: None })))
+        Ok(Hazard(Some(Mutex::new(LastUse { done, inside, order: None }))))
+    }
+
+    /// The hazard of foreign memory: none where its caller vouches for it.
+    pub(in crate::cuda) fn of_foreign(device: &Arc<CudaDevice>, trust: Trust) -> Result<Hazard> {
+        match trust {
+            Trust::Checked => Hazard::new(device),
+            Trust::Unchecked => Ok(Hazard(None)),
+        }
     }
 
     /// Records that earlier work of the legacy default stream uses the buffer.
     pub(in crate::cuda) fn record(&self, entered: &Entered<'_>) -> Result<()> {
+        let Some(last) = &self.0 else { return Ok(()) };
         // SAFETY: null is the legacy default stream.
-        unsafe { lock(&self.0).done.record(entered, ptr::null_mut()) }
+        unsafe { lock(last).done.record(entered, ptr::null_mut()) }
     }
 
     /// Orders a stream's next work behind the last work that uses the buffer.
@@ -53,7 +66,8 @@ impl Hazard {
         stream: &CudaStream,
         order: Order,
     ) -> Result<HazardGuard<'_>> {
-        let last = lock(&self.0);
+        let Some(last) = &self.0 else { return Ok(HazardGuard { last: None, order }) };
+        let last = lock(last);
         match (last.order, order) {
             (Some(before), now) if before == now => {}
             (Some(Order::Capture { capture: a, .. }), Order::Capture { capture: b, .. })
@@ -67,14 +81,22 @@ impl Hazard {
             }
             _ => last.done.hold_back(entered, stream, order)?,
         }
-        Ok(HazardGuard { last, order })
+        Ok(HazardGuard { last: Some(last), order })
     }
 
-    /// Waits for the last work; no thread enqueues more until the result is dropped.
-    pub(in crate::cuda) fn wait(&self) -> Result<MutexGuard<'_, LastUse>> {
-        let last = lock(&self.0);
+    /// Waits for the last work, or for all work of the device where it is not known; no thread
+    /// enqueues more until the result is dropped.
+    pub(in crate::cuda) fn wait(
+        &self,
+        device: &CudaDevice,
+    ) -> Result<Option<MutexGuard<'_, LastUse>>> {
+        let Some(last) = &self.0 else {
+            device.synchronize(&device.enter()?)?;
+            return Ok(None);
+        };
+        let last = lock(last);
         last.done.synchronize()?;
-        Ok(last)
+        Ok(Some(last))
     }
 
     /// Enqueues work on a stream, behind all earlier work that uses the buffer.
@@ -131,20 +153,21 @@ pub(in crate::cuda) fn end_all<'a>(
 
 impl HazardGuard<'_> {
     /// Records that the stream's work so far may use the buffer.
-    fn end(mut self, entered: &Entered<'_>, stream: &CudaStream) -> Result<()> {
-        let was_captured = matches!(self.last.order, Some(Order::Capture { .. }));
+    fn end(self, entered: &Entered<'_>, stream: &CudaStream) -> Result<()> {
+        let Some(mut last) = self.last else { return Ok(()) };
+        let was_captured = matches!(last.order, Some(Order::Capture { .. }));
         let is_captured = matches!(self.order, Order::Capture { .. });
         if is_captured || !was_captured {
-            self.last.order = Some(self.order);
+            last.order = Some(self.order);
         }
-        self.last.done.record_in(entered, stream, self.order)?;
+        last.done.record_in(entered, stream, self.order)?;
         if !is_captured {
             return Ok(());
         }
-        if self.last.inside.is_none() {
-            self.last.inside = Some(CudaEvent::new(stream.device(), false)?);
+        if last.inside.is_none() {
+            last.inside = Some(CudaEvent::new(stream.device(), false)?);
         }
-        match &self.last.inside {
+        match &last.inside {
             Some(inside) => inside.mark_inside(entered, stream),
             None => Ok(()),
         }
