@@ -59,7 +59,7 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
         of_row, of_item = _rows(data)
         regular = of_row > 0 and of_item == length * of_row
         strided = (of_row > 0 and kind == PADDED and not dense and side.mask is None
-                   and of_item >= 0 and of_item % of_row == 0)
+                   and of_item >= 0 and of_item % of_row == 0 and data.numel() > 0)
         if strided and not regular:
             kind, stride = STRIDED, of_item // of_row
         elif not regular:

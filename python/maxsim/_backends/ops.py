@@ -46,7 +46,7 @@ def _score(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     none = found.scores.new_empty(0)
     return (
         found.scores,
-        none.to(torch.int32) if found.winners is None else found.winners,
+        none.to(_winner_type(d)) if found.winners is None else found.winners,
         none if found.token_scores is None else found.token_scores,
     )
 
