@@ -40,9 +40,12 @@ const CUBIN_SAMPLES: [&str; 5] = [
     "maxsim_forward_sm90_f16_d128_q256.sm_90a.cubin",
 ];
 
+/// Where the archive is in the repository.
+pub const PLACE: &str = "host/images/kernels.pack";
+
 /// Path of the archive.
 pub fn path(root: &Path) -> PathBuf {
-    root.join("host/images/kernels.pack")
+    root.join(PLACE)
 }
 
 /// The archive of these PTX files and cubins.

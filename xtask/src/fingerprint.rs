@@ -1,6 +1,7 @@
 //! SHA-256 of the committed PTX and cubins: what ties a recorded GPU run to the files that ran.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -26,6 +27,13 @@ pub fn of_ptx(root: &Path) -> Result<BTreeMap<String, String>> {
 /// SHA-256 of every cubin that programs are linked with, by file name.
 pub fn of_cubins(root: &Path) -> Result<BTreeMap<String, String>> {
     of_files(root, ".cubin")
+}
+
+/// SHA-256 of the archive that programs are linked with, by its path. What it holds is compared by
+/// the sums of its files: this one says which archive a recorded run had.
+pub fn of_archive(root: &Path) -> Result<BTreeMap<String, String>> {
+    let bytes = fs::read(archive::path(root))?;
+    Ok(BTreeMap::from([(archive::PLACE.into(), sha256(&bytes))]))
 }
 
 /// The sums are those of the unpacked files: how they are compressed does not make a run stale.

@@ -63,7 +63,7 @@ impl Bundle {
         }
         let manifest = json!({
             "rustc": "rustc 1.95.0", "commit": "abc", "programs": rows, "ptx": {"a.ptx": "1"},
-            "cubins": {"a.cubin": "2"},
+            "cubins": {"a.cubin": "2"}, "archive": {"kernels.pack": "3"},
         });
         fs::write(bundle.0.join("manifest.json"), manifest.to_string()).unwrap();
         Some(bundle)
@@ -124,6 +124,7 @@ fn a_good_run_is_recorded() {
     let record = bundle.build_record();
     assert_eq!(record["ptx"], json!({"a.ptx": "1"}));
     assert_eq!(record["cubins"], json!({"a.cubin": "2"}));
+    assert_eq!(record["archive"], json!({"kernels.pack": "3"}));
 }
 
 #[test]
@@ -182,6 +183,7 @@ fn nothing_stays_of_kernels_that_changed() {
     fs::write(&file, record.to_string()).unwrap();
     let manifest = fs::read_to_string(bundle.0.join("manifest.json")).unwrap();
     let other = manifest.replace(r#""a.ptx":"1""#, r#""a.ptx":"2","a_b.ptx":"1""#);
+    let other = other.replace(r#""kernels.pack":"3""#, r#""kernels.pack":"4""#);
     assert_ne!(manifest, other);
     fs::write(bundle.0.join("manifest.json"), other).unwrap();
     bundle.run_with("ptx", &["tests", "failing"]);
@@ -203,6 +205,7 @@ fn nothing_stays_of_kernels_that_changed() {
     let expected = [format!("loads (a {but}"), format!("loads ({but}"), "x=y (b kernels)".into()];
     assert_eq!(verdicts.iter().collect::<BTreeSet<_>>(), expected.iter().collect());
     assert_eq!(record["ptx"], json!({"a.ptx": "2", "a_b.ptx": "1"}));
+    assert_eq!(record["archive"], json!({"kernels.pack": "4"}));
     let programs = record["kernels"]["ptx"]["programs"].as_object().unwrap();
     assert_eq!(programs.len(), 2, "{programs:?}");
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 pub use choice::Choice;
 use choice::Target;
 
-use crate::fingerprint::{of_cubins, of_ptx};
+use crate::fingerprint::{of_archive, of_cubins, of_ptx};
 
 /// A profile of its own: release, less the link-time optimisation of every test executable.
 const PROFILE: [&str; 3] = [
@@ -142,6 +142,7 @@ pub fn run(root: &Path, choice: &Choice) -> Result<()> {
         "left_out": left_out,
         "ptx": of_ptx(root)?,
         "cubins": of_cubins(root)?,
+        "archive": of_archive(root)?,
     });
     fs::write(out.join("manifest.json"), format!("{manifest:#}\n"))?;
     fs::write(out.join("run"), include_str!("../../bundle/run"))?;
