@@ -157,18 +157,11 @@ impl Device {
     ) -> Result<()> {
         let (queries, documents) = (queries.into(), documents.into());
         let call = Call::new(self, queries, documents, scores, options)?;
-        for (argument, layout, found) in [
-            ("gradients.queries", queries.layout(), gradients.queries.len()),
-            ("gradients.documents", documents.layout(), gradients.documents.len()),
-        ] {
-            let (rows, dim) = (layout.rows(), layout.dim());
-            check_len(argument, rows * dim, &format!("{rows} rows of {dim}"), found)?;
-        }
+        check_side("gradients.queries", queries.layout(), &gradients.queries)?;
+        check_side("gradients.documents", documents.layout(), &gradients.documents)?;
         call.add_to(gradients)
     }
-}
 
-impl Device {
     /// As [`Device::backward_into`], of one side or both, in memory of the caller: adds to what
     /// the slices hold, `[rows, dim]` of the queries' and of the documents' matrix. The gradient
     /// of a side that is `None` is not computed (a CUDA device computes it, and drops it).
@@ -204,14 +197,9 @@ impl Device {
             ("queries' gradient", queries.layout(), &sides[0]),
             ("documents' gradient", documents.layout(), &sides[1]),
         ] {
-            let (rows, dim) = (layout.rows(), layout.dim());
-            let meaning = format!("{rows} rows of {dim}");
-            check_len(
-                argument,
-                rows * dim,
-                &meaning,
-                side.as_ref().map_or(rows * dim, |x| x.len()),
-            )?;
+            if let Some(side) = side {
+                check_side(argument, layout, side)?;
+            }
         }
         if self.as_cuda().is_none() {
             return call.add_on_cpu(sides.map(Option::unwrap_or_default));
@@ -234,6 +222,12 @@ impl Device {
         }
         Ok(())
     }
+}
+
+/// Checks that a side's gradient is as long as its token matrix.
+fn check_side(argument: &'static str, layout: &TokenLayout, gradient: &[f32]) -> Result<()> {
+    let (rows, dim) = (layout.rows(), layout.dim());
+    check_len(argument, rows * dim, &format!("{rows} rows of {dim}"), gradient.len())
 }
 
 /// A call that has been checked: nothing but memory can be missing.
