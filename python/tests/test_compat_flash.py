@@ -7,20 +7,14 @@ import torch
 
 from maxsim.compat import flash_maxsim as fm
 from maxsim.composed import _maxima
-
-
-#: "mode" is the CPU under a mode of torch, where calls go through the dispatcher.
-PLACES = ["cpu", "mode"] + (["cuda"] if torch.cuda.is_available() else [])
+from places import PLACES, tensors_at
 
 
 @pytest.fixture(autouse=True, params=PLACES)
 def place(request):
     torch.manual_seed(7)
-    if request.param == "cpu":
+    with tensors_at(request.param):
         yield request.param
-    else:
-        with torch.device("cpu" if request.param == "mode" else request.param):
-            yield request.param
 
 
 def scores_by_hand(q, d, lengths=None):

@@ -23,21 +23,15 @@ from maxsim.compat.late_interaction_kernels import (
 )
 from maxsim.compat.late_interaction_kernels.mps import maxsim_mps
 from maxsim.composed import _maxima
-
-
-#: "mode" is the CPU under a mode of torch, where calls go through the dispatcher.
-PLACES = ["cpu", "mode"] + (["cuda"] if torch.cuda.is_available() else [])
+from places import PLACES, tensors_at
 
 
 @pytest.fixture(autouse=True, params=PLACES)
 def place(request, monkeypatch):
     torch.manual_seed(3)
     monkeypatch.setenv("LIK_SUPPRESS_NORM_WARN", "1")
-    if request.param == "cpu":
+    with tensors_at(request.param):
         yield request.param
-    else:
-        with torch.device("cpu" if request.param == "mode" else request.param):
-            yield request.param
 
 
 @pytest.fixture

@@ -14,20 +14,14 @@ from maxsim.composed import _maxima, _order
 from maxsim.composed._chamfer import chamfer, nearest
 from maxsim.composed._projection import from_hidden, project
 from maxsim.composed._xtr import xtr
-
-
-#: "mode" is the CPU under a mode of torch, where calls go through the dispatcher.
-PLACES = ["cpu", "mode"] + (["cuda"] if torch.cuda.is_available() else [])
+from places import PLACES, tensors_at
 
 
 @pytest.fixture(autouse=True, params=PLACES)
 def place(request):
     torch.manual_seed(5)
-    if request.param == "cpu":
+    with tensors_at(request.param):
         yield request.param
-    else:
-        with torch.device("cpu" if request.param == "mode" else request.param):
-            yield request.param
 
 
 @pytest.fixture

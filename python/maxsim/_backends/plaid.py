@@ -10,7 +10,7 @@ from torch import Tensor
 from . import torch as _torch
 from .._sides import Options, Pairing, Result, Side
 from .._threads import get_num_threads
-from .torch import address, describe, pair_numbers, query_len
+from .torch import address, describe, pair_numbers, query_len, shown
 
 
 def _run(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Result:
@@ -75,13 +75,7 @@ def score(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Re
             q.data, index, n, q, pairing, options))
     else:
         found = _run(index, n, q, pairing, options)
-    if not options.winners:
-        return found._replace(winners=None)
-    if q.data.device.type == "cuda":
-        from . import cuda as _cuda
-
-        return found._replace(winners=_cuda.dense_winners(found.winners, q, pairing))
-    return found
+    return shown(found, q, pairing, options)
 
 
 def rank(index: Any, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

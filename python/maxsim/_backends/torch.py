@@ -246,6 +246,17 @@ def is_plain(*tensors: Tensor) -> bool:
     return all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 
 
+def shown(found: Result, q: Side, pairing: Pairing, options: Options) -> Result:
+    """What a user gets of a call's results: winners as int32, where they were asked for."""
+    if not options.winners:
+        return found._replace(winners=None)
+    if q.data.device.type == "cuda":
+        from . import cuda as _cuda
+
+        return found._replace(winners=_cuda.dense_winners(found.winners, q, pairing))
+    return found
+
+
 def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     """Scores tensors that have been checked, with gradients where these are wanted."""
     check_devices(q, d, pairing)
@@ -265,13 +276,7 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
             q.data, d.data, q, d, pairing, options))
     else:
         found = run(q, d, pairing, options)
-    if not options.winners:
-        return found._replace(winners=None)
-    if q.data.device.type == "cuda":
-        from . import cuda as _cuda
-
-        return found._replace(winners=_cuda.dense_winners(found.winners, q, pairing))
-    return found
+    return shown(found, q, pairing, options)
 
 
 def squeeze(x: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:

@@ -64,47 +64,29 @@ def _call(
     return fused(q, d, q_mask=_mask(queries_mask), d_mask=_mask(documents_mask))
 
 
-def patched_colbert_scores(
-    queries_embeddings: Any,
-    documents_embeddings: Any,
-    queries_mask: Optional[Tensor] = None,
-    documents_mask: Optional[Tensor] = None,
-    *,
-    mask: Optional[Tensor] = None,
-) -> Tensor:
-    """PyLate's `colbert_scores`; `mask` is an old name of `documents_mask`."""
-    documents_mask = mask if documents_mask is None else documents_mask
-    sides = (queries_embeddings, documents_embeddings, queries_mask, documents_mask)
-    return _call("colbert_scores", maxsim, *sides)
+def _patched(name: str, fused: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """PyLate's function of a name, computed by `fused` where this library serves it."""
+
+    def patched(
+        queries_embeddings: Any,
+        documents_embeddings: Any,
+        queries_mask: Optional[Tensor] = None,
+        documents_mask: Optional[Tensor] = None,
+        *,
+        mask: Optional[Tensor] = None,
+    ) -> Tensor:
+        documents_mask = mask if documents_mask is None else documents_mask
+        sides = (queries_embeddings, documents_embeddings, queries_mask, documents_mask)
+        return _call(name, fused, *sides)
+
+    patched.__name__ = patched.__qualname__ = f"patched_{name}"
+    patched.__doc__ = f"PyLate's `{name}`; `mask` is an old name of `documents_mask`."
+    return patched
 
 
-def patched_colbert_kd_scores(
-    queries_embeddings: Any,
-    documents_embeddings: Any,
-    queries_mask: Optional[Tensor] = None,
-    documents_mask: Optional[Tensor] = None,
-    *,
-    mask: Optional[Tensor] = None,
-) -> Tensor:
-    """PyLate's `colbert_kd_scores`; `mask` is an old name of `documents_mask`."""
-    documents_mask = mask if documents_mask is None else documents_mask
-    sides = (queries_embeddings, documents_embeddings, queries_mask, documents_mask)
-    return _call("colbert_kd_scores", maxsim, *sides)
-
-
-def patched_colbert_scores_pairwise(
-    queries_embeddings: Any,
-    documents_embeddings: Any,
-    queries_mask: Optional[Tensor] = None,
-    documents_mask: Optional[Tensor] = None,
-    *,
-    mask: Optional[Tensor] = None,
-) -> Tensor:
-    """PyLate's `colbert_scores_pairwise`; `mask` is an old name of `documents_mask`."""
-    documents_mask = mask if documents_mask is None else documents_mask
-    sides = (queries_embeddings, documents_embeddings, queries_mask, documents_mask)
-    return _call("colbert_scores_pairwise", maxsim_pairs, *sides)
-
+patched_colbert_scores = _patched("colbert_scores", maxsim)
+patched_colbert_kd_scores = _patched("colbert_kd_scores", maxsim)
+patched_colbert_scores_pairwise = _patched("colbert_scores_pairwise", maxsim_pairs)
 
 _REPLACEMENTS: Dict[str, Callable[..., Tensor]] = {
     "colbert_scores": patched_colbert_scores,
