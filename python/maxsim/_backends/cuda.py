@@ -10,12 +10,9 @@ from torch import Tensor
 from .. import _maxsim
 from .._sides import CROSS, NO_SCALES, PADDED, STRIDED, TENSOR_SCALE
 from .._sides import Options, Pairing, Result, Side, scale_kind
-from .torch import CODES, address, host, pair_numbers
+from .torch import CODES, WIDE_FROM, address, host, pair_numbers
 
 R = TypeVar("R")
-
-#: Documents below so many tokens have winners of two bytes.
-_WIDE_FROM = 65535
 
 
 def with_memory(call: Callable[[], R]) -> R:
@@ -96,7 +93,7 @@ def winner_type(d: Side) -> torch.dtype:
     if d.data is None:
         return torch.int32
     longest = d.data.shape[1] if d.data.ndim == 3 else d.data.shape[0]
-    return torch.int16 if longest < _WIDE_FROM else torch.int32
+    return torch.int16 if longest < WIDE_FROM else torch.int32
 
 
 def _widened(winners: Tensor) -> Tensor:
@@ -181,7 +178,7 @@ def run_backward(
         q_numbers, kept_q = describe(q, dense=True)
         d_numbers, kept_d = describe(d, dense=True)
         pairs, ids = pair_numbers(pairing)
-        if winners.dtype == torch.int32 and _longest(d) < _WIDE_FROM:
+        if winners.dtype == torch.int32 and _longest(d) < WIDE_FROM:
             winners = winners.to(torch.int16)  # as the library has them
         memory = (address(grad), address(winners), address(found[0]), address(found[1]),
                   grad.numel())

@@ -10,13 +10,11 @@ from torch import Tensor
 
 from .. import _maxsim
 from .._threads import get_num_threads
-from .torch import CODES, ELEMENTS, is_plain
+from .torch import CODES, ELEMENTS, WIDE_FROM, is_plain
 
 _ELEMENT_CODES = {dtype: CODES[dtype] for dtype in ELEMENTS}
 _MASKS = (torch.bool, torch.uint8)
 _CROSS = (0, 0, 0, 0, 0, False)
-#: Documents below so many tokens have winners of two bytes on a GPU.
-_WIDE_FROM = 65535
 
 
 def _fits(x: Any, mask: Any) -> bool:
@@ -52,7 +50,7 @@ def _forward(
     scores = torch.empty((n, m), dtype=torch.float32, device=Q.device)
     winners, at = None, 0
     if with_winners:
-        narrow = Q.is_cuda and D.shape[1] < _WIDE_FROM
+        narrow = Q.is_cuda and D.shape[1] < WIDE_FROM
         winners = torch.empty((n, m, Q.shape[1]), device=Q.device,
                               dtype=torch.int16 if narrow else torch.int32)
         at = winners.data_ptr()

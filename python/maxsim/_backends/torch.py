@@ -17,6 +17,8 @@ from .._threads import get_num_threads
 #: Numbers of the element types that there are.
 CODES = {getattr(torch, name): n for name, n in FORMATS.items() if hasattr(torch, name)}
 ELEMENTS = (torch.float32, torch.float16, torch.bfloat16)
+#: Documents below so many tokens have winners of two bytes on a GPU.
+WIDE_FROM = 65535
 
 
 def tokens(x: Tensor, name: str) -> Tensor:
