@@ -5,8 +5,8 @@
 
 A question is the synopsis of a Debian package or some words of its description, and what is to be
 found is the description, among those of the whole batch. One synopsis in four is held out, with
-its description: nDCG@10 of these against all descriptions is printed before and after. loss.csv
-and training.svg in the folder ``--out`` show the loss of every step and both figures.
+its description: nDCG@10 of these against all descriptions is printed before and after. loss.csv,
+result.json and training.svg in the folder ``--out`` have the loss of every step and both figures.
 
 Needs torch, transformers and tokenizers. ``--data`` is a folder with documents.jsonl and
 queries.jsonl; the sample in the repository has 200 documents, enough for a try.
@@ -15,6 +15,7 @@ queries.jsonl; the sample in the repository has 200 documents, enough for a try.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 from pathlib import Path
@@ -117,9 +118,15 @@ def main() -> None:
     title = f"Contrastive training, batches of {options.batch}, {options.device}"
     picture = figure.training(title, losses, before, after)
     (options.out / "training.svg").write_text(picture)
+    settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
+    settings["data"] = options.data.name
+    result = {"options": settings, "documents": len(data.documents),
+              "held_out": len(data.held_out), "seconds": round(seconds, 1),
+              "ndcg_at_10": {"before": before, "after": after}, "losses": losses}
+    (options.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     tokenizer.save(str(options.out / "tokenizer.json"))
     torch.save(model.state_dict(), options.out / "model.pt")
-    print(f"wrote {options.out}/loss.csv, training.svg, tokenizer.json, model.pt")
+    print(f"wrote {options.out}/loss.csv, result.json, training.svg, tokenizer.json, model.pt")
 
 
 if __name__ == "__main__":

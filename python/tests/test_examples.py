@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import subprocess
@@ -45,6 +46,9 @@ def test_contrastive_training_learns(tmp_path: Path) -> None:
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     picture = ElementTree.parse(out / "training.svg").getroot()
     assert f"{after:.3f}" in "".join(picture.itertext())
+    result = json.loads((out / "result.json").read_text())
+    assert round(result["ndcg_at_10"]["after"], 4) == after
+    assert result["losses"] == pytest.approx(losses, abs=1e-6)
 
 
 def test_reranking_gives_what_the_framework_gives() -> None:
