@@ -315,6 +315,29 @@ impl CudaStream {
     pub(crate) unsafe fn set_workspace(&mut self, address: u64, len_bytes: u64) -> Result<()> {
         match self.0 {}
     }
+
+    /// # Safety
+    /// It cannot be called.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn lend_workspace(
+        &mut self,
+        address: u64,
+        len_bytes: u64,
+    ) -> Result<Option<Never>> {
+        match self.0 {}
+    }
+
+    pub(crate) fn restore_workspace(&mut self, before: Option<Never>) {
+        match self.0 {}
+    }
+
+    pub(crate) fn workspace_bytes(&self) -> u64 {
+        match self.0 {}
+    }
+
+    pub(crate) fn is_captured(&self) -> Result<bool> {
+        match self.0 {}
+    }
 }
 
 impl CudaDevice {

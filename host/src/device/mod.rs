@@ -6,6 +6,8 @@ pub(crate) mod event;
 pub(crate) mod graph;
 #[allow(unsafe_code)]
 pub(crate) mod raw;
+#[allow(unsafe_code)]
+pub(crate) mod raw_stream;
 pub(crate) mod stream;
 pub(crate) mod tokens;
 pub(crate) mod warm_up;

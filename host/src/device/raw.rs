@@ -1,13 +1,10 @@
-//! Handles over foreign device memory and streams, checked before they are used.
+//! Handles over foreign device memory, checked before they are used.
 
-use std::ptr;
 use std::sync::Arc;
 
 use super::Device;
-use super::stream::Stream;
 use super::tokens::DeviceTokens;
 use crate::cuda::CudaDevice;
-use crate::cuda::CudaStream;
 use crate::cuda::CudaTokens;
 use crate::cuda::RowScales;
 use crate::cuda::check_range;
@@ -292,117 +289,6 @@ fn matrix<F: Format>(
     };
     Ok((Access { base: address, pitch_bytes, n_centroids: 0 }, layout, valid))
 }
-
-impl Stream {
-    /// A stream of another CUDA library of the process; 0 is the legacy default stream.
-    /// Its workspace is this value's own.
-    ///
-    /// While the stream is captured, calls become part of the graph that its owner captures,
-    /// if a call as large was made before: the workspace cannot grow meanwhile. (A capture by
-    /// this library is [`Device::capture`], which needs none of this.)
-    ///
-    /// ```no_run
-    /// use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
-    /// use maxsim::{DeviceTokens, Result};
-    ///
-    /// /// Scores pages on PyTorch's current stream, behind what is enqueued there.
-    /// ///
-    /// /// # Safety
-    /// /// `current` is `torch.cuda.current_stream().cuda_stream` of the tokens' device, and the
-    /// /// stream outlives the result.
-    /// unsafe fn enqueue(
-    ///     current: u64,
-    ///     [queries, pages]: [&DeviceTokens<f32>; 2],
-    ///     work: &PreparedScore,
-    ///     scores: &mut DeviceScores,
-    /// ) -> Result<Stream> {
-    ///     // SAFETY: the caller's promise.
-    ///     let mut stream = unsafe { Stream::from_raw(queries.device(), current)? };
-    ///     stream.score_into(queries, pages, work, scores)?; // returns at once
-    ///     Ok(stream)
-    /// }
-    /// ```
-    /// # Safety
-    /// `handle` must be a `CUstream` (`cudaStream_t`) of the device's primary context that outlives
-    /// this value, or 0, or 2: `CU_STREAM_PER_THREAD`, which is another stream on every thread, so
-    /// that this value must then be used and dropped on this one. It may not be dropped while the
-    /// stream is captured. Until the last launch of a graph that calls were captured into has
-    /// finished, this value and whatever the calls were given must be kept, prepared work from a
-    /// cache included; and no such graph may run beside other work of this value.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for the CPU.
-    pub unsafe fn from_raw(device: &Device, handle: u64) -> Result<Stream> {
-        let cuda = device.cuda_device("a stream of a CUDA device")?;
-        let handle = ptr::with_exposed_provenance_mut(handle as usize);
-        // SAFETY: the caller's promise.
-        let stream = unsafe { CudaStream::from_raw(cuda, handle) };
-        Ok(Stream { device: device.clone(), inner: On::Cuda(stream) })
-    }
-
-    /// Replaces the workspace by device memory of the caller, which the stream does not grow: a
-    /// call that needs more is an error ([`PreparedScore::workspace_bytes`],
-    /// [`PreparedBackward::workspace_bytes`]). Does not wait. Its start is cleared in stream order;
-    /// while the stream is captured, whenever the graph runs.
-    ///
-    /// The memory's place is not checked.
-    ///
-    /// ```no_run
-    /// use maxsim::Result;
-    /// use maxsim::stream::{PreparedScore, Stream};
-    /// use maxsim::training::PreparedBackward;
-    ///
-    /// /// Makes room for scores and their gradients in memory of another library's allocator.
-    /// ///
-    /// /// # Safety
-    /// /// What it allocates is the stream's alone, for as long as the stream's work uses it.
-    /// unsafe fn make_room(
-    ///     stream: &mut Stream,
-    ///     score: &PreparedScore,
-    ///     backward: &PreparedBackward,
-    ///     allocate: impl Fn(u64) -> u64,
-    /// ) -> Result<()> {
-    ///     let len_bytes = score.workspace_bytes().max(backward.workspace_bytes());
-    ///     // SAFETY: the caller's promise.
-    ///     unsafe { stream.set_workspace(allocate(len_bytes), len_bytes) }
-    /// }
-    /// ```
-    ///
-    /// [`PreparedScore::workspace_bytes`]: crate::stream::PreparedScore::workspace_bytes
-    /// [`PreparedBackward::workspace_bytes`]: crate::training::PreparedBackward::workspace_bytes
-    ///
-    /// # Safety
-    /// `len_bytes` bytes from `address` on must be memory of the device that, in the stream's
-    /// order, nothing else uses from now on until this value is dropped or given another workspace.
-    /// For calls that were captured that is until the last launch of their graph has finished.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] on the CPU; [`Error::ForeignPointer`] for an address that is no
-    /// multiple of 256.
-    pub unsafe fn set_workspace(&mut self, address: u64, len_bytes: u64) -> Result<()> {
-        self.device.cuda_device("a workspace on a CUDA device")?;
-        if !address.is_multiple_of(WORKSPACE_ALIGN_BYTES) {
-            let why = format!("a workspace is aligned to {WORKSPACE_ALIGN_BYTES} bytes");
-            return Err(Error::ForeignPointer { address, why });
-        }
-        match &mut self.inner {
-            On::Cpu(()) => Ok(()),
-            // SAFETY: the caller's promise.
-            On::Cuda(stream) => unsafe { stream.set_workspace(address, len_bytes) },
-        }
-    }
-
-    /// The `CUstream` (`cudaStream_t`), valid while this value lives; `None` on the CPU.
-    pub fn handle(&self) -> Option<u64> {
-        match &self.inner {
-            On::Cpu(()) => None,
-            On::Cuda(stream) => Some(stream.raw().expose_provenance() as u64),
-        }
-    }
-}
-
-/// What workspaces are aligned to.
-const WORKSPACE_ALIGN_BYTES: u64 = 256;
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const OK: u32 = 0;
@@ -51,9 +51,11 @@ enum Count {
     Calls,
     /// Copies to memory that one was made to before, since the counts were last cleared.
     Repeated,
+    /// Waits of streams that are captured for events outside their graph.
+    External,
 }
 
-const N_COUNTS: usize = 12;
+const N_COUNTS: usize = 13;
 
 static COUNTS: [AtomicU64; N_COUNTS] = [const { AtomicU64::new(0) }; N_COUNTS];
 
@@ -62,6 +64,9 @@ static CLOCK: AtomicU64 = AtomicU64::new(0);
 
 /// Launches after which an event has completed.
 static LAG: AtomicU64 = AtomicU64::new(0);
+
+/// Whether copies take as long as kernels do.
+static SLOW_COPIES: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of device memory.
 static MEMORY: AtomicU64 = AtomicU64::new(80 << 30);
@@ -135,6 +140,12 @@ pub extern "C" fn stand_in_clear() {
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_set_lag(launches: u64) {
     LAG.store(launches, Ordering::Relaxed);
+}
+
+/// Has the events behind copies complete as late as those behind kernels.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_slow_copies(are_slow: bool) {
+    SLOW_COPIES.store(are_slow, Ordering::Relaxed);
 }
 
 /// Sets the bytes of device memory.
@@ -297,8 +308,11 @@ driver! {
         ptr::copy_nonoverlapping(from, ptr::with_exposed_provenance_mut(to as usize), len);
         OK
     }
-    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const u8, len: usize, _stream: usize) {
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const u8, len: usize, stream: usize) {
         count(Count::Copies);
+        if SLOW_COPIES.load(Ordering::Relaxed) {
+            state().busy.insert(stream);
+        }
         if !state().copied_to.insert(to) {
             count(Count::Repeated);
         }
@@ -340,7 +354,12 @@ driver! {
     }
     fn cuStreamDestroy_v2(_stream: usize) { OK }
     fn cuStreamSynchronize(_stream: usize) { count(Count::Waits); OK }
-    fn cuStreamWaitEvent(_stream: usize, _event: *mut Event, _flags: c_uint) { OK }
+    fn cuStreamWaitEvent(stream: usize, _event: *mut Event, _flags: c_uint) {
+        if state().captured.contains(&stream) {
+            count(Count::External);
+        }
+        OK
+    }
     fn cuStreamGetCaptureInfo(stream: usize, status: *mut c_int, id: *mut u64) {
         *status = c_int::from(state().captured.contains(&stream));
         *id = 1;
@@ -372,6 +391,7 @@ driver! {
     }
     fn cuEventSynchronize(event: *mut Event) {
         count(Count::Waits);
+        forbidden_in_capture();
         (*event).0.store(NEVER, Ordering::Relaxed);
         OK
     }

@@ -14,8 +14,8 @@ use maxsim::{Device, Pairing, ScoreOptions, TokenLayout, Tokens};
 
 use calls::{Call, Kept};
 use stand_in::{
-    ALLOCATIONS, CALLS, CAPTURED, COPIES, FILLS, LAUNCHES, LOADS, QUESTIONS, REPEATED, StandIn,
-    VIOLATIONS,
+    ALLOCATIONS, CALLS, CAPTURED, COPIES, EXTERNAL, FILLS, LAUNCHES, LOADS, QUESTIONS, REPEATED,
+    StandIn, VIOLATIONS,
 };
 use stand_in::{WAITS, in_stand_in};
 
@@ -195,6 +195,56 @@ fn calls_become_part_of_a_capture() {
         // An event in the graph would have to outlive the values that were made for a call.
         assert_eq!(driver.count(CAPTURED), 0);
         driver.capture(call.stream(), false);
+    });
+}
+
+/// A capture in which nothing was called before: calls work in memory that each is given, and the
+/// stream has none of its own. Copies that are under way are waited for by the host, not the graph.
+#[test]
+fn first_calls_in_a_capture_work_in_memory_that_they_are_given() {
+    in_stand_in("first_calls_in_a_capture_work_in_memory_that_they_are_given", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        driver.slow_copies(true);
+        for normalize in [false, true] {
+            let options = ScoreOptions::default().normalize(normalize);
+            let mut call = Call::new(&device, Pairing::cross(), options);
+            driver.set_lag(u64::MAX);
+            driver.capture(call.stream(), true);
+            driver.clear();
+            for layouts in [regular(), ragged(0), ragged(1)] {
+                let needed = call.workspace_bytes(&layouts);
+                let start = call.lend(needed);
+                driver.watch(start, needed);
+                call.train(&layouts);
+                assert!(driver.count(FILLS) > 0, "its start is cleared in the graph");
+                call.lend(needed - 1);
+                assert!(call.try_train(&layouts).is_err(), "one byte is missing");
+            }
+            assert_eq!((driver.count(VIOLATIONS), driver.count(CAPTURED)), (0, 0));
+            assert_eq!(driver.count(EXTERNAL), 0, "no graph waits for a copy");
+            assert_eq!(call.state(), (0, true));
+            driver.capture(call.stream(), false);
+            assert_eq!(call.state(), (0, false));
+            driver.set_lag(0);
+        }
+    });
+}
+
+/// Memory that a call is given is the call's alone: the stream goes back to what it had.
+#[test]
+fn a_workspace_of_one_call_does_not_stay() {
+    in_stand_in("a_workspace_of_one_call_does_not_stay", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        let layouts = regular();
+        let needed = call.workspace_bytes(&layouts);
+        call.set_workspace(needed);
+        let kept = call.state();
+        call.lend(2 * needed);
+        driver.clear();
+        call.train(&layouts);
+        assert_eq!(call.state(), kept);
+        assert_eq!((driver.count(ALLOCATIONS), driver.count(WAITS)), (0, 0));
     });
 }
 

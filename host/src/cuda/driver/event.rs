@@ -209,6 +209,7 @@ impl CudaEvent {
             return Ok(());
         }
         let _entered = self.device.enter()?;
+        let _relaxed = self.device.relaxed();
         // SAFETY: the event lives; the context is current.
         self.device.check("cuEventSynchronize", unsafe { raw::cuEventSynchronize(self.raw) })
     }

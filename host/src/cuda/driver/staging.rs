@@ -169,12 +169,12 @@ impl Staging {
         let Some(piece) = state.as_ref().and_then(|state| state.pieces.back()) else {
             return Ok(());
         };
-        // A wait within a capture is the graph's, and no wait of the stream's: best is none.
-        if matches!(order, Order::Capture { .. }) && !piece.copied.is_done()? {
-            return piece.copied.hold_back(entered, stream, order);
-        }
-        if matches!(order, Order::Stream(_)) {
-            piece.copied.hold_back(entered, stream, order)?;
+        match order {
+            // The graph must not wait for an event whenever it runs: the host waits, for copies of
+            // some bytes on a stream that nothing else is on.
+            Order::Capture { .. } if piece.copied.is_done()? => {}
+            Order::Capture { .. } => piece.copied.synchronize()?,
+            Order::Stream(_) => piece.copied.hold_back(entered, stream, order)?,
         }
         followed.store(newest, Ordering::Relaxed);
         Ok(())

@@ -35,7 +35,7 @@ pub(crate) struct CudaStream {
     followed: Followed,
     workspace: Option<Workspace>,
     /// Whether a foreign graph uses the workspace, which is then kept for as long as the stream.
-    is_captured: bool,
+    in_graph: bool,
     /// Earlier workspaces that such graphs use.
     captured: Vec<Buffer>,
 }
@@ -55,6 +55,10 @@ impl Workspace {
         }
     }
 }
+
+/// The workspace of a stream that works with another one meanwhile.
+#[derive(Debug)]
+pub(crate) struct Before(Option<Workspace>);
 
 /// `CU_STREAM_PER_THREAD`: on each thread the default stream of that thread.
 const PER_THREAD: usize = 2;
@@ -124,7 +128,7 @@ impl CudaStream {
             track,
             followed: Followed::default(),
             workspace: None,
-            is_captured: false,
+            in_graph: false,
             captured: Vec::new(),
         }
     }
@@ -144,13 +148,9 @@ impl CudaStream {
 
     /// The order in which work runs that is enqueued now: behind all lists that were made before.
     pub(in crate::cuda) fn order(&self, entered: &Entered<'_>) -> Result<Order> {
-        let (mut status, mut id) = (0, 0);
-        // SAFETY: the stream lives; `status` and `id` outlive the call.
-        let code = unsafe { raw::cuStreamGetCaptureInfo(self.raw, &mut status, &mut id) };
-        entered.device().check("cuStreamGetCaptureInfo", code)?;
-        let order = match status {
-            0 => Order::Stream(self.id),
-            _ => Order::Capture { capture: id, stream: self.id },
+        let order = match self.capture(entered)? {
+            None => Order::Stream(self.id),
+            Some(capture) => Order::Capture { capture, stream: self.id },
         };
         // Only this thread can say how far its own stream has come.
         if self.is_threads && self.device.retired.waits() {
@@ -181,7 +181,7 @@ impl CudaStream {
         len_bytes: u64,
     ) -> Result<u64> {
         let is_capture = matches!(order, Order::Capture { .. });
-        self.is_captured |= is_capture;
+        self.in_graph |= is_capture;
         let place = self.workspace.as_ref().map(Workspace::place);
         match (place, &self.workspace) {
             (Some((address, found)), _) if found >= len_bytes => return Ok(address),
@@ -216,18 +216,52 @@ impl CudaStream {
     /// The memory must be of the device, aligned to 256 bytes, this stream's alone until this value
     /// is dropped or has another workspace, and stay until the work enqueued by then is done.
     pub(crate) unsafe fn set_workspace(&mut self, address: u64, len_bytes: u64) -> Result<()> {
+        self.drop_workspace();
+        // SAFETY: the caller's promise.
+        unsafe { self.lend_workspace(address, len_bytes)? };
+        Ok(())
+    }
+
+    /// Replaces the workspace by memory of the caller until [`CudaStream::restore_workspace`].
+    ///
+    /// # Safety
+    /// As [`CudaStream::set_workspace`].
+    pub(crate) unsafe fn lend_workspace(&mut self, address: u64, len_bytes: u64) -> Result<Before> {
         let device = self.device.clone();
         let entered = device.enter()?;
-        self.drop_workspace();
         // SAFETY: the caller's promise. What kernels expect to be 0 lies at the start.
         unsafe { fill(&entered, address, 0, len_bytes.min(N_RESERVED * 4), self.raw())? };
-        self.workspace = Some(Workspace::Given { address, len_bytes });
-        Ok(())
+        Ok(Before(self.workspace.replace(Workspace::Given { address, len_bytes })))
+    }
+
+    /// Goes back to the workspace that there was.
+    pub(crate) fn restore_workspace(&mut self, Before(before): Before) {
+        self.workspace = before;
+    }
+
+    /// Bytes of the workspace that there is.
+    pub(crate) fn workspace_bytes(&self) -> u64 {
+        self.workspace.as_ref().map_or(0, |workspace| workspace.place().1)
+    }
+
+    /// Whether the stream is captured now.
+    pub(crate) fn is_captured(&self) -> Result<bool> {
+        let entered = self.device.enter()?;
+        Ok(self.capture(&entered)?.is_some())
+    }
+
+    /// The number of the capture that the stream is in.
+    fn capture(&self, entered: &Entered<'_>) -> Result<Option<u64>> {
+        let (mut status, mut id) = (0, 0);
+        // SAFETY: the stream lives; `status` and `id` outlive the call.
+        let code = unsafe { raw::cuStreamGetCaptureInfo(self.raw, &mut status, &mut id) };
+        entered.device().check("cuStreamGetCaptureInfo", code)?;
+        Ok((status != 0).then_some(id))
     }
 
     fn drop_workspace(&mut self) {
         if let Some(Workspace::Own(old)) = self.workspace.take()
-            && self.is_captured
+            && self.in_graph
         {
             self.captured.push(old);
         }

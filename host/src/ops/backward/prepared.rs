@@ -238,12 +238,21 @@ impl PreparedBackward {
         &self.device
     }
 
-    /// Bytes of workspace that a stream needs for a call; a stream that has none of the caller's
+    /// Bytes of workspace that a stream needs for any call; a stream that has none of the caller's
     /// ([`Stream::set_workspace`](crate::stream::Stream::set_workspace)) allocates them once.
     pub fn workspace_bytes(&self) -> u64 {
+        [false, true].map(|adds| self.workspace_bytes_of(adds)).into_iter().max().unwrap_or(0)
+    }
+
+    /// Bytes of workspace that a stream needs for [`Queue::backward_into`], which `adds` to
+    /// gradients, or for [`Queue::backward`], which overwrites them and may need far less.
+    ///
+    /// [`Queue::backward_into`]: crate::stream::Queue::backward_into
+    /// [`Queue::backward`]: crate::stream::Queue::backward
+    pub fn workspace_bytes_of(&self, adds: bool) -> u64 {
         match &self.inner {
             On::Cpu(_) => 0,
-            On::Cuda(work) => work.workspace_bytes(false).max(work.workspace_bytes(true)),
+            On::Cuda(work) => work.workspace_bytes(adds),
         }
     }
 

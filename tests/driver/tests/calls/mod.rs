@@ -20,7 +20,22 @@ pub struct Call<'a> {
     pairing: Pairing,
     options: ScoreOptions,
     stream: Stream,
+    /// Memory that calls are given to work with.
+    lent: Option<(u64, u64)>,
     address: u64,
+}
+
+/// Enqueues a call that works in memory that it is given, where it is.
+fn on(
+    stream: &mut Stream,
+    lent: Option<(u64, u64)>,
+    call: impl FnOnce(&mut Stream) -> maxsim::Result<()>,
+) -> maxsim::Result<()> {
+    match lent {
+        // SAFETY: nothing reads or writes the memory.
+        Some(workspace) => unsafe { stream.with_workspace(workspace, call) },
+        None => call(stream),
+    }
 }
 
 /// Handles and work that are kept.
@@ -57,7 +72,7 @@ impl<'a> Call<'a> {
         std::mem::forget(own);
         // SAFETY: the stream is never destroyed.
         let stream = unsafe { Stream::from_raw(device, handle) }.expect("a stream");
-        Call { device, pairing, options, stream, address: FIRST_ADDRESS }
+        Call { device, pairing, options, stream, lent: None, address: FIRST_ADDRESS }
     }
 
     /// A caller on the same stream, with another value for it.
@@ -70,12 +85,25 @@ impl<'a> Call<'a> {
             pairing: pairing.clone(),
             options: options.clone(),
             stream,
+            lent: None,
             address: *address,
         }
     }
 
     pub fn stream(&self) -> u64 {
         self.stream.handle().expect("a handle")
+    }
+
+    /// Bytes of workspace that the stream has, and whether it is captured.
+    pub fn state(&self) -> (u64, bool) {
+        (self.stream.workspace_bytes(), self.stream.is_captured().expect("an answer"))
+    }
+
+    /// Gives each call from now on memory to work with, and returns its address.
+    pub fn lend(&mut self, len_bytes: u64) -> u64 {
+        let address = self.new_address();
+        self.lent = Some((address, len_bytes));
+        address
     }
 
     /// The address of memory that no call before was given.
@@ -107,7 +135,7 @@ impl<'a> Call<'a> {
         let work = work.expect("work");
         let (options, kind) = (BackwardOptions::default(), GradientType::Tokens);
         let backward = self.device.prepare_backward_cached(&work, &options, kind).expect("work");
-        work.workspace_bytes().max(backward.workspace_bytes())
+        work.workspace_bytes().max(backward.workspace_bytes_of(false))
     }
 
     /// Gives the stream memory of the caller to work with, and returns its address.
@@ -137,7 +165,9 @@ impl<'a> Call<'a> {
             };
             let mut scores = scores.expect("scores");
             if !is_backward {
-                self.stream.score_into(&queries, &documents, &work, &mut scores)?;
+                on(&mut self.stream, self.lent, |stream| {
+                    stream.score_into(&queries, &documents, &work, &mut scores)
+                })?;
                 continue;
             }
             let (options, kind) = (BackwardOptions::default(), GradientType::Tokens);
@@ -154,7 +184,9 @@ impl<'a> Call<'a> {
             };
             let (grad_scores, mut gradients) = (grad_scores.expect("g"), gradients.expect("room"));
             let scores = scores.with_grad(&grad_scores);
-            self.stream.backward(&queries, &documents, &backward, scores, &mut gradients)?;
+            on(&mut self.stream, self.lent, |stream| {
+                stream.backward(&queries, &documents, &backward, scores, &mut gradients)
+            })?;
         }
         Ok(())
     }

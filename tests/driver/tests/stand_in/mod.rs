@@ -17,6 +17,7 @@ pub const FILLS: usize = 8;
 pub const CAPTURED: usize = 9;
 pub const CALLS: usize = 10;
 pub const REPEATED: usize = 11;
+pub const EXTERNAL: usize = 12;
 
 /// The environment variable of a process with the stand-in.
 const INSIDE: &str = "MAXSIM_TEST_DRIVER";
@@ -40,6 +41,10 @@ impl StandIn {
 
     pub fn set_lag(&self, launches: u64) {
         self.function::<extern "C" fn(u64)>("stand_in_set_lag")(launches);
+    }
+
+    pub fn slow_copies(&self, are_slow: bool) {
+        self.function::<extern "C" fn(bool)>("stand_in_slow_copies")(are_slow);
     }
 
     pub fn set_memory(&self, bytes: u64) {
