@@ -139,7 +139,9 @@ pub use tokens::layout::TokenLayout;
 /// ```
 pub mod format {
     pub use crate::device::any::{AnyDeviceTokens, AnyTokensRef};
-    pub use crate::device::raw::{RawRows, RawScales};
+    pub use crate::device::raw::RawRows;
+    pub use crate::device::raw_codes::{RawScaleWords, RawScales};
+    pub use crate::ops::raw::RawCodes;
     pub use crate::tokens::conversion::Conversion;
     #[doc(inline)]
     pub use crate::tokens::dispatch::{with_element, with_format};

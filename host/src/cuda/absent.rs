@@ -25,7 +25,7 @@ use crate::problem::scores::Scores;
 use crate::residual::ResidualTokens;
 use crate::tokens::Tokens;
 use crate::tokens::element::{Element, ElementType};
-use crate::tokens::format::{Format, Quantized};
+use crate::tokens::format::{Format, Quantized, TokenFormat};
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::scales::{ScaleType, Scales};
 
@@ -146,6 +146,7 @@ absent! {
         ) -> Result<CudaTokens>;
         fn check_normalizable(&self, device: Device<'_>, layout: &TokenLayout) -> Result<()>;
         fn set_scales(&self, scales: RowScales);
+        fn set_scale_words(&self, address: u64, format: TokenFormat);
         fn access(&self) -> Access;
         fn n_table_rows(&self) -> [usize; 2];
     }
@@ -336,6 +337,21 @@ impl CudaStream {
     }
 
     pub(crate) fn is_captured(&self) -> Result<bool> {
+        match self.0 {}
+    }
+}
+
+impl CudaTokens {
+    /// # Safety
+    /// It cannot be called.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn quantize_into<T: Element>(
+        &self,
+        stream: &mut CudaStream,
+        format: TokenFormat,
+        scales: ScaleType,
+        to: [u64; 2],
+    ) -> Result<()> {
         match self.0 {}
     }
 }

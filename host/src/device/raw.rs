@@ -6,16 +6,14 @@ use super::Device;
 use super::tokens::DeviceTokens;
 use crate::cuda::CudaDevice;
 use crate::cuda::CudaTokens;
-use crate::cuda::RowScales;
 use crate::cuda::check_range;
 use crate::cuda::read_rows;
 use crate::error::{Error, Result};
 use crate::plan::limits::Access;
 use crate::runtime::on::On;
 use crate::tokens::element::Element;
-use crate::tokens::format::{Format, Quantized};
+use crate::tokens::format::Format;
 use crate::tokens::layout::TokenLayout;
-use crate::tokens::scales::Scales;
 
 /// Bytes from the first element of a matrix to past its last.
 fn extent_bytes(rows: usize, row_bytes: u64, pitch_bytes: u64) -> Result<u64> {
@@ -62,7 +60,7 @@ fn extent_bytes(rows: usize, row_bytes: u64, pitch_bytes: u64) -> Result<u64> {
 pub struct RawRows {
     address: u64,
     pitch_bytes: u64,
-    mask: Option<u64>,
+    pub(super) mask: Option<u64>,
 }
 
 impl RawRows {
@@ -169,83 +167,9 @@ impl<T: Element> DeviceTokens<T> {
         layout: impl Into<Arc<TokenLayout>>,
     ) -> Result<DeviceTokens<T>> {
         let (cuda, layout) = (device.cuda_device("memory of a CUDA device")?, layout.into());
-        let RawRows { address, pitch_bytes, mask } = rows;
-        check_pitch::<T>(&layout, pitch_bytes)?;
-        if layout.is_masked() != mask.is_some() {
-            let word = |is: bool| if is { "a mask" } else { "no mask" };
-            return Err(Error::Shape {
-                argument: "layout",
-                expected: format!("{}, as the rows have", word(mask.is_some())),
-                found: word(layout.is_masked()).into(),
-            });
-        }
-        let access = Access { base: address, pitch_bytes, n_centroids: 0 };
-        let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, mask.unwrap_or(0))?;
+        let access = trusted_matrix::<T>(rows, &layout)?;
+        let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, rows.mask.unwrap_or(0))?;
         Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
-    }
-}
-
-/// The scales of codes in device memory of the caller.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RawScales {
-    /// Address of one f16 number per row.
-    F16(u64),
-    /// Address of one f32 number per row.
-    F32(u64),
-    /// One number for all rows, of [`Fp8`](crate::format::Fp8).
-    Tensor(f32),
-    /// Scales and minima of [`Int8Affine`](crate::format::Int8Affine).
-    Affine {
-        /// Address of one f16 number per row: the distance of two codes.
-        scales: u64,
-        /// Address of one f16 number per row: what code 0 stands for.
-        mins: u64,
-    },
-}
-
-impl RawScales {
-    /// A copy of those of a layout's rows.
-    fn read(self, device: &Arc<CudaDevice>, rows: usize) -> Result<Scales<'static>> {
-        Ok(match self {
-            RawScales::F16(address) => Scales::F16(read_rows(device, address, rows)?.into()),
-            RawScales::F32(address) => Scales::F32(read_rows(device, address, rows)?.into()),
-            RawScales::Tensor(scale) => Scales::Tensor(scale),
-            RawScales::Affine { scales, mins } => Scales::Affine {
-                scales: read_rows(device, scales, rows)?.into(),
-                mins: read_rows(device, mins, rows)?.into(),
-            },
-        })
-    }
-}
-
-impl<F: Quantized> DeviceTokens<F> {
-    /// Compressed tokens in device memory of the caller: the codes without a copy.
-    ///
-    /// Codes and `layout` as the elements of [`DeviceTokens::from_raw_parts`]. Scales are
-    /// read once here, wherever they are, and checked as those of [`Tokens`](crate::Tokens). Waits
-    /// for the device.
-    ///
-    /// # Safety
-    /// As [`DeviceTokens::from_raw_parts`]; of the scales' memory nothing is used after the call.
-    ///
-    /// # Errors
-    /// The errors of [`DeviceTokens::from_raw_parts`]; [`Error::Shape`] for scales that the format
-    /// does not have or that are negative or infinite.
-    pub unsafe fn from_raw_codes(
-        device: &Device,
-        rows: RawRows,
-        scales: RawScales,
-        layout: TokenLayout,
-    ) -> Result<DeviceTokens<F>> {
-        let cuda = device.cuda_device("memory of a CUDA device")?;
-        let (access, layout, valid) = matrix::<F>(cuda, rows, layout)?;
-        let scales = scales.read(cuda, layout.rows())?;
-        scales.check(F::FORMAT, layout.rows())?;
-        scales.check_values(&layout, valid.as_deref())?;
-        let operand = F::FORMAT.stored_operand();
-        let tokens = CudaTokens::view(cuda, operand, &layout, access, rows.mask.unwrap_or(0))?;
-        tokens.set_scales(RowScales::of_scales(cuda, &scales, operand, &layout)?);
-        Ok(DeviceTokens::foreign(device.clone(), layout.into(), On::Cuda(Arc::new(tokens))))
     }
 }
 
@@ -263,8 +187,23 @@ fn check_pitch<F: Format>(layout: &TokenLayout, pitch_bytes: u64) -> Result<()> 
     })
 }
 
+/// Checks that a matrix of `F` in memory that its caller knows and its layout go together.
+pub(super) fn trusted_matrix<F: Format>(rows: RawRows, layout: &TokenLayout) -> Result<Access> {
+    let RawRows { address, pitch_bytes, mask } = rows;
+    check_pitch::<F>(layout, pitch_bytes)?;
+    if layout.is_masked() != mask.is_some() {
+        let word = |is: bool| if is { "a mask" } else { "no mask" };
+        return Err(Error::Shape {
+            argument: "layout",
+            expected: format!("{}, as the rows have", word(mask.is_some())),
+            found: word(layout.is_masked()).into(),
+        });
+    }
+    Ok(Access { base: address, pitch_bytes, n_centroids: 0 })
+}
+
 /// Checks a matrix of `F`, and gives its address, its layout with the rows' mask, and that mask.
-fn matrix<F: Format>(
+pub(super) fn matrix<F: Format>(
     device: &Arc<CudaDevice>,
     rows: RawRows,
     layout: TokenLayout,

@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
+use maxsim_kernels::abi::params::quantize::pitch_bytes;
+
 use crate::cuda::{CudaGradScores, CudaGradients, CudaOutputs};
+use crate::device::raw_codes::RawScaleWords;
+use crate::device::stream::Stream;
+use crate::device::tokens::DeviceTokens;
 use crate::error::{Error, Result};
 use crate::ops::backward::outputs::DeviceGradScores;
 use crate::ops::backward::outputs::DeviceGradients;
@@ -12,6 +17,10 @@ use crate::ops::score::prepared::PreparedScore;
 use crate::problem::outputs::{OutputAddresses, Trust};
 use crate::problem::provenance::LastProvenance;
 use crate::runtime::on::On;
+use crate::tokens::element::Element;
+use crate::tokens::format::Quantized;
+use crate::tokens::quantize::check_scales;
+use crate::tokens::scales::ScaleType;
 
 impl DeviceScores {
     /// Results of a work in device memory of the caller: `n_scores` f32 at `scores`
@@ -210,3 +219,105 @@ impl DeviceGradients {
         Ok(DeviceGradients::of(work, On::Cuda(Arc::new(gradients))))
     }
 }
+
+/// Room for codes and their scales in device memory of the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct RawCodes {
+    codes: u64,
+    scales: RawScaleWords,
+}
+
+impl RawCodes {
+    /// Codes from an address on, which is a multiple of 16, and scales elsewhere.
+    pub fn new(codes: u64, scales: RawScaleWords) -> RawCodes {
+        RawCodes { codes, scales }
+    }
+
+    /// Bytes from one row of codes to the next: dim, rounded up to a multiple of 16.
+    pub const fn pitch_bytes(dim: usize) -> u64 {
+        pitch_bytes(dim) as u64
+    }
+}
+
+impl Stream {
+    /// Enqueues the compression of tokens to codes and scales in memory of the caller. They are
+    /// those of [`DeviceTokens::quantize`] to the bit; layout and mask are not written anywhere.
+    /// Does not wait, and allocates nothing.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    ///
+    /// use maxsim::format::{Int8, RawCodes, RawRows, RawScaleWords, ScaleType};
+    /// use maxsim::half::f16;
+    /// use maxsim::stream::Stream;
+    /// use maxsim::{DeviceTokens, Result, TokenLayout};
+    ///
+    /// /// Compresses f16 rows of another library, and views the codes. Nothing is waited for.
+    /// ///
+    /// /// # Safety
+    /// /// What it allocates stays until the stream has done all calls that use it.
+    /// unsafe fn compress(
+    ///     stream: &mut Stream,
+    ///     rows: RawRows,
+    ///     layout: &Arc<TokenLayout>,
+    ///     allocate: impl Fn(u64) -> u64,
+    /// ) -> Result<DeviceTokens<Int8>> {
+    ///     let (device, n, dim) = (stream.device().clone(), layout.rows(), layout.dim());
+    ///     let pitch_bytes = RawCodes::pitch_bytes(dim);
+    ///     let codes = allocate(n as u64 * pitch_bytes);
+    ///     let scales = RawScaleWords::new(allocate(RawScaleWords::len_bytes(n)));
+    ///     // SAFETY: the caller's promise.
+    ///     unsafe {
+    ///         let tokens = DeviceTokens::from_raw_unchecked(&device, rows, layout.clone())?;
+    ///         let to = RawCodes::new(codes, scales);
+    ///         stream.quantize_into::<f16, Int8>(&tokens, ScaleType::F16, to)?;
+    ///         let codes = RawRows::new(codes, pitch_bytes);
+    ///         DeviceTokens::from_raw_codes_unchecked(&device, codes, scales, layout.clone())
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    /// There must be device memory for [`RawCodes::pitch_bytes`] per row of the tokens' matrix and
+    /// for [`RawScaleWords::len_bytes`]. Until the call has finished it must stay allocated, and
+    /// nothing else may use it; so must the tokens' memory, where it is the caller's. All of it may
+    /// be freed in stream order, behind the call.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on the CPU, for scales that the format does not have, and for
+    /// [`ScaleType::Tensor`], whose scale has to be waited for; [`Error::WrongDevice`];
+    /// [`Error::ForeignPointer`] for addresses that are no multiples of 16.
+    pub unsafe fn quantize_into<T: Element, F: Quantized>(
+        &mut self,
+        tokens: &DeviceTokens<T>,
+        scales: ScaleType,
+        to: RawCodes,
+    ) -> Result<()> {
+        check_scales::<F>(scales)?;
+        self.device.check_same("tokens", tokens.device())?;
+        self.device.cuda_device("memory of a CUDA device")?;
+        if scales == ScaleType::Tensor {
+            return Err(Error::Unsupported {
+                what: "one scale for all rows in stream order".into(),
+                why: "it has to be known before codes are made; use DeviceTokens::quantize".into(),
+            });
+        }
+        let RawCodes { codes, scales: words } = to;
+        if !codes.is_multiple_of(CODES_ALIGN_BYTES) {
+            let why = format!("codes are written {CODES_ALIGN_BYTES} bytes at once");
+            return Err(Error::ForeignPointer { address: codes, why });
+        }
+        let to = [codes, words.checked()?];
+        match &mut self.inner {
+            On::Cpu(()) => Ok(()),
+            On::Cuda(stream) => {
+                // SAFETY: the caller's promise.
+                unsafe { tokens.cuda_tokens()?.quantize_into::<T>(stream, F::FORMAT, scales, to) }
+            }
+        }
+    }
+}
+
+/// What codes that are made in memory of the caller are aligned to.
+const CODES_ALIGN_BYTES: u64 = 16;

@@ -10,6 +10,7 @@ mod stand_in;
 use std::sync::Arc;
 use std::time::Instant;
 
+use maxsim::format::{Fp8, Int8, Int8Affine, ScaleType};
 use maxsim::{Device, Pairing, ScoreOptions, TokenLayout, Tokens};
 
 use calls::{Call, Kept};
@@ -83,6 +84,26 @@ fn calls_with_new_handles_and_old_shapes_only_enqueue() {
                 let kept = Kept::new(&device, &layouts, &cross, &options);
                 check(driver, &name("prepared"), |_| call.prepared(&kept));
             }
+        }
+    });
+}
+
+#[test]
+fn codes_in_memory_of_the_caller_are_made_and_scored_without_a_wait() {
+    in_stand_in("codes_in_memory_of_the_caller_are_made_and_scored_without_a_wait", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        for (shape, layouts) in [("regular", regular()), ("ragged", ragged(0))] {
+            let name = |what: &str| format!("{what}, {shape}");
+            let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+            check(driver, &name("int8"), |_| call.of_codes::<Int8>(&layouts));
+            check(driver, &name("fp8"), |_| call.of_codes::<Fp8>(&layouts));
+            let [_, documents] = &layouts;
+            for scales in [ScaleType::F16, ScaleType::F32] {
+                check(driver, &name("to int8"), |_| call.quantize::<Int8>(documents, scales));
+                check(driver, &name("to fp8"), |_| call.quantize::<Fp8>(documents, scales));
+            }
+            let affine = |_| call.quantize::<Int8Affine>(documents, ScaleType::F16);
+            check(driver, &name("to affine"), affine);
         }
     });
 }

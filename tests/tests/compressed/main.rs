@@ -10,3 +10,4 @@ mod scores;
 mod search;
 mod shortlist;
 mod stream_k;
+mod trusted;

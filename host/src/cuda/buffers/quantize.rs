@@ -3,10 +3,12 @@
 //! The kernel writes codes at their pitch with zeros behind each row, scales and minima in the
 //! kernels' form, a word per row, and a copy of the mask: the new tokens share no memory with the
 //! old ones. One scale for all rows takes a kernel before it, which finds the largest magnitude.
-//! Kernels and memory are made ready once, before calls, as that allocates and waits.
+//! Kernels and memory are made ready once, before calls, as that allocates and waits; in memory of
+//! the caller codes are made in the order of a stream.
 
 use std::sync::Arc;
 
+use cust::sys::CUstream;
 use maxsim_kernels::abi::params::backward::{Rows, WARPS};
 use maxsim_kernels::abi::params::quantize::{LargestParams, QuantizeParams, lanes, pitch_bytes};
 use maxsim_kernels::abi::quantize::fp8_scale;
@@ -16,9 +18,11 @@ use maxsim_kernels::table::auxiliary::{
 
 use super::row_scales::{RowScales, Source};
 use super::tokens::CudaTokens;
-use crate::cuda::driver::context::CudaDevice;
+use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::{Buffer, download};
+use crate::cuda::driver::module::Kernel;
+use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
 use crate::plan::limits::Access;
@@ -44,8 +48,8 @@ impl CudaTokens {
             }
             _ => (&QUANTIZE, Source::Rows(scales)),
         };
-        let (n_rows, dim) = (layout.rows(), layout.dim());
-        let pitch_bytes = pitch_bytes(dim) as u64;
+        let n_rows = layout.rows();
+        let pitch_bytes = pitch_bytes(layout.dim()) as u64;
         let codes = Buffer::new(device, n_rows as u64 * pitch_bytes)?;
         let row_scales = RowScales::with_room(device, source, n_rows)?;
         let mask = match self.is_masked() {
@@ -53,36 +57,23 @@ impl CudaTokens {
             false => None,
         };
         let mask_copy = mask.as_ref().map_or(0, Buffer::address);
-        let (lanes_log2, n_columns) = lanes(dim, size_of::<T>());
         let params = QuantizeParams {
-            rows: Rows { lanes_log2, n_columns, ..self.rows() },
-            codes: codes.address(),
-            pitch_bytes,
-            scales: row_scales.address(),
             mask: self.matrix().mask,
             mask_copy,
-            n_rows: n_rows as u32,
-            format: match F::FORMAT {
-                TokenFormat::Fp8 => QuantizeParams::FP8,
-                _ => QuantizeParams::INT8,
-            },
-            f16_scales: u32::from(scales == ScaleType::F16),
             scale: match source {
                 Source::Tensor(scale) => scale,
                 _ => 0.0,
             },
+            ..self.code_params::<T>(F::FORMAT, scales, [codes.address(), row_scales.address()])
         };
         let kernel = device.kernel_of(family, T::TYPE)?;
-        let grid = params.n_rows.div_ceil(WARPS * (32 >> lanes_log2));
         device.on_idle_stream(|stream| {
             let entered = device.enter()?;
             // SAFETY: the buffers were just made, for these rows, and nothing else has them.
             unsafe { row_scales.clear_padding(&entered, stream.raw(), n_rows)? };
-            if grid > 0 {
-                // SAFETY: as above; the rows and their mask are there while `self` is borrowed, and
-                // the call waits; there is a warp for all rows; the kernel takes this struct.
-                unsafe { start(&entered, stream.raw(), &kernel, grid, 0, &params)? };
-            }
+            // SAFETY: as above; the rows and their mask are there while `self` is borrowed, and the
+            // call waits.
+            unsafe { write_codes(&entered, stream.raw(), &kernel, &params)? };
             stream.synchronize()
         })?;
         let access = Access { base: codes.address(), pitch_bytes, n_centroids: 0 };
@@ -91,6 +82,60 @@ impl CudaTokens {
         let made = CudaTokens::new(device, operand, layout, access, mask_copy, owned)?;
         made.set_scales(row_scales);
         Ok(made)
+    }
+
+    /// Enqueues the kernel that compresses these tokens, of elements `T`, to codes of a format at
+    /// an address, with scales at another. Masks do not matter to it.
+    ///
+    /// # Safety
+    /// The addresses must be those of memory of the stream's device with the rows' codes at the
+    /// pitch of [`pitch_bytes`], aligned to 16 bytes, and a word per row. Until the kernel has run
+    /// nothing else may use them, and the tokens must live.
+    pub(crate) unsafe fn quantize_into<T: Element>(
+        &self,
+        stream: &mut CudaStream,
+        format: TokenFormat,
+        scales: ScaleType,
+        to: [u64; 2],
+    ) -> Result<()> {
+        let family = match format {
+            TokenFormat::Int8Affine => &QUANTIZE_AFFINE,
+            _ => &QUANTIZE,
+        };
+        let device = stream.device().clone();
+        let kernel = device.kernel_of(family, T::TYPE)?;
+        let params = self.code_params::<T>(format, scales, to);
+        let entered = device.enter()?;
+        stream.order(&entered)?;
+        // SAFETY: the caller's promise.
+        unsafe { write_codes(&entered, stream.raw(), &kernel, &params) }
+    }
+
+    /// The parameters of a kernel that compresses these tokens, of elements `T`, to codes and
+    /// scales at these addresses: each row with a scale of its own, without a copy of their mask.
+    fn code_params<T: Element>(
+        &self,
+        format: TokenFormat,
+        scales: ScaleType,
+        [codes, scale_words]: [u64; 2],
+    ) -> QuantizeParams {
+        let dim = self.rows().dim as usize;
+        let (lanes_log2, n_columns) = lanes(dim, size_of::<T>());
+        QuantizeParams {
+            rows: Rows { lanes_log2, n_columns, ..self.rows() },
+            codes,
+            pitch_bytes: pitch_bytes(dim) as u64,
+            scales: scale_words,
+            mask: 0,
+            mask_copy: 0,
+            n_rows: self.n_rows() as u32,
+            format: match format {
+                TokenFormat::Fp8 => QuantizeParams::FP8,
+                _ => QuantizeParams::INT8,
+            },
+            f16_scales: u32::from(scales == ScaleType::F16),
+            scale: 0.0,
+        }
     }
 
     /// The largest finite magnitude of all valid tokens, of elements `T` in a layout, as bits.
@@ -132,4 +177,23 @@ impl CudaTokens {
         })?;
         Ok(bits[0])
     }
+}
+
+/// Enqueues a kernel that makes codes.
+///
+/// # Safety
+/// The rows that the parameters name, and the memory for their codes, scales and mask, must be
+/// there until the kernel has run, and nothing else may use what it writes.
+unsafe fn write_codes(
+    entered: &Entered<'_>,
+    stream: CUstream,
+    kernel: &Kernel<QuantizeParams>,
+    params: &QuantizeParams,
+) -> Result<()> {
+    let grid = params.n_rows.div_ceil(WARPS * (32 >> params.rows.lanes_log2));
+    if grid == 0 {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise; there is a warp for all rows; the kernel takes this struct.
+    unsafe { start(entered, stream, kernel, grid, 0, params) }
 }

@@ -28,6 +28,7 @@ use crate::cuda::driver::transfer::upload;
 use crate::error::{Error, Result};
 use crate::runtime::alloc::filled;
 use crate::runtime::swap::lock;
+use crate::tokens::format::TokenFormat;
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::scales::{ScaleType, Scales};
 
@@ -40,10 +41,12 @@ const FOUND_ALIGN: u64 = 256;
 /// r of rows that are 2⁶² long: two such have dot products of 2¹²⁴ at most.
 const LEAST_FACTOR: f64 = 1.0 / (1u64 << 62) as f64;
 
-/// A buffer with a scale for every row, and where its values come from.
+/// Memory with a scale for every row, and where its values come from.
 #[derive(Debug)]
 pub(crate) struct RowScales {
-    buffer: Buffer,
+    address: u64,
+    /// The memory at the address, unless it is foreign.
+    _owned: Option<Buffer>,
     /// Index of the word at which the same scales begin as f16, where they are kept.
     f16_begin: Option<usize>,
     source: Source,
@@ -79,7 +82,8 @@ impl RowScales {
         let capability = device.limits().capability;
         let has_reader = has_reader_of_f16(capability, operand, layout.dim());
         let (words, f16_begin) = words(scales, layout.rows(), has_reader)?;
-        Ok(RowScales { buffer: upload(device, bytemuck::cast_slice(&words))?, f16_begin, source })
+        let buffer = upload(device, bytemuck::cast_slice(&words))?;
+        Ok(RowScales { address: buffer.address(), _owned: Some(buffer), f16_begin, source })
     }
 
     /// An uninitialised buffer for the scales of `rows` rows of codes, with the padding that
@@ -90,22 +94,20 @@ impl RowScales {
         rows: usize,
     ) -> Result<RowScales> {
         let buffer = Buffer::new(device, (rows + NORMS_PADDING) as u64 * 4)?;
-        Ok(RowScales { buffer, f16_begin: None, source })
+        Ok(RowScales { address: buffer.address(), _owned: Some(buffer), f16_begin: None, source })
     }
 
-    /// The buffer's device address.
+    /// The device address.
     pub(in crate::cuda) fn address(&self) -> u64 {
-        self.buffer.address()
+        self.address
     }
 
     /// The address of documents' scales in the form that a kernel reads, and 1 where that is f16,
     /// or 0.
     fn address_for(&self, variant: &Variant) -> (u64, u32) {
         match self.f16_begin {
-            Some(word) if variant.reads_f16_scales() => {
-                (self.buffer.address() + word as u64 * 4, 1)
-            }
-            _ => (self.buffer.address(), 0),
+            Some(word) if variant.reads_f16_scales() => (self.address + word as u64 * 4, 1),
+            _ => (self.address, 0),
         }
     }
 
@@ -121,7 +123,7 @@ impl RowScales {
         rows: usize,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { clear_padding(entered, stream, self.buffer.address(), rows) }
+        unsafe { clear_padding(entered, stream, self.address, rows) }
     }
 
     /// Copies the scales of `rows` rows of codes to the host, in the type that they were given in;
@@ -140,7 +142,7 @@ impl RowScales {
         let mut words = filled(rows as u64, 0u32)?;
         // SAFETY: the room is that of these rows.
         unsafe {
-            download(entered, self.buffer.address(), bytemuck::cast_slice_mut(&mut words))?;
+            download(entered, self.address, bytemuck::cast_slice_mut(&mut words))?;
         }
         let f16s = |part: &dyn Fn(u32) -> f16| words.iter().map(|&word| part(word)).collect();
         Ok(Some(match scale_type {
@@ -301,6 +303,17 @@ impl CudaTokens {
     /// Sets the scales of codes.
     pub(crate) fn set_scales(&self, scales: RowScales) {
         *lock(&self.row_scales) = Some(scales);
+    }
+
+    /// Sets the scales of codes of a format in foreign memory: a word per row, and the padding that
+    /// kernels may read behind them. A word is an f32, or has f16 scale and minimum of an affine
+    /// row.
+    pub(crate) fn set_scale_words(&self, address: u64, format: TokenFormat) {
+        let source = match format {
+            TokenFormat::Int8Affine => Source::Affine,
+            _ => Source::Rows(ScaleType::F32),
+        };
+        self.set_scales(RowScales { address, _owned: None, f16_begin: None, source });
     }
 
     /// Checks that the valid rows of foreign memory are short enough for products in f32, as

@@ -1,5 +1,7 @@
 //! Scores of tokens whose format is known only when a program runs.
 
+use std::sync::Arc;
+
 use super::prepared::{DeviceScores, PreparedScore};
 use crate::device::Device;
 use crate::device::any::{AnyDeviceTokens, AnyFormat, AnyTokensRef};
@@ -195,6 +197,54 @@ impl Device {
     ) -> Result<PreparedScore> {
         let scoring = Scoring { device: self, pairing, options };
         dispatch(queries.into(), documents.into(), Preparation(scoring))
+    }
+
+    /// As [`Device::prepare_cached`], of tokens of any format.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use maxsim::format::{AnyDeviceTokens, Int8, ScaleType};
+    /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+    ///
+    /// let device = Device::best();
+    /// let tokens = device.upload(&Tokens::padded(&[1.0f32, 0.0, 0.0, 2.0], 1, 2, 2)?)?;
+    /// let codes = AnyDeviceTokens::from(tokens.quantize::<Int8>(ScaleType::F32)?);
+    /// let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+    /// let work = device.prepare_any_cached(&codes, &codes, &cross, &options)?;
+    /// let again = device.prepare_any_cached(&codes, &codes, &cross, &options)?;
+    /// assert!(Arc::ptr_eq(&work, &again));
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Device::prepare_any`].
+    pub fn prepare_any_cached(
+        &self,
+        queries: &AnyDeviceTokens,
+        documents: &AnyDeviceTokens,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Arc<PreparedScore>> {
+        let scoring = Scoring { device: self, pairing, options };
+        dispatch(queries.into(), documents.into(), CachedPreparation(scoring))
+    }
+}
+
+/// [`Device::prepare_cached`], of handles alone.
+struct CachedPreparation<'a>(Scoring<'a>);
+
+impl Call for CachedPreparation<'_> {
+    type Output = Arc<PreparedScore>;
+
+    fn run<'a, Q: ScorableWith<D>, D: Format>(
+        self,
+        queries: TokensRef<'a, Q>,
+        documents: TokensRef<'a, D>,
+    ) -> Result<Arc<PreparedScore>> {
+        let Scoring { device, pairing, options } = self.0;
+        let (queries, documents) = handles(queries, documents, "preparing")?;
+        device.prepare_cached(queries, documents, pairing, options)
     }
 }
 

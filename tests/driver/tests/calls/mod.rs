@@ -1,5 +1,7 @@
 //! Calls of memory that another library would have, with new handles every time.
 
+mod compressed;
+
 use std::sync::Arc;
 
 use half::f16;
