@@ -68,6 +68,11 @@ def _is_new_enough(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+def is_eager() -> bool:
+    """Whether code runs as it is written: nothing compiles, transforms or records it."""
+    return not torch.compiler.is_compiling() and not _is_transformed()
+
+
 def _is_transformed() -> bool:
     """Inside functions that have derivatives of derivatives, or that record operators."""
     if torch.compiler.is_compiling():

@@ -81,10 +81,33 @@ def _score_pairs(original: Callable[..., Any]) -> Callable[..., Any]:
     return _maxsim_score_pairs
 
 
+#: Rows that are looked at as a whole at once.
+_ROWS_AT_ONCE = 4096
+
+
+def _zero_rows(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _zero_row_mask(padded: Any) -> Any:
+        """Which rows are no padding, without a copy of all of them as truth values."""
+        from . import _served
+
+        if not (_served.is_plain(padded) and _served.is_eager() and padded.device.type == "cpu"
+                and padded.ndim > 1 and padded.numel() > 0 and padded.is_contiguous()):
+            return original(padded)
+        rows = padded.detach().flatten(0, -2)
+        found = rows[:, 0] != 0
+        # Few rows begin with a zero but those that are padding.
+        for part in (~found).nonzero()[:, 0].split(_ROWS_AT_ONCE):
+            found[part] = rows[part].any(dim=-1)
+        return found.view(padded.shape[:-1]).to(padded.dtype)
+
+    return _zero_row_mask
+
+
 _integration = Integration(
     "sentence_transformers", "sentence-transformers", ("6.0", "6.3"),
     {
         ("sentence_transformers.util.similarity", "_maxsim_score_documents"): _score_documents,
         ("sentence_transformers.util.similarity", "_maxsim_score_pairs"): _score_pairs,
+        ("sentence_transformers.util.similarity", "_zero_row_mask"): _zero_rows,
     },
 )

@@ -69,6 +69,21 @@ def test_scores(calls: Calls, name: str, mask: Any, dtype: Any) -> None:
         assert (found[..., -1] < -1e7).all()
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
+def test_rows_that_are_no_padding(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integration, "_ROWS_AT_ONCE", 5)
+    padded = torch.randn(6, 9, 16).to(dtype)
+    padded[:, :, 0] = 0
+    padded[1, 4:] = 0
+    padded[2, 3], padded[3] = -0.0, 0
+    padded[4, 5, 7:], padded[5, 8, 0] = torch.nan, torch.nan
+    for x in (padded, padded[:0], padded[:, :, :0], padded[:, ::2], padded[0], padded[0, 0]):
+        found, wanted = both(lambda x=x: util.similarity._zero_row_mask(x))
+        assert found.dtype == wanted.dtype
+        assert torch.equal(found, wanted)
+    assert util.similarity._zero_row_mask(padded).sum() == 54 - 5 - 1 - 9
+
+
 def test_weights_of_query_tokens() -> None:
     q, d, q_mask, d_mask = tensors()
     near(*both(util.maxsim, q, d, torch.rand(q_mask.shape), d_mask))
