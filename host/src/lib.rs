@@ -151,6 +151,7 @@ pub mod format {
         TokenFormat,
     };
     pub use crate::tokens::quantize_report::QuantizeReport;
+    pub use crate::tokens::raw_items::{RawIndices, RawItems, RawItemsOut};
     pub use crate::tokens::scales::{ScaleType, Scales};
 }
 

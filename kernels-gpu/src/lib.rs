@@ -46,6 +46,8 @@ mod quantize;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod rescore;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod segments;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod sm80;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_90a"))]
 mod sm90;

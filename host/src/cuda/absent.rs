@@ -27,6 +27,7 @@ use crate::tokens::Tokens;
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::{Format, Quantized, TokenFormat};
 use crate::tokens::layout::TokenLayout;
+use crate::tokens::raw_items::{RawItems, RawItemsOut};
 use crate::tokens::scales::{ScaleType, Scales};
 
 pub(crate) use calls::{BackwardCall, ResidualCall, ResidualFound};
@@ -134,7 +135,7 @@ absent! {
             operand: impl Into<Operand>,
             layout: &TokenLayout,
             access: Access,
-            mask: u64,
+            beside: [u64; 2],
         ) -> Result<CudaTokens>;
         fn download<F: Format>(&self, device: Device<'_>, layout: &TokenLayout)
             -> Result<Tokens<'static, F>>;
@@ -370,6 +371,17 @@ pub(crate) fn read(
     tokens: &CudaTokens,
     row_bytes: usize,
     blocks_per_multiprocessor: usize,
+) -> Result<()> {
+    match stream.0 {}
+}
+
+/// # Safety
+/// It cannot be called.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn write_segments(
+    stream: &mut CudaStream,
+    items: &RawItems,
+    out: RawItemsOut,
 ) -> Result<()> {
     match stream.0 {}
 }

@@ -23,6 +23,7 @@ pub(crate) use backward::CudaBackward;
 pub(crate) use buffers::gradients::{CudaGradScores, CudaGradients};
 pub(crate) use buffers::outputs::CudaOutputs;
 pub(crate) use buffers::row_scales::RowScales;
+pub(crate) use buffers::segments::write_segments;
 pub(crate) use buffers::tokens::CudaTokens;
 pub(crate) use calls::{BackwardCall, ResidualCall, ResidualFound};
 pub(crate) use driver::context::{CudaDevice, n_devices, open};
@@ -32,5 +33,6 @@ pub(crate) use driver::stream::CudaStream;
 pub(crate) use forward::bandwidth::read;
 pub(crate) use forward::plan::ForwardPlan;
 pub(crate) use forward::rescore::CudaRescore;
+
 pub(crate) use graph::{CudaCall, CudaGraph};
 pub(crate) use loss::{CudaLoss, CudaLossWork, CudaTargets};

@@ -60,18 +60,31 @@ fn extent_bytes(rows: usize, row_bytes: u64, pitch_bytes: u64) -> Result<u64> {
 pub struct RawRows {
     address: u64,
     pitch_bytes: u64,
-    pub(super) mask: Option<u64>,
+    mask: Option<u64>,
+    segments: Option<u64>,
 }
 
 impl RawRows {
     /// Rows from an address on, this many bytes from one to the next.
     pub fn new(address: u64, pitch_bytes: u64) -> RawRows {
-        RawRows { address, pitch_bytes, mask: None }
+        RawRows { address, pitch_bytes, mask: None, segments: None }
     }
 
     /// With a mask: the address of one byte per row, non-zero = valid.
     pub fn mask(self, mask: impl Into<Option<u64>>) -> RawRows {
         RawRows { mask: mask.into(), ..self }
+    }
+
+    /// With items that the host does not know ([`TokenLayout::unread`]): the address of two u32 for
+    /// each, its first row and their number, aligned to 8.
+    /// [`Stream::write_segments`](Stream::write_segments) writes them.
+    pub fn segments(self, segments: impl Into<Option<u64>>) -> RawRows {
+        RawRows { segments: segments.into(), ..self }
+    }
+
+    /// Addresses of mask and segments; 0 = none.
+    pub(super) fn beside(&self) -> [u64; 2] {
+        [self.mask, self.segments].map(|address| address.unwrap_or(0))
     }
 }
 
@@ -105,7 +118,7 @@ impl<T: Element> DeviceTokens<T> {
     ) -> Result<DeviceTokens<T>> {
         let cuda = device.cuda_device("memory of a CUDA device")?;
         let (access, layout, _) = matrix::<T>(cuda, rows, layout)?;
-        let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, rows.mask.unwrap_or(0))?;
+        let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, rows.beside())?;
         Ok(DeviceTokens::foreign(device.clone(), layout.into(), On::Cuda(Arc::new(tokens))))
     }
 
@@ -156,11 +169,12 @@ impl<T: Element> DeviceTokens<T> {
     /// layout, at an address and a pitch that are multiples of the element size, and with a mask
     /// one byte for each of them. It may be freed in stream order: for work that is enqueued behind
     /// all calls that were given the handle. The mask may be written between calls, unless the
-    /// layout was made with it.
+    /// layout was made with it. Segments must be within the rows, none longer than the layout says,
+    /// when a call reads them; they too may be written between calls.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on the CPU, [`Error::Shape`] for a pitch shorter than a row, and
-    /// where one of layout and rows is masked without the other.
+    /// where one of layout and rows is masked, or has segments, without the other.
     pub unsafe fn from_raw_unchecked(
         device: &Device,
         rows: RawRows,
@@ -168,9 +182,23 @@ impl<T: Element> DeviceTokens<T> {
     ) -> Result<DeviceTokens<T>> {
         let (cuda, layout) = (device.cuda_device("memory of a CUDA device")?, layout.into());
         let access = trusted_matrix::<T>(rows, &layout)?;
-        let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, rows.mask.unwrap_or(0))?;
+        let tokens = CudaTokens::view(cuda, T::TYPE, &layout, access, rows.beside())?;
         Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
     }
+}
+
+/// Refuses what one of layout and rows has without the other.
+fn check_beside(what: &str, has_layout: bool, address: Option<u64>) -> Result<()> {
+    if has_layout == address.is_some() {
+        return Ok(());
+    }
+    let word =
+        |is: bool| if is { what.to_string() } else { format!("no {}", what.replace("a ", "")) };
+    Err(Error::Shape {
+        argument: "layout",
+        expected: format!("{}, as the rows have", word(address.is_some())),
+        found: word(has_layout),
+    })
 }
 
 /// Checks the distance between rows.
@@ -189,16 +217,10 @@ fn check_pitch<F: Format>(layout: &TokenLayout, pitch_bytes: u64) -> Result<()> 
 
 /// Checks that a matrix of `F` in memory that its caller knows and its layout go together.
 pub(super) fn trusted_matrix<F: Format>(rows: RawRows, layout: &TokenLayout) -> Result<Access> {
-    let RawRows { address, pitch_bytes, mask } = rows;
+    let RawRows { address, pitch_bytes, mask, segments } = rows;
     check_pitch::<F>(layout, pitch_bytes)?;
-    if layout.is_masked() != mask.is_some() {
-        let word = |is: bool| if is { "a mask" } else { "no mask" };
-        return Err(Error::Shape {
-            argument: "layout",
-            expected: format!("{}, as the rows have", word(mask.is_some())),
-            found: word(layout.is_masked()).into(),
-        });
-    }
+    check_beside("a mask", layout.is_masked(), mask)?;
+    check_beside("segments", layout.is_unread(), segments)?;
     Ok(Access { base: address, pitch_bytes, n_centroids: 0 })
 }
 
@@ -208,7 +230,9 @@ pub(super) fn matrix<F: Format>(
     rows: RawRows,
     layout: TokenLayout,
 ) -> Result<(Access, TokenLayout, Option<Vec<u8>>)> {
-    let RawRows { address, pitch_bytes, mask } = rows;
+    let RawRows { address, pitch_bytes, mask, segments } = rows;
+    layout.check_read("layout")?;
+    check_beside("segments", false, segments)?;
     let stored_bytes = size_of::<F::Stored>() as u64;
     let row_bytes = layout.dim() as u64 * stored_bytes;
     check_pitch::<F>(&layout, pitch_bytes)?;

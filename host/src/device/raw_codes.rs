@@ -75,7 +75,7 @@ impl<F: Quantized> DeviceTokens<F> {
         scales.check(F::FORMAT, layout.rows())?;
         scales.check_values(&layout, valid.as_deref())?;
         let operand = F::FORMAT.stored_operand();
-        let tokens = CudaTokens::view(cuda, operand, &layout, access, rows.mask.unwrap_or(0))?;
+        let tokens = CudaTokens::view(cuda, operand, &layout, access, rows.beside())?;
         tokens.set_scales(RowScales::of_scales(cuda, &scales, operand, &layout)?);
         Ok(DeviceTokens::foreign(device.clone(), layout.into(), On::Cuda(Arc::new(tokens))))
     }
@@ -105,7 +105,7 @@ impl<F: Quantized> DeviceTokens<F> {
         let access = trusted_matrix::<F>(rows, &layout)?;
         let scales = scales.checked()?;
         let operand = F::FORMAT.stored_operand();
-        let tokens = CudaTokens::view(cuda, operand, &layout, access, rows.mask.unwrap_or(0))?;
+        let tokens = CudaTokens::view(cuda, operand, &layout, access, rows.beside())?;
         tokens.set_scale_words(scales, F::FORMAT);
         Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
     }

@@ -38,6 +38,7 @@ impl<T: Element> DeviceTokens<T> {
     /// [`crate::Error::DeviceMemory`] or [`crate::Error::HostMemory`] where there is no room.
     pub fn quantize<F: Quantized>(&self, scales: ScaleType) -> Result<DeviceTokens<F>> {
         check_scales::<F>(scales)?;
+        self.layout().check_read("tokens")?;
         let storage = match self.storage() {
             On::Cpu(tokens) => {
                 let tokens = tokens.tokens(self.layout())?;

@@ -277,6 +277,7 @@ impl Device {
             }
             check_made_of("codes of documents", &document_codes, &documents)?;
         }
+        documents.layout().check_read("documents")?;
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         // Check the options before anything is uploaded.
         let coarse_options = coarse_options(options);
@@ -347,6 +348,7 @@ impl Device {
         self.check_same("documents", documents.device())?;
         coarse.check_handles([queries, documents], codes)?;
         let coarse_scores = self.prepare(codes[0], codes[1], pairing, &coarse_options(options))?;
+        documents.layout().check_read("documents")?;
         let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
         let outputs = OutputShape::of_rescored(&problem, options);
         let inner = match (&self.0, &coarse_scores.inner) {

@@ -7,6 +7,7 @@ use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::FORWARD;
 use maxsim_kernels::table::forward::Variant;
 
+use super::consistent::agree;
 pub(crate) use super::cost::n_tile_entries;
 use super::cost::{DocumentLens, START_CLOCKS, centroid_clocks, cost};
 use super::document_splits::{self, DocumentSplits};
@@ -74,6 +75,10 @@ impl Plan {
             });
         }
         check_splits(options)?;
+        let winners = match options.consistent && !options.winners {
+            true => Some(Plan::with_winners(problem, operand, limits, access, options)?),
+            false => None,
+        };
         let lens = DocumentLens::of(problem);
         let mut rejected = Vec::new();
         let mut best: Option<(f64, Chosen)> = None;
@@ -82,7 +87,8 @@ impl Plan {
             if options.kernel.is_some() && !forced {
                 continue;
             }
-            match eligible(row, problem, operand, limits, access, options) {
+            let agrees = || agree(row, winners, problem);
+            match eligible(row, problem, operand, limits, access, options).and_then(|()| agrees()) {
                 Err(why) => rejected.push((row.name, why)),
                 Ok(()) => {
                     let n_entries = n_tile_entries(row, problem);
@@ -128,6 +134,23 @@ impl Plan {
             None => "least cost of the eligible rows".to_string(),
         };
         Ok(Plan { choice: Choice::Kernel { chosen, cost, reason }, rejected })
+    }
+
+    /// The kernel that finds winners, whose bits other calls are to have.
+    fn with_winners(
+        problem: &Problem<'_>,
+        operand: Operand,
+        limits: &DeviceLimits,
+        access: [Access; 2],
+        options: &ScoreOptions,
+    ) -> Result<&'static Variant> {
+        // What is asked for by name is for this call.
+        let options = ScoreOptions { winners: true, kernel: None, ..options.clone() };
+        let plan = Plan::choose(problem, operand, limits, access, &options)?;
+        plan.variant().ok_or_else(|| Error::Unsupported {
+            what: "the bits of a call with winners".into(),
+            why: "no kernel finds them".into(),
+        })
     }
 
     /// The kernel, or `None` for the CPU engine.

@@ -75,6 +75,9 @@ pub(crate) fn choose(
     if n_entries < 1.0 || row.schedule.is_contiguous() || row.schedule.is_stream_k() {
         return None;
     }
+    if problem.documents().is_unread() {
+        return None;
+    }
     if let Some(most) = options.document_splits {
         let most = most.min(most_that_fit(problem, options));
         let splits = DocumentSplits::new(longest(problem), most)?;

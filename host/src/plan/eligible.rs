@@ -39,7 +39,9 @@ pub(super) fn eligible(
     }
     let is_element = matches!(row.operand, Operand::Element(_));
     let finds_either = row.normalizes() || !is_element && row.winners;
-    if row.winners != options.winners && !finds_either {
+    // Calls that are to have the bits of one with winners may have its kernel.
+    let may_find = finds_either || row.winners && options.consistent;
+    if row.winners != options.winners && !may_find {
         return Err(if row.winners { "finds winners" } else { "finds no winners" }.into());
     }
     if !row.arch.runs_on(limits.capability) {
@@ -113,6 +115,7 @@ fn takes_stream_k(
     if problem.documents().is_masked() {
         return Err("reads no mask of documents".into());
     }
+    takes_read(problem)?;
     if options.token_scores {
         return Err("finds no token scores".into());
     }
@@ -127,6 +130,14 @@ fn takes_stream_k(
         ));
     }
     Ok(())
+}
+
+/// Whether the host knows where documents are, as kernels need it whose units it cuts by rows.
+fn takes_read(problem: &Problem<'_>) -> std::result::Result<(), String> {
+    match problem.documents().is_unread() {
+        true => Err("the device alone knows the documents' rows".into()),
+        false => Ok(()),
+    }
 }
 
 /// Whether a contiguous kernel, which reads documents as one run of rows, can read these.
@@ -152,6 +163,7 @@ fn takes_contiguous(
     if layout.is_masked() {
         return Err("reads no mask of documents".into());
     }
+    takes_read(problem)?;
     if options.document_splits.is_some_and(|n| n > 1) {
         return Err("takes no document splits".into());
     }

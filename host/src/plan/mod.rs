@@ -58,6 +58,7 @@
 
 pub(crate) mod backward;
 pub(crate) mod choice;
+mod consistent;
 mod cost;
 pub(crate) mod document_splits;
 mod eligible;

@@ -43,6 +43,11 @@ impl<'a> Problem<'a> {
                 found: format!("dim {}", documents.dim()),
             });
         }
+        queries.check_read("queries")?;
+        if let Kind::Pairs { .. } = pairing.0 {
+            // Their units say where documents start.
+            documents.check_read("documents of pairs")?;
+        }
         let (n_queries, n_documents) = (queries.n_items(), documents.n_items());
         let shape = match &pairing.0 {
             Kind::Cross => ScoreShape::Cross { n_queries, n_documents },

@@ -44,6 +44,12 @@ pub struct ScoreOptions {
     /// anew by each call, in the stream's workspace. `allow_tf32` changes nothing: f32 is exact
     /// here.
     pub normalize: bool,
+    /// Give scores the same bits whether [winners](ScoreOptions::winners) are asked for or not, as
+    /// training and inference of a model may want it. On a GPU kernels differ in the last bits of
+    /// a similarity or in the order of sums; with this, only those are chosen that agree with the
+    /// one that finds winners, which for short queries and few documents is not the fastest. The
+    /// CPU engine's bits never depend on it.
+    pub consistent: bool,
     /// Run this kernel instead of choosing one. It must be eligible.
     pub kernel: Option<String>,
     /// On a GPU: split documents into this many parts that are scored side by side (split-KV), or
@@ -74,6 +80,16 @@ impl ScoreOptions {
     /// Sets [`ScoreOptions::normalize`](field@ScoreOptions::normalize).
     pub fn normalize(self, normalize: bool) -> ScoreOptions {
         ScoreOptions { normalize, ..self }
+    }
+
+    /// Sets [`ScoreOptions::consistent`](field@ScoreOptions::consistent).
+    ///
+    /// ```
+    /// let options = maxsim::ScoreOptions::default().consistent(true);
+    /// assert!(options.consistent && !options.winners);
+    /// ```
+    pub fn consistent(self, consistent: bool) -> ScoreOptions {
+        ScoreOptions { consistent, ..self }
     }
 
     /// Sets [`ScoreOptions::kernel`](field@ScoreOptions::kernel): a name, or `None` to have one

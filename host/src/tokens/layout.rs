@@ -64,6 +64,8 @@ pub struct TokenLayout {
     has_tokens: Vec<bool>,
     /// Whether some item may have no valid token.
     has_empty_items: bool,
+    /// Whether the device alone knows the items.
+    unread: bool,
     /// Length of items that all have it and lie one behind the other from row 0 on.
     regular_len: Option<u32>,
     /// The same for layouts whose items are the same rows; hardly ever for others.
@@ -116,6 +118,7 @@ impl TokenLayout {
             masked: false,
             has_tokens,
             has_empty_items,
+            unread: false,
             regular_len,
             key,
         }
@@ -195,8 +198,73 @@ impl TokenLayout {
         Ok(TokenLayout::new(LayoutKind::Scattered, rows, dim, segments))
     }
 
+    /// Layout of `n_items` items anywhere in `[rows, dim]`, of at most `max_len` rows each, whose
+    /// rows are known on the device alone: every item counts as one that may be empty. Calls are
+    /// planned as if all items had `planned_len` rows; how fast they are depends on it, what they
+    /// find does not. For documents of
+    /// [`DeviceTokens::from_raw_unchecked`](crate::DeviceTokens::from_raw_unchecked) with
+    /// [segments](crate::format::RawRows::segments); there is no other use of such a layout.
+    ///
+    /// ```
+    /// let layout = maxsim::TokenLayout::unread(5000, 128, 20, 512, 250)?;
+    /// assert!(layout.is_unread() && layout.max_len() == 512 && layout.has_tokens(0));
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a dim that there is not, or items longer than the matrix,
+    /// [`Error::TooLarge`].
+    pub fn unread(
+        rows: usize,
+        dim: usize,
+        n_items: usize,
+        max_len: usize,
+        planned_len: usize,
+    ) -> Result<TokenLayout> {
+        check_dim(dim)?;
+        check_count("rows of a token matrix", rows)?;
+        check_count("number of items", n_items)?;
+        if max_len > rows || planned_len > max_len {
+            return Err(Error::Shape {
+                argument: "max_len, planned_len",
+                expected: format!("items of at most {rows} rows, planned to have no more"),
+                found: format!("up to {max_len} rows, planned {planned_len}"),
+            });
+        }
+        // An item may have a row, whatever is planned.
+        let len = planned_len.max(max_len.min(1)) as u32;
+        let layout = TokenLayout::new(LayoutKind::Scattered, rows, dim, vec![[0, len]; n_items]);
+        let key = XxHash3_64::oneshot(cast_slice(&[u64::MAX, max_len as u64, layout.key]));
+        Ok(TokenLayout {
+            max_len,
+            has_empty_items: true,
+            unread: true,
+            regular_len: None,
+            key,
+            ..layout
+        })
+    }
+
+    /// Whether the items' rows are known on the device alone.
+    pub fn is_unread(&self) -> bool {
+        self.unread
+    }
+
+    /// Refuses items that the device alone knows.
+    pub(crate) fn check_read(&self, argument: &'static str) -> Result<()> {
+        match self.is_unread() {
+            false => Ok(()),
+            true => Err(Error::Shape {
+                argument,
+                expected: "a layout whose items the host knows".into(),
+                found: "one of items that the device alone knows (TokenLayout::unread)".into(),
+            }),
+        }
+    }
+
     /// Takes a row mask into account: finds the items left without a valid token.
     pub fn with_mask(mut self, mask: &[u8]) -> Result<TokenLayout> {
+        self.check_read("layout")?;
         check_len("mask", self.rows, "one byte per row", mask.len())?;
         self.masked = true;
         for (has, segment) in self.has_tokens.iter_mut().zip(&self.segments) {
@@ -233,6 +301,7 @@ impl TokenLayout {
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     pub fn items(&self, items: Range<usize>) -> Result<(Range<usize>, TokenLayout)> {
+        self.check_read("items")?;
         let segments = self.segments.get(items.clone()).ok_or_else(|| Error::Offset {
             argument: "items",
             index: items.start,
@@ -307,7 +376,11 @@ impl TokenLayout {
         let is_same_matrix = (self.rows, self.dim, self.key) == (other.rows, other.dim, other.key);
         let are_same_lens = match (self.regular_len, other.regular_len) {
             (Some(a), Some(b)) => a == b && self.n_items() == other.n_items(),
-            (None, None) => self.segments == other.segments,
+            (None, None) => {
+                self.unread == other.unread
+                    && self.segments == other.segments
+                    && self.max_len == other.max_len
+            }
             _ => false,
         };
         is_same_matrix && are_same_lens

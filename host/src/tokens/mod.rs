@@ -16,6 +16,7 @@ pub(crate) mod layout;
 pub(crate) mod pack;
 pub(crate) mod quantize;
 pub(crate) mod quantize_report;
+pub(crate) mod raw_items;
 pub(crate) mod scaled_rows;
 pub(crate) mod scales;
 
@@ -235,6 +236,7 @@ impl<'a, F: Format> Tokens<'a, F> {
 
 /// Checks that a matrix of `len` numbers is what a layout without a mask describes.
 fn check_data(argument: &'static str, len: usize, layout: &TokenLayout) -> Result<()> {
+    layout.check_read("layout")?;
     let expected = layout.rows() as u64 * layout.dim() as u64;
     if len as u64 != expected {
         return Err(Error::Shape {

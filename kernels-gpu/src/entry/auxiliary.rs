@@ -7,6 +7,7 @@ use crate::table::auxiliary::auxiliary_kernels;
 macro_rules! run {
     (maxsim_sum_partials) => { crate::sum_partials::sum_partials };
     (maxsim_combine_splits) => { crate::combine_splits::combine_splits };
+    (maxsim_segments) => { crate::segments::segments };
     (maxsim_bandwidth) => { crate::bandwidth::bandwidth };
 
     (maxsim_row_norms_f16) => { crate::primitives::row_scales::row_norms::<row::F16> };

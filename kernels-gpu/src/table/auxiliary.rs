@@ -110,6 +110,11 @@ macro_rules! auxiliary_kernels {
         Sm80  -    maxsim_combine_splits 1;
     }
 
+    /// Finds the rows of items whose offsets, lengths or ids are on the device.
+    SEGMENTS(SegmentsParams): Forward, params::SEGMENTS_THREADS, 0 => {
+        Sm80  -    maxsim_segments 1;
+    }
+
     /// Finds what rows are normalised by. 64 registers.
     ROW_NORMS(backward::RowNormsParams): Normalized, backward::THREADS, 0 => {
         Sm80  F16  maxsim_row_norms_f16 4;

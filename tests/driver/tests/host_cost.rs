@@ -122,6 +122,20 @@ fn lengths_that_are_new_with_every_call_are_copied_and_nothing_else() {
     });
 }
 
+#[test]
+fn items_that_the_device_alone_knows_need_neither_copies_nor_waits() {
+    in_stand_in("items_that_the_device_alone_knows_need_neither_copies_nor_waits", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let [queries, _] = regular();
+        // Layouts may be new each time.
+        let unread = || TokenLayout::unread(36_000, 128, 200, 300, 180).expect("shape").into();
+        let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        check(driver, "items of the device", |_| call.forward_unread(&queries, &unread()));
+        assert_eq!(driver.count(COPIES), 0);
+        assert_eq!(driver.count(LAUNCHES), 2 * N_CALLS);
+    });
+}
+
 /// The stand-in's events never complete here, so nothing that was dropped may be used again.
 #[test]
 fn memory_is_not_used_again_before_the_device_is_done() {

@@ -446,3 +446,50 @@ fn a_plan_tells_what_runs_and_why_not_the_others() {
         assert!(text.contains(&format!("not {}:", row.name)), "{text}");
     }
 }
+
+/// Kernels whose parameters say where documents start cannot run these, nor can documents be split.
+#[test]
+fn documents_that_the_device_alone_knows_stay_whole() {
+    let queries = TokenLayout::padded(1, 32, 128).unwrap();
+    let cross = Pairing::cross();
+    let access = [Access::uploaded(128, ElementType::F16); 2];
+    for (n, len) in [(1, 8000), (8, 128), (1000, 300), (132, 4000)] {
+        let documents = TokenLayout::unread(n * len, 128, n, len, len).unwrap();
+        let problem = Problem::new(&queries, &documents, &cross).unwrap();
+        for options in [ScoreOptions::default(), ScoreOptions::default().winners(true)] {
+            let plan = Plan::choose(&problem, ElementType::F16, &H200, access, &options).unwrap();
+            let schedule = plan.variant().unwrap().schedule;
+            assert!(!schedule.is_contiguous() && !schedule.is_stream_k(), "{plan}");
+            assert_eq!(plan.document_splits(), 1);
+        }
+        let pairs = Pairing::pairs(&[0i64], &[0i64]).unwrap();
+        assert!(Problem::new(&queries, &documents, &pairs).is_err());
+        assert!(Problem::new(&documents, &queries, &cross).is_err());
+        let data = vec![0f32; n * len * 128];
+        assert!(maxsim::Tokens::from_layout(&data, documents.clone()).is_err());
+        assert!(documents.items(0..1).is_err() && documents.with_mask(&vec![1; n * len]).is_err());
+    }
+    for (longest, planned) in [(7, 1), (3, 4)] {
+        assert!(TokenLayout::unread(6, 128, 2, longest, planned).is_err());
+    }
+}
+
+#[test]
+fn consistent_calls_run_what_agrees_with_the_kernel_that_finds_winners() {
+    let cross = Pairing::cross();
+    let access = [Access::uploaded(128, ElementType::F16); 2];
+    for ((n, len), shape, expected) in [
+        ((1, 32), (1000, 300), "maxsim_forward_sm90_f16_d128_q64"),
+        ((8, 32), (1000, 180), "maxsim_forward_sm90_f16_d128_q256"),
+        ((1, 1024), (1000, 1024), "maxsim_forward_sm90_f16_d128_q256_stream_k"),
+        // Three tiles of 128 rows, of which one has rows of two queries.
+        ((2, 144), (1000, 180), "maxsim_forward_sm90_f16_d128_q256"),
+    ] {
+        let queries = TokenLayout::padded(n, len, 128).unwrap();
+        let documents = TokenLayout::padded(shape.0, shape.1, 128).unwrap();
+        let problem = Problem::new(&queries, &documents, &cross).unwrap();
+        let options = ScoreOptions::default().consistent(true);
+        let plan = Plan::choose(&problem, ElementType::F16, &H200, access, &options).unwrap();
+        assert_eq!(plan.name(), expected);
+    }
+}

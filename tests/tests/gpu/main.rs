@@ -2,6 +2,8 @@
 
 mod calls;
 mod coarse;
+mod consistent;
 mod gradient_views;
 mod gradients;
 mod graph;
+mod items;

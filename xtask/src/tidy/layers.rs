@@ -73,6 +73,7 @@ const KERNELS: Crate = Crate {
                     "quantize",
                     "rescore",
                     "combine_splits",
+                    "segments",
                     "sum_partials",
                     "decoded_norms",
                     "bandwidth",

@@ -12,4 +12,6 @@ pub(in crate::cuda) mod quantize;
 pub(in crate::cuda) mod residual;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod row_scales;
+#[allow(unsafe_code)]
+pub(in crate::cuda) mod segments;
 pub(in crate::cuda) mod tokens;

@@ -34,6 +34,8 @@ pub(crate) struct CudaTokens {
     mask: u64,
     /// The items' segments; empty where item `i` is the `item_len` rows from row `i * item_len` on.
     segments: Option<Buffer>,
+    /// Address of segments in memory of the caller, or 0.
+    foreign_segments: u64,
     item_len: u32,
     /// Whether some item has no valid token.
     has_empty_items: bool,
@@ -95,15 +97,17 @@ impl CudaTokens {
         Ok(uploaded)
     }
 
-    /// Views foreign memory: a matrix, and the mask at an address, or 0.
+    /// Views foreign memory: a matrix, and mask and segments at addresses, or 0. Exactly unread
+    /// layouts have segments there.
     pub(crate) fn view(
         device: &Arc<CudaDevice>,
         operand: impl Into<Operand>,
         layout: &TokenLayout,
         access: Access,
-        mask: u64,
+        [mask, foreign_segments]: [u64; 2],
     ) -> Result<CudaTokens> {
-        CudaTokens::new(device, operand, layout, access, mask, Vec::new())
+        let tokens = CudaTokens::new(device, operand, layout, access, mask, Vec::new())?;
+        Ok(CudaTokens { foreign_segments, ..tokens })
     }
 
     /// Tokens at an address, with a mask of one byte per row at another (0 = none).
@@ -120,6 +124,7 @@ impl CudaTokens {
         let regular_len = layout.regular_len();
         let segments = match regular_len {
             Some(_) => None,
+            None if layout.is_unread() => None,
             None => Some(upload_lists(device, [bytemuck::cast_slice(layout.segments())])?.0),
         };
         let item_len = regular_len.unwrap_or(0);
@@ -139,6 +144,7 @@ impl CudaTokens {
             dim,
             mask,
             segments,
+            foreign_segments: 0,
             item_len,
             has_empty_items,
             maps,
@@ -215,7 +221,7 @@ impl CudaTokens {
         Matrix {
             base: self.access.base,
             pitch_bytes: self.access.pitch_bytes,
-            segments: self.segments.as_ref().map_or(0, Buffer::address),
+            segments: self.segments.as_ref().map_or(self.foreign_segments, Buffer::address),
             mask: self.mask,
             item_len: self.item_len,
             descriptor_high: DESCRIPTOR_HIGH,

@@ -170,6 +170,7 @@ impl Device {
         saved: TokenFormat,
     ) -> Result<PreparedBackward> {
         self.check_same("work", &work.device)?;
+        work.documents.check_read("documents with gradients")?;
         let finds_winners_again = options.strategy.finds_winners_again(self)?;
         if !work.outputs.winners && !finds_winners_again {
             return Err(Error::Shape {

@@ -107,7 +107,11 @@ fn class(access: &Access) -> (bool, u64, u32) {
 impl Call<'_> {
     fn is_regular(&self) -> bool {
         let are_listed = matches!(self.pairing.0, Kind::Candidates { .. } | Kind::Pairs { .. });
-        !are_listed && self.layouts.iter().all(|layout| layout.regular_len().is_some())
+        !are_listed
+            && self
+                .layouts
+                .iter()
+                .all(|layout| layout.regular_len().is_some() || layout.is_unread())
     }
 
     /// The same for equal calls; hardly ever for others.
@@ -122,8 +126,9 @@ impl Call<'_> {
                 [XxHash3_64::oneshot_with_seed(3, bytemuck::cast_slice(ids)), ids.len() as u64]
             }
         };
-        let ScoreOptions { winners, token_scores, allow_tf32, normalize, .. } = *self.options;
-        let flags = [winners, token_scores, allow_tf32, normalize];
+        let ScoreOptions { winners, token_scores, allow_tf32, normalize, consistent, .. } =
+            *self.options;
+        let flags = [winners, token_scores, allow_tf32, normalize, consistent];
         let flags = flags.iter().fold(0, |all, &flag| (all << 1) | u64::from(flag));
         let ordinal = self.device.ordinal().map_or(0, |ordinal| ordinal as u64 + 1);
         let mut words = [0; 16];

@@ -12,6 +12,7 @@ pub mod loss;
 pub mod quantize;
 pub mod rescore;
 mod residual;
+mod segments;
 mod tokens;
 
 pub use crate::abi::params::bandwidth::{BANDWIDTH_THREADS, BandwidthParams};
@@ -30,6 +31,7 @@ pub use crate::abi::params::residual::{
     ByCentroidParams, CENTROID_SCORES_BYTES, CentroidScoresParams, ResidualNormsParams,
     ResidualParams, Residuals,
 };
+pub use crate::abi::params::segments::{SEGMENTS_THREADS, SegmentsParams};
 pub use crate::abi::params::tokens::{Group, Matrix, Segment, TensorMap};
 
 /// Numbers behind those of the rows that may be read, and are not used.

@@ -107,6 +107,19 @@ pub enum RowOperation {
     Decoded,
 }
 
+/// How a kernel adds the products of two rows: kernels of one way give them the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Products {
+    /// `wgmma`, over elements or codes as they are.
+    Wgmma,
+    /// `wgmma` over halves of f32 elements, in the passes that query tiles of so many rows take.
+    Split(usize),
+    /// `mma.sync`.
+    MmaSync,
+    /// Without tensor cores.
+    Ffma,
+}
+
 /// A line of the table: one forward kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Variant {
@@ -174,6 +187,17 @@ impl Variant {
     pub const fn splits(&self) -> bool {
         let is_f32 = matches!(self.operand, Operand::Element(ElementType::F32));
         matches!(self.arch, Arch::Sm90a) && is_f32 && !self.tf32
+    }
+
+    /// How it adds products.
+    pub const fn products(&self) -> Products {
+        match (self.arch, self.operand) {
+            _ if self.splits() => Products::Split(self.query_tile),
+            (Arch::Sm80, Operand::Element(ElementType::F32)) => Products::Ffma,
+            (Arch::Sm80, _) => Products::MmaSync,
+            (Arch::Sm90a, _) if self.schedule.is_contiguous() => Products::MmaSync,
+            (Arch::Sm90a, _) => Products::Wgmma,
+        }
     }
 
     /// Whether documents' scales may also be f16

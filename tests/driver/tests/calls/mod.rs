@@ -5,7 +5,7 @@ mod compressed;
 use std::sync::Arc;
 
 use half::f16;
-use maxsim::format::RawRows;
+use maxsim::format::{RawIndices, RawItems, RawItemsOut, RawRows};
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
 use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout};
@@ -121,12 +121,32 @@ impl<'a> Call<'a> {
     /// Scores views that are dropped at once.
     pub fn forward(&mut self, layouts: &[Arc<TokenLayout>; 2]) {
         let [queries, documents] = self.views(layouts);
-        let work = self.device.prepare_cached(&queries, &documents, &self.pairing, &self.options);
+        self.score(&queries, &documents);
+    }
+
+    /// Scores documents whose rows the device finds, from lists that it alone knows.
+    pub fn forward_unread(&mut self, queries: &Arc<TokenLayout>, documents: &Arc<TokenLayout>) {
+        let (n, rows) = (documents.n_items(), documents.rows());
+        let [offsets, segments, invalid, address] = [(); 4].map(|()| self.new_address());
+        let items = RawItems::packed(n, RawIndices::I64(offsets), rows, documents.max_len());
+        let out = RawItemsOut::new(invalid).segments(segments);
+        let queries = view(self.device, queries, self.new_address());
+        let rows = RawRows::new(address, documents.dim() as u64 * 2).segments(segments);
+        // SAFETY: nothing reads or writes the memory.
+        let documents = unsafe {
+            self.stream.write_segments(&items, out).expect("a call");
+            DeviceTokens::from_raw_unchecked(self.device, rows, documents.clone())
+        };
+        self.score(&queries, &documents.expect("a view"));
+    }
+
+    fn score(&mut self, queries: &DeviceTokens<f16>, documents: &DeviceTokens<f16>) {
+        let work = self.device.prepare_cached(queries, documents, &self.pairing, &self.options);
         let (work, address) = (work.expect("work"), self.new_address());
         // SAFETY: nothing writes to the memory.
         let scores = unsafe { DeviceScores::from_raw_unchecked(&work, address, None, None) };
         let mut scores = scores.expect("scores");
-        self.stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
+        self.stream.score_into(queries, documents, &work, &mut scores).expect("a call");
     }
 
     /// Bytes of workspace of [`Call::train`].
