@@ -71,12 +71,12 @@ class PlaidIndex:
                   f"shape {(2**nbits - 1,)}", tuple(cutoffs.shape))
         (layout, matrix), kept = lib.describe(items)
         centroids, codes, residuals = (_dense(x) for x in (centroids, codes, residuals))
-        tables = (nbits, dim, lib.address(centroids),
+        tables = (nbits, dim, lib.memory(centroids),
                   FORMATS[str(centroids.dtype).split(".")[-1]], int(centroids.shape[0]),
-                  lib.address(weights), lib.address(cutoffs), normalize)
+                  lib.memory(weights), None if cutoffs is None else lib.memory(cutoffs), normalize)
         numbers = ((*layout[:4], dim, *layout[5:]), matrix)
         self._index = _maxsim.Plaid(
-            get_num_threads(), tables, numbers, lib.address(codes), lib.address(residuals),
+            get_num_threads(), tables, numbers, lib.memory(codes), lib.memory(residuals),
             bit_order == "little-endian")
         del kept
 
@@ -131,7 +131,7 @@ class PlaidIndex:
         """Copies of codes, residuals, centroids and bucket weights, as numpy arrays."""
         import numpy as np
 
-        from ._backends.numpy import address
+        from ._backends.numpy import memory
 
         rows, _, dim, nbits, n_centroids, row_bytes = self._index.sizes()
         found = {
@@ -140,17 +140,17 @@ class PlaidIndex:
             "centroids": np.empty((n_centroids, dim), np.float32),
             "bucket_weights": np.empty(2**nbits, np.float32),
         }
-        self._index.parts(*(address(x) for x in found.values()))
+        self._index.parts(*(memory(x) for x in found.values()))
         return found
 
     def decode(self) -> Any:
         """The tokens, as a numpy array ``[rows, dim]``."""
         import numpy as np
 
-        from ._backends.numpy import address
+        from ._backends.numpy import memory
 
         found = np.empty((self._index.sizes()[0], self.dim), np.float32)
-        self._index.decode(get_num_threads(), address(found))
+        self._index.decode(get_num_threads(), memory(found))
         return found
 
     def score(

@@ -3,27 +3,26 @@
 use maxsim::format::Element;
 use maxsim::layout::TokenOffsets;
 use maxsim::training::{BackwardOptions, TrainingScores};
-use maxsim::{AnyTokens, Device, Result, ScoreOptions, Scores, TokenLayout, Tokens};
+use maxsim::{AnyTokens, Device, Error, Result, ScoreOptions, Scores, TokenLayout, Tokens};
 use pyo3::prelude::*;
 
 use crate::errors::shape;
 use crate::pool;
-use crate::side::{Pairs, Side, numbers, room};
+use crate::side::{Memory, Pairs, Side, entries};
 
-/// Room for results: addresses, 0 where one is not asked for, and their sizes.
+/// Room for results; none for what is not asked for.
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct Room(
-    /* f32 scores */ u64,
-    /* i32 winners, `width` per score */ u64,
-    /* f32 token scores, `width` per score */ u64,
-    /* number of scores */ usize,
+    /* f32 scores */ Memory,
+    /* i32 winners, `width` per score */ Option<Memory>,
+    /* f32 token scores, `width` per score */ Option<Memory>,
     /* width */ usize,
 );
 
 impl Room {
     pub fn options(&self, normalize: bool) -> ScoreOptions {
         let options = ScoreOptions::default().normalize(normalize);
-        options.winners(self.1 != 0).token_scores(self.2 != 0)
+        options.winners(self.1.is_some()).token_scores(self.2.is_some())
     }
 
     /// Writes results: rows of tokens padded with -1 and 0 to the width.
@@ -31,19 +30,17 @@ impl Room {
     /// # Safety
     /// The addresses must be those of as much memory as the numbers say, of this call alone.
     pub unsafe fn write(&self, scores: &Scores) -> Result<()> {
-        let Room(values, winners, token_scores, n, width) = *self;
-        if scores.values().len() != n {
-            return Err(shape("scores", format!("room for {}", scores.values().len()), n));
-        }
+        let Room(values, winners, token_scores, width) = *self;
+        let n = scores.values().len();
         // SAFETY: the caller's promise.
         unsafe {
-            room::<f32>("scores", values, n)?.copy_from_slice(scores.values());
+            values.write::<f32>("scores", n)?.copy_from_slice(scores.values());
             let Some(offsets) = scores.token_offsets() else { return Ok(()) };
-            if let Some(found) = scores.winners() {
-                pad(room("winners", winners, n * width)?, found, offsets, width, -1)?;
+            if let (Some(to), Some(found)) = (winners, scores.winners()) {
+                pad(to.write("winners", entries(n, width)?)?, found, offsets, width, -1)?;
             }
-            if let Some(found) = scores.token_scores() {
-                pad(room("token_scores", token_scores, n * width)?, found, offsets, width, 0.0)?;
+            if let (Some(to), Some(found)) = (token_scores, scores.token_scores()) {
+                pad(to.write("token_scores", entries(n, width)?)?, found, offsets, width, 0.0)?;
             }
         }
         Ok(())
@@ -112,16 +109,14 @@ pub fn score(
     })
 }
 
-/// Room for gradients: the f32 gradients of the scores, the winners (`width` a score), and where
-/// the f32 gradients of queries and documents go, 0 for a side that needs none.
+/// What gradients are made of, and room for them; none for a side that needs none.
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct GradientRoom(
-    /* gradients of scores */ pub u64,
-    /* winners */ u64,
-    /* number of scores */ pub usize,
+    /* f32 gradients of scores */ pub Memory,
+    /* i32 winners, `width` per score */ Memory,
     /* width */ usize,
-    /* queries' gradient */ pub u64,
-    /* documents' gradient */ u64,
+    /* queries' f32 gradient */ pub Option<Memory>,
+    /* documents' f32 gradient */ Option<Memory>,
 );
 
 /// Gradients of tokens in host memory.
@@ -158,11 +153,11 @@ pub unsafe fn winners(
     pairs: Pairs,
     [queries, documents]: &[TokenLayout; 2],
 ) -> Result<Vec<i32>> {
-    let GradientRoom(_, winners, n, width, ..) = *of;
+    let GradientRoom(Memory(_, n), winners, width, ..) = *of;
     let len = |query: u64| queries.segments().get(query as usize).map_or(0, |s| s[1] as usize);
     // SAFETY: the caller's promise.
     unsafe {
-        let winners = numbers("winners", winners, n * width)?;
+        let winners = winners.read("winners", entries(n, width)?)?;
         let ids = pairs.queries(n, documents.n_items())?;
         unpad(winners, width, ids.iter().map(|&query| len(query)))
     }
@@ -175,7 +170,7 @@ fn gradients<T: Element>(
     normalize: bool,
     room_of: GradientRoom,
 ) -> Result<()> {
-    let GradientRoom(grad_scores, _, n, _, of_queries, of_documents) = room_of;
+    let GradientRoom(grad_scores, _, _, of_queries, of_documents) = room_of;
     let layouts = [queries.layout().clone(), documents.layout().clone()];
     // SAFETY: as in `score`.
     unsafe {
@@ -183,14 +178,12 @@ fn gradients<T: Element>(
         let winners = winners(&room_of, pairs, &layouts)?;
         let options = ScoreOptions::default().normalize(normalize);
         let scores = TrainingScores::from_winners(winners, layouts, &pairing, &options)?;
-        let grad_scores = numbers("grad_scores", grad_scores, n)?;
-        let side = |argument, address, layout: &TokenLayout| match address {
-            0 => Ok(None),
-            address => {
-                let side: &mut [f32] = room(argument, address, layout.rows() * layout.dim())?;
-                side.fill(0.0);
-                Ok::<_, maxsim::Error>(Some(side))
-            }
+        let grad_scores = grad_scores.read("grad_scores", scores.scores().values().len())?;
+        let side = |argument, memory: Option<Memory>, layout: &TokenLayout| {
+            let Some(memory) = memory else { return Ok(None) };
+            let side: &mut [f32] = memory.write(argument, layout.rows() * layout.dim())?;
+            side.fill(0.0);
+            Ok::<_, Error>(Some(side))
         };
         let sides = [
             side("queries' gradient", of_queries, queries.layout())?,

@@ -2,7 +2,7 @@
 //! library gets these.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use maxsim::format::{
     AnyDeviceTokens, Element, Fp8, Int8, Int8Affine, Quantized, TokenFormat, with_element,
@@ -14,59 +14,33 @@ use pyo3::prelude::*;
 
 use crate::errors::{raised, shape};
 use crate::plaid::Plaid;
-use crate::side::{Pairs, Side};
+use crate::side::{Memory, Pairs, Side, entries};
+use crate::streams::{self, Call, Outcome, Used, finished, lock};
 
 /// Layouts that are kept: those of so many shapes.
 const KEPT: usize = 4096;
 
-/// Where a call runs, and what of it.
-#[derive(FromPyObject, Clone, Copy, Debug)]
-pub struct Call(
-    /* device */ usize,
-    /* stream */ u64,
-    /* normalize */ bool,
-    /* tf32 */ bool,
-);
-
-/// Device memory for results; 0 where one is not asked for.
+/// Device memory for results; none where one is not asked for.
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct Results(
-    /* f32 scores */ u64,
-    /* winners as the library has them */ u64,
-    /* f32 token scores */ u64,
-    /* number of scores */ usize,
+    /* f32 scores */ Memory,
+    /* winners as the library has them: bytes */ Option<Memory>,
+    /* f32 token scores */ Option<Memory>,
 );
 
-/// Device memory that gradients are made of and go to; 0 for a side that needs none.
+/// Device memory that gradients are made of and go to; none for a side that needs none.
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct GradientMemory(
-    /* f32 gradients of scores */ u64,
-    /* winners */ u64,
-    /* queries' gradient */ u64,
-    /* documents' gradient */ u64,
-    /* number of scores */ usize,
+    /* f32 gradients of scores */ Memory,
+    /* winners as the library has them: bytes */ Memory,
+    /* queries' gradient */ Memory,
+    /* documents' gradient */ Memory,
 );
 
 /// Layouts of padded items, by the numbers that they are made of: those of a step are those of
 /// the next, and prepared calls are found again by them.
 static LAYOUTS: LazyLock<Mutex<HashMap<[usize; 7], Arc<TokenLayout>>>> =
     LazyLock::new(Mutex::default);
-
-type Streams = HashMap<(usize, u64), Arc<Mutex<Stream>>>;
-static STREAMS: LazyLock<Mutex<Streams>> = LazyLock::new(Mutex::default);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn stream(device: &Device, ordinal: usize, handle: u64) -> Result<Arc<Mutex<Stream>>> {
-    if let Some(stream) = lock(&STREAMS).get(&(ordinal, handle)) {
-        return Ok(stream.clone());
-    }
-    // SAFETY: the handle is that of a stream of torch, which never destroys its streams.
-    let stream = Arc::new(Mutex::new(unsafe { Stream::from_raw(device, handle)? }));
-    Ok(lock(&STREAMS).entry((ordinal, handle)).or_insert(stream).clone())
-}
 
 /// The layout of a side, with its mask unread.
 ///
@@ -76,9 +50,9 @@ unsafe fn layout(side: &Side) -> Result<Arc<TokenLayout>> {
     // SAFETY: the caller's promise.
     let new = || unsafe {
         let layout = side.layout()?;
-        Ok(Arc::new(match side.mask_address() {
-            Some(_) => layout.with_unread_mask(),
-            None => layout,
+        Ok(Arc::new(match side.is_masked() {
+            true => layout.with_unread_mask(),
+            false => layout,
         }))
     };
     let Some(key) = side.regular_key() else { return new() };
@@ -101,7 +75,7 @@ unsafe fn layout(side: &Side) -> Result<Arc<TokenLayout>> {
 /// use the view are done, in the order of the stream.
 unsafe fn elements<T: Element>(device: &Device, side: &Side) -> Result<DeviceTokens<T>> {
     // SAFETY: the caller's promise.
-    unsafe { DeviceTokens::from_raw_unchecked(device, side.raw_rows(), layout(side)?) }
+    unsafe { DeviceTokens::from_raw_unchecked(device, side.raw_rows()?, layout(side)?) }
 }
 
 /// A view of tokens of any format. Scales of codes are read, which is waited for.
@@ -115,7 +89,7 @@ unsafe fn view(device: &Device, side: &Side) -> Result<AnyDeviceTokens> {
         // SAFETY: the caller's promise.
         unsafe {
             let (layout, scales) = (side.layout()?, side.raw_scales()?);
-            DeviceTokens::from_raw_codes(device, side.raw_rows(), scales, layout)
+            DeviceTokens::from_raw_codes(device, side.raw_rows()?, scales, layout)
         }
     }
     // SAFETY: the caller's promise.
@@ -136,6 +110,11 @@ fn options(call: &Call, winners: bool, token_scores: bool) -> ScoreOptions {
     options.winners(winners).token_scores(token_scores)
 }
 
+/// Lists of a side that a graph reads, where it has some: what is not said by a few numbers.
+fn lists(side: &Side, tokens: impl Send + Sync + 'static) -> Option<Used> {
+    side.regular_key().is_none().then(|| Box::new(tokens) as Used)
+}
+
 /// Enqueues scores on a stream, and gives the bytes of a winner.
 #[pyfunction]
 pub fn cuda_score(
@@ -145,9 +124,9 @@ pub fn cuda_score(
     pairs: Pairs,
     results: Results,
 ) -> PyResult<usize> {
-    py.detach(|| {
+    finished(py.detach(|| {
         let device = Device::cuda(call.0)?;
-        let options = options(&call, results.1 != 0, results.2 != 0);
+        let options = options(&call, results.1.is_some(), results.2.is_some());
         // SAFETY: the Python caller gives tensors that torch frees in the order of the stream, and
         // host arrays that it keeps meanwhile.
         unsafe {
@@ -159,23 +138,26 @@ pub fn cuda_score(
                         let documents = elements::<T>(&device, &sides.1)?;
                         let work =
                             device.prepare_cached(&queries, &documents, &pairing, &options)?;
-                        enqueue(&device, &call, &work, &results, |stream, room| {
+                        let outcome = enqueue(&device, &call, &work, &results, |stream, room| {
                             stream.score_into(&queries, &documents, &work, room)
-                        })
+                        })?;
+                        let of = || [lists(&sides.0, queries), lists(&sides.1, documents)];
+                        Ok(outcome.keep(&work, of))
                     })
                 }
                 _ => {
                     let queries = view(&device, &sides.0)?;
                     let documents = view(&device, &sides.1)?;
                     let work = device.prepare_any(&queries, &documents, &pairing, &options)?;
-                    enqueue(&device, &call, &work, &results, |stream, room| {
+                    let outcome = enqueue(&device, &call, &work, &results, |stream, room| {
                         stream.score_any_into(&queries, &documents, &work, room)
-                    })
+                    })?;
+                    let of = || [Some(Box::new(queries) as Used), Some(Box::new(documents))];
+                    Ok(outcome.keep(&Arc::new(work), of))
                 }
             }
         }
-    })
-    .map_err(raised)
+    }))
 }
 
 /// Makes room of the results' memory, and enqueues a call that writes there.
@@ -188,23 +170,44 @@ unsafe fn enqueue(
     work: &PreparedScore,
     results: &Results,
     score: impl FnOnce(&mut Stream, &mut DeviceScores) -> Result<()>,
-) -> Result<usize> {
-    let Results(scores, winners, token_scores, n) = *results;
-    if work.shape().n_scores() != n {
-        return Err(shape("scores", format!("room for {}", work.shape().n_scores()), n));
-    }
+) -> Result<Outcome<usize>> {
+    let Results(scores, winners, token_scores) = *results;
+    let n = work.shape().n_scores();
+    scores.check("scores", n)?;
     if n == 0 {
-        return Ok(4);
+        return Ok(Outcome::Done { result: 4, is_captured: false });
     }
-    let some = |address: u64| (address != 0).then_some(address);
-    let (winners, token_scores) = (some(winners), some(token_scores));
+    let address = |memory: Option<Memory>| memory.map(|memory| memory.0);
+    let (at_winners, at_token_scores) = (address(winners), address(token_scores));
     // SAFETY: the caller's promise.
     let mut room =
-        unsafe { DeviceScores::from_raw_unchecked(work, scores, winners, token_scores)? };
-    let winner_bytes = room.winner_bytes();
-    let stream = stream(device, call.0, call.1)?;
-    score(&mut lock(&stream), &mut room)?;
-    Ok(winner_bytes)
+        unsafe { DeviceScores::from_raw_unchecked(work, scores.0, at_winners, at_token_scores)? };
+    let [_, winner_bytes, token_score_bytes] = room.len_bytes();
+    check_bytes("winners", winners, winner_bytes, 1)?;
+    check_bytes("token_scores", token_scores, token_score_bytes, 4)?;
+    let score = |stream: &mut Stream| {
+        score(stream, &mut room)?;
+        Ok(room.winner_bytes())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { streams::enqueue(device, call, work.workspace_bytes(), score) }
+}
+
+/// Checks that memory of entries of `entry_bytes`, where there is some, has as many bytes as the
+/// library writes.
+fn check_bytes(
+    argument: &'static str,
+    memory: Option<Memory>,
+    len_bytes: u64,
+    entry_bytes: u64,
+) -> Result<()> {
+    let Some(Memory(_, n)) = memory else { return Ok(()) };
+    match (n as u64).checked_mul(entry_bytes).is_some_and(|found| found >= len_bytes) {
+        true => Ok(()),
+        false => {
+            Err(shape(argument, format!("room for {len_bytes} bytes"), n as u64 * entry_bytes))
+        }
+    }
 }
 
 /// Enqueues gradients on a stream, in the element type of the tokens.
@@ -216,7 +219,7 @@ pub fn cuda_backward(
     pairs: Pairs,
     memory: GradientMemory,
 ) -> PyResult<()> {
-    py.detach(|| {
+    finished(py.detach(|| {
         let device = Device::cuda(call.0)?;
         let formats = (sides.0.format()?, sides.1.format()?);
         match formats {
@@ -228,8 +231,7 @@ pub fn cuda_backward(
             }
             (_, other) => Err(shape("element types", "f32, f16 or bf16 on both sides", other)),
         }
-    })
-    .map_err(raised)
+    }))
 }
 
 /// # Safety
@@ -240,8 +242,8 @@ unsafe fn gradients<T: Element>(
     sides: [&Side; 2],
     pairs: &Pairs,
     memory: &GradientMemory,
-) -> Result<()> {
-    let GradientMemory(grad_scores, winners, of_queries, of_documents, n) = *memory;
+) -> Result<Outcome<()>> {
+    let GradientMemory(grad_scores, winners, of_queries, of_documents) = *memory;
     // SAFETY: the caller's promise. The memory of scores is not read by gradients; that of their
     // gradients is as large.
     unsafe {
@@ -249,17 +251,21 @@ unsafe fn gradients<T: Element>(
         let documents = elements::<T>(device, sides[1])?;
         let (pairing, options) = (pairs.pairing()?, options(call, true, false));
         let work = device.prepare_cached(&queries, &documents, &pairing, &options)?;
-        if work.shape().n_scores() != n {
-            let expected = format!("{} gradients", work.shape().n_scores());
-            return Err(shape("grad_scores", expected, n));
-        }
+        grad_scores.check("grad_scores", work.shape().n_scores())?;
+        of_queries.check("queries' gradient", entries(sides[0].rows(), sides[0].dim())?)?;
+        of_documents.check("documents' gradient", entries(sides[1].rows(), sides[1].dim())?)?;
         let (options, kind) = (BackwardOptions::default(), GradientType::Tokens);
         let backward = device.prepare_backward_cached(&work, &options, kind)?;
-        let scores = DeviceScores::from_raw_unchecked(&work, grad_scores, Some(winners), None)?;
-        let grad_scores = DeviceGradScores::from_raw_unchecked(&backward, grad_scores)?;
-        let mut to = DeviceGradients::from_raw_unchecked(&backward, of_queries, of_documents)?;
-        let (stream, scores) = (stream(device, call.0, call.1)?, scores.with_grad(&grad_scores));
-        lock(&stream).backward(&queries, &documents, &backward, scores, &mut to)
+        let scores = DeviceScores::from_raw_unchecked(&work, grad_scores.0, Some(winners.0), None)?;
+        check_bytes("winners", Some(winners), scores.len_bytes()[1], 1)?;
+        let grad_scores = DeviceGradScores::from_raw_unchecked(&backward, grad_scores.0)?;
+        let mut to = DeviceGradients::from_raw_unchecked(&backward, of_queries.0, of_documents.0)?;
+        let (len_bytes, scores) =
+            (backward.workspace_bytes_of(false), scores.with_grad(&grad_scores));
+        let outcome = streams::enqueue(device, call, len_bytes, |stream| {
+            stream.backward(&queries, &documents, &backward, scores, &mut to)
+        })?;
+        Ok(outcome.keep(&backward, || [lists(sides[0], queries), lists(sides[1], documents)]))
     }
 }
 
@@ -274,21 +280,22 @@ pub fn cuda_score_plaid(
     results: Results,
 ) -> PyResult<usize> {
     let documents: &Plaid = &documents;
-    py.detach(|| {
+    finished(py.detach(|| {
         let device = Device::cuda(call.0)?;
-        let options = options(&call, results.1 != 0, results.2 != 0);
+        let options = options(&call, results.1.is_some(), results.2.is_some());
         // SAFETY: as in `cuda_score`.
         unsafe {
             let queries = view(&device, &queries)?;
             let documents = documents.handle(&device, queries.format())?;
             let pairing = pairs.pairing()?;
             let work = device.prepare_any(&queries, &documents, &pairing, &options)?;
-            enqueue(&device, &call, &work, &results, |stream, room| {
+            let outcome = enqueue(&device, &call, &work, &results, |stream, room| {
                 stream.score_any_into(&queries, &documents, &work, room)
-            })
+            })?;
+            let of = || [Some(Box::new(queries) as Used), Some(Box::new(documents))];
+            Ok(outcome.keep(&Arc::new(work), of))
         }
-    })
-    .map_err(raised)
+    }))
 }
 
 /// The name of a device that can run the kernels; an error that says why it cannot.

@@ -9,6 +9,7 @@ mod pool;
 mod quantize;
 mod rank;
 mod side;
+mod streams;
 mod tool;
 
 use pyo3::prelude::*;
@@ -28,6 +29,8 @@ mod _maxsim {
     use super::quantize::{dequantize, quantize};
     #[pymodule_export]
     use super::rank::{rank, topk};
+    #[pymodule_export]
+    use super::streams::{WorkspaceError, cuda_set_workspace};
     #[pymodule_export]
     use super::tool::run;
     #[pymodule_export]

@@ -16,18 +16,18 @@ use pyo3::prelude::*;
 use crate::cpu::{self, GradientRoom, Room};
 use crate::errors::shape;
 use crate::pool;
-use crate::side::{self, Pairs, Side, numbers, room};
+use crate::side::{self, Memory, Pairs, Side, entries};
 
 /// The tables of a codec, in memory of the caller.
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct Tables(
     /* nbits */ u32,
     /* dim */ usize,
-    /* centroids */ u64,
+    /* centroids */ Memory,
     /* their format */ u8,
     /* number of centroids */ usize,
-    /* f32 bucket weights, 2^nbits */ u64,
-    /* f32 bucket cutoffs, one less, or 0 */ u64,
+    /* f32 bucket weights, 2^nbits */ Memory,
+    /* f32 bucket cutoffs, one less, or none */ Option<Memory>,
     /* normalize */ bool,
 );
 
@@ -49,26 +49,26 @@ fn order(is_little_endian: bool) -> BitOrder {
 /// All addresses must be those of as much memory as the numbers say.
 unsafe fn codec(tables: Tables) -> Result<ResidualCodec<'static>> {
     let Tables(nbits, dim, centroids, format, n, weights, cutoffs, normalize) = tables;
-    let n_buckets = 1usize << nbits.min(8);
+    let (n_buckets, n_centroids) = (1usize << nbits.min(8), entries(n, dim)?);
     // SAFETY: the caller's promise.
     unsafe {
         let values = match side::format(format)? {
             TokenFormat::Element(ElementType::F32) => {
-                Centroids::F32(numbers::<f32>("centroids", centroids, n * dim)?.to_vec().into())
+                Centroids::F32(centroids.read::<f32>("centroids", n_centroids)?.to_vec().into())
             }
             TokenFormat::Element(ElementType::F16) => {
-                Centroids::F16(numbers::<f16>("centroids", centroids, n * dim)?.to_vec().into())
+                Centroids::F16(centroids.read::<f16>("centroids", n_centroids)?.to_vec().into())
             }
             TokenFormat::Element(ElementType::Bf16) => {
-                Centroids::Bf16(numbers::<bf16>("centroids", centroids, n * dim)?.to_vec().into())
+                Centroids::Bf16(centroids.read::<bf16>("centroids", n_centroids)?.to_vec().into())
             }
             other => return Err(shape("element types", "f32, f16 or bf16 centroids", other)),
         };
-        let weights = numbers("bucket_weights", weights, n_buckets)?;
+        let weights = weights.read("bucket_weights", n_buckets)?;
         let codec = ResidualCodec::new(nbits, dim, values, weights, normalize)?;
         match cutoffs {
-            0 => Ok(codec),
-            _ => codec.with_cutoffs(numbers("bucket_cutoffs", cutoffs, n_buckets - 1)?),
+            None => Ok(codec),
+            Some(cutoffs) => codec.with_cutoffs(cutoffs.read("bucket_cutoffs", n_buckets - 1)?),
         }
     }
 }
@@ -82,8 +82,8 @@ impl Plaid {
         n_threads: usize,
         tables: Tables,
         items: Side,
-        codes: u64,
-        residuals: u64,
+        codes: Memory,
+        residuals: Memory,
         is_little_endian: bool,
     ) -> PyResult<Plaid> {
         pool::run(py, n_threads, || {
@@ -91,15 +91,15 @@ impl Plaid {
             unsafe {
                 let codec = Arc::new(codec(tables)?);
                 let (layout, rows) = (items.layout()?, items.rows());
-                let codes = numbers::<i64>("codes", codes, rows)?;
-                let row_bytes = codec.row_bytes();
-                let residuals = numbers::<u8>("residuals", residuals, rows * row_bytes)?;
+                let codes = codes.read::<i64>("codes", rows)?;
+                let residual_bytes = entries(rows, codec.row_bytes())?;
+                let residuals = residuals.read::<u8>("residuals", residual_bytes)?;
                 let order = order(is_little_endian);
                 let codes = Codes::I64(codes.to_vec().into());
                 let tokens = ResidualTokens::new(codec, codes, residuals.to_vec(), order, layout)?;
-                let tokens = match items.mask_address() {
+                let tokens = match items.mask()? {
                     None => tokens,
-                    Some(mask) => tokens.with_mask(numbers("mask", mask, rows)?.to_vec())?,
+                    Some(mask) => tokens.with_mask(mask.read("mask", rows)?.to_vec())?,
                 };
                 Ok(Plaid { tokens, handles: Mutex::default() })
             }
@@ -144,18 +144,24 @@ impl Plaid {
     }
 
     /// Copies codes (i32), residuals, centroids (f32) and bucket weights to room for them.
-    fn parts(&self, codes: u64, residuals: u64, centroids: u64, weights: u64) -> PyResult<()> {
+    fn parts(
+        &self,
+        codes: Memory,
+        residuals: Memory,
+        centroids: Memory,
+        weights: Memory,
+    ) -> PyResult<()> {
         let (tokens, codec) = (&self.tokens, self.tokens.codec());
         let copy = || {
             // SAFETY: as in `new`.
             unsafe {
                 let (from, rows) = (tokens.codes(), tokens.residuals());
-                room("codes", codes, from.len())?.copy_from_slice(from);
-                room("residuals", residuals, rows.len())?.copy_from_slice(rows);
+                codes.write("codes", from.len())?.copy_from_slice(from);
+                residuals.write("residuals", rows.len())?.copy_from_slice(rows);
                 let values = codec.centroids().to_f32();
-                room("centroids", centroids, values.len())?.copy_from_slice(&values);
+                centroids.write("centroids", values.len())?.copy_from_slice(&values);
                 let values = codec.bucket_weights();
-                room("bucket_weights", weights, values.len())?.copy_from_slice(values);
+                weights.write("bucket_weights", values.len())?.copy_from_slice(values);
             }
             Ok(())
         };
@@ -163,21 +169,21 @@ impl Plaid {
     }
 
     /// Whether each document has a valid token, a byte each.
-    fn has_tokens(&self, to: u64) -> PyResult<()> {
+    fn has_tokens(&self, to: Memory) -> PyResult<()> {
         let layout = self.tokens.layout();
         // SAFETY: as in `new`.
-        let to = unsafe { room::<u8>("has_tokens", to, layout.n_items()) };
+        let to = unsafe { to.write::<u8>("has_tokens", layout.n_items()) };
         let to = to.map_err(crate::errors::raised)?;
         to.iter_mut().enumerate().for_each(|(i, has)| *has = layout.has_tokens(i).into());
         Ok(())
     }
 
     /// Decodes the tokens to f32.
-    fn decode(&self, py: Python<'_>, n_threads: usize, to: u64) -> PyResult<()> {
+    fn decode(&self, py: Python<'_>, n_threads: usize, to: Memory) -> PyResult<()> {
         pool::run(py, n_threads, || {
             let found = self.tokens.decode::<f32>()?;
             // SAFETY: as in `new`.
-            unsafe { room::<f32>("tokens", to, found.data().len())?.copy_from_slice(found.data()) };
+            unsafe { to.write::<f32>("tokens", found.data().len())?.copy_from_slice(found.data()) };
             Ok(())
         })
     }
@@ -264,10 +270,12 @@ impl Plaid {
             let winners = cpu::winners(&to, pairs, &layouts)?;
             let options = ScoreOptions::default();
             let scores = TrainingScores::from_winners(winners, layouts, &pairing, &options)?;
-            let grad_scores = numbers("grad_scores", to.0, to.2)?;
+            let grad_scores = to.0.read("grad_scores", scores.scores().values().len())?;
             let scores = scores.with_grad(grad_scores);
             let found = Device::cpu().backward_residual(queries, documents, scores)?.queries;
-            room::<f32>("queries' gradient", to.4, found.len())?.copy_from_slice(&found);
+            if let Some(to) = to.3 {
+                to.write::<f32>("queries' gradient", found.len())?.copy_from_slice(&found);
+            }
         }
         Ok(())
     }

@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 
 use crate::errors::shape;
 use crate::pool;
-use crate::side::{self, Side, room};
+use crate::side::{self, Memory, Side};
 
 /// Room for codes (one byte each), scales and minima.
 #[derive(FromPyObject, Clone, Copy, Debug)]
-pub struct CodeRoom(u64, u64, u64);
+pub struct CodeRoom(Memory, Memory, Memory);
 
 /// Compresses tokens to a format; `scale_kind` is that of the scales that it gives.
 #[pyfunction]
@@ -48,14 +48,14 @@ unsafe fn write<F: Quantized>(tokens: &Tokens<'_, F>, to: CodeRoom) -> Result<()
     let CodeRoom(codes, scales, mins) = to;
     // SAFETY: the caller's promise.
     unsafe {
-        room("codes", codes, tokens.data().len())?.copy_from_slice(tokens.data());
+        codes.write("codes", tokens.data().len())?.copy_from_slice(tokens.data());
         match tokens.scales() {
-            Scales::F16(found) => room("scales", scales, found.len())?.copy_from_slice(found),
-            Scales::F32(found) => room("scales", scales, found.len())?.copy_from_slice(found),
-            Scales::Tensor(found) => room("scales", scales, 1)?.fill(*found),
+            Scales::F16(found) => scales.write("scales", found.len())?.copy_from_slice(found),
+            Scales::F32(found) => scales.write("scales", found.len())?.copy_from_slice(found),
+            Scales::Tensor(found) => scales.write("scales", 1)?.fill(*found),
             Scales::Affine { scales: found, mins: least } => {
-                room("scales", scales, found.len())?.copy_from_slice(found);
-                room("mins", mins, least.len())?.copy_from_slice(least);
+                scales.write("scales", found.len())?.copy_from_slice(found);
+                mins.write("mins", least.len())?.copy_from_slice(least);
             }
             other => {
                 return Err(shape(
@@ -71,7 +71,7 @@ unsafe fn write<F: Quantized>(tokens: &Tokens<'_, F>, to: CodeRoom) -> Result<()
 
 /// Decodes codes to f32.
 #[pyfunction]
-pub fn dequantize(py: Python<'_>, n_threads: usize, codes: Side, to: u64) -> PyResult<()> {
+pub fn dequantize(py: Python<'_>, n_threads: usize, codes: Side, to: Memory) -> PyResult<()> {
     pool::run(py, n_threads, || {
         // SAFETY: as in `quantize`.
         let found = match unsafe { codes.tokens()? } {
@@ -84,7 +84,7 @@ pub fn dequantize(py: Python<'_>, n_threads: usize, codes: Side, to: u64) -> PyR
             }
         };
         // SAFETY: as in `quantize`.
-        unsafe { room::<f32>("tokens", to, found.data().len())?.copy_from_slice(found.data()) };
+        unsafe { to.write::<f32>("tokens", found.data().len())?.copy_from_slice(found.data()) };
         Ok(())
     })
 }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use crate::errors::shape;
 use crate::pool;
-use crate::side::{Side, numbers, room};
+use crate::side::{Memory, Side, entries};
 
 /// Scores that are in memory at a time, of a ranking of tokens.
 const CHUNK_SCORES: usize = 1 << 22;
@@ -14,9 +14,9 @@ const CHUNK_SCORES: usize = 1 << 22;
 /// were NaN and how many empty (two i64).
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct RankingRoom(
-    /* scores */ u64,
-    /* ids */ u64,
-    /* counts */ u64,
+    /* scores */ Memory,
+    /* ids */ Memory,
+    /* counts */ Memory,
     /* queries */ usize,
     /* documents each */ usize,
 );
@@ -31,8 +31,9 @@ impl RankingRoom {
         }
         // SAFETY: the caller's promise.
         let (scores, ids, counts) = unsafe {
-            let scores = room::<f32>("scores", scores, n * k)?;
-            (scores, room::<i64>("ids", ids, n * k)?, room::<i64>("counts", counts, n * 2)?)
+            let len = entries(n, k)?;
+            let scores = scores.write::<f32>("scores", len)?;
+            (scores, ids.write::<i64>("ids", len)?, counts.write::<i64>("counts", entries(n, 2)?)?)
         };
         for (query, ranking) in rankings.enumerate() {
             if ranking.ranked.len() != k {
@@ -93,13 +94,14 @@ fn best(
     Ok(best)
 }
 
-/// Ranks the columns of scores `[n_queries, n_columns]`: `has_tokens` is a byte per column, or 0.
+/// Ranks the columns of scores `[n_queries, n_columns]`: `has_tokens` is a byte per
+/// column, or none.
 #[pyfunction]
 pub fn rank(
     py: Python<'_>,
     n_threads: usize,
-    scores: u64,
-    has_tokens: u64,
+    scores: Memory,
+    has_tokens: Option<Memory>,
     n_columns: usize,
     k: usize,
     room: RankingRoom,
@@ -108,14 +110,14 @@ pub fn rank(
         let n = room.3;
         // SAFETY: as in `topk`.
         let (scores, has_tokens) = unsafe {
-            let len = if has_tokens == 0 { 0 } else { n_columns };
-            let scores = numbers::<f32>("scores", scores, n * n_columns)?;
-            (scores, numbers::<u8>("has_tokens", has_tokens, len)?)
+            let has_tokens = has_tokens.map(|has| has.read::<u8>("has_tokens", n_columns));
+            let scores = scores.read::<f32>("scores", entries(n, n_columns)?)?;
+            (scores, has_tokens.transpose()?)
         };
         let rankings = (0..n).map(|query| {
             let mut best = TopK::new(k.min(n_columns));
             for (i, &score) in scores[query * n_columns..][..n_columns].iter().enumerate() {
-                let has_tokens = has_tokens.get(i).is_none_or(|&has| has != 0);
+                let has_tokens = has_tokens.is_none_or(|has| has[i] != 0);
                 best.push(Ranked { id: i as u32, score, has_tokens });
             }
             best.into_ranking()

@@ -8,7 +8,7 @@ use maxsim::format::{
 };
 use maxsim::half::{bf16, f16};
 use maxsim::layout::Index;
-use maxsim::{AnyTokens, Pairing, Result, TokenLayout, Tokens};
+use maxsim::{AnyTokens, Error, Pairing, Result, TokenLayout, Tokens};
 use pyo3::prelude::*;
 
 use crate::errors::shape;
@@ -44,11 +44,45 @@ struct Matrix(
     /* address */ u64,
     /* bytes from a row to the next */ u64,
     /* format */ u8,
-    /* mask */ u64,
-    /* scales */ u64,
-    /* kind of scales */ u8,
-    /* minima */ u64,
+    /* mask, a byte a row */ Option<Memory>,
+    /* scales */ Memory,
+    /* their kind */ u8,
+    /* minima */ Memory,
 );
+
+/// Numbers in memory of the Python caller: of an array that it keeps.
+#[derive(FromPyObject, Clone, Copy, Debug)]
+pub struct Memory(/* address; of none, any */ pub u64, /* how many */ pub usize);
+
+impl Memory {
+    /// The numbers, of which there must be `len`.
+    ///
+    /// # Safety
+    /// As [`numbers`], of as many as this says.
+    pub unsafe fn read<'a, T>(self, argument: &'static str, len: usize) -> Result<&'a [T]> {
+        self.check(argument, len)?;
+        // SAFETY: the caller's promise.
+        unsafe { numbers(argument, self.0, len) }
+    }
+
+    /// Room for numbers, of which there must be `len`.
+    ///
+    /// # Safety
+    /// As [`room`], of as many as this says.
+    pub unsafe fn write<'a, T>(self, argument: &'static str, len: usize) -> Result<&'a mut [T]> {
+        self.check(argument, len)?;
+        // SAFETY: the caller's promise.
+        unsafe { room(argument, self.0, len) }
+    }
+
+    /// Checks that there are `len` entries.
+    pub fn check(self, argument: &'static str, len: usize) -> Result<()> {
+        match self.1 == len {
+            true => Ok(()),
+            false => Err(shape(argument, format!("{len} entries"), self.1)),
+        }
+    }
+}
 
 /// The numbers at an address.
 ///
@@ -67,7 +101,7 @@ pub unsafe fn numbers<'a, T>(argument: &'static str, address: u64, len: usize) -
 ///
 /// # Safety
 /// As [`slice::from_raw_parts_mut`], but for the address of no numbers.
-pub unsafe fn room<'a, T>(argument: &'static str, address: u64, len: usize) -> Result<&'a mut [T]> {
+unsafe fn room<'a, T>(argument: &'static str, address: u64, len: usize) -> Result<&'a mut [T]> {
     if len == 0 {
         return Ok(&mut []);
     }
@@ -83,6 +117,12 @@ fn check_address<T>(argument: &'static str, address: u64) -> Result<()> {
         return Err(shape(argument, expected, format!("{address:#x}")));
     }
     Ok(())
+}
+
+/// Entries of `n` rows of `width`.
+pub fn entries(n: usize, width: usize) -> Result<usize> {
+    let (what, limit) = ("entries", usize::MAX as u64);
+    n.checked_mul(width).ok_or(Error::TooLarge { what, limit, found: limit })
 }
 
 /// Offsets, starts, lengths or ids of either width.
@@ -135,9 +175,15 @@ impl Side {
         self.0.4
     }
 
-    /// The bytes of a mask, whatever memory they are in.
-    pub fn mask_address(&self) -> Option<u64> {
-        (self.1.3 != 0).then_some(self.1.3)
+    /// The bytes of a mask, whatever memory they are in: as many as there are rows.
+    pub fn mask(&self) -> Result<Option<Memory>> {
+        self.1.3.iter().try_for_each(|mask| mask.check("mask", self.rows()))?;
+        Ok(self.1.3)
+    }
+
+    /// Whether there is a mask.
+    pub fn is_masked(&self) -> bool {
+        self.1.3.is_some()
     }
 
     /// Storage format of the rows, as `_sides.py` numbers it.
@@ -195,8 +241,7 @@ impl Side {
         // SAFETY: the caller's promise.
         unsafe {
             let layout = self.layout()?;
-            let mask = self.mask_address();
-            let mask = mask.map(|mask| numbers::<u8>("mask", mask, self.rows())).transpose()?;
+            let mask = self.1.3.map(|mask| mask.read::<u8>("mask", self.rows())).transpose()?;
             match self.format()? {
                 TokenFormat::Element(ElementType::F32) => self.elements::<f32>(layout, mask),
                 TokenFormat::Element(ElementType::F16) => self.elements::<f16>(layout, mask),
@@ -219,7 +264,8 @@ impl Side {
         AnyTokens<'a>: From<Tokens<'a, T>>,
     {
         // SAFETY: the caller's promise.
-        let data = unsafe { numbers::<T>("tokens", self.address(), self.rows() * self.dim())? };
+        let data =
+            unsafe { numbers::<T>("tokens", self.address(), entries(self.rows(), self.dim())?)? };
         Ok(masked(Tokens::from_layout(data, layout)?, mask)?.into())
     }
 
@@ -235,7 +281,7 @@ impl Side {
     {
         // SAFETY: the caller's promise.
         unsafe {
-            let codes = numbers("codes", self.address(), self.rows() * self.dim())?;
+            let codes = numbers("codes", self.address(), entries(self.rows(), self.dim())?)?;
             Ok(masked(Tokens::<F>::from_codes(codes, self.scales()?, layout)?, mask)?.into())
         }
     }
@@ -247,12 +293,12 @@ impl Side {
         // SAFETY: the caller's promise.
         unsafe {
             Ok(match kind {
-                1 => Scales::F16(numbers("scales", scales, self.rows())?.into()),
-                2 => Scales::F32(numbers("scales", scales, self.rows())?.into()),
-                3 => Scales::Tensor(*numbers("scales", scales, 1)?.first().unwrap_or(&1.0)),
+                1 => Scales::F16(scales.read("scales", self.rows())?.into()),
+                2 => Scales::F32(scales.read("scales", self.rows())?.into()),
+                3 => Scales::Tensor(*scales.read("scales", 1)?.first().unwrap_or(&1.0)),
                 4 => Scales::Affine {
-                    scales: numbers("scales", scales, self.rows())?.into(),
-                    mins: numbers("mins", mins, self.rows())?.into(),
+                    scales: scales.read("scales", self.rows())?.into(),
+                    mins: mins.read("mins", self.rows())?.into(),
                 },
                 kind => return Err(shape("scales", "kind 1 to 4", kind)),
             })
@@ -260,8 +306,8 @@ impl Side {
     }
 
     /// Rows in device memory.
-    pub fn raw_rows(&self) -> RawRows {
-        RawRows::new(self.1.0, self.1.1).mask(self.mask_address())
+    pub fn raw_rows(&self) -> Result<RawRows> {
+        Ok(RawRows::new(self.1.0, self.1.1).mask(self.mask()?.map(|mask| mask.0)))
     }
 
     /// Scales in device memory; the number of all rows is on the host.
@@ -270,15 +316,22 @@ impl Side {
     /// As [`Side::tokens`], of one number for all rows.
     pub unsafe fn raw_scales(&self) -> Result<RawScales> {
         let Matrix(.., scales, kind, mins) = self.1;
+        let of_rows = |argument, memory: Memory| {
+            memory.check(argument, self.rows())?;
+            Ok::<_, Error>(memory.0)
+        };
         Ok(match kind {
-            1 => RawScales::F16(scales),
-            2 => RawScales::F32(scales),
+            1 => RawScales::F16(of_rows("scales", scales)?),
+            2 => RawScales::F32(of_rows("scales", scales)?),
             3 => {
                 // SAFETY: the caller's promise.
-                let scale = unsafe { numbers::<f32>("scales", scales, 1)? };
+                let scale = unsafe { scales.read::<f32>("scales", 1)? };
                 RawScales::Tensor(scale.first().copied().unwrap_or(1.0))
             }
-            4 => RawScales::Affine { scales, mins },
+            4 => RawScales::Affine {
+                scales: of_rows("scales", scales)?,
+                mins: of_rows("mins", mins)?,
+            },
             kind => return Err(shape("scales", "kind 1 to 4", kind)),
         })
     }
@@ -288,7 +341,7 @@ impl Side {
         let Items(kind, n, len, rows, dim, first, lengths, _) = self.0;
         let is_regular = matches!(kind, PADDED | STRIDED) && lengths == 0;
         let stride = if kind == STRIDED { first as usize } else { 0 };
-        let is_masked = self.mask_address().is_some();
+        let is_masked = self.is_masked();
         is_regular.then_some([kind.into(), n, len, rows, dim, stride, is_masked.into()])
     }
 }

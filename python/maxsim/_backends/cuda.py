@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, TypeVar
+from threading import Lock, Thread
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
@@ -10,28 +11,92 @@ from torch import Tensor
 from .. import _maxsim
 from .._sides import CROSS, NO_SCALES, PADDED, STRIDED, TENSOR_SCALE
 from .._sides import Options, Pairing, Result, Side, scale_kind
-from .torch import CODES, WIDE_FROM, address, host, pair_numbers
+from .torch import CODES, WIDE_FROM, address, host, memory, pair_numbers
 
-R = TypeVar("R")
+#: What the compiled half raises where a call needs memory.
+NEEDS = (_maxsim.WorkspaceError, _maxsim.DeviceMemoryError)
+
+#: The memory that calls on a stream work in, by device and stream.
+_workspaces: dict[tuple[int, int], Tensor] = {}
+_workspaces_lock = Lock()
+
+#: Sizes of kept workspaces are multiples of this, as those of torch's allocator.
+_STEP = 2 << 20
 
 
-def with_memory(call: Callable[[], R]) -> R:
-    """Runs a call; where the device has no room, once more without what torch keeps free."""
+def enqueue(function: Callable[..., Any], call: tuple[Any, ...], *arguments: Any) -> Any:
+    """Enqueues a call of the compiled half."""
     try:
-        return call()
-    except _maxsim.DeviceMemoryError:
-        torch.cuda.empty_cache()
-        try:
-            return call()
-        except _maxsim.DeviceMemoryError as error:
+        return function(call, *arguments)
+    except NEEDS as error:
+        return again(error, function, call, *arguments)
+
+
+def again(
+    error: Exception, function: Callable[..., Any], call: tuple[Any, ...], *arguments: Any,
+) -> Any:
+    """Enqueues a call that needs memory: to work in, from torch's allocator; or for lists, once
+    more without what torch keeps free."""
+    is_emptied, of_call = False, None
+    while True:
+        if isinstance(error, _maxsim.WorkspaceError):
+            n_bytes, is_kept = error.args
+            if is_kept:
+                _keep_workspace(call[0], call[1], n_bytes)
+            else:
+                # A call that is captured has memory of its graph, which torch does not use for
+                # anything that the graph does later; others, in the order of the stream.
+                of_call = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{call[0]}")
+                call = (*call[:4], (of_call.data_ptr(), n_bytes))
+        elif is_emptied or torch.cuda.is_current_stream_capturing():
             raise torch.OutOfMemoryError(str(error)) from None
+        else:
+            torch.cuda.empty_cache()
+            is_emptied = True
+        try:
+            return function(call, *arguments)
+        except NEEDS as other:
+            error = other
 
 
-def call_numbers(data: Tensor, options: Options) -> tuple[int, int, bool, bool]:
+def _keep_workspace(index: int, stream: int, n_bytes: int) -> None:
+    """Gives a stream at least so much memory to work in, for good."""
+    with _workspaces_lock:
+        found = _workspaces.get((index, stream))
+        if found is not None and found.numel() >= n_bytes:
+            return
+        room = _allocate(index, -(-n_bytes // _STEP) * _STEP)
+        _maxsim.cuda_set_workspace(index, stream, room.data_ptr(), room.numel())
+        _workspaces[index, stream] = room
+
+
+def _allocate(index: int, n_bytes: int) -> Tensor:
+    """Memory for the current stream of a device, outside the pools of this thread: those are for
+    the graph that it captures next, say, and nothing that stays may be in them."""
+    stream = torch.cuda.current_stream(index)
+    found: list[Tensor] = []
+    errors: list[Exception] = []
+
+    def allocate() -> None:
+        try:
+            with torch.cuda.stream(stream):
+                found.append(torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{index}"))
+        except Exception as error:
+            errors.append(error)
+
+    thread = Thread(target=allocate)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+def call_numbers(data: Tensor, options: Options) -> tuple[Any, ...]:
     """Where a call runs, and what of it, as numbers."""
     index = data.device.index
     stream = torch._C._cuda_getCurrentRawStream(index)
-    return index, stream, options.normalize, options.tf32
+    return index, stream, options.normalize, options.tf32, None
 
 
 def _rows(data: Tensor) -> tuple[int, int]:
@@ -83,9 +148,15 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
         of_scales = scale_kind(str(scales.dtype)[6:], scales.ndim, mins is not None)
         if of_scales == TENSOR_SCALE:
             scales = scales.float().cpu()
-    matrix = (address(data), of_row * data.element_size(), CODES[data.dtype], address(mask),
-              address(scales), of_scales, address(mins))
+    matrix = (address(data), of_row * data.element_size(), CODES[data.dtype],
+              None if mask is None else memory(mask), memory(scales), of_scales, memory(mins))
     return (items, matrix), (data, first, lengths, mask, scales, mins)
+
+
+def bytes_of(winners: Tensor) -> tuple[int, int]:
+    """Winners as the compiled half is given them: their address and bytes."""
+    at, n = memory(winners)
+    return at, n * winners.element_size()
 
 
 def winner_type(d: Side) -> torch.dtype:
@@ -144,15 +215,14 @@ def run(q: Side, d: Side, pairing: Pairing, options: Options, documents: Any = N
         token_scores = torch.zeros((*shape, width), dtype=torch.float32, device=device)
     q_numbers, kept = describe(q)
     pairs, ids = pair_numbers(pairing)
-    results = (address(scores), address(winners), address(token_scores), scores.numel())
+    results = (memory(scores), None if winners is None else bytes_of(winners),
+               None if token_scores is None else memory(token_scores))
     call = call_numbers(q.data, options)
     if documents is not None:
-        n_bytes = with_memory(
-            lambda: _maxsim.cuda_score_plaid(call, q_numbers, documents, pairs, results))
+        n_bytes = enqueue(_maxsim.cuda_score_plaid, call, q_numbers, documents, pairs, results)
     else:
         d_numbers, kept_d = describe(d)
-        n_bytes = with_memory(
-            lambda: _maxsim.cuda_score(call, (q_numbers, d_numbers), pairs, results))
+        n_bytes = enqueue(_maxsim.cuda_score, call, (q_numbers, d_numbers), pairs, results)
         del kept_d
     del kept, ids
     if winners is not None and winners.dtype == torch.int32 and n_bytes == 2:
@@ -180,10 +250,9 @@ def run_backward(
         pairs, ids = pair_numbers(pairing)
         if winners.dtype == torch.int32 and _longest(d) < WIDE_FROM:
             winners = winners.to(torch.int16)  # as the library has them
-        memory = (address(grad), address(winners), address(found[0]), address(found[1]),
-                  grad.numel())
+        room = (memory(grad), bytes_of(winners), memory(found[0]), memory(found[1]))
         call = call_numbers(q.data, options)
-        with_memory(lambda: _maxsim.cuda_backward(call, (q_numbers, d_numbers), pairs, memory))
+        enqueue(_maxsim.cuda_backward, call, (q_numbers, d_numbers), pairs, room)
         del kept_q, kept_d, ids
     of_q, of_d = (x if need else None for x, need in zip(found, needs))
     return of_q, of_d

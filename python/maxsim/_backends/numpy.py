@@ -79,6 +79,11 @@ def address(x: Any) -> int:
     return 0 if x is None or x.size == 0 else int(x.__array_interface__["data"][0])
 
 
+def memory(x: Any) -> tuple[int, int]:
+    """Where an array's numbers are, and how many."""
+    return (0, 0) if x is None else (address(x), int(x.size))
+
+
 def _plain(x: Any) -> Any:
     x = np.ascontiguousarray(x)
     return x if x.flags.aligned else x.copy()
@@ -101,9 +106,8 @@ def describe(side: Side) -> tuple[tuple[Any, ...], Any]:
         kind = scale_kind(scales.dtype.name, scales.ndim, mins is not None)
     items = (side.kind, side.n_items, data.shape[1] if side.kind == PADDED else 0, rows, dim,
              address(first), address(lengths), bool(wide and wide[0]))
-    mask_address = address(side.mask) or (0 if side.mask is None else 1)
-    matrix = (address(data), dim * data.dtype.itemsize, FORMATS[data.dtype.name], mask_address,
-              address(scales), kind, address(mins))
+    matrix = (address(data), dim * data.dtype.itemsize, FORMATS[data.dtype.name],
+              None if side.mask is None else memory(side.mask), memory(scales), kind, memory(mins))
     numbers = (items, matrix)
     return numbers, (data, first, lengths, side.mask, scales, mins)
 
@@ -137,9 +141,8 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     token_scores = np.empty((*shape, width), np.float32) if options.token_scores else None
     (q_numbers, q_kept), (d_numbers, d_kept) = describe(q), describe(d)
     pairs, ids_kept = pair_numbers(pairing)
-    # An output without entries has no address but is asked for all the same.
-    room = (address(scores), address(winners) or int(options.winners),
-            address(token_scores) or int(options.token_scores), scores.size, width)
+    room = (memory(scores), None if winners is None else memory(winners),
+            None if token_scores is None else memory(token_scores), width)
     _maxsim.score(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room)
     del q_kept, d_kept, ids_kept
     return Result(scores, winners, token_scores)
@@ -164,7 +167,7 @@ def topk(q: Side, d: Side, k: int, options: Options) -> tuple[Any, Any, Any, Any
     scores, ids = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
     counts = np.empty((n, 2), np.int64)
     (q_numbers, q_kept), (d_numbers, d_kept) = describe(q), describe(d)
-    room = (address(scores), address(ids), address(counts), n, k)
+    room = (memory(scores), memory(ids), memory(counts), n, k)
     _maxsim.topk(get_num_threads(), (q_numbers, d_numbers), options.normalize, k, room)
     del q_kept, d_kept
     return scores, ids, counts[:, 0], counts[:, 1]
@@ -178,7 +181,7 @@ def quantize(tokens: Side, format: int, kind: int) -> tuple[Any, Any, Any]:
     scales = np.empty(of_rows, np.float16 if kind in (F16_SCALES, AFFINE_SCALES) else np.float32)
     mins = np.empty(of_rows, np.float16) if kind == AFFINE_SCALES else None
     numbers, kept = describe(tokens)
-    room = (address(codes), address(scales), address(mins))
+    room = (memory(codes), memory(scales), memory(mins))
     _maxsim.quantize(get_num_threads(), numbers, format, kind, room)
     del kept
     if format == FORMATS["float8_e4m3fn"]:
@@ -192,7 +195,7 @@ def dequantize(codes: Side) -> Any:
     """The float32 tokens that codes stand for."""
     found = np.empty(codes.data.shape, np.float32)
     numbers, kept = describe(codes)
-    _maxsim.dequantize(get_num_threads(), numbers, address(found))
+    _maxsim.dequantize(get_num_threads(), numbers, memory(found))
     del kept
     return found
 
@@ -216,8 +219,8 @@ def score_plaid(index: Any, n: int, q: Side, pairing: Pairing, options: Options)
     winners = np.empty((*shape, width), np.int32) if options.winners else None
     token_scores = np.empty((*shape, width), np.float32) if options.token_scores else None
     (numbers, kept), (pairs, ids) = describe(q), pair_numbers(pairing)
-    room = (address(scores), address(winners) or int(options.winners),
-            address(token_scores) or int(options.token_scores), scores.size, width)
+    room = (memory(scores), None if winners is None else memory(winners),
+            None if token_scores is None else memory(token_scores), width)
     index.score(get_num_threads(), numbers, pairs, room)
     del kept, ids
     return Result(scores, winners, token_scores)
@@ -227,9 +230,9 @@ def rank_plaid(index: Any, scores: Any, k: int) -> tuple[Any, Any, Any, Any]:
     """Ranks scores of all documents."""
     n, columns = scores.shape
     has = np.empty(columns, np.uint8)
-    index.has_tokens(address(has))
+    index.has_tokens(memory(has))
     best, ids = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
     counts = np.empty((n, 2), np.int64)
-    room = (address(best), address(ids), address(counts), n, k)
-    _maxsim.rank(get_num_threads(), address(scores), address(has), columns, k, room)
+    room = (memory(best), memory(ids), memory(counts), n, k)
+    _maxsim.rank(get_num_threads(), memory(scores), memory(has), columns, k, room)
     return best, ids, counts[:, 0], counts[:, 1]

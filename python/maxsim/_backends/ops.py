@@ -7,8 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from .._sides import Options, Pairing, Result, Side
-from .torch import run, run_backward
+from .._sides import CANDIDATES, CROSS, OWN, PAIRS
+from .._sides import Options, Pairing, Result, Side, check, check_call
+from .torch import CODES, ELEMENTS, check_devices, run, run_backward
 
 #: Namespace of the operators, alone here.
 NAMESPACE = "maxsim"
@@ -39,8 +40,43 @@ def _call(args: tuple[Any, ...]) -> tuple[Side, Side, Pairing, Options]:
     return q, d, pairing, Options(normalize, tf32, max_q_len=max_q_len)
 
 
+def _check(q: Side, d: Side, pairing: Pairing) -> None:
+    """Checks a call that may have come without the package's own functions."""
+    kinds = {CROSS: (False, False), OWN: (False, False), CANDIDATES: (False, True),
+             PAIRS: (True, True)}
+    check(pairing.kind in kinds, "pairing", "0 to 3", pairing.kind)
+    has = (pairing.q_ids is not None, pairing.d_ids is not None)
+    check(has == kinds[pairing.kind], "q_ids and d_ids", f"those of pairing {pairing.kind}", has)
+    check(pairing.k >= 0, "k", "0 or more", pairing.k)
+    for name, side in (("Q", q), ("D", d)):
+        for what, x, types in (
+                ("", side.data, CODES), ("_mask", side.mask, (torch.bool, torch.uint8)),
+                ("_first", side.first, _INDICES), ("_lengths", side.lengths, _INDICES),
+                (" scales", side.scales, (torch.float16, torch.float32)),
+                (" mins", side.mins, (torch.float16,))):
+            if x is not None and x.dtype not in types:
+                raise TypeError(f"{name}{what}: no such element type: {x.dtype}")
+        of_codes = side.data.dtype not in ELEMENTS
+        check((side.scales is not None) == of_codes, f"{name} scales", "those of codes alone",
+              "some" if side.scales is not None else "none")
+        for x in (side.scales, side.mins):
+            if x is not None and x.ndim:
+                check(x.shape == side.data.shape[:-1], f"{name} scales",
+                      f"shape {tuple(side.data.shape[:-1])}", tuple(x.shape))
+    for ids in (pairing.q_ids, pairing.d_ids):
+        if ids is not None and ids.dtype not in _INDICES:
+            raise TypeError(f"ids: expected int32 or int64, found {ids.dtype}")
+    check_call(q, d, pairing)
+    check_devices(q, d, pairing)
+
+
+#: Element types of offsets, lengths and ids.
+_INDICES = (torch.int32, torch.int64)
+
+
 def _score(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     q, d, pairing, options = _call(args)
+    _check(q, d, pairing)
     winners, token_scores = args[_N_CALL:]
     found = run(q, d, pairing, options._replace(winners=winners, token_scores=token_scores))
     none = found.scores.new_empty(0)
@@ -88,6 +124,15 @@ def _shape(q: Side, d: Side, pairing: Pairing) -> tuple[Any, ...]:
 
 def _score_backward(grad: Tensor, winners: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     q, d, pairing, options = _call(args)
+    _check(q, d, pairing)
+    shape = pairing.shape(q, d)
+    check(tuple(grad.shape) == shape, "grad", f"shape {shape}", tuple(grad.shape))
+    check(tuple(winners.shape[:-1]) == shape and winners.ndim == len(shape) + 1, "winners",
+          f"shape [*{shape}, Lq]", tuple(winners.shape))
+    if winners.dtype != _winner_type(d):
+        raise TypeError(f"winners: expected {_winner_type(d)}, found {winners.dtype}")
+    for name, x in (("grad", grad), ("winners", winners)):
+        check(x.device == q.data.device, name, f"a tensor on {q.data.device}", x.device)
     needs = args[_N_CALL:]
     of_q, of_d = run_backward(grad, winners, q, d, pairing, options, needs)
     return (q.data.new_empty(0) if of_q is None else of_q,

@@ -10,7 +10,7 @@ from torch import Tensor
 from . import torch as _torch
 from .._sides import Options, Pairing, Result, Side
 from .._threads import get_num_threads
-from .torch import address, describe, pair_numbers, query_len, shown
+from .torch import describe, memory, pair_numbers, query_len, shown
 
 
 def _run(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Result:
@@ -26,8 +26,8 @@ def _run(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Res
     winners = torch.empty((*shape, width), dtype=torch.int32) if options.winners else None
     tokens = torch.empty((*shape, width), dtype=torch.float32) if options.token_scores else None
     (numbers, kept), (pairs, ids) = describe(q), pair_numbers(pairing)
-    room = (address(scores), address(winners) or int(options.winners),
-            address(tokens) or int(options.token_scores), scores.numel(), width)
+    room = (memory(scores), None if winners is None else memory(winners),
+            None if tokens is None else memory(tokens), width)
     index.score(get_num_threads(), numbers, pairs, room)
     del kept, ids
     return Result(scores, winners, tokens)
@@ -58,8 +58,7 @@ class _Score(torch.autograd.Function):
         found = torch.empty(data.shape, dtype=torch.float32)
         numbers, kept = describe(q._replace(data=data), dense=True)
         pairs, ids = pair_numbers(pairing)
-        room = (address(grad), address(winners), grad.numel(), winners.shape[-1],
-                address(found), 0)
+        room = (memory(grad), memory(winners), winners.shape[-1], memory(found), None)
         index.backward(get_num_threads(), numbers, pairs, room)
         del kept, ids
         return (found.to(data.dtype), None, None, None, None, None)
@@ -81,5 +80,5 @@ def score(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Re
 def rank(index: Any, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Ranks scores of all documents."""
     has = torch.empty(scores.shape[1], dtype=torch.uint8)
-    index.has_tokens(address(has))
+    index.has_tokens(memory(has))
     return _torch.ranked(scores.detach(), has.bool().to(scores.device), k)

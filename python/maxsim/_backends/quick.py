@@ -15,6 +15,7 @@ from .torch import CODES, ELEMENTS, WIDE_FROM, is_plain
 _ELEMENT_CODES = {dtype: CODES[dtype] for dtype in ELEMENTS}
 _MASKS = (torch.bool, torch.uint8)
 _CROSS = (0, 0, 0, 0, 0, False)
+_NONE = (0, 0)
 
 
 def _fits(x: Any, mask: Any) -> bool:
@@ -38,7 +39,7 @@ def _side(x: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
     n, length, dim = x.shape
     return ((0, n, length, n * length, dim, 0, 0, False),
             (x.data_ptr(), dim * x.element_size(), _ELEMENT_CODES[x.dtype],
-             0 if mask is None else mask.data_ptr(), 0, 0, 0))
+             None if mask is None else (mask.data_ptr(), n * length), _NONE, 0, _NONE))
 
 
 def _forward(
@@ -48,26 +49,29 @@ def _forward(
     """Scores, and winners as the device keeps them."""
     n, m = Q.shape[0], D.shape[0]
     scores = torch.empty((n, m), dtype=torch.float32, device=Q.device)
-    winners, at = None, 0
+    winners = of_winners = None
     if with_winners:
         narrow = Q.is_cuda and D.shape[1] < WIDE_FROM
         winners = torch.empty((n, m, Q.shape[1]), device=Q.device,
                               dtype=torch.int16 if narrow else torch.int32)
-        at = winners.data_ptr()
+        of_winners = winners.data_ptr(), winners.numel()
     sides = (_side(Q, q_mask), _side(D, d_mask))
+    of_scores = scores.data_ptr(), n * m
     if not Q.is_cuda:
-        room = (scores.data_ptr(), at, 0, n * m, Q.shape[1] if with_winners else 0)
+        room = (of_scores, of_winners, None, Q.shape[1] if with_winners else 0)
         _maxsim.score(get_num_threads(), sides, _CROSS, normalize, room)
         return scores, winners
     index = Q.get_device()
-    call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32)
-    results = (scores.data_ptr(), at, 0, n * m)
+    call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32, None)
+    if winners is not None and of_winners is not None:
+        of_winners = of_winners[0], of_winners[1] * winners.element_size()
+    results = (of_scores, of_winners, None)
     try:
         _maxsim.cuda_score(call, sides, _CROSS, results)
-    except _maxsim.DeviceMemoryError:
-        from .cuda import with_memory
+    except (_maxsim.WorkspaceError, _maxsim.DeviceMemoryError) as error:
+        from .cuda import again
 
-        with_memory(lambda: _maxsim.cuda_score(call, sides, _CROSS, results))
+        again(error, _maxsim.cuda_score, call, sides, _CROSS, results)
     return scores, winners
 
 
@@ -89,25 +93,28 @@ class _Score(torch.autograd.Function):
         normalize, tf32 = ctx.options
         needs_q, needs_d = ctx.needs_input_grad[:2]
         grad = grad.contiguous()
-        sides, n = (_side(Q, q_mask), _side(D, d_mask)), grad.numel()
+        sides = (_side(Q, q_mask), _side(D, d_mask))
+        of_scores, at, n = (grad.data_ptr(), grad.numel()), winners.data_ptr(), winners.numel()
         if not Q.is_cuda:
             of_q = torch.empty(Q.shape, dtype=torch.float32) if needs_q else None
             of_d = torch.empty(D.shape, dtype=torch.float32) if needs_d else None
-            room = (grad.data_ptr(), winners.data_ptr(), n, Q.shape[1],
-                    0 if of_q is None else of_q.data_ptr(), 0 if of_d is None else of_d.data_ptr())
+            room = (of_scores, (at, n), Q.shape[1],
+                    None if of_q is None else (of_q.data_ptr(), of_q.numel()),
+                    None if of_d is None else (of_d.data_ptr(), of_d.numel()))
             _maxsim.backward(get_num_threads(), sides, _CROSS, normalize, room)
             return (None if of_q is None else of_q.to(Q.dtype),
                     None if of_d is None else of_d.to(D.dtype), None, None, None, None)
         of_q, of_d = torch.empty_like(Q), torch.empty_like(D)
         index = Q.get_device()
-        call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32)
-        memory = (grad.data_ptr(), winners.data_ptr(), of_q.data_ptr(), of_d.data_ptr(), n)
+        call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32, None)
+        memory = (of_scores, (at, n * winners.element_size()), (of_q.data_ptr(), of_q.numel()),
+                  (of_d.data_ptr(), of_d.numel()))
         try:
             _maxsim.cuda_backward(call, sides, _CROSS, memory)
-        except _maxsim.DeviceMemoryError:
-            from .cuda import with_memory
+        except (_maxsim.WorkspaceError, _maxsim.DeviceMemoryError) as error:
+            from .cuda import again
 
-            with_memory(lambda: _maxsim.cuda_backward(call, sides, _CROSS, memory))
+            again(error, _maxsim.cuda_backward, call, sides, _CROSS, memory)
         return (of_q if needs_q else None, of_d if needs_d else None, None, None, None, None)
 
 

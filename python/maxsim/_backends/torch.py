@@ -85,6 +85,11 @@ def address(x: Tensor | None) -> int:
     return 0 if x is None or x.numel() == 0 else x.data_ptr()
 
 
+def memory(x: Tensor | None) -> tuple[int, int]:
+    """Where a tensor's numbers are, and how many."""
+    return (0, 0) if x is None or x.numel() == 0 else (x.data_ptr(), x.numel())
+
+
 def item_stride(data: Tensor) -> int:
     """Rows from one item to the next, of items whose rows lie one after the other; 0 also where
     all items are one; -1 where rows lie otherwise."""
@@ -121,14 +126,14 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
     items = (kind, n, length, rows, dim, stride if kind == STRIDED else address(first),
              address(lengths), wide)
     mask_rows = None if side.mask is None else side.mask.contiguous()
-    mask_address = 0 if mask_rows is None else address(mask_rows) or 1
     scales = None if side.scales is None else side.scales.contiguous()
     mins = None if side.mins is None else side.mins.contiguous()
     of_scales = NO_SCALES
     if scales is not None:
         of_scales = scale_kind(str(scales.dtype)[6:], scales.ndim, mins is not None)
-    matrix = (address(data), dim * data.element_size(), CODES[data.dtype], mask_address,
-              address(scales), of_scales, address(mins))
+    matrix = (address(data), dim * data.element_size(), CODES[data.dtype],
+              None if mask_rows is None else memory(mask_rows), memory(scales), of_scales,
+              memory(mins))
     return (items, matrix), (data, first, lengths, mask_rows, scales, mins)
 
 
@@ -175,9 +180,8 @@ def run(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     q_numbers, q_kept = describe(q)
     d_numbers, d_kept = describe(d)
     pairs, ids_kept = pair_numbers(pairing)
-    # An output without entries has no address but is asked for all the same.
-    room = (address(scores), address(winners) or int(options.winners),
-            address(token_scores) or int(options.token_scores), scores.numel(), width)
+    room = (memory(scores), None if winners is None else memory(winners),
+            None if token_scores is None else memory(token_scores), width)
     _maxsim.score(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room)
     del q_kept, d_kept, ids_kept
     return Result(scores, winners, token_scores)
@@ -199,8 +203,8 @@ def run_backward(
     d_numbers, d_kept = describe(d, dense=True)
     pairs, ids_kept = pair_numbers(pairing)
     width = winners.shape[-1]
-    room = (address(grad), address(winners), grad.numel(), width, address(found[0]),
-            address(found[1]))
+    room = (memory(grad), memory(winners), width,
+            *(None if x is None else memory(x) for x in found))
     _maxsim.backward(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room)
     del q_kept, d_kept, ids_kept
     of_q, of_d = (None if x is None else x.to(side.data.dtype) for x, side in zip(found, (q, d)))
@@ -323,7 +327,7 @@ def topk(q: Side, d: Side, k: int, options: Options) -> tuple[Tensor, Tensor, Te
     scores, ids = torch.empty((n, k), dtype=torch.float32), torch.empty((n, k), dtype=torch.int64)
     counts = torch.empty((n, 2), dtype=torch.int64)
     (q_numbers, q_kept), (d_numbers, d_kept) = describe(q), describe(d)
-    room = (address(scores), address(ids), address(counts), n, k)
+    room = (memory(scores), memory(ids), memory(counts), n, k)
     _maxsim.topk(get_num_threads(), (q_numbers, d_numbers), options.normalize, k, room)
     del q_kept, d_kept
     return scores, ids, counts[:, 0], counts[:, 1]
@@ -361,7 +365,7 @@ def quantize(tokens: Side, format: int, kind: int) -> tuple[Tensor, Tensor, Tens
     scales = torch.empty(of_rows, dtype=torch.float32 if wide else torch.float16)
     mins = torch.empty(of_rows, dtype=torch.float16) if kind == AFFINE_SCALES else None
     numbers, kept = describe(tokens._replace(data=data), dense=True)
-    room = (address(codes), address(scales), address(mins))
+    room = (memory(codes), memory(scales), memory(mins))
     _maxsim.quantize(get_num_threads(), numbers, format, kind, room)
     del kept
     return codes, scales, mins
@@ -375,7 +379,7 @@ def dequantize(codes: Side) -> Any:
         return found if codes.mins is None else found + codes.mins[..., None].float()
     tokens = torch.empty(codes.data.shape, dtype=torch.float32)
     numbers, kept = describe(codes, dense=True)
-    _maxsim.dequantize(get_num_threads(), numbers, address(tokens))
+    _maxsim.dequantize(get_num_threads(), numbers, memory(tokens))
     del kept
     return tokens
 

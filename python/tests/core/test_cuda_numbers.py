@@ -31,6 +31,7 @@ def at(address, count, dtype):
 def items_of(side):
     """Rows as float64, and each item's first row, length and valid rows."""
     (kind, n, length, rows, dim, first, lengths, wide), (address, pitch, code, mask, *_) = side
+    assert mask is None or mask[1] == rows
     dtype, index = TYPES[code], np.int64 if wide else np.int32
     size = np.dtype(dtype).itemsize
     assert pitch % size == 0 and pitch >= dim * size
@@ -46,7 +47,7 @@ def items_of(side):
     else:
         starts = np.arange(n) * (length if kind == 0 else first)
         lens = at(lengths, n, index) if lengths else np.full(n, length)
-    is_valid = at(mask, rows, np.uint8) != 0 if mask else np.ones(rows, bool)
+    is_valid = at(*mask, np.uint8) != 0 if mask else np.ones(rows, bool)
     return matrix.astype(np.float64), starts, lens, is_valid
 
 
@@ -81,34 +82,38 @@ def cuda_score(call, sides, pairs, results):
             total += score
         scores.append(total)
     n_bytes = 2 if max(d_lens, default=0) < 65535 else 4
-    to_scores, to_winners, to_tokens, n = results
-    assert n == len(scores)
-    at(to_scores, n, np.float32)[:] = scores
+    to_scores, to_winners, to_tokens = results
+    assert to_scores[1] == len(scores)
+    at(*to_scores, np.float32)[:] = scores
     if to_winners:
         kind = np.uint16 if n_bytes == 2 else np.int32
-        at(to_winners, len(winners), kind)[:] = np.array(winners).astype(kind)
+        assert to_winners[1] >= len(winners) * n_bytes
+        at(to_winners[0], len(winners), kind)[:] = np.array(winners).astype(kind)
     if to_tokens:
-        at(to_tokens, len(tokens), np.float32)[:] = tokens
+        assert to_tokens[1] >= len(tokens)
+        at(to_tokens[0], len(tokens), np.float32)[:] = tokens
     return n_bytes
 
 
 def cuda_backward(call, sides, pairs, memory):
     """As the compiled half: gradients of dense rows, from its own winners."""
     (Q, q_starts, q_lens, _), (D, d_starts, d_lens, _) = map(items_of, sides)
-    grad, winners, to_q, to_d, n = memory
+    grad, winners, to_q, to_d = memory
     listed = pairs_of(pairs, len(q_lens), len(d_lens))
     total = sum(int(q_lens[q]) for q, _ in listed)
     kind = np.uint16 if max(d_lens, default=0) < 65535 else np.int32
-    winners = iter(at(winners, total, kind).astype(np.int64).tolist())
+    assert winners[1] >= total * np.dtype(kind).itemsize and grad[1] == len(listed)
+    winners = iter(at(winners[0], total, kind).astype(np.int64).tolist())
     of_q, of_d = np.zeros_like(Q), np.zeros_like(D)
-    for (q, d), g in zip(listed, at(grad, n, np.float32)):
+    for (q, d), g in zip(listed, at(*grad, np.float32)):
         for s in range(q_starts[q], q_starts[q] + q_lens[q]):
             winner = next(winners)
             if 0 <= winner < d_lens[d]:
                 of_q[s] += g * D[d_starts[d] + winner]
                 of_d[d_starts[d] + winner] += g * Q[s]
     for to, found, side in ((to_q, of_q, sides[0]), (to_d, of_d, sides[1])):
-        at(to, found.size, TYPES[side[1][2]])[:] = found.ravel()
+        if to:
+            at(*to, TYPES[side[1][2]])[:] = found.ravel()
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +122,7 @@ def stand_in(monkeypatch):
 
     monkeypatch.setattr(_maxsim, "cuda_score", cuda_score)
     monkeypatch.setattr(_maxsim, "cuda_backward", cuda_backward)
-    monkeypatch.setattr(backend, "call_numbers", lambda data, options: (0, 0, False, False))
+    monkeypatch.setattr(backend, "call_numbers", lambda data, options: (0, 0, False, False, None))
 
 
 def score(q, d, pairing=Pairing(), width=None):
@@ -213,16 +218,65 @@ def test_winners_of_two_bytes_beyond_the_sign():
     assert dense.tolist() == [[0, 1, 32767, 32768, 65534, -1]]
 
 
+CALL = (0, 7, False, False, None)
+
+
 def test_no_room_is_tried_again(monkeypatch):
     emptied, calls = [], []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(None))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
-    def full():
-        calls.append(None)
+    def full(call):
+        calls.append(call)
         raise backend._maxsim.DeviceMemoryError("out of device memory")
 
     with pytest.raises(torch.OutOfMemoryError, match="out of device memory"):
-        backend.with_memory(full)
-    assert len(calls) == 2 and len(emptied) == 1
+        backend.enqueue(full, CALL)
+    assert calls == [CALL, CALL] and len(emptied) == 1
     assert issubclass(backend._maxsim.DeviceMemoryError, MemoryError)
     assert maxsim.maxsim(torch.ones(1, 1, 1), torch.ones(1, 1, 1)).item() == 1
+
+
+class Room:
+    """Calls that need memory to work in, and the streams that have some."""
+
+    def __init__(self, monkeypatch, needs, is_captured=False):
+        self.needs, self.is_captured, self.kept, self.calls = needs, is_captured, {}, []
+        monkeypatch.setattr(backend, "_workspaces", {})
+        monkeypatch.setattr(backend, "_allocate",
+                            lambda index, n: torch.empty(n, dtype=torch.uint8))
+        monkeypatch.setattr(backend._maxsim, "cuda_set_workspace", self.set)
+        empty = torch.empty
+        monkeypatch.setattr(torch, "empty", lambda *a, device=None, **k: empty(*a, **k))
+
+    def set(self, index, stream, address, n_bytes):
+        self.kept[index, stream] = n_bytes
+        assert backend._workspaces.get((index, stream)) is None or address
+
+    def __call__(self, call, value):
+        index, stream, *_, of_call = call
+        self.calls.append(of_call)
+        found = of_call[1] if of_call else self.kept.get((index, stream), 0)
+        if found < self.needs or self.is_captured and not of_call:
+            raise backend._maxsim.WorkspaceError(self.needs, not self.is_captured)
+        return value
+
+
+def test_a_stream_keeps_what_its_calls_work_in(monkeypatch):
+    room = Room(monkeypatch, 100)
+    assert [backend.enqueue(room, CALL, i) for i in range(3)] == [0, 1, 2]
+    assert room.calls == [None] * 4 and room.kept == {(0, 7): 2 << 20}
+    # It grows when it must, and what is kept is what the stream was given.
+    room.needs = (2 << 20) + 1
+    assert backend.enqueue(room, CALL, 5) == 5
+    assert backend._workspaces[0, 7].numel() == room.kept[0, 7] == 4 << 20
+    # Another stream has its own.
+    assert backend.enqueue(room, (0, 8, False, False, None), 6) == 6
+    assert set(backend._workspaces) == {(0, 7), (0, 8)}
+
+
+def test_a_captured_call_works_in_memory_of_its_own(monkeypatch):
+    room = Room(monkeypatch, 100, is_captured=True)
+    assert [backend.enqueue(room, CALL, i) for i in range(2)] == [0, 1]
+    assert [x and x[1] for x in room.calls] == [None, 100, None, 100]
+    assert not backend._workspaces and not room.kept

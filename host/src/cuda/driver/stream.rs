@@ -168,6 +168,7 @@ impl CudaStream {
     /// Waits until all work of the stream is done.
     pub(crate) fn synchronize(&self) -> Result<()> {
         let _entered = self.device.enter()?;
+        let _relaxed = self.device.relaxed();
         // SAFETY: the stream lives; its context is current.
         self.device.check("cuStreamSynchronize", unsafe { raw::cuStreamSynchronize(self.raw) })
     }

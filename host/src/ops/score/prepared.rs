@@ -159,6 +159,7 @@ impl PreparedScore {
 /// let work = device.prepare(&tokens, &tokens, &Pairing::cross(), &options)?;
 /// let mut scores: DeviceScores = work.new_scores()?;
 /// assert_eq!(scores.winner_bytes(), 2); // u16, for documents this short
+/// assert_eq!(scores.len_bytes(), [4, 4, 8]); // one score of a query of two tokens
 /// let mut stream = device.stream()?;
 /// stream.score_into(&tokens, &tokens, &work, &mut scores)?;
 ///
@@ -258,6 +259,12 @@ impl DeviceScores {
                 self.shape.token_scores.then_some(outputs.addresses().token_scores)
             }
         }
+    }
+
+    /// Bytes of the scores, the winners and the token scores; 0 of what the work was not prepared
+    /// for. So much memory of the caller must there be.
+    pub fn len_bytes(&self) -> [u64; 3] {
+        self.shape.lens_bytes()
     }
 
     /// Bytes of a winner in device memory: 2 (u16, all-ones = none) while every document is
