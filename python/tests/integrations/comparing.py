@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
+import pytest
 import torch
+
+#: Where tensors are: MAXSIM_TEST_DEVICE=cuda runs the same tests on a GPU.
+DEVICE = os.environ.get("MAXSIM_TEST_DEVICE", "cpu")
+on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="on the CPU only")
+
+
+def randn(*shape: Any) -> torch.Tensor:
+    """Normal numbers where the tests' tensors are."""
+    return torch.randn(*shape, device=DEVICE)
+
+
+def rand(*shape: Any) -> torch.Tensor:
+    """Numbers from 0 to 1 where the tests' tensors are."""
+    return torch.rand(*shape, device=DEVICE)
 
 
 class Calls(list):

@@ -6,7 +6,7 @@ from typing import Any, Iterator
 
 import pytest
 import torch
-from comparing import Calls, gradients, near, traces
+from comparing import DEVICE, Calls, gradients, near, randn, traces
 
 pytest.importorskip("colpali_engine", reason="colpali-engine is not installed")
 
@@ -31,7 +31,7 @@ def enabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def tensors(dtype: Any = torch.float32) -> list[torch.Tensor]:
     """Queries, documents and negatives, padded with rows of zeros as its models pad them."""
-    found = [torch.randn(4, 6, 16), torch.randn(4, 9, 16), torch.randn(4, 3, 7, 16)]
+    found = [randn(4, 6, 16), randn(4, 9, 16), randn(4, 3, 7, 16)]
     found = [torch.nn.functional.normalize(x, dim=-1) for x in found]
     found[0][1, 4:] = 0
     found[1][2, 5:] = 0
@@ -53,8 +53,8 @@ def test_scores(calls: Calls, monkeypatch: pytest.MonkeyPatch, dtype: Any) -> No
 
 
 def test_padding_wins_over_negative_similarities() -> None:
-    q = torch.ones(1, 2, 4)
-    d = torch.cat([-torch.ones(1, 3, 4), torch.zeros(1, 1, 4)], 1)
+    q = torch.ones(1, 2, 4, device=DEVICE)
+    d = torch.cat([-torch.ones(1, 3, 4, device=DEVICE), torch.zeros(1, 1, 4, device=DEVICE)], 1)
     assert scoring.maxsim_inbatch(q, d).tolist() == [[0.0]]
     assert scoring.maxsim_inbatch(q, d[:, :3]).tolist() == [[-8.0]]
 
@@ -87,7 +87,7 @@ def test_what_is_not_ours_is_theirs(calls: Calls, monkeypatch: pytest.MonkeyPatc
 
 def test_autocast() -> None:
     q, d, negatives = tensors()
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         near(scoring.maxsim_inbatch(q, d), scoring._torch_maxsim(q, d))
         near(scoring.maxsim_kd(q, negatives), scoring._torch_maxsim_kd(q, negatives))
 
@@ -133,13 +133,13 @@ def test_losses(
 def test_lists_of_embeddings(
     calls: Calls, monkeypatch: pytest.MonkeyPatch, dtype: Any
 ) -> None:
-    queries = [torch.randn(n, 16).to(dtype) for n in (3, 6, 2)]
-    pages = [torch.randn(n, 16).to(dtype) for n in (9, 4, 7, 5, 1)]
+    queries = [randn(n, 16).to(dtype) for n in (3, 6, 2)]
+    pages = [randn(n, 16).to(dtype) for n in (9, 4, 7, 5, 1)]
     score = BaseVisualRetrieverProcessor.score_multi_vector
-    found = score(queries, pages, batch_size=2, device="cpu")
+    found = score(queries, pages, batch_size=2, device=DEVICE)
     assert calls.take() == ["maxsim"] * 6
     monkeypatch.setenv(BACKEND, "torch")
-    wanted = score(queries, pages, batch_size=2, device="cpu")
+    wanted = score(queries, pages, batch_size=2, device=DEVICE)
     near(found, wanted, dtype)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Iterator
 import numpy as np
 import pytest
 import torch
-from comparing import Calls, gradients, near, traces
+from comparing import DEVICE, Calls, gradients, near, on_cpu, rand, randn, traces
 
 pytest.importorskip("pylate", reason="PyLate is not installed")
 
@@ -34,8 +34,8 @@ def enabled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def tensors(dtype: Any = torch.float32, candidates: bool = False) -> list[torch.Tensor]:
     """Queries, documents and their masks, with holes and an item without a token."""
     shape = (4, 3, 9, 16) if candidates else (5, 9, 16)
-    q, d = torch.randn(4, 6, 16).to(dtype), torch.randn(shape).to(dtype)
-    q_mask, d_mask = torch.rand(4, 6) > 0.2, torch.rand(shape[:-1]) > 0.4
+    q, d = randn(4, 6, 16).to(dtype), randn(shape).to(dtype)
+    q_mask, d_mask = rand(4, 6) > 0.2, rand(shape[:-1]) > 0.4
     d_mask[-1] = False
     return [q, d, q_mask, d_mask]
 
@@ -55,8 +55,8 @@ def test_scores(calls: Calls, name: str, mask: Any, dtype: Any) -> None:
 
 
 def test_masked_tokens_win_over_negative_similarities() -> None:
-    q, d = torch.ones(1, 2, 4), -torch.ones(1, 3, 4)
-    mask = torch.tensor([[1.0, 0.0, 1.0]])
+    q, d = torch.ones(1, 2, 4, device=DEVICE), -torch.ones(1, 3, 4, device=DEVICE)
+    mask = torch.tensor([[1.0, 0.0, 1.0]], device=DEVICE)
     assert colbert.colbert_scores(q, d, None, mask).tolist() == [[0.0]]
     assert colbert.colbert_scores(q, d, None, mask, backend="torch").tolist() == [[0.0]]
     integration.enable(masked="skip")
@@ -69,7 +69,7 @@ def test_masked_tokens_win_over_negative_similarities() -> None:
 
 def test_weights_in_masks() -> None:
     q, d, q_mask, d_mask = tensors()
-    q_mask, d_mask = torch.randn(q_mask.shape), torch.randn(d_mask.shape)
+    q_mask, d_mask = randn(q_mask.shape), randn(d_mask.shape)
     near(colbert.colbert_scores(q, d, q_mask, d_mask),
          colbert.colbert_scores(q, d, q_mask, d_mask, backend="torch"))
 
@@ -81,7 +81,7 @@ def test_gradients(name: str, dtype: Any) -> None:
     masks = [q_mask, d_mask]
     if name == NAMES[2]:
         d, masks = d[:4], []
-    weights = torch.randn(4, d.shape[1 if name == NAMES[1] else 0])
+    weights = randn(4, d.shape[1 if name == NAMES[1] else 0])
     weights = weights[:, 0] if name == NAMES[2] else weights
 
     def loss(backend: str) -> Any:
@@ -97,16 +97,17 @@ def test_gradients(name: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pairwise(calls: Calls, dtype: Any) -> None:
-    q, d = torch.randn(4, 6, 16).to(dtype), torch.randn(4, 9, 16).to(dtype)
+    q, d = randn(4, 6, 16).to(dtype), randn(4, 9, 16).to(dtype)
     found = colbert.colbert_scores_pairwise(q, d)
     assert calls.take() == ["pairs"]
     near(found, colbert.colbert_scores_pairwise(q, d, backend="torch"))
-    lists = [[torch.randn(n, 16).to(dtype) for n in lengths] for lengths in ((3, 1, 5), (7, 2, 4))]
+    lists = [[randn(n, 16).to(dtype) for n in lengths] for lengths in ((3, 1, 5), (7, 2, 4))]
     found = colbert.colbert_scores_pairwise(*lists)
     assert calls.take() == ["packed"]
     near(found, colbert.colbert_scores_pairwise(*lists, backend="torch"))
 
 
+@on_cpu
 def test_arrays_and_lists(calls: Calls) -> None:
     q, d, q_mask, d_mask = tensors()
     wanted = colbert.colbert_scores(q, d, q_mask, d_mask, backend="torch")
@@ -157,7 +158,7 @@ def test_what_is_not_ours_is_theirs(calls: Calls, monkeypatch: pytest.MonkeyPatc
 
 def test_autocast() -> None:
     q, d, q_mask, d_mask = tensors()
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         for masks in ([], [q_mask, d_mask], [q_mask.float(), d_mask]):
             near(colbert.colbert_scores(q, d, *masks),
                  colbert.colbert_scores(q, d, *masks, backend="torch"), torch.bfloat16)
@@ -179,22 +180,22 @@ class Model(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = torch.nn.Embedding(30, 16)
+        self.embedding = torch.nn.Embedding(30, 16, device=DEVICE)
 
     def forward(self, features: dict) -> dict:
         return {"token_embeddings": self.embedding(features["input_ids"])}
 
 
 def features(n: int, length: int) -> dict:
-    ids = torch.randint(0, 30, (n, length))
-    mask = torch.arange(length) < torch.randint(2, length + 1, (n, 1))
+    ids = torch.randint(0, 30, (n, length), device=DEVICE)
+    mask = torch.arange(length, device=DEVICE) < torch.randint(2, length + 1, (n, 1), device=DEVICE)
     return {"input_ids": ids, "attention_mask": mask.long()}
 
 
 def loss_of(name: str, model: Model, batch: list, backend: str) -> tuple[Any, Any]:
     """A loss by its class, and the gradient of the model."""
     options = {"mini_batch_size": 3} if name == "CachedContrastive" else {}
-    arguments = [torch.randn(6, 4, generator=torch.Generator().manual_seed(1))]
+    arguments = [torch.randn(6, 4, generator=torch.Generator().manual_seed(1)).to(DEVICE)]
     loss = getattr(pylate.losses, name)(model, **options)
     model.zero_grad()
     with pytest.MonkeyPatch.context() as patch:

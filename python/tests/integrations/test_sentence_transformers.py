@@ -7,7 +7,7 @@ from typing import Any, Iterator
 import numpy as np
 import pytest
 import torch
-from comparing import Calls, gradients, near, traces
+from comparing import DEVICE, Calls, gradients, near, rand, randn, traces
 
 framework = pytest.importorskip(
     "sentence_transformers", reason="sentence-transformers is not installed")
@@ -44,8 +44,8 @@ def both(function: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
 def tensors(dtype: Any = torch.float32, axes: int = 3) -> list[torch.Tensor]:
     """Queries, documents and their masks, with holes and an item without a token."""
     shape = (4, 9, 16) if axes == 3 else (4, 3, 9, 16)
-    q, d = torch.randn(4, 6, 16).to(dtype), torch.randn(shape).to(dtype)
-    q_mask, d_mask = torch.rand(4, 6) > 0.2, torch.rand(shape[:-1]) > 0.4
+    q, d = randn(4, 6, 16).to(dtype), randn(shape).to(dtype)
+    q_mask, d_mask = rand(4, 6) > 0.2, rand(shape[:-1]) > 0.4
     d_mask[-1] = False
     return [q, d, q_mask, d_mask]
 
@@ -72,7 +72,7 @@ def test_scores(calls: Calls, name: str, mask: Any, dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
 def test_rows_that_are_no_padding(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integration, "_ROWS_AT_ONCE", 5)
-    padded = torch.randn(6, 9, 16).to(dtype)
+    padded = randn(6, 9, 16).to(dtype)
     padded[:, :, 0] = 0
     padded[1, 4:] = 0
     padded[2, 3], padded[3] = -0.0, 0
@@ -86,21 +86,21 @@ def test_rows_that_are_no_padding(dtype: Any, monkeypatch: pytest.MonkeyPatch) -
 
 def test_weights_of_query_tokens() -> None:
     q, d, q_mask, d_mask = tensors()
-    near(*both(util.maxsim, q, d, torch.rand(q_mask.shape), d_mask))
+    near(*both(util.maxsim, q, d, rand(q_mask.shape), d_mask))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_lists_arrays_and_chunks(calls: Calls, name: str) -> None:
     function = getattr(util.similarity, name)
-    lists = [[torch.randn(n, 16) for n in lengths] for lengths in ((3, 1, 5), (7, 2, 4))]
+    lists = [[randn(n, 16) for n in lengths] for lengths in ((3, 1, 5), (7, 2, 4))]
     near(*both(function, *lists))
     near(*both(function, *lists, chunk_elements=150))
     near(*both(function, *([x.numpy() for x in side] for side in lists)))
     near(*both(function, torch.randn(2, 3, 16).numpy(), np.ones((2, 4, 16), np.int8)))
-    near(*both(function, torch.randn(3, 16), torch.randn(5, 16)))
+    near(*both(function, randn(3, 16), randn(5, 16)))
     assert len(calls.take()) > 5
-    near(*both(function, [torch.randn(2, 16)], [torch.randn(0, 16)]))
-    near(*both(function, [], [] if "pairwise" in name else [torch.randn(2, 16)]))
+    near(*both(function, [randn(2, 16)], [randn(0, 16)]))
+    near(*both(function, [], [] if "pairwise" in name else [randn(2, 16)]))
     assert calls.take() == []
 
 
@@ -108,7 +108,7 @@ def test_lists_arrays_and_chunks(calls: Calls, name: str) -> None:
 @pytest.mark.parametrize("name", ["maxsim", "maxsim_pairwise"])
 def test_gradients(name: str, dtype: Any) -> None:
     q, d, q_mask, d_mask = tensors(dtype)
-    weights = torch.randn(4, 4) if name == "maxsim" else torch.randn(4)
+    weights = randn(4, 4) if name == "maxsim" else randn(4)
     weights[..., -1] = 0
 
     def loss(q: Any, d: Any) -> Any:
@@ -165,7 +165,7 @@ def test_what_is_not_ours_is_theirs(calls: Calls) -> None:
 
 def test_autocast() -> None:
     q, d, q_mask, d_mask = tensors()
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         near(*both(util.maxsim, q, d, q_mask, d_mask), torch.bfloat16)
 
 
@@ -174,7 +174,7 @@ class Model(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = torch.nn.Embedding(30, 16)
+        self.embedding = torch.nn.Embedding(30, 16, device=DEVICE)
 
     def forward(self, features: dict, task: Any = None) -> dict:
         tokens = torch.nn.functional.normalize(self.embedding(features["input_ids"]), dim=-1)
@@ -182,8 +182,9 @@ class Model(torch.nn.Module):
 
 
 def features(n: int, length: int) -> dict:
-    mask = torch.arange(length) < torch.randint(2, length + 1, (n, 1))
-    return {"input_ids": torch.randint(0, 30, (n, length)), "attention_mask": mask.long()}
+    mask = torch.arange(length, device=DEVICE) < torch.randint(2, length + 1, (n, 1), device=DEVICE)
+    ids = torch.randint(0, 30, (n, length), device=DEVICE)
+    return {"input_ids": ids, "attention_mask": mask.long()}
 
 
 LOSSES = {
@@ -199,7 +200,7 @@ def test_losses(calls: Calls, name: str) -> None:
     options, wants = LOSSES[name]
     model = Model()
     batch = [features(6, 5), features(6, 8), features(6, 7)]
-    labels = torch.randn(6, 2)
+    labels = randn(6, 2)
     loss = getattr(losses, name)(model, **options)
 
     def run() -> tuple[Any, Any]:

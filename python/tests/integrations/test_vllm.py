@@ -9,7 +9,7 @@ from typing import Any, Iterator
 
 import pytest
 import torch
-from comparing import Calls, near, traces
+from comparing import Calls, near, randn, traces
 
 from maxsim.integrations import _exchange
 from maxsim.integrations import vllm as integration
@@ -58,7 +58,7 @@ def both(runner: Any, *args: Any) -> None:
 
 
 def items(lengths: Any, dtype: Any = torch.float32) -> list[torch.Tensor]:
-    return [torch.randn(n, 16).to(dtype) for n in lengths]
+    return [randn(n, 16).to(dtype) for n in lengths]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -69,7 +69,7 @@ def test_scores(calls: Calls, package: Any, dtype: Any) -> None:
 
 
 def test_parts_of_one_matrix_are_not_copied(calls: Calls, package: Any) -> None:
-    memory = torch.randn(60, 16)[3:]
+    memory = randn(60, 16)[3:]
     parts = list(memory.split([7, 1, 12, 37]))
     both(package, items([4, 4, 2, 3]), parts[::-1])
     rows, starts = integration._rows(parts[::-1])
