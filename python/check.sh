@@ -43,7 +43,7 @@ python3 -m mypy.stubtest --mypy-config-file ../pyproject.toml maxsim._maxsim
 export HF_HUB_OFFLINE=1
 PYTHONPATH=$PYTHONPATH:$frameworks python3 -m pytest -q -p no:cacheprovider .
 PYTHONPATH=$target/py-wheel:$frameworks-st6:$tools:$frameworks python3 -m pytest -q \
-    -p no:cacheprovider integrations/test_sentence_transformers.py test_examples.py \
-    -k 'sentence_transformers or reranking'
+    -p no:cacheprovider integrations/test_sentence_transformers.py test_examples.py test_record.py \
+    -k 'sentence_transformers or reranking or frameworks'
 # The test suites of other packages, on the names that this one has of theirs.
 python3 peers/run.py

@@ -70,20 +70,27 @@ def _score(
 
     from . import _served
 
+    given = queries, documents
     queries, documents = _served.as_products(queries, documents)
     dtype = queries.dtype
     skipped = None
     if queries_mask is not None:
         dtype = torch.promote_types(dtype, queries_mask.dtype)
-        queries = queries * queries_mask.unsqueeze(-1).to(queries.dtype)
+        queries = _times(queries, queries_mask, queries is not given[0])
     if documents_mask is not None:
         dtype = torch.promote_types(dtype, documents_mask.dtype)
         if _masked == "zero":
-            documents = documents * documents_mask.unsqueeze(-1).to(documents.dtype)
+            documents = _times(documents, documents_mask, documents is not given[1])
         else:
             skipped = documents_mask != 0
     scores = score(queries, documents, d_mask=skipped)
     return scores.to(_served.sum_type(dtype, scores.device))
+
+
+def _times(tokens: Any, mask: Any, is_own: bool) -> Any:
+    """Tokens times their mask: in place where they are a copy that was made here."""
+    factors = mask.unsqueeze(-1).to(tokens.dtype)
+    return tokens.mul_(factors) if is_own else tokens * factors
 
 
 def _colbert_scores(original: Callable[..., Any]) -> Callable[..., Any]:

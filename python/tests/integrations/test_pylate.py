@@ -164,6 +164,25 @@ def test_autocast() -> None:
                  colbert.colbert_scores(q, d, *masks, backend="torch"), torch.bfloat16)
 
 
+def test_gradients_under_autocast_leave_embeddings_as_they_are() -> None:
+    q, d, q_mask, d_mask = tensors()
+    q, d = q.bfloat16().float(), d.bfloat16().float()
+    before = [q.clone(), d.clone()]
+
+    def loss(q: Any, d: Any) -> Any:
+        with torch.autocast(DEVICE, torch.bfloat16):
+            scores = colbert.colbert_scores(q, d, q_mask, d_mask.float())
+        return scores.float().logsumexp(-1).sum()
+
+    found = gradients(loss, q, d)
+    assert torch.equal(q, before[0]) and torch.equal(d, before[1])
+    integration.disable()
+    wanted = gradients(loss, q, d)
+    integration.enable()
+    for x, y in zip(found, wanted):
+        near(x, y, torch.bfloat16)
+
+
 def test_transforms_are_theirs(calls: Calls) -> None:
     q, d, *_ = tensors()
     found = torch.func.grad(lambda q: colbert.colbert_scores(q, d).sum())(q)
