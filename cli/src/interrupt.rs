@@ -27,6 +27,7 @@ pub(crate) fn clears(bar: &ProgressBar) {
 
 /// Keeps a signal from ending the run while `work` runs: it waits until then. For a name that is
 /// there for a moment only.
+#[cfg(target_os = "linux")]
 pub(crate) fn held_off<T>(work: impl FnOnce() -> T) -> T {
     let _names = locked(&UNFINISHED);
     work()

@@ -29,6 +29,7 @@ const SUFFIX: &str = ".part";
 const MAX_TRIES: usize = 16;
 
 /// `named` does without files that have no name, as a file system that has none does.
+#[cfg(target_os = "linux")]
 const VARIABLE: &str = "MAXSIM_TEMPORARY";
 
 /// A file being written. Unless it is published, it is removed.

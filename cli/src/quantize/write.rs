@@ -220,7 +220,7 @@ fn reports<T: Element, F: Quantized>(
     is_used: &[bool],
     clips: Clips,
 ) -> Result<(QuantizeReport, QuantizeReport)> {
-    let mask: Vec<u8> = is_used.iter().map(|&is_used| is_used.into()).collect();
+    let mask: Vec<u8> = is_used.iter().map(|&is_used| u8::from(is_used)).collect();
     let of_f16 = match clips {
         Clips::Avoid => {
             let codes = elements.quantize::<F>(ScaleType::F16)?.with_mask(&mask)?;
