@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ._lazy import submodules as _submodules
 from ._maxsim import version as _version
 from ._ranking import Ranking, search, topk
 from ._sides import Result
@@ -21,6 +22,9 @@ from .quantize import Quantized, dequantize, quantize
 from .scoring import candidates, maxsim, packed, pairs, scattered
 
 if TYPE_CHECKING:
+    from . import compat as compat
+    from . import integrations as integrations
+    from . import layers as layers
     from . import losses as losses
     from .composed import chamfer as chamfer
     from .composed import from_hidden as from_hidden
@@ -55,6 +59,8 @@ __all__ = [
     "xtr",
 ]
 
+_module = _submodules(__name__, ("compat", "integrations", "layers", "losses"))
+
 #: Operations that are composed in torch.
 _COMPOSED = ("chamfer", "from_hidden", "project", "xtr")
 
@@ -69,15 +75,11 @@ def __getattr__(name: str) -> Any:
         from .nn import MaxSimScorer
 
         return MaxSimScorer
-    if name == "losses":
-        import importlib
-
-        return importlib.import_module(f"{__name__}.losses")
     if name in _COMPOSED:
         from . import composed
 
         return getattr(composed, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _module(name)
 
 
 def __dir__() -> list[str]:

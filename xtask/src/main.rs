@@ -10,6 +10,7 @@ mod device_rustc;
 mod entries;
 mod evidence;
 mod fingerprint;
+mod package;
 mod ptx_text;
 mod ptxas;
 mod report;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::build_ptx::Cubins;
+use crate::package::{hub, wheels};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -41,6 +43,15 @@ usage: cargo xtask <command>
   evidence [--strict]  compare the kernels with the recorded GPU runs in docs/measured
   report               write docs/benchmarks.md and the plots from docs/measured/*/*.json
   report --check       fail when they are not what the records say
+  wheels               build the Python package's wheels of a release, for manylinux_2_28 on x86_64
+                       and aarch64, with zig's linker, and check them (target/release-wheels)
+    --out DIR          another folder
+    --target TRIPLE    this processor's alone
+  wheels --check WHEEL ..   check these
+  hub WHEEL ..         lay out their files as the Hugging Face `kernels` library loads them
+                       (target/hub)
+    --out DIR          another folder
+    --local            wheels for any C library, to be loaded on this machine
   tidy                 check layers, sizes of files, functions and lines, and words of comments
   tidy --lower         lower the counts of exceptions to what is there
 
@@ -66,6 +77,12 @@ fn main() -> ExitCode {
         ["evidence", "--strict"] => evidence::run(&root, true),
         ["report"] => report::write(&root),
         ["report", "--check"] => report::check(&root),
+        ["wheels", ref options @ ..] => {
+            wheels::Asked::parse(&root, options).and_then(|asked| wheels::run(&root, &asked))
+        }
+        ["hub", ref options @ ..] => {
+            hub::Asked::parse(&root, options).and_then(|asked| hub::run(&root, &asked))
+        }
         ["tidy"] => tidy::check(&root),
         ["tidy", "--lower"] => tidy::lower(&root),
         _ => {
@@ -119,7 +136,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         assert_eq!(wrong_usage(&[]), None);
-        let all = "build-ptx, lint-device, check-ptx, bundle, evidence, report, tidy";
+        let all = "build-ptx, lint-device, check-ptx, bundle, evidence, report, wheels, hub, \
+                   tidy";
         let expected = format!("no such command: foo; the commands are {all}");
         assert_eq!(wrong_usage(&["foo", "--check"]), Some(expected));
         let expected = "report does not take --chek".to_string();

@@ -11,8 +11,9 @@ from .._sides import CANDIDATES, CROSS, OWN, PAIRS
 from .._sides import Options, Pairing, Result, Side, check, check_call
 from .torch import CODES, ELEMENTS, check_devices, run, run_backward
 
-#: Namespace of the operators, alone here.
-NAMESPACE = "maxsim"
+#: Namespace of the operators: the name that the package was imported under, so that a copy of it
+#: under another name (a kernel of the Hub) can be in the same process.
+NAMESPACE = __name__.partition(".")[0]
 
 _SIDES = ", ".join(
     f"Tensor {side}, Tensor? {side}_mask, Tensor? {side}_first, Tensor? {side}_lengths, "
@@ -160,7 +161,7 @@ def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
     if grad is None:
         return (None, *rest)
     if not ctx.has_winners:
-        raise RuntimeError("maxsim::score: gradients need winners; call it with winners=True")
+        raise RuntimeError(f"{NAMESPACE}::score: gradients need winners; call it with winners=True")
     winners, *tensors = ctx.saved_tensors
     needs_q, needs_d = ctx.needs_input_grad[0], ctx.needs_input_grad[6]
     backward = getattr(torch.ops, NAMESPACE).score_backward

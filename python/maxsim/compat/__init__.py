@@ -7,3 +7,17 @@
 Changing the import is all that a caller does. Names, arguments, defaults, results and exceptions
 are theirs; what is computed is this library's operator.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._lazy import submodules
+
+if TYPE_CHECKING:
+    from . import flash_maxsim as flash_maxsim
+    from . import kernels_hub as kernels_hub
+    from . import late_interaction_kernels as late_interaction_kernels
+
+__getattr__ = submodules(
+    __name__, ("flash_maxsim", "kernels_hub", "late_interaction_kernels"))
