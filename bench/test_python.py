@@ -75,6 +75,14 @@ class RecordTest(unittest.TestCase):
         self.assertEqual([row["card"] for row in found["rows"]], ["x", "y", "y"])
         self.assertEqual((found["rows"][1]["ours"], found["card"]), (2.0, "x"))
 
+    def test_versions_of_other_groups_stay(self):
+        record = rows.Record(self.path, ["g"])
+        record.about({"versions": {"a": "1", "b": "1"}, "card": "x"})
+        record.about({"versions": {"b": "2"}})
+        record.save()
+        self.assertEqual(self.read()["versions"], {"a": "1", "b": "2"})
+        self.assertEqual(self.read()["card"], "x")
+
     def test_records_are_merged(self):
         parts = []
         for name in ("a", "b"):
@@ -98,6 +106,10 @@ class ProgramTest(unittest.TestCase):
             with mock.patch.object(program, "child", side_effect=["ended with -11", None]) as child:
                 self.assertEqual(program.main(words), 1)
             self.assertEqual([call.args[1] for call in child.call_args_list], ["whole", "memory"])
+
+    def test_a_cpus_rows_are_in_a_record_of_their_own(self):
+        self.assertNotIn("cpu", program.arguments([]).rows)
+        self.assertEqual(program.arguments(["--device", "cpu"]).rows, ["cpu"])
 
     def test_no_group_starts_after_the_deadline(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 
     python3 -m bench.python --out python.json --peers DIR          every group of rows
     python3 -m bench.python --rows whole enqueue --out python.json --peers DIR
+    python3 -m bench.python --device cpu --out python.json --peers DIR          a CPU's rows
 
 From the repository's root, with the package `maxsim` installed. DIR has the unpacked source
 distributions flash_maxsim-0.3.0, late_interaction_kernels-0.4.5, pylate-1.6.0 and
@@ -49,8 +50,8 @@ def arguments(words=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--rows", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP",
-        help=f"groups of rows: {', '.join(GROUPS)}")  # fmt: skip
+    add("--rows", nargs="+", choices=GROUPS, metavar="GROUP",
+        help=f"groups of rows: {', '.join(GROUPS)}; all of the device by default")  # fmt: skip
     add("--cases", nargs="+", default=[], help="of forward and training: names or their starts")
     add("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", "out"), FILE))
     add("--merge", nargs="+", type=pathlib.Path, default=[], help="records to start from")
@@ -60,9 +61,14 @@ def arguments(words=None):
     add("--deadline", type=float, default=float("inf"), help="start no group after so many seconds")
     add("--device", choices=["cuda", "cpu"], default="cuda",
         help="cpu: the CPU's rows alone mean something")  # fmt: skip
+    add("--note", help="what readers of the record should know")
     add("--tiny", action="store_true", help="the smallest shapes, to try the scripts")
     add("--in-process", action="store_true", help="in this process, without a limit of time")
-    return parser.parse_args(words)
+    args = parser.parse_args(words)
+    if args.rows is None:
+        # A record is of one machine: a CPU's rows are in one of their own.
+        args.rows = [name for name in GROUPS if (name == "cpu") == (args.device == "cpu")]
+    return args
 
 
 FILE = "python.json"
@@ -91,8 +97,8 @@ def about(w):
     found = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
     found["python"] = sys.version.split()[0]
     found["versions"] = packages.versions()
+    found["card"] = w.card
     if w.on_gpu:
-        found["card"] = w.card
         found["driver"] = driver()
         if w.known_limits is not None:
             found["limits"] = rows.rounded(w.known_limits.about())
@@ -147,6 +153,7 @@ def main(words=None):
         missed = sum(run_group(args, name, record) for name in args.rows)
         return 1 if missed else 0
     record = rows.Record(args.out, GROUPS, args.merge)
+    record.about({"note": args.note} if args.note else {})
     record.save()
     start, ended_badly = time.monotonic(), {}
     for name in args.rows:

@@ -60,12 +60,12 @@ def learns(text):
 def checks(args, staged):
     """All checks; `staged`: a folder with what the examples import of frameworks."""
     expandable = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    data = ["--data", str(args.data)] if args.data else []
+    texts = ["--data", str(args.data)] if args.data else []
     out = tempfile.mkdtemp(prefix="maxsim-checks-") if args.keep is None else str(args.keep)
     older = (str(args.older),) if args.older else ()
     core = ["test_scores", "test_gradients", "test_operators", "test_search", "test_modules"]
     core = [f"core/{name}.py" for name in core]
-    example = lambda name, *words: [str(EXAMPLES / name), *data, *words]
+    example = lambda name, *words: [str(EXAMPLES / name), *words]
     return [
         tests("tests, core", ["core"], 420),
         tests("tests, core, expandable segments", core, 300, env=expandable),
@@ -79,7 +79,7 @@ def checks(args, staged):
         tests("tests, two GPUs", ["core/test_ranks.py"], 240, n_gpus=2),
         Check(
             "example, train_contrastive",
-            example("train_contrastive.py", "--seed", "0", "--out", f"{out}/train_contrastive"),
+            example("train_contrastive.py", *texts, "--out", f"{out}/train_contrastive"),
             590,
             shows=learns,
         ),
@@ -182,7 +182,7 @@ def main():
     parser.add_argument("--only", nargs="+", default=[], help="checks by parts of their names")
     parser.add_argument("--peers", type=pathlib.Path, help="folder of source distributions")
     parser.add_argument("--older", type=pathlib.Path, help="folder of sentence-transformers 5.3")
-    parser.add_argument("--data", type=pathlib.Path, help="texts that the examples learn from")
+    parser.add_argument("--data", type=pathlib.Path, help="texts that a model is trained on")
     parser.add_argument("--keep", type=pathlib.Path, help="folder for what the examples write")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="in seconds")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])

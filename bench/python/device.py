@@ -162,7 +162,7 @@ def train_row(w, rust, words, case, committed_ms):
                 raise ValueError(f"gradients are off: cosines {found}")
             more["cosines"] = found
         pairs = zip((step.q.grad, step.d.grad), one.gradients)
-        more["same_bits"] = all(torch.equal(a.view(-1), b.view(-1)) for a, b in pairs)
+        more["same_bits"] = all(torch.equal(a.reshape(-1), b.reshape(-1)) for a, b in pairs)
         if not more["same_bits"]:
             near = zip((step.q.grad, step.d.grad), one.gradients)
             found = [world.cosine(a, b) for a, b in near]

@@ -6,10 +6,10 @@ import math
 
 PROTOCOL = (
     "one process for all methods of a row, in turns, the first another each round; random data; "
-    "results compared with float64 or float32 references first; 512 MB read before each timed "
-    "call, but where calls are enqueued only; medians, with quartiles beside; device times are "
-    "differences of CUDA events with the queue kept full, whole calls are host times until the "
-    "device is done"
+    "results compared with float64 or float32 references first; on a GPU 512 MB read before each "
+    "timed call, but where calls are enqueued only; medians, with quartiles beside; device times "
+    "are differences of CUDA events with the queue kept full, whole calls are host times until "
+    "the result is there"
 )
 OPERATORS = {"<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
 
@@ -109,8 +109,9 @@ class Record:
         self.data["protocol"] = PROTOCOL
 
     def about(self, found):
-        """What is true of all rows to come."""
-        self.data |= found
+        """What is true of all rows to come; versions are added to those that are known."""
+        versions = self.data.get("versions", {}) | found.get("versions", {})
+        self.data |= found | ({"versions": versions} if versions else {})
 
     def take(self, group, card, rows):
         """Adds rows of a group, measured on a card."""
