@@ -141,6 +141,7 @@ pub mod format {
     pub use crate::device::any::{AnyDeviceTokens, AnyTokensRef};
     pub use crate::device::raw::RawRows;
     pub use crate::device::raw_codes::{RawScaleWords, RawScales};
+    pub use crate::device::raw_residuals::RawResiduals;
     pub use crate::ops::raw::RawCodes;
     pub use crate::tokens::conversion::Conversion;
     #[doc(inline)]

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use bytemuck::pod_read_unaligned;
 use maxsim::format::{Element, ElementType};
-use maxsim::{Device, Error, ScoreOptions, Scores};
+use maxsim::{Device, DeviceTokens, Error, ScoreOptions, Scores, Tokens};
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
 use crate::agree;
@@ -121,6 +122,16 @@ pub fn is_too_long(time: Duration, limit: Duration) -> bool {
 /// Bytes of a device's memory that nothing has taken.
 pub fn free_bytes(device: &Device) -> Result<u64, String> {
     Ok(device.memory().map_err(text)?.ok_or("no device memory")?.free_bytes)
+}
+
+/// Device memory that begins with these bytes, and ends with bytes of a NaN.
+pub fn memory(device: &Device, bytes: &[u8]) -> Result<DeviceTokens<f32>, String> {
+    let mut bytes = bytes.to_vec();
+    bytes.resize(bytes.len().next_multiple_of(256).max(256), 0xFF);
+    let words: Vec<f32> = bytes.chunks_exact(4).map(pod_read_unaligned).collect();
+    // Rows without gaps.
+    let tokens = Tokens::padded(&words, words.len() / 64, 1, 64).map_err(text)?;
+    device.upload(&tokens).map_err(text)
 }
 
 /// An error as the suites report it.

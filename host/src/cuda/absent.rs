@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::plan::backward::BackwardKind;
 use crate::plan::choice::Chosen;
 use crate::plan::kernels::LoadedKernel;
-use crate::plan::limits::{Access, DeviceLimits};
+use crate::plan::limits::{Access, DeviceLimits, ResidualAddresses};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::{GradientMatrix, OutputAddresses, OutputShape, Trust};
@@ -130,6 +130,14 @@ absent! {
         fn upload<F: Format>(device: Device<'_>, tokens: &Tokens<'_, F>) -> Result<CudaTokens>;
         fn upload_residual<T: Element>(device: Device<'_>, tokens: &ResidualTokens<'_>)
             -> Result<CudaTokens>;
+        fn view_residual(
+            device: Device<'_>,
+            queries: ElementType,
+            layout: &TokenLayout,
+            addresses: ResidualAddresses,
+            tables: (u32, usize),
+            mask: u64,
+        ) -> Result<CudaTokens>;
         fn view(
             device: Device<'_>,
             operand: impl Into<Operand>,
@@ -352,6 +360,18 @@ impl CudaTokens {
         format: TokenFormat,
         scales: ScaleType,
         to: [u64; 2],
+    ) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Safety
+    /// It cannot be called.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn write_residual_norms(
+        &self,
+        stream: &mut CudaStream,
+        queries: ElementType,
+        dim: usize,
     ) -> Result<()> {
         match self.0 {}
     }

@@ -11,6 +11,8 @@ pub(crate) mod raw_codes;
 #[allow(unsafe_code)]
 pub(crate) mod raw_items;
 #[allow(unsafe_code)]
+pub(crate) mod raw_residuals;
+#[allow(unsafe_code)]
 pub(crate) mod raw_stream;
 pub(crate) mod stream;
 pub(crate) mod tokens;

@@ -188,7 +188,7 @@ impl<T: Element> DeviceTokens<T> {
 }
 
 /// Refuses what one of layout and rows has without the other.
-fn check_beside(what: &str, has_layout: bool, address: Option<u64>) -> Result<()> {
+pub(super) fn check_beside(what: &str, has_layout: bool, address: Option<u64>) -> Result<()> {
     if has_layout == address.is_some() {
         return Ok(());
     }

@@ -15,7 +15,7 @@ use crate::device::stream::Stream;
 use crate::device::tokens::DeviceTokens;
 use crate::error::Result;
 use crate::tokens::element::Element;
-use crate::tokens::format::{Format, GradientSource, ScorableWith};
+use crate::tokens::format::{Format, GradientSource, Residual, ScorableWith};
 
 /// Takes stream-ordered calls: a [`Stream`] runs them in order, a [`Capture`] records them for a
 /// [`Graph`](crate::stream::Graph). So a step is written once, and enqueued or captured. Sealed.
@@ -167,10 +167,65 @@ pub trait Queue: Submit {
         let adds = true;
         submit(self, work, Call { queries, documents, scores, grad_scores, gradients, adds })
     }
+
+    /// As [`Queue::backward`], where documents are residual-compressed: the gradient of the
+    /// queries, in f32, which [`Device::backward_residual`](crate::Device::backward_residual)
+    /// describes. `gradients` have no rows of documents; those of the codec's tables are not
+    /// computed.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use maxsim::format::Residual;
+    /// use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
+    /// use maxsim::stream::Queue;
+    /// use maxsim::training::{BackwardOptions, GradientType};
+    /// use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout, Tokens};
+    ///
+    /// // One document of two tokens: (0.5 + 0.25, 0 - 1) and (0 - 1, 2 + 0.25).
+    /// let centroids = Centroids::F32(vec![0.5, 0.0, 0.0, 2.0].into());
+    /// let codec = Arc::new(ResidualCodec::new(1, 2, centroids, &[-1.0, 0.25], false)?);
+    /// let layout = TokenLayout::packed(2, 2, &[0i64, 2])?;
+    /// let order = BitOrder::LittleEndian;
+    /// let tokens = ResidualTokens::new(codec, vec![0, 1], vec![0b01, 0b10], order, layout)?;
+    /// let device = Device::cpu();
+    /// let documents: DeviceTokens<Residual<f32>> = device.upload_residual(&tokens)?;
+    /// let queries = device.upload(&Tokens::padded(&[1.0f32, 2.0], 1, 1, 2)?)?;
+    ///
+    /// let options = ScoreOptions::default().winners(true);
+    /// let work = device.prepare(&queries, &documents, &Pairing::cross(), &options)?;
+    /// let options = BackwardOptions::default();
+    /// let backward = device.prepare_backward(&work, &options, GradientType::F32)?;
+    /// let mut scores = work.new_scores()?;
+    /// let grad_scores = backward.upload_grad_scores(&[1.0])?;
+    /// let mut gradients = backward.new_gradients()?;
+    /// let mut stream = device.stream()?;
+    /// stream.score_into(&queries, &documents, &work, &mut scores)?;
+    /// let scores = scores.with_grad(&grad_scores);
+    /// stream.backward_residual(&queries, &documents, &backward, scores, &mut gradients)?;
+    /// let found = gradients.read()?;
+    /// assert_eq!((found.queries, found.documents), (vec![-1.0, 2.25], vec![]));
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Queue::backward`].
+    fn backward_residual<T: Element>(
+        &mut self,
+        queries: &DeviceTokens<T>,
+        documents: &DeviceTokens<Residual<T>>,
+        work: &PreparedBackward,
+        scores: WithGrad<'_, DeviceScores, DeviceGradScores>,
+        gradients: &mut DeviceGradients,
+    ) -> Result<()> {
+        let WithGrad { scores, grad_scores } = scores;
+        let adds = false;
+        submit(self, work, Call { queries, documents, scores, grad_scores, gradients, adds })
+    }
 }
 
 /// Submits the gradients of a call.
-fn submit<T: Element, D: GradientSource<T>>(
+fn submit<T: Element, D: Format>(
     queue: &mut (impl Submit + ?Sized),
     work: &PreparedBackward,
     call: Call<'_, T, D>,

@@ -24,6 +24,16 @@ impl DeviceLimits {
     }
 }
 
+/// Addresses of residual-compressed tokens as kernels decode them; no norms are 0.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResidualAddresses {
+    pub codes: u64,
+    pub residuals: u64,
+    pub centroids: u64,
+    pub weights: u64,
+    pub norms: u64,
+}
+
 /// How a matrix in device memory can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {

@@ -290,7 +290,7 @@ impl<'a> ResidualCodec<'a> {
     }
 }
 
-pub(super) fn check_nbits(nbits: u32) -> Result<()> {
+pub(crate) fn check_nbits(nbits: u32) -> Result<()> {
     if NBITS.contains(&nbits) {
         return Ok(());
     }

@@ -46,8 +46,9 @@
 //! # Ok::<(), maxsim::Error>(())
 //! ```
 
+pub(crate) mod arrangement;
 pub(crate) mod by_code;
-mod codec;
+pub(crate) mod codec;
 mod decode;
 mod encode;
 mod kmeans;
@@ -57,6 +58,7 @@ mod tokens;
 mod train;
 mod vjp;
 
+pub use arrangement::Arrangement;
 pub use codec::{Centroids, ResidualCodec};
 pub(crate) use decode::HostResiduals;
 pub use encode::{Arithmetic, EncodeOptions};

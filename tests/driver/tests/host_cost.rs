@@ -109,6 +109,23 @@ fn codes_in_memory_of_the_caller_are_made_and_scored_without_a_wait() {
 }
 
 #[test]
+fn residuals_in_memory_of_the_caller_are_scored_and_trained_without_a_wait() {
+    in_stand_in(
+        "residuals_in_memory_of_the_caller_are_scored_and_trained_without_a_wait",
+        |driver| {
+            let device = Device::cuda(0).expect("the stand-in's device");
+            for (shape, layouts) in [("regular", regular()), ("ragged", ragged(0))] {
+                let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+                for nbits in [2, 4] {
+                    let name = format!("residuals of {nbits} bits, {shape}");
+                    check(driver, &name, |_| call.of_residuals(nbits, &layouts));
+                }
+            }
+        },
+    );
+}
+
+#[test]
 fn lengths_that_are_new_with_every_call_are_copied_and_nothing_else() {
     in_stand_in("lengths_that_are_new_with_every_call_are_copied_and_nothing_else", |driver| {
         let device = Device::cuda(0).expect("the stand-in's device");

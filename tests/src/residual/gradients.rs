@@ -13,6 +13,7 @@ use crate::engines::cuda_devices;
 use crate::gpu::text;
 use crate::gradients::{self, Expected, Sum};
 use crate::residual::Parts;
+use crate::residual::in_place::Call;
 use crate::residual::scores::{ResidualCase, finds_winners, takes};
 use crate::suite::Suite;
 
@@ -58,6 +59,12 @@ fn check<T: Element>(suite: &Suite, case: &ResidualCase) -> Result<(), String> {
             || device.backward_residual(&queries, &on_device, scores.with_grad(&grad_scores));
         let found = call().map_err(text).map_err(at)?;
         compare(case, &parts, &expected, &found).map_err(at)?;
+        if finds_winners::<T>(device) {
+            let (queries, documents, on_device) = (&queries, &documents, &on_device);
+            let (pairing, grad_scores) = (&pairing, &grad_scores[..]);
+            let call = Call { device, queries, documents, on_device, pairing, grad_scores };
+            call.check(&found.queries).map_err(at)?;
+        }
         for _ in 1..REPEATS {
             if !same_bits(&found, &call().map_err(text).map_err(at)?) {
                 return Err(at("other bits the next time".into()));

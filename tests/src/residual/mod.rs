@@ -2,6 +2,7 @@
 //! gradients on every engine.
 
 pub mod gradients;
+pub mod in_place;
 pub mod scored_cases;
 pub mod scores;
 

@@ -7,27 +7,17 @@ use maxsim::format::{
     Element, Format, Fp8, Int8, Int8Affine, Quantized, RawCodes, RawRows, RawScaleWords, ScaleType,
     ScorableWith,
 };
-use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, Tokens};
+use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions};
 use maxsim_tests::case::{Case, elements, tokens};
 use maxsim_tests::engines::cuda_devices;
-use maxsim_tests::gpu::{same_bits, text};
+use maxsim_tests::gpu::{memory, same_bits, text};
 use maxsim_tests::suite::Suite;
 
-use super::handles::{check_matrix, from_bytes};
+use super::handles::check_matrix;
 
 /// Device memory of so many bytes at least, every word a NaN.
 fn room(device: &Device, len_bytes: u64) -> Result<DeviceTokens<f32>, String> {
     memory(device, &vec![0xFF; len_bytes as usize])
-}
-
-/// Device memory with these bytes at its start.
-fn memory(device: &Device, bytes: &[u8]) -> Result<DeviceTokens<f32>, String> {
-    let mut words = bytes.to_vec();
-    words.resize(bytes.len().next_multiple_of(256).max(256), 0xFF);
-    // Rows without gaps.
-    let words = from_bytes::<f32>(&words);
-    let tokens = Tokens::padded(&words, words.len() / 64, 1, 64).map_err(text)?;
-    device.upload(&tokens).map_err(text)
 }
 
 /// Codes of `handle` that were made in room of the test, against those of the library's own.

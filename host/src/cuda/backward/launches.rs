@@ -95,6 +95,9 @@ impl CudaBackward {
                 // Scales are there from the start.
                 sums.norms[1] = documents.row_scales_address();
             }
+            if self.documents == Gathered::Residuals {
+                sums.norms[1] = documents.decoded()?.norms;
+            }
             self.run_sums(entered, stream, &sums, free)
         }
     }
@@ -122,7 +125,10 @@ impl CudaBackward {
                     }
                     None => {
                         self.run_queries(entered, stream, call, sorted, free)?;
-                        self.run_documents(entered, stream, call, sorted, free)
+                        match self.of_queries_alone {
+                            true => Ok(()),
+                            false => self.run_documents(entered, stream, call, sorted, free),
+                        }
                     }
                 },
             }

@@ -74,6 +74,8 @@ pub(crate) struct CudaBackward {
     winner_bytes: usize,
     row_len: u32,
     documents: Gathered,
+    /// Whether the queries' gradient is all that calls give.
+    of_queries_alone: bool,
     pub(super) kernels: Kernels,
     pub(super) plan: GradientPlan,
     pub(super) lists: Lists,
@@ -200,7 +202,7 @@ impl CudaBackward {
         outputs: &OutputShape,
         again: Option<Recompute>,
     ) -> Result<CudaBackward> {
-        let BackwardKind { gradient, is_atomic, normalizes, documents } = kind;
+        let BackwardKind { gradient, is_atomic, normalizes, documents, of_queries_alone } = kind;
         let are_elements = documents == Gathered::Elements;
         debug_assert!(are_elements || !is_atomic && !normalizes && again.is_none());
         let are_residuals = documents == Gathered::Residuals;
@@ -230,6 +232,7 @@ impl CudaBackward {
             Some(again) if again.narrows() => GradientPlan::narrowing(problem),
             Some(_) => GradientPlan::default(),
             None if is_atomic => GradientPlan::atomic(problem, &shape)?,
+            None if of_queries_alone => GradientPlan::of_queries(problem, &shape)?,
             None => GradientPlan::new(problem, &shape)?,
         };
         if let (WinnerKernels::Sorted(sorted), false) =
@@ -247,6 +250,7 @@ impl CudaBackward {
             winner_bytes: outputs.winner_bytes,
             row_len: problem.shape().row_len().unwrap_or(0) as u32,
             documents,
+            of_queries_alone,
             kernels,
             lists: Lists::upload(device, problem, &plan)?,
             covers_queries: plan.n_rows as usize == problem.queries().rows(),

@@ -163,16 +163,31 @@ impl GradientPlan {
         if problem.queries().max_len() == 0 || problem.documents().max_len() == 0 {
             return Ok(plan);
         }
-        let queries = Side::new(problem, true)?;
-        plan.add_rows(&queries, shape)?;
+        plan.add_queries(problem, shape)?;
         if !shape.adds_in_place {
             plan.list_narrowed(problem);
         }
-        if let SidePairs::Listed(_) = queries.pairs {
-            plan.slots = slots(problem);
-        }
-        plan.query_pairs = Some(queries.pairs);
         Ok(plan)
+    }
+
+    /// Plans the queries' gradient alone.
+    pub(in crate::cuda) fn of_queries(problem: &Problem<'_>, shape: &Shape) -> Result<Self> {
+        let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
+        if problem.queries().max_len() > 0 && problem.documents().max_len() > 0 {
+            plan.add_queries(problem, shape)?;
+        }
+        Ok(plan)
+    }
+
+    /// Lists the rows of queries, and their pairs where these are listed.
+    fn add_queries(&mut self, problem: &Problem<'_>, shape: &Shape) -> Result<()> {
+        let queries = Side::new(problem, true)?;
+        self.add_rows(&queries, shape)?;
+        if let SidePairs::Listed(_) = queries.pairs {
+            self.slots = slots(problem);
+        }
+        self.query_pairs = Some(queries.pairs);
+        Ok(())
     }
 
     /// Rows of documents alone, whose sums have another element type than the gradient.

@@ -3,37 +3,38 @@
 
 use std::sync::{Arc, Mutex};
 
+use cust::sys::CUstream;
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::params::backward::WARPS;
 use maxsim_kernels::abi::params::backward::residual::UNIT_ROWS;
 use maxsim_kernels::abi::params::{NORMS_PADDING, ResidualNormsParams, Residuals};
 use maxsim_kernels::abi::residual_chunk::{
-    BY_CENTROID_NBITS_MAX, CHUNK_LEN, NORMS_LANES, PLANES, arranged, centroid_bytes, n_slots,
-    planes, row_bytes, slot,
+    BY_CENTROID_NBITS_MAX, CHUNK_LEN, NORMS_LANES, PLANES, centroid_bytes, planes, row_bytes,
 };
 use maxsim_kernels::table::auxiliary::DECODED_NORMS;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
 use super::tokens::CudaTokens;
-use crate::cuda::driver::context::CudaDevice;
+use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::start;
-use crate::cuda::driver::memory::{Buffer, download};
+use crate::cuda::driver::memory::{Buffer, download, fill};
+use crate::cuda::driver::module::Kernel;
+use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::driver::transfer::{upload, upload_made};
 use crate::error::{Error, Result};
-use crate::plan::limits::Access;
+use crate::plan::limits::{Access, ResidualAddresses};
+use crate::residual::arrangement::{Arrangement, WEIGHT_BYTES};
 use crate::residual::by_code::ByCode;
 use crate::residual::{ResidualCodec, ResidualTokens};
 use crate::runtime::alloc::filled;
 use crate::runtime::pool::Parallel;
 use crate::runtime::swap::lock;
 use crate::tokens::element::{Element, ElementType};
+use crate::tokens::layout::TokenLayout;
 
 /// Rows behind the last one that kernels may read.
 const PADDING: usize = NORMS_PADDING;
-
-/// Weights of the table for buckets of 8 bits.
-const N_WEIGHTS: usize = 256;
 
 /// Fewest rows that a thread makes at once.
 const CHUNK_ROWS: usize = 256;
@@ -41,16 +42,10 @@ const CHUNK_ROWS: usize = 256;
 /// The codes, residuals and tables that rows are decoded from.
 #[derive(Debug)]
 pub(in crate::cuda) struct CudaResiduals {
-    codes: Buffer,
-    residuals: Buffer,
-    centroids: Buffer,
-    weights: Buffer,
-    /// r of every row, where tokens are normalised.
-    norms: Option<Buffer>,
-    row_bytes: u32,
-    pitch_bytes: u32,
-    nbits: u32,
+    params: Residuals,
     n_centroids: usize,
+    /// The memory at the addresses, unless it is foreign.
+    owned: Vec<Buffer>,
     /// Rows by code, from the first call on that computes the tables' gradients.
     by_code: Mutex<Option<Arc<CudaByCode>>>,
 }
@@ -58,7 +53,7 @@ pub(in crate::cuda) struct CudaResiduals {
 impl CudaResiduals {
     /// Number of centroids, and of bucket weights.
     pub(in crate::cuda) fn n_table_rows(&self) -> [usize; 2] {
-        [self.n_centroids, 1 << self.nbits]
+        [self.n_centroids, 1 << self.params.nbits]
     }
 
     /// Returns the `n_rows` rows sorted by their codes. The first call reads the codes back and
@@ -76,7 +71,7 @@ impl CudaResiduals {
         let entered = device.enter()?;
         // SAFETY: there is a code per row, and padding.
         unsafe {
-            download(&entered, self.codes.address(), bytemuck::cast_slice_mut(&mut codes))?;
+            download(&entered, self.params.codes, bytemuck::cast_slice_mut(&mut codes))?;
         }
         drop(entered);
         let made = Arc::new(CudaByCode::new(device, &codes, self.n_centroids)?);
@@ -85,17 +80,7 @@ impl CudaResiduals {
 
     /// The parameters that kernels take.
     pub(in crate::cuda) fn params(&self) -> Residuals {
-        Residuals {
-            codes: self.codes.address(),
-            residuals: self.residuals.address(),
-            centroids: self.centroids.address(),
-            weights: self.weights.address(),
-            norms: self.norms.as_ref().map_or(0, Buffer::address),
-            row_bytes: self.row_bytes,
-            pitch_bytes: self.pitch_bytes,
-            nbits: self.nbits,
-            reserved: 0,
-        }
+        self.params
     }
 }
 
@@ -105,53 +90,89 @@ impl CudaTokens {
         device: &Arc<CudaDevice>,
         tokens: &ResidualTokens<'_>,
     ) -> Result<CudaTokens> {
-        let operand = Operand::Residual(T::TYPE);
-        if !device.limits().has_rows(operand) {
-            return Err(Error::Unsupported {
-                what: format!("residual documents of {} queries on {device:?}", T::TYPE),
-                why: "there are kernels for f16 and bf16 queries; decode the tokens, or use \
-                      Device::cpu()"
-                    .into(),
-            });
-        }
+        let operand = residual_operand(device, T::TYPE)?;
         let codec = tokens.codec();
-        let (dim, nbits) = (codec.dim(), codec.nbits());
-        let mut residuals = CudaResiduals {
-            weights: upload(device, &weights::<T>(codec)?)?,
-            codes: codes(device, tokens)?,
-            residuals: buckets(device, tokens)?,
-            centroids: centroids::<T>(device, codec)?,
-            norms: None,
-            row_bytes: row_bytes(dim, nbits) as u32,
-            pitch_bytes: centroid_bytes(dim) as u32,
-            nbits,
-            n_centroids: codec.n_centroids(),
-            by_code: Mutex::new(None),
-        };
+        let nbits = codec.nbits();
+        let memory = [
+            codes(device, tokens)?,
+            buckets(device, tokens)?,
+            centroids::<T>(device, codec)?,
+            upload(device, &weights::<T>(codec)?)?,
+        ];
+        let [codes, residuals, centroids, weights] = memory.each_ref().map(Buffer::address);
+        let addresses = ResidualAddresses { codes, residuals, centroids, weights, norms: 0 };
+        let mut residuals =
+            CudaResiduals::new(addresses, codec.dim(), nbits, codec.n_centroids(), memory.into());
         if codec.normalize() {
-            residuals.find_norms(device, T::TYPE, tokens)?;
+            residuals.find_norms(device, T::TYPE, tokens.codes().len(), codec.dim())?;
         }
         let mask = tokens.mask().map(|mask| upload(device, mask)).transpose()?;
         let mask_address = mask.as_ref().map_or(0, Buffer::address);
-        let base = residuals.residuals.address();
-        // With more bits there is no room for what centroids score.
-        let n_centroids =
-            if nbits > BY_CENTROID_NBITS_MAX { 0 } else { residuals.n_centroids as u32 };
-        let access = Access { base, pitch_bytes: u64::from(residuals.row_bytes), n_centroids };
-        let owned = mask.into_iter().collect();
+        let (access, owned) = (residuals.access(), mask.into_iter().collect());
         let mut uploaded =
             CudaTokens::new(device, operand, tokens.layout(), access, mask_address, owned)?;
         uploaded.residuals = Some(residuals);
         Ok(uploaded)
     }
-}
 
-impl CudaTokens {
+    /// Views residual-compressed tokens in foreign memory, for queries of a type, and a mask at an
+    /// address, or 0.
+    pub(crate) fn view_residual(
+        device: &Arc<CudaDevice>,
+        queries: ElementType,
+        layout: &TokenLayout,
+        addresses: ResidualAddresses,
+        (nbits, n_centroids): (u32, usize),
+        mask: u64,
+    ) -> Result<CudaTokens> {
+        let operand = residual_operand(device, queries)?;
+        let residuals = CudaResiduals::new(addresses, layout.dim(), nbits, n_centroids, Vec::new());
+        let mut view = CudaTokens::view(device, operand, layout, residuals.access(), [mask, 0])?;
+        view.residuals = Some(residuals);
+        Ok(view)
+    }
+
     /// Tables that a kernel decodes these tokens from; an error where they are not
     /// residual-compressed. Planning chooses no such kernel for those.
     pub(in crate::cuda) fn decoded(&self) -> Result<Residuals> {
         self.residuals.as_ref().map(CudaResiduals::params).ok_or_else(not_decoded)
     }
+
+    /// Enqueues the kernel that finds what residual-compressed rows are normalised by, in the
+    /// memory that the tokens have for it, if they have some.
+    ///
+    /// # Safety
+    /// Until the kernel has run nothing else may use that memory, and the tokens must live.
+    pub(crate) unsafe fn write_residual_norms(
+        &self,
+        stream: &mut CudaStream,
+        queries: ElementType,
+        dim: usize,
+    ) -> Result<()> {
+        let device = stream.device().clone();
+        let Some(residuals) = self.residuals.as_ref().filter(|x| x.params.norms != 0) else {
+            return Ok(());
+        };
+        let kernel = device.kernel_of(&DECODED_NORMS, queries)?;
+        let entered = device.enter()?;
+        stream.order(&entered)?;
+        // SAFETY: the caller's promise.
+        unsafe { residuals.write_norms(&entered, stream.raw(), &kernel, self.n_rows(), dim) }
+    }
+}
+
+/// The operand of residual-compressed documents, where the device has kernels for queries of the
+/// type.
+fn residual_operand(device: &CudaDevice, queries: ElementType) -> Result<Operand> {
+    let operand = Operand::Residual(queries);
+    if device.limits().has_rows(operand) {
+        return Ok(operand);
+    }
+    Err(Error::Unsupported {
+        what: format!("residual documents of {queries} queries on {device:?}"),
+        why: "there are kernels for f16 and bf16 queries; decode the tokens, or use Device::cpu()"
+            .into(),
+    })
 }
 
 /// The error of a plan whose kernel decodes documents that are not compressed.
@@ -163,31 +184,80 @@ pub(in crate::cuda) fn not_decoded() -> Error {
 }
 
 impl CudaResiduals {
+    /// Rows of `dim` elements at these addresses, in memory that `owned` has unless it is foreign.
+    fn new(
+        addresses: ResidualAddresses,
+        dim: usize,
+        nbits: u32,
+        n_centroids: usize,
+        owned: Vec<Buffer>,
+    ) -> CudaResiduals {
+        let ResidualAddresses { codes, residuals, centroids, weights, norms } = addresses;
+        let params = Residuals {
+            codes,
+            residuals,
+            centroids,
+            weights,
+            norms,
+            row_bytes: row_bytes(dim, nbits) as u32,
+            pitch_bytes: centroid_bytes(dim) as u32,
+            nbits,
+            reserved: 0,
+        };
+        CudaResiduals { params, n_centroids, owned, by_code: Mutex::new(None) }
+    }
+
+    /// How kernels reach the rows. With more bits there is no room for what centroids score.
+    fn access(&self) -> Access {
+        let Residuals { residuals, row_bytes, nbits, .. } = self.params;
+        let n_centroids = if nbits > BY_CENTROID_NBITS_MAX { 0 } else { self.n_centroids as u32 };
+        Access { base: residuals, pitch_bytes: u64::from(row_bytes), n_centroids }
+    }
+
     /// Finds what rows are normalised by, and waits for it.
     fn find_norms(
         &mut self,
         device: &Arc<CudaDevice>,
         element: ElementType,
-        tokens: &ResidualTokens<'_>,
+        n_rows: usize,
+        dim: usize,
     ) -> Result<()> {
-        let n_rows = tokens.codes().len();
-        self.norms = Some(Buffer::zeroed(device, (n_rows + PADDING) as u64 * 4)?);
+        let norms = Buffer::new(device, (n_rows + PADDING) as u64 * 4)?;
+        self.params.norms = norms.address();
+        self.owned.push(norms);
         let kernel = device.kernel_of(&DECODED_NORMS, element)?;
-        let params = ResidualNormsParams {
-            tokens: self.params(),
-            n_rows: n_rows as u32,
-            dim: tokens.codec().dim() as u32,
-        };
-        let grid = params.n_rows.div_ceil(WARPS * (32 / NORMS_LANES));
         device.on_idle_stream(|stream| {
             let entered = device.enter()?;
-            if grid > 0 {
-                // SAFETY: the buffers hold these rows and their padding, and nothing else has the
-                // norms; there is a warp for all rows; the kernel takes this struct.
-                unsafe { start(&entered, stream.raw(), &kernel, grid, 0, &params)? };
-            }
+            // SAFETY: the buffers hold these rows and their padding, and nothing else has the
+            // norms.
+            unsafe { self.write_norms(&entered, stream.raw(), &kernel, n_rows, dim)? };
             stream.synchronize()
         })
+    }
+
+    /// Enqueues the kernel that finds what rows are normalised by, and zeros behind them.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context; the rows must be there until the kernel has run,
+    /// and nothing else may use the norms, of which there are these and padding.
+    unsafe fn write_norms(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        kernel: &Kernel<ResidualNormsParams>,
+        n_rows: usize,
+        dim: usize,
+    ) -> Result<()> {
+        let tokens = self.params;
+        let params = ResidualNormsParams { tokens, n_rows: n_rows as u32, dim: dim as u32 };
+        // SAFETY: the caller's promise; there is a warp for all rows; the kernel takes this struct.
+        unsafe {
+            fill(entered, tokens.norms + n_rows as u64 * 4, 0, PADDING as u64 * 4, stream)?;
+            match params.n_rows.div_ceil(WARPS * (32 / NORMS_LANES)) {
+                0 => Ok(()),
+                grid => start(entered, stream, kernel, grid, 0, &params),
+            }
+        }
     }
 }
 
@@ -213,7 +283,7 @@ fn weights<T: Element>(codec: &ResidualCodec<'_>) -> Result<Vec<u8>> {
     let planes: [u32; PLANES] = planes(&weights);
     let mut bytes = bytemuck::cast_slice(&planes).to_vec();
     bytes.extend_from_slice(bytemuck::cast_slice(&weights));
-    bytes.resize(size_of_val(&planes) + N_WEIGHTS * size_of::<u16>(), 0);
+    bytes.resize(WEIGHT_BYTES, 0);
     Ok(bytes)
 }
 
@@ -229,25 +299,11 @@ fn codes(device: &Arc<CudaDevice>, tokens: &ResidualTokens<'_>) -> Result<Buffer
 /// The rows' buckets, arranged as kernels decode them.
 fn buckets(device: &Arc<CudaDevice>, tokens: &ResidualTokens<'_>) -> Result<Buffer> {
     let (codec, n_rows) = (tokens.codec(), tokens.codes().len());
-    let (stored, nbits) = (codec.row_bytes(), codec.nbits() as usize);
-    let tables: Vec<[u64; N_WEIGHTS]> =
-        (0..codec.nbits()).map(|at| arranged(codec.nbits(), tokens.order(), at)).collect();
-    let row_bytes = row_bytes(codec.dim(), codec.nbits());
-    debug_assert_eq!(row_bytes, n_slots(codec.dim()) * nbits);
-    let n_chunks = codec.dim().div_ceil(CHUNK_LEN);
-    let slots: Vec<usize> = (0..n_chunks).map(slot).collect();
+    let stored = codec.row_bytes();
+    let arrangement = Arrangement::new(codec.dim(), codec.nbits(), tokens.order())?;
+    let row_bytes = arrangement.row_bytes;
     let arrange = |row: usize, to: &mut [u8]| {
-        let from = &tokens.residuals()[row * stored..(row + 1) * stored];
-        if slots.len() < n_slots(codec.dim()) {
-            to.fill(0);
-        }
-        for (slot, from) in slots.iter().zip(from.chunks(nbits)) {
-            let chunk = from
-                .iter()
-                .zip(&tables)
-                .fold(0, |chunk, (&byte, table)| chunk | table[usize::from(byte)]);
-            to[slot * nbits..][..nbits].copy_from_slice(&chunk.to_le_bytes()[..nbits]);
-        }
+        arrangement.arrange(&tokens.residuals()[row * stored..(row + 1) * stored], to);
     };
     upload_padded(device, n_rows, row_bytes, |first, rows| {
         Parallel::new().share(|min_len| {

@@ -35,8 +35,13 @@ impl Gradients {
     /// # Errors
     /// [`Error::HostMemory`] where there is no room.
     pub fn zeros(queries: &TokenLayout, documents: &TokenLayout) -> Result<Gradients> {
-        let zeros = |layout: &TokenLayout| filled((layout.rows() * layout.dim()) as u64, 0.0);
-        Ok(Gradients { queries: zeros(queries)?, documents: zeros(documents)? })
+        Gradients::of_rows([queries.rows(), documents.rows()], queries.dim())
+    }
+
+    /// Zeros of so many rows of queries and of documents.
+    pub(super) fn of_rows(rows: [usize; 2], dim: usize) -> Result<Gradients> {
+        let [queries, documents] = rows.map(|rows| filled((rows * dim) as u64, 0.0));
+        Ok(Gradients { queries: queries?, documents: documents? })
     }
 
     pub(crate) fn copied(&self) -> Result<Gradients> {
@@ -316,6 +321,7 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             is_atomic: self.is_atomic,
             normalizes: options.normalize,
             documents: Gathered::of(D::FORMAT),
+            of_queries_alone: false,
         };
         let again = match self.finds_winners_again {
             true => {

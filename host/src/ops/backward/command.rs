@@ -20,11 +20,11 @@ use crate::problem::scores::Scores;
 use crate::runtime::on::On;
 use crate::runtime::swap::Swap;
 use crate::tokens::element::{Element, ElementType};
-use crate::tokens::format::GradientSource;
+use crate::tokens::format::Format;
 use crate::tokens::layout::{TokenLayout, check_len};
 
 /// Arguments of a call.
-pub(crate) struct Call<'a, T: Element, D: GradientSource<T>> {
+pub(crate) struct Call<'a, T: Element, D: Format> {
     pub queries: &'a DeviceTokens<T>,
     pub documents: &'a DeviceTokens<D>,
     pub scores: &'a DeviceScores,
@@ -36,7 +36,7 @@ pub(crate) struct Call<'a, T: Element, D: GradientSource<T>> {
 impl PreparedBackward {
     /// A call of these gradients on a queue of `device`, checked. `provenance` is what the scores'
     /// winners are of, where that is known.
-    pub(crate) fn command<'a, T: Element, D: GradientSource<T>>(
+    pub(crate) fn command<'a, T: Element, D: Format>(
         &'a self,
         device: &Device,
         call: Call<'a, T, D>,
@@ -49,6 +49,7 @@ impl PreparedBackward {
             (On::Cpu(work), On::Cpu(scores), On::Cpu(grad_scores), On::Cpu(gradients)) => {
                 let CpuBackwardWork { finds_winners_again } = *work;
                 on_cpu(CpuBackward {
+                    rows: self.rows(),
                     layouts: [queries.layout.clone(), documents.layout.clone()],
                     queries: queries.host_tokens()?.clone(),
                     documents: documents.host_tokens()?.clone(),
@@ -80,7 +81,7 @@ impl PreparedBackward {
 
     /// Checks that a call on `device` is one that the work was prepared for.
     /// `provenance` is what the scores' winners are of, where that is known.
-    fn check<T: Element, D: GradientSource<T>>(
+    fn check<T: Element, D: Format>(
         &self,
         device: &Device,
         call: &Call<'_, T, D>,
@@ -117,7 +118,7 @@ impl PreparedBackward {
         check_len("grad_scores", n_scores, "one per score", call.grad_scores.n_scores)?;
         device.check_same("gradients", &call.gradients.device)?;
         let DeviceGradients { element, rows, dim, .. } = *call.gradients;
-        let expected = [self.provenance.queries.rows(), self.provenance.documents.rows()];
+        let expected = self.rows();
         if (element, rows, dim) != (self.gradient, expected, self.provenance.queries.dim()) {
             return Err(Error::Shape {
                 argument: "gradients",
@@ -136,7 +137,9 @@ impl PreparedBackward {
 }
 
 /// A call of the CPU engine with everything that it uses.
-struct CpuBackward<T: Element, D: GradientSource<T>> {
+struct CpuBackward<T: Element, D: Format> {
+    /// Rows of both gradients.
+    rows: [usize; 2],
     layouts: [Arc<TokenLayout>; 2],
     queries: Arc<HostTokens<T>>,
     documents: Arc<HostTokens<D>>,
@@ -150,10 +153,11 @@ struct CpuBackward<T: Element, D: GradientSource<T>> {
     adds: bool,
 }
 
-impl<T: Element, D: GradientSource<T>> CpuCall for CpuBackward<T, D> {
+impl<T: Element, D: Format> CpuCall for CpuBackward<T, D> {
     fn run(&self) -> Result<()> {
         let [queries, documents] = &self.layouts;
         let problem = Problem::new(queries, documents, &self.pairing)?;
+        let queries_dim = queries.dim();
         let (queries, documents) = (self.queries.matrix(), self.documents.matrix());
         let again = self
             .finds_winners_again
@@ -166,7 +170,7 @@ impl<T: Element, D: GradientSource<T>> CpuCall for CpuBackward<T, D> {
             let held = self.gradients.get();
             let mut sums = match self.adds {
                 true => held.copied()?,
-                false => Gradients::zeros(&self.layouts[0], &self.layouts[1])?,
+                false => Gradients::of_rows(self.rows, queries_dim)?,
             };
             let sides = [&mut sums.queries[..], &mut sums.documents[..]];
             let normalize = self.options.normalize;

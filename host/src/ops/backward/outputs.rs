@@ -88,7 +88,7 @@ impl PreparedBackward {
     pub fn new_gradients(&self) -> Result<DeviceGradients> {
         let inner = match &self.inner {
             On::Cpu(_) => {
-                let zeros = Gradients::zeros(&self.provenance.queries, &self.provenance.documents)?;
+                let zeros = Gradients::of_rows(self.rows(), self.provenance.queries.dim())?;
                 On::Cpu(Arc::new(Swap::new(zeros)))
             }
             On::Cuda(_) => {
@@ -151,7 +151,7 @@ impl DeviceGradients {
         DeviceGradients {
             device: work.device.clone(),
             element: work.gradient,
-            rows: [work.provenance.queries.rows(), work.provenance.documents.rows()],
+            rows: work.rows(),
             dim: work.provenance.queries.dim(),
             inner,
         }

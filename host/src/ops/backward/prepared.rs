@@ -98,6 +98,10 @@ impl Device {
     ///
     /// [`BackwardStrategy::Recompute`]: crate::training::BackwardStrategy::Recompute
     ///
+    /// Where documents are residual-compressed, the work is for
+    /// [`Queue::backward_residual`](crate::stream::Queue::backward_residual), which gives the
+    /// queries' gradient alone, in f32.
+    ///
     /// # Errors
     /// [`Error::WrongDevice`]; [`Error::Shape`] where the work was not prepared with winners and
     /// the strategy reads them; [`Error::Unsupported`] for a strategy that the device does not
@@ -181,12 +185,7 @@ impl Device {
                 found: "work without winners".into(),
             });
         }
-        let [Some(element), Some(_)] = work.formats.map(TokenFormat::element) else {
-            return Err(Error::Unsupported {
-                what: format!("gradients of {} and {} tokens", work.formats[0], work.formats[1]),
-                why: "compressed tokens have none; train with f16, bf16 or f32".into(),
-            });
-        };
+        let element = elements_of(work.formats, gradients)?;
         options.strategy.check_saved(saved, work.options.normalize)?;
         let gradient = match gradients {
             GradientType::F32 => ElementType::F32,
@@ -205,6 +204,7 @@ impl Device {
                     is_atomic: options.strategy == BackwardStrategy::Atomic,
                     normalizes: work.options.normalize,
                     documents: Gathered::of(saved),
+                    of_queries_alone: gives_queries_alone(work.formats[1]),
                 };
                 let backward = match finds_winners_again {
                     false => CudaBackward::new(device, &problem, element, kind, &outputs)?,
@@ -231,6 +231,33 @@ impl Device {
             inner,
         })
     }
+}
+
+/// Whether documents of a format have no gradient, while queries have one.
+fn gives_queries_alone(documents: TokenFormat) -> bool {
+    matches!(documents, TokenFormat::Residual(_))
+}
+
+/// Element type of the queries, where there are such gradients of tokens of these formats.
+fn elements_of(
+    [queries, documents]: [TokenFormat; 2],
+    gradients: GradientType,
+) -> Result<ElementType> {
+    let is_residual = gives_queries_alone(documents);
+    let element = queries.element().filter(|_| documents.element().is_some() || is_residual);
+    let Some(element) = element else {
+        return Err(Error::Unsupported {
+            what: format!("gradients of {queries} and {documents} tokens"),
+            why: "compressed tokens have none; train with f16, bf16 or f32".into(),
+        });
+    };
+    if is_residual && gradients != GradientType::F32 {
+        return Err(Error::Unsupported {
+            what: format!("gradients in {element} of residual documents' scores"),
+            why: "they are f32; ask for GradientType::F32".into(),
+        });
+    }
+    Ok(element)
 }
 
 impl PreparedBackward {
@@ -262,12 +289,22 @@ impl PreparedBackward {
         self.gradient
     }
 
+    /// Rows of the gradients of queries and of documents. Residual-compressed ones have none.
+    pub(crate) fn rows(&self) -> [usize; 2] {
+        let documents = match gives_queries_alone(self.formats[1]) {
+            true => 0,
+            false => self.provenance.documents.rows(),
+        };
+        [self.provenance.queries.rows(), documents]
+    }
+
     pub(crate) fn matrices(&self, [queries, documents]: [u64; 2]) -> [GradientMatrix; 2] {
-        [(queries, &self.provenance.queries), (documents, &self.provenance.documents)].map(
-            |(address, layout)| {
-                let (rows, dim) = (layout.rows(), layout.dim());
-                GradientMatrix { address, element: self.gradient, rows, dim }
-            },
-        )
+        let ([of_queries, of_documents], dim) = (self.rows(), self.provenance.queries.dim());
+        [(queries, of_queries), (documents, of_documents)].map(|(address, rows)| GradientMatrix {
+            address,
+            element: self.gradient,
+            rows,
+            dim,
+        })
     }
 }

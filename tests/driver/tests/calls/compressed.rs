@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use half::f16;
-use maxsim::format::{Quantized, RawCodes, RawRows, RawScaleWords, ScaleType, ScorableWith};
+use maxsim::format::{
+    Quantized, RawCodes, RawResiduals, RawRows, RawScaleWords, Residual, ScaleType, ScorableWith,
+};
 use maxsim::stream::{DeviceScores, Queue};
+use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
 use maxsim::{DeviceTokens, TokenLayout};
 
 use super::{Call, view};
@@ -39,5 +42,59 @@ impl Call<'_> {
         let to = RawCodes::new(self.new_address(), words);
         // SAFETY: nothing writes to the memory.
         unsafe { self.stream.quantize_into::<f16, F>(&tokens, scales, to) }.expect("a call");
+    }
+
+    /// A view of residual-compressed documents in new memory.
+    fn residuals(&mut self, nbits: u32, layout: &Arc<TokenLayout>) -> DeviceTokens<Residual<f16>> {
+        let [codes, residuals, centroids, weights, norms] = [(); 5].map(|()| self.new_address());
+        let raw = RawResiduals::new(nbits, [codes, residuals], (centroids, 1 << 10), weights);
+        // SAFETY: nothing reads the memory, here and below.
+        let view = unsafe {
+            let raw = raw.norms(norms);
+            DeviceTokens::from_raw_residuals(self.device, raw, layout.clone())
+        };
+        let view = view.expect("a view");
+        // SAFETY: as above.
+        unsafe { self.stream.find_residual_norms(&view) }.expect("a call");
+        view
+    }
+
+    /// Scores residual-compressed documents with winners, and goes back to the queries with other
+    /// handles.
+    pub fn of_residuals(&mut self, nbits: u32, layouts: &[Arc<TokenLayout>; 2]) {
+        let [of_queries, of_documents] = layouts;
+        let options = self.options.clone().winners(true);
+        let [scores_at, winners_at, grad_scores_at] = [(); 3].map(|()| self.new_address());
+        for is_backward in [false, true] {
+            let queries = view(self.device, of_queries, self.new_address());
+            let documents = self.residuals(nbits, of_documents);
+            let work = self.device.prepare_cached(&queries, &documents, &self.pairing, &options);
+            let work = work.expect("work");
+            // SAFETY: nothing writes to the memory, here and below.
+            let scores = unsafe {
+                DeviceScores::from_raw_unchecked(&work, scores_at, Some(winners_at), None)
+            };
+            let mut scores = scores.expect("scores");
+            if !is_backward {
+                let enqueued = self.stream.score_into(&queries, &documents, &work, &mut scores);
+                enqueued.expect("a call");
+                continue;
+            }
+            let (options, kind) = (BackwardOptions::default(), GradientType::F32);
+            let backward = self.device.prepare_backward_cached(&work, &options, kind);
+            let (backward, address) = (backward.expect("work"), self.new_address());
+            // SAFETY: as above.
+            let (grad_scores, gradients) = unsafe {
+                (
+                    DeviceGradScores::from_raw_unchecked(&backward, grad_scores_at),
+                    DeviceGradients::from_raw_unchecked(&backward, address, 0),
+                )
+            };
+            let (grad_scores, mut to) = (grad_scores.expect("g"), gradients.expect("room"));
+            let scores = scores.with_grad(&grad_scores);
+            let enqueued =
+                self.stream.backward_residual(&queries, &documents, &backward, scores, &mut to);
+            enqueued.expect("a call");
+        }
     }
 }

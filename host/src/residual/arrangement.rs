@@ -1,0 +1,101 @@
+//! How GPUs keep residuals, for those who put them there themselves.
+
+use maxsim_kernels::abi::params::NORMS_PADDING;
+use maxsim_kernels::abi::residual::BitOrder;
+use maxsim_kernels::abi::residual_chunk::{
+    CHUNK_LEN, PLANES, arranged, centroid_bytes, n_slots, row_bytes, slot,
+};
+
+use super::codec::check_nbits;
+use crate::error::Result;
+use crate::tokens::layout::check_dim;
+
+/// Weights of the table for buckets of 8 bits.
+const N_WEIGHTS: usize = 256;
+
+/// Bytes of the weights' tables.
+pub(crate) const WEIGHT_BYTES: usize = (PLANES * 4) + N_WEIGHTS * size_of::<u16>();
+
+/// How GPUs keep the residuals of tokens, and the tables that they are decoded with, for memory
+/// that [`RawResiduals`](crate::format::RawResiduals) names.
+///
+/// A *chunk* is 8 elements: `nbits` bytes of a row's residuals, as ColBERT has them. The `c`-th
+/// chunk of a row becomes the number
+///
+/// ```text
+/// tables[0][byte 0] | tables[1][byte 1] | …          bytes that a row does not have are 0
+/// ```
+///
+/// whose lowest `nbits` bytes, the lowest first, lie at byte `slots[c] · nbits` of the row there.
+/// What no chunk comes to is 0.
+///
+/// ```
+/// use maxsim::residual::{Arrangement, BitOrder};
+///
+/// let arrangement = Arrangement::new(128, 2, BitOrder::Colbert)?;
+/// assert_eq!((arrangement.row_bytes, arrangement.centroid_bytes), (32, 256));
+/// // The second chunk of a row, bytes 2 and 3.
+/// let stored: Vec<u8> = (0..32).map(|byte| byte * 7).collect();
+/// let mut row = [0; 32];
+/// arrangement.arrange(&stored, &mut row);
+/// let [low, high] = [0, 1].map(|at| arrangement.tables[at][usize::from(stored[2 + at])]);
+/// let chunk = (low | high).to_le_bytes();
+/// assert_eq!(row[arrangement.slots[1] * 2..][..2], chunk[..2]);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use]
+pub struct Arrangement {
+    /// Bytes of a row's residuals.
+    pub row_bytes: usize,
+    /// Rows that lie behind the last one, with any residuals and codes of centroids.
+    pub padding_rows: usize,
+    /// Bytes of a centroid: its elements, and zeros behind them.
+    pub centroid_bytes: usize,
+    /// Bytes of the bucket weights' tables. With the two bytes of a number of the queries' type:
+    /// the lower bytes of the first 16 weights, the upper bytes of these, and behind them all
+    /// weights; zeros for those that there are not.
+    pub weight_bytes: usize,
+    /// For each byte of a chunk, what its values become.
+    pub tables: Vec<[u64; 256]>,
+    /// The place of each chunk of a row, in chunks.
+    pub slots: Vec<usize>,
+}
+
+impl Arrangement {
+    /// The arrangement of rows of `dim` elements, with buckets of `nbits` bits in an order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) for other bits than 1, 2, 4 and 8, and a dim that
+    /// there is not.
+    pub fn new(dim: usize, nbits: u32, order: BitOrder) -> Result<Arrangement> {
+        check_nbits(nbits)?;
+        check_dim(dim)?;
+        debug_assert_eq!(row_bytes(dim, nbits), n_slots(dim) * nbits as usize);
+        Ok(Arrangement {
+            row_bytes: row_bytes(dim, nbits),
+            padding_rows: NORMS_PADDING,
+            centroid_bytes: centroid_bytes(dim),
+            weight_bytes: WEIGHT_BYTES,
+            tables: (0..nbits).map(|at| arranged(nbits, order, at)).collect(),
+            slots: (0..dim.div_ceil(CHUNK_LEN)).map(slot).collect(),
+        })
+    }
+
+    /// Arranges a row's residuals in room of [`Arrangement::row_bytes`].
+    ///
+    /// # Panics
+    /// When the room is shorter.
+    pub fn arrange(&self, stored: &[u8], to: &mut [u8]) {
+        let nbits = self.tables.len();
+        if self.slots.len() * nbits < self.row_bytes {
+            to.fill(0);
+        }
+        for (slot, from) in self.slots.iter().zip(stored.chunks(nbits)) {
+            let bytes = from.iter().zip(&self.tables);
+            let chunk = bytes.fold(0, |chunk, (&byte, table)| chunk | table[usize::from(byte)]);
+            to[slot * nbits..][..nbits].copy_from_slice(&chunk.to_le_bytes()[..nbits]);
+        }
+    }
+}
