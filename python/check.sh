@@ -49,6 +49,20 @@ if [ "$profile" = release ]; then
 fi
 python3 -m pip install --quiet --no-deps --target "$target/py-wheel" "$wheel"
 
+# Into an environment with nothing else: it is imported, and the command ranks the sample.
+fresh=$target/py-fresh
+rm -rf "$fresh"
+python3 -m venv "$fresh"
+"$fresh/bin/pip" install --quiet "$wheel"
+"$fresh/bin/python" -c 'import maxsim; print("maxsim", maxsim.__version__, "without torch")'
+sample=$root/cli/examples/debian-packages
+for command in "$fresh/bin/maxsim" "$fresh/bin/python -m maxsim"; do
+    # shellcheck disable=SC2086 # A command and its arguments.
+    $command rank --top-k 1 --queries "$sample/queries.safetensors" \
+        --documents "$sample/documents.safetensors" --qrels "$sample/queries.jsonl" |
+        grep '^nDCG@10 0.9464'
+done
+
 export PYTHONPATH=$target/py-wheel:$tools PYTHONDONTWRITEBYTECODE=1
 # From a folder where the sources are not what is imported.
 cd tests

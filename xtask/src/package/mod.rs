@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// which is what the Hub asks of kernels, too.
 const GLIBC: (u32, u32) = (2, 28);
 
-/// The folder of files, with the folder that they are named from taken off where it is one.
+/// A path for readers: from the checkout, where it lies in there.
 fn shown<'a>(path: &'a Path, root: &Path) -> &'a Path {
     path.strip_prefix(root).unwrap_or(path)
 }

@@ -1,6 +1,7 @@
 //! What a wheel of this package must be: small, for the interpreters and platforms that its name
 //! says, and without anything of the machine that built it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -9,7 +10,7 @@ use super::elf::Library;
 use super::wheel::Wheel;
 
 /// The largest wheel, in bytes.
-const MAX_BYTES: u64 = 12_000_000;
+pub const MAX_BYTES: u64 = 12_000_000;
 /// The compiled half.
 pub const LIBRARY: &str = "maxsim/_maxsim.abi3.so";
 /// All that other libraries may see of it: what its dependencies define stays inside.
@@ -32,12 +33,14 @@ const SYSTEM: &[&str] = &[
 ];
 
 /// What a wheel was found to be.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Found {
     /// The newest C library that it asks for.
     pub glibc: (u32, u32),
     /// Bytes of the compiled half.
     pub n_library_bytes: usize,
+    /// The libraries that it is loaded with.
+    pub needed: BTreeSet<String>,
 }
 
 /// Checks a wheel; the error lists all that is wrong. `strangers` are texts that must not be in it,
@@ -45,11 +48,12 @@ pub struct Found {
 pub fn check(wheel: &Wheel, strangers: &[String]) -> Result<Found> {
     let mut wrong = of_files(wheel, strangers);
     let library = wheel.file(LIBRARY).unwrap_or_default();
-    let mut found = Found { glibc: (0, 0), n_library_bytes: library.len() };
+    let mut found = Found { n_library_bytes: library.len(), ..Found::default() };
     match Library::read(library) {
         Ok(library) => {
-            found.glibc = library.newest("GLIBC").unwrap_or_default();
             wrong.extend(of_library(wheel, &library));
+            found.glibc = library.newest("GLIBC").unwrap_or_default();
+            found.needed = library.needed;
         }
         Err(error) => wrong.push(format!("{LIBRARY}: {error:#}")),
     }

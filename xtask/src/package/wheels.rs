@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
 
 use super::wheel::Wheel;
 use super::{GLIBC, below_target, rules, shown};
@@ -14,8 +15,11 @@ use super::{GLIBC, below_target, rules, shown};
 /// What a release has wheels for.
 const TARGETS: &[&str] = &["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// The tools and their versions, one a line.
-const TOOLS: &str = include_str!("../../wheels.txt");
+/// The linker and its version. The builder is that of the package's own checks.
+const ZIG: &str = include_str!("../../zig.txt");
+const REQUIREMENTS: &str = include_str!("../../../python/requirements.txt");
+/// What the folder says of the wheels in it.
+const RECORD: &str = "wheels.json";
 
 /// What `cargo xtask wheels` is asked to do.
 #[derive(Debug, PartialEq)]
@@ -80,17 +84,25 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
                 found.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
             wheels.sort();
             ensure!(wheels.len() == targets.len(), "{} wheels were built", wheels.len());
-            for path in &wheels {
-                let wheel = check(root, path, &rules::strangers(root))?;
-                ensure!(wheel.glibc() == Some(GLIBC), "{} is not for manylinux_2_28", wheel.name);
-            }
-            Ok(())
+            let strangers = rules::strangers(root);
+            let platform = platform();
+            let of_wheel = |path: &PathBuf| {
+                let named = path
+                    .file_name()
+                    .is_some_and(|name| name.to_string_lossy().contains(&format!("-{platform}_")));
+                ensure!(named, "{} is not for {platform}", path.display());
+                check(root, path, &strangers)
+            };
+            let rows: Vec<Value> = wheels.iter().map(of_wheel).collect::<Result<_>>()?;
+            let record = json!({ "built_with": versions()?, "wheels": rows });
+            let record = serde_json::to_string_pretty(&record)? + "\n";
+            fs::write(out.join(RECORD), record).with_context(|| format!("writing {RECORD}"))
         }
     }
 }
 
-/// Reads a wheel, checks it and says what it is.
-fn check(root: &Path, path: &Path, strangers: &[String]) -> Result<Wheel> {
+/// Reads a wheel, checks it and says what it is, to readers and as the row of a record.
+fn check(root: &Path, path: &Path, strangers: &[String]) -> Result<Value> {
     let wheel = Wheel::read(path)?;
     let found = rules::check(&wheel, strangers)?;
     let (major, minor) = found.glibc;
@@ -100,21 +112,42 @@ fn check(root: &Path, path: &Path, strangers: &[String]) -> Result<Wheel> {
         wheel.n_bytes,
         found.n_library_bytes
     );
-    Ok(wheel)
+    Ok(json!({
+        "wheel": wheel.name,
+        "bytes": wheel.n_bytes,
+        "limit": rules::MAX_BYTES,
+        "library_bytes": found.n_library_bytes,
+        "glibc": format!("{major}.{minor}"),
+        "needed": found.needed,
+    }))
 }
 
 /// The folder of the tools, which are installed into it where they are not there.
 fn tools(root: &Path) -> Result<PathBuf> {
     let dir = below_target(root, "wheel-tools");
     let marker = dir.join("versions.txt");
-    if fs::read_to_string(&marker).is_ok_and(|found| found == TOOLS) {
+    let versions = versions()?;
+    let wanted = versions.join("\n");
+    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
         return Ok(dir);
     }
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(&dir);
-    run_command(pip.args(TOOLS.lines()), "installing maturin and zig with pip")?;
-    fs::write(&marker, TOOLS).with_context(|| format!("writing {}", marker.display()))?;
+    run_command(pip.args(versions), "installing maturin and zig with pip")?;
+    fs::write(&marker, wanted).with_context(|| format!("writing {}", marker.display()))?;
     Ok(dir)
+}
+
+/// The tools as pip names them, with their versions.
+fn versions() -> Result<[&'static str; 2]> {
+    let maturin = REQUIREMENTS.lines().find(|line| line.starts_with("maturin=="));
+    Ok([maturin.context("python/requirements.txt names no maturin")?, ZIG.trim()])
+}
+
+/// What wheels of a release run on, but for the processor.
+fn platform() -> String {
+    let (major, minor) = GLIBC;
+    format!("manylinux_{major}_{minor}")
 }
 
 fn build(root: &Path, tools: &Path, target: &str, out: &Path) -> Result<()> {
@@ -124,8 +157,7 @@ fn build(root: &Path, tools: &Path, target: &str, out: &Path) -> Result<()> {
     let mut maturin = Command::new(tools.join("bin/maturin"));
     maturin.current_dir(root.join("python"));
     maturin.args(["build", "--locked", "--release", "--zig", "--target", target]);
-    let (major, minor) = GLIBC;
-    maturin.arg("--compatibility").arg(format!("manylinux_{major}_{minor}"));
+    maturin.arg("--compatibility").arg(platform());
     maturin.arg("--out").arg(root.join(out));
     // Where `python3 -m ziglang` is found.
     maturin.env("PYTHONPATH", tools);
@@ -177,6 +209,12 @@ mod tests {
             let error = parse(words).expect_err(expected).to_string();
             assert!(error.starts_with(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn the_tools_have_versions() {
+        let [maturin, zig] = versions().unwrap();
+        assert!(maturin.starts_with("maturin==") && zig.starts_with("ziglang=="), "{zig}");
     }
 
     #[test]
