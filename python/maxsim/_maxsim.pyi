@@ -16,6 +16,7 @@ __all__ = [
     "cuda_score",
     "cuda_score_plaid",
     "cuda_set_workspace",
+    "cuda_write_segments",
     "dequantize",
     "quantize",
     "rank",
@@ -55,6 +56,8 @@ def cuda_score(call: _Numbers, sides: _Numbers, pairs: _Numbers, results: _Numbe
 def cuda_score_plaid(
     call: _Numbers, queries: _Numbers, documents: Plaid, pairs: _Numbers, results: _Numbers,
 ) -> int: ...
+def cuda_write_segments(
+    call: _Numbers, items: _Numbers, ids: _Numbers | None, found: _Numbers) -> None: ...
 def cuda_set_workspace(device: int, stream: int, address: int, len_bytes: int) -> None: ...
 def dequantize(n_threads: int, codes: _Numbers, to: _Memory) -> None: ...
 def quantize(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 #: Kinds of sides, as the compiled half numbers them.
-PADDED, PACKED, SCATTERED, STRIDED = range(4)
+PADDED, PACKED, SCATTERED, STRIDED, UNREAD = range(5)
 
 #: Storage formats, as the compiled half numbers them.
 FORMATS = {
@@ -89,6 +89,10 @@ class Options(NamedTuple):
     token_scores: bool = False
     #: Entries of winners and token scores per pair, at least the longest query; -1 = that.
     max_q_len: int = -1
+    #: Tokens of the longest document or more, of packed ones on a device; -1 = any number.
+    max_d_len: int = -1
+    #: Whether scores have the same bits with winners (or gradients) and without.
+    consistent: bool = False
 
 
 class Result(NamedTuple):

@@ -115,6 +115,7 @@ def maxsim(
     Q: Any, D: Any, *, q_mask: Any = None, d_mask: Any = None, q_lengths: Any = None,
     d_lengths: Any = None, normalize: bool = False, weights: Any = None, mean: bool = False,
     winners: bool = False, token_scores: bool = False, tf32: bool = False,
+    consistent: bool = False,
 ) -> Any:
     """Scores every query against every document.
 
@@ -132,6 +133,8 @@ def maxsim(
         winners: also the index of each query token's winner.
         token_scores: also each query token's best similarity (without gradients).
         tf32: let float32 products be TF32 where a GPU is faster for it.
+        consistent: scores have the same bits with winners, or gradients, and without. On a GPU
+            some short calls are then not the fastest.
 
     Returns:
         float32 scores ``[Nq, Nd]``, without the axis of a side of two axes; or, where winners or
@@ -147,7 +150,7 @@ def maxsim(
             and not (winners or token_scores):
         from ._backends import quick
 
-        found = quick.score(Q, D, q_mask, d_mask, normalize, tf32)
+        found = quick.score(Q, D, q_mask, d_mask, normalize, tf32, consistent)
         if found is not None:
             return found
     lib = library(Q, D)
@@ -155,7 +158,7 @@ def maxsim(
     d_data, d_added, (d_mask,) = _items(D, lib, "D", d_mask)
     q = side(lib, q_data, "Q", q_mask, q_lengths)
     d = side(lib, d_data, "D", d_mask, d_lengths)
-    options = Options(normalize, tf32, winners, token_scores)
+    options = Options(normalize, tf32, winners, token_scores, consistent=consistent)
     axes = (0,) * q_added + (1,) * d_added
     return call(lib, q, d, Pairing(CROSS), options, axes, Q, weights, mean)
 
@@ -165,6 +168,7 @@ def pairs(
     d_mask: Any = None, q_lengths: Any = None, d_lengths: Any = None, normalize: bool = False,
     weights: Any = None, mean: bool = False, winners: bool = False, token_scores: bool = False,
     tf32: bool = False,
+    consistent: bool = False,
 ) -> Any:
     """Scores pairs: query ``i`` with document ``i``, or ``q_ids[p]`` with ``d_ids[p]``.
 
@@ -185,7 +189,7 @@ def pairs(
     lib = library(Q, D)
     q = side(lib, Q, "Q", q_mask, q_lengths)
     d = side(lib, D, "D", d_mask, d_lengths)
-    options = Options(normalize, tf32, winners, token_scores)
+    options = Options(normalize, tf32, winners, token_scores, consistent=consistent)
     if q_ids is not None:
         q_ids, d_ids = lib.indices(q_ids, "q_ids"), lib.indices(d_ids, "d_ids")
         pairing = Pairing(PAIRS, 0, q_ids, d_ids)
@@ -197,6 +201,7 @@ def candidates(
     Q: Any, D: Any, ids: Any = None, *, q_mask: Any = None, d_mask: Any = None,
     q_lengths: Any = None, d_lengths: Any = None, normalize: bool = False, weights: Any = None,
     mean: bool = False, winners: bool = False, token_scores: bool = False, tf32: bool = False,
+    consistent: bool = False,
 ) -> Any:
     """Scores every query against its own candidates.
 
@@ -217,7 +222,7 @@ def candidates(
     """
     lib = library(Q, D)
     q = side(lib, Q, "Q", q_mask, q_lengths)
-    options = Options(normalize, tf32, winners, token_scores)
+    options = Options(normalize, tf32, winners, token_scores, consistent=consistent)
     if ids is not None:
         ids = lib.indices(ids, "ids")
         check(ids.ndim == 2, "ids", "[Nq, K]", f"shape {tuple(ids.shape)}")
@@ -255,8 +260,9 @@ def _listed(
 def packed(
     Q: Any, D: Any, q_offsets: Any, d_offsets: Any, q_ids: Any = None, d_ids: Any = None, *,
     q_mask: Any = None, d_mask: Any = None, max_q_len: int | None = None,
-    normalize: bool = False, winners: bool = False, token_scores: bool = False,
+    max_d_len: int | None = None, normalize: bool = False, winners: bool = False, token_scores: bool = False,
     tf32: bool = False,
+    consistent: bool = False,
 ) -> Any:
     """Scores packed items: rows one after the other, with offsets ("cu_seqlens").
 
@@ -268,7 +274,9 @@ def packed(
         q_ids, d_ids: pairs to score, ``[P]``; without, every query with every document.
         q_mask, d_mask: one entry per row.
         max_q_len: tokens of the longest query or more: the last axis of winners. Known, it need
-            not be looked up for gradients (which ``torch.compile`` cannot).
+            not be looked up: of offsets on a GPU that waits, and ``torch.compile`` cannot do it.
+        max_d_len: tokens of the longest document or more; with offsets on a GPU and gradients,
+            as ``max_q_len``.
 
     The rest is that of :func:`maxsim`.
 
@@ -282,15 +290,17 @@ def packed(
     q = side(lib, Q, "Q", q_mask, None, q_offsets)
     d = side(lib, D, "D", d_mask, None, d_offsets)
     options = Options(normalize, tf32, winners, token_scores,
-                      -1 if max_q_len is None else max_q_len)
+                      -1 if max_q_len is None else max_q_len,
+                      -1 if max_d_len is None else max_d_len, consistent)
     return _listed(lib, q, d, q_ids, d_ids, options, Q)
 
 
 def scattered(
     Q: Any, D: Any, q_starts: Any, q_lengths: Any, d_starts: Any, d_lengths: Any,
     q_ids: Any = None, d_ids: Any = None, *, q_mask: Any = None, d_mask: Any = None,
-    max_q_len: int | None = None, normalize: bool = False, winners: bool = False,
-    token_scores: bool = False, tf32: bool = False,
+    max_q_len: int | None = None, max_d_len: int | None = None, normalize: bool = False,
+    winners: bool = False, token_scores: bool = False, tf32: bool = False,
+    consistent: bool = False,
 ) -> Any:
     """Scores items anywhere in larger matrices, without a copy.
 
@@ -306,5 +316,6 @@ def scattered(
     q = side(lib, Q, "Q", q_mask, q_lengths, None, q_starts)
     d = side(lib, D, "D", d_mask, d_lengths, None, d_starts)
     options = Options(normalize, tf32, winners, token_scores,
-                      -1 if max_q_len is None else max_q_len)
+                      -1 if max_q_len is None else max_q_len,
+                      -1 if max_d_len is None else max_d_len, consistent)
     return _listed(lib, q, d, q_ids, d_ids, options, Q)

@@ -107,6 +107,7 @@ unsafe fn view(device: &Device, side: &Side) -> Result<AnyDeviceTokens> {
 
 fn options(call: &Call, winners: bool, token_scores: bool) -> ScoreOptions {
     let options = ScoreOptions::default().normalize(call.2).allow_tf32(call.3);
+    let options = options.consistent(call.4);
     options.winners(winners).token_scores(token_scores)
 }
 

@@ -11,6 +11,7 @@ mod rank;
 mod side;
 mod streams;
 mod tool;
+mod unread;
 
 use pyo3::prelude::*;
 
@@ -33,6 +34,8 @@ mod _maxsim {
     use super::streams::{WorkspaceError, cuda_set_workspace};
     #[pymodule_export]
     use super::tool::run;
+    #[pymodule_export]
+    use super::unread::cuda_write_segments;
     #[pymodule_export]
     use super::version;
 }

@@ -14,11 +14,14 @@ use pyo3::prelude::*;
 use crate::errors::shape;
 
 /// How the rows of items are said, as `_sides.py` numbers it.
-const PADDED: u8 = 0;
-const PACKED: u8 = 1;
-const SCATTERED: u8 = 2;
+pub const PADDED: u8 = 0;
+pub const PACKED: u8 = 1;
+pub const SCATTERED: u8 = 2;
 /// Padded items that begin at multiples of `first` rows.
 const STRIDED: u8 = 3;
+/// Items that the device alone knows: `first` is the address of their segments, `lengths` how many
+/// rows calls are planned for.
+const UNREAD: u8 = 4;
 
 /// Tokens of one side: the rows of each item, and a matrix. Addresses are those of arrays that
 /// the Python caller keeps; 0 stands for none.
@@ -228,7 +231,8 @@ impl Side {
                     scattered(rows, dim, &starts, &lengths)
                 })
             }
-            kind => Err(shape("kind", "0 to 3", kind)),
+            UNREAD => TokenLayout::unread(rows, dim, n, len, lengths as usize),
+            kind => Err(shape("kind", "0 to 4", kind)),
         }
     }
 
@@ -307,7 +311,9 @@ impl Side {
 
     /// Rows in device memory.
     pub fn raw_rows(&self) -> Result<RawRows> {
-        Ok(RawRows::new(self.1.0, self.1.1).mask(self.mask()?.map(|mask| mask.0)))
+        let segments = (self.0.0 == UNREAD).then_some(self.0.5);
+        let rows = RawRows::new(self.1.0, self.1.1).segments(segments);
+        Ok(rows.mask(self.mask()?.map(|mask| mask.0)))
     }
 
     /// Scales in device memory; the number of all rows is on the host.
@@ -339,8 +345,12 @@ impl Side {
     /// All that the layout depends on, where that is in these numbers alone.
     pub fn regular_key(&self) -> Option<[usize; 7]> {
         let Items(kind, n, len, rows, dim, first, lengths, _) = self.0;
-        let is_regular = matches!(kind, PADDED | STRIDED) && lengths == 0;
-        let stride = if kind == STRIDED { first as usize } else { 0 };
+        let is_regular = matches!(kind, PADDED | STRIDED) && lengths == 0 || kind == UNREAD;
+        let stride = match kind {
+            STRIDED => first as usize,
+            UNREAD => lengths as usize,
+            _ => 0,
+        };
         let is_masked = self.is_masked();
         is_regular.then_some([kind.into(), n, len, rows, dim, stride, is_masked.into()])
     }

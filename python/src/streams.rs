@@ -34,6 +34,7 @@ pub struct Call(
     /* stream */ pub u64,
     /* normalize */ pub bool,
     /* tf32 */ pub bool,
+    /* consistent */ pub bool,
     /* address and bytes of memory for this call alone */ Option<(u64, u64)>,
 );
 
@@ -108,7 +109,7 @@ pub unsafe fn enqueue<R>(
     let stream = stream(device, call.0, call.1)?;
     let mut stream = lock(&stream);
     let is_captured = stream.is_captured()?;
-    let result = match call.4 {
+    let result = match call.5 {
         // SAFETY: the caller's promise.
         Some(workspace) => unsafe { stream.with_workspace(workspace, enqueue)? },
         None if len_bytes == 0 || !is_captured && stream.workspace_bytes() >= len_bytes => {

@@ -8,6 +8,7 @@ from typing import Any, Callable
 import torch
 from torch import Tensor
 
+from . import unread as _unread
 from .. import _maxsim
 from .._sides import CROSS, NO_SCALES, PADDED, STRIDED, TENSOR_SCALE
 from .._sides import Options, Pairing, Result, Side, scale_kind
@@ -47,7 +48,7 @@ def again(
                 # A call that is captured has memory of its graph, which torch does not use for
                 # anything that the graph does later; others, in the order of the stream.
                 of_call = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{call[0]}")
-                call = (*call[:4], (of_call.data_ptr(), n_bytes))
+                call = (*call[:-1], (of_call.data_ptr(), n_bytes))
         elif is_emptied or torch.cuda.is_current_stream_capturing():
             raise torch.OutOfMemoryError(str(error)) from None
         else:
@@ -96,7 +97,7 @@ def call_numbers(data: Tensor, options: Options) -> tuple[Any, ...]:
     """Where a call runs, and what of it, as numbers."""
     index = data.device.index
     stream = torch._C._cuda_getCurrentRawStream(index)
-    return index, stream, options.normalize, options.tf32, None
+    return index, stream, options.normalize, options.tf32, options.consistent, None
 
 
 def _rows(data: Tensor) -> tuple[int, int]:
@@ -192,19 +193,29 @@ def _spread(flat: Tensor, shape: tuple[int, ...], fill: float, q: Side, pairing:
     return rows.masked_scatter(valid, flat.flatten())
 
 
-def dense_winners(winners: Tensor, q: Side, pairing: Pairing) -> Tensor:
+def dense_winners(
+    winners: Tensor, q: Side, pairing: Pairing, d: Side | None = None,
+) -> Tensor:
     """The winners that are kept, as a user has them: int32 ``[..., Lq]``, -1 for none."""
     wide = _widened(winners) if winners.dtype == torch.int16 else winners
+    if d is not None and _unread.takes(q, d, pairing):
+        return wide
     shape = tuple(winners.shape[:-1])
     return _spread(wide, shape, -1, q, pairing, int(winners.shape[-1]))
 
 
-def run(q: Side, d: Side, pairing: Pairing, options: Options, documents: Any = None) -> Result:
+def run(
+    q: Side, d: Side, pairing: Pairing, options: Options, documents: Any = None,
+    unread: Any = None,
+) -> Result:
     """Enqueues scores; winners are as they are kept (see :func:`dense_winners`).
 
-    ``documents``: residual-compressed ones in place of ``d``.
+    ``documents``: residual-compressed ones in place of ``d``. ``unread``: the shape of the scores,
+    and ``d`` as numbers where the device has found its items.
     """
-    shape = pairing.shape(q, d)
+    if documents is None and unread is None and _unread.takes(q, d, pairing):
+        return _unread.run(q, d, pairing, options)
+    shape, d_described = (pairing.shape(q, d), None) if unread is None else unread
     width = max(options.max_q_len, 0)
     device = q.data.device
     scores = torch.empty(shape, dtype=torch.float32, device=device)
@@ -221,7 +232,7 @@ def run(q: Side, d: Side, pairing: Pairing, options: Options, documents: Any = N
     if documents is not None:
         n_bytes = enqueue(_maxsim.cuda_score_plaid, call, q_numbers, documents, pairs, results)
     else:
-        d_numbers, kept_d = describe(d)
+        d_numbers, kept_d = d_described or describe(d)
         n_bytes = enqueue(_maxsim.cuda_score, call, (q_numbers, d_numbers), pairs, results)
         del kept_d
     del kept, ids
@@ -239,6 +250,8 @@ def run_backward(
     needs: tuple[bool, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     """Enqueues gradients of tokens, in their types; None of a side that needs none."""
+    if _unread.takes(q, d, pairing):
+        return _unread.run_backward(grad, winners, q, d, pairing, options, needs)
     grad, winners = grad.float().contiguous(), winners.contiguous()
     found = [torch.zeros(side.data.shape, dtype=side.data.dtype, device=side.data.device)
              if grad.numel() == 0 else torch.empty(side.data.shape, dtype=side.data.dtype,

@@ -20,7 +20,7 @@ _SIDES = ", ".join(
     f"Tensor? {side}_scales, Tensor? {side}_mins" for side in "qd"
 )
 _CALL = f"{_SIDES}, Tensor? q_ids, Tensor? d_ids, int pairing, int k, SymInt max_q_len, " \
-        "bool normalize, bool tf32"
+        "SymInt max_d_len, bool normalize, bool tf32, bool consistent"
 
 # What torch has no types of.
 _library: Any = cast(Any, torch.library).Library(NAMESPACE, "DEF")
@@ -31,14 +31,15 @@ _library.define(
     " -> (Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag)
 
 #: Arguments of a call before those of an operator's own.
-_N_CALL = 19
+_N_CALL = 21
 
 
 def _call(args: tuple[Any, ...]) -> tuple[Side, Side, Pairing, Options]:
     q, d = Side(*args[:6]), Side(*args[6:12])
-    q_ids, d_ids, kind, k, max_q_len, normalize, tf32 = args[12:_N_CALL]
-    pairing = Pairing(kind, k, q_ids, d_ids)
-    return q, d, pairing, Options(normalize, tf32, max_q_len=max_q_len)
+    q_ids, d_ids, kind, k, max_q_len, max_d_len, normalize, tf32, consistent = args[12:_N_CALL]
+    options = Options(normalize, tf32, max_q_len=max_q_len, max_d_len=max_d_len,
+                      consistent=consistent)
+    return q, d, Pairing(kind, k, q_ids, d_ids), options
 
 
 def _check(q: Side, d: Side, pairing: Pairing) -> None:
@@ -183,11 +184,11 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options, needs_grad: bool
     """Scores tensors through the dispatcher."""
     scores, winners, token_scores = getattr(torch.ops, NAMESPACE).score(
         *q, *d, pairing.q_ids, pairing.d_ids, pairing.kind, pairing.k, options.max_q_len,
-        options.normalize, options.tf32, options.winners or needs_grad, options.token_scores,
+        options.max_d_len, options.normalize, options.tf32, options.consistent, options.winners or needs_grad, options.token_scores,
     )
     if options.winners and q.data.device.type == "cuda":
         from . import cuda as _cuda
 
-        winners = _cuda.dense_winners(winners, q, pairing)
+        winners = _cuda.dense_winners(winners, q, pairing, d)
     return Result(scores, winners if options.winners else None,
                   token_scores if options.token_scores else None)

@@ -44,7 +44,7 @@ def _side(x: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
 
 def _forward(
     Q: Tensor, D: Tensor, q_mask: Tensor | None, d_mask: Tensor | None, normalize: bool,
-    tf32: bool, with_winners: bool,
+    tf32: bool, consistent: bool, with_winners: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Scores, and winners as the device keeps them."""
     n, m = Q.shape[0], D.shape[0]
@@ -62,7 +62,7 @@ def _forward(
         _maxsim.score(get_num_threads(), sides, _CROSS, normalize, room)
         return scores, winners
     index = Q.get_device()
-    call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32, None)
+    call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32, consistent, None)
     if winners is not None and of_winners is not None:
         of_winners = of_winners[0], of_winners[1] * winners.element_size()
     results = (of_scores, of_winners, None)
@@ -81,7 +81,7 @@ class _Score(torch.autograd.Function):
         ctx: Any, Q: Tensor, D: Tensor, q_mask: Tensor | None, d_mask: Tensor | None,
         normalize: bool, tf32: bool,
     ) -> Tensor:
-        scores, winners = _forward(Q, D, q_mask, d_mask, normalize, tf32, True)
+        scores, winners = _forward(Q, D, q_mask, d_mask, normalize, tf32, False, True)
         ctx.save_for_backward(Q, D, q_mask, d_mask, winners)
         ctx.options = normalize, tf32
         return scores
@@ -106,7 +106,7 @@ class _Score(torch.autograd.Function):
                     None if of_d is None else of_d.to(D.dtype), None, None, None, None)
         of_q, of_d = torch.empty_like(Q), torch.empty_like(D)
         index = Q.get_device()
-        call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32, None)
+        call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32, False, None)
         memory = (of_scores, (at, n * winners.element_size()), (of_q.data_ptr(), of_q.numel()),
                   (of_d.data_ptr(), of_d.numel()))
         try:
@@ -120,6 +120,7 @@ class _Score(torch.autograd.Function):
 
 def score(
     Q: Any, D: Any, q_mask: Any, d_mask: Any, normalize: bool, tf32: bool,
+    consistent: bool = False,
 ) -> Tensor | None:
     """Scores ``[Nq, Nd]``; None where the call is not of this kind."""
     if not (is_plain() and _fits(Q, q_mask) and _fits(D, d_mask)):
@@ -131,4 +132,4 @@ def score(
     if torch.is_grad_enabled() and (Q.requires_grad or D.requires_grad):
         found: Tensor = _Score.apply(Q, D, q_mask, d_mask, normalize, tf32)
         return found
-    return _forward(Q, D, q_mask, d_mask, normalize, tf32, False)[0]
+    return _forward(Q, D, q_mask, d_mask, normalize, tf32, consistent, False)[0]

@@ -252,14 +252,16 @@ def is_plain(*tensors: Tensor) -> bool:
     return all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 
 
-def shown(found: Result, q: Side, pairing: Pairing, options: Options) -> Result:
+def shown(
+    found: Result, q: Side, pairing: Pairing, options: Options, d: Side | None = None,
+) -> Result:
     """What a user gets of a call's results: winners as int32, where they were asked for."""
     if not options.winners:
         return found._replace(winners=None)
     if q.data.device.type == "cuda":
         from . import cuda as _cuda
 
-        return found._replace(winners=_cuda.dense_winners(found.winners, q, pairing))
+        return found._replace(winners=_cuda.dense_winners(found.winners, q, pairing, d))
     return found
 
 
@@ -270,9 +272,7 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     if needs_grad and (q.scales is not None or d.scales is not None):
         raise ValueError("Q: compressed tokens have no gradients; detach the queries or give D as"
                          " float32, float16 or bfloat16")
-    if options.max_q_len < 0:
-        wants_width = needs_grad or options.winners or options.token_scores
-        options = options._replace(max_q_len=query_len(q) if wants_width else 0)
+    q, options = with_width(q, d, pairing, options, needs_grad)
     if not is_plain(q.data, d.data) or q.data.device.type == "meta":
         from . import ops as _ops
 
@@ -282,7 +282,24 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
             q.data, d.data, q, d, pairing, options))
     else:
         found = run(q, d, pairing, options)
-    return shown(found, q, pairing, options)
+    return shown(found, q, pairing, options, d)
+
+
+def with_width(
+    q: Side, d: Side, pairing: Pairing, options: Options, needs_grad: bool,
+) -> tuple[Side, Options]:
+    """Queries, and options with the length of the longest, where a call needs that."""
+    wants_width = needs_grad or options.winners or options.token_scores
+    if q.data.is_cuda:
+        from .unread import has_lists, takes
+
+        if options.max_q_len < 0 and q.kind != PADDED and has_lists(q):
+            # Nobody has said it: the lists come to the host once, which waits.
+            q = q._replace(first=host(q.first), lengths=host(q.lengths))
+        wants_width = wants_width or takes(q, d, pairing)
+    if options.max_q_len < 0:
+        options = options._replace(max_q_len=query_len(q) if wants_width else 0)
+    return q, options
 
 
 def squeeze(x: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:
@@ -321,7 +338,8 @@ def topk(q: Side, d: Side, k: int, options: Options) -> tuple[Tensor, Tensor, Te
     q = q._replace(data=q.data.detach())
     d = d._replace(data=d.data.detach())
     if q.data.device.type == "cuda":
-        found = run(q, d, Pairing(), options._replace(max_q_len=0)).scores
+        q, options = with_width(q, d, Pairing(), options, False)
+        found = run(q, d, Pairing(), options).scores
         return ranked(found, has_tokens(d), k)
     n = q.n_items
     scores, ids = torch.empty((n, k), dtype=torch.float32), torch.empty((n, k), dtype=torch.int64)

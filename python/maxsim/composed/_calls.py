@@ -115,6 +115,7 @@ def dense(
     d_lengths: Optional[Tensor] = None,
     normalize: bool = False,
     winners: bool = False,
+    consistent: bool = False,
 ) -> Any:
     """Scores `[Nq, Nd]` or, for documents `[Nq, K, Ld, d]`, `[Nq, K]`, f32 (f64 for f64).
 
@@ -135,6 +136,7 @@ def dense(
         d_lengths=d_lengths,
         normalize=normalize,
         winners=winners,
+        consistent=consistent,
     )
     return (result.scores, result.winners) if winners else result
 
@@ -160,8 +162,10 @@ def packed(
     query_ids: Optional[Tensor] = None,
     document_ids: Optional[Tensor] = None,
     max_q_len: Optional[int] = None,
+    max_d_len: Optional[int] = None,
     normalize: bool = False,
     winners: bool = False,
+    consistent: bool = False,
 ) -> Any:
     """Packed queries against packed documents: `[Nq, Nd]`, or `[P]` for lists of ids."""
     queries, documents = same_type(queries, documents)
@@ -174,8 +178,10 @@ def packed(
             query_ids,
             document_ids,
             max_q_len=max_q_len,
+            max_d_len=max_d_len,
             normalize=normalize,
             winners=winners,
+            consistent=consistent,
         )
         return (result.scores, result.winners) if winners else result
     q_rows, q_mask = padded(queries, query_offsets)

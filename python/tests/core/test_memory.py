@@ -133,8 +133,9 @@ def test_operators_check_what_they_are_given():
     score = getattr(torch.ops, _ops.NAMESPACE).score
     backward = getattr(torch.ops, _ops.NAMESPACE).score_backward
     names = "q q_mask q_first q_lengths q_scales q_mins d d_mask d_first d_lengths d_scales " \
-        "d_mins q_ids d_ids pairing k max_q_len normalize tf32"
-    right = dict(zip(names.split(), (Q, *[None] * 5, D, *[None] * 7, 0, 0, 7, False, False)))
+        "d_mins q_ids d_ids pairing k max_q_len max_d_len normalize tf32 consistent"
+    values = (Q, *[None] * 5, D, *[None] * 7, 0, 0, 7, -1, False, False, False)
+    right = dict(zip(names.split(), values))
     mask, ids, wide = torch.ones(3, 7, dtype=torch.bool), torch.arange(3), torch.ones(3, 7)
     wrong = [
         {"q_mask": mask[:2]}, {"q_mask": mask[:, :4]}, {"q_mask": wide}, {"d": D.double()},

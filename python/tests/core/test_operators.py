@@ -17,7 +17,7 @@ has_compiler = shutil.which("g++") or shutil.which("clang++")
 def arguments(Q, D, *, mask=None, width=None, winners=True, normalize=False):
     width = Q.shape[1] if width is None else width
     return (Q, None, None, None, None, None, D, mask, None, None, None, None, None, None, 0, 0,
-            width, normalize, False, winners, True)
+            width, -1, normalize, False, False, winners, True)
 
 
 @pytest.mark.parametrize("device", DEVICES)

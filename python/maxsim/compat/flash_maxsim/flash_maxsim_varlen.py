@@ -37,7 +37,6 @@ def flash_maxsim_varlen(
     max_seqlen_d: int,
 ) -> Tensor:
     """Scores `[N]` of packed pairs: query `n` against document `n`."""
-    del max_seqlen_q, max_seqlen_d
     need(
         Q_packed.dim() == 2 and D_packed.dim() == 2 and Q_packed.shape[1] == D_packed.shape[1],
         f"both must be [T, d] with one d, got {tuple(Q_packed.shape)}, {tuple(D_packed.shape)}",
@@ -48,7 +47,14 @@ def flash_maxsim_varlen(
     )
     ids = torch.arange(cu_seqlens_q.shape[0] - 1, device=Q_packed.device, dtype=torch.int32)
     scores: Tensor = _calls.packed(
-        Q_packed, D_packed, cu_seqlens_q, cu_seqlens_d, query_ids=ids, document_ids=ids
+        Q_packed,
+        D_packed,
+        cu_seqlens_q,
+        cu_seqlens_d,
+        query_ids=ids,
+        document_ids=ids,
+        max_q_len=max_seqlen_q,
+        max_d_len=max_seqlen_d,
     )
     lengths = cu_seqlens_d[1:] - cu_seqlens_d[:-1]
     has_queries = cu_seqlens_q[1:] > cu_seqlens_q[:-1]

@@ -70,7 +70,9 @@ def _maxsim_cross(
 ) -> Tensor:
     """Every query `[Nq, Lq, d]` against every document `[Nd, Ld, d]`."""
     del method
-    scores: Tensor = _calls.dense(Q, D, q_mask=q_mask, d_mask=d_mask, normalize=normalize)
+    scores: Tensor = _calls.dense(
+        Q, D, q_mask=q_mask, d_mask=d_mask, normalize=normalize, consistent=True
+    )
     return scores
 
 
@@ -105,7 +107,9 @@ def _maxsim_kd(
             f"got {tuple(d_mask.shape)}"
         )
     _one_device(Q, D, q_mask, d_mask)
-    scores: Tensor = _calls.dense(Q, D, q_mask=q_mask, d_mask=d_mask, normalize=normalize)
+    scores: Tensor = _calls.dense(
+        Q, D, q_mask=q_mask, d_mask=d_mask, normalize=normalize, consistent=True
+    )
     return scores
 
 

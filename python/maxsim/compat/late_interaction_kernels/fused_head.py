@@ -38,7 +38,7 @@ def maxsim_from_hidden(
     if b is not None and b.shape != (Q.shape[-1],):
         raise ValueError(f"b must be [d_out={Q.shape[-1]}], got {tuple(b.shape)}")
     scores = _projection.from_hidden(
-        queries, H_d, W, b, normalize=normalize, d_mask=lead(d_mask, 2)
+        queries, H_d, W, b, normalize=normalize, d_mask=lead(d_mask, 2), consistent=True
     )
     return scores.squeeze(0) if Q.dim() == 2 else scores
 

@@ -134,7 +134,9 @@ def maxsim_padded(
     q_sizes, d_sizes = query_lengths.to(queries.device), doc_lengths.to(queries.device)
     _check_values(q_sizes, queries.shape[1], "query_lengths", validate)
     _check_values(d_sizes, documents.shape[2], "doc_lengths", validate)
-    scores: Tensor = _calls.dense(queries, documents, q_lengths=q_sizes, d_lengths=d_sizes)
+    scores: Tensor = _calls.dense(
+        queries, documents, q_lengths=q_sizes, d_lengths=d_sizes, consistent=True
+    )
     return scores
 
 

@@ -40,6 +40,9 @@ def score_pairs_packed(
         cu_seqlens_d,
         query_ids=pair_q_idx,
         document_ids=pair_d_idx,
+        max_q_len=max_seqlen_q,
+        max_d_len=max_seqlen_d,
+        consistent=True,
     )
     return scores
 

@@ -51,7 +51,15 @@ def maxsim_varlen(
     """
     check_packed(Q_packed, D_packed)
     check_bounds(cu_seqlens_q, cu_seqlens_d, max_seqlen_q, max_seqlen_d)
-    scores: Tensor = _calls.packed(Q_packed, D_packed, cu_seqlens_q, cu_seqlens_d)
+    scores: Tensor = _calls.packed(
+        Q_packed,
+        D_packed,
+        cu_seqlens_q,
+        cu_seqlens_d,
+        max_q_len=max_seqlen_q,
+        max_d_len=max_seqlen_d,
+        consistent=True,
+    )
     return scores
 
 
