@@ -260,9 +260,8 @@ def _listed(
 def packed(
     Q: Any, D: Any, q_offsets: Any, d_offsets: Any, q_ids: Any = None, d_ids: Any = None, *,
     q_mask: Any = None, d_mask: Any = None, max_q_len: int | None = None,
-    max_d_len: int | None = None, normalize: bool = False, winners: bool = False, token_scores: bool = False,
-    tf32: bool = False,
-    consistent: bool = False,
+    max_d_len: int | None = None, normalize: bool = False, winners: bool = False,
+    token_scores: bool = False, tf32: bool = False, consistent: bool = False,
 ) -> Any:
     """Scores packed items: rows one after the other, with offsets ("cu_seqlens").
 

@@ -184,7 +184,8 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options, needs_grad: bool
     """Scores tensors through the dispatcher."""
     scores, winners, token_scores = getattr(torch.ops, NAMESPACE).score(
         *q, *d, pairing.q_ids, pairing.d_ids, pairing.kind, pairing.k, options.max_q_len,
-        options.max_d_len, options.normalize, options.tf32, options.consistent, options.winners or needs_grad, options.token_scores,
+        options.max_d_len, options.normalize, options.tf32, options.consistent,
+        options.winners or needs_grad, options.token_scores,
     )
     if options.winners and q.data.device.type == "cuda":
         from . import cuda as _cuda

@@ -72,9 +72,9 @@ def _find(
     # A mask of rows that are copied is copied with them.
     of_rows = side.mask if with_mask and not with_segments else None
     of_rows = None if of_rows is None else of_rows.contiguous()
-    found = (memory(invalid), *(None if x is None else memory(x) for x in (segments, mask, of_rows)))
+    others = (None if x is None else memory(x) for x in (segments, mask, of_rows))
     of_ids = None if ids is None else (memory(ids), ids.dtype == torch.int64)
-    enqueue(_maxsim.cuda_write_segments, call, items, of_ids, found)
+    enqueue(_maxsim.cuda_write_segments, call, items, of_ids, (memory(invalid), *others))
     return Items(segments, invalid, mask)
 
 
