@@ -106,6 +106,11 @@ class ProgramTest(unittest.TestCase):
             with mock.patch.object(program, "child", side_effect=["ended with -11", None]) as child:
                 self.assertEqual(program.main(words), 1)
             self.assertEqual([call.args[1] for call in child.call_args_list], ["whole", "memory"])
+            found = json.loads(out.read_text())
+            self.assertEqual(found["ended_badly"], {"whole": "ended with -11"})
+            with mock.patch.object(program, "child", return_value=None):
+                self.assertEqual(program.main(words), 0)
+            self.assertNotIn("ended_badly", json.loads(out.read_text()))
 
     def test_a_cpus_rows_are_in_a_record_of_their_own(self):
         self.assertNotIn("cpu", program.arguments([]).rows)

@@ -165,10 +165,11 @@ def main(words=None):
         if why:
             ended_badly[name] = why
         print(f"-- {name}: {time.monotonic() - start - seconds:.0f} s {why or ''}", flush=True)
-    if ended_badly:
-        record = rows.Record(args.out, GROUPS)
-        record.about({"ended_badly": ended_badly})
-        record.save()
+    record = rows.Record(args.out, GROUPS)
+    earlier = record.data.pop("ended_badly", {})
+    all_of = {name: why for name, why in earlier.items() if name not in args.rows} | ended_badly
+    record.about({"ended_badly": all_of} if all_of else {})
+    record.save()
     found = json.loads(args.out.read_text())["rows"]
     found = [row for row in found if row.get("group") in args.rows]
     print("\n".join(rows.line(row) for row in found if row["met"] is False))
