@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Callable
 
 from . import _maxsim
 from ._sides import CROSS, FORMATS, Options, Pairing, Result, Side, check, check_side
@@ -32,8 +32,12 @@ class PlaidIndex:
         offsets, lengths, mask: which rows are the documents'.
         normalize: divide decoded tokens by their lengths.
 
-    The arrays are copied to memory of the index. Raises ValueError for what does not fit, codes
-    that are no centroids, and other bit orders.
+    Where codes and residuals are on a GPU, the index is there: residuals are arranged as GPUs
+    decode them, by the GPU, and nothing but lists is copied to the host. It takes queries there,
+    float16 or bfloat16. Other arrays are copied to memory of the index.
+
+    Raises ValueError for what does not fit, codes that are no centroids (which is waited for), and
+    other bit orders.
     """
 
     def __init__(
@@ -43,10 +47,11 @@ class PlaidIndex:
     ) -> None:
         check(bit_order in BIT_ORDERS, "bit_order", "colbert or little-endian", bit_order)
         check(nbits in (1, 2, 4, 8), "nbits", "1, 2, 4 or 8", nbits)
-        lib = _host_library(codes, residuals, centroids, bucket_weights)
-        codes = lib.indices(_on_host(codes), "codes")
+        place = _place(codes, residuals)
+        lib = library(*(place(x) for x in (codes, residuals, centroids, bucket_weights)))
+        codes = lib.indices(place(codes), "codes")
         codes = codes.astype("int64") if hasattr(codes, "astype") else codes.long()
-        residuals, centroids = _on_host(residuals), _on_host(centroids)
+        residuals, centroids = place(residuals), place(centroids)
         centroids = lib.tokens(centroids, "centroids")
         check(centroids.ndim == 2, "centroids", "[n, dim]", f"shape {tuple(centroids.shape)}")
         dim = int(centroids.shape[1])
@@ -59,16 +64,21 @@ class PlaidIndex:
         rows = codes[..., None]
         items = Side(
             lib.as_elements(rows, residuals),
-            None if mask is None else lib.mask(_on_host(mask), "mask"),
+            None if mask is None else lib.mask(place(mask), "mask"),
             None if offsets is None else lib.indices(_on_host(offsets), "offsets"),
             None if lengths is None else lib.indices(_on_host(lengths), "lengths"))
         check_side(items, "D")
-        weights, cutoffs = (_floats(lib, x) for x in (bucket_weights, bucket_cutoffs))
+        weights, cutoffs = (_floats(None if x is None else place(x))
+                            for x in (bucket_weights, bucket_cutoffs))
         check(tuple(weights.shape) == (2**nbits,), "bucket_weights", f"shape {(2**nbits,)}",
               tuple(weights.shape))
         if cutoffs is not None:
             check(tuple(cutoffs.shape) == (2**nbits - 1,), "bucket_cutoffs",
                   f"shape {(2**nbits - 1,)}", tuple(cutoffs.shape))
+        if place is not _on_host:
+            self._index = _on_gpu(items, codes, residuals, centroids, weights, nbits,
+                                  bit_order == "little-endian", normalize)
+            return
         (layout, matrix), kept = lib.describe(items)
         centroids, codes, residuals = (_dense(x) for x in (centroids, codes, residuals))
         tables = (nbits, dim, lib.memory(centroids),
@@ -96,7 +106,7 @@ class PlaidIndex:
             ValueError: no valid token, or one that is not finite.
         """
         check(bit_order in BIT_ORDERS, "bit_order", "colbert or little-endian", bit_order)
-        lib = _host_library(D)
+        lib = library(D if isinstance(D, list) else _on_host(D))
         documents = side(lib, D if isinstance(D, list) else _on_host(D), "D", mask, lengths,
                          offsets)
         check_side(documents, "D")
@@ -110,7 +120,7 @@ class PlaidIndex:
 
     def __len__(self) -> int:
         """Number of documents."""
-        return self._index.sizes()[1]
+        return int(self._index.sizes()[1])
 
     def __repr__(self) -> str:
         rows, n, dim, nbits, n_centroids, _ = self._index.sizes()
@@ -120,12 +130,12 @@ class PlaidIndex:
     @property
     def dim(self) -> int:
         """Elements per token."""
-        return self._index.sizes()[2]
+        return int(self._index.sizes()[2])
 
     @property
     def nbytes(self) -> int:
         """Bytes that the tokens take, without the tables."""
-        return self._index.size_bytes()
+        return int(self._index.size_bytes())
 
     def parts(self) -> dict[str, Any]:
         """Copies of codes, residuals, centroids and bucket weights, as numpy arrays."""
@@ -134,6 +144,8 @@ class PlaidIndex:
         from ._backends.numpy import memory
 
         rows, _, dim, nbits, n_centroids, row_bytes = self._index.sizes()
+        if not isinstance(self._index, _maxsim.Plaid):
+            return {name: part.cpu().numpy() for name, part in self._index.parts().items()}
         found = {
             "codes": np.empty(rows, np.int32),
             "residuals": np.empty((rows, row_bytes), np.uint8),
@@ -149,6 +161,8 @@ class PlaidIndex:
 
         from ._backends.numpy import memory
 
+        if not isinstance(self._index, _maxsim.Plaid):
+            return self._index.decode().cpu().numpy()
         found = np.empty((self._index.sizes()[0], self.dim), np.float32)
         self._index.decode(get_num_threads(), memory(found))
         return found
@@ -159,8 +173,8 @@ class PlaidIndex:
     ) -> Any:
         """Scores queries against all documents, or with ``ids`` ``[Nq, K]`` against those.
 
-        Queries of torch get gradients on the CPU. On a GPU the index is copied there once, and
-        queries must be float16 or bfloat16.
+        Queries of torch get gradients. On a GPU queries must be float16 or bfloat16; an index in
+        host memory is copied there once.
 
         Returns:
             As :func:`maxsim`.
@@ -171,6 +185,7 @@ class PlaidIndex:
         check_side(q, "Q")
         check(q.data.shape[-1] == self.dim, "Q", f"dim {self.dim} like the index",
               f"dim {q.data.shape[-1]}")
+        self._check_device(q)
         pairing = Pairing(CROSS)
         if ids is not None:
             ids = lib.indices(ids, "ids")
@@ -183,9 +198,17 @@ class PlaidIndex:
         found = Result(*(lib.like(lib.squeeze(x, axes), Q) for x in found))
         return found if winners or token_scores else found.scores
 
+    def _check_device(self, q: Side) -> None:
+        """Refuses queries that are not where an index on a GPU is."""
+        if not isinstance(self._index, _maxsim.Plaid):
+            found = str(getattr(q.data, "device", "cpu"))
+            check(found == str(self._index.device), "Q",
+                  f"queries on {self._index.device} like the index", found)
+
     def ranked_by(self, lib: Any, q: Side, k: int, options: Options) -> Any:
         """Scores, ids and counts of the best documents of checked queries."""
         check(not options.normalize, "normalize", "False; divide the queries before", True)
+        self._check_device(q)
         found = lib.score_plaid(self._index, len(self), q, Pairing(CROSS), options)
         return lib.rank_plaid(self._index, found.scores, min(k, len(self)))
 
@@ -198,16 +221,36 @@ def _on_host(x: Any) -> Any:
     return x.detach().cpu() if hasattr(x, "detach") else x
 
 
-def _host_library(*arrays: Any) -> Any:
-    lib = library(*(_on_host(x) if not isinstance(x, list) else x for x in arrays))
-    return lib
+def _place(codes: Any, residuals: Any) -> Callable[[Any], Any]:
+    """What brings arrays to where an index of these is: to their GPU, or to the host."""
+    if not all(getattr(x, "is_cuda", False) for x in (codes, residuals)):
+        return _on_host
+    import torch
+
+    check(codes.device == residuals.device, "residuals", f"a tensor on {codes.device} like codes",
+          residuals.device)
+    return lambda x: torch.as_tensor(x).detach().to(codes.device)
 
 
-def _floats(lib: Any, x: Any) -> Any:
+def _on_gpu(
+    items: Side, codes: Any, residuals: Any, centroids: Any, weights: Any, nbits: int,
+    is_little_endian: bool, normalize: bool,
+) -> Any:
+    """An index where its tensors are."""
+    from ._backends.residuals import Residuals
+
+    n = int(centroids.shape[0])
+    if codes.numel():
+        least, most = (int(x) for x in codes.aminmax())
+        check(0 <= least and most < n, "codes", f"ids of {n} centroids", f"{least} to {most}")
+    return Residuals(items, codes, residuals, centroids, weights, nbits, is_little_endian,
+                     normalize)
+
+
+def _floats(x: Any) -> Any:
     """float32 numbers of either library."""
     if x is None:
         return None
-    x = _on_host(x)
     if hasattr(x, "detach"):
         return x.float().contiguous()
     import numpy as np

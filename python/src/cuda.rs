@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use maxsim::format::{
-    AnyDeviceTokens, Element, Fp8, Int8, Int8Affine, Quantized, TokenFormat, with_element,
+    AnyDeviceTokens, Element, Fp8, Int8, Int8Affine, Quantized, RawCodes, RawScaleWords, ScaleType,
+    TokenFormat, with_element,
 };
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
 use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
@@ -14,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{raised, shape};
 use crate::plaid::Plaid;
-use crate::side::{Memory, Pairs, Side, entries};
+use crate::side::{self, Memory, Pairs, Side, entries};
 use crate::streams::{self, Call, Outcome, Used, finished, lock};
 
 /// Layouts that are kept: those of so many shapes.
@@ -23,9 +24,9 @@ const KEPT: usize = 4096;
 /// Device memory for results; none where one is not asked for.
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct Results(
-    /* f32 scores */ Memory,
-    /* winners as the library has them: bytes */ Option<Memory>,
-    /* f32 token scores */ Option<Memory>,
+    /* f32 scores */ pub Memory,
+    /* winners as the library has them: bytes */ pub Option<Memory>,
+    /* f32 token scores */ pub Option<Memory>,
 );
 
 /// Device memory that gradients are made of and go to; none for a side that needs none.
@@ -46,7 +47,7 @@ static LAYOUTS: LazyLock<Mutex<HashMap<[usize; 7], Arc<TokenLayout>>>> =
 ///
 /// # Safety
 /// As [`Side::layout`].
-unsafe fn layout(side: &Side) -> Result<Arc<TokenLayout>> {
+pub unsafe fn layout(side: &Side) -> Result<Arc<TokenLayout>> {
     // SAFETY: the caller's promise.
     let new = || unsafe {
         let layout = side.layout()?;
@@ -73,12 +74,12 @@ unsafe fn layout(side: &Side) -> Result<Arc<TokenLayout>> {
 /// # Safety
 /// Addresses must be those of memory that is as the numbers say and stays so until the calls that
 /// use the view are done, in the order of the stream.
-unsafe fn elements<T: Element>(device: &Device, side: &Side) -> Result<DeviceTokens<T>> {
+pub unsafe fn elements<T: Element>(device: &Device, side: &Side) -> Result<DeviceTokens<T>> {
     // SAFETY: the caller's promise.
     unsafe { DeviceTokens::from_raw_unchecked(device, side.raw_rows()?, layout(side)?) }
 }
 
-/// A view of tokens of any format. Scales of codes are read, which is waited for.
+/// A view of tokens of any format, which nothing is waited for.
 ///
 /// # Safety
 /// As [`elements`].
@@ -88,8 +89,8 @@ unsafe fn view(device: &Device, side: &Side) -> Result<AnyDeviceTokens> {
     unsafe fn codes<F: Quantized>(device: &Device, side: &Side) -> Result<DeviceTokens<F>> {
         // SAFETY: the caller's promise.
         unsafe {
-            let (layout, scales) = (side.layout()?, side.raw_scales()?);
-            DeviceTokens::from_raw_codes(device, side.raw_rows()?, scales, layout)
+            let (rows, scales) = (side.raw_rows()?, side.scale_words(F::FORMAT)?);
+            DeviceTokens::from_raw_codes_unchecked(device, rows, scales, layout(side)?)
         }
     }
     // SAFETY: the caller's promise.
@@ -105,14 +106,14 @@ unsafe fn view(device: &Device, side: &Side) -> Result<AnyDeviceTokens> {
     }
 }
 
-fn options(call: &Call, winners: bool, token_scores: bool) -> ScoreOptions {
+pub fn options(call: &Call, winners: bool, token_scores: bool) -> ScoreOptions {
     let options = ScoreOptions::default().normalize(call.2).allow_tf32(call.3);
     let options = options.consistent(call.4);
     options.winners(winners).token_scores(token_scores)
 }
 
 /// Lists of a side that a graph reads, where it has some: what is not said by a few numbers.
-fn lists(side: &Side, tokens: impl Send + Sync + 'static) -> Option<Used> {
+pub fn lists(side: &Side, tokens: impl Send + Sync + 'static) -> Option<Used> {
     side.regular_key().is_none().then(|| Box::new(tokens) as Used)
 }
 
@@ -149,12 +150,13 @@ pub fn cuda_score(
                 _ => {
                     let queries = view(&device, &sides.0)?;
                     let documents = view(&device, &sides.1)?;
-                    let work = device.prepare_any(&queries, &documents, &pairing, &options)?;
+                    let work =
+                        device.prepare_any_cached(&queries, &documents, &pairing, &options)?;
                     let outcome = enqueue(&device, &call, &work, &results, |stream, room| {
                         stream.score_any_into(&queries, &documents, &work, room)
                     })?;
-                    let of = || [Some(Box::new(queries) as Used), Some(Box::new(documents))];
-                    Ok(outcome.keep(&Arc::new(work), of))
+                    let of = || [lists(&sides.0, queries), lists(&sides.1, documents)];
+                    Ok(outcome.keep(&work, of))
                 }
             }
         }
@@ -165,7 +167,7 @@ pub fn cuda_score(
 ///
 /// # Safety
 /// As [`cuda_score`].
-unsafe fn enqueue(
+pub unsafe fn enqueue(
     device: &Device,
     call: &Call,
     work: &PreparedScore,
@@ -196,7 +198,7 @@ unsafe fn enqueue(
 
 /// Checks that memory of entries of `entry_bytes`, where there is some, has as many bytes as the
 /// library writes.
-fn check_bytes(
+pub fn check_bytes(
     argument: &'static str,
     memory: Option<Memory>,
     len_bytes: u64,
@@ -289,13 +291,51 @@ pub fn cuda_score_plaid(
             let queries = view(&device, &queries)?;
             let documents = documents.handle(&device, queries.format())?;
             let pairing = pairs.pairing()?;
-            let work = device.prepare_any(&queries, &documents, &pairing, &options)?;
+            let work = device.prepare_any_cached(&queries, &documents, &pairing, &options)?;
             let outcome = enqueue(&device, &call, &work, &results, |stream, room| {
                 stream.score_any_into(&queries, &documents, &work, room)
             })?;
             let of = || [Some(Box::new(queries) as Used), Some(Box::new(documents))];
-            Ok(outcome.keep(&Arc::new(work), of))
+            Ok(outcome.keep(&work, of))
         }
+    }))
+}
+
+/// Enqueues the compression of rows to codes, which begin at multiples of 16 bytes, and to their
+/// scales as GPUs read them.
+#[pyfunction]
+pub fn cuda_quantize(
+    py: Python<'_>,
+    call: Call,
+    tokens: Side,
+    format: u8,
+    is_f16: bool,
+    codes: Memory,
+    words: Memory,
+) -> PyResult<()> {
+    finished(py.detach(|| {
+        let device = Device::cuda(call.0)?;
+        let scales = if is_f16 { ScaleType::F16 } else { ScaleType::F32 };
+        let (rows, pitch_bytes) = (tokens.rows(), RawCodes::pitch_bytes(tokens.dim()));
+        check_bytes("codes", Some(codes), rows as u64 * pitch_bytes, 1)?;
+        check_bytes("scales", Some(words), RawScaleWords::len_bytes(rows), 4)?;
+        let to = RawCodes::new(codes.0, RawScaleWords::new(words.0));
+        let (TokenFormat::Element(element), format) = (tokens.format()?, side::format(format)?)
+        else {
+            return Err(shape("element types", "f32, f16 or bf16", tokens.format()?));
+        };
+        // SAFETY: as in `cuda_score`.
+        with_element!(element, T => unsafe {
+            let tokens = elements::<T>(&device, &tokens)?;
+            streams::enqueue(&device, &call, 0, |stream| match format {
+                TokenFormat::Int8 => stream.quantize_into::<T, Int8>(&tokens, scales, to),
+                TokenFormat::Int8Affine => {
+                    stream.quantize_into::<T, Int8Affine>(&tokens, scales, to)
+                }
+                TokenFormat::Fp8 => stream.quantize_into::<T, Fp8>(&tokens, scales, to),
+                other => Err(shape("format", "codes", other)),
+            })
+        })
     }))
 }
 

@@ -8,6 +8,7 @@ mod plaid;
 mod pool;
 mod quantize;
 mod rank;
+mod residuals;
 mod side;
 mod streams;
 mod tool;
@@ -21,7 +22,7 @@ mod _maxsim {
     #[pymodule_export]
     use super::cpu::{backward, score};
     #[pymodule_export]
-    use super::cuda::{cuda_backward, cuda_open, cuda_score, cuda_score_plaid};
+    use super::cuda::{cuda_backward, cuda_open, cuda_quantize, cuda_score, cuda_score_plaid};
     #[pymodule_export]
     use super::errors::DeviceMemoryError;
     #[pymodule_export]
@@ -30,6 +31,13 @@ mod _maxsim {
     use super::quantize::{dequantize, quantize};
     #[pymodule_export]
     use super::rank::{rank, topk};
+    #[pymodule_export]
+    use super::residuals::{
+        arrangement, cuda_backward_plaid, cuda_backward_residuals, cuda_residual_norms,
+        cuda_score_residuals,
+    };
+    #[pymodule_export]
+    const SCALE_PADDING: usize = (maxsim::format::RawScaleWords::len_bytes(0) / 4) as usize;
     #[pymodule_export]
     use super::streams::{WorkspaceError, cuda_set_workspace};
     #[pymodule_export]

@@ -168,6 +168,11 @@ impl Plaid {
         copy().map_err(crate::errors::raised)
     }
 
+    /// Tokens of the longest document.
+    fn max_len(&self) -> usize {
+        self.tokens.layout().max_len()
+    }
+
     /// Whether each document has a valid token, a byte each.
     fn has_tokens(&self, to: Memory) -> PyResult<()> {
         let layout = self.tokens.layout();

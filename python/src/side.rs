@@ -4,7 +4,7 @@ use std::mem;
 use std::slice;
 
 use maxsim::format::{
-    ElementType, Fp8, Int8, Int8Affine, Quantized, RawRows, RawScales, Scales, TokenFormat,
+    ElementType, Fp8, Int8, Int8Affine, Quantized, RawRows, RawScaleWords, Scales, TokenFormat,
 };
 use maxsim::half::{bf16, f16};
 use maxsim::layout::Index;
@@ -316,30 +316,19 @@ impl Side {
         Ok(rows.mask(self.mask()?.map(|mask| mask.0)))
     }
 
-    /// Scales in device memory; the number of all rows is on the host.
-    ///
-    /// # Safety
-    /// As [`Side::tokens`], of one number for all rows.
-    pub unsafe fn raw_scales(&self) -> Result<RawScales> {
-        let Matrix(.., scales, kind, mins) = self.1;
-        let of_rows = |argument, memory: Memory| {
-            memory.check(argument, self.rows())?;
-            Ok::<_, Error>(memory.0)
+    /// Scales of codes of a format in device memory, as GPUs read them: a word per row and padding.
+    pub fn scale_words(&self, format: TokenFormat) -> Result<RawScaleWords> {
+        let Matrix(.., words, kind, _) = self.1;
+        let is_kind = match format {
+            TokenFormat::Int8 => matches!(kind, 1 | 2),
+            TokenFormat::Int8Affine => kind == 4,
+            _ => matches!(kind, 1..=3),
         };
-        Ok(match kind {
-            1 => RawScales::F16(of_rows("scales", scales)?),
-            2 => RawScales::F32(of_rows("scales", scales)?),
-            3 => {
-                // SAFETY: the caller's promise.
-                let scale = unsafe { scales.read::<f32>("scales", 1)? };
-                RawScales::Tensor(scale.first().copied().unwrap_or(1.0))
-            }
-            4 => RawScales::Affine {
-                scales: of_rows("scales", scales)?,
-                mins: of_rows("mins", mins)?,
-            },
-            kind => return Err(shape("scales", "kind 1 to 4", kind)),
-        })
+        if !is_kind {
+            return Err(shape("scales", format!("those of {format} codes"), "others"));
+        }
+        words.check("scales", (RawScaleWords::len_bytes(self.rows()) / 4) as usize)?;
+        Ok(RawScaleWords::new(words.0))
     }
 
     /// All that the layout depends on, where that is in these numbers alone.

@@ -63,6 +63,14 @@ impl<R> Outcome<R> {
         }
         self
     }
+
+    /// Keeps one more thing that a graph uses which the call has become part of.
+    pub fn keep_also(self, used: impl FnOnce() -> Option<Used>) -> Outcome<R> {
+        if let Outcome::Done { is_captured: true, .. } = self {
+            lock(&CAPTURED).lists.extend(used());
+        }
+        self
+    }
 }
 
 /// What a graph uses as long as it may be launched.

@@ -1,49 +1,73 @@
-"""Codes of tokens on a GPU, by torch's own operations, as :func:`maxsim.quantize` defines them."""
+"""Codes of tokens on a GPU, as :func:`maxsim.quantize` defines them, and their scales there."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
-from .._sides import AFFINE_SCALES, F16_SCALES, FORMATS, TENSOR_SCALE, Side
+from .. import _maxsim
+from .._sides import AFFINE_SCALES, F16_SCALES, TENSOR_SCALE, Options, Side
 
-#: The least and the largest positive float16 numbers.
-_F16 = (2.0**-24, 65504.0)
+#: What a scale must be more than: the largest negative number that is not subnormal.
+_LEAST = -1.17549435e-38
 
 
-def _stored(scale: Tensor, is_f16: bool) -> Tensor:
-    """A scale rounded to its storage."""
-    return scale.half().clamp(*_F16) if is_f16 else scale
+def scale_words(scales: Tensor, mins: Tensor | None, rows: int) -> Tensor:
+    """Scales as GPUs read them, a word per row and padding: nothing is waited for.
+
+    A scale that is negative becomes NaN, so that it shows in the scores.
+    """
+    words = torch.empty(rows + _maxsim.SCALE_PADDING, dtype=torch.float32, device=scales.device)
+    if mins is not None:
+        halves = words.view(torch.float16).view(-1, 2)[:rows]
+        halves[:, 0] = torch.nn.functional.threshold(scales.float().reshape(-1), _LEAST,
+                                                       math.nan)
+        halves[:, 1] = mins.reshape(-1)
+        return words
+    wide = scales.float().reshape(-1).expand(rows if scales.ndim == 0 else -1)
+    words[:rows] = torch.nn.functional.threshold(wide, _LEAST, math.nan)
+    return words
 
 
 def quantize(tokens: Side, format: int, kind: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Codes, scales and minima."""
+    """Codes, scales and minima; nothing is waited for."""
+    if kind == TENSOR_SCALE:
+        return _of_one_scale(tokens)
+    from .cuda import call_numbers, describe, enqueue
+    from .torch import CODES, memory
+
+    data = tokens.data
+    dim = data.shape[-1]
+    rows = data.numel() // dim if dim else 0
+    # Every row, whatever the items are.
+    numbers, kept = describe(Side(data if data.ndim == 3 else data[None]), dense=True)
+    types = {code: dtype for dtype, code in CODES.items()}
+    # Rows begin at multiples of 16 bytes.
+    codes = torch.empty((*data.shape[:-1], -(-dim // 16) * 16), dtype=types[format],
+                        device=data.device)
+    words = torch.empty(rows + _maxsim.SCALE_PADDING, dtype=torch.float32, device=data.device)
+    enqueue(_maxsim.cuda_quantize, call_numbers(data, Options()), numbers, format,
+            kind in (F16_SCALES, AFFINE_SCALES), memory(codes), memory(words))
+    del kept
+    if kind == AFFINE_SCALES:
+        halves = words.view(torch.float16).view(-1, 2)[:rows]
+        scales, mins = (halves[:, i].reshape(data.shape[:-1]).contiguous() for i in (0, 1))
+        return codes[..., :dim], scales, mins
+    scales = words[:rows].view(data.shape[:-1])
+    return codes[..., :dim], scales.half() if kind == F16_SCALES else scales, None
+
+
+def _of_one_scale(tokens: Side) -> tuple[Tensor, Tensor, None]:
+    """FP8 codes with one scale for all valid tokens, by torch's own operations."""
+    from .torch import row_is_valid
+
     x = tokens.data.float()
     finite = x.isfinite()
-    if kind == AFFINE_SCALES:
-        least, most = x.amin(-1), x.amax(-1)
-        good = finite.all(-1)
-        scale = _stored(((most - least) / 255).clamp_min(1e-8), True)
-        low = least.clamp(-65504.0, 65504.0).half()
-        codes = ((x - low[..., None].float()) / scale[..., None].float()).round().clamp(0, 255)
-        codes = torch.where(good[..., None], codes, 0).to(torch.uint8)
-        return (codes, torch.where(good, scale, float("nan")),
-                torch.where(good, low, 0.0).half())
-    if format == FORMATS["int8"]:
-        good = finite.all(-1)
-        scale = _stored(x.abs().amax(-1).clamp_min(1e-8) / 127, kind == F16_SCALES)
-        codes = (x / scale[..., None].float()).round().clamp(-127, 127)
-        codes = torch.where(good[..., None], codes, 0).to(torch.int8)
-        return codes, torch.where(good, scale, float("nan")).to(scale.dtype), None
     largest = torch.where(finite, x.abs(), 0).amax(-1)
-    if kind == TENSOR_SCALE:
-        from .torch import row_is_valid
-
-        valid = row_is_valid(tokens)
-        largest = largest if valid is None else torch.where(valid, largest, 0)
-        largest = largest.amax() if largest.numel() else x.new_zeros(())
-    scale = _stored(largest.clamp_min(1e-6) / 448, kind == F16_SCALES)
-    divisor = scale.float() if kind == TENSOR_SCALE else scale[..., None].float()
-    codes = (x / divisor).clamp(-448, 448)
-    codes = torch.where(finite, codes, float("nan"))
+    valid = row_is_valid(tokens)
+    largest = largest if valid is None else torch.where(valid, largest, 0)
+    scale = (largest.amax() if largest.numel() else x.new_zeros(())).clamp_min(1e-6) / 448
+    codes = torch.where(finite, (x / scale).clamp(-448, 448), float("nan"))
     return codes.to(torch.float8_e4m3fn), scale, None

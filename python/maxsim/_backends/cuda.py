@@ -10,8 +10,9 @@ from torch import Tensor
 
 from . import unread as _unread
 from .. import _maxsim
-from .._sides import CROSS, NO_SCALES, PADDED, STRIDED, TENSOR_SCALE
+from .._sides import CROSS, NO_SCALES, PADDED, STRIDED
 from .._sides import Options, Pairing, Result, Side, scale_kind
+from .codes import scale_words
 from .torch import CODES, WIDE_FROM, address, host, memory, pair_numbers
 
 #: What the compiled half raises where a call needs memory.
@@ -122,7 +123,8 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
         of_row, of_item = _rows(data)
         regular = of_row > 0 and of_item == length * of_row
         strided = (of_row > 0 and kind == PADDED and not dense and side.mask is None
-                   and of_item >= 0 and of_item % of_row == 0 and data.numel() > 0)
+                   and side.scales is None and of_item >= 0 and of_item % of_row == 0
+                   and data.numel() > 0)
         if strided and not regular:
             kind, stride = STRIDED, of_item // of_row
         elif not regular:
@@ -142,16 +144,14 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
     items = (kind, n, length, rows, dim, stride if kind == STRIDED else address(first),
              address(lengths), wide)
     mask = None if side.mask is None else side.mask.contiguous()
-    scales = None if side.scales is None else side.scales.contiguous()
-    mins = None if side.mins is None else side.mins.contiguous()
-    of_scales = NO_SCALES
-    if scales is not None:
+    of_scales, words = NO_SCALES, None
+    if side.scales is not None:
+        scales, mins = side.scales, side.mins
         of_scales = scale_kind(str(scales.dtype)[6:], scales.ndim, mins is not None)
-        if of_scales == TENSOR_SCALE:
-            scales = scales.float().cpu()
+        words = scale_words(scales, mins, rows)
     matrix = (address(data), of_row * data.element_size(), CODES[data.dtype],
-              None if mask is None else memory(mask), memory(scales), of_scales, memory(mins))
-    return (items, matrix), (data, first, lengths, mask, scales, mins)
+              None if mask is None else memory(mask), memory(words), of_scales, (0, 0))
+    return (items, matrix), (data, first, lengths, mask, words)
 
 
 def bytes_of(winners: Tensor) -> tuple[int, int]:
@@ -210,8 +210,9 @@ def run(
 ) -> Result:
     """Enqueues scores; winners are as they are kept (see :func:`dense_winners`).
 
-    ``documents``: residual-compressed ones in place of ``d``. ``unread``: the shape of the scores,
-    and ``d`` as numbers where the device has found its items.
+    ``documents``: what scores residual-compressed ones in place of ``d``, which says how many of
+    what length there are. ``unread``: the shape of the scores, and ``d`` as numbers where the
+    device has found its items.
     """
     if documents is None and unread is None and _unread.takes(q, d, pairing):
         return _unread.run(q, d, pairing, options)
@@ -230,7 +231,7 @@ def run(
                None if token_scores is None else memory(token_scores))
     call = call_numbers(q.data, options)
     if documents is not None:
-        n_bytes = enqueue(_maxsim.cuda_score_plaid, call, q_numbers, documents, pairs, results)
+        n_bytes = enqueue(documents, call, q_numbers, pairs, results)
     else:
         d_numbers, kept_d = d_described or describe(d)
         n_bytes = enqueue(_maxsim.cuda_score, call, (q_numbers, d_numbers), pairs, results)

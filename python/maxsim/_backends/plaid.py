@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import torch as _torch
+from .. import _maxsim
 from .._sides import Options, Pairing, Result, Side
 from .._threads import get_num_threads
 from .torch import describe, memory, pair_numbers, query_len, shown
@@ -18,9 +19,9 @@ def _run(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Res
     if q.data.device.type == "cuda":
         from . import cuda as _cuda
 
-        # A side that stands for the documents' number alone.
-        stand_in = Side(torch.empty((n, 0, 0)))
-        return _cuda.run(q, stand_in, pairing, options, documents=index)
+        # A side that stands for the documents' number and length alone.
+        stand_in = Side(torch.empty((n, index.max_len(), 0)))
+        return _cuda.run(q, stand_in, pairing, options, _scoring(index, q))
     width = options.max_q_len
     scores = torch.empty(shape, dtype=torch.float32)
     winners = torch.empty((*shape, width), dtype=torch.int32) if options.winners else None
@@ -31,6 +32,38 @@ def _run(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Res
     index.score(get_num_threads(), numbers, pairs, room)
     del kept, ids
     return Result(scores, winners, tokens)
+
+
+def _scoring(index: Any, q: Side) -> Any:
+    """What enqueues scores of an index, wherever it is, on the queries' GPU."""
+    if isinstance(index, _maxsim.Plaid):
+        return lambda call, queries, pairs, results: _maxsim.cuda_score_plaid(
+            call, queries, index, pairs, results)
+    numbers = index.numbers(index.tables(q.data.dtype))
+    return lambda call, queries, pairs, results: _maxsim.cuda_score_residuals(
+        call, queries, numbers, pairs, results)
+
+
+def _gradient_on_gpu(
+    index: Any, grad: Tensor, winners: Tensor, q: Side, pairing: Pairing,
+) -> Tensor:
+    """Enqueues the queries' gradient; it is float32."""
+    from . import cuda as _cuda
+
+    found = torch.zeros(q.data.shape, dtype=torch.float32, device=q.data.device)
+    if grad.numel() == 0 or found.numel() == 0:
+        return found
+    numbers, kept = _cuda.describe(q, dense=True)
+    pairs, ids = pair_numbers(pairing)
+    room = (memory(grad), _cuda.bytes_of(winners.contiguous()), memory(found))
+    call = _cuda.call_numbers(q.data, Options())
+    if isinstance(index, _maxsim.Plaid):
+        _cuda.enqueue(_maxsim.cuda_backward_plaid, call, numbers, index, pairs, room)
+    else:
+        documents = index.numbers(index.tables(q.data.dtype))
+        _cuda.enqueue(_maxsim.cuda_backward_residuals, call, numbers, documents, pairs, room)
+    del kept, ids
+    return found
 
 
 class _Score(torch.autograd.Function):
@@ -52,9 +85,10 @@ class _Score(torch.autograd.Function):
             return (None,) * 6
         data, winners = ctx.saved_tensors
         index, q, pairing = ctx.call
-        if data.device.type != "cpu":
-            raise RuntimeError("maxsim: gradients of PLAID scores are computed on the CPU alone")
         grad = grad.float().contiguous()
+        if data.device.type != "cpu":
+            on_gpu = _gradient_on_gpu(index, grad, winners, q._replace(data=data), pairing)
+            return (on_gpu.to(data.dtype), None, None, None, None, None)
         found = torch.empty(data.shape, dtype=torch.float32)
         numbers, kept = describe(q._replace(data=data), dense=True)
         pairs, ids = pair_numbers(pairing)
@@ -79,6 +113,8 @@ def score(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Re
 
 def rank(index: Any, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Ranks scores of all documents."""
+    if not isinstance(index, _maxsim.Plaid):
+        return _torch.ranked(scores.detach(), _torch.has_tokens(index.items), k)
     has = torch.empty(scores.shape[1], dtype=torch.uint8)
     index.has_tokens(memory(has))
     return _torch.ranked(scores.detach(), has.bool().to(scores.device), k)

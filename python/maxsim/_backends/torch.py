@@ -369,7 +369,7 @@ def ranked(scores: Tensor, has: Tensor | None, k: int) -> tuple[Tensor, Tensor, 
 
 
 def quantize(tokens: Side, format: int, kind: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Codes, scales and minima of tokens; those on a GPU are compressed there by torch."""
+    """Codes, scales and minima of tokens; those on a GPU are compressed there."""
     data = tokens.data.detach()
     if data.device.type != "cpu":
         from . import codes as _codes

@@ -101,21 +101,35 @@ def test_codes(device, format, scales, bound):
     assert (maxsim.maxsim(queries, with_mask)[:, 1] == 0).all()
 
 
-def test_codes_are_those_of_every_path():
-    from maxsim._backends import codes as _codes
-    from maxsim._sides import AFFINE_SCALES, F16_SCALES, F32_SCALES, FORMATS, TENSOR_SCALE, Side
-
+@pytest.mark.parametrize("device", DEVICES)
+def test_codes_are_the_same_everywhere(device):
     X = torch.randn(7, 9, 33) * 10 ** torch.linspace(-6, 4, 7)[:, None, None]
     X[2, 3, 4], X[3, 1, 2], X[4, 4] = float("nan"), float("inf"), 0.0
-    for name, code, kind, scales in (
-        ("int8", "int8", F16_SCALES, None), ("int8", "int8", F32_SCALES, "float32"),
-        ("int8-affine", "uint8", AFFINE_SCALES, None), ("fp8", "float8_e4m3fn", F16_SCALES, None),
-        ("fp8", "float8_e4m3fn", TENSOR_SCALE, "tensor"),
-    ):
-        ours = maxsim.quantize(X, name, scales=scales)
-        theirs = _codes.quantize(Side(X), FORMATS[code], kind)
-        assert torch.equal(ours.codes.view(torch.uint8), theirs[0].view(torch.uint8)), name
-        assert torch.equal(ours.scales.nan_to_num(-1), theirs[1].nan_to_num(-1)), name
+    lengths = torch.tensor([9, 3, 0, 9, 9, 1, 2])
+    for name, scales in (("int8", None), ("int8", "float32"), ("int8-affine", None),
+                         ("fp8", None), ("fp8", "float32"), ("fp8", "tensor")):
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            ours = maxsim.quantize(X.to(dtype), name, scales=scales, lengths=lengths)
+            of = X.to(device, dtype)
+            theirs = maxsim.quantize(of, name, scales=scales, lengths=lengths)
+            wide = maxsim.quantize(of[:, ::2], name, scales=scales)
+            assert wide.codes.shape == (7, 5, 33)
+            for x, y in ((ours.codes.view(torch.uint8), theirs.codes.cpu().view(torch.uint8)),
+                         (ours.scales.nan_to_num(-1), theirs.scales.cpu().nan_to_num(-1)),
+                         *([] if ours.mins is None else [(ours.mins, theirs.mins.cpu())])):
+                assert torch.equal(x, y), (name, scales, dtype)
+
+
+def test_one_scale_for_all_is_that_of_the_host():
+    from maxsim._backends import codes as _codes
+    from maxsim._sides import FORMATS, TENSOR_SCALE, Side
+
+    X = torch.randn(7, 9, 33)
+    X[2, 3, 4], X[3, 1, 2] = float("nan"), float("inf")
+    ours = maxsim.quantize(X, "fp8", scales="tensor")
+    codes, scale, _ = _codes.quantize(Side(X), FORMATS["float8_e4m3fn"], TENSOR_SCALE)
+    assert torch.equal(ours.codes.view(torch.uint8), codes.view(torch.uint8))
+    assert torch.equal(ours.scales, scale)
 
 
 @pytest.mark.parametrize("bit_order", ["colbert", "little-endian"])
@@ -171,3 +185,85 @@ def test_plaid_of_documents():
         maxsim.PlaidIndex(parts["codes"] + 16, parts["residuals"], parts["centroids"],
                           parts["bucket_weights"], 8, bit_order="colbert",
                           offsets=np.arange(41) * 8)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("nbits, bit_order, normalize, how", [
+    (2, "colbert", True, "packed"), (4, "little-endian", False, "padded"),
+    (1, "little-endian", True, "masked"), (8, "colbert", True, "packed"),
+])
+def test_plaid_on_a_gpu(dtype, nbits, bit_order, normalize, how):
+    """An index whose tensors are there, beside one that is copied: the same bits."""
+    torch.manual_seed(nbits)
+    n, length, dim, n_centroids = 40, 50, 128, 64
+    codes = torch.randint(0, n_centroids, (n, length))
+    residuals = torch.randint(0, 256, (n, length, dim * nbits // 8), dtype=torch.uint8)
+    centroids = torch.nn.functional.normalize(torch.randn(n_centroids, dim), dim=-1)
+    weights = (torch.randn(2**nbits) * 0.05).sort().values
+    items = {}
+    if how == "packed":
+        codes, residuals = codes.flatten(), residuals.flatten(0, 1)
+        items["offsets"] = torch.tensor([0, 7, 7, *range(50, 1900, 50), 2000])
+    elif how == "padded":
+        items["lengths"] = torch.arange(n) + 5
+    else:
+        items["mask"] = torch.rand(n, length) < 0.7
+    kept = {"bit_order": bit_order, "normalize": normalize, **items}
+    copied = maxsim.PlaidIndex(codes, residuals, centroids, weights, nbits, **kept)
+    there = maxsim.PlaidIndex(codes.cuda(), residuals.cuda(), centroids.cuda(), weights.cuda(),
+                              nbits, **kept)
+    np.testing.assert_allclose(there.decode(), copied.decode(), atol=1e-5)
+    for name, part in copied.parts().items():
+        assert np.array_equal(there.parts()[name], part), name
+    Q = torch.randn(6, 32, dim, device="cuda", dtype=dtype)
+    ids = torch.randint(0, len(there), (6, 9))
+    found = []
+    for index in (copied, there):
+        for call in ({}, {"ids": ids}):
+            with_winners = index.score(Q, winners=True, token_scores=True, **call)
+            queries = Q.clone().requires_grad_()
+            scores = index.score(queries, **call)
+            weight = torch.arange(scores.numel(), device="cuda").view(scores.shape) / 7
+            (scores * weight).sum().backward()
+            found.append((*with_winners, index.score(Q, **call), queries.grad))
+        assert torch.equal(maxsim.search(Q, index, 5).ids, maxsim.search(Q, copied, 5).ids)
+    for of_copied, of_there in zip(found[:2], found[2:]):
+        for x, y in zip(of_copied, of_there):
+            assert torch.equal(x, y)
+    host = copied.score(Q.cpu().float())
+    torch.testing.assert_close(found[2][0].cpu(), host, rtol=0.02, atol=0.3)
+    queries = Q.cpu().float().requires_grad_()
+    scores = copied.score(queries)
+    (scores * (torch.arange(scores.numel()).view(scores.shape) / 7)).sum().backward()
+    error = (found[2][-1].cpu().float() - queries.grad).norm() / queries.grad.norm()
+    assert error < 0.05
+    with pytest.raises(ValueError, match="like the index"):
+        there.score(Q.cpu())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_compressed_calls_on_a_gpu_wait_for_nothing():
+    D, Q = (torch.randn(n, 40, 128, device="cuda", dtype=torch.float16) for n in (30, 4))
+    codes = torch.randint(0, 16, (30, 40), device="cuda")
+    residuals = torch.randint(0, 256, (30, 40, 32), dtype=torch.uint8, device="cuda")
+    index = maxsim.PlaidIndex(codes, residuals, torch.randn(16, 128, device="cuda"),
+                              torch.randn(4, device="cuda"), 2, bit_order="colbert")
+    queries = Q.clone().requires_grad_()
+
+    def calls():
+        for format in ("int8", "fp8"):
+            documents = maxsim.quantize(D, format)
+            maxsim.maxsim(maxsim.quantize(Q, format), documents)
+        maxsim.maxsim(Q, maxsim.quantize(D, "int8-affine"))
+        maxsim.maxsim(maxsim.quantize(Q, "fp8", scales="tensor"),
+                      maxsim.quantize(D, "fp8", scales="tensor"))
+        index.score(Q, winners=True)
+        index.score(queries).sum().backward()
+
+    calls()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        calls()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -11,6 +11,7 @@ from typing import List, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ..._sides import Options, Pairing, Side
 from ...composed import _calls, _maxima
 from ._utils import assert_max_seqlen_covers
 from .reference import maxsim_residual_reference, plaid_approx_score_reference
@@ -117,6 +118,33 @@ class _Residual(torch.autograd.Function):
         return total.to(queries.dtype), None, None, None, None, None
 
 
+def _has_kernels(queries: Tensor, codes: Tensor, residuals: Tensor) -> bool:
+    """Whether a GPU scores the documents as they are compressed."""
+    kinds = (torch.float16, torch.bfloat16)
+    return (queries.is_cuda and queries.dtype in kinds and queries.numel() > 0
+            and codes.device == residuals.device == queries.device)
+
+
+def _compressed(
+    queries: Tensor, items: Side, codes: Tensor, residuals: Tensor, centroids: Tensor,
+    weights: Tensor, nbits: int, normalize: bool,
+) -> Tensor:
+    """Scores by the kernels that decode documents; nothing is waited for but lists on the GPU."""
+    from ..._backends import plaid as _plaid
+    from ..._backends.residuals import Residuals
+
+    index = Residuals(
+        items, _in_range(codes, centroids.shape[0]), residuals, centroids, weights, nbits, True,
+        normalize,
+    )
+    if normalize:
+        queries = _maxima.normalized(queries.float()).to(queries.dtype)
+    found: Tensor = _plaid.score(
+        index, items.n_items, Side(queries), Pairing(), Options()
+    ).scores
+    return found
+
+
 def maxsim_residual(
     Q: Tensor,
     codes: Tensor,
@@ -132,8 +160,9 @@ def maxsim_residual(
 
     `codes` `[Nd, max_Ld]`, `residuals` `[Nd, max_Ld, ceil(d * nbits / 8)]` u8, `doc_lengths`
     `[Nd]`, `centroids` `[n, d]`, `bucket_weights` `[2^nbits]`, `nbits` 2, 4 or 8. `normalize`
-    divides tokens of both sides by their length. `[Nd]` where `Q` is `[Lq, d]`. Tokens are made
-    for a chunk of documents at a time.
+    divides tokens of both sides by their length. `[Nd]` where `Q` is `[Lq, d]`. A GPU scores
+    documents of f16 and bf16 queries as they are compressed; else tokens are made for a chunk of
+    documents at a time.
 
     Raises ValueError for ranks and sizes that disagree, and, where `Q` requires a gradient, for a
     zero-length document.
@@ -154,6 +183,12 @@ def maxsim_residual(
         )
     if codes.numel() == 0:
         scores = queries.new_zeros((queries.shape[0], codes.shape[0]), dtype=torch.float32)
+    elif _has_kernels(queries, codes, residuals):
+        mask = _calls.from_lengths(doc_lengths.to(codes.device), codes.shape[1])
+        items = Side(codes.unsqueeze(-1).to(torch.uint8), mask)
+        scores = _compressed(
+            queries, items, codes, residuals, centroids, bucket_weights, nbits, normalize
+        )
     else:
         tokens = _Tokens(centroids, bucket_weights, nbits, queries.shape[-1])
         scores = _Residual.apply(
@@ -206,6 +241,12 @@ def maxsim_residual_varlen(
     _check_packing(nbits, dim, residuals_flat.shape[-1], "residuals_flat")
     if max_seqlen_d is not None:
         assert_max_seqlen_covers(cu_seqlens_d, int(max_seqlen_d), "max_seqlen_d")
+    if _has_kernels(queries, codes_flat, residuals_flat):
+        items = Side(codes_flat.unsqueeze(-1).to(torch.uint8), None, cu_seqlens_d)
+        scores = _compressed(
+            queries, items, codes_flat, residuals_flat, centroids, bucket_weights, nbits, normalize
+        )
+        return scores.squeeze(0) if Q.dim() == 2 else scores
     offsets = [int(end) for end in cu_seqlens_d.tolist()]
     tokens = _Tokens(centroids, bucket_weights, nbits, dim)
     rows = queries.reshape(-1, dim)
