@@ -7,14 +7,17 @@ import torch
 from . import packages
 
 
-def ours(problem, masked=False, **options):
-    """A call of this package on a problem of the forward campaign."""
+def ours(problem, masked=False, lists="cpu", **options):
+    """A call of this package on a problem of the forward campaign.
+
+    `lists`: where offsets are; Rust's are on the host.
+    """
     case, queries = problem.case, problem.queries
     if case.kind == "candidates":
         documents = problem.padded
         return lambda: maxsim.candidates(queries, documents, **options)
     if case.kind == "ragged":
-        offsets, packed = problem.offsets.to(problem.device), problem.documents
+        offsets, packed = problem.offsets.to(lists), problem.documents
         return lambda: maxsim.packed(queries, packed, None, offsets, **options)
     documents = problem.padded
     if masked:
@@ -41,12 +44,12 @@ def leaves(problem):
     )
 
 
-def score(problem):
-    """The function of queries and documents that scores a problem."""
+def score(problem, lists="cpu"):
+    """The function of queries and documents that scores a problem; `lists` as in :func:`ours`."""
     if problem.case.kind == "candidates":
         return maxsim.candidates
     if problem.case.kind == "ragged":
-        offsets, query_len = problem.offsets.to(problem.device), problem.case.query_len
+        offsets, query_len = problem.offsets.to(lists), problem.case.query_len
         return lambda q, d: maxsim.packed(q, d, None, offsets, max_q_len=query_len)
     return maxsim.maxsim
 
