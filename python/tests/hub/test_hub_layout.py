@@ -39,16 +39,18 @@ def kernel(request):
     return loaded
 
 
-def tokens(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+def tokens(*shape, seed=0, device="cpu"):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
-def test_scores_and_gradients_are_those_of_the_installed_package(kernel):
+@pytest.mark.parametrize("device", ["cpu"] + (["cuda"] if torch.cuda.is_available() else []))
+def test_scores_and_gradients_are_those_of_the_installed_package(kernel, device):
     assert kernel is not maxsim and kernel._maxsim is not maxsim._maxsim
     assert Path(kernel.__file__).is_relative_to(FOLDER)
     found = []
     for module in (kernel, maxsim):
-        Q, D = tokens(3, 5, 64).requires_grad_(), tokens(7, 11, 64, seed=1).requires_grad_()
+        Q = tokens(3, 5, 64, device=device).requires_grad_()
+        D = tokens(7, 11, 64, seed=1, device=device).requires_grad_()
         scores = module.maxsim(Q, D, normalize=True)
         scores.square().sum().backward()
         found.append((scores.detach(), Q.grad, D.grad))
@@ -121,6 +123,13 @@ def test_a_variant_is_what_its_metadata_says(folder):
     assert metadata.backend.archs == (["8.0+PTX", "9.0a"] if kind == "cuda" else None)
     metadata.digest.validate(Digest.hash_variant(metadata.digest.algorithm, folder))
     assert (folder / "LICENSE-MIT").is_file() and (folder / "LICENSE-APACHE").is_file()
+
+
+def test_the_library_asks_for_pythons_stable_interface_alone():
+    from kernel_abi_check import ObjectFile
+
+    for folder in VARIANTS:
+        assert ObjectFile(folder / "_maxsim.abi3.so").check_python_abi("3.9") == []
 
 
 def test_variants_are_for_every_toolkit_and_no_two_have_one_name():
