@@ -1,10 +1,11 @@
 //! Residual-compressed tokens that are refused, and what the messages say.
 
+use half::f16;
 use maxsim::residual::{
     Arithmetic, BitOrder, Centroids, Codes, EncodeOptions, ResidualCodec, ResidualTokens,
     TrainOptions,
 };
-use maxsim::training::TrainingScores;
+use maxsim::training::{BackwardOptions, BackwardStrategy, GradientType, TrainingScores};
 use maxsim::{Device, Error, Pairing, Result, ScoreOptions, TokenLayout, Tokens};
 
 fn packed(rows: &[f32], dim: usize) -> Tokens<'_, f32> {
@@ -25,6 +26,33 @@ fn assert_refused<T>(result: Result<T>, argument: &str, parts: &[&str]) {
     let message = error.to_string();
     assert!(message.starts_with(argument), "{message}");
     parts.iter().for_each(|part| assert!(message.contains(part), "no '{part}': {message}"));
+}
+
+/// Gradients that there are none of in stream order.
+#[test]
+fn prepared_gradients_are_of_queries_in_f32() {
+    let (codec, layout) = small();
+    let residuals = vec![0u8; 4];
+    let tokens =
+        ResidualTokens::new(codec.into(), vec![0i32; 4], residuals, BitOrder::Colbert, layout)
+            .unwrap();
+    let device = Device::cpu();
+    let documents = device.upload_residual::<f16>(&tokens).unwrap();
+    let queries = packed(&[1.0; 6], 3).convert::<f16>().unwrap().0;
+    let queries = device.upload(&queries).unwrap();
+    let options = ScoreOptions::default().winners(true);
+    let work = device.prepare(&queries, &documents, &Pairing::cross(), &options).unwrap();
+    let options = BackwardOptions::default();
+    let whole = device.prepare_backward(&work, &options, GradientType::F32).unwrap();
+    let gradients = whole.new_gradients().unwrap().read().unwrap();
+    assert_eq!((gradients.queries.len(), gradients.documents.len()), (6, 0));
+    let narrow = device.prepare_backward(&work, &options, GradientType::Tokens);
+    assert_refused(narrow, "not supported", &["GradientType::F32"]);
+    let codes = device.prepare_backward_from_codes(&work, &options, GradientType::F32);
+    assert_refused(codes, "not supported", &["compressed tokens have none"]);
+    let other = BackwardOptions::new(BackwardStrategy::Recompute);
+    let other = device.prepare_backward(&work, &other, GradientType::F32);
+    assert_refused(other, "not supported", &["BackwardStrategy::Recompute"]);
 }
 
 #[test]

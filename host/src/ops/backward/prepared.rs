@@ -185,7 +185,7 @@ impl Device {
                 found: "work without winners".into(),
             });
         }
-        let element = elements_of(work.formats, gradients)?;
+        let element = elements_of(work.formats, saved, gradients)?;
         options.strategy.check_saved(saved, work.options.normalize)?;
         let gradient = match gradients {
             GradientType::F32 => ElementType::F32,
@@ -204,7 +204,7 @@ impl Device {
                     is_atomic: options.strategy == BackwardStrategy::Atomic,
                     normalizes: work.options.normalize,
                     documents: Gathered::of(saved),
-                    of_queries_alone: gives_queries_alone(work.formats[1]),
+                    of_queries_alone: gives_queries_alone(saved),
                 };
                 let backward = match finds_winners_again {
                     false => CudaBackward::new(device, &problem, element, kind, &outputs)?,
@@ -238,12 +238,14 @@ fn gives_queries_alone(documents: TokenFormat) -> bool {
     matches!(documents, TokenFormat::Residual(_))
 }
 
-/// Element type of the queries, where there are such gradients of tokens of these formats.
+/// Element type of the queries, where there are such gradients of tokens of these formats, from
+/// documents that are saved in a format.
 fn elements_of(
     [queries, documents]: [TokenFormat; 2],
+    saved: TokenFormat,
     gradients: GradientType,
 ) -> Result<ElementType> {
-    let is_residual = gives_queries_alone(documents);
+    let is_residual = gives_queries_alone(documents) && saved == documents;
     let element = queries.element().filter(|_| documents.element().is_some() || is_residual);
     let Some(element) = element else {
         return Err(Error::Unsupported {
@@ -251,7 +253,7 @@ fn elements_of(
             why: "compressed tokens have none; train with f16, bf16 or f32".into(),
         });
     };
-    if is_residual && gradients != GradientType::F32 {
+    if is_residual && gradients != GradientType::F32 && element != ElementType::F32 {
         return Err(Error::Unsupported {
             what: format!("gradients in {element} of residual documents' scores"),
             why: "they are f32; ask for GradientType::F32".into(),
