@@ -79,6 +79,8 @@ class Tables(NamedTuple):
     centroids: Tensor
     weights: Tensor
     norms: Tensor | None
+    #: The stream that made them, and what that stream had done then; None off GPUs.
+    made: tuple[int, torch.cuda.Event] | None = None
 
 
 class Residuals:
@@ -132,10 +134,27 @@ class Residuals:
                 None if tables.norms is None else memory(tables.norms))
 
     def tables(self, dtype: torch.dtype) -> Tables:
-        """Tables for queries of a type; made at their first call."""
+        """Tables for queries of a type; made at their first call, for calls on any stream."""
         found = self._tables.get(dtype)
+        if self.device.type != "cuda":
+            found = self._tables[dtype] = found or self._make(dtype)
+            return found
+        stream = torch.cuda.current_stream(self.device)
+        is_captured = torch.cuda.is_current_stream_capturing()
         if found is None:
-            found = self._tables[dtype] = self._make(dtype)
+            found = self._make(dtype)
+            if is_captured:
+                # They are there when the graph has run, and are its own.
+                return found
+            made = (stream.cuda_stream, stream.record_event())
+            found = self._tables[dtype] = found._replace(made=made)
+        assert found.made is not None
+        # A capture begins when all that was enqueued is done.
+        if found.made[0] != stream.cuda_stream and not is_captured:
+            stream.wait_event(found.made[1])
+            for x in (self.codes, self.arranged, *found[:3]):
+                if x is not None:
+                    x.record_stream(stream)
         return found
 
     def _make(self, dtype: torch.dtype) -> Tables:
