@@ -292,7 +292,7 @@ pub mod training {
     pub use crate::ops::backward::prepared::{GradientType, PreparedBackward};
     pub use crate::ops::backward::training_scores::TrainingScores;
     pub use crate::ops::backward::with_grad::WithGrad;
-    pub use crate::ops::backward::{BackwardOptions, BackwardStrategy};
+    pub use crate::ops::backward::{BackwardOptions, BackwardStrategy, GradientSides};
     pub use crate::ops::residual::ResidualScoreGradients;
 }
 

@@ -44,18 +44,27 @@ def _counts(q: Side) -> Any:
         if q.mask is not None:
             valid = valid & (q.mask.reshape(n, length) != 0)
         if q.lengths is not None:
-            lengths = q.lengths if not put else q.lengths.to(q.data.device)
+            lengths = _beside(q.lengths, q.data)
             valid = valid & (xp.arange(length, **put) < lengths[:, None])
         return floats(valid.sum(-1))
-    first = q.first if not put else q.first.to(q.data.device)
+    first = _beside(q.first, q.data)
     start, end = (first[:-1], first[1:]) if q.lengths is None else (first, None)
     if end is None:
-        end = start + (q.lengths if not put else q.lengths.to(q.data.device))
+        end = start + _beside(q.lengths, q.data)
     if q.mask is None:
         return floats(end - start)
     before = xp.zeros(int(q.data.shape[0]) + 1, dtype=xp.int64, **put)
     before[1:] = (q.mask != 0).cumsum(0)
     return floats(before[end] - before[start])
+
+
+def _beside(x: Any, data: Any) -> Any:
+    """A list where some rows are; a copy to there is not waited for."""
+    if _module(data).__name__ != "torch":
+        return x
+    from ._backends.torch import on
+
+    return on(x, data.device)
 
 
 def _dense(side: Side) -> Any:
@@ -65,7 +74,7 @@ def _dense(side: Side) -> Any:
     from .composed import _calls
 
     check(side.lengths is None, "weights", "padded or packed documents", "scattered ones")
-    return _calls.padded(side.data, side.first.to(side.data.device))[0]
+    return _calls.padded(side.data, _beside(side.first, side.data))[0]
 
 
 def _attached(q: Side, d: Side, pairing: Pairing, found: Result, normalize: bool) -> Any:
@@ -83,9 +92,9 @@ def _attached(q: Side, d: Side, pairing: Pairing, found: Result, normalize: bool
         shape = (*own.shape[:2], queries.shape[1])
         attached = _maxima.attach(queries, own, winners.reshape(shape), maxima.reshape(shape))
         return attached.reshape(maxima.shape)
-    own = documents[pairing.d_ids.to(documents.device).long()]
+    own = documents[_beside(pairing.d_ids, documents).long()]
     if pairing.kind == PAIRS:
-        queries = queries[pairing.q_ids.to(queries.device).long()]
+        queries = queries[_beside(pairing.q_ids, queries).long()]
         attached = _maxima.attach(queries, own[:, None], winners[:, None], maxima[:, None])
         return attached[:, 0]
     return _maxima.attach(queries, own, winners, maxima)
@@ -104,7 +113,7 @@ def score(
     xp = _module(q.data)
     all_of = options._replace(winners=True, token_scores=True)
     if xp.__name__ == "torch":
-        weights = weights.to(q.data.device).float()
+        weights = _beside(weights, q.data).float()
         apart = [side._replace(data=side.data.detach()) for side in (q, d)]
         found = lib.score(*apart, pairing, all_of)
         needs = xp.is_grad_enabled() and (q.data.requires_grad or d.data.requires_grad)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._backends.torch import on
 from .scoring import candidates, maxsim
 
 
@@ -17,7 +18,8 @@ def contrastive(
     Args:
         scores: ``[Nq, Nd]``, as :func:`maxsim` gives them.
         targets: ids of the queries' documents, ``[Nq]``; by default query ``i`` has document
-            ``i`` (further documents are negatives).
+            ``i`` (further documents are negatives). In host memory, too: a GPU gets a copy that
+            nothing waits for.
         temperature: scores are divided by it.
         reduction: "mean", "sum" or "none".
 
@@ -34,6 +36,7 @@ def contrastive(
             raise ValueError(f"scores: expected {scores.shape[0]} documents or more, found "
                              f"{scores.shape[1]}; or give targets")
         targets = torch.arange(scores.shape[0], device=scores.device)
+    targets = on(targets, scores.device)
     return torch.nn.functional.cross_entropy(scores / temperature, targets, reduction=reduction)
 
 
@@ -45,7 +48,7 @@ def distillation(
 
     Args:
         scores: ``[Nq, K]``, as :func:`candidates` gives them.
-        teacher: the teacher's scores, ``[Nq, K]``.
+        teacher: the teacher's scores, ``[Nq, K]``; in host memory, too.
         temperature, teacher_temperature: scores are divided by these; the teacher's is the
             student's by default.
         reduction: "batchmean" (sum over candidates, mean over queries), "sum", "mean" or "none".
@@ -58,7 +61,7 @@ def distillation(
                          f"shape {tuple(teacher.shape)}")
     other = temperature if teacher_temperature is None else teacher_temperature
     student = torch.log_softmax(scores / temperature, dim=-1)
-    wanted = torch.log_softmax(teacher.to(scores.dtype) / other, dim=-1)
+    wanted = torch.log_softmax(on(teacher, scores.device).to(scores.dtype) / other, dim=-1)
     return torch.nn.functional.kl_div(student, wanted, reduction=reduction, log_target=True)
 
 

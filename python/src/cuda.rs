@@ -9,8 +9,10 @@ use maxsim::format::{
     TokenFormat, with_element,
 };
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
-use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
-use maxsim::{Device, DeviceTokens, Result, ScoreOptions, TokenLayout};
+use maxsim::training::{
+    BackwardOptions, DeviceGradScores, DeviceGradients, GradientSides, GradientType,
+};
+use maxsim::{Device, DeviceTokens, Error, Result, ScoreOptions, TokenLayout};
 use pyo3::prelude::*;
 
 use crate::errors::{raised, shape};
@@ -34,8 +36,8 @@ pub struct Results(
 pub struct GradientMemory(
     /* f32 gradients of scores */ Memory,
     /* winners as the library has them: bytes */ Memory,
-    /* queries' gradient */ Memory,
-    /* documents' gradient */ Memory,
+    /* queries' gradient */ Option<Memory>,
+    /* documents' gradient */ Option<Memory>,
 );
 
 /// Layouts of padded items, by the numbers that they are made of: those of a step are those of
@@ -255,14 +257,25 @@ unsafe fn gradients<T: Element>(
         let (pairing, options) = (pairs.pairing()?, options(call, true, false));
         let work = device.prepare_cached(&queries, &documents, &pairing, &options)?;
         grad_scores.check("grad_scores", work.shape().n_scores())?;
-        of_queries.check("queries' gradient", entries(sides[0].rows(), sides[0].dim())?)?;
-        of_documents.check("documents' gradient", entries(sides[1].rows(), sides[1].dim())?)?;
-        let (options, kind) = (BackwardOptions::default(), GradientType::Tokens);
+        let gradient = |argument, memory: Option<Memory>, side: &Side| {
+            let Some(memory) = memory else { return Ok(0) };
+            memory.check(argument, entries(side.rows(), side.dim())?)?;
+            Ok::<_, Error>(memory.0)
+        };
+        let at_queries = gradient("queries' gradient", of_queries, sides[0])?;
+        let at_documents = gradient("documents' gradient", of_documents, sides[1])?;
+        let wanted = match (of_queries, of_documents) {
+            (Some(_), Some(_)) => GradientSides::Both,
+            (Some(_), None) => GradientSides::Queries,
+            (None, Some(_)) => GradientSides::Documents,
+            (None, None) => return Ok(Outcome::Done { result: (), is_captured: false }),
+        };
+        let (options, kind) = (BackwardOptions::default().sides(wanted), GradientType::Tokens);
         let backward = device.prepare_backward_cached(&work, &options, kind)?;
         let scores = DeviceScores::from_raw_unchecked(&work, grad_scores.0, Some(winners.0), None)?;
         check_bytes("winners", Some(winners), scores.len_bytes()[1], 1)?;
         let grad_scores = DeviceGradScores::from_raw_unchecked(&backward, grad_scores.0)?;
-        let mut to = DeviceGradients::from_raw_unchecked(&backward, of_queries.0, of_documents.0)?;
+        let mut to = DeviceGradients::from_raw_unchecked(&backward, at_queries, at_documents)?;
         let (len_bytes, scores) =
             (backward.workspace_bytes_of(false), scores.with_grad(&grad_scores));
         let outcome = streams::enqueue(device, call, len_bytes, |stream| {

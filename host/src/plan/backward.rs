@@ -36,6 +36,6 @@ pub(crate) struct BackwardKind {
     pub normalizes: bool,
     /// Form of the documents that calls are given.
     pub documents: Gathered,
-    /// Whether calls give the queries' gradient alone.
-    pub of_queries_alone: bool,
+    /// Whether the gradients of queries and of documents are wanted.
+    pub sides: [bool; 2],
 }

@@ -13,7 +13,7 @@ from .. import _maxsim
 from .._sides import CROSS, NO_SCALES, PADDED, STRIDED
 from .._sides import Options, Pairing, Result, Side, scale_kind
 from .codes import scale_words
-from .torch import CODES, WIDE_FROM, address, host, memory, pair_numbers
+from .torch import CODES, WIDE_FROM, address, host, memory, on, pair_numbers
 
 #: What the compiled half raises where a call needs memory.
 NEEDS = (_maxsim.WorkspaceError, _maxsim.DeviceMemoryError)
@@ -183,9 +183,9 @@ def _spread(flat: Tensor, shape: tuple[int, ...], fill: float, q: Side, pairing:
         lengths = q.lengths
     else:
         lengths = torch.diff(q.first)
-    lengths = lengths.to(flat.device)
+    lengths = on(lengths, flat.device)
     if pairing.q_ids is not None:
-        lengths = lengths[pairing.q_ids.to(flat.device).long()]
+        lengths = lengths[on(pairing.q_ids, flat.device).long()]
     elif pairing.kind == CROSS or len(shape) == 2:
         lengths = lengths[:, None].expand(shape)
     valid = torch.arange(width, device=flat.device) < lengths[..., None]
@@ -254,21 +254,20 @@ def run_backward(
     if _unread.takes(q, d, pairing):
         return _unread.run_backward(grad, winners, q, d, pairing, options, needs)
     grad, winners = grad.float().contiguous(), winners.contiguous()
-    found = [torch.zeros(side.data.shape, dtype=side.data.dtype, device=side.data.device)
-             if grad.numel() == 0 else torch.empty(side.data.shape, dtype=side.data.dtype,
-                                                   device=side.data.device)
-             for side in (q, d)]
-    if grad.numel() and any(x.numel() for x in found):
+    new = torch.empty if grad.numel() else torch.zeros
+    of_q, of_d = (new(side.data.shape, dtype=side.data.dtype, device=side.data.device)
+                  if need else None for side, need in zip((q, d), needs))
+    if grad.numel() and any(x is not None and x.numel() for x in (of_q, of_d)):
         q_numbers, kept_q = describe(q, dense=True)
         d_numbers, kept_d = describe(d, dense=True)
         pairs, ids = pair_numbers(pairing)
         if winners.dtype == torch.int32 and _longest(d) < WIDE_FROM:
             winners = winners.to(torch.int16)  # as the library has them
-        room = (memory(grad), bytes_of(winners), memory(found[0]), memory(found[1]))
+        room = (memory(grad), bytes_of(winners), *(None if x is None else memory(x)
+                                                   for x in (of_q, of_d)))
         call = call_numbers(q.data, options)
         enqueue(_maxsim.cuda_backward, call, (q_numbers, d_numbers), pairs, room)
         del kept_q, kept_d, ids
-    of_q, of_d = (x if need else None for x, need in zip(found, needs))
     return of_q, of_d
 
 

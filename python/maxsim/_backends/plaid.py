@@ -117,4 +117,4 @@ def rank(index: Any, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Te
         return _torch.ranked(scores.detach(), _torch.has_tokens(index.items), k)
     has = torch.empty(scores.shape[1], dtype=torch.uint8)
     index.has_tokens(memory(has))
-    return _torch.ranked(scores.detach(), has.bool().to(scores.device), k)
+    return _torch.ranked(scores.detach(), _torch.on(has, scores.device).bool(), k)

@@ -42,7 +42,7 @@ def _side(x: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
              None if mask is None else (mask.data_ptr(), n * length), _NONE, 0, _NONE))
 
 
-def _forward(
+def forward(
     Q: Tensor, D: Tensor, q_mask: Tensor | None, d_mask: Tensor | None, normalize: bool,
     tf32: bool, consistent: bool, with_winners: bool,
 ) -> tuple[Tensor, Tensor | None]:
@@ -75,13 +75,45 @@ def _forward(
     return scores, winners
 
 
+def gradients(
+    grad: Tensor, winners: Tensor, Q: Tensor, D: Tensor, q_mask: Tensor | None,
+    d_mask: Tensor | None, normalize: bool, tf32: bool, needs_q: bool, needs_d: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of tokens that a call of this kind scored, of the sides that need one."""
+    sides = (_side(Q, q_mask), _side(D, d_mask))
+    of_scores, at, n = (grad.data_ptr(), grad.numel()), winners.data_ptr(), winners.numel()
+    if not Q.is_cuda:
+        of_q = torch.empty(Q.shape, dtype=torch.float32) if needs_q else None
+        of_d = torch.empty(D.shape, dtype=torch.float32) if needs_d else None
+        room = (of_scores, (at, n), Q.shape[1],
+                None if of_q is None else (of_q.data_ptr(), of_q.numel()),
+                None if of_d is None else (of_d.data_ptr(), of_d.numel()))
+        _maxsim.backward(get_num_threads(), sides, _CROSS, normalize, room)
+        return (None if of_q is None else of_q.to(Q.dtype),
+                None if of_d is None else of_d.to(D.dtype))
+    of_q = torch.empty_like(Q) if needs_q else None
+    of_d = torch.empty_like(D) if needs_d else None
+    index = Q.get_device()
+    call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32, False, None)
+    memory = (of_scores, (at, n * winners.element_size()),
+              None if of_q is None else (of_q.data_ptr(), of_q.numel()),
+              None if of_d is None else (of_d.data_ptr(), of_d.numel()))
+    try:
+        _maxsim.cuda_backward(call, sides, _CROSS, memory)
+    except (_maxsim.WorkspaceError, _maxsim.DeviceMemoryError) as error:
+        from .cuda import again
+
+        again(error, _maxsim.cuda_backward, call, sides, _CROSS, memory)
+    return of_q, of_d
+
+
 class _Score(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, Q: Tensor, D: Tensor, q_mask: Tensor | None, d_mask: Tensor | None,
         normalize: bool, tf32: bool,
     ) -> Tensor:
-        scores, winners = _forward(Q, D, q_mask, d_mask, normalize, tf32, False, True)
+        scores, winners = forward(Q, D, q_mask, d_mask, normalize, tf32, False, True)
         ctx.save_for_backward(Q, D, q_mask, d_mask, winners)
         ctx.options = normalize, tf32
         return scores
@@ -90,32 +122,16 @@ class _Score(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         Q, D, q_mask, d_mask, winners = ctx.saved_tensors
-        normalize, tf32 = ctx.options
         needs_q, needs_d = ctx.needs_input_grad[:2]
-        grad = grad.contiguous()
-        sides = (_side(Q, q_mask), _side(D, d_mask))
-        of_scores, at, n = (grad.data_ptr(), grad.numel()), winners.data_ptr(), winners.numel()
-        if not Q.is_cuda:
-            of_q = torch.empty(Q.shape, dtype=torch.float32) if needs_q else None
-            of_d = torch.empty(D.shape, dtype=torch.float32) if needs_d else None
-            room = (of_scores, (at, n), Q.shape[1],
-                    None if of_q is None else (of_q.data_ptr(), of_q.numel()),
-                    None if of_d is None else (of_d.data_ptr(), of_d.numel()))
-            _maxsim.backward(get_num_threads(), sides, _CROSS, normalize, room)
-            return (None if of_q is None else of_q.to(Q.dtype),
-                    None if of_d is None else of_d.to(D.dtype), None, None, None, None)
-        of_q, of_d = torch.empty_like(Q), torch.empty_like(D)
-        index = Q.get_device()
-        call = (index, torch._C._cuda_getCurrentRawStream(index), normalize, tf32, False, None)
-        memory = (of_scores, (at, n * winners.element_size()), (of_q.data_ptr(), of_q.numel()),
-                  (of_d.data_ptr(), of_d.numel()))
-        try:
-            _maxsim.cuda_backward(call, sides, _CROSS, memory)
-        except (_maxsim.WorkspaceError, _maxsim.DeviceMemoryError) as error:
-            from .cuda import again
+        of_q, of_d = gradients(grad.contiguous(), winners, Q, D, q_mask, d_mask, *ctx.options,
+                               needs_q, needs_d)
+        return of_q, of_d, None, None, None, None
 
-            again(error, _maxsim.cuda_backward, call, sides, _CROSS, memory)
-        return (of_q if needs_q else None, of_d if needs_d else None, None, None, None, None)
+
+def takes(Q: Any, D: Any, q_mask: Any, d_mask: Any) -> bool:
+    """Whether a call of all queries and all documents is of this kind."""
+    return (_fits(Q, q_mask) and _fits(D, d_mask) and Q.dtype is D.dtype
+            and Q.dtype in _ELEMENT_CODES and Q.shape[2] == D.shape[2] and _together(Q, D))
 
 
 def score(
@@ -123,13 +139,9 @@ def score(
     consistent: bool = False,
 ) -> Tensor | None:
     """Scores ``[Nq, Nd]``; None where the call is not of this kind."""
-    if not (is_plain() and _fits(Q, q_mask) and _fits(D, d_mask)):
-        return None
-    if Q.dtype is not D.dtype or Q.dtype not in _ELEMENT_CODES or Q.shape[2] != D.shape[2]:
-        return None
-    if not _together(Q, D):
+    if not (is_plain() and takes(Q, D, q_mask, d_mask)):
         return None
     if torch.is_grad_enabled() and (Q.requires_grad or D.requires_grad):
         found: Tensor = _Score.apply(Q, D, q_mask, d_mask, normalize, tf32)
         return found
-    return _forward(Q, D, q_mask, d_mask, normalize, tf32, consistent, False)[0]
+    return forward(Q, D, q_mask, d_mask, normalize, tf32, consistent, False)[0]

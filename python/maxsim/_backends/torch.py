@@ -137,6 +137,16 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
     return (items, matrix), (data, first, lengths, mask_rows, scales, mins)
 
 
+def on(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device. A copy from host memory is one that nothing waits for: from
+    page-locked memory, in the order of the stream."""
+    if x.device == device:
+        return x
+    if device.type == "cuda" and x.device.type == "cpu" and not torch.compiler.is_compiling():
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
+
+
 def host(x: Tensor | None) -> Tensor | None:
     """A list in host memory, without gaps; one on a device is copied, which waits for it."""
     return None if x is None else x.detach().cpu().contiguous()
@@ -318,18 +328,18 @@ def has_tokens(d: Side) -> Any:
         if d.first is None and d.lengths is None:
             return None if d.data.shape[1] else d.data.new_zeros(d.n_items, dtype=torch.bool)
         lengths = torch.diff(d.first) if d.lengths is None else d.lengths
-        return lengths.to(d.data.device) > 0
+        return on(lengths, d.data.device) > 0
     valid = d.mask != 0
     if d.first is None:
         if d.lengths is not None:
             places = torch.arange(d.data.shape[1], device=valid.device)
-            valid = valid & (places < d.lengths.to(valid.device)[:, None])
+            valid = valid & (places < on(d.lengths, valid.device)[:, None])
         return valid.any(-1)
     before = torch.nn.functional.pad(valid.to(torch.int64).cumsum(0), (1, 0))
-    first = d.first.to(valid.device).long()
+    first = on(d.first, valid.device).long()
     if d.lengths is None:
         return torch.diff(before[first]) > 0
-    return before[first + d.lengths.to(valid.device).long()] - before[first] > 0
+    return before[first + on(d.lengths, valid.device).long()] - before[first] > 0
 
 
 def topk(q: Side, d: Side, k: int, options: Options) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -408,12 +418,12 @@ def row_is_valid(side: Side) -> Any:
     if side.first is None and side.lengths is None:
         return valid
     device = side.data.device
-    lengths = None if side.lengths is None else side.lengths.to(device)
+    lengths = None if side.lengths is None else on(side.lengths, device)
     if side.first is None:
         assert lengths is not None
         inside = torch.arange(side.data.shape[1], device=device) < lengths[:, None]
     else:
-        first = side.first.to(device).long()
+        first = on(side.first, device).long()
         starts, ends = (first[:-1], first[1:]) if lengths is None else (first, first + lengths)
         n = side.data.shape[0]
         delta = torch.zeros(n + 1, dtype=torch.int64, device=device)

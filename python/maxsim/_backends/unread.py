@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import _maxsim
 from .._sides import CANDIDATES, CROSS, OWN, PADDED, PAIRS, UNREAD, Options, Pairing, Result, Side
-from .torch import CODES, memory
+from .torch import CODES, memory, on
 
 
 class Items(NamedTuple):
@@ -46,7 +46,7 @@ def _any_on_device(*lists: Any) -> bool:
 
 
 def _list(x: Tensor | None, device: Any) -> Any:
-    return None if x is None else x.detach().to(device).contiguous()
+    return None if x is None else on(x.detach(), device).contiguous()
 
 
 def _find(

@@ -179,11 +179,12 @@ def _scores_of_lists(own: _Own, queries: Any, documents: Any) -> Any:
         return None
 
     def offsets(items: Any) -> Any:
+        # In host memory, where lists are read.
         lengths = torch.tensor([0] + [len(x) for x in items])
-        return lengths.cumsum(0).to(first.device)
+        return lengths.cumsum(0)
 
     q, d = _served.as_products(torch.cat(queries), torch.cat(documents))
-    ids = torch.arange(n, device=first.device)
+    ids = torch.arange(n)
     longest = max(len(x) for x in queries)
     scores = packed(q, d, offsets(queries), offsets(documents), ids, ids, max_q_len=longest)
     return scores.to(_served.sum_type(q.dtype, q.device))

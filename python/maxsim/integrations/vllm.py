@@ -72,6 +72,7 @@ def _score(queries: list[Any], documents: list[Any]) -> list[Any]:
     """Scores pairs in one call; float32 scalars, -inf where there is no document token."""
     import torch
 
+    from .._backends.torch import on
     from ..scoring import scattered
 
     if len({x.dtype for x in (*queries, *documents)}) > 1:
@@ -81,13 +82,14 @@ def _score(queries: list[Any], documents: list[Any]) -> list[Any]:
     q_rows, q_starts = _rows(queries)
     d_rows, d_starts = _rows(documents)
     lists = [q_starts, [len(x) for x in queries], d_starts, [len(x) for x in documents]]
-    numbers = torch.tensor(lists, dtype=torch.int64).to(device)
-    ids = torch.arange(len(queries), device=device)
+    # Lists stay in host memory, where they are read.
+    numbers = torch.tensor(lists, dtype=torch.int64)
+    ids = torch.arange(len(queries))
     q_first, q_len, d_first, d_len = numbers.unbind(0)
     scores = scattered(q_rows, d_rows, q_first, q_len, d_first, d_len, ids, ids)
     empty = [len(q) > 0 and len(d) == 0 for q, d in zip(queries, documents)]
     if any(empty):
-        scores = scores.masked_fill(torch.tensor(empty, device=device), float("-inf"))
+        scores = scores.masked_fill(on(torch.tensor(empty), device), float("-inf"))
     return list(scores.unbind(0))
 
 

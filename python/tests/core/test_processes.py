@@ -201,3 +201,45 @@ def test_scores_stay_after_their_inputs():
     Q, D = case()
     found, wanted = maxsim.maxsim(Q.clone(), D.clone()), oracle(Q, D)[0]
     close(found, wanted, 24)
+
+
+def test_nothing_is_asked_of_cuda_before_a_call():
+    """So that a fork, and CUDA_VISIBLE_DEVICES, may come after the import and calls on the CPU."""
+    code = """
+import os, torch, maxsim
+from maxsim import losses
+Q = torch.randn(2, 3, 8, requires_grad=True)
+losses.contrastive(maxsim.maxsim(Q, Q.detach())).backward()
+assert not torch.cuda.is_initialized()
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+assert not torch.cuda.is_available() and maxsim.maxsim(Q, Q).shape == (2, 2)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def test_out_of_memory_in_the_middle_of_a_step():
+    """An error of the kind of torch's, after which the same step does."""
+    code = """
+import resource, torch, maxsim
+Q, D = torch.randn(4, 8, 64), torch.randn(300000, 16, 64)
+Q, D = Q.requires_grad_(), D.requires_grad_()
+maxsim.maxsim(Q, D[:10]).sum().backward()
+scores = maxsim.maxsim(Q, D)
+Q.grad = None
+with open("/proc/self/statm") as file:
+    taken = int(file.read().split()[0]) * resource.getpagesize()
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (taken + (200 << 20), hard))
+try:
+    scores.sum().backward(retain_graph=True)
+except (MemoryError, RuntimeError) as error:
+    print(type(error).__name__, error)
+else:
+    raise SystemExit("no error")
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+D.grad = Q.grad = None
+scores.sum().backward()
+assert D.grad.shape == D.shape and Q.grad is not None
+raise SystemExit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 7

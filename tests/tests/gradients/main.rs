@@ -6,3 +6,4 @@ mod device_losses;
 mod errors;
 mod saved;
 mod scores;
+mod sides;

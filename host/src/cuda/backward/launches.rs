@@ -125,10 +125,7 @@ impl CudaBackward {
                     }
                     None => {
                         self.run_queries(entered, stream, call, sorted, free)?;
-                        match self.of_queries_alone {
-                            true => Ok(()),
-                            false => self.run_documents(entered, stream, call, sorted, free),
-                        }
+                        self.run_documents(entered, stream, call, sorted, free)
                     }
                 },
             }
@@ -184,10 +181,9 @@ impl CudaBackward {
     ) -> Result<()> {
         let [queries, documents] = call.sides;
         let plan = &self.plan;
-        let (Some(query_pairs), Some(document_pairs)) = (&plan.query_pairs, &plan.document_pairs)
-        else {
-            return Ok(());
-        };
+        let Some(document_pairs) = &plan.document_pairs else { return Ok(()) };
+        // Where the queries' gradient is not wanted, no CTA sums over pairs.
+        let query_pairs = plan.query_pairs.as_ref().unwrap_or(document_pairs);
         let fills = !call.adds && self.short_queries_cover_documents;
         let out = queries.output(call.adds);
         let params = ShortQueryParams {

@@ -42,7 +42,8 @@ impl Lists {
         let (rows, short_query_tasks) = (row_words(&plan.rows), row_words(&plan.short_query_tasks));
         let sorts: Vec<[u32; 16]> = plan.sorts.iter().map(sort_words).collect();
         let is_regular = regular_len(problem.queries().segments()).is_some();
-        let offsets = (!is_regular && plan.query_pairs.is_some()).then(|| problem.token_offsets());
+        let has_pairs = plan.query_pairs.is_some() || plan.document_pairs.is_some();
+        let offsets = (!is_regular && has_pairs).then(|| problem.token_offsets());
         let bases = match (&offsets, problem.shape().row_len()) {
             (Some(offsets), Some(_)) => offsets.bases(),
             _ => &[],

@@ -74,8 +74,6 @@ pub(crate) struct CudaBackward {
     winner_bytes: usize,
     row_len: u32,
     documents: Gathered,
-    /// Whether the queries' gradient is all that calls give.
-    of_queries_alone: bool,
     pub(super) kernels: Kernels,
     pub(super) plan: GradientPlan,
     pub(super) lists: Lists,
@@ -92,6 +90,8 @@ pub(crate) struct CudaBackward {
     /// Element type of the gradients, and rows of both sides.
     gradient: ElementType,
     rows: [usize; 2],
+    /// Whether queries and documents get gradients.
+    wanted: [bool; 2],
     /// The kernel that projects gradients of normalised rows to those of the rows as given, where
     /// rows are normalised.
     project: Option<Kernel<ProjectParams>>,
@@ -202,7 +202,7 @@ impl CudaBackward {
         outputs: &OutputShape,
         again: Option<Recompute>,
     ) -> Result<CudaBackward> {
-        let BackwardKind { gradient, is_atomic, normalizes, documents, of_queries_alone } = kind;
+        let BackwardKind { gradient, is_atomic, normalizes, documents, sides } = kind;
         let are_elements = documents == Gathered::Elements;
         debug_assert!(are_elements || !is_atomic && !normalizes && again.is_none());
         let are_residuals = documents == Gathered::Residuals;
@@ -232,8 +232,7 @@ impl CudaBackward {
             Some(again) if again.narrows() => GradientPlan::narrowing(problem),
             Some(_) => GradientPlan::default(),
             None if is_atomic => GradientPlan::atomic(problem, &shape)?,
-            None if of_queries_alone => GradientPlan::of_queries(problem, &shape)?,
-            None => GradientPlan::new(problem, &shape)?,
+            None => GradientPlan::of_sides(problem, &shape, sides)?,
         };
         if let (WinnerKernels::Sorted(sorted), false) =
             (&mut kernels.winners, plan.short_query_tasks.is_empty())
@@ -250,7 +249,6 @@ impl CudaBackward {
             winner_bytes: outputs.winner_bytes,
             row_len: problem.shape().row_len().unwrap_or(0) as u32,
             documents,
-            of_queries_alone,
             kernels,
             lists: Lists::upload(device, problem, &plan)?,
             covers_queries: plan.n_rows as usize == problem.queries().rows(),
@@ -260,6 +258,7 @@ impl CudaBackward {
             again,
             gradient,
             rows: [problem.queries().rows(), problem.documents().rows()],
+            wanted: sides,
             project: normalizes.then(|| device.kernel_of(&PROJECT, element)).transpose()?,
             row_norms: normalizes.then(|| device.kernel_of(&ROW_NORMS, element)).transpose()?,
         })

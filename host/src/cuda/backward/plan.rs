@@ -137,23 +137,30 @@ struct Chunk {
 }
 
 impl GradientPlan {
-    pub(in crate::cuda) fn new(problem: &Problem<'_>, shape: &Shape) -> Result<GradientPlan> {
+    /// Plans the gradients of queries, of documents, or of both. What is summed for a side does
+    /// not depend on the other.
+    pub(in crate::cuda) fn of_sides(
+        problem: &Problem<'_>,
+        shape: &Shape,
+        [of_queries, of_documents]: [bool; 2],
+    ) -> Result<GradientPlan> {
         let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
         if problem.queries().max_len() == 0 || problem.documents().max_len() == 0 {
             return Ok(plan);
         }
-        let queries = Side::new(problem, true)?;
-        plan.add_rows(&queries, shape)?;
-        let documents = Side::new(problem, false)?;
-        if !plan.add_short_queries(&documents, shape)? {
-            plan.add_groups(&documents, shape)?;
+        if of_queries {
+            plan.add_queries(problem, shape)?;
         }
-        let is_listed = |side: &Side<'_>| matches!(side.pairs, SidePairs::Listed(_));
-        if is_listed(&queries) || is_listed(&documents) {
-            plan.slots = slots(problem);
+        if of_documents {
+            let documents = Side::new(problem, false)?;
+            if !plan.add_short_queries(&documents, shape)? {
+                plan.add_groups(&documents, shape)?;
+            }
+            if matches!(documents.pairs, SidePairs::Listed(_)) && plan.slots.is_empty() {
+                plan.slots = slots(problem);
+            }
+            plan.document_pairs = Some(documents.pairs);
         }
-        plan.query_pairs = Some(queries.pairs);
-        plan.document_pairs = Some(documents.pairs);
         Ok(plan)
     }
 
@@ -166,15 +173,6 @@ impl GradientPlan {
         plan.add_queries(problem, shape)?;
         if !shape.adds_in_place {
             plan.list_narrowed(problem);
-        }
-        Ok(plan)
-    }
-
-    /// Plans the queries' gradient alone.
-    pub(in crate::cuda) fn of_queries(problem: &Problem<'_>, shape: &Shape) -> Result<Self> {
-        let mut plan = GradientPlan { n_chunks: 1, ..GradientPlan::default() };
-        if problem.queries().max_len() > 0 && problem.documents().max_len() > 0 {
-            plan.add_queries(problem, shape)?;
         }
         Ok(plan)
     }

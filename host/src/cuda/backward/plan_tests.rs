@@ -7,11 +7,19 @@ use maxsim_kernels::abi::params::backward::{FEW_ROWS, WARPS};
 use super::plan::{GradientPlan, Shape};
 use crate::cpu;
 use crate::cuda::backward::emulated::Setting;
+use crate::error::Result;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::shape::ScoreShape;
 use crate::tokens::layout::TokenLayout;
+
+impl GradientPlan {
+    /// Plans the gradients of both sides.
+    fn new(problem: &Problem<'_>, shape: &Shape) -> Result<GradientPlan> {
+        GradientPlan::of_sides(problem, shape, [true; 2])
+    }
+}
 
 /// Numbers that look random.
 struct Draws(u64);
@@ -106,6 +114,18 @@ fn check_shape(
     setting.of_documents(&plan, shape, &mut found[1]);
     assert_eq!(found, *expected, "{shape:?}");
     assert_eq!(setting.atomic(shape, start), *expected, "{shape:?}");
+    for sides in [[true, false], [false, true], [false; 2]] {
+        let plan = GradientPlan::of_sides(problem, shape, sides).expect("a plan");
+        assert_eq!(plan.n_rows > 0 && sides[0], plan.n_rows > 0);
+        assert!(sides[1] || plan.sorts.is_empty() && plan.rows.len() == plan.n_row_tasks as usize);
+        let mut found = start.clone();
+        setting.of_queries(&plan, &mut found[0], |_, _, _| {});
+        setting.of_documents(&plan, shape, &mut found[1]);
+        for side in [0, 1] {
+            let wanted = if sides[side] { &expected[side] } else { &start[side] };
+            assert_eq!(&found[side], wanted, "{shape:?}, side {side} of {sides:?}");
+        }
+    }
     for rows_max in [5, 40] {
         let shape = Shape { adds_in_place: true, rows_max, ..*shape };
         let plan = GradientPlan::new(problem, &shape).expect("a plan");

@@ -60,7 +60,8 @@ impl Recompute {
         let largest = |i: usize| places.iter().map(|place| place.lens_bytes[i]).max().unwrap_or(0);
         let room = CudaOutputs::with_room(device, [largest(0), largest(1), largest(2)])?;
         let is_cut = ranges.len() > 1;
-        let narrows = is_cut && kind.gradient != ElementType::F32;
+        let [_, of_documents] = kind.sides;
+        let narrows = is_cut && of_documents && kind.gradient != ElementType::F32;
         let sums = narrows.then(|| Buffer::new(device, document_sums_bytes(problem)));
         let sums = sums.transpose()?;
         let gradient = if is_cut { ElementType::F32 } else { kind.gradient };

@@ -62,7 +62,7 @@ impl CudaDevice {
             is_atomic: false,
             normalizes: false,
             documents: Gathered::Residuals,
-            of_queries_alone: false,
+            sides: [true; 2],
         };
         let work = CudaBackward::new(self, problem, element, kind, shape)?;
         let tables = Tables::new(self, problem, element, residuals, &work)?;

@@ -48,10 +48,10 @@ impl CudaBackward {
     pub(super) fn normalized_sums(&self, adds: bool) -> ([Option<u64>; 2], u64) {
         let mut end = self.lists_end();
         let is_apart = self.project.is_some() && (adds || self.gradient != ElementType::F32);
-        let offsets = self.rows.map(|rows| {
-            is_apart.then(|| {
+        let offsets = [0, 1].map(|side| {
+            (is_apart && self.wanted[side]).then(|| {
                 let offset = end.next_multiple_of(ALIGN_BYTES);
-                end = offset + rows as u64 * self.dim as u64 * 4;
+                end = offset + self.rows[side] as u64 * self.dim as u64 * 4;
                 offset
             })
         });

@@ -122,8 +122,8 @@ impl Device {
     ) -> Result<Gradients> {
         let (queries, documents) = (queries.into(), documents.into());
         let call = Call::new(self, queries, documents, scores, options)?;
-        let mut gradients = Gradients::zeros(queries.layout(), documents.layout())?;
-        call.add_to(&mut gradients)?;
+        let mut gradients = Gradients::of_rows(call.rows(call.wanted), queries.layout().dim())?;
+        call.add_to([&mut gradients.queries, &mut gradients.documents])?;
         Ok(gradients)
     }
 
@@ -162,14 +162,19 @@ impl Device {
     ) -> Result<()> {
         let (queries, documents) = (queries.into(), documents.into());
         let call = Call::new(self, queries, documents, scores, options)?;
-        check_side("gradients.queries", queries.layout(), &gradients.queries)?;
-        check_side("gradients.documents", documents.layout(), &gradients.documents)?;
-        call.add_to(gradients)
+        let [of_queries, of_documents] = call.wanted;
+        let sides = [
+            of_queries.then_some(&mut gradients.queries[..]),
+            of_documents.then_some(&mut gradients.documents[..]),
+        ];
+        call.check_sides(["gradients.queries", "gradients.documents"], &sides)?;
+        call.add_to(sides.map(Option::unwrap_or_default))
     }
 
     /// As [`Device::backward_into`], of one side or both, in memory of the caller: adds to what
     /// the slices hold, `[rows, dim]` of the queries' and of the documents' matrix. The gradient
-    /// of a side that is `None` is not computed (a CUDA device computes it, and drops it).
+    /// of a side that is `None` is not computed, and of none but those of
+    /// [`BackwardOptions::sides`](field@BackwardOptions::sides).
     ///
     /// ```
     /// use maxsim::training::BackwardOptions;
@@ -197,35 +202,12 @@ impl Device {
         sides: [Option<&mut [f32]>; 2],
     ) -> Result<()> {
         let (queries, documents) = (queries.into(), documents.into());
-        let call = Call::new(self, queries, documents, scores, options)?;
-        for (argument, layout, side) in [
-            ("queries' gradient", queries.layout(), &sides[0]),
-            ("documents' gradient", documents.layout(), &sides[1]),
-        ] {
-            if let Some(side) = side {
-                check_side(argument, layout, side)?;
-            }
+        let mut call = Call::new(self, queries, documents, scores, options)?;
+        call.check_sides(["queries' gradient", "documents' gradient"], &sides)?;
+        for (wanted, side) in call.wanted.iter_mut().zip(&sides) {
+            *wanted &= side.is_some();
         }
-        if self.as_cuda().is_none() {
-            return call.add_on_cpu(sides.map(Option::unwrap_or_default));
-        }
-        let mut gradients = Gradients::zeros(queries.layout(), documents.layout())?;
-        let [of_queries, of_documents] = sides;
-        for (own, side) in
-            [(&mut gradients.queries, &of_queries), (&mut gradients.documents, &of_documents)]
-        {
-            if let Some(side) = side {
-                own.copy_from_slice(side);
-            }
-        }
-        call.add_to(&mut gradients)?;
-        for (own, side) in [(&gradients.queries, of_queries), (&gradients.documents, of_documents)]
-        {
-            if let Some(side) = side {
-                side.copy_from_slice(own);
-            }
-        }
-        Ok(())
+        call.add_to(sides.map(Option::unwrap_or_default))
     }
 }
 
@@ -246,6 +228,8 @@ struct Call<'a, T: Element, D: GradientSource<T>> {
     finds_winners_again: bool,
     is_atomic: bool,
     winner_bytes: u64,
+    /// Whether queries, and whether documents, get gradients.
+    wanted: [bool; 2],
 }
 
 impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
@@ -259,6 +243,7 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
         let WithGrad { scores, grad_scores } = scores;
         let finds_winners_again = options.strategy.finds_winners_again(device)?;
         options.strategy.check_saved(D::FORMAT, scores.options.normalize)?;
+        options.strategy.check_sides(options.sides)?;
         queries.check_device("queries", device)?;
         documents.check_device("documents", device)?;
         let problem = scores.problem(queries.layout(), documents.layout())?;
@@ -281,14 +266,57 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             finds_winners_again,
             is_atomic: options.strategy == BackwardStrategy::Atomic,
             winner_bytes: options.winner_bytes_max(),
+            wanted: options.sides.wanted(),
         })
     }
 
-    fn add_to(&self, gradients: &mut Gradients) -> Result<()> {
-        if let Some(cuda) = self.device.as_cuda() {
-            return self.add_on(cuda, gradients);
+    /// Rows of the gradients of some sides.
+    fn rows(&self, [of_queries, of_documents]: [bool; 2]) -> [usize; 2] {
+        let [queries, documents] = [self.problem.queries(), self.problem.documents()];
+        [
+            if of_queries { queries.rows() } else { 0 },
+            if of_documents { documents.rows() } else { 0 },
+        ]
+    }
+
+    /// Checks that the gradients that there is room for are as long as the token matrices.
+    fn check_sides(
+        &self,
+        arguments: [&'static str; 2],
+        sides: &[Option<&mut [f32]>; 2],
+    ) -> Result<()> {
+        let layouts = [self.problem.queries(), self.problem.documents()];
+        for ((argument, layout), side) in arguments.into_iter().zip(layouts).zip(sides) {
+            if let Some(side) = side {
+                check_side(argument, layout, side)?;
+            }
         }
-        self.add_on_cpu([&mut gradients.queries, &mut gradients.documents])
+        Ok(())
+    }
+
+    /// Adds the gradients of the sides that are wanted, which have room.
+    fn add_to(&self, gradients: [&mut [f32]; 2]) -> Result<()> {
+        let [of_queries, of_documents] = gradients;
+        let [queries, documents] = self.wanted;
+        let gradients = [
+            if queries { of_queries } else { &mut [][..] },
+            if documents { of_documents } else { &mut [][..] },
+        ];
+        match self.device.as_cuda() {
+            Some(cuda) if self.is_atomic => {
+                // It finds both in one pass.
+                let rows = [queries, documents].map(|is_wanted| !is_wanted);
+                let mut spare = Gradients::of_rows(self.rows(rows), self.problem.dim())?;
+                let [of_queries, of_documents] = gradients;
+                let gradients = [
+                    if queries { of_queries } else { &mut spare.queries },
+                    if documents { of_documents } else { &mut spare.documents },
+                ];
+                self.add_on(cuda, gradients, [true; 2])
+            }
+            Some(cuda) => self.add_on(cuda, gradients, self.wanted),
+            None => self.add_on_cpu(gradients),
+        }
     }
 
     /// As [`Call::add_to`], on the CPU; a side without room is left out.
@@ -311,7 +339,12 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
     }
 
     /// As [`Call::add_to`], on a CUDA device.
-    fn add_on(&self, cuda: &Arc<CudaDevice>, gradients: &mut Gradients) -> Result<()> {
+    fn add_on(
+        &self,
+        cuda: &Arc<CudaDevice>,
+        gradients: [&mut [f32]; 2],
+        sides: [bool; 2],
+    ) -> Result<()> {
         let (device, problem) = (self.device, &self.problem);
         let options = ScoreOptions { token_scores: false, ..self.scores.options.clone() };
         let shape = OutputShape::new(problem, &options);
@@ -321,7 +354,7 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             is_atomic: self.is_atomic,
             normalizes: options.normalize,
             documents: Gathered::of(D::FORMAT),
-            of_queries_alone: false,
+            sides,
         };
         let again = match self.finds_winners_again {
             true => {
@@ -337,15 +370,13 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             None => CudaBackward::new(cuda, problem, T::TYPE, kind, &shape)?,
         };
         let outputs = self.scores.outputs_on(cuda, &shape)?;
-        let matrices = [problem.queries(), problem.documents()].map(|layout| GradientMatrix {
-            address: 0,
-            element,
-            rows: layout.rows(),
-            dim: layout.dim(),
-        });
+        let dim = problem.dim();
+        let matrices =
+            self.rows(sides).map(|rows| GradientMatrix { address: 0, element, rows, dim });
         let on_device = CudaGradients::zeros(cuda, matrices)?;
-        on_device.write(0, &gradients.queries)?;
-        on_device.write(1, &gradients.documents)?;
+        let [of_queries, of_documents] = gradients;
+        on_device.write(0, of_queries)?;
+        on_device.write(1, of_documents)?;
         let grad_scores = CudaGradScores::upload(cuda, self.grad_scores)?;
         let (mut own_queries, mut own_documents) = (None, None);
         let call = BackwardCall {
@@ -357,6 +388,6 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             adds: true,
         };
         cuda.on_idle_stream(|stream| work.enqueue(stream, &call))?;
-        on_device.read([&mut gradients.queries, &mut gradients.documents])
+        on_device.read([of_queries, of_documents])
     }
 }

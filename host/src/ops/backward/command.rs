@@ -49,7 +49,6 @@ impl PreparedBackward {
             (On::Cpu(work), On::Cpu(scores), On::Cpu(grad_scores), On::Cpu(gradients)) => {
                 let CpuBackwardWork { finds_winners_again } = *work;
                 on_cpu(CpuBackward {
-                    rows: self.rows(),
                     layouts: [queries.layout.clone(), documents.layout.clone()],
                     queries: queries.host_tokens()?.clone(),
                     documents: documents.host_tokens()?.clone(),
@@ -59,6 +58,7 @@ impl PreparedBackward {
                     grad_scores: grad_scores.clone(),
                     gradients: gradients.clone(),
                     gradient: self.gradient,
+                    rows: self.rows(),
                     finds_winners_again,
                     adds,
                 })

@@ -86,6 +86,28 @@ pub enum BackwardStrategy {
     Recompute,
 }
 
+/// The sides of a call that get gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
+pub enum GradientSides {
+    /// Queries and documents.
+    #[default]
+    Both,
+    /// Queries alone: documents are fixed.
+    Queries,
+    /// Documents alone.
+    Documents,
+}
+
+impl GradientSides {
+    /// Whether queries, and whether documents, get gradients.
+    pub(crate) fn wanted(self) -> [bool; 2] {
+        [self != GradientSides::Documents, self != GradientSides::Queries]
+    }
+}
+
 /// How to compute gradients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -95,6 +117,9 @@ pub enum BackwardStrategy {
 pub struct BackwardOptions {
     /// The way to go.
     pub strategy: BackwardStrategy,
+    /// The sides whose gradients are wanted: of the other one none is computed, and no memory is
+    /// there for it.
+    pub sides: GradientSides,
     /// Most bytes of winners that [`BackwardStrategy::Recompute`] has at once on a GPU, 128 MB by
     /// default: those of a cross product that are more are found for some queries at a time, at
     /// least one.
@@ -110,6 +135,25 @@ impl BackwardOptions {
     /// Sets [`BackwardOptions::winner_bytes`](field@BackwardOptions::winner_bytes).
     pub fn winner_bytes(self, winner_bytes: impl Into<Option<u64>>) -> BackwardOptions {
         BackwardOptions { winner_bytes: winner_bytes.into(), ..self }
+    }
+
+    /// Sets [`BackwardOptions::sides`](field@BackwardOptions::sides).
+    ///
+    /// ```
+    /// use maxsim::training::{BackwardOptions, GradientSides};
+    /// use maxsim::{Device, Pairing, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?;
+    /// let documents = Tokens::padded(&[3.0f32, 4.0], 1, 1, 2)?;
+    /// let device = Device::best();
+    /// let scores = device.score_for_training(&queries, &documents, &Pairing::cross())?;
+    /// let options = BackwardOptions::default().sides(GradientSides::Queries);
+    /// let found = device.backward(&queries, &documents, scores.with_grad(&[1.0]), &options)?;
+    /// assert_eq!((&found.queries[..], found.documents.len()), (&[3.0, 4.0][..], 0));
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    pub fn sides(self, sides: GradientSides) -> BackwardOptions {
+        BackwardOptions { sides, ..self }
     }
 
     pub(crate) fn winner_bytes_max(&self) -> u64 {
@@ -131,6 +175,20 @@ impl BackwardStrategy {
                 BackwardStrategy::Deterministic or BackwardStrategy::Recompute"
                     .into(),
             }),
+        }
+    }
+
+    /// Refuses one side's gradients where the strategy finds both in one pass.
+    pub(crate) fn check_sides(self, sides: GradientSides) -> Result<()> {
+        match (self, sides) {
+            (BackwardStrategy::Atomic, GradientSides::Queries | GradientSides::Documents) => {
+                Err(Error::Unsupported {
+                    what: "BackwardStrategy::Atomic for the gradients of one side".into(),
+                    why: "it adds to both in one pass; choose BackwardStrategy::Deterministic"
+                        .into(),
+                })
+            }
+            _ => Ok(()),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::BackwardOptions;
-use super::BackwardStrategy;
+use super::{BackwardStrategy, GradientSides};
 use crate::cuda::CudaBackward;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -78,6 +78,8 @@ pub struct PreparedBackward {
     /// Formats of the queries and of the documents that calls are given.
     pub(super) formats: [TokenFormat; 2],
     pub(super) gradient: ElementType,
+    /// Whether queries and documents get gradients.
+    pub(super) sides: [bool; 2],
     pub(super) provenance: Provenance,
     /// Options of the scores.
     pub(super) options: ScoreOptions,
@@ -187,6 +189,8 @@ impl Device {
         }
         let element = elements_of(work.formats, saved, gradients)?;
         options.strategy.check_saved(saved, work.options.normalize)?;
+        options.strategy.check_sides(options.sides)?;
+        let sides = sides_of(options.sides, saved)?;
         let gradient = match gradients {
             GradientType::F32 => ElementType::F32,
             GradientType::Tokens => element,
@@ -204,7 +208,7 @@ impl Device {
                     is_atomic: options.strategy == BackwardStrategy::Atomic,
                     normalizes: work.options.normalize,
                     documents: Gathered::of(saved),
-                    of_queries_alone: gives_queries_alone(saved),
+                    sides,
                 };
                 let backward = match finds_winners_again {
                     false => CudaBackward::new(device, &problem, element, kind, &outputs)?,
@@ -221,6 +225,7 @@ impl Device {
             device: self.clone(),
             formats: [element.into(), saved],
             gradient,
+            sides,
             provenance: Provenance {
                 queries: work.queries.clone(),
                 documents: work.documents.clone(),
@@ -236,6 +241,18 @@ impl Device {
 /// Whether documents of a format have no gradient, while queries have one.
 fn gives_queries_alone(documents: TokenFormat) -> bool {
     matches!(documents, TokenFormat::Residual(_))
+}
+
+/// Whether queries, and whether documents of a format, get gradients.
+fn sides_of(sides: GradientSides, documents: TokenFormat) -> Result<[bool; 2]> {
+    match (gives_queries_alone(documents), sides.wanted()) {
+        (false, wanted) => Ok(wanted),
+        (true, [true, _]) => Ok([true, false]),
+        (true, _) => Err(Error::Unsupported {
+            what: format!("gradients of {documents} tokens"),
+            why: "they have none; ask for GradientSides::Queries".into(),
+        }),
+    }
 }
 
 /// Element type of the queries, where there are such gradients of tokens of these formats, from
@@ -291,20 +308,22 @@ impl PreparedBackward {
         self.gradient
     }
 
-    /// Rows of the gradients of queries and of documents. Residual-compressed ones have none.
-    pub(crate) fn rows(&self) -> [usize; 2] {
-        let documents = match gives_queries_alone(self.formats[1]) {
-            true => 0,
-            false => self.provenance.documents.rows(),
-        };
-        [self.provenance.queries.rows(), documents]
+    /// Rows of the queries' and of the documents' gradient: none of a side that has none.
+    pub(super) fn rows(&self) -> [usize; 2] {
+        let [queries, documents] = self.sides;
+        let Provenance { queries: of_queries, documents: of_documents, .. } = &self.provenance;
+        [
+            if queries { of_queries.rows() } else { 0 },
+            if documents { of_documents.rows() } else { 0 },
+        ]
     }
 
     pub(crate) fn matrices(&self, [queries, documents]: [u64; 2]) -> [GradientMatrix; 2] {
-        let ([of_queries, of_documents], dim) = (self.rows(), self.provenance.queries.dim());
+        let (element, dim) = (self.gradient, self.provenance.queries.dim());
+        let [of_queries, of_documents] = self.rows();
         [(queries, of_queries), (documents, of_documents)].map(|(address, rows)| GradientMatrix {
             address,
-            element: self.gradient,
+            element,
             rows,
             dim,
         })
