@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._lazy import submodules as _submodules
 from ._maxsim import version as _version
-from ._ranking import Ranking, search, topk
+from ._ranking import ProvenRanking, Ranking, search, topk
 from ._sides import Result
 from ._threads import get_num_threads, set_num_threads
 from .corpus import Corpus
@@ -38,6 +38,7 @@ __all__ = [
     "Corpus",
     "MaxSimScorer",
     "PlaidIndex",
+    "ProvenRanking",
     "Quantized",
     "Ranking",
     "Result",

@@ -10,6 +10,7 @@ __all__ = [
     "DeviceMemoryError",
     "Plaid",
     "SCALE_PADDING",
+    "Screen",
     "WorkspaceError",
     "arrangement",
     "backward",
@@ -61,6 +62,15 @@ class Plaid:
 def arrangement(
     dim: int, nbits: int, is_little_endian: bool,
 ) -> tuple[int, int, int, int, list[list[int]], list[int]]: ...
+
+@final
+class Screen:
+    def __new__(cls, n_threads: int, tokens: _Numbers, codes: _Numbers) -> Screen: ...
+    def search(
+        self, n_threads: int, queries: _Numbers, n_candidates: int, exact: bool,
+        room: _Numbers, proven: _Memory, n_rescored: _Memory,
+    ) -> None: ...
+
 def backward(
     n_threads: int, sides: _Numbers, pairs: _Numbers, normalize: bool, room: _Numbers,
 ) -> None: ...

@@ -25,6 +25,24 @@ class Ranking(NamedTuple):
     n_empty: Any
 
 
+class ProvenRanking(NamedTuple):
+    """A :class:`Ranking` with what is certain of it."""
+
+    #: float32 ``[Nq, min(k, Nd)]``: of the elements, in full precision.
+    scores: Any
+    #: int64 ``[Nq, min(k, Nd)]``.
+    ids: Any
+    #: int64 ``[Nq]``: documents whose score is NaN.
+    n_nan: Any
+    #: int64 ``[Nq]``: documents without a valid token.
+    n_empty: Any
+    #: bool ``[Nq, min(k, Nd)]``: whether the place is that of the exact ranking, which no document
+    #: that was not re-scored can come before.
+    proven: Any
+    #: int64 ``[Nq]``: documents that were re-scored.
+    n_rescored: Any
+
+
 def topk(
     Q: Any, D: Any, k: int, *, q_mask: Any = None, d_mask: Any = None, q_lengths: Any = None,
     d_lengths: Any = None, normalize: bool = False, tf32: bool = False,
@@ -64,10 +82,35 @@ def topk(
 
 def search(
     Q: Any, corpus: Any, k: int = 10, *, q_mask: Any = None, q_lengths: Any = None,
-) -> Ranking:
+    n_candidates: int = 100, exact: bool = True,
+) -> Any:
     """Ranks the documents of a :class:`Corpus` for every query: :func:`topk` of a corpus.
 
-    Rows are normalised where the corpus says so.
+    Rows are normalised where the corpus says so. Of a corpus that was made with ``exact=True``
+    the codes are scanned, and the elements of the best documents are scored again.
+
+    Args:
+        Q, q_mask, q_lengths: queries, as :func:`topk` takes them.
+        corpus: a :class:`Corpus`, or an index of :class:`PlaidIndex`.
+        k: documents per query.
+        n_candidates: documents per query that are scored again at least, of an exact corpus.
+        exact: score as many more again as it takes to prove every place; where not, the places
+            that the candidates prove are said to be so.
+
+    Returns:
+        A :class:`Ranking`; of an exact corpus a :class:`ProvenRanking`.
+
+    Raises:
+        ValueError: as :func:`topk`.
     """
     check(hasattr(corpus, "ranked_by"), "corpus", "a maxsim.Corpus", type(corpus).__name__)
+    if getattr(corpus, "is_exact", False):
+        check(k >= 0, "k", "0 or more", k)
+        check(n_candidates >= 0, "n_candidates", "0 or more", n_candidates)
+        lib = library(Q, corpus)
+        q_data, q_added, (q_mask,) = _items(Q, lib, "Q", q_mask)
+        q = side(lib, q_data, "Q", q_mask, q_lengths)
+        found = corpus.proven_by(lib, q, k, n_candidates, exact)
+        found = tuple(x[0] for x in found) if q_added else found
+        return ProvenRanking(*(lib.like(x, Q) for x in found))
     return topk(Q, corpus, k, q_mask=q_mask, q_lengths=q_lengths, normalize=corpus.normalize)

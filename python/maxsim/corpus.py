@@ -22,6 +22,10 @@ class Corpus:
         format: None to keep the elements; "int8", "int8-affine" or "fp8" to keep codes in their
             place (:func:`quantize`).
         normalize: searches divide every row by its length; of codes, the rows are divided before.
+        exact: with codes, keep a copy of the elements, too: :func:`search` then scans the codes,
+            re-scores what may be among the best, and says of every place whether it is proven to
+            be that of the exact ranking. For documents in host memory; codes of float32 documents
+            are int8 or fp8.
 
     Raises:
         ValueError, TypeError: as :func:`maxsim` and :func:`quantize`.
@@ -29,7 +33,7 @@ class Corpus:
 
     def __init__(
         self, D: Any, *, mask: Any = None, lengths: Any = None, offsets: Any = None,
-        format: str | None = None, normalize: bool = False,
+        format: str | None = None, normalize: bool = False, exact: bool = False,
     ) -> None:
         self._lib = library(D)
         if isinstance(D, Quantized):
@@ -43,10 +47,16 @@ class Corpus:
         self.normalize = normalize and format is None
         #: Storage format: an element type, "int8", "int8-affine" or "fp8".
         self.format = format or str(found.data.dtype).split(".")[-1]
+        check(not exact or format is not None and found.scales is None, "exact",
+              "False without a format, and of codes", exact)
+        self._screen: Any = None
         if format is not None and found.scales is None:
             data = self._lib.unit(found.data) if normalize else found.data
             codes = quantize(data, format, mask=found.mask, offsets=found.first,
                              lengths=found.lengths)
+            if exact:
+                self._screen = self._lib.screen(found._replace(data=data), codes)
+                self._element = data[:0]  # its type alone
             found = codes.as_side(None, None, None)
         self._side = found
 
@@ -79,6 +89,17 @@ class Corpus:
         q, d = self._meet(lib, q)
         check_call(q, d, Pairing(CROSS))
         return lib.topk(q, d, min(k, d.n_items), options)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether elements are kept beside codes, to prove the places of a search."""
+        return self._screen is not None
+
+    def proven_by(self, lib: Any, q: Side, k: int, n_candidates: int, is_exact: bool) -> Any:
+        """Scores, ids, counts, proofs and numbers of re-scored documents of checked queries."""
+        check_call(q, self._side, Pairing(CROSS))
+        q = q._replace(data=lib.as_elements(q.data, self._element))
+        return lib.search_exact(self._screen, q, min(k, len(self)), n_candidates, is_exact)
 
     def _meet(self, lib: Any, q: Side) -> tuple[Side, Side]:
         """Queries in the format that these documents are scored with."""

@@ -9,6 +9,7 @@ mod pool;
 mod quantize;
 mod rank;
 mod residuals;
+mod search;
 mod side;
 mod streams;
 mod tool;
@@ -38,6 +39,8 @@ mod _maxsim {
     };
     #[pymodule_export]
     const SCALE_PADDING: usize = (maxsim::format::RawScaleWords::len_bytes(0) / 4) as usize;
+    #[pymodule_export]
+    use super::search::Screen;
     #[pymodule_export]
     use super::streams::{WorkspaceError, cuda_set_workspace};
     #[pymodule_export]

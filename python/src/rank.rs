@@ -22,9 +22,14 @@ pub struct RankingRoom(
 );
 
 impl RankingRoom {
+    /// Queries, and documents of each.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.3, self.4)
+    }
+
     /// # Safety
     /// The addresses must be those of as much memory as the numbers say, of this call alone.
-    unsafe fn write(&self, rankings: impl ExactSizeIterator<Item = Ranking>) -> Result<()> {
+    pub unsafe fn write(&self, rankings: impl ExactSizeIterator<Item = Ranking>) -> Result<()> {
         let RankingRoom(scores, ids, counts, n, k) = *self;
         if rankings.len() != n {
             return Err(shape("rankings", format!("room for {} queries", rankings.len()), n));

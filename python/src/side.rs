@@ -292,7 +292,7 @@ impl Side {
 
     /// # Safety
     /// As [`Side::tokens`].
-    unsafe fn scales<'a>(&self) -> Result<Scales<'a>> {
+    pub unsafe fn scales<'a>(&self) -> Result<Scales<'a>> {
         let Matrix(.., scales, kind, mins) = self.1;
         // SAFETY: the caller's promise.
         unsafe {
@@ -367,7 +367,8 @@ fn scattered<I: Index>(
     TokenLayout::scattered(rows, dim, starts, lengths)
 }
 
-fn masked<'a, F: maxsim::format::Format>(
+/// Tokens with a mask, where there is one.
+pub fn masked<'a, F: maxsim::format::Format>(
     tokens: Tokens<'a, F>,
     mask: Option<&'a [u8]>,
 ) -> Result<Tokens<'a, F>> {

@@ -173,6 +173,30 @@ def topk(q: Side, d: Side, k: int, options: Options) -> tuple[Any, Any, Any, Any
     return scores, ids, counts[:, 0], counts[:, 1]
 
 
+def screen(d: Side, codes: Any) -> Any:
+    """Documents with codes of theirs, in memory of their own."""
+    (numbers, kept), (of_codes, codes_kept) = describe(d), describe(codes.as_side(None, None, None))
+    found = _maxsim.Screen(get_num_threads(), numbers, of_codes)
+    del kept, codes_kept
+    return found
+
+
+def search_exact(
+    screen: Any, q: Side, k: int, n_candidates: int, is_exact: bool,
+) -> tuple[Any, Any, Any, Any, Any, Any]:
+    """Ranks documents by way of their codes: a ranking, what is proven, how many were re-scored."""
+    n = q.n_items
+    scores, ids = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
+    counts, proven = np.empty((n, 2), np.int64), np.empty((n, k), np.bool_)
+    n_rescored = np.empty(n, np.int64)
+    numbers, kept = describe(q)
+    screen.search(get_num_threads(), numbers, n_candidates, is_exact,
+                  (memory(scores), memory(ids), memory(counts), n, k), memory(proven),
+                  memory(n_rescored))
+    del kept
+    return scores, ids, counts[:, 0], counts[:, 1], proven, n_rescored
+
+
 def quantize(tokens: Side, format: int, kind: int) -> tuple[Any, Any, Any]:
     """Codes, scales and minima of tokens."""
     shape = tokens.data.shape

@@ -361,6 +361,36 @@ def topk(q: Side, d: Side, k: int, options: Options) -> tuple[Tensor, Tensor, Te
     return scores, ids, counts[:, 0], counts[:, 1]
 
 
+def screen(d: Side, codes: Any) -> Any:
+    """Documents with codes of theirs, in memory of their own."""
+    if d.data.device.type != "cpu":
+        raise ValueError(f"exact: expected documents in host memory, found {d.data.device}")
+    d = d._replace(data=d.data.detach())
+    numbers, kept = describe(d, dense=True)
+    of_codes, codes_kept = describe(codes.as_side(None, None, None), dense=True)
+    found = _maxsim.Screen(get_num_threads(), numbers, of_codes)
+    del kept, codes_kept
+    return found
+
+
+def search_exact(
+    screen: Any, q: Side, k: int, n_candidates: int, is_exact: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Ranks documents by way of their codes: a ranking, what is proven, how many were re-scored."""
+    if q.data.device.type != "cpu":
+        raise ValueError(f"Q: expected a tensor on the CPU like the corpus, found {q.data.device}")
+    n = q.n_items
+    scores, ids = torch.empty((n, k), dtype=torch.float32), torch.empty((n, k), dtype=torch.int64)
+    counts, proven = torch.empty((n, 2), dtype=torch.int64), torch.empty((n, k), dtype=torch.bool)
+    n_rescored = torch.empty(n, dtype=torch.int64)
+    numbers, kept = describe(q._replace(data=q.data.detach()), dense=True)
+    screen.search(get_num_threads(), numbers, n_candidates, is_exact,
+                  (memory(scores), memory(ids), memory(counts), n, k), memory(proven),
+                  memory(n_rescored))
+    del kept
+    return scores, ids, counts[:, 0], counts[:, 1], proven, n_rescored
+
+
 def ranked(scores: Tensor, has: Tensor | None, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Ranks scores ``[n, columns]`` where they are, in the order of :class:`Ranking`."""
     is_nan = scores.isnan()

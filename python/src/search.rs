@@ -1,0 +1,312 @@
+//! Exact searches by way of codes: documents in memory of their own, so that nothing that was
+//! proven of them changes.
+
+use maxsim::format::{Element, Fp8, Int8, Int8Affine, Quantized, ScaleType, ScorableWith};
+use maxsim::format::{ElementType, Format, Scales, TokenFormat};
+use maxsim::half::{bf16, f16};
+use maxsim::search::{Certainty, SearchOptions, SearchRanking, SearchTokens};
+use maxsim::{Device, Ranked, Ranking, Result, Tokens};
+use pyo3::prelude::*;
+
+use crate::errors::shape;
+use crate::pool;
+use crate::rank::RankingRoom;
+use crate::side::{Memory, Side, entries, masked, numbers};
+
+/// Scores that are in memory at a time.
+const CHUNK_SCORES: usize = 1 << 22;
+
+/// Documents with codes of them, and bounds of how far these are off.
+#[pyclass(frozen)]
+pub struct Screen(Box<dyn Search>);
+
+/// A search for queries of any type.
+trait Search: Send + Sync {
+    fn n_documents(&self) -> usize;
+
+    /// # Safety
+    /// As [`Side::tokens`].
+    unsafe fn search(
+        &self,
+        queries: &Side,
+        k: usize,
+        how: &SearchOptions,
+    ) -> Result<Vec<SearchRanking>>;
+}
+
+/// How queries meet documents of a format: as codes of their own, or as they are.
+trait Meets<T: Element>: Quantized {
+    fn search(
+        queries: &Tokens<'_, T>,
+        documents: &SearchTokens<'_, T, Self>,
+        k: usize,
+        how: &SearchOptions,
+    ) -> Result<Vec<SearchRanking>>;
+}
+
+fn as_codes<T: Element, F: Quantized + ScorableWith<F>>(
+    queries: &Tokens<'_, T>,
+    documents: &SearchTokens<'_, T, F>,
+    k: usize,
+    how: &SearchOptions,
+) -> Result<Vec<SearchRanking>> {
+    let codes = queries.quantize::<F>(ScaleType::F32)?;
+    let queries = SearchTokens::measured(queries, &codes)?;
+    Device::cpu().search(&queries, documents, k, how)
+}
+
+macro_rules! meets {
+    ($($format:ty),*) => {$(
+        impl<T: Element> Meets<T> for $format {
+            fn search(
+                queries: &Tokens<'_, T>,
+                documents: &SearchTokens<'_, T, Self>,
+                k: usize,
+                how: &SearchOptions,
+            ) -> Result<Vec<SearchRanking>> {
+                as_codes(queries, documents, k, how)
+            }
+        }
+    )*};
+}
+meets!(Int8, Fp8);
+
+macro_rules! meets_plain {
+    ($($element:ty),*) => {$(
+        impl Meets<$element> for Int8Affine {
+            fn search(
+                queries: &Tokens<'_, $element>,
+                documents: &SearchTokens<'_, $element, Self>,
+                k: usize,
+                how: &SearchOptions,
+            ) -> Result<Vec<SearchRanking>> {
+                Device::cpu().search(&SearchTokens::plain(queries)?, documents, k, how)
+            }
+        }
+    )*};
+}
+meets_plain!(f16, bf16);
+
+/// One side of searches with the tokens and codes that it borrows.
+struct Kept<T: Element, F: Quantized> {
+    /// Dropped before what it borrows.
+    side: Option<SearchTokens<'static, T, F>>,
+    tokens: *mut Tokens<'static, T>,
+    codes: *mut Tokens<'static, F>,
+}
+
+// SAFETY: the pointers are those of boxes that this value owns, of types that are both.
+unsafe impl<T: Element, F: Quantized> Send for Kept<T, F> {}
+// SAFETY: as above; nothing is changed through them.
+unsafe impl<T: Element, F: Quantized> Sync for Kept<T, F> {}
+
+impl<T: Element, F: Quantized> Kept<T, F> {
+    fn new(tokens: Tokens<'static, T>, codes: Tokens<'static, F>) -> Result<Kept<T, F>> {
+        let (tokens, codes) = (Box::into_raw(Box::new(tokens)), Box::into_raw(Box::new(codes)));
+        let mut kept = Kept { side: None, tokens, codes };
+        // SAFETY: both stay where they are, and as they are, until this value is dropped.
+        let (tokens, codes): (&'static Tokens<'static, T>, &'static Tokens<'static, F>) =
+            unsafe { (&*tokens, &*codes) };
+        kept.side = Some(SearchTokens::measured(tokens, codes)?);
+        Ok(kept)
+    }
+}
+
+impl<T: Element, F: Quantized> Drop for Kept<T, F> {
+    fn drop(&mut self) {
+        self.side = None;
+        // SAFETY: boxes that `new` made, which nothing borrows any more.
+        unsafe {
+            drop(Box::from_raw(self.tokens));
+            drop(Box::from_raw(self.codes));
+        }
+    }
+}
+
+impl<T: Element, F: Meets<T>> Search for Kept<T, F> {
+    fn n_documents(&self) -> usize {
+        // SAFETY: the box lives as long as this value.
+        unsafe { (*self.tokens).layout().n_items() }
+    }
+
+    unsafe fn search(
+        &self,
+        queries: &Side,
+        k: usize,
+        how: &SearchOptions,
+    ) -> Result<Vec<SearchRanking>> {
+        let Some(documents) = &self.side else { return Ok(Vec::new()) };
+        // SAFETY: the caller's promise.
+        let queries = unsafe { queries.borrowed::<T>()? };
+        let at_once = (CHUNK_SCORES / self.n_documents().max(1)).max(1);
+        let n = queries.layout().n_items();
+        let mut found = Vec::with_capacity(n);
+        for first in (0..n).step_by(at_once) {
+            let some = queries.items(first..n.min(first + at_once))?;
+            found.extend(F::search(&some, documents, k, how)?);
+        }
+        Ok(found)
+    }
+}
+
+impl Side {
+    /// Elements of a type, where they are.
+    ///
+    /// # Safety
+    /// As [`Side::tokens`].
+    unsafe fn borrowed<'a, T: Element>(&self) -> Result<Tokens<'a, T>> {
+        if self.format()? != T::FORMAT {
+            return Err(shape("element types", T::FORMAT.to_string(), self.format()?));
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mask = self.mask()?.map(|mask| mask.read::<u8>("mask", self.rows())).transpose()?;
+            let data = numbers::<T>("tokens", self.address(), entries(self.rows(), self.dim())?)?;
+            masked(Tokens::from_layout(data, self.layout()?)?, mask)
+        }
+    }
+
+    /// A copy of elements of a type.
+    ///
+    /// # Safety
+    /// As [`Side::tokens`].
+    unsafe fn owned<T: Element>(&self) -> Result<Tokens<'static, T>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let tokens = self.borrowed::<T>()?;
+            let own = Tokens::from_layout(tokens.data().to_vec(), self.layout()?)?;
+            self.own_mask(own)
+        }
+    }
+
+    /// A copy of codes of a format, with their scales.
+    ///
+    /// # Safety
+    /// As [`Side::tokens`].
+    unsafe fn owned_codes<F: Quantized>(&self) -> Result<Tokens<'static, F>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let len = entries(self.rows(), self.dim())?;
+            let codes = numbers::<F::Stored>("codes", self.address(), len)?.to_vec();
+            let scales = match self.scales()? {
+                Scales::F16(scales) => Scales::F16(scales.into_owned().into()),
+                Scales::F32(scales) => Scales::F32(scales.into_owned().into()),
+                Scales::Tensor(scale) => Scales::Tensor(scale),
+                Scales::Affine { scales, mins } => Scales::Affine {
+                    scales: scales.into_owned().into(),
+                    mins: mins.into_owned().into(),
+                },
+                other => return Err(shape("scales", "scales of rows", other.storage().name())),
+            };
+            self.own_mask(Tokens::from_codes(codes, scales, self.layout()?)?)
+        }
+    }
+
+    /// # Safety
+    /// As [`Side::tokens`].
+    unsafe fn own_mask<F: Format>(&self, tokens: Tokens<'static, F>) -> Result<Tokens<'static, F>> {
+        match self.mask()? {
+            // SAFETY: the caller's promise.
+            Some(mask) => {
+                tokens.with_mask(unsafe { mask.read::<u8>("mask", self.rows())? }.to_vec())
+            }
+            None => Ok(tokens),
+        }
+    }
+}
+
+/// # Safety
+/// As [`Side::tokens`].
+unsafe fn kept<T: Element, F: Meets<T>>(tokens: &Side, codes: &Side) -> Result<Box<dyn Search>> {
+    // SAFETY: the caller's promise.
+    let (tokens, codes) = unsafe { (tokens.owned::<T>()?, codes.owned_codes::<F>()?) };
+    Ok(Box::new(Kept::new(tokens, codes)?))
+}
+
+/// # Safety
+/// As [`Side::tokens`].
+unsafe fn of_sides(tokens: &Side, codes: &Side) -> Result<Box<dyn Search>> {
+    macro_rules! of {
+        ($element:ty) => {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match codes.format()? {
+                    TokenFormat::Int8 => return kept::<$element, Int8>(tokens, codes),
+                    TokenFormat::Fp8 => return kept::<$element, Fp8>(tokens, codes),
+                    _ => {}
+                }
+            }
+        };
+    }
+    macro_rules! of_affine {
+        ($element:ty) => {{
+            of!($element);
+            if codes.format()? == TokenFormat::Int8Affine {
+                // SAFETY: the caller's promise.
+                return unsafe { kept::<$element, Int8Affine>(tokens, codes) };
+            }
+        }};
+    }
+    match tokens.format()? {
+        TokenFormat::Element(ElementType::F32) => of!(f32),
+        TokenFormat::Element(ElementType::F16) => of_affine!(f16),
+        TokenFormat::Element(ElementType::Bf16) => of_affine!(bf16),
+        _ => {}
+    }
+    let found = format!("{} of {}", codes.format()?, tokens.format()?);
+    let expected = "int8 or fp8 codes, or int8-affine ones of f16 or bf16";
+    Err(shape("element types", expected, found))
+}
+
+#[pymethods]
+impl Screen {
+    /// Takes a copy of documents and of codes of theirs.
+    #[new]
+    fn new(py: Python<'_>, n_threads: usize, tokens: Side, codes: Side) -> PyResult<Screen> {
+        // SAFETY: the Python caller gives the addresses of arrays that it keeps meanwhile.
+        pool::run(py, n_threads, || unsafe { Ok(Screen(of_sides(&tokens, &codes)?)) })
+    }
+
+    /// The best documents of each query, a byte for each that says whether its place is proven,
+    /// and how many were re-scored (i64).
+    #[pyo3(signature = (n_threads, queries, n_candidates, exact, room, proven, n_rescored))]
+    #[allow(clippy::too_many_arguments)] // what a search is given, and room for its results
+    fn search(
+        &self,
+        py: Python<'_>,
+        n_threads: usize,
+        queries: Side,
+        n_candidates: usize,
+        exact: bool,
+        room: RankingRoom,
+        proven: Memory,
+        n_rescored: Memory,
+    ) -> PyResult<()> {
+        pool::run(py, n_threads, || {
+            let (n, k) = room.shape();
+            let how = SearchOptions::default().n_candidates(n_candidates).exact(exact);
+            // SAFETY: as in `new`.
+            unsafe {
+                let found = self.0.search(&queries, k, &how)?;
+                let proven = proven.write::<u8>("proven", entries(n, k)?)?;
+                let n_rescored = n_rescored.write::<i64>("n_rescored", n)?;
+                room.write(found.iter().map(ranking))?;
+                for (query, ranking) in found.iter().enumerate() {
+                    n_rescored[query] = ranking.n_rescored as i64;
+                    for (i, hit) in ranking.documents.iter().enumerate() {
+                        proven[query * k + i] = (hit.certainty == Certainty::Proven).into();
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A search's result as rankings are written.
+fn ranking(found: &SearchRanking) -> Ranking {
+    let ranked = found.documents.iter();
+    let ranked =
+        ranked.map(|hit| Ranked { id: hit.id, score: hit.score, has_tokens: hit.has_tokens });
+    Ranking { ranked: ranked.collect(), n_nan: found.n_nan, n_empty: found.n_empty }
+}
