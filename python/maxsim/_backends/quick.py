@@ -122,8 +122,9 @@ class _Score(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         Q, D, q_mask, d_mask, winners = ctx.saved_tensors
+        normalize, tf32 = ctx.options
         needs_q, needs_d = ctx.needs_input_grad[:2]
-        of_q, of_d = gradients(grad.contiguous(), winners, Q, D, q_mask, d_mask, *ctx.options,
+        of_q, of_d = gradients(grad.contiguous(), winners, Q, D, q_mask, d_mask, normalize, tf32,
                                needs_q, needs_d)
         return of_q, of_d, None, None, None, None
 
