@@ -206,9 +206,10 @@ impl Side {
     /// As [`Side::tokens`].
     unsafe fn own_mask<F: Format>(&self, tokens: Tokens<'static, F>) -> Result<Tokens<'static, F>> {
         match self.mask()? {
-            // SAFETY: the caller's promise.
             Some(mask) => {
-                tokens.with_mask(unsafe { mask.read::<u8>("mask", self.rows())? }.to_vec())
+                // SAFETY: the caller's promise.
+                let mask = unsafe { mask.read::<u8>("mask", self.rows())? };
+                tokens.with_mask(mask.to_vec())
             }
             None => Ok(tokens),
         }
