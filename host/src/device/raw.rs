@@ -77,7 +77,7 @@ impl RawRows {
 
     /// With items that the host does not know ([`TokenLayout::unread`]): the address of two u32 for
     /// each, its first row and their number, aligned to 8.
-    /// [`Stream::write_segments`](Stream::write_segments) writes them.
+    /// [`Stream::write_segments`](crate::stream::Stream::write_segments) writes them.
     pub fn segments(self, segments: impl Into<Option<u64>>) -> RawRows {
         RawRows { segments: segments.into(), ..self }
     }

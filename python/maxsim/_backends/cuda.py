@@ -40,7 +40,8 @@ def again(
     """Enqueues a call that needs memory: to work in, from torch's allocator; or for lists, once
     more without what torch keeps free."""
     is_emptied, of_call = False, None
-    while True:
+    # Other threads may give the stream less meanwhile than this needs, but not again and again.
+    for _ in range(8):
         if isinstance(error, _maxsim.WorkspaceError):
             n_bytes, is_kept = error.args
             if is_kept:
@@ -59,6 +60,7 @@ def again(
             return function(call, *arguments)
         except NEEDS as other:
             error = other
+    raise error
 
 
 def _keep_workspace(index: int, stream: int, n_bytes: int) -> None:
