@@ -49,6 +49,8 @@ if [ "$profile" = release ]; then
 fi
 python3 -m pip install --quiet --no-deps --target "$target/py-wheel" "$wheel"
 
+# From a folder where the sources are not what is imported.
+cd tests
 # Into an environment with nothing else: it is imported, and the command ranks the sample.
 fresh=$target/py-fresh
 rm -rf "$fresh"
@@ -64,8 +66,6 @@ for command in "$fresh/bin/maxsim" "$fresh/bin/python -m maxsim"; do
 done
 
 export PYTHONPATH=$target/py-wheel:$tools PYTHONDONTWRITEBYTECODE=1
-# From a folder where the sources are not what is imported.
-cd tests
 python3 -m mypy --config-file ../pyproject.toml --cache-dir "$target/mypy" -p maxsim
 python3 -m mypy.stubtest --mypy-config-file ../pyproject.toml maxsim._maxsim
 export HF_HUB_OFFLINE=1
