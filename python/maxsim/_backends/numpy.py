@@ -135,7 +135,8 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     shape = pairing.shape(q, d)
     width = 0
     if options.winners or options.token_scores:
-        width = query_len(q) if options.max_q_len < 0 else options.max_q_len
+        is_said = q.kind != PADDED and options.max_q_len >= 0
+        width = options.max_q_len if is_said else query_len(q)
     scores = np.empty(shape, SCORES)
     winners = np.empty((*shape, width), np.int32) if options.winners else None
     token_scores = np.empty((*shape, width), np.float32) if options.token_scores else None

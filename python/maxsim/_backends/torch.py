@@ -307,7 +307,10 @@ def with_width(
             # Nobody has said it: the lists come to the host once, which waits.
             q = q._replace(first=host(q.first), lengths=host(q.lengths))
         wants_width = wants_width or takes(q, d, pairing)
-    if options.max_q_len < 0:
+    if q.kind == PADDED:
+        # Whatever a caller has said: results have the queries' own axis.
+        options = options._replace(max_q_len=int(q.data.shape[1]))
+    elif options.max_q_len < 0:
         options = options._replace(max_q_len=query_len(q) if wants_width else 0)
     return q, options
 

@@ -132,9 +132,10 @@ def _pairing(pairing: Pairing) -> Pairing:
 
 def longest(d: Side, options: Options) -> int:
     """Rows that no document has more of."""
+    rows = _n_rows(d)
     if d.kind == PADDED:
-        return int(d.data.shape[1])
-    return _n_rows(d) if options.max_d_len < 0 else min(options.max_d_len, _n_rows(d))
+        return min(int(d.data.shape[1]), rows)
+    return rows if options.max_d_len < 0 else min(options.max_d_len, rows)
 
 
 def _unread(d: Side, items: Items, width: int, named: bool) -> tuple[tuple[Any, ...], Any]:

@@ -205,3 +205,14 @@ def test_masked_tokens_never_win():
     D = -torch.ones(1, 3, 4)
     found = maxsim.maxsim(Q, D, d_mask=torch.tensor([[0, 1, 0]]), winners=True)
     assert found.scores.item() == -8.0 and (found.winners == 1).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_length_of_padded_queries_changes_nothing(device):
+    """``max_q_len`` is of packed queries; padded ones have an axis of their own."""
+    Q, D = case(device=device)
+    offsets = torch.tensor([0, 11, 20])
+    wanted = maxsim.packed(Q, D.flatten(0, 1), None, offsets, winners=True, token_scores=True)
+    found = maxsim.packed(Q, D.flatten(0, 1), None, offsets, winners=True, token_scores=True,
+                          max_q_len=9)
+    assert all(torch.equal(one, two) for one, two in zip(found, wanted))
