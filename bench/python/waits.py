@@ -39,7 +39,7 @@ class Batch:
             torch.nn.functional.pad(x.cumsum(0), (1, 0)).to(torch.int32)
             for x in (self.q_lengths, self.d_lengths)
         )
-        self.q_len = q_len
+        self.q_len, self.d_len = q_len, d_len
         # As many rows as there could be, of which the offsets use those they name.
         self.q_rows, self.d_rows = (
             tokens(int(x[-1]), dim) for x in (self.q_offsets, self.d_offsets)
@@ -75,7 +75,8 @@ def with_lengths(b, q, d):
 
 
 def with_offsets(b, q, d):
-    return maxsim.packed(q, d, b.q_offsets, b.d_offsets, max_q_len=b.q_len)
+    bounds = dict(max_q_len=b.q_len, max_d_len=b.d_len)
+    return maxsim.packed(q, d, b.q_offsets, b.d_offsets, **bounds)
 
 
 def with_ids(b, q, d):
@@ -84,7 +85,8 @@ def with_ids(b, q, d):
 
 def pairs_of_packed(b, q, d):
     return maxsim.packed(
-        q, d, b.q_offsets, b.d_offsets, b.pair_ids, b.pair_ids, max_q_len=b.q_len
+        q, d, b.q_offsets, b.d_offsets, b.pair_ids, b.pair_ids, max_q_len=b.q_len,
+        max_d_len=b.d_len,
     )
 
 

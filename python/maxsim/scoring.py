@@ -111,6 +111,16 @@ def _items(x: Any, lib: Any, name: str, *per_token: Any) -> tuple[Any, bool, tup
     return x[None], True, added
 
 
+def _quickly(Q: Any, D: Any, ndim: int, *options: Any) -> Any:
+    """Scores of a plain call on torch tensors; None of any other, or where documents have other
+    axes."""
+    if not _is_tensor(Q) or getattr(D, "ndim", 0) != ndim:
+        return None
+    from ._backends import quick
+
+    return quick.score(Q, D, *options)
+
+
 def maxsim(
     Q: Any, D: Any, *, q_mask: Any = None, d_mask: Any = None, q_lengths: Any = None,
     d_lengths: Any = None, normalize: bool = False, weights: Any = None, mean: bool = False,
@@ -146,11 +156,9 @@ def maxsim(
         torch.OutOfMemoryError, MemoryError: no room.
         RuntimeError: what else the device says.
     """
-    if _is_tensor(Q) and q_lengths is None and d_lengths is None \
-            and not (winners or token_scores):
-        from ._backends import quick
-
-        found = quick.score(Q, D, q_mask, d_mask, normalize, tf32, consistent)
+    if q_lengths is None and d_lengths is None and weights is None \
+            and not (mean or winners or token_scores):
+        found = _quickly(Q, D, 3, q_mask, d_mask, normalize, tf32, consistent)
         if found is not None:
             return found
     lib = library(Q, D)
@@ -220,6 +228,11 @@ def candidates(
     Raises:
         ValueError: as :func:`maxsim`, and ids that are no documents.
     """
+    if ids is None and q_lengths is None and d_lengths is None and weights is None \
+            and not (mean or winners or token_scores):
+        found = _quickly(Q, D, 4, q_mask, d_mask, normalize, tf32, consistent)
+        if found is not None:
+            return found
     lib = library(Q, D)
     q = side(lib, Q, "Q", q_mask, q_lengths)
     options = Options(normalize, tf32, winners, token_scores, consistent=consistent)

@@ -216,3 +216,33 @@ def test_a_length_of_padded_queries_changes_nothing(device):
     found = maxsim.packed(Q, D.flatten(0, 1), None, offsets, winners=True, token_scores=True,
                           max_q_len=9)
     assert all(torch.equal(one, two) for one, two in zip(found, wanted))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_weights_and_means_of_plain_tensors(device):
+    """Calls of plain tensors go a short way, on which nothing may be left out."""
+    Q, D = case(device=device)
+    own, weights = D[None].expand(3, *D.shape).contiguous(), torch.randn(3, 7, device=device)
+    tokens = maxsim.maxsim(Q, D, token_scores=True).token_scores
+    for function, documents in ((maxsim.maxsim, D), (maxsim.candidates, own)):
+        close(function(Q, documents), tokens.sum(-1), 24)
+        close(function(Q, documents, weights=weights), (tokens * weights[:, None]).sum(-1), 24)
+        close(function(Q, documents, mean=True), tokens.mean(-1), 24)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_own_candidates_of_plain_tensors(device, dtype):
+    Q, D = case(dtype, m=12, device=device)
+    own, mask = D.view(3, 4, 11, 24), torch.rand(3, 4, 11, device=device) > 0.3
+    for options in ({}, {"normalize": True}, {"d_mask": mask}):
+        with torch.no_grad():
+            plain = maxsim.candidates(Q, own, **options)
+        found = maxsim.candidates(Q, own, winners=True, **options).scores
+        close(plain, found, 24)
+        leaves = [x.clone().requires_grad_() for x in (Q, own)]
+        maxsim.candidates(*leaves, **options).square().sum().backward()
+        others = [x.clone().requires_grad_() for x in (Q, own)]
+        maxsim.candidates(*others, winners=True, **options).scores.square().sum().backward()
+        for one, two in zip(leaves, others):
+            assert torch.equal(one.grad, two.grad)

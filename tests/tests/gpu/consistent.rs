@@ -89,7 +89,7 @@ fn kernels_that_add_products_alike_agree() {
                 None => found.push((row.name, class, bits)),
             }
         }
-        assert!(found.len() > 2, "kernels of {} have run", T::TYPE);
+        assert!(!found.is_empty(), "kernels of {} have run", T::TYPE);
     }
     for device in cuda_devices() {
         check::<f16>(device);

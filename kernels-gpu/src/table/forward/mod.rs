@@ -114,8 +114,10 @@ pub enum Products {
     Wgmma,
     /// `wgmma` over halves of f32 elements, in the passes that query tiles of so many rows take.
     Split(usize),
-    /// `mma.sync`.
+    /// `mma.sync`, queries on M.
     MmaSync,
+    /// `mma.sync`, documents on M.
+    MmaSyncSwapped,
     /// Without tensor cores.
     Ffma,
 }
@@ -195,7 +197,7 @@ impl Variant {
             _ if self.splits() => Products::Split(self.query_tile),
             (Arch::Sm80, Operand::Element(ElementType::F32)) => Products::Ffma,
             (Arch::Sm80, _) => Products::MmaSync,
-            (Arch::Sm90a, _) if self.schedule.is_contiguous() => Products::MmaSync,
+            (Arch::Sm90a, _) if self.schedule.is_contiguous() => Products::MmaSyncSwapped,
             (Arch::Sm90a, _) => Products::Wgmma,
         }
     }

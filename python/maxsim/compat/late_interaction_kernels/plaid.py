@@ -120,8 +120,12 @@ class _Residual(torch.autograd.Function):
 
 def _has_kernels(queries: Tensor, codes: Tensor, residuals: Tensor) -> bool:
     """Whether a GPU scores the documents as they are compressed."""
+    from ..._backends.torch import is_plain
+
     kinds = (torch.float16, torch.bfloat16)
-    return (queries.is_cuda and queries.dtype in kinds and queries.numel() > 0
+    if not (is_plain(queries, codes, residuals) and queries.is_cuda):
+        return False
+    return (queries.dtype in kinds and queries.numel() > 0
             and codes.device == residuals.device == queries.device)
 
 
