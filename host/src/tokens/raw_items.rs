@@ -81,11 +81,14 @@ impl RawItems {
     }
 
     /// Refuses lists of two types, misaligned ones, and what cannot be counted.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self, out: RawItemsOut) -> Result<()> {
+        out.check()?;
+        if out.mask != 0 {
+            check_count("rows of a mask", self.n_items().saturating_mul(self.max_len))?;
+        }
         check_count("rows of a token matrix", self.rows)?;
         check_count("number of items", self.n_sources)?;
         check_count("number of items", self.n_items())?;
-        check_count("rows of all items", self.n_items().saturating_mul(self.max_len))?;
         check_count("rows between items", self.stride)?;
         if let (Some(starts), Some(lengths)) = (self.starts, self.lengths)
             && starts.parts().1 != lengths.parts().1
@@ -136,7 +139,7 @@ impl RawItemsOut {
     }
 
     /// Refuses no address where there must be one, and a misaligned one.
-    pub(crate) fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         if self.invalid == 0 {
             let why = "there must be a byte per item".into();
             return Err(Error::ForeignPointer { address: 0, why });
@@ -162,15 +165,19 @@ mod tests {
     #[test]
     fn lists_of_two_types_and_misaligned_ones_are_errors() {
         let (narrow, wide) = (RawIndices::I32(8), RawIndices::I64(16));
-        let scattered = |starts, lengths| RawItems::scattered(3, [starts, lengths], 10, 4).check();
+        let out = RawItemsOut::new(1);
+        let scattered =
+            |starts, lengths| RawItems::scattered(3, [starts, lengths], 10, 4).check(out);
         assert!(scattered(narrow, narrow).is_ok() && scattered(wide, wide).is_ok());
         assert!(matches!(scattered(narrow, wide), Err(Error::Shape { .. })));
         let misaligned = RawItems::packed(3, RawIndices::I64(12), 10, 4);
-        assert!(matches!(misaligned.check(), Err(Error::ForeignPointer { address: 12, .. })));
+        assert!(matches!(misaligned.check(out), Err(Error::ForeignPointer { address: 12, .. })));
         let misaligned = RawItems::padded(3, 4, 4, 12).with_ids(2, RawIndices::I32(2));
-        assert!(matches!(misaligned.check(), Err(Error::ForeignPointer { address: 2, .. })));
+        assert!(matches!(misaligned.check(out), Err(Error::ForeignPointer { address: 2, .. })));
+        // As many as that have no mask, but may be found.
         let many = RawItems::padded(1 << 16, 1 << 16, 1, 1 << 20);
-        assert!(matches!(many.check(), Err(Error::TooLarge { .. })));
+        assert!(many.check(out).is_ok());
+        assert!(matches!(many.check(out.mask(1, None)), Err(Error::TooLarge { .. })));
         assert_eq!(many.with_ids(7, wide).n_items(), 7);
         assert!(RawItemsOut::new(1).mask(3, Some(5)).check().is_ok());
         for out in [RawItemsOut::new(0), RawItemsOut::new(1).segments(4)] {

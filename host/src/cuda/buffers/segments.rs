@@ -18,8 +18,7 @@ pub(crate) unsafe fn write_segments(
     items: &RawItems,
     out: RawItemsOut,
 ) -> Result<()> {
-    items.check()?;
-    out.check()?;
+    items.check(out)?;
     if items.n_items() == 0 {
         return Ok(());
     }
