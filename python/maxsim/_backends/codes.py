@@ -68,6 +68,8 @@ def _of_one_scale(tokens: Side) -> tuple[Tensor, Tensor, None]:
     largest = torch.where(finite, x.abs(), 0).amax(-1)
     valid = row_is_valid(tokens)
     largest = largest if valid is None else torch.where(valid, largest, 0)
-    scale = (largest.amax() if largest.numel() else x.new_zeros(())).clamp_min(1e-6) / 448
+    largest = (largest.amax() if largest.numel() else x.new_zeros(())).clamp_min(1e-6)
+    # On a GPU torch multiplies by the inverse of a number, and is off by a bit.
+    scale = largest / torch.full_like(largest, 448.0)
     codes = torch.where(finite, (x / scale).clamp(-448, 448), float("nan"))
     return codes.to(torch.float8_e4m3fn), scale, None
