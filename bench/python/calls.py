@@ -28,17 +28,22 @@ def n_bytes(problem):
     return problem.queries.nbytes + problem.documents.nbytes
 
 
+def working(w, name):
+    """A case's problem, the calls of it that give right scores, and why others do not."""
+    problem = w.problem(w.case(name))
+    sample = problem.sample(world.SAMPLE, torch.float16)
+    check = world.right_scores(problem, sample, {"maxsim": world.TOLERANCE})
+    good, bad = w.working({"maxsim": scoring.ours(problem)} | scoring.others(problem), check)
+    must(good, bad)
+    return problem, good, bad
+
+
 def whole(w):
     """Rows of whole calls, until the result is there."""
     for name, words in WHOLE:
         case = f"whole call, {words}"
         with reported(case, GOAL_WHOLE) as found:
-            problem = w.problem(w.case(name))
-            sample = problem.sample(world.SAMPLE, torch.float16)
-            check = world.right_scores(problem, sample, {"maxsim": world.TOLERANCE})
-            methods = {"maxsim": scoring.ours(problem)} | scoring.others(problem)
-            good, bad = w.working(methods, check)
-            must(good, bad)
+            problem, good, bad = working(w, name)
             times = w.whole_ms(good)
             limit = w.limits.device_ms(n_bytes(problem), problem.flop(), "f16")
             limit = None if limit is None else limit + w.limits.whole_ms
@@ -119,13 +124,7 @@ def enqueue(w):
     for name, words in WHOLE:
         case = f"enqueue of a call from Python, forward, {words}"
         with reported(case, GOAL_FORWARD) as found:
-            problem = w.problem(w.case(name))
-            sample = problem.sample(world.SAMPLE, torch.float16)
-            check = world.right_scores(problem, sample, {"maxsim": world.TOLERANCE})
-            good, bad = w.working(
-                {"maxsim": scoring.ours(problem)} | scoring.others(problem), check
-            )
-            must(good, bad)
+            _, good, bad = working(w, name)
             times = w.enqueue_us(good)
             found.append(
                 world.compared(case, GOAL_FORWARD, times, "µs", bad, w.limits.launch_us)

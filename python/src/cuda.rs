@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use maxsim::format::{
-    AnyDeviceTokens, Element, Fp8, Int8, Int8Affine, Quantized, RawCodes, RawScaleWords, ScaleType,
-    TokenFormat, with_element,
+    AnyDeviceTokens, Element, Format, Fp8, Int8, Int8Affine, Quantized, RawCodes, RawScaleWords,
+    ScaleType, ScorableWith, TokenFormat, with_element,
 };
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
 use maxsim::training::{
     BackwardOptions, DeviceGradScores, DeviceGradients, GradientSides, GradientType,
+    PreparedBackward, WithGrad,
 };
 use maxsim::{Device, DeviceTokens, Error, Result, ScoreOptions, TokenLayout};
 use pyo3::prelude::*;
@@ -108,10 +109,16 @@ unsafe fn view(device: &Device, side: &Side) -> Result<AnyDeviceTokens> {
     }
 }
 
-pub fn options(call: &Call, winners: bool, token_scores: bool) -> ScoreOptions {
-    let options = ScoreOptions::default().normalize(call.2).allow_tf32(call.3);
-    let options = options.consistent(call.4);
-    options.winners(winners).token_scores(token_scores)
+/// Options of a call, of which nothing but scores is asked for.
+pub fn options(call: &Call) -> ScoreOptions {
+    ScoreOptions::default().normalize(call.2).allow_tf32(call.3).consistent(call.4)
+}
+
+impl Results {
+    /// Options of a call that writes these.
+    pub fn options(&self, call: &Call) -> ScoreOptions {
+        options(call).winners(self.1.is_some()).token_scores(self.2.is_some())
+    }
 }
 
 /// Lists of a side that a graph reads, where it has some: what is not said by a few numbers.
@@ -130,28 +137,22 @@ pub fn cuda_score(
 ) -> PyResult<usize> {
     finished(py.detach(|| {
         let device = Device::cuda(call.0)?;
-        let options = options(&call, results.1.is_some(), results.2.is_some());
         // SAFETY: the Python caller gives tensors that torch frees in the order of the stream, and
         // host arrays that it keeps meanwhile.
         unsafe {
-            let pairing = pairs.pairing()?;
             match (sides.0.format()?, sides.1.format()?) {
                 (TokenFormat::Element(a), TokenFormat::Element(b)) if a == b => {
                     with_element!(a, T => {
                         let queries = elements::<T>(&device, &sides.0)?;
                         let documents = elements::<T>(&device, &sides.1)?;
-                        let work =
-                            device.prepare_cached(&queries, &documents, &pairing, &options)?;
-                        let outcome = enqueue(&device, &call, &work, &results, |stream, room| {
-                            stream.score_into(&queries, &documents, &work, room)
-                        })?;
-                        let of = || [lists(&sides.0, queries), lists(&sides.1, documents)];
-                        Ok(outcome.keep(&work, of))
+                        let sides = [&sides.0, &sides.1];
+                        score(&device, &call, (queries, documents), sides, &pairs, &results)
                     })
                 }
                 _ => {
                     let queries = view(&device, &sides.0)?;
                     let documents = view(&device, &sides.1)?;
+                    let (pairing, options) = (pairs.pairing()?, results.options(&call));
                     let work =
                         device.prepare_any_cached(&queries, &documents, &pairing, &options)?;
                     let outcome = enqueue(&device, &call, &work, &results, |stream, room| {
@@ -163,6 +164,29 @@ pub fn cuda_score(
             }
         }
     }))
+}
+
+/// Scores views of the sides.
+///
+/// # Safety
+/// As [`cuda_score`].
+pub unsafe fn score<Q: ScorableWith<D>, D: Format>(
+    device: &Device,
+    call: &Call,
+    (queries, documents): (DeviceTokens<Q>, DeviceTokens<D>),
+    sides: [&Side; 2],
+    pairs: &Pairs,
+    results: &Results,
+) -> Result<Outcome<usize>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (pairing, options) = (pairs.pairing()?, results.options(call));
+        let work = device.prepare_cached(&queries, &documents, &pairing, &options)?;
+        let outcome = enqueue(device, call, &work, results, |stream, room| {
+            stream.score_into(&queries, &documents, &work, room)
+        })?;
+        Ok(outcome.keep(&work, || [lists(sides[0], queries), lists(sides[1], documents)]))
+    }
 }
 
 /// Makes room of the results' memory, and enqueues a call that writes there.
@@ -249,39 +273,71 @@ unsafe fn gradients<T: Element>(
     memory: &GradientMemory,
 ) -> Result<Outcome<()>> {
     let GradientMemory(grad_scores, winners, of_queries, of_documents) = *memory;
-    // SAFETY: the caller's promise. The memory of scores is not read by gradients; that of their
-    // gradients is as large.
+    let gradient = |argument, memory: Option<Memory>, side: &Side| {
+        let Some(memory) = memory else { return Ok(0) };
+        memory.check(argument, entries(side.rows(), side.dim())?)?;
+        Ok::<_, Error>(memory.0)
+    };
+    // SAFETY: the caller's promise.
     unsafe {
         let queries = elements::<T>(device, sides[0])?;
         let documents = elements::<T>(device, sides[1])?;
-        let (pairing, options) = (pairs.pairing()?, options(call, true, false));
+        let (pairing, options) = (pairs.pairing()?, options(call).winners(true));
         let work = device.prepare_cached(&queries, &documents, &pairing, &options)?;
-        grad_scores.check("grad_scores", work.shape().n_scores())?;
-        let gradient = |argument, memory: Option<Memory>, side: &Side| {
-            let Some(memory) = memory else { return Ok(0) };
-            memory.check(argument, entries(side.rows(), side.dim())?)?;
-            Ok::<_, Error>(memory.0)
-        };
-        let at_queries = gradient("queries' gradient", of_queries, sides[0])?;
-        let at_documents = gradient("documents' gradient", of_documents, sides[1])?;
+        let to = [
+            gradient("queries' gradient", of_queries, sides[0])?,
+            gradient("documents' gradient", of_documents, sides[1])?,
+        ];
         let wanted = match (of_queries, of_documents) {
             (Some(_), Some(_)) => GradientSides::Both,
             (Some(_), None) => GradientSides::Queries,
             (None, Some(_)) => GradientSides::Documents,
             (None, None) => return Ok(Outcome::Done { result: (), is_captured: false }),
         };
-        let (options, kind) = (BackwardOptions::default().sides(wanted), GradientType::Tokens);
-        let backward = device.prepare_backward_cached(&work, &options, kind)?;
-        let scores = DeviceScores::from_raw_unchecked(&work, grad_scores.0, Some(winners.0), None)?;
-        check_bytes("winners", Some(winners), scores.len_bytes()[1], 1)?;
-        let grad_scores = DeviceGradScores::from_raw_unchecked(&backward, grad_scores.0)?;
-        let mut to = DeviceGradients::from_raw_unchecked(&backward, at_queries, at_documents)?;
-        let (len_bytes, scores) =
-            (backward.workspace_bytes_of(false), scores.with_grad(&grad_scores));
-        let outcome = streams::enqueue(device, call, len_bytes, |stream| {
-            stream.backward(&queries, &documents, &backward, scores, &mut to)
+        let options = BackwardOptions::default().sides(wanted);
+        let backward = device.prepare_backward_cached(&work, &options, GradientType::Tokens)?;
+        let of = (&*work, &*backward);
+        let outcome = enqueue_gradients(device, call, of, grad_scores, winners, to, |call| {
+            let WithMemory { stream, scores, to } = call;
+            stream.backward(&queries, &documents, &backward, scores, to)
         })?;
         Ok(outcome.keep(&backward, || [lists(sides[0], queries), lists(sides[1], documents)]))
+    }
+}
+
+/// A call of gradients: its stream, and the caller's memory as the library has it.
+pub struct WithMemory<'a> {
+    pub stream: &'a mut Stream,
+    pub scores: WithGrad<'a, DeviceScores, DeviceGradScores>,
+    pub to: &'a mut DeviceGradients,
+}
+
+/// Makes room of memory for gradients of queries and documents, and enqueues a call that writes
+/// there.
+///
+/// # Safety
+/// As [`cuda_score`].
+pub unsafe fn enqueue_gradients(
+    device: &Device,
+    call: &Call,
+    (work, backward): (&PreparedScore, &PreparedBackward),
+    grad_scores: Memory,
+    winners: Memory,
+    [of_queries, of_documents]: [u64; 2],
+    enqueue: impl FnOnce(WithMemory<'_>) -> Result<()>,
+) -> Result<Outcome<()>> {
+    grad_scores.check("grad_scores", work.shape().n_scores())?;
+    // SAFETY: the caller's promise. The memory of scores is not read by gradients; that of their
+    // gradients is as large.
+    unsafe {
+        let scores = DeviceScores::from_raw_unchecked(work, grad_scores.0, Some(winners.0), None)?;
+        check_bytes("winners", Some(winners), scores.len_bytes()[1], 1)?;
+        let grad_scores = DeviceGradScores::from_raw_unchecked(backward, grad_scores.0)?;
+        let mut to = DeviceGradients::from_raw_unchecked(backward, of_queries, of_documents)?;
+        streams::enqueue(device, call, backward.workspace_bytes_of(false), |stream| {
+            let scores = scores.with_grad(&grad_scores);
+            enqueue(WithMemory { stream, scores, to: &mut to })
+        })
     }
 }
 
@@ -298,7 +354,7 @@ pub fn cuda_score_plaid(
     let documents: &Plaid = &documents;
     finished(py.detach(|| {
         let device = Device::cuda(call.0)?;
-        let options = options(&call, results.1.is_some(), results.2.is_some());
+        let options = results.options(&call);
         // SAFETY: as in `cuda_score`.
         unsafe {
             let queries = view(&device, &queries)?;

@@ -3,12 +3,14 @@
 use maxsim::format::{AnyDeviceTokens, Element, ElementType, RawResiduals, Residual, TokenFormat};
 use maxsim::half::{bf16, f16};
 use maxsim::residual::{Arrangement, BitOrder};
-use maxsim::stream::{DeviceScores, Queue};
-use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+use maxsim::stream::Queue;
+use maxsim::training::{BackwardOptions, GradientType};
 use maxsim::{Device, DeviceTokens, Result};
 use pyo3::prelude::*;
 
-use crate::cuda::{Results, check_bytes, elements, enqueue, layout, lists, options};
+use crate::cuda::{
+    Results, WithMemory, check_bytes, elements, enqueue_gradients, layout, lists, options, score,
+};
 use crate::errors::{raised, shape};
 use crate::plaid::Plaid;
 use crate::side::{Memory, Pairs, Side, entries};
@@ -134,18 +136,10 @@ pub fn cuda_score_residuals(
 ) -> PyResult<usize> {
     finished(py.detach(|| {
         let device = Device::cuda(call.0)?;
-        let options = options(&call, results.1.is_some(), results.2.is_some());
         // SAFETY: as in `cuda_residual_norms`.
         with_half!(queries.format()?, T => unsafe {
-            let of_queries = elements::<T>(&device, &queries)?;
-            let of_documents = documents.view::<T>(&device)?;
-            let pairing = pairs.pairing()?;
-            let work = device.prepare_cached(&of_queries, &of_documents, &pairing, &options)?;
-            let outcome = enqueue(&device, &call, &work, &results, |stream, room| {
-                stream.score_into(&of_queries, &of_documents, &work, room)
-            })?;
-            let of = || [lists(&queries, of_queries), lists(&documents.0, of_documents)];
-            Ok(outcome.keep(&work, of))
+            let tokens = (elements::<T>(&device, &queries)?, documents.view::<T>(&device)?);
+            score(&device, &call, tokens, [&queries, &documents.0], &pairs, &results)
         })
     }))
 }
@@ -210,24 +204,18 @@ unsafe fn gradient<T: Element>(
     memory: &QueryGradient,
 ) -> Result<Outcome<()>> {
     let QueryGradient(grad_scores, winners, of_queries) = *memory;
-    // SAFETY: the caller's promise. The memory of scores is not read by gradients; that of their
-    // gradients is as large.
+    // SAFETY: the caller's promise.
     unsafe {
         let queries = elements::<T>(device, side)?;
-        let (pairing, options) = (pairs.pairing()?, options(call, true, false));
+        let (pairing, options) = (pairs.pairing()?, options(call).winners(true));
         let work = device.prepare_cached(&queries, documents, &pairing, &options)?;
-        grad_scores.check("grad_scores", work.shape().n_scores())?;
         of_queries.check("queries' gradient", entries(side.rows(), side.dim())?)?;
-        let (options, kind) = (BackwardOptions::default(), GradientType::F32);
-        let backward = device.prepare_backward_cached(&work, &options, kind)?;
-        let scores = DeviceScores::from_raw_unchecked(&work, grad_scores.0, Some(winners.0), None)?;
-        check_bytes("winners", Some(winners), scores.len_bytes()[1], 1)?;
-        let grad_scores = DeviceGradScores::from_raw_unchecked(&backward, grad_scores.0)?;
-        let mut to = DeviceGradients::from_raw_unchecked(&backward, of_queries.0, 0)?;
-        let (len_bytes, scores) =
-            (backward.workspace_bytes_of(false), scores.with_grad(&grad_scores));
-        let outcome = streams::enqueue(device, call, len_bytes, |stream| {
-            stream.backward_residual(&queries, documents, &backward, scores, &mut to)
+        let options = BackwardOptions::default();
+        let backward = device.prepare_backward_cached(&work, &options, GradientType::F32)?;
+        let (of, to) = ((&*work, &*backward), [of_queries.0, 0]);
+        let outcome = enqueue_gradients(device, call, of, grad_scores, winners, to, |call| {
+            let WithMemory { stream, scores, to } = call;
+            stream.backward_residual(&queries, documents, &backward, scores, to)
         })?;
         Ok(outcome.keep(&backward, || [lists(side, queries), None]))
     }

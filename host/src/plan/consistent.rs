@@ -1,5 +1,6 @@
 //! Which kernels give scores the same bits: a pure function of the table and of shapes.
 
+use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::params::Group;
 use maxsim_kernels::table::forward::Variant;
 
@@ -11,13 +12,16 @@ use crate::problem::shape::ScoreShape;
 ///
 /// Both must add products in the same way, and then the maxima of a query's tokens. Within a tile
 /// these are added in an order that all kernels share; queries in several tiles are sums of tiles.
+/// Of codes, whose kernels also differ in when they multiply by scales, no two are known to agree.
 pub(super) fn agree(
     row: &Variant,
     winners: Option<&'static Variant>,
     problem: &Problem<'_>,
 ) -> std::result::Result<(), String> {
     let Some(winners) = winners.filter(|winners| winners.name != row.name) else { return Ok(()) };
-    let same_products = row.products() == winners.products()
+    let are_elements = matches!(row.operand, Operand::Element(_));
+    let same_products = are_elements
+        && row.products() == winners.products()
         && row.row_operation == winners.row_operation
         && row.tf32 == winners.tf32;
     if !same_products {

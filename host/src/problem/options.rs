@@ -47,7 +47,8 @@ pub struct ScoreOptions {
     /// Give scores the same bits whether [winners](ScoreOptions::winners) are asked for or not, as
     /// training and inference of a model may want it. On a GPU kernels differ in the last bits of
     /// a similarity or in the order of sums; with this, only those are chosen that agree with the
-    /// one that finds winners, which for short queries and few documents is not the fastest. The
+    /// one that finds winners, which for short queries and few documents is not the fastest; of
+    /// codes, that one alone. The
     /// CPU engine's bits never depend on it.
     pub consistent: bool,
     /// Run this kernel instead of choosing one. It must be eligible.

@@ -13,7 +13,8 @@ from .. import _maxsim
 from .._sides import CROSS, NO_SCALES, PADDED, STRIDED
 from .._sides import Options, Pairing, Result, Side, scale_kind
 from .codes import scale_words
-from .torch import CODES, WIDE_FROM, address, host, memory, on, pair_numbers
+from .torch import CODES, WIDE_FROM, address, host, memory, on, pair_numbers, same_integers
+from .torch import some_memory
 
 #: What the compiled half raises where a call needs memory.
 NEEDS = (_maxsim.WorkspaceError, _maxsim.DeviceMemoryError)
@@ -139,10 +140,7 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
         if (data.stride(1) != 1 and dim > 1) or (of_row < dim and rows > 1):
             data, of_row = data.contiguous(), dim
         of_row = max(of_row, dim)
-    first, lengths = host(side.first), host(side.lengths)
-    if first is not None and lengths is not None and first.dtype != lengths.dtype:
-        first, lengths = first.to(torch.int64), lengths.to(torch.int64)
-    wide = any(x is not None and x.dtype == torch.int64 for x in (first, lengths))
+    first, lengths, wide = same_integers(host(side.first), host(side.lengths))
     items = (kind, n, length, rows, dim, stride if kind == STRIDED else address(first),
              address(lengths), wide)
     mask = None if side.mask is None else side.mask.contiguous()
@@ -152,7 +150,7 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
         of_scales = scale_kind(str(scales.dtype)[6:], scales.ndim, mins is not None)
         words = scale_words(scales, mins, rows)
     matrix = (address(data), of_row * data.element_size(), CODES[data.dtype],
-              None if mask is None else memory(mask), memory(words), of_scales, (0, 0))
+              some_memory(mask), memory(words), of_scales, (0, 0))
     return (items, matrix), (data, first, lengths, mask, words)
 
 
@@ -230,7 +228,7 @@ def run(
     q_numbers, kept = describe(q)
     pairs, ids = pair_numbers(pairing)
     results = (memory(scores), None if winners is None else bytes_of(winners),
-               None if token_scores is None else memory(token_scores))
+               some_memory(token_scores))
     call = call_numbers(q.data, options)
     if documents is not None:
         n_bytes = enqueue(documents, call, q_numbers, pairs, results)
@@ -265,8 +263,7 @@ def run_backward(
         pairs, ids = pair_numbers(pairing)
         if winners.dtype == torch.int32 and _longest(d) < WIDE_FROM:
             winners = winners.to(torch.int16)  # as the library has them
-        room = (memory(grad), bytes_of(winners), *(None if x is None else memory(x)
-                                                   for x in (of_q, of_d)))
+        room = (memory(grad), bytes_of(winners), some_memory(of_q), some_memory(of_d))
         call = call_numbers(q.data, options)
         enqueue(_maxsim.cuda_backward, call, (q_numbers, d_numbers), pairs, room)
         del kept_q, kept_d, ids

@@ -84,6 +84,11 @@ def memory(x: Any) -> tuple[int, int]:
     return (0, 0) if x is None else (address(x), int(x.size))
 
 
+def some_memory(x: Any) -> tuple[int, int] | None:
+    """As :func:`memory`; None where there is no array."""
+    return None if x is None else memory(x)
+
+
 def _plain(x: Any) -> Any:
     x = np.ascontiguousarray(x)
     return x if x.flags.aligned else x.copy()
@@ -107,7 +112,7 @@ def describe(side: Side) -> tuple[tuple[Any, ...], Any]:
     items = (side.kind, side.n_items, data.shape[1] if side.kind == PADDED else 0, rows, dim,
              address(first), address(lengths), bool(wide and wide[0]))
     matrix = (address(data), dim * data.dtype.itemsize, FORMATS[data.dtype.name],
-              None if side.mask is None else memory(side.mask), memory(scales), kind, memory(mins))
+              some_memory(side.mask), memory(scales), kind, memory(mins))
     numbers = (items, matrix)
     return numbers, (data, first, lengths, side.mask, scales, mins)
 
@@ -142,8 +147,7 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     token_scores = np.empty((*shape, width), np.float32) if options.token_scores else None
     (q_numbers, q_kept), (d_numbers, d_kept) = describe(q), describe(d)
     pairs, ids_kept = pair_numbers(pairing)
-    room = (memory(scores), None if winners is None else memory(winners),
-            None if token_scores is None else memory(token_scores), width)
+    room = (memory(scores), some_memory(winners), some_memory(token_scores), width)
     _maxsim.score(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room)
     del q_kept, d_kept, ids_kept
     return Result(scores, winners, token_scores)
@@ -244,8 +248,7 @@ def score_plaid(index: Any, n: int, q: Side, pairing: Pairing, options: Options)
     winners = np.empty((*shape, width), np.int32) if options.winners else None
     token_scores = np.empty((*shape, width), np.float32) if options.token_scores else None
     (numbers, kept), (pairs, ids) = describe(q), pair_numbers(pairing)
-    room = (memory(scores), None if winners is None else memory(winners),
-            None if token_scores is None else memory(token_scores), width)
+    room = (memory(scores), some_memory(winners), some_memory(token_scores), width)
     index.score(get_num_threads(), numbers, pairs, room)
     del kept, ids
     return Result(scores, winners, token_scores)

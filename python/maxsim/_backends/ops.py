@@ -80,7 +80,9 @@ _INDICES = (torch.int32, torch.int64)
 def _is_quick(args: tuple[Any, ...]) -> bool:
     """Whether a call is one of those that need no more checks."""
     Q, q_mask, D, d_mask = args[0], args[1], args[6], args[7]
-    return (args[14] == CROSS and all(x is None for x in (*args[2:6], *args[8:14]))
+    # Documents of four axes have another pairing, which this operator is not asked for so.
+    has_others = any(x is not None for x in (*args[2:6], *args[8:14]))
+    return (args[14] == CROSS and D.ndim == 3 and not has_others
             and quick.takes(Q, D, q_mask, d_mask))
 
 

@@ -11,7 +11,7 @@ from . import torch as _torch
 from .. import _maxsim
 from .._sides import Options, Pairing, Result, Side
 from .._threads import get_num_threads
-from .torch import describe, memory, pair_numbers, query_len, shown
+from .torch import describe, memory, pair_numbers, query_len, shown, some_memory
 
 
 def _run(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Result:
@@ -27,8 +27,7 @@ def _run(index: Any, n: int, q: Side, pairing: Pairing, options: Options) -> Res
     winners = torch.empty((*shape, width), dtype=torch.int32) if options.winners else None
     tokens = torch.empty((*shape, width), dtype=torch.float32) if options.token_scores else None
     (numbers, kept), (pairs, ids) = describe(q), pair_numbers(pairing)
-    room = (memory(scores), None if winners is None else memory(winners),
-            None if tokens is None else memory(tokens), width)
+    room = (memory(scores), some_memory(winners), some_memory(tokens), width)
     index.score(get_num_threads(), numbers, pairs, room)
     del kept, ids
     return Result(scores, winners, tokens)

@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import _maxsim
 from .._sides import Options, Side, check
 from .cuda import call_numbers, describe, enqueue
-from .torch import CODES, memory
+from .torch import CODES, memory, some_memory
 
 #: Rows that are arranged at once: each takes some bytes per element meanwhile.
 _ROWS = 1 << 18
@@ -131,7 +131,7 @@ class Residuals:
         """The documents as numbers."""
         return (self._layout, self.nbits, memory(self.codes), memory(self.arranged),
                 memory(tables.centroids), self.centroids.shape[0], memory(tables.weights),
-                None if tables.norms is None else memory(tables.norms))
+                some_memory(tables.norms))
 
     def tables(self, dtype: torch.dtype) -> Tables:
         """Tables for queries of a type; made at their first call, for calls on any stream."""

@@ -108,16 +108,13 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
     ``dense``: rows are those of the tensor, one after the other.
     """
     data, kind = side.data, side.kind
-    first, lengths = host(side.first), host(side.lengths)
+    first, lengths, wide = same_integers(host(side.first), host(side.lengths))
     stride = 0
     if kind == PADDED and not dense and side.mask is None and not data.is_contiguous():
         stride = item_stride(data)
         kind = PADDED if stride < 0 else STRIDED
     if kind != STRIDED:
         data = data.contiguous()
-    if first is not None and lengths is not None and first.dtype != lengths.dtype:
-        first, lengths = first.to(torch.int64), lengths.to(torch.int64)
-    wide = any(x is not None and x.dtype == torch.int64 for x in (first, lengths))
     n, dim = side.n_items, data.shape[-1]
     length = data.shape[1] if data.ndim == 3 else 0
     rows = data.shape[0] * length if data.ndim == 3 else data.shape[0]
@@ -132,9 +129,23 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
     if scales is not None:
         of_scales = scale_kind(str(scales.dtype)[6:], scales.ndim, mins is not None)
     matrix = (address(data), dim * data.element_size(), CODES[data.dtype],
-              None if mask_rows is None else memory(mask_rows), memory(scales), of_scales,
-              memory(mins))
+              some_memory(mask_rows), memory(scales), of_scales, memory(mins))
     return (items, matrix), (data, first, lengths, mask_rows, scales, mins)
+
+
+def some_memory(x: Tensor | None) -> tuple[int, int] | None:
+    """As :func:`memory`; None where there is no tensor."""
+    return None if x is None else memory(x)
+
+
+def same_integers(
+    first: Tensor | None, lengths: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None, bool]:
+    """Two lists in one type, and whether that has 64 bits."""
+    if first is not None and lengths is not None and first.dtype != lengths.dtype:
+        first, lengths = first.to(torch.int64), lengths.to(torch.int64)
+    wide = any(x is not None and x.dtype == torch.int64 for x in (first, lengths))
+    return first, lengths, wide
 
 
 def on(x: Tensor, device: torch.device) -> Tensor:
@@ -190,8 +201,7 @@ def run(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     q_numbers, q_kept = describe(q)
     d_numbers, d_kept = describe(d)
     pairs, ids_kept = pair_numbers(pairing)
-    room = (memory(scores), None if winners is None else memory(winners),
-            None if token_scores is None else memory(token_scores), width)
+    room = (memory(scores), some_memory(winners), some_memory(token_scores), width)
     _maxsim.score(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room)
     del q_kept, d_kept, ids_kept
     return Result(scores, winners, token_scores)
@@ -213,8 +223,7 @@ def run_backward(
     d_numbers, d_kept = describe(d, dense=True)
     pairs, ids_kept = pair_numbers(pairing)
     width = winners.shape[-1]
-    room = (memory(grad), memory(winners), width,
-            *(None if x is None else memory(x) for x in found))
+    room = (memory(grad), memory(winners), width, *(some_memory(x) for x in found))
     _maxsim.backward(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room)
     del q_kept, d_kept, ids_kept
     of_q, of_d = (None if x is None else x.to(side.data.dtype) for x, side in zip(found, (q, d)))
@@ -309,7 +318,7 @@ def with_width(
         wants_width = wants_width or takes(q, d, pairing)
     if q.kind == PADDED:
         # Whatever a caller has said: results have the queries' own axis.
-        options = options._replace(max_q_len=int(q.data.shape[1]))
+        options = options._replace(max_q_len=q.data.shape[1])
     elif options.max_q_len < 0:
         options = options._replace(max_q_len=query_len(q) if wants_width else 0)
     return q, options

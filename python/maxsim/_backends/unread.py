@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import _maxsim
 from .._sides import CANDIDATES, CROSS, OWN, PADDED, PAIRS, UNREAD, Options, Pairing, Result, Side
-from .torch import CODES, memory, on
+from .torch import CODES, memory, on, same_integers, some_memory
 
 
 class Items(NamedTuple):
@@ -58,13 +58,10 @@ def _find(
 
     device = side.data.device
     first, lengths, ids = (_list(x, device) for x in (side.first, side.lengths, ids))
-    if first is not None and lengths is not None and first.dtype != lengths.dtype:
-        first, lengths = first.long(), lengths.long()
-    wide = any(x is not None and x.dtype == torch.int64 for x in (first, lengths))
+    first, lengths, wide = same_integers(first, lengths)
     stride = int(side.data.shape[1]) if side.kind == PADDED else 0
     items = (side.kind, side.n_items, width, _n_rows(side), stride,
-             None if first is None else memory(first),
-             None if lengths is None else memory(lengths), wide)
+             some_memory(first), some_memory(lengths), wide)
     n = side.n_items if ids is None else int(ids.numel())
     invalid = torch.empty(n, dtype=torch.uint8, device=device)
     segments = torch.empty((n, 2), dtype=torch.int32, device=device) if with_segments else None
@@ -72,7 +69,7 @@ def _find(
     # A mask of rows that are copied is copied with them.
     of_rows = side.mask if with_mask and not with_segments else None
     of_rows = None if of_rows is None else of_rows.contiguous()
-    others = (None if x is None else memory(x) for x in (segments, mask, of_rows))
+    others = (some_memory(x) for x in (segments, mask, of_rows))
     of_ids = None if ids is None else (memory(ids), ids.dtype == torch.int64)
     enqueue(_maxsim.cuda_write_segments, call, items, of_ids, (memory(invalid), *others))
     return Items(segments, invalid, mask)
@@ -130,7 +127,7 @@ def _pairing(pairing: Pairing) -> Pairing:
     return Pairing(OWN, 1) if pairing.kind == PAIRS else pairing
 
 
-def longest(d: Side, options: Options) -> int:
+def _longest(d: Side, options: Options) -> int:
     """Rows that no document has more of."""
     rows = _n_rows(d)
     if d.kind == PADDED:
@@ -146,7 +143,7 @@ def _unread(d: Side, items: Items, width: int, named: bool) -> tuple[tuple[Any, 
     mask = None if d.mask is None else d.mask.contiguous()
     numbers = ((UNREAD, n, width, rows, dim, items.segments.data_ptr(), planned, False),
                (d.data.data_ptr(), dim * d.data.element_size(), CODES[d.data.dtype],
-                None if mask is None else memory(mask), (0, 0), 0, (0, 0)))
+                some_memory(mask), (0, 0), 0, (0, 0)))
     return numbers, (mask, items)
 
 
@@ -159,7 +156,7 @@ def run(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     d = d._replace(data=d.data.contiguous())
     d_items = numbers = None
     if d.kind != PADDED or d.lengths is not None or pairing.d_ids is not None:
-        width = longest(d, options)
+        width = _longest(d, options)
         d_items = _find(call, d, pairing.d_ids, width, False, True)
         numbers = _unread(d, d_items, width, pairing.d_ids is not None)
     options = options._replace(max_q_len=int(found_q.data.shape[1]))
@@ -187,7 +184,7 @@ def run_backward(
     if q.kind != PADDED or pairing.q_ids is not None:
         found_q, q_items = _queries(call, q, pairing, options)
     if d.kind != PADDED or pairing.d_ids is not None:
-        width = longest(d, options)
+        width = _longest(d, options)
         if d.kind != PADDED and options.max_d_len < 0:
             # Copies need the length of the longest, which nobody has said: this waits.
             rows = _find(call, d, pairing.d_ids, width, False, True).segments[:, 1]

@@ -151,6 +151,10 @@ def test_operators_check_what_they_are_given():
     for change in wrong:
         with pytest.raises((ValueError, TypeError)):
             score(*{**right, **change}.values(), True, True)
+    for winners_too in (False, True):
+        # Documents of four axes are each query's own: of another pairing.
+        with pytest.raises(ValueError):
+            score(*{**right, "d": D.expand(3, *D.shape).contiguous()}.values(), winners_too, False)
     grad = torch.ones(3, 5)
     for g, w in ((grad[:2], winners), (grad, winners[:, :4]), (grad, winners.long()),
                  (grad, winners[..., :3]), (grad, winners[0])):

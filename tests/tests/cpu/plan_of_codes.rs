@@ -75,6 +75,23 @@ fn plan_of_codes(
     name_of(operand, limits, shape, (access, access), &options)
 }
 
+/// No two kernels of codes are known to agree in every bit.
+#[test]
+fn consistent_calls_of_codes_run_the_kernel_that_finds_winners() {
+    let access = Access { base: 0, pitch_bytes: 128, n_centroids: 0 };
+    for (operand, query_len) in
+        [(Operand::I8, 32), (Operand::I8, 1024), (Operand::E4m3, 33), (Operand::E4m3, 128)]
+    {
+        let name = |options| {
+            let shape = ([1, query_len], [1000, 1024], 128);
+            name_of(operand, &H200, shape, (access, access), &options).expect("a kernel")
+        };
+        let (plain, winners) = (ScoreOptions::default(), ScoreOptions::default().winners(true));
+        assert_ne!(name(plain.clone()), name(winners.clone()));
+        assert_eq!(name(plain.consistent(true)), name(winners));
+    }
+}
+
 /// Whether centroids are scored once, for queries of 32 tokens and documents of 100 by number, and
 /// so many centroids.
 fn scores_centroids(
