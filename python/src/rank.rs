@@ -8,7 +8,7 @@ use crate::pool;
 use crate::side::{Memory, Side, entries};
 
 /// Scores that are in memory at a time, of a ranking of tokens.
-const CHUNK_SCORES: usize = 1 << 22;
+pub const CHUNK_SCORES: usize = 1 << 22;
 
 /// Room for rankings: per query the scores (f32) and ids (i64) of the best, and how many documents
 /// were NaN and how many empty (two i64).

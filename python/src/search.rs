@@ -10,11 +10,8 @@ use pyo3::prelude::*;
 
 use crate::errors::shape;
 use crate::pool;
-use crate::rank::RankingRoom;
-use crate::side::{Memory, Side, entries, masked, numbers};
-
-/// Scores that are in memory at a time.
-const CHUNK_SCORES: usize = 1 << 22;
+use crate::rank::{CHUNK_SCORES, RankingRoom};
+use crate::side::{Memory, Side, entries, numbers};
 
 /// Documents with codes of them, and bounds of how far these are off.
 #[pyclass(frozen)]
@@ -137,7 +134,7 @@ impl<T: Element, F: Meets<T>> Search for Kept<T, F> {
     ) -> Result<Vec<SearchRanking>> {
         let Some(documents) = &self.side else { return Ok(Vec::new()) };
         // SAFETY: the caller's promise.
-        let queries = unsafe { queries.borrowed::<T>()? };
+        let queries = unsafe { queries.elements::<T>()? };
         let at_once = (CHUNK_SCORES / self.n_documents().max(1)).max(1);
         let n = queries.layout().n_items();
         let mut found = Vec::with_capacity(n);
@@ -150,22 +147,6 @@ impl<T: Element, F: Meets<T>> Search for Kept<T, F> {
 }
 
 impl Side {
-    /// Elements of a type, where they are.
-    ///
-    /// # Safety
-    /// As [`Side::tokens`].
-    unsafe fn borrowed<'a, T: Element>(&self) -> Result<Tokens<'a, T>> {
-        if self.format()? != T::FORMAT {
-            return Err(shape("element types", T::FORMAT.to_string(), self.format()?));
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mask = self.mask()?.map(|mask| mask.read::<u8>("mask", self.rows())).transpose()?;
-            let data = numbers::<T>("tokens", self.address(), entries(self.rows(), self.dim())?)?;
-            masked(Tokens::from_layout(data, self.layout()?)?, mask)
-        }
-    }
-
     /// A copy of elements of a type.
     ///
     /// # Safety
@@ -173,7 +154,7 @@ impl Side {
     unsafe fn owned<T: Element>(&self) -> Result<Tokens<'static, T>> {
         // SAFETY: the caller's promise.
         unsafe {
-            let tokens = self.borrowed::<T>()?;
+            let tokens = self.elements::<T>()?;
             let own = Tokens::from_layout(tokens.data().to_vec(), self.layout()?)?;
             self.own_mask(own)
         }

@@ -244,49 +244,56 @@ impl Side {
     pub unsafe fn tokens<'a>(&self) -> Result<AnyTokens<'a>> {
         // SAFETY: the caller's promise.
         unsafe {
+            Ok(match self.format()? {
+                TokenFormat::Element(ElementType::F32) => self.elements::<f32>()?.into(),
+                TokenFormat::Element(ElementType::F16) => self.elements::<f16>()?.into(),
+                TokenFormat::Element(ElementType::Bf16) => self.elements::<bf16>()?.into(),
+                TokenFormat::Int8 => self.codes::<Int8>()?.into(),
+                TokenFormat::Int8Affine => self.codes::<Int8Affine>()?.into(),
+                _ => self.codes::<Fp8>()?.into(),
+            })
+        }
+    }
+
+    /// Elements of a type, where they are.
+    ///
+    /// # Safety
+    /// As [`Side::tokens`].
+    pub unsafe fn elements<'a, T: maxsim::format::Element>(&self) -> Result<Tokens<'a, T>> {
+        if self.format()? != T::FORMAT {
+            return Err(shape("element types", T::FORMAT.to_string(), self.format()?));
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
             let layout = self.layout()?;
-            let mask = self.1.3.map(|mask| mask.read::<u8>("mask", self.rows())).transpose()?;
-            match self.format()? {
-                TokenFormat::Element(ElementType::F32) => self.elements::<f32>(layout, mask),
-                TokenFormat::Element(ElementType::F16) => self.elements::<f16>(layout, mask),
-                TokenFormat::Element(ElementType::Bf16) => self.elements::<bf16>(layout, mask),
-                TokenFormat::Int8 => self.codes::<Int8>(layout, mask),
-                TokenFormat::Int8Affine => self.codes::<Int8Affine>(layout, mask),
-                _ => self.codes::<Fp8>(layout, mask),
-            }
+            let data = numbers::<T>("tokens", self.address(), entries(self.rows(), self.dim())?)?;
+            self.masked(Tokens::from_layout(data, layout)?)
         }
     }
 
     /// # Safety
     /// As [`Side::tokens`].
-    unsafe fn elements<'a, T: maxsim::format::Element>(
-        &self,
-        layout: TokenLayout,
-        mask: Option<&'a [u8]>,
-    ) -> Result<AnyTokens<'a>>
-    where
-        AnyTokens<'a>: From<Tokens<'a, T>>,
-    {
-        // SAFETY: the caller's promise.
-        let data =
-            unsafe { numbers::<T>("tokens", self.address(), entries(self.rows(), self.dim())?)? };
-        Ok(masked(Tokens::from_layout(data, layout)?, mask)?.into())
-    }
-
-    /// # Safety
-    /// As [`Side::tokens`].
-    unsafe fn codes<'a, F: Quantized>(
-        &self,
-        layout: TokenLayout,
-        mask: Option<&'a [u8]>,
-    ) -> Result<AnyTokens<'a>>
-    where
-        AnyTokens<'a>: From<Tokens<'a, F>>,
-    {
+    unsafe fn codes<'a, F: Quantized>(&self) -> Result<Tokens<'a, F>> {
         // SAFETY: the caller's promise.
         unsafe {
+            let layout = self.layout()?;
             let codes = numbers("codes", self.address(), entries(self.rows(), self.dim())?)?;
-            Ok(masked(Tokens::<F>::from_codes(codes, self.scales()?, layout)?, mask)?.into())
+            self.masked(Tokens::<F>::from_codes(codes, self.scales()?, layout)?)
+        }
+    }
+
+    /// Tokens with the mask that there is.
+    ///
+    /// # Safety
+    /// As [`Side::tokens`].
+    unsafe fn masked<'a, F: maxsim::format::Format>(
+        &self,
+        tokens: Tokens<'a, F>,
+    ) -> Result<Tokens<'a, F>> {
+        match self.mask()? {
+            // SAFETY: the caller's promise.
+            Some(mask) => tokens.with_mask(unsafe { mask.read::<u8>("mask", self.rows())? }),
+            None => Ok(tokens),
         }
     }
 
@@ -368,16 +375,6 @@ fn scattered<I: Index>(
 }
 
 /// Tokens with a mask, where there is one.
-pub fn masked<'a, F: maxsim::format::Format>(
-    tokens: Tokens<'a, F>,
-    mask: Option<&'a [u8]>,
-) -> Result<Tokens<'a, F>> {
-    match mask {
-        Some(mask) => tokens.with_mask(mask),
-        None => Ok(tokens),
-    }
-}
-
 /// Which queries meet which documents.
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct Pairs(
