@@ -136,7 +136,7 @@ absent! {
             layout: &TokenLayout,
             addresses: ResidualAddresses,
             tables: (u32, usize),
-            mask: u64,
+            beside: [u64; 2],
         ) -> Result<CudaTokens>;
         fn view(
             device: Device<'_>,
@@ -154,6 +154,13 @@ absent! {
             scales: ScaleType,
         ) -> Result<CudaTokens>;
         fn check_normalizable(&self, device: Device<'_>, layout: &TokenLayout) -> Result<()>;
+        fn of_segments(
+            self: &Arc<CudaTokens>,
+            device: Device<'_>,
+            layout: &TokenLayout,
+            segments: u64,
+        ) -> Result<CudaTokens>;
+        fn is_masked(&self) -> bool;
         fn set_scales(&self, scales: RowScales);
         fn set_scale_words(&self, address: u64, format: TokenFormat);
         fn access(&self) -> Access;

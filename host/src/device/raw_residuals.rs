@@ -33,6 +33,7 @@ pub struct RawResiduals {
     weights: u64,
     norms: Option<u64>,
     mask: Option<u64>,
+    segments: Option<u64>,
 }
 
 impl RawResiduals {
@@ -45,8 +46,17 @@ impl RawResiduals {
         (centroids, n_centroids): (u64, usize),
         weights: u64,
     ) -> RawResiduals {
-        let (norms, mask) = (None, None);
-        RawResiduals { nbits, codes, residuals, centroids, n_centroids, weights, norms, mask }
+        RawResiduals {
+            nbits,
+            codes,
+            residuals,
+            centroids,
+            n_centroids,
+            weights,
+            norms: None,
+            mask: None,
+            segments: None,
+        }
     }
 
     /// With room for what tokens are normalised by, one f32 per row, which
@@ -58,6 +68,13 @@ impl RawResiduals {
     /// With a mask: the address of one byte per row, non-zero = valid.
     pub fn mask(self, mask: impl Into<Option<u64>>) -> RawResiduals {
         RawResiduals { mask: mask.into(), ..self }
+    }
+
+    /// With items that the host does not know ([`TokenLayout::unread`]), as
+    /// [`RawRows::segments`](crate::format::RawRows::segments): candidates, say, that a device has
+    /// named.
+    pub fn segments(self, segments: impl Into<Option<u64>>) -> RawResiduals {
+        RawResiduals { segments: segments.into(), ..self }
     }
 
     /// Bytes of the memory of so many rows of `dim` elements: codes, residuals, centroids, tables
@@ -124,7 +141,7 @@ impl<T: Element> DeviceTokens<Residual<T>> {
     /// ) -> Result<DeviceTokens<Residual<f16>>> {
     ///     let device = stream.device().clone();
     ///     let raw = RawResiduals::new(4, [codes, residuals], (centroids, 65536), weights);
-    ///     let raw = raw.norms(norms).mask(None);
+    ///     let raw = raw.norms(norms).mask(None).segments(None);
     ///     // SAFETY: the caller's promise.
     ///     unsafe {
     ///         let documents = DeviceTokens::from_raw_residuals(&device, raw, layout.clone())?;
@@ -143,18 +160,19 @@ impl<T: Element> DeviceTokens<Residual<T>> {
     ///
     /// # Errors
     /// [`Error::Unsupported`] on the CPU, and for f32 queries; [`Error::Shape`] for other bits than
-    /// 1, 2, 4 and 8, for rows without a centroid, and where one of layout and rows is masked
-    /// without the other; [`Error::ForeignPointer`] for an address that is no multiple of 16.
+    /// 1, 2, 4 and 8, for rows without a centroid, and where one of layout and rows is masked, or
+    /// has segments, without the other; [`Error::ForeignPointer`] for an address that is no
+    /// multiple of 16.
     pub unsafe fn from_raw_residuals(
         device: &Device,
         raw: RawResiduals,
         layout: impl Into<Arc<TokenLayout>>,
     ) -> Result<DeviceTokens<Residual<T>>> {
         let (cuda, layout) = (device.cuda_device("memory of a CUDA device")?, layout.into());
-        let RawResiduals { nbits, n_centroids, mask, .. } = raw;
+        let RawResiduals { nbits, n_centroids, mask, segments, .. } = raw;
         check_nbits(nbits)?;
-        layout.check_read("layout")?;
         check_beside("a mask", layout.is_masked(), mask)?;
+        check_beside("segments", layout.is_unread(), segments)?;
         let is_count = u32::try_from(n_centroids).is_ok();
         if !is_count || n_centroids == 0 && layout.rows() > 0 {
             return Err(Error::Shape {
@@ -164,9 +182,74 @@ impl<T: Element> DeviceTokens<Residual<T>> {
             });
         }
         let (addresses, tables) = (raw.checked()?, (nbits, n_centroids));
-        let mask = mask.unwrap_or(0);
-        let tokens = CudaTokens::view_residual(cuda, T::TYPE, &layout, addresses, tables, mask)?;
+        let beside = [mask, segments].map(|address| address.unwrap_or(0));
+        let tokens = CudaTokens::view_residual(cuda, T::TYPE, &layout, addresses, tables, beside)?;
         Ok(DeviceTokens::foreign(device.clone(), layout, On::Cuda(Arc::new(tokens))))
+    }
+
+    /// The same tokens as other items, which the device alone knows: candidates, say, that it has
+    /// named. Nothing is copied, allocated or waited for; the memory of the tokens stays for as
+    /// long as either handle uses it.
+    ///
+    /// `layout` is [`TokenLayout::unread`], of as many rows, and masked where these tokens are;
+    /// `segments` as those of [`RawRows::segments`](crate::format::RawRows::segments).
+    ///
+    /// ```no_run
+    /// use maxsim::format::{RawIndices, RawItems, RawItemsOut, Residual};
+    /// use maxsim::half::f16;
+    /// use maxsim::stream::Stream;
+    /// use maxsim::{DeviceTokens, Result, TokenLayout};
+    ///
+    /// /// The documents of an index, 180 tokens each, that a list on the device names.
+    /// ///
+    /// /// # Safety
+    /// /// The memory stays as it is until the stream has done the calls that are given the handle.
+    /// unsafe fn candidates(
+    ///     stream: &mut Stream,
+    ///     index: &DeviceTokens<Residual<f16>>,
+    ///     (n, ids): (usize, u64),
+    ///     [segments, invalid]: [u64; 2],
+    /// ) -> Result<DeviceTokens<Residual<f16>>> {
+    ///     let (rows, n_documents) = (index.layout().rows(), index.layout().n_items());
+    ///     let items = RawItems::padded(n_documents, 180, 180, rows);
+    ///     let items = items.with_ids(n, RawIndices::I64(ids));
+    ///     let layout = TokenLayout::unread(rows, index.layout().dim(), n, 180, 180)?;
+    ///     // SAFETY: the caller's promise.
+    ///     unsafe {
+    ///         stream.write_segments(&items, RawItemsOut::new(invalid).segments(segments))?;
+    ///         index.with_raw_segments(segments, layout)
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    /// Segments must be within the rows, none longer than the layout says, when a call reads them.
+    /// They may be written between calls, and freed in stream order behind all calls that were
+    /// given the handle.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on the CPU; [`Error::Shape`] for a layout whose items the host knows,
+    /// or of another matrix, or where one of tokens and layout is masked without the other.
+    pub unsafe fn with_raw_segments(
+        &self,
+        segments: u64,
+        layout: impl Into<Arc<TokenLayout>>,
+    ) -> Result<DeviceTokens<Residual<T>>> {
+        let (cuda, layout) = (self.device().cuda_device("segments in memory")?, layout.into());
+        let of = |layout: &TokenLayout| [layout.rows(), layout.dim()];
+        let (found, wanted) = (of(&layout), of(self.layout()));
+        if found != wanted {
+            return Err(Error::Shape {
+                argument: "layout",
+                expected: format!("rows and dim {wanted:?} like the tokens"),
+                found: format!("{found:?}"),
+            });
+        }
+        let tokens = self.cuda_tokens()?;
+        check_beside("segments", layout.is_unread(), Some(segments))?;
+        check_beside("a mask", layout.is_masked(), tokens.is_masked().then_some(0))?;
+        let view = tokens.of_segments(cuda, &layout, segments)?;
+        Ok(DeviceTokens::foreign(self.device().clone(), layout, On::Cuda(Arc::new(view))))
     }
 }
 

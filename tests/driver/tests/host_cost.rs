@@ -10,7 +10,9 @@ mod stand_in;
 use std::sync::Arc;
 use std::time::Instant;
 
+use half::f16;
 use maxsim::format::{Fp8, Int8, Int8Affine, ScaleType};
+use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use maxsim::{Device, Pairing, ScoreOptions, TokenLayout, Tokens};
 
 use calls::{Call, Kept};
@@ -150,7 +152,34 @@ fn items_that_the_device_alone_knows_need_neither_copies_nor_waits() {
         check(driver, "items of the device", |_| call.forward_unread(&queries, &unread()));
         assert_eq!(driver.count(COPIES), 0);
         assert_eq!(driver.count(LAUNCHES), 2 * N_CALLS);
+        check(driver, "codes of the device", |_| {
+            call.of_codes::<Int8>(&[queries.clone(), unread()]);
+        });
+        assert_eq!(driver.count(COPIES), 0);
+        check(driver, "residuals of the device", |_| {
+            call.of_residuals(4, &[queries.clone(), unread()]);
+        });
+        assert_eq!(driver.count(COPIES), 0);
+        let index = device.upload_residual::<f16>(&index()).expect("an index");
+        check(driver, "an index as other items", |_| call.of_index(&queries, &index, &unread()));
+        assert_eq!(driver.count(COPIES), 0);
+        let known = TokenLayout::padded(200, 180, 128).expect("shape");
+        let others = TokenLayout::unread(35_999, 128, 200, 300, 180).expect("shape");
+        let masked = TokenLayout::clone(&unread()).with_unread_mask();
+        for layout in [known, others, masked] {
+            // SAFETY: no call is made.
+            assert!(unsafe { index.with_raw_segments(64, layout) }.is_err());
+        }
     });
+}
+
+/// Residual-compressed documents of 36 000 tokens.
+fn index() -> ResidualTokens<'static> {
+    let codec = ResidualCodec::new(2, 128, Centroids::F32(vec![0.0; 128].into()), &[0.0; 4], true);
+    let layout = TokenLayout::padded(200, 180, 128).expect("shape");
+    let (codes, bytes) = (vec![0i32; 36_000], vec![0; 36_000 * 32]);
+    let order = BitOrder::LittleEndian;
+    ResidualTokens::new(codec.expect("a codec").into(), codes, bytes, order, layout).expect("codes")
 }
 
 /// The stand-in's events never complete here, so nothing that was dropped may be used again.

@@ -1,23 +1,26 @@
 //! Items that the device alone knows: scores of them are those of items that the host knows.
 
 use half::f16;
-use maxsim::format::{Element, RawIndices, RawItems, RawItemsOut, RawRows};
+use maxsim::format::{Element, Format, RawIndices, RawItems, RawItemsOut, RawRows, ScorableWith};
 use maxsim::stream::{Queue, Stream};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, Scores, TokenLayout, Tokens};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::text;
 
-const DIM: usize = 128;
-const QUERY: usize = 32;
+pub(super) const DIM: usize = 128;
+pub(super) const QUERY: usize = 32;
 const N: usize = 70;
-const LEN: usize = 90;
-const ROWS: usize = N * LEN;
+pub(super) const LEN: usize = 90;
+pub(super) const ROWS: usize = N * LEN;
 
 /// Memory of a device with numbers of any type, in rows of 16 bytes.
-struct Memory(DeviceTokens<f32>);
+pub(super) struct Memory(DeviceTokens<f32>);
 
 impl Memory {
-    fn new<V: bytemuck::NoUninit>(device: &Device, values: &[V]) -> Result<Memory, String> {
+    pub(super) fn new<V: bytemuck::NoUninit>(
+        device: &Device,
+        values: &[V],
+    ) -> Result<Memory, String> {
         let mut bytes: Vec<u8> = bytemuck::cast_slice(values).to_vec();
         bytes.resize(bytes.len().next_multiple_of(16).max(16), 0);
         let words: Vec<f32> = bytes
@@ -28,7 +31,7 @@ impl Memory {
         Ok(Memory(device.upload(&tokens).map_err(text)?))
     }
 
-    fn address(&self) -> u64 {
+    pub(super) fn address(&self) -> u64 {
         self.0.access().base
     }
 
@@ -39,7 +42,7 @@ impl Memory {
 }
 
 /// Whole numbers, so that sums are exact in whatever order.
-fn numbers<T: Element>(rows: usize, seed: usize) -> Vec<T> {
+pub(super) fn numbers<T: Element>(rows: usize, seed: usize) -> Vec<T> {
     let number = |i: usize| (((i * 31 + seed) * 2_654_435_761) >> 9) % 9;
     (0..rows * DIM).map(|i| T::from_f32(number(i) as f32 - 4.0)).collect()
 }
@@ -68,10 +71,57 @@ struct Found {
     invalid: Vec<u8>,
 }
 
+/// Documents of a format on a device, of which some rows are items.
+pub(super) trait Documents<D: Format> {
+    /// The rows as items that the host knows.
+    fn known(&self, device: &Device, layout: TokenLayout) -> maxsim::Result<DeviceTokens<D>>;
+
+    /// The rows as items that the device alone knows.
+    ///
+    /// # Safety
+    /// As [`DeviceTokens::from_raw_unchecked`] has it of segments.
+    unsafe fn unread(
+        &self,
+        device: &Device,
+        segments: u64,
+        layout: TokenLayout,
+    ) -> maxsim::Result<DeviceTokens<D>>;
+}
+
+/// Elements, in host memory and on the device.
+struct Elements<T: Element>(Vec<T>, DeviceTokens<T>);
+
+impl<T: Element> Elements<T> {
+    fn new(device: &Device, rows: Vec<T>) -> Result<Elements<T>, String> {
+        let all = Tokens::padded(&rows, rows.len() / LEN / DIM, LEN, DIM).map_err(text)?;
+        let all = device.upload(&all).map_err(text)?;
+        Ok(Elements(rows, all))
+    }
+}
+
+impl<T: Element> Documents<T> for Elements<T> {
+    fn known(&self, device: &Device, layout: TokenLayout) -> maxsim::Result<DeviceTokens<T>> {
+        device.upload(&Tokens::from_layout(&self.0, layout)?)
+    }
+
+    unsafe fn unread(
+        &self,
+        device: &Device,
+        segments: u64,
+        layout: TokenLayout,
+    ) -> maxsim::Result<DeviceTokens<T>> {
+        let access = self.1.access();
+        let rows = RawRows::new(access.base, access.pitch_bytes).segments(segments);
+        // SAFETY: the caller's promise.
+        unsafe { DeviceTokens::from_raw_unchecked(device, rows, layout) }
+    }
+}
+
 /// Scores documents whose items the device finds.
-fn find<T: Element>(
+fn find<Q: ScorableWith<D>, D: Format>(
     stream: &mut Stream,
-    [queries, documents]: [&DeviceTokens<T>; 2],
+    queries: &DeviceTokens<Q>,
+    documents: &impl Documents<D>,
     items: &RawItems,
     pairing: &Pairing,
     planned_len: usize,
@@ -83,12 +133,10 @@ fn find<T: Element>(
 
     let layout = TokenLayout::unread(ROWS, DIM, n, LEN, planned_len).map_err(text)?;
     let out = RawItemsOut::new(invalid.address()).segments(segments.address());
-    let access = documents.access();
-    let rows = RawRows::new(access.base, access.pitch_bytes).segments(segments.address());
     // SAFETY: memory and lists are there until the scores have been read, which waits.
     let view = unsafe {
         stream.write_segments(items, out).map_err(text)?;
-        DeviceTokens::<T>::from_raw_unchecked(&device, rows, layout).map_err(text)?
+        documents.unread(&device, segments.address(), layout).map_err(text)?
     };
     let options = ScoreOptions::default();
     let work = device.prepare_cached(queries, &view, pairing, &options).map_err(text)?;
@@ -98,27 +146,19 @@ fn find<T: Element>(
     Ok(Found { scores: scores.values().to_vec(), invalid: invalid.bytes()?[..n].to_vec() })
 }
 
-/// The same of items that the host knows.
-fn known<T: Element>(
+/// Compares scores of items that the device alone knows with those of items that the host knows:
+/// the same bits, of numbers whose sums are exact in whatever order.
+pub(super) fn check<Q: ScorableWith<D>, D: Format>(
     device: &Device,
-    queries: &DeviceTokens<T>,
-    data: &[T],
-    layout: TokenLayout,
-    pairing: &Pairing,
-) -> Result<Scores, String> {
-    let documents = Tokens::from_layout(data, layout).map_err(text)?;
-    let documents = device.upload(&documents).map_err(text)?;
-    device.score(queries, &documents, pairing).map_err(text)
-}
-
-fn check<T: Element>(device: &Device, is_wide: bool, n_queries: usize) -> Result<(), String> {
+    is_wide: bool,
+    queries: &DeviceTokens<Q>,
+    documents: &impl Documents<D>,
+) -> Result<(), String> {
     let mut stream = device.stream().map_err(text)?;
-    let queries: Vec<T> = numbers(n_queries * QUERY, 5);
-    let queries = Tokens::padded(&queries, n_queries, QUERY, DIM).map_err(text)?;
-    let queries = device.upload(&queries).map_err(text)?;
-    let data: Vec<T> = numbers(ROWS, 77);
-    let all = Tokens::padded(&data, N, LEN, DIM).map_err(text)?;
-    let all = device.upload(&all).map_err(text)?;
+    let known = |layout: &TokenLayout, pairing: &Pairing| -> Result<Scores, String> {
+        let documents = documents.known(device, layout.clone()).map_err(text)?;
+        device.score(queries, &documents, pairing).map_err(text)
+    };
     let cross = Pairing::cross();
     let lens = lengths(LEN as i64, 3);
     let offsets: Vec<i64> = (0..=N).map(|i| lens[..i].iter().sum()).collect();
@@ -143,29 +183,41 @@ fn check<T: Element>(device: &Device, is_wide: bool, n_queries: usize) -> Result
         (RawItems::padded(N, LEN, LEN, ROWS), padded()?),
     ];
     for (i, (items, layout)) in cases.iter().enumerate() {
-        let expected = known(device, &queries, &data, layout.clone(), &cross)?;
+        let expected = known(layout, &cross)?;
         for planned_len in [LEN / 2, LEN, 1, 0] {
-            let found = find(&mut stream, [&queries, &all], items, &cross, planned_len)?;
+            let found = find(&mut stream, queries, documents, items, &cross, planned_len)?;
             if found.scores != expected.values() || found.invalid.iter().any(|&is| is != 0) {
-                return Err(format!("{device}, case {i}, planned {planned_len}: other scores"));
+                let of = D::FORMAT;
+                return Err(format!("{device}, {of}, case {i}, planned {planned_len}: others"));
             }
         }
     }
     // Each query's own candidates, by ids that only the device knows.
-    let k = 9;
+    let (n_queries, k) = (queries.layout().n_items(), 9);
     let ids: Vec<i64> = (0..(n_queries * k) as i64).map(|i| (i * 13 + 1) % N as i64).collect();
     let (_d, on_ids) = list(device, &ids, is_wide)?;
     let host_ids = Pairing::candidates(&ids, k).map_err(text)?;
     for (items, layout) in &cases {
-        let expected = known(device, &queries, &data, layout.clone(), &host_ids)?;
+        let expected = known(layout, &host_ids)?;
         let items = items.with_ids(ids.len(), on_ids);
         let pairing = Pairing::own_candidates(k);
-        let found = find(&mut stream, [&queries, &all], &items, &pairing, LEN)?;
+        let found = find(&mut stream, queries, documents, &items, &pairing, LEN)?;
         if found.scores != expected.values() || found.invalid.iter().any(|&is| is != 0) {
-            return Err(format!("{device}, candidates: other scores"));
+            return Err(format!("{device}, {}, candidates: other scores", D::FORMAT));
         }
     }
     Ok(())
+}
+
+/// Queries of whole numbers.
+pub(super) fn queries<T: Element>(device: &Device, n: usize) -> Result<DeviceTokens<T>, String> {
+    let rows: Vec<T> = numbers(n * QUERY, 5);
+    device.upload(&Tokens::padded(&rows, n, QUERY, DIM).map_err(text)?).map_err(text)
+}
+
+fn check_elements<T: Element>(device: &Device, is_wide: bool, n: usize) -> Result<(), String> {
+    let documents = Elements::new(device, numbers::<T>(ROWS, 77))?;
+    check(device, is_wide, &queries::<T>(device, n)?, &documents)
 }
 
 #[test]
@@ -173,8 +225,8 @@ fn scores_of_items_that_the_device_alone_knows() {
     for device in cuda_devices() {
         for is_wide in [false, true] {
             for n_queries in [1, 2, 40] {
-                check::<f16>(device, is_wide, n_queries).unwrap();
-                check::<f32>(device, is_wide, n_queries).unwrap();
+                check_elements::<f16>(device, is_wide, n_queries).unwrap();
+                check_elements::<f32>(device, is_wide, n_queries).unwrap();
             }
         }
     }
@@ -185,12 +237,10 @@ fn scores_of_items_that_the_device_alone_knows() {
 fn invalid_items_are_marked_and_empty() {
     for device in cuda_devices() {
         let mut stream = device.stream().unwrap();
-        let queries: Vec<f16> = numbers(QUERY, 5);
-        let queries = device.upload(&Tokens::padded(&queries, 1, QUERY, DIM).unwrap()).unwrap();
+        let queries = queries::<f16>(device, 1).unwrap();
         let mut data: Vec<f16> = numbers(ROWS, 77);
         data.extend(vec![f16::NAN; 4 * ROWS * DIM]);
-        let all = Tokens::padded(&data, 5 * N, LEN, DIM).unwrap();
-        let all = device.upload(&all).unwrap();
+        let all = Elements::new(device, data).unwrap();
         let (rows, len) = (ROWS as i64, LEN as i64);
         let items = [
             (0, 1, false),
@@ -213,7 +263,7 @@ fn invalid_items_are_marked_and_empty() {
         let (_b, on_lens) = list(device, &lens, true).unwrap();
         let cross = Pairing::cross();
         let raw = RawItems::scattered(items.len(), [on_starts, on_lens], ROWS, LEN);
-        let found = find(&mut stream, [&queries, &all], &raw, &cross, LEN).unwrap();
+        let found = find(&mut stream, &queries, &all, &raw, &cross, LEN).unwrap();
         assert_eq!(found.invalid, expected);
         for (&(start, len, is_invalid), score) in items.iter().zip(&found.scores) {
             assert_eq!(*score == 0.0, is_invalid || len == 0, "{start}, {len}: {score}");
@@ -223,11 +273,11 @@ fn invalid_items_are_marked_and_empty() {
         let (_c, on_ids) = list(device, &ids, true).unwrap();
         let pairing = Pairing::own_candidates(ids.len());
         let raw = raw.with_ids(ids.len(), on_ids);
-        let found = find(&mut stream, [&queries, &all], &raw, &pairing, LEN).unwrap();
+        let found = find(&mut stream, &queries, &all, &raw, &pairing, LEN).unwrap();
         assert_eq!(found.invalid, [0, 1, 1, 0, 1]);
         let (_d, on_offsets) = list(device, &[0, 5, 3, 3, rows, rows + 1], false).unwrap();
         let raw = RawItems::packed(5, on_offsets, ROWS, LEN);
-        let found = find(&mut stream, [&queries, &all], &raw, &cross, LEN).unwrap();
+        let found = find(&mut stream, &queries, &all, &raw, &cross, LEN).unwrap();
         assert_eq!(found.invalid, [0, 1, 0, 1, 1]);
     }
 }

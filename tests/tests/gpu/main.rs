@@ -7,3 +7,4 @@ mod gradient_views;
 mod gradients;
 mod graph;
 mod items;
+mod items_of_codes;

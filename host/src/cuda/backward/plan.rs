@@ -182,6 +182,8 @@ impl GradientPlan {
         let queries = Side::new(problem, true)?;
         self.add_rows(&queries, shape)?;
         if let SidePairs::Listed(_) = queries.pairs {
+            // Their slots say where documents start.
+            problem.documents().check_read("documents of queries that share rows")?;
             self.slots = slots(problem);
         }
         self.query_pairs = Some(queries.pairs);

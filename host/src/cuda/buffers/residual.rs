@@ -82,6 +82,12 @@ impl CudaResiduals {
     pub(in crate::cuda) fn params(&self) -> Residuals {
         self.params
     }
+
+    /// The same rows, in memory that another value has.
+    pub(super) fn view(&self) -> CudaResiduals {
+        let CudaResiduals { params, n_centroids, .. } = *self;
+        CudaResiduals { params, n_centroids, owned: Vec::new(), by_code: Mutex::new(None) }
+    }
 }
 
 impl CudaTokens {
@@ -115,19 +121,19 @@ impl CudaTokens {
         Ok(uploaded)
     }
 
-    /// Views residual-compressed tokens in foreign memory, for queries of a type, and a mask at an
-    /// address, or 0.
+    /// Views residual-compressed tokens in foreign memory, for queries of a type, and mask and
+    /// segments at addresses, or 0.
     pub(crate) fn view_residual(
         device: &Arc<CudaDevice>,
         queries: ElementType,
         layout: &TokenLayout,
         addresses: ResidualAddresses,
         (nbits, n_centroids): (u32, usize),
-        mask: u64,
+        beside: [u64; 2],
     ) -> Result<CudaTokens> {
         let operand = residual_operand(device, queries)?;
         let residuals = CudaResiduals::new(addresses, layout.dim(), nbits, n_centroids, Vec::new());
-        let mut view = CudaTokens::view(device, operand, layout, residuals.access(), [mask, 0])?;
+        let mut view = CudaTokens::view(device, operand, layout, residuals.access(), beside)?;
         view.residuals = Some(residuals);
         Ok(view)
     }

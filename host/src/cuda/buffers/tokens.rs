@@ -52,6 +52,8 @@ pub(crate) struct CudaTokens {
     /// Scaled copy of the tokens for calls that normalise rows, where some are too long for f32 to
     /// square: see [`crate::tokens::scaled_rows`].
     scaled: Option<Box<CudaTokens>>,
+    /// The tokens whose memory these are in, where they are the same rows as other items.
+    _source: Option<Arc<CudaTokens>>,
 }
 
 impl fmt::Debug for CudaTokens {
@@ -110,6 +112,19 @@ impl CudaTokens {
         Ok(CudaTokens { foreign_segments, ..tokens })
     }
 
+    /// Residual-compressed rows as other items, whose segments are at an address.
+    pub(crate) fn of_segments(
+        self: &Arc<CudaTokens>,
+        device: &Arc<CudaDevice>,
+        layout: &TokenLayout,
+        segments: u64,
+    ) -> Result<CudaTokens> {
+        let beside = [self.mask, segments];
+        let view = CudaTokens::view(device, self.operand, layout, self.access, beside)?;
+        let residuals = self.residuals.as_ref().map(CudaResiduals::view);
+        Ok(CudaTokens { residuals, _source: Some(self.clone()), ..view })
+    }
+
     /// Tokens at an address, with a mask of one byte per row at another (0 = none).
     pub(in crate::cuda) fn new(
         device: &Arc<CudaDevice>,
@@ -153,6 +168,7 @@ impl CudaTokens {
             residuals: None,
             row_scales: Mutex::new(None),
             scaled: None,
+            _source: None,
         })
     }
 
@@ -172,7 +188,7 @@ impl CudaTokens {
     }
 
     /// Whether single rows may be masked.
-    pub(in crate::cuda) fn is_masked(&self) -> bool {
+    pub(crate) fn is_masked(&self) -> bool {
         self.mask != 0
     }
 

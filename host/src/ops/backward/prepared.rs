@@ -107,7 +107,9 @@ impl Device {
     /// # Errors
     /// [`Error::WrongDevice`]; [`Error::Shape`] where the work was not prepared with winners and
     /// the strategy reads them; [`Error::Unsupported`] for a strategy that the device does not
-    /// have, and for compressed tokens; [`Error::DeviceMemory`].
+    /// have, and for compressed tokens; [`Error::Shape`], too, for documents that the device alone
+    /// knows ([`TokenLayout::unread`](crate::TokenLayout::unread)), unless the gradient is that of
+    /// queries alone; [`Error::DeviceMemory`].
     pub fn prepare_backward(
         &self,
         work: &PreparedScore,
@@ -176,7 +178,6 @@ impl Device {
         saved: TokenFormat,
     ) -> Result<PreparedBackward> {
         self.check_same("work", &work.device)?;
-        work.documents.check_read("documents with gradients")?;
         let finds_winners_again = options.strategy.finds_winners_again(self)?;
         if !work.outputs.winners && !finds_winners_again {
             return Err(Error::Shape {
@@ -191,6 +192,11 @@ impl Device {
         options.strategy.check_saved(saved, work.options.normalize)?;
         options.strategy.check_sides(options.sides)?;
         let sides = sides_of(options.sides, saved)?;
+        // Gradients of queries alone need to know of no document's rows, where winners are saved.
+        let is_atomic = options.strategy == BackwardStrategy::Atomic;
+        if sides[1] || is_atomic || finds_winners_again {
+            work.documents.check_read("documents with gradients")?;
+        }
         let gradient = match gradients {
             GradientType::F32 => ElementType::F32,
             GradientType::Tokens => element,
@@ -205,7 +211,7 @@ impl Device {
                 let outputs = OutputShape::new(&problem, &with_winners);
                 let kind = BackwardKind {
                     gradient,
-                    is_atomic: options.strategy == BackwardStrategy::Atomic,
+                    is_atomic,
                     normalizes: work.options.normalize,
                     documents: Gathered::of(saved),
                     sides,

@@ -15,7 +15,8 @@ use super::{Call, view};
 impl Call<'_> {
     /// A view of codes and scales in new memory.
     fn codes<F: Quantized>(&mut self, layout: &Arc<TokenLayout>) -> DeviceTokens<F> {
-        let rows = RawRows::new(self.new_address(), layout.dim() as u64);
+        let segments = layout.is_unread().then(|| self.find(layout));
+        let rows = RawRows::new(self.new_address(), layout.dim() as u64).segments(segments);
         let scales = RawScaleWords::new(self.new_address());
         let layout = layout.clone();
         // SAFETY: nothing reads the memory.
@@ -27,12 +28,21 @@ impl Call<'_> {
     /// Scores views of codes that are dropped at once.
     pub fn of_codes<F: Quantized + ScorableWith<F>>(&mut self, layouts: &[Arc<TokenLayout>; 2]) {
         let [queries, documents] = layouts.each_ref().map(|layout| self.codes::<F>(layout));
-        let work = self.device.prepare_cached(&queries, &documents, &self.pairing, &self.options);
-        let (work, address) = (work.expect("work"), self.new_address());
-        // SAFETY: nothing writes to the memory.
-        let scores = unsafe { DeviceScores::from_raw_unchecked(&work, address, None, None) };
-        let mut scores = scores.expect("scores");
-        self.stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
+        self.score(&queries, &documents);
+    }
+
+    /// Scores documents of an index as other items, which the device alone knows.
+    pub fn of_index(
+        &mut self,
+        queries: &Arc<TokenLayout>,
+        index: &DeviceTokens<Residual<f16>>,
+        layout: &Arc<TokenLayout>,
+    ) {
+        let (segments, queries) =
+            (self.find(layout), view(self.device, queries, self.new_address()));
+        // SAFETY: nothing reads the memory.
+        let some = unsafe { index.with_raw_segments(segments, layout.clone()) };
+        self.score(&queries, &some.expect("a view"));
     }
 
     /// Compresses tokens into new memory.
@@ -48,9 +58,10 @@ impl Call<'_> {
     fn residuals(&mut self, nbits: u32, layout: &Arc<TokenLayout>) -> DeviceTokens<Residual<f16>> {
         let [codes, residuals, centroids, weights, norms] = [(); 5].map(|()| self.new_address());
         let raw = RawResiduals::new(nbits, [codes, residuals], (centroids, 1 << 10), weights);
+        let segments = layout.is_unread().then(|| self.find(layout));
         // SAFETY: nothing reads the memory, here and below.
         let view = unsafe {
-            let raw = raw.norms(norms);
+            let raw = raw.norms(norms).segments(segments);
             DeviceTokens::from_raw_residuals(self.device, raw, layout.clone())
         };
         let view = view.expect("a view");

@@ -5,7 +5,7 @@ mod compressed;
 use std::sync::Arc;
 
 use half::f16;
-use maxsim::format::{RawIndices, RawItems, RawItemsOut, RawRows};
+use maxsim::format::{Format, RawIndices, RawItems, RawItemsOut, RawRows, ScorableWith};
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
 use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout};
@@ -121,26 +121,39 @@ impl<'a> Call<'a> {
     /// Scores views that are dropped at once.
     pub fn forward(&mut self, layouts: &[Arc<TokenLayout>; 2]) {
         let [queries, documents] = self.views(layouts);
-        self.score(&queries, &documents);
+        self.score::<f16, f16>(&queries, &documents);
     }
 
     /// Scores documents whose rows the device finds, from lists that it alone knows.
     pub fn forward_unread(&mut self, queries: &Arc<TokenLayout>, documents: &Arc<TokenLayout>) {
-        let (n, rows) = (documents.n_items(), documents.rows());
-        let [offsets, segments, invalid, address] = [(); 4].map(|()| self.new_address());
-        let items = RawItems::packed(n, RawIndices::I64(offsets), rows, documents.max_len());
-        let out = RawItemsOut::new(invalid).segments(segments);
+        let (segments, address) = (self.find(documents), self.new_address());
         let queries = view(self.device, queries, self.new_address());
         let rows = RawRows::new(address, documents.dim() as u64 * 2).segments(segments);
         // SAFETY: nothing reads or writes the memory.
-        let documents = unsafe {
-            self.stream.write_segments(&items, out).expect("a call");
-            DeviceTokens::from_raw_unchecked(self.device, rows, documents.clone())
-        };
-        self.score(&queries, &documents.expect("a view"));
+        let documents =
+            unsafe { DeviceTokens::from_raw_unchecked(self.device, rows, documents.clone()) };
+        self.score::<f16, f16>(&queries, &documents.expect("a view"));
     }
 
-    fn score(&mut self, queries: &DeviceTokens<f16>, documents: &DeviceTokens<f16>) {
+    /// Enqueues what finds items that the device alone knows, and gives the address of segments.
+    fn find(&mut self, layout: &TokenLayout) -> u64 {
+        let [offsets, segments, invalid] = [(); 3].map(|()| self.new_address());
+        let offsets = RawIndices::I64(offsets);
+        let items = RawItems::packed(layout.n_items(), offsets, layout.rows(), layout.max_len());
+        // SAFETY: nothing reads or writes the memory.
+        let found = unsafe {
+            let out = RawItemsOut::new(invalid).segments(segments);
+            self.stream.write_segments(&items, out)
+        };
+        found.expect("a call");
+        segments
+    }
+
+    fn score<Q: ScorableWith<D>, D: Format>(
+        &mut self,
+        queries: &DeviceTokens<Q>,
+        documents: &DeviceTokens<D>,
+    ) {
         let work = self.device.prepare_cached(queries, documents, &self.pairing, &self.options);
         let (work, address) = (work.expect("work"), self.new_address());
         // SAFETY: nothing writes to the memory.
