@@ -17,7 +17,6 @@ use maxsim::{Device, DeviceTokens, Error, Result, ScoreOptions, TokenLayout};
 use pyo3::prelude::*;
 
 use crate::errors::{raised, shape};
-use crate::plaid::Plaid;
 use crate::side::{self, Memory, Pairs, Side, entries};
 use crate::streams::{self, Call, Outcome, Used, finished, lock};
 
@@ -339,35 +338,6 @@ pub unsafe fn enqueue_gradients(
             enqueue(WithMemory { stream, scores, to: &mut to })
         })
     }
-}
-
-/// Enqueues scores of residual-compressed documents on a stream, and gives the bytes of a winner.
-#[pyfunction]
-pub fn cuda_score_plaid(
-    py: Python<'_>,
-    call: Call,
-    queries: Side,
-    documents: PyRef<'_, Plaid>,
-    pairs: Pairs,
-    results: Results,
-) -> PyResult<usize> {
-    let documents: &Plaid = &documents;
-    finished(py.detach(|| {
-        let device = Device::cuda(call.0)?;
-        let options = results.options(&call);
-        // SAFETY: as in `cuda_score`.
-        unsafe {
-            let queries = view(&device, &queries)?;
-            let documents = documents.handle(&device, queries.format())?;
-            let pairing = pairs.pairing()?;
-            let work = device.prepare_any_cached(&queries, &documents, &pairing, &options)?;
-            let outcome = enqueue(&device, &call, &work, &results, |stream, room| {
-                stream.score_any_into(&queries, &documents, &work, room)
-            })?;
-            let of = || [Some(Box::new(queries) as Used), Some(Box::new(documents))];
-            Ok(outcome.keep(&work, of))
-        }
-    }))
 }
 
 /// Enqueues the compression of rows to codes, which begin at multiples of 16 bytes, and to their

@@ -23,7 +23,7 @@ mod _maxsim {
     #[pymodule_export]
     use super::cpu::{backward, score};
     #[pymodule_export]
-    use super::cuda::{cuda_backward, cuda_open, cuda_quantize, cuda_score, cuda_score_plaid};
+    use super::cuda::{cuda_backward, cuda_open, cuda_quantize, cuda_score};
     #[pymodule_export]
     use super::errors::DeviceMemoryError;
     #[pymodule_export]
@@ -35,7 +35,7 @@ mod _maxsim {
     #[pymodule_export]
     use super::residuals::{
         arrangement, cuda_backward_plaid, cuda_backward_residuals, cuda_residual_norms,
-        cuda_score_residuals,
+        cuda_score_plaid, cuda_score_residuals,
     };
     #[pymodule_export]
     const SCALE_PADDING: usize = (maxsim::format::RawScaleWords::len_bytes(0) / 4) as usize;

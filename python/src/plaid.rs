@@ -35,7 +35,7 @@ pub struct Tables(
 type Handles = HashMap<(i32, u8), Arc<AnyDeviceTokens>>;
 
 /// Residual-compressed documents.
-#[pyclass(frozen)]
+#[pyclass(frozen, weakref)]
 pub struct Plaid {
     tokens: ResidualTokens<'static>,
     handles: Mutex<Handles>,
@@ -171,6 +171,16 @@ impl Plaid {
     /// Tokens of the longest document.
     fn max_len(&self) -> usize {
         self.tokens.layout().max_len()
+    }
+
+    /// First row and length of each document (i32).
+    fn segments(&self, to: Memory) -> PyResult<()> {
+        let segments = self.tokens.layout().segments();
+        // SAFETY: as in `new`.
+        let to = unsafe { to.write::<i32>("segments", 2 * segments.len()) };
+        let from = segments.iter().flatten().map(|&n| n as i32);
+        to.map_err(crate::errors::raised)?.iter_mut().zip(from).for_each(|(to, n)| *to = n);
+        Ok(())
     }
 
     /// Whether each document has a valid token, a byte each.

@@ -1,15 +1,18 @@
 //! Residual-compressed documents in memory of a GPU: scores, and gradients of queries.
 
+use std::sync::Arc;
+
 use maxsim::format::{AnyDeviceTokens, Element, ElementType, RawResiduals, Residual, TokenFormat};
 use maxsim::half::{bf16, f16};
 use maxsim::residual::{Arrangement, BitOrder};
 use maxsim::stream::Queue;
 use maxsim::training::{BackwardOptions, GradientType};
-use maxsim::{Device, DeviceTokens, Result};
+use maxsim::{Device, DeviceTokens, Result, TokenLayout};
 use pyo3::prelude::*;
 
 use crate::cuda::{
-    Results, WithMemory, check_bytes, elements, enqueue_gradients, layout, lists, options, score,
+    Results, WithMemory, check_bytes, elements, enqueue, enqueue_gradients, layout, lists, options,
+    score,
 };
 use crate::errors::{raised, shape};
 use crate::plaid::Plaid;
@@ -58,6 +61,7 @@ impl Documents {
         let raw =
             RawResiduals::new(nbits, [codes.0, residuals.0], (centroids.0, n_centroids), weights.0);
         let raw = raw.norms(norms.map(|norms| norms.0)).mask(items.mask()?.map(|mask| mask.0));
+        let raw = raw.segments(items.segments());
         // SAFETY: the caller's promise.
         unsafe { DeviceTokens::from_raw_residuals(device, raw, layout(&items)?) }
     }
@@ -165,13 +169,44 @@ pub fn cuda_backward_residuals(
     }))
 }
 
-/// Enqueues the queries' gradient, of an index that was copied to the device.
+/// Enqueues scores of an index that was copied to the device, or of its documents as other
+/// `items`, which the device alone knows; gives the bytes of a winner.
 #[pyfunction]
+#[pyo3(signature = (call, queries, documents, items, pairs, results))]
+pub fn cuda_score_plaid(
+    py: Python<'_>,
+    call: Call,
+    queries: Side,
+    documents: PyRef<'_, Plaid>,
+    items: Option<Side>,
+    pairs: Pairs,
+    results: Results,
+) -> PyResult<usize> {
+    let documents: &Plaid = &documents;
+    finished(py.detach(|| {
+        let device = Device::cuda(call.0)?;
+        let documents = documents.handle(&device, queries.format()?)?;
+        // SAFETY: as in `cuda_residual_norms`.
+        with_half!(queries.format()?, T => unsafe {
+            let all = typed::<T>(&documents)?;
+            let some = items.map(|items| as_items(all, &items)).transpose()?;
+            let handle = some.as_ref().unwrap_or(all);
+            let outcome = scores(&device, &call, &queries, handle, &pairs, &results)?;
+            Ok(outcome.keep_also(|| Some(Box::new(documents.clone()) as Used)))
+        })
+    }))
+}
+
+/// Enqueues the queries' gradient, of an index that was copied to the device, or of its documents
+/// as other `items`.
+#[pyfunction]
+#[pyo3(signature = (call, queries, documents, items, pairs, memory))]
 pub fn cuda_backward_plaid(
     py: Python<'_>,
     call: Call,
     queries: Side,
     documents: PyRef<'_, Plaid>,
+    items: Option<Side>,
     pairs: Pairs,
     memory: QueryGradient,
 ) -> PyResult<()> {
@@ -181,11 +216,55 @@ pub fn cuda_backward_plaid(
         let documents = documents.handle(&device, queries.format()?)?;
         // SAFETY: as in `cuda_residual_norms`.
         with_half!(queries.format()?, T => unsafe {
-            let handle: &DeviceTokens<Residual<T>> = typed(&documents)?;
+            let all = typed::<T>(&documents)?;
+            let some = items.map(|items| as_items(all, &items)).transpose()?;
+            let handle = some.as_ref().unwrap_or(all);
             let outcome = gradient(&device, &call, &queries, handle, &pairs, &memory)?;
             Ok(outcome.keep_also(|| Some(Box::new(documents.clone()) as Used)))
         })
     }))
+}
+
+/// Documents of an index as items that the device alone knows.
+///
+/// # Safety
+/// As [`cuda_residual_norms`], of segments.
+unsafe fn as_items<T: Element>(
+    documents: &DeviceTokens<Residual<T>>,
+    items: &Side,
+) -> Result<DeviceTokens<Residual<T>>> {
+    let segments = items.segments().ok_or_else(|| shape("items", "those of a device", "others"))?;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let layout = layout(items)?;
+        let layout = match documents.layout().is_masked() {
+            true => Arc::new(TokenLayout::clone(&layout).with_unread_mask()),
+            false => layout,
+        };
+        documents.with_raw_segments(segments, layout)
+    }
+}
+
+/// # Safety
+/// As [`cuda_residual_norms`].
+unsafe fn scores<T: Element>(
+    device: &Device,
+    call: &Call,
+    side: &Side,
+    documents: &DeviceTokens<Residual<T>>,
+    pairs: &Pairs,
+    results: &Results,
+) -> Result<Outcome<usize>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let queries = elements::<T>(device, side)?;
+        let (pairing, options) = (pairs.pairing()?, results.options(call));
+        let work = device.prepare_cached(&queries, documents, &pairing, &options)?;
+        let outcome = enqueue(device, call, &work, results, |stream, room| {
+            stream.score_into(&queries, documents, &work, room)
+        })?;
+        Ok(outcome.keep(&work, || [lists(side, queries), None]))
+    }
 }
 
 fn typed<T: Element>(documents: &AnyDeviceTokens) -> Result<&DeviceTokens<Residual<T>>> {

@@ -316,10 +316,14 @@ impl Side {
         }
     }
 
+    /// Address of the segments of items that the device alone knows.
+    pub fn segments(&self) -> Option<u64> {
+        (self.0.0 == UNREAD).then_some(self.0.5)
+    }
+
     /// Rows in device memory.
     pub fn raw_rows(&self) -> Result<RawRows> {
-        let segments = (self.0.0 == UNREAD).then_some(self.0.5);
-        let rows = RawRows::new(self.1.0, self.1.1).segments(segments);
+        let rows = RawRows::new(self.1.0, self.1.1).segments(self.segments());
         Ok(rows.mask(self.mask()?.map(|mask| mask.0)))
     }
 

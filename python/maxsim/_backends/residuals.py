@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from . import unread as _unread
 from .. import _maxsim
 from .._sides import Options, Side, check
 from .cuda import call_numbers, describe, enqueue
@@ -110,6 +111,7 @@ class Residuals:
         (layout, matrix), self._kept = describe(items, dense=True)
         self._layout = ((*layout[:4], self.dim, *layout[5:]), matrix)
         self._tables: dict[torch.dtype, Tables] = {}
+        self._listed: Side | None = None
         first, lengths = self._kept[1:3]
         if first is not None and lengths is None:
             lengths = torch.diff(first)
@@ -127,11 +129,18 @@ class Residuals:
         return (self.rows, self.items.n_items, self.dim, self.nbits, self.centroids.shape[0],
                 self.n_stored)
 
-    def numbers(self, tables: Tables) -> tuple[Any, ...]:
-        """The documents as numbers."""
-        return (self._layout, self.nbits, memory(self.codes), memory(self.arranged),
-                memory(tables.centroids), self.centroids.shape[0], memory(tables.weights),
-                some_memory(tables.norms))
+    def listed(self) -> Side:
+        """The documents' layout, with lists on the GPU."""
+        if self._listed is None:
+            self._listed = _unread.listed(self.items)
+        return self._listed
+
+    def numbers(self, tables: Tables, layout: Any = None) -> tuple[Any, ...]:
+        """The documents as numbers, or other items of their rows."""
+        own, matrix = self._layout
+        return ((own if layout is None else layout, matrix), self.nbits, memory(self.codes),
+                memory(self.arranged), memory(tables.centroids), self.centroids.shape[0],
+                memory(tables.weights), some_memory(tables.norms))
 
     def tables(self, dtype: torch.dtype) -> Tables:
         """Tables for queries of a type; made at their first call, for calls on any stream."""

@@ -8,14 +8,14 @@ such items are NaN.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import _maxsim
 from .._sides import CANDIDATES, CROSS, OWN, PADDED, PAIRS, UNREAD, Options, Pairing, Result, Side
-from .torch import CODES, memory, on, same_integers, some_memory
+from .torch import memory, on, same_integers, some_memory
 
 
 class Items(NamedTuple):
@@ -35,9 +35,7 @@ def has_lists(side: Side) -> bool:
 
 
 def takes(q: Side, d: Side, pairing: Pairing) -> bool:
-    """Whether a call has lists on a device, and elements on both sides."""
-    if q.scales is not None or d.scales is not None:
-        return False
+    """Whether a call has lists on a device."""
     return has_lists(q) or has_lists(d) or _any_on_device(pairing.q_ids, pairing.d_ids)
 
 
@@ -90,14 +88,25 @@ def _rows_of(side: Side, items: Items) -> Tensor:
 def _copies(call: Any, side: Side, ids: Tensor | None, width: int) -> tuple[Side, Items]:
     """Items as padded copies with a mask."""
     items = _find(call, side, ids, width, True, True)
-    rows = _rows_of(side, items)
-    matrix = side.data.detach().reshape(-1, side.data.shape[-1])
-    if matrix.shape[0] == 0:
-        return Side(matrix.new_zeros((*rows.shape, matrix.shape[1])), items.mask), items
-    mask = items.mask
-    if side.mask is not None:
-        mask = mask * (side.mask.reshape(-1)[rows] != 0)
-    return Side(matrix[rows], mask), items
+    rows, n, dim = _rows_of(side, items), _n_rows(side), int(side.data.shape[-1])
+
+    def copied(x: Tensor | None) -> Tensor | None:
+        """What each row has; what all have together, as it is."""
+        if x is None or x.ndim == 0:
+            return x
+        x = x.detach().reshape(n)
+        return x[rows] if n else x.new_zeros(rows.shape)
+
+    matrix = side.data.detach().reshape(n, dim)
+    if side.scales is not None:
+        # Codes are copied as bytes: there are types that no rows can be taken of.
+        matrix = matrix.view(torch.uint8)
+    matrix = matrix[rows] if n else matrix.new_zeros((*rows.shape, dim))
+    mask, of_rows = items.mask, copied(side.mask)
+    if of_rows is not None:
+        mask = mask * (of_rows != 0)
+    scales, mins = copied(side.scales), copied(side.mins)
+    return Side(matrix.view(side.data.dtype), mask, None, None, scales, mins), items
 
 
 def _added(gradient: Tensor, side: Side, items: Items) -> Tensor:
@@ -115,7 +124,7 @@ def _queries(call: Any, q: Side, pairing: Pairing, options: Options) -> tuple[Si
         if q.lengths is None:
             return q, None
         items = _find(call, q, None, int(q.data.shape[1]), True, False)
-        return Side(q.data, items.mask), items
+        return q._replace(mask=items.mask, lengths=None), items
     width = int(q.data.shape[1]) if q.kind == PADDED else options.max_q_len
     return _copies(call, q, pairing.q_ids, width)
 
@@ -135,16 +144,22 @@ def _longest(d: Side, options: Options) -> int:
     return rows if options.max_d_len < 0 else min(options.max_d_len, rows)
 
 
-def _unread(d: Side, items: Items, width: int, named: bool) -> tuple[tuple[Any, ...], Any]:
-    """Documents whose rows the device has found, as numbers and what must live as long."""
-    n, rows, dim = int(items.invalid.shape[0]), _n_rows(d), int(d.data.shape[-1])
+def _layout(items: Items, width: int, rows: int, dim: int, named: bool) -> tuple[Any, ...]:
+    """Documents whose rows the device has found, in a matrix of so many, as numbers."""
+    n = int(items.invalid.shape[0])
     # Documents of which the matrix is made have so many rows; such that ids name, any number.
     planned = width if named else min(width, -(-rows // max(n, 1)))
-    mask = None if d.mask is None else d.mask.contiguous()
-    numbers = ((UNREAD, n, width, rows, dim, items.segments.data_ptr(), planned, False),
-               (d.data.data_ptr(), dim * d.data.element_size(), CODES[d.data.dtype],
-                some_memory(mask), (0, 0), 0, (0, 0)))
-    return numbers, (mask, items)
+    return (UNREAD, n, width, rows, dim, items.segments.data_ptr(), planned, False)
+
+
+def _unread(d: Side, items: Items, width: int, named: bool) -> tuple[tuple[Any, ...], Any]:
+    """Documents whose rows the device has found, as numbers and what must live as long."""
+    from .cuda import describe
+
+    layout = _layout(items, width, _n_rows(d), int(d.data.shape[-1]), named)
+    # The rows are those of the tensor, whatever the items are.
+    (_, matrix), kept = describe(d._replace(first=None, lengths=None), dense=True)
+    return (layout, matrix), (kept, items)
 
 
 def run(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
@@ -153,7 +168,6 @@ def run(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
 
     call, shape = cuda.call_numbers(q.data, options), pairing.shape(q, d)
     found_q, q_items = _queries(call, q, pairing, options)
-    d = d._replace(data=d.data.contiguous())
     d_items = numbers = None
     if d.kind != PADDED or d.lengths is not None or pairing.d_ids is not None:
         width = _longest(d, options)
@@ -161,14 +175,89 @@ def run(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
         numbers = _unread(d, d_items, width, pairing.d_ids is not None)
     options = options._replace(max_q_len=int(found_q.data.shape[1]))
     found = cuda.run(found_q, d, _pairing(pairing), options, unread=(shape, numbers))
+    _show_invalid(found.scores, q_items, d_items, pairing)
+    return found
+
+
+def _show_invalid(scores: Tensor, q_items: Any, d_items: Any, pairing: Pairing) -> None:
+    """Makes NaN of the scores of items that the host would have refused."""
     nan, are_columns = float("nan"), pairing.kind == CROSS
     if q_items is not None:
         invalid = q_items.invalid.bool()
-        found.scores.masked_fill_(invalid[:, None] if len(shape) == 2 else invalid, nan)
+        scores.masked_fill_(invalid[:, None] if scores.ndim == 2 else invalid, nan)
     if d_items is not None:
         invalid = d_items.invalid.bool()
-        found.scores.masked_fill_(invalid[None] if are_columns else invalid.view(shape), nan)
+        scores.masked_fill_(invalid[None] if are_columns else invalid.view(scores.shape), nan)
+
+
+def listed(side: Side) -> Side:
+    """Items with their lists on the device of their rows. What is not there yet is copied, which
+    waits, and may then be used on any stream."""
+    device = side.data.device
+    first, lengths = (None if x is None else x.to(device) for x in (side.first, side.lengths))
+    return side._replace(first=first, lengths=lengths)
+
+
+class Documents(NamedTuple):
+    """Residual-compressed documents that ids on a device may name."""
+
+    #: Gives the rows' layout, with lists on the device, over a tensor of any width.
+    items: Callable[[], Side]
+    dim: int
+    #: Tokens of the longest.
+    longest: int
+    #: What scores them, or such of them that are given as numbers, in place of :func:`cuda.run`.
+    scoring: Callable[[Any], Any]
+
+
+def _candidates(
+    call: Any, documents: Documents, pairing: Pairing,
+) -> tuple[Items | None, Any]:
+    """The documents that ids name: what was found of them, and their layout as numbers."""
+    if pairing.d_ids is None:
+        return None, None
+    items = documents.items()
+    for x in (items.first, items.lengths):
+        if x is not None and x.is_cuda:
+            x.record_stream(torch.cuda.current_stream(x.device))
+    rows, dim = _n_rows(items), documents.dim
+    width = min(documents.longest, rows)
+    found = _find(call, items, pairing.d_ids, width, False, True)
+    return found, _layout(found, width, rows, dim, True)
+
+
+def run_residuals(
+    q: Side, d: Side, pairing: Pairing, options: Options, documents: Documents,
+) -> Result:
+    """Enqueues scores of residual-compressed documents, as :func:`run`; ``d`` says how many of
+    what length there are."""
+    from . import cuda
+
+    call = cuda.call_numbers(q.data, options)
+    found_q, q_items = _queries(call, q, pairing, options)
+    d_items, layout = _candidates(call, documents, pairing)
+    options = options._replace(max_q_len=int(found_q.data.shape[1]))
+    found = cuda.run(found_q, d, _pairing(pairing), options, documents.scoring(layout),
+                     unread=(pairing.shape(q, d), None))
+    _show_invalid(found.scores, q_items, d_items, pairing)
     return found
+
+
+def run_residuals_backward(
+    q: Side, pairing: Pairing, options: Options, documents: Documents,
+    enqueue: Callable[[Side, Pairing, Any], Tensor],
+) -> Tensor:
+    """Enqueues the queries' gradient: by ``enqueue``, of padded queries and of documents as
+    numbers, where the device has found these."""
+    from . import cuda
+
+    call, found_q, q_items = cuda.call_numbers(q.data, options), Side(q.data), None
+    if q.kind != PADDED:
+        found_q, q_items = _queries(call, q, pairing, options)
+    d_items, layout = _candidates(call, documents, pairing)
+    found = enqueue(found_q, _pairing(pairing), layout)
+    del d_items
+    return found if q_items is None else _added(found, q, q_items)
 
 
 def run_backward(

@@ -10,11 +10,9 @@ import torch
 
 import maxsim
 from cases import case, close, cuda, valid
+from lists import FORMATS, LENGTHS, calls, compressed, packed
 
 pytestmark = cuda
-
-LENGTHS = ([7, 0, 3], [11, 1, 0, 4, 6])
-
 
 @contextlib.contextmanager
 def no_wait():
@@ -27,44 +25,6 @@ def no_wait():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def packed(x, lengths):
-    """Rows of items, one behind the other, and their offsets."""
-    offsets = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
-    return torch.cat([item[:n] for item, n in zip(x, lengths)]), offsets
-
-
-def calls(kind):
-    """Calls with lists: name, tensors, lists by name, other arguments, and the function."""
-    (Q, D), (q_lengths, d_lengths) = case(kind, device="cuda"), LENGTHS
-    q_rows, q_offsets = packed(Q, q_lengths)
-    d_rows, d_offsets = packed(D, d_lengths)
-    lists = dict(q_lengths=torch.tensor(q_lengths), d_lengths=torch.tensor(d_lengths))
-    mask = torch.rand(5, 11, device="cuda") > 0.4
-    q_mask = torch.rand(3, 7, device="cuda") > 0.3
-    ids = dict(q_ids=torch.tensor([2, 0, 0, 1]), d_ids=torch.tensor([4, 4, 1, 2]))
-    some = torch.tensor([[4, 0], [0, 0], [3, 1]])
-    of_rows = dict(q_offsets=q_offsets, d_offsets=d_offsets)
-    bounds = dict(max_q_len=8, max_d_len=11)
-    starts = dict(q_starts=q_offsets[:-1], q_lengths=torch.tensor(q_lengths),
-                  d_starts=d_offsets[:-1] // 2, d_lengths=torch.tensor(d_lengths))
-    return [
-        ("lengths", (Q, D), lists, {}, maxsim.maxsim),
-        ("masks and lengths", (Q, D), lists, dict(q_mask=q_mask, d_mask=mask), maxsim.maxsim),
-        ("lengths of documents", (Q, D), dict(d_lengths=lists["d_lengths"]), {}, maxsim.maxsim),
-        ("lengths of queries", (Q, D), dict(q_lengths=lists["q_lengths"]), {}, maxsim.maxsim),
-        ("pairs", (Q, D), ids, dict(d_mask=mask), maxsim.pairs),
-        ("pairs and lengths", (Q, D), {**ids, **lists}, {}, maxsim.pairs),
-        ("candidates", (Q, D), dict(ids=some), {}, maxsim.candidates),
-        ("candidates and lengths", (Q, D), {**dict(ids=some), **lists}, dict(d_mask=mask),
-         maxsim.candidates),
-        ("packed", (q_rows, d_rows), of_rows, bounds, maxsim.packed),
-        ("packed documents", (Q, d_rows), dict(q_offsets=None, d_offsets=d_offsets), bounds,
-         maxsim.packed),
-        ("packed pairs", (q_rows, d_rows), {**of_rows, **ids}, bounds, maxsim.packed),
-        ("scattered", (q_rows, d_rows), starts, bounds, maxsim.scattered),
-    ]
-
-
 def moved(lists, integers):
     return {name: None if x is None else x.to("cuda", integers) for name, x in lists.items()}
 
@@ -73,7 +33,7 @@ def moved(lists, integers):
 @pytest.mark.parametrize("integers", [torch.int32, torch.int64])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_scores_are_those_of_lists_on_the_host(kind, integers, normalize):
-    for name, tensors, lists, others, function in calls(kind):
+    for name, tensors, lists, others, function in calls(kind, "cuda"):
         others = {**others, "normalize": normalize}
         wanted = function(*tensors, **lists, **others, winners=True, token_scores=True)
         on_device = moved(lists, integers)
@@ -90,11 +50,94 @@ def test_scores_are_those_of_lists_on_the_host(kind, integers, normalize):
         close(found.token_scores[..., :width], wanted.token_scores, 24)
 
 
+@pytest.mark.parametrize("integers", [torch.int32, torch.int64])
+@pytest.mark.parametrize("formats", FORMATS)
+def test_scores_of_codes_are_those_of_lists_on_the_host(formats, integers):
+    for name, tensors, lists, others, function in calls(torch.float16, "cuda"):
+        sides = [compressed(x, format, formats[2]) for x, format in zip(tensors, formats)]
+        wanted = function(*sides, **lists, **others, winners=True, token_scores=True)
+        on_device = moved(lists, integers)
+        function(*sides, **on_device, **others)  # Loads what is loaded once.
+        with no_wait():
+            scores = function(*sides, **on_device, **others)
+        with no_wait():
+            found = function(*sides, **on_device, **others, winners=True, token_scores=True)
+        # Tensor cores add products of FP8 with fewer bits, in another order in another kernel.
+        scale = 2e3 if formats[0] == "fp8" else 1
+        close(scores, wanted.scores, 24, scale)
+        close(found.scores, wanted.scores, 24, scale)
+        width = wanted.winners.shape[-1]
+        if formats[0] != "fp8":
+            assert torch.equal(found.winners[..., :width], wanted.winners), name
+        assert (found.winners[..., width:] == -1).all(), name
+        close(found.token_scores[..., :width], wanted.token_scores, 24, scale)
+
+
+def test_lists_that_codes_carry_may_be_on_the_device():
+    Q, D = case(torch.float16, device="cuda")
+    lengths = torch.tensor(LENGTHS[1])
+    codes = maxsim.quantize(D, "int8", lengths=lengths)
+    wanted = maxsim.maxsim(maxsim.quantize(Q, "int8"), codes)
+    of_device = maxsim.quantize(D, "int8", lengths=lengths.cuda())
+    queries = maxsim.quantize(Q, "int8")
+    maxsim.maxsim(queries, of_device)
+    with no_wait():
+        found = maxsim.maxsim(queries, of_device)
+    close(found, wanted, 24)
+    corpus = maxsim.Corpus(D, format="int8", lengths=lengths.cuda())
+    host = maxsim.Corpus(D, format="int8", lengths=lengths)
+    maxsim.search(Q, corpus, 3)
+    with no_wait():
+        ranking = maxsim.search(Q, corpus, 3)
+    assert torch.equal(ranking.ids, maxsim.search(Q, host, 3).ids)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("how", ["padded", "lengths", "packed", "masked"])
+@pytest.mark.parametrize("nbits", [2, 4])
+def test_candidates_of_an_index(is_there, how, nbits):
+    torch.manual_seed(nbits)
+    lists = {"lengths": dict(lengths=torch.tensor(LENGTHS[1])), "packed": dict(
+        offsets=torch.tensor([0, 11, 12, 12, 16, 22])), "padded": {},
+        "masked": dict(mask=torch.rand(5, 11) > 0.4)}[how]
+    shape = (22,) if how == "packed" else (5, 11)
+    codes = torch.randint(0, 7, shape)
+    residuals = torch.randint(0, 256, (*shape, 24 * nbits // 8), dtype=torch.uint8)
+    centroids, weights = torch.randn(7, 24).half(), torch.randn(2**nbits) / 4
+    parts = codes, residuals, centroids, weights
+    if is_there:
+        parts = [x.cuda() for x in parts]
+    index = maxsim.PlaidIndex(*parts, nbits, bit_order="colbert", **lists)
+    Q = case(torch.float16, device="cuda")[0]
+    ids = torch.tensor([[4, 0, 2, 2], [0, 0, 1, 3], [3, 1, 4, 0]])
+    factors = torch.rand(3, 4, device="cuda")
+    for q_lengths in (None, torch.tensor(LENGTHS[0])):
+        queries = Q.clone().requires_grad_()
+        wanted = index.score(queries, ids=ids, q_lengths=q_lengths, winners=True)
+        (wanted.scores * factors).sum().backward()
+        gradient, queries.grad = queries.grad.clone(), None
+        on_device = dict(ids=ids.cuda(),
+                         q_lengths=None if q_lengths is None else q_lengths.cuda())
+        for waits in (True, False):
+            queries.grad = None
+            with contextlib.nullcontext() if waits else no_wait():
+                found = index.score(queries, **on_device, winners=True)
+                (found.scores * factors).sum().backward()
+        close(found.scores, wanted.scores, 24, 512)
+        assert torch.equal(found.winners, wanted.winners)
+        torch.testing.assert_close(queries.grad, gradient, rtol=2e-3, atol=2e-3)
+    of_none, lengths = torch.full((3, 1), 5).cuda(), torch.tensor(LENGTHS[0]).cuda()
+    with no_wait():
+        wrong, scores = index.score(Q, ids=of_none), index.score(Q, q_lengths=lengths)
+    assert wrong.isnan().all()
+    close(scores, index.score(Q, q_lengths=torch.tensor(LENGTHS[0])), 24, 512)
+
+
 @pytest.mark.parametrize("kind", [torch.float16, torch.float32])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)])
 def test_gradients_are_those_of_lists_on_the_host(kind, normalize, needs):
-    for name, tensors, lists, others, function in calls(kind):
+    for name, tensors, lists, others, function in calls(kind, "cuda"):
         others = {**others, "normalize": normalize}
 
         def gradients(lists, waits):

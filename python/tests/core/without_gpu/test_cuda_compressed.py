@@ -14,9 +14,10 @@ from maxsim._backends import cuda as backend
 from maxsim._backends import plaid as _plaid
 from maxsim._backends import residuals as _residuals
 from maxsim._sides import (
-    AFFINE_SCALES, F16_SCALES, F32_SCALES, FORMATS, TENSOR_SCALE, Options, Pairing, Side,
+    AFFINE_SCALES, F16_SCALES, F32_SCALES, FORMATS, PADDED, TENSOR_SCALE, UNREAD, Options, Pairing,
+    Side,
 )
-from test_cuda_numbers import at, items_of
+from test_cuda_numbers import at, items_of, pairs_of
 
 FORMATS_OF = {"int8": "int8", "int8-affine": "uint8", "fp8": "float8_e4m3fn"}
 
@@ -79,28 +80,49 @@ def cuda_residual_norms(call, documents, format):
     at(norms[0], len(rows), np.float32)[:] = 1 / np.sqrt(squares)
 
 
+def items_of_documents(documents):
+    """Rows of a view, and first row and length of each document."""
+    (kind, n, length, _, _, first, *_), _ = documents[0]
+    if kind == UNREAD:
+        return decoded(documents), *at(first, 2 * n, np.int32).reshape(n, 2).T
+    assert kind == PADDED
+    return decoded(documents), np.arange(n) * length, np.full(n, length)
+
+
 def cuda_score_residuals(call, queries, documents, pairs, results):
-    Q, q_starts, q_lens, _ = items_of(queries)
-    D = decoded(documents)
-    (kind, n, length, *_), _ = documents[0]
-    assert kind == 0
-    scores, winners, _ = results
-    similarities = np.einsum("nsk,mtk->nmst", Q.reshape(len(q_lens), -1, Q.shape[1]),
-                             D.reshape(n, length, -1))
-    at(scores[0], scores[1], np.float32)[:] = similarities.max(-1).sum(-1).ravel()
-    at(winners[0], winners[1] // 2, np.uint16)[:] = similarities.argmax(-1).ravel()
+    Q, q_starts, q_lens, q_valid = items_of(queries)
+    D, d_starts, d_lens = items_of_documents(documents)
+    scores, winners = [], []
+    for q, d in pairs_of(pairs, len(q_lens), len(d_lens)):
+        rows = D[d_starts[d]:d_starts[d] + d_lens[d]]
+        score = 0.0
+        for s in range(q_starts[q], q_starts[q] + q_lens[q]):
+            similarities = rows @ Q[s]
+            has = len(rows) and q_valid[s]
+            winners.append(similarities.argmax() if has else 65535)
+            score += similarities.max() if has else 0.0
+        scores.append(score)
+    assert len(scores) == results[0][1]
+    at(results[0][0], len(scores), np.float32)[:] = scores
+    if results[1]:
+        at(results[1][0], len(winners), np.uint16)[:] = winners
     return 2
 
 
 def cuda_backward_residuals(call, queries, documents, pairs, memory):
-    Q, _, q_lens, _ = items_of(queries)
-    (_, n, length, *_), _ = documents[0]
-    D = decoded(documents).reshape(n, length, -1)
+    Q, q_starts, q_lens, _ = items_of(queries)
+    D, d_starts, d_lens = items_of_documents(documents)
     grad, winners, to = memory
-    winners = at(winners[0], winners[1] // 2, np.uint16).reshape(len(q_lens), n, -1)
-    grad = at(grad[0], grad[1], np.float32).reshape(len(q_lens), n)
-    chosen = D[np.arange(n)[None, :, None], winners]
-    at(to[0], to[1], np.float32)[:] = np.einsum("nm,nmsk->nsk", grad, chosen).ravel()
+    listed = pairs_of(pairs, len(q_lens), len(d_lens))
+    winners = iter(at(winners[0], winners[1] // 2, np.uint16).tolist())
+    found = np.zeros_like(Q)
+    for (q, d), g in zip(listed, at(grad[0], grad[1], np.float32)):
+        for s in range(q_starts[q], q_starts[q] + q_lens[q]):
+            winner = next(winners)
+            if winner != 65535:
+                assert winner < d_lens[d]
+                found[s] += g * D[d_starts[d] + winner]
+    at(to[0], to[1], np.float32)[:] = found.ravel()
 
 
 @pytest.fixture(autouse=True)

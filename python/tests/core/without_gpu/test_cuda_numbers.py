@@ -14,8 +14,9 @@ import torch
 
 import maxsim
 from cases import case, close, naive, oracle, valid
+from maxsim import _maxsim
 from maxsim._backends import cuda as backend
-from maxsim._sides import CANDIDATES, CROSS, OWN, PAIRS, Options, Pairing, Side
+from maxsim._sides import AFFINE_SCALES, CANDIDATES, CROSS, OWN, PAIRS, Options, Pairing, Side
 
 TYPES = {0: np.float32, 1: np.float16}
 
@@ -28,22 +29,38 @@ def at(address, count, dtype):
     return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
 
 
+def decoded(codes, code, words, kind):
+    """What codes stand for, with their scales as GPUs read them: a word per row, and padding."""
+    rows = codes.shape[0]
+    assert words[1] == rows + _maxsim.SCALE_PADDING
+    types = {3: torch.int8, 4: torch.uint8, 5: torch.float8_e4m3fn}
+    values = torch.tensor(codes).view(types[code]).double().numpy()
+    if kind == AFFINE_SCALES:
+        halves = at(words[0], 2 * rows, np.float16).reshape(rows, 2).astype(np.float64)
+        return values * halves[:, :1] + halves[:, 1:]
+    return values * at(words[0], rows, np.float32).astype(np.float64)[:, None]
+
+
 def items_of(side):
     """Rows as float64, and each item's first row, length and valid rows."""
     (kind, n, length, rows, dim, first, lengths, wide), (address, pitch, code, mask, *_) = side
     assert mask is None or mask[1] == rows
-    dtype, index = TYPES[code], np.int64 if wide else np.int32
+    dtype, index = TYPES.get(code, np.uint8), np.int64 if wide else np.int32
     size = np.dtype(dtype).itemsize
     assert pitch % size == 0 and pitch >= dim * size
     extent = (rows - 1) * (pitch // size) + dim if rows else 0
     flat = at(address, extent, dtype)
     matrix = np.lib.stride_tricks.as_strided(flat, (rows, dim), (pitch, size)) if rows else \
         np.empty((0, dim), dtype)
+    if code not in TYPES:
+        matrix = decoded(matrix, code, side[1][4], side[1][5])
     if kind == 1:
         offsets = at(first, n + 1, index)
         starts, lens = offsets[:-1], np.diff(offsets)
     elif kind == 2:
         starts, lens = at(first, n, index), at(lengths, n, index)
+    elif kind == 4:
+        starts, lens = at(first, 2 * n, np.int32).reshape(n, 2).T
     else:
         starts = np.arange(n) * (length if kind == 0 else first)
         lens = at(lengths, n, index) if lengths else np.full(n, length)
@@ -118,8 +135,6 @@ def cuda_backward(call, sides, pairs, memory):
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
-    from maxsim import _maxsim
-
     monkeypatch.setattr(_maxsim, "cuda_score", cuda_score)
     monkeypatch.setattr(_maxsim, "cuda_backward", cuda_backward)
     monkeypatch.setattr(backend, "call_numbers", lambda data, options: (0, 0, False, False, None))
