@@ -68,7 +68,9 @@ def arrangement(
 
 @final
 class Screen:
-    def __new__(cls, n_threads: int, tokens: _Numbers, codes: _Numbers) -> Screen: ...
+    def __new__(
+        cls, n_threads: int, device: int | None, tokens: _Numbers, codes: _Numbers,
+    ) -> Screen: ...
     def search(
         self, n_threads: int, queries: _Numbers, n_candidates: int, exact: bool,
         room: _Numbers, proven: _Memory, n_rescored: _Memory,

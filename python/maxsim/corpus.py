@@ -21,11 +21,12 @@ class Corpus:
         mask, lengths, offsets: which rows are tokens, as in :func:`maxsim`.
         format: None to keep the elements; "int8", "int8-affine" or "fp8" to keep codes in their
             place (:func:`quantize`).
-        normalize: searches divide every row by its length; of codes, the rows are divided before.
+        normalize: searches divide every row by its length: cosine similarities. Rows of codes are
+            divided before they are compressed, and queries by the search.
         exact: with codes, keep a copy of the elements, too: :func:`search` then scans the codes,
             re-scores what may be among the best, and says of every place whether it is proven to
-            be that of the exact ranking. For documents in host memory; codes of float32 documents
-            are int8 or fp8.
+            be that of the exact ranking. The copy is where the documents are; on a GPU it is not
+            in torch's memory, and searches wait. Codes of float32 documents are int8 or fp8.
 
     Raises:
         ValueError, TypeError: as :func:`maxsim` and :func:`quantize`.
@@ -43,8 +44,8 @@ class Corpus:
         else:
             found = side(self._lib, D, "D", mask, lengths, offsets)
         check_call(found, found, Pairing(CROSS))
-        #: Whether searches normalise rows.
-        self.normalize = normalize and format is None
+        #: Whether searches normalise rows: those of codes were, before they were compressed.
+        self.normalize = normalize
         #: Storage format: an element type, "int8", "int8-affine" or "fp8".
         self.format = format or str(found.data.dtype).split(".")[-1]
         check(not exact or format is not None and found.scales is None, "exact",
@@ -86,6 +87,8 @@ class Corpus:
 
     def ranked_by(self, lib: Any, q: Side, k: int, options: Options) -> Any:
         """Scores, ids and counts of the best documents of checked queries."""
+        if options.normalize and self.normalize and self._side.scales is not None:
+            q, options = self._divided(lib, q), options._replace(normalize=False)
         q, d = self._meet(lib, q)
         check_call(q, d, Pairing(CROSS))
         return lib.topk(q, d, min(k, d.n_items), options)
@@ -98,8 +101,16 @@ class Corpus:
     def proven_by(self, lib: Any, q: Side, k: int, n_candidates: int, is_exact: bool) -> Any:
         """Scores, ids, counts, proofs and numbers of re-scored documents of checked queries."""
         check_call(q, self._side, Pairing(CROSS))
+        if self.normalize:
+            q = self._divided(lib, q)
         q = q._replace(data=lib.as_elements(q.data, self._element))
         return lib.search_exact(self._screen, q, min(k, len(self)), n_candidates, is_exact)
+
+    @staticmethod
+    def _divided(lib: Any, q: Side) -> Side:
+        """Queries whose rows are of length 1."""
+        check(q.scales is None, "Q", "elements, which a corpus of normalised rows divides", "codes")
+        return q._replace(data=lib.unit(q.data))
 
     def _meet(self, lib: Any, q: Side) -> tuple[Side, Side]:
         """Queries in the format that these documents are scored with."""

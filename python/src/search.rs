@@ -1,11 +1,11 @@
-//! Exact searches by way of codes: documents in memory of their own, so that nothing that was
-//! proven of them changes.
+//! Exact searches by way of codes: documents in memory of their own, on the host or on a GPU, so
+//! that nothing that was proven of them changes.
 
 use maxsim::format::{Element, Fp8, Int8, Int8Affine, Quantized, ScaleType, ScorableWith};
 use maxsim::format::{ElementType, Format, Scales, TokenFormat};
 use maxsim::half::{bf16, f16};
 use maxsim::search::{Certainty, SearchOptions, SearchRanking, SearchTokens};
-use maxsim::{Device, Ranked, Ranking, Result, Tokens};
+use maxsim::{Device, Ranked, Ranking, Result, TokenLayout, Tokens, TokensRef};
 use pyo3::prelude::*;
 
 use crate::errors::shape;
@@ -19,8 +19,6 @@ pub struct Screen(Box<dyn Search>);
 
 /// A search for queries of any type.
 trait Search: Send + Sync {
-    fn n_documents(&self) -> usize;
-
     /// # Safety
     /// As [`Side::tokens`].
     unsafe fn search(
@@ -34,6 +32,7 @@ trait Search: Send + Sync {
 /// How queries meet documents of a format: as codes of their own, or as they are.
 trait Meets<T: Element>: Quantized {
     fn search(
+        device: &Device,
         queries: &Tokens<'_, T>,
         documents: &SearchTokens<'_, T, Self>,
         k: usize,
@@ -42,6 +41,7 @@ trait Meets<T: Element>: Quantized {
 }
 
 fn as_codes<T: Element, F: Quantized + ScorableWith<F>>(
+    device: &Device,
     queries: &Tokens<'_, T>,
     documents: &SearchTokens<'_, T, F>,
     k: usize,
@@ -49,19 +49,20 @@ fn as_codes<T: Element, F: Quantized + ScorableWith<F>>(
 ) -> Result<Vec<SearchRanking>> {
     let codes = queries.quantize::<F>(ScaleType::F32)?;
     let queries = SearchTokens::measured(queries, &codes)?;
-    Device::cpu().search(&queries, documents, k, how)
+    device.search(&queries, documents, k, how)
 }
 
 macro_rules! meets {
     ($($format:ty),*) => {$(
         impl<T: Element> Meets<T> for $format {
             fn search(
+                device: &Device,
                 queries: &Tokens<'_, T>,
                 documents: &SearchTokens<'_, T, Self>,
                 k: usize,
                 how: &SearchOptions,
             ) -> Result<Vec<SearchRanking>> {
-                as_codes(queries, documents, k, how)
+                as_codes(device, queries, documents, k, how)
             }
         }
     )*};
@@ -72,44 +73,54 @@ macro_rules! meets_plain {
     ($($element:ty),*) => {$(
         impl Meets<$element> for Int8Affine {
             fn search(
+                device: &Device,
                 queries: &Tokens<'_, $element>,
                 documents: &SearchTokens<'_, $element, Self>,
                 k: usize,
                 how: &SearchOptions,
             ) -> Result<Vec<SearchRanking>> {
-                Device::cpu().search(&SearchTokens::plain(queries)?, documents, k, how)
+                device.search(&SearchTokens::plain(queries)?, documents, k, how)
             }
         }
     )*};
 }
 meets_plain!(f16, bf16);
 
-/// One side of searches with the tokens and codes that it borrows.
-struct Kept<T: Element, F: Quantized> {
+/// One side of searches with the tokens `A` and codes `B` that it borrows: those of the host, or
+/// handles of a device.
+struct Kept<T: Element, F: Quantized, A, B> {
     /// Dropped before what it borrows.
     side: Option<SearchTokens<'static, T, F>>,
-    tokens: *mut Tokens<'static, T>,
-    codes: *mut Tokens<'static, F>,
+    tokens: *mut A,
+    codes: *mut B,
+    device: Device,
+    n_documents: usize,
 }
 
 // SAFETY: the pointers are those of boxes that this value owns, of types that are both.
-unsafe impl<T: Element, F: Quantized> Send for Kept<T, F> {}
+unsafe impl<T: Element, F: Quantized, A: Send + Sync, B: Send + Sync> Send for Kept<T, F, A, B> {}
 // SAFETY: as above; nothing is changed through them.
-unsafe impl<T: Element, F: Quantized> Sync for Kept<T, F> {}
+unsafe impl<T: Element, F: Quantized, A: Send + Sync, B: Send + Sync> Sync for Kept<T, F, A, B> {}
 
-impl<T: Element, F: Quantized> Kept<T, F> {
-    fn new(tokens: Tokens<'static, T>, codes: Tokens<'static, F>) -> Result<Kept<T, F>> {
+impl<T: Element, F: Quantized, A, B> Kept<T, F, A, B>
+where
+    A: AsRef<TokenLayout> + 'static,
+    B: 'static,
+    &'static A: Into<TokensRef<'static, T>>,
+    &'static B: Into<TokensRef<'static, F>>,
+{
+    fn new(device: Device, tokens: A, codes: B) -> Result<Kept<T, F, A, B>> {
+        let n_documents = tokens.as_ref().n_items();
         let (tokens, codes) = (Box::into_raw(Box::new(tokens)), Box::into_raw(Box::new(codes)));
-        let mut kept = Kept { side: None, tokens, codes };
+        let mut kept = Kept { side: None, tokens, codes, device, n_documents };
         // SAFETY: both stay where they are, and as they are, until this value is dropped.
-        let (tokens, codes): (&'static Tokens<'static, T>, &'static Tokens<'static, F>) =
-            unsafe { (&*tokens, &*codes) };
+        let (tokens, codes): (&'static A, &'static B) = unsafe { (&*tokens, &*codes) };
         kept.side = Some(SearchTokens::measured(tokens, codes)?);
         Ok(kept)
     }
 }
 
-impl<T: Element, F: Quantized> Drop for Kept<T, F> {
+impl<T: Element, F: Quantized, A, B> Drop for Kept<T, F, A, B> {
     fn drop(&mut self) {
         self.side = None;
         // SAFETY: boxes that `new` made, which nothing borrows any more.
@@ -120,12 +131,7 @@ impl<T: Element, F: Quantized> Drop for Kept<T, F> {
     }
 }
 
-impl<T: Element, F: Meets<T>> Search for Kept<T, F> {
-    fn n_documents(&self) -> usize {
-        // SAFETY: the box lives as long as this value.
-        unsafe { (*self.tokens).layout().n_items() }
-    }
-
+impl<T: Element, F: Meets<T>, A: Send + Sync, B: Send + Sync> Search for Kept<T, F, A, B> {
     unsafe fn search(
         &self,
         queries: &Side,
@@ -135,12 +141,12 @@ impl<T: Element, F: Meets<T>> Search for Kept<T, F> {
         let Some(documents) = &self.side else { return Ok(Vec::new()) };
         // SAFETY: the caller's promise.
         let queries = unsafe { queries.elements::<T>()? };
-        let at_once = (CHUNK_SCORES / self.n_documents().max(1)).max(1);
+        let at_once = (CHUNK_SCORES / self.n_documents.max(1)).max(1);
         let n = queries.layout().n_items();
         let mut found = Vec::with_capacity(n);
         for first in (0..n).step_by(at_once) {
             let some = queries.items(first..n.min(first + at_once))?;
-            found.extend(F::search(&some, documents, k, how)?);
+            found.extend(F::search(&self.device, &some, documents, k, how)?);
         }
         Ok(found)
     }
@@ -199,22 +205,31 @@ impl Side {
 
 /// # Safety
 /// As [`Side::tokens`].
-unsafe fn kept<T: Element, F: Meets<T>>(tokens: &Side, codes: &Side) -> Result<Box<dyn Search>> {
+unsafe fn kept<T: Element, F: Meets<T>>(
+    device: Device,
+    tokens: &Side,
+    codes: &Side,
+) -> Result<Box<dyn Search>> {
     // SAFETY: the caller's promise.
     let (tokens, codes) = unsafe { (tokens.owned::<T>()?, codes.owned_codes::<F>()?) };
-    Ok(Box::new(Kept::new(tokens, codes)?))
+    if device.ordinal().is_none() {
+        return Ok(Box::new(Kept::new(device, tokens, codes)?));
+    }
+    // What is measured is what the device has.
+    let (tokens, codes) = (device.upload(&tokens)?, device.upload(&codes)?);
+    Ok(Box::new(Kept::new(device, tokens, codes)?))
 }
 
 /// # Safety
 /// As [`Side::tokens`].
-unsafe fn of_sides(tokens: &Side, codes: &Side) -> Result<Box<dyn Search>> {
+unsafe fn of_sides(device: Device, tokens: &Side, codes: &Side) -> Result<Box<dyn Search>> {
     macro_rules! of {
         ($element:ty) => {
             // SAFETY: the caller's promise.
             unsafe {
                 match codes.format()? {
-                    TokenFormat::Int8 => return kept::<$element, Int8>(tokens, codes),
-                    TokenFormat::Fp8 => return kept::<$element, Fp8>(tokens, codes),
+                    TokenFormat::Int8 => return kept::<$element, Int8>(device, tokens, codes),
+                    TokenFormat::Fp8 => return kept::<$element, Fp8>(device, tokens, codes),
                     _ => {}
                 }
             }
@@ -225,7 +240,7 @@ unsafe fn of_sides(tokens: &Side, codes: &Side) -> Result<Box<dyn Search>> {
             of!($element);
             if codes.format()? == TokenFormat::Int8Affine {
                 // SAFETY: the caller's promise.
-                return unsafe { kept::<$element, Int8Affine>(tokens, codes) };
+                return unsafe { kept::<$element, Int8Affine>(device, tokens, codes) };
             }
         }};
     }
@@ -242,11 +257,22 @@ unsafe fn of_sides(tokens: &Side, codes: &Side) -> Result<Box<dyn Search>> {
 
 #[pymethods]
 impl Screen {
-    /// Takes a copy of documents and of codes of theirs.
+    /// Takes a copy of documents in host memory and of codes of theirs, to a device, or without
+    /// one to memory of its own.
     #[new]
-    fn new(py: Python<'_>, n_threads: usize, tokens: Side, codes: Side) -> PyResult<Screen> {
-        // SAFETY: the Python caller gives the addresses of arrays that it keeps meanwhile.
-        pool::run(py, n_threads, || unsafe { Ok(Screen(of_sides(&tokens, &codes)?)) })
+    #[pyo3(signature = (n_threads, device, tokens, codes))]
+    fn new(
+        py: Python<'_>,
+        n_threads: usize,
+        device: Option<usize>,
+        tokens: Side,
+        codes: Side,
+    ) -> PyResult<Screen> {
+        pool::run(py, n_threads, || {
+            let device = device.map_or_else(|| Ok(Device::cpu()), Device::cuda)?;
+            // SAFETY: the Python caller gives the addresses of arrays that it keeps meanwhile.
+            unsafe { Ok(Screen(of_sides(device, &tokens, &codes)?)) }
+        })
     }
 
     /// The best documents of each query, a byte for each that says whether its place is proven,

@@ -58,3 +58,7 @@ quantize = _torch.quantize
 dequantize = _torch.dequantize
 unit = _torch.unit
 half = _torch.half
+screen = _torch.screen
+search_exact = _torch.search_exact
+score_plaid = _torch.score_plaid
+rank_plaid = _torch.rank_plaid

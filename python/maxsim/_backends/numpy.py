@@ -181,7 +181,7 @@ def topk(q: Side, d: Side, k: int, options: Options) -> tuple[Any, Any, Any, Any
 def screen(d: Side, codes: Any) -> Any:
     """Documents with codes of theirs, in memory of their own."""
     (numbers, kept), (of_codes, codes_kept) = describe(d), describe(codes.as_side(None, None, None))
-    found = _maxsim.Screen(get_num_threads(), numbers, of_codes)
+    found = _maxsim.Screen(get_num_threads(), None, numbers, of_codes)
     del kept, codes_kept
     return found
 
@@ -232,7 +232,9 @@ def dequantize(codes: Side) -> Any:
 def unit(data: Any) -> Any:
     """Rows of length 1, in float32."""
     wide = data.astype(np.float32)
-    return wide / np.sqrt(np.maximum((wide * wide).sum(-1, keepdims=True), 1e-12))
+    # In float64 no square of theirs is too large or too small.
+    squares = np.einsum("...k,...k->...", wide, wide, dtype=np.float64)[..., None]
+    return wide / np.sqrt(np.maximum(squares, 1e-12)).astype(np.float32)
 
 
 def half(data: Any) -> Any:

@@ -375,32 +375,16 @@ def topk(q: Side, d: Side, k: int, options: Options) -> tuple[Tensor, Tensor, Te
 
 def screen(d: Side, codes: Any) -> Any:
     """Documents with codes of theirs, in memory of their own."""
-    if d.data.device.type != "cpu":
-        raise ValueError(f"exact: expected documents in host memory, found {d.data.device}")
-    d = d._replace(data=d.data.detach())
-    numbers, kept = describe(d, dense=True)
-    of_codes, codes_kept = describe(codes.as_side(None, None, None), dense=True)
-    found = _maxsim.Screen(get_num_threads(), numbers, of_codes)
-    del kept, codes_kept
-    return found
+    from . import exact as _exact
+
+    return _exact.screen(d, codes)
 
 
-def search_exact(
-    screen: Any, q: Side, k: int, n_candidates: int, is_exact: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def search_exact(screen: Any, q: Side, k: int, n_candidates: int, is_exact: bool) -> Any:
     """Ranks documents by way of their codes: a ranking, what is proven, how many were re-scored."""
-    if q.data.device.type != "cpu":
-        raise ValueError(f"Q: expected a tensor on the CPU like the corpus, found {q.data.device}")
-    n = q.n_items
-    scores, ids = torch.empty((n, k), dtype=torch.float32), torch.empty((n, k), dtype=torch.int64)
-    counts, proven = torch.empty((n, 2), dtype=torch.int64), torch.empty((n, k), dtype=torch.bool)
-    n_rescored = torch.empty(n, dtype=torch.int64)
-    numbers, kept = describe(q._replace(data=q.data.detach()), dense=True)
-    screen.search(get_num_threads(), numbers, n_candidates, is_exact,
-                  (memory(scores), memory(ids), memory(counts), n, k), memory(proven),
-                  memory(n_rescored))
-    del kept
-    return scores, ids, counts[:, 0], counts[:, 1], proven, n_rescored
+    from . import exact as _exact
+
+    return _exact.search(screen, q, k, n_candidates, is_exact)
 
 
 def ranked(scores: Tensor, has: Tensor | None, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -478,7 +462,9 @@ def row_is_valid(side: Side) -> Any:
 def unit(data: Tensor) -> Tensor:
     """Rows of length 1, in float32."""
     wide = data.detach().float()
-    return wide / wide.square().sum(-1, keepdim=True).clamp_min(1e-12).sqrt()
+    # In float64 no square of theirs is too large or too small.
+    lengths: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True, dtype=torch.float64)
+    return wide / lengths.clamp_min(1e-6).float()
 
 
 def half(data: Tensor) -> Tensor:

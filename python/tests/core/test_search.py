@@ -82,6 +82,31 @@ def test_corpus(device, format):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("format, tolerance", [
+    (None, 1e-5), ("int8", 0.05), ("int8-affine", 0.05), ("fp8", 0.3)])
+def test_cosine_similarities_of_a_corpus(device, format, tolerance):
+    """Scores are those of normalised rows on both sides, whatever documents are kept as."""
+    Q, D = case(m=60, dim=64, device=device)
+    Q, D = Q * 10 ** torch.linspace(-2, 2, 7, device=device)[:, None], D * 3e30
+    exact = oracle(Q, D, normalize=True)[0]
+    best = maxsim.search(Q, maxsim.Corpus(D, format=format, normalize=True), 5)
+    if format is None and device == "cuda":
+        return  # Products of rows that are as long as these are infinite.
+    for q in range(3):
+        assert abs(best.scores[q].cpu().numpy() - exact[q][best.ids[q].cpu()]).max() < tolerance
+    if format != "fp8":
+        corpus = maxsim.Corpus(D.cpu().numpy(), format=format, normalize=True)
+        close(maxsim.search(Q.cpu().numpy(), corpus, 5).scores, best.scores, 64, 1e3)
+    if format not in (None, "int8-affine"):
+        found = maxsim.search(Q, corpus_of(D, format, normalize=True), 5)
+        close(found.scores, -np.sort(-exact)[:, :5], 64)
+        assert found.proven.all()
+        with pytest.raises(ValueError, match="divides"):
+            maxsim.search(maxsim.quantize(Q, format), maxsim.Corpus(
+                D, format=format, normalize=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("format, scales, bound", [
     ("int8", None, 0.51), ("int8", "float32", 0.501), ("int8-affine", None, 0.51),
     ("fp8", None, 18), ("fp8", "float32", 18), ("fp8", "tensor", 18),
@@ -362,9 +387,33 @@ def test_errors_of_exact_corpora():
 
 
 @cuda
-def test_exact_corpora_are_in_host_memory():
+@pytest.mark.parametrize("dtype, format", [
+    (torch.float32, "int8"), (torch.float32, "fp8"), (torch.float16, "int8"),
+    (torch.float16, "int8-affine"), (torch.bfloat16, "fp8"),
+])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_ranking_on_a_gpu_is_the_exact_one(dtype, format, normalize):
+    if normalize and format == "int8-affine":
+        pytest.skip("normalised rows are float32")
+    Q, D = case(dtype, m=60, dim=64, device="cuda")
+    D[7], D[9, 1] = D[3], float("nan")
+    lengths = LENGTHS.cuda() if normalize else LENGTHS
+    corpus = corpus_of(D, format, lengths=lengths, normalize=normalize)
+    wanted = maxsim.topk(Q, maxsim.Corpus(D, lengths=lengths), 9) if not normalize else \
+        maxsim.topk(Q.float(), D.float(), 9, d_lengths=lengths, normalize=True)
+    D.zero_()  # The corpus has documents of its own.
+    found = maxsim.search(Q, corpus, 9)
+    assert found.ids.device == found.proven.device == Q.device
+    assert torch.equal(found.ids, wanted.ids) and found.proven.all()
+    torch.testing.assert_close(found.scores, wanted.scores, rtol=1e-5, atol=1e-4)
+    assert (found.n_empty == 5).all() and (found.n_nan == 1).all()
+    few = maxsim.search(Q, corpus, 9, n_candidates=9, exact=False)
+    assert torch.equal(few.ids[few.proven], wanted.ids[few.proven])
+
+
+@cuda
+def test_exact_corpora_are_where_their_queries_are():
     Q, D = case(m=20, dim=32)
-    with pytest.raises(ValueError, match="host memory"):
-        corpus_of(D.cuda(), "int8")
-    with pytest.raises(ValueError, match="CPU"):
-        maxsim.search(Q.cuda(), corpus_of(D, "int8"))
+    for queries, documents in ((Q, D.cuda()), (Q.cuda(), D)):
+        with pytest.raises(ValueError, match="like the corpus"):
+            maxsim.search(queries, corpus_of(documents, "int8"))
