@@ -70,6 +70,15 @@ def _of_one_scale(tokens: Side) -> tuple[Tensor, Tensor, None]:
     largest = largest if valid is None else torch.where(valid, largest, 0)
     largest = (largest.amax() if largest.numel() else x.new_zeros(())).clamp_min(1e-6)
     # On a GPU torch multiplies by the inverse of a number, and is off by a bit.
-    scale = largest / torch.full_like(largest, 448.0)
-    codes = torch.where(finite, (x / scale).clamp(-448, 448), float("nan"))
+    scale = _quotient(largest, torch.full_like(largest, 448.0))
+    codes = torch.where(finite, _quotient(x, scale).clamp(-448, 448), float("nan"))
     return codes.to(torch.float8_e4m3fn), scale, None
+
+
+def _quotient(x: Tensor, y: Tensor) -> Tensor:
+    """Quotients in float32, rounded to nearest: a code at a tie is another where one is off."""
+    if not torch.compiler.is_compiling():
+        return x / y
+    # Compilers may make divisions of float32 that are off by a bit; in float64 that is less than
+    # what float32 quotients can be apart from a tie.
+    return (x.double() / y.double()).float()

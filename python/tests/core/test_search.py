@@ -157,6 +157,36 @@ def test_one_scale_for_all_is_that_of_the_host():
     assert torch.equal(ours.scales, scale)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_codes_of_one_scale_at_ties_and_ends(device, is_compiled, dtype):
+    """Every code, what lies between two and beside that, and what is no number."""
+    from maxsim._backends import codes as _codes
+    from maxsim._sides import Side
+
+    values = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    values = values[values.isfinite()].sort().values
+    ties = (values[1:] + values[:-1]) / 2
+    beside = [torch.nextafter(ties, torch.tensor(end)) for end in (1e9, -1e9)]
+    values = torch.cat([values, ties, *beside, torch.tensor([1e-30, -1e-30, 0.0, -0.0])])
+    quantize = _codes._of_one_scale
+    if is_compiled:
+        backend = "inductor" if device == "cuda" else "aot_eager"
+        quantize = torch.compile(quantize, backend=backend, fullgraph=True)
+    exponents = (-100, -21, 0, 1, 40) if dtype != torch.float16 else (-8, 0, 6)
+    for exponent, factor in ((n, x) for n in exponents for x in (1.0, 1.2345)):
+        X = (values * factor * 2.0**exponent)[:1016].view(1, -1, 4).to(dtype)
+        for has_ends in (False, True):
+            if has_ends:
+                X[0, 5, 1:] = torch.tensor([float("nan"), float("inf"), -float("inf")])
+            wanted = maxsim.quantize(X, "fp8", scales="tensor")
+            codes, scale, _ = quantize(Side(X.to(device)))
+            assert torch.equal(wanted.scales, scale.cpu())
+            found = codes.cpu().view(torch.uint8)
+            assert torch.equal(wanted.codes.view(torch.uint8), found), (exponent, factor)
+
+
 @pytest.mark.parametrize("bit_order", ["colbert", "little-endian"])
 @pytest.mark.parametrize("nbits", [1, 2, 4, 8])
 def test_plaid(bit_order, nbits):
