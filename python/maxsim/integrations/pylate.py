@@ -24,8 +24,10 @@ def enable(*, masked: str = "zero", check_version: bool = True) -> Enabled:
 
     Args:
         masked: ``"zero"``: a masked document token has similarity 0, as in PyLate's own torch
-            code: it wins over tokens whose similarities are negative. ``"skip"``: a masked token
-            cannot win, as in PyLate's backends for GPUs; this needs no copy of the documents.
+            code: it wins over tokens whose similarities are negative. Documents are copied where
+            that is cheaper than the similarities of all winners, and where masks are weights.
+            ``"skip"``: a masked token cannot win, as in PyLate's backends for GPUs; this never
+            needs a copy of the documents.
         check_version: refuse versions of PyLate that are not known to fit.
 
     Raises:
@@ -68,6 +70,7 @@ def _score(
     """Scores with masks that multiply similarities, in the element type that these have."""
     import torch
 
+    from .._backends import zeroed
     from . import _served
 
     given = queries, documents
@@ -79,6 +82,10 @@ def _score(
         queries = _times(queries, queries_mask, queries is not given[0])
     if documents_mask is not None:
         dtype = torch.promote_types(dtype, documents_mask.dtype)
+        if _masked == "zero" and _served.is_eager() and zeroed.takes(
+                queries, documents, documents_mask):
+            scores = zeroed.score(queries, documents, documents_mask)
+            return scores.to(_served.sum_type(dtype, scores.device))
         if _masked == "zero":
             documents = _times(documents, documents_mask, documents is not given[1])
         else:

@@ -27,6 +27,9 @@ def rand(*shape: Any) -> torch.Tensor:
 class Calls(list):
     """Names of the functions of this package that were called."""
 
+    #: Calls with masked tokens of similarity 0 that copied no documents.
+    zeroed = 0
+
     def take(self) -> list:
         """The names since the last time."""
         found = list(self)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from comparing import Calls
 
+import maxsim._backends.zeroed
 import maxsim.scoring
 
 
@@ -21,6 +22,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
             found.append(_name)
             return _own(*args, **kwargs)
         monkeypatch.setattr(maxsim.scoring, name, record)
+
+    def zeroed(Q: Any, D: Any, mask: Any, _own: Any = maxsim._backends.zeroed.score) -> Any:
+        found.append("candidates" if D.ndim == 4 else "maxsim")
+        found.zeroed += 1
+        return _own(Q, D, mask)
+    monkeypatch.setattr(maxsim._backends.zeroed, "score", zeroed)
     return found
 
 

@@ -67,6 +67,66 @@ def test_masked_tokens_win_over_negative_similarities() -> None:
         integration.enable(masked="drop")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("candidates", [False, True])
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True), (False, False)])
+def test_masked_tokens_of_few_pairs(
+    calls: Calls, candidates: bool, dtype: Any, needs: Any,
+) -> None:
+    """Documents are not copied; many of their tokens' similarities are negative, some all of them,
+    and some documents have no masked token."""
+    shape = (2, 3, 64, 16) if candidates else (3, 64, 16)
+    q, d, mask = randn(2, 5, 16).to(dtype), randn(*shape), rand(*shape[:-1]) > 0.5
+    d[0] = -d[0].abs()
+    q[:, :3] = q[:, :3].abs()
+    mask.flatten(0, -2)[1], mask.flatten(0, -2)[2, 3:] = True, False
+    d = d.to(dtype)
+    if candidates:
+        mask[1, 2] = False
+    function = colbert.colbert_kd_scores if candidates else colbert.colbert_scores
+    weights = randn(2, 3)
+
+    def loss(backend: str) -> Any:
+        return lambda q, d: (function(q, d, None, mask, backend=backend).float() * weights).sum()
+
+    if not any(needs):
+        with torch.no_grad():
+            near(function(q, d, None, mask), function(q, d, None, mask, backend="torch"), dtype)
+        assert calls.zeroed == 1
+        return
+
+    def both(backend: str, *tensors: Any) -> list:
+        leaves = [x.detach().clone().requires_grad_(need) for x, need in zip(tensors, needs)]
+        loss(backend)(*leaves).backward()
+        return [x.grad for x in leaves]
+
+    found = both("auto", q, d)
+    assert calls.zeroed == 1 and calls.take() == ["candidates" if candidates else "maxsim"]
+    for x, y in zip(found, both("torch", q.float(), d.float())):
+        assert (x is None) == (y is None)
+        if x is not None:
+            near(x, y.to(dtype))
+    assert calls.zeroed == 1
+
+
+def test_masked_tokens_whose_documents_are_copied(calls: Calls) -> None:
+    q, d, mask = randn(40, 6, 16), randn(5, 9, 16), rand(5, 9) > 0.4
+    for mask in (mask, mask[:, :1].expand(5, 9), mask.float()):
+        near(colbert.colbert_scores(q, d, None, mask),
+             colbert.colbert_scores(q, d, None, mask, backend="torch"))
+    near(colbert.colbert_scores(q[:1], d, None, mask.long()),
+         colbert.colbert_scores(q[:1], d, None, mask.long(), backend="torch"))
+    assert calls.zeroed == 0
+
+
+def test_scores_are_the_same_bits_with_padding() -> None:
+    """Documents with masked tokens that win nothing score as without these."""
+    q, d = randn(2, 5, 16).abs(), randn(3, 64, 16).abs()
+    mask = torch.arange(64, device=d.device).expand(3, 64) < 40
+    assert torch.equal(colbert.colbert_scores(q, d, None, mask),
+                       colbert.colbert_scores(q, d[:, :40]))
+
+
 def test_weights_in_masks() -> None:
     q, d, q_mask, d_mask = tensors()
     q_mask, d_mask = randn(q_mask.shape), randn(d_mask.shape)
