@@ -6,7 +6,7 @@ import os
 import cases
 import torch
 
-from . import packages, rows, scoring, world
+from . import limits, packages, rows, scoring, world
 
 WHOLE = (
     ("1k-32-300", "1 × 32 × 1000 × 300"),
@@ -124,11 +124,10 @@ def enqueue(w):
     for name, words in WHOLE:
         case = f"enqueue of a call from Python, forward, {words}"
         with reported(case, GOAL_FORWARD) as found:
-            _, good, bad = working(w, name)
-            times = w.enqueue_us(good)
-            found.append(
-                world.compared(case, GOAL_FORWARD, times, "µs", bad, w.limits.launch_us)
-            )
+            problem, good, bad = working(w, name)
+            shape = problem.case.n_queries, problem.case.n_docs
+            times, limit = beside(w, good, lambda: limits.Call(torch, *shape))
+            found.append(world.compared(case, GOAL_FORWARD, times, "µs", bad, limit))
         yield found
     case = f"enqueue of a call from Python, forward + backward, {STEP.words}"
     with reported(case, GOAL_STEP) as found:
@@ -136,11 +135,17 @@ def enqueue(w):
         methods = steps(problem, g)
         good, bad = w.working(methods, right_gradients(problem, g, methods))
         must(good, bad)
-        times = w.enqueue_us(good)
-        # One kernel for the scores, and one at least for the gradients.
-        limit = 2 * w.limits.launch_us if w.limits.launch_us else None
+        times, limit = beside(w, good, lambda: limits.Step(torch, *scoring.leaves(problem), g))
         found.append(world.compared(case, GOAL_STEP, times, "µs", bad, limit))
     yield found
+
+
+def beside(w, good, floor):
+    """Host times of calls in turns with their floor's, and the floor's median."""
+    if not w.on_gpu:
+        return w.enqueue_us(good), None
+    times = w.enqueue_us(good | {"floor": floor()})
+    return times, world.figures({"floor": times.pop("floor")})["floor"]
 
 
 class Compiled:

@@ -31,6 +31,9 @@ class Launch:
         if code:
             raise OSError(f"the driver says {code}")
 
+    def __call__(self):
+        self.driver.cuLaunchKernel(*self.arguments)
+
     def enqueue_us(self, n=200):
         """Host time of a launch, the mean of n."""
         launch, arguments = self.driver.cuLaunchKernel, self.arguments
@@ -50,6 +53,44 @@ class Launch:
         self.driver.cuLaunchKernel(*self.arguments)
         self.synchronize()
         return (time.perf_counter() - start) * 1e3
+
+
+class Call:
+    """The least that a call of scores does: a tensor for them, and a launch."""
+
+    def __init__(self, torch, n, m):
+        self.torch, self.shape, self.launch = torch, (n, m), Launch(torch)
+
+    def __call__(self):
+        self.torch.empty(self.shape, device="cuda")
+        self.launch()
+
+
+class Step:
+    """The least that forward and backward do: a function of autograd that computes nothing, with
+    tensors for scores and gradients, and a launch each way."""
+
+    def __init__(self, torch, q, d, g):
+        launch = Launch(torch)
+
+        class Nothing(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, q, d):
+                ctx.save_for_backward(q, d)
+                launch()
+                return torch.empty_like(g)
+
+            @staticmethod
+            def backward(ctx, grad):
+                q, d = ctx.saved_tensors
+                launch()
+                return torch.empty_like(q), torch.empty_like(d)
+
+        self.function, self.q, self.d, self.g = Nothing.apply, q, d, g
+
+    def __call__(self):
+        self.q.grad = self.d.grad = None
+        self.function(self.q, self.d).backward(self.g)
 
 
 class Limits:

@@ -31,6 +31,9 @@ class Goal:
                 found.append(f"{figure} or its bound was not measured")
             elif not OPERATORS[operator](value, wanted):
                 found.append(f"{figure} is {value:g}, not {operator} {wanted:g}")
+                limit = row.get("limit")
+                if figure == "ours" and is_number(limit) and not OPERATORS[operator](limit, wanted):
+                    found.append(f"its floor alone is {limit:g}")
         return found
 
 

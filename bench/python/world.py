@@ -107,7 +107,7 @@ class World:
             self.timer.synchronize()
             sleeps[call] = max(timing.SLEEP_US_MIN, 2 * self.timer.enqueue_us(call, 2))
         return self.turns(
-            methods, lambda call: self.timer.device_ms(call, sleeps[call], True), seconds, most=40
+            methods, lambda call: self.timer.device_ms(call, sleeps[call], True), seconds, most=200
         )
 
     def working(self, methods, check=None):

@@ -1,16 +1,20 @@
 """The compiled half: calls on memory whose addresses Python gives (`_sides.py`)."""
 
-from typing import Any, final
+from typing import Any, Callable, final
 
 _Numbers = tuple[Any, ...]
 #: Address and number of entries.
 _Memory = tuple[int, int]
+#: Queries, documents, and their masks.
+_Given = tuple[Any, Any, Any | None, Any | None]
 
 __all__ = [
     "DeviceMemoryError",
     "Plaid",
+    "Quick",
     "SCALE_PADDING",
     "Screen",
+    "WIDE_FROM",
     "WorkspaceError",
     "arrangement",
     "backward",
@@ -34,11 +38,24 @@ __all__ = [
     "version",
 ]
 
+#: Documents below so many tokens have winners of two bytes on a GPU.
+WIDE_FROM: int
 #: Words that scales on a GPU have behind those of the last row.
 SCALE_PADDING: int
 
 class DeviceMemoryError(MemoryError): ...
 class WorkspaceError(Exception): ...
+
+@final
+class Quick:
+    def __new__(cls, n_threads: Callable[[], int]) -> Quick: ...
+    def takes(self, given: _Given) -> bool: ...
+    def score(
+        self, given: _Given, options: int, with_winners: bool,
+    ) -> tuple[Any, Any | None] | None: ...
+    def gradients(
+        self, given: _Given, of_scores: tuple[Any, Any], options: int, needs: tuple[bool, bool],
+    ) -> tuple[Any | None, Any | None] | None: ...
 
 @final
 class Plaid:

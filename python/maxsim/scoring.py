@@ -111,13 +111,18 @@ def _items(x: Any, lib: Any, name: str, *per_token: Any) -> tuple[Any, bool, tup
     return x[None], True, added
 
 
+#: A call that has been made before does not import again: that takes longer than it seems.
+_QUICK = f"{__package__}._backends.quick"
+
+
 def _quickly(Q: Any, D: Any, ndim: int, *options: Any) -> Any:
     """Scores of a plain call on torch tensors; None of any other, or where documents have other
     axes."""
     if not _is_tensor(Q) or getattr(D, "ndim", 0) != ndim:
         return None
-    from ._backends import quick
-
+    quick: Any = sys.modules.get(_QUICK)
+    if quick is None:
+        from ._backends import quick
     return quick.score(Q, D, *options)
 
 

@@ -13,10 +13,10 @@ use crate::side::{Memory, Pairs, Side, entries};
 /// Room for results; none for what is not asked for.
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct Room(
-    /* f32 scores */ Memory,
-    /* i32 winners, `width` per score */ Option<Memory>,
-    /* f32 token scores, `width` per score */ Option<Memory>,
-    /* width */ usize,
+    /* f32 scores */ pub Memory,
+    /* i32 winners, `width` per score */ pub Option<Memory>,
+    /* f32 token scores, `width` per score */ pub Option<Memory>,
+    /* width */ pub usize,
 );
 
 impl Room {
@@ -113,10 +113,10 @@ pub fn score(
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct GradientRoom(
     /* f32 gradients of scores */ pub Memory,
-    /* i32 winners, `width` per score */ Memory,
-    /* width */ usize,
+    /* i32 winners, `width` per score */ pub Memory,
+    /* width */ pub usize,
     /* queries' f32 gradient */ pub Option<Memory>,
-    /* documents' f32 gradient */ Option<Memory>,
+    /* documents' f32 gradient */ pub Option<Memory>,
 );
 
 /// Gradients of tokens in host memory.

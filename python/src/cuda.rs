@@ -34,10 +34,10 @@ pub struct Results(
 /// Device memory that gradients are made of and go to; none for a side that needs none.
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct GradientMemory(
-    /* f32 gradients of scores */ Memory,
-    /* winners as the library has them: bytes */ Memory,
-    /* queries' gradient */ Option<Memory>,
-    /* documents' gradient */ Option<Memory>,
+    /* f32 gradients of scores */ pub Memory,
+    /* winners as the library has them: bytes */ pub Memory,
+    /* queries' gradient */ pub Option<Memory>,
+    /* documents' gradient */ pub Option<Memory>,
 );
 
 /// Layouts of padded items, by the numbers that they are made of: those of a step are those of
@@ -142,10 +142,7 @@ pub fn cuda_score(
             match (sides.0.format()?, sides.1.format()?) {
                 (TokenFormat::Element(a), TokenFormat::Element(b)) if a == b => {
                     with_element!(a, T => {
-                        let queries = elements::<T>(&device, &sides.0)?;
-                        let documents = elements::<T>(&device, &sides.1)?;
-                        let sides = [&sides.0, &sides.1];
-                        score(&device, &call, (queries, documents), sides, &pairs, &results)
+                        score_elements::<T>(&device, &call, &sides, &pairs, &results)
                     })
                 }
                 _ => {
@@ -163,6 +160,25 @@ pub fn cuda_score(
             }
         }
     }))
+}
+
+/// Scores elements.
+///
+/// # Safety
+/// As [`cuda_score`].
+pub unsafe fn score_elements<T: Element + ScorableWith<T>>(
+    device: &Device,
+    call: &Call,
+    sides: &(Side, Side),
+    pairs: &Pairs,
+    results: &Results,
+) -> Result<Outcome<usize>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let queries = elements::<T>(device, &sides.0)?;
+        let documents = elements::<T>(device, &sides.1)?;
+        score(device, call, (queries, documents), [&sides.0, &sides.1], pairs, results)
+    }
 }
 
 /// Scores views of the sides.
@@ -262,9 +278,11 @@ pub fn cuda_backward(
     }))
 }
 
+/// Enqueues gradients of elements.
+///
 /// # Safety
 /// As [`cuda_score`].
-unsafe fn gradients<T: Element>(
+pub unsafe fn gradients<T: Element>(
     device: &Device,
     call: &Call,
     sides: [&Side; 2],

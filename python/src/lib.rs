@@ -7,6 +7,7 @@ mod errors;
 mod plaid;
 mod pool;
 mod quantize;
+mod quick;
 mod rank;
 mod residuals;
 mod search;
@@ -30,6 +31,10 @@ mod _maxsim {
     use super::plaid::Plaid;
     #[pymodule_export]
     use super::quantize::{dequantize, quantize};
+    #[pymodule_export]
+    use super::quick::Quick;
+    #[pymodule_export]
+    const WIDE_FROM: usize = super::quick::WIDE_FROM;
     #[pymodule_export]
     use super::rank::{rank, topk};
     #[pymodule_export]

@@ -163,6 +163,23 @@ impl<'a> Indices<'a> {
 }
 
 impl Side {
+    /// Padded items `[n, len, dim]` of elements, one after the other.
+    pub fn padded(
+        address: u64,
+        element: ElementType,
+        [n, len, dim]: [usize; 3],
+        mask: Option<Memory>,
+    ) -> Side {
+        let (format, bytes) = match element {
+            ElementType::F32 => (0, 4),
+            ElementType::F16 => (1, 2),
+            ElementType::Bf16 => (2, 2),
+        };
+        let (pitch, none) = (dim as u64 * bytes, Memory(0, 0));
+        let items = Items(PADDED, n, len, n * len, dim, 0, 0, false);
+        Side(items, Matrix(address, pitch, format, mask, none, 0, none))
+    }
+
     /// Address of the matrix.
     pub fn address(&self) -> u64 {
         self.1.0
@@ -378,7 +395,6 @@ fn scattered<I: Index>(
     TokenLayout::scattered(rows, dim, starts, lengths)
 }
 
-/// Tokens with a mask, where there is one.
 /// Which queries meet which documents.
 #[derive(FromPyObject, Clone, Copy, Debug)]
 pub struct Pairs(
@@ -391,6 +407,16 @@ pub struct Pairs(
 );
 
 impl Pairs {
+    /// Every query with every document.
+    pub fn cross() -> Pairs {
+        Pairs(0, 0, 0, 0, 0, false)
+    }
+
+    /// Every query with `k` documents of its own.
+    pub fn own(k: usize) -> Pairs {
+        Pairs(1, k, 0, 0, 0, false)
+    }
+
     /// The pairing.
     ///
     /// # Safety

@@ -35,7 +35,7 @@ pub struct Call(
     /* normalize */ pub bool,
     /* tf32 */ pub bool,
     /* consistent */ pub bool,
-    /* address and bytes of memory for this call alone */ Option<(u64, u64)>,
+    /* address and bytes of memory for this call alone */ pub Option<(u64, u64)>,
 );
 
 /// What became of a call.

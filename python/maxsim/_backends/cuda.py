@@ -160,18 +160,26 @@ def bytes_of(winners: Tensor) -> tuple[int, int]:
     return at, n * winners.element_size()
 
 
+def winner_type_of(device: str, longest: Any) -> torch.dtype:
+    """Type of the winners that a kind of device keeps of documents up to a length."""
+    return torch.int16 if device == "cuda" and longest < WIDE_FROM else torch.int32
+
+
 def winner_type(d: Side) -> torch.dtype:
-    """Type of the winners that are kept: two bytes where no document can be too long for it."""
-    if d.data is None:
-        return torch.int32
-    longest = d.data.shape[1] if d.data.ndim == 3 else d.data.shape[0]
-    return torch.int16 if longest < WIDE_FROM else torch.int32
+    """Type of the winners that are kept of documents."""
+    return torch.int32 if d.data is None else winner_type_of("cuda", _at_most(d))
 
 
-def _widened(winners: Tensor) -> Tensor:
-    """Winners of two unsigned bytes as int32; all ones are none."""
+def _at_most(d: Side) -> int:
+    """Tokens that no document has more of, as far as shapes say."""
+    return int(d.data.shape[1] if d.data.ndim == 3 else d.data.shape[0])
+
+
+def _widened(winners: Tensor, longest: int) -> Tensor:
+    """Winners of two unsigned bytes as int32, of documents up to a length; all ones are none."""
     wide = winners.to(torch.int32)
-    return torch.where(wide < -1, wide + 65536, wide)
+    # Of shorter documents, the winners' highest bit is set of none alone, as in a signed -1.
+    return wide if longest <= 1 << 15 else torch.where(wide < -1, wide + 65536, wide)
 
 
 def _spread(flat: Tensor, shape: tuple[int, ...], fill: float, q: Side, pairing: Pairing,
@@ -197,7 +205,10 @@ def dense_winners(
     winners: Tensor, q: Side, pairing: Pairing, d: Side | None = None,
 ) -> Tensor:
     """The winners that are kept, as a user has them: int32 ``[..., Lq]``, -1 for none."""
-    wide = _widened(winners) if winners.dtype == torch.int16 else winners
+    wide = winners
+    if winners.dtype == torch.int16:
+        longest = WIDE_FROM if d is None or d.data is None else _at_most(d)
+        wide = _widened(winners, longest)
     if d is not None and _unread.takes(q, d, pairing):
         return wide
     shape = tuple(winners.shape[:-1])
@@ -240,7 +251,7 @@ def run(
     if winners is not None and winners.dtype == torch.int32 and n_bytes == 2:
         # Documents are shorter than their matrix could have been.
         narrow = winners.view(-1).view(torch.int16)[:winners.numel()]
-        winners = _widened(narrow).view(winners.shape)
+        winners = _widened(narrow, WIDE_FROM).view(winners.shape)
     if token_scores is not None:
         token_scores = _spread(token_scores, shape, 0.0, q, pairing, width)
     return Result(scores, winners, token_scores)

@@ -7,9 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from . import quick
 from .._sides import CANDIDATES, CROSS, OWN, PAIRS
 from .._sides import Options, Pairing, Result, Side, check, check_call
+from .cuda import winner_type_of
 from .torch import CODES, ELEMENTS, check_devices, run, run_backward
 
 #: Namespace of the operators: the name that the package was imported under, so that a copy of it
@@ -77,22 +77,7 @@ def _check(q: Side, d: Side, pairing: Pairing) -> None:
 _INDICES = (torch.int32, torch.int64)
 
 
-def _is_quick(args: tuple[Any, ...]) -> bool:
-    """Whether a call is one of those that need no more checks."""
-    Q, q_mask, D, d_mask = args[0], args[1], args[6], args[7]
-    # Documents of four axes have another pairing, which this operator is not asked for so.
-    has_others = any(x is not None for x in (*args[2:6], *args[8:14]))
-    return (args[14] == CROSS and D.ndim == 3 and not has_others
-            and quick.takes(Q, D, q_mask, d_mask))
-
-
 def _score(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    wants_winners, wants_token_scores = args[_N_CALL:]
-    if not wants_token_scores and _is_quick(args) and (
-            not wants_winners or args[16] == args[0].shape[1]):
-        scores, kept = quick.forward(args[0], args[6], args[1], args[7], *args[18:22])
-        none = scores.new_empty(0)
-        return scores, none.to(_winner_type(Side(args[6]))) if kept is None else kept, none
     q, d, pairing, options = _call(args)
     _check(q, d, pairing)
     winners, token_scores = args[_N_CALL:]
@@ -119,11 +104,8 @@ def _score_fake(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _winner_type(d: Side) -> torch.dtype:
-    if d.data.device.type == "cuda":
-        from . import cuda as _cuda
-
-        return _cuda.winner_type(d)
-    return torch.int32
+    longest = d.data.shape[1] if d.data.ndim == 3 else d.data.shape[0]
+    return winner_type_of(d.data.device.type, longest)
 
 
 def _shape(q: Side, d: Side, pairing: Pairing) -> tuple[Any, ...]:
@@ -152,12 +134,7 @@ def _score_backward(grad: Tensor, winners: Tensor, *args: Any) -> tuple[Tensor, 
     for name, x in (("grad", grad), ("winners", winners)):
         check(x.device == q.data.device, name, f"a tensor on {q.data.device}", x.device)
     needs = args[_N_CALL:]
-    if _is_quick(args) and winners.is_contiguous() and winners.shape[-1] == q.data.shape[1]:
-        of_q, of_d = quick.gradients(
-            grad.float().contiguous(), winners, q.data, d.data, q.mask, d.mask, options.normalize,
-            options.tf32, *needs)
-    else:
-        of_q, of_d = run_backward(grad, winners, q, d, pairing, options, needs)
+    of_q, of_d = run_backward(grad, winners, q, d, pairing, options, needs)
     return (q.data.new_empty(0) if of_q is None else of_q,
             d.data.new_empty(0) if of_d is None else of_d)
 

@@ -18,7 +18,7 @@ from .._threads import get_num_threads
 CODES = {getattr(torch, name): n for name, n in FORMATS.items() if hasattr(torch, name)}
 ELEMENTS = (torch.float32, torch.float16, torch.bfloat16)
 #: Documents below so many tokens have winners of two bytes on a GPU.
-WIDE_FROM = 65535
+WIDE_FROM = _maxsim.WIDE_FROM
 
 
 def tokens(x: Tensor, name: str) -> Tensor:

@@ -90,6 +90,9 @@ def test_make_graphed_callables():
 
     wanted = Step()(Q, D)
     wanted.backward()
+    # A graph of gradients that is kept would tie the weight to the stream that it was made on,
+    # which torch then cannot capture.
+    wanted = wanted.detach()
     grad, model.weight.grad = model.weight.grad.clone(), None
     graphed = torch.cuda.make_graphed_callables(Step(), (Q, D))
     found = graphed(Q, D)

@@ -72,6 +72,63 @@ def test_compile(device, backend, dynamic):
                 torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck_of_padded_calls(device):
+    from maxsim._backends import compiled  # registers them
+
+    ops = getattr(torch.ops, compiled.NAMESPACE)
+    Q, D = case(device=device)
+    own = torch.randn(3, 2, 11, 24, device=device)
+    mask = torch.rand(5, 11, device=device) > 0.3
+    for args in ((Q, D, None, None, 0), (Q, D, None, mask, 1), (Q, own, None, None, 0)):
+        torch.library.opcheck(ops.padded_scores.default, args)
+        torch.library.opcheck(ops.padded_scores_and_winners.default, args)
+        scores, winners = ops.padded_scores_and_winners(*args)
+        for needs in ((True, True), (False, True), (True, False)):
+            grads = (torch.randn_like(scores), winners)
+            torch.library.opcheck(ops.padded_gradients.default, (*grads, *args, *needs))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiled_calls_have_operators_of_few_arguments(device):
+    from torch._dynamo.backends.common import aot_autograd
+
+    graphs = []
+
+    def collect(graph, _):
+        graphs.append({str(node.target) for node in graph.graph.nodes
+                       if node.op == "call_function" and "padded" in str(node.target)})
+        return graph.forward
+
+    collecting = aot_autograd(fw_compiler=collect, bw_compiler=collect)
+    Q, D = case(device=device)
+    own = torch.randn(3, 2, 11, 24, device=device)
+    mask = torch.rand(5, 11, device=device) > 0.3
+
+    def name(which):
+        return {f"{_ops.NAMESPACE}.padded_{which}.default"}
+
+    for function, documents in ((lambda q, d: maxsim.maxsim(q, d, d_mask=mask, normalize=True), D),
+                                (lambda q, d: maxsim.candidates(q, d), own)):
+        for needs in ((False, False), (True, True), (True, False), (False, True)):
+            torch._dynamo.reset()
+            graphs.clear()
+            compiled = torch.compile(function, backend=collecting, fullgraph=True)
+            given = [[x.clone().requires_grad_(need) for x, need in zip((Q, documents), needs)]
+                     for _ in range(2)]
+            found, wanted = compiled(*given[0]), function(*given[1])
+            assert torch.equal(found, wanted)
+            if not any(needs):
+                assert graphs == [name("scores")]
+                continue
+            for scores in (found, wanted):
+                scores.logsumexp(-1).sum().backward()
+            assert graphs == [name("scores_and_winners"), name("gradients")]
+            for a, b in zip(*given):
+                assert (a.grad is None) == (b.grad is None)
+                assert a.grad is None or torch.allclose(a.grad, b.grad, rtol=1e-5, atol=1e-6)
+
+
 def test_compile_of_masks_and_packed_items():
     torch._dynamo.reset()
     Q, D = case()
@@ -132,23 +189,46 @@ def test_both_paths_give_the_same():
     assert not found.winners.requires_grad and not found.token_scores.requires_grad
 
 
-def test_the_quick_way_gives_the_same():
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_quick_way_gives_the_same(device):
     from maxsim._backends import quick
 
     for dtype in (torch.float32, torch.bfloat16):
-        Q, D = case(dtype)
-        q_mask, d_mask = torch.rand(3, 7) > 0.3, torch.rand(5, 11) > 0.3
+        Q, D = case(dtype, device=device)
+        q_mask, d_mask = (torch.rand(*x.shape[:2], device=device) > 0.3 for x in (Q, D))
         for masks in ((None, None), (q_mask, d_mask), (q_mask.byte(), None)):
             how = dict(zip(("q_mask", "d_mask"), masks), normalize=True)
             assert quick.score(Q, D, *masks, True, False) is not None
             found = step(lambda q, d: maxsim.maxsim(q, d, **how), Q, D)
             long = step(lambda q, d: maxsim.maxsim(q, d, winners=True, **how).scores, Q, D)
             assert all(torch.equal(a, b) for a, b in zip(found, long))
-    for other in (D.transpose(1, 2), D[:, :0], D.float(), D[..., :8], D[0], D.to("meta"),
-                  torch.nn.Parameter(D)):
+
+
+def test_what_the_quick_way_leaves():
+    from maxsim._backends import quick
+
+    class Other(torch.Tensor):
+        pass
+
+    Q, D = case()
+    for other in (D.transpose(1, 2), D[:, :0], D.half(), D.double(), D[..., :8], D[0],
+                  D.to("meta"), D[:, ::2], D.to_sparse(), D.to(torch.complex64), D[None, None],
+                  D.as_subclass(Other), D.expand(2, *D.shape), D.numpy(), None):
         assert quick.score(Q, other, None, None, False, False) is None
-    for mask in (q_mask.T, q_mask.int(), q_mask[:2], q_mask.to("meta")):
-        assert quick.score(Q, D, mask, None, False, False) is None
+    mask = torch.rand(3, 7) > 0.3
+    for other in (mask.T, mask.int(), mask[:2], mask.to("meta"), mask.float(), "mask"):
+        assert quick.score(Q, D, other, None, False, False) is None
+    wanted = maxsim.maxsim(Q, D)
+    for same in (torch.nn.Parameter(D), torch.cat((D, D))[5:], D.as_strided(D.shape, D.stride())):
+        found = quick.score(Q, same, None, None, False, False)
+        assert found is not None and torch.equal(found, wanted)
+
+
+def test_gradients_have_none_of_their_own():
+    Q, D = (x.requires_grad_() for x in case())
+    grad, = torch.autograd.grad(maxsim.maxsim(Q, D).square().sum(), Q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
 
 
 def test_checkpoint_and_parameters():

@@ -95,8 +95,8 @@ def test_lists_arrays_and_chunks(calls: Calls, name: str) -> None:
     lists = [[randn(n, 16) for n in lengths] for lengths in ((3, 1, 5), (7, 2, 4))]
     near(*both(function, *lists))
     near(*both(function, *lists, chunk_elements=150))
-    near(*both(function, *([x.numpy() for x in side] for side in lists)))
-    near(*both(function, torch.randn(2, 3, 16).numpy(), np.ones((2, 4, 16), np.int8)))
+    near(*both(function, *([x.cpu().numpy() for x in side] for side in lists)))
+    near(*both(function, torch.randn(2, 3, 16, device="cpu").numpy(), np.ones((2, 4, 16), np.int8)))
     near(*both(function, randn(3, 16), randn(5, 16)))
     assert len(calls.take()) > 5
     near(*both(function, [randn(2, 16)], [randn(0, 16)]))
