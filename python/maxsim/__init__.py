@@ -67,7 +67,10 @@ _COMPOSED = ("chamfer", "from_hidden", "project", "xtr")
 
 if "torch" in sys.modules:
     # Compilers find the operators registered, whatever they trace first.
-    from ._backends import ops as _ops
+    from ._backends import compiled as _compiled
+    from ._tensors import find_torch as _find_torch
+
+    _find_torch()
 
 
 def __getattr__(name: str) -> Any:

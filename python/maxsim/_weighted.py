@@ -6,16 +6,17 @@ not depend on its weight. A mean is divided by the number of the query's valid t
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ._sides import CROSS, OWN, PADDED, PAIRS, Options, Pairing, Result, Side, check
+from ._tensors import is_tensor
 
 
 def _module(x: Any) -> Any:
     """torch or numpy, by what ``x`` is an array of."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
+    if is_tensor(x):
+        import torch
+
         return torch
     import numpy
 

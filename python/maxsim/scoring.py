@@ -6,15 +6,11 @@ without valid tokens scores 0, NaN shows, and ties go to the lowest document tok
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from . import _tensors
 from ._sides import CANDIDATES, CROSS, OWN, PAIRS, Options, Pairing, Result, Side, check, check_call
-
-
-def _is_tensor(x: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
+from ._tensors import is_tensor
 
 
 def library(*arrays: Any) -> Any:
@@ -23,7 +19,7 @@ def library(*arrays: Any) -> Any:
         if isinstance(x, (list, tuple)) and x:
             x = x[0]
         x = getattr(x, "arrays", x)
-        if _is_tensor(x):
+        if is_tensor(x):
             from ._backends import torch as of_torch
 
             return of_torch
@@ -111,19 +107,12 @@ def _items(x: Any, lib: Any, name: str, *per_token: Any) -> tuple[Any, bool, tup
     return x[None], True, added
 
 
-#: A call that has been made before does not import again: that takes longer than it seems.
-_QUICK = f"{__package__}._backends.quick"
-
-
 def _quickly(Q: Any, D: Any, ndim: int, *options: Any) -> Any:
     """Scores of a plain call on torch tensors; None of any other, or where documents have other
     axes."""
-    if not _is_tensor(Q) or getattr(D, "ndim", 0) != ndim:
+    if not is_tensor(Q) or getattr(D, "ndim", 0) != ndim:
         return None
-    quick: Any = sys.modules.get(_QUICK)
-    if quick is None:
-        from ._backends import quick
-    return quick.score(Q, D, *options)
+    return _tensors.quick.score(Q, D, *options)
 
 
 def maxsim(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 import pytest
 import torch
@@ -127,6 +128,20 @@ def test_compiled_calls_have_operators_of_few_arguments(device):
             for a, b in zip(*given):
                 assert (a.grad is None) == (b.grad is None)
                 assert a.grad is None or torch.allclose(a.grad, b.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_imports_do_not_compile_again():
+    torch._dynamo.reset()
+    Q, D = case()
+    ids = torch.tensor([[0, 1], [1, 1], [2, 0]])
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for function in (maxsim.maxsim, lambda q, d: maxsim.maxsim(q, d, winners=True).scores,
+                         lambda q, d: maxsim.maxsim(q, d, mean=True),
+                         lambda q, d: maxsim.candidates(q, d, ids)):
+            compiled = torch.compile(function, fullgraph=True, backend="eager")
+            compiled(Q, D)
+            sys.modules[f"{__name__}.other.{len(sys.modules)}"] = sys
+            compiled(Q, D)
 
 
 def test_compile_of_masks_and_packed_items():

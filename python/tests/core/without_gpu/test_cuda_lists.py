@@ -71,7 +71,7 @@ def on_a_device(monkeypatch):
         longest = q.data.shape[1] if q.kind == PADDED else 8
         found = unread.run(q, d, pairing, options._replace(max_q_len=longest))
         if found.winners is not None and found.winners.dtype == torch.int16:
-            found = found._replace(winners=backend._widened(found.winners))
+            found = found._replace(winners=backend._widened(found.winners, backend.WIDE_FROM))
         return found
 
     monkeypatch.setattr(_torch, "score", score)
@@ -130,7 +130,7 @@ def test_candidates_of_an_index(lists, q_lengths, monkeypatch):
     documents = _plaid._documents(there, q)
     found = unread.run_residuals(q, Side(torch.empty(5, 11, 0)), pairing, options, documents)
     close(found.scores, wanted.scores, 24, 512)
-    assert torch.equal(backend._widened(found.winners), wanted.winners)
+    assert torch.equal(backend._widened(found.winners, backend.WIDE_FROM), wanted.winners)
     monkeypatch.setattr(unread, "takes", lambda *sides: True)
     gradient = _plaid._gradient_on_gpu(there, weights, found.winners, q, pairing)
     torch.testing.assert_close(gradient, queries.grad, rtol=2e-3, atol=2e-3)
