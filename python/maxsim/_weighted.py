@@ -127,6 +127,10 @@ def score(
         maxima = found.token_scores
     products = maxima * _of_pairs(weights, pairing)
     scores = xp.where(found.winners >= 0, products, xp.zeros_like(products)).sum(-1)
+    if xp.__name__ == "torch" and scores.is_cuda:
+        # What a device has refused has no winners, and shows in the plain scores alone.
+        is_refused = found.scores.isnan() & (found.winners < 0).all(-1)
+        scores = scores.masked_fill(is_refused, float("nan"))
     if mean:
         scores = scores / _at_least_one(_counts(q), pairing)
     return Result(

@@ -211,6 +211,9 @@ def test_what_the_host_would_refuse_is_nan():
     offsets = torch.tensor([0, 11, 5, 11], device="cuda")
     found = maxsim.packed(Q, D[0], None, offsets)
     assert found.isnan().any(0).tolist() == [False, True, False]
+    for options in (dict(weights=torch.rand(3, 7, device="cuda")), dict(mean=True)):
+        found = maxsim.maxsim(Q, D, d_lengths=lengths, **options)
+        assert found.isnan().tolist() == [[False, True, True, False, False]] * 3
     for lists in (dict(d_lengths=lengths.cpu()), dict(q_lengths=torch.tensor([8, 7, 0]))):
         with pytest.raises(ValueError):
             maxsim.maxsim(Q, D, **lists)
