@@ -13,6 +13,7 @@ use std::time::Instant;
 use half::f16;
 use maxsim::format::{Fp8, Int8, Int8Affine, ScaleType};
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
+use maxsim::training::{BackwardOptions, BackwardStrategy, GradientSides};
 use maxsim::{Device, Pairing, ScoreOptions, TokenLayout, Tokens};
 
 use calls::{Call, Kept};
@@ -170,6 +171,34 @@ fn items_that_the_device_alone_knows_need_neither_copies_nor_waits() {
             // SAFETY: no call is made.
             assert!(unsafe { index.with_raw_segments(64, layout) }.is_err());
         }
+    });
+}
+
+/// Gradients of queries alone need to know of no document's rows.
+#[test]
+fn gradients_of_documents_need_their_rows() {
+    in_stand_in("gradients_of_documents_need_their_rows", |_| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        let [queries, _] = regular();
+        let unread = Arc::new(TokenLayout::unread(36_000, 128, 200, 300, 180).expect("shape"));
+        let mut is_ready = |queries: &Arc<TokenLayout>, options: BackwardOptions| {
+            call.backward_of_unread(&[queries.clone(), unread.clone()], &options).is_ok()
+        };
+        let of_queries = BackwardOptions::default().sides(GradientSides::Queries);
+        assert!(is_ready(&queries, of_queries.clone()));
+        for strategy in [BackwardStrategy::Atomic, BackwardStrategy::Recompute] {
+            assert!(
+                !is_ready(&queries, BackwardOptions::new(strategy).sides(GradientSides::Queries)),
+                "{strategy:?}"
+            );
+        }
+        for sides in [GradientSides::Both, GradientSides::Documents] {
+            assert!(!is_ready(&queries, BackwardOptions::default().sides(sides)), "{sides:?}");
+        }
+        // Where queries share rows, the lists of their pairs say where documents start.
+        let shared = TokenLayout::scattered(32, 128, &[0i64, 8], &[16i64, 16]).expect("shape");
+        assert!(!is_ready(&Arc::new(shared), of_queries));
     });
 }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use half::f16;
 use maxsim::format::{Format, RawIndices, RawItems, RawItemsOut, RawRows, ScorableWith};
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
-use maxsim::training::{BackwardOptions, DeviceGradScores, DeviceGradients, GradientType};
+use maxsim::training::{
+    BackwardOptions, DeviceGradScores, DeviceGradients, GradientType, PreparedBackward,
+};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout};
 
 /// Where the stand-in's memory is said to be: nothing reads it.
@@ -133,6 +135,22 @@ impl<'a> Call<'a> {
         let documents =
             unsafe { DeviceTokens::from_raw_unchecked(self.device, rows, documents.clone()) };
         self.score::<f16, f16>(&queries, &documents.expect("a view"));
+    }
+
+    /// Gradients of some sides, of documents whose rows the device alone knows.
+    pub fn backward_of_unread(
+        &mut self,
+        [queries, documents]: &[Arc<TokenLayout>; 2],
+        options: &BackwardOptions,
+    ) -> maxsim::Result<PreparedBackward> {
+        let queries = view(self.device, queries, self.new_address());
+        let rows = RawRows::new(self.new_address(), documents.dim() as u64 * 2).segments(64);
+        // SAFETY: no call is made.
+        let documents: DeviceTokens<f16> =
+            unsafe { DeviceTokens::from_raw_unchecked(self.device, rows, documents.clone())? };
+        let with_winners = self.options.clone().winners(true);
+        let work = self.device.prepare(&queries, &documents, &self.pairing, &with_winners)?;
+        self.device.prepare_backward(&work, options, GradientType::Tokens)
     }
 
     /// Enqueues what finds items that the device alone knows, and gives the address of segments.
